@@ -1,0 +1,1 @@
+# Installed: the library, its public headers and a CMake package.
