@@ -6,10 +6,10 @@
 //   Mutex mu;
 //   int n ABSL_GUARDED_BY(mu);
 //   MutexLock lock(mu);
-//   while (n == 0) if (!ready.WaitUntil(mu, deadline)) break;
+//   while (n == 0) changed.Wait(mu);
 #pragma once
 
-#include <chrono>
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 
@@ -51,18 +51,16 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False when the deadline passed. A wake-up may be spurious: test again.
-  bool WaitUntil(Mutex& mutex, absl::Time deadline)
+  // At most `timeout` long, by the monotonic clock. A wake-up may be
+  // spurious: test again.
+  void WaitFor(Mutex& mutex, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (deadline == absl::InfiniteFuture()) {
-      Wait(mutex);
-      return true;
-    }
+    // A long wait is cut: the caller tests its condition again, and the sum
+    // of now and the timeout cannot overflow.
+    const absl::Duration cut = std::min(timeout, absl::Hours(1));
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    const std::cv_status status =
-        condition_.wait_until(lock, absl::ToChronoTime(deadline));
+    condition_.wait_for(lock, absl::ToChronoNanoseconds(cut));
     lock.release();
-    return status == std::cv_status::no_timeout;
   }
 
  private:

@@ -1,0 +1,133 @@
+// Adam and AdamW whose state lives behind a Runtime's budget.
+//
+// The state of all parameters, laid end to end, is cut in chunks of at most
+// 8 MiB, each one tensor of the Runtime: for fp32 parameters the two moments
+// (8 bytes a parameter), for 16-bit ones an fp32 master and the two moments
+// (12 bytes). A step pushes every chunk, updates each in one fused pass on
+// the executor as it arrives and releases it; the runtime writes it back.
+// Parameters and gradients stay the caller's, are read and written in place.
+//
+//   auto optimizer = OffloadedOptimizer::Create(*runtime, specs, options);
+//   (*optimizer)->Step({.learning_rate = 1e-3}, parameters, deadline);
+//
+// Thread-compatible: one thread at a time. The Runtime must outlive it.
+// Algorithm: Kingma and Ba 2015 (arXiv 1412.6980) section 2; decoupled decay:
+// Loshchilov and Hutter 2019 (arXiv 1711.05101) algorithm 2. Pipeline: read
+// ahead, update, write behind, as in ZeRO-Infinity (arXiv 2104.07857) section
+// 5.2.2, without its barriers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "terrace/adam.h"
+#include "terrace/runtime.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+struct ParameterSpec {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  int64_t count = 0;  // elements, >= 0
+};
+
+// One parameter in one step. `gradient` null: none in this step, the
+// parameter and its state stay as they are.
+struct ParameterData {
+  void* parameter = nullptr;       // count elements of the spec's dtype
+  const void* gradient = nullptr;  // count elements
+  DType gradient_dtype = DType::kFloat32;
+};
+
+struct OptimizerOptions {
+  std::string name = "optimizer";  // prefix of its tensors' names
+  AdamOptions adam;
+  double max_gradient_norm = 0;    // global L2; 0: no clipping
+  bool skip_nonfinite = false;     // inf or NaN: skip the step, change nothing
+  int64_t chunk_bytes = 8 << 20;   // at most; less where the budget is small
+  int64_t window_bytes = 0;        // at most; 0: chosen, <= half the budget
+};
+
+struct StepArguments {
+  std::optional<double> learning_rate;  // else the options'
+  double loss_scale = 1;  // gradients are divided by it
+};
+
+// Seconds of the last step, on the calling thread's wall clock; each is the
+// sum of its own clock reads and compute + blocked is the step.
+struct StepReport {
+  int64_t step = 0;
+  double gradient_norm = 0;  // 0 when neither clipping nor skipping is on
+  bool skipped = false;      // non-finite and skip_nonfinite
+  double total_seconds = 0;
+  double compute_seconds = 0;        // kernels were running
+  double blocked_read_seconds = 0;   // none ran: waiting for reads
+  double blocked_write_seconds = 0;  // none ran: waiting for write-backs
+  double blocked_space_seconds = 0;  // none ran: waiting for other customers
+  double other_seconds = 0;          // pushing, accounting
+};
+
+// What Create would reserve.
+struct OptimizerPlan {
+  int64_t parameters = 0;
+  int64_t state_bytes = 0;     // without headers and padding
+  int64_t disk_bytes = 0;      // with them, over all paths
+  int64_t chunk_bytes = 0;     // payload of the largest chunk
+  int64_t chunks = 0;
+  int64_t slots = 0;
+  int64_t window_bytes = 0;
+  int64_t minimum_budget_bytes = 0;
+};
+
+class OffloadedOptimizer {
+ public:
+  // ResourceExhausted: a budget below the minimum, which the message names.
+  static absl::StatusOr<OptimizerPlan> Plan(
+      absl::Span<const ParameterSpec> parameters,
+      const OptimizerOptions& options, int64_t host_budget_bytes);
+
+  static absl::StatusOr<std::unique_ptr<OffloadedOptimizer>> Create(
+      Runtime& runtime, std::vector<ParameterSpec> parameters,
+      const OptimizerOptions& options);
+
+  virtual ~OffloadedOptimizer() = default;
+
+  // One step over all parameters. OK only if every chunk was updated exactly
+  // once. After an error the step is *incomplete*: call Step again with the
+  // same gradients and arguments to finish the missing chunks (bit for bit
+  // the undisturbed step); anything else is FailedPrecondition. DataLoss is
+  // sticky: the optimizer is poisoned and says so from then on.
+  virtual absl::Status Step(const StepArguments& arguments,
+                            absl::Span<const ParameterData> parameters,
+                            Time deadline) = 0;
+
+  // The same as a state machine that never blocks: Start, then Advance until
+  // it returns true (the step is done; result() is its Status). Advance
+  // returns false when it can go no further at present.
+  virtual absl::Status Start(const StepArguments& arguments,
+                             absl::Span<const ParameterData> parameters) = 0;
+  virtual bool Advance() = 0;
+  virtual absl::Status result() const = 0;
+
+  // Steps completed; and whether one is incomplete.
+  virtual int64_t step() const = 0;
+  virtual bool incomplete() const = 0;
+
+  virtual const OptimizerPlan& plan() const = 0;
+  virtual const StepReport& last_report() const = 0;
+
+  // Copies of one parameter's state, `out` as long as the parameter. Zeros
+  // before the first step (the master: FailedPrecondition).
+  enum class StateKind : uint8_t { kMaster, kFirstMoment, kSecondMoment };
+  virtual absl::Status ReadState(int parameter, StateKind kind,
+                                 absl::Span<float> out, Time deadline) = 0;
+};
+
+}  // namespace terrace

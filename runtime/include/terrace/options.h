@@ -1,0 +1,50 @@
+// What a Runtime is made from. The defaults are good; only the budget and the
+// paths are the user's to say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace terrace {
+
+enum class EngineKind : uint8_t {
+  kAuto,     // io_uring where the kernel allows it, else threads; reported
+  kUring,    // an error where it cannot be had
+  kThreads,  // a pread/pwrite pool
+};
+
+enum class HugePages : uint8_t { kOff, kPreferred, kRequired };
+
+enum class EvictionKind : uint8_t { kLru, kNextUse };
+
+// A device of a known rate: completions are delivered no earlier than the
+// rate allows. 0: not paced.
+struct PaceOptions {
+  int64_t read_bytes_per_second = 0;
+  int64_t write_bytes_per_second = 0;
+};
+
+struct Options {
+  // Hard limit of the host arena: windows, residents and headers.
+  int64_t host_budget_bytes = 0;
+  // Existing, writable directories; parents are never made. Each job owns a
+  // locked subdirectory below each. Empty: everything must fit the budget.
+  std::vector<std::string> paths;
+  // Instead of paths: that many memory-backed devices (benchmarks, tests).
+  int memory_paths = 0;
+  int64_t memory_path_bytes = 0;  // capacity of each
+
+  EngineKind engine = EngineKind::kAuto;
+  PaceOptions pace;
+  int threads = 0;  // of the executor; 0: every core the process may use
+  HugePages huge_pages = HugePages::kPreferred;
+  EvictionKind eviction = EvictionKind::kNextUse;
+  bool prefetch = true;
+  // Past it a transfer is DeadlineExceeded and its buffer quarantined.
+  absl::Duration io_timeout = absl::Seconds(60);
+};
+
+}  // namespace terrace

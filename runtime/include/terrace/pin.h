@@ -1,0 +1,83 @@
+// A Pin promises that a tensor's bytes stay where they are.
+//
+// Owned by whoever took it from a RequestQueue; move-only; may be handed to
+// and released on another thread (one thread at a time). A Pin taken for
+// kUpdate or kOverwrite is dirty by type: releasing it publishes what was
+// written. A Pin may outlive its Runtime only past a failed Close; releasing
+// it then does nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+// How a pin ends.
+enum class PinEnd : uint8_t {
+  kPublish,    // contents are as written (read pins: unchanged)
+  kUnchanged,  // as before the pin: the writer promises it wrote nothing
+  kDiscard,    // undefined: the lower copy, if current, is the truth; if none
+               // is, the tensor is DataLoss
+};
+
+// Where releases go. Implemented by a runtime and by a client of a daemon;
+// thread-safe, never blocks.
+class PinOwner {
+ public:
+  virtual ~PinOwner() = default;
+  virtual void EndPin(uint64_t token, PinEnd end) = 0;
+};
+
+class Pin {
+ public:
+  Pin() = default;
+  // For implementations of RequestQueue.
+  Pin(std::shared_ptr<PinOwner> owner, uint64_t token, TensorId tensor,
+      absl::Span<std::byte> data)
+      : owner_(std::move(owner)), token_(token), tensor_(tensor), data_(data) {}
+  ~Pin() { Release(); }
+  Pin(Pin&& other) noexcept { *this = std::move(other); }
+  Pin& operator=(Pin&& other) noexcept {
+    if (this != &other) {
+      Release();
+      owner_ = std::exchange(other.owner_, nullptr);
+      token_ = other.token_;
+      tensor_ = other.tensor_;
+      data_ = std::exchange(other.data_, {});
+    }
+    return *this;
+  }
+
+  bool valid() const { return owner_ != nullptr; }
+  TensorId tensor() const { return tensor_; }
+  // The payload, exactly TensorSpec::size_bytes long, 4 KiB aligned. Valid
+  // until the release.
+  absl::Span<std::byte> data() const { return data_; }
+
+  // Idempotent; the destructor calls Release().
+  void Release() { End(PinEnd::kPublish); }
+  void ReleaseUnchanged() { End(PinEnd::kUnchanged); }
+  void Discard() { End(PinEnd::kDiscard); }
+
+ private:
+  void End(PinEnd end) {
+    if (owner_ == nullptr) return;
+    data_ = {};
+    // Shared: a pin may be released after its runtime was leaked by a Close
+    // that timed out, and must still find the mailbox it reports to.
+    std::shared_ptr<PinOwner> owner = std::exchange(owner_, nullptr);
+    owner->EndPin(token_, end);
+  }
+
+  std::shared_ptr<PinOwner> owner_;
+  uint64_t token_ = 0;
+  TensorId tensor_;
+  absl::Span<std::byte> data_;
+};
+
+}  // namespace terrace

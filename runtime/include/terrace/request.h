@@ -1,0 +1,86 @@
+// One customer's pipeline: it pushes what it wants, in order, and takes it in
+// the order in which it becomes ready.
+//
+//   queue->BeginStep(step);
+//   for (TensorId t : chunks) queue->Push({{t, Access::kUpdate}}, i++, now);
+//   while (...) { StatusOr<Ready> ready = queue->Next(deadline); ... }
+//   queue->CommitStep({step});
+//
+// One thread at a time; pins may be released on any thread. All methods may
+// be called after an error. The queue is closed by its destructor, which
+// cancels what is pushed; its pins must have been released.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "terrace/pin.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+using Time = absl::Time;
+
+enum class Access : uint8_t {
+  kRead,       // contents are fetched, and stay as they are
+  kUpdate,     // contents are fetched, and may be changed
+  kOverwrite,  // every byte will be written, so nothing is fetched
+};
+
+struct Want {
+  TensorId tensor;
+  Access access = Access::kRead;
+};
+
+// What a ready group waited for last, measured by the mover. For attributing
+// blocked time.
+enum class WaitCause : uint8_t { kNone, kRead, kWriteBack, kSpace };
+
+struct Ready {
+  uint64_t tag = 0;                 // as pushed
+  absl::StatusOr<std::vector<Pin>> pins =
+      absl::UnknownError("not ready");  // one per Want, in order; or why not
+  WaitCause cause = WaitCause::kNone;
+};
+
+struct StepInfo {
+  int64_t step = 0;
+};
+
+class RequestQueue {
+ public:
+  virtual ~RequestQueue() = default;
+
+  // Asks for a group: all of it or nothing. Never blocks. Groups are admitted
+  // first in, first out; a waiting group holds nothing. InvalidArgument: an
+  // unknown tensor, one named twice, or more than the window's slots.
+  // Past `deadline` the group ends as ResourceExhausted, naming the holders.
+  virtual absl::Status Push(absl::Span<const Want> wants, uint64_t tag,
+                            Time deadline) = 0;
+
+  // The next ready group. FailedPrecondition at once when nothing is pushed
+  // or when only this queue's own pins block the head; DeadlineExceeded when
+  // nothing became ready in time (the pushed groups stay); Cancelled after
+  // Runtime::Close. A group that failed is a Ready with its Status.
+  virtual absl::StatusOr<Ready> Next(Time deadline) = 0;
+
+  // From here the access trace repeats: what was pushed in the last step is
+  // prefetched in the same order in this one. Also tries failed write-backs
+  // again. FailedPrecondition when a step is open.
+  virtual absl::Status BeginStep(int64_t step) = 0;
+
+  // The first error of this queue's tensors since BeginStep, or OK. In
+  // scratch mode it does not wait for write-backs: an error of one of them is
+  // returned by the next CommitStep. Ends the step either way.
+  virtual absl::Status CommitStep(const StepInfo& info) = 0;
+
+  // Ends the step and forgets its trace. In scratch mode what was published
+  // stays published.
+  virtual absl::Status AbortStep() = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,61 @@
+// What a Runtime reports of itself. Plain values: a snapshot.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+struct PathStats {
+  std::string directory;
+  std::string file;              // the job's own file below it
+  bool direct_io = false;        // false: buffered fallback
+  std::string direct_io_reason;  // why not, if not
+  bool degraded = false;         // a write failed
+  int64_t capacity_bytes = 0;    // preallocated
+  int64_t used_bytes = 0;        // extents handed out
+  int64_t bytes_read = 0;        // by completed requests, headers included
+  int64_t bytes_written = 0;
+  int64_t requests_read = 0;
+  int64_t requests_written = 0;
+  int64_t retries = 0;
+  int64_t continuations = 0;  // short transfers that were continued
+};
+
+struct Stats {
+  std::string engine;         // "io_uring" or "threads"
+  std::string engine_reason;  // flags in force, or the errno that forced it
+  bool buffers_registered = false;
+  int64_t host_budget_bytes = 0;
+  int64_t host_used_bytes = 0;   // windows, residents, headers
+  int64_t host_peak_bytes = 0;   // highest host_used_bytes so far
+  int64_t window_bytes = 0;      // of all open queues
+  int64_t resident_bytes = 0;    // outside the windows
+  double huge_page_share = 0;    // of the arena, as the kernel reports it
+  std::vector<PathStats> paths;
+  int64_t demand_reads = 0;      // tensors fetched because they were asked for
+  int64_t prefetch_reads = 0;    // tensors fetched ahead of the request
+  int64_t prefetch_hits = 0;     // of those, found in place by a request
+  int64_t hits = 0;              // requests served without any I/O
+  int64_t evictions = 0;         // residents that were given up
+  int64_t late_completions = 0;  // paced devices: delivered > 1 ms late
+  int64_t paced_completions = 0;
+  int64_t quarantined_bytes = 0; // buffers held by I/O past its deadline
+  absl::Status first_error;      // of any path since Create
+
+  int64_t bytes_read() const {
+    int64_t sum = 0;
+    for (const PathStats& path : paths) sum += path.bytes_read;
+    return sum;
+  }
+  int64_t bytes_written() const {
+    int64_t sum = 0;
+    for (const PathStats& path : paths) sum += path.bytes_written;
+    return sum;
+  }
+};
+
+}  // namespace terrace
