@@ -1,0 +1,96 @@
+// The lowest seam of disk I/O: an engine takes requests and completes them in
+// any order, short or failed. It decides nothing; IoQueue above it does.
+//
+// Engines: io_uring and a pread/pwrite pool (production), memory-backed,
+// paced and faulty ones (tests, simulation, benchmarks). One thread uses an
+// engine; only Wake is thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/base/clock.h"
+#include "terrace/options.h"
+
+namespace terrace {
+
+enum class IoDirection : uint8_t { kRead, kWrite };
+
+// The buffer is the engine's until the result with this tag was polled.
+struct IoRequest {
+  int file = -1;  // from AddFile
+  IoDirection direction = IoDirection::kRead;
+  std::byte* data = nullptr;
+  int64_t offset = 0;
+  int64_t size_bytes = 0;
+  uint64_t tag = 0;
+};
+
+struct IoResult {
+  uint64_t tag = 0;
+  int64_t result = 0;  // bytes moved (may be fewer than asked), or -errno
+};
+
+struct EngineInfo {
+  std::string name;            // "io_uring", "threads", "memory", ...
+  std::string reason;          // flags in force; the errno of a step down
+  bool buffers_registered = false;
+  int64_t paced_completions = 0;
+  int64_t late_completions = 0;  // delivered > 1 ms after they were due
+};
+
+class IoEngine {
+ public:
+  virtual ~IoEngine() = default;
+
+  // A file descriptor that stays open until RemoveFile; returns its index.
+  virtual absl::StatusOr<int> AddFile(int fd) = 0;
+  virtual void RemoveFile(int file) = 0;
+
+  // Registers the one arena that most buffers lie in. Refusal (memlock) is
+  // no error: it shows in info().
+  virtual void RegisterArena(absl::Span<std::byte> arena) = 0;
+
+  // Takes a prefix of the requests and says how many; 0 when full.
+  virtual int Submit(absl::Span<const IoRequest> requests) = 0;
+
+  // Fills results with what has completed; never blocks.
+  virtual int Poll(absl::Span<IoResult> results) = 0;
+
+  // Sleeps until something completed, Wake was called (also before: it is
+  // sticky, and one Wait consumes it), or the deadline.
+  virtual void Wait(absl::Time deadline) = 0;
+  virtual void Wake() = 0;  // thread-safe
+
+  // The time at which a completion becomes deliverable without any outside
+  // event (paced, virtual engines); InfiniteFuture when none is known.
+  virtual absl::Time NextEvent() const { return absl::InfiniteFuture(); }
+
+  virtual EngineInfo info() const = 0;
+};
+
+// kAuto steps down to threads on ENOSYS, EPERM, EACCES, ENOMEM, EINVAL of the
+// ring's set-up, and says so in info().reason; a named engine that cannot be
+// had is Unavailable.
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(EngineKind kind);
+
+// Devices of `devices` times `bytes` of memory: AddFile(k) with k < devices
+// opens device k (its argument is no descriptor). Copies happen on Poll, on
+// the calling thread; completes in submission order unless decorated.
+std::unique_ptr<IoEngine> MakeMemoryEngine(int devices, int64_t bytes,
+                                           Clock& clock);
+
+// Decorates `engine` as devices of a known rate, one server per file and
+// direction: busy = max(now, busy) + bytes/rate. Passes I/O down at once and
+// delivers at max(busy, real completion). A rate of 0 is not paced.
+std::unique_ptr<IoEngine> MakePacedEngine(std::unique_ptr<IoEngine> engine,
+                                          const PaceOptions& pace,
+                                          Clock& clock);
+
+}  // namespace terrace

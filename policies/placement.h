@@ -1,0 +1,20 @@
+// Which disk path a new extent goes to: the one that would finish writing
+// everything placed on it first, weighted by its rate. One thread at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace terrace {
+
+struct PathLoad {
+  int64_t placed_bytes = 0;
+  double bytes_per_second = 1;  // relative weight, > 0
+  bool usable = true;           // not degraded, not full
+};
+
+// The index, or -1 when no path is usable. Ties go to the lowest index.
+int ChoosePath(absl::Span<const PathLoad> paths, int64_t size_bytes);
+
+}  // namespace terrace

@@ -1,0 +1,42 @@
+// The order in which a queue's customer asked for tensors in one step, and
+// where in it the present step stands. One thread at a time (the mover).
+//
+// Recorded while a step runs, replayed in the next. A deviation moves the
+// position: a tensor found further on in the trace skips what lies between; one
+// that the trace does not have leaves it where it is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+class AccessTrace {
+ public:
+  // The recorded step becomes the one to replay; position 0.
+  void BeginStep();
+  // Forgets what was recorded and what is replayed.
+  void Forget();
+  // A request in program order: records it and moves the position.
+  void OnAccess(TensorId tensor);
+
+  bool has_replay() const { return !replay_.empty(); }
+  // The next `count` tensors expected from the position on, in order; wraps
+  // round to the start of the step (a step follows a step).
+  void Upcoming(int64_t count, std::vector<TensorId>* out) const;
+  // Accesses from now until `tensor` is expected, counted over the wrap;
+  // policies/eviction.h's kUnknownUse when the trace does not have it.
+  int64_t NextUse(TensorId tensor) const;
+
+ private:
+  std::vector<TensorId> recording_;
+  std::vector<TensorId> replay_;
+  absl::flat_hash_map<int64_t, std::vector<int64_t>> positions_;  // in replay_
+  int64_t position_ = 0;
+};
+
+}  // namespace terrace

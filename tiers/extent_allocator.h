@@ -1,0 +1,52 @@
+// Hands out ranges of an opaque pool: best fit with coalescing, all metadata
+// outside. One thread at a time.
+//
+// Best fit over size-ordered free ranges (Wilson et al. 1995, "Dynamic Storage
+// Allocation: A Survey", section 3.4); ties go to the lowest offset.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "tiers/extent.h"
+
+namespace terrace {
+
+class ExtentAllocator {
+ public:
+  // Sizes are rounded up to `granularity`, a power of two.
+  explicit ExtentAllocator(int64_t capacity_bytes, int64_t granularity = 4096);
+
+  // InvalidArgument: size <= 0 or an alignment that is no power of two;
+  // ResourceExhausted: no free range is large enough (both are named).
+  absl::StatusOr<Extent> Allocate(int64_t size_bytes, int64_t alignment = 1);
+  // TERRACE_CHECKs that exactly this extent is allocated.
+  void Free(Extent extent);
+  // Adds free bytes at the end.
+  void Grow(int64_t size_bytes);
+
+  int64_t capacity_bytes() const { return capacity_; }
+  int64_t used_bytes() const { return used_; }
+  int64_t free_bytes() const { return capacity_ - used_; }
+  int64_t largest_free_bytes() const;
+  // 0: all free bytes are one range; towards 1: they are scattered.
+  double fragmentation() const;
+  // TERRACE_CHECKs its own books; for tests.
+  void CheckInvariants() const;
+
+ private:
+  void AddFree(int64_t offset, int64_t size_bytes);
+  void RemoveFree(std::map<int64_t, int64_t>::iterator range);
+
+  int64_t capacity_;
+  int64_t granularity_;
+  int64_t used_ = 0;
+  std::map<int64_t, int64_t> free_;            // offset -> size
+  std::set<std::pair<int64_t, int64_t>> by_size_;  // size, offset
+  std::map<int64_t, int64_t> allocated_;       // offset -> size
+};
+
+}  // namespace terrace

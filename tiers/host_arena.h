@@ -1,0 +1,51 @@
+// The host tier's memory: one anonymous mapping, 2 MiB aligned, populated at
+// once, huge pages asked for and verified. Never grows; unmapped by the
+// destructor unless leaked. Thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "terrace/options.h"
+
+namespace terrace {
+
+struct HostArenaOptions {
+  int64_t size_bytes = 0;  // rounded up to 4 KiB
+  HugePages huge_pages = HugePages::kPreferred;
+  int numa_node = -1;  // -1: where the kernel puts it
+};
+
+class HostArena {
+ public:
+  // ResourceExhausted: no memory, or huge pages required and not had (with
+  // what mends it); Unavailable: no such node, or the pages lie elsewhere.
+  static absl::StatusOr<std::unique_ptr<HostArena>> Create(
+      const HostArenaOptions& options);
+  ~HostArena();
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
+
+  absl::Span<std::byte> bytes() const { return bytes_; }
+  double huge_page_share() const { return huge_page_share_; }  // per smaps
+  int numa_node() const { return numa_node_; }  // found; -1 unknown
+
+  // Never unmaps: transfers may still write into it.
+  void Leak() { leaked_ = true; }
+
+ private:
+  HostArena() = default;
+
+  absl::Span<std::byte> bytes_;
+  void* mapping_ = nullptr;
+  int64_t mapping_bytes_ = 0;
+  double huge_page_share_ = 0;
+  int numa_node_ = -1;
+  bool leaked_ = false;
+};
+
+}  // namespace terrace
