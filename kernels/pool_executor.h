@@ -1,0 +1,25 @@
+// An executor of real threads for kernels and checksums. One queue, first in,
+// first out.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/base/executor.h"
+
+namespace terrace {
+
+// `threads` >= 1. Thread i is pinned to the processor cpus[i % cpus.size()]
+// (numbers of the operating system); an empty list pins nothing. The threads
+// block all signals, so that a program's handlers run elsewhere.
+//
+// InvalidArgument: threads < 1, or a processor that this process may not use
+// (the message names it). ResourceExhausted: no more threads.
+//
+// The destructor runs what was queued, also what these tasks queue, then joins.
+// It must not be called by a task.
+absl::StatusOr<std::unique_ptr<Executor>> MakePoolExecutor(
+    int threads, absl::Span<const int> cpus);
+
+}  // namespace terrace
