@@ -1,6 +1,6 @@
-# Options, each AUTO | ON | OFF: AUTO takes a feature where its library is
-# found, ON fails without it, OFF leaves it out. They choose lists of sources;
-# no header carries a feature macro.
+# Features, each AUTO | ON | OFF: AUTO takes it where its library is found and
+# says what it did, ON fails without it, OFF leaves it out. They choose lists
+# of sources; no header carries a feature macro.
 foreach(feature CUDA NCCL TORCH PMEM)
   set(TERRACE_${feature} AUTO CACHE STRING "AUTO, ON or OFF")
   set_property(CACHE TERRACE_${feature} PROPERTY STRINGS AUTO ON OFF)
@@ -13,7 +13,7 @@ option(TERRACE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 set(TERRACE_SANITIZE "" CACHE STRING "e.g. address,undefined or thread")
 
 find_program(TERRACE_CCACHE ccache)
-if(TERRACE_CCACHE)
+if(TERRACE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${TERRACE_CCACHE}")
 endif()
 
@@ -26,6 +26,7 @@ if(TERRACE_SANITIZE)
     -fsanitize=${TERRACE_SANITIZE})
 endif()
 
+# The same list in cmake/terrace-config.cmake.in.
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -35,10 +36,69 @@ pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.9)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 
+# terrace_feature(NAME SOURCE-FOLDER FOUND WHY-NOT): sets TERRACE_HAVE_NAME. A
+# feature is on only where this tree has sources for it and its library is
+# there.
+function(terrace_feature name folder found why_not)
+  set(enabled FALSE)
+  set(reason "TERRACE_${name} is OFF")
+  if(NOT TERRACE_${name} STREQUAL "OFF")
+    if(NOT found)
+      set(reason "${why_not}")
+    elseif(NOT EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}")
+      set(reason "found, but this version has no ${folder} that would use it")
+    else()
+      set(enabled TRUE)
+    endif()
+    if(NOT enabled AND TERRACE_${name} STREQUAL "ON")
+      message(FATAL_ERROR "TERRACE_${name}=ON cannot be had: ${reason}. "
+        "With AUTO or OFF Terrace is built without it.")
+    endif()
+  endif()
+  if(enabled)
+    message(STATUS "Terrace: ${name} on")
+  else()
+    message(STATUS "Terrace: ${name} off (${reason})")
+  endif()
+  set(TERRACE_HAVE_${name} ${enabled} PARENT_SCOPE)
+endfunction()
+
+if(NOT TERRACE_CUDA STREQUAL "OFF")
+  find_package(CUDAToolkit QUIET)
+endif()
+terrace_feature(CUDA kernels/cuda/CMakeLists.txt "${CUDAToolkit_FOUND}"
+  "no CUDA toolkit: nvcc is neither in PATH nor below CUDAToolkit_ROOT")
+
+if(NOT TERRACE_NCCL STREQUAL "OFF")
+  find_path(TERRACE_NCCL_INCLUDE nccl.h)
+  find_library(TERRACE_NCCL_LIBRARY nccl)
+endif()
+set(nccl_found FALSE)
+if(TERRACE_NCCL_INCLUDE AND TERRACE_NCCL_LIBRARY)
+  set(nccl_found TRUE)
+endif()
+terrace_feature(NCCL kernels/cuda/nccl_collective.cc ${nccl_found}
+  "no nccl.h and libnccl")
+
+if(NOT TERRACE_PMEM STREQUAL "OFF")
+  pkg_check_modules(libpmem2 QUIET IMPORTED_TARGET libpmem2)
+endif()
+terrace_feature(PMEM tiers/pmem_tier.cc "${libpmem2_FOUND}" "no libpmem2")
+
+# TerraceTorch_FOUND is what the folders that need LibTorch ask.
 if(TERRACE_TORCH STREQUAL "OFF")
   set(TerraceTorch_FOUND FALSE)
 elseif(TERRACE_TORCH STREQUAL "ON")
   find_package(TerraceTorch REQUIRED)
 else()
   find_package(TerraceTorch QUIET)
+endif()
+if(TerraceTorch_FOUND)
+  message(STATUS "Terrace: TORCH on (${TerraceTorch_VERSION} in "
+    "${TerraceTorch_ROOT_FOLDER})")
+elseif(TERRACE_TORCH STREQUAL "OFF")
+  message(STATUS "Terrace: TORCH off (TERRACE_TORCH is OFF)")
+else()
+  message(STATUS "Terrace: TORCH off (no LibTorch; scripts/bootstrap "
+    "installs it, TERRACE_TORCH_ROOT names one)")
 endif()
