@@ -1,0 +1,132 @@
+#include "kernels/pool_executor.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <cstring>
+#include <deque>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// Blocks all signals in this thread while it lives; threads inherit the mask.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &previous_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t previous_;
+};
+
+class PoolExecutor final : public Executor {
+ public:
+  PoolExecutor() = default;
+  ~PoolExecutor() override {
+    {
+      MutexLock lock(mutex_);
+      closing_ = true;
+    }
+    changed_.SignalAll();
+    for (std::thread& thread : threads_) thread.join();
+    MutexLock lock(mutex_);
+    TERRACE_CHECK(tasks_.empty());
+  }
+
+  absl::Status Start(int threads, absl::Span<const int> cpus) {
+    const BlockedSignals blocked;
+    threads_.reserve(static_cast<size_t>(threads));
+    for (int i = 0; i < threads; ++i) {
+      try {
+        threads_.emplace_back([this] { Work(); });
+      } catch (const std::system_error& error) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "cannot start thread ", i, " of ", threads, ": ", error.what()));
+      }
+      if (!cpus.empty()) {
+        TERRACE_RETURN_IF_ERROR(
+            Pin(threads_.back(), cpus[static_cast<size_t>(i) % cpus.size()]));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Run(std::function<void()> task) override {
+    TERRACE_CHECK(task != nullptr);
+    {
+      MutexLock lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    changed_.Signal();
+  }
+
+  int parallelism() const override { return static_cast<int>(threads_.size()); }
+
+ private:
+  static absl::Status Pin(std::thread& thread, int cpu) {
+    const auto error = [cpu](const char* why) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot pin a thread to processor ", cpu, ": ", why));
+    };
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return error("no such number");
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(static_cast<size_t>(cpu), &set);
+    const int result =
+        pthread_setaffinity_np(thread.native_handle(), sizeof(set), &set);
+    if (result == 0) return absl::OkStatus();
+    return error(std::generic_category().message(result).c_str());
+  }
+
+  void Work() {
+    for (;;) {
+      std::function<void()> task;
+      {
+        MutexLock lock(mutex_);
+        while (tasks_.empty() && !closing_) changed_.Wait(mutex_);
+        // A running task may still queue others; its own thread takes these.
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  std::vector<std::thread> threads_;  // constant once started
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executor>> MakePoolExecutor(
+    int threads, absl::Span<const int> cpus) {
+  if (threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an executor needs at least one thread, not ", threads));
+  }
+  auto executor = std::make_unique<PoolExecutor>();
+  TERRACE_RETURN_IF_ERROR(executor->Start(threads, cpus));
+  return executor;
+}
+
+}  // namespace terrace

@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/float16.h"
+#include "kernels/cpu/kernel_table.h"
+
+namespace terrace::internal {
+namespace {
+
+struct Float32 {
+  using Stored = float;
+  static float Widen(float value) { return value; }
+  static float Narrow(float value) { return value; }
+};
+struct BFloat16 {
+  using Stored = uint16_t;
+  static float Widen(uint16_t bits) { return WidenBFloat16(bits); }
+  static uint16_t Narrow(float value) { return NarrowBFloat16(value); }
+};
+struct Float16 {
+  using Stored = uint16_t;
+  static float Widen(uint16_t bits) { return WidenFloat16(bits); }
+  static uint16_t Narrow(float value) { return NarrowFloat16(value); }
+};
+
+// Calls `f` with the type that stands for `dtype`.
+template <typename F>
+auto WithType(DType dtype, F f) {
+  if (dtype == DType::kFloat32) return f(Float32());
+  if (dtype == DType::kBFloat16) return f(BFloat16());
+  return f(Float16());
+}
+
+template <typename Parameter, typename Gradient>
+bool Adam(const AdamScalars& s, float multiplier, const AdamSpan& span) {
+  auto* const parameter =
+      static_cast<typename Parameter::Stored*>(span.parameter);
+  const auto* const gradient =
+      static_cast<const typename Gradient::Stored*>(span.gradient);
+  bool finite = true;
+  for (int64_t i = 0; i < span.count; ++i) {
+    float p = span.master != nullptr ? span.master[i]
+                                     : Parameter::Widen(parameter[i]);
+    float g = Gradient::Widen(gradient[i]) * multiplier;
+    if (s.l2_decay > 0) g = std::fma(p, s.l2_decay, g);
+    const float m = std::fma(g, s.one_minus_beta1, span.m[i] * s.beta1);
+    const float v = std::fma(g * g, s.one_minus_beta2, span.v[i] * s.beta2);
+    if (s.decoupled_decay != 0) p = std::fma(p, s.decoupled_decay, p);
+    const float denominator =
+        std::fma(std::sqrt(v), s.denominator_scale, s.epsilon);
+    p = std::fma(m / denominator, s.step_size, p);
+    span.m[i] = m;
+    span.v[i] = v;
+    if (span.master != nullptr) span.master[i] = p;
+    parameter[i] = Parameter::Narrow(p);
+    finite = finite && std::isfinite(m) && std::isfinite(v) &&
+             std::isfinite(Parameter::Widen(parameter[i]));
+  }
+  return finite;
+}
+
+bool AdamAny(const AdamScalars& scalars, float multiplier,
+             const AdamSpan& span) {
+  return WithType(span.parameter_dtype, [&](auto parameter) {
+    return WithType(span.gradient_dtype, [&](auto gradient) {
+      return Adam<decltype(parameter), decltype(gradient)>(scalars, multiplier,
+                                                           span);
+    });
+  });
+}
+
+double SumSquares(const void* values, DType dtype, int64_t count) {
+  return WithType(dtype, [&](auto type) {
+    using Type = decltype(type);
+    const auto* const stored =
+        static_cast<const typename Type::Stored*>(values);
+    double lanes[kNormLanes] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const double x = Type::Widen(stored[i]);
+      lanes[i % kNormLanes] += x * x;
+    }
+    return SumNormLanes(lanes);
+  });
+}
+
+void Narrow(DType dtype, const float* source, uint16_t* target, int64_t count) {
+  std::transform(source, source + count, target,
+                 dtype == DType::kBFloat16 ? NarrowBFloat16 : NarrowFloat16);
+}
+
+void Widen(DType dtype, const uint16_t* source, float* target, int64_t count) {
+  std::transform(source, source + count, target,
+                 dtype == DType::kBFloat16 ? WidenBFloat16 : WidenFloat16);
+}
+
+constexpr KernelTable kScalar = {"scalar", AdamAny, SumSquares, Narrow, Widen};
+
+}  // namespace
+
+const KernelTable& ScalarKernels() { return kScalar; }
+
+}  // namespace terrace::internal

@@ -1,0 +1,297 @@
+// The kernels once for every vector instruction set with fused multiply-add:
+// this file is the only one that includes Highway, which compiles it again for
+// each of them.
+//
+// Every operation is one IEEE operation per element (add, multiply, fma,
+// division and square root are correctly rounded), nothing is added across
+// lanes but the norm's sixteen, and a range's last elements, too few for a
+// vector, are the scalar kernels'. So all sets and all splits agree.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/float16.h"
+#include "kernels/cpu/kernel_table.h"
+
+#define HWY_DISABLED_TARGETS                                               \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | \
+   HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/vector_kernels.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, as Highway requires.
+#include "hwy/highway.h"
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+HWY_BEFORE_NAMESPACE();
+namespace terrace::internal {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using U32 = hn::RebindToUnsigned<F32>;
+using U16 = hn::Rebind<uint16_t, F32>;
+using F16 = hn::Rebind<hwy::float16_t, F32>;
+using V = hn::Vec<F32>;
+
+// How a type is stored. Store also returns what the stored bits stand for.
+struct Float32 {
+  using Stored = float;
+  static float Widen(float value) { return value; }
+  static HWY_INLINE V Load(const float* at) { return hn::LoadU(F32(), at); }
+  static HWY_INLINE V Store(V value, float* at) {
+    hn::StoreU(value, F32(), at);
+    return value;
+  }
+};
+
+struct BFloat16 {
+  using Stored = uint16_t;
+  static float Widen(uint16_t bits) { return WidenBFloat16(bits); }
+  static HWY_INLINE V Load(const uint16_t* at) {
+    return hn::BitCast(
+        F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(U16(), at))));
+  }
+  static HWY_INLINE V Store(V value, uint16_t* at) {
+    const U32 d;
+    const auto bits = hn::BitCast(d, value);
+    const auto upper = hn::ShiftRight<16>(bits);
+    const auto odd = hn::And(upper, hn::Set(d, 1));
+    const auto rounded = hn::Add(hn::Add(bits, hn::Set(d, 0x7FFF)), odd);
+    const auto nan = hn::RebindMask(d, hn::IsNaN(value));
+    const auto narrow = hn::ShiftRight<16>(
+        hn::IfThenElse(nan, hn::Set(d, 0x7FC00000), rounded));
+    hn::StoreU(hn::TruncateTo(U16(), narrow), U16(), at);
+    return hn::BitCast(F32(), hn::ShiftLeft<16>(narrow));
+  }
+};
+
+struct Float16 {
+  using Stored = uint16_t;
+  static float Widen(uint16_t bits) { return WidenFloat16(bits); }
+  static HWY_INLINE V Load(const uint16_t* at) {
+    const auto bits = hn::LoadU(U16(), at);
+    return hn::PromoteTo(F32(), hn::BitCast(F16(), bits));
+  }
+  static HWY_INLINE V Store(V value, uint16_t* at) {
+    const auto narrow = hn::DemoteTo(F16(), value);
+    hn::StoreU(hn::BitCast(U16(), narrow), U16(), at);
+    return hn::PromoteTo(F32(), narrow);
+  }
+};
+
+// The constants of a step in registers.
+struct AdamVectors {
+  HWY_INLINE AdamVectors(const AdamScalars& s, float gradient_multiplier)
+      : multiplier(hn::Set(F32(), gradient_multiplier)),
+        beta1(hn::Set(F32(), s.beta1)),
+        one_minus_beta1(hn::Set(F32(), s.one_minus_beta1)),
+        beta2(hn::Set(F32(), s.beta2)),
+        one_minus_beta2(hn::Set(F32(), s.one_minus_beta2)),
+        epsilon(hn::Set(F32(), s.epsilon)),
+        l2_decay(hn::Set(F32(), s.l2_decay)),
+        decoupled_decay(hn::Set(F32(), s.decoupled_decay)),
+        step_size(hn::Set(F32(), s.step_size)),
+        denominator_scale(hn::Set(F32(), s.denominator_scale)) {}
+
+  V multiplier, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon,
+      l2_decay, decoupled_decay, step_size, denominator_scale;
+};
+
+enum class Decay { kNone, kL2, kDecoupled };
+
+AdamSpan Rest(const AdamSpan& span, int64_t from) {
+  AdamSpan rest = span;
+  rest.parameter = static_cast<char*>(span.parameter) +
+                   from * DTypeBytes(span.parameter_dtype);
+  rest.gradient = static_cast<const char*>(span.gradient) +
+                  from * DTypeBytes(span.gradient_dtype);
+  if (span.master != nullptr) rest.master += from;
+  rest.m += from;
+  rest.v += from;
+  rest.count -= from;
+  return rest;
+}
+
+template <Decay kDecay, bool kMaster, typename Parameter, typename Gradient>
+bool Adam(const AdamScalars& s, float gradient_multiplier,
+          const AdamSpan& span) {
+  const F32 d;
+  const AdamVectors c(s, gradient_multiplier);
+  auto* const parameter =
+      static_cast<typename Parameter::Stored*>(span.parameter);
+  const auto* const gradient =
+      static_cast<const typename Gradient::Stored*>(span.gradient);
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V zero = hn::Zero(d);
+  V nan_if_bad = zero;  // x * 0 is 0 unless x is infinite or NaN
+  int64_t i = 0;
+  for (; i + lanes <= span.count; i += lanes) {
+    V p = kMaster ? hn::LoadU(d, span.master + i)
+                  : Parameter::Load(parameter + i);
+    V g = hn::Mul(Gradient::Load(gradient + i), c.multiplier);
+    if (kDecay == Decay::kL2) g = hn::MulAdd(p, c.l2_decay, g);
+    const V m = hn::MulAdd(g, c.one_minus_beta1,
+                           hn::Mul(hn::LoadU(d, span.m + i), c.beta1));
+    const V v = hn::MulAdd(hn::Mul(g, g), c.one_minus_beta2,
+                           hn::Mul(hn::LoadU(d, span.v + i), c.beta2));
+    if (kDecay == Decay::kDecoupled) p = hn::MulAdd(p, c.decoupled_decay, p);
+    const V denominator =
+        hn::MulAdd(hn::Sqrt(v), c.denominator_scale, c.epsilon);
+    p = hn::MulAdd(hn::Div(m, denominator), c.step_size, p);
+    hn::StoreU(m, d, span.m + i);
+    hn::StoreU(v, d, span.v + i);
+    if (kMaster) hn::StoreU(p, d, span.master + i);
+    const V stored = Parameter::Store(p, parameter + i);
+    nan_if_bad = hn::MulAdd(m, zero, nan_if_bad);
+    nan_if_bad = hn::MulAdd(v, zero, nan_if_bad);
+    nan_if_bad = hn::MulAdd(stored, zero, nan_if_bad);
+  }
+  const bool finite = hn::AllTrue(d, hn::Eq(nan_if_bad, zero));
+  if (i == span.count) return finite;
+  return ScalarKernels().adam(s, gradient_multiplier, Rest(span, i)) && finite;
+}
+
+template <bool kMaster, typename Parameter, typename Gradient>
+bool AdamOfDecay(const AdamScalars& s, float multiplier, const AdamSpan& span) {
+  if (s.l2_decay > 0) {
+    return Adam<Decay::kL2, kMaster, Parameter, Gradient>(s, multiplier, span);
+  }
+  if (s.decoupled_decay != 0) {
+    return Adam<Decay::kDecoupled, kMaster, Parameter, Gradient>(s, multiplier,
+                                                                 span);
+  }
+  return Adam<Decay::kNone, kMaster, Parameter, Gradient>(s, multiplier, span);
+}
+
+template <bool kMaster, typename Parameter>
+bool AdamOfGradient(const AdamScalars& s, float multiplier,
+                    const AdamSpan& span) {
+  switch (span.gradient_dtype) {
+    case DType::kFloat32:
+      return AdamOfDecay<kMaster, Parameter, Float32>(s, multiplier, span);
+    case DType::kBFloat16:
+      return AdamOfDecay<kMaster, Parameter, BFloat16>(s, multiplier, span);
+    case DType::kFloat16:
+      return AdamOfDecay<kMaster, Parameter, Float16>(s, multiplier, span);
+  }
+  return false;
+}
+
+bool AdamAny(const AdamScalars& s, float multiplier, const AdamSpan& span) {
+  const bool master = span.master != nullptr;
+  switch (span.parameter_dtype) {
+    case DType::kFloat32:
+      return AdamOfGradient<false, Float32>(s, multiplier, span);
+    case DType::kBFloat16:
+      return master ? AdamOfGradient<true, BFloat16>(s, multiplier, span)
+                    : AdamOfGradient<false, BFloat16>(s, multiplier, span);
+    case DType::kFloat16:
+      return master ? AdamOfGradient<true, Float16>(s, multiplier, span)
+                    : AdamOfGradient<false, Float16>(s, multiplier, span);
+  }
+  return false;
+}
+
+// Sixteen fp32 values are added to sixteen lanes of double, whatever the width
+// of a vector is: `parts` of them hold these lanes.
+template <typename Type>
+double SumSquaresOf(const typename Type::Stored* values, int64_t count) {
+  const F32 d;
+  const hn::ScalableTag<double> wide;
+  const hn::Half<F32> half;
+  using Wide = hn::Vec<decltype(wide)>;
+  constexpr int kParts = kNormLanes / hn::MaxLanes(hn::ScalableTag<double>());
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  Wide sums[kParts];
+  for (Wide& sum : sums) sum = hn::Zero(wide);
+  int64_t i = 0;
+  for (; i + kNormLanes <= count; i += kNormLanes) {
+    for (int part = 0; part < kParts; part += 2) {
+      const V value = Type::Load(values + i + part / 2 * lanes);
+      const Wide low = hn::PromoteTo(wide, hn::LowerHalf(half, value));
+      const Wide high = hn::PromoteTo(wide, hn::UpperHalf(half, value));
+      sums[part] = hn::MulAdd(low, low, sums[part]);
+      sums[part + 1] = hn::MulAdd(high, high, sums[part + 1]);
+    }
+  }
+  double sum_of_lane[kNormLanes];
+  for (int part = 0; part < kParts; ++part) {
+    hn::StoreU(sums[part], wide, sum_of_lane + part * (kNormLanes / kParts));
+  }
+  for (; i < count; ++i) {
+    const double x = Type::Widen(values[i]);
+    sum_of_lane[i % kNormLanes] += x * x;
+  }
+  return SumNormLanes(sum_of_lane);
+}
+
+double SumSquares(const void* values, DType dtype, int64_t count) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return SumSquaresOf<Float32>(static_cast<const float*>(values), count);
+    case DType::kBFloat16:
+      return SumSquaresOf<BFloat16>(static_cast<const uint16_t*>(values),
+                                    count);
+    case DType::kFloat16:
+      return SumSquaresOf<Float16>(static_cast<const uint16_t*>(values), count);
+  }
+  return 0;
+}
+
+template <typename From, typename To>
+int64_t Convert(const typename From::Stored* source,
+                typename To::Stored* target, int64_t count) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(F32()));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    To::Store(From::Load(source + i), target + i);
+  }
+  return i;
+}
+
+void Narrow(DType dtype, const float* source, uint16_t* target, int64_t count) {
+  const int64_t done = dtype == DType::kBFloat16
+                           ? Convert<Float32, BFloat16>(source, target, count)
+                           : Convert<Float32, Float16>(source, target, count);
+  ScalarKernels().narrow(dtype, source + done, target + done, count - done);
+}
+
+void Widen(DType dtype, const uint16_t* source, float* target, int64_t count) {
+  const int64_t done = dtype == DType::kBFloat16
+                           ? Convert<BFloat16, Float32>(source, target, count)
+                           : Convert<Float16, Float32>(source, target, count);
+  ScalarKernels().widen(dtype, source + done, target + done, count - done);
+}
+
+constexpr KernelTable Table(const char* name) {
+  return {name, AdamAny, SumSquares, Narrow, Widen};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace terrace::internal
+HWY_AFTER_NAMESPACE();
+#endif  // a vector target
+
+#if HWY_ONCE
+namespace terrace::internal {
+
+std::vector<const KernelTable*> VectorKernels() {
+  std::vector<const KernelTable*> tables;
+  [[maybe_unused]] const int64_t supported = hwy::SupportedTargets();
+#if HWY_TARGETS & HWY_AVX3
+  static constexpr KernelTable kAvx512 = N_AVX3::Table("AVX-512");
+  if ((supported & HWY_AVX3) != 0) tables.push_back(&kAvx512);
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  static constexpr KernelTable kAvx2 = N_AVX2::Table("AVX2");
+  if ((supported & HWY_AVX2) != 0) tables.push_back(&kAvx2);
+#endif
+#if HWY_TARGETS & HWY_NEON
+  static constexpr KernelTable kNeon = N_NEON::Table("NEON");
+  if ((supported & HWY_NEON) != 0) tables.push_back(&kNeon);
+#endif
+  return tables;
+}
+
+}  // namespace terrace::internal
+#endif  // HWY_ONCE
