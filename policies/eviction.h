@@ -30,15 +30,22 @@ class EvictionPolicy {
   virtual void OnGone(TensorId tensor) = 0;
 
   // Appends victims, best first, whose sizes add up to at least `bytes`, or
-  // fewer when the policy would rather keep the rest. `newcomer_use` is the
-  // next use of what the room is for (do no harm: next-use never displaces
-  // what is needed sooner, nor on unknown futures); `must` asks for room at
-  // any price (a window that opens).
+  // fewer when the policy would rather keep the rest: none, unless `must`, as
+  // too little room helps nobody. `newcomer_use` is the next use of what the
+  // room is for (do no harm: next-use never displaces what is needed sooner,
+  // nor on unknown futures: a newcomer of unknown use displaces nothing);
+  // `must` asks for room at any price (a window that opens).
   virtual void PickVictims(int64_t bytes, int64_t newcomer_use, bool must,
                            absl::Span<const EvictionCandidate> evictable,
                            std::vector<TensorId>* victims) = 0;
 };
 
 std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(EvictionKind kind);
+
+// Least recently touched first.
+std::unique_ptr<EvictionPolicy> MakeLruPolicy();
+// Furthest next use first (Belady 1966, "A study of replacement algorithms
+// for a virtual-storage computer"); ties leave by recency.
+std::unique_ptr<EvictionPolicy> MakeNextUsePolicy();
 
 }  // namespace terrace
