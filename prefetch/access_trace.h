@@ -2,8 +2,9 @@
 // where in it the present step stands. One thread at a time (the mover).
 //
 // Recorded while a step runs, replayed in the next. A deviation moves the
-// position: a tensor found further on in the trace skips what lies between; one
-// that the trace does not have leaves it where it is.
+// position: a tensor found further on in the trace (round its end, if need be)
+// skips what lies between; one that the trace does not have leaves it where it
+// is.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace terrace {
 
 class AccessTrace {
  public:
-  // The recorded step becomes the one to replay; position 0.
+  // The recorded step becomes the one to replay; position 0. A step in which
+  // nothing was asked for says nothing: the one before it is replayed again.
   void BeginStep();
   // Forgets what was recorded and what is replayed.
   void Forget();
@@ -26,9 +28,11 @@ class AccessTrace {
 
   bool has_replay() const { return !replay_.empty(); }
   // The next `count` tensors expected from the position on, in order; wraps
-  // round to the start of the step (a step follows a step).
+  // round to the start of the step (a step follows a step), once: never more
+  // than one step's worth. Replaces the contents of `out`.
   void Upcoming(int64_t count, std::vector<TensorId>* out) const;
-  // Accesses from now until `tensor` is expected, counted over the wrap;
+  // Accesses from now until `tensor` is expected, counted over the wrap (0: it
+  // is the very next);
   // policies/eviction.h's kUnknownUse when the trace does not have it.
   int64_t NextUse(TensorId tensor) const;
 
