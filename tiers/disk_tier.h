@@ -34,7 +34,7 @@ class DiskTier {
   virtual absl::StatusOr<Extent> Allocate(int64_t size_bytes) = 0;
   virtual void Free(Extent extent) = 0;
 
-  virtual int fd() const = 0;  // for IoGroup::AddPath
+  virtual int fd() const = 0;                  // for IoGroup::AddPath
   virtual int64_t capacity_bytes() const = 0;  // preallocated
   virtual int64_t used_bytes() const = 0;
   virtual const DiskTierInfo& info() const = 0;

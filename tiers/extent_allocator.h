@@ -44,9 +44,9 @@ class ExtentAllocator {
   int64_t capacity_;
   int64_t granularity_;
   int64_t used_ = 0;
-  std::map<int64_t, int64_t> free_;            // offset -> size
+  std::map<int64_t, int64_t> free_;                // offset -> size
   std::set<std::pair<int64_t, int64_t>> by_size_;  // size, offset
-  std::map<int64_t, int64_t> allocated_;       // offset -> size
+  std::map<int64_t, int64_t> allocated_;           // offset -> size
 };
 
 }  // namespace terrace

@@ -1,7 +1,8 @@
 // The 4 KiB in front of every extent's payload on disk: it describes itself,
 // so a misdirected, stale or torn write is found on the way up.
 //
-// Little endian, zero padded, its own XXH3-64 over all 4096 bytes.
+// Little endian, zero padded; its last 8 bytes are the XXH3-64 of all those
+// before them. Thread-safe, pure.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +17,10 @@ namespace terrace {
 inline constexpr int64_t kExtentHeaderBytes = 4096;
 
 struct ExtentHeader {
-  uint64_t path_id = 0;      // random, of the tier's file
-  int64_t own_offset = 0;    // in that file
+  uint64_t path_id = 0;    // random, of the tier's file
+  int64_t own_offset = 0;  // in that file
   int64_t tensor_id = 0;
-  uint64_t generation = 0;   // rises with each write of the tensor
+  uint64_t generation = 0;  // rises with each write of the tensor
   int64_t step = 0;
   int64_t payload_bytes = 0;
   uint64_t payload_hash = 0;  // XXH3-64

@@ -1,0 +1,147 @@
+#include "tiers/extent_allocator.h"
+
+#include <iterator>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+
+namespace terrace {
+namespace {
+
+bool IsPowerOfTwo(int64_t value) {
+  return value > 0 && (value & (value - 1)) == 0;
+}
+
+// Bytes from `offset` to the next multiple of `alignment`.
+int64_t Padding(int64_t offset, int64_t alignment) {
+  const int64_t past = offset & (alignment - 1);
+  return past == 0 ? 0 : alignment - past;
+}
+
+}  // namespace
+
+ExtentAllocator::ExtentAllocator(int64_t capacity_bytes, int64_t granularity)
+    : capacity_(capacity_bytes), granularity_(granularity) {
+  TERRACE_CHECK(IsPowerOfTwo(granularity));
+  // Room for a size to be rounded up without overflow.
+  TERRACE_CHECK(capacity_bytes >= 0 &&
+                capacity_bytes <= INT64_MAX - granularity);
+  if (capacity_ > 0) AddFree(0, capacity_);
+}
+
+absl::StatusOr<Extent> ExtentAllocator::Allocate(int64_t size_bytes,
+                                                 int64_t alignment) {
+  if (size_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an extent of ", size_bytes, " bytes"));
+  }
+  if (!IsPowerOfTwo(alignment)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an alignment of ", alignment, ", no power of two"));
+  }
+  if (size_bytes <= capacity_) {
+    const int64_t size = size_bytes + Padding(size_bytes, granularity_);
+    // The first that fits is the smallest that does. Only an alignment beyond
+    // the granularity can make this look at more than one.
+    for (auto it = by_size_.lower_bound({size, 0}); it != by_size_.end();
+         ++it) {
+      const auto [free_size, free_offset] = *it;
+      const int64_t padding = Padding(free_offset, alignment);
+      if (padding > free_size - size) continue;
+      const Extent extent{free_offset + padding, size};
+      RemoveFree(free_.find(free_offset));
+      if (padding > 0) free_[free_offset] = padding;
+      if (padding > 0) by_size_.insert({padding, free_offset});
+      const int64_t rest = free_size - padding - size;
+      if (rest > 0) free_[extent.end()] = rest;
+      if (rest > 0) by_size_.insert({rest, extent.end()});
+      allocated_[extent.offset] = size;
+      used_ += size;
+      return extent;
+    }
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no free range of ", size_bytes, " bytes aligned to ",
+                   alignment, ": largest ", largest_free_bytes(), ", free ",
+                   free_bytes(), " of ", capacity_));
+}
+
+void ExtentAllocator::Free(Extent extent) {
+  const auto found = allocated_.find(extent.offset);
+  TERRACE_CHECK(found != allocated_.end());
+  TERRACE_CHECK(found->second == extent.size_bytes);
+  allocated_.erase(found);
+  used_ -= extent.size_bytes;
+  AddFree(extent.offset, extent.size_bytes);
+}
+
+void ExtentAllocator::Grow(int64_t size_bytes) {
+  TERRACE_CHECK(size_bytes > 0 &&
+                size_bytes <= INT64_MAX - granularity_ - capacity_);
+  const int64_t offset = capacity_;
+  capacity_ += size_bytes;
+  AddFree(offset, size_bytes);
+}
+
+int64_t ExtentAllocator::largest_free_bytes() const {
+  return by_size_.empty() ? 0 : by_size_.rbegin()->first;
+}
+
+double ExtentAllocator::fragmentation() const {
+  if (free_bytes() == 0) return 0;
+  return 1 - static_cast<double>(largest_free_bytes()) /
+                 static_cast<double>(free_bytes());
+}
+
+void ExtentAllocator::CheckInvariants() const {
+  TERRACE_CHECK(free_.size() == by_size_.size());
+  int64_t offset = 0;
+  int64_t used = 0;
+  bool after_free = false;
+  auto free = free_.begin();
+  auto allocated = allocated_.begin();
+  // Free and allocated ranges tile the pool, and no two free ones touch.
+  while (offset < capacity_) {
+    const bool is_free = free != free_.end() && free->first == offset;
+    TERRACE_CHECK(offset % granularity_ == 0);
+    if (is_free) {
+      TERRACE_CHECK(!after_free && free->second > 0);
+      TERRACE_CHECK(by_size_.count({free->second, offset}) == 1);
+      offset += (free++)->second;
+    } else {
+      TERRACE_CHECK(allocated != allocated_.end());
+      TERRACE_CHECK(allocated->first == offset && allocated->second > 0);
+      used += allocated->second;
+      offset += (allocated++)->second;
+    }
+    after_free = is_free;
+  }
+  TERRACE_CHECK(offset == capacity_ && used == used_);
+  TERRACE_CHECK(free == free_.end() && allocated == allocated_.end());
+}
+
+void ExtentAllocator::AddFree(int64_t offset, int64_t size_bytes) {
+  const auto next = free_.lower_bound(offset);
+  if (next != free_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      size_bytes += previous->second;
+      RemoveFree(previous);
+    }
+  }
+  if (next != free_.end() && offset + size_bytes == next->first) {
+    size_bytes += next->second;
+    RemoveFree(next);
+  }
+  free_[offset] = size_bytes;
+  by_size_.insert({size_bytes, offset});
+}
+
+void ExtentAllocator::RemoveFree(std::map<int64_t, int64_t>::iterator range) {
+  by_size_.erase({range->second, range->first});
+  free_.erase(range);
+}
+
+}  // namespace terrace
