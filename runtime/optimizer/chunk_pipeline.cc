@@ -1,0 +1,211 @@
+#include "runtime/optimizer/chunk_pipeline.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// A tag says whether it is a read of a state, else which attempt pushed which
+// chunk: 1 + 31 + 32 bits.
+constexpr uint64_t kReadTag = uint64_t{1} << 63;
+
+uint64_t MakeTag(uint64_t attempt, int chunk) {
+  return (attempt << 32 & ~kReadTag) | static_cast<uint32_t>(chunk);
+}
+
+// Two tasks for each thread when the whole window is being updated.
+int RangesPerChunk(int parallelism, int slots) {
+  return std::max(1, (2 * parallelism + slots - 1) / slots);
+}
+
+StepMeter::Bucket BucketOf(WaitCause cause) {
+  switch (cause) {
+    case WaitCause::kRead:
+      return StepMeter::Bucket::kRead;
+    case WaitCause::kWriteBack:
+      return StepMeter::Bucket::kWrite;
+    case WaitCause::kSpace:
+      return StepMeter::Bucket::kSpace;
+    case WaitCause::kNone:
+      break;
+  }
+  return StepMeter::Bucket::kOther;
+}
+
+}  // namespace
+
+ChunkPipeline::ChunkPipeline(RequestQueue& queue,
+                             absl::Span<const Chunk> chunks,
+                             std::vector<TensorId> tensors, int slots,
+                             Clock& clock, Executor& executor, StepMeter& meter)
+    : queue_(queue),
+      chunks_(chunks),
+      tensors_(std::move(tensors)),
+      slots_(slots),
+      clock_(clock),
+      executor_(executor),
+      meter_(meter),
+      ranges_(RangesPerChunk(executor.parallelism(), slots)),
+      states_(chunks.size(), State::kDone),
+      fresh_(chunks.size(), true) {
+  TERRACE_CHECK(slots >= 1);
+  TERRACE_CHECK(tensors_.size() == chunks.size());
+}
+
+void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
+  TERRACE_CHECK(missing_ == 0);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i]) continue;
+    states_[i] = State::kMissing;
+    ++missing_;
+  }
+}
+
+void ChunkPipeline::BeginAttempt(const UpdateStep& step, Time deadline) {
+  step_ = &step;
+  deadline_ = deadline;
+  ++attempt_;
+  stopped_ = false;
+  error_ = absl::OkStatus();
+  to_push_.clear();
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i] == State::kMissing) to_push_.push_back(static_cast<int>(i));
+  }
+}
+
+bool ChunkPipeline::Advance() {
+  PushMissing();
+  while (CanTake() && Take(queue_.Next(clock_.Now()))) PushMissing();
+  if (meter_.running() > 0) return false;
+  if (stopped_) return true;
+  return pushed_ == 0 && (missing_ == 0 || !error_.ok());
+}
+
+bool ChunkPipeline::Wait(Time deadline) {
+  const int64_t ended = meter_.ended();
+  if (CanTake()) {
+    meter_.Cut(StepMeter::Bucket::kOther);
+    if (Take(queue_.Next(deadline)) || stopped_) return true;
+    meter_.Cut(StepMeter::Bucket::kOther);
+    return false;
+  }
+  if (meter_.running() > 0) {
+    // Kernels end; how soon does not depend on a deadline.
+    meter_.WaitForEnd(ended, absl::InfiniteFuture());
+    return true;
+  }
+  if (stopped_ || to_push_.empty()) return true;
+  // The queue has no room for a request, and none of ours is in it: all we
+  // can do is ask again.
+  const Time now = clock_.Now();
+  if (now >= deadline) return false;
+  Mutex mutex;
+  CondVar never;
+  MutexLock lock(mutex);
+  clock_.Await(
+      mutex, never, [] { return false; },
+      std::min(deadline, now + absl::Milliseconds(1)));
+  return true;
+}
+
+void ChunkPipeline::Abandon(absl::Status error) {
+  stopped_ = true;
+  Fail(std::move(error));
+}
+
+absl::StatusOr<Pin> ChunkPipeline::Read(int chunk, Time deadline) {
+  TERRACE_CHECK(pushed_ == 0 && !fresh(chunk));
+  const uint64_t tag = kReadTag | ++reads_;
+  const Want want{tensors_[static_cast<size_t>(chunk)], Access::kRead};
+  TERRACE_RETURN_IF_ERROR(queue_.Push({&want, 1}, tag, deadline));
+  while (true) {
+    TERRACE_ASSIGN_OR_RETURN(Ready ready, queue_.Next(deadline));
+    // Another tag: a read whose customer gave up at its deadline.
+    if (ready.tag != tag) continue;
+    TERRACE_RETURN_IF_ERROR(ready.pins.status());
+    return std::move(ready.pins->front());
+  }
+}
+
+bool ChunkPipeline::CanTake() const {
+  // Pairs with the release in the task: a chunk not counted holds no pin.
+  return !stopped_ && pushed_ > 0 &&
+         updating_.load(std::memory_order_acquire) < slots_;
+}
+
+void ChunkPipeline::PushMissing() {
+  while (!to_push_.empty() && error_.ok() && !stopped_) {
+    const int chunk = to_push_.front();
+    const auto i = static_cast<size_t>(chunk);
+    const Want want{tensors_[i],
+                    fresh_[i] ? Access::kOverwrite : Access::kUpdate};
+    absl::Status status =
+        queue_.Push({&want, 1}, MakeTag(attempt_, chunk), deadline_);
+    if (absl::IsUnavailable(status)) return;  // full; again after a Next
+    if (!status.ok()) return Fail(std::move(status));
+    to_push_.pop_front();
+    states_[i] = State::kPushed;
+    ++pushed_;
+  }
+}
+
+// False: nothing was ready, or the queue gives nothing more.
+bool ChunkPipeline::Take(absl::StatusOr<Ready> ready) {
+  if (!ready.ok()) {
+    if (!absl::IsDeadlineExceeded(ready.status())) Abandon(ready.status());
+    return false;
+  }
+  meter_.Cut(BucketOf(ready->cause));
+  if ((ready->tag & kReadTag) != 0) return true;  // nobody waits for it
+  const int chunk = static_cast<int>(ready->tag & 0xFFFFFFFF);
+  const auto i = static_cast<size_t>(chunk);
+  TERRACE_CHECK(i < states_.size() && states_[i] == State::kPushed);
+  --pushed_;
+  if (ready->pins.ok()) {
+    states_[i] = State::kDone;
+    --missing_;
+    Dispatch(chunk, std::move(ready->pins->front()));
+    return true;
+  }
+  states_[i] = State::kMissing;
+  const absl::Status& status = ready->pins.status();
+  if (ready->tag == MakeTag(attempt_, chunk) || absl::IsDataLoss(status)) {
+    Fail(absl::Status(status.code(),
+                      absl::StrCat("chunk ", chunk, " of ", chunks_.size(),
+                                   ": ", status.message())));
+  } else {
+    to_push_.push_back(chunk);  // a request of an abandoned attempt
+  }
+  return true;
+}
+
+void ChunkPipeline::Dispatch(int chunk, Pin pin) {
+  const auto i = static_cast<size_t>(chunk);
+  auto update = std::make_shared<ChunkUpdate>(chunks_[i], std::move(pin),
+                                              fresh_[i], *step_, ranges_);
+  fresh_[i] = false;
+  updating_.fetch_add(1, std::memory_order_relaxed);
+  meter_.Start(ranges_);
+  for (int range = 0; range < ranges_; ++range) {
+    executor_.Run([this, update, range] {
+      if (update->RunRange(range)) {
+        updating_.fetch_sub(1, std::memory_order_release);
+      }
+      meter_.End();
+    });
+  }
+}
+
+void ChunkPipeline::Fail(absl::Status error) {
+  if (error_.ok() || (absl::IsDataLoss(error) && !absl::IsDataLoss(error_))) {
+    error_ = std::move(error);
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,97 @@
+// One step's way through the chunks: pushes those that are missing, hands each
+// to the executor as it becomes ready, and keeps count, so that no chunk is
+// updated twice in a step and none is forgotten, whatever fails.
+//
+// One thread at a time (the customer's); kernels run on the executor. Queue,
+// chunks, meter, clock and executor must outlive it, and its last kernel must
+// have ended before it goes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunk_update.h"
+#include "runtime/optimizer/step_meter.h"
+#include "terrace/request.h"
+
+namespace terrace {
+
+class ChunkPipeline {
+ public:
+  // tensors[i] holds chunks[i]. At most `slots` chunks are updated at a time,
+  // so that the queue's window is never full of our own pins.
+  ChunkPipeline(RequestQueue& queue, absl::Span<const Chunk> chunks,
+                std::vector<TensorId> tensors, int slots, Clock& clock,
+                Executor& executor, StepMeter& meter);
+  ChunkPipeline(const ChunkPipeline&) = delete;
+  ChunkPipeline& operator=(const ChunkPipeline&) = delete;
+
+  // A new step of the chunks with wanted[i] true. None may be missing.
+  void BeginStep(const std::vector<bool>& wanted);
+  // An attempt at the missing chunks; clears the error. `step` must stay valid
+  // until the attempt ends. `deadline` is that of its requests.
+  void BeginAttempt(const UpdateStep& step, Time deadline);
+
+  // As far as it goes without blocking. True: the attempt has ended; error()
+  // is OK if and only if no chunk is missing.
+  bool Advance();
+  // Blocks until Advance can go further. False: the deadline passed.
+  bool Wait(Time deadline);
+  // Ends the attempt with `error`: nothing more is taken. What is pushed
+  // stays so and is taken by the next attempt.
+  void Abandon(absl::Status error);
+
+  // The first error of the attempt; a DataLoss goes before all others.
+  const absl::Status& error() const { return error_; }
+  int64_t missing() const { return missing_; }
+  // Requests that the queue still holds for us.
+  int64_t pushed() const { return pushed_; }
+  // Whether the chunk was never written.
+  bool fresh(int chunk) const { return fresh_[static_cast<size_t>(chunk)]; }
+
+  // The contents of a chunk that is not fresh; no attempt may be running and
+  // nothing pushed.
+  absl::StatusOr<Pin> Read(int chunk, Time deadline);
+
+ private:
+  enum class State : uint8_t { kDone, kMissing, kPushed };
+
+  bool CanTake() const;
+  void PushMissing();
+  bool Take(absl::StatusOr<Ready> ready);
+  void Dispatch(int chunk, Pin pin);
+  void Fail(absl::Status error);
+
+  RequestQueue& queue_;
+  const absl::Span<const Chunk> chunks_;
+  const std::vector<TensorId> tensors_;
+  const int slots_;
+  Clock& clock_;
+  Executor& executor_;
+  StepMeter& meter_;
+  const int ranges_;  // tasks for a chunk
+
+  std::vector<State> states_;
+  std::vector<bool> fresh_;
+  int64_t missing_ = 0;      // chunks not kDone
+  int64_t pushed_ = 0;       // chunks kPushed
+  std::deque<int> to_push_;  // of this attempt
+  const UpdateStep* step_ = nullptr;
+  Time deadline_;
+  uint64_t attempt_ = 0;
+  uint64_t reads_ = 0;
+  bool stopped_ = false;
+  absl::Status error_;
+  // Chunks with kernels; decreased by tasks before the meter counts their end.
+  std::atomic<int> updating_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,67 @@
+// One pass over all gradients of a step on the executor: their norm, or a
+// fingerprint of their bits. The result depends on the gradients only, not on
+// threads or order.
+//
+//   GradientPass pass(GradientPass::Kind::kNorm, gradients);
+//   pass.Launch(executor, meter);
+//   ... meter.running() == 0 ...
+//   double squared = pass.SquaredNorm();
+//
+// Owned by the customer's thread; must outlive its tasks, which are counted by
+// the meter. The gradients are the caller's and are only read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "runtime/base/executor.h"
+#include "runtime/optimizer/step_meter.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+// `values` null: none in this step.
+struct Gradient {
+  const void* values = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t count = 0;
+};
+
+class GradientPass {
+ public:
+  enum class Kind : uint8_t { kNorm, kFingerprint };
+
+  GradientPass(Kind kind, absl::Span<const Gradient> gradients);
+  GradientPass(const GradientPass&) = delete;
+  GradientPass& operator=(const GradientPass&) = delete;
+
+  // Hands at most executor.parallelism() tasks over. Once.
+  void Launch(Executor& executor, StepMeter& meter);
+
+  // After the last task. The sum of squares of all elements as defined by
+  // SquaredNormReference, one gradient after the other; not finite if an
+  // element is not.
+  double SquaredNorm() const;
+  // 64 bits that depend on every bit of the gradients and on which exist.
+  uint64_t Fingerprint() const;
+
+ private:
+  // What one task takes at a time.
+  struct Slice {
+    Gradient gradient;
+    int64_t first_block;  // index of its first result
+    int64_t blocks;
+  };
+
+  void Work();
+
+  const Kind kind_;
+  std::vector<Slice> slices_;
+  std::vector<double> sums_;      // kNorm: one for each block of kNormBlock
+  std::vector<uint64_t> hashes_;  // kFingerprint: one for each slice
+  std::atomic<size_t> next_ = 0;  // results are published by the meter's lock
+};
+
+}  // namespace terrace
