@@ -1,0 +1,109 @@
+#include "examples/train_gpt/flag_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace train_gpt {
+namespace {
+
+// Levenshtein's distance by one row.
+size_t Edits(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1] ? 1 : 0);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseInteger(absl::string_view flag,
+                                     absl::string_view text, int64_t least,
+                                     int64_t most) {
+  int64_t value = 0;
+  if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) {
+    return value;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " takes a whole number from ", least, " to ", most,
+                   ", not '", text, "'"));
+}
+
+absl::StatusOr<double> ParseNumber(absl::string_view flag,
+                                   absl::string_view text, double least,
+                                   double most) {
+  double value = 0;
+  if (absl::SimpleAtod(text, &value) && value >= least && value <= most) {
+    return value;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(flag, " takes a number from ",
+                                                 least, " to ", most, ", not '",
+                                                 text, "'"));
+}
+
+absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,
+                                   absl::string_view text) {
+  struct Suffix {
+    const char* text;
+    double factor;
+  };
+  static constexpr Suffix kSuffixes[] = {
+      {"KiB", 1024.0},
+      {"MiB", 1048576.0},
+      {"GiB", 1073741824.0},
+      {"TiB", 1099511627776.0},
+      {"KB", 1e3},
+      {"MB", 1e6},
+      {"GB", 1e9},
+      {"TB", 1e12},
+      {"B", 1.0},
+  };
+  absl::string_view digits = text;
+  double factor = 1.0;
+  for (const Suffix& suffix : kSuffixes) {
+    if (absl::EndsWithIgnoreCase(digits, suffix.text)) {
+      digits.remove_suffix(absl::string_view(suffix.text).size());
+      factor = suffix.factor;
+      break;
+    }
+  }
+  double number = 0;
+  // 2^62: no sum of two such counts overflows.
+  if (absl::SimpleAtod(digits, &number) && number > 0 &&
+      number * factor >= 1.0 && number * factor <= 4.6e18) {
+    return static_cast<int64_t>(std::llround(number * factor));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " takes a count of bytes such as 67108864, 64MiB or 1GB, not '",
+      text, "'"));
+}
+
+std::string NearestName(absl::string_view name,
+                        const std::vector<std::string>& known) {
+  std::string best;
+  size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const size_t edits = Edits(name, candidate);
+    if (edits < fewest) {
+      fewest = edits;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,33 @@
+// From the text of one flag to its value. Each error is one line that names
+// the flag, what it takes and what it got.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace train_gpt {
+
+absl::StatusOr<int64_t> ParseInteger(absl::string_view flag,
+                                     absl::string_view text, int64_t least,
+                                     int64_t most);
+
+// Finite and within [least, most].
+absl::StatusOr<double> ParseNumber(absl::string_view flag,
+                                   absl::string_view text, double least,
+                                   double most);
+
+// A positive count of bytes: 4096, 64KiB, 1.5GiB, 2GB; suffixes B, KB, MB, GB,
+// TB (powers of 1000) and KiB, MiB, GiB, TiB (of 1024).
+absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,
+                                   absl::string_view text);
+
+// The one of `known` with the fewest edits from `name`, or "" when none is
+// near enough to be what was meant.
+std::string NearestName(absl::string_view name,
+                        const std::vector<std::string>& known);
+
+}  // namespace train_gpt

@@ -1,0 +1,261 @@
+#include "examples/train_gpt/flags.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "examples/train_gpt/flag_values.h"
+
+namespace train_gpt {
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+// What the command line says, before presets and defaults are resolved.
+struct Draft {
+  Flags flags;
+  std::string size = "tiny";
+  std::optional<int64_t> layers, heads, width, vocab, context, seq;
+};
+
+struct FlagSpec {
+  std::string name;   // with its dashes
+  std::string value;  // what it takes; empty: it is a switch
+  std::string help;
+  std::function<absl::Status(absl::string_view text, Draft*)> set;
+};
+
+// `field` gives the place in the draft that the number goes to.
+template <typename Field>
+FlagSpec IntegerFlag(const std::string& name, int64_t least, int64_t most,
+                     const std::string& help, Field field) {
+  return {name, "N", help,
+          [=](absl::string_view text, Draft* draft) -> absl::Status {
+            auto value = ParseInteger(name, text, least, most);
+            if (value.ok()) field(draft) = *value;
+            return value.status();
+          }};
+}
+
+template <typename Field>
+FlagSpec NumberFlag(const std::string& name, double least, double most,
+                    const std::string& help, Field field) {
+  return {name, "X", help,
+          [=](absl::string_view text, Draft* draft) -> absl::Status {
+            auto value = ParseNumber(name, text, least, most);
+            if (value.ok()) field(draft) = *value;
+            return value.status();
+          }};
+}
+
+template <typename Field>
+FlagSpec TextFlag(const std::string& name, const std::string& value,
+                  const std::string& help, Field field) {
+  return {name, value, help,
+          [=](absl::string_view text, Draft* draft) -> absl::Status {
+            if (text.empty()) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat(name, " takes ", value, ", not an empty text"));
+            }
+            field(draft) = std::string(text);
+            return absl::OkStatus();
+          }};
+}
+
+// One of a few words, each with its value.
+template <typename T, typename Field>
+FlagSpec ChoiceFlag(const std::string& name,
+                    std::vector<std::pair<std::string, T>> choices,
+                    const std::string& help, Field field) {
+  std::string words;
+  for (const auto& choice : choices) {
+    absl::StrAppend(&words, words.empty() ? "" : "|", choice.first);
+  }
+  return {name, words, help,
+          [=](absl::string_view text, Draft* draft) -> absl::Status {
+            for (const auto& choice : choices) {
+              if (text != choice.first) continue;
+              field(draft) = choice.second;
+              return absl::OkStatus();
+            }
+            return absl::InvalidArgumentError(
+                absl::StrCat(name, " is ", words, ", not '", text, "'"));
+          }};
+}
+
+FlagSpec SwitchFlag(const std::string& name, const std::string& help,
+                    bool Flags::*field) {
+  return {name, "", help, [=](absl::string_view, Draft* draft) {
+            draft->flags.*field = true;
+            return absl::OkStatus();
+          }};
+}
+
+std::vector<FlagSpec> ModelFlags() {
+  return {
+      TextFlag(
+          "--size", "PRESET",
+          "tiny (3.1M parameters, the default), mini (30M), small (124M), "
+          "medium (355M), large (774M)",
+          [](Draft * d) -> auto& { return d->size; }),
+      IntegerFlag(
+          "--layers", 1, 1024, "blocks",
+          [](Draft * d) -> auto& { return d->layers; }),
+      IntegerFlag(
+          "--heads", 1, 65536, "attention heads; divides the width",
+          [](Draft * d) -> auto& { return d->heads; }),
+      IntegerFlag(
+          "--width", 1, 65536, "numbers in an embedding",
+          [](Draft * d) -> auto& { return d->width; }),
+      IntegerFlag(
+          "--vocab", 1, 1 << 20, "rows of the embedding",
+          [](Draft * d) -> auto& { return d->vocab; }),
+      IntegerFlag(
+          "--context", 1, 1 << 20, "learned positions",
+          [](Draft * d) -> auto& { return d->context; }),
+      ChoiceFlag<Dtype>(
+          "--dtype", {{"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}},
+          "parameters and gradients",
+          [](Draft * d) -> auto& { return d->flags.dtype; }),
+      TextFlag(
+          "--data", "FILE|FOLDER",
+          "text, one token a byte; or .bin files of uint16 tokens; by "
+          "default LibTorch's own headers",
+          [](Draft * d) -> auto& { return d->flags.data; }),
+  };
+}
+
+std::vector<FlagSpec> TrainingFlags() {
+  return {
+      IntegerFlag(
+          "--steps", 1, 1000000000, "steps to train",
+          [](Draft * d) -> auto& { return d->flags.steps; }),
+      IntegerFlag(
+          "--batch", 1, 65536, "rows in a micro-batch",
+          [](Draft * d) -> auto& { return d->flags.batch; }),
+      IntegerFlag(
+          "--seq", 1, 1 << 20,
+          "tokens in a row; by default 128, at most the context",
+          [](Draft * d) -> auto& { return d->seq; }),
+      IntegerFlag(
+          "--accumulate", 1, 65536, "micro-batches in a step",
+          [](Draft * d) -> auto& { return d->flags.accumulate; }),
+      NumberFlag(
+          "--learning-rate", 0, 1e3, "of every step",
+          [](Draft * d) -> auto& { return d->flags.learning_rate; }),
+      NumberFlag(
+          "--clip", 0, 1e9,
+          "largest L2 norm of all gradients together; 0: no clipping",
+          [](Draft * d) -> auto& { return d->flags.clip; }),
+      ChoiceFlag<OptimizerKind>(
+          "--optimizer",
+          {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}},
+          "sgd keeps no state at all",
+          [](Draft * d) -> auto& { return d->flags.optimizer; }),
+      IntegerFlag(
+          "--threads", 1, 4096, "by default every core allowed",
+          [](Draft * d) -> auto& { return d->flags.threads; }),
+      IntegerFlag(
+          "--seed", 0, kMost, "of the weights and the order of text",
+          [](Draft * d) -> auto& { return d->flags.seed; }),
+      SwitchFlag("--help", "this text", &Flags::help),
+  };
+}
+
+std::vector<FlagSpec> AllFlags() {
+  std::vector<FlagSpec> all = ModelFlags();
+  for (auto&& group : {TrainingFlags()}) {
+    all.insert(all.end(), group.begin(), group.end());
+  }
+  return all;
+}
+
+absl::Status UnknownFlag(absl::string_view name,
+                         const std::vector<FlagSpec>& specs) {
+  std::vector<std::string> known;
+  for (const FlagSpec& spec : specs) known.push_back(spec.name);
+  const std::string nearest = NearestName(name, known);
+  if (!absl::StartsWith(name, "-")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' is not a flag; flags begin with --"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown flag ", name,
+      nearest.empty() ? "; --help lists them"
+                      : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+// Preset first, own numbers over it, then what follows from them.
+absl::StatusOr<Flags> Resolve(const Draft& draft) {
+  auto shape = PresetShape(draft.size);
+  if (!shape.ok()) return shape.status();
+  if (draft.width && !draft.heads) shape->heads = DefaultHeads(*draft.width);
+  shape->layers = draft.layers.value_or(shape->layers);
+  shape->heads = draft.heads.value_or(shape->heads);
+  shape->width = draft.width.value_or(shape->width);
+  shape->vocab = draft.vocab.value_or(shape->vocab);
+  shape->context = draft.context.value_or(shape->context);
+  absl::Status status = CheckShape(*shape);
+  if (!status.ok()) return status;
+  Flags flags = draft.flags;
+  flags.shape = *shape;
+  flags.seq = draft.seq.value_or(std::min<int64_t>(128, shape->context));
+  if (flags.seq > shape->context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--seq ", flags.seq, " is more than the model's context ",
+                     "of ", shape->context));
+  }
+  return flags;
+}
+
+}  // namespace
+
+absl::StatusOr<Flags> ParseFlags(absl::Span<const std::string> arguments) {
+  const std::vector<FlagSpec> specs = AllFlags();
+  Draft draft;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    const auto spec =
+        std::find_if(specs.begin(), specs.end(),
+                     [&](const FlagSpec& s) { return s.name == name; });
+    if (spec == specs.end()) return UnknownFlag(name, specs);
+    std::string text;
+    if (equals != std::string::npos) {
+      if (spec->value.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, " is a switch and takes no value"));
+      }
+      text = argument.substr(equals + 1);
+    } else if (!spec->value.empty()) {
+      if (i + 1 == arguments.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, " needs a value: ", spec->value));
+      }
+      text = arguments[++i];
+    }
+    const absl::Status status = spec->set(text, &draft);
+    if (!status.ok()) return status;
+    if (draft.flags.help) return draft.flags;
+  }
+  return Resolve(draft);
+}
+
+std::string Usage() {
+  std::string text =
+      "train_gpt: trains a GPT-2 style language model on text.\n\n";
+  for (const FlagSpec& spec : AllFlags()) {
+    absl::StrAppendFormat(&text, "  %-26s %s\n",
+                          absl::StrCat(spec.name, " ", spec.value), spec.help);
+  }
+  return text;
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,41 @@
+// train_gpt's command line. Plain values, no LibTorch. Every mistake is one
+// InvalidArgument line that names the flag and what it takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "examples/train_gpt/model_shape.h"
+
+namespace train_gpt {
+
+enum class Dtype { kFloat32, kBFloat16 };
+enum class OptimizerKind { kAdamW, kSgd };
+
+struct Flags {
+  ModelShape shape;
+  std::string data;  // empty: the default corpus
+  int64_t batch = 4;
+  int64_t seq = 0;  // tokens a row; ParseFlags makes it at most the context
+  int64_t accumulate = 1;
+  double learning_rate = 3e-4;
+  double clip = 1.0;    // global L2 norm; 0: no clipping
+  int64_t threads = 0;  // 0: as many as the process may use
+  int64_t steps = 20;
+  uint64_t seed = 1;
+  Dtype dtype = Dtype::kFloat32;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  bool help = false;
+};
+
+// `arguments` without the program's name. With --help the rest is not read.
+absl::StatusOr<Flags> ParseFlags(absl::Span<const std::string> arguments);
+
+// The text of --help: a line for each flag.
+std::string Usage();
+
+}  // namespace train_gpt

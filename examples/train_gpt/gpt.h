@@ -1,0 +1,72 @@
+// A GPT-2 style language model: learned positions, blocks with the norms in
+// front, tanh-GELU, causal attention, an output head tied to the embedding.
+// Initialised as GPT-2: normal with deviation 0.02, the two projections back
+// into the residual stream divided by sqrt(2 layers), norms one, biases zero.
+//
+// Forward and backward are bit-deterministic for a seed and a thread count.
+// One thread at a time. LibTorch's exceptions pass through.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/model_shape.h"
+
+namespace train_gpt {
+
+class Gpt {
+ public:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;  // leaf on the CPU, contiguous, with its .grad
+  };
+
+  Gpt(const ModelShape& shape, Dtype dtype, uint64_t seed);
+  Gpt(const Gpt&) = delete;
+  Gpt& operator=(const Gpt&) = delete;
+
+  // Mean cross-entropy, in fp32, of each next token. `tokens`: int64, [rows,
+  // seq + 1], seq at most the context.
+  at::Tensor Loss(const at::Tensor& tokens) const;
+
+  // In a fixed order: embedding, positions, blocks, last norm.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  // Drops every .grad and its memory.
+  void ForgetGradients();
+
+ private:
+  struct Norm {
+    at::Tensor weight, bias;
+  };
+  struct Linear {
+    at::Tensor weight, bias;
+  };
+  struct Block {
+    Norm attention_norm;
+    Linear query_key_value, attention_out;
+    Norm perceptron_norm;
+    Linear perceptron_in, perceptron_out;
+  };
+
+  // A new parameter: normal with this deviation, or the constant if it is 0.
+  at::Tensor Add(const std::string& name, std::vector<int64_t> sizes,
+                 double deviation, double constant);
+  Norm AddNorm(const std::string& name);
+  Linear AddLinear(const std::string& name, int64_t in, int64_t out,
+                   double deviation);
+  at::Tensor ApplyNorm(const Norm& norm, const at::Tensor& x) const;
+  at::Tensor Attend(const Block& block, const at::Tensor& x) const;
+
+  const ModelShape shape_;
+  const at::ScalarType dtype_;
+  std::vector<Parameter> parameters_;
+  at::Tensor embedding_, positions_;
+  std::vector<Block> blocks_;
+  Norm last_norm_;
+};
+
+}  // namespace train_gpt

@@ -1,0 +1,114 @@
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "examples/train_gpt/model_optimizer.h"
+
+namespace train_gpt {
+namespace {
+
+// By blocks, so that the cast of 16-bit gradients stays small.
+double GradientNorm(const Gpt& model) {
+  constexpr int64_t kBlock = 1 << 20;
+  double squares = 0;
+  for (const Gpt::Parameter& parameter : model.parameters()) {
+    const at::Tensor flat = parameter.tensor.grad().view({-1});
+    for (int64_t first = 0; first < flat.numel(); first += kBlock) {
+      const at::Tensor block =
+          flat.narrow(0, first, std::min(kBlock, flat.numel() - first));
+      const double norm =
+          at::linalg_vector_norm(block.to(at::kFloat)).item<double>();
+      squares += norm * norm;
+    }
+  }
+  return std::sqrt(squares);
+}
+
+class Sgd : public ModelOptimizer {
+ public:
+  Sgd(const Flags& flags, Gpt& model) : flags_(flags), model_(model) {}
+
+  absl::StatusOr<double> Step() override {
+    at::NoGradGuard no_grad;
+    const double norm = flags_.clip > 0 ? GradientNorm(model_) : 0;
+    const double rate = flags_.learning_rate * ClipFactor(norm, flags_.clip);
+    for (const Gpt::Parameter& parameter : model_.parameters()) {
+      parameter.tensor.add_(parameter.tensor.grad(), -rate);
+    }
+    return norm;
+  }
+
+ private:
+  const Flags flags_;
+  Gpt& model_;
+};
+
+class AdamW : public ModelOptimizer {
+ public:
+  AdamW(const Flags& flags, Gpt& model) : flags_(flags), model_(model) {
+    at::NoGradGuard no_grad;
+    for (const Gpt::Parameter& parameter : model.parameters()) {
+      const at::Tensor value = parameter.tensor.detach();
+      State state;
+      // The same storage when the parameter is fp32 itself.
+      state.master = value.to(at::kFloat);
+      state.moment1 = at::zeros_like(state.master);
+      state.moment2 = at::zeros_like(state.master);
+      state.step = at::zeros({}, at::kFloat);
+      states_.push_back(state);
+    }
+  }
+
+  absl::StatusOr<double> Step() override {
+    at::NoGradGuard no_grad;
+    const double norm = flags_.clip > 0 ? GradientNorm(model_) : 0;
+    const double factor = ClipFactor(norm, flags_.clip);
+    for (size_t i = 0; i < states_.size(); ++i) {
+      State& state = states_[i];
+      const at::Tensor& value = model_.parameters()[i].tensor;
+      at::Tensor gradient = value.grad().to(at::kFloat);
+      if (factor < 1) gradient.mul_(factor);
+      state.step.add_(1);
+      at::_fused_adamw_({state.master}, {gradient}, {state.moment1},
+                        {state.moment2}, {}, {state.step}, flags_.learning_rate,
+                        numbers_.beta1, numbers_.beta2, numbers_.weight_decay,
+                        numbers_.epsilon,
+                        /*amsgrad=*/false, /*maximize=*/false);
+      if (value.scalar_type() != at::kFloat) {
+        value.detach().copy_(state.master);
+      }
+    }
+    return norm;
+  }
+
+ private:
+  struct State {
+    at::Tensor master, moment1, moment2, step;
+  };
+  const Flags flags_;
+  const AdamWNumbers numbers_;
+  Gpt& model_;
+  std::vector<State> states_;
+};
+
+}  // namespace
+
+double ClipFactor(double norm, double clip) {
+  return clip > 0 ? 1.0 / std::max(1.0, (norm + 1e-6) / clip) : 1.0;
+}
+
+std::unique_ptr<ModelOptimizer> MakeInMemoryOptimizer(const Flags& flags,
+                                                      Gpt& model) {
+  if (flags.optimizer == OptimizerKind::kSgd) {
+    return std::make_unique<Sgd>(flags, model);
+  }
+  return std::make_unique<AdamW>(flags, model);
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,34 @@
+// The training loop: text in, loss, gradients, optimizer, and how long each
+// took by its own readings of the clock.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "examples/train_gpt/corpus.h"
+#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/gpt.h"
+#include "examples/train_gpt/model_optimizer.h"
+
+namespace train_gpt {
+
+struct StepRecord {
+  int64_t step = 0;  // from 1
+  double loss = 0;   // mean of the micro-batches, before the update
+  double gradient_norm = 0;
+  double seconds = 0;
+  double text_seconds = 0;   // reading the batch
+  double model_seconds = 0;  // forward, backward, freeing of gradients
+  double optimizer_seconds = 0;
+};
+
+// Called after each step.
+using StepObserver = std::function<void(const StepRecord&)>;
+
+// `flags.steps` steps. The first error ends it: of the text, of the optimizer,
+// or a loss that is not finite.
+absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
+                   ModelOptimizer& optimizer, const StepObserver& observer);
+
+}  // namespace train_gpt
