@@ -1,0 +1,55 @@
+"""Every source of the tree is compiled and every test is one of ctest's."""
+
+import json
+import pathlib
+import re
+import subprocess
+
+# Folders that a build without a feature leaves out. They are checked wherever
+# the feature is on, as in the host preset.
+FEATURE_FOLDERS = {
+    'torch': ['runtime/torch/', 'tests/torch/', 'examples/', 'tests/examples/'],
+}
+# Built by a test of their own, against the installed package.
+OWN_BUILD = {'tests/install/app/app.cc': 'tests/install/install_test.cmake'}
+
+
+def check(tree, build, ctest, without):
+    commands = json.loads((build / 'compile_commands.json').read_text())
+    listing = subprocess.run(
+        [ctest, '--show-only=json-v1'], cwd=build, check=True,
+        stdout=subprocess.PIPE).stdout
+    return check_lists(tree, commands, json.loads(listing)['tests'], without)
+
+
+def check_lists(tree, commands, tests, without):
+    """`commands` as in compile_commands.json, `tests` as ctest lists them."""
+    targets = {}    # source -> the targets that compile it
+    for command in commands:
+        path = pathlib.Path(command['directory'], command['file']).resolve()
+        try:
+            source = path.relative_to(tree.root).as_posix()
+        except ValueError:
+            continue    # generated, in the build folder
+        output = command.get('output') or command.get('command', '')
+        match = re.search(r'CMakeFiles/([^/]+)\.dir/', output)
+        targets.setdefault(source, set()).add(match[1] if match else '')
+    programs = {pathlib.Path(test['command'][0]).name
+                for test in tests if test.get('command')}
+    absent = tuple(folder for feature in without
+                   for folder in FEATURE_FOLDERS[feature])
+    found = []
+    for file in tree.files:
+        if not file.path.endswith('.cc'):
+            continue
+        if file.path in OWN_BUILD:
+            if OWN_BUILD[file.path] not in tree.paths:
+                found.append(file.says(1, 'nothing builds it'))
+        elif file.path not in targets:
+            if not absent or not file.path.startswith(absent):
+                found.append(file.says(1, 'no target compiles it'))
+        elif file.path.startswith('tests/') and (
+                file.path.endswith('_test.cc')):
+            if programs.isdisjoint(targets[file.path]):
+                found.append(file.says(1, 'ctest does not run it'))
+    return found

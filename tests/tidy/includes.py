@@ -1,0 +1,124 @@
+"""Who may include whom, and through which door a foreign library comes in."""
+
+import re
+
+API = 'runtime/include/terrace'
+
+# Layer -> the layers it may include, itself aside. A file belongs to the
+# longest prefix of its path; None: may include anything.
+LAYERS = {
+    API: [],
+    'runtime/base': [API],
+    'kernels': [API, 'runtime/base'],
+    'aio': [API, 'runtime/base'],
+    'policies': [API, 'runtime/base'],
+    'tiers': [API, 'runtime/base', 'kernels', 'aio'],
+    'prefetch': [API, 'runtime/base', 'policies'],
+    'runtime': [API, 'runtime/base', 'kernels', 'aio', 'policies', 'tiers',
+                'prefetch'],
+    'runtime/torch': [API, 'runtime/base'],
+    'daemon': [API, 'runtime/base'],
+    'examples': [API, 'runtime/torch'],
+    'python': [API, 'runtime/torch'],
+    'bench': None,
+    'tests': None,
+}
+
+# Of Abseil, all that the public headers may show.
+API_ABSEIL = re.compile(
+    r'absl/(status/|types/span\.h|strings/string_view\.h|time/)')
+
+# Foreign header -> where it may be included. A folder ends with a slash; a
+# pattern after '*' must match the file's name.
+DOORS = [
+    (r'liburing\.h|linux/io_uring\.h', ['aio/uring_*.cc']),
+    (r'hwloc(\.h|/)', ['tiers/topology.cc']),
+    (r'libpmem2?\.h', ['tiers/pmem_tier.cc']),
+    (r'sqlite3\.h', ['tiers/catalog.cc']),
+    (r'(cuda|nccl|cub|cublas|cupti|nvml|thrust)\w*(\.h|/)', ['kernels/cuda/']),
+    (r'hwy/', ['kernels/cpu/']),
+    (r'xxh\w*\.h', ['kernels/', 'tests/']),
+    (r'(torch|ATen|c10)/',
+     ['runtime/torch/', 'examples/', 'tests/torch/', 'tests/examples/',
+      'bench/']),
+    (r'nlohmann/', ['runtime/*.cc', 'daemon/*.cc', 'examples/*.cc',
+                    'bench/*.cc', 'tests/']),
+    (r'(sys/socket|sys/un|netinet/\w+|arpa/inet)\.h|flatbuffers/|toml\+\+/'
+     r'|spdlog/|CLI/|prometheus/|systemd/', ['daemon/', 'tests/daemon/']),
+    (r'(gtest|gmock)/', ['tests/']),
+    (r'benchmark/', ['bench/']),
+    (r'absl/log/|absl/flags/|absl/synchronization/mutex\.h', []),
+]
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+_MACRO_INCLUDE = re.compile(r'^\s*#\s*include\s+(\w+)')
+# Highway compiles a file once for each target by including it again.
+HIGHWAY = {'HWY_TARGET_INCLUDE'}
+
+
+def layer_of(path):
+    best = None
+    for layer in LAYERS:
+        if path.startswith(layer + '/') and len(layer) > len(best or ''):
+            best = layer
+    return best
+
+
+def may_pass(path, places):
+    for place in places:
+        folder, star, pattern = place.partition('*')
+        if not star:
+            if path == place or (place.endswith('/') and
+                                 path.startswith(place)):
+                return True
+        elif path.startswith(folder) and path.endswith(pattern):
+            # One folder's files for a name's pattern, else a whole subtree.
+            if folder.endswith('/') or '/' not in path[len(folder):]:
+                return True
+    return False
+
+
+def check(tree, file):
+    found = []
+    own = layer_of(file.path)
+    if own is None:
+        found.append(file.says(1, 'is in no layer of tests/tidy/includes.py'))
+        return found
+    for number, line in enumerate(file.lines, 1):
+        macro = _MACRO_INCLUDE.match(line)
+        if macro and macro[1] not in HIGHWAY:
+            found.append(file.says(number, f'includes by macro {macro[1]}'))
+        match = _INCLUDE.match(line)
+        if match:
+            problem = _problem(tree, file, own, match[1], match[2])
+            if problem:
+                found.append(file.says(number, problem))
+    return found
+
+
+def _problem(tree, file, own, quote, name):
+    for pattern, places in DOORS:
+        if re.match(pattern, name):
+            if may_pass(file.path, places):
+                return None
+            door = ', '.join(places) or 'nowhere'
+            return f'{name} may be included in {door}, not here'
+    if name.startswith('absl/'):
+        if own == API and not API_ABSEIL.match(name):
+            return f'a public header may not include {name}'
+        return None
+    if quote == '<':
+        return None
+    if file.path.startswith('tests/install/'):
+        target = f'runtime/include/{name}'  # a program from outside the tree
+    elif name.startswith('terrace/'):
+        target = f'runtime/include/{name}'
+    else:
+        target = name
+    if target not in tree.paths:
+        return f'{name} is no file of the tree (includes start at its root)'
+    layer = layer_of(target)
+    allowed = LAYERS[own]
+    if layer == own or allowed is None or layer in allowed:
+        return None
+    return f'{own} may not include {layer} ({name})'

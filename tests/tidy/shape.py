@@ -1,0 +1,123 @@
+"""Lengths of files and functions, folder sizes, and words that have no place
+in the tree."""
+
+import re
+
+from tree import code_of
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 70
+MAX_COLUMNS = 80
+# "About a dozen sources": a noun is x.h with x.cc and counts once.
+MAX_NOUNS = 16
+# Text, not sources.
+UNLIMITED = {'LICENSE', 'README.md', 'ARCHITECTURE.md', 'CHANGELOG.md'}
+
+# Written in pieces so that this file does not find itself.
+_WORDS = [
+    (re.compile(r'\b(' + '|'.join(['TO' + 'DO', 'FIX' + 'ME', 'X' + 'XX'])
+                + r')\b'), 'unfinished work'),
+    (re.compile(r'(?<![\w.])/(' + '|'.join(['wo' + 'rk', 'ro' + 'ot',
+                                            'home', 'Users'])
+                + r')/\w'), "a path of somebody's machine"),
+    (re.compile(r'py' + r'pi\.org|python' + r'hosted\.org|deb\.deb'
+                + r'ian\.org', re.IGNORECASE), 'the host of a registry'),
+]
+
+
+def check_words(file):
+    if file.path == 'LICENSE':
+        return []
+    return [file.says(number, f'{what}: {line.strip()[:60]}')
+            for number, line in enumerate(file.lines, 1)
+            for pattern, what in _WORDS if pattern.search(line)]
+
+
+def check_length(file):
+    if file.path in UNLIMITED or len(file.lines) <= MAX_FILE_LINES:
+        return []
+    return [file.says(len(file.lines), f'{len(file.lines)} lines, more than '
+                      f'{MAX_FILE_LINES}')]
+
+
+def check_folders(tree):
+    nouns = {}
+    for file in tree.files:
+        if file.is_cpp:
+            name = file.path[len(file.folder) + 1:].rpartition('.')[0]
+            nouns.setdefault(file.folder, set()).add(name)
+    return [f'{folder}:1: {len(names)} sources, more than {MAX_NOUNS}: split '
+            'by noun' for folder, names in sorted(nouns.items())
+            if len(names) > MAX_NOUNS]
+
+
+def check_cpp(file):
+    found = []
+    for number, line in enumerate(file.lines, 1):
+        if len(line) > MAX_COLUMNS and 'http' not in line and (
+                not line.startswith('#include')):
+            found.append(file.says(number, f'{len(line)} columns'))
+        if '\t' in line:
+            found.append(file.says(number, 'a tab'))
+    if file.path.endswith('.h') and not re.search(
+            r'^#pragma once$', file.text, re.MULTILINE):
+        found.append(file.says(1, 'a header without #pragma once'))
+    for first, last in functions(file.text):
+        if last - first + 1 > MAX_FUNCTION_LINES:
+            found.append(file.says(
+                first, f'a function of {last - first + 1} lines, more than '
+                f'{MAX_FUNCTION_LINES}'))
+    return found
+
+
+_TYPE = re.compile(r'\b(namespace|class|struct|union|enum|extern)\b')
+
+
+def functions(text):
+    """(first line, last line) of each outermost body in braces that follows
+    a parameter list. Lambdas and blocks count with the function around."""
+    code = code_of(text)
+    code = re.sub(r'^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', _blank, code,
+                  flags=re.MULTILINE)
+    spans = []
+    scopes = []     # of open braces: True where declarations go on inside
+    start = None    # of the function whose body is open, and its depth
+    head = 0        # where the current declaration began
+    for position, char in enumerate(code):
+        if char == '{':
+            words = code[head:position]
+            declares = start is None and _is_scope(words)
+            if start is None and not declares and ')' in words:
+                begin = head + len(words) - len(words.lstrip())
+                start = (begin, len(scopes))
+            scopes.append(declares)
+            if declares:
+                head = position + 1
+        elif char == '}' and scopes:
+            scopes.pop()
+            if start is not None and start[1] == len(scopes):
+                spans.append((_line(code, start[0]), _line(code, position)))
+                start = None
+                head = position + 1
+            elif start is None and all(scopes):
+                head = position + 1
+        elif char == ';' and start is None and all(scopes):
+            head = position + 1
+    return spans
+
+
+def _is_scope(words):
+    """Whether braces after these words hold declarations."""
+    if not _TYPE.search(words):
+        return False
+    # `struct X f() {` is a function; `class ABSL_LOCKABLE("m") X {` is not.
+    tail = words[_TYPE.search(words).end():]
+    return not re.search(r'\w\s+[\w:~]+\s*\([^()]*\)[\s\w]*$', tail)
+
+
+def _blank(match):
+    return re.sub(r'[^\n]', ' ', match.group(0))
+
+
+def _line(text, position):
+    return text.count('\n', 0, position) + 1

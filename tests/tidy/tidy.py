@@ -1,0 +1,55 @@
+"""The shape of the tree: layers, doors, sizes, and that everything is built.
+
+  tidy.py --root TREE                      layers, doors, sizes, words
+  tidy.py --root TREE --build BUILD ...    also: every source is compiled,
+                                           every test is registered
+
+Prints one line for each finding, FILE:LINE: what is wrong, and exits with 1
+if there is any. Nothing is exempt but what this file names.
+"""
+
+import argparse
+import pathlib
+import sys
+
+import built
+import includes
+import shape
+from tree import Tree
+
+
+def findings(root):
+    """Everything that can be said from the sources alone."""
+    tree = Tree(root)
+    found = []
+    for file in tree.files:
+        found += shape.check_words(file)
+        found += shape.check_length(file)
+        if file.is_cpp:
+            found += includes.check(tree, file)
+            found += shape.check_cpp(file)
+    found += shape.check_folders(tree)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--root', type=pathlib.Path, required=True)
+    parser.add_argument('--build', type=pathlib.Path)
+    parser.add_argument('--ctest', default='ctest')
+    parser.add_argument('--without', action='append', default=[],
+                        help='a feature this build leaves out: torch')
+    arguments = parser.parse_args()
+
+    found = findings(arguments.root)
+    if arguments.build:
+        found += built.check(Tree(arguments.root), arguments.build,
+                             arguments.ctest, arguments.without)
+    for line in sorted(found):
+        print(line)
+    print(f'{len(found)} findings')
+    return 1 if found else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

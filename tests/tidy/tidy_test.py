@@ -1,0 +1,208 @@
+"""Each rule of the tidy test finds the snippet that breaks it, and nothing in
+one that does not."""
+
+import contextlib
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import built  # noqa: E402
+import shape  # noqa: E402
+import tidy  # noqa: E402
+from tree import Tree, code_of  # noqa: E402
+
+HEADER = '#pragma once\n'
+
+
+@contextlib.contextmanager
+def tree_of(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in files.items():
+            file = pathlib.Path(folder, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        yield folder
+
+
+def findings(files):
+    with tree_of(files) as folder:
+        return tidy.findings(folder)
+
+
+class TidyTest(unittest.TestCase):
+    def assert_clean(self, files):
+        self.assertEqual(findings(files), [])
+
+    def assert_found(self, files, where, what):
+        found = findings(files)
+        self.assertEqual(len(found), 1, found)
+        self.assertTrue(found[0].startswith(where + ': '), found)
+        self.assertIn(what, found[0])
+
+    def test_layers(self):
+        allowed = [('tiers', 'aio'), ('tiers', 'kernels'), ('runtime', 'tiers'),
+                   ('prefetch', 'policies'), ('aio', 'runtime/base'),
+                   ('tests/aio', 'runtime'), ('aio', 'aio')]
+        denied = [('aio', 'kernels'), ('kernels', 'aio'), ('policies', 'aio'),
+                  ('tiers', 'policies'), ('prefetch', 'tiers'),
+                  ('aio', 'tiers'), ('aio', 'runtime'), ('aio', 'tests'),
+                  ('runtime/base', 'aio'), ('runtime/torch', 'runtime'),
+                  ('runtime/torch', 'aio'), ('examples/x', 'runtime'),
+                  ('daemon', 'runtime'), ('runtime', 'bench')]
+        for own, other in allowed + denied:
+            with self.subTest(own=own, other=other):
+                files = {f'{other}/there.h': HEADER,
+                         f'{own}/here.cc': f'\n#include "{other}/there.h"\n'}
+                if (own, other) in allowed:
+                    self.assert_clean(files)
+                else:
+                    self.assert_found(files, f'{own}/here.cc:2', 'may not')
+
+    def test_public_headers_are_the_bottom(self):
+        api = 'runtime/include/terrace'
+        self.assert_clean({
+            f'{api}/a.h': HEADER + '#include <vector>\n'
+                          '#include "absl/status/statusor.h"\n',
+            f'{api}/b.h': HEADER + '#include "terrace/a.h"\n',
+            'aio/c.cc': '#include "terrace/b.h"\n'})
+        self.assert_found(
+            {f'{api}/a.h': HEADER + '#include "absl/strings/str_cat.h"\n'},
+            f'{api}/a.h:2', 'a public header may not')
+        self.assert_found(
+            {'runtime/base/x.h': HEADER,
+             f'{api}/a.h': HEADER + '#include "runtime/base/x.h"\n'},
+            f'{api}/a.h:2', 'may not include runtime/base')
+
+    def test_includes_start_at_the_root(self):
+        self.assert_found({'aio/x.h': HEADER, 'aio/x.cc': '#include "x.h"\n'},
+                          'aio/x.cc:1', 'no file of the tree')
+        self.assert_found({'aio/x.cc': '#include HEADER_NAME\n'},
+                          'aio/x.cc:1', 'by macro')
+
+    def test_doors(self):
+        for header, open_to, closed_to in [
+                ('<liburing.h>', 'aio/uring_engine.cc', 'aio/engine.h'),
+                ('<hwloc.h>', 'tiers/topology.cc', 'tiers/topology.h'),
+                ('<libpmem2.h>', 'tiers/pmem_tier.cc', 'tiers/host.cc'),
+                ('<sqlite3.h>', 'tiers/catalog.cc', 'runtime/x.cc'),
+                ('<cuda_runtime.h>', 'kernels/cuda/x.cc', 'kernels/x.cc'),
+                ('<nccl.h>', 'kernels/cuda/x.cc', 'runtime/x.cc'),
+                ('"hwy/highway.h"', 'kernels/cpu/x.cc', 'kernels/x.h'),
+                ('<xxhash.h>', 'kernels/checksum.cc', 'tiers/x.cc'),
+                ('<torch/torch.h>', 'runtime/torch/x.cc', 'runtime/x.cc'),
+                ('"ATen/ATen.h"', 'runtime/torch/x.h', 'aio/x.cc'),
+                ('"c10/core/X.h"', 'examples/a/x.cc', 'tests/aio/x.cc'),
+                ('<nlohmann/json.hpp>', 'runtime/x.cc', 'runtime/x.h'),
+                ('<nlohmann/json.hpp>', 'daemon/x.cc', 'aio/x.cc'),
+                ('<sys/socket.h>', 'daemon/x.cc', 'runtime/x.cc'),
+                ('<gtest/gtest.h>', 'tests/aio/x.cc', 'aio/x.cc'),
+                ('"absl/time/time.h"', 'aio/x.cc', None),
+                ('"absl/synchronization/mutex.h"', None, 'tests/aio/x.cc')]:
+            with self.subTest(header=header, closed=closed_to):
+                line = f'#pragma once\n#include {header}\n'
+                if open_to:
+                    self.assert_clean({open_to: line})
+                if closed_to:
+                    self.assert_found({closed_to: line}, f'{closed_to}:2',
+                                      'may be included in')
+
+    def test_a_folder_outside_the_layers(self):
+        self.assert_found({'utils/x.cc': '\n'}, 'utils/x.cc:1', 'no layer')
+
+    def test_file_length(self):
+        self.assert_clean({'aio/x.cc': '\n' * 400})
+        for path in ('aio/x.cc', 'cmake/x.cmake', 'scripts/x', 'tests/x.py'):
+            self.assert_found({path: '\n' * 401}, f'{path}:401', '401 lines')
+
+    def test_function_length(self):
+        # A signature on two lines, a body of `count`, the closing brace.
+        def function(count, signature='int F(\n    int x) {\n'):
+            return signature + '  x = "}{"[0] + \'{\';  // }\n' * count + '}\n'
+        self.assert_clean({'aio/x.cc': function(67) * 3})
+        self.assert_found({'aio/x.cc': '\n' + function(68)}, 'aio/x.cc:2',
+                          'a function of 71 lines')
+        for signature in ['\nTEST(A, B) {\n', '\nX::X() : a_(1) {\n',
+                          '\nstruct X f() {\n', '\ntemplate <class T>T f() {\n',
+                          '\nauto f() -> int {\n']:
+            with self.subTest(signature=signature):
+                text = function(80, signature)
+                found = findings({'aio/x.cc': 'namespace n {\n' + text + '}\n'})
+                self.assertEqual(len(found), 1, found)
+                self.assertIn('a function of', found[0])
+        method = ('class ABSL_LOCKABLE X : public Y<int()> {\n public:\n'
+                  + function(80) + '};\n')
+        self.assertEqual(len(findings({'aio/x.cc': method})), 1)
+
+    def test_what_is_long_but_no_function(self):
+        enum = 'enum class E : int {\n' + '  k,\n' * 90 + '};\n'
+        table = 'const int kTable[] = {\n' + '  1,\n' * 90 + '};\n'
+        many = ('namespace {\nstruct S {\n' + '  int f() { return 1; }\n' * 90
+                + '};\n}  // namespace\n')
+        for text in (enum, table, many):
+            self.assert_clean({'aio/x.cc': text})
+
+    def test_code_of_blanks_literals_and_keeps_lines(self):
+        text = 'a = R"x({)" \n})x"; b = 1\'000\'000; /* {\n */ c = \'"\'; // }'
+        code = code_of(text)
+        self.assertEqual(code.count('\n'), text.count('\n'))
+        self.assertNotIn('{', code)
+        self.assertNotIn('}', code)
+        self.assertIn('b = 1\'000\'000;', code)
+        self.assertIn('c =', code)
+
+    def test_folder_size(self):
+        limit = shape.MAX_NOUNS
+        pairs = {f'aio/n{i}.{end}': HEADER
+                 for i in range(limit) for end in ('h', 'cc')}
+        self.assert_clean(pairs)
+        self.assert_found({**pairs, 'aio/more.cc': '\n'}, 'aio:1',
+                          f'{limit + 1} sources')
+
+    def test_form(self):
+        self.assert_clean({'aio/x.cc': 'x' * 80 + '\n'})
+        self.assert_found({'aio/x.cc': 'x' * 81}, 'aio/x.cc:1', '81 columns')
+        self.assert_found({'aio/x.cc': 'a\tb\n'}, 'aio/x.cc:1', 'a tab')
+        self.assert_found({'aio/x.h': '\n'}, 'aio/x.h:1', '#pragma once')
+
+    def test_words(self):
+        for word in ('TO' + 'DO', 'FIX' + 'ME', '/ro' + 'ot/x',
+                     '"/wo' + 'rk/y"', '/home' + '/z',
+                     'py' + 'pi.org'):
+            with self.subTest(word=word):
+                self.assert_found({'aio/x.cc': f'\n// {word}\n'},
+                                  'aio/x.cc:2', word)
+                self.assert_found({'scripts/x': f'# {word}\n'},
+                                  'scripts/x:1', word)
+        self.assert_clean({'aio/x.cc': '// build/work/x, TODOS\n'})
+
+    def test_everything_is_built(self):
+        files = {'aio/x.cc': '', 'tests/aio/x_test.cc': '',
+                 'runtime/torch/y.cc': ''}
+        with tree_of(files) as folder:
+            tree = Tree(folder)
+
+            def compiled(path, target):
+                return {'directory': folder, 'file': path,
+                        'output': f'a/CMakeFiles/{target}.dir/{path}.o'}
+            library = compiled('aio/x.cc', 'terrace')
+            adapter = compiled('runtime/torch/y.cc', 'terrace_torch')
+            test = compiled('tests/aio/x_test.cc', 'x_test')
+            run = {'name': 'x', 'command': ['/b/bin/x_test']}
+
+            def found(commands, tests, without=()):
+                return built.check_lists(tree, commands, tests, without)
+            self.assertEqual(found([library, adapter, test], [run]), [])
+            self.assertEqual(found([adapter, test], [run]),
+                             ['aio/x.cc:1: no target compiles it'])
+            self.assertEqual(found([library, test], [run]),
+                             ['runtime/torch/y.cc:1: no target compiles it'])
+            self.assertEqual(found([library, test], [run], ['torch']), [])
+            self.assertEqual(found([library, adapter, test], []),
+                             ['tests/aio/x_test.cc:1: ctest does not run it'])
+
+
+if __name__ == '__main__':
+    unittest.main()
