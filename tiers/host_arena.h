@@ -1,6 +1,10 @@
 // The host tier's memory: one anonymous mapping, 2 MiB aligned, populated at
 // once, huge pages asked for and verified. Never grows; unmapped by the
-// destructor unless leaked. Thread-compatible.
+// destructor unless leaked. Thread-compatible. A forked child has no such
+// mapping.
+//
+// It costs its size in pages, no more: a tail shorter than 2 MiB has ordinary
+// pages, which huge_page_share() counts as not huge.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "terrace/options.h"
@@ -22,8 +27,9 @@ struct HostArenaOptions {
 
 class HostArena {
  public:
-  // ResourceExhausted: no memory, or huge pages required and not had (with
-  // what mends it); Unavailable: no such node, or the pages lie elsewhere.
+  // InvalidArgument: no bytes; ResourceExhausted: no memory, or huge pages
+  // required and not had (with what mends it); Unavailable: no such node, or
+  // the pages lie elsewhere.
   static absl::StatusOr<std::unique_ptr<HostArena>> Create(
       const HostArenaOptions& options);
   ~HostArena();
@@ -39,6 +45,8 @@ class HostArena {
 
  private:
   HostArena() = default;
+  absl::Status Build(const HostArenaOptions& options);
+  absl::Status VerifyNode(int asked);
 
   absl::Span<std::byte> bytes_;
   void* mapping_ = nullptr;

@@ -1,10 +1,17 @@
-// What the machine is made of, by hwloc. Plain values.
+// What the machine is made of, by hwloc: plain values, read when asked for, as
+// capacities change. Each call loads the topology anew, some milliseconds.
+// Thread-safe.
+//
+// Unavailable: hwloc cannot read the machine, or was told to read another.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace terrace {
 
@@ -22,5 +29,13 @@ struct Topology {
 };
 
 absl::StatusOr<Topology> ReadTopology();
+
+// The pages of `area`, page-aligned and not yet populated, will come from this
+// node or not at all. Unavailable: no such node, or the kernel refuses.
+absl::Status BindToNode(absl::Span<std::byte> area, int node);
+
+// The nodes on which the populated pages of `area` lie (move_pages).
+// Unavailable: the kernel does not say.
+absl::StatusOr<std::vector<int>> FindNodes(absl::Span<const std::byte> area);
 
 }  // namespace terrace

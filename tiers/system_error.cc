@@ -1,0 +1,50 @@
+#include "tiers/system_error.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+absl::StatusCode CodeOf(int error) {
+  switch (error) {
+    case ENOENT:
+      return absl::StatusCode::kNotFound;
+    case ENOTDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
+      return absl::StatusCode::kInvalidArgument;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::StatusCode::kPermissionDenied;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+      return absl::StatusCode::kResourceExhausted;
+    default:
+      return absl::StatusCode::kUnavailable;
+  }
+}
+
+}  // namespace
+
+absl::Status ErrnoError(const std::string& object, const std::string& what,
+                        int error) {
+  return absl::Status(CodeOf(error),
+                      absl::StrCat(object, ": ", what, ": ", ErrnoName(error)));
+}
+
+std::string ErrnoName(int error) {
+  const char* name = strerrorname_np(error);
+  const char* description = strerrordesc_np(error);
+  if (name == nullptr) return absl::StrCat("errno ", error);
+  return absl::StrCat(name, " (", description, ")");
+}
+
+}  // namespace terrace

@@ -1,0 +1,20 @@
+// What an errno of a file, a mapping or a binding means to a caller.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+// "<object>: <what>: ENOSPC (No space left on device)". NotFound: ENOENT;
+// InvalidArgument: ENOTDIR, ENAMETOOLONG, ELOOP; PermissionDenied: EACCES,
+// EPERM, EROFS; ResourceExhausted: ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE,
+// ENFILE; Unavailable: the rest.
+absl::Status ErrnoError(const std::string& object, const std::string& what,
+                        int error);
+
+// "ENOSPC (No space left on device)".
+std::string ErrnoName(int error);
+
+}  // namespace terrace
