@@ -1,0 +1,27 @@
+// What the kernel answered, as a Status that names everything a reader of a
+// log needs: direction, path, offset, bytes, errno.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "aio/engine.h"
+
+namespace terrace {
+
+// "EIO (Input/output error)"; thread-safe.
+std::string DescribeErrno(int error);
+
+// "read failed: /mnt/a/state, offset 4096, 4194304 bytes: <reason>".
+std::string DescribeFailure(absl::string_view path, const IoRequest& request,
+                            absl::string_view reason);
+
+// The Status of a request that ended with this errno, retries exhausted:
+// ResourceExhausted where no bytes are left, DataLoss for an unreadable
+// medium, Internal for what only we can have done, else Unavailable.
+absl::Status IoError(absl::string_view path, const IoRequest& request,
+                     int error);
+
+}  // namespace terrace

@@ -1,0 +1,109 @@
+#include "aio/io_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "aio/io_queue.h"
+#include "runtime/base/check.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+
+struct IoGroup::Rep {
+  std::unique_ptr<IoEngine> engine;
+  Clock* clock = nullptr;
+  // Last, so gone first: a queue refers to the engine.
+  std::vector<std::unique_ptr<IoQueue>> queues;
+
+  IoQueue& queue(int path) const {
+    TERRACE_CHECK(path >= 0 && path < static_cast<int>(queues.size()));
+    return *queues[path];
+  }
+};
+
+IoGroup::IoGroup(std::unique_ptr<IoEngine> engine, Clock& clock)
+    : rep_(std::make_unique<Rep>()) {
+  rep_->engine = std::move(engine);
+  rep_->clock = &clock;
+}
+
+IoGroup::~IoGroup() = default;
+
+absl::StatusOr<int> IoGroup::AddPath(const std::string& name, int fd,
+                                     const IoQueueOptions& options) {
+  const int path = static_cast<int>(rep_->queues.size());
+  if (path >= IoQueue::kMaxPaths) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no more than ", IoQueue::kMaxPaths, " disk paths: ", name));
+  }
+  TERRACE_ASSIGN_OR_RETURN(const int file, rep_->engine->AddFile(fd));
+  rep_->queues.push_back(std::make_unique<IoQueue>(
+      path, name, file, options, *rep_->engine, *rep_->clock));
+  return path;
+}
+
+void IoGroup::Enqueue(int path, const IoTransfer& transfer) {
+  rep_->queue(path).Enqueue(transfer);
+}
+
+bool IoGroup::Cancel(int path, uint64_t tag) {
+  return rep_->queue(path).Cancel(tag);
+}
+
+void IoGroup::Promote(int path, uint64_t tag, IoClass io_class) {
+  rep_->queue(path).Promote(tag, io_class);
+}
+
+void IoGroup::Poll(std::vector<Completion>* completions) {
+  IoResult results[64];
+  constexpr int kMost = static_cast<int>(std::size(results));
+  // Everything that has landed, then one turn: the windows are refilled in
+  // one go, and what was promised first goes first.
+  for (int n = kMost; n == kMost;) {
+    n = rep_->engine->Poll(absl::MakeSpan(results));
+    TERRACE_CHECK(n >= 0 && n <= kMost);
+    for (int i = 0; i < n; ++i) {
+      rep_->queue(IoQueue::PathOf(results[i].tag)).OnResult(results[i]);
+    }
+  }
+  for (const auto& queue : rep_->queues) queue->Turn(completions);
+}
+
+int64_t IoGroup::pending() const {
+  int64_t pending = 0;
+  for (const auto& queue : rep_->queues) pending += queue->pending();
+  return pending;
+}
+
+absl::Time IoGroup::NextEvent() const {
+  absl::Time next = rep_->engine->NextEvent();
+  for (const auto& queue : rep_->queues) {
+    next = std::min(next, queue->NextEvent());
+  }
+  return next;
+}
+
+void IoGroup::Wait(absl::Time deadline) {
+  // Not when there is something to do: a wait would only delay it.
+  const absl::Time until = std::min(deadline, NextEvent());
+  rep_->engine->Wait(until);
+}
+
+void IoGroup::Wake() { rep_->engine->Wake(); }
+
+void IoGroup::RegisterArena(absl::Span<std::byte> arena) {
+  rep_->engine->RegisterArena(arena);
+}
+
+EngineInfo IoGroup::engine_info() const { return rep_->engine->info(); }
+
+IoPathStats IoGroup::stats(int path) const { return rep_->queue(path).stats(); }
+
+void IoGroup::Abandon() {
+  // The kernel may still write into buffers, and results must find the
+  // bookkeeping: all of it stays behind, unowned.
+  static_cast<void>(rep_.release());
+}
+
+}  // namespace terrace

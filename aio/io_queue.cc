@@ -1,0 +1,309 @@
+#include "aio/io_queue.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "aio/io_error.h"
+#include "runtime/base/check.h"
+
+namespace terrace {
+namespace {
+
+// More only adds latency (the window is in bytes).
+constexpr int kMaxWindowPieces = 64;
+// Deficits grow by weight x this: small, so that shares are even over a few
+// pieces whatever their size.
+constexpr int64_t kQuantumBytes = 256 << 10;
+constexpr absl::Duration kEngineFullPause = absl::Microseconds(100);
+
+}  // namespace
+
+IoQueue::IoQueue(int path, std::string name, int file,
+                 const IoQueueOptions& options, IoEngine& engine, Clock& clock)
+    : path_(path),
+      name_(std::move(name)),
+      file_(file),
+      options_(options),
+      engine_(engine),
+      clock_(clock) {
+  TERRACE_CHECK(path >= 0 && path < kMaxPaths);
+  TERRACE_CHECK(options.window_bytes > 0 && options.piece_bytes >= kAlignment);
+  TERRACE_CHECK(options.piece_bytes % kAlignment == 0);
+  for (const int weight : options.weights) TERRACE_CHECK(weight > 0);
+}
+
+IoQueue::~IoQueue() { TERRACE_CHECK(in_flight_ == 0); }
+
+void IoQueue::Enqueue(const IoTransfer& request) {
+  TERRACE_CHECK(request.data != nullptr && request.size_bytes > 0);
+  TERRACE_CHECK(reinterpret_cast<intptr_t>(request.data) % kAlignment == 0);
+  TERRACE_CHECK(request.offset >= 0 && request.offset % kAlignment == 0);
+  TERRACE_CHECK(request.size_bytes % kAlignment == 0);
+  auto owned = std::make_unique<Transfer>();
+  Transfer* const transfer = owned.get();
+  transfer->request = request;
+  transfer->order = next_order_++;
+  const int64_t count =
+      (request.size_bytes + options_.piece_bytes - 1) / options_.piece_bytes;
+  const int64_t blocks = request.size_bytes / kAlignment;
+  transfer->piece_bytes = (blocks + count - 1) / count * kAlignment;
+  const bool is_new =
+      transfers_.try_emplace(request.tag, std::move(owned)).second;
+  TERRACE_CHECK(is_new);  // the tag is unique among pending transfers
+  auto& unissued = Unissued(request.io_class);
+  if (unissued.empty() && request.io_class == IoClass::kDemand) {
+    // A demand that comes out of silence goes next: it waits for the window
+    // only, not for what is left of the other classes' turns.
+    current_class_ = static_cast<int>(IoClass::kDemand);
+    deficit_bytes_[current_class_] = transfer->piece_bytes;
+  }
+  unissued.emplace(transfer->order, transfer);
+  if (request.deadline < absl::InfiniteFuture()) {
+    deadlines_.emplace(request.deadline, request.tag);
+  }
+  changed_ = true;
+}
+
+bool IoQueue::Cancel(uint64_t tag) {
+  const auto it = transfers_.find(tag);
+  if (it == transfers_.end()) return false;
+  Transfer* const transfer = it->second.get();
+  // The first of error, expiry and cancel decides how it ends.
+  if (!transfer->stopped()) transfer->cancelled = true;
+  DropUnissued(transfer);
+  Settle(transfer);
+  return true;
+}
+
+void IoQueue::Promote(uint64_t tag, IoClass io_class) {
+  const auto it = transfers_.find(tag);
+  if (it == transfers_.end()) return;
+  Transfer* const transfer = it->second.get();
+  if (io_class >= transfer->request.io_class) return;
+  const auto node =
+      Unissued(transfer->request.io_class).extract(transfer->order);
+  transfer->request.io_class = io_class;
+  if (!node.empty()) Unissued(io_class).emplace(transfer->order, transfer);
+  changed_ = true;
+}
+
+void IoQueue::Turn(std::vector<Completion>* completions) {
+  changed_ = false;
+  const absl::Time now = clock_.Now();
+  ExpireDeadlines(now);
+  SubmitStaged(now);
+  if (staged_.empty()) {
+    StageRetries(now);
+    StageNew();
+    SubmitStaged(now);
+  }
+  std::move(ended_.begin(), ended_.end(), std::back_inserter(*completions));
+  ended_.clear();
+}
+
+absl::Time IoQueue::NextEvent() const {
+  if (changed_ || !ended_.empty()) return clock_.Now();
+  absl::Time next = absl::InfiniteFuture();
+  if (!deadlines_.empty()) next = deadlines_.begin()->first;
+  if (!staged_.empty()) next = std::min(next, engine_full_until_);
+  if (!waiting_.empty()) {
+    const auto& [due, slot] = *waiting_.begin();
+    // With a full window only a result lets it go on.
+    if (WindowHasRoom(pieces_[slot].request.size_bytes)) {
+      next = std::min(next, std::max(due, absl::UnixEpoch()));
+    }
+  }
+  return next;
+}
+
+uint64_t IoQueue::MakeTag(int path, uint32_t generation, int slot) {
+  return (static_cast<uint64_t>(path) << 56) |
+         (static_cast<uint64_t>(generation & 0xffffff) << 32) |
+         static_cast<uint64_t>(slot);
+}
+
+int IoQueue::SlotOf(uint64_t tag) { return static_cast<int>(tag & 0xffffffff); }
+
+int IoQueue::NewPiece(Transfer* transfer) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<int>(pieces_.size()));
+    pieces_.emplace_back();
+  }
+  const int slot = free_slots_.back();
+  free_slots_.pop_back();
+  const IoTransfer& whole = transfer->request;
+  Piece& piece = pieces_[slot];
+  piece.transfer = transfer;
+  piece.attempts = 0;
+  piece.quarantined = false;
+  piece.request.file = file_;
+  piece.request.direction = whole.direction;
+  piece.request.data = whole.data + transfer->issued_bytes;
+  piece.request.offset = whole.offset + transfer->issued_bytes;
+  piece.request.size_bytes = std::min(
+      transfer->piece_bytes, whole.size_bytes - transfer->issued_bytes);
+  transfer->issued_bytes += piece.request.size_bytes;
+  ++transfer->live_pieces;
+  return slot;
+}
+
+void IoQueue::DropPiece(int slot) {
+  Piece& piece = pieces_[slot];
+  TERRACE_CHECK(piece.state != PieceState::kInFlight);
+  --piece.transfer->live_pieces;
+  piece.transfer = nullptr;
+  piece.state = PieceState::kFree;
+  free_slots_.push_back(slot);
+}
+
+void IoQueue::DropUnissued(Transfer* transfer) {
+  if (transfer->issued_bytes < transfer->request.size_bytes) {
+    Unissued(transfer->request.io_class).erase(transfer->order);
+    transfer->issued_bytes = transfer->request.size_bytes;
+    transfer->has_drops = true;
+  }
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (pieces_[it->second].transfer == transfer) {
+      DropPiece(it->second);
+      transfer->has_drops = true;
+      it = waiting_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  std::erase_if(staged_, [&](int slot) {
+    if (pieces_[slot].transfer != transfer) return false;
+    window_used_bytes_ -= pieces_[slot].request.size_bytes;
+    --window_pieces_;
+    DropPiece(slot);
+    transfer->has_drops = true;
+    return true;
+  });
+}
+
+// Ends the transfer if nothing of it is left to do or to wait for.
+void IoQueue::Settle(Transfer* transfer) {
+  if (transfer->live_pieces == 0 &&
+      transfer->issued_bytes == transfer->request.size_bytes) {
+    Finish(transfer);
+  }
+}
+
+void IoQueue::ExpireDeadlines(absl::Time now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const uint64_t tag = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    Transfer* const transfer = transfers_.at(tag).get();
+    DropUnissued(transfer);
+    if (transfer->live_pieces == 0) {  // never issued: the buffer is free
+      Settle(transfer);
+      continue;
+    }
+    transfer->expired = true;
+    for (Piece& piece : pieces_) {
+      if (piece.transfer != transfer) continue;
+      // What the kernel may never give back does not use up the window.
+      piece.quarantined = true;
+      stats_.quarantined_bytes += piece.request.size_bytes;
+      window_used_bytes_ -= piece.request.size_bytes;
+      --window_pieces_;
+    }
+    const IoTransfer& request = transfer->request;
+    ended_.push_back({path_, tag,
+                      absl::DeadlineExceededError(DescribeFailure(
+                          name_,
+                          {file_, request.direction, request.data,
+                           request.offset, request.size_bytes, 0},
+                          "deadline exceeded")),
+                      true, false});
+  }
+}
+
+bool IoQueue::WindowHasRoom(int64_t size_bytes) const {
+  if (window_pieces_ == 0) return true;  // a piece larger than the window
+  return window_pieces_ < kMaxWindowPieces &&
+         window_used_bytes_ + size_bytes <= options_.window_bytes;
+}
+
+void IoQueue::Stage(int slot) {
+  Piece& piece = pieces_[slot];
+  piece.state = PieceState::kStaged;
+  window_used_bytes_ += piece.request.size_bytes;
+  ++window_pieces_;
+  staged_.push_back(slot);
+}
+
+void IoQueue::StageRetries(absl::Time now) {
+  while (!waiting_.empty() && waiting_.begin()->first <= now) {
+    const int slot = waiting_.begin()->second;
+    if (!WindowHasRoom(pieces_[slot].request.size_bytes)) return;
+    waiting_.erase(waiting_.begin());
+    Stage(slot);
+  }
+}
+
+void IoQueue::StageNew() {
+  while (Transfer* const transfer = PickByDeficit()) {
+    const int64_t size_bytes =
+        std::min(transfer->piece_bytes,
+                 transfer->request.size_bytes - transfer->issued_bytes);
+    if (!WindowHasRoom(size_bytes)) return;
+    deficit_bytes_[current_class_] -= size_bytes;
+    Stage(NewPiece(transfer));
+    if (transfer->issued_bytes == transfer->request.size_bytes) {
+      Unissued(transfer->request.io_class).erase(transfer->order);
+    }
+  }
+}
+
+// The transfer whose next piece is to go, null when all is issued. Changes
+// only the turn, so that it may be asked again when the window has room.
+IoQueue::Transfer* IoQueue::PickByDeficit() {
+  if (std::all_of(std::begin(unissued_), std::end(unissued_),
+                  [](const auto& transfers) { return transfers.empty(); })) {
+    return nullptr;
+  }
+  while (true) {
+    const auto& transfers = unissued_[current_class_];
+    if (transfers.empty()) {
+      deficit_bytes_[current_class_] = 0;  // silence saves up no share
+    } else {
+      Transfer* const head = transfers.begin()->second;
+      const int64_t size_bytes = std::min(
+          head->piece_bytes, head->request.size_bytes - head->issued_bytes);
+      if (deficit_bytes_[current_class_] >= size_bytes) return head;
+    }
+    current_class_ = (current_class_ + 1) % 3;
+    deficit_bytes_[current_class_] +=
+        options_.weights[current_class_] * kQuantumBytes;
+  }
+}
+
+void IoQueue::SubmitStaged(absl::Time now) {
+  if (staged_.empty()) return;
+  std::vector<IoRequest> requests;
+  requests.reserve(staged_.size());
+  for (const int slot : staged_) {
+    Piece& piece = pieces_[slot];
+    ++piece.generation;
+    piece.request.tag = MakeTag(path_, piece.generation, slot);
+    requests.push_back(piece.request);
+  }
+  const int taken = engine_.Submit(requests);
+  TERRACE_CHECK(taken >= 0 && taken <= static_cast<int>(staged_.size()));
+  for (int i = 0; i < taken; ++i) {
+    Piece& piece = pieces_[staged_[i]];
+    piece.state = PieceState::kInFlight;
+    ++piece.transfer->in_flight_pieces;
+    ++in_flight_;
+    stats_.in_flight_bytes += piece.request.size_bytes;
+    const bool is_read = piece.request.direction == IoDirection::kRead;
+    ++(is_read ? stats_.requests_read : stats_.requests_written);
+  }
+  staged_.erase(staged_.begin(), staged_.begin() + taken);
+  // Asked again then at the latest: nothing else may ever wake us.
+  if (!staged_.empty()) engine_full_until_ = now + kEngineFullPause;
+}
+
+}  // namespace terrace

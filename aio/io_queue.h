@@ -1,0 +1,138 @@
+// One disk path: everything that decides. Cuts transfers into equal pieces,
+// keeps a window of bytes in flight, serves three classes by deficit round
+// robin, continues short transfers, retries, and turns any number of engine
+// results into exactly one Completion. Owned by IoGroup, which routes results
+// here; one thread at a time. Never blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "aio/engine.h"
+#include "aio/io_group.h"
+#include "runtime/base/clock.h"
+
+namespace terrace {
+
+class IoQueue {
+ public:
+  static constexpr int kMaxPaths = 128;
+
+  // The path whose piece an engine's tag names.
+  static int PathOf(uint64_t tag) { return static_cast<int>(tag >> 56); }
+
+  // `engine` and `clock` must outlive the queue; `file` is the engine's.
+  IoQueue(int path, std::string name, int file, const IoQueueOptions& options,
+          IoEngine& engine, Clock& clock);
+  ~IoQueue();  // checks that nothing is in flight
+  IoQueue(const IoQueue&) = delete;
+  IoQueue& operator=(const IoQueue&) = delete;
+
+  // As IoGroup's.
+  void Enqueue(const IoTransfer& transfer);
+  bool Cancel(uint64_t tag);
+  void Promote(uint64_t tag, IoClass io_class);
+
+  // A result whose tag PathOf routes here.
+  void OnResult(const IoResult& result);
+
+  // Expires deadlines, fills the window, appends what ended.
+  void Turn(std::vector<Completion>* completions);
+
+  absl::Time NextEvent() const;
+  int64_t pending() const { return static_cast<int64_t>(transfers_.size()); }
+  int in_flight() const { return in_flight_; }
+  IoPathStats stats() const { return stats_; }
+
+ private:
+  // Of offsets, sizes and addresses; what direct I/O asks for at most.
+  static constexpr int64_t kAlignment = 4096;
+
+  struct Transfer {
+    IoTransfer request;
+    int64_t order = 0;        // of arrival
+    int64_t piece_bytes = 0;  // of each piece but perhaps the last
+    int64_t issued_bytes = 0;
+    int live_pieces = 0;       // staged, in flight or waiting for a retry
+    int in_flight_pieces = 0;  // the kernel has the buffer
+    absl::Status first_error;  // of a result
+    bool cancelled = false;
+    bool expired = false;    // its DeadlineExceeded was delivered
+    bool has_drops = false;  // bytes that never moved
+    bool stopped() const { return cancelled || expired || !first_error.ok(); }
+  };
+  enum class PieceState : uint8_t { kFree, kStaged, kInFlight, kWaiting };
+  struct Piece {
+    IoRequest request;  // what is left of it
+    Transfer* transfer = nullptr;
+    PieceState state = PieceState::kFree;
+    bool quarantined = false;
+    uint32_t generation = 0;
+    int attempts = 0;  // retries that moved nothing
+  };
+
+  static uint64_t MakeTag(int path, uint32_t generation, int slot);
+  static int SlotOf(uint64_t tag);
+
+  std::map<int64_t, Transfer*>& Unissued(IoClass io_class) {
+    return unissued_[static_cast<int>(io_class)];
+  }
+  int NewPiece(Transfer* transfer);
+  void DropPiece(int slot);
+  void DropUnissued(Transfer* transfer);
+  void Settle(Transfer* transfer);
+
+  void ContinuePiece(int slot, int64_t moved_bytes);
+  void RetryPiece(int slot, int limit, const absl::Status& error);
+  void FailTransfer(Transfer* transfer, const absl::Status& error);
+  void OnError(int slot, int error);
+
+  void ExpireDeadlines(absl::Time now);
+  void StageRetries(absl::Time now);
+  void StageNew();
+  Transfer* PickByDeficit();
+  bool WindowHasRoom(int64_t size_bytes) const;
+  void Stage(int slot);
+  void SubmitStaged(absl::Time now);
+  void Finish(Transfer* transfer);
+  absl::Status StatusOf(const Transfer& transfer) const;
+
+  const int path_;
+  const std::string name_;
+  const int file_;
+  const IoQueueOptions options_;
+  IoEngine& engine_;
+  Clock& clock_;
+
+  std::unordered_map<uint64_t, std::unique_ptr<Transfer>> transfers_;  // by tag
+  std::map<int64_t, Transfer*> unissued_[3];  // per class, by arrival
+  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
+  int64_t next_order_ = 0;
+
+  std::vector<Piece> pieces_;
+  std::vector<int> free_slots_;
+  std::vector<int> staged_;                 // allotted, not yet taken
+  std::multimap<absl::Time, int> waiting_;  // continuations, retries
+  absl::Time engine_full_until_ = absl::InfinitePast();
+  int in_flight_ = 0;
+  int64_t window_used_bytes_ = 0;  // staged and in flight, not quarantined
+  int window_pieces_ = 0;          // the same, counted
+
+  int64_t deficit_bytes_[3] = {};
+  int current_class_ = 0;
+
+  bool changed_ = false;  // since the last Turn
+  std::vector<Completion> ended_;
+  IoPathStats stats_;
+};
+
+}  // namespace terrace

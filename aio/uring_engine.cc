@@ -1,0 +1,352 @@
+// io_uring, through liburing; the only file that includes it.
+//
+// One ring with one user. It is made disabled and enabled by the thread that
+// first submits, polls or waits: with SINGLE_ISSUER that thread owns it from
+// then on, and registration by another fails. Of the flags, DEFER_TASKRUN is
+// the one that counts: completions run only when the owner asks for them and
+// never interrupt a compute thread.
+#include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "aio/io_error.h"
+#include "aio/make_engine.h"
+#include "runtime/base/check.h"
+
+namespace terrace {
+namespace {
+
+// In flight at most; the completion queue holds twice as many and the wake's
+// poll, so it cannot overflow.
+constexpr unsigned kMaxInFlight = 256;
+constexpr unsigned kSubmissionEntries = 256;
+constexpr unsigned kCompletionEntries = 1024;
+constexpr int kFileSlots = 128;
+constexpr int64_t kBufferSlotBytes = int64_t{1} << 30;  // the kernel's limit
+// A request's length is 32 bits wide and cut to this by the kernel; what is
+// cut comes back as a short transfer.
+constexpr int64_t kMaxRequestBytes = (int64_t{1} << 31) - 4096;
+constexpr uint64_t kWakeTag = LIBURING_UDATA_TIMEOUT - 1;
+// When the kernel had no memory to submit, try again after this.
+constexpr absl::Duration kResubmitPause = absl::Milliseconds(1);
+
+struct RingFlags {
+  unsigned flags;
+  const char* name;
+};
+constexpr RingFlags kRingFlags[] = {
+    {IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE | IORING_SETUP_SUBMIT_ALL |
+         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+     "SINGLE_ISSUER|DEFER_TASKRUN|SUBMIT_ALL|CQSIZE"},
+    {IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE | IORING_SETUP_COOP_TASKRUN,
+     "COOP_TASKRUN|CQSIZE"},
+    {0, "no flags"},
+};
+
+class UringEngine final : public IoEngine {
+ public:
+  static absl::StatusOr<std::unique_ptr<IoEngine>> Create() {
+    auto engine = std::make_unique<UringEngine>();
+    int error = EINVAL;
+    for (const RingFlags& flags : kRingFlags) {
+      error = engine->Setup(flags);
+      if (error != EINVAL) break;
+    }
+    if (error == 0) error = engine->SetupWake();
+    if (error != 0) {
+      return absl::UnavailableError(
+          absl::StrCat("no io_uring: ", DescribeErrno(error)));
+    }
+    return std::unique_ptr<IoEngine>(std::move(engine));
+  }
+
+  UringEngine() = default;
+
+  // Waits for what the kernel still has: its buffers must not be written
+  // after this. Not possible from another thread than the owner.
+  ~UringEngine() override {
+    if (has_ring_) {
+      while (in_flight_ > 0 && io_uring_submit_and_wait(&ring_, 1) >= 0) {
+        Reap();
+      }
+      io_uring_queue_exit(&ring_);
+    }
+    if (wake_fd_ >= 0) close(wake_fd_);
+  }
+
+  absl::StatusOr<int> AddFile(int fd) override {
+    const int index = static_cast<int>(files_.size());
+    files_.push_back({fd, false});
+    if (has_file_table_ && index < kFileSlots) {
+      files_.back().is_fixed =
+          io_uring_register_files_update(&ring_, index, &fd, 1) == 1;
+    }
+    return index;
+  }
+  void RemoveFile(int file) override {
+    File& removed = files_.at(file);
+    int none = -1;
+    if (removed.is_fixed) {
+      io_uring_register_files_update(&ring_, file, &none, 1);
+    }
+    removed = {-1, false};
+  }
+
+  void RegisterArena(absl::Span<std::byte> arena) override;
+  int Submit(absl::Span<const IoRequest> requests) override;
+  int Poll(absl::Span<IoResult> results) override;
+  void Wait(absl::Time deadline) override;
+
+  void Wake() override {
+    const uint64_t one = 1;
+    // Fails only when 2^64 - 1 wakes are pending: then it is woken anyway.
+    [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+  }
+
+  absl::Time NextEvent() const override {
+    if (!done_.empty()) return absl::UnixEpoch();
+    return has_unsubmitted_ ? resubmit_at_ : absl::InfiniteFuture();
+  }
+
+  EngineInfo info() const override {
+    EngineInfo info;
+    info.name = "io_uring";
+    info.reason = absl::StrCat(
+        flags_name_, has_file_table_ ? ", files registered" : "",
+        register_error_ == 0 ? ""
+                             : absl::StrCat(", buffers not registered: ",
+                                            DescribeErrno(register_error_)));
+    info.buffers_registered = buffers_registered_;
+    return info;
+  }
+
+ private:
+  struct File {
+    int fd = -1;
+    bool is_fixed = false;
+  };
+
+  int Setup(const RingFlags& flags);
+  int SetupWake();
+  void Own();
+  void ArmWake();
+  void DrainWake();
+  void Prepare(io_uring_sqe* sqe, const IoRequest& request);
+  int BufferSlot(const IoRequest& request) const;
+  void Flush();
+  void Reap();
+
+  io_uring ring_ = {};
+  bool has_ring_ = false;
+  bool is_disabled_ = false;  // until its first use
+  bool is_owned_ = false;
+  const char* flags_name_ = "";
+  bool has_file_table_ = false;
+  std::vector<File> files_;
+
+  absl::Span<std::byte> arena_;
+  bool buffers_registered_ = false;
+  int register_error_ = 0;
+
+  int wake_fd_ = -1;
+  bool wake_armed_ = false;
+  bool woken_ = false;
+
+  unsigned in_flight_ = 0;
+  bool has_unsubmitted_ = false;  // in the submission queue
+  absl::Time resubmit_at_ = absl::InfiniteFuture();
+  std::deque<IoResult> done_;
+};
+
+int UringEngine::Setup(const RingFlags& flags) {
+  io_uring_params params = {};
+  params.flags = flags.flags;
+  params.cq_entries = kCompletionEntries;
+  const int error =
+      -io_uring_queue_init_params(kSubmissionEntries, &ring_, &params);
+  if (error != 0) return error;
+  has_ring_ = true;
+  is_disabled_ = (flags.flags & IORING_SETUP_R_DISABLED) != 0;
+  flags_name_ = flags.name;
+  // A forked child must not touch the ring. Best effort: it would have to
+  // call this very object.
+  io_uring_ring_dontfork(&ring_);
+  has_file_table_ = io_uring_register_files_sparse(&ring_, kFileSlots) == 0;
+  return 0;
+}
+
+int UringEngine::SetupWake() {
+  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  return wake_fd_ >= 0 ? 0 : errno;
+}
+
+void UringEngine::Own() {
+  if (is_owned_) return;
+  is_owned_ = true;
+  if (is_disabled_) {
+    const int error = -io_uring_enable_rings(&ring_);
+    TERRACE_CHECK(error == 0);
+  }
+  ArmWake();
+}
+
+void UringEngine::RegisterArena(absl::Span<std::byte> arena) {
+  TERRACE_CHECK(arena_.empty());  // once
+  std::vector<iovec> slots;
+  for (size_t at = 0; at < arena.size(); at += kBufferSlotBytes) {
+    slots.push_back({arena.data() + at,
+                     std::min<size_t>(kBufferSlotBytes, arena.size() - at)});
+  }
+  if (slots.empty()) return;
+  arena_ = arena;
+  register_error_ = -io_uring_register_buffers(
+      &ring_, slots.data(), static_cast<unsigned>(slots.size()));
+  buffers_registered_ = register_error_ == 0;
+}
+
+// The registered slot that the whole buffer lies in, or -1.
+int UringEngine::BufferSlot(const IoRequest& request) const {
+  if (!buffers_registered_ || request.data < arena_.data()) return -1;
+  const int64_t at = request.data - arena_.data();
+  const int64_t end = at + request.size_bytes;
+  if (end > static_cast<int64_t>(arena_.size())) return -1;
+  const int64_t slot = at / kBufferSlotBytes;
+  return (end - 1) / kBufferSlotBytes == slot ? static_cast<int>(slot) : -1;
+}
+
+void UringEngine::Prepare(io_uring_sqe* sqe, const IoRequest& request) {
+  const bool is_known =
+      request.file >= 0 && request.file < static_cast<int>(files_.size());
+  const File file = is_known ? files_[request.file] : File{};
+  const int fd = file.is_fixed ? request.file : file.fd;
+  const auto size =
+      static_cast<unsigned>(std::min(request.size_bytes, kMaxRequestBytes));
+  const auto offset = static_cast<uint64_t>(request.offset);
+  const int slot = BufferSlot(request);
+  if (request.direction == IoDirection::kRead) {
+    if (slot >= 0) {
+      io_uring_prep_read_fixed(sqe, fd, request.data, size, offset, slot);
+    } else {
+      io_uring_prep_read(sqe, fd, request.data, size, offset);
+    }
+  } else {
+    if (slot >= 0) {
+      io_uring_prep_write_fixed(sqe, fd, request.data, size, offset, slot);
+    } else {
+      io_uring_prep_write(sqe, fd, request.data, size, offset);
+    }
+  }
+  if (file.is_fixed) io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+  io_uring_sqe_set_data64(sqe, request.tag);
+}
+
+int UringEngine::Submit(absl::Span<const IoRequest> requests) {
+  Own();
+  int taken = 0;
+  for (const IoRequest& request : requests) {
+    TERRACE_CHECK(request.tag < kWakeTag);
+    if (in_flight_ >= kMaxInFlight) break;
+    io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+    if (sqe == nullptr) break;  // the kernel consumed less than it was given
+    Prepare(sqe, request);
+    ++in_flight_;
+    ++taken;
+  }
+  Flush();
+  return taken;
+}
+
+// Gives the submission queue to the kernel. What it does not consume stays
+// there, is ours no less, and goes with the next call.
+void UringEngine::Flush() {
+  if (io_uring_sq_ready(&ring_) > 0) io_uring_submit(&ring_);
+  has_unsubmitted_ = io_uring_sq_ready(&ring_) > 0;
+  if (has_unsubmitted_) resubmit_at_ = SystemClock().Now() + kResubmitPause;
+}
+
+int UringEngine::Poll(absl::Span<IoResult> results) {
+  Own();
+  if (has_unsubmitted_) Flush();
+  // Deferred completions appear only when asked for.
+  if (io_uring_cq_ready(&ring_) == 0 && in_flight_ > 0) {
+    io_uring_get_events(&ring_);
+  }
+  Reap();
+  const size_t n = std::min(results.size(), done_.size());
+  std::copy_n(done_.begin(), n, results.begin());
+  done_.erase(done_.begin(), done_.begin() + static_cast<ptrdiff_t>(n));
+  return static_cast<int>(n);
+}
+
+void UringEngine::Reap() {
+  io_uring_cqe* cqe = nullptr;
+  unsigned head = 0;
+  unsigned seen = 0;
+  io_uring_for_each_cqe(&ring_, head, cqe) {
+    ++seen;
+    if (cqe->user_data == LIBURING_UDATA_TIMEOUT) continue;
+    if (cqe->user_data == kWakeTag) {
+      wake_armed_ = false;
+      DrainWake();
+      continue;
+    }
+    TERRACE_CHECK(in_flight_ > 0);
+    --in_flight_;
+    done_.push_back({cqe->user_data, cqe->res});
+  }
+  io_uring_cq_advance(&ring_, seen);
+}
+
+void UringEngine::ArmWake() {
+  if (wake_armed_) return;
+  io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+  if (sqe == nullptr) return;
+  io_uring_prep_poll_add(sqe, wake_fd_, POLLIN);
+  io_uring_sqe_set_data64(sqe, kWakeTag);
+  wake_armed_ = true;
+}
+
+void UringEngine::DrainWake() {
+  uint64_t wakes = 0;
+  if (read(wake_fd_, &wakes, sizeof(wakes)) == sizeof(wakes)) woken_ = true;
+}
+
+void UringEngine::Wait(absl::Time deadline) {
+  Own();
+  Reap();
+  while (done_.empty() && !woken_) {
+    ArmWake();
+    absl::Duration left = deadline - SystemClock().Now();
+    if (left <= absl::ZeroDuration()) break;
+    // A wait is never longer than this, so that the sum cannot overflow; and
+    // short where only another try can make progress.
+    left = std::min(left, absl::Hours(1));
+    if (has_unsubmitted_ || !wake_armed_) left = std::min(left, kResubmitPause);
+    const timespec time = absl::ToTimespec(left);
+    __kernel_timespec timeout = {time.tv_sec, time.tv_nsec};
+    io_uring_cqe* cqe = nullptr;
+    io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr);
+    has_unsubmitted_ = io_uring_sq_ready(&ring_) > 0;
+    Reap();
+    if (!wake_armed_) DrainWake();
+  }
+  woken_ = false;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine() {
+  return UringEngine::Create();
+}
+
+}  // namespace terrace
