@@ -95,7 +95,7 @@ else()
 endif()
 if(TerraceTorch_FOUND)
   message(STATUS "Terrace: TORCH on (${TerraceTorch_VERSION} in "
-    "${TerraceTorch_ROOT_FOLDER})")
+    "${TERRACE_TORCH_ROOT})")
 elseif(TERRACE_TORCH STREQUAL "OFF")
   message(STATUS "Terrace: TORCH off (TERRACE_TORCH is OFF)")
 else()
