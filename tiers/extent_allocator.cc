@@ -88,6 +88,12 @@ int64_t ExtentAllocator::largest_free_bytes() const {
   return by_size_.empty() ? 0 : by_size_.rbegin()->first;
 }
 
+int64_t ExtentAllocator::free_tail_bytes() const {
+  if (free_.empty()) return 0;
+  const auto last = std::prev(free_.end());
+  return last->first + last->second == capacity_ ? last->second : 0;
+}
+
 double ExtentAllocator::fragmentation() const {
   if (free_bytes() == 0) return 0;
   return 1 - static_cast<double>(largest_free_bytes()) /

@@ -32,6 +32,8 @@ class ExtentAllocator {
   int64_t used_bytes() const { return used_; }
   int64_t free_bytes() const { return capacity_ - used_; }
   int64_t largest_free_bytes() const;
+  // Free bytes at the very end, which growth would add to.
+  int64_t free_tail_bytes() const;
   // 0: all free bytes are one range; towards 1: they are scattered.
   double fragmentation() const;
   // TERRACE_CHECKs its own books; for tests.

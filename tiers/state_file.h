@@ -1,0 +1,33 @@
+// The file behind a disk path: how it is opened and how it gets its space.
+// Thread-safe, stateless.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace terrace {
+
+struct StateFile {
+  int fd = -1;  // the caller's to close
+  bool direct_io = false;
+  std::string direct_io_reason;  // why not, or how it was found out
+  int64_t alignment = 4096;      // of memory, offset and length
+};
+
+// Makes the file `state` in the directory `directory_fd`, open for reading,
+// writing and, where it works, O_DIRECT; what works is tried, not believed:
+// one block is written. `name` is what errors call it. Leaves no file behind
+// when it fails.
+absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
+                                        const std::string& name);
+
+// Gives `size_bytes` of disk to the file from `offset`, its present end, on.
+// ResourceExhausted: the disk, the quota or the largest file is full; the file
+// is as long as before.
+absl::Status Preallocate(int fd, const std::string& name, int64_t offset,
+                         int64_t size_bytes);
+
+}  // namespace terrace
