@@ -2,14 +2,16 @@
 
 #include <chrono>
 
+#include "absl/time/clock.h"
+
 namespace terrace {
 namespace {
 
 class MonotonicClock final : public Clock {
  public:
   absl::Time Now() override {
-    return start_ + absl::FromChrono(std::chrono::steady_clock::now() -
-                                     steady_start_);
+    return start_ +
+           absl::FromChrono(std::chrono::steady_clock::now() - steady_start_);
   }
 
   bool Await(Mutex& mutex, CondVar& changed, absl::FunctionRef<bool()> ready,

@@ -1,0 +1,187 @@
+#include "runtime/local_runtime.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/mailbox.h"
+#include "runtime/request_queue.h"
+#include "tiers/extent_header.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
+
+class InProcessRuntime final : public LocalRuntime {
+ public:
+  explicit InProcessRuntime(LocalRuntimeParts parts)
+      : process_(getpid()),
+        clock_(*parts.clock),
+        arena_(std::move(parts.arena)),
+        executor_(std::move(parts.executor)),
+        sizes_(std::make_shared<TensorSizes>()) {
+    parts.mover.clock = &clock_;
+    parts.mover.executor = executor_.get();
+    parts.mover.arena = arena_->bytes();
+    parts.mover.huge_page_share = arena_->huge_page_share();
+    mover_ = std::make_unique<Mover>(std::move(parts.mover));
+    inbox_ = mover_->shared_inbox();
+    if (parts.start_thread) thread_ = std::thread([this] { Loop(); });
+  }
+
+  ~InProcessRuntime() override {
+    if (getpid() != process_) {
+      // A forked child has no mover thread, and the files are its parent's.
+      new std::thread(std::move(thread_));
+      mover_.release();
+      executor_.release();
+      arena_.release();
+      return;
+    }
+    if (!closed_) {
+      DoClose(clock_.Now() + kDestructorPatience, /*force=*/true).IgnoreError();
+    }
+    if (thread_.joinable()) thread_.join();
+    if (mover_->abandoned()) arena_->Leak();
+    mover_.reset();
+    executor_.reset();  // drains: its tasks refer to the arena
+  }
+
+  absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
+    if (spec.name.empty() || spec.size_bytes <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,
+                       " bytes: a name and a positive size are needed"));
+    }
+    RegisterMessage message;
+    message.spec = spec;
+    message.reply = std::make_shared<Reply<absl::StatusOr<TensorId>>>();
+    auto reply = message.reply;
+    if (!inbox_->Post(std::move(message))) return Closed();
+    absl::StatusOr<TensorId> id = reply->Await(clock_);
+    if (id.ok()) sizes_->Set(*id, spec.size_bytes);
+    return id;
+  }
+
+  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
+      int64_t slot_bytes, int slots, Time deadline) override {
+    if (slot_bytes <= 0 || slots <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a window of ", slots, " slots of ", slot_bytes, " bytes"));
+    }
+    OpenMessage message;
+    message.slot_bytes = slot_bytes;
+    message.slots = slots;
+    message.deadline = deadline;
+    message.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
+    auto reply = message.reply;
+    if (!inbox_->Post(std::move(message))) return Closed();
+    absl::StatusOr<OpenedQueue> opened = reply->Await(clock_);
+    if (!opened.ok()) return opened.status();
+    return MakeRequestQueue(*std::move(opened), slot_bytes, slots, clock_,
+                            inbox_, sizes_);
+  }
+
+  absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
+                              Time deadline) override {
+    const int64_t size = sizes_->Get(tensor);
+    if (size < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no tensor ", tensor.value));
+    }
+    absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
+        OpenQueue(size, 1, deadline);
+    if (!queue.ok()) return queue.status();
+    absl::Status pushed = (*queue)->Push({{tensor, access}}, 0, deadline);
+    if (!pushed.ok()) return pushed;
+    absl::StatusOr<Ready> ready = (*queue)->Next(deadline);
+    if (!ready.ok()) return ready.status();
+    if (!ready->pins.ok()) return ready->pins.status();
+    return std::move(ready->pins->front());
+  }
+
+  void Prefetch(absl::Span<const TensorId> tensors) override {
+    inbox_->Post(PrefetchMessage{{tensors.begin(), tensors.end()}});
+  }
+
+  Stats GetStats() const override {
+    auto reply = std::make_shared<Reply<Stats>>();
+    if (!inbox_->Post(StatsMessage{reply})) {
+      MutexLock lock(close_mutex_);
+      return last_stats_;
+    }
+    return reply->Await(clock_);
+  }
+
+  absl::Status Close(Time deadline) override {
+    return DoClose(deadline, /*force=*/false);
+  }
+
+  Clock& clock() override { return clock_; }
+  Executor& executor() override { return *executor_; }
+  Mover& mover() override { return *mover_; }
+
+ private:
+  static absl::Status Closed() {
+    return absl::CancelledError("the runtime was closed");
+  }
+
+  absl::Status DoClose(Time deadline, bool force) {
+    if (closed_) return absl::OkStatus();
+    const Stats stats = GetStats();
+    {
+      MutexLock lock(close_mutex_);
+      last_stats_ = stats;
+    }
+    CloseMessage message;
+    message.deadline = deadline;
+    message.force = force;
+    message.reply = std::make_shared<Reply<absl::Status>>();
+    auto reply = message.reply;
+    if (!inbox_->Post(std::move(message))) return absl::OkStatus();
+    absl::Status status = reply->Await(clock_);
+    closed_ = !absl::IsFailedPrecondition(status);
+    return status;
+  }
+
+  void Loop() {
+    while (true) {
+      const absl::Time next = mover_->RunOnce();
+      if (mover_->closed()) return;
+      if (next > clock_.Now()) mover_->Wait(next);
+    }
+  }
+
+  const pid_t process_;
+  Clock& clock_;
+  std::unique_ptr<HostArena> arena_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Mover> mover_;
+  std::shared_ptr<Inbox> inbox_;
+  const std::shared_ptr<TensorSizes> sizes_;
+  // Set by the thread that closed; read by later callers.
+  std::atomic<bool> closed_ = false;
+  mutable Mutex close_mutex_;
+  Stats last_stats_ ABSL_GUARDED_BY(close_mutex_);
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<LocalRuntime> LocalRuntime::Start(LocalRuntimeParts parts) {
+  return std::make_unique<InProcessRuntime>(std::move(parts));
+}
+
+int64_t ResidentBytes(int64_t size_bytes) {
+  return kExtentHeaderBytes + (size_bytes + 4095) / 4096 * 4096;
+}
+
+int64_t WindowBytes(int64_t slot_bytes, int slots) {
+  return ResidentBytes(slot_bytes) * slots;
+}
+
+}  // namespace terrace

@@ -1,0 +1,31 @@
+// A Runtime in this process, from parts: what Runtime::Create composes from
+// Options, and a test from fakes.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/mover.h"
+#include "terrace/runtime.h"
+#include "tiers/host_arena.h"
+
+namespace terrace {
+
+struct LocalRuntimeParts {
+  MoverParts mover;  // arena, clock and executor are filled from below
+  std::unique_ptr<HostArena> arena;
+  std::unique_ptr<Executor> executor;
+  Clock* clock = nullptr;  // outlives the runtime
+  // False: nobody turns the crank but the test (or its clock), by mover().
+  bool start_thread = true;
+};
+
+class LocalRuntime : public Runtime {
+ public:
+  static std::unique_ptr<LocalRuntime> Start(LocalRuntimeParts parts);
+  virtual Mover& mover() = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,92 @@
+#include "runtime/mailbox.h"
+
+namespace terrace {
+
+void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
+                        uint64_t processed) {
+  MutexLock lock(mutex_);
+  const bool news = !ready->empty() || blocked_by_own_pins;
+  for (Ready& group : *ready) ready_.push_back(std::move(group));
+  ready->clear();
+  blocked_by_own_pins_ = blocked_by_own_pins;
+  processed_ = processed;
+  if (news) changed_.SignalAll();
+}
+
+void QueuePort::SetClosed() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  changed_.SignalAll();
+}
+
+void QueuePort::DropUntaken() {
+  std::deque<Ready> untaken;
+  MutexLock lock(mutex_);
+  untaken.swap(ready_);
+}
+
+absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
+                                      Time deadline) {
+  MutexLock lock(mutex_);
+  auto blocked = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return blocked_by_own_pins_ && processed_ >= posted;
+  };
+  clock.Await(
+      mutex_, changed_,
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return !ready_.empty() || closed_ || blocked();
+      },
+      deadline);
+  if (!ready_.empty()) {
+    Ready ready = std::move(ready_.front());
+    ready_.pop_front();
+    return ready;
+  }
+  if (closed_) return absl::CancelledError("the runtime was closed");
+  if (blocked()) {
+    return absl::FailedPreconditionError(
+        "only pins of this queue block its next group");
+  }
+  return absl::DeadlineExceededError("nothing became ready in time");
+}
+
+bool Inbox::Post(Message message) {
+  bool was_empty = false;
+  {
+    MutexLock lock(mutex_);
+    if (shut_) return false;
+    was_empty = messages_.empty();
+    messages_.push_back(std::move(message));
+    ++posted_;
+  }
+  if (was_empty) {
+    MutexLock lock(wake_mutex_);
+    if (!wake_shut_) wake_();
+  }
+  return true;
+}
+
+uint64_t Inbox::posted() const {
+  MutexLock lock(mutex_);
+  return posted_;
+}
+
+uint64_t Inbox::Drain(std::deque<Message>* messages) {
+  MutexLock lock(mutex_);
+  messages->swap(messages_);
+  return posted_;
+}
+
+std::deque<Message> Inbox::Shut() {
+  {
+    MutexLock lock(wake_mutex_);
+    wake_shut_ = true;
+  }
+  std::deque<Message> left;
+  MutexLock lock(mutex_);
+  shut_ = true;
+  left.swap(messages_);
+  return left;
+}
+
+}  // namespace terrace

@@ -1,0 +1,324 @@
+#include "runtime/mover.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "policies/placement.h"
+#include "runtime/base/check.h"
+#include "terrace/runtime.h"
+#include "tiers/extent_header.h"
+
+namespace terrace {
+
+Mover::Mover(MoverParts parts)
+    : clock_(*parts.clock),
+      executor_(*parts.executor),
+      arena_(parts.arena),
+      huge_page_share_(parts.huge_page_share),
+      io_(std::move(parts.io)),
+      disks_(std::move(parts.disks)),
+      degraded_(disks_.size(), false),
+      eviction_(std::move(parts.eviction)),
+      prefetch_enabled_(parts.prefetch),
+      io_timeout_(parts.io_timeout),
+      inbox_(std::make_shared<Inbox>([io = io_.get()] { io->Wake(); })),
+      space_(static_cast<int64_t>(arena_.size())) {
+  std::random_device random;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    path_ids_.push_back((uint64_t{random()} << 32) | random());
+  }
+}
+
+Mover::~Mover() {
+  inbox_->Shut();
+  // The executor's tasks refer to the arena and to the inbox, never to the
+  // mover; the caller drains the executor before it frees the arena.
+}
+
+absl::Time Mover::RunOnce() {
+  if (closed_) return absl::InfiniteFuture();
+  completions_.clear();
+  io_->Poll(&completions_);
+  for (const Completion& completion : completions_) OnCompletion(completion);
+  processed_ = inbox_->Drain(&messages_);
+  for (Message& message : messages_) Handle(message);
+  messages_.clear();
+
+  const absl::Time now = clock_.Now();
+  if (!closing_) {
+    ServeOpens(now);
+    for (auto& [id, queue] : queues_) AdmitGroups(*queue, now);
+    StartWriteBacks();
+    // A write-back that failed at once, or a copy that was dropped, may have
+    // changed what a head waits for.
+    for (auto& [id, queue] : queues_) PrefetchFromTrace(*queue);
+    CloseEmptyWindows();
+  }
+  peak_bytes_ = std::max(peak_bytes_, space_.used_bytes());
+  PublishQueues();
+  if (closing_) FinishClose(now);
+  if (closed_) return absl::InfiniteFuture();
+
+  // Submits what this step enqueued.
+  completions_.clear();
+  io_->Poll(&completions_);
+  for (const Completion& completion : completions_) OnCompletion(completion);
+  if (!completions_.empty() || inbox_->posted() != processed_) {
+    return clock_.Now();
+  }
+  return std::min(io_->NextEvent(), NextDeadline());
+}
+
+void Mover::Handle(Message& message) {
+  std::visit([this](auto& body) { Handle(body); }, message);
+}
+
+void Mover::Handle(RegisterMessage& message) {
+  const int64_t bytes = ResidentBytes(message.spec.size_bytes);
+  absl::StatusOr<TensorEntry*> added = table_.Add(message.spec);
+  if (!added.ok()) {
+    message.reply->Set(added.status());
+    return;
+  }
+  TensorEntry& entry = **added;
+  std::vector<PathLoad> loads;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    loads.push_back({disks_[i]->used_bytes(), 1.0, !degraded_[i]});
+  }
+  absl::Status refused = absl::OkStatus();
+  for (int path = ChoosePath(loads, bytes); path >= 0;
+       path = ChoosePath(loads, bytes)) {
+    absl::StatusOr<Extent> home = disks_[path]->Allocate(bytes);
+    if (home.ok()) {
+      entry.path = path;
+      entry.home = *home;
+      break;
+    }
+    refused = home.status();
+    loads[path].usable = false;
+  }
+  if (entry.path < 0 && !disks_.empty()) {
+    // The name stays taken; the tensor is lost before it was ever there.
+    entry.loss =
+        refused.ok() ? absl::UnavailableError("no usable path") : refused;
+    message.reply->Set(entry.loss);
+    return;
+  }
+  message.reply->Set(entry.id);
+}
+
+void Mover::Handle(OpenMessage& message) {
+  const int64_t bytes = WindowBytes(message.slot_bytes, message.slots);
+  int64_t windows = bytes;
+  for (const Window& window : windows_) {
+    if (window.open) windows += window.range.size_bytes;
+  }
+  if (windows > space_.capacity_bytes()) {
+    message.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
+        "a window of ", message.slots, " slots of ", message.slot_bytes,
+        " bytes: all windows together would take ", windows,
+        " bytes, and the budget is ", space_.capacity_bytes(),
+        "; the least budget for it is ", windows)));
+    return;
+  }
+  opens_.push_back({std::move(message), bytes});
+}
+
+void Mover::Handle(CloseQueueMessage& message) {
+  auto found = queues_.find(message.queue);
+  if (found == queues_.end()) return;
+  Queue& queue = *found->second;
+  for (Group& group : queue.waiting) {
+    FailGroup(queue, group, absl::CancelledError("the queue was closed"));
+  }
+  queue.waiting.clear();
+  queue.ready.clear();  // ends the pins that nobody took
+  queue.closed = true;
+  windows_[queue.window].closing = true;
+}
+
+void Mover::Handle(PushMessage& message) {
+  Queue* queue = FindQueue(message.queue);
+  if (queue == nullptr) return;
+  Group group;
+  group.id = next_group_++;
+  group.tag = message.tag;
+  group.wants = std::move(message.wants);
+  group.deadline = message.deadline;
+  queue->waiting.push_back(std::move(group));
+}
+
+void Mover::Handle(EndPinMessage& message) {
+  auto found = pins_.find(message.token);
+  TERRACE_CHECK(found != pins_.end());
+  const PinRecord pin = found->second;
+  pins_.erase(found);
+  EndPin(pin, message.end);
+}
+
+void Mover::Handle(StepMessage& message) {
+  Queue* queue = FindQueue(message.queue);
+  if (queue == nullptr) {
+    message.reply->Set(absl::CancelledError("the queue was closed"));
+    return;
+  }
+  if (message.kind == StepMessage::Kind::kBegin) {
+    if (queue->step_open) {
+      message.reply->Set(absl::FailedPreconditionError(
+          absl::StrCat("step ", queue->step, " is still open")));
+      return;
+    }
+    queue->step_open = true;
+    queue->step = message.step;
+    queue->trace.BeginStep();
+    RetryFailedWrites();
+    message.reply->Set(absl::OkStatus());
+    return;
+  }
+  if (!queue->step_open) {
+    message.reply->Set(absl::FailedPreconditionError("no step is open"));
+    return;
+  }
+  queue->step_open = false;
+  absl::Status result = std::exchange(queue->first_error, absl::OkStatus());
+  if (!result.ok() || message.kind == StepMessage::Kind::kAbort) {
+    queue->trace.Forget();
+  }
+  if (message.kind == StepMessage::Kind::kAbort) result = absl::OkStatus();
+  message.reply->Set(result);
+}
+
+void Mover::Handle(PrefetchMessage& message) {
+  for (TensorId id : message.tensors) {
+    TensorEntry* entry = table_.Find(id);
+    if (entry == nullptr || entry->host != HostState::kAbsent ||
+        !entry->loss.ok() || entry->home_generation == 0 ||
+        entry->home_generation != entry->generation) {
+      continue;
+    }
+    if (!TakeResidentRoom(*entry)) return;
+    entry->prefetched = true;
+    StartRead(*entry, IoClass::kPrefetch);
+  }
+}
+
+void Mover::Handle(StatsMessage& message) { message.reply->Set(MakeStats()); }
+
+void Mover::Handle(CloseMessage& message) {
+  const std::string holders = Holders();
+  if (!holders.empty() && !message.force) {
+    message.reply->Set(
+        absl::FailedPreconditionError(absl::StrCat("still held: ", holders)));
+    return;
+  }
+  if (closing_) {
+    close_.reply->Set(absl::CancelledError("closed by another caller"));
+  }
+  closing_ = true;
+  close_ = std::move(message);
+  for (auto& [id, queue] : queues_) {
+    for (Group& group : queue->waiting) {
+      FailGroup(*queue, group, absl::CancelledError("the runtime was closed"));
+    }
+    queue->waiting.clear();
+    queue->port->SetClosed();
+  }
+  for (PendingOpen& open : opens_) {
+    open.message.reply->Set(absl::CancelledError("the runtime was closed"));
+  }
+  opens_.clear();
+  for (const auto& [tag, transfer] : transfers_) {
+    io_->Cancel(transfer.entry->path, tag);
+  }
+}
+
+void Mover::FinishClose(absl::Time now) {
+  const bool quiet = io_->pending() == 0 && hashing_ == 0;
+  if (!quiet && now < close_.deadline) return;
+  absl::Status status = absl::OkStatus();
+  if (!quiet) {
+    abandoned_ = true;
+    status = absl::DeadlineExceededError(
+        absl::StrCat("closing: ", io_->pending(), " transfers and ", hashing_,
+                     " tasks never ended; the arena of ", arena_.size(),
+                     " bytes is leaked"));
+    io_->Abandon();
+  } else {
+    // Whoever still holds a pin may go on using its bytes.
+    abandoned_ = !pins_.empty();
+    for (const auto& disk : disks_) {
+      absl::Status removed = disk->Remove();
+      if (status.ok()) status = removed;
+    }
+  }
+  closed_ = true;
+  for (Message& message : inbox_->Shut()) {
+    if (auto* asked = std::get_if<StatsMessage>(&message)) {
+      asked->reply->Set(MakeStats());
+      continue;
+    }
+    std::visit(
+        [](auto& body) {
+          if constexpr (requires { body.reply->Set(absl::OkStatus()); }) {
+            body.reply->Set(absl::CancelledError("the runtime was closed"));
+          }
+        },
+        message);
+  }
+  close_.reply->Set(status);
+}
+
+void Mover::PublishQueues() {
+  for (auto queue = queues_.begin(); queue != queues_.end();) {
+    Queue& each = *queue->second;
+    if (each.closed) each.ready.clear();  // ends pins that nobody will take
+    each.port->Publish(&each.ready, each.blocked_by_own_pins, processed_);
+    const bool gone = each.closed && each.held_pins == 0;
+    queue = gone ? queues_.erase(queue) : std::next(queue);
+  }
+}
+
+absl::Time Mover::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, queue] : queues_) {
+    if (!queue->waiting.empty()) {
+      next = std::min(next, queue->waiting.front().deadline);
+    }
+  }
+  for (const PendingOpen& open : opens_) {
+    next = std::min(next, open.message.deadline);
+  }
+  if (closing_) next = std::min(next, close_.deadline);
+  return next;
+}
+
+std::string Mover::Holders() const {
+  std::vector<std::string> names;
+  int open_queues = 0;
+  for (const auto& [id, queue] : queues_) open_queues += queue->closed ? 0 : 1;
+  if (open_queues > 0) names.push_back(absl::StrCat(open_queues, " queues"));
+  for (const auto& [token, pin] : pins_) {
+    names.push_back(absl::StrCat("'", pin.entry->spec.name, "'"));
+    if (names.size() > 8) {
+      names.push_back(absl::StrCat("and more, ", pins_.size(), " pins"));
+      break;
+    }
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+Mover::Queue* Mover::FindQueue(int64_t id) {
+  auto found = queues_.find(id);
+  if (found == queues_.end() || found->second->closed) return nullptr;
+  return found->second.get();
+}
+
+Mover::Group* Mover::FindAdmitted(uint64_t id) {
+  auto found = admitted_.find(id);
+  return found == admitted_.end() ? nullptr : &found->second.second;
+}
+
+}  // namespace terrace

@@ -1,0 +1,250 @@
+// The one owner of all motion. It reads messages, admits groups, chooses who
+// leaves, submits and reaps transfers and publishes what is ready. It hashes,
+// copies and computes nothing: that is the executor's.
+//
+// RunOnce() is one deterministic step: it never blocks, and all state below
+// is touched by nobody else. In production a thread calls it; in a test the
+// test does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "aio/io_group.h"
+#include "policies/eviction.h"
+#include "prefetch/access_trace.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/mailbox.h"
+#include "runtime/residency.h"
+#include "tiers/disk_tier.h"
+#include "tiers/extent_allocator.h"
+
+namespace terrace {
+
+// What a mover is made from; a test replaces any of them. All referenced
+// objects outlive the mover.
+struct MoverParts {
+  Clock* clock = nullptr;
+  Executor* executor = nullptr;
+  absl::Span<std::byte> arena;  // of the host budget's size
+  double huge_page_share = 0;
+  std::unique_ptr<IoGroup> io;
+  std::vector<std::unique_ptr<DiskTier>> disks;  // path k is io's path k
+  std::unique_ptr<EvictionPolicy> eviction;
+  bool prefetch = true;
+  absl::Duration io_timeout = absl::Seconds(60);
+};
+
+class Mover {
+ public:
+  explicit Mover(MoverParts parts);
+  ~Mover();
+
+  Inbox& inbox() { return *inbox_; }
+  std::shared_ptr<Inbox> shared_inbox() { return inbox_; }
+
+  // One step; returns the time of its next event: now, when there is more to
+  // do at once; InfiniteFuture, when only a message or a completion can bring
+  // more.
+  absl::Time RunOnce();
+  // Sleeps until a message, a completion, or `deadline`.
+  void Wait(absl::Time deadline) { io_->Wait(deadline); }
+
+  bool closed() const { return closed_; }
+  // Closed past its deadline: transfers may still write into the arena, so it
+  // must be leaked.
+  bool abandoned() const { return abandoned_; }
+
+  const ResidencyTable& table() const { return table_; }
+  // The table's invariants, and that the extents add up to the budget used.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Window {
+    Extent range;
+    int64_t stride = 0;                // bytes of a slot, header included
+    std::vector<TensorEntry*> owners;  // per slot; null: free
+    std::vector<bool> quarantined;     // per slot: a late read owns it
+    bool closing = false;              // freed when the last slot is empty
+    bool open = false;
+  };
+
+  struct Group {
+    uint64_t id = 0;
+    uint64_t tag = 0;
+    std::vector<Want> wants;
+    std::vector<bool> held;  // per want, once admitted
+    Time deadline;
+    int missing = 0;  // copies that are not valid yet, once admitted
+    Time at_head;     // when it became the head of its queue
+    Time admitted;
+    bool headed = false;
+    bool waited_for_write = false;
+    bool fetched = false;
+    absl::Status failure;
+  };
+
+  struct Queue {
+    int64_t id = -1;
+    int window = kNoWindow;
+    std::shared_ptr<QueuePort> port;
+    std::deque<Group> waiting;
+    std::vector<Ready> ready;  // until published
+    AccessTrace trace;
+    bool step_open = false;
+    int64_t step = 0;
+    absl::Status first_error;
+    int held_pins = 0;
+    bool blocked_by_own_pins = false;
+    bool closed = false;
+  };
+
+  struct PinRecord {
+    TensorEntry* entry = nullptr;
+    int64_t queue = -1;
+    Access access = Access::kRead;
+    bool was_dirty = false;  // before the pin
+  };
+
+  // What a completion belongs to.
+  struct TransferRecord {
+    TensorEntry* entry = nullptr;
+    IoDirection direction = IoDirection::kRead;
+    uint64_t generation = 0;  // written
+    uint64_t hash = 0;
+    // Where a read goes: outlives the entry's own copy when it times out.
+    Extent extent;
+    int window = kNoWindow;
+    int slot = -1;
+  };
+
+  struct PendingOpen {
+    OpenMessage message;
+    int64_t bytes = 0;
+  };
+
+  // How the search for a place ended.
+  enum class Space : uint8_t { kFound, kWait, kOwnPins, kFailed };
+
+  // mover.cc: messages and the step.
+  void Handle(Message& message);
+  void Handle(RegisterMessage& message);
+  void Handle(OpenMessage& message);
+  void Handle(CloseQueueMessage& message);
+  void Handle(PushMessage& message);
+  void Handle(EndPinMessage& message);
+  void Handle(StepMessage& message);
+  void Handle(PrefetchMessage& message);
+  void Handle(HashedMessage& message);
+  void Handle(StatsMessage& message);
+  void Handle(CloseMessage& message);
+  void PublishQueues();
+  absl::Time NextDeadline() const;
+  void FinishClose(absl::Time now);
+  std::string Holders() const;
+  Stats MakeStats() const;
+
+  // mover_admission.cc: groups, pins, prefetch.
+  void AdmitGroups(Queue& queue, absl::Time now);
+  bool TryAdmit(Queue& queue, Group& group, absl::Time now);
+  bool CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
+              Group& group);
+  void Hold(Queue& queue, const Want& want, TensorEntry& entry, Group& group);
+  void CopyBecameValid(TensorEntry& entry);
+  void FailWaiters(TensorEntry& entry, const absl::Status& status);
+  void FinishGroup(Queue& queue, Group& group);
+  void FailGroup(Queue& queue, Group& group, absl::Status status);
+  void ReleaseHolds(Group& group);
+  bool HasAdmitted(int64_t queue) const;
+  void PrefetchFromTrace(Queue& queue);
+  void EndPin(const PinRecord& pin, PinEnd end);
+
+  // mover_space.cc: windows, residents, eviction.
+  Space FindSpace(Queue& queue, TensorEntry& entry, absl::Status* failure);
+  Space FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
+                 absl::Status* failure);
+  bool TakeResidentRoom(TensorEntry& entry);
+  void MakeRoom(Queue& queue, const TensorEntry& newcomer);
+  void TakeSlot(int window, int slot, TensorEntry& entry);
+  void DropHostCopy(TensorEntry& entry);
+  void Evict(TensorEntry& entry);
+  void ServeOpens(absl::Time now);
+  absl::StatusOr<Extent> MakeWindowRoom(int64_t bytes, bool* hope);
+  void CloseEmptyWindows();
+  std::vector<EvictionCandidate> Evictable(int64_t limit);
+  int64_t NextUse(const TensorEntry& entry) const;
+
+  // mover_transfers.cc: reads, hashes, writes and their completions.
+  void StartRead(TensorEntry& entry, IoClass io_class);
+  void StartVerify(TensorEntry& entry);
+  void StartWriteBacks();
+  void StartHash(TensorEntry& entry);
+  void StartWrite(TensorEntry& entry);
+  void OnCompletion(const Completion& completion);
+  void OnRead(TransferRecord record, const Completion& completion);
+  void OnWrite(TransferRecord record, const Completion& completion);
+  void WriteFailed(TensorEntry& entry, const absl::Status& status);
+  void LoseTensor(TensorEntry& entry, const absl::Status& status);
+  void Report(int64_t queue, const absl::Status& status);
+  void RetryFailedWrites();
+  std::string PathName(int path) const;
+
+  Queue* FindQueue(int64_t id);
+  Group* FindAdmitted(uint64_t id);
+
+  Clock& clock_;
+  Executor& executor_;
+  const absl::Span<std::byte> arena_;
+  const double huge_page_share_;
+  std::unique_ptr<IoGroup> io_;
+  std::vector<std::unique_ptr<DiskTier>> disks_;
+  std::vector<uint64_t> path_ids_;
+  std::vector<bool> degraded_;
+  std::unique_ptr<EvictionPolicy> eviction_;
+  const bool prefetch_enabled_;
+  const absl::Duration io_timeout_;
+  std::shared_ptr<Inbox> inbox_;
+
+  ResidencyTable table_;
+  ExtentAllocator space_;  // of the arena
+  int64_t peak_bytes_ = 0;
+  int64_t quarantined_bytes_ = 0;  // room outside windows, of late reads
+  std::vector<Window> windows_;
+  std::unordered_map<int64_t, std::unique_ptr<Queue>> queues_;
+  int64_t next_queue_ = 0;
+  std::unordered_map<uint64_t, std::pair<int64_t, Group>> admitted_;
+  uint64_t next_group_ = 1;
+  std::unordered_map<uint64_t, PinRecord> pins_;
+  uint64_t next_token_ = 1;
+  std::unordered_map<uint64_t, TransferRecord> transfers_;
+  uint64_t next_transfer_ = 1;
+  std::deque<PendingOpen> opens_;
+  std::deque<TensorEntry*> dirty_;  // window copies to be written back
+  std::vector<TensorEntry*> residents_;
+  size_t resident_hand_ = 0;  // where the next sample of residents starts
+  int hashing_ = 0;           // executor tasks under way
+  uint64_t processed_ = 0;
+  std::vector<Completion> completions_;
+  std::deque<Message> messages_;
+
+  absl::Status first_error_;
+  int64_t demand_reads_ = 0;
+  int64_t prefetch_reads_ = 0;
+  int64_t prefetch_hits_ = 0;
+  int64_t hits_ = 0;
+  int64_t evictions_ = 0;
+  bool closing_ = false;
+  bool closed_ = false;
+  bool abandoned_ = false;
+  CloseMessage close_;
+};
+
+}  // namespace terrace

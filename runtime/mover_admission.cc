@@ -1,0 +1,323 @@
+// Groups: who is admitted, what they hold, when they are ready; pins; and the
+// prefetcher, which asks for the same things ahead of the customer.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/mover.h"
+#include "terrace/runtime.h"
+#include "tiers/extent_header.h"
+
+namespace terrace {
+
+void Mover::AdmitGroups(Queue& queue, absl::Time now) {
+  queue.blocked_by_own_pins = false;
+  while (!queue.waiting.empty()) {
+    Group& head = queue.waiting.front();
+    if (!head.headed) {
+      head.headed = true;
+      head.at_head = now;
+    }
+    if (!TryAdmit(queue, head, now)) break;
+    queue.waiting.pop_front();
+  }
+  if (HasAdmitted(queue.id)) queue.blocked_by_own_pins = false;
+  if (queue.waiting.empty()) return;
+  Group& head = queue.waiting.front();
+  if (now < head.deadline) return;
+  const std::string holders = Holders();
+  FailGroup(
+      queue, head,
+      absl::ResourceExhaustedError(absl::StrCat(
+          "group ", head.tag, " was not admitted in time; held: ", holders)));
+  queue.waiting.pop_front();
+}
+
+// True when the group left the queue's front: admitted, ready or failed.
+bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
+  for (const Want& want : group.wants) {
+    TensorEntry& entry = *table_.Find(want.tensor);
+    if (!entry.loss.ok()) {
+      FailGroup(queue, group, entry.loss);
+      return true;
+    }
+    if (entry.generation == 0 && entry.host != HostState::kValid &&
+        want.access != Access::kOverwrite) {
+      FailGroup(queue, group,
+                absl::FailedPreconditionError(absl::StrCat(
+                    "tensor '", entry.spec.name, "' was never written")));
+      return true;
+    }
+    if (!CanPin(want, entry, queue, group)) return false;
+  }
+  // All wants can be had as far as pins go; now space, one want at a time.
+  // What was taken is given back when a later one has to wait.
+  std::vector<TensorEntry*> placed;
+  absl::Status failure;
+  for (const Want& want : group.wants) {
+    TensorEntry& entry = *table_.Find(want.tensor);
+    if (entry.host != HostState::kAbsent) {
+      ++entry.pins;  // keeps it from being chosen as a victim meanwhile
+      continue;
+    }
+    const Space space = FindSpace(queue, entry, &failure);
+    if (space != Space::kFound) {
+      for (const Want& other : group.wants) {
+        if (&other == &want) break;
+        TensorEntry& taken = *table_.Find(other.tensor);
+        if (taken.host != HostState::kAbsent) --taken.pins;
+      }
+      for (TensorEntry* taken : placed) DropHostCopy(*taken);
+      queue.blocked_by_own_pins = space == Space::kOwnPins;
+      if (space == Space::kFailed) FailGroup(queue, group, failure);
+      return space == Space::kFailed;
+    }
+    placed.push_back(&entry);
+  }
+  for (const Want& want : group.wants) {
+    TensorEntry& entry = *table_.Find(want.tensor);
+    const bool fresh =
+        std::find(placed.begin(), placed.end(), &entry) != placed.end();
+    if (!fresh) --entry.pins;
+  }
+  group.admitted = now;
+  group.held.assign(group.wants.size(), true);
+  admitted_[group.id] = {queue.id, std::move(group)};
+  Group& kept = admitted_[queue.waiting.front().id].second;
+  for (const Want& want : kept.wants) {
+    Hold(queue, want, *table_.Find(want.tensor), kept);
+  }
+  if (kept.missing == 0) FinishGroup(queue, kept);
+  return true;
+}
+
+// Whether pins and transfers allow this want now. A writer waits for readers
+// and for the transfer out; what was not issued of it is cancelled for him.
+bool Mover::CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
+                   Group& group) {
+  if (entry.write_pinned || (want.access != Access::kRead && entry.pins > 0)) {
+    bool all_mine = true;
+    for (const auto& [token, pin] : pins_) {
+      if (pin.entry == &entry && pin.queue != queue.id) all_mine = false;
+    }
+    for (const auto& [id, admitted] : admitted_) {
+      for (const Want& other : admitted.second.wants) {
+        if (other.tensor == entry.id) all_mine = false;  // will be ready yet
+      }
+    }
+    queue.blocked_by_own_pins = all_mine;
+    return false;
+  }
+  if (want.access == Access::kRead) return true;
+  if (entry.write != WriteState::kIdle || entry.quarantined) {
+    group.waited_for_write = true;
+    if (entry.write == WriteState::kWriting) {
+      io_->Cancel(entry.path, entry.io_tag);
+    }
+    return false;
+  }
+  return true;
+}
+
+// Takes the want's hold; starts the fetch when there is nothing to pin yet.
+void Mover::Hold(Queue& queue, const Want& want, TensorEntry& entry,
+                 Group& group) {
+  if (queue.step_open) queue.trace.OnAccess(entry.id);
+  ++entry.pins;
+  entry.write_pinned = want.access != Access::kRead;
+  entry.queue = queue.id;
+  entry.leaving = false;
+  entry.prefetch_failed = false;
+  if (entry.window == kNoWindow) eviction_->OnTouch(entry.id);
+  switch (entry.host) {
+    case HostState::kValid:
+      ++hits_;
+      if (std::exchange(entry.prefetched, false)) ++prefetch_hits_;
+      return;
+    case HostState::kAbsent:
+      if (want.access == Access::kOverwrite) {
+        entry.host = HostState::kValid;
+        return;
+      }
+      ++demand_reads_;
+      StartRead(entry, IoClass::kDemand);
+      break;
+    case HostState::kLoading:
+      if (std::exchange(entry.prefetched, false)) ++prefetch_hits_;
+      io_->Promote(entry.path, entry.io_tag, IoClass::kDemand);
+      break;
+    case HostState::kVerifying:
+      if (std::exchange(entry.prefetched, false)) ++prefetch_hits_;
+      break;
+  }
+  group.fetched = true;
+  ++group.missing;
+  entry.waiting_groups.push_back(group.id);
+}
+
+void Mover::CopyBecameValid(TensorEntry& entry) {
+  entry.host = HostState::kValid;
+  entry.verify_failures = 0;
+  for (uint64_t id : std::exchange(entry.waiting_groups, {})) {
+    auto found = admitted_.find(id);
+    if (found == admitted_.end()) continue;
+    Group& group = found->second.second;
+    if (--group.missing > 0) continue;
+    FinishGroup(*queues_.at(found->second.first), group);
+  }
+}
+
+void Mover::FailWaiters(TensorEntry& entry, const absl::Status& status) {
+  for (uint64_t id : std::exchange(entry.waiting_groups, {})) {
+    auto found = admitted_.find(id);
+    if (found == admitted_.end()) continue;
+    Group& group = found->second.second;
+    if (group.failure.ok()) group.failure = status;
+    for (size_t i = 0; i < group.wants.size(); ++i) {
+      if (group.wants[i].tensor == entry.id) group.held[i] = false;
+    }
+    if (--group.missing > 0) continue;  // its other fetches are under way
+    FinishGroup(*queues_.at(found->second.first), group);
+  }
+}
+
+// All fetches of an admitted group have ended.
+void Mover::FinishGroup(Queue& queue, Group& group) {
+  Ready ready;
+  ready.tag = group.tag;
+  if (!group.failure.ok() || queue.closed || closing_) {
+    ReleaseHolds(group);
+    ready.pins =
+        group.failure.ok() ? absl::CancelledError("closed") : group.failure;
+    queue.ready.push_back(std::move(ready));
+    admitted_.erase(group.id);
+    return;
+  }
+  const absl::Duration waited = group.admitted - group.at_head;
+  const absl::Duration fetched = clock_.Now() - group.admitted;
+  if (group.fetched && fetched >= waited) {
+    ready.cause = WaitCause::kRead;
+  } else if (waited > absl::ZeroDuration()) {
+    ready.cause =
+        group.waited_for_write ? WaitCause::kWriteBack : WaitCause::kSpace;
+  }
+  std::vector<Pin> pins;
+  for (const Want& want : group.wants) {
+    TensorEntry& entry = *table_.Find(want.tensor);
+    const uint64_t token = next_token_++;
+    const bool was_dirty =
+        entry.generation != 0 && entry.generation != entry.home_generation;
+    pins_[token] = {&entry, queue.id, want.access, was_dirty};
+    ++queue.held_pins;
+    pins.emplace_back(inbox_, token, entry.id,
+                      arena_.subspan(entry.extent.offset + kExtentHeaderBytes,
+                                     entry.spec.size_bytes));
+  }
+  ready.pins = std::move(pins);
+  queue.ready.push_back(std::move(ready));
+  admitted_.erase(group.id);
+}
+
+// Ends a group that was not admitted.
+void Mover::FailGroup(Queue& queue, Group& group, absl::Status status) {
+  Ready ready;
+  ready.tag = group.tag;
+  ready.pins = std::move(status);
+  queue.ready.push_back(std::move(ready));
+}
+
+// Undoes the holds of a group that failed: as ReleaseUnchanged. Those of the
+// copies that failed are gone already.
+void Mover::ReleaseHolds(Group& group) {
+  for (size_t i = 0; i < group.wants.size(); ++i) {
+    if (!group.held[i]) continue;
+    const Want& want = group.wants[i];
+    TensorEntry& entry = *table_.Find(want.tensor);
+    --entry.pins;
+    if (want.access != Access::kRead) entry.write_pinned = false;
+    if (want.access == Access::kOverwrite &&
+        entry.generation == entry.home_generation) {
+      DropHostCopy(entry);
+    } else if (entry.dirty() && entry.window != kNoWindow) {
+      dirty_.push_back(&entry);
+    }
+  }
+}
+
+bool Mover::HasAdmitted(int64_t queue) const {
+  for (const auto& [id, admitted] : admitted_) {
+    if (admitted.first == queue) return true;
+  }
+  return false;
+}
+
+void Mover::EndPin(const PinRecord& pin, PinEnd end) {
+  TensorEntry& entry = *pin.entry;
+  auto found = queues_.find(pin.queue);
+  TERRACE_CHECK(found != queues_.end());
+  --found->second->held_pins;
+  --entry.pins;
+  if (pin.access == Access::kRead) {
+    if (end != PinEnd::kDiscard || entry.pins > 0) return;
+    // A reader's promise that it needs no copy any more.
+    if (entry.idle() && !entry.dirty()) DropHostCopy(entry);
+    return;
+  }
+  entry.write_pinned = false;
+  if (end == PinEnd::kPublish) {
+    ++entry.generation;
+    // The lower copy is of an older generation from here on.
+    if (entry.window != kNoWindow) dirty_.push_back(&entry);
+    return;
+  }
+  const bool overwritten = pin.access == Access::kOverwrite;
+  const bool lower_is_current =
+      entry.generation == entry.home_generation;  // also: never written
+  if (end == PinEnd::kUnchanged && !(overwritten && lower_is_current)) {
+    // The host copy is as it was: valid, dirty if it was.
+    if (pin.was_dirty && entry.window != kNoWindow) dirty_.push_back(&entry);
+    return;
+  }
+  DropHostCopy(entry);
+  if (!lower_is_current) {
+    LoseTensor(entry, absl::DataLossError(absl::StrCat(
+                          "tensor '", entry.spec.name,
+                          "' was discarded and no lower copy is current")));
+  }
+}
+
+// Fetches what the last step's order says comes next, into slots that hold
+// nothing needed sooner. Only when no group waits: those come first.
+void Mover::PrefetchFromTrace(Queue& queue) {
+  if (!prefetch_enabled_ || queue.closed || !queue.trace.has_replay() ||
+      !queue.waiting.empty()) {
+    return;
+  }
+  const Window& window = windows_[queue.window];
+  std::vector<TensorId> upcoming;
+  queue.trace.Upcoming(2 * static_cast<int64_t>(window.owners.size()),
+                       &upcoming);
+  absl::Status failure;
+  for (TensorId id : upcoming) {
+    TensorEntry& entry = *table_.Find(id);
+    if (entry.host != HostState::kAbsent || !entry.loss.ok() ||
+        entry.prefetch_failed) {
+      continue;
+    }
+    if (entry.home_generation == 0 ||
+        entry.home_generation != entry.generation ||
+        ResidentBytes(entry.spec.size_bytes) > window.stride) {
+      continue;
+    }
+    if (FindSlot(queue, entry, /*prefetch=*/true, &failure) != Space::kFound) {
+      return;
+    }
+    ++prefetch_reads_;
+    entry.prefetched = true;
+    entry.queue = queue.id;
+    StartRead(entry, IoClass::kPrefetch);
+  }
+}
+
+}  // namespace terrace

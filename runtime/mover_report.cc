@@ -1,0 +1,72 @@
+// What the mover says of itself.
+#include "absl/strings/str_cat.h"
+#include "runtime/mover.h"
+
+namespace terrace {
+
+Stats Mover::MakeStats() const {
+  Stats stats;
+  const EngineInfo engine = io_->engine_info();
+  stats.engine = engine.name;
+  stats.engine_reason = engine.reason;
+  stats.buffers_registered = engine.buffers_registered;
+  stats.late_completions = engine.late_completions;
+  stats.paced_completions = engine.paced_completions;
+  stats.host_budget_bytes = space_.capacity_bytes();
+  stats.host_used_bytes = space_.used_bytes();
+  stats.host_peak_bytes = peak_bytes_;
+  for (const Window& window : windows_) {
+    if (window.open) stats.window_bytes += window.range.size_bytes;
+  }
+  for (const TensorEntry* entry : residents_) {
+    stats.resident_bytes += entry->extent.size_bytes;
+  }
+  stats.huge_page_share = huge_page_share_;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    const IoPathStats io = io_->stats(static_cast<int>(i));
+    const DiskTierInfo& info = disks_[i]->info();
+    PathStats path;
+    path.directory = info.directory;
+    path.file = info.file;
+    path.direct_io = info.direct_io;
+    path.direct_io_reason = info.direct_io_reason;
+    path.degraded = degraded_[i];
+    path.capacity_bytes = disks_[i]->capacity_bytes();
+    path.used_bytes = disks_[i]->used_bytes();
+    path.bytes_read = io.bytes_read;
+    path.bytes_written = io.bytes_written;
+    path.requests_read = io.requests_read;
+    path.requests_written = io.requests_written;
+    path.retries = io.retries;
+    path.continuations = io.continuations;
+    stats.quarantined_bytes += io.quarantined_bytes;
+    stats.paths.push_back(std::move(path));
+  }
+  stats.demand_reads = demand_reads_;
+  stats.prefetch_reads = prefetch_reads_;
+  stats.prefetch_hits = prefetch_hits_;
+  stats.hits = hits_;
+  stats.evictions = evictions_;
+  stats.first_error = first_error_;
+  return stats;
+}
+
+absl::Status Mover::CheckInvariants() const {
+  absl::Status status = table_.CheckInvariants();
+  if (!status.ok()) return status;
+  int64_t sum = 0;
+  for (const Window& window : windows_) {
+    if (window.open) sum += window.range.size_bytes;
+  }
+  for (const TensorEntry* entry : residents_) sum += entry->extent.size_bytes;
+  sum += quarantined_bytes_;
+  if (sum != space_.used_bytes() ||
+      space_.used_bytes() > space_.capacity_bytes()) {
+    return absl::InternalError(
+        absl::StrCat("extents add up to ", sum, " bytes, the budget says ",
+                     space_.used_bytes(), " of ", space_.capacity_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

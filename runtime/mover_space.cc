@@ -1,0 +1,249 @@
+// Space in the arena: slots of windows, room outside them, who gives it up.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/mover.h"
+#include "terrace/runtime.h"
+#include "tiers/extent_header.h"
+
+namespace terrace {
+namespace {
+
+// How many residents one decision looks at. A decision must not cost more
+// than the transfer it is about, however many residents there are; the hand
+// moves on, so that all of them come up in turn.
+constexpr int64_t kEvictionSample = 64;
+
+}  // namespace
+
+// A place for an absent tensor's host copy: outside the windows while there
+// is room, so that it may stay; else a slot of the queue's window.
+Mover::Space Mover::FindSpace(Queue& queue, TensorEntry& entry,
+                              absl::Status* failure) {
+  if (TakeResidentRoom(entry)) return Space::kFound;
+  MakeRoom(queue, entry);
+  if (TakeResidentRoom(entry)) return Space::kFound;
+  return FindSlot(queue, entry, /*prefetch=*/false, failure);
+}
+
+bool Mover::TakeResidentRoom(TensorEntry& entry) {
+  // What a window waits for is not taken from under it.
+  if (!opens_.empty()) return false;
+  absl::StatusOr<Extent> extent =
+      space_.Allocate(ResidentBytes(entry.spec.size_bytes));
+  if (!extent.ok()) return false;
+  entry.extent = *extent;
+  entry.window = kNoWindow;
+  entry.slot = -1;
+  residents_.push_back(&entry);
+  eviction_->OnResident(entry.id);
+  return true;
+}
+
+// Asks the policy whether someone outside the windows should make room for
+// the newcomer, and sees him off. The newcomer need not wait for it.
+void Mover::MakeRoom(Queue& queue, const TensorEntry& newcomer) {
+  const std::vector<EvictionCandidate> candidates = Evictable(kEvictionSample);
+  if (candidates.empty()) return;
+  const int64_t newcomer_use =
+      queue.trace.has_replay() ? queue.trace.NextUse(newcomer.id) : kUnknownUse;
+  std::vector<TensorId> victims;
+  eviction_->PickVictims(ResidentBytes(newcomer.spec.size_bytes), newcomer_use,
+                         /*must=*/false, candidates, &victims);
+  for (TensorId id : victims) Evict(*table_.Find(id));
+}
+
+Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
+                             absl::Status* failure) {
+  Window& window = windows_[queue.window];
+  TensorEntry* victim = nullptr;
+  int64_t victim_use = -1;
+  bool moving = false;
+  bool own_pins = false;
+  for (size_t slot = 0; slot < window.owners.size(); ++slot) {
+    TensorEntry* owner = window.owners[slot];
+    if (owner == nullptr) {
+      if (window.quarantined[slot]) {
+        *failure = absl::DeadlineExceededError(
+            "a slot's buffer is quarantined by a transfer past its deadline");
+        continue;
+      }
+      TakeSlot(queue.window, static_cast<int>(slot), entry);
+      return Space::kFound;
+    }
+    if (owner->idle() && !owner->dirty()) {
+      const int64_t use = queue.trace.NextUse(owner->id);
+      if (use > victim_use) {
+        victim_use = use;
+        victim = owner;
+      }
+    } else if (owner->host == HostState::kValid && owner->pins > 0) {
+      own_pins = true;
+    } else if (!owner->write_error.ok()) {
+      *failure = owner->write_error;
+    } else if (owner->idle() && owner->path < 0) {
+      *failure = absl::ResourceExhaustedError(
+          "the budget is full and there is no path to write to");
+    } else {
+      moving = true;  // on its way in or out
+    }
+  }
+  // A prefetch takes nothing that is needed no later than what it fetches.
+  if (victim != nullptr &&
+      (!prefetch || victim_use > queue.trace.NextUse(entry.id))) {
+    const int slot = victim->slot;
+    DropHostCopy(*victim);
+    TakeSlot(queue.window, slot, entry);
+    return Space::kFound;
+  }
+  if (moving) return Space::kWait;
+  return own_pins ? Space::kOwnPins : Space::kFailed;
+}
+
+void Mover::TakeSlot(int window, int slot, TensorEntry& entry) {
+  Window& taken = windows_[window];
+  taken.owners[slot] = &entry;
+  entry.window = window;
+  entry.slot = slot;
+  entry.extent = {taken.range.offset + slot * taken.stride,
+                  ResidentBytes(entry.spec.size_bytes)};
+}
+
+// Gives up a host copy that nobody uses. The caller knows that it is not the
+// only one, or says so (LoseTensor).
+void Mover::DropHostCopy(TensorEntry& entry) {
+  TERRACE_CHECK(entry.pins == 0 && entry.write == WriteState::kIdle);
+  if (entry.extent.size_bytes != 0) {
+    if (entry.window == kNoWindow) {
+      space_.Free(entry.extent);
+      residents_.erase(std::find(residents_.begin(), residents_.end(), &entry));
+      eviction_->OnGone(entry.id);
+    } else {
+      windows_[entry.window].owners[entry.slot] = nullptr;
+    }
+  }
+  entry.extent = {};
+  entry.window = kNoWindow;
+  entry.slot = -1;
+  entry.host = HostState::kAbsent;
+  entry.prefetched = false;
+  entry.leaving = false;
+  entry.write_error = absl::OkStatus();
+}
+
+// A resident leaves: at once when clean, after its write-back when dirty.
+void Mover::Evict(TensorEntry& entry) {
+  if (!entry.idle() || entry.leaving) return;
+  ++evictions_;
+  if (!entry.dirty()) {
+    DropHostCopy(entry);
+    return;
+  }
+  entry.leaving = true;
+  StartHash(entry);
+}
+
+std::vector<EvictionCandidate> Mover::Evictable(int64_t limit) {
+  std::vector<EvictionCandidate> candidates;
+  const size_t count = residents_.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (static_cast<int64_t>(candidates.size()) >= limit) break;
+    const size_t index = (resident_hand_ + i) % count;
+    const TensorEntry& entry = *residents_[index];
+    if (!entry.idle() || entry.leaving || !entry.write_error.ok()) continue;
+    if (entry.dirty() && entry.path < 0) continue;  // nowhere to go
+    candidates.push_back({entry.id, entry.extent.size_bytes, NextUse(entry)});
+  }
+  if (count > static_cast<size_t>(limit)) {
+    resident_hand_ = (resident_hand_ + static_cast<size_t>(limit)) % count;
+  }
+  return candidates;
+}
+
+int64_t Mover::NextUse(const TensorEntry& entry) const {
+  auto queue = queues_.find(entry.queue);
+  if (queue == queues_.end() || !queue->second->trace.has_replay()) {
+    return kUnknownUse;
+  }
+  return queue->second->trace.NextUse(entry.id);
+}
+
+void Mover::ServeOpens(absl::Time now) {
+  while (!opens_.empty()) {
+    PendingOpen& open = opens_.front();
+    bool hope = false;
+    absl::StatusOr<Extent> range = MakeWindowRoom(open.bytes, &hope);
+    if (!range.ok()) {
+      if (hope && now < open.message.deadline) return;
+      open.message.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
+          "a window of ", open.bytes, " bytes: ", space_.free_bytes(), " of ",
+          space_.capacity_bytes(),
+          " are free and what is resident could not be moved out in time; "
+          "held: ",
+          Holders())));
+      opens_.pop_front();
+      continue;
+    }
+    auto queue = std::make_unique<Queue>();
+    queue->id = next_queue_++;
+    queue->port = std::make_shared<QueuePort>();
+    queue->window = static_cast<int>(windows_.size());
+    Window window;
+    window.range = *range;
+    window.stride = ResidentBytes(open.message.slot_bytes);
+    window.owners.resize(open.message.slots);
+    window.quarantined.resize(open.message.slots);
+    window.open = true;
+    windows_.push_back(std::move(window));
+    open.message.reply->Set(OpenedQueue{queue->id, queue->port});
+    queues_[queue->id] = std::move(queue);
+    opens_.pop_front();
+  }
+}
+
+// Evicts until the range is free. `hope`: more may become free later.
+absl::StatusOr<Extent> Mover::MakeWindowRoom(int64_t bytes, bool* hope) {
+  while (true) {
+    absl::StatusOr<Extent> range = space_.Allocate(bytes);
+    if (range.ok()) return range;
+    const int64_t free_before = space_.free_bytes();
+    const std::vector<EvictionCandidate> candidates =
+        Evictable(static_cast<int64_t>(residents_.size()));
+    std::vector<TensorId> victims;
+    eviction_->PickVictims(bytes, /*newcomer_use=*/0, /*must=*/true, candidates,
+                           &victims);
+    for (TensorId id : victims) Evict(*table_.Find(id));
+    if (space_.free_bytes() != free_before) continue;  // clean ones went
+    // Pinned or moving ones may be had later.
+    *hope = quarantined_bytes_ > 0;
+    for (const TensorEntry* entry : residents_) {
+      if (!entry->idle() || entry->leaving) *hope = true;
+    }
+    for (const Window& window : windows_) {
+      if (window.open && window.closing) *hope = true;
+    }
+    return range;
+  }
+}
+
+void Mover::CloseEmptyWindows() {
+  for (Window& window : windows_) {
+    if (!window.closing || !window.open) continue;
+    bool empty = true;
+    for (size_t slot = 0; slot < window.owners.size(); ++slot) {
+      TensorEntry* owner = window.owners[slot];
+      if (owner != nullptr && owner->idle() && !owner->dirty()) {
+        DropHostCopy(*owner);
+        owner = nullptr;
+      }
+      if (owner != nullptr || window.quarantined[slot]) empty = false;
+    }
+    if (!empty) continue;
+    space_.Free(window.range);
+    window.open = false;
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,274 @@
+// Bytes between the arena and the paths: fetch, verify, hash, write, and what
+// each end of them means for the tensor.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/checksum.h"
+#include "runtime/base/check.h"
+#include "runtime/mover.h"
+#include "terrace/runtime.h"
+#include "tiers/extent_header.h"
+
+namespace terrace {
+namespace {
+
+// A fetch whose bytes are wrong is read once more: what was flipped on the
+// way is then whole, what is wrong on the disk is not.
+constexpr int kVerifyRetries = 1;
+
+ExtentHeader HeaderOf(const TensorEntry& entry, uint64_t path_id,
+                      uint64_t generation) {
+  ExtentHeader header;
+  header.path_id = path_id;
+  header.own_offset = entry.home.offset;
+  header.tensor_id = entry.id.value;
+  header.generation = generation;
+  header.payload_bytes = entry.spec.size_bytes;
+  header.global_offset = entry.spec.global_offset;
+  header.name = entry.spec.name.substr(0, 255);
+  return header;
+}
+
+absl::Status VerifyCopy(absl::Span<const std::byte> copy,
+                        ExtentHeader expected) {
+  ExtentHeader found;
+  absl::Status status =
+      DecodeExtentHeader(copy.subspan(0, kExtentHeaderBytes), &found);
+  if (!status.ok()) return status;
+  expected.payload_hash =
+      Checksum(copy.data() + kExtentHeaderBytes, expected.payload_bytes);
+  return MatchExtentHeader(found, expected);
+}
+
+}  // namespace
+
+void Mover::StartRead(TensorEntry& entry, IoClass io_class) {
+  TERRACE_CHECK(entry.path >= 0 && entry.extent.size_bytes != 0);
+  entry.host = HostState::kLoading;
+  entry.io_tag = next_transfer_++;
+  transfers_[entry.io_tag] = {&entry,       IoDirection::kRead, 0,         0,
+                              entry.extent, entry.window,       entry.slot};
+  IoTransfer transfer;
+  transfer.direction = IoDirection::kRead;
+  transfer.io_class = io_class;
+  transfer.data = arena_.data() + entry.extent.offset;
+  transfer.offset = entry.home.offset;
+  transfer.size_bytes = entry.extent.size_bytes;
+  transfer.tag = entry.io_tag;
+  transfer.deadline = clock_.Now() + io_timeout_;
+  io_->Enqueue(entry.path, transfer);
+}
+
+void Mover::StartVerify(TensorEntry& entry) {
+  entry.host = HostState::kVerifying;
+  ++hashing_;
+  absl::Span<std::byte> copy =
+      arena_.subspan(entry.extent.offset, entry.extent.size_bytes);
+  const ExtentHeader expected =
+      HeaderOf(entry, path_ids_[entry.path], entry.home_generation);
+  executor_.Run([copy, expected, inbox = inbox_, id = entry.id] {
+    inbox->Post(HashedMessage{id, true, VerifyCopy(copy, expected)});
+  });
+}
+
+// What does not stay goes home at once; waiters for the same tensor were
+// admitted before, so what is still idle here nobody wants now.
+void Mover::StartWriteBacks() {
+  std::deque<TensorEntry*> dirty;
+  dirty.swap(dirty_);
+  for (TensorEntry* entry : dirty) {
+    if (!entry->idle() || !entry->dirty() || entry->window == kNoWindow ||
+        entry->path < 0 || !entry->write_error.ok()) {
+      continue;
+    }
+    StartHash(*entry);
+  }
+}
+
+void Mover::StartHash(TensorEntry& entry) {
+  TERRACE_CHECK(entry.idle());
+  if (entry.path < 0) return;
+  entry.write = WriteState::kHashing;
+  ++hashing_;
+  absl::Span<std::byte> copy =
+      arena_.subspan(entry.extent.offset, entry.extent.size_bytes);
+  ExtentHeader header =
+      HeaderOf(entry, path_ids_[entry.path], entry.generation);
+  executor_.Run([copy, header, inbox = inbox_, id = entry.id]() mutable {
+    header.payload_hash =
+        Checksum(copy.data() + kExtentHeaderBytes, header.payload_bytes);
+    EncodeExtentHeader(header, copy.subspan(0, kExtentHeaderBytes));
+    inbox->Post(HashedMessage{id, false, absl::OkStatus()});
+  });
+}
+
+void Mover::StartWrite(TensorEntry& entry) {
+  entry.write = WriteState::kWriting;
+  entry.home_generation = 0;  // one slot: torn from here until it is whole
+  entry.io_tag = next_transfer_++;
+  transfers_[entry.io_tag] = {&entry,    IoDirection::kWrite, entry.generation,
+                              0,         entry.extent,        entry.window,
+                              entry.slot};
+  IoTransfer transfer;
+  transfer.direction = IoDirection::kWrite;
+  transfer.io_class = IoClass::kWriteBack;
+  transfer.data = arena_.data() + entry.extent.offset;
+  transfer.offset = entry.home.offset;
+  transfer.size_bytes = entry.extent.size_bytes;
+  transfer.tag = entry.io_tag;
+  transfer.deadline = clock_.Now() + io_timeout_;
+  io_->Enqueue(entry.path, transfer);
+}
+
+void Mover::Handle(HashedMessage& message) {
+  --hashing_;
+  TensorEntry& entry = *table_.Find(message.tensor);
+  if (!message.verified) {
+    entry.write = WriteState::kIdle;
+    if (closing_) return;
+    // A reader may have pinned it meanwhile; only a writer's hold waits for
+    // the state to be idle, and he is admitted before the next write-back.
+    bool wanted = false;
+    for (auto& [id, queue] : queues_) {
+      if (queue->waiting.empty()) continue;
+      for (const Want& want : queue->waiting.front().wants) {
+        wanted |= want.tensor == entry.id && want.access != Access::kRead;
+      }
+    }
+    if (wanted) {
+      dirty_.push_back(&entry);
+    } else {
+      StartWrite(entry);
+    }
+    return;
+  }
+  if (message.status.ok()) {
+    CopyBecameValid(entry);
+    return;
+  }
+  if (entry.verify_failures++ < kVerifyRetries && !closing_) {
+    StartRead(entry, IoClass::kDemand);
+    return;
+  }
+  const absl::Status loss = absl::DataLossError(absl::StrCat(
+      "tensor '", entry.spec.name, "': ", PathName(entry.path), ", offset ",
+      entry.home.offset, ", ", entry.extent.size_bytes,
+      " bytes: ", absl::string_view(message.status.message())));
+  LoseTensor(entry, loss);
+}
+
+void Mover::OnCompletion(const Completion& completion) {
+  auto found = transfers_.find(completion.tag);
+  TERRACE_CHECK(found != transfers_.end());
+  TransferRecord record = found->second;
+  if (!completion.quarantined) transfers_.erase(found);
+  if (record.direction == IoDirection::kRead) {
+    OnRead(record, completion);
+  } else {
+    OnWrite(record, completion);
+  }
+}
+
+void Mover::OnRead(TransferRecord record, const Completion& completion) {
+  TensorEntry& entry = *record.entry;
+  if (completion.released) {
+    // The late buffer is back: its place was kept aside since the deadline.
+    if (record.window == kNoWindow) {
+      space_.Free(record.extent);
+      quarantined_bytes_ -= record.extent.size_bytes;
+    } else {
+      windows_[record.window].quarantined[record.slot] = false;
+    }
+    return;
+  }
+  if (completion.status.ok()) {
+    StartVerify(entry);
+    return;
+  }
+  if (absl::IsDataLoss(completion.status)) {
+    LoseTensor(entry, absl::DataLossError(absl::StrCat(
+                          "tensor '", entry.spec.name, "': ",
+                          absl::string_view(completion.status.message()))));
+    return;
+  }
+  if (completion.quarantined) {
+    // The place stays the kernel's; the entry lets go of it.
+    if (entry.window == kNoWindow) {
+      std::erase(residents_, &entry);
+      eviction_->OnGone(entry.id);
+      quarantined_bytes_ += entry.extent.size_bytes;
+    } else {
+      windows_[entry.window].owners[entry.slot] = nullptr;
+      windows_[entry.window].quarantined[entry.slot] = true;
+    }
+    entry.extent = {};
+  }
+  // A fetch ahead that failed is nobody's error: who asks will fetch again.
+  entry.prefetch_failed = entry.waiting_groups.empty();
+  if (!entry.waiting_groups.empty()) Report(entry.queue, completion.status);
+  entry.pins = 0;  // holds of groups that now fail
+  entry.write_pinned = false;
+  DropHostCopy(entry);
+  FailWaiters(entry, completion.status);
+}
+
+void Mover::OnWrite(TransferRecord record, const Completion& completion) {
+  TensorEntry& entry = *record.entry;
+  if (completion.released) entry.quarantined = false;
+  if (completion.quarantined) entry.quarantined = true;
+  entry.write = WriteState::kIdle;
+  if (completion.status.ok() && !completion.quarantined) {
+    entry.home_generation = record.generation;
+    entry.write_error = absl::OkStatus();
+    if (entry.leaving && entry.idle()) DropHostCopy(entry);
+    entry.leaving = false;
+    return;
+  }
+  entry.leaving = false;
+  if (absl::IsCancelled(completion.status)) {
+    if (entry.window != kNoWindow) dirty_.push_back(&entry);
+    return;
+  }
+  WriteFailed(entry, completion.status);
+}
+
+// The tensor stays in the arena, dirty; its path is degraded; the step that
+// asked for it hears of it. Tried again at the next BeginStep.
+void Mover::WriteFailed(TensorEntry& entry, const absl::Status& status) {
+  entry.write_error = status;
+  degraded_[entry.path] = true;
+  Report(entry.queue, status);
+}
+
+void Mover::LoseTensor(TensorEntry& entry, const absl::Status& status) {
+  entry.loss = status;
+  Report(entry.queue, status);
+  entry.pins = 0;  // holds of groups that now fail
+  entry.write_pinned = false;
+  DropHostCopy(entry);
+  FailWaiters(entry, status);
+}
+
+void Mover::Report(int64_t queue, const absl::Status& status) {
+  if (absl::IsCancelled(status)) return;
+  if (first_error_.ok()) first_error_ = status;
+  auto found = queues_.find(queue);
+  if (found != queues_.end() && found->second->first_error.ok()) {
+    found->second->first_error = status;
+  }
+}
+
+void Mover::RetryFailedWrites() {
+  for (const auto& entry : table_.entries()) {
+    if (entry->write_error.ok() || entry->quarantined) continue;
+    entry->write_error = absl::OkStatus();
+    degraded_[entry->path] = false;
+    if (entry->window != kNoWindow) dirty_.push_back(entry.get());
+  }
+}
+
+std::string Mover::PathName(int path) const {
+  return disks_[path]->info().file;
+}
+
+}  // namespace terrace

@@ -1,0 +1,106 @@
+// Runtime::Create, the only composition root: Options become parts.
+#include "terrace/runtime.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/pool_executor.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/local_runtime.h"
+#include "tiers/disk_tier.h"
+#include "tiers/host_arena.h"
+#include "tiers/topology.h"
+
+namespace terrace {
+namespace {
+
+absl::Status CheckOptions(const Options& options) {
+  if (options.host_budget_bytes < 3 * ResidentBytes(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a host budget of ", options.host_budget_bytes,
+                     " bytes; the least is ", 3 * ResidentBytes(1)));
+  }
+  if (!options.paths.empty() && options.memory_paths > 0) {
+    return absl::InvalidArgumentError("paths and memory_paths together");
+  }
+  for (size_t i = 0; i < options.paths.size(); ++i) {
+    if (options.paths[i].empty()) {
+      return absl::InvalidArgumentError("a path is empty");
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (options.paths[i] == options.paths[j]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("path '", options.paths[i], "' is named twice"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<DiskTier>>> OpenDisks(
+    const Options& options) {
+  std::vector<std::unique_ptr<DiskTier>> disks;
+  for (const std::string& path : options.paths) {
+    DiskTierOptions disk;
+    disk.directory = path;
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DiskTier> opened,
+                             OpenDiskTier(disk));
+    disks.push_back(std::move(opened));
+  }
+  for (int i = 0; i < options.memory_paths; ++i) {
+    disks.push_back(MakeMemoryDiskTier(i, options.memory_path_bytes));
+  }
+  return disks;
+}
+
+absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
+    const Options& options,
+    const std::vector<std::unique_ptr<DiskTier>>& disks) {
+  std::unique_ptr<IoEngine> engine;
+  if (options.memory_paths > 0) {
+    engine = MakeMemoryEngine(options.memory_paths, options.memory_path_bytes,
+                              SystemClock());
+  } else {
+    TERRACE_ASSIGN_OR_RETURN(engine, MakeEngine(options.engine));
+  }
+  if (options.pace.read_bytes_per_second > 0 ||
+      options.pace.write_bytes_per_second > 0) {
+    engine = MakePacedEngine(std::move(engine), options.pace, SystemClock());
+  }
+  auto io = std::make_unique<IoGroup>(std::move(engine), SystemClock());
+  for (const auto& disk : disks) {
+    TERRACE_ASSIGN_OR_RETURN(
+        [[maybe_unused]] int path,
+        io->AddPath(disk->info().file, disk->fd(), IoQueueOptions()));
+  }
+  return io;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
+    const Options& options) {
+  TERRACE_RETURN_IF_ERROR(CheckOptions(options));
+  TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
+  LocalRuntimeParts parts;
+  parts.clock = &SystemClock();
+  // Paths first: a wrong one is found before memory is populated.
+  TERRACE_ASSIGN_OR_RETURN(parts.mover.disks, OpenDisks(options));
+  TERRACE_ASSIGN_OR_RETURN(parts.mover.io, OpenIo(options, parts.mover.disks));
+  HostArenaOptions arena;
+  arena.size_bytes = options.host_budget_bytes / 4096 * 4096;
+  arena.huge_pages = options.huge_pages;
+  TERRACE_ASSIGN_OR_RETURN(parts.arena, HostArena::Create(arena));
+  parts.mover.io->RegisterArena(parts.arena->bytes());
+  const int threads = options.threads > 0
+                          ? options.threads
+                          : static_cast<int>(topology.cpus.size());
+  TERRACE_ASSIGN_OR_RETURN(parts.executor,
+                           MakePoolExecutor(threads, topology.cpus));
+  parts.mover.eviction = MakeEvictionPolicy(options.eviction);
+  parts.mover.prefetch = options.prefetch;
+  parts.mover.io_timeout = options.io_timeout;
+  return LocalRuntime::Start(std::move(parts));
+}
+
+}  // namespace terrace
