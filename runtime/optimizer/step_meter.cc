@@ -7,9 +7,10 @@
 namespace terrace {
 
 void StepMeter::Begin() {
-  begin_ = mark_ = clock_.Now();
+  begin_ = clock_.Now();
   for (absl::Duration& bucket : buckets_) bucket = absl::ZeroDuration();
   MutexLock lock(mutex_);
+  mark_ = begin_;
   TERRACE_CHECK(running_ == 0);
   compute_ = absl::ZeroDuration();
 }
@@ -39,9 +40,10 @@ void StepMeter::End() {
   TERRACE_CHECK(running_ > 0);
   ++ended_;
   if (--running_ == 0) {
-    // Another task may have read a later time and reported it before.
-    idle_since_ = std::max(now, idle_since_);
-    compute_ += std::max(idle_since_ - busy_since_, absl::ZeroDuration());
+    // Another task may have read a later time and counted its end before, or
+    // a cut found this one running: no time is lost, none counted twice.
+    idle_since_ = std::max({now, idle_since_, mark_});
+    compute_ += idle_since_ - busy_since_;
   }
   // Under the lock: once it is free the meter may be destroyed.
   changed_.SignalAll();
@@ -80,12 +82,12 @@ void StepMeter::Fill(StepReport& report) {
   const auto seconds = [this](Bucket bucket) {
     return absl::ToDoubleSeconds(buckets_[static_cast<int>(bucket)]);
   };
-  report.total_seconds = absl::ToDoubleSeconds(clock_.Now() - begin_);
   report.blocked_read_seconds = seconds(Bucket::kRead);
   report.blocked_write_seconds = seconds(Bucket::kWrite);
   report.blocked_space_seconds = seconds(Bucket::kSpace);
   report.other_seconds = seconds(Bucket::kOther);
   MutexLock lock(mutex_);
+  report.total_seconds = absl::ToDoubleSeconds(mark_ - begin_);
   report.compute_seconds = absl::ToDoubleSeconds(compute_);
 }
 

@@ -51,12 +51,12 @@ class StepMeter {
 
  private:
   Clock& clock_;
-  absl::Time begin_;  // customer's thread only, as the four below
-  absl::Time mark_;
+  absl::Time begin_;  // customer's thread only, as the buckets
   absl::Duration buckets_[4];
 
   mutable Mutex mutex_;
   CondVar changed_;
+  absl::Time mark_ ABSL_GUARDED_BY(mutex_);  // of the last cut
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time busy_since_ ABSL_GUARDED_BY(mutex_);
