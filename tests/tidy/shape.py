@@ -121,3 +121,19 @@ def _blank(match):
 
 def _line(text, position):
     return text.count('\n', 0, position) + 1
+
+
+EXAMPLE = 'tests/install/app/app.cc'
+
+
+def check_readme(tree):
+    """The README's example is the program that tests/install runs."""
+    files = {file.path: file for file in tree.files}
+    if 'README.md' not in files or EXAMPLE not in files:
+        return []
+    readme = files['README.md']
+    block = re.search(r'^```cpp\n(.*?)^```$', readme.text,
+                      re.DOTALL | re.MULTILINE)
+    if block and block[1] == files[EXAMPLE].text:
+        return []
+    return [readme.says(1, f'its C++ example is not {EXAMPLE}')]

@@ -29,6 +29,7 @@ def findings(root):
             found += includes.check(tree, file)
             found += shape.check_cpp(file)
     found += shape.check_folders(tree)
+    found += shape.check_readme(tree)
     return found
 
 

@@ -178,6 +178,13 @@ class TidyTest(unittest.TestCase):
                                   'scripts/x:1', word)
         self.assert_clean({'aio/x.cc': '// build/work/x, TODOS\n'})
 
+    def test_the_readme_shows_the_program_that_is_run(self):
+        files = {shape.EXAMPLE: 'int main() {}\n',
+                 'README.md': 'x\n```cpp\nint main() {}\n```\n'}
+        self.assert_clean(files)
+        files[shape.EXAMPLE] = 'int main() { }\n'
+        self.assert_found(files, 'README.md:1', 'is not tests/install')
+
     def test_everything_is_built(self):
         files = {'aio/x.cc': '', 'tests/aio/x_test.cc': '',
                  'runtime/torch/y.cc': ''}

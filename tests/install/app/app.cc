@@ -1,19 +1,38 @@
-// One AdamW step through the installed package.
 #include <cstdio>
 #include <vector>
 
-#include "terrace/adam.h"
-#include "terrace/version.h"
+#include "absl/time/clock.h"
+#include "terrace/optimizer.h"
+#include "terrace/runtime.h"
 
-int main() {
-  std::vector<float> weight = {1, 2, 3}, m(3), v(3), gradient = {1, -1, 0};
-  terrace::AdamOptions options;
-  options.learning_rate = 0.1;
-  options.weight_decay = 0;
-  terrace::AdamStepReference(
-      options, /*step=*/1, 1.0f, absl::MakeSpan(weight), absl::MakeSpan(m),
-      absl::MakeSpan(v), absl::MakeConstSpan(gradient));
-  // The first step of Adam moves each weight by the rate, against the sign.
-  std::printf("%g %g %g\n", weight[0], weight[1], weight[2]);
-  return weight[0] < 0.91f && weight[1] > 2.09f && weight[2] == 3.0f ? 0 : 1;
+absl::Status Train(const char* path) {
+  terrace::Options options;
+  options.host_budget_bytes = 24 << 20;
+  options.paths = {path};
+  auto runtime = terrace::Runtime::Create(options);
+  if (!runtime.ok()) return runtime.status();
+
+  // 10 million weights: 80 MB of AdamW state, of which 24 MiB may stay.
+  std::vector<float> weights(10'000'000, 1.0f), gradients(weights.size(), 0.5f);
+  auto optimizer = terrace::OffloadedOptimizer::Create(
+      **runtime, {{"weights", terrace::DType::kFloat32, 10'000'000}}, {});
+  if (!optimizer.ok()) return optimizer.status();
+
+  absl::Status status;
+  for (int step = 0; step < 3 && status.ok(); ++step) {
+    status =
+        (*optimizer)
+            ->Step({.learning_rate = 0.1}, {{weights.data(), gradients.data()}},
+                   absl::Now() + absl::Minutes(1));
+  }
+  const terrace::Stats stats = (*runtime)->GetStats();
+  std::printf("weight %.4f; %.0f MB read, %.0f MB written\n", weights.back(),
+              stats.bytes_read() / 1e6, stats.bytes_written() / 1e6);
+  return status;
+}
+
+int main(int, char** argv) {
+  const absl::Status status = Train(argv[1]);
+  if (!status.ok()) std::puts(status.ToString().c_str());
+  return status.ok() ? 0 : 1;
 }
