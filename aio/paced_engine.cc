@@ -53,8 +53,11 @@ class PacedEngine final : public IoEngine {
     for (const IoRequest& request : requests.first(taken)) {
       const int direction = request.direction == IoDirection::kRead ? 0 : 1;
       const int64_t rate = rates_[direction];
-      if (rate == 0) continue;
-      absl::Time& busy_until = busy_until_.at(request.file)[direction];
+      // What is no file of ours has no server; the engine below refuses it.
+      const bool is_known = request.file >= 0 &&
+                            request.file < static_cast<int>(busy_until_.size());
+      if (rate == 0 || !is_known) continue;
+      absl::Time& busy_until = busy_until_[request.file][direction];
       busy_until =
           std::max(now, busy_until) + absl::Seconds(request.size_bytes) / rate;
       const bool is_new = due_.try_emplace(request.tag, busy_until).second;

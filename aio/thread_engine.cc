@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/make_engine.h"
+#include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
 
 namespace terrace {
@@ -44,7 +45,10 @@ class ThreadEngine final : public IoEngine {
     files_.push_back(fd);
     return static_cast<int>(files_.size()) - 1;
   }
-  void RemoveFile(int file) override { files_.at(file) = -1; }
+  void RemoveFile(int file) override {
+    TERRACE_CHECK(file >= 0 && file < static_cast<int>(files_.size()));
+    files_[file] = -1;
+  }
   void RegisterArena(absl::Span<std::byte> /*arena*/) override {}
 
   int Submit(absl::Span<const IoRequest> requests) override {

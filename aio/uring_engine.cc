@@ -94,7 +94,8 @@ class UringEngine final : public IoEngine {
     return index;
   }
   void RemoveFile(int file) override {
-    File& removed = files_.at(file);
+    TERRACE_CHECK(file >= 0 && file < static_cast<int>(files_.size()));
+    File& removed = files_[file];
     int none = -1;
     if (removed.is_fixed) {
       io_uring_register_files_update(&ring_, file, &none, 1);
@@ -194,7 +195,9 @@ void UringEngine::Own() {
   if (is_owned_) return;
   is_owned_ = true;
   if (is_disabled_) {
-    const int error = -io_uring_enable_rings(&ring_);
+    // io_uring_enable_rings by hand: 2.3 declares it but does not export it.
+    const int error = -io_uring_register(
+        ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
     TERRACE_CHECK(error == 0);
   }
   ArmWake();
