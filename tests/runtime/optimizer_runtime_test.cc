@@ -1,0 +1,196 @@
+// The optimizer over the real runtime: budgets below the state, one path and
+// two, memory devices and files, every engine. Bits against the scalar
+// reference, traffic against arithmetic.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "terrace/optimizer.h"
+#include "terrace/runtime.h"
+#include "tests/runtime/reference_optimizer.h"
+
+namespace terrace {
+namespace {
+
+Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+struct RuntimeCase {
+  const char* name;
+  EngineKind engine;
+  bool files;  // else memory-backed devices
+  int paths;
+  DType dtype;
+  double budget_share;
+};
+
+class OptimizerOnRuntime : public testing::TestWithParam<RuntimeCase> {
+ protected:
+  void SetUp() override {
+    std::string pattern = absl::StrCat(testing::TempDir(), "/terrace-XXXXXX");
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr) << pattern;
+    directory_ = pattern;
+  }
+  void TearDown() override {
+    int left = 0;
+    for (const std::string& path : paths_) {
+      for (const auto& entry : std::filesystem::directory_iterator(path)) {
+        if (entry.is_directory()) ++left;
+      }
+    }
+    EXPECT_EQ(left, 0) << "job directories left below " << directory_;
+    std::filesystem::remove_all(directory_);
+  }
+
+  Options MakeOptions(const RuntimeCase& c, int64_t budget_bytes) {
+    Options options;
+    options.host_budget_bytes = budget_bytes;
+    options.engine = c.engine;
+    options.threads = 2;
+    options.huge_pages = HugePages::kOff;
+    for (int i = 0; c.files && i < c.paths; ++i) {
+      paths_.push_back(absl::StrCat(directory_, "/path", i));
+      std::filesystem::create_directory(paths_.back());
+    }
+    options.paths = paths_;
+    if (!c.files) {
+      options.memory_paths = c.paths;
+      options.memory_path_bytes = 64 << 20;
+    }
+    return options;
+  }
+
+  std::string directory_;
+  std::vector<std::string> paths_;
+};
+
+TEST_P(OptimizerOnRuntime, GivesTheBitsOfTheReferenceAndTheTrafficOfTheSum) {
+  const RuntimeCase& c = GetParam();
+  // Off every grid: prime sizes, one element, none, width 928.
+  Model model = Model::Of({{"wide", c.dtype, 928 * 300},
+                           {"one", c.dtype, 1},
+                           {"none", c.dtype, 0},
+                           {"prime", c.dtype, 150'001},
+                           {"other", c.dtype, 99'991}},
+                          31);
+  OptimizerOptions options;
+  options.chunk_bytes = 64 << 10;
+  options.max_gradient_norm = 1;
+  ReferenceOptimizer reference(model, options);
+  const auto all = OffloadedOptimizer::Plan(model.specs(), options, 1 << 30);
+  ASSERT_TRUE(all.ok()) << all.status();
+  const auto budget = static_cast<int64_t>(
+      c.budget_share * static_cast<double>(all->state_bytes));
+
+  auto runtime = Runtime::Create(MakeOptions(c, budget));
+  if (absl::IsUnavailable(runtime.status())) {
+    GTEST_SKIP() << runtime.status();
+  }
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  auto optimizer =
+      OffloadedOptimizer::Create(**runtime, model.specs(), options);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  const OptimizerPlan plan = (*optimizer)->plan();
+  EXPECT_LE(plan.window_bytes, budget / 2);
+
+  constexpr int kSteps = 12;
+  constexpr int kWarmUp = 3;
+  Stats before;
+  for (int step = 1; step <= kSteps; ++step) {
+    model.DrawGradients(step);
+    reference.Step({.learning_rate = 1e-2 / step}, model);
+    const absl::Status status =
+        (*optimizer)
+            ->Step({.learning_rate = 1e-2 / step}, model.data(), Soon());
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_EQ(reference.Difference(model), "") << "step " << step;
+    EXPECT_EQ((*optimizer)->last_report().gradient_norm,
+              reference.gradient_norm());
+    if (step == 1) {
+      EXPECT_EQ((*runtime)->GetStats().bytes_read(), 0);
+    }
+    if (step == kWarmUp) before = (*runtime)->GetStats();
+  }
+  const Stats after = (*runtime)->GetStats();
+  EXPECT_EQ(reference.StateDifference(**optimizer), "");
+
+  const double steps = kSteps - kWarmUp;
+  const double read = (after.bytes_read() - before.bytes_read()) / steps;
+  const double written =
+      (after.bytes_written() - before.bytes_written()) / steps;
+  const double state = static_cast<double>(plan.state_bytes);
+  const double resident =
+      0.9 * static_cast<double>(budget - plan.window_bytes) / state;
+  // What is resident saves its bytes both ways; a few chunks on the way at
+  // either end of the measurement do not count.
+  const double slack = static_cast<double>(plan.window_bytes) / steps;
+  const double bound =
+      (1 - resident) * static_cast<double>(plan.disk_bytes) + slack;
+  RecordProperty("read_per_step", absl::StrCat(read));
+  EXPECT_LE(read, bound) << "of " << plan.disk_bytes;
+  EXPECT_LE(written, bound) << "of " << plan.disk_bytes;
+  EXPECT_GT(read, 0.5 * (state - static_cast<double>(budget)));
+  EXPECT_GT(written, 0.5 * (state - static_cast<double>(budget)));
+  EXPECT_LE(after.host_peak_bytes, budget);
+  EXPECT_TRUE(after.first_error.ok()) << after.first_error;
+
+  EXPECT_TRUE(absl::IsFailedPrecondition((*runtime)->Close(Soon())));
+  optimizer->reset();
+  const absl::Status closed = (*runtime)->Close(Soon());
+  EXPECT_TRUE(closed.ok()) << closed;
+}
+
+constexpr EngineKind kUring = EngineKind::kUring;
+constexpr EngineKind kThreads = EngineKind::kThreads;
+constexpr EngineKind kAuto = EngineKind::kAuto;
+constexpr DType kF32 = DType::kFloat32;
+constexpr DType kBf16 = DType::kBFloat16;
+
+INSTANTIATE_TEST_SUITE_P(
+    Budgets, OptimizerOnRuntime,
+    testing::Values(
+        RuntimeCase{"memory_one_10", kAuto, false, 1, kF32, 0.10},
+        RuntimeCase{"memory_two_25", kAuto, false, 2, kBf16, 0.25},
+        RuntimeCase{"uring_one_10", kUring, true, 1, kF32, 0.10},
+        RuntimeCase{"uring_two_10", kUring, true, 2, kBf16, 0.10},
+        RuntimeCase{"uring_two_25", kUring, true, 2, kF32, 0.25},
+        RuntimeCase{"threads_one_25", kThreads, true, 1, kBf16, 0.25},
+        RuntimeCase{"threads_two_10", kThreads, true, 2, kF32, 0.10},
+        RuntimeCase{"threads_two_25", kThreads, true, 2, DType::kFloat16,
+                    0.25}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+TEST(OptimizerInMemory, WhatFitsTheBudgetNeverTouchesTheDisk) {
+  Model model = Model::Mixed(41);
+  OptimizerOptions options;
+  options.chunk_bytes = 64 << 10;
+  ReferenceOptimizer reference(model, options);
+  Options runtime_options;
+  runtime_options.host_budget_bytes = 8 << 20;
+  runtime_options.memory_paths = 1;
+  runtime_options.memory_path_bytes = 64 << 20;
+  runtime_options.threads = 2;
+  runtime_options.huge_pages = HugePages::kOff;
+  auto runtime = Runtime::Create(runtime_options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  auto optimizer =
+      OffloadedOptimizer::Create(**runtime, model.specs(), options);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  for (int step = 1; step <= 4; ++step) {
+    model.DrawGradients(step);
+    reference.Step({}, model);
+    const absl::Status status = (*optimizer)->Step({}, model.data(), Soon());
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(reference.Difference(model), "");
+  }
+  EXPECT_EQ((*runtime)->GetStats().bytes_read(), 0);
+  EXPECT_EQ((*runtime)->GetStats().bytes_written(), 0);
+}
+
+}  // namespace
+}  // namespace terrace
