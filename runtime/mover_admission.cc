@@ -18,6 +18,11 @@ void Mover::AdmitGroups(Queue& queue, absl::Time now) {
     if (!head.headed) {
       head.headed = true;
       head.at_head = now;
+      // Before space is sought: from here on a tensor's next use is the one
+      // after this, also its own.
+      if (queue.step_open) {
+        for (const Want& want : head.wants) queue.trace.OnAccess(want.tensor);
+      }
     }
     if (!TryAdmit(queue, head, now)) break;
     queue.waiting.pop_front();
@@ -123,7 +128,6 @@ bool Mover::CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
 // Takes the want's hold; starts the fetch when there is nothing to pin yet.
 void Mover::Hold(Queue& queue, const Want& want, TensorEntry& entry,
                  Group& group) {
-  if (queue.step_open) queue.trace.OnAccess(entry.id);
   ++entry.pins;
   entry.write_pinned = want.access != Access::kRead;
   entry.queue = queue.id;
