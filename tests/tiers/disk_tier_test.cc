@@ -1,0 +1,294 @@
+#include "tiers/disk_tier.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/tiers/test_directory.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+std::unique_ptr<DiskTier> MustOpen(const std::string& directory) {
+  absl::StatusOr<std::unique_ptr<DiskTier>> tier =
+      OpenDiskTier({.directory = directory});
+  EXPECT_TRUE(tier.ok()) << tier.status();
+  return tier.ok() ? *std::move(tier) : nullptr;
+}
+
+struct stat StatOf(int fd) {
+  struct stat status = {};
+  EXPECT_EQ(fstat(fd, &status), 0);
+  return status;
+}
+
+// What every disk tier promises.
+class DiskTierContract : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    tier_ = std::string(GetParam()) == "Memory"
+                ? MakeMemoryDiskTier(0, 64 * kMiB)
+                : MustOpen(directory_.path());
+    ASSERT_NE(tier_, nullptr);
+  }
+  TestDirectory directory_;
+  std::unique_ptr<DiskTier> tier_;
+};
+INSTANTIATE_TEST_SUITE_P(All, DiskTierContract,
+                         testing::Values("File", "Memory"),
+                         [](const auto& param_info) {
+                           return std::string(param_info.param);
+                         });
+
+TEST_P(DiskTierContract, ExtentsAreAlignedAndDoNotOverlap) {
+  std::mt19937_64 random(3);
+  std::vector<Extent> live;
+  std::set<int64_t> pages;
+  int64_t used = 0;
+  for (int i = 0; i < 400; ++i) {
+    if (live.size() > 20) {
+      const Extent extent = live[random() % live.size()];
+      tier_->Free(extent);
+      used -= extent.size_bytes;
+      for (int64_t at = extent.offset; at < extent.end(); at += 4096) {
+        pages.erase(at);
+      }
+      std::erase(live, extent);
+    }
+    const auto size = static_cast<int64_t>(1 + random() % (kMiB + 99));
+    const absl::StatusOr<Extent> extent = tier_->Allocate(size);
+    ASSERT_TRUE(extent.ok()) << extent.status();
+    EXPECT_EQ(extent->offset % 4096, 0);
+    EXPECT_EQ(extent->size_bytes, (size + 4095) / 4096 * 4096);
+    for (int64_t at = extent->offset; at < extent->end(); at += 4096) {
+      ASSERT_TRUE(pages.insert(at).second) << "offset " << at;
+    }
+    live.push_back(*extent);
+    used += extent->size_bytes;
+    EXPECT_EQ(tier_->used_bytes(), used);
+    EXPECT_LE(extent->end(), tier_->capacity_bytes());
+  }
+}
+
+TEST_P(DiskTierContract, FreedSpaceIsUsedAgain) {
+  const Extent first = tier_->Allocate(3 * kMiB).value();
+  const Extent second = tier_->Allocate(kMiB).value();
+  const int64_t capacity = tier_->capacity_bytes();
+  tier_->Free(first);
+  EXPECT_EQ(tier_->Allocate(3 * kMiB).value(), first);
+  tier_->Free(second);
+  EXPECT_EQ(tier_->capacity_bytes(), capacity);
+}
+
+TEST_P(DiskTierContract, ZeroAndTheImpossibleAreRefused) {
+  EXPECT_TRUE(absl::IsInvalidArgument(tier_->Allocate(0).status()));
+  const int64_t capacity = tier_->capacity_bytes();
+  for (const int64_t size : {int64_t{1} << 60, INT64_MAX}) {
+    const absl::Status status = tier_->Allocate(size).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_NE(status.ToString().find(tier_->info().file), std::string::npos)
+        << status;
+  }
+  EXPECT_EQ(tier_->capacity_bytes(), capacity);
+  EXPECT_EQ(tier_->used_bytes(), 0);
+  EXPECT_TRUE(tier_->Allocate(kMiB).ok()) << "it goes on after a refusal";
+}
+
+TEST_P(DiskTierContract, SaysWhatItIs) {
+  EXPECT_FALSE(tier_->info().file.empty());
+  EXPECT_FALSE(tier_->info().direct_io_reason.empty());
+  EXPECT_GE(tier_->fd(), 0);
+}
+
+TEST_P(DiskTierContract, RemoveLeavesNothing) {
+  ASSERT_TRUE(tier_->Allocate(kMiB).ok());
+  EXPECT_TRUE(tier_->Remove().ok());
+  EXPECT_TRUE(directory_.Entries().empty());
+}
+
+TEST(MemoryDiskTierTest, IsAsLargeAsSaid) {
+  const auto tier = MakeMemoryDiskTier(5, 3 * kMiB + 100);
+  EXPECT_EQ(tier->fd(), 5);
+  EXPECT_EQ(tier->capacity_bytes(), 3 * kMiB);
+  ASSERT_TRUE(tier->Allocate(3 * kMiB).ok());
+  const absl::Status status = tier->Allocate(1).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_NE(status.ToString().find("memory:5"), std::string::npos) << status;
+}
+
+TEST(FileDiskTierTest, TheDestructorRemovesTheJobsFiles) {
+  TestDirectory directory;
+  {
+    const auto tier = MustOpen(directory.path());
+    ASSERT_TRUE(tier->Allocate(kMiB).ok());
+    EXPECT_TRUE(std::filesystem::exists(tier->info().file));
+  }
+  EXPECT_TRUE(directory.Entries().empty());
+}
+
+TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
+  TestDirectory directory;
+  const auto tier = MustOpen(directory.path());
+  EXPECT_EQ(tier->capacity_bytes(), 0);
+  int64_t asked = 0;
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(tier->Allocate(kMiB + 4096).ok());
+    asked += kMiB + 4096;
+    const struct stat status = StatOf(tier->fd());
+    EXPECT_EQ(status.st_size, tier->capacity_bytes());
+    EXPECT_GE(status.st_blocks * 512, tier->capacity_bytes()) << "no holes";
+    EXPECT_LE(tier->capacity_bytes(), asked + asked / 8 + 2 * kMiB);
+  }
+}
+
+TEST(FileDiskTierTest, WhatIsWrittenComesBack) {
+  TestDirectory directory;
+  const auto tier = MustOpen(directory.path());
+  const Extent skipped = tier->Allocate(12288).value();
+  const Extent extent = tier->Allocate(8192).value();
+  tier->Free(skipped);
+  const std::unique_ptr<void, decltype(&std::free)> memory(
+      std::aligned_alloc(4096, 8192), &std::free);
+  std::memset(memory.get(), 0x37, 8192);
+  ASSERT_EQ(pwrite(tier->fd(), memory.get(), 8192, extent.offset), 8192)
+      << "aligned as info says";
+  std::memset(memory.get(), 0, 8192);
+  ASSERT_EQ(pread(tier->fd(), memory.get(), 8192, extent.offset), 8192);
+  const auto* bytes = static_cast<const unsigned char*>(memory.get());
+  for (int i = 0; i < 8192; ++i) ASSERT_EQ(bytes[i], 0x37) << "byte " << i;
+}
+
+TEST(FileDiskTierTest, DirectIoIsWhatTheFileSays) {
+  TestDirectory directory;
+  const auto tier = MustOpen(directory.path());
+  const bool direct = (fcntl(tier->fd(), F_GETFL) & O_DIRECT) != 0;
+  EXPECT_EQ(tier->info().direct_io, direct) << tier->info().direct_io_reason;
+  EXPECT_GT(tier->info().alignment, 0);
+  EXPECT_EQ(4096 % tier->info().alignment, 0);
+  EXPECT_TRUE(fcntl(tier->fd(), F_GETFD) & FD_CLOEXEC);
+}
+
+TEST(FileDiskTierTest, TmpfsIsBufferedAndSaysSo) {
+  TestDirectory directory;
+  if (!directory.MountTmpfs("size=8m")) {
+    GTEST_SKIP() << "mounting is not allowed here";
+  }
+  const auto tier = MustOpen(directory.path());
+  ASSERT_NE(tier, nullptr);
+  EXPECT_FALSE(tier->info().direct_io);
+  EXPECT_NE(tier->info().direct_io_reason.find("tmpfs"), std::string::npos);
+  EXPECT_EQ(fcntl(tier->fd(), F_GETFL) & O_DIRECT, 0);
+}
+
+// Four extents of 1.75 MiB fill 7 of the 8 MiB: the last one fits only as it
+// does not insist on a whole growth unit.
+TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
+  TestDirectory directory;
+  if (!directory.MountTmpfs("size=8m")) {
+    GTEST_SKIP() << "mounting is not allowed here";
+  }
+  auto tier = MustOpen(directory.path());
+  ASSERT_NE(tier, nullptr);
+  std::vector<Extent> extents;
+  absl::StatusOr<Extent> extent = tier->Allocate(7 * kMiB / 4);
+  while (extent.ok()) {
+    extents.push_back(*extent);
+    extent = tier->Allocate(7 * kMiB / 4);
+  }
+  EXPECT_EQ(extents.size(), 4u);
+  EXPECT_TRUE(absl::IsResourceExhausted(extent.status())) << extent.status();
+  const std::string message = extent.status().ToString();
+  for (const char* part : {"ENOSPC", "bytes at offset"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_NE(message.find(tier->info().file), std::string::npos) << message;
+  EXPECT_EQ(StatOf(tier->fd()).st_size, tier->capacity_bytes());
+  EXPECT_EQ(StatOf(tier->fd()).st_blocks * 512, tier->capacity_bytes())
+      << "what the failed attempt got is given back";
+  tier->Free(extents[1]);
+  EXPECT_EQ(tier->Allocate(7 * kMiB / 4).value(), extents[1]);
+  tier.reset();
+  EXPECT_TRUE(directory.Entries().empty());
+}
+
+TEST(FileDiskTierTest, ADiskFullFromTheStartLeavesNothing) {
+  TestDirectory directory;
+  if (!directory.MountTmpfs("size=16k")) {
+    GTEST_SKIP() << "mounting is not allowed here";
+  }
+  const std::string filler = directory.path() + "/filler";
+  const int fd = open(filler.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(fd, 0);
+  const std::vector<char> block(4096);
+  while (write(fd, block.data(), block.size()) > 0) {
+  }
+  close(fd);
+  const absl::Status status =
+      OpenDiskTier({.directory = directory.path()}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.ToString().find("ENOSPC"), std::string::npos) << status;
+  EXPECT_EQ(directory.Entries(), std::vector<std::string>{"filler"});
+}
+
+// Runs `body` in a child; true when it returned true.
+bool InChild(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body() ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status == 0;
+}
+
+// A limit that needs no root, on a file system with blocks of its own.
+TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
+  TestDirectory directory;
+  EXPECT_TRUE(InChild([&] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{3 * kMiB, 3 * kMiB};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+    const auto tier = MustOpen(directory.path());
+    if (!tier->Allocate(2 * kMiB).ok()) return false;
+    const absl::Status status = tier->Allocate(2 * kMiB).status();
+    return absl::IsResourceExhausted(status) &&
+           status.ToString().find("EFBIG") != std::string::npos &&
+           StatOf(tier->fd()).st_size == 2 * kMiB && tier->Allocate(kMiB).ok();
+  }));
+  EXPECT_TRUE(directory.Entries().empty());
+}
+
+TEST(FileDiskTierTest, AForkedChildLeavesTheFileAlone) {
+  TestDirectory directory;
+  auto tier = MustOpen(directory.path());
+  ASSERT_TRUE(tier->Allocate(kMiB).ok());
+  EXPECT_TRUE(InChild([&] {
+    const bool ok = tier->Remove().ok();
+    tier.reset();
+    return ok;
+  }));
+  EXPECT_TRUE(std::filesystem::exists(tier->info().file));
+  EXPECT_EQ(StatOf(tier->fd()).st_size, tier->capacity_bytes());
+}
+
+TEST(FileDiskTierTest, AMissingDirectoryIsNotFound) {
+  const absl::Status status =
+      OpenDiskTier({.directory = testing::TempDir() + "/not-there"}).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_TRUE(absl::IsNotFound(OpenDiskTier({.directory = ""}).status()));
+}
+
+}  // namespace
+}  // namespace terrace

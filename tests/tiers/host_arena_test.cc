@@ -1,0 +1,199 @@
+#include "tiers/host_arena.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "terrace/machine.h"
+#include "tiers/topology.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kHuge = 2 << 20;
+
+// "key: N kB" of the mapping that starts at `data`, in bytes; -1: none.
+int64_t SmapsBytes(const void* data, const std::string& key) {
+  std::ifstream smaps("/proc/self/smaps");
+  std::ostringstream start;
+  start << std::hex << reinterpret_cast<uintptr_t>(data) << "-";
+  std::string line;
+  bool inside = false;
+  while (std::getline(smaps, line)) {
+    if (line.rfind(start.str(), 0) == 0) {
+      inside = true;
+    } else if (inside && line.rfind(key + ":", 0) == 0) {
+      return std::stoll(line.substr(key.size() + 1)) * 1024;
+    }
+  }
+  return -1;
+}
+
+std::unique_ptr<HostArena> MustCreate(const HostArenaOptions& options) {
+  absl::StatusOr<std::unique_ptr<HostArena>> arena = HostArena::Create(options);
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  return arena.ok() ? *std::move(arena) : nullptr;
+}
+
+// Runs `body` in a child whose failures and exit code are this test's.
+template <typename Body>
+void InChild(Body body) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    body();
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+      << "status " << status;
+}
+
+TEST(HostArenaTest, IsAlignedZeroedAndWritable) {
+  const auto arena = MustCreate({.size_bytes = 9 * kHuge + 12345});
+  ASSERT_NE(arena, nullptr);
+  const absl::Span<std::byte> bytes = arena->bytes();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes.data()) % kHuge, 0u);
+  EXPECT_EQ(static_cast<int64_t>(bytes.size()), 9 * kHuge + 4 * 4096);
+  EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(),
+                          [](std::byte b) { return b == std::byte{0}; }));
+  std::fill(bytes.begin(), bytes.end(), std::byte{0x5a});
+}
+
+// 70 MiB and a little: more than one piece, so both threads work.
+TEST(HostArenaTest, IsPopulatedAndCostsItsSizeAndNoMore) {
+  for (const HugePages huge : {HugePages::kOff, HugePages::kPreferred}) {
+    const int64_t size = 35 * kHuge + 5 * 4096;
+    const auto arena = MustCreate({.size_bytes = size, .huge_pages = huge});
+    ASSERT_NE(arena, nullptr);
+    EXPECT_EQ(SmapsBytes(arena->bytes().data(), "Size"), size);
+    EXPECT_EQ(SmapsBytes(arena->bytes().data(), "Rss"), size);
+  }
+}
+
+TEST(HostArenaTest, TheHugeShareIsWhatSmapsSays) {
+  const int64_t size = 8 * kHuge + 4096;
+  const auto arena = MustCreate({.size_bytes = size});
+  ASSERT_NE(arena, nullptr);
+  const int64_t huge = SmapsBytes(arena->bytes().data(), "AnonHugePages");
+  ASSERT_GE(huge, 0);
+  EXPECT_DOUBLE_EQ(arena->huge_page_share(),
+                   static_cast<double>(huge) / static_cast<double>(size));
+}
+
+TEST(HostArenaTest, HugePagesAreNotTakenWhenOff) {
+  const auto arena =
+      MustCreate({.size_bytes = 8 * kHuge, .huge_pages = HugePages::kOff});
+  ASSERT_NE(arena, nullptr);
+  EXPECT_EQ(arena->huge_page_share(), 0);
+}
+
+TEST(HostArenaTest, RequiredHugePagesAreHadOrRefused) {
+  const absl::StatusOr<std::unique_ptr<HostArena>> arena = HostArena::Create(
+      {.size_bytes = 4 * kHuge, .huge_pages = HugePages::kRequired});
+  if (arena.ok()) {
+    EXPECT_EQ((*arena)->huge_page_share(), 1);
+    EXPECT_EQ(SmapsBytes((*arena)->bytes().data(), "AnonHugePages"), 4 * kHuge);
+  } else {
+    EXPECT_TRUE(absl::IsResourceExhausted(arena.status())) << arena.status();
+  }
+}
+
+TEST(HostArenaTest, ImpossibleHugePagesAreRefusedOrReported) {
+  InChild([] {
+    ASSERT_EQ(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+    const auto required = HostArena::Create(
+        {.size_bytes = 4 * kHuge, .huge_pages = HugePages::kRequired});
+    EXPECT_TRUE(absl::IsResourceExhausted(required.status()))
+        << required.status();
+    EXPECT_NE(required.status().ToString().find("transparent_hugepage"),
+              std::string::npos);
+    const auto preferred = HostArena::Create({.size_bytes = 4 * kHuge});
+    ASSERT_TRUE(preferred.ok()) << preferred.status();
+    EXPECT_EQ((*preferred)->huge_page_share(), 0);
+  });
+}
+
+TEST(HostArenaTest, TooSmallForOneHugePageCannotRequireThem) {
+  const auto arena = HostArena::Create(
+      {.size_bytes = 4096, .huge_pages = HugePages::kRequired});
+  EXPECT_TRUE(absl::IsResourceExhausted(arena.status())) << arena.status();
+}
+
+TEST(HostArenaTest, MoreThanThereIsIsRefusedBeforeItIsTouched) {
+  const int64_t available = AvailableMemoryBytes();
+  for (const int64_t size : {2 * available, INT64_MAX / 4}) {
+    const auto arena = HostArena::Create({.size_bytes = size});
+    EXPECT_TRUE(absl::IsResourceExhausted(arena.status())) << arena.status();
+  }
+}
+
+TEST(HostArenaTest, NoBytesAreRefused) {
+  for (const int64_t size : {int64_t{0}, int64_t{-1}, INT64_MAX}) {
+    const auto arena = HostArena::Create({.size_bytes = size});
+    EXPECT_TRUE(absl::IsInvalidArgument(arena.status())) << arena.status();
+  }
+}
+
+TEST(HostArenaTest, ANodeThatIsNotThereIsRefused) {
+  const auto arena =
+      HostArena::Create({.size_bytes = kHuge, .numa_node = 4095});
+  EXPECT_TRUE(absl::IsUnavailable(arena.status())) << arena.status();
+}
+
+TEST(HostArenaTest, LiesOnTheNodeAskedFor) {
+  const absl::StatusOr<Topology> topology = ReadTopology();
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  const int node = topology->nodes.back().os_index;
+  const auto arena =
+      HostArena::Create({.size_bytes = 3 * kHuge + 4096, .numa_node = node});
+  if (absl::IsUnavailable(arena.status())) {
+    GTEST_SKIP() << "the kernel does not bind here: " << arena.status();
+  }
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  EXPECT_EQ((*arena)->numa_node(), node);
+}
+
+TEST(HostArenaTest, AForkedChildHasNoSuchMapping) {
+  const auto arena = MustCreate({.size_bytes = kHuge});
+  ASSERT_NE(arena, nullptr);
+  void* data = arena->bytes().data();
+  InChild([data] {
+    unsigned char resident = 0;
+    EXPECT_NE(mincore(data, 4096, &resident), 0);
+  });
+}
+
+TEST(HostArenaTest, UnmapsUnlessLeaked) {
+  for (const bool leak : {false, true}) {
+    auto arena = MustCreate({.size_bytes = kHuge});
+    ASSERT_NE(arena, nullptr);
+    const absl::Span<std::byte> bytes = arena->bytes();
+    if (leak) arena->Leak();
+    arena.reset();
+    unsigned char resident = 0;
+    EXPECT_EQ(mincore(bytes.data(), 4096, &resident) == 0, leak);
+    if (leak) munmap(bytes.data(), bytes.size());
+  }
+}
+
+using HostArenaDeathTest = testing::Test;
+
+TEST(HostArenaDeathTest, OverrunsAreCaught) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto arena = MustCreate({.size_bytes = 4096});
+  ASSERT_NE(arena, nullptr);
+  volatile std::byte* end = arena->bytes().data() + 4096;
+  EXPECT_DEATH(*end = std::byte{1}, "");
+}
+
+}  // namespace
+}  // namespace terrace

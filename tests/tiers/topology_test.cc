@@ -1,0 +1,92 @@
+#include "tiers/topology.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace terrace {
+namespace {
+
+std::set<int> CpusBySystemCall() {
+  cpu_set_t set;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  std::set<int> cpus;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) cpus.insert(i);
+  }
+  return cpus;
+}
+
+TEST(TopologyTest, NamesTheCpusThatThisProcessMayUse) {
+  const absl::StatusOr<Topology> topology = ReadTopology();
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  EXPECT_EQ(std::set<int>(topology->cpus.begin(), topology->cpus.end()),
+            CpusBySystemCall());
+  EXPECT_EQ(topology->cpus.size(), CpusBySystemCall().size()) << "no repeats";
+  EXPECT_GE(topology->cores, 1);
+  EXPECT_LE(topology->cores, static_cast<int>(topology->cpus.size()));
+}
+
+TEST(TopologyTest, FollowsTheProcessesAffinity) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  const int only = *CpusBySystemCall().rbegin();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(only, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const absl::StatusOr<Topology> topology = ReadTopology();
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  EXPECT_EQ(topology->cpus, std::vector<int>{only});
+  EXPECT_EQ(topology->cores, 1);
+}
+
+// "Node 0 MemTotal:  7432404 kB" of sysfs, in bytes; -1: no such file.
+int64_t SysfsMemoryBytes(int node) {
+  std::ifstream file("/sys/devices/system/node/node" + std::to_string(node) +
+                     "/meminfo");
+  std::string word;
+  while (file >> word) {
+    int64_t kilobytes = 0;
+    if (word == "MemTotal:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return -1;
+}
+
+TEST(TopologyTest, NodesHaveTheMemoryThatTheKernelNames) {
+  const absl::StatusOr<Topology> topology = ReadTopology();
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  ASSERT_FALSE(topology->nodes.empty());
+  for (const NumaNode& node : topology->nodes) {
+    const int64_t expected = SysfsMemoryBytes(node.os_index);
+    if (expected < 0) GTEST_SKIP() << "sysfs has no node " << node.os_index;
+    EXPECT_EQ(node.memory_bytes, expected) << "node " << node.os_index;
+  }
+}
+
+TEST(TopologyTest, AnotherMachinesTopologyIsRefused) {
+  ASSERT_EQ(setenv("HWLOC_SYNTHETIC", "node:2 core:2 pu:2", 1), 0);
+  const absl::StatusOr<Topology> topology = ReadTopology();
+  ASSERT_EQ(unsetenv("HWLOC_SYNTHETIC"), 0);
+  EXPECT_TRUE(absl::IsUnavailable(topology.status())) << topology.status();
+}
+
+TEST(TopologyTest, ANodeThatIsNotThereIsRefused) {
+  std::byte byte{};
+  for (const int node : {-1, 4095}) {
+    const absl::Status status = BindToNode({&byte, 1}, node);
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_NE(status.ToString().find(std::to_string(node)), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
