@@ -7,6 +7,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer_kernels.h"
+#include "kernels/stream.h"
 #include "runtime/base/check.h"
 
 namespace terrace {
@@ -57,6 +58,16 @@ void WidenToFloat(DType dtype, const uint16_t* source, float* target,
                   int64_t count) {
   TERRACE_CHECK(dtype != DType::kFloat32 && count >= 0);
   internal::ChosenKernels().widen(dtype, source, target, count);
+}
+
+void StreamLikeAdam(StreamKind kind, float* p, const float* g, float* m,
+                    float* v, int64_t count) {
+  internal::ChosenKernels().stream_like_adam(kind, p, g, m, v, count);
+}
+
+void StreamTriad(float* a, const float* b, const float* c, float scale,
+                 int64_t count) {
+  internal::ChosenKernels().triad(a, b, c, scale, count);
 }
 
 }  // namespace terrace

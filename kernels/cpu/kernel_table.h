@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/optimizer_kernels.h"
+#include "kernels/stream.h"
 #include "terrace/tensor.h"
 
 namespace terrace::internal {
@@ -19,6 +20,10 @@ struct KernelTable {
   void (*narrow)(DType dtype, const float* source, uint16_t* target,
                  int64_t count);
   void (*widen)(DType dtype, const uint16_t* source, float* target,
+                int64_t count);
+  void (*stream_like_adam)(StreamKind kind, float* p, const float* g, float* m,
+                           float* v, int64_t count);
+  void (*triad)(float* a, const float* b, const float* c, float scale,
                 int64_t count);
 };
 

@@ -1,6 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 
 #include "kernels/cpu/float16.h"
 #include "kernels/cpu/kernel_table.h"
@@ -94,7 +95,27 @@ void Widen(DType dtype, const uint16_t* source, float* target, int64_t count) {
                  dtype == DType::kBFloat16 ? WidenBFloat16 : WidenFloat16);
 }
 
-constexpr KernelTable kScalar = {"scalar", AdamAny, SumSquares, Narrow, Widen};
+float ExclusiveOr(float a, float b) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(a) ^
+                              std::bit_cast<uint32_t>(b));
+}
+
+void Stream(StreamKind, float* p, const float* g, float* m, float* v,
+            int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    p[i] = ExclusiveOr(p[i], g[i]);
+    m[i] = ExclusiveOr(m[i], g[i]);
+    v[i] = ExclusiveOr(v[i], g[i]);
+  }
+}
+
+void Triad(float* a, const float* b, const float* c, float scale,
+           int64_t count) {
+  for (int64_t i = 0; i < count; ++i) a[i] = std::fma(scale, c[i], b[i]);
+}
+
+constexpr KernelTable kScalar = {"scalar", AdamAny, SumSquares, Narrow,
+                                 Widen,    Stream,  Triad};
 
 }  // namespace
 

@@ -19,6 +19,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/vector_kernels.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, as Highway requires.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
@@ -32,6 +33,15 @@ using U32 = hn::RebindToUnsigned<F32>;
 using U16 = hn::Rebind<uint16_t, F32>;
 using F16 = hn::Rebind<hwy::float16_t, F32>;
 using V = hn::Vec<F32>;
+
+// Asks for the line that a stream reaches in 1 KiB: measured as the best
+// distance of 256 B to 1 KiB, it lifts the fp32 update from 0.87 to 0.98 of
+// memory's speed. The address is an integer, for it may lie beyond the array.
+HWY_INLINE void PrefetchAhead(const void* at) {
+  constexpr uintptr_t kAheadBytes = 1024;
+  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) +
+                                              kAheadBytes));
+}
 
 // How a type is stored. Store also returns what the stored bits stand for.
 struct Float32 {
@@ -126,6 +136,11 @@ bool Adam(const AdamScalars& s, float gradient_multiplier,
   V nan_if_bad = zero;  // x * 0 is 0 unless x is infinite or NaN
   int64_t i = 0;
   for (; i + lanes <= span.count; i += lanes) {
+    PrefetchAhead(parameter + i);
+    PrefetchAhead(gradient + i);
+    PrefetchAhead(span.m + i);
+    PrefetchAhead(span.v + i);
+    if (kMaster) PrefetchAhead(span.master + i);
     V p = kMaster ? hn::LoadU(d, span.master + i)
                   : Parameter::Load(parameter + i);
     V g = hn::Mul(Gradient::Load(gradient + i), c.multiplier);
@@ -206,6 +221,7 @@ double SumSquaresOf(const typename Type::Stored* values, int64_t count) {
   for (Wide& sum : sums) sum = hn::Zero(wide);
   int64_t i = 0;
   for (; i + kNormLanes <= count; i += kNormLanes) {
+    PrefetchAhead(values + i);
     for (int part = 0; part < kParts; part += 2) {
       const V value = Type::Load(values + i + part / 2 * lanes);
       const Wide low = hn::PromoteTo(wide, hn::LowerHalf(half, value));
@@ -263,8 +279,66 @@ void Widen(DType dtype, const uint16_t* source, float* target, int64_t count) {
   ScalarKernels().widen(dtype, source + done, target + done, count - done);
 }
 
+template <StreamKind kKind>
+int64_t StreamOf(float* p, const float* g, float* m, float* v, int64_t count) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto store = [d](V value, float* at) HWY_ATTR {
+    if constexpr (kKind == StreamKind::kNonTemporal) {
+      hn::Stream(value, d, at);
+    } else {
+      hn::StoreU(value, d, at);
+    }
+  };
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    if constexpr (kKind == StreamKind::kPrefetched) {
+      PrefetchAhead(p + i);
+      PrefetchAhead(g + i);
+      PrefetchAhead(m + i);
+      PrefetchAhead(v + i);
+    }
+    const V by = hn::LoadU(d, g + i);
+    store(hn::Xor(hn::LoadU(d, p + i), by), p + i);
+    store(hn::Xor(hn::LoadU(d, m + i), by), m + i);
+    store(hn::Xor(hn::LoadU(d, v + i), by), v + i);
+  }
+  if constexpr (kKind == StreamKind::kNonTemporal) hwy::FlushStream();
+  return i;
+}
+
+void Stream(StreamKind kind, float* p, const float* g, float* m, float* v,
+            int64_t count) {
+  const bool aligned =
+      ((reinterpret_cast<uintptr_t>(p) | reinterpret_cast<uintptr_t>(m) |
+        reinterpret_cast<uintptr_t>(v)) %
+       64) == 0;
+  int64_t i = 0;
+  if (kind == StreamKind::kNonTemporal && aligned) {
+    i = StreamOf<StreamKind::kNonTemporal>(p, g, m, v, count);
+  } else if (kind == StreamKind::kPrefetched) {
+    i = StreamOf<StreamKind::kPrefetched>(p, g, m, v, count);
+  } else {
+    i = StreamOf<StreamKind::kPlain>(p, g, m, v, count);
+  }
+  ScalarKernels().stream_like_adam(kind, p + i, g + i, m + i, v + i, count - i);
+}
+
+void Triad(float* a, const float* b, const float* c, float scale,
+           int64_t count) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V factor = hn::Set(d, scale);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::MulAdd(factor, hn::LoadU(d, c + i), hn::LoadU(d, b + i)), d,
+               a + i);
+  }
+  ScalarKernels().triad(a + i, b + i, c + i, scale, count - i);
+}
+
 constexpr KernelTable Table(const char* name) {
-  return {name, AdamAny, SumSquares, Narrow, Widen};
+  return {name, AdamAny, SumSquares, Narrow, Widen, Stream, Triad};
 }
 
 }  // namespace HWY_NAMESPACE
