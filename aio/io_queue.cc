@@ -51,18 +51,23 @@ void IoQueue::Enqueue(const IoTransfer& request) {
   const bool is_new =
       transfers_.try_emplace(request.tag, std::move(owned)).second;
   TERRACE_CHECK(is_new);  // the tag is unique among pending transfers
-  auto& unissued = Unissued(request.io_class);
-  if (unissued.empty() && request.io_class == IoClass::kDemand) {
-    // A demand that comes out of silence goes next: it waits for the window
-    // only, not for what is left of the other classes' turns.
-    current_class_ = static_cast<int>(IoClass::kDemand);
-    deficit_bytes_[current_class_] = transfer->piece_bytes;
-  }
-  unissued.emplace(transfer->order, transfer);
+  Line(transfer);
   if (request.deadline < absl::InfiniteFuture()) {
     deadlines_.emplace(request.deadline, request.tag);
   }
   changed_ = true;
+}
+
+void IoQueue::Line(Transfer* transfer) {
+  const IoClass io_class = transfer->request.io_class;
+  auto& unissued = Unissued(io_class);
+  if (unissued.empty() && io_class == IoClass::kDemand) {
+    // A demand that comes out of silence goes next: it waits for the window
+    // only, not for what is left of the other classes' turns.
+    current_class_ = static_cast<int>(io_class);
+    deficit_bytes_[current_class_] = transfer->piece_bytes;
+  }
+  unissued.emplace(transfer->order, transfer);
 }
 
 bool IoQueue::Cancel(uint64_t tag) {
@@ -84,7 +89,7 @@ void IoQueue::Promote(uint64_t tag, IoClass io_class) {
   const auto node =
       Unissued(transfer->request.io_class).extract(transfer->order);
   transfer->request.io_class = io_class;
-  if (!node.empty()) Unissued(io_class).emplace(transfer->order, transfer);
+  if (!node.empty()) Line(transfer);
   changed_ = true;
 }
 

@@ -86,6 +86,7 @@ class IoQueue {
   std::map<int64_t, Transfer*>& Unissued(IoClass io_class) {
     return unissued_[static_cast<int>(io_class)];
   }
+  void Line(Transfer* transfer);
   int NewPiece(Transfer* transfer);
   void DropPiece(int slot);
   void DropUnissued(Transfer* transfer);

@@ -1,0 +1,87 @@
+// An IoGroup of one path over an engine that does what the test says, in
+// virtual time.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "aio/io_group.h"
+#include "gtest/gtest.h"
+#include "tests/aio/scripted_engine.h"
+#include "tests/aio/test_files.h"
+#include "tests/support/manual_clock.h"
+
+namespace terrace {
+
+inline constexpr int64_t kBlock = 4096;
+inline constexpr int64_t kPiece = 4 * kBlock;
+inline constexpr int64_t kWindow = 2 * kPiece;
+
+class IoQueueTest : public testing::Test {
+ protected:
+  IoQueueTest() : buffer_(1 << 20) {
+    auto engine = std::make_unique<ScriptedEngine>();
+    engine_ = engine.get();
+    group_ = std::make_unique<IoGroup>(std::move(engine), clock_);
+    IoQueueOptions options;
+    options.window_bytes = kWindow;
+    options.piece_bytes = kPiece;
+    path_ = *group_->AddPath("/mnt/a/state", 0, options);
+  }
+
+  void Enqueue(IoDirection direction, int64_t offset, int64_t size_bytes,
+               uint64_t tag, IoClass io_class = IoClass::kDemand,
+               absl::Time deadline = absl::InfiniteFuture()) {
+    group_->Enqueue(path_, {direction, io_class, buffer_.data(), offset,
+                            size_bytes, tag, deadline});
+  }
+  void Read(int64_t size_bytes, uint64_t tag = 1) {
+    Enqueue(IoDirection::kRead, kBlock, size_bytes, tag);
+  }
+  void Write(int64_t size_bytes, uint64_t tag = 1) {
+    Enqueue(IoDirection::kWrite, kBlock, size_bytes, tag);
+  }
+
+  // What ended since the last call.
+  std::vector<Completion> Poll() {
+    std::vector<Completion> completions;
+    group_->Poll(&completions);
+    return completions;
+  }
+
+  // One transfer of one block; each time it is in flight it gets `result`;
+  // time jumps from event to event. Its only completion.
+  Completion EndOf(IoDirection direction, int64_t result) {
+    Enqueue(direction, kBlock, kBlock, 1);
+    std::vector<Completion> all = Poll();
+    for (int i = 0; i < 100 && group_->pending() > 0; ++i) {
+      while (!engine_->in_flight().empty()) engine_->Complete(0, result);
+      for (const Completion& completion : Poll()) all.push_back(completion);
+      const absl::Time next = group_->NextEvent();
+      if (next > clock_.Now() && next < absl::InfiniteFuture()) {
+        clock_.JumpTo(next);
+      }
+      for (const Completion& completion : Poll()) all.push_back(completion);
+    }
+    EXPECT_EQ(all.size(), 1u);
+    EXPECT_EQ(group_->NextEvent(), absl::InfiniteFuture());
+    return all.empty() ? Completion{} : all[0];
+  }
+
+  std::vector<int64_t> InFlightOffsets() const {
+    std::vector<int64_t> offsets;
+    for (const IoRequest& request : engine_->in_flight()) {
+      offsets.push_back(request.offset);
+    }
+    return offsets;
+  }
+
+  VirtualClock clock_;
+  AlignedBuffer buffer_;
+  ScriptedEngine* engine_ = nullptr;
+  std::unique_ptr<IoGroup> group_;
+  int path_ = 0;
+};
+
+}  // namespace terrace

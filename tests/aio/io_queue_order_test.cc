@@ -1,0 +1,155 @@
+// In which pieces and in which order IoQueue sends.
+#include <map>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/aio/io_queue_fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+using IoQueueOrderTest = IoQueueTest;
+
+TEST_F(IoQueueOrderTest, CutsATransferIntoEqualPiecesWithinTheWindow) {
+  Read(9 * kBlock);  // three pieces of three blocks
+  EXPECT_THAT(Poll(), IsEmpty());
+  EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock, 4 * kBlock));
+  EXPECT_EQ(engine_->in_flight()[1].data, buffer_.data() + 3 * kBlock);
+  EXPECT_EQ(group_->stats(path_).in_flight_bytes, 6 * kBlock);
+  engine_->Complete(1);  // any order
+  EXPECT_THAT(Poll(), IsEmpty());
+  EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock, 7 * kBlock));
+  engine_->CompleteAll();
+  const auto ended = Poll();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(ended[0].status.ok());
+  EXPECT_EQ(ended[0].tag, 1u);
+  EXPECT_EQ(group_->stats(path_).bytes_read, 9 * kBlock);
+  EXPECT_EQ(group_->stats(path_).requests_read, 3);
+  EXPECT_EQ(group_->pending(), 0);
+}
+
+TEST_F(IoQueueOrderTest, OffersAgainWhatTheEngineDidNotTake) {
+  engine_->set_room(0);
+  Read(2 * kPiece);
+  Poll();
+  EXPECT_THAT(engine_->in_flight(), IsEmpty());
+  // Nothing is in flight that could wake us: there must be a time.
+  EXPECT_LT(group_->NextEvent(), clock_.Now() + absl::Seconds(1));
+  engine_->set_room(1);
+  Poll();
+  EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock));
+  engine_->set_room(10);
+  Poll();
+  EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock, kBlock + kPiece));
+  engine_->CompleteAll();
+  EXPECT_EQ(Poll().size(), 1u);
+  EXPECT_EQ(group_->stats(path_).requests_read, 2);
+}
+
+TEST_F(IoQueueOrderTest, APieceLargerThanTheWindowGoesAlone) {
+  IoQueueOptions options;
+  options.window_bytes = kBlock;
+  options.piece_bytes = kPiece;
+  const int narrow = *group_->AddPath("narrow", 1, options);
+  group_->Enqueue(narrow, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),
+                           0, 2 * kPiece, 1});
+  Poll();
+  EXPECT_EQ(engine_->in_flight().size(), 1u);
+  engine_->CompleteAll();
+  EXPECT_THAT(Poll(), IsEmpty());
+  EXPECT_EQ(engine_->in_flight().size(), 1u);
+  engine_->CompleteAll();
+  EXPECT_EQ(Poll().size(), 1u);
+}
+
+TEST_F(IoQueueOrderTest, SharesBandwidthFourToOneToOne) {
+  // All three always have work; offsets tell the classes apart.
+  constexpr int kEach = 400;
+  for (int i = 0; i < kEach; ++i) {
+    for (int c = 0; c < 3; ++c) {
+      Enqueue(IoDirection::kRead, c * (1 << 20), kPiece,
+              static_cast<uint64_t>(c * kEach + i), static_cast<IoClass>(c));
+    }
+  }
+  Poll();
+  while (engine_->submitted().size() < 480) {
+    engine_->Complete(0);
+    Poll();
+  }
+  std::map<int64_t, int> issued;
+  for (size_t i = 0; i < 480; ++i) {
+    ++issued[engine_->submitted()[i].offset >> 20];
+  }
+  EXPECT_NEAR(issued[0], 320, 16);
+  EXPECT_NEAR(issued[1], 80, 8);
+  EXPECT_NEAR(issued[2], 80, 8);
+  while (group_->pending() > 0) {
+    engine_->CompleteAll();
+    Poll();
+  }
+}
+
+TEST_F(IoQueueOrderTest, ADemandOutOfSilenceWaitsForTheWindowOnly) {
+  Enqueue(IoDirection::kWrite, 0, 16 * kPiece, 1, IoClass::kWriteBack);
+  Enqueue(IoDirection::kRead, 0, 16 * kPiece, 2, IoClass::kPrefetch);
+  Poll();
+  Enqueue(IoDirection::kRead, 1 << 20, kBlock, 3, IoClass::kDemand);
+  engine_->Complete(0);
+  Poll();
+  EXPECT_EQ(engine_->submitted().back().offset, 1 << 20);
+  while (group_->pending() > 0) {
+    engine_->CompleteAll();
+    Poll();
+  }
+}
+
+TEST_F(IoQueueOrderTest, PromoteMovesATransferAheadOfItsOldClass) {
+  Enqueue(IoDirection::kRead, 0, 2 * kPiece, 1, IoClass::kPrefetch);
+  Enqueue(IoDirection::kRead, 0, 8 * kPiece, 2, IoClass::kPrefetch);
+  Enqueue(IoDirection::kRead, 1 << 20, kPiece, 3, IoClass::kPrefetch);
+  Poll();
+  group_->Promote(path_, 3, IoClass::kDemand);
+  group_->Promote(path_, 99, IoClass::kDemand);  // long gone: no harm
+  for (int i = 0; i < 2; ++i) {
+    engine_->Complete(0);
+    Poll();
+  }
+  const auto& submitted = engine_->submitted();
+  EXPECT_TRUE(submitted[2].offset == 1 << 20 || submitted[3].offset == 1 << 20);
+  while (group_->pending() > 0) {
+    engine_->CompleteAll();
+    Poll();
+  }
+}
+
+TEST_F(IoQueueOrderTest, PathsHaveWindowsOfTheirOwn) {
+  IoQueueOptions options;
+  options.window_bytes = kWindow;
+  options.piece_bytes = kPiece;
+  const int other = *group_->AddPath("/mnt/b/state", 1, options);
+  Read(8 * kPiece, 1);
+  group_->Enqueue(other, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),
+                          0, kBlock, 1});
+  Poll();
+  ASSERT_EQ(engine_->in_flight().size(), 3u);
+  engine_->Complete(2, 0);
+  const auto ended = Poll();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].path, other);
+  EXPECT_THAT(std::string(ended[0].status.message()),
+              HasSubstr("/mnt/b/state"));
+  while (group_->pending() > 0) {
+    engine_->CompleteAll();
+    Poll();
+  }
+}
+
+}  // namespace
+}  // namespace terrace
