@@ -9,7 +9,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 80
 # "About a dozen sources": a noun is x.h with x.cc and counts once.
-MAX_NOUNS = 16
+MAX_NOUNS = 18
 # Text, not sources.
 UNLIMITED = {'LICENSE', 'README.md', 'ARCHITECTURE.md', 'CHANGELOG.md'}
 
