@@ -154,12 +154,14 @@ class TidyTest(unittest.TestCase):
         self.assertIn('c =', code)
 
     def test_folder_size(self):
-        limit = shape.MAX_NOUNS
-        pairs = {f'aio/n{i}.{end}': HEADER
-                 for i in range(limit) for end in ('h', 'cc')}
-        self.assert_clean(pairs)
-        self.assert_found({**pairs, 'aio/more.cc': '\n'}, 'aio:1',
-                          f'{limit + 1} sources')
+        for folder, limit in [('aio', shape.MAX_NOUNS),
+                              ('tests/aio', shape.MAX_NOUNS_OUTSIDE),
+                              ('examples/x', shape.MAX_NOUNS_OUTSIDE)]:
+            pairs = {f'{folder}/n{i}.{end}': HEADER
+                     for i in range(limit) for end in ('h', 'cc')}
+            self.assert_clean(pairs)
+            self.assert_found({**pairs, f'{folder}/more.cc': '\n'},
+                              f'{folder}:1', f'{limit + 1} sources')
 
     def test_form(self):
         self.assert_clean({'aio/x.cc': 'x' * 80 + '\n'})
