@@ -1,0 +1,359 @@
+// request.h and architecture's "Windows" and "Admission", a test a sentence.
+#include "tests/runtime/contract_fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+class QueueContract : public ContractTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, QueueContract, testing::ValuesIn(kAllWorlds),
+                         WorldParamName);
+
+TEST_P(QueueContract, PushRefusesWhatCanNeverBeAdmitted) {
+  Make(4);
+  const TensorId a = world().Register("a", kPage);
+  const TensorId b = world().Register("b", kPage);
+  const TensorId c = world().Register("c", kPage);
+  const TensorId big = world().Register("big", 2 * kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  const auto refused = [&](std::vector<Want> wants) {
+    return absl::IsInvalidArgument(queue->Push(wants, 0, Soon()));
+  };
+  EXPECT_TRUE(refused({}));
+  EXPECT_TRUE(refused({{TensorId{99}}}));
+  EXPECT_TRUE(refused({{TensorId{}}}));
+  EXPECT_TRUE(refused({{a}, {a}}));
+  EXPECT_TRUE(refused({{a}, {b}, {c}}));
+  EXPECT_TRUE(refused({{big}}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->Next(Soon()).status()));
+}
+
+TEST_P(QueueContract, NextFailsAtOnceWhenNothingIsPushed) {
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 2);
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(queue->Next(absl::InfiniteFuture()).status()));
+}
+
+TEST_P(QueueContract, NextFailsAtOnceWhenOnlyOwnPinsBlock) {
+  Make(2);
+  const std::vector<TensorId> tensors = world().RegisterMany(3, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  absl::StatusOr<Pin> first =
+      world().Take(*queue, tensors[0], Access::kOverwrite);
+  absl::StatusOr<Pin> second =
+      world().Take(*queue, tensors[1], Access::kOverwrite);
+  ASSERT_TRUE(first.ok() && second.ok());
+  ASSERT_TRUE(queue->Push({{tensors[2], Access::kOverwrite}}, 7, Soon()).ok());
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(queue->Next(absl::InfiniteFuture()).status()));
+  // The group stays, and has its turn when the pin is gone.
+  first->Release();
+  absl::StatusOr<Ready> ready = queue->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_EQ(ready->tag, 7u);
+  EXPECT_TRUE(ready->pins.ok()) << ready->pins.status();
+}
+
+TEST_P(QueueContract, AGroupBlockedHalfwayByOwnPinsSaysSo) {
+  Make(2);
+  const std::vector<TensorId> tensors = world().RegisterMany(3, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  absl::StatusOr<Pin> held =
+      world().Take(*queue, tensors[0], Access::kOverwrite);
+  ASSERT_TRUE(held.ok());
+  ASSERT_TRUE(queue
+                  ->Push({{tensors[1], Access::kOverwrite},
+                          {tensors[2], Access::kOverwrite}},
+                         0, Soon())
+                  .ok());
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(queue->Next(absl::InfiniteFuture()).status()));
+  // All or nothing: the slot that one of them could have had is still free.
+  EXPECT_EQ(stats().bytes_read(), 0);
+  held->Release();
+  EXPECT_TRUE(queue->Next(Soon())->pins.ok());
+}
+
+TEST_P(QueueContract, OwnWritePinBlocksOwnReader) {
+  Make(2);
+  const TensorId a = world().Register("a", kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  absl::StatusOr<Pin> pin = world().Take(*queue, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(queue->Push({{a, Access::kRead}}, 0, Soon()).ok());
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(queue->Next(absl::InfiniteFuture()).status()));
+  pin->Release();
+  EXPECT_TRUE(queue->Next(Soon())->pins.ok());
+}
+
+TEST_P(QueueContract, NextWaitsForAnotherQueuesPinAndIsDeadlineExceeded) {
+  Make(4);
+  const TensorId a = world().Register("a", kPage);
+  auto one = world().OpenQueue(kPage, 1);
+  auto two = world().OpenQueue(kPage, 1);
+  absl::StatusOr<Pin> pin = world().Take(*one, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(two->Push({{a, Access::kRead}}, 3, Soon()).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(two->Next(Shortly()).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(two->Next(Shortly()).status()));
+  WritePattern(pin->data(), 5);
+  pin->Release();
+  absl::StatusOr<Ready> ready = two->Next(Soon());
+  ASSERT_TRUE(ready.ok() && ready->pins.ok());
+  EXPECT_EQ(ready->tag, 3u);
+  EXPECT_TRUE(HasPattern(ready->pins->front().data(), 5));
+}
+
+TEST_P(QueueContract, ASlotPinnedByAnotherQueueIsWaitedFor) {
+  // `mine` has its only slot taken by what `other` reads there.
+  Make(2);
+  const std::vector<TensorId> tensors = world().RegisterMany(2, kPage);
+  auto mine = world().OpenQueue(kPage, 1);
+  auto other = world().OpenQueue(kPage, 1);
+  world().Fill(*mine, tensors[0], 1);
+  absl::StatusOr<Pin> theirs = world().Take(*other, tensors[0], Access::kRead);
+  ASSERT_TRUE(theirs.ok());
+  ASSERT_TRUE(mine->Push({{tensors[1], Access::kOverwrite}}, 0, Soon()).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(mine->Next(Shortly()).status()));
+  theirs->Release();
+  EXPECT_TRUE(mine->Next(Soon())->pins.ok());
+}
+
+TEST_P(QueueContract, PastItsDeadlineAGroupNamesTheHolders) {
+  Make(4);
+  const TensorId a = world().Register("weights of a", kPage);
+  const TensorId b = world().Register("b", kPage);
+  auto one = world().OpenQueue(kPage, 1);
+  auto two = world().OpenQueue(kPage, 1);
+  absl::StatusOr<Pin> pin = world().Take(*one, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(two->Push({{a, Access::kRead}}, 1, Shortly()).ok());
+  ASSERT_TRUE(two->Push({{b, Access::kOverwrite}}, 2, Soon()).ok());
+  absl::StatusOr<Ready> ready = two->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_EQ(ready->tag, 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(ready->pins.status()));
+  EXPECT_THAT(Message(ready->pins.status()), HasSubstr("'weights of a'"));
+  // Who stood behind it goes on.
+  ready = two->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_EQ(ready->tag, 2u);
+  EXPECT_TRUE(ready->pins.ok()) << ready->pins.status();
+}
+
+TEST_P(QueueContract, AGroupBehindTheHeadEndsAtItsOwnDeadline) {
+  Make(4);
+  const TensorId a = world().Register("a", kPage);
+  const TensorId b = world().Register("b", kPage);
+  auto one = world().OpenQueue(kPage, 1);
+  auto two = world().OpenQueue(kPage, 1);
+  absl::StatusOr<Pin> pin = world().Take(*one, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(two->Push({{a, Access::kRead}}, 1, Soon()).ok());
+  ASSERT_TRUE(two->Push({{b, Access::kOverwrite}}, 2, Shortly()).ok());
+  absl::StatusOr<Ready> ready = two->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_EQ(ready->tag, 2u);
+  EXPECT_TRUE(absl::IsResourceExhausted(ready->pins.status()));
+  pin->Release();
+  EXPECT_EQ(two->Next(Soon())->tag, 1u);
+}
+
+TEST_P(QueueContract, AdmissionIsFirstInFirstOut) {
+  // The second group could be had at once, yet the first comes first.
+  Make(4);
+  const TensorId a = world().Register("a", kPage);
+  const TensorId b = world().Register("b", kPage);
+  auto one = world().OpenQueue(kPage, 1);
+  auto two = world().OpenQueue(kPage, 2);
+  absl::StatusOr<Pin> pin = world().Take(*one, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(two->Push({{a, Access::kRead}}, 1, Soon()).ok());
+  ASSERT_TRUE(two->Push({{b, Access::kOverwrite}}, 2, Soon()).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(two->Next(Shortly()).status()));
+  pin->Release();
+  absl::StatusOr<Ready> first = two->Next(Soon());
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->tag, 1u);
+  EXPECT_EQ(two->Next(Soon())->tag, 2u);
+}
+
+TEST_P(QueueContract, AWaitingGroupHoldsNothing) {
+  // {a, b} waits for a; meanwhile another queue may write b.
+  Make(6);
+  const TensorId a = world().Register("a", kPage);
+  const TensorId b = world().Register("b", kPage);
+  auto one = world().OpenQueue(kPage, 2);
+  auto two = world().OpenQueue(kPage, 2);
+  world().Fill(*one, b, 1);
+  absl::StatusOr<Pin> pin = world().Take(*one, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(
+      two->Push({{b, Access::kUpdate}, {a, Access::kUpdate}}, 0, Soon()).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(two->Next(Shortly()).status()));
+  world().Fill(*one, b, 2);
+  pin->Release();
+  absl::StatusOr<Ready> ready = two->Next(Soon());
+  ASSERT_TRUE(ready.ok() && ready->pins.ok());
+  ASSERT_EQ(ready->pins->size(), 2u);
+  EXPECT_EQ((*ready->pins)[0].tensor(), b);
+  EXPECT_EQ((*ready->pins)[1].tensor(), a);
+  EXPECT_TRUE(HasPattern((*ready->pins)[0].data(), 2));
+}
+
+TEST_P(QueueContract, AGroupsOwnTensorsDoNotMakeRoomForEachOther) {
+  // Of three tensors two fit; each pair, in each order, again and again.
+  Make(2);
+  const std::vector<TensorId> tensors = world().RegisterMany(3, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  for (int i = 0; i < 3; ++i) world().Fill(*queue, tensors[i], i);
+  for (int round = 0; round < 12; ++round) {
+    const int first = round % 3;
+    const int second = (first + 1 + round % 2) % 3;
+    ASSERT_TRUE(queue
+                    ->Push({{tensors[first], Access::kUpdate},
+                            {tensors[second], Access::kUpdate}},
+                           0, Soon())
+                    .ok());
+    absl::StatusOr<Ready> ready = queue->Next(Soon());
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    ASSERT_TRUE(ready->pins.ok()) << ready->pins.status();
+    EXPECT_TRUE(HasPattern((*ready->pins)[0].data(), first));
+    EXPECT_TRUE(HasPattern((*ready->pins)[1].data(), second));
+  }
+}
+
+TEST_P(QueueContract, AResidentOfTheGroupIsNotEvictedForTheGroup) {
+  TestRuntimeOptions options;
+  options.eviction = EvictionKind::kLru;
+  Make(4, options);
+  const std::vector<TensorId> tensors = world().RegisterMany(5, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  for (int i = 0; i < 5; ++i) world().Fill(*queue, tensors[i], i);
+  for (int round = 0; round < 20; ++round) {
+    const int first = round % 5;
+    const int second = (first + 1 + round % 4) % 5;
+    ASSERT_TRUE(queue
+                    ->Push({{tensors[first], Access::kUpdate},
+                            {tensors[second], Access::kUpdate}},
+                           0, Soon())
+                    .ok());
+    absl::StatusOr<Ready> ready = queue->Next(Soon());
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    ASSERT_TRUE(ready->pins.ok()) << ready->pins.status();
+    EXPECT_TRUE(HasPattern((*ready->pins)[0].data(), first));
+    EXPECT_TRUE(HasPattern((*ready->pins)[1].data(), second));
+  }
+}
+
+TEST_P(QueueContract, AFailedGroupReleasesWhatItHeld) {
+  Make(4);
+  const TensorId good = world().Register("good", kPage);
+  const TensorId never = world().Register("never", kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  world().Fill(*queue, good, 4);
+  ASSERT_TRUE(
+      queue->Push({{good, Access::kUpdate}, {never, Access::kRead}}, 0, Soon())
+          .ok());
+  absl::StatusOr<Ready> ready = queue->Next(Soon());
+  ASSERT_TRUE(ready.ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(ready->pins.status()));
+  EXPECT_THAT(Message(ready->pins.status()), HasSubstr("'never'"));
+  EXPECT_TRUE(world().Holds(*queue, good, 4));
+  absl::StatusOr<Pin> writer = world().Take(*queue, good, Access::kUpdate);
+  EXPECT_TRUE(writer.ok()) << writer.status();
+}
+
+TEST_P(QueueContract, ClosingAQueueCancelsWhatIsPushed) {
+  Make(4);
+  const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  for (int i = 0; i < 4; ++i) world().Fill(*queue, tensors[i], i);
+  // Reads are under way, groups are ready and never taken, others wait.
+  world().faults().FailAll({.kind = FaultKind::kDelay}, CallFilter::kReads);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(queue->Push({{tensors[i], Access::kRead}}, i, Soon()).ok());
+  }
+  queue.reset();
+  EXPECT_TRUE(world().WaitUntil([&] { return stats().window_bytes == 0; }));
+  auto next = world().OpenQueue(kPage, 2);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(world().Holds(*next, tensors[i], i));
+}
+
+TEST_P(QueueContract, StepsBeginOnceAndEndOnce) {
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->CommitStep({.step = 1})));
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->AbortStep()));
+  EXPECT_TRUE(queue->BeginStep(1).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->BeginStep(2)));
+  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
+  EXPECT_TRUE(queue->BeginStep(2).ok());
+  EXPECT_TRUE(queue->AbortStep().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->CommitStep({.step = 2})));
+}
+
+TEST_P(QueueContract, AbortKeepsWhatWasPublished) {
+  Make(4);
+  const TensorId a = world().Register("a", kPage);
+  auto queue = world().OpenQueue(kPage, 1);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  world().Fill(*queue, a, 9);
+  ASSERT_TRUE(queue->AbortStep().ok());
+  EXPECT_TRUE(world().Holds(*queue, a, 9));
+}
+
+// Fills `count` tensors as step 1; then walks them as later steps.
+TEST_P(QueueContract, ARepeatedTraceIsPrefetched) {
+  Make(4);
+  const std::vector<TensorId> tensors = world().RegisterMany(12, kPage);
+  auto queue = world().OpenQueue(kPage, 4);
+  for (int64_t step = 1; step <= 4; ++step) {
+    ASSERT_TRUE(queue->BeginStep(step).ok());
+    for (int i = 0; i < 12; ++i) {
+      if (step == 1) {
+        world().Fill(*queue, tensors[i], i);
+        continue;
+      }
+      // Whoever computes for a while finds the next one there.
+      if (step > 2) {
+        EXPECT_TRUE(world().WaitUntil([&] {
+          const Stats now = stats();
+          return now.prefetch_reads > now.prefetch_hits;
+        }));
+      }
+      EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
+    }
+    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
+  }
+  const Stats after = stats();
+  EXPECT_GE(after.prefetch_hits, 20);
+  EXPECT_LE(after.demand_reads, 16);
+}
+
+TEST_P(QueueContract, WithoutPrefetchEveryReadIsDemanded) {
+  TestRuntimeOptions options;
+  options.prefetch = false;
+  Make(2, options);
+  const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  for (int64_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(queue->BeginStep(step).ok());
+    for (int i = 0; i < 6; ++i) {
+      if (step == 1) {
+        world().Fill(*queue, tensors[i], i);
+      } else {
+        EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
+      }
+    }
+    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
+  }
+  EXPECT_EQ(stats().prefetch_reads, 0);
+  EXPECT_GT(stats().demand_reads, 0);
+}
+
+}  // namespace
+}  // namespace terrace
