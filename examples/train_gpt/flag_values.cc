@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 
 namespace train_gpt {
 namespace {
@@ -90,6 +90,23 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,
   return absl::InvalidArgumentError(absl::StrCat(
       flag, " takes a count of bytes such as 67108864, 64MiB or 1GB, not '",
       text, "'"));
+}
+
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseBytesPair(
+    absl::string_view flag, absl::string_view text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  if (parts.size() != 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " takes two counts of bytes, READ,WRITE, not '", text, "'"));
+  }
+  std::pair<int64_t, int64_t> pair = {0, 0};
+  for (int i = 0; i < 2; ++i) {
+    if (parts[i] == "0") continue;
+    auto bytes = ParseBytes(flag, parts[i]);
+    if (!bytes.ok()) return bytes.status();
+    (i == 0 ? pair.first : pair.second) = *bytes;
+  }
+  return pair;
 }
 
 std::string NearestName(absl::string_view name,

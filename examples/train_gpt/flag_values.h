@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +25,10 @@ absl::StatusOr<double> ParseNumber(absl::string_view flag,
 // TB (powers of 1000) and KiB, MiB, GiB, TiB (of 1024).
 absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,
                                    absl::string_view text);
+
+// "READ,WRITE", each a count of bytes as above or 0.
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseBytesPair(
+    absl::string_view flag, absl::string_view text);
 
 // The one of `known` with the fewest edits from `name`, or "" when none is
 // near enough to be what was meant.

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "examples/train_gpt/flag_values.h"
 
 namespace train_gpt {
@@ -168,9 +169,65 @@ std::vector<FlagSpec> TrainingFlags() {
   };
 }
 
+absl::Status SetBudget(absl::string_view text, Draft* draft) {
+  MemoryBudget& budget = draft->flags.budget;
+  budget = {};
+  if (absl::ConsumeSuffix(&text, "%")) {
+    auto percent = ParseNumber("--memory-budget", text, 0.001, 1000);
+    if (percent.ok()) budget.percent = *percent;
+    return percent.status();
+  }
+  auto bytes = ParseBytes("--memory-budget", text);
+  if (bytes.ok()) budget.bytes = *bytes;
+  return bytes.status();
+}
+
+absl::Status SetPace(absl::string_view text, Draft* draft) {
+  auto pair = ParseBytesPair("--pace", text);
+  if (!pair.ok()) return pair.status();
+  draft->flags.pace.read_bytes_per_second = pair->first;
+  draft->flags.pace.write_bytes_per_second = pair->second;
+  return absl::OkStatus();
+}
+
+std::vector<FlagSpec> OffloadFlags() {
+  using terrace::EngineKind;
+  return {
+      {"--memory-budget", "BYTES|N%",
+       "the optimizer's state in memory, e.g. 64MiB, or 10% of it; the rest "
+       "is on disk",
+       SetBudget},
+      {"--nvme-path", "DIR",
+       "where on disk; may be given several times; must exist",
+       [](absl::string_view text, Draft* draft) -> absl::Status {
+         if (text.empty()) {
+           return absl::InvalidArgumentError("--nvme-path takes a directory");
+         }
+         draft->flags.nvme_paths.emplace_back(text);
+         return absl::OkStatus();
+       }},
+      ChoiceFlag<EngineKind>(
+          "--io-engine",
+          {{"auto", EngineKind::kAuto},
+           {"uring", EngineKind::kUring},
+           {"threads", EngineKind::kThreads}},
+          "what moves the bytes",
+          [](Draft * d) -> auto& { return d->flags.engine; }),
+      {"--pace", "READ,WRITE",
+       "slow the disk down to these bytes a second; 0: as it is", SetPace},
+      SwitchFlag("--verify",
+                 "train again in memory, twice, and compare: with a serial "
+                 "reference bit for bit, with LibTorch's AdamW closely",
+                 &Flags::verify),
+      TextFlag(
+          "--json", "FILE", "write the run's numbers there",
+          [](Draft * d) -> auto& { return d->flags.json; }),
+  };
+}
+
 std::vector<FlagSpec> AllFlags() {
   std::vector<FlagSpec> all = ModelFlags();
-  for (auto&& group : {TrainingFlags()}) {
+  for (const auto& group : {TrainingFlags(), OffloadFlags()}) {
     all.insert(all.end(), group.begin(), group.end());
   }
   return all;
@@ -191,6 +248,33 @@ absl::Status UnknownFlag(absl::string_view name,
                       : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
+// What of the disk is asked for must be asked for whole.
+absl::Status CheckOffload(const Flags& flags) {
+  if (flags.budget.given() && flags.optimizer == OptimizerKind::kSgd) {
+    return absl::InvalidArgumentError(
+        "--memory-budget is for adamw: --optimizer sgd has no state");
+  }
+  if (flags.budget.given() && flags.nvme_paths.empty()) {
+    return absl::InvalidArgumentError(
+        "--memory-budget needs --nvme-path: where is the rest to go?");
+  }
+  if (flags.budget.given()) return absl::OkStatus();
+  const auto without = [](const char* flag) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " needs --memory-budget"));
+  };
+  if (!flags.nvme_paths.empty()) return without("--nvme-path");
+  if (flags.verify) return without("--verify");
+  if (flags.engine != terrace::EngineKind::kAuto) {
+    return without("--io-engine");
+  }
+  if (flags.pace.read_bytes_per_second + flags.pace.write_bytes_per_second >
+      0) {
+    return without("--pace");
+  }
+  return absl::OkStatus();
+}
+
 // Preset first, own numbers over it, then what follows from them.
 absl::StatusOr<Flags> Resolve(const Draft& draft) {
   auto shape = PresetShape(draft.size);
@@ -202,6 +286,7 @@ absl::StatusOr<Flags> Resolve(const Draft& draft) {
   shape->vocab = draft.vocab.value_or(shape->vocab);
   shape->context = draft.context.value_or(shape->context);
   absl::Status status = CheckShape(*shape);
+  if (status.ok()) status = CheckOffload(draft.flags);
   if (!status.ok()) return status;
   Flags flags = draft.flags;
   flags.shape = *shape;
@@ -215,6 +300,11 @@ absl::StatusOr<Flags> Resolve(const Draft& draft) {
 }
 
 }  // namespace
+
+int64_t MemoryBudget::Of(int64_t state_bytes) const {
+  if (bytes > 0) return bytes;
+  return static_cast<int64_t>(static_cast<double>(state_bytes) * percent / 100);
+}
 
 absl::StatusOr<Flags> ParseFlags(absl::Span<const std::string> arguments) {
   const std::vector<FlagSpec> specs = AllFlags();

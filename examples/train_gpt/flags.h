@@ -10,11 +10,22 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "examples/train_gpt/model_shape.h"
+#include "terrace/options.h"
 
 namespace train_gpt {
 
 enum class Dtype { kFloat32, kBFloat16 };
 enum class OptimizerKind { kAdamW, kSgd };
+
+// How much of the optimizer's state may be in memory: bytes, or a share of
+// the state.
+struct MemoryBudget {
+  int64_t bytes = 0;
+  double percent = 0;  // used when bytes is 0
+
+  bool given() const { return bytes > 0 || percent > 0; }
+  int64_t Of(int64_t state_bytes) const;
+};
 
 struct Flags {
   ModelShape shape;
@@ -30,6 +41,16 @@ struct Flags {
   Dtype dtype = Dtype::kFloat32;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   bool help = false;
+
+  // The optimizer's state on disk: together, or not at all.
+  MemoryBudget budget;
+  std::vector<std::string> nvme_paths;
+  terrace::EngineKind engine = terrace::EngineKind::kAuto;
+  terrace::PaceOptions pace;
+  bool verify = false;
+  std::string json;  // file to write; empty: none
+
+  bool offloaded() const { return budget.given(); }
 };
 
 // `arguments` without the program's name. With --help the rest is not read.

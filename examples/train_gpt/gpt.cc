@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/match.h"
 
 namespace train_gpt {
 namespace {
@@ -24,30 +24,46 @@ at::ScalarType ScalarTypeOf(Dtype dtype) {
   return dtype == Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
 }
 
+// Matrices normal, the two that lead back into the residual stream with less;
+// of the vectors the norms' weights one, the biases zero.
+at::Tensor Initialised(const ParameterShape& parameter, at::ScalarType type,
+                       int64_t layers) {
+  at::NoGradGuard no_grad;
+  at::Tensor tensor =
+      at::empty(parameter.sizes, at::TensorOptions().dtype(type));
+  const absl::string_view name = parameter.name;
+  if (parameter.sizes.size() == 2) {
+    const bool residual = absl::EndsWith(name, "_out.weight");
+    tensor.normal_(
+        0, residual ? kDeviation / std::sqrt(2.0 * layers) : kDeviation);
+  } else {
+    tensor.fill_(absl::EndsWith(name, ".weight") ? 1.0 : 0.0);
+  }
+  return tensor.requires_grad_(true);
+}
+
 }  // namespace
 
-Gpt::Gpt(const ModelShape& shape, Dtype dtype, uint64_t seed)
-    : shape_(shape), dtype_(ScalarTypeOf(dtype)) {
+Gpt::Gpt(const ModelShape& shape, Dtype dtype, uint64_t seed) : shape_(shape) {
   at::manual_seed(seed);
-  const int64_t w = shape.width;
-  const double residual = kDeviation / std::sqrt(2.0 * shape.layers);
-  embedding_ = Add("embedding", {shape.vocab, w}, kDeviation, 0);
-  positions_ = Add("positions", {shape.context, w}, kDeviation, 0);
+  for (const ParameterShape& parameter : ParameterShapes(shape)) {
+    parameters_.push_back(
+        {parameter.name,
+         Initialised(parameter, ScalarTypeOf(dtype), shape.layers)});
+  }
+  embedding_ = Next();
+  positions_ = Next();
   for (int64_t i = 0; i < shape.layers; ++i) {
-    const std::string name = absl::StrCat("block", i, ".");
     Block block;
-    block.attention_norm = AddNorm(name + "attention_norm");
-    block.query_key_value =
-        AddLinear(name + "query_key_value", w, 3 * w, kDeviation);
-    block.attention_out = AddLinear(name + "attention_out", w, w, residual);
-    block.perceptron_norm = AddNorm(name + "perceptron_norm");
-    block.perceptron_in =
-        AddLinear(name + "perceptron_in", w, 4 * w, kDeviation);
-    block.perceptron_out =
-        AddLinear(name + "perceptron_out", 4 * w, w, residual);
+    block.attention_norm = NextNorm();
+    block.query_key_value = NextLinear();
+    block.attention_out = NextLinear();
+    block.perceptron_norm = NextNorm();
+    block.perceptron_in = NextLinear();
+    block.perceptron_out = NextLinear();
     blocks_.push_back(block);
   }
-  last_norm_ = AddNorm("last_norm");
+  last_norm_ = NextNorm();
 }
 
 at::Tensor Gpt::Loss(const at::Tensor& tokens) const {
@@ -76,32 +92,19 @@ void Gpt::ForgetGradients() {
   }
 }
 
-at::Tensor Gpt::Add(const std::string& name, std::vector<int64_t> sizes,
-                    double deviation, double constant) {
-  at::NoGradGuard no_grad;
-  at::Tensor tensor = at::empty(sizes, at::TensorOptions().dtype(dtype_));
-  if (deviation > 0) {
-    tensor.normal_(0, deviation);
-  } else {
-    tensor.fill_(constant);
-  }
-  tensor.requires_grad_(true);
-  parameters_.push_back({name, tensor});
-  return tensor;
-}
+const at::Tensor& Gpt::Next() { return parameters_[taken_++].tensor; }
 
-Gpt::Norm Gpt::AddNorm(const std::string& name) {
+Gpt::Norm Gpt::NextNorm() {
   Norm norm;
-  norm.weight = Add(name + ".weight", {shape_.width}, 0, 1);
-  norm.bias = Add(name + ".bias", {shape_.width}, 0, 0);
+  norm.weight = Next();
+  norm.bias = Next();
   return norm;
 }
 
-Gpt::Linear Gpt::AddLinear(const std::string& name, int64_t in, int64_t out,
-                           double deviation) {
+Gpt::Linear Gpt::NextLinear() {
   Linear linear;
-  linear.weight = Add(name + ".weight", {out, in}, deviation, 0);
-  linear.bias = Add(name + ".bias", {out}, 0, 0);
+  linear.weight = Next();
+  linear.bias = Next();
   return linear;
 }
 

@@ -33,7 +33,7 @@ class Gpt {
   // seq + 1], seq at most the context.
   at::Tensor Loss(const at::Tensor& tokens) const;
 
-  // In a fixed order: embedding, positions, blocks, last norm.
+  // Those of ParameterShapes, in its order.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Drops every .grad and its memory.
   void ForgetGradients();
@@ -52,18 +52,16 @@ class Gpt {
     Linear perceptron_in, perceptron_out;
   };
 
-  // A new parameter: normal with this deviation, or the constant if it is 0.
-  at::Tensor Add(const std::string& name, std::vector<int64_t> sizes,
-                 double deviation, double constant);
-  Norm AddNorm(const std::string& name);
-  Linear AddLinear(const std::string& name, int64_t in, int64_t out,
-                   double deviation);
+  // The next parameters, in order.
+  const at::Tensor& Next();
+  Norm NextNorm();
+  Linear NextLinear();
   at::Tensor ApplyNorm(const Norm& norm, const at::Tensor& x) const;
   at::Tensor Attend(const Block& block, const at::Tensor& x) const;
 
   const ModelShape shape_;
-  const at::ScalarType dtype_;
   std::vector<Parameter> parameters_;
+  size_t taken_ = 0;  // of them, by Next
   at::Tensor embedding_, positions_;
   std::vector<Block> blocks_;
   Norm last_norm_;

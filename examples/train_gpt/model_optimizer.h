@@ -5,18 +5,11 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "examples/train_gpt/adamw_numbers.h"
 #include "examples/train_gpt/flags.h"
 #include "examples/train_gpt/gpt.h"
 
 namespace train_gpt {
-
-// The same in every mode, so that runs can be compared.
-struct AdamWNumbers {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
-};
 
 class ModelOptimizer {
  public:
@@ -37,5 +30,10 @@ double ClipFactor(double norm, double clip);
 //     this model takes.
 std::unique_ptr<ModelOptimizer> MakeInMemoryOptimizer(const Flags& flags,
                                                       Gpt& model);
+
+// AdamW again, by the definition of its arithmetic in terrace/adam.h: serial,
+// slow, and what the offloaded optimizer must equal bit for bit.
+std::unique_ptr<ModelOptimizer> MakeReferenceOptimizer(const Flags& flags,
+                                                       Gpt& model);
 
 }  // namespace train_gpt

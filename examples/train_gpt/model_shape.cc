@@ -45,13 +45,44 @@ absl::Status CheckShape(const ModelShape& shape) {
   return absl::OkStatus();
 }
 
-int64_t ParameterCount(const ModelShape& shape) {
+int64_t ParameterShape::count() const {
+  int64_t product = 1;
+  for (int64_t size : sizes) product *= size;
+  return product;
+}
+
+std::vector<ParameterShape> ParameterShapes(const ModelShape& shape) {
   const int64_t w = shape.width;
-  const int64_t norm = 2 * w;
-  const int64_t attention = 3 * w * w + 3 * w + w * w + w;
-  const int64_t perceptron = 4 * w * w + 4 * w + 4 * w * w + w;
-  return shape.vocab * w + shape.context * w +
-         shape.layers * (2 * norm + attention + perceptron) + norm;
+  std::vector<ParameterShape> shapes;
+  const auto norm = [&](const std::string& name) {
+    shapes.push_back({name + ".weight", {w}});
+    shapes.push_back({name + ".bias", {w}});
+  };
+  const auto linear = [&](const std::string& name, int64_t in, int64_t out) {
+    shapes.push_back({name + ".weight", {out, in}});
+    shapes.push_back({name + ".bias", {out}});
+  };
+  shapes.push_back({"embedding", {shape.vocab, w}});
+  shapes.push_back({"positions", {shape.context, w}});
+  for (int64_t i = 0; i < shape.layers; ++i) {
+    const std::string block = absl::StrCat("block", i, ".");
+    norm(block + "attention_norm");
+    linear(block + "query_key_value", w, 3 * w);
+    linear(block + "attention_out", w, w);
+    norm(block + "perceptron_norm");
+    linear(block + "perceptron_in", w, 4 * w);
+    linear(block + "perceptron_out", 4 * w, w);
+  }
+  norm("last_norm");
+  return shapes;
+}
+
+int64_t ParameterCount(const ModelShape& shape) {
+  int64_t sum = 0;
+  for (const ParameterShape& parameter : ParameterShapes(shape)) {
+    sum += parameter.count();
+  }
+  return sum;
 }
 
 }  // namespace train_gpt

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,8 +31,18 @@ int64_t DefaultHeads(int64_t width);
 // Every number positive and within reason, heads divides width.
 absl::Status CheckShape(const ModelShape& shape);
 
-// Embedding, positions, blocks of two norms, attention and a fourfold
-// perceptron, last norm; the output head is the embedding.
+struct ParameterShape {
+  std::string name;
+  std::vector<int64_t> sizes;
+
+  int64_t count() const;
+};
+
+// In the model's order: embedding, positions, blocks of two norms, attention
+// and a fourfold perceptron, last norm; the output head is the embedding.
+std::vector<ParameterShape> ParameterShapes(const ModelShape& shape);
+
+// The elements of all of them.
 int64_t ParameterCount(const ModelShape& shape);
 
 }  // namespace train_gpt

@@ -1,10 +1,7 @@
 #include "examples/train_gpt/process_memory.h"
 
-#include <sys/statvfs.h>
-
-#include <cerrno>
-#include <cstring>
 #include <fstream>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -34,20 +31,6 @@ absl::StatusOr<int64_t> ReadKilobytes(const char* path, const char* name) {
 
 absl::StatusOr<int64_t> PeakResidentBytes() {
   return ReadKilobytes("/proc/self/status", "VmHWM");
-}
-
-absl::StatusOr<int64_t> AvailableMemoryBytes() {
-  return ReadKilobytes("/proc/meminfo", "MemAvailable");
-}
-
-absl::StatusOr<int64_t> FreeDiskBytes(const std::string& path) {
-  struct statvfs info;
-  if (statvfs(path.c_str(), &info) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", std::strerror(errno)));
-  }
-  return static_cast<int64_t>(info.f_bavail) *
-         static_cast<int64_t>(info.f_frsize);
 }
 
 }  // namespace train_gpt

@@ -8,8 +8,13 @@
 namespace train_gpt {
 namespace {
 
+// With --verify the later runs in memory need the most.
 int64_t OptimizerBytes(const Flags& flags, int64_t parameters) {
   if (flags.optimizer == OptimizerKind::kSgd) return 0;
+  if (flags.offloaded() && !flags.verify) {
+    return flags.budget.Of(parameters *
+                           (flags.dtype == Dtype::kFloat32 ? 8 : 12));
+  }
   // Two moments, and an fp32 master where the parameters are 16-bit.
   return parameters * (flags.dtype == Dtype::kFloat32 ? 8 : 12);
 }

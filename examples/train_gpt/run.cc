@@ -4,16 +4,26 @@
 #include <sched.h>
 
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "examples/train_gpt/corpus.h"
 #include "examples/train_gpt/gpt.h"
 #include "examples/train_gpt/model_optimizer.h"
+#include "examples/train_gpt/offload_plan.h"
+#include "examples/train_gpt/offloaded_optimizer.h"
+#include "examples/train_gpt/parameter_file.h"
 #include "examples/train_gpt/process_memory.h"
+#include "examples/train_gpt/report.h"
 #include "examples/train_gpt/requirements.h"
+#include "examples/train_gpt/speed_probe.h"
 #include "examples/train_gpt/trainer.h"
+#include "examples/train_gpt/verify.h"
+#include "terrace/machine.h"
 
 namespace train_gpt {
 namespace {
@@ -25,50 +35,189 @@ int AllowedCores() {
   return CPU_COUNT(&cores);
 }
 
-absl::StatusOr<Corpus> OpenCorpus(const Flags& flags) {
-  const std::string path =
-      flags.data.empty() ? TRAIN_GPT_DEFAULT_DATA : flags.data;
-  return Corpus::Open(path, flags.shape.vocab, flags.seq + 1);
+// One run, in the order of its methods.
+class Training {
+ public:
+  Training(const Flags& flags, const Corpus& corpus)
+      : flags_(flags), corpus_(corpus) {}
+
+  // What it will take, printed, and whether that is there.
+  absl::Status Prepare();
+  absl::Status Run();
+  // Measures, verifies, prints, writes.
+  absl::Status Conclude();
+
+ private:
+  absl::Status RunSteps(Gpt& model, ModelOptimizer& optimizer,
+                        OffloadedModelOptimizer* offloaded);
+  absl::Status RunOffloaded(Gpt& model);
+  // Adds what the offloaded optimizer says of its last step.
+  void Complete(const OffloadedModelOptimizer& offloaded,
+                const terrace::Stats& stats, StepRecord* record);
+
+  const Flags& flags_;
+  const Corpus& corpus_;
+  std::optional<OffloadPlan> plan_;
+  std::optional<ParameterFile> final_parameters_;
+  RunReport report_;
+  int64_t bytes_read_ = 0, bytes_written_ = 0;  // until the last step
+};
+
+absl::Status Training::Prepare() {
+  const int threads =
+      flags_.threads > 0 ? static_cast<int>(flags_.threads) : AllowedCores();
+  at::set_num_threads(threads);
+  report_.parameters = ParameterCount(flags_.shape);
+  report_.dtype = flags_.dtype == Dtype::kFloat32 ? "fp32" : "bf16";
+  report_.tokens_per_step = flags_.batch * flags_.seq * flags_.accumulate;
+  absl::PrintF("%d parameters in %s, %d threads, text of %d tokens: %s\n",
+               report_.parameters, report_.dtype, threads, corpus_.size(),
+               corpus_.path());
+  const MemoryNeed need = EstimateMemory(flags_);
+  absl::PrintF("memory needed: about %s\n", Describe(need));
+  absl::Status status = CheckMemory(need, terrace::AvailableMemoryBytes());
+  if (status.ok() && !flags_.json.empty()) {
+    status = CheckWritable(flags_.json);
+  }
+  if (!status.ok() || !flags_.offloaded()) return status;
+
+  auto plan = PlanOffload(flags_);
+  if (!plan.ok()) return plan.status();
+  plan_ = *std::move(plan);
+  absl::PrintF(
+      "optimizer state: %s, of it in memory at most %s, on disk %s in %d "
+      "directories, in %d chunks of at most %s\n",
+      BytesText(static_cast<double>(plan_->plan.state_bytes)),
+      BytesText(static_cast<double>(plan_->budget_bytes)),
+      BytesText(static_cast<double>(plan_->disk_bytes)),
+      plan_->runtime.paths.size(), plan_->plan.chunks,
+      BytesText(static_cast<double>(plan_->plan.chunk_bytes)));
+  std::fflush(stdout);
+  plan_->runtime.threads = threads;
+  report_.offloaded = true;
+  report_.state_bytes = plan_->plan.state_bytes;
+  report_.budget_bytes = plan_->budget_bytes;
+  report_.window_bytes = plan_->plan.window_bytes;
+  report_.chunk_bytes = plan_->plan.chunk_bytes;
+  return CheckDisk(*plan_);
 }
 
-void PrintStep(const Flags& flags, const StepRecord& record) {
-  const double tokens =
-      static_cast<double>(flags.batch * flags.seq * flags.accumulate);
-  absl::PrintF("step %d/%d  loss %.4f  %.0f tokens/s  %.0f ms\n", record.step,
-               flags.steps, record.loss, tokens / record.seconds,
-               record.seconds * 1e3);
+absl::Status Training::Run() {
+  Gpt model(flags_.shape, flags_.dtype, flags_.seed);
+  absl::Status status;
+  if (plan_) {
+    status = RunOffloaded(model);
+  } else {
+    const auto optimizer = MakeInMemoryOptimizer(flags_, model);
+    status = RunSteps(model, *optimizer, nullptr);
+  }
+  const absl::StatusOr<int64_t> peak = PeakResidentBytes();
+  if (!status.ok()) return status;
+  if (!peak.ok()) return peak.status();
+  report_.rss_peak_bytes = *peak;
+  if (flags_.verify) {
+    auto file = ParameterFile::Create(flags_.nvme_paths.front());
+    if (!file.ok()) return file.status();
+    final_parameters_ = *std::move(file);
+    return SaveParameters(model, &*final_parameters_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Training::RunOffloaded(Gpt& model) {
+  auto optimizer = OffloadedModelOptimizer::Create(*plan_, model);
+  if (!optimizer.ok()) return optimizer.status();
+  absl::Status status = RunSteps(model, **optimizer, optimizer->get());
+  const terrace::Stats stats = (*optimizer)->GetStats();
+  report_.arena_peak_bytes = stats.host_peak_bytes;
+  report_.engine = stats.engine;
+  report_.direct_io = true;
+  for (const terrace::PathStats& path : stats.paths) {
+    report_.direct_io = report_.direct_io && path.direct_io;
+  }
+  status.Update((*optimizer)->Close());
+  return status;
+}
+
+absl::Status Training::RunSteps(Gpt& model, ModelOptimizer& optimizer,
+                                OffloadedModelOptimizer* offloaded) {
+  return Train(
+      flags_, corpus_, model, optimizer, [&](const StepRecord& record) {
+        terrace::Stats stats;
+        report_.steps.push_back(record);
+        StepRecord& kept = report_.steps.back();
+        if (offloaded != nullptr) {
+          stats = offloaded->GetStats();
+          Complete(*offloaded, stats, &kept);
+        }
+        absl::PrintF("%s\n", ProgressLine(report_, kept, flags_.steps,
+                                          offloaded ? &stats : nullptr));
+        std::fflush(stdout);
+      });
+}
+
+void Training::Complete(const OffloadedModelOptimizer& offloaded,
+                        const terrace::Stats& stats, StepRecord* record) {
+  const terrace::StepReport& step = offloaded.last_report();
+  record->update_seconds = step.compute_seconds;
+  record->other_seconds = step.other_seconds;
+  record->blocked_read_seconds = step.blocked_read_seconds;
+  record->blocked_write_seconds = step.blocked_write_seconds;
+  record->blocked_space_seconds = step.blocked_space_seconds;
+  record->bytes_read = stats.bytes_read() - bytes_read_;
+  record->bytes_written = stats.bytes_written() - bytes_written_;
+  bytes_read_ = stats.bytes_read();
+  bytes_written_ = stats.bytes_written();
+}
+
+absl::Status Training::Conclude() {
+  if (!plan_) {
+    absl::PrintF("process, at most: %s\n",
+                 BytesText(static_cast<double>(report_.rss_peak_bytes)));
+  } else {
+    report_.memory_bytes_per_second =
+        MeasureMemoryBytesPerSecond(at::get_num_threads());
+    const auto disk =
+        MeasureDiskBytesPerSecond(plan_->runtime.paths, plan_->runtime.pace);
+    // A disk too full for a probe is no reason to lose the run's numbers.
+    report_.disk_bytes_per_second = disk.ok() ? *disk : 0;
+    absl::PrintF("%s", SummaryTable(report_));
+  }
   std::fflush(stdout);
+  if (final_parameters_) {
+    std::vector<double> losses;
+    for (const StepRecord& step : report_.steps) losses.push_back(step.loss);
+    absl::PrintF("verify: training again in memory, twice\n");
+    std::fflush(stdout);
+    auto verification = Verify(flags_, corpus_, losses, *final_parameters_);
+    if (!verification.ok()) return verification.status();
+    report_.verification = *verification;
+    absl::PrintF("%s", VerificationText(*verification));
+  }
+  if (!flags_.json.empty()) {
+    const absl::Status status = WriteFile(flags_.json, JsonText(report_));
+    if (!status.ok()) return status;
+  }
+  if (report_.verification &&
+      !(report_.verification->identical() && report_.verification->close())) {
+    return absl::FailedPreconditionError(
+        "verify: the run is not what it would have been in memory");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status Run(const Flags& flags) {
-  const absl::StatusOr<Corpus> corpus = OpenCorpus(flags);
+  const absl::StatusOr<Corpus> corpus =
+      Corpus::Open(flags.data.empty() ? TRAIN_GPT_DEFAULT_DATA : flags.data,
+                   flags.shape.vocab, flags.seq + 1);
   if (!corpus.ok()) return corpus.status();
-  const int threads =
-      flags.threads > 0 ? static_cast<int>(flags.threads) : AllowedCores();
-  at::set_num_threads(threads);
-  absl::PrintF("%d parameters in %s, %d threads, text of %d tokens: %s\n",
-               ParameterCount(flags.shape),
-               flags.dtype == Dtype::kFloat32 ? "fp32" : "bf16", threads,
-               corpus->size(), corpus->path());
-  const MemoryNeed need = EstimateMemory(flags);
-  absl::PrintF("memory needed: about %s\n", Describe(need));
-  const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
-  if (!available.ok()) return available.status();
-  absl::Status status = CheckMemory(need, *available);
-  if (!status.ok()) return status;
-  Gpt model(flags.shape, flags.dtype, flags.seed);
-  const auto optimizer = MakeInMemoryOptimizer(flags, model);
-  status = Train(flags, *corpus, model, *optimizer,
-                 [&](const StepRecord& record) { PrintStep(flags, record); });
-  if (!status.ok()) return status;
-  const absl::StatusOr<int64_t> peak = PeakResidentBytes();
-  if (peak.ok()) {
-    absl::PrintF("peak memory of the process: %.1f MiB\n",
-                 static_cast<double>(*peak) / (1 << 20));
-  }
-  return absl::OkStatus();
+  Training training(flags, *corpus);
+  absl::Status status = training.Prepare();
+  if (status.ok()) status = training.Run();
+  if (status.ok()) status = training.Conclude();
+  return status;
 }
 
 }  // namespace train_gpt

@@ -3,25 +3,15 @@
 #pragma once
 
 #include <functional>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "examples/train_gpt/corpus.h"
 #include "examples/train_gpt/flags.h"
 #include "examples/train_gpt/gpt.h"
 #include "examples/train_gpt/model_optimizer.h"
+#include "examples/train_gpt/report.h"
 
 namespace train_gpt {
-
-struct StepRecord {
-  int64_t step = 0;  // from 1
-  double loss = 0;   // mean of the micro-batches, before the update
-  double gradient_norm = 0;
-  double seconds = 0;
-  double text_seconds = 0;   // reading the batch
-  double model_seconds = 0;  // forward, backward, freeing of gradients
-  double optimizer_seconds = 0;
-};
 
 // Called after each step.
 using StepObserver = std::function<void(const StepRecord&)>;

@@ -1,0 +1,94 @@
+#include "examples/train_gpt/offload_plan.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "examples/train_gpt/adamw_numbers.h"
+#include "examples/train_gpt/requirements.h"
+#include "terrace/machine.h"
+
+namespace train_gpt {
+namespace {
+
+absl::Status Prefixed(const char* flag, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(flag, ": ", status.message()));
+}
+
+terrace::AdamOptions AdamOf(const Flags& flags) {
+  const AdamWNumbers numbers;
+  terrace::AdamOptions adam;
+  adam.learning_rate = flags.learning_rate;
+  adam.beta1 = numbers.beta1;
+  adam.beta2 = numbers.beta2;
+  adam.epsilon = numbers.epsilon;
+  adam.weight_decay = numbers.weight_decay;
+  return adam;
+}
+
+}  // namespace
+
+absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
+  const int64_t element = flags.dtype == Dtype::kFloat32 ? 4 : 2;
+  std::vector<terrace::ParameterSpec> specs;
+  for (const ParameterShape& shape : ParameterShapes(flags.shape)) {
+    specs.push_back({shape.name,
+                     flags.dtype == Dtype::kFloat32 ? terrace::DType::kFloat32
+                                                    : terrace::DType::kBFloat16,
+                     shape.count()});
+  }
+  OffloadPlan result;
+  result.optimizer.adam = AdamOf(flags);
+  result.optimizer.max_gradient_norm = flags.clip;
+  const int64_t parameters = ParameterCount(flags.shape);
+  result.budget_bytes = flags.budget.Of(parameters * (element == 4 ? 8 : 12));
+  auto plan = terrace::OffloadedOptimizer::Plan(specs, result.optimizer,
+                                                result.budget_bytes);
+  if (!plan.ok()) return Prefixed("--memory-budget", plan.status());
+  result.plan = *plan;
+  result.disk_bytes =
+      plan->disk_bytes + (flags.verify ? parameters * element : 0);
+  result.runtime.host_budget_bytes = result.budget_bytes;
+  result.runtime.paths = flags.nvme_paths;
+  result.runtime.engine = flags.engine;
+  result.runtime.pace = flags.pace;
+  result.runtime.threads = static_cast<int>(flags.threads);
+  return result;
+}
+
+absl::Status CheckDisk(const OffloadPlan& plan) {
+  std::map<dev_t, std::vector<std::string>> systems;
+  for (const std::string& path : plan.runtime.paths) {
+    const absl::StatusOr<int64_t> reachable = terrace::FreeDiskBytes(path);
+    if (!reachable.ok()) return Prefixed("--nvme-path", reachable.status());
+    struct stat info;
+    if (access(path.c_str(), W_OK | X_OK) != 0 ||
+        stat(path.c_str(), &info) != 0) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "--nvme-path: ", path, " cannot be written: ", strerror(errno)));
+    }
+    systems[info.st_dev].push_back(path);
+  }
+  const auto paths = static_cast<int64_t>(plan.runtime.paths.size());
+  for (const auto& [system, below] : systems) {
+    const int64_t need =
+        plan.disk_bytes * static_cast<int64_t>(below.size()) / paths;
+    const absl::StatusOr<int64_t> free = terrace::FreeDiskBytes(below.front());
+    if (!free.ok()) return Prefixed("--nvme-path", free.status());
+    if (*free >= need) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "--nvme-path: not enough room: ", absl::StrJoin(below, ", "), " has ",
+        *free, " bytes free (", BytesText(static_cast<double>(*free)),
+        "), and the state needs ", need, " (",
+        BytesText(static_cast<double>(need)), ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace train_gpt

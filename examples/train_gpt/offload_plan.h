@@ -1,0 +1,34 @@
+// What keeping the optimizer's state on disk will take, told and checked
+// before anything is made.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/train_gpt/flags.h"
+#include "terrace/optimizer.h"
+#include "terrace/options.h"
+
+namespace train_gpt {
+
+struct OffloadPlan {
+  terrace::Options runtime;
+  terrace::OptimizerOptions optimizer;
+  terrace::OptimizerPlan plan;
+  int64_t budget_bytes = 0;
+  int64_t disk_bytes = 0;  // over all paths, --verify's copy included
+};
+
+// Of flags with a budget. ResourceExhausted: a budget below the minimum, which
+// the message names.
+absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags);
+
+// NotFound, InvalidArgument, PermissionDenied: a path that is no directory to
+// write to; ResourceExhausted: less room than the plan needs. Paths of one
+// file system share its room. Leaves nothing behind.
+absl::Status CheckDisk(const OffloadPlan& plan);
+
+}  // namespace train_gpt

@@ -1,0 +1,36 @@
+#include "examples/train_gpt/offloaded_optimizer.h"
+
+#include <utility>
+#include <vector>
+
+namespace train_gpt {
+
+absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>>
+OffloadedModelOptimizer::Create(const OffloadPlan& plan, Gpt& model) {
+  std::unique_ptr<OffloadedModelOptimizer> result(new OffloadedModelOptimizer);
+  auto runtime = terrace::Runtime::Create(plan.runtime);
+  if (!runtime.ok()) return runtime.status();
+  result->runtime_ = *std::move(runtime);
+  std::vector<at::Tensor> tensors;
+  for (const Gpt::Parameter& parameter : model.parameters()) {
+    tensors.push_back(parameter.tensor);
+  }
+  auto optimizer = terrace::OffloadedAdamW::Create(
+      *result->runtime_, std::move(tensors), plan.optimizer);
+  if (!optimizer.ok()) return optimizer.status();
+  result->optimizer_ = *std::move(optimizer);
+  return result;
+}
+
+absl::StatusOr<double> OffloadedModelOptimizer::Step() {
+  const absl::Status status = optimizer_->TryStep();
+  if (!status.ok()) return status;
+  return last_report().gradient_norm;
+}
+
+absl::Status OffloadedModelOptimizer::Close() {
+  optimizer_.reset();
+  return runtime_->Close(absl::Now() + absl::Seconds(60));
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,40 @@
+// The optimizer whose state is on disk: a Runtime and LibTorch's face of
+// Terrace's OffloadedOptimizer.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/train_gpt/model_optimizer.h"
+#include "examples/train_gpt/offload_plan.h"
+#include "runtime/torch/optimizer.h"
+#include "terrace/runtime.h"
+#include "terrace/stats.h"
+
+namespace train_gpt {
+
+class OffloadedModelOptimizer : public ModelOptimizer {
+ public:
+  // Makes the arena and the files. `model` must outlive the optimizer.
+  static absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>> Create(
+      const OffloadPlan& plan, Gpt& model);
+
+  absl::StatusOr<double> Step() override;
+
+  const terrace::StepReport& last_report() const {
+    return optimizer_->offloaded().last_report();
+  }
+  terrace::Stats GetStats() const { return runtime_->GetStats(); }
+
+  // Waits for what is under way and removes the files. Once.
+  absl::Status Close();
+
+ private:
+  OffloadedModelOptimizer() = default;
+
+  std::unique_ptr<terrace::Runtime> runtime_;  // outlives the optimizer
+  std::unique_ptr<terrace::OffloadedAdamW> optimizer_;
+};
+
+}  // namespace train_gpt

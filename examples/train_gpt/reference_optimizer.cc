@@ -1,0 +1,105 @@
+// AdamW from plain vectors, one serial loop, and the public scalar step and
+// norm of terrace/adam.h. Nothing here knows of chunks, tiers or threads.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "examples/train_gpt/model_optimizer.h"
+#include "terrace/adam.h"
+
+namespace train_gpt {
+namespace {
+
+template <typename T>
+absl::Span<T> Elements(const at::Tensor& tensor) {
+  return {static_cast<T*>(tensor.data_ptr()),
+          static_cast<size_t>(tensor.numel())};
+}
+
+class Reference : public ModelOptimizer {
+ public:
+  Reference(const Flags& flags, Gpt& model)
+      : model_(model),
+        fp32_(flags.dtype == Dtype::kFloat32),
+        clip_(flags.clip) {
+    const AdamWNumbers numbers;
+    options_.learning_rate = flags.learning_rate;
+    options_.beta1 = numbers.beta1;
+    options_.beta2 = numbers.beta2;
+    options_.epsilon = numbers.epsilon;
+    options_.weight_decay = numbers.weight_decay;
+    for (const Gpt::Parameter& parameter : model.parameters()) {
+      const auto count = static_cast<size_t>(parameter.tensor.numel());
+      State state{{}, std::vector<float>(count), std::vector<float>(count)};
+      if (!fp32_) {
+        for (uint16_t bits : Elements<uint16_t>(parameter.tensor)) {
+          state.master.push_back(
+              terrace::WidenReference(terrace::DType::kBFloat16, bits));
+        }
+      }
+      states_.push_back(std::move(state));
+    }
+  }
+
+  absl::StatusOr<double> Step() override {
+    ++step_;
+    const double norm = clip_ > 0 ? GradientNorm() : 0;
+    const auto factor = static_cast<float>(ClipFactor(norm, clip_));
+    for (size_t i = 0; i < states_.size(); ++i) {
+      State& state = states_[i];
+      const at::Tensor& tensor = model_.parameters()[i].tensor;
+      const absl::Span<float> first = absl::MakeSpan(state.first);
+      const absl::Span<float> second = absl::MakeSpan(state.second);
+      if (fp32_) {
+        terrace::AdamStepReference(options_, step_, factor,
+                                   Elements<float>(tensor), first, second,
+                                   Elements<const float>(tensor.grad()));
+        continue;
+      }
+      terrace::AdamStepReference(
+          options_, step_, factor, absl::MakeSpan(state.master), first, second,
+          terrace::DType::kBFloat16, Elements<const uint16_t>(tensor.grad()));
+      const absl::Span<uint16_t> out = Elements<uint16_t>(tensor);
+      for (size_t j = 0; j < out.size(); ++j) {
+        out[j] = terrace::NarrowReference(terrace::DType::kBFloat16,
+                                          state.master[j]);
+      }
+    }
+    return norm;
+  }
+
+ private:
+  struct State {
+    std::vector<float> master;  // of 16-bit parameters
+    std::vector<float> first, second;
+  };
+
+  double GradientNorm() const {
+    double squares = 0;
+    for (const Gpt::Parameter& parameter : model_.parameters()) {
+      const at::Tensor& gradient = parameter.tensor.grad();
+      squares = fp32_ ? terrace::SquaredNormReference(
+                            Elements<const float>(gradient), squares)
+                      : terrace::SquaredNormReference(
+                            terrace::DType::kBFloat16,
+                            Elements<const uint16_t>(gradient), squares);
+    }
+    return std::sqrt(squares);
+  }
+
+  Gpt& model_;
+  const bool fp32_;
+  const double clip_;
+  terrace::AdamOptions options_;
+  int64_t step_ = 0;
+  std::vector<State> states_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelOptimizer> MakeReferenceOptimizer(const Flags& flags,
+                                                       Gpt& model) {
+  return std::make_unique<Reference>(flags, model);
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,59 @@
+#include <nlohmann/json.hpp>
+
+#include "examples/train_gpt/report.h"
+
+namespace train_gpt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename Field>
+Json ListOf(const RunReport& report, Field field) {
+  Json list = Json::array();
+  for (const StepRecord& step : report.steps) list.push_back(step.*field);
+  return list;
+}
+
+template <typename Field>
+double SumOf(const RunReport& report, Field field) {
+  double sum = 0;
+  for (const StepRecord& step : report.steps) sum += step.*field;
+  return sum;
+}
+
+}  // namespace
+
+std::string JsonText(const RunReport& report) {
+  Json json;
+  json["parameters"] = report.parameters;
+  json["dtype"] = report.dtype;
+  json["state_bytes"] = report.state_bytes;
+  json["budget_bytes"] = report.budget_bytes;
+  json["window_bytes"] = report.window_bytes;
+  json["chunk_bytes"] = report.chunk_bytes;
+  json["arena_peak_bytes"] = report.arena_peak_bytes;
+  json["rss_peak_bytes"] = report.rss_peak_bytes;
+  json["engine"] = report.engine;
+  json["direct_io"] = report.direct_io;
+  json["isa"] = report.isa;
+  json["losses"] = ListOf(report, &StepRecord::loss);
+  json["step_seconds"] = ListOf(report, &StepRecord::seconds);
+  json["blocked_seconds"] = {
+      {"read", SumOf(report, &StepRecord::blocked_read_seconds)},
+      {"write", SumOf(report, &StepRecord::blocked_write_seconds)},
+      {"space", SumOf(report, &StepRecord::blocked_space_seconds)}};
+  json["bytes_read"] = ListOf(report, &StepRecord::bytes_read);
+  json["bytes_written"] = ListOf(report, &StepRecord::bytes_written);
+  if (report.verification) {
+    const Verification& v = *report.verification;
+    json["verify"] = {
+        {"reference", v.identical() ? "identical" : "different"},
+        {"libtorch",
+         {{"max_loss_difference", v.max_loss_difference},
+          {"parameter_l2_difference", v.parameter_l2_difference},
+          {"max_parameter_difference", v.max_parameter_difference}}}};
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace train_gpt
