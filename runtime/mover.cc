@@ -50,7 +50,10 @@ absl::Time Mover::RunOnce() {
   const absl::Time now = clock_.Now();
   if (!closing_) {
     ServeOpens(now);
-    for (auto& [id, queue] : queues_) AdmitGroups(*queue, now);
+    for (auto& [id, queue] : queues_) {
+      AdmitGroups(*queue, now);
+      ExpireGroups(*queue, now);
+    }
     StartWriteBacks();
     // A write-back that failed at once, or a copy that was dropped, may have
     // changed what a head waits for.
@@ -111,10 +114,15 @@ void Mover::Handle(RegisterMessage& message) {
 }
 
 void Mover::Handle(OpenMessage& message) {
+  if (closing_) {
+    message.reply->Set(absl::CancelledError("the runtime was closed"));
+    return;
+  }
   const int64_t bytes = WindowBytes(message.slot_bytes, message.slots);
   int64_t windows = bytes;
   for (const Window& window : windows_) {
-    if (window.open) windows += window.range.size_bytes;
+    const bool counts = window.open && !window.closing;
+    if (counts) windows += window.range.size_bytes;
   }
   if (windows > space_.capacity_bytes()) {
     message.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
@@ -192,6 +200,7 @@ void Mover::Handle(StepMessage& message) {
 }
 
 void Mover::Handle(PrefetchMessage& message) {
+  if (closing_) return;
   for (TensorId id : message.tensors) {
     TensorEntry* entry = table_.Find(id);
     if (entry == nullptr || entry->host != HostState::kAbsent ||
@@ -200,6 +209,7 @@ void Mover::Handle(PrefetchMessage& message) {
       continue;
     }
     if (!TakeResidentRoom(*entry)) return;
+    ++prefetch_reads_;
     entry->prefetched = true;
     StartRead(*entry, IoClass::kPrefetch);
   }
@@ -276,7 +286,9 @@ void Mover::PublishQueues() {
     Queue& each = *queue->second;
     if (each.closed) each.ready.clear();  // ends pins that nobody will take
     each.port->Publish(&each.ready, each.blocked_by_own_pins, processed_);
-    const bool gone = each.closed && each.held_pins == 0;
+    // Its fetches under way still end in it.
+    const bool gone =
+        each.closed && each.held_pins == 0 && !HasAdmitted(each.id);
     queue = gone ? queues_.erase(queue) : std::next(queue);
   }
 }
@@ -284,8 +296,8 @@ void Mover::PublishQueues() {
 absl::Time Mover::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, queue] : queues_) {
-    if (!queue->waiting.empty()) {
-      next = std::min(next, queue->waiting.front().deadline);
+    for (const Group& group : queue->waiting) {
+      next = std::min(next, group.deadline);
     }
   }
   for (const PendingOpen& open : opens_) {

@@ -134,6 +134,11 @@ class Mover {
   // How the search for a place ended.
   enum class Space : uint8_t { kFound, kWait, kOwnPins, kFailed };
 
+  struct PinnedBy {
+    bool own = false;     // by the queue in question
+    bool others = false;  // by others, or for a group that will be ready
+  };
+
   // mover.cc: messages and the step.
   void Handle(Message& message);
   void Handle(RegisterMessage& message);
@@ -155,6 +160,9 @@ class Mover {
   // mover_admission.cc: groups, pins, prefetch.
   void AdmitGroups(Queue& queue, absl::Time now);
   bool TryAdmit(Queue& queue, Group& group, absl::Time now);
+  void ExpireGroups(Queue& queue, absl::Time now);
+  Space PlaceGroup(Queue& queue, const Group& group, absl::Status* failure);
+  PinnedBy WhoPins(const TensorEntry& entry, int64_t queue) const;
   bool CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
               Group& group);
   void Hold(Queue& queue, const Want& want, TensorEntry& entry, Group& group);

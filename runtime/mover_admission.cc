@@ -28,15 +28,24 @@ void Mover::AdmitGroups(Queue& queue, absl::Time now) {
     queue.waiting.pop_front();
   }
   if (HasAdmitted(queue.id)) queue.blocked_by_own_pins = false;
-  if (queue.waiting.empty()) return;
-  Group& head = queue.waiting.front();
-  if (now < head.deadline) return;
-  const std::string holders = Holders();
-  FailGroup(
-      queue, head,
-      absl::ResourceExhaustedError(absl::StrCat(
-          "group ", head.tag, " was not admitted in time; held: ", holders)));
-  queue.waiting.pop_front();
+}
+
+// Ends the waiting groups whose deadline has come, wherever they stand; what
+// stood behind one may have its turn now.
+void Mover::ExpireGroups(Queue& queue, absl::Time now) {
+  auto expired = [now](const Group& group) { return group.deadline <= now; };
+  bool any = false;
+  for (Group& group : queue.waiting) {
+    if (!expired(group)) continue;
+    any = true;
+    FailGroup(queue, group,
+              absl::ResourceExhaustedError(absl::StrCat(
+                  "group ", group.tag,
+                  " was not admitted in time; held: ", Holders())));
+  }
+  if (!any) return;
+  std::erase_if(queue.waiting, expired);
+  AdmitGroups(queue, now);
 }
 
 // True when the group left the queue's front: admitted, ready or failed.
@@ -56,35 +65,13 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
     }
     if (!CanPin(want, entry, queue, group)) return false;
   }
-  // All wants can be had as far as pins go; now space, one want at a time.
-  // What was taken is given back when a later one has to wait.
-  std::vector<TensorEntry*> placed;
+  // All wants can be had as far as pins go; now space.
   absl::Status failure;
-  for (const Want& want : group.wants) {
-    TensorEntry& entry = *table_.Find(want.tensor);
-    if (entry.host != HostState::kAbsent) {
-      ++entry.pins;  // keeps it from being chosen as a victim meanwhile
-      continue;
-    }
-    const Space space = FindSpace(queue, entry, &failure);
-    if (space != Space::kFound) {
-      for (const Want& other : group.wants) {
-        if (&other == &want) break;
-        TensorEntry& taken = *table_.Find(other.tensor);
-        if (taken.host != HostState::kAbsent) --taken.pins;
-      }
-      for (TensorEntry* taken : placed) DropHostCopy(*taken);
-      queue.blocked_by_own_pins = space == Space::kOwnPins;
-      if (space == Space::kFailed) FailGroup(queue, group, failure);
-      return space == Space::kFailed;
-    }
-    placed.push_back(&entry);
-  }
-  for (const Want& want : group.wants) {
-    TensorEntry& entry = *table_.Find(want.tensor);
-    const bool fresh =
-        std::find(placed.begin(), placed.end(), &entry) != placed.end();
-    if (!fresh) --entry.pins;
+  const Space space = PlaceGroup(queue, group, &failure);
+  if (space != Space::kFound) {
+    queue.blocked_by_own_pins = space == Space::kOwnPins;
+    if (space == Space::kFailed) FailGroup(queue, group, failure);
+    return space == Space::kFailed;
   }
   group.admitted = now;
   group.held.assign(group.wants.size(), true);
@@ -97,21 +84,53 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
   return true;
 }
 
+// A place for every want, or for none: what was taken is given back when a
+// later one has to wait.
+Mover::Space Mover::PlaceGroup(Queue& queue, const Group& group,
+                               absl::Status* failure) {
+  std::vector<TensorEntry*> present;
+  std::vector<TensorEntry*> absent;
+  for (const Want& want : group.wants) {
+    TensorEntry* entry = table_.Find(want.tensor);
+    (entry->host == HostState::kAbsent ? absent : present).push_back(entry);
+  }
+  // Keeps them from making room for the others.
+  for (TensorEntry* entry : present) ++entry->pins;
+  Space space = Space::kFound;
+  size_t placed = 0;
+  while (placed < absent.size() && space == Space::kFound) {
+    space = FindSpace(queue, *absent[placed], failure);
+    if (space == Space::kFound) ++placed;
+  }
+  for (TensorEntry* entry : present) --entry->pins;
+  if (space != Space::kFound) {
+    for (size_t i = 0; i < placed; ++i) DropHostCopy(*absent[i]);
+  }
+  return space;
+}
+
+// Who pins the tensor, or holds it for a group that is not ready yet.
+Mover::PinnedBy Mover::WhoPins(const TensorEntry& entry, int64_t queue) const {
+  PinnedBy by;
+  for (const auto& [token, pin] : pins_) {
+    if (pin.entry != &entry) continue;
+    (pin.queue == queue ? by.own : by.others) = true;
+  }
+  for (const auto& [id, admitted] : admitted_) {
+    for (const Want& want : admitted.second.wants) {
+      // Its owner will have it and let go of it.
+      if (want.tensor == entry.id) by.others = true;
+    }
+  }
+  return by;
+}
+
 // Whether pins and transfers allow this want now. A writer waits for readers
 // and for the transfer out; what was not issued of it is cancelled for him.
 bool Mover::CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
                    Group& group) {
   if (entry.write_pinned || (want.access != Access::kRead && entry.pins > 0)) {
-    bool all_mine = true;
-    for (const auto& [token, pin] : pins_) {
-      if (pin.entry == &entry && pin.queue != queue.id) all_mine = false;
-    }
-    for (const auto& [id, admitted] : admitted_) {
-      for (const Want& other : admitted.second.wants) {
-        if (other.tensor == entry.id) all_mine = false;  // will be ready yet
-      }
-    }
-    queue.blocked_by_own_pins = all_mine;
+    queue.blocked_by_own_pins = !WhoPins(entry, queue.id).others;
     return false;
   }
   if (want.access == Access::kRead) return true;
@@ -263,9 +282,12 @@ void Mover::EndPin(const PinRecord& pin, PinEnd end) {
   --found->second->held_pins;
   --entry.pins;
   if (pin.access == Access::kRead) {
-    if (end != PinEnd::kDiscard || entry.pins > 0) return;
+    if (entry.pins > 0) return;
+    // A reader may have come before the write-back of what he read.
+    if (entry.dirty() && entry.window != kNoWindow) dirty_.push_back(&entry);
     // A reader's promise that it needs no copy any more.
-    if (entry.idle() && !entry.dirty()) DropHostCopy(entry);
+    const bool needless = end == PinEnd::kDiscard && !entry.dirty();
+    if (needless && entry.idle()) DropHostCopy(entry);
     return;
   }
   entry.write_pinned = false;

@@ -73,6 +73,8 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
       TakeSlot(queue.window, static_cast<int>(slot), entry);
       return Space::kFound;
     }
+    // Placed a moment ago for the same group.
+    if (owner->host == HostState::kAbsent) continue;
     if (owner->idle() && !owner->dirty()) {
       const int64_t use = queue.trace.NextUse(owner->id);
       if (use > victim_use) {
@@ -80,7 +82,9 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
         victim = owner;
       }
     } else if (owner->host == HostState::kValid && owner->pins > 0) {
-      own_pins = true;
+      const PinnedBy by = WhoPins(*owner, queue.id);
+      own_pins |= by.own && !by.others;
+      moving |= by.others;
     } else if (!owner->write_error.ok()) {
       *failure = owner->write_error;
     } else if (owner->idle() && owner->path < 0) {

@@ -136,6 +136,7 @@ void Mover::Handle(HashedMessage& message) {
       }
     }
     if (wanted) {
+      entry.leaving = false;
       dirty_.push_back(&entry);
     } else {
       StartWrite(entry);
@@ -259,10 +260,14 @@ void Mover::Report(int64_t queue, const absl::Status& status) {
 }
 
 void Mover::RetryFailedWrites() {
+  degraded_.assign(degraded_.size(), false);
   for (const auto& entry : table_.entries()) {
-    if (entry->write_error.ok() || entry->quarantined) continue;
+    if (entry->write_error.ok()) continue;
+    if (entry->quarantined) {
+      degraded_[entry->path] = true;
+      continue;
+    }
     entry->write_error = absl::OkStatus();
-    degraded_[entry->path] = false;
     if (entry->window != kNoWindow) dirty_.push_back(entry.get());
   }
 }
