@@ -1,0 +1,214 @@
+#include "tests/support/runtime_fixture.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "aio/io_group.h"
+#include "aio/make_engine.h"
+#include "gtest/gtest.h"
+#include "kernels/pool_executor.h"
+#include "runtime/base/check.h"
+#include "tiers/disk_tier.h"
+#include "tiers/host_arena.h"
+
+namespace terrace {
+namespace {
+
+std::string MakeFolder() {
+  std::string name = testing::TempDir() + "/terrace-runtime-XXXXXX";
+  TERRACE_CHECK(mkdtemp(name.data()) != nullptr);
+  return name;
+}
+
+}  // namespace
+
+const char* TestWorldName(TestWorld world) {
+  switch (world) {
+    case TestWorld::kVirtual:
+      return "Virtual";
+    case TestWorld::kMemory:
+      return "Memory";
+    case TestWorld::kUring:
+      return "Uring";
+    case TestWorld::kThreads:
+      break;
+  }
+  return "Threads";
+}
+
+std::ostream& operator<<(std::ostream& out, TestWorld world) {
+  return out << TestWorldName(world);
+}
+
+absl::Status TestRuntime::Supports(TestWorld world) {
+  if (world != TestWorld::kUring) return absl::OkStatus();
+  return MakeUringEngine().status();
+}
+
+TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
+    : world_(world), faults_(std::make_shared<FaultPlan>()) {
+  LocalRuntimeParts parts = MakeParts(options);
+  if (world_ != TestWorld::kVirtual) {
+    parts.executor = *MakePoolExecutor(2, {});
+    runtime_ = LocalRuntime::Start(std::move(parts));
+    return;
+  }
+  auto executor = std::make_unique<InlineExecutor>();
+  InlineExecutor& tasks = *executor;
+  parts.executor = std::move(executor);
+  parts.start_thread = false;
+  runtime_ = LocalRuntime::Start(std::move(parts));
+  virtual_clock_.AddStep([this, &tasks] {
+    return tasks.RunOne() ? virtual_clock_.Now() : absl::InfiniteFuture();
+  });
+  virtual_clock_.AddStep([&mover = runtime_->mover()] {
+    const absl::Time next = mover.RunOnce();
+    const absl::Status invariants = mover.CheckInvariants();
+    EXPECT_TRUE(invariants.ok()) << invariants;
+    return next;
+  });
+}
+
+LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
+  const bool memory =
+      world_ == TestWorld::kVirtual || world_ == TestWorld::kMemory;
+  LocalRuntimeParts parts;
+  parts.clock = &SystemClock();
+  if (is_virtual()) parts.clock = &virtual_clock_;
+  for (int path = 0; path < options.paths; ++path) {
+    folders_.push_back(memory ? "" : MakeFolder());
+    if (memory) {
+      parts.mover.disks.push_back(MakeMemoryDiskTier(path, options.path_bytes));
+      continue;
+    }
+    DiskTierOptions disk;
+    disk.directory = folders_.back();
+    disk.segment_bytes = 1 << 20;
+    parts.mover.disks.push_back(*OpenDiskTier(disk));
+  }
+  std::unique_ptr<IoEngine> engine;
+  if (memory) {
+    engine = MakeMemoryEngine(options.paths, options.path_bytes, *parts.clock);
+  } else if (world_ == TestWorld::kUring) {
+    engine = *MakeUringEngine();
+  } else {
+    engine = MakeThreadEngine("asked for by a test");
+  }
+  engine = MakeFaultEngine(std::move(engine), faults_, *parts.clock);
+  parts.mover.io = std::make_unique<IoGroup>(std::move(engine), *parts.clock);
+  for (const auto& disk : parts.mover.disks) {
+    TERRACE_CHECK(
+        parts.mover.io->AddPath(disk->info().file, disk->fd(), {}).ok());
+  }
+  HostArenaOptions arena;
+  arena.size_bytes = options.budget_bytes;
+  arena.huge_pages = HugePages::kOff;
+  parts.arena = *HostArena::Create(arena);
+  parts.mover.io->RegisterArena(parts.arena->bytes());
+  parts.mover.eviction = MakeEvictionPolicy(options.eviction);
+  parts.mover.prefetch = options.prefetch;
+  parts.mover.io_timeout = options.io_timeout;
+  return parts;
+}
+
+TestRuntime::~TestRuntime() { Destroy(); }
+
+void TestRuntime::Destroy() {
+  // What never ended would keep the runtime from ending.
+  if (runtime_ != nullptr) {
+    faults_->Clear();
+    runtime_->Prefetch({});  // wakes the mover, which then sees it
+  }
+  runtime_.reset();
+  for (const std::string& folder : folders_) {
+    if (folder.empty()) continue;
+    EXPECT_TRUE(std::filesystem::is_empty(folder)) << folder;
+    std::filesystem::remove_all(folder);
+  }
+  folders_.clear();
+}
+
+TensorId TestRuntime::Register(const std::string& name, int64_t size_bytes) {
+  TensorSpec spec;
+  spec.name = name;
+  spec.size_bytes = size_bytes;
+  absl::StatusOr<TensorId> id = runtime_->Register(spec);
+  EXPECT_TRUE(id.ok()) << id.status();
+  return id.value_or(TensorId());
+}
+
+std::vector<TensorId> TestRuntime::RegisterMany(int count, int64_t size_bytes) {
+  std::vector<TensorId> tensors;
+  for (int i = 0; i < count; ++i) {
+    tensors.push_back(Register("tensor " + std::to_string(i), size_bytes));
+  }
+  return tensors;
+}
+
+std::unique_ptr<RequestQueue> TestRuntime::OpenQueue(int64_t slot_bytes,
+                                                     int slots) {
+  auto queue = runtime_->OpenQueue(slot_bytes, slots, Soon());
+  EXPECT_TRUE(queue.ok()) << queue.status();
+  return queue.ok() ? *std::move(queue) : nullptr;
+}
+
+absl::StatusOr<Pin> TestRuntime::Take(RequestQueue& queue, TensorId tensor,
+                                      Access access) {
+  absl::Status pushed = queue.Push({{tensor, access}}, 0, Soon());
+  if (!pushed.ok()) return pushed;
+  absl::StatusOr<Ready> ready = queue.Next(Soon());
+  if (!ready.ok()) return ready.status();
+  if (!ready->pins.ok()) return ready->pins.status();
+  return std::move(ready->pins->front());
+}
+
+void TestRuntime::Fill(RequestQueue& queue, TensorId tensor, uint8_t seed) {
+  absl::StatusOr<Pin> pin = Take(queue, tensor, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  WritePattern(pin->data(), seed);
+}
+
+bool TestRuntime::Holds(RequestQueue& queue, TensorId tensor, uint8_t seed) {
+  absl::StatusOr<Pin> pin = Take(queue, tensor, Access::kRead);
+  EXPECT_TRUE(pin.ok()) << pin.status();
+  return pin.ok() && HasPattern(pin->data(), seed);
+}
+
+bool TestRuntime::WaitUntil(const std::function<bool()>& done) {
+  if (is_virtual()) {
+    // done() may itself ask the mover, so it is not called inside the pump.
+    for (int i = 0; i < 1000 && !done(); ++i) {
+      if (!virtual_clock_.Advance(Now() + absl::Seconds(1))) break;
+    }
+    return done();
+  }
+  const absl::Time deadline = Soon();
+  while (!done()) {
+    if (Now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+std::byte PatternByte(uint8_t seed, int64_t i) {
+  return static_cast<std::byte>(seed * 37 + i * 11 + (i >> 8) * 5 + 1);
+}
+
+void WritePattern(absl::Span<std::byte> data, uint8_t seed) {
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = PatternByte(seed, static_cast<int64_t>(i));
+  }
+}
+
+bool HasPattern(absl::Span<const std::byte> data, uint8_t seed) {
+  for (size_t i = 0; i < data.size(); ++i) {
+    if (data[i] != PatternByte(seed, static_cast<int64_t>(i))) return false;
+  }
+  return true;
+}
+
+}  // namespace terrace

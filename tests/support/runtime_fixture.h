@@ -1,0 +1,102 @@
+// Runtimes for tests: the production mover, table and queues, unmodified, on
+// an engine with faults; in virtual time turned by hand, or with threads.
+//
+//   TestRuntime world(TestWorld::kVirtual, {.budget_bytes = 64 << 10});
+//   TensorId tensor = world.Register("a", 8192);
+//   world.Fill(tensor, 7);
+//   EXPECT_TRUE(world.Holds(tensor, 7));
+//
+// In virtual time the mover's invariants are checked after each of its steps,
+// and every wait is the clock's. One thread uses it; runtime() is as the
+// interface says. Files are made below the test's temporary folder and are
+// gone with the object.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/local_runtime.h"
+#include "tests/support/fault_engine.h"
+#include "tests/support/inline_executor.h"
+#include "tests/support/manual_clock.h"
+
+namespace terrace {
+
+enum class TestWorld : uint8_t {
+  kVirtual,  // memory engine, virtual time, one thread
+  kMemory,   // memory engine, mover thread
+  kUring,    // files
+  kThreads,  // files
+};
+
+inline constexpr TestWorld kAllWorlds[] = {
+    TestWorld::kVirtual, TestWorld::kMemory, TestWorld::kUring,
+    TestWorld::kThreads};
+
+const char* TestWorldName(TestWorld world);
+std::ostream& operator<<(std::ostream& out, TestWorld world);
+
+struct TestRuntimeOptions {
+  int64_t budget_bytes = 64 << 10;
+  int paths = 1;
+  int64_t path_bytes = 16 << 20;
+  EvictionKind eviction = EvictionKind::kNextUse;
+  bool prefetch = true;
+  absl::Duration io_timeout = absl::Seconds(60);
+};
+
+class TestRuntime {
+ public:
+  // Whether the machine has what this world stands on; else why not.
+  static absl::Status Supports(TestWorld world);
+
+  TestRuntime(TestWorld world, const TestRuntimeOptions& options);
+  ~TestRuntime();
+
+  Runtime& runtime() { return *runtime_; }
+  FaultPlan& faults() { return *faults_; }
+  VirtualClock& virtual_clock() { return virtual_clock_; }
+  bool is_virtual() const { return world_ == TestWorld::kVirtual; }
+  absl::Time Now() { return runtime_->clock().Now(); }
+  absl::Time Soon() { return Now() + absl::Seconds(30); }
+  // The folder of path k, as the runtime was told; empty for memory.
+  const std::string& folder(int path) const { return folders_[path]; }
+
+  // Ends the runtime, as its owner would.
+  void Destroy();
+
+  // What a test cannot do without; failures fail the test.
+  TensorId Register(const std::string& name, int64_t size_bytes);
+  std::vector<TensorId> RegisterMany(int count, int64_t size_bytes);
+  std::unique_ptr<RequestQueue> OpenQueue(int64_t slot_bytes, int slots);
+  // A group of one.
+  absl::StatusOr<Pin> Take(RequestQueue& queue, TensorId tensor, Access access);
+  // Overwrites the tensor with a pattern of `seed`, and publishes it.
+  void Fill(RequestQueue& queue, TensorId tensor, uint8_t seed);
+  // Whether its contents are that pattern, as read through the queue.
+  bool Holds(RequestQueue& queue, TensorId tensor, uint8_t seed);
+
+  // Until done() or half a minute; in virtual time nothing passes but events.
+  bool WaitUntil(const std::function<bool()>& done);
+
+ private:
+  LocalRuntimeParts MakeParts(const TestRuntimeOptions& options);
+
+  const TestWorld world_;
+  VirtualClock virtual_clock_;
+  std::shared_ptr<FaultPlan> faults_;
+  std::vector<std::string> folders_;
+  std::unique_ptr<LocalRuntime> runtime_;
+};
+
+// Byte i of the pattern of `seed`.
+std::byte PatternByte(uint8_t seed, int64_t i);
+void WritePattern(absl::Span<std::byte> data, uint8_t seed);
+bool HasPattern(absl::Span<const std::byte> data, uint8_t seed);
+
+}  // namespace terrace
