@@ -22,9 +22,19 @@ absl::Status DiskError() {
   return absl::UnknownError("read failed: path 1, offset 4096: EIO");
 }
 
+// Nine chunks of the smallest size; sizes off every grid.
+Model NineChunks() {
+  return Model::Of({{"prime", DType::kFloat32, 16411},
+                    {"half", DType::kBFloat16, 928},
+                    {"one", DType::kFloat32, 1},
+                    {"none", DType::kFloat32, 0},
+                    {"half_prime", DType::kBFloat16, 12011}},
+                   21);
+}
+
 class Failure : public testing::Test {
  protected:
-  Failure() : model_(Model::Mixed(21)) { Make({}); }
+  Failure() : model_(NineChunks()) { Make({}); }
 
   // Replaces everything.
   void Make(std::optional<uint64_t> seed) {
@@ -33,7 +43,7 @@ class Failure : public testing::Test {
     OptimizerOptions options;
     options.chunk_bytes = 64 << 10;
     options.max_gradient_norm = 1;
-    model_ = Model::Mixed(21);
+    model_ = NineChunks();
     reference_ = std::make_unique<ReferenceOptimizer>(model_, options);
     runtime_ = std::make_unique<MapRuntime>(
         MapRuntime::Behaviour{.budget_bytes = 512 << 10, .seed = seed},
@@ -169,7 +179,7 @@ TEST_F(Failure, AnIncompleteStepTakesNothingButItself) {
   EXPECT_TRUE(refused({.learning_rate = 0.5}));
   EXPECT_TRUE(refused({.loss_scale = 2}));
   // One bit of a gradient: the sign of one element, which no norm shows.
-  for (size_t parameter : {0u, 1u, 2u, 10u, 11u}) {
+  for (size_t parameter : {0u, 1u, 2u, 4u}) {
     Values& gradient = model_.parameters()[parameter].gradient;
     const float before = gradient.Get(gradient.count() - 1);
     gradient.Set(gradient.count() - 1, -before);
