@@ -4,13 +4,19 @@ namespace terrace {
 
 void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
                         uint64_t processed) {
-  MutexLock lock(mutex_);
-  const bool news = !ready->empty() || blocked_by_own_pins;
-  for (Ready& group : *ready) ready_.push_back(std::move(group));
-  ready->clear();
-  blocked_by_own_pins_ = blocked_by_own_pins;
-  processed_ = processed;
-  if (news) changed_.SignalAll();
+  {
+    MutexLock lock(mutex_);
+    if (!dropped_) {
+      const bool news = !ready->empty() || blocked_by_own_pins;
+      for (Ready& group : *ready) ready_.push_back(std::move(group));
+      ready->clear();
+      blocked_by_own_pins_ = blocked_by_own_pins;
+      processed_ = processed;
+      if (news) changed_.SignalAll();
+      return;
+    }
+  }
+  EndUntaken(*ready);
 }
 
 void QueuePort::SetClosed() {
@@ -21,8 +27,12 @@ void QueuePort::SetClosed() {
 
 void QueuePort::DropUntaken() {
   std::deque<Ready> untaken;
-  MutexLock lock(mutex_);
-  untaken.swap(ready_);
+  {
+    MutexLock lock(mutex_);
+    dropped_ = true;
+    untaken.swap(ready_);
+  }
+  EndUntaken(untaken);
 }
 
 absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,

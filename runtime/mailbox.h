@@ -59,7 +59,8 @@ class QueuePort {
                uint64_t processed);
   void SetClosed();
 
-  // Customer, when it closes the queue: ends the pins it never took.
+  // Customer, when it closes the queue: ends the pins it never took, now and
+  // from now on.
   void DropUntaken();
   // Customer: the next ready group; see RequestQueue::Next. `posted` is the
   // inbox's message number at the call.
@@ -72,7 +73,18 @@ class QueuePort {
   bool blocked_by_own_pins_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t processed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dropped_ ABSL_GUARDED_BY(mutex_) = false;  // nobody takes any more
 };
+
+// Ends pins that no customer took: nothing was written in them.
+template <typename ReadyList>
+void EndUntaken(ReadyList& untaken) {
+  for (Ready& ready : untaken) {
+    if (!ready.pins.ok()) continue;
+    for (Pin& pin : *ready.pins) pin.ReleaseUnchanged();
+  }
+  untaken.clear();
+}
 
 struct OpenedQueue {
   int64_t id = -1;
