@@ -8,6 +8,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 
+// Of the leak sanitiser, null without it.
+extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
+
 namespace terrace {
 
 struct IoGroup::Rep {
@@ -103,7 +106,8 @@ IoPathStats IoGroup::stats(int path) const { return rep_->queue(path).stats(); }
 void IoGroup::Abandon() {
   // The kernel may still write into buffers, and results must find the
   // bookkeeping: all of it stays behind, unowned.
-  static_cast<void>(rep_.release());
+  const Rep* const abandoned = rep_.release();
+  if (__lsan_ignore_object != nullptr) __lsan_ignore_object(abandoned);
 }
 
 }  // namespace terrace
