@@ -143,7 +143,7 @@ void Mover::Handle(CloseQueueMessage& message) {
     FailGroup(queue, group, absl::CancelledError("the queue was closed"));
   }
   queue.waiting.clear();
-  queue.ready.clear();  // ends the pins that nobody took
+  EndUntaken(queue.ready);
   queue.closed = true;
   windows_[queue.window].closing = true;
 }
@@ -284,7 +284,7 @@ void Mover::FinishClose(absl::Time now) {
 void Mover::PublishQueues() {
   for (auto queue = queues_.begin(); queue != queues_.end();) {
     Queue& each = *queue->second;
-    if (each.closed) each.ready.clear();  // ends pins that nobody will take
+    if (each.closed) EndUntaken(each.ready);
     each.port->Publish(&each.ready, each.blocked_by_own_pins, processed_);
     // Its fetches under way still end in it.
     const bool gone =

@@ -163,8 +163,7 @@ class Mover {
   void ExpireGroups(Queue& queue, absl::Time now);
   Space PlaceGroup(Queue& queue, const Group& group, absl::Status* failure);
   PinnedBy WhoPins(const TensorEntry& entry, int64_t queue) const;
-  bool CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
-              Group& group);
+  bool CanPin(const Want& want, TensorEntry& entry, Queue& queue, Group& group);
   void Hold(Queue& queue, const Want& want, TensorEntry& entry, Group& group);
   void CopyBecameValid(TensorEntry& entry);
   void FailWaiters(TensorEntry& entry, const absl::Status& status);

@@ -127,7 +127,7 @@ Mover::PinnedBy Mover::WhoPins(const TensorEntry& entry, int64_t queue) const {
 
 // Whether pins and transfers allow this want now. A writer waits for readers
 // and for the transfer out; what was not issued of it is cancelled for him.
-bool Mover::CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
+bool Mover::CanPin(const Want& want, TensorEntry& entry, Queue& queue,
                    Group& group) {
   if (entry.write_pinned || (want.access != Access::kRead && entry.pins > 0)) {
     queue.blocked_by_own_pins = !WhoPins(entry, queue.id).others;
@@ -136,7 +136,10 @@ bool Mover::CanPin(const Want& want, const TensorEntry& entry, Queue& queue,
   if (want.access == Access::kRead) return true;
   if (entry.write != WriteState::kIdle || entry.quarantined) {
     group.waited_for_write = true;
-    if (entry.write == WriteState::kWriting) {
+    // Once: a writer who waits for something else too would else keep it
+    // from ever being written.
+    if (entry.write == WriteState::kWriting && !entry.yielded) {
+      entry.yielded = true;
       io_->Cancel(entry.path, entry.io_tag);
     }
     return false;
@@ -151,6 +154,7 @@ void Mover::Hold(Queue& queue, const Want& want, TensorEntry& entry,
   entry.write_pinned = want.access != Access::kRead;
   entry.queue = queue.id;
   entry.leaving = false;
+  if (entry.write_pinned) entry.yielded = false;
   entry.prefetch_failed = false;
   if (entry.window == kNoWindow) eviction_->OnTouch(entry.id);
   switch (entry.host) {

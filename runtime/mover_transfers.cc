@@ -135,7 +135,8 @@ void Mover::Handle(HashedMessage& message) {
         wanted |= want.tensor == entry.id && want.access != Access::kRead;
       }
     }
-    if (wanted) {
+    if (wanted && !entry.yielded) {
+      entry.yielded = true;
       entry.leaving = false;
       dirty_.push_back(&entry);
     } else {
@@ -220,6 +221,7 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
   entry.write = WriteState::kIdle;
   if (completion.status.ok() && !completion.quarantined) {
     entry.home_generation = record.generation;
+    entry.yielded = false;
     entry.write_error = absl::OkStatus();
     if (entry.leaving && entry.idle()) DropHostCopy(entry);
     entry.leaving = false;

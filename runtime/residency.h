@@ -50,6 +50,7 @@ struct TensorEntry {
   bool prefetched = false;       // fetched ahead and not asked for yet
   bool prefetch_failed = false;  // not fetched ahead again until asked for
   bool leaving = false;          // a resident being given up
+  bool yielded = false;          // its write-back gave way to a writer once
   bool quarantined = false;      // a timed-out write still reads the host copy
   int verify_failures = 0;       // of the present fetch
   uint64_t io_tag = 0;           // of the transfer in flight
