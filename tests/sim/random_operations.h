@@ -1,0 +1,97 @@
+// Random customers of a simulated world, and what they must see: a plain map
+// of contents. Every operation is drawn from the seed.
+//
+// What must hold. A pin's bytes are those of the map, always. A group that
+// fails has a typed Status, and one that the history explains: without faults
+// only a tensor never written, one discarded, or a deadline that passed. What
+// is not pinned can always be had in the end.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/sim/world.h"
+
+namespace terrace {
+
+class RandomOperations {
+ public:
+  RandomOperations(uint64_t seed, bool faulty);
+
+  // `count` operations, then Drain and Audit.
+  void Run(int count);
+
+  int64_t pins_checked() const { return pins_checked_; }
+  int64_t failed_groups() const { return failed_groups_; }
+  int64_t lost_tensors() const;
+  World& world() { return world_; }
+
+ private:
+  struct Truth {
+    TensorId id;
+    int64_t size_bytes = 0;
+    bool written = false;
+    bool maybe_lost = false;  // a writer discarded it
+    bool lost = false;        // and so it was said
+    std::vector<std::byte> bytes;
+    int readers = 0;
+    int writers = 0;
+  };
+  struct Held {
+    Pin pin;
+    int tensor = 0;
+    Access access = Access::kRead;
+    int customer = 0;  // -1: of an Acquire
+  };
+  struct Pushed {
+    std::vector<int> tensors;
+    std::vector<Want> wants;
+    Time deadline;
+    bool unwritten = false;  // a tensor to fetch was not written yet
+  };
+  struct Customer {
+    std::unique_ptr<RequestQueue> queue;
+    int64_t slot_bytes = 0;
+    int slots = 0;
+    std::map<uint64_t, Pushed> pushed;  // by tag
+    bool step_open = false;
+    int64_t step = 0;
+  };
+
+  uint64_t Draw(uint64_t below) { return random_() % below; }
+  void DoOne();
+  void Open();
+  void CloseOne(int customer);
+  void Push(int customer);
+  void Take(int customer, absl::Duration patience);
+  void Receive(int customer, absl::StatusOr<Ready> ready);
+  void Hold(int customer, int tensor, Access access, Pin pin);
+  void Explain(const absl::Status& status, const Pushed& pushed);
+  void ReleaseAt(size_t index, bool gently);
+  void ReleaseAll(int customer);
+  void Step(int customer);
+  void Acquire();
+  void Hint();
+  void ChangeFaults();
+  void Scribble(absl::Span<std::byte> data);
+  void Drain();
+  void Audit();
+  int PickCustomer();
+
+  std::mt19937_64 random_;
+  const bool faulty_;
+  bool faults_on_ = false;
+  World world_;
+  std::vector<Truth> tensors_;
+  std::vector<Customer> customers_;
+  std::vector<Held> held_;
+  uint64_t next_tag_ = 1;
+  int64_t pins_checked_ = 0;
+  int64_t failed_groups_ = 0;
+};
+
+}  // namespace terrace

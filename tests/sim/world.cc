@@ -1,0 +1,73 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "runtime/base/check.h"
+
+namespace terrace {
+
+void VirtualExecutor::Run(std::function<void()> task) {
+  tasks_.Run(std::move(task));
+  absl::Duration cost = cost_;
+  if (spread_ > absl::ZeroDuration()) {
+    cost += absl::Nanoseconds(static_cast<int64_t>(
+        random_() % static_cast<uint64_t>(absl::ToInt64Nanoseconds(spread_))));
+  }
+  absl::Time& server =
+      *std::min_element(busy_until_.begin(), busy_until_.end());
+  server = std::max(server, clock_.Now()) + cost;
+  clock_.AddEvent(server, [this] { TERRACE_CHECK(tasks_.RunOne()); });
+}
+
+World::World(const WorldOptions& options)
+    : faults_(std::make_shared<FaultPlan>(options.seed)) {
+  LocalRuntimeParts parts;
+  parts.clock = &clock_;
+  parts.start_thread = false;
+  parts.executor = std::make_unique<VirtualExecutor>(
+      options.parallelism, options.task_cost, options.task_spread, options.seed,
+      clock_);
+  auto arena = HostArena::Create(
+      {.size_bytes = options.budget_bytes, .huge_pages = HugePages::kOff});
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  parts.arena = *std::move(arena);
+  std::unique_ptr<IoEngine> engine =
+      MakeMemoryEngine(options.paths, options.path_bytes, clock_);
+  engine = MakeFaultEngine(std::move(engine), faults_, clock_);
+  engine = MakePacedEngine(std::move(engine), options.pace, clock_);
+  parts.mover.io = std::make_unique<IoGroup>(std::move(engine), clock_);
+  for (int path = 0; path < options.paths; ++path) {
+    auto disk = MakeMemoryDiskTier(path, options.path_bytes);
+    const auto added =
+        parts.mover.io->AddPath(disk->info().file, disk->fd(), options.io);
+    EXPECT_TRUE(added.ok()) << added.status();
+    parts.mover.disks.push_back(std::move(disk));
+  }
+  parts.mover.eviction = MakeEvictionPolicy(options.eviction);
+  parts.mover.prefetch = options.prefetch;
+  parts.mover.io_timeout = options.io_timeout;
+  runtime_ = LocalRuntime::Start(std::move(parts));
+  step_ = clock_.AddStep([this] { return Turn(); });
+}
+
+World::~World() {
+  faults_->Clear();
+  const absl::Status closed =
+      runtime_->Close(clock_.Now() + absl::Seconds(600));
+  EXPECT_TRUE(closed.ok()) << closed;
+  EXPECT_TRUE(broken_.ok()) << broken_;
+  clock_.RemoveStep(step_);
+}
+
+absl::Time World::Turn() {
+  const absl::Time next = runtime_->mover().RunOnce();
+  ++mover_steps_;
+  if (broken_.ok() && !runtime_->mover().closed()) {
+    broken_ = runtime_->mover().CheckInvariants();
+  }
+  return next;
+}
+
+}  // namespace terrace

@@ -1,0 +1,96 @@
+// The world of a simulation: the production runtime, unmodified, turned by
+// hand over devices in memory, in virtual time.
+//
+//   World world({.seed = 7, .budget_bytes = 1 << 20});
+//   auto queue = world.runtime().OpenQueue(...);
+//   world.clock().Advance();   // or any call that waits
+//
+// Mover, residency table, queues, placement and eviction are production's;
+// engines are memory, below it faults by a seed, above it a pace; tasks cost
+// virtual time. After every step of the mover its invariants are checked.
+// One thread. Everything depends on the seed alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "runtime/local_runtime.h"
+#include "tests/support/fault_engine.h"
+#include "tests/support/inline_executor.h"
+#include "tests/support/manual_clock.h"
+
+namespace terrace {
+
+// Tasks run in virtual time on `parallelism` servers; which of those waiting
+// is next depends on the seed. `clock` must outlive it.
+class VirtualExecutor final : public Executor {
+ public:
+  // Each task costs `cost`, or, with `spread`, up to that much more.
+  VirtualExecutor(int parallelism, absl::Duration cost, absl::Duration spread,
+                  uint64_t seed, VirtualClock& clock)
+      : clock_(clock),
+        cost_(cost),
+        spread_(spread),
+        random_(seed),
+        tasks_(parallelism, seed),
+        busy_until_(static_cast<size_t>(parallelism), absl::InfinitePast()) {}
+
+  void Run(std::function<void()> task) override;
+  int parallelism() const override { return tasks_.parallelism(); }
+
+ private:
+  VirtualClock& clock_;
+  const absl::Duration cost_;
+  const absl::Duration spread_;
+  std::mt19937_64 random_;
+  InlineExecutor tasks_;
+  std::vector<absl::Time> busy_until_;  // per server
+};
+
+struct WorldOptions {
+  uint64_t seed = 1;
+  int64_t budget_bytes = 1 << 20;
+  int paths = 2;
+  int64_t path_bytes = 16 << 20;
+  PaceOptions pace = {1 << 30, 1 << 30};
+  EvictionKind eviction = EvictionKind::kNextUse;
+  bool prefetch = true;
+  int parallelism = 2;
+  absl::Duration task_cost = absl::Microseconds(10);
+  absl::Duration task_spread = absl::ZeroDuration();
+  absl::Duration io_timeout = absl::Seconds(60);
+  IoQueueOptions io;
+};
+
+class World {
+ public:
+  explicit World(const WorldOptions& options);
+  // Clears the faults and closes; what was made from the runtime must be gone.
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  LocalRuntime& runtime() { return *runtime_; }
+  VirtualClock& clock() { return clock_; }
+  FaultPlan& faults() { return *faults_; }
+
+  // The first invariant that did not hold after a step of the mover.
+  const absl::Status& broken() const { return broken_; }
+  int64_t mover_steps() const { return mover_steps_; }
+
+ private:
+  absl::Time Turn();
+
+  VirtualClock clock_;
+  const std::shared_ptr<FaultPlan> faults_;
+  std::unique_ptr<LocalRuntime> runtime_;
+  int step_ = -1;
+  absl::Status broken_;
+  int64_t mover_steps_ = 0;
+};
+
+}  // namespace terrace
