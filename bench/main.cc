@@ -6,6 +6,7 @@
 #include "bench/harness.h"
 #include "bench/io.h"
 #include "bench/kernels.h"
+#include "bench/step.h"
 
 namespace terrace::bench {
 namespace {
@@ -20,6 +21,10 @@ const Subcommand kSubcommands[] = {
      "the optimizer's kernels against the speed of memory",
      {"parameters", "rounds", "threads", "json"},
      RunAdamBenchmark},
+    {"step",
+     "a step on a paced device against the slower of bytes and compute",
+     {"parameters", "budget", "rounds", "threads", "json"},
+     RunStepBenchmark},
 };
 
 int Usage() {
