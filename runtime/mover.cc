@@ -49,6 +49,7 @@ absl::Time Mover::RunOnce() {
 
   const absl::Time now = clock_.Now();
   if (!closing_) {
+    CloseEmptyWindows();  // first: a window that opens may wait for the room
     ServeOpens(now);
     for (auto& [id, queue] : queues_) {
       AdmitGroups(*queue, now);
@@ -58,7 +59,6 @@ absl::Time Mover::RunOnce() {
     // A write-back that failed at once, or a copy that was dropped, may have
     // changed what a head waits for.
     for (auto& [id, queue] : queues_) PrefetchFromTrace(*queue);
-    CloseEmptyWindows();
   }
   peak_bytes_ = std::max(peak_bytes_, space_.used_bytes());
   PublishQueues();

@@ -63,6 +63,16 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
                     "tensor '", entry.spec.name, "' was never written")));
       return true;
     }
+    if (entry.quarantined && want.access != Access::kRead) {
+      // Who knows until when: its last write passed its deadline.
+      FailGroup(queue, group,
+                absl::DeadlineExceededError(absl::StrCat(
+                    "tensor '", entry.spec.name, "': a write to ",
+                    PathName(entry.path), ", offset ", entry.home.offset, ", ",
+                    entry.extent.size_bytes,
+                    " bytes, is past its deadline and still under way")));
+      return true;
+    }
     if (!CanPin(want, entry, queue, group)) return false;
   }
   // All wants can be had as far as pins go; now space.

@@ -81,7 +81,7 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, Time deadline) {
 
 bool ChunkPipeline::Advance() {
   PushMissing();
-  while (CanTake() && Take(queue_.Next(clock_.Now()))) PushMissing();
+  while (CanTake() && TakeNext(clock_.Now())) PushMissing();
   if (meter_.running() > 0) return false;
   if (stopped_) return true;
   return pushed_ == 0 && (missing_ == 0 || !error_.ok());
@@ -91,9 +91,9 @@ bool ChunkPipeline::Wait(Time deadline) {
   const int64_t ended = meter_.ended();
   if (CanTake()) {
     meter_.Cut(StepMeter::Bucket::kOther);
-    if (Take(queue_.Next(deadline)) || stopped_) return true;
+    if (TakeNext(deadline) || stopped_) return true;
     meter_.Cut(StepMeter::Bucket::kOther);
-    return false;
+    if (!blocked_by_kernels_) return false;
   }
   if (meter_.running() > 0) {
     // Kernels end; how soon does not depend on a deadline.
@@ -133,7 +133,22 @@ absl::StatusOr<Pin> ChunkPipeline::Read(int chunk, Time deadline) {
   }
 }
 
+// Faults can leave a queue with no slots but those of our own kernels, fewer
+// than it was opened with. It says so at once; then a kernel has to end first.
+bool ChunkPipeline::TakeNext(Time deadline) {
+  const int64_t ended = meter_.ended();
+  const bool updating = updating_.load(std::memory_order_acquire) > 0;
+  absl::StatusOr<Ready> ready = queue_.Next(deadline);
+  blocked_by_kernels_ = updating && absl::IsFailedPrecondition(ready.status());
+  ended_when_blocked_ = ended;
+  return !blocked_by_kernels_ && Take(std::move(ready));
+}
+
 bool ChunkPipeline::CanTake() const {
+  if (blocked_by_kernels_ && meter_.running() > 0 &&
+      meter_.ended() == ended_when_blocked_) {
+    return false;
+  }
   // Pairs with the release in the task: a chunk not counted holds no pin.
   return !stopped_ && pushed_ > 0 &&
          updating_.load(std::memory_order_acquire) < slots_;

@@ -65,6 +65,7 @@ class ChunkPipeline {
   enum class State : uint8_t { kDone, kMissing, kPushed };
 
   bool CanTake() const;
+  bool TakeNext(Time deadline);
   void PushMissing();
   bool Take(absl::StatusOr<Ready> ready);
   void Dispatch(int chunk, Pin pin);
@@ -89,6 +90,9 @@ class ChunkPipeline {
   uint64_t attempt_ = 0;
   uint64_t reads_ = 0;
   bool stopped_ = false;
+  // The queue said that only our pins block it, when this many had ended.
+  bool blocked_by_kernels_ = false;
+  int64_t ended_when_blocked_ = 0;
   absl::Status error_;
   // Chunks with kernels; decreased by tasks before the meter counts their end.
   std::atomic<int> updating_ = 0;
