@@ -69,6 +69,27 @@ class OptimizerOnRuntime : public testing::TestWithParam<RuntimeCase> {
   std::vector<std::string> paths_;
 };
 
+// What stays resident saves its bytes both ways: as many chunks as fit beside
+// the window, less a tenth. Commits do not wait for write-backs, so up to a
+// window of them is counted on either side of the measurement.
+void ExpectTraffic(const Stats& before, const Stats& after,
+                   const OptimizerPlan& plan, int64_t budget, double steps) {
+  const double read = (after.bytes_read() - before.bytes_read()) / steps;
+  const double written =
+      (after.bytes_written() - before.bytes_written()) / steps;
+  const int64_t chunk = WindowBytes(plan.chunk_bytes, 1);
+  const int64_t residents = (budget - plan.window_bytes) / chunk;
+  const double slack = static_cast<double>(plan.window_bytes) / steps;
+  const double bound =
+      static_cast<double>(plan.disk_bytes - residents * chunk * 9 / 10) + slack;
+  const auto least = static_cast<double>(plan.state_bytes - budget);
+  testing::Test::RecordProperty("read_per_step", absl::StrCat(read));
+  EXPECT_LE(read, bound) << "of " << plan.disk_bytes;
+  EXPECT_LE(written, bound) << "of " << plan.disk_bytes;
+  EXPECT_GT(read, least - slack);
+  EXPECT_GT(written, least - slack);
+}
+
 TEST_P(OptimizerOnRuntime, GivesTheBitsOfTheReferenceAndTheTrafficOfTheSum) {
   const RuntimeCase& c = GetParam();
   // Off every grid: prime sizes, one element, none, width 928.
@@ -119,24 +140,7 @@ TEST_P(OptimizerOnRuntime, GivesTheBitsOfTheReferenceAndTheTrafficOfTheSum) {
   const Stats after = (*runtime)->GetStats();
   EXPECT_EQ(reference.StateDifference(**optimizer), "");
 
-  const double steps = kSteps - kWarmUp;
-  const double read = (after.bytes_read() - before.bytes_read()) / steps;
-  const double written =
-      (after.bytes_written() - before.bytes_written()) / steps;
-  // What stays resident saves its bytes both ways: as many chunks as fit
-  // beside the window, less a tenth. Commits do not wait for write-backs, so
-  // up to a window of them is counted on either side of the measurement.
-  const int64_t chunk = WindowBytes(plan.chunk_bytes, 1);
-  const int64_t residents = (budget - plan.window_bytes) / chunk;
-  const double slack = static_cast<double>(plan.window_bytes) / steps;
-  const double bound =
-      static_cast<double>(plan.disk_bytes - residents * chunk * 9 / 10) + slack;
-  const auto least = static_cast<double>(plan.state_bytes - budget);
-  RecordProperty("read_per_step", absl::StrCat(read));
-  EXPECT_LE(read, bound) << "of " << plan.disk_bytes;
-  EXPECT_LE(written, bound) << "of " << plan.disk_bytes;
-  EXPECT_GT(read, least - slack);
-  EXPECT_GT(written, least - slack);
+  ExpectTraffic(before, after, plan, budget, kSteps - kWarmUp);
   EXPECT_LE(after.host_peak_bytes, budget);
   EXPECT_TRUE(after.first_error.ok()) << after.first_error;
 
