@@ -151,10 +151,10 @@ std::string VerificationText(const Verification& v) {
   return absl::StrFormat(
       "verify: serial reference: %s (%d losses and %d parameters differ)\n"
       "verify: LibTorch AdamW: %s (loss by at most %.3g, parameters by %.3g "
-      "of their L2 norm, one by at most %.3g)\n",
+      "of their L2 norm, both up to %.3g allowed; one by at most %.3g)\n",
       v.identical() ? "identical" : "DIFFERENT", v.losses_different,
       v.parameters_different, v.close() ? "close" : "TOO FAR",
-      v.max_loss_difference, v.parameter_l2_difference,
+      v.max_loss_difference, v.parameter_l2_difference, v.tolerance,
       v.max_parameter_difference);
 }
 

@@ -25,6 +25,10 @@
 #include "examples/train_gpt/verify.h"
 #include "terrace/machine.h"
 
+namespace terrace {
+std::string InstructionSetName();  // of the kernels
+}  // namespace terrace
+
 namespace train_gpt {
 namespace {
 
@@ -68,6 +72,7 @@ absl::Status Training::Prepare() {
       flags_.threads > 0 ? static_cast<int>(flags_.threads) : AllowedCores();
   at::set_num_threads(threads);
   report_.parameters = ParameterCount(flags_.shape);
+  report_.isa = terrace::InstructionSetName();
   report_.dtype = flags_.dtype == Dtype::kFloat32 ? "fp32" : "bf16";
   report_.tokens_per_step = flags_.batch * flags_.seq * flags_.accumulate;
   absl::PrintF("%d parameters in %s, %d threads, text of %d tokens: %s\n",

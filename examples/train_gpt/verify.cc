@@ -119,6 +119,7 @@ absl::StatusOr<Verification> Verify(const Flags& flags, const Corpus& corpus,
                                     const std::vector<double>& losses,
                                     const ParameterFile& parameters) {
   Verification result;
+  if (flags.dtype == Dtype::kBFloat16) result.tolerance = 0x1p-8;
   absl::Status status =
       CompareWithReference(flags, corpus, losses, parameters, &result);
   if (status.ok()) {

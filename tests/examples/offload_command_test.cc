@@ -1,0 +1,96 @@
+// The program end to end, with the optimizer's state on disk.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/examples/command.h"
+#include "tests/examples/temporary_folder.h"
+
+namespace train_gpt {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> Small(std::vector<std::string> more) {
+  std::vector<std::string> arguments = {"--size", "tiny", "--batch",   "1",
+                                        "--seq",  "32",   "--threads", "2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+nlohmann::json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+}
+
+// Trains on two paths at a quarter of the state, verifies, and leaves the
+// paths empty.
+void TrainAndVerify(const char* dtype, const char* engine,
+                    int64_t state_bytes_each) {
+  TemporaryFolder first, second, results;
+  const std::string json_path = results.path() + "/run.json";
+  const CommandResult run = RunTrainGpt(Small(
+      {"--steps", "5", "--accumulate", "2", "--dtype", dtype, "--io-engine",
+       engine, "--memory-budget", "25%", "--nvme-path", first.path(),
+       "--nvme-path", second.path(), "--verify", "--json", json_path}));
+  ASSERT_EQ(run.exit_code, 0) << run.errors << run.output;
+  EXPECT_TRUE(first.empty());
+  EXPECT_TRUE(second.empty());
+  const nlohmann::json json = ReadJson(json_path);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["verify"]["reference"], "identical");
+  EXPECT_EQ(json["dtype"], dtype);
+  const int64_t parameters = json["parameters"];
+  EXPECT_EQ(json["state_bytes"], parameters * state_bytes_each);
+  EXPECT_EQ(json["budget_bytes"], parameters * state_bytes_each / 4);
+  EXPECT_LE(json["arena_peak_bytes"], json["budget_bytes"]);
+  EXPECT_EQ(json["losses"].size(), 5u);
+  EXPECT_LT(json["losses"][4], json["losses"][0]);
+  for (const char* cause : {"read", "write", "space"}) {
+    EXPECT_GE(json["blocked_seconds"][cause], 0.0) << cause;
+  }
+  // The first step makes its zeros; later ones read less than all.
+  EXPECT_EQ(json["bytes_read"][0], 0);
+  for (int step = 1; step < 5; ++step) {
+    EXPECT_GT(json["bytes_read"][step], json["state_bytes"].get<int64_t>() / 2);
+    EXPECT_LT(json["bytes_read"][step], json["state_bytes"]);
+  }
+}
+
+TEST(OffloadedTrainGptTest, Fp32OnTheChosenEngineEqualsTheReference) {
+  TrainAndVerify("fp32", "auto", 8);
+}
+
+TEST(OffloadedTrainGptTest, Bf16OnThreadsEqualsTheReference) {
+  TrainAndVerify("bf16", "threads", 12);
+}
+
+TEST(OffloadedTrainGptTest, MistakesEndWithOneLineAndLeaveNothing) {
+  TemporaryFolder folder;
+  const std::string path = folder.path();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--memory-budget", "1000", "--nvme-path", path}, "minimum of"},
+      {{"--memory-budget", "10%", "--nvme-path", path + "/none"}, "/none"},
+      {{"--memory-budget", "10%"}, "needs --nvme-path"},
+      {{"--nvme-path", path}, "needs --memory-budget"},
+      {{"--verify"}, "needs --memory-budget"},
+      {{"--memory-budget", "10%", "--nvme-path", path, "--json",
+        path + "/none/x.json"},
+       "cannot be written"},
+      {{"--memory-budget", "10%", "--nvme-path", path, "--optimizer", "sgd"},
+       "sgd has no state"},
+  };
+  for (const auto& [arguments, message] : wrong) {
+    const CommandResult run = RunTrainGpt(Small(arguments));
+    EXPECT_NE(run.exit_code, 0);
+    EXPECT_THAT(run.errors, HasSubstr(message));
+    EXPECT_EQ(run.errors.find('\n'), run.errors.size() - 1) << run.errors;
+    EXPECT_TRUE(LossesOf(run.output).empty());
+    EXPECT_TRUE(folder.empty());
+  }
+}
+
+}  // namespace
+}  // namespace train_gpt
