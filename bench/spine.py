@@ -103,7 +103,7 @@ def width896(table, run_here):
                           "1", "--seq", "128", "--steps", "4",
                           "--memory-budget", "10%"])
     share = result["rss_peak_bytes"] / result["parameters"]
-    table.row("peak RSS, 13 x 896, fp32, 10%, %d parameters" %
+    table.row("peak RSS, 13 x 896, fp32, 10%%, %d parameters" %
               result["parameters"], "%.2f B/parameter" % share,
               "14 B/parameter", share <= 14)
 
