@@ -67,7 +67,7 @@ void IoQueue::Line(Transfer* transfer) {
     current_class_ = static_cast<int>(io_class);
     deficit_bytes_[current_class_] = transfer->piece_bytes;
   }
-  unissued.emplace(transfer->order, transfer);
+  unissued.emplace(UrgencyOf(*transfer), transfer);
 }
 
 bool IoQueue::Cancel(uint64_t tag) {
@@ -87,7 +87,7 @@ void IoQueue::Promote(uint64_t tag, IoClass io_class) {
   Transfer* const transfer = it->second.get();
   if (io_class >= transfer->request.io_class) return;
   const auto node =
-      Unissued(transfer->request.io_class).extract(transfer->order);
+      Unissued(transfer->request.io_class).extract(UrgencyOf(*transfer));
   transfer->request.io_class = io_class;
   if (!node.empty()) Line(transfer);
   changed_ = true;
@@ -164,7 +164,7 @@ void IoQueue::DropPiece(int slot) {
 
 void IoQueue::DropUnissued(Transfer* transfer) {
   if (transfer->issued_bytes < transfer->request.size_bytes) {
-    Unissued(transfer->request.io_class).erase(transfer->order);
+    Unissued(transfer->request.io_class).erase(UrgencyOf(*transfer));
     transfer->issued_bytes = transfer->request.size_bytes;
     transfer->has_drops = true;
   }
@@ -257,7 +257,7 @@ void IoQueue::StageNew() {
     deficit_bytes_[current_class_] -= size_bytes;
     Stage(NewPiece(transfer));
     if (transfer->issued_bytes == transfer->request.size_bytes) {
-      Unissued(transfer->request.io_class).erase(transfer->order);
+      Unissued(transfer->request.io_class).erase(UrgencyOf(*transfer));
     }
   }
 }

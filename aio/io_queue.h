@@ -1,8 +1,9 @@
 // One disk path: everything that decides. Cuts transfers into equal pieces,
 // keeps a window of bytes in flight, serves three classes by deficit round
-// robin, continues short transfers, retries, and turns any number of engine
-// results into exactly one Completion. Owned by IoGroup, which routes results
-// here; one thread at a time. Never blocks.
+// robin and the earliest deadline first within each, continues short
+// transfers, retries, and turns any number of engine results into exactly one
+// Completion. Owned by IoGroup, which routes results here; one thread at a
+// time. Never blocks.
 #pragma once
 
 #include <cstddef>
@@ -80,10 +81,17 @@ class IoQueue {
     int attempts = 0;  // retries that moved nothing
   };
 
+  // Who goes first within a class: the earliest deadline, then the first to
+  // arrive.
+  using Urgency = std::pair<absl::Time, int64_t>;
+  static Urgency UrgencyOf(const Transfer& transfer) {
+    return {transfer.request.deadline, transfer.order};
+  }
+
   static uint64_t MakeTag(int path, uint32_t generation, int slot);
   static int SlotOf(uint64_t tag);
 
-  std::map<int64_t, Transfer*>& Unissued(IoClass io_class) {
+  std::map<Urgency, Transfer*>& Unissued(IoClass io_class) {
     return unissued_[static_cast<int>(io_class)];
   }
   void Line(Transfer* transfer);
@@ -115,7 +123,7 @@ class IoQueue {
   Clock& clock_;
 
   std::unordered_map<uint64_t, std::unique_ptr<Transfer>> transfers_;  // by tag
-  std::map<int64_t, Transfer*> unissued_[3];  // per class, by arrival
+  std::map<Urgency, Transfer*> unissued_[3];  // per class
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;
   int64_t next_order_ = 0;
 

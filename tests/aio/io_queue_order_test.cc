@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -127,6 +128,57 @@ TEST_F(IoQueueOrderTest, PromoteMovesATransferAheadOfItsOldClass) {
     engine_->CompleteAll();
     Poll();
   }
+}
+
+TEST_F(IoQueueOrderTest, TheEarliestDeadlineOfAClassGoesFirst) {
+  Enqueue(IoDirection::kRead, 0, 2 * kPiece, 1);  // the window is full
+  Poll();
+  const auto in = [&](int seconds) {
+    return clock_.Now() + absl::Seconds(seconds);
+  };
+  const auto read = [&](uint64_t tag, absl::Time deadline,
+                        IoClass io_class = IoClass::kDemand) {
+    Enqueue(IoDirection::kRead, static_cast<int64_t>(tag) << 20, kPiece, tag,
+            io_class, deadline);
+  };
+  read(2, absl::InfiniteFuture());
+  read(3, in(9));
+  read(4, in(3));
+  read(5, in(9));  // after the other of the same deadline
+  read(6, in(1), IoClass::kPrefetch);
+  read(7, in(5));
+  read(8, in(2), IoClass::kPrefetch);
+  group_->Promote(path_, 8, IoClass::kDemand);
+  std::vector<int64_t> order;
+  while (group_->pending() > 0) {
+    engine_->Complete(0);
+    Poll();
+  }
+  for (size_t i = 2; i < engine_->submitted().size(); ++i) {
+    const int64_t tag = engine_->submitted()[i].offset >> 20;
+    if (tag != 6) order.push_back(tag);  // its class has a share of its own
+  }
+  EXPECT_THAT(order, ElementsAre(8, 4, 7, 3, 5, 2));
+  EXPECT_EQ(engine_->submitted().size(), 9u);
+}
+
+TEST_F(IoQueueOrderTest, AnEarlierDeadlineOvertakesATransferThatIsPartlyOut) {
+  Enqueue(IoDirection::kRead, 0, 4 * kPiece, 1, IoClass::kDemand,
+          clock_.Now() + absl::Seconds(9));
+  Poll();
+  Enqueue(IoDirection::kRead, 1 << 20, kPiece, 2, IoClass::kDemand,
+          clock_.Now() + absl::Seconds(1));
+  engine_->Complete(0);
+  Poll();
+  EXPECT_EQ(engine_->submitted().back().offset, 1 << 20);
+  // What was cut off is finished, and only once.
+  int ended = 0;
+  while (group_->pending() > 0) {
+    engine_->CompleteAll();
+    ended += static_cast<int>(Poll().size());
+  }
+  EXPECT_EQ(ended, 2);
+  EXPECT_EQ(group_->stats(path_).bytes_read, 5 * kPiece);
 }
 
 TEST_F(IoQueueOrderTest, PathsHaveWindowsOfTheirOwn) {

@@ -207,6 +207,7 @@ TEST_F(IoQueueTest, AReleasedWriteThatWasWholeSaysSo) {
 
 TEST_F(IoQueueTest, AnUnissuedTransferExpiresWithoutQuarantine) {
   Read(2 * kPiece, 1);
+  Poll();  // the window is full
   Enqueue(IoDirection::kRead, 0, kPiece, 2, IoClass::kDemand,
           clock_.Now() + absl::Seconds(1));
   Poll();
