@@ -1,6 +1,7 @@
 // The production engines, each behind its own door; MakeEngine chooses.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -9,8 +10,11 @@
 
 namespace terrace {
 
-// Unavailable, naming the errno, where the kernel gives no ring.
-absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine();
+// Unavailable, naming the errno, where the kernel gives no ring. Set-up flags
+// in `unknown_flags` (IORING_SETUP_...) are taken as unknown to the kernel, as
+// an older one's answer would be, so that each step down can be forced.
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(
+    uint32_t unknown_flags = 0);
 
 // `reason` is what info() says beside the number of threads.
 std::unique_ptr<IoEngine> MakeThreadEngine(const std::string& reason);

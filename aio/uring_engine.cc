@@ -55,11 +55,13 @@ constexpr RingFlags kRingFlags[] = {
 
 class UringEngine final : public IoEngine {
  public:
-  static absl::StatusOr<std::unique_ptr<IoEngine>> Create() {
+  static absl::StatusOr<std::unique_ptr<IoEngine>> Create(
+      uint32_t unknown_flags) {
     auto engine = std::make_unique<UringEngine>();
     int error = EINVAL;
     for (const RingFlags& flags : kRingFlags) {
-      error = engine->Setup(flags);
+      const bool unknown = (flags.flags & unknown_flags) != 0;
+      error = unknown ? EINVAL : engine->Setup(flags);
       if (error != EINVAL) break;
     }
     if (error == 0) error = engine->SetupWake();
@@ -348,8 +350,9 @@ void UringEngine::Wait(absl::Time deadline) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine() {
-  return UringEngine::Create();
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(
+    uint32_t unknown_flags) {
+  return UringEngine::Create(unknown_flags);
 }
 
 }  // namespace terrace

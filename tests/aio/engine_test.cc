@@ -237,6 +237,26 @@ TEST(MakeEngine, GivesTheNamedEngine) {
   EXPECT_EQ((*threads)->info().name, "threads");
 }
 
+TEST(MakeUringEngine, StepsDownThroughTheFlagsOneByOne) {
+  const absl::StatusOr<std::unique_ptr<IoEngine>> all = MakeUringEngine();
+  if (!all.ok()) GTEST_SKIP() << all.status();
+  const auto reason = [](uint32_t unknown_flags) {
+    auto engine = MakeUringEngine(unknown_flags);
+    return engine.ok() ? (*engine)->info().reason
+                       : std::string(engine.status().message());
+  };
+  if (reason(0).find("DEFER_TASKRUN") == std::string::npos) {
+    GTEST_SKIP() << "an old kernel, which steps down by itself: " << reason(0);
+  }
+  EXPECT_THAT(reason(kDeferTaskrun),
+              testing::StartsWith("COOP_TASKRUN|CQSIZE"));
+  // Any flag of a step that is unknown makes the whole step impossible.
+  EXPECT_THAT(reason(1U << 12), testing::StartsWith("COOP_TASKRUN|CQSIZE"));
+  EXPECT_THAT(reason(kDeferTaskrun | kCoopTaskrun),
+              testing::StartsWith("no flags"));
+  EXPECT_THAT(reason(kCoopTaskrun), testing::HasSubstr("DEFER_TASKRUN"));
+}
+
 TEST(MakeEngine, FullFileSystemsAndReadOnlyDescriptorsAreErrnos) {
   TemporaryFile file(kFileBytes);
   const int read_only = open(file.name().c_str(), O_RDONLY | O_CLOEXEC);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "aio/engine.h"
+#include "aio/make_engine.h"
 #include "gtest/gtest.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
@@ -91,6 +92,20 @@ class TemporaryFile {
   int fd_ = -1;
 };
 
+// What the ring is set up with at first, so what a step down takes away.
+inline constexpr uint32_t kDeferTaskrun = 1U << 13;  // linux/io_uring.h
+inline constexpr uint32_t kCoopTaskrun = 1U << 8;
+
+// The ring by the name of its step: as the kernel gives it, one step down, two.
+inline absl::StatusOr<std::unique_ptr<IoEngine>> MakeRingOfKind(
+    const std::string& kind) {
+  if (kind == "io_uring_coop") return MakeUringEngine(kDeferTaskrun);
+  if (kind == "io_uring_bare") {
+    return MakeUringEngine(kDeferTaskrun | kCoopTaskrun);
+  }
+  return MakeUringEngine();
+}
+
 // An engine and `files` things that it can open, alike for every kind.
 struct EngineUnderTest {
   std::vector<std::unique_ptr<TemporaryFile>> files;
@@ -115,8 +130,9 @@ inline EngineUnderTest MakeEngineUnderTest(const std::string& kind, int files,
     made.files.push_back(std::make_unique<TemporaryFile>(bytes));
     made.descriptors[i] = made.files.back()->fd();
   }
-  absl::StatusOr<std::unique_ptr<IoEngine>> engine = MakeEngine(
-      kind == "io_uring" ? EngineKind::kUring : EngineKind::kThreads);
+  absl::StatusOr<std::unique_ptr<IoEngine>> engine =
+      kind == "threads" ? MakeEngine(EngineKind::kThreads)
+                        : MakeRingOfKind(kind);
   if (!engine.ok()) {
     made.reason_to_skip = std::string(engine.status().message());
     return made;
@@ -125,7 +141,8 @@ inline EngineUnderTest MakeEngineUnderTest(const std::string& kind, int files,
   return made;
 }
 
-inline const char* const kEngineKinds[] = {"io_uring", "threads", "memory",
-                                           "paced_memory"};
+inline const char* const kEngineKinds[] = {"io_uring",      "io_uring_coop",
+                                           "io_uring_bare", "threads",
+                                           "memory",        "paced_memory"};
 
 }  // namespace terrace
