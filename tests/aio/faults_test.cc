@@ -278,6 +278,44 @@ TEST_P(FaultsTest, EachCallInTurnFailsByItself) {
   EXPECT_EQ(n, 5);  // four pieces, then a run without a fault
 }
 
+// Every kind, at each call in turn, of a read and of a write.
+TEST_P(FaultsTest, AnyFaultOfAnyCallEndsATransferExactlyOnce) {
+  const FaultKind kinds[] = {FaultKind::kError,   FaultKind::kErrorAfter,
+                             FaultKind::kShort,   FaultKind::kZero,
+                             FaultKind::kDelay,   FaultKind::kReorder,
+                             FaultKind::kBitFlip, FaultKind::kPartialSubmit};
+  AlignedBuffer buffer(kRegion);
+  uint64_t tag = 0;
+  for (const FaultKind kind : kinds) {
+    for (int64_t n = 1; n <= 6; ++n) {  // four pieces and what follows them
+      const IoDirection direction =
+          n % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite;
+      SCOPED_TRACE(
+          absl::StrCat("fault ", static_cast<int>(kind), " of call ", n));
+      plan_->Clear();
+      plan_->FailCall(n, {kind, EIO, absl::Milliseconds(1)});
+      group_->Enqueue(
+          0, {direction, IoClass::kDemand, buffer.data(), 0, kRegion, ++tag});
+      std::vector<Completion> ended;
+      while (group_->pending() > 0) {
+        group_->Poll(&ended);
+        if (group_->pending() == 0) break;
+        if (!is_virtual_) {
+          group_->Wait(std::min(group_->NextEvent(),
+                                clock().Now() + absl::Milliseconds(5)));
+        } else if (group_->NextEvent() > clock().Now()) {
+          ASSERT_NE(group_->NextEvent(), absl::InfiniteFuture());
+          virtual_clock_.JumpTo(group_->NextEvent());
+        }
+      }
+      group_->Poll(&ended);
+      ASSERT_EQ(ended.size(), 1u);
+      EXPECT_EQ(ended[0].tag, tag);
+      EXPECT_FALSE(ended[0].quarantined || ended[0].released);
+    }
+  }
+}
+
 TEST_P(FaultsTest, AFlippedBitPassesUnnoticedSoThatChecksumsMustSeeIt) {
   AlignedBuffer buffer(3 * kBlock);
   buffer.FillRandom(9);

@@ -1,0 +1,144 @@
+// Transfers beyond what one system call moves: 2 GiB - 4 KiB. The system ends
+// such a call short, and the queue goes on from there.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "aio/io_group.h"
+#include "gtest/gtest.h"
+#include "runtime/base/check.h"
+#include "tests/aio/io_queue_fixture.h"
+#include "tests/aio/test_files.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kMostOfACall = 0x7ffff000;
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kLarge = (int64_t{2} << 30) + 2 * kMiB;
+
+// kLarge bytes of address space on 6 MiB of memory: the first 2 MiB and the
+// last 2 MiB are their own, all between them the same 2 MiB again and again.
+// (The process' resident size counts a page as often as it is mapped.)
+class FoldedBuffer {
+ public:
+  FoldedBuffer() {
+    void* const reserved =
+        mmap(nullptr, kLarge, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TERRACE_CHECK(reserved != MAP_FAILED);
+    data_ = static_cast<std::byte*>(reserved);
+    const int memory = memfd_create("folded", MFD_CLOEXEC);
+    TERRACE_CHECK(memory >= 0 && ftruncate(memory, 3 * kFold) == 0);
+    for (int64_t at = 0; at < kLarge; at += kFold) {
+      const int64_t fold = at == 0                ? 0
+                           : at + kFold == kLarge ? 2 * kFold
+                                                  : kFold;
+      TERRACE_CHECK(mmap(data_ + at, kFold, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_FIXED, memory, fold) == data_ + at);
+    }
+    close(memory);
+  }
+  ~FoldedBuffer() { munmap(data_, kLarge); }
+  FoldedBuffer(const FoldedBuffer&) = delete;
+  FoldedBuffer& operator=(const FoldedBuffer&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  static constexpr int64_t kFold = 2 * kMiB;
+  static_assert(kLarge % kFold == 0);
+
+  std::byte* data_ = nullptr;
+};
+
+IoQueueOptions OnePiece() {
+  IoQueueOptions options;
+  options.window_bytes = 2 * kLarge;
+  options.piece_bytes = 2 * kLarge;
+  return options;
+}
+
+class LargeTransfer : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Engines, LargeTransfer,
+                         testing::Values("io_uring", "io_uring_bare",
+                                         "threads"),
+                         [](const auto& kind) {
+                           return std::string(kind.param);
+                         });
+
+TEST_P(LargeTransfer, OneCallBeyondTheSystemsLimitIsContinued) {
+  EngineUnderTest made =
+      MakeEngineUnderTest(GetParam(), 1, kLarge, SystemClock());
+  if (made.engine == nullptr) GTEST_SKIP() << made.reason_to_skip;
+  const int fd = made.descriptors[0];
+  if ((fcntl(fd, F_GETFL) & O_DIRECT) == 0) {
+    GTEST_SKIP() << "no direct I/O here: a hole would fill the page cache";
+  }
+  // A hole but for a block at each end and one on either side of the limit.
+  const int64_t marks[] = {0, kMostOfACall - kBlock, kMostOfACall,
+                           kLarge - kBlock};
+  AlignedBuffer mark(4 * kBlock);
+  mark.FillRandom(21);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(pwrite(fd, mark.data() + i * kBlock, kBlock, marks[i]), kBlock);
+  }
+  FoldedBuffer buffer;
+  IoGroup group(std::move(made.engine), SystemClock());
+  const int path = *group.AddPath("large", fd, OnePiece());
+  group.Enqueue(path, {IoDirection::kRead, IoClass::kDemand, buffer.data(), 0,
+                       kLarge, 1});
+  std::vector<Completion> ended;
+  const absl::Time limit = SystemClock().Now() + absl::Seconds(60);
+  while (group.pending() > 0 && SystemClock().Now() < limit) {
+    group.Poll(&ended);
+    if (group.pending() > 0) {
+      group.Wait(std::min(group.NextEvent(), limit));
+    }
+  }
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
+  EXPECT_EQ(group.stats(path).bytes_read, kLarge);
+  EXPECT_GE(group.stats(path).continuations, 1);
+  EXPECT_EQ(group.stats(path).requests_read,
+            1 + group.stats(path).continuations);
+  // The block before the limit lies in the fold, and what was read after it
+  // is not of the fold: it is still there.
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(
+        std::memcmp(buffer.data() + marks[i], mark.data() + i * kBlock, kBlock),
+        0)
+        << marks[i];
+  }
+}
+
+// The same of a write, without a disk to fill.
+TEST_F(IoQueueTest, AWriteThatEndsAtTheSystemsLimitGoesOnFromThere) {
+  const int path = *group_->AddPath("large", 1, OnePiece());
+  group_->Enqueue(path, {IoDirection::kWrite, IoClass::kWriteBack,
+                         buffer_.data(), kBlock, kLarge, 1});
+  Poll();
+  ASSERT_EQ(engine_->in_flight().size(), 1u);
+  EXPECT_EQ(engine_->in_flight()[0].size_bytes, kLarge);
+  engine_->Complete(0, kMostOfACall);
+  Poll();
+  ASSERT_EQ(engine_->in_flight().size(), 1u);
+  const IoRequest& rest = engine_->in_flight()[0];
+  EXPECT_EQ(rest.size_bytes, kLarge - kMostOfACall);
+  EXPECT_EQ(rest.offset, kBlock + kMostOfACall);
+  EXPECT_EQ(rest.data, buffer_.data() + kMostOfACall);
+  engine_->CompleteAll();
+  const auto ended = Poll();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
+  EXPECT_EQ(group_->stats(path).bytes_written, kLarge);
+}
+
+}  // namespace
+}  // namespace terrace
