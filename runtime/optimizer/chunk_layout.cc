@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/optimizer/step_check.h"
 
 namespace terrace {
 namespace {
@@ -40,39 +41,25 @@ absl::Status CheckParameters(absl::Span<const ParameterSpec> parameters) {
           absl::StrCat("parameter '", parameter.name, "' has unknown dtype ",
                        static_cast<int>(parameter.dtype)));
     }
+    if (parameter.group < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter '", parameter.name, "' is in group ", parameter.group));
+    }
     total += parameter.count;
-  }
-  if (total == 0) {
-    return absl::InvalidArgumentError(
-        "the parameters of an optimizer have no elements");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const OptimizerOptions& options) {
-  const AdamOptions& adam = options.adam;
-  const auto bad = [](const char* what, double value) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("optimizer option ", what, " is ", value));
-  };
-  // Written so that a NaN is bad.
   if (options.name.empty()) {
     return absl::InvalidArgumentError("optimizer option name is empty");
   }
-  if (!std::isfinite(adam.learning_rate)) {
-    return bad("learning_rate", adam.learning_rate);
-  }
-  if (!(adam.beta1 >= 0 && adam.beta1 < 1)) return bad("beta1", adam.beta1);
-  if (!(adam.beta2 >= 0 && adam.beta2 < 1)) return bad("beta2", adam.beta2);
-  if (!(adam.epsilon >= 0) || !std::isfinite(adam.epsilon)) {
-    return bad("epsilon", adam.epsilon);
-  }
-  if (!(adam.weight_decay >= 0) || !std::isfinite(adam.weight_decay)) {
-    return bad("weight_decay", adam.weight_decay);
-  }
+  TERRACE_RETURN_IF_ERROR(CheckAdamOptions(options.adam, "optimizer option"));
+  // Written so that a NaN is bad.
   if (!(options.max_gradient_norm >= 0) ||
       !std::isfinite(options.max_gradient_norm)) {
-    return bad("max_gradient_norm", options.max_gradient_norm);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "optimizer option max_gradient_norm is ", options.max_gradient_norm));
   }
   if (options.chunk_bytes < kSmallestChunkBytes) {
     return absl::InvalidArgumentError(
@@ -86,7 +73,7 @@ absl::Status CheckOptions(const OptimizerOptions& options) {
   return absl::OkStatus();
 }
 
-int64_t LargestPayload(const std::vector<Chunk>& chunks) {
+int64_t LargestPayload(absl::Span<const Chunk> chunks) {
   int64_t largest = 0;
   for (const Chunk& chunk : chunks) {
     largest = std::max(largest, chunk.payload_bytes());
@@ -137,22 +124,20 @@ std::vector<Candidate> Candidates(const OptimizerOptions& options,
   };
 }
 
-OptimizerPlan Describe(absl::Span<const ParameterSpec> parameters,
-                       const std::vector<Chunk>& chunks, int64_t slots) {
-  OptimizerPlan plan;
+void Describe(absl::Span<const ParameterSpec> parameters,
+              absl::Span<const Chunk> existing, ChunkPlan& result) {
+  OptimizerPlan& plan = result.plan;
   for (const ParameterSpec& parameter : parameters) {
     plan.parameters += parameter.count;
     plan.state_bytes +=
         parameter.count * (parameter.dtype == DType::kFloat32 ? 8 : 12);
   }
-  for (const Chunk& chunk : chunks) {
-    plan.disk_bytes += ResidentBytes(chunk.payload_bytes());
+  for (absl::Span<const Chunk> chunks :
+       {existing, absl::MakeConstSpan(result.chunks)}) {
+    for (const Chunk& chunk : chunks) {
+      plan.disk_bytes += ResidentBytes(chunk.payload_bytes());
+    }
   }
-  plan.chunk_bytes = LargestPayload(chunks);
-  plan.chunks = static_cast<int64_t>(chunks.size());
-  plan.slots = slots;
-  plan.window_bytes = WindowBytes(plan.chunk_bytes, static_cast<int>(slots));
-  return plan;
 }
 
 }  // namespace
@@ -164,19 +149,20 @@ int64_t ChunkElements(DType dtype, int64_t chunk_bytes) {
 }
 
 std::vector<Chunk> CutIntoChunks(absl::Span<const ParameterSpec> parameters,
-                                 int64_t chunk_bytes) {
+                                 int64_t chunk_bytes, size_t first) {
   TERRACE_CHECK(chunk_bytes >= kSmallestChunkBytes);
   std::vector<Chunk> chunks;
-  int64_t first = 0;
+  int64_t place = 0;
+  for (size_t i = 0; i < first; ++i) place += parameters[i].count;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const int64_t full = ChunkElements(dtype, chunk_bytes);
     bool open = false;  // the last chunk is of this dtype
-    for (size_t i = 0; i < parameters.size(); ++i) {
+    for (size_t i = first; i < parameters.size(); ++i) {
       if (parameters[i].dtype != dtype) continue;
       int64_t offset = 0;
       while (offset < parameters[i].count) {
         if (!open || chunks.back().count == full) {
-          chunks.push_back({.dtype = dtype, .first = first});
+          chunks.push_back({.dtype = dtype, .first = place});
           open = true;
         }
         Chunk& chunk = chunks.back();
@@ -186,7 +172,7 @@ std::vector<Chunk> CutIntoChunks(absl::Span<const ParameterSpec> parameters,
             {static_cast<int>(i), offset, chunk.count, count});
         chunk.count += count;
         offset += count;
-        first += count;
+        place += count;
       }
     }
   }
@@ -195,25 +181,35 @@ std::vector<Chunk> CutIntoChunks(absl::Span<const ParameterSpec> parameters,
 
 absl::StatusOr<ChunkPlan> PlanChunks(absl::Span<const ParameterSpec> parameters,
                                      const OptimizerOptions& options,
-                                     int64_t host_budget_bytes) {
+                                     int64_t host_budget_bytes,
+                                     absl::Span<const Chunk> existing,
+                                     size_t first) {
   TERRACE_RETURN_IF_ERROR(CheckParameters(parameters));
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));
+  const auto count = [existing](const std::vector<Chunk>& chunks) {
+    return static_cast<int64_t>(existing.size() + chunks.size());
+  };
+  const int64_t existing_bytes = LargestPayload(existing);
   const std::vector<Chunk> smallest =
-      CutIntoChunks(parameters, kSmallestChunkBytes);
-  const int64_t least_slots =
-      std::min(kMinimumSlots, static_cast<int64_t>(smallest.size()));
+      CutIntoChunks(parameters, kSmallestChunkBytes, first);
+  const int64_t least_slots = std::min(kMinimumSlots, count(smallest));
   const int64_t minimum_bytes =
-      WindowBytes(LargestPayload(smallest), static_cast<int>(least_slots));
+      WindowBytes(std::max(existing_bytes, LargestPayload(smallest)),
+                  static_cast<int>(least_slots));
   for (const Candidate& candidate : Candidates(options, host_budget_bytes)) {
     ChunkPlan result;
-    result.chunks = CutIntoChunks(parameters, candidate.chunk_bytes);
-    const int64_t chunks = static_cast<int64_t>(result.chunks.size());
-    const int64_t slots = SlotsWithin(LargestPayload(result.chunks),
-                                      std::min(candidate.most_slots, chunks),
-                                      candidate.limit_bytes);
-    if (slots < std::min(candidate.least_slots, chunks)) continue;
-    result.plan = Describe(parameters, result.chunks, slots);
-    result.plan.minimum_budget_bytes = minimum_bytes;
+    OptimizerPlan& plan = result.plan;
+    result.chunks = CutIntoChunks(parameters, candidate.chunk_bytes, first);
+    plan.chunks = count(result.chunks);
+    plan.chunk_bytes = std::max(existing_bytes, LargestPayload(result.chunks));
+    plan.slots = SlotsWithin(plan.chunk_bytes,
+                             std::min(candidate.most_slots, plan.chunks),
+                             candidate.limit_bytes);
+    if (plan.slots < std::min(candidate.least_slots, plan.chunks)) continue;
+    plan.window_bytes =
+        WindowBytes(plan.chunk_bytes, static_cast<int>(plan.slots));
+    plan.minimum_budget_bytes = minimum_bytes;
+    Describe(parameters, existing, result);
     return result;
   }
   const bool budget = host_budget_bytes < minimum_bytes;

@@ -63,13 +63,15 @@ struct Chunk {
 // Elements of a full chunk of at most `chunk_bytes`, header included.
 int64_t ChunkElements(DType dtype, int64_t chunk_bytes);
 
-// Empty parameters have no segments. chunk_bytes >= kSmallestChunkBytes.
+// The chunks of the parameters from index `first` on, apart from those of the
+// parameters before. Empty parameters have no segments. chunk_bytes >=
+// kSmallestChunkBytes.
 std::vector<Chunk> CutIntoChunks(absl::Span<const ParameterSpec> parameters,
-                                 int64_t chunk_bytes);
+                                 int64_t chunk_bytes, size_t first = 0);
 
 struct ChunkPlan {
-  OptimizerPlan plan;
-  std::vector<Chunk> chunks;
+  OptimizerPlan plan;         // of all chunks
+  std::vector<Chunk> chunks;  // the new ones
 };
 
 // Chooses chunk size and window for a budget. The window is small, so that
@@ -79,10 +81,16 @@ struct ChunkPlan {
 // to 1 MiB. A smaller budget gets a window of half of it in four slots or
 // more, one that is smaller still three slots of the smallest chunks.
 //
+// With `existing` chunks of the first parameters, cuts those from index `first`
+// on: the existing stay as they are and the window must hold them as well. No
+// elements: no chunks and no window.
+//
 // InvalidArgument: bad parameters or options. ResourceExhausted: a budget (or
 // options.window_bytes) below the minimum, which the message names.
 absl::StatusOr<ChunkPlan> PlanChunks(absl::Span<const ParameterSpec> parameters,
                                      const OptimizerOptions& options,
-                                     int64_t host_budget_bytes);
+                                     int64_t host_budget_bytes,
+                                     absl::Span<const Chunk> existing = {},
+                                     size_t first = 0);
 
 }  // namespace terrace

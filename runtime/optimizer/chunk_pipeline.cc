@@ -11,12 +11,12 @@
 namespace terrace {
 namespace {
 
-// A tag says whether it is a read of a state, else which attempt pushed which
-// chunk: 1 + 31 + 32 bits.
-constexpr uint64_t kReadTag = uint64_t{1} << 63;
+// A tag says whether it is a fetch outside of steps, else which attempt pushed
+// which chunk: 1 + 31 + 32 bits.
+constexpr uint64_t kFetchTag = uint64_t{1} << 63;
 
 uint64_t MakeTag(uint64_t attempt, int chunk) {
-  return (attempt << 32 & ~kReadTag) | static_cast<uint32_t>(chunk);
+  return (attempt << 32 & ~kFetchTag) | static_cast<uint32_t>(chunk);
 }
 
 // Two tasks for each thread when the whole window is being updated.
@@ -40,22 +40,35 @@ StepMeter::Bucket BucketOf(WaitCause cause) {
 
 }  // namespace
 
-ChunkPipeline::ChunkPipeline(RequestQueue& queue,
-                             absl::Span<const Chunk> chunks,
-                             std::vector<TensorId> tensors, int slots,
-                             Clock& clock, Executor& executor, StepMeter& meter)
-    : queue_(queue),
-      chunks_(chunks),
-      tensors_(std::move(tensors)),
-      slots_(slots),
-      clock_(clock),
-      executor_(executor),
-      meter_(meter),
-      ranges_(RangesPerChunk(executor.parallelism(), slots)),
-      states_(chunks.size(), State::kDone),
-      fresh_(chunks.size(), true) {
-  TERRACE_CHECK(slots >= 1);
-  TERRACE_CHECK(tensors_.size() == chunks.size());
+void ChunkPipeline::SetQueue(RequestQueue* queue, int slots) {
+  TERRACE_CHECK(updating_ == 0 && slots >= 1);
+  queue_ = queue;
+  slots_ = slots;
+  ranges_ = RangesPerChunk(executor_.parallelism(), slots);
+  pushed_ = 0;
+  for (State& state : states_) {
+    if (state == State::kPushed) state = State::kMissing;
+  }
+}
+
+void ChunkPipeline::AddChunks(absl::Span<const TensorId> tensors) {
+  tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
+  TERRACE_CHECK(tensors_.size() == chunks_.size());
+  for (size_t i = states_.size(); i < chunks_.size(); ++i) {
+    states_.push_back(State::kDone);
+    contents_.emplace_back(chunks_[i]);
+  }
+}
+
+void ChunkPipeline::Clear() {
+  TERRACE_CHECK(pushed_ == 0);
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    states_[i] = State::kDone;
+    contents_[i].Clear(chunks_[i]);
+  }
+  missing_ = 0;
+  stopped_ = false;
+  error_ = absl::OkStatus();
 }
 
 void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
@@ -119,18 +132,28 @@ void ChunkPipeline::Abandon(absl::Status error) {
   Fail(std::move(error));
 }
 
-absl::StatusOr<Pin> ChunkPipeline::Read(int chunk, Time deadline) {
-  TERRACE_CHECK(pushed_ == 0 && !fresh(chunk));
-  const uint64_t tag = kReadTag | ++reads_;
-  const Want want{tensors_[static_cast<size_t>(chunk)], Access::kRead};
-  TERRACE_RETURN_IF_ERROR(queue_.Push({&want, 1}, tag, deadline));
+absl::StatusOr<Pin> ChunkPipeline::Fetch(int chunk, Access access,
+                                         Time deadline) {
+  TERRACE_CHECK(pushed_ == 0);
+  const auto i = static_cast<size_t>(chunk);
+  TERRACE_CHECK(access == Access::kOverwrite || !contents_[i].fresh);
+  const uint64_t tag = kFetchTag | ++fetches_;
+  const Want want{tensors_[i], access};
+  TERRACE_RETURN_IF_ERROR(queue_->Push({&want, 1}, tag, deadline));
   while (true) {
-    TERRACE_ASSIGN_OR_RETURN(Ready ready, queue_.Next(deadline));
-    // Another tag: a read whose customer gave up at its deadline.
-    if (ready.tag != tag) continue;
+    TERRACE_ASSIGN_OR_RETURN(Ready ready, queue_->Next(deadline));
+    if (ready.tag != tag) {
+      DropFetched(std::move(ready));
+      continue;
+    }
     TERRACE_RETURN_IF_ERROR(ready.pins.status());
     return std::move(ready.pins->front());
   }
+}
+
+// Of a fetch whose customer gave up at its deadline: nothing was written.
+void ChunkPipeline::DropFetched(Ready ready) {
+  if (ready.pins.ok()) ready.pins->front().ReleaseUnchanged();
 }
 
 // Faults can leave a queue with no slots but those of our own kernels, fewer
@@ -138,7 +161,7 @@ absl::StatusOr<Pin> ChunkPipeline::Read(int chunk, Time deadline) {
 bool ChunkPipeline::TakeNext(Time deadline) {
   const int64_t ended = meter_.ended();
   const bool updating = updating_.load(std::memory_order_acquire) > 0;
-  absl::StatusOr<Ready> ready = queue_.Next(deadline);
+  absl::StatusOr<Ready> ready = queue_->Next(deadline);
   blocked_by_kernels_ = updating && absl::IsFailedPrecondition(ready.status());
   ended_when_blocked_ = ended;
   return !blocked_by_kernels_ && Take(std::move(ready));
@@ -159,9 +182,9 @@ void ChunkPipeline::PushMissing() {
     const int chunk = to_push_.front();
     const auto i = static_cast<size_t>(chunk);
     const Want want{tensors_[i],
-                    fresh_[i] ? Access::kOverwrite : Access::kUpdate};
+                    contents_[i].fresh ? Access::kOverwrite : Access::kUpdate};
     absl::Status status =
-        queue_.Push({&want, 1}, MakeTag(attempt_, chunk), deadline_);
+        queue_->Push({&want, 1}, MakeTag(attempt_, chunk), deadline_);
     if (absl::IsUnavailable(status)) return;  // full; again after a Next
     if (!status.ok()) return Fail(std::move(status));
     to_push_.pop_front();
@@ -177,7 +200,10 @@ bool ChunkPipeline::Take(absl::StatusOr<Ready> ready) {
     return false;
   }
   meter_.Cut(BucketOf(ready->cause));
-  if ((ready->tag & kReadTag) != 0) return true;  // nobody waits for it
+  if ((ready->tag & kFetchTag) != 0) {
+    DropFetched(*std::move(ready));
+    return true;
+  }
   const int chunk = static_cast<int>(ready->tag & 0xFFFFFFFF);
   const auto i = static_cast<size_t>(chunk);
   TERRACE_CHECK(i < states_.size() && states_[i] == State::kPushed);
@@ -202,9 +228,17 @@ bool ChunkPipeline::Take(absl::StatusOr<Ready> ready) {
 
 void ChunkPipeline::Dispatch(int chunk, Pin pin) {
   const auto i = static_cast<size_t>(chunk);
+  ChunkContents& contents = contents_[i];
   auto update = std::make_shared<ChunkUpdate>(chunks_[i], std::move(pin),
-                                              fresh_[i], *step_, ranges_);
-  fresh_[i] = false;
+                                              contents, *step_, ranges_);
+  contents.fresh = false;
+  for (size_t j = 0; j < contents.segments.size(); ++j) {
+    const auto parameter =
+        static_cast<size_t>(chunks_[i].segments[j].parameter);
+    if (step_->parameters[parameter].gradient != nullptr) {
+      contents.segments[j] = kHoldsAll;
+    }
+  }
   updating_.fetch_add(1, std::memory_order_relaxed);
   meter_.Start(ranges_);
   for (int range = 0; range < ranges_; ++range) {

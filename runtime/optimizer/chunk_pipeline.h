@@ -4,7 +4,7 @@
 //
 // One thread at a time (the customer's); kernels run on the executor. Queue,
 // chunks, meter, clock and executor must outlive it, and its last kernel must
-// have ended before it goes.
+// have ended before it goes. Without chunks it needs no queue.
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
+#include "runtime/optimizer/chunk_contents.h"
 #include "runtime/optimizer/chunk_layout.h"
 #include "runtime/optimizer/chunk_update.h"
 #include "runtime/optimizer/step_meter.h"
@@ -26,13 +27,21 @@ namespace terrace {
 
 class ChunkPipeline {
  public:
-  // tensors[i] holds chunks[i]. At most `slots` chunks are updated at a time,
-  // so that the queue's window is never full of our own pins.
-  ChunkPipeline(RequestQueue& queue, absl::Span<const Chunk> chunks,
-                std::vector<TensorId> tensors, int slots, Clock& clock,
-                Executor& executor, StepMeter& meter);
+  // `chunks` may grow between steps; see AddChunks.
+  ChunkPipeline(const std::vector<Chunk>& chunks, Clock& clock,
+                Executor& executor, StepMeter& meter)
+      : chunks_(chunks), clock_(clock), executor_(executor), meter_(meter) {}
   ChunkPipeline(const ChunkPipeline&) = delete;
   ChunkPipeline& operator=(const ChunkPipeline&) = delete;
+
+  // From here on requests go to `queue`, and what was pushed is forgotten. No
+  // attempt may be running. At most `slots` chunks are updated at a time, so
+  // that the queue's window is never full of our own pins.
+  void SetQueue(RequestQueue* queue, int slots);
+  // The tensors of the chunks that were appended since the last call.
+  void AddChunks(absl::Span<const TensorId> tensors);
+  // Forgets what chunks hold and what a step is missing.
+  void Clear();
 
   // A new step of the chunks with wanted[i] true. None may be missing.
   void BeginStep(const std::vector<bool>& wanted);
@@ -54,16 +63,19 @@ class ChunkPipeline {
   int64_t missing() const { return missing_; }
   // Requests that the queue still holds for us.
   int64_t pushed() const { return pushed_; }
-  // Whether the chunk was never written.
-  bool fresh(int chunk) const { return fresh_[static_cast<size_t>(chunk)]; }
+  // What a chunk holds. Kept up by the updates; otherwise by who writes.
+  ChunkContents& contents(int chunk) {
+    return contents_[static_cast<size_t>(chunk)];
+  }
 
-  // The contents of a chunk that is not fresh; no attempt may be running and
-  // nothing pushed.
-  absl::StatusOr<Pin> Read(int chunk, Time deadline);
+  // One chunk, outside of steps: no attempt may be running and nothing pushed.
+  // kRead: of a chunk that is not fresh.
+  absl::StatusOr<Pin> Fetch(int chunk, Access access, Time deadline);
 
  private:
   enum class State : uint8_t { kDone, kMissing, kPushed };
 
+  static void DropFetched(Ready ready);
   bool CanTake() const;
   bool TakeNext(Time deadline);
   void PushMissing();
@@ -71,24 +83,24 @@ class ChunkPipeline {
   void Dispatch(int chunk, Pin pin);
   void Fail(absl::Status error);
 
-  RequestQueue& queue_;
-  const absl::Span<const Chunk> chunks_;
-  const std::vector<TensorId> tensors_;
-  const int slots_;
+  const std::vector<Chunk>& chunks_;
+  std::vector<TensorId> tensors_;  // tensors_[i] holds chunks_[i]
+  RequestQueue* queue_ = nullptr;
+  int slots_ = 0;
   Clock& clock_;
   Executor& executor_;
   StepMeter& meter_;
-  const int ranges_;  // tasks for a chunk
+  int ranges_ = 1;  // tasks for a chunk
 
   std::vector<State> states_;
-  std::vector<bool> fresh_;
+  std::vector<ChunkContents> contents_;
   int64_t missing_ = 0;      // chunks not kDone
   int64_t pushed_ = 0;       // chunks kPushed
   std::deque<int> to_push_;  // of this attempt
   const UpdateStep* step_ = nullptr;
   Time deadline_;
   uint64_t attempt_ = 0;
-  uint64_t reads_ = 0;
+  uint64_t fetches_ = 0;
   bool stopped_ = false;
   // The queue said that only our pins block it, when this many had ended.
   bool blocked_by_kernels_ = false;

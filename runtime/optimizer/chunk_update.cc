@@ -16,11 +16,13 @@ void Zero(float* values, int64_t count) {
 
 }  // namespace
 
-ChunkUpdate::ChunkUpdate(const Chunk& chunk, Pin pin, bool fresh,
-                         const UpdateStep& step, int ranges)
+ChunkUpdate::ChunkUpdate(const Chunk& chunk, Pin pin,
+                         const ChunkContents& contents, const UpdateStep& step,
+                         int ranges)
     : chunk_(chunk),
       pin_(std::move(pin)),
-      fresh_(fresh),
+      fresh_(contents.fresh),
+      held_(contents.whole() ? std::vector<Held>() : contents.segments),
       step_(step),
       ranges_(ranges),
       payload_(pin_.data().data()),
@@ -37,12 +39,13 @@ bool ChunkUpdate::RunRange(int index) {
   const int64_t end =
       std::min(granules * (index + 1) / ranges_ * kChunkGranule, chunk_.count);
   // The first segment that ends after `begin`.
-  auto segment = std::partition_point(
+  const auto first = std::partition_point(
       chunk_.segments.begin(), chunk_.segments.end(),
       [&](const Segment& s) { return s.chunk_offset + s.count <= begin; });
-  for (; segment != chunk_.segments.end() && segment->chunk_offset < end;
-       ++segment) {
-    UpdateSegment(*segment, begin, end);
+  auto i = static_cast<size_t>(first - chunk_.segments.begin());
+  for (; i < chunk_.segments.size() && chunk_.segments[i].chunk_offset < end;
+       ++i) {
+    UpdateSegment(i, begin, end);
   }
   if (fresh_ && index == ranges_ - 1) {
     const int64_t padding = chunk_.stride() - chunk_.count;
@@ -56,38 +59,47 @@ bool ChunkUpdate::RunRange(int index) {
   return true;
 }
 
-void ChunkUpdate::UpdateSegment(const Segment& segment, int64_t begin,
-                                int64_t end) {
+void ChunkUpdate::UpdateSegment(size_t index, int64_t begin, int64_t end) {
+  const Segment& segment = chunk_.segments[index];
   const int64_t from = std::max(begin, segment.chunk_offset);
   const int64_t count =
       std::min(end, segment.chunk_offset + segment.count) - from;
   const int64_t element =
       segment.parameter_offset + from - segment.chunk_offset;
-  const ParameterData& data =
-      step_.parameters[static_cast<size_t>(segment.parameter)];
-  std::byte* parameter = static_cast<std::byte*>(data.parameter) +
-                         element * DTypeBytes(chunk_.dtype);
-  AdamSpan span = {.parameter = parameter,
+  const auto parameter = static_cast<size_t>(segment.parameter);
+  const ParameterData& data = step_.parameters[parameter];
+  AdamSpan span = {.parameter = static_cast<std::byte*>(data.parameter) +
+                                element * DTypeBytes(chunk_.dtype),
                    .parameter_dtype = chunk_.dtype,
                    .gradient_dtype = data.gradient_dtype,
                    .m = chunk_.first_moment(payload_) + from,
                    .v = chunk_.second_moment(payload_) + from,
                    .count = count};
   if (chunk_.has_master()) span.master = chunk_.master(payload_) + from;
-  if (fresh_) {
-    Zero(span.m, count);
-    Zero(span.v, count);
-    if (span.master != nullptr) {
-      WidenToFloat(chunk_.dtype, reinterpret_cast<const uint16_t*>(parameter),
-                   span.master, count);
-    }
+  if (data.gradient != nullptr) {
+    span.gradient = static_cast<const std::byte*>(data.gradient) +
+                    element * DTypeBytes(data.gradient_dtype);
   }
+  if (!held_.empty()) Initialise(index, span);
   if (data.gradient == nullptr) return;
-  span.gradient = static_cast<const std::byte*>(data.gradient) +
-                  element * DTypeBytes(data.gradient_dtype);
   // Whether results are finite is the caller's affair: non-finite gradients
   // were looked for before the step, if asked.
-  AdamUpdate(step_.scalars, step_.gradient_multiplier, span);
+  AdamUpdate(step_.scalars[parameter], step_.gradient_multiplier, span);
+}
+
+void ChunkUpdate::Initialise(size_t index, const AdamSpan& span) const {
+  const bool used = span.gradient != nullptr;
+  if (fresh_ || (used && (held_[index] & kHoldsMoments) == 0)) {
+    Zero(span.m, span.count);
+    Zero(span.v, span.count);
+  }
+  if (span.master == nullptr || (held_[index] & kHoldsMaster) != 0) return;
+  if (used) {
+    WidenToFloat(chunk_.dtype, static_cast<const uint16_t*>(span.parameter),
+                 span.master, span.count);
+  } else if (fresh_) {
+    Zero(span.master, span.count);
+  }
 }
 
 }  // namespace terrace

@@ -2,9 +2,10 @@
 
 #include <bit>
 #include <cmath>
-#include <string>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace terrace {
 namespace {
@@ -34,30 +35,21 @@ const char* Fault(const ParameterSpec& spec, const ParameterData& data) {
   return nullptr;
 }
 
-absl::Status Different(const std::string& what) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("the step before is incomplete; it had another ", what));
-}
-
-}  // namespace
-
-absl::Status CheckStep(absl::Span<const ParameterSpec> specs,
-                       const StepArguments& arguments,
-                       absl::Span<const ParameterData> parameters) {
-  if (!std::isfinite(*arguments.learning_rate)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("learning rate is ", *arguments.learning_rate));
-  }
-  if (!(arguments.loss_scale > 0) || !std::isfinite(arguments.loss_scale)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("loss scale is ", arguments.loss_scale));
-  }
+absl::Status CheckParameters(absl::Span<const ParameterSpec> specs,
+                             const StepArguments& arguments,
+                             absl::Span<const ParameterData> parameters) {
   if (parameters.size() != specs.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(parameters.size(), " parameters given, the optimizer has ",
                      specs.size()));
   }
   for (size_t i = 0; i < specs.size(); ++i) {
+    const auto group = static_cast<size_t>(specs[i].group);
+    if (!arguments.groups.empty() && group >= arguments.groups.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter ", i, " ('", specs[i].name, "') is in group ", group,
+          ", options are given for ", arguments.groups.size(), " groups"));
+    }
     const char* fault = Fault(specs[i], parameters[i]);
     if (fault == nullptr) continue;
     return absl::InvalidArgumentError(
@@ -66,26 +58,126 @@ absl::Status CheckStep(absl::Span<const ParameterSpec> specs,
   return absl::OkStatus();
 }
 
-absl::Status CheckSameStep(const StepArguments& arguments_before,
-                           absl::Span<const ParameterData> parameters_before,
-                           const StepArguments& arguments,
-                           absl::Span<const ParameterData> parameters) {
-  if (!SameBits(*arguments.learning_rate, *arguments_before.learning_rate)) {
+absl::Status Different(const std::string& what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the step before is incomplete; it had another ", what));
+}
+
+absl::Status CheckSameOptions(const AdamOptions& before, const AdamOptions& now,
+                              size_t group) {
+  const struct {
+    const char* name;
+    double before, now;
+  } numbers[] = {
+      {"learning rate", before.learning_rate, now.learning_rate},
+      {"beta1", before.beta1, now.beta1},
+      {"beta2", before.beta2, now.beta2},
+      {"epsilon", before.epsilon, now.epsilon},
+      {"weight decay", before.weight_decay, now.weight_decay},
+      {"mode", static_cast<double>(before.decoupled_decay),
+       static_cast<double>(now.decoupled_decay)},
+      {"bias correction", static_cast<double>(before.bias_correction),
+       static_cast<double>(now.bias_correction)},
+  };
+  for (const auto& number : numbers) {
+    if (SameBits(number.before, number.now)) continue;
     return Different(
-        absl::StrCat("learning rate, ", *arguments_before.learning_rate));
+        absl::StrCat(number.name, " of group ", group, ", ", number.before));
   }
-  if (!SameBits(arguments.loss_scale, arguments_before.loss_scale)) {
-    return Different(absl::StrCat("loss scale, ", arguments_before.loss_scale));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckAdamOptions(const AdamOptions& options,
+                              absl::string_view what) {
+  const auto bad = [what](const char* name, double value) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " ", name, " is ", value));
+  };
+  // Written so that a NaN is bad.
+  if (!std::isfinite(options.learning_rate)) {
+    return bad("learning_rate", options.learning_rate);
+  }
+  if (!(options.beta1 >= 0 && options.beta1 < 1)) {
+    return bad("beta1", options.beta1);
+  }
+  if (!(options.beta2 >= 0 && options.beta2 < 1)) {
+    return bad("beta2", options.beta2);
+  }
+  if (!(options.epsilon >= 0) || !std::isfinite(options.epsilon)) {
+    return bad("epsilon", options.epsilon);
+  }
+  if (!(options.weight_decay >= 0) || !std::isfinite(options.weight_decay)) {
+    return bad("weight_decay", options.weight_decay);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepSettings> CheckStep(
+    const OptimizerOptions& options, absl::Span<const ParameterSpec> specs,
+    const StepArguments& arguments,
+    absl::Span<const ParameterData> parameters) {
+  StepSettings settings;
+  settings.loss_scale = arguments.loss_scale;
+  settings.max_gradient_norm =
+      arguments.max_gradient_norm.value_or(options.max_gradient_norm);
+  settings.skip_nonfinite =
+      arguments.skip_nonfinite.value_or(options.skip_nonfinite);
+  settings.groups.assign(arguments.groups.begin(), arguments.groups.end());
+  if (settings.groups.empty()) settings.groups.push_back(options.adam);
+  for (size_t i = 0; i < settings.groups.size(); ++i) {
+    AdamOptions& group = settings.groups[i];
+    if (arguments.learning_rate) {
+      group.learning_rate = *arguments.learning_rate;
+    }
+    TERRACE_RETURN_IF_ERROR(
+        CheckAdamOptions(group, absl::StrCat("group ", i, ":")));
+  }
+  if (!(settings.loss_scale > 0) || !std::isfinite(settings.loss_scale)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("loss scale is ", settings.loss_scale));
+  }
+  if (!(settings.max_gradient_norm >= 0) ||
+      !std::isfinite(settings.max_gradient_norm)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_gradient_norm is ", settings.max_gradient_norm));
+  }
+  TERRACE_RETURN_IF_ERROR(CheckParameters(specs, arguments, parameters));
+  return settings;
+}
+
+absl::Status CheckSameStep(const StepSettings& settings_before,
+                           absl::Span<const ParameterData> parameters_before,
+                           const StepSettings& settings,
+                           absl::Span<const ParameterData> parameters) {
+  const StepSettings& before = settings_before;
+  if (!SameBits(settings.loss_scale, before.loss_scale)) {
+    return Different(absl::StrCat("loss scale, ", before.loss_scale));
+  }
+  if (!SameBits(settings.max_gradient_norm, before.max_gradient_norm)) {
+    return Different(
+        absl::StrCat("max_gradient_norm, ", before.max_gradient_norm));
+  }
+  if (settings.skip_nonfinite != before.skip_nonfinite) {
+    return Different("skip_nonfinite");
+  }
+  if (settings.groups.size() != before.groups.size()) {
+    return Different(absl::StrCat("number of groups, ", before.groups.size()));
+  }
+  for (size_t i = 0; i < settings.groups.size(); ++i) {
+    TERRACE_RETURN_IF_ERROR(
+        CheckSameOptions(before.groups[i], settings.groups[i], i));
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ParameterData& now = parameters[i];
-    const ParameterData& before = parameters_before[i];
-    if (now.parameter != before.parameter) {
+    const ParameterData& then = parameters_before[i];
+    if (now.parameter != then.parameter) {
       return Different(absl::StrCat("address of parameter ", i));
     }
     const bool has_gradient = now.gradient != nullptr;
-    if (has_gradient != (before.gradient != nullptr) ||
-        (has_gradient && now.gradient_dtype != before.gradient_dtype)) {
+    if (has_gradient != (then.gradient != nullptr) ||
+        (has_gradient && now.gradient_dtype != then.gradient_dtype)) {
       return Different(absl::StrCat("gradient of parameter ", i));
     }
   }

@@ -72,6 +72,11 @@ Model Model::Mixed(uint64_t seed) {
 Model Model::Of(std::vector<ParameterSpec> specs, uint64_t seed) {
   Model model;
   model.seed_ = seed;
+  model.Add(std::move(specs), seed);
+  return model;
+}
+
+void Model::Add(std::vector<ParameterSpec> specs, uint64_t seed) {
   std::mt19937_64 random(seed);
   for (ParameterSpec& spec : specs) {
     ModelParameter parameter;
@@ -81,9 +86,8 @@ Model Model::Of(std::vector<ParameterSpec> specs, uint64_t seed) {
       parameter.values.Set(i, Draw(random));
     }
     parameter.spec = std::move(spec);
-    model.parameters_.push_back(std::move(parameter));
+    parameters_.push_back(std::move(parameter));
   }
-  return model;
 }
 
 std::vector<ParameterSpec> Model::specs() const {
@@ -118,23 +122,29 @@ void Model::DrawGradients(int64_t step, float scale) {
 ReferenceOptimizer::ReferenceOptimizer(const Model& model,
                                        const OptimizerOptions& options)
     : options_(options) {
-  for (const ModelParameter& parameter : model.parameters()) {
+  Adopt(model);
+}
+
+void ReferenceOptimizer::Adopt(const Model& model) {
+  for (size_t i = states_.size(); i < model.parameters().size(); ++i) {
+    const ModelParameter& parameter = model.parameters()[i];
     State state;
     state.values = parameter.values;
-    const auto count = static_cast<size_t>(parameter.spec.count);
-    state.m.resize(count);
-    state.v.resize(count);
-    for (size_t i = 0; parameter.spec.dtype != kF32 && i < count; ++i) {
-      state.master.push_back(state.values.Get(static_cast<int64_t>(i)));
-    }
+    state.m.resize(static_cast<size_t>(parameter.spec.count));
+    state.v.resize(static_cast<size_t>(parameter.spec.count));
     states_.push_back(std::move(state));
   }
 }
 
+std::vector<int64_t> ReferenceOptimizer::parameter_steps() const {
+  std::vector<int64_t> steps;
+  for (const State& state : states_) steps.push_back(state.step);
+  return steps;
+}
+
 void ReferenceOptimizer::Step(const StepArguments& arguments,
                               const Model& model) {
-  AdamOptions adam = options_.adam;
-  if (arguments.learning_rate) adam.learning_rate = *arguments.learning_rate;
+  Adopt(model);
   double squared = 0;
   for (const ModelParameter& parameter : model.parameters()) {
     if (!parameter.has_gradient) continue;
@@ -145,9 +155,13 @@ void ReferenceOptimizer::Step(const StepArguments& arguments,
             : SquaredNormReference(gradient.dtype(), gradient.bits(), squared);
   }
   const double scale = arguments.loss_scale;
-  const double clip = options_.max_gradient_norm;
+  const double clip =
+      arguments.max_gradient_norm.value_or(options_.max_gradient_norm);
   gradient_norm_ = std::sqrt(squared) / scale;
-  if (options_.skip_nonfinite && !std::isfinite(squared)) return;
+  if (arguments.skip_nonfinite.value_or(options_.skip_nonfinite) &&
+      !std::isfinite(squared)) {
+    return;
+  }
   ++step_;
   double divisor = scale;
   if (clip > 0) divisor *= std::max(1.0, (gradient_norm_ + 1e-6) / clip);
@@ -156,15 +170,25 @@ void ReferenceOptimizer::Step(const StepArguments& arguments,
     const ModelParameter& parameter = model.parameters()[i];
     if (!parameter.has_gradient) continue;
     State& state = states_[i];
+    AdamOptions adam =
+        arguments.groups.empty()
+            ? options_.adam
+            : arguments.groups[static_cast<size_t>(parameter.spec.group)];
+    if (arguments.learning_rate) adam.learning_rate = *arguments.learning_rate;
     const bool fp32 = parameter.spec.dtype == kF32;
+    const bool first = state.master.empty();
+    for (int64_t j = 0; !fp32 && first && j < parameter.spec.count; ++j) {
+      state.master.push_back(state.values.Get(j));
+    }
+    ++state.step;
     std::vector<float>& updated = fp32 ? state.values.fp32() : state.master;
     const Values& gradient = parameter.gradient;
     if (gradient.dtype() == kF32) {
-      AdamStepReference(adam, step_, multiplier, absl::MakeSpan(updated),
+      AdamStepReference(adam, state.step, multiplier, absl::MakeSpan(updated),
                         absl::MakeSpan(state.m), absl::MakeSpan(state.v),
                         gradient.fp32());
     } else {
-      AdamStepReference(adam, step_, multiplier, absl::MakeSpan(updated),
+      AdamStepReference(adam, state.step, multiplier, absl::MakeSpan(updated),
                         absl::MakeSpan(state.m), absl::MakeSpan(state.v),
                         gradient.dtype(), gradient.bits());
     }
@@ -199,7 +223,7 @@ std::string ReferenceOptimizer::StateDifference(
         {Kind::kSecondMoment, &state.v},
         {Kind::kMaster, &state.master}};
     for (const auto& [kind, expected] : kinds) {
-      if (kind == Kind::kMaster && state.values.dtype() == kF32) continue;
+      if (kind == Kind::kMaster && state.master.empty()) continue;
       std::vector<float> actual(expected->size());
       const absl::Status status =
           optimizer.ReadState(static_cast<int>(i), kind, absl::MakeSpan(actual),

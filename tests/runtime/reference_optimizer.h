@@ -59,6 +59,9 @@ class Model {
   static Model Mixed(uint64_t seed);
   static Model Of(std::vector<ParameterSpec> specs, uint64_t seed);
 
+  // Appends parameters; their values continue the draw of `seed`.
+  void Add(std::vector<ParameterSpec> specs, uint64_t seed);
+
   std::vector<ModelParameter>& parameters() { return parameters_; }
   const std::vector<ModelParameter>& parameters() const { return parameters_; }
   std::vector<ParameterSpec> specs() const;
@@ -72,7 +75,7 @@ class Model {
   std::vector<ModelParameter> parameters_;
 };
 
-// Steps a copy of a model's parameters.
+// Steps a copy of a model's parameters; also of those that are added later.
 class ReferenceOptimizer {
  public:
   ReferenceOptimizer(const Model& model, const OptimizerOptions& options);
@@ -80,19 +83,30 @@ class ReferenceOptimizer {
   // One step with the gradients that `model` has now.
   void Step(const StepArguments& arguments, const Model& model);
 
+  // Values that someone else wrote into the model, outside of steps.
+  void AdoptValues(const Model& model, size_t parameter) {
+    states_[parameter].values = model.parameters()[parameter].values;
+  }
+
   // Whether the parameters of `model` have the same bits; says which not.
   std::string Difference(const Model& model) const;
   // And the state that the optimizer reads back.
   std::string StateDifference(OffloadedOptimizer& optimizer) const;
 
   int64_t step() const { return step_; }
+  std::vector<int64_t> parameter_steps() const;
   double gradient_norm() const { return gradient_norm_; }
 
  private:
   struct State {
     Values values;
+    // The master is empty before the first step with a gradient.
     std::vector<float> master, m, v;
+    int64_t step = 0;
   };
+
+  // Starts states for parameters that the model has got since.
+  void Adopt(const Model& model);
 
   const OptimizerOptions options_;
   std::vector<State> states_;

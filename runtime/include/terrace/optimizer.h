@@ -10,6 +10,12 @@
 //   auto optimizer = OffloadedOptimizer::Create(*runtime, specs, options);
 //   (*optimizer)->Step({.learning_rate = 1e-3}, parameters, deadline);
 //
+// Parameters belong to groups, and each step may say the options of every
+// group. As in PyTorch, a parameter without a gradient in a step stays as it
+// is, and its bias correction follows its own counter of steps. The master of
+// a 16-bit parameter is made from it in the first step with a gradient; from
+// then on the master is the truth and the parameter its cast.
+//
 // Thread-compatible: one thread at a time. The Runtime must outlive it.
 // Algorithm: Kingma and Ba 2015 (arXiv 1412.6980) section 2; decoupled decay:
 // Loshchilov and Hutter 2019 (arXiv 1711.05101) algorithm 2. Pipeline: read
@@ -36,6 +42,7 @@ struct ParameterSpec {
   std::string name;
   DType dtype = DType::kFloat32;
   int64_t count = 0;  // elements, >= 0
+  int group = 0;      // index into StepArguments::groups
 };
 
 // One parameter in one step. `gradient` null: none in this step, the
@@ -48,24 +55,32 @@ struct ParameterData {
 
 struct OptimizerOptions {
   std::string name = "optimizer";  // prefix of its tensors' names
-  AdamOptions adam;
+  AdamOptions adam;                // of every group, where a step has no other
   double max_gradient_norm = 0;    // global L2; 0: no clipping
   bool skip_nonfinite = false;     // inf or NaN: skip the step, change nothing
   int64_t chunk_bytes = 8 << 20;   // at most; less where the budget is small
   int64_t window_bytes = 0;        // at most; 0: chosen, <= half the budget
 };
 
+// Read during the call that takes it only.
 struct StepArguments {
-  std::optional<double> learning_rate;  // else the options'
-  double loss_scale = 1;  // gradients are divided by it
+  std::optional<double> learning_rate;  // of every group; else the group's
+  double loss_scale = 1;                // gradients are divided by it
+  // One for each group, or empty: OptimizerOptions::adam for all.
+  absl::Span<const AdamOptions> groups = {};
+  // Else those of the OptimizerOptions.
+  std::optional<double> max_gradient_norm;
+  std::optional<bool> skip_nonfinite;
 };
 
 // Seconds of the last step, on the calling thread's wall clock; each is the
 // sum of its own clock reads and compute + blocked is the step.
 struct StepReport {
   int64_t step = 0;
-  double gradient_norm = 0;  // 0 when neither clipping nor skipping is on
-  bool skipped = false;      // non-finite and skip_nonfinite
+  // Global, of the unscaled gradients before clipping. 0 when the step did not
+  // need it: no clipping, no skipping and a loss scale of 1.
+  double gradient_norm = 0;
+  bool skipped = false;  // non-finite and skip_nonfinite
   double total_seconds = 0;
   double compute_seconds = 0;        // kernels were running
   double blocked_read_seconds = 0;   // none ran: waiting for reads
@@ -77,9 +92,9 @@ struct StepReport {
 // What Create would reserve.
 struct OptimizerPlan {
   int64_t parameters = 0;
-  int64_t state_bytes = 0;     // without headers and padding
-  int64_t disk_bytes = 0;      // with them, over all paths
-  int64_t chunk_bytes = 0;     // payload of the largest chunk
+  int64_t state_bytes = 0;  // without headers and padding
+  int64_t disk_bytes = 0;   // with them, over all paths
+  int64_t chunk_bytes = 0;  // payload of the largest chunk
   int64_t chunks = 0;
   int64_t slots = 0;
   int64_t window_bytes = 0;
@@ -123,11 +138,46 @@ class OffloadedOptimizer {
   virtual const OptimizerPlan& plan() const = 0;
   virtual const StepReport& last_report() const = 0;
 
-  // Copies of one parameter's state, `out` as long as the parameter. Zeros
-  // before the first step (the master: FailedPrecondition).
+  // What Create and AddParameters were given; and for each the completed steps
+  // in which it had a gradient.
+  virtual absl::Span<const ParameterSpec> parameters() const = 0;
+  virtual absl::Span<const int64_t> parameter_steps() const = 0;
+
+  // The methods below are FailedPrecondition while a step is running or has
+  // requests under way, and those that change something also while one is
+  // incomplete; Reset always ends what is incomplete.
+
+  // Appends chunks for more parameters, which take the next indices. An error
+  // leaves the optimizer as it was. ResourceExhausted: a budget or a path with
+  // no room for them.
+  virtual absl::Status AddParameters(std::vector<ParameterSpec> parameters) = 0;
+
+  // Copies out.size() elements from `offset` on of one parameter's state.
+  // Zeros before its first step (the master: FailedPrecondition).
   enum class StateKind : uint8_t { kMaster, kFirstMoment, kSecondMoment };
-  virtual absl::Status ReadState(int parameter, StateKind kind,
+  virtual absl::Status ReadState(int parameter, StateKind kind, int64_t offset,
                                  absl::Span<float> out, Time deadline) = 0;
+  // All of it: `out` as long as the parameter.
+  absl::Status ReadState(int parameter, StateKind kind, absl::Span<float> out,
+                         Time deadline);
+
+  // Writes elements from `offset` on, as a load does after Reset, in ranges of
+  // any size: best chunk by chunk and all kinds of a range in turn, so that
+  // what the range lies in is still in memory. A master is written from its
+  // start on without gaps, and whole before the next step (FailedPrecondition
+  // there) or not at all: it is then made from the parameter. Moments that are
+  // not written are zero. After an error, write the range again.
+  virtual absl::Status WriteState(int parameter, StateKind kind, int64_t offset,
+                                  absl::Span<const float> values,
+                                  Time deadline) = 0;
+
+  // The counters, as step() and parameter_steps() return them.
+  virtual absl::Status SetSteps(int64_t step,
+                                absl::Span<const int64_t> parameter_steps) = 0;
+
+  // Forgets all state, counters and an incomplete step: as after Create. Not a
+  // DataLoss: that needs another optimizer.
+  virtual absl::Status Reset(Time deadline) = 0;
 };
 
 }  // namespace terrace

@@ -1,0 +1,134 @@
+// The OffloadedOptimizer: a step as a state machine over a ChunkPipeline
+// (chunked_optimizer.cc), and the state outside of steps (chunked_state.cc).
+//
+// Thread-compatible, as its interface. The Runtime must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunk_pipeline.h"
+#include "runtime/optimizer/gradient_pass.h"
+#include "runtime/optimizer/step_check.h"
+#include "runtime/optimizer/step_meter.h"
+#include "terrace/optimizer.h"
+
+namespace terrace {
+
+class ChunkedOptimizer final : public OffloadedOptimizer {
+ public:
+  // Without parameters; AddParameters checks the options.
+  ChunkedOptimizer(Runtime& runtime, const OptimizerOptions& options);
+  ~ChunkedOptimizer() override { meter_.WaitForAll(); }
+
+  absl::Status Step(const StepArguments& arguments,
+                    absl::Span<const ParameterData> parameters,
+                    Time deadline) override;
+  absl::Status Start(const StepArguments& arguments,
+                     absl::Span<const ParameterData> parameters) override {
+    return Start(arguments, parameters, absl::InfiniteFuture());
+  }
+  bool Advance() override;
+  absl::Status result() const override { return result_; }
+
+  int64_t step() const override { return step_; }
+  bool incomplete() const override { return incomplete_; }
+  const OptimizerPlan& plan() const override { return plan_; }
+  const StepReport& last_report() const override { return report_; }
+  absl::Span<const ParameterSpec> parameters() const override { return specs_; }
+  absl::Span<const int64_t> parameter_steps() const override {
+    return parameter_steps_;
+  }
+
+  absl::Status AddParameters(std::vector<ParameterSpec> parameters) override;
+  absl::Status ReadState(int parameter, StateKind kind, int64_t offset,
+                         absl::Span<float> out, Time deadline) override;
+  absl::Status WriteState(int parameter, StateKind kind, int64_t offset,
+                          absl::Span<const float> values,
+                          Time deadline) override;
+  absl::Status SetSteps(int64_t step,
+                        absl::Span<const int64_t> parameter_steps) override;
+  absl::Status Reset(Time deadline) override;
+
+ private:
+  enum class Phase : uint8_t {
+    kIdle,
+    kNorm,         // summing the gradients, nothing changed yet
+    kRecognise,    // are these the gradients of the incomplete step?
+    kUpdate,       // chunks are under way
+    kFingerprint,  // failed: keeping what the next attempt must bring again
+  };
+
+  // Where a range of a parameter meets one chunk.
+  struct Piece {
+    int chunk;
+    size_t segment;        // in the chunk
+    int64_t chunk_offset;  // elements
+    int64_t range_offset;  // from the start of the range
+    int64_t count;
+  };
+
+  absl::Status Start(const StepArguments& arguments,
+                     absl::Span<const ParameterData> parameters, Time deadline);
+  absl::Status CheckMasters() const;
+  void MakeScalars();
+  void Launch(Phase phase, GradientPass::Kind kind);
+  void EndNorm();
+  void EndRecognise();
+  void Attempt();
+  void EndUpdate();
+  void CountStep();
+  void Finish(absl::Status result);
+
+  absl::Status CheckQuiet(absl::string_view what) const;
+  absl::Status CheckComplete(absl::string_view what) const;
+  absl::Status CheckRange(int parameter, StateKind kind, int64_t offset,
+                          size_t count) const;
+  absl::Status OpenQueue(const OptimizerPlan& plan, Time deadline);
+  std::vector<Piece> Pieces(int parameter, int64_t offset, size_t count) const;
+  absl::Status ReadPiece(const Piece& piece, StateKind kind,
+                         absl::Span<float> out, Time deadline);
+  absl::Status WritePiece(const Piece& piece, StateKind kind,
+                          absl::Span<const float> values, Time deadline);
+
+  Runtime& runtime_;
+  const OptimizerOptions options_;
+  Executor& executor_;
+  StepMeter meter_;
+
+  std::vector<ParameterSpec> specs_;
+  OptimizerPlan plan_;
+  std::vector<Chunk> chunks_;
+  std::vector<int> first_chunks_;        // by parameter; of an empty one: any
+  int64_t registered_ = 0;               // tensors, also those never used
+  std::unique_ptr<RequestQueue> queue_;  // null: no chunks
+  ChunkPipeline pipeline_;
+
+  // Of the step that is running or incomplete.
+  Phase phase_ = Phase::kIdle;
+  bool incomplete_ = false;
+  StepSettings settings_;
+  std::vector<ParameterData> parameters_;
+  std::vector<AdamScalars> scalars_;  // by parameter
+  UpdateStep update_;
+  double gradient_norm_ = 0;
+  uint64_t fingerprint_ = 0;
+  std::unique_ptr<GradientPass> pass_;
+  Time deadline_;
+
+  int64_t step_ = 0;                      // completed
+  std::vector<int64_t> parameter_steps_;  // completed, with a gradient
+  std::vector<int64_t> masters_written_;  // by WriteState: elements from 0 on
+  absl::Status poison_;
+  absl::Status result_;
+  StepReport report_;
+};
+
+}  // namespace terrace

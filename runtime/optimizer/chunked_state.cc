@@ -1,0 +1,286 @@
+// The state outside of steps: copies in and out, counters, more parameters.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/optimizer/chunked_optimizer.h"
+
+namespace terrace {
+namespace {
+
+// How long AddParameters waits for residents of others to make room.
+constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
+
+Held Needed(OffloadedOptimizer::StateKind kind) {
+  return kind == OffloadedOptimizer::StateKind::kMaster ? kHoldsMaster
+                                                        : kHoldsMoments;
+}
+
+float* ArrayOf(const Chunk& chunk, OffloadedOptimizer::StateKind kind,
+               void* payload) {
+  using Kind = OffloadedOptimizer::StateKind;
+  return kind == Kind::kMaster        ? chunk.master(payload)
+         : kind == Kind::kFirstMoment ? chunk.first_moment(payload)
+                                      : chunk.second_moment(payload);
+}
+
+size_t FloatBytes(int64_t count) {
+  return static_cast<size_t>(count) * sizeof(float);
+}
+
+}  // namespace
+
+absl::Status ChunkedOptimizer::CheckQuiet(absl::string_view what) const {
+  TERRACE_RETURN_IF_ERROR(poison_);
+  if (phase_ == Phase::kIdle && pipeline_.pushed() == 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " while a step is running or has requests under way"));
+}
+
+absl::Status ChunkedOptimizer::CheckComplete(absl::string_view what) const {
+  TERRACE_RETURN_IF_ERROR(CheckQuiet(what));
+  if (!incomplete_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " while step ", step_ + 1, " is incomplete"));
+}
+
+absl::Status ChunkedOptimizer::CheckRange(int parameter, StateKind kind,
+                                          int64_t offset, size_t count) const {
+  if (parameter < 0 || static_cast<size_t>(parameter) >= specs_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no parameter ", parameter, " of ", specs_.size()));
+  }
+  const ParameterSpec& spec = specs_[static_cast<size_t>(parameter)];
+  if (offset < 0 || offset > spec.count ||
+      static_cast<int64_t>(count) > spec.count - offset) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", spec.name, "' has ", spec.count,
+        " elements, not those from ", offset, " on, ", count, " of them"));
+  }
+  if (kind == StateKind::kMaster && spec.dtype == DType::kFloat32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", spec.name, "' is fp32 and has no master of its own"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChunkedOptimizer::AddParameters(
+    std::vector<ParameterSpec> parameters) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("parameters cannot be added"));
+  std::vector<ParameterSpec> specs = specs_;
+  for (ParameterSpec& spec : parameters) specs.push_back(std::move(spec));
+  TERRACE_ASSIGN_OR_RETURN(
+      ChunkPlan added,
+      PlanChunks(specs, options_, runtime_.GetStats().host_budget_bytes,
+                 chunks_, specs_.size()));
+  std::vector<TensorId> tensors;
+  for (const Chunk& chunk : added.chunks) {
+    // A name whose registration failed stays taken.
+    TERRACE_ASSIGN_OR_RETURN(
+        TensorId tensor,
+        runtime_.Register(
+            {.name = absl::StrCat(options_.name, "/chunk", registered_++),
+             .size_bytes = chunk.payload_bytes(),
+             .global_offset = chunk.first}));
+    tensors.push_back(tensor);
+  }
+  if (added.plan.slots != plan_.slots ||
+      added.plan.chunk_bytes != plan_.chunk_bytes) {
+    const Time deadline = runtime_.clock().Now() + kOpenTimeout;
+    TERRACE_RETURN_IF_ERROR(OpenQueue(added.plan, deadline));
+  }
+  first_chunks_.resize(specs.size(), -1);
+  for (size_t i = 0; i < added.chunks.size(); ++i) {
+    for (const Segment& segment : added.chunks[i].segments) {
+      int& first = first_chunks_[static_cast<size_t>(segment.parameter)];
+      if (first < 0) first = static_cast<int>(chunks_.size() + i);
+    }
+  }
+  for (Chunk& chunk : added.chunks) chunks_.push_back(std::move(chunk));
+  pipeline_.AddChunks(tensors);
+  specs_ = std::move(specs);
+  plan_ = added.plan;
+  parameter_steps_.resize(specs_.size(), 0);
+  masters_written_.resize(specs_.size(), 0);
+  return absl::OkStatus();
+}
+
+// Replaces the queue. On an error the window is as it was before; if not even
+// that can be had again, the optimizer is of no more use and says why.
+absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
+                                         Time deadline) {
+  const auto open = [&](const OptimizerPlan& wanted) {
+    queue_.reset();
+    auto queue = runtime_.OpenQueue(wanted.chunk_bytes,
+                                    static_cast<int>(wanted.slots), deadline);
+    if (!queue.ok()) return queue.status();
+    queue_ = *std::move(queue);
+    pipeline_.SetQueue(queue_.get(), static_cast<int>(wanted.slots));
+    return absl::OkStatus();
+  };
+  const absl::Status status = open(plan);
+  if (!status.ok() && plan_.slots > 0) poison_ = open(plan_);
+  return status;
+}
+
+absl::Status ChunkedOptimizer::Reset(Time deadline) {
+  if (phase_ != Phase::kIdle) {
+    return absl::FailedPreconditionError(
+        "an optimizer cannot be reset while a step is running");
+  }
+  TERRACE_RETURN_IF_ERROR(poison_);
+  // A new queue: requests that an incomplete step left behind end with the
+  // old.
+  if (pipeline_.pushed() > 0) {
+    TERRACE_RETURN_IF_ERROR(OpenQueue(plan_, deadline));
+  }
+  pipeline_.Clear();
+  incomplete_ = false;
+  step_ = 0;
+  std::fill(parameter_steps_.begin(), parameter_steps_.end(), 0);
+  std::fill(masters_written_.begin(), masters_written_.end(), 0);
+  return absl::OkStatus();
+}
+
+absl::Status ChunkedOptimizer::SetSteps(
+    int64_t step, absl::Span<const int64_t> parameter_steps) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("steps cannot be set"));
+  if (parameter_steps.size() != specs_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("steps of ", parameter_steps.size(),
+                     " parameters given, the optimizer has ", specs_.size()));
+  }
+  if (step < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("step is ", step));
+  }
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (parameter_steps[i] >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step of parameter '", specs_[i].name, "' is ", parameter_steps[i]));
+  }
+  step_ = step;
+  parameter_steps_.assign(parameter_steps.begin(), parameter_steps.end());
+  return absl::OkStatus();
+}
+
+// A parameter's segments are in consecutive chunks, one in each.
+std::vector<ChunkedOptimizer::Piece> ChunkedOptimizer::Pieces(
+    int parameter, int64_t offset, size_t count) const {
+  std::vector<Piece> pieces;
+  const int64_t end = offset + static_cast<int64_t>(count);
+  int64_t next = offset;
+  for (int i = first_chunks_[static_cast<size_t>(parameter)]; next < end; ++i) {
+    const std::vector<Segment>& segments =
+        chunks_[static_cast<size_t>(i)].segments;
+    const auto segment = std::find_if(
+        segments.begin(), segments.end(),
+        [parameter](const Segment& s) { return s.parameter == parameter; });
+    const int64_t segment_end = segment->parameter_offset + segment->count;
+    if (segment_end <= next) continue;
+    const int64_t piece_end = std::min(segment_end, end);
+    pieces.push_back(
+        {.chunk = i,
+         .segment = static_cast<size_t>(segment - segments.begin()),
+         .chunk_offset =
+             segment->chunk_offset + next - segment->parameter_offset,
+         .range_offset = next - offset,
+         .count = piece_end - next});
+    next = piece_end;
+  }
+  return pieces;
+}
+
+absl::Status ChunkedOptimizer::ReadState(int parameter, StateKind kind,
+                                         int64_t offset, absl::Span<float> out,
+                                         Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckQuiet("state cannot be read"));
+  TERRACE_RETURN_IF_ERROR(CheckRange(parameter, kind, offset, out.size()));
+  for (const Piece& piece : Pieces(parameter, offset, out.size())) {
+    TERRACE_RETURN_IF_ERROR(
+        ReadPiece(piece, kind,
+                  out.subspan(static_cast<size_t>(piece.range_offset),
+                              static_cast<size_t>(piece.count)),
+                  deadline));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChunkedOptimizer::ReadPiece(const Piece& piece, StateKind kind,
+                                         absl::Span<float> out, Time deadline) {
+  const Chunk& chunk = chunks_[static_cast<size_t>(piece.chunk)];
+  const ChunkContents& contents = pipeline_.contents(piece.chunk);
+  if ((contents.segments[piece.segment] & Needed(kind)) == 0) {
+    if (kind == StateKind::kMaster) {
+      const auto parameter =
+          static_cast<size_t>(chunk.segments[piece.segment].parameter);
+      return absl::FailedPreconditionError(
+          absl::StrCat("parameter '", specs_[parameter].name,
+                       "' has no master before its first step"));
+    }
+    std::fill(out.begin(), out.end(), 0.0f);
+    return absl::OkStatus();
+  }
+  TERRACE_ASSIGN_OR_RETURN(
+      Pin pin, pipeline_.Fetch(piece.chunk, Access::kRead, deadline));
+  const float* source =
+      ArrayOf(chunk, kind, pin.data().data()) + piece.chunk_offset;
+  std::memcpy(out.data(), source, FloatBytes(piece.count));
+  return absl::OkStatus();
+}
+
+absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
+                                          int64_t offset,
+                                          absl::Span<const float> values,
+                                          Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("state cannot be written"));
+  TERRACE_RETURN_IF_ERROR(CheckRange(parameter, kind, offset, values.size()));
+  int64_t& written = masters_written_[static_cast<size_t>(parameter)];
+  if (kind == StateKind::kMaster && offset > written) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the master of parameter '",
+        specs_[static_cast<size_t>(parameter)].name, "' is written up to ",
+        written, "; elements from ", offset, " on would leave a gap"));
+  }
+  for (const Piece& piece : Pieces(parameter, offset, values.size())) {
+    TERRACE_RETURN_IF_ERROR(
+        WritePiece(piece, kind,
+                   values.subspan(static_cast<size_t>(piece.range_offset),
+                                  static_cast<size_t>(piece.count)),
+                   deadline));
+    if (kind == StateKind::kMaster) {
+      written = std::max(written, offset + piece.range_offset + piece.count);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChunkedOptimizer::WritePiece(const Piece& piece, StateKind kind,
+                                          absl::Span<const float> values,
+                                          Time deadline) {
+  const Chunk& chunk = chunks_[static_cast<size_t>(piece.chunk)];
+  ChunkContents& contents = pipeline_.contents(piece.chunk);
+  const Access access = contents.fresh ? Access::kOverwrite : Access::kUpdate;
+  TERRACE_ASSIGN_OR_RETURN(Pin pin,
+                           pipeline_.Fetch(piece.chunk, access, deadline));
+  std::byte* payload = pin.data().data();
+  if (contents.fresh) std::memset(payload, 0, pin.data().size());
+  Held& held = contents.segments[piece.segment];
+  const Segment& segment = chunk.segments[piece.segment];
+  if (kind != StateKind::kMaster && (held & kHoldsMoments) == 0) {
+    for (float* moment :
+         {chunk.first_moment(payload), chunk.second_moment(payload)}) {
+      std::memset(moment + segment.chunk_offset, 0, FloatBytes(segment.count));
+    }
+  }
+  float* target = ArrayOf(chunk, kind, payload) + piece.chunk_offset;
+  std::memcpy(target, values.data(), FloatBytes(piece.count));
+  contents.fresh = false;
+  held = static_cast<Held>(held | Needed(kind));
+  return absl::OkStatus();
+}
+
+}  // namespace terrace
