@@ -139,13 +139,11 @@ void Mover::Handle(CloseQueueMessage& message) {
   auto found = queues_.find(message.queue);
   if (found == queues_.end()) return;
   Queue& queue = *found->second;
-  for (Group& group : queue.waiting) {
-    FailGroup(queue, group, absl::CancelledError("the queue was closed"));
-  }
-  queue.waiting.clear();
+  FailWaiting(queue, absl::CancelledError("the queue was closed"));
   EndUntaken(queue.ready);
   queue.closed = true;
   windows_[queue.window].closing = true;
+  closing_windows_.push_back(queue.window);
 }
 
 void Mover::Handle(PushMessage& message) {
@@ -156,7 +154,8 @@ void Mover::Handle(PushMessage& message) {
   group.tag = message.tag;
   group.wants = std::move(message.wants);
   group.deadline = message.deadline;
-  queue->waiting.push_back(std::move(group));
+  queue->deadlines.emplace(group.deadline, group.id);
+  queue->waiting.emplace(group.id, std::move(group));
 }
 
 void Mover::Handle(EndPinMessage& message) {
@@ -230,10 +229,7 @@ void Mover::Handle(CloseMessage& message) {
   closing_ = true;
   close_ = std::move(message);
   for (auto& [id, queue] : queues_) {
-    for (Group& group : queue->waiting) {
-      FailGroup(*queue, group, absl::CancelledError("the runtime was closed"));
-    }
-    queue->waiting.clear();
+    FailWaiting(*queue, absl::CancelledError("the runtime was closed"));
     queue->port->SetClosed();
   }
   for (PendingOpen& open : opens_) {
@@ -287,8 +283,7 @@ void Mover::PublishQueues() {
     if (each.closed) EndUntaken(each.ready);
     each.port->Publish(&each.ready, each.blocked_by_own_pins, processed_);
     // Its fetches under way still end in it.
-    const bool gone =
-        each.closed && each.held_pins == 0 && !HasAdmitted(each.id);
+    const bool gone = each.closed && each.held_pins == 0 && each.admitted == 0;
     queue = gone ? queues_.erase(queue) : std::next(queue);
   }
 }
@@ -296,9 +291,8 @@ void Mover::PublishQueues() {
 absl::Time Mover::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, queue] : queues_) {
-    for (const Group& group : queue->waiting) {
-      next = std::min(next, group.deadline);
-    }
+    if (queue->deadlines.empty()) continue;
+    next = std::min(next, queue->deadlines.begin()->first);
   }
   for (const PendingOpen& open : opens_) {
     next = std::min(next, open.message.deadline);

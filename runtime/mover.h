@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -96,8 +98,10 @@ class Mover {
     int64_t id = -1;
     int window = kNoWindow;
     std::shared_ptr<QueuePort> port;
-    std::deque<Group> waiting;
-    std::vector<Ready> ready;  // until published
+    std::map<uint64_t, Group> waiting;  // by id, which is first in first out
+    std::set<std::pair<absl::Time, uint64_t>> deadlines;  // of those waiting
+    int admitted = 0;                                     // of its groups
+    std::vector<Ready> ready;                             // until published
     AccessTrace trace;
     bool step_open = false;
     int64_t step = 0;
@@ -119,7 +123,6 @@ class Mover {
     TensorEntry* entry = nullptr;
     IoDirection direction = IoDirection::kRead;
     uint64_t generation = 0;  // written
-    uint64_t hash = 0;
     // Where a read goes: outlives the entry's own copy when it times out.
     Extent extent;
     int window = kNoWindow;
@@ -162,15 +165,17 @@ class Mover {
   bool TryAdmit(Queue& queue, Group& group, absl::Time now);
   void ExpireGroups(Queue& queue, absl::Time now);
   Space PlaceGroup(Queue& queue, const Group& group, absl::Status* failure);
-  PinnedBy WhoPins(const TensorEntry& entry, int64_t queue) const;
+  static PinnedBy WhoPins(const TensorEntry& entry, int64_t queue);
   bool CanPin(const Want& want, TensorEntry& entry, Queue& queue, Group& group);
   void Hold(Queue& queue, const Want& want, TensorEntry& entry, Group& group);
   void CopyBecameValid(TensorEntry& entry);
   void FailWaiters(TensorEntry& entry, const absl::Status& status);
   void FinishGroup(Queue& queue, Group& group);
   void FailGroup(Queue& queue, Group& group, absl::Status status);
+  void EraseWaiting(Queue& queue, uint64_t group);
+  void FailWaiting(Queue& queue, const absl::Status& status);
+  void EraseAdmitted(Queue& queue, uint64_t group);
   void ReleaseHolds(Group& group);
-  bool HasAdmitted(int64_t queue) const;
   void PrefetchFromTrace(Queue& queue);
   void EndPin(const PinRecord& pin, PinEnd end);
 
@@ -182,9 +187,12 @@ class Mover {
   void MakeRoom(Queue& queue, const TensorEntry& newcomer);
   void TakeSlot(int window, int slot, TensorEntry& entry);
   void DropHostCopy(TensorEntry& entry);
+  void EraseResident(TensorEntry& entry);
+  void SetLeaving(TensorEntry& entry, bool leaving);
   void Evict(TensorEntry& entry);
   void ServeOpens(absl::Time now);
   absl::StatusOr<Extent> MakeWindowRoom(int64_t bytes, bool* hope);
+  int NewWindow();
   void CloseEmptyWindows();
   std::vector<EvictionCandidate> Evictable(int64_t limit);
   int64_t NextUse(const TensorEntry& entry) const;
@@ -225,6 +233,8 @@ class Mover {
   int64_t peak_bytes_ = 0;
   int64_t quarantined_bytes_ = 0;  // room outside windows, of late reads
   std::vector<Window> windows_;
+  std::vector<int> closing_windows_;  // waiting for their slots
+  std::vector<int> free_windows_;     // not open
   std::unordered_map<int64_t, std::unique_ptr<Queue>> queues_;
   int64_t next_queue_ = 0;
   std::unordered_map<uint64_t, std::pair<int64_t, Group>> admitted_;
@@ -236,8 +246,10 @@ class Mover {
   std::deque<PendingOpen> opens_;
   std::deque<TensorEntry*> dirty_;  // window copies to be written back
   std::vector<TensorEntry*> residents_;
-  size_t resident_hand_ = 0;  // where the next sample of residents starts
-  int hashing_ = 0;           // executor tasks under way
+  size_t resident_hand_ = 0;    // where the next sample of residents starts
+  int64_t resident_bytes_ = 0;  // of those
+  int leaving_ = 0;             // of those: written back, then dropped
+  int hashing_ = 0;             // executor tasks under way
   uint64_t processed_ = 0;
   std::vector<Completion> completions_;
   std::deque<Message> messages_;

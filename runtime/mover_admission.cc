@@ -14,7 +14,8 @@ namespace terrace {
 void Mover::AdmitGroups(Queue& queue, absl::Time now) {
   queue.blocked_by_own_pins = false;
   while (!queue.waiting.empty()) {
-    Group& head = queue.waiting.front();
+    Group& head = queue.waiting.begin()->second;
+    const uint64_t id = head.id;
     if (!head.headed) {
       head.headed = true;
       head.at_head = now;
@@ -25,26 +26,27 @@ void Mover::AdmitGroups(Queue& queue, absl::Time now) {
       }
     }
     if (!TryAdmit(queue, head, now)) break;
-    queue.waiting.pop_front();
+    EraseWaiting(queue, id);
   }
-  if (HasAdmitted(queue.id)) queue.blocked_by_own_pins = false;
+  if (queue.admitted > 0) queue.blocked_by_own_pins = false;
 }
 
 // Ends the waiting groups whose deadline has come, wherever they stand; what
 // stood behind one may have its turn now.
 void Mover::ExpireGroups(Queue& queue, absl::Time now) {
-  auto expired = [now](const Group& group) { return group.deadline <= now; };
-  bool any = false;
-  for (Group& group : queue.waiting) {
-    if (!expired(group)) continue;
-    any = true;
+  auto expired = [&queue, now] {
+    return !queue.deadlines.empty() && queue.deadlines.begin()->first <= now;
+  };
+  if (!expired()) return;
+  const std::string holders = Holders();
+  while (expired()) {
+    Group& group = queue.waiting.at(queue.deadlines.begin()->second);
     FailGroup(queue, group,
-              absl::ResourceExhaustedError(absl::StrCat(
-                  "group ", group.tag,
-                  " was not admitted in time; held: ", Holders())));
+              absl::ResourceExhaustedError(
+                  absl::StrCat("group ", group.tag,
+                               " was not admitted in time; held: ", holders)));
+    EraseWaiting(queue, group.id);
   }
-  if (!any) return;
-  std::erase_if(queue.waiting, expired);
   AdmitGroups(queue, now);
 }
 
@@ -85,8 +87,10 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
   }
   group.admitted = now;
   group.held.assign(group.wants.size(), true);
-  admitted_[group.id] = {queue.id, std::move(group)};
-  Group& kept = admitted_[queue.waiting.front().id].second;
+  ++queue.admitted;
+  const uint64_t id = group.id;
+  Group& kept = admitted_[id].second;
+  admitted_[id] = {queue.id, std::move(group)};
   for (const Want& want : kept.wants) {
     Hold(queue, want, *table_.Find(want.tensor), kept);
   }
@@ -105,14 +109,14 @@ Mover::Space Mover::PlaceGroup(Queue& queue, const Group& group,
     (entry->host == HostState::kAbsent ? absent : present).push_back(entry);
   }
   // Keeps them from making room for the others.
-  for (TensorEntry* entry : present) ++entry->pins;
+  for (TensorEntry* entry : present) entry->kept = true;
   Space space = Space::kFound;
   size_t placed = 0;
   while (placed < absent.size() && space == Space::kFound) {
     space = FindSpace(queue, *absent[placed], failure);
     if (space == Space::kFound) ++placed;
   }
-  for (TensorEntry* entry : present) --entry->pins;
+  for (TensorEntry* entry : present) entry->kept = false;
   if (space != Space::kFound) {
     for (size_t i = 0; i < placed; ++i) DropHostCopy(*absent[i]);
   }
@@ -120,18 +124,13 @@ Mover::Space Mover::PlaceGroup(Queue& queue, const Group& group,
 }
 
 // Who pins the tensor, or holds it for a group that is not ready yet.
-Mover::PinnedBy Mover::WhoPins(const TensorEntry& entry, int64_t queue) const {
+Mover::PinnedBy Mover::WhoPins(const TensorEntry& entry, int64_t queue) {
   PinnedBy by;
-  for (const auto& [token, pin] : pins_) {
-    if (pin.entry != &entry) continue;
-    (pin.queue == queue ? by.own : by.others) = true;
+  for (const int64_t holder : entry.pinned_by) {
+    (holder == queue ? by.own : by.others) = true;
   }
-  for (const auto& [id, admitted] : admitted_) {
-    for (const Want& want : admitted.second.wants) {
-      // Its owner will have it and let go of it.
-      if (want.tensor == entry.id) by.others = true;
-    }
-  }
+  // A hold's group will have the tensor, and its owner will let go of it.
+  if (entry.pins > static_cast<int>(entry.pinned_by.size())) by.others = true;
   return by;
 }
 
@@ -163,7 +162,7 @@ void Mover::Hold(Queue& queue, const Want& want, TensorEntry& entry,
   ++entry.pins;
   entry.write_pinned = want.access != Access::kRead;
   entry.queue = queue.id;
-  entry.leaving = false;
+  SetLeaving(entry, false);
   if (entry.write_pinned) entry.yielded = false;
   entry.prefetch_failed = false;
   if (entry.window == kNoWindow) eviction_->OnTouch(entry.id);
@@ -228,7 +227,7 @@ void Mover::FinishGroup(Queue& queue, Group& group) {
     ready.pins =
         group.failure.ok() ? absl::CancelledError("closed") : group.failure;
     queue.ready.push_back(std::move(ready));
-    admitted_.erase(group.id);
+    EraseAdmitted(queue, group.id);
     return;
   }
   const absl::Duration waited = group.admitted - group.at_head;
@@ -247,13 +246,14 @@ void Mover::FinishGroup(Queue& queue, Group& group) {
         entry.generation != 0 && entry.generation != entry.home_generation;
     pins_[token] = {&entry, queue.id, want.access, was_dirty};
     ++queue.held_pins;
+    entry.pinned_by.push_back(queue.id);
     pins.emplace_back(inbox_, token, entry.id,
                       arena_.subspan(entry.extent.offset + kExtentHeaderBytes,
                                      entry.spec.size_bytes));
   }
   ready.pins = std::move(pins);
   queue.ready.push_back(std::move(ready));
-  admitted_.erase(group.id);
+  EraseAdmitted(queue, group.id);
 }
 
 // Ends a group that was not admitted.
@@ -282,11 +282,21 @@ void Mover::ReleaseHolds(Group& group) {
   }
 }
 
-bool Mover::HasAdmitted(int64_t queue) const {
-  for (const auto& [id, admitted] : admitted_) {
-    if (admitted.first == queue) return true;
-  }
-  return false;
+void Mover::EraseWaiting(Queue& queue, uint64_t group) {
+  auto found = queue.waiting.find(group);
+  queue.deadlines.erase({found->second.deadline, group});
+  queue.waiting.erase(found);
+}
+
+void Mover::FailWaiting(Queue& queue, const absl::Status& status) {
+  for (auto& [id, group] : queue.waiting) FailGroup(queue, group, status);
+  queue.waiting.clear();
+  queue.deadlines.clear();
+}
+
+void Mover::EraseAdmitted(Queue& queue, uint64_t group) {
+  admitted_.erase(group);
+  --queue.admitted;
 }
 
 void Mover::EndPin(const PinRecord& pin, PinEnd end) {
@@ -295,6 +305,8 @@ void Mover::EndPin(const PinRecord& pin, PinEnd end) {
   TERRACE_CHECK(found != queues_.end());
   --found->second->held_pins;
   --entry.pins;
+  auto& holders = entry.pinned_by;
+  holders.erase(std::find(holders.begin(), holders.end(), pin.queue));
   if (pin.access == Access::kRead) {
     if (entry.pins > 0) return;
     // A reader may have come before the write-back of what he read.

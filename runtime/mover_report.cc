@@ -18,9 +18,7 @@ Stats Mover::MakeStats() const {
   for (const Window& window : windows_) {
     if (window.open) stats.window_bytes += window.range.size_bytes;
   }
-  for (const TensorEntry* entry : residents_) {
-    stats.resident_bytes += entry->extent.size_bytes;
-  }
+  stats.resident_bytes = resident_bytes_;
   stats.huge_page_share = huge_page_share_;
   for (size_t i = 0; i < disks_.size(); ++i) {
     const IoPathStats io = io_->stats(static_cast<int>(i));
@@ -58,8 +56,18 @@ absl::Status Mover::CheckInvariants() const {
   for (const Window& window : windows_) {
     if (window.open) sum += window.range.size_bytes;
   }
-  for (const TensorEntry* entry : residents_) sum += entry->extent.size_bytes;
-  sum += quarantined_bytes_;
+  int64_t resident_bytes = 0;
+  int leaving = 0;
+  for (const TensorEntry* entry : residents_) {
+    resident_bytes += entry->extent.size_bytes;
+    leaving += entry->leaving ? 1 : 0;
+  }
+  if (resident_bytes != resident_bytes_ || leaving != leaving_) {
+    return absl::InternalError(absl::StrCat(
+        "residents have ", resident_bytes, " bytes, ", leaving,
+        " are leaving; counted were ", resident_bytes_, " and ", leaving_));
+  }
+  sum += resident_bytes + quarantined_bytes_;
   if (sum != space_.used_bytes() ||
       space_.used_bytes() > space_.capacity_bytes()) {
     return absl::InternalError(

@@ -37,7 +37,9 @@ bool Mover::TakeResidentRoom(TensorEntry& entry) {
   entry.extent = *extent;
   entry.window = kNoWindow;
   entry.slot = -1;
+  entry.resident_index = residents_.size();
   residents_.push_back(&entry);
+  resident_bytes_ += entry.extent.size_bytes;
   eviction_->OnResident(entry.id);
   return true;
 }
@@ -81,7 +83,8 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
         victim_use = use;
         victim = owner;
       }
-    } else if (owner->host == HostState::kValid && owner->pins > 0) {
+    } else if (owner->host == HostState::kValid &&
+               (owner->pins > 0 || owner->kept)) {
       const PinnedBy by = WhoPins(*owner, queue.id);
       own_pins |= by.own && !by.others;
       moving |= by.others;
@@ -122,8 +125,7 @@ void Mover::DropHostCopy(TensorEntry& entry) {
   if (entry.extent.size_bytes != 0) {
     if (entry.window == kNoWindow) {
       space_.Free(entry.extent);
-      residents_.erase(std::find(residents_.begin(), residents_.end(), &entry));
-      eviction_->OnGone(entry.id);
+      EraseResident(entry);
     } else {
       windows_[entry.window].owners[entry.slot] = nullptr;
     }
@@ -133,8 +135,22 @@ void Mover::DropHostCopy(TensorEntry& entry) {
   entry.slot = -1;
   entry.host = HostState::kAbsent;
   entry.prefetched = false;
-  entry.leaving = false;
+  SetLeaving(entry, false);
   entry.write_error = absl::OkStatus();
+}
+
+// Its bytes in the arena stay the caller's to free.
+void Mover::EraseResident(TensorEntry& entry) {
+  residents_[entry.resident_index] = residents_.back();
+  residents_[entry.resident_index]->resident_index = entry.resident_index;
+  residents_.pop_back();
+  resident_bytes_ -= entry.extent.size_bytes;
+  eviction_->OnGone(entry.id);
+}
+
+void Mover::SetLeaving(TensorEntry& entry, bool leaving) {
+  leaving_ += int{leaving} - int{entry.leaving};
+  entry.leaving = leaving;
 }
 
 // A resident leaves: at once when clean, after its write-back when dirty.
@@ -145,7 +161,7 @@ void Mover::Evict(TensorEntry& entry) {
     DropHostCopy(entry);
     return;
   }
-  entry.leaving = true;
+  SetLeaving(entry, true);
   StartHash(entry);
 }
 
@@ -193,25 +209,42 @@ void Mover::ServeOpens(absl::Time now) {
     auto queue = std::make_unique<Queue>();
     queue->id = next_queue_++;
     queue->port = std::make_shared<QueuePort>();
-    queue->window = static_cast<int>(windows_.size());
-    Window window;
+    queue->window = NewWindow();
+    Window& window = windows_[queue->window];
     window.range = *range;
     window.stride = ResidentBytes(open.message.slot_bytes);
     window.owners.resize(open.message.slots);
     window.quarantined.resize(open.message.slots);
     window.open = true;
-    windows_.push_back(std::move(window));
     open.message.reply->Set(OpenedQueue{queue->id, queue->port});
     queues_[queue->id] = std::move(queue);
     opens_.pop_front();
   }
 }
 
-// Evicts until the range is free. `hope`: more may become free later.
+// The index of a window that is not in use.
+int Mover::NewWindow() {
+  if (free_windows_.empty()) {
+    windows_.emplace_back();
+    return static_cast<int>(windows_.size()) - 1;
+  }
+  const int window = free_windows_.back();
+  free_windows_.pop_back();
+  windows_[window] = Window();
+  return window;
+}
+
+// Evicts until the range is free. `hope`: more may become free later. Who was
+// seen off is waited for before others are chosen, so that all residents are
+// looked at once a batch and not once a write-back.
 absl::StatusOr<Extent> Mover::MakeWindowRoom(int64_t bytes, bool* hope) {
   while (true) {
     absl::StatusOr<Extent> range = space_.Allocate(bytes);
     if (range.ok()) return range;
+    if (leaving_ > 0) {
+      *hope = true;
+      return range;
+    }
     const int64_t free_before = space_.free_bytes();
     const std::vector<EvictionCandidate> candidates =
         Evictable(static_cast<int64_t>(residents_.size()));
@@ -225,16 +258,14 @@ absl::StatusOr<Extent> Mover::MakeWindowRoom(int64_t bytes, bool* hope) {
     for (const TensorEntry* entry : residents_) {
       if (!entry->idle() || entry->leaving) *hope = true;
     }
-    for (const Window& window : windows_) {
-      if (window.open && window.closing) *hope = true;
-    }
+    if (!closing_windows_.empty()) *hope = true;
     return range;
   }
 }
 
 void Mover::CloseEmptyWindows() {
-  for (Window& window : windows_) {
-    if (!window.closing || !window.open) continue;
+  std::erase_if(closing_windows_, [this](int index) {
+    Window& window = windows_[index];
     bool empty = true;
     for (size_t slot = 0; slot < window.owners.size(); ++slot) {
       TensorEntry* owner = window.owners[slot];
@@ -244,10 +275,12 @@ void Mover::CloseEmptyWindows() {
       }
       if (owner != nullptr || window.quarantined[slot]) empty = false;
     }
-    if (!empty) continue;
+    if (!empty) return false;
     space_.Free(window.range);
     window.open = false;
-  }
+    free_windows_.push_back(index);
+    return true;
+  });
 }
 
 }  // namespace terrace

@@ -46,7 +46,7 @@ void Mover::StartRead(TensorEntry& entry, IoClass io_class) {
   TERRACE_CHECK(entry.path >= 0 && entry.extent.size_bytes != 0);
   entry.host = HostState::kLoading;
   entry.io_tag = next_transfer_++;
-  transfers_[entry.io_tag] = {&entry,       IoDirection::kRead, 0,         0,
+  transfers_[entry.io_tag] = {&entry,       IoDirection::kRead, 0,
                               entry.extent, entry.window,       entry.slot};
   IoTransfer transfer;
   transfer.direction = IoDirection::kRead;
@@ -106,9 +106,9 @@ void Mover::StartWrite(TensorEntry& entry) {
   entry.write = WriteState::kWriting;
   entry.home_generation = 0;  // one slot: torn from here until it is whole
   entry.io_tag = next_transfer_++;
-  transfers_[entry.io_tag] = {&entry,    IoDirection::kWrite, entry.generation,
-                              0,         entry.extent,        entry.window,
-                              entry.slot};
+  transfers_[entry.io_tag] = {&entry,           IoDirection::kWrite,
+                              entry.generation, entry.extent,
+                              entry.window,     entry.slot};
   IoTransfer transfer;
   transfer.direction = IoDirection::kWrite;
   transfer.io_class = IoClass::kWriteBack;
@@ -131,13 +131,13 @@ void Mover::Handle(HashedMessage& message) {
     bool wanted = false;
     for (auto& [id, queue] : queues_) {
       if (queue->waiting.empty()) continue;
-      for (const Want& want : queue->waiting.front().wants) {
+      for (const Want& want : queue->waiting.begin()->second.wants) {
         wanted |= want.tensor == entry.id && want.access != Access::kRead;
       }
     }
     if (wanted && !entry.yielded) {
       entry.yielded = true;
-      entry.leaving = false;
+      SetLeaving(entry, false);
       dirty_.push_back(&entry);
     } else {
       StartWrite(entry);
@@ -196,8 +196,7 @@ void Mover::OnRead(TransferRecord record, const Completion& completion) {
   if (completion.quarantined) {
     // The place stays the kernel's; the entry lets go of it.
     if (entry.window == kNoWindow) {
-      std::erase(residents_, &entry);
-      eviction_->OnGone(entry.id);
+      EraseResident(entry);
       quarantined_bytes_ += entry.extent.size_bytes;
     } else {
       windows_[entry.window].owners[entry.slot] = nullptr;
@@ -224,10 +223,10 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
     entry.yielded = false;
     entry.write_error = absl::OkStatus();
     if (entry.leaving && entry.idle()) DropHostCopy(entry);
-    entry.leaving = false;
+    SetLeaving(entry, false);
     return;
   }
-  entry.leaving = false;
+  SetLeaving(entry, false);
   if (absl::IsCancelled(completion.status)) {
     if (entry.window != kNoWindow) dirty_.push_back(&entry);
     return;

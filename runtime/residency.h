@@ -2,6 +2,7 @@
 // the invariants that hold between any two of its steps. Mover only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,17 +45,20 @@ struct TensorEntry {
   Extent extent;
   int window = kNoWindow;
   int slot = -1;
+  size_t resident_index = 0;  // in the mover's list, outside the windows
 
-  int pins = 0;                  // pins and holds of admitted groups
-  bool write_pinned = false;     // by the one pin or hold there is
-  bool prefetched = false;       // fetched ahead and not asked for yet
-  bool prefetch_failed = false;  // not fetched ahead again until asked for
-  bool leaving = false;          // a resident being given up
-  bool yielded = false;          // its write-back gave way to a writer once
-  bool quarantined = false;      // a timed-out write still reads the host copy
-  int verify_failures = 0;       // of the present fetch
-  uint64_t io_tag = 0;           // of the transfer in flight
-  int64_t queue = -1;            // that asked for it last
+  int pins = 0;                    // pins and holds of admitted groups
+  std::vector<int64_t> pinned_by;  // the queue of each pin, holds not counted
+  bool write_pinned = false;       // by the one pin or hold there is
+  bool prefetched = false;         // fetched ahead and not asked for yet
+  bool prefetch_failed = false;    // not fetched ahead again until asked for
+  bool kept = false;               // by the group for which a place is sought
+  bool leaving = false;            // a resident being given up
+  bool yielded = false;            // its write-back gave way to a writer once
+  bool quarantined = false;  // a timed-out write still reads the host copy
+  int verify_failures = 0;   // of the present fetch
+  uint64_t io_tag = 0;       // of the transfer in flight
+  int64_t queue = -1;        // that asked for it last
 
   absl::Status loss;         // sticky DataLoss
   absl::Status write_error;  // of a write-back that waits for another try
@@ -66,7 +70,7 @@ struct TensorEntry {
   }
   // Nobody uses the host copy and nothing moves it.
   bool idle() const {
-    return host == HostState::kValid && pins == 0 &&
+    return host == HostState::kValid && pins == 0 && !kept &&
            write == WriteState::kIdle && !quarantined;
   }
 };

@@ -1,0 +1,81 @@
+// The work of a step grows with its chunks, not with their square: a model of
+// 70 billion parameters pushes about 70,000 of them at once.
+#include <algorithm>
+#include <cstdio>
+
+#include "tests/runtime/contract_fixture.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr int64_t kPlace = 2 * kPage;
+constexpr int kSlots = 16;
+
+struct Shape {
+  int residents = 0;
+  int streamed = 0;
+  int steps = 0;
+};
+
+// All chunks of a step pushed at once, each with a deadline of its own.
+void Step(TestRuntime& world, RequestQueue& queue, int64_t step,
+          const std::vector<TensorId>& chunks) {
+  ASSERT_TRUE(queue.BeginStep(step).ok());
+  const Access access = step == 1 ? Access::kOverwrite : Access::kUpdate;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    ASSERT_TRUE(queue.Push({{chunks[i], access}}, i, world.Soon()).ok());
+  }
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    absl::StatusOr<Ready> ready = queue.Next(world.Soon());
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    ASSERT_TRUE(ready->pins.ok()) << ready->pins.status();
+    // One byte a page says enough here.
+    std::byte& first = ready->pins->front().data()[0];
+    if (step > 1) {
+      ASSERT_EQ(first, static_cast<std::byte>(ready->tag + step - 1));
+    }
+    first = static_cast<std::byte>(ready->tag + step);
+  }
+  ASSERT_TRUE(queue.CommitStep({.step = step}).ok());
+}
+
+double Seconds(const Shape& shape) {
+  const int chunks = shape.residents + shape.streamed;
+  TestRuntimeOptions options;
+  options.budget_bytes = (shape.residents + kSlots) * kPlace;
+  options.path_bytes = chunks * kPlace;
+  TestRuntime world(TestWorld::kMemory, options);
+  const std::vector<TensorId> tensors = world.RegisterMany(chunks, kPage);
+  auto queue = world.OpenQueue(kPage, kSlots);
+  const absl::Time start = world.Now();
+  for (int step = 1; step <= shape.steps; ++step) {
+    Step(world, *queue, step, tensors);
+  }
+  queue.reset();
+  // A window that takes all: every resident has to leave for it.
+  auto whole = world.OpenQueue(kPage, shape.residents + kSlots);
+  const double seconds = absl::ToDoubleSeconds(world.Now() - start);
+  std::printf("%d resident, %d streamed, %d steps: %.3f s\n", shape.residents,
+              shape.streamed, shape.steps, seconds);
+  return seconds;
+}
+
+// Eight times the chunks: 8 if linear, 64 if quadratic.
+void ExpectLinear(const Shape& shape) {
+  const Shape small = {shape.residents / 8, shape.streamed / 8, shape.steps};
+  double least = 1e9;
+  for (int i = 0; i < 3; ++i) least = std::min(least, Seconds(small));
+  EXPECT_LT(Seconds(shape), 24 * least);
+}
+
+TEST(ScaleContract, AStepOfManyStreamedChunksIsLinear) {
+  ExpectLinear({.residents = 16, .streamed = 20000, .steps = 2});
+}
+
+TEST(ScaleContract, ManyResidentsAndTheirEvictionAreLinear) {
+  ExpectLinear({.residents = 16000, .streamed = 4000, .steps = 2});
+}
+
+}  // namespace
+}  // namespace terrace
