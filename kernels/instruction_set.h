@@ -1,6 +1,7 @@
 // Which instruction set the kernels use: the widest that this processor has,
 // chosen at the first call. Results do not depend on it, speed does; a program
-// reports the name, a test forces one after the other.
+// reports its name (InstructionSetName of terrace/machine.h), a test forces one
+// after the other.
 //
 // Thread-safe. A kernel that already runs keeps the set it started with.
 #pragma once
@@ -10,11 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "terrace/machine.h"
 
 namespace terrace {
-
-// The set in use: "AVX-512", "AVX2", "NEON" or "scalar".
-std::string InstructionSetName();
 
 // Those that this build and this processor have, best first; "scalar" is
 // always the last.

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -37,6 +39,18 @@ TEST(MachineTest, AvailableMemoryIsPartOfThePhysical) {
   const int64_t bytes = AvailableMemoryBytes();
   EXPECT_GT(bytes, 0);
   EXPECT_LE(bytes, sysconf(_SC_PHYS_PAGES) * int64_t{sysconf(_SC_PAGESIZE)});
+}
+
+TEST(MachineTest, TheInstructionSetIsOneOfThisProcessor) {
+  const std::string name = InstructionSetName();
+  // Each set is a flag of /proc/cpuinfo, but for the one that needs none.
+  const std::map<std::string, std::string> flags = {
+      {"AVX-512", "avx512f"}, {"AVX2", "avx2"}, {"NEON", "asimd"}};
+  if (name == "scalar") return;
+  ASSERT_EQ(flags.count(name), 1u) << name;
+  std::stringstream text;
+  text << std::ifstream("/proc/cpuinfo").rdbuf();
+  EXPECT_NE(text.str().find(" " + flags.at(name)), std::string::npos) << name;
 }
 
 class PseudoFiles : public testing::Test {

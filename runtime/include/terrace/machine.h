@@ -1,8 +1,9 @@
-// What the machine has left, so that a job can refuse before it starts.
+// What the machine has left, so that a job can refuse before it starts, and
+// what of its processor is used, so that a report can name it.
 //
 //   if (*FreeDiskBytes("/mnt/nvme0") < state_bytes) { ... }
 //
-// Snapshots: others use the same machine. Thread-safe.
+// What is left is a snapshot: others use the same machine. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,5 +22,10 @@ absl::StatusOr<int64_t> FreeDiskBytes(const std::string& directory);
 // kernel calls available, cut to what the limits of its control groups leave.
 // INT64_MAX where the kernel says nothing.
 int64_t AvailableMemoryBytes();
+
+// The instruction set that the kernels use: "AVX-512", "AVX2", "NEON" or
+// "scalar". The widest that this processor has; results do not depend on it,
+// speed does.
+std::string InstructionSetName();
 
 }  // namespace terrace
