@@ -1,6 +1,9 @@
 #include "examples/train_gpt/corpus.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -102,6 +105,10 @@ absl::StatusOr<Corpus> Corpus::Open(const std::string& path, int64_t vocab,
 }
 
 absl::Status Corpus::Add(const std::string& path, int64_t size_bytes) {
+  if (access(path.c_str(), R_OK) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--data: cannot read ", path, ": ", std::strerror(errno)));
+  }
   if (HoldsTokens(path) != (token_bytes_ == 2)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--data: ", path_, " mixes .bin token files and text: ", path));

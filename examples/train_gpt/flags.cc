@@ -98,6 +98,12 @@ FlagSpec SwitchFlag(const std::string& name, const std::string& help,
           }};
 }
 
+absl::Status CheckDevice(absl::string_view text, Draft*) {
+  if (text == "cpu") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--device '", text, "' is not supported: parameters are on cpu"));
+}
+
 std::vector<FlagSpec> ModelFlags() {
   return {
       TextFlag(
@@ -124,6 +130,7 @@ std::vector<FlagSpec> ModelFlags() {
           "--dtype", {{"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}},
           "parameters and gradients",
           [](Draft * d) -> auto& { return d->flags.dtype; }),
+      {"--device", "cpu", "where parameters and gradients are", CheckDevice},
       TextFlag(
           "--data", "FILE|FOLDER",
           "text, one token a byte; or .bin files of uint16 tokens; by "

@@ -1,5 +1,7 @@
 // train_gpt: trains a GPT-2 style model; see --help. The exit code is 0 when
-// all went well, 2 for a wrong command line, 1 for everything else.
+// all went well, 2 for a wrong command line, 128 and the signal when one asked
+// it to stop, 1 for everything else.
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -7,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/interrupt.h"
 #include "examples/train_gpt/run.h"
 
 namespace {
@@ -29,9 +32,16 @@ int main(int argc, char** argv) {
     absl::PrintF("%s", train_gpt::Usage());
     return 0;
   }
+  train_gpt::NoteInterrupts();
+  // A write past the largest file allowed is then an error like any other.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const absl::Status status = train_gpt::Run(*flags);
-    if (!status.ok()) return Fail(1, std::string(status.message()));
+    if (!status.ok()) {
+      const int code =
+          absl::IsCancelled(status) ? 128 + train_gpt::InterruptSignal() : 1;
+      return Fail(code, std::string(status.message()));
+    }
   } catch (const std::exception& error) {
     return Fail(1, error.what());
   }

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,6 +20,21 @@ namespace {
 absl::Status Prefixed(const char* flag, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat(flag, ": ", status.message()));
+}
+
+using DirectoryIdentity = std::pair<dev_t, ino_t>;
+
+// Of a directory that this process may list and write to.
+absl::StatusOr<DirectoryIdentity> Identify(const std::string& path) {
+  const absl::StatusOr<int64_t> reachable = terrace::FreeDiskBytes(path);
+  if (!reachable.ok()) return reachable.status();
+  struct stat info;
+  if (access(path.c_str(), R_OK | W_OK | X_OK) != 0 ||
+      stat(path.c_str(), &info) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, " cannot be listed and written: ", strerror(errno)));
+  }
+  return DirectoryIdentity{info.st_dev, info.st_ino};
 }
 
 terrace::AdamOptions AdamOf(const Flags& flags) {
@@ -52,8 +68,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
                                                 result.budget_bytes);
   if (!plan.ok()) return Prefixed("--memory-budget", plan.status());
   result.plan = *plan;
-  result.disk_bytes =
-      plan->disk_bytes + (flags.verify ? parameters * element : 0);
+  result.verify_bytes = flags.verify ? parameters * element : 0;
   result.runtime.host_budget_bytes = result.budget_bytes;
   result.runtime.paths = flags.nvme_paths;
   result.runtime.engine = flags.engine;
@@ -63,22 +78,24 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
 }
 
 absl::Status CheckDisk(const OffloadPlan& plan) {
+  const std::vector<std::string>& paths = plan.runtime.paths;
+  std::map<DirectoryIdentity, std::string> known;
   std::map<dev_t, std::vector<std::string>> systems;
-  for (const std::string& path : plan.runtime.paths) {
-    const absl::StatusOr<int64_t> reachable = terrace::FreeDiskBytes(path);
-    if (!reachable.ok()) return Prefixed("--nvme-path", reachable.status());
-    struct stat info;
-    if (access(path.c_str(), W_OK | X_OK) != 0 ||
-        stat(path.c_str(), &info) != 0) {
-      return absl::PermissionDeniedError(absl::StrCat(
-          "--nvme-path: ", path, " cannot be written: ", strerror(errno)));
+  for (const std::string& path : paths) {
+    const absl::StatusOr<DirectoryIdentity> identity = Identify(path);
+    if (!identity.ok()) return Prefixed("--nvme-path", identity.status());
+    const auto [twin, fresh] = known.emplace(*identity, path);
+    if (!fresh) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--nvme-path: ", path, " is the same directory as ",
+                       twin->second, "; each is given once"));
     }
-    systems[info.st_dev].push_back(path);
+    systems[identity->first].push_back(path);
   }
-  const auto paths = static_cast<int64_t>(plan.runtime.paths.size());
   for (const auto& [system, below] : systems) {
-    const int64_t need =
-        plan.disk_bytes * static_cast<int64_t>(below.size()) / paths;
+    int64_t need = plan.plan.disk_bytes * static_cast<int64_t>(below.size()) /
+                   static_cast<int64_t>(paths.size());
+    if (below.front() == paths.front()) need += plan.verify_bytes;
     const absl::StatusOr<int64_t> free = terrace::FreeDiskBytes(below.front());
     if (!free.ok()) return Prefixed("--nvme-path", free.status());
     if (*free >= need) continue;

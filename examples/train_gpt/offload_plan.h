@@ -19,7 +19,10 @@ struct OffloadPlan {
   terrace::OptimizerOptions optimizer;
   terrace::OptimizerPlan plan;
   int64_t budget_bytes = 0;
-  int64_t disk_bytes = 0;  // over all paths, --verify's copy included
+  int64_t verify_bytes = 0;  // --verify's copy, on the first path
+
+  // Over all paths.
+  int64_t disk_bytes() const { return plan.disk_bytes + verify_bytes; }
 };
 
 // Of flags with a budget. ResourceExhausted: a budget below the minimum, which
@@ -27,8 +30,8 @@ struct OffloadPlan {
 absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags);
 
 // NotFound, InvalidArgument, PermissionDenied: a path that is no directory to
-// write to; ResourceExhausted: less room than the plan needs. Paths of one
-// file system share its room. Leaves nothing behind.
+// write to, or is given twice; ResourceExhausted: less room than the plan
+// needs. Paths of one file system share its room. Leaves nothing behind.
 absl::Status CheckDisk(const OffloadPlan& plan);
 
 }  // namespace train_gpt

@@ -28,6 +28,21 @@ absl::StatusOr<double> OffloadedModelOptimizer::Step() {
   return last_report().gradient_norm;
 }
 
+terrace::Stats OffloadedModelOptimizer::Complete(StepRecord* record) {
+  const terrace::StepReport& step = last_report();
+  const terrace::Stats stats = GetStats();
+  record->update_seconds = step.compute_seconds;
+  record->other_seconds = step.other_seconds;
+  record->blocked_read_seconds = step.blocked_read_seconds;
+  record->blocked_write_seconds = step.blocked_write_seconds;
+  record->blocked_space_seconds = step.blocked_space_seconds;
+  record->bytes_read = stats.bytes_read() - bytes_read_;
+  record->bytes_written = stats.bytes_written() - bytes_written_;
+  bytes_read_ = stats.bytes_read();
+  bytes_written_ = stats.bytes_written();
+  return stats;
+}
+
 absl::Status OffloadedModelOptimizer::Close() {
   optimizer_.reset();
   return runtime_->Close(absl::Now() + absl::Seconds(60));

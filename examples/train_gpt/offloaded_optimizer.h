@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/offload_plan.h"
+#include "examples/train_gpt/report.h"
 #include "runtime/torch/optimizer.h"
 #include "terrace/runtime.h"
 #include "terrace/stats.h"
@@ -27,6 +28,10 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   }
   terrace::Stats GetStats() const { return runtime_->GetStats(); }
 
+  // Adds to the record what there is to say of the last step: its times, and
+  // the disk's bytes since the call before. Returns the statistics of now.
+  terrace::Stats Complete(StepRecord* record);
+
   // Waits for what is under way and removes the files. Once.
   absl::Status Close();
 
@@ -35,6 +40,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
 
   std::unique_ptr<terrace::Runtime> runtime_;  // outlives the optimizer
   std::unique_ptr<terrace::OffloadedAdamW> optimizer_;
+  int64_t bytes_read_ = 0, bytes_written_ = 0;  // until the last Complete
 };
 
 }  // namespace train_gpt

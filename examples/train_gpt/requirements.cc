@@ -1,5 +1,6 @@
 #include "examples/train_gpt/requirements.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -33,8 +34,12 @@ MemoryNeed EstimateMemory(const Flags& flags) {
   // A block keeps for backward: both norms' inputs and outputs (4 widths),
   // query, key and value (3), attention's result (1), the perceptron before
   // and after GELU (8); the head keeps logits and their soft maximum in fp32.
-  need.activations = tokens * (shape.layers * shape.width * 16 * element +
-                               shape.vocab * 2 * 4);
+  const double activations =
+      static_cast<double>(tokens) *
+      static_cast<double>(shape.layers * shape.width * 16 * element +
+                          shape.vocab * 2 * 4);
+  // Flags may ask for more than can be counted; 2^60 is more than there is.
+  need.activations = static_cast<int64_t>(std::min(activations, 0x1p60));
   need.libraries = int64_t{160} << 20;  // measured with LibTorch 2.11
   return need;
 }

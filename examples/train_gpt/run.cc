@@ -25,10 +25,6 @@
 #include "examples/train_gpt/verify.h"
 #include "terrace/machine.h"
 
-namespace terrace {
-std::string InstructionSetName();  // of the kernels
-}  // namespace terrace
-
 namespace train_gpt {
 namespace {
 
@@ -55,16 +51,12 @@ class Training {
   absl::Status RunSteps(Gpt& model, ModelOptimizer& optimizer,
                         OffloadedModelOptimizer* offloaded);
   absl::Status RunOffloaded(Gpt& model);
-  // Adds what the offloaded optimizer says of its last step.
-  void Complete(const OffloadedModelOptimizer& offloaded,
-                const terrace::Stats& stats, StepRecord* record);
 
   const Flags& flags_;
   const Corpus& corpus_;
   std::optional<OffloadPlan> plan_;
   std::optional<ParameterFile> final_parameters_;
   RunReport report_;
-  int64_t bytes_read_ = 0, bytes_written_ = 0;  // until the last step
 };
 
 absl::Status Training::Prepare() {
@@ -94,7 +86,7 @@ absl::Status Training::Prepare() {
       "directories, in %d chunks of at most %s\n",
       BytesText(static_cast<double>(plan_->plan.state_bytes)),
       BytesText(static_cast<double>(plan_->budget_bytes)),
-      BytesText(static_cast<double>(plan_->disk_bytes)),
+      BytesText(static_cast<double>(plan_->disk_bytes())),
       plan_->runtime.paths.size(), plan_->plan.chunks,
       BytesText(static_cast<double>(plan_->plan.chunk_bytes)));
   std::fflush(stdout);
@@ -152,27 +144,12 @@ absl::Status Training::RunSteps(Gpt& model, ModelOptimizer& optimizer,
         report_.steps.push_back(record);
         StepRecord& kept = report_.steps.back();
         if (offloaded != nullptr) {
-          stats = offloaded->GetStats();
-          Complete(*offloaded, stats, &kept);
+          stats = offloaded->Complete(&kept);
         }
         absl::PrintF("%s\n", ProgressLine(report_, kept, flags_.steps,
                                           offloaded ? &stats : nullptr));
         std::fflush(stdout);
       });
-}
-
-void Training::Complete(const OffloadedModelOptimizer& offloaded,
-                        const terrace::Stats& stats, StepRecord* record) {
-  const terrace::StepReport& step = offloaded.last_report();
-  record->update_seconds = step.compute_seconds;
-  record->other_seconds = step.other_seconds;
-  record->blocked_read_seconds = step.blocked_read_seconds;
-  record->blocked_write_seconds = step.blocked_write_seconds;
-  record->blocked_space_seconds = step.blocked_space_seconds;
-  record->bytes_read = stats.bytes_read() - bytes_read_;
-  record->bytes_written = stats.bytes_written() - bytes_written_;
-  bytes_read_ = stats.bytes_read();
-  bytes_written_ = stats.bytes_written();
 }
 
 absl::Status Training::Conclude() {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "examples/train_gpt/interrupt.h"
 
 namespace train_gpt {
 namespace {
@@ -69,8 +70,10 @@ absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
     StepRecord record;
     record.step = step;
     for (int64_t micro = 0; micro < flags.accumulate; ++micro) {
-      const absl::Status status =
-          AddGradients(flags, corpus, model, micro, &record);
+      absl::Status status = CheckNotInterrupted();
+      if (status.ok()) {
+        status = AddGradients(flags, corpus, model, micro, &record);
+      }
       if (!status.ok()) return status;
     }
     {

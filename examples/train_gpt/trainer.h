@@ -17,7 +17,7 @@ namespace train_gpt {
 using StepObserver = std::function<void(const StepRecord&)>;
 
 // `flags.steps` steps. The first error ends it: of the text, of the optimizer,
-// or a loss that is not finite.
+// or a loss that is not finite; Cancelled: a signal asked for it.
 absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
                    ModelOptimizer& optimizer, const StepObserver& observer);
 
