@@ -16,7 +16,12 @@ namespace terrace {
 void FaultPlan::FailCall(int64_t n, const Fault& fault, CallFilter filter,
                          int64_t times) {
   MutexLock lock(mutex_);
-  aimed_.push_back({n, times, filter, fault});
+  aimed_.push_back({n, times, filter, fault, false});
+}
+
+void FaultPlan::FailPlace(int64_t n, const Fault& fault, CallFilter filter) {
+  MutexLock lock(mutex_);
+  aimed_.push_back({n, 1, filter, fault, true});
 }
 
 void FaultPlan::SetChances(const FaultChances& chances) {
@@ -28,6 +33,7 @@ void FaultPlan::SetChances(const FaultChances& chances) {
 void FaultPlan::Clear() {
   MutexLock lock(mutex_);
   aimed_.clear();
+  places_.clear();
   random_faults_ = false;
   calls_[0] = calls_[1] = faults_ = 0;
   ++releases_;
@@ -56,6 +62,11 @@ int64_t FaultPlan::faults() const {
   return faults_;
 }
 
+IoRequest FaultPlan::first_disturbed() const {
+  MutexLock lock(mutex_);
+  return first_disturbed_;
+}
+
 int64_t FaultPlan::releases() const {
   MutexLock lock(mutex_);
   return releases_;
@@ -66,9 +77,17 @@ uint64_t FaultPlan::Draw() {
   return random_();
 }
 
-Fault FaultPlan::Next(IoDirection direction) {
+Fault FaultPlan::Next(const IoRequest& request) {
   MutexLock lock(mutex_);
-  const bool is_write = direction == IoDirection::kWrite;
+  const Fault fault = Choose(request);
+  if (fault.kind != FaultKind::kNone && ++faults_ == 1) {
+    first_disturbed_ = request;
+  }
+  return fault;
+}
+
+Fault FaultPlan::Choose(const IoRequest& request) {
+  const bool is_write = request.direction == IoDirection::kWrite;
   ++calls_[is_write ? 1 : 0];
   for (const Aimed& aimed : aimed_) {
     if (aimed.filter == CallFilter::kReads && is_write) continue;
@@ -77,12 +96,18 @@ Fault FaultPlan::Next(IoDirection direction) {
                              ? calls_[0] + calls_[1]
                              : calls_[is_write ? 1 : 0];
     if (call < aimed.first || call - aimed.first >= aimed.times) continue;
-    ++faults_;
+    if (aimed.keeps_place) places_.push_back({request, aimed.fault});
     return aimed.fault;
   }
-  const Fault fault = random_faults_ ? Random(direction) : Fault{};
-  if (fault.kind != FaultKind::kNone) ++faults_;
-  return fault;
+  for (const Place& place : places_) {
+    const IoRequest& failed = place.request;
+    if (failed.file == request.file && failed.direction == request.direction &&
+        failed.offset < request.offset + request.size_bytes &&
+        request.offset < failed.offset + failed.size_bytes) {
+      return place.fault;
+    }
+  }
+  return random_faults_ ? Random(request.direction) : Fault{FaultKind::kNone};
 }
 
 Fault FaultPlan::Random(IoDirection direction) {
@@ -128,9 +153,13 @@ struct FreeBuffer {
   void operator()(std::byte* buffer) const { std::free(buffer); }
 };
 
-void FlipBit(std::byte* data, int64_t size_bytes, uint64_t draw) {
-  const auto bit =
+void FlipBit(std::byte* data, int64_t size_bytes, const Fault& fault,
+             uint64_t draw) {
+  auto bit =
       static_cast<int64_t>(draw % (static_cast<uint64_t>(size_bytes) * 8));
+  if (fault.flipped_byte >= 0 && fault.flipped_byte < size_bytes) {
+    bit = fault.flipped_byte * 8 + bit % 8;
+  }
   data[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
 }
 
@@ -152,7 +181,7 @@ class FaultEngine final : public IoEngine {
   int Submit(absl::Span<const IoRequest> requests) override {
     int taken = 0;
     for (const IoRequest& request : requests) {
-      const Fault fault = plan_->Next(request.direction);
+      const Fault fault = plan_->Next(request);
       if (fault.kind == FaultKind::kPartialSubmit) break;
       Take(request, fault);
       ++taken;
@@ -237,7 +266,7 @@ class FaultEngine final : public IoEngine {
       TERRACE_CHECK(flight.copy != nullptr);
       std::memcpy(flight.copy.get(), request.data,
                   static_cast<size_t>(request.size_bytes));
-      FlipBit(flight.copy.get(), request.size_bytes, plan_->Draw());
+      FlipBit(flight.copy.get(), request.size_bytes, fault, plan_->Draw());
       passed.data = flight.copy.get();
     }
     const bool is_new =
@@ -276,7 +305,8 @@ class FaultEngine final : public IoEngine {
         break;
       case FaultKind::kBitFlip:
         if (flight.copy == nullptr && result.result > 0) {
-          FlipBit(flight.request.data, result.result, plan_->Draw());
+          FlipBit(flight.request.data, result.result, flight.fault,
+                  plan_->Draw());
         }
         break;
       case FaultKind::kDelay:

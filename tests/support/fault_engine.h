@@ -42,6 +42,7 @@ struct Fault {
   FaultKind kind = FaultKind::kNone;
   int error = EIO;
   absl::Duration delay = absl::Milliseconds(5);
+  int64_t flipped_byte = -1;  // of the request's; -1: any, drawn
 };
 
 // Chances, each of 0 to 1, drawn once per call from the plan's seed.
@@ -68,6 +69,10 @@ class FaultPlan {
   // filter) gets the fault; `times` successive ones do.
   void FailCall(int64_t n, const Fault& fault,
                 CallFilter filter = CallFilter::kAny, int64_t times = 1);
+  // The n-th call gets the fault, and so does every later one of its direction
+  // that touches the same bytes of its file.
+  void FailPlace(int64_t n, const Fault& fault,
+                 CallFilter filter = CallFilter::kAny);
   void FailAll(const Fault& fault, CallFilter filter = CallFilter::kAny) {
     FailCall(1, fault, filter, INT64_MAX / 2);
   }
@@ -80,9 +85,11 @@ class FaultPlan {
 
   int64_t calls(CallFilter filter = CallFilter::kAny) const;
   int64_t faults() const;  // given out since the last Clear
+  // The request that got the first of those; its data must not be touched.
+  IoRequest first_disturbed() const;
 
   // For the engine: counts one call and says what happens to it.
-  Fault Next(IoDirection direction);
+  Fault Next(const IoRequest& request);
   // For the engine: how often Release or Clear was called.
   int64_t releases() const;
   uint64_t Draw();
@@ -93,12 +100,21 @@ class FaultPlan {
     int64_t times = 0;
     CallFilter filter = CallFilter::kAny;
     Fault fault;
+    bool keeps_place = false;
   };
+  // Bytes of a file that fail for good.
+  struct Place {
+    IoRequest request;
+    Fault fault;
+  };
+  Fault Choose(const IoRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Fault Random(IoDirection direction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);
   std::vector<Aimed> aimed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Place> places_ ABSL_GUARDED_BY(mutex_);
+  IoRequest first_disturbed_ ABSL_GUARDED_BY(mutex_);
   FaultChances chances_ ABSL_GUARDED_BY(mutex_);
   bool random_faults_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t calls_[2] ABSL_GUARDED_BY(mutex_) = {};
