@@ -8,12 +8,8 @@ namespace terrace {
 namespace {
 
 // Knows no futures, so it gives way to every newcomer.
-class LruPolicy : public EvictionPolicy {
+class LruPolicy final : public RecencyPolicy {
  public:
-  void OnResident(TensorId tensor) override { recency_.Touch(tensor); }
-  void OnTouch(TensorId tensor) override { recency_.Touch(tensor); }
-  void OnGone(TensorId tensor) override { recency_.Forget(tensor); }
-
   void PickVictims(int64_t bytes, int64_t /*newcomer_use*/, bool must,
                    absl::Span<const EvictionCandidate> evictable,
                    std::vector<TensorId>* victims) override {
@@ -23,13 +19,10 @@ class LruPolicy : public EvictionPolicy {
     for (const EvictionCandidate& candidate : evictable) {
       ranked.push_back({.tensor = candidate.tensor,
                         .size_bytes = candidate.size_bytes,
-                        .last_touch = recency_.Last(candidate.tensor)});
+                        .last_touch = LastTouch(candidate.tensor)});
     }
     TakeVictims(bytes, must, std::move(ranked), victims);
   }
-
- private:
-  Recency recency_;
 };
 
 }  // namespace

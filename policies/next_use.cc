@@ -10,12 +10,8 @@ namespace {
 // Belady's rule over the recorded future. A resident that the trace does not
 // know counts as the latest of all: it goes before any other, but only for a
 // newcomer whose use is known.
-class NextUsePolicy : public EvictionPolicy {
+class NextUsePolicy final : public RecencyPolicy {
  public:
-  void OnResident(TensorId tensor) override { recency_.Touch(tensor); }
-  void OnTouch(TensorId tensor) override { recency_.Touch(tensor); }
-  void OnGone(TensorId tensor) override { recency_.Forget(tensor); }
-
   void PickVictims(int64_t bytes, int64_t newcomer_use, bool must,
                    absl::Span<const EvictionCandidate> evictable,
                    std::vector<TensorId>* victims) override {
@@ -28,13 +24,10 @@ class NextUsePolicy : public EvictionPolicy {
       ranked.push_back({.tensor = candidate.tensor,
                         .size_bytes = candidate.size_bytes,
                         .next_use = candidate.next_use,
-                        .last_touch = recency_.Last(candidate.tensor)});
+                        .last_touch = LastTouch(candidate.tensor)});
     }
     TakeVictims(bytes, must, std::move(ranked), victims);
   }
-
- private:
-  Recency recency_;
 };
 
 }  // namespace

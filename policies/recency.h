@@ -1,21 +1,25 @@
-// When each tensor was last touched, as a running number. One thread at a
-// time.
+// The base of the policies that rank by recency, alone or after something
+// else: when each resident was last touched, as a running number. One thread
+// at a time.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
+#include "policies/eviction.h"
 #include "terrace/tensor.h"
 
 namespace terrace {
 
-class Recency {
+class RecencyPolicy : public EvictionPolicy {
  public:
-  void Touch(TensorId tensor) { last_[tensor.value] = ++now_; }
-  void Forget(TensorId tensor) { last_.erase(tensor.value); }
+  void OnResident(TensorId tensor) final { last_[tensor.value] = ++now_; }
+  void OnTouch(TensorId tensor) final { last_[tensor.value] = ++now_; }
+  void OnGone(TensorId tensor) final { last_.erase(tensor.value); }
 
-  // 0, older than all, for a tensor that was never touched.
-  int64_t Last(TensorId tensor) const {
+ protected:
+  // 0, older than all, for a tensor that is not resident.
+  int64_t LastTouch(TensorId tensor) const {
     const auto found = last_.find(tensor.value);
     return found == last_.end() ? 0 : found->second;
   }
