@@ -1,7 +1,5 @@
 #include "runtime/local_runtime.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -19,8 +17,7 @@ constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
 class InProcessRuntime final : public LocalRuntime {
  public:
   explicit InProcessRuntime(LocalRuntimeParts parts)
-      : process_(getpid()),
-        clock_(*parts.clock),
+      : clock_(*parts.clock),
         arena_(std::move(parts.arena)),
         executor_(std::move(parts.executor)),
         sizes_(std::make_shared<TensorSizes>()) {
@@ -34,7 +31,7 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   ~InProcessRuntime() override {
-    if (getpid() != process_) {
+    if (!inbox_->IsOwnProcess()) {
       // A forked child has no mover thread, and the files are its parent's.
       new std::thread(std::move(thread_));
       mover_.release();
@@ -61,7 +58,7 @@ class InProcessRuntime final : public LocalRuntime {
     message.spec = spec;
     message.reply = std::make_shared<Reply<absl::StatusOr<TensorId>>>();
     auto reply = message.reply;
-    if (!inbox_->Post(std::move(message))) return Closed();
+    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
     absl::StatusOr<TensorId> id = reply->Await(clock_);
     if (id.ok()) sizes_->Set(*id, spec.size_bytes);
     return id;
@@ -79,7 +76,7 @@ class InProcessRuntime final : public LocalRuntime {
     message.deadline = deadline;
     message.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
     auto reply = message.reply;
-    if (!inbox_->Post(std::move(message))) return Closed();
+    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
     absl::StatusOr<OpenedQueue> opened = reply->Await(clock_);
     if (!opened.ok()) return opened.status();
     return MakeRequestQueue(*std::move(opened), slot_bytes, slots, clock_,
@@ -88,6 +85,7 @@ class InProcessRuntime final : public LocalRuntime {
 
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override {
+    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     const int64_t size = sizes_->Get(tensor);
     if (size < 0) {
       return absl::InvalidArgumentError(
@@ -109,11 +107,9 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   Stats GetStats() const override {
+    if (!inbox_->IsOwnProcess()) return Stats();
     auto reply = std::make_shared<Reply<Stats>>();
-    if (!inbox_->Post(StatsMessage{reply})) {
-      MutexLock lock(close_mutex_);
-      return last_stats_;
-    }
+    if (!inbox_->Post(StatsMessage{reply})) return mover_->final_stats();
     return reply->Await(clock_);
   }
 
@@ -126,17 +122,9 @@ class InProcessRuntime final : public LocalRuntime {
   Mover& mover() override { return *mover_; }
 
  private:
-  static absl::Status Closed() {
-    return absl::CancelledError("the runtime was closed");
-  }
-
   absl::Status DoClose(Time deadline, bool force) {
+    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     if (closed_) return absl::OkStatus();
-    const Stats stats = GetStats();
-    {
-      MutexLock lock(close_mutex_);
-      last_stats_ = stats;
-    }
     CloseMessage message;
     message.deadline = deadline;
     message.force = force;
@@ -156,7 +144,6 @@ class InProcessRuntime final : public LocalRuntime {
     }
   }
 
-  const pid_t process_;
   Clock& clock_;
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<Executor> executor_;
@@ -165,8 +152,6 @@ class InProcessRuntime final : public LocalRuntime {
   const std::shared_ptr<TensorSizes> sizes_;
   // Set by the thread that closed; read by later callers.
   std::atomic<bool> closed_ = false;
-  mutable Mutex close_mutex_;
-  Stats last_stats_ ABSL_GUARDED_BY(close_mutex_);
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -6,7 +6,7 @@ void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
                         uint64_t processed) {
   {
     MutexLock lock(mutex_);
-    if (!dropped_) {
+    if (!closed_) {
       const bool news = !ready->empty() || blocked_by_own_pins;
       for (Ready& group : *ready) ready_.push_back(std::move(group));
       ready->clear();
@@ -19,20 +19,20 @@ void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
   EndUntaken(*ready);
 }
 
-void QueuePort::SetClosed() {
-  MutexLock lock(mutex_);
-  closed_ = true;
-  changed_.SignalAll();
-}
-
-void QueuePort::DropUntaken() {
+void QueuePort::Close() {
   std::deque<Ready> untaken;
   {
     MutexLock lock(mutex_);
-    dropped_ = true;
+    closed_ = true;
     untaken.swap(ready_);
+    changed_.SignalAll();
   }
   EndUntaken(untaken);
+}
+
+bool QueuePort::closed() const {
+  MutexLock lock(mutex_);
+  return closed_;
 }
 
 absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
@@ -61,6 +61,7 @@ absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
 }
 
 bool Inbox::Post(Message message) {
+  if (!IsOwnProcess()) return false;
   bool was_empty = false;
   {
     MutexLock lock(mutex_);
@@ -74,6 +75,12 @@ bool Inbox::Post(Message message) {
     if (!wake_shut_) wake_();
   }
   return true;
+}
+
+absl::Status Inbox::Closed() const {
+  return absl::CancelledError(IsOwnProcess()
+                                  ? "the runtime was closed"
+                                  : "the runtime is the parent process's");
 }
 
 uint64_t Inbox::posted() const {

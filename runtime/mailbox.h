@@ -2,6 +2,9 @@
 // is shared between their threads and its own.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -57,23 +60,22 @@ class QueuePort {
   // pins block its head, as of the inbox's message number `processed`.
   void Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
                uint64_t processed);
-  void SetClosed();
+  // Nobody takes any more, as the customer closed the queue or the mover the
+  // runtime: ends the pins that were never taken, now and from now on.
+  void Close();
+  bool closed() const;
 
-  // Customer, when it closes the queue: ends the pins it never took, now and
-  // from now on.
-  void DropUntaken();
   // Customer: the next ready group; see RequestQueue::Next. `posted` is the
   // inbox's message number at the call.
   absl::StatusOr<Ready> Take(Clock& clock, uint64_t posted, Time deadline);
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Ready> ready_ ABSL_GUARDED_BY(mutex_);
   bool blocked_by_own_pins_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t processed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool dropped_ ABSL_GUARDED_BY(mutex_) = false;  // nobody takes any more
 };
 
 // Ends pins that no customer took: nothing was written in them.
@@ -151,8 +153,14 @@ class Inbox final : public PinOwner {
   // `wake` is called, without a lock, when a message arrives in an empty box.
   explicit Inbox(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // False: the mover is gone, the message is dropped.
+  // False: the mover is gone, or this is a forked child, which never had it;
+  // the message is dropped.
   bool Post(Message message);
+  // What a refused Post means: Cancelled.
+  absl::Status Closed() const;
+  // False in a forked child. There no method but these three may be called: a
+  // thread that the child does not have may hold the lock.
+  bool IsOwnProcess() const { return getpid() == process_; }
   void EndPin(uint64_t token, PinEnd end) override {
     Post(EndPinMessage{token, end});
   }
@@ -166,6 +174,7 @@ class Inbox final : public PinOwner {
   std::deque<Message> Shut();
 
  private:
+  const pid_t process_ = getpid();
   const std::function<void()> wake_;
   mutable Mutex mutex_;
   // Held while wake runs, so that Shut can promise what it says. Taken before

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "policies/placement.h"
 #include "runtime/base/check.h"
 #include "terrace/runtime.h"
@@ -80,6 +79,10 @@ void Mover::Handle(Message& message) {
 }
 
 void Mover::Handle(RegisterMessage& message) {
+  if (closing_) {
+    message.reply->Set(Closed());
+    return;
+  }
   const int64_t bytes = ResidentBytes(message.spec.size_bytes);
   absl::StatusOr<TensorEntry*> added = table_.Add(message.spec);
   if (!added.ok()) {
@@ -115,7 +118,7 @@ void Mover::Handle(RegisterMessage& message) {
 
 void Mover::Handle(OpenMessage& message) {
   if (closing_) {
-    message.reply->Set(absl::CancelledError("the runtime was closed"));
+    message.reply->Set(Closed());
     return;
   }
   const int64_t bytes = WindowBytes(message.slot_bytes, message.slots);
@@ -132,6 +135,8 @@ void Mover::Handle(OpenMessage& message) {
         "; the least budget for it is ", windows)));
     return;
   }
+  // The room may be waiting for one of them.
+  RetryFailedWrites();
   opens_.push_back({std::move(message), bytes});
 }
 
@@ -139,7 +144,8 @@ void Mover::Handle(CloseQueueMessage& message) {
   auto found = queues_.find(message.queue);
   if (found == queues_.end()) return;
   Queue& queue = *found->second;
-  FailWaiting(queue, absl::CancelledError("the queue was closed"));
+  queue.waiting.clear();
+  queue.deadlines.clear();
   EndUntaken(queue.ready);
   queue.closed = true;
   windows_[queue.window].closing = true;
@@ -148,7 +154,7 @@ void Mover::Handle(CloseQueueMessage& message) {
 
 void Mover::Handle(PushMessage& message) {
   Queue* queue = FindQueue(message.queue);
-  if (queue == nullptr) return;
+  if (queue == nullptr || closing_) return;
   Group group;
   group.id = next_group_++;
   group.tag = message.tag;
@@ -168,8 +174,8 @@ void Mover::Handle(EndPinMessage& message) {
 
 void Mover::Handle(StepMessage& message) {
   Queue* queue = FindQueue(message.queue);
-  if (queue == nullptr) {
-    message.reply->Set(absl::CancelledError("the queue was closed"));
+  if (queue == nullptr || closing_) {
+    message.reply->Set(Closed());
     return;
   }
   if (message.kind == StepMessage::Kind::kBegin) {
@@ -216,67 +222,6 @@ void Mover::Handle(PrefetchMessage& message) {
 
 void Mover::Handle(StatsMessage& message) { message.reply->Set(MakeStats()); }
 
-void Mover::Handle(CloseMessage& message) {
-  const std::string holders = Holders();
-  if (!holders.empty() && !message.force) {
-    message.reply->Set(
-        absl::FailedPreconditionError(absl::StrCat("still held: ", holders)));
-    return;
-  }
-  if (closing_) {
-    close_.reply->Set(absl::CancelledError("closed by another caller"));
-  }
-  closing_ = true;
-  close_ = std::move(message);
-  for (auto& [id, queue] : queues_) {
-    FailWaiting(*queue, absl::CancelledError("the runtime was closed"));
-    queue->port->SetClosed();
-  }
-  for (PendingOpen& open : opens_) {
-    open.message.reply->Set(absl::CancelledError("the runtime was closed"));
-  }
-  opens_.clear();
-  for (const auto& [tag, transfer] : transfers_) {
-    io_->Cancel(transfer.entry->path, tag);
-  }
-}
-
-void Mover::FinishClose(absl::Time now) {
-  const bool quiet = io_->pending() == 0 && hashing_ == 0;
-  if (!quiet && now < close_.deadline) return;
-  absl::Status status = absl::OkStatus();
-  if (!quiet) {
-    abandoned_ = true;
-    status = absl::DeadlineExceededError(
-        absl::StrCat("closing: ", io_->pending(), " transfers and ", hashing_,
-                     " tasks never ended; the arena of ", arena_.size(),
-                     " bytes is leaked"));
-    io_->Abandon();
-  } else {
-    // Whoever still holds a pin may go on using its bytes.
-    abandoned_ = !pins_.empty();
-    for (const auto& disk : disks_) {
-      absl::Status removed = disk->Remove();
-      if (status.ok()) status = removed;
-    }
-  }
-  closed_ = true;
-  for (Message& message : inbox_->Shut()) {
-    if (auto* asked = std::get_if<StatsMessage>(&message)) {
-      asked->reply->Set(MakeStats());
-      continue;
-    }
-    std::visit(
-        [](auto& body) {
-          if constexpr (requires { body.reply->Set(absl::OkStatus()); }) {
-            body.reply->Set(absl::CancelledError("the runtime was closed"));
-          }
-        },
-        message);
-  }
-  close_.reply->Set(status);
-}
-
 void Mover::PublishQueues() {
   for (auto queue = queues_.begin(); queue != queues_.end();) {
     Queue& each = *queue->second;
@@ -297,23 +242,10 @@ absl::Time Mover::NextDeadline() const {
   for (const PendingOpen& open : opens_) {
     next = std::min(next, open.message.deadline);
   }
-  if (closing_) next = std::min(next, close_.deadline);
-  return next;
-}
-
-std::string Mover::Holders() const {
-  std::vector<std::string> names;
-  int open_queues = 0;
-  for (const auto& [id, queue] : queues_) open_queues += queue->closed ? 0 : 1;
-  if (open_queues > 0) names.push_back(absl::StrCat(open_queues, " queues"));
-  for (const auto& [token, pin] : pins_) {
-    names.push_back(absl::StrCat("'", pin.entry->spec.name, "'"));
-    if (names.size() > 8) {
-      names.push_back(absl::StrCat("and more, ", pins_.size(), " pins"));
-      break;
-    }
+  for (const CloseMessage& close : closes_) {
+    next = std::min(next, close.deadline);
   }
-  return absl::StrJoin(names, ", ");
+  return next;
 }
 
 Mover::Queue* Mover::FindQueue(int64_t id) {

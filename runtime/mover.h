@@ -64,6 +64,8 @@ class Mover {
   // Closed past its deadline: transfers may still write into the arena, so it
   // must be leaked.
   bool abandoned() const { return abandoned_; }
+  // Once the inbox refuses messages: what was true at the end. Thread-safe.
+  const Stats& final_stats() const { return final_stats_; }
 
   const ResidencyTable& table() const { return table_; }
   // The table's invariants, and that the extents add up to the budget used.
@@ -156,9 +158,18 @@ class Mover {
   void Handle(CloseMessage& message);
   void PublishQueues();
   absl::Time NextDeadline() const;
-  void FinishClose(absl::Time now);
-  std::string Holders() const;
+
+  // mover_report.cc.
   Stats MakeStats() const;
+
+  // mover_close.cc: the end.
+  void BeginClose();
+  void FinishClose(absl::Time now);
+  void End(bool quiet);
+  void LeaveBehind();
+  static absl::Status Closed();
+  std::string Holders() const;
+  std::string Unwritten() const;
 
   // mover_admission.cc: groups, pins, prefetch.
   void AdmitGroups(Queue& queue, absl::Time now);
@@ -173,7 +184,6 @@ class Mover {
   void FinishGroup(Queue& queue, Group& group);
   void FailGroup(Queue& queue, Group& group, absl::Status status);
   void EraseWaiting(Queue& queue, uint64_t group);
-  void FailWaiting(Queue& queue, const absl::Status& status);
   void EraseAdmitted(Queue& queue, uint64_t group);
   void ReleaseHolds(Group& group);
   void PrefetchFromTrace(Queue& queue);
@@ -244,7 +254,8 @@ class Mover {
   std::unordered_map<uint64_t, TransferRecord> transfers_;
   uint64_t next_transfer_ = 1;
   std::deque<PendingOpen> opens_;
-  std::deque<TensorEntry*> dirty_;  // window copies to be written back
+  std::vector<TensorEntry*> failed_writes_;  // with a write_error, once
+  std::deque<TensorEntry*> dirty_;           // window copies to be written back
   std::vector<TensorEntry*> residents_;
   size_t resident_hand_ = 0;    // where the next sample of residents starts
   int64_t resident_bytes_ = 0;  // of those
@@ -263,7 +274,9 @@ class Mover {
   bool closing_ = false;
   bool closed_ = false;
   bool abandoned_ = false;
-  CloseMessage close_;
+  std::vector<CloseMessage> closes_;  // not answered yet
+  uint64_t close_after_ = 0;          // not before this message
+  Stats final_stats_;
 };
 
 }  // namespace terrace

@@ -224,8 +224,9 @@ void Mover::FinishGroup(Queue& queue, Group& group) {
   ready.tag = group.tag;
   if (!group.failure.ok() || queue.closed || closing_) {
     ReleaseHolds(group);
-    ready.pins =
-        group.failure.ok() ? absl::CancelledError("closed") : group.failure;
+    ready.pins = group.failure.ok()
+                     ? absl::CancelledError("the queue was closed")
+                     : group.failure;
     queue.ready.push_back(std::move(ready));
     EraseAdmitted(queue, group.id);
     return;
@@ -286,12 +287,6 @@ void Mover::EraseWaiting(Queue& queue, uint64_t group) {
   auto found = queue.waiting.find(group);
   queue.deadlines.erase({found->second.deadline, group});
   queue.waiting.erase(found);
-}
-
-void Mover::FailWaiting(Queue& queue, const absl::Status& status) {
-  for (auto& [id, group] : queue.waiting) FailGroup(queue, group, status);
-  queue.waiting.clear();
-  queue.deadlines.clear();
 }
 
 void Mover::EraseAdmitted(Queue& queue, uint64_t group) {

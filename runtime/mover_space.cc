@@ -202,7 +202,7 @@ void Mover::ServeOpens(absl::Time now) {
           space_.capacity_bytes(),
           " are free and what is resident could not be moved out in time; "
           "held: ",
-          Holders())));
+          Holders(), Unwritten())));
       opens_.pop_front();
       continue;
     }

@@ -235,9 +235,10 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
 }
 
 // The tensor stays in the arena, dirty; its path is degraded; the step that
-// asked for it hears of it. Tried again at the next BeginStep.
+// asked for it hears of it. Tried again at the next BeginStep or OpenQueue.
 void Mover::WriteFailed(TensorEntry& entry, const absl::Status& status) {
   entry.write_error = status;
+  failed_writes_.push_back(&entry);
   degraded_[entry.path] = true;
   Report(entry.queue, status);
 }
@@ -262,14 +263,15 @@ void Mover::Report(int64_t queue, const absl::Status& status) {
 
 void Mover::RetryFailedWrites() {
   degraded_.assign(degraded_.size(), false);
-  for (const auto& entry : table_.entries()) {
-    if (entry->write_error.ok()) continue;
+  for (TensorEntry* entry : std::exchange(failed_writes_, {})) {
+    if (entry->write_error.ok()) continue;  // its copy was dropped since
     if (entry->quarantined) {
       degraded_[entry->path] = true;
+      failed_writes_.push_back(entry);
       continue;
     }
     entry->write_error = absl::OkStatus();
-    if (entry->window != kNoWindow) dirty_.push_back(entry.get());
+    if (entry->window != kNoWindow) dirty_.push_back(entry);
   }
 }
 

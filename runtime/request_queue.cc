@@ -21,12 +21,15 @@ class PostedQueue final : public RequestQueue {
         sizes_(std::move(sizes)) {}
 
   ~PostedQueue() override {
+    // In a forked child the port's lock may be held by nobody it has.
+    if (!inbox_->IsOwnProcess()) return;
     inbox_->Post(CloseQueueMessage{id_});
-    port_->DropUntaken();
+    port_->Close();
   }
 
   absl::Status Push(absl::Span<const Want> wants, uint64_t tag,
                     Time deadline) override {
+    if (IsClosed()) return inbox_->Closed();
     if (wants.empty() || static_cast<int>(wants.size()) > slots_) {
       return absl::InvalidArgumentError(
           absl::StrCat("a group of ", wants.size(), " tensors; the window has ",
@@ -55,12 +58,13 @@ class PostedQueue final : public RequestQueue {
     message.wants.assign(wants.begin(), wants.end());
     message.tag = tag;
     message.deadline = deadline;
-    if (!inbox_->Post(std::move(message))) return Closed();
+    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
     ++outstanding_;
     return absl::OkStatus();
   }
 
   absl::StatusOr<Ready> Next(Time deadline) override {
+    if (IsClosed()) return inbox_->Closed();
     if (outstanding_ == 0) {
       return absl::FailedPreconditionError("nothing is pushed");
     }
@@ -81,13 +85,12 @@ class PostedQueue final : public RequestQueue {
   }
 
  private:
-  static absl::Status Closed() {
-    return absl::CancelledError("the runtime was closed");
-  }
+  bool IsClosed() const { return !inbox_->IsOwnProcess() || port_->closed(); }
 
   absl::Status Ask(StepMessage::Kind kind, int64_t step) {
     auto reply = std::make_shared<Reply<absl::Status>>();
-    if (!inbox_->Post(StepMessage{kind, id_, step, reply})) return Closed();
+    if (!inbox_->Post(StepMessage{kind, id_, step, reply}))
+      return inbox_->Closed();
     return reply->Await(clock_);
   }
 

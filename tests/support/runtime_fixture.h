@@ -69,6 +69,8 @@ class TestRuntime {
 
   // Ends the runtime, as its owner would.
   void Destroy();
+  // For a forked child, which ends it alone.
+  Runtime* ReleaseRuntime() { return runtime_.release(); }
 
   // What a test cannot do without; failures fail the test.
   TensorId Register(const std::string& name, int64_t size_bytes);

@@ -3,8 +3,9 @@
 // Owned by whoever took it from a RequestQueue; move-only; may be handed to
 // and released on another thread (one thread at a time). A Pin taken for
 // kUpdate or kOverwrite is dirty by type: releasing it publishes what was
-// written. A Pin may outlive its Runtime only past a failed Close; releasing
-// it then does nothing.
+// written. A Pin may outlive its queue; its Runtime only where Close said so:
+// the bytes stay, and releasing it then does nothing. In a forked child it does
+// nothing either.
 #pragma once
 
 #include <cstddef>

@@ -7,8 +7,13 @@
 //   queue->CommitStep({step});
 //
 // One thread at a time; pins may be released on any thread. All methods may
-// be called after an error. The queue is closed by its destructor, which
-// cancels what is pushed; its pins must have been released.
+// be called after an error; after Runtime::Close each is Cancelled.
+//
+// The queue is closed by its destructor, which cancels what is pushed. Pins
+// taken from it stay valid. Its window's bytes are free again when the last
+// of its slots is: released and, if dirty, written back. A tensor whose
+// write-back failed keeps its slot and its contents, which any queue may ask
+// for, until a BeginStep or an OpenQueue tries again and succeeds.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +46,7 @@ struct Want {
 enum class WaitCause : uint8_t { kNone, kRead, kWriteBack, kSpace };
 
 struct Ready {
-  uint64_t tag = 0;                 // as pushed
+  uint64_t tag = 0;  // as pushed
   absl::StatusOr<std::vector<Pin>> pins =
       absl::UnknownError("not ready");  // one per Want, in order; or why not
   WaitCause cause = WaitCause::kNone;
@@ -64,8 +69,9 @@ class RequestQueue {
 
   // The next ready group. FailedPrecondition at once when nothing is pushed
   // or when only this queue's own pins block the head; DeadlineExceeded when
-  // nothing became ready in time (the pushed groups stay); Cancelled after
-  // Runtime::Close. A group that failed is a Ready with its Status.
+  // nothing became ready in time (the pushed groups stay); Cancelled, also
+  // while it waits, by Runtime::Close. A group that failed is a Ready with its
+  // Status.
   virtual absl::StatusOr<Ready> Next(Time deadline) = 0;
 
   // From here the access trace repeats: what was pushed in the last step is

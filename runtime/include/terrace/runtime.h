@@ -7,6 +7,11 @@
 //
 // Thread-safe. Everything made from a Runtime must be gone before it is;
 // Close says who is not.
+//
+// A child of fork() has nothing of it: there every call is Cancelled at once,
+// GetStats is empty, and queues, pins and the Runtime itself are destroyed
+// without an effect. A pin's bytes are not mapped in the child. The parent
+// goes on undisturbed.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +39,8 @@ class Runtime {
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(
       const Options& options);
 
-  // Closes with a deadline of 30 seconds if Close was not called.
+  // Closes with a deadline of 30 seconds if Close did not. Pins that are still
+  // held then stay usable: the arena is leaked for them.
   virtual ~Runtime() = default;
 
   // Gives the tensor a home on a path (none where there are no paths).
@@ -44,7 +50,9 @@ class Runtime {
   // Reserves a window of `slots` slots, each for a tensor of up to
   // `slot_bytes` (payload; the header's 4 KiB are added). ResourceExhausted
   // at once when all windows together exceed the budget, naming the minimum;
-  // else residents are evicted for it until `deadline`.
+  // else residents are evicted for it until `deadline`. Also tries failed
+  // write-backs again: a closed queue's window is free once the last of its
+  // slots is written back.
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) = 0;
 
@@ -55,14 +63,19 @@ class Runtime {
   // A hint: never fails, never blocks, may be dropped.
   virtual void Prefetch(absl::Span<const TensorId> tensors) = 0;
 
+  // After Close: what was true at the end.
   virtual Stats GetStats() const = 0;
 
-  // Ends all pending requests as Cancelled, waits for transfers in flight,
-  // removes the job's files. FailedPrecondition: pins or queues are still
-  // held (named; nothing was closed for them). DeadlineExceeded: transfers
-  // that never ended; engine and arena are leaked on purpose and counted.
+  // From here on every request is Cancelled: a pending Next at once, and all
+  // that are made later. Then waits for transfers in flight and removes the
+  // job's files; writes nothing back. Repeated, it is OK.
+  // FailedPrecondition, at once: pins or queues are still held (named). They
+  // stay valid, nothing is removed: when they are gone, Close again.
+  // DeadlineExceeded: transfers that never ended; engine and arena are leaked
+  // on purpose and counted (Stats::leaked_bytes), the files are removed.
   virtual absl::Status Close(Time deadline) = 0;
 
+  // Both live as long as the Runtime.
   virtual Clock& clock() = 0;
   virtual Executor& executor() = 0;
 };

@@ -44,6 +44,7 @@ struct Stats {
   int64_t late_completions = 0;  // paced devices: delivered > 1 ms late
   int64_t paced_completions = 0;
   int64_t quarantined_bytes = 0; // buffers held by I/O past its deadline
+  int64_t leaked_bytes = 0;      // an arena that Close had to leave behind
   absl::Status first_error;      // of any path since Create
 
   int64_t bytes_read() const {

@@ -1,0 +1,140 @@
+// The end of a runtime: who still holds what, what is waited for, and what
+// is left behind on purpose.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/mover.h"
+
+// Of the leak sanitiser, null without it.
+extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
+
+namespace terrace {
+namespace {
+
+// How many pins a message names.
+constexpr size_t kNamedPins = 8;
+
+}  // namespace
+
+void Mover::Handle(CloseMessage& message) {
+  if (!closing_) BeginClose();
+  closes_.push_back(std::move(message));
+}
+
+// From here on nothing starts; what is pinned stays as it is.
+void Mover::BeginClose() {
+  closing_ = true;
+  for (auto& [id, queue] : queues_) {
+    queue->waiting.clear();
+    queue->deadlines.clear();
+    EndUntaken(queue->ready);
+    queue->port->Close();
+  }
+  for (PendingOpen& open : opens_) open.message.reply->Set(Closed());
+  opens_.clear();
+  for (const auto& [tag, transfer] : transfers_) {
+    io_->Cancel(transfer.entry->path, tag);
+  }
+  // The pins that nobody took end by messages: holders are known after them.
+  close_after_ = inbox_->posted();
+}
+
+void Mover::FinishClose(absl::Time now) {
+  if (closes_.empty() || processed_ < close_after_) return;
+  const std::string holders = Holders();
+  absl::Time deadline = absl::InfiniteFuture();
+  std::erase_if(closes_, [&](CloseMessage& close) {
+    const bool refused = !holders.empty() && !close.force;
+    if (refused) {
+      close.reply->Set(
+          absl::FailedPreconditionError(absl::StrCat("still held: ", holders)));
+    } else {
+      deadline = std::min(deadline, close.deadline);
+    }
+    return refused;
+  });
+  if (closes_.empty()) return;
+  const bool quiet = io_->pending() == 0 && hashing_ == 0;
+  if (quiet || now >= deadline) End(quiet);
+}
+
+void Mover::End(bool quiet) {
+  absl::Status status = absl::OkStatus();
+  if (!quiet) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat("closing: ", io_->pending(), " transfers and ", hashing_,
+                     " tasks never ended; the arena of ", arena_.size(),
+                     " bytes is leaked"));
+  }
+  for (const auto& disk : disks_) status.Update(disk->Remove());
+  // Whoever still holds a pin may go on using its bytes.
+  abandoned_ = !quiet || !pins_.empty();
+  closed_ = true;
+  final_stats_ = MakeStats();
+  if (abandoned_) final_stats_.leaked_bytes = space_.capacity_bytes();
+  // Before the engine is left behind: a message would wake it.
+  std::deque<Message> left = inbox_->Shut();
+  if (!quiet) LeaveBehind();
+  for (Message& message : left) {
+    if (auto* asked = std::get_if<StatsMessage>(&message)) {
+      asked->reply->Set(final_stats_);
+    } else if (auto* close = std::get_if<CloseMessage>(&message)) {
+      close->reply->Set(status);
+    } else {
+      std::visit(
+          [](auto& body) {
+            if constexpr (requires { body.reply->Set(Closed()); }) {
+              body.reply->Set(Closed());
+            }
+          },
+          message);
+    }
+  }
+  for (CloseMessage& close : closes_) close.reply->Set(status);
+}
+
+// What a transfer that never ended may still use: the engine, its buffers,
+// and the files' descriptors, whose numbers must not become another file's.
+void Mover::LeaveBehind() {
+  io_->Abandon();
+  for (auto& disk : disks_) {
+    const DiskTier* const left = disk.release();
+    if (__lsan_ignore_object != nullptr) __lsan_ignore_object(left);
+  }
+}
+
+absl::Status Mover::Closed() {
+  return absl::CancelledError("the runtime was closed");
+}
+
+std::string Mover::Holders() const {
+  std::vector<std::string> names;
+  int open_queues = 0;
+  for (const auto& [id, queue] : queues_) open_queues += queue->closed ? 0 : 1;
+  if (open_queues > 0) names.push_back(absl::StrCat(open_queues, " queues"));
+  size_t named = 0;
+  for (const auto& [token, pin] : pins_) {
+    if (named++ == kNamedPins) {
+      names.push_back(absl::StrCat("and more, ", pins_.size(), " pins"));
+      break;
+    }
+    names.push_back(absl::StrCat("'", pin.entry->spec.name, "'"));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+// Whose failed write-back keeps a closed queue's window.
+std::string Mover::Unwritten() const {
+  for (const int index : closing_windows_) {
+    for (const TensorEntry* owner : windows_[index].owners) {
+      if (owner == nullptr || owner->write_error.ok()) continue;
+      return absl::StrCat("; not written back: '", owner->spec.name, "': ",
+                          absl::string_view(owner->write_error.message()));
+    }
+  }
+  return "";
+}
+
+}  // namespace terrace
