@@ -1,0 +1,19 @@
+"""Terrace: AdamW whose state lives in memory and on NVMe.
+
+    import terrace
+    optimizer = terrace.AdamW(model.parameters(), lr=3e-4,
+                              memory_budget='10%', nvme_path='/mnt/nvme0')
+
+is a torch.optim.Optimizer: change that one line of a training script, and the
+moments (and the fp32 masters of 16-bit parameters) that do not fit the budget
+are streamed from and to the path during each step.
+"""
+
+from terrace._errors import DataLossError
+from terrace._library import instruction_set, load as _load, version
+from terrace._optimizer import Adam, AdamW
+
+_load()
+__version__ = version()
+
+__all__ = ['Adam', 'AdamW', 'DataLossError', 'instruction_set', '__version__']

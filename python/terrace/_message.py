@@ -1,0 +1,50 @@
+"""What the package says without being asked: through the logger `terrace`, at
+level INFO. Where no logging is configured it goes to standard error."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from terrace._arguments import bytes_text
+
+if TYPE_CHECKING:
+    from terrace._optimizer import AdamW
+
+_LARGE_BYTES = 1 << 30
+
+logger = logging.getLogger('terrace')
+
+
+def _say(text: str, *arguments: object) -> None:
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter('terrace: %(message)s'))
+        logger.addHandler(handler)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+    logger.info(text, *arguments)
+
+
+def tell_placement(optimizer: AdamW) -> None:
+    """After the first step: where the state went and what that saved."""
+    stats = optimizer.stats()
+    state, memory = stats['state_bytes'], stats['memory_bytes']
+    where = f'{bytes_text(memory)} of memory'
+    if stats['disk_bytes'] > 0:
+        directories = ', '.join(path['directory'] for path in stats['paths'])
+        where += (f', the rest in {directories} ({stats["engine"]}); '
+                  f'{bytes_text(max(0, state - memory))} of memory saved')
+    else:
+        where += ', nothing on disk; no memory saved'
+    _say('the state of %s parameters, %s, has %s [%s]',
+         f'{stats["parameters"]:,}', bytes_text(state), where,
+         stats['instruction_set'])
+
+
+def tell_copy(optimizer: AdamW) -> None:
+    """Before a large state_dict is made."""
+    size = optimizer.stats()['state_bytes']
+    if size >= _LARGE_BYTES:
+        _say('state_dict() copies the state into memory: %s',
+             bytes_text(size))

@@ -1,0 +1,400 @@
+"""terrace.AdamW and terrace.Adam."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from terrace import _arguments, _checks, _errors, _library, _message, _state
+
+_open = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for optimizer in list(_open):
+        optimizer._native.close()
+
+
+class AdamW(torch.optim.Optimizer):
+    """torch.optim.AdamW whose state need not be in memory.
+
+    Args:
+        params: tensors, (name, tensor) pairs, or dicts of groups, as for
+            torch.optim.AdamW: dense leaves in CPU memory, float32, bfloat16 or
+            float16, of any shape and strides. 16-bit ones are stepped through
+            a float32 master.
+        lr, betas, eps, weight_decay: of each group that names no own; read
+            anew in every step, so every scheduler works.
+        memory_budget: how much memory the state may take: bytes, a text as
+            "8GiB", "500 MB" or "10%" of the state. The state is 8 bytes an
+            element of float32, 12 of a 16-bit parameter. None: all of it.
+        nvme_path: an existing directory, or a list of them on several devices,
+            for what the budget does not hold.
+        max_grad_norm: clips the global L2 norm of all gradients, in the pass
+            over them that the step makes anyway. None: no clipping.
+        io_engine: "auto", "io_uring" or "threads".
+        process_group: None; sharding over ranks is not built yet.
+
+    Raises:
+        ValueError, TypeError: an argument; a budget below the minimum, which
+            is named.
+        NotImplementedError: complex, sparse or CUDA parameters, amsgrad,
+            maximize, a process_group.
+        FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
+            path, with its errno; a full disk is errno ENOSPC.
+        MemoryError: the machine has not that much memory.
+
+    One thread at a time runs a method; others wait. Python's lock is given up
+    meanwhile. The files are removed by close(), or when the process ends. A
+    forked child (a DataLoader's worker) cannot use it and does it no harm.
+    """
+
+    # torch.amp.GradScaler leaves unscaling and skipping to step().
+    _step_supports_amp_scaling = True
+    _decoupled = True
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        memory_budget: int | str | None = None,
+        nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
+        max_grad_norm: float | None = None,
+        io_engine: str = 'auto',
+        process_group: Any = None,
+    ) -> None:
+        if process_group is not None:
+            raise NotImplementedError(
+                'terrace: sharding over a process_group is not built yet')
+        defaults = {'lr': lr, 'betas': betas, 'eps': eps,
+                    'weight_decay': weight_decay, **_checks.FIXED,
+                    **_checks.IGNORED,
+                    'decoupled_weight_decay': self._decoupled}
+        _checks.check_options(defaults)
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise ValueError('terrace: max_grad_norm is a positive number or '
+                             f'None, not {max_grad_norm}')
+        self._budget = memory_budget
+        self._paths = _arguments.path_list(nvme_path)
+        self._max_grad_norm = float(max_grad_norm or 0)
+        self._engine = io_engine
+        self._native: Any = None
+        self._loading: dict[str, Any] | None = None
+        self._told = False
+        _errors.check_directories(self._paths)
+        super().__init__(params, defaults)
+        self._native = _library.new_optimizer()
+        _open.add(self)
+        self._reopen()
+
+    # What torch.optim.Optimizer keeps as a dict of dicts.
+    @property
+    def state(self) -> _state.StateView:  # type: ignore[override]
+        """Copies of the state of each parameter; see StateView."""
+        return _state.StateView(self)
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if value:
+            raise TypeError('terrace: the state is set by load_state_dict')
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch.optim.Optimizer.add_param_group, also between steps."""
+        super().add_param_group(param_group)
+        try:
+            self._check_group(self.param_groups[-1])
+            if self._native is not None:
+                self._extend()
+        except BaseException:
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of every parameter that has a gradient.
+
+        Args:
+            closure: evaluates the model again and returns the loss, which is
+                returned here.
+
+        Raises:
+            OSError (with errno and filename), DataLossError, MemoryError: a
+                path failed. Unless it is a DataLossError, step() again with
+                the same gradients finishes the step, exactly.
+            ValueError: a gradient that cannot be used; nothing was changed.
+            KeyboardInterrupt: after the step is finished.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        # Set by torch.amp.GradScaler for the time of this call.
+        found_inf = getattr(self, 'found_inf', None)
+        if found_inf is not None and found_inf.item():
+            return loss
+        grad_scale = getattr(self, 'grad_scale', None)
+        scale = 1.0 if grad_scale is None else float(grad_scale)
+        parameters = self._parameters()
+        if self._holds_nothing:
+            return loss
+        _errors.check(
+            self._native.step(parameters, self._numbers(), scale),
+            self._paths)
+        if not self._told:
+            self._told = True
+            _message.tell_placement(self)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy in memory of all the state, in the form of
+        torch.optim.AdamW's, which can load it. See `state` for its tensors;
+        what it takes is stats()['state_bytes']."""
+        _message.tell_copy(self)
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state_dict() of this class or of torch.optim.AdamW.
+
+        Raises:
+            ValueError: other groups, a tensor of another shape, amsgrad; the
+                optimizer is as it was. After any other error it has no state.
+        """
+        def take(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            # torch would cast the moments to the parameters' dtype.
+            self._loading = given
+            return {**given, 'state': {}}
+
+        handle = self.register_load_state_dict_pre_hook(take)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+            self._loading = None
+
+    def stats(self) -> dict[str, Any]:
+        """What the optimizer has, and what it did since it was made.
+
+        Bytes: `state_bytes` of the state, `memory_bytes` reserved for it,
+        `memory_peak_bytes` used of that, `disk_bytes` on all paths,
+        `bytes_read` and `bytes_written`; `paths`, a list of dicts with the
+        same for each. Seconds: `step_seconds` in all steps, of them
+        `compute_seconds`, and `blocked_seconds`, a dict of those in which
+        nothing was computed by what was waited for: `read`, `write`, `space`.
+        `steps` finished; `gradient_norm` of the last one (0 if it was not
+        needed); `engine`, `engine_reason`, `instruction_set`.
+        """
+        if self._holds_nothing:
+            return {'parameters': 0, 'state_bytes': 0}
+        given = json.loads(self._native.describe())
+        if not given:
+            raise RuntimeError('terrace: this optimizer is closed, or belongs '
+                               'to a parent process')
+        seconds = given['seconds']
+        return {
+            'parameters': given['parameters'],
+            'state_bytes': given['state_bytes'],
+            'memory_bytes': given['host_budget_bytes'],
+            'memory_peak_bytes': given['host_peak_bytes'],
+            'resident_bytes': given['resident_bytes'],
+            'disk_bytes': sum(p['used_bytes'] for p in given['paths']),
+            'bytes_read': given['bytes_read'],
+            'bytes_written': given['bytes_written'],
+            'paths': given['paths'],
+            'steps': max(self._steps(), default=0),
+            'step_seconds': seconds['total'],
+            'compute_seconds': seconds['compute'],
+            'blocked_seconds': {cause: seconds[f'blocked_{cause}']
+                                for cause in ('read', 'write', 'space')},
+            'gradient_norm': given['gradient_norm'],
+            'engine': given['engine'],
+            'engine_reason': given['engine_reason'],
+            'instruction_set': given['instruction_set'],
+        }
+
+    def close(self) -> None:
+        """Gives memory and disk back and removes the files; the optimizer
+        cannot be used afterwards. Again: nothing."""
+        _errors.check(self._native.close(), self._paths)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            f'terrace: {type(self).__name__} holds memory, files and threads '
+            'of this process and cannot be pickled or copied; use '
+            'state_dict()')
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The end of torch's load_state_dict, which calls this."""
+        if self._loading is None:
+            raise TypeError('terrace: the state is set by load_state_dict')
+        groups = state['param_groups']
+        for group in groups:
+            _checks.check_options(group)
+            group['decoupled_weight_decay'] = self._decoupled
+        loaded = self._state_of(self._loading)
+        try:
+            self._write(loaded)
+        except BaseException:
+            if not self._holds_nothing:
+                self._native.reset()
+            raise
+        self.param_groups = groups
+
+    # Below: between the groups and the compiled optimizer, which knows each
+    # parameter by its position in all groups.
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [p for group in self.param_groups for p in group['params']]
+
+    @property
+    def _holds_nothing(self) -> bool:
+        return not any(p.numel() for p in self._parameters())
+
+    def _numbers(self) -> list[float]:
+        numbers: list[float] = []
+        for group in self.param_groups:
+            beta1, beta2 = group['betas']
+            numbers += (float(group['lr']), float(beta1), float(beta2),
+                        float(group['eps']), float(group['weight_decay']))
+        return numbers
+
+    def _steps(self) -> list[int]:
+        return self._native.steps()
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        _checks.check_options(group)
+        names = self._names(len(self.param_groups) - 1)
+        for name, parameter in zip(names, group['params'], strict=True):
+            _checks.check_parameter(name, parameter)
+        if len({id(p) for p in group['params']}) < len(group['params']):
+            raise ValueError('terrace: a parameter is in the group twice')
+
+    def _names(self, group: int) -> list[str]:
+        given = self.param_groups[group].get('param_names')
+        if given:
+            return list(given)
+        count = len(self.param_groups[group]['params'])
+        return [f'group {group} parameter {i}' for i in range(count)]
+
+    def _description(self, groups: Iterable[int]) -> tuple[list, list, list]:
+        parameters, names, indices = [], [], []
+        for group in groups:
+            parameters += self.param_groups[group]['params']
+            names += self._names(group)
+            indices += [group] * len(self.param_groups[group]['params'])
+        return parameters, names, indices
+
+    def _reopen(self) -> None:
+        """Makes the compiled optimizer for all groups, without state."""
+        if self._holds_nothing:
+            return
+        parameters, names, groups = self._description(
+            range(len(self.param_groups)))
+        state_bytes = sum(p.numel() * (8 if p.dtype == torch.float32 else 12)
+                          for p in parameters)
+        budget = _arguments.budget_bytes(self._budget, state_bytes)
+        try:
+            _errors.check(self._native.open(
+                parameters, names, groups, -1 if budget is None else budget,
+                self._paths, self._engine, self._max_grad_norm,
+                self._decoupled), self._paths)
+        except MemoryError as error:
+            if 'below the minimum' in str(error):
+                raise ValueError(f'{error} (memory_budget='
+                                 f'{self._budget!r})') from None
+            raise
+
+    def _extend(self) -> None:
+        """Adds the last group's parameters."""
+        before = self._parameters()
+        last = len(self.param_groups) - 1
+        count = len(before) - len(self.param_groups[last]['params'])
+        if not any(p.numel() for p in before[:count]):
+            return self._reopen()
+        code, message = self._native.add(*self._description([last]))
+        if code == 0:
+            return None
+        if code != _errors.RESOURCE_EXHAUSTED or (
+                self._budget is not None and '%' not in str(self._budget)):
+            raise _errors.exception_of(code, message, self._paths)
+        # The budget grows with the state.
+        steps = self._steps()
+        kept = [(i, self._read_state(i)) for i, n in enumerate(steps) if n]
+        self._reopen()
+        return self._write(kept)
+
+    def _read_state(self, position: int) -> dict[str, torch.Tensor]:
+        parameter = self._parameters()[position]
+        state = {'step': torch.tensor(float(self._steps()[position]))}
+        for key, kind in _state.KEYS.items():
+            if key == 'master_param' and parameter.dtype == torch.float32:
+                continue
+            copy = torch.empty(parameter.shape, dtype=torch.float32)
+            _errors.check(self._native.read(position, kind, copy),
+                          self._paths)
+            state[key] = copy
+        return state
+
+    def _state_of(self, given: dict[str, Any]) -> list[tuple[int, dict]]:
+        """The states in a state_dict by position, each checked."""
+        positions = {key: position for position, key in enumerate(
+            key for group in given['param_groups'] for key in group['params'])}
+        parameters = self._parameters()
+        _, names, _ = self._description(range(len(self.param_groups)))
+        return [(positions[key],
+                 _state.checked(state, parameters[positions[key]],
+                                names[positions[key]]))
+                for key, state in given['state'].items()
+                if key in positions and state]
+
+    def _write(self, states: list[tuple[int, dict[str, Any]]]) -> None:
+        if self._holds_nothing:
+            return
+        _errors.check(self._native.reset(), self._paths)
+        steps = [0] * len(self._parameters())
+        nothing = torch.empty(0)
+        for position, state in states:
+            _errors.check(self._native.write(
+                position, state.get('master_param', nothing), state['exp_avg'],
+                state['exp_avg_sq']), self._paths)
+            steps[position] = int(state['step'])
+        if any(steps):
+            _errors.check(self._native.set_steps(max(steps), steps),
+                          self._paths)
+
+
+class Adam(AdamW):
+    """torch.optim.Adam whose state need not be in memory: weight_decay is L2,
+    added to the gradient, and 0 by default. All else as in AdamW."""
+
+    _decoupled = False
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        *,
+        memory_budget: int | str | None = None,
+        nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
+        max_grad_norm: float | None = None,
+        io_engine: str = 'auto',
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay,
+                         memory_budget=memory_budget, nvme_path=nvme_path,
+                         max_grad_norm=max_grad_norm, io_engine=io_engine,
+                         process_group=process_group)

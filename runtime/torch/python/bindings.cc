@@ -1,0 +1,26 @@
+// torch.classes.terrace.Optimizer and what torch.ops.terrace says of this
+// build. Loading registers these and does nothing else.
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include "runtime/torch/python/optimizer_binding.h"
+#include "terrace/machine.h"
+#include "terrace/version.h"
+
+TORCH_LIBRARY(terrace, m) {
+  using terrace::OptimizerBinding;
+  m.class_<OptimizerBinding>("Optimizer")
+      .def(::torch::init<>())
+      .def("open", &OptimizerBinding::Open)
+      .def("add", &OptimizerBinding::Add)
+      .def("step", &OptimizerBinding::Step)
+      .def("read", &OptimizerBinding::Read)
+      .def("write", &OptimizerBinding::Write)
+      .def("steps", &OptimizerBinding::Steps)
+      .def("set_steps", &OptimizerBinding::SetSteps)
+      .def("reset", &OptimizerBinding::Reset)
+      .def("describe", &OptimizerBinding::Describe)
+      .def("close", &OptimizerBinding::Close);
+  m.def("version() -> str", [] { return std::string(terrace::kVersion); });
+  m.def("instruction_set() -> str", &terrace::InstructionSetName);
+}

@@ -1,0 +1,331 @@
+#include "runtime/torch/python/optimizer_binding.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// A step or a transfer that takes longer is stuck.
+constexpr absl::Duration kPatience = absl::Hours(1);
+constexpr absl::Duration kClosePatience = absl::Seconds(30);
+constexpr size_t kNumbersPerGroup = 5;
+// Where everything stays in memory, the window is only passed through.
+constexpr int64_t kSmallWindowBytes = 8 * ((1 << 20) + 4096);
+// State is loaded in ranges of this many elements, all arrays in turn.
+constexpr int64_t kRange = 1 << 17;
+
+Outcome ToOutcome(const absl::Status& status) {
+  return {static_cast<int64_t>(status.code()), std::string(status.message())};
+}
+
+absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
+  if (name == "auto") return EngineKind::kAuto;
+  if (name == "io_uring") return EngineKind::kUring;
+  if (name == "threads") return EngineKind::kThreads;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "io_engine is 'auto', 'io_uring' or 'threads', not '", name, "'"));
+}
+
+absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
+    const std::vector<at::Tensor>& parameters,
+    const std::vector<std::string>& names, const std::vector<int64_t>& groups) {
+  if (names.size() != parameters.size() || groups.size() != names.size()) {
+    return absl::InvalidArgumentError("a name and a group for each parameter");
+  }
+  std::vector<ParameterSpec> specs;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    TERRACE_ASSIGN_OR_RETURN(ParameterSpec spec,
+                             DescribeTensor(parameters[i], names[i]));
+    spec.group = static_cast<int>(groups[i]);
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+// The budget that keeps every chunk in memory beside a small window.
+absl::StatusOr<int64_t> BudgetForEverything(
+    const std::vector<ParameterSpec>& specs, const OptimizerOptions& options) {
+  OptimizerOptions small = options;
+  small.window_bytes = kSmallWindowBytes;
+  TERRACE_ASSIGN_OR_RETURN(
+      const OptimizerPlan plan,
+      OffloadedOptimizer::Plan(specs, small,
+                               std::numeric_limits<int64_t>::max() / 2));
+  return std::max(plan.disk_bytes + plan.window_bytes, 3 * ResidentBytes(1));
+}
+
+AdamOptions AdamOf(const double* numbers, bool decoupled_decay) {
+  AdamOptions adam;
+  adam.learning_rate = numbers[0];
+  adam.beta1 = numbers[1];
+  adam.beta2 = numbers[2];
+  adam.epsilon = numbers[3];
+  adam.weight_decay = numbers[4];
+  adam.decoupled_decay = decoupled_decay;
+  return adam;
+}
+
+absl::StatusOr<absl::Span<float>> Floats(const at::Tensor& tensor,
+                                         int64_t count) {
+  if (tensor.scalar_type() != at::kFloat || !tensor.device().is_cpu() ||
+      !tensor.is_contiguous() || tensor.numel() != count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "state is ", count, " contiguous float32 elements in CPU memory"));
+  }
+  return absl::MakeSpan(tensor.mutable_data_ptr<float>(),
+                        static_cast<size_t>(count));
+}
+
+void Accumulate(const StepReport& report, StepReport& total) {
+  total.total_seconds += report.total_seconds;
+  total.compute_seconds += report.compute_seconds;
+  total.blocked_read_seconds += report.blocked_read_seconds;
+  total.blocked_write_seconds += report.blocked_write_seconds;
+  total.blocked_space_seconds += report.blocked_space_seconds;
+  total.other_seconds += report.other_seconds;
+}
+
+}  // namespace
+
+OptimizerBinding::~OptimizerBinding() {
+  if (getpid() == process_) return;
+  // A forked child: none of the threads is here, and a lock may be held by
+  // one of them for ever.
+  static_cast<void>(optimizer_.release());
+  static_cast<void>(runtime_.release());
+}
+
+absl::Status OptimizerBinding::CheckProcess() const {
+  if (getpid() == process_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this optimizer belongs to process ", process_,
+                   "; a forked child cannot use it"));
+}
+
+absl::Status OptimizerBinding::CheckOpen() const {
+  if (optimizer_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("this optimizer is closed");
+}
+
+Outcome OptimizerBinding::Open(const std::vector<at::Tensor>& parameters,
+                               const std::vector<std::string>& names,
+                               const std::vector<int64_t>& groups,
+                               int64_t budget_bytes,
+                               const std::vector<std::string>& paths,
+                               const std::string& engine,
+                               double max_gradient_norm, bool decoupled_decay) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  auto specs = DescribeTensors(parameters, names, groups);
+  if (!specs.ok()) return ToOutcome(specs.status());
+  MutexLock lock(mutex_);
+  return ToOutcome(
+      OpenLocked(*std::move(specs), {.budget_bytes = budget_bytes,
+                                     .paths = paths,
+                                     .engine = engine,
+                                     .max_gradient_norm = max_gradient_norm,
+                                     .decoupled_decay = decoupled_decay}));
+}
+
+absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
+                                          const BindingOptions& asked) {
+  TERRACE_RETURN_IF_ERROR(CloseLocked());
+  OptimizerOptions options;
+  options.max_gradient_norm = asked.max_gradient_norm;
+  options.adam.decoupled_decay = asked.decoupled_decay;
+  TERRACE_ASSIGN_OR_RETURN(const int64_t everything,
+                           BudgetForEverything(specs, options));
+  Options runtime_options;
+  TERRACE_ASSIGN_OR_RETURN(runtime_options.engine, ParseEngine(asked.engine));
+  if (asked.budget_bytes == BindingOptions::kEverything ||
+      asked.budget_bytes >= everything) {
+    options.window_bytes = kSmallWindowBytes;
+    runtime_options.host_budget_bytes = everything;
+  } else {
+    runtime_options.host_budget_bytes = asked.budget_bytes;
+    runtime_options.paths = asked.paths;
+    // Before anything is made: a budget below the minimum is refused here.
+    TERRACE_RETURN_IF_ERROR(
+        OffloadedOptimizer::Plan(specs, options, asked.budget_bytes).status());
+    if (asked.paths.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "memory_budget is ", asked.budget_bytes, " bytes, the state needs ",
+          everything, ", and there is no nvme_path for the rest"));
+    }
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
+                           Runtime::Create(runtime_options));
+  TERRACE_ASSIGN_OR_RETURN(
+      optimizer_, OffloadedOptimizer::Create(*runtime, specs, options));
+  runtime_ = std::move(runtime);
+  specs_ = std::move(specs);
+  options_ = asked;
+  total_ = StepReport();
+  return absl::OkStatus();
+}
+
+Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
+                              const std::vector<std::string>& names,
+                              const std::vector<int64_t>& groups) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  auto specs = DescribeTensors(parameters, names, groups);
+  if (!specs.ok()) return ToOutcome(specs.status());
+  MutexLock lock(mutex_);
+  absl::Status status = CheckOpen();
+  if (status.ok()) status = optimizer_->AddParameters(*specs);
+  if (status.ok()) specs_.insert(specs_.end(), specs->begin(), specs->end());
+  return ToOutcome(status);
+}
+
+Outcome OptimizerBinding::Step(const std::vector<at::Tensor>& parameters,
+                               const std::vector<double>& numbers,
+                               double loss_scale) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  return ToOutcome(StepLocked(parameters, numbers, loss_scale));
+}
+
+absl::Status OptimizerBinding::StepLocked(
+    const std::vector<at::Tensor>& parameters,
+    const std::vector<double>& numbers, double loss_scale) {
+  TERRACE_RETURN_IF_ERROR(CheckOpen());
+  std::vector<AdamOptions> groups;
+  for (size_t i = 0; i + kNumbersPerGroup <= numbers.size();
+       i += kNumbersPerGroup) {
+    groups.push_back(AdamOf(numbers.data() + i, options_.decoupled_decay));
+  }
+  TERRACE_RETURN_IF_ERROR(tensors_.Locate(specs_, parameters));
+  StepArguments arguments;
+  arguments.loss_scale = loss_scale;
+  arguments.groups = groups;
+  absl::Status status =
+      optimizer_->Step(arguments, tensors_.data(), absl::Now() + kPatience);
+  // A step that failed may have written some of them.
+  const bool written = status.ok() ? !optimizer_->last_report().skipped
+                                   : optimizer_->incomplete();
+  tensors_.Return(written);
+  if (status.ok()) Accumulate(optimizer_->last_report(), total_);
+  return status;
+}
+
+Outcome OptimizerBinding::Read(int64_t parameter, int64_t kind,
+                               const at::Tensor& out) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  auto floats = Floats(out, out.numel());
+  if (!floats.ok()) return ToOutcome(floats.status());
+  MutexLock lock(mutex_);
+  absl::Status status = CheckOpen();
+  if (status.ok() && !floats->empty()) {
+    status =
+        optimizer_->ReadState(static_cast<int>(parameter),
+                              static_cast<OffloadedOptimizer::StateKind>(kind),
+                              *floats, absl::Now() + kPatience);
+  }
+  return ToOutcome(status);
+}
+
+Outcome OptimizerBinding::Write(int64_t parameter, const at::Tensor& master,
+                                const at::Tensor& first_moment,
+                                const at::Tensor& second_moment) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  return ToOutcome(WriteLocked(parameter, master, first_moment, second_moment));
+}
+
+absl::Status OptimizerBinding::WriteLocked(int64_t parameter,
+                                           const at::Tensor& master,
+                                           const at::Tensor& first_moment,
+                                           const at::Tensor& second_moment) {
+  using Kind = OffloadedOptimizer::StateKind;
+  TERRACE_RETURN_IF_ERROR(CheckOpen());
+  if (parameter < 0 || parameter >= static_cast<int64_t>(specs_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no parameter ", parameter, " of ", specs_.size()));
+  }
+  const int64_t count = specs_[static_cast<size_t>(parameter)].count;
+  std::vector<std::pair<Kind, absl::Span<const float>>> arrays;
+  if (master.numel() > 0) {
+    TERRACE_ASSIGN_OR_RETURN(const auto floats, Floats(master, count));
+    arrays.emplace_back(Kind::kMaster, floats);
+  }
+  TERRACE_ASSIGN_OR_RETURN(const auto first, Floats(first_moment, count));
+  TERRACE_ASSIGN_OR_RETURN(const auto second, Floats(second_moment, count));
+  arrays.emplace_back(Kind::kFirstMoment, first);
+  arrays.emplace_back(Kind::kSecondMoment, second);
+  const Time deadline = absl::Now() + kPatience;
+  for (int64_t offset = 0; offset < count; offset += kRange) {
+    for (const auto& [kind, values] : arrays) {
+      TERRACE_RETURN_IF_ERROR(optimizer_->WriteState(
+          static_cast<int>(parameter), kind, offset,
+          values.subspan(static_cast<size_t>(offset), kRange), deadline));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> OptimizerBinding::Steps() {
+  if (!CheckProcess().ok()) return {};
+  MutexLock lock(mutex_);
+  if (optimizer_ == nullptr) return {};
+  const absl::Span<const int64_t> steps = optimizer_->parameter_steps();
+  return {steps.begin(), steps.end()};
+}
+
+Outcome OptimizerBinding::SetSteps(int64_t step,
+                                   const std::vector<int64_t>& steps) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  absl::Status status = CheckOpen();
+  if (status.ok()) status = optimizer_->SetSteps(step, steps);
+  return ToOutcome(status);
+}
+
+Outcome OptimizerBinding::Reset() {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  absl::Status status = CheckOpen();
+  if (status.ok()) status = optimizer_->Reset(absl::Now() + kPatience);
+  return ToOutcome(status);
+}
+
+std::string OptimizerBinding::Describe() {
+  if (!CheckProcess().ok()) return "{}";
+  MutexLock lock(mutex_);
+  if (optimizer_ == nullptr) return "{}";
+  return DescribeAsJson(runtime_->GetStats(), optimizer_->plan(),
+                        optimizer_->last_report(), total_);
+}
+
+Outcome OptimizerBinding::Close() {
+  if (!CheckProcess().ok()) return ToOutcome(absl::OkStatus());
+  MutexLock lock(mutex_);
+  return ToOutcome(CloseLocked());
+}
+
+absl::Status OptimizerBinding::CloseLocked() {
+  optimizer_.reset();
+  if (runtime_ == nullptr) return absl::OkStatus();
+  const std::unique_ptr<Runtime> runtime = std::move(runtime_);
+  return runtime->Close(absl::Now() + kClosePatience);
+}
+
+}  // namespace terrace

@@ -1,0 +1,110 @@
+// One optimizer of the Python package: a Runtime and an OffloadedOptimizer of
+// its own behind a class that TORCH_LIBRARY can hand to Python.
+//
+// Nothing here throws: a method that can fail returns an Outcome, from which
+// the package makes an exception of the right Python type. LibTorch calls the
+// methods without Python's lock held.
+//
+// Thread-safe: one call runs at a time, others wait. A forked child's calls
+// fail and its copy is dropped without touching the files, the threads or the
+// locks that are its parent's.
+#pragma once
+
+#include <torch/custom_class.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/base/mutex.h"
+#include "runtime/torch/python/tensors.h"
+#include "terrace/optimizer.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+// absl's code, 0 for OK, and the message.
+using Outcome = std::tuple<int64_t, std::string>;
+
+// What the package asks for; bytes, or kEverything for a budget that holds
+// all the state.
+struct BindingOptions {
+  static constexpr int64_t kEverything = -1;
+  int64_t budget_bytes = kEverything;
+  std::vector<std::string> paths;
+  std::string engine;  // "auto", "io_uring" or "threads"
+  double max_gradient_norm = 0;
+  bool decoupled_decay = true;
+};
+
+class OptimizerBinding final : public ::torch::CustomClassHolder {
+ public:
+  OptimizerBinding() : process_(getpid()) {}
+  ~OptimizerBinding() override;
+
+  // Reserves memory and disk for the state of these parameters; `groups` has
+  // the group of each. Ends what was open before.
+  Outcome Open(const std::vector<at::Tensor>& parameters,
+               const std::vector<std::string>& names,
+               const std::vector<int64_t>& groups, int64_t budget_bytes,
+               const std::vector<std::string>& paths, const std::string& engine,
+               double max_gradient_norm, bool decoupled_decay);
+  // More of them, which take the next positions.
+  Outcome Add(const std::vector<at::Tensor>& parameters,
+              const std::vector<std::string>& names,
+              const std::vector<int64_t>& groups);
+
+  // One step with the parameters' own gradients. `numbers` are five a group:
+  // learning rate, both betas, epsilon, weight decay.
+  Outcome Step(const std::vector<at::Tensor>& parameters,
+               const std::vector<double>& numbers, double loss_scale);
+
+  // One array of a parameter's state, into contiguous fp32 of its size. kind:
+  // 0 master, 1 first moment, 2 second moment.
+  Outcome Read(int64_t parameter, int64_t kind, const at::Tensor& out);
+  // All of a parameter's state; an empty master is made in the next step.
+  Outcome Write(int64_t parameter, const at::Tensor& master,
+                const at::Tensor& first_moment,
+                const at::Tensor& second_moment);
+  std::vector<int64_t> Steps();
+  Outcome SetSteps(int64_t step, const std::vector<int64_t>& steps);
+  Outcome Reset();
+
+  // A JSON object; see stats.cc.
+  std::string Describe();
+  Outcome Close();
+
+ private:
+  absl::Status CheckProcess() const;
+  absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OpenLocked(std::vector<ParameterSpec> specs,
+                          const BindingOptions& options)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
+                          const std::vector<double>& numbers, double loss_scale)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteLocked(int64_t parameter, const at::Tensor& master,
+                           const at::Tensor& first_moment,
+                           const at::Tensor& second_moment)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const pid_t process_;
+  Mutex mutex_;
+  BindingOptions options_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ParameterSpec> specs_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Runtime> runtime_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
+  StepTensors tensors_ ABSL_GUARDED_BY(mutex_);
+  StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
+};
+
+// What a Runtime, an optimizer and the sums of its reports say, as JSON.
+std::string DescribeAsJson(const Stats& stats, const OptimizerPlan& plan,
+                           const StepReport& last, const StepReport& total);
+
+}  // namespace terrace

@@ -1,0 +1,160 @@
+#include "runtime/torch/python/tensors.h"
+
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+std::optional<DType> DTypeOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kHalf:
+      return DType::kFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string Text(const auto& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+// What is wrong with where and how a tensor keeps its numbers, or "".
+std::string Fault(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "is undefined";
+  if (tensor.layout() != at::kStrided) {
+    return absl::StrCat("is ", Text(tensor.layout()),
+                        "; only dense tensors can be stepped");
+  }
+  if (!tensor.device().is_cpu()) {
+    return absl::StrCat("is on ", tensor.device().str(),
+                        "; only CPU memory is supported");
+  }
+  if (!DTypeOf(tensor)) {
+    return absl::StrCat("is ", Text(tensor.scalar_type()),
+                        "; only float32, bfloat16 and float16 are supported");
+  }
+  return "";
+}
+
+absl::Status Error(const char* what, const std::string& name,
+                   const std::string& fault) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, "parameter '", name, "' ", fault));
+}
+
+}  // namespace
+
+absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
+                                             const std::string& name) {
+  const std::string fault = Fault(parameter);
+  if (!fault.empty()) return Error("", name, fault);
+  ParameterSpec spec;
+  spec.name = name;
+  spec.dtype = *DTypeOf(parameter);
+  spec.count = parameter.numel();
+  return spec;
+}
+
+absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
+                                 const std::vector<at::Tensor>& parameters) {
+  data_.clear();
+  stepped_.clear();
+  gradients_.clear();
+  staged_.clear();
+  if (parameters.size() != specs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", parameters.size(), " parameters; the ",
+                     "optimizer was made for ", specs.size()));
+  }
+  const at::NoGradGuard without_graph;
+  data_.reserve(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    TERRACE_RETURN_IF_ERROR(LocateOne(specs[i], parameters[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
+                                    const at::Tensor& parameter) {
+  const std::string fault = Fault(parameter);
+  if (!fault.empty()) return Error("", spec.name, fault);
+  if (*DTypeOf(parameter) != spec.dtype || parameter.numel() != spec.count) {
+    return Error(
+        "", spec.name,
+        absl::StrCat("was ", spec.count, " elements of ", DTypeName(spec.dtype),
+                     " and is ", parameter.numel(), " of ",
+                     Text(parameter.scalar_type())));
+  }
+  ParameterData data;
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined()) {
+    // Not touched in this step, but its address is asked for.
+    data.parameter = parameter.data_ptr();
+    data_.push_back(data);
+    return absl::OkStatus();
+  }
+  const std::string gradient_fault = Fault(gradient);
+  if (!gradient_fault.empty()) {
+    return Error("the gradient of ", spec.name, gradient_fault);
+  }
+  data.gradient_dtype = *DTypeOf(gradient);
+  if (gradient.sizes() != parameter.sizes() ||
+      (data.gradient_dtype != DType::kFloat32 &&
+       data.gradient_dtype != spec.dtype)) {
+    return Error(
+        "the gradient of ", spec.name,
+        absl::StrCat("is ", Text(gradient.sizes()), " of ",
+                     Text(gradient.scalar_type()), ", not ",
+                     Text(parameter.sizes()), " of ", DTypeName(spec.dtype)));
+  }
+  at::Tensor target = parameter;
+  if (!parameter.is_contiguous()) {
+    target = parameter.detach().contiguous();
+    staged_.push_back({parameter.detach(), target});
+  }
+  data.parameter = target.data_ptr();
+  if (gradient.is_contiguous()) {
+    data.gradient = gradient.const_data_ptr();
+  } else {
+    gradients_.push_back(gradient.detach().contiguous());
+    data.gradient = gradients_.back().const_data_ptr();
+  }
+  data_.push_back(data);
+  stepped_.push_back(parameter);
+  return absl::OkStatus();
+}
+
+void StepTensors::Return(bool written) {
+  const at::NoGradGuard without_graph;
+  for (const Staged& staged : staged_) {
+    // Through a detached tensor, so that the version counter is ours to bump.
+    if (written) staged.parameter.copy_(staged.in_order);
+  }
+  if (written) {
+    // Written behind autograd's back: a graph that still holds the old values
+    // must notice.
+    for (const at::Tensor& parameter : stepped_) {
+      parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  data_.clear();
+  stepped_.clear();
+  gradients_.clear();
+  staged_.clear();
+}
+
+}  // namespace terrace

@@ -1,0 +1,57 @@
+// The tensors that Python hands over for a step, as the addresses of
+// terrace/optimizer.h.
+//
+// A tensor whose elements do not lie in order is staged: its parameter and
+// its gradient are copied into order for the step, and the parameter back
+// after it. All others are used where they are.
+//
+// Thread-compatible. Holds references to what its addresses point into until
+// Return() or the next Locate().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "terrace/optimizer.h"
+
+namespace terrace {
+
+// InvalidArgument for what cannot be stepped (another device or layout, a
+// dtype that is not fp32, bf16 or fp16); `name` is for the message.
+absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
+                                             const std::string& name);
+
+class StepTensors {
+ public:
+  // InvalidArgument, naming the parameter: it or its gradient is no longer, or
+  // not, what its spec says. Nothing was changed then.
+  absl::Status Locate(absl::Span<const ParameterSpec> specs,
+                      const std::vector<at::Tensor>& parameters);
+
+  absl::Span<const ParameterData> data() const { return data_; }
+
+  // Ends the step: copies back what was staged, also of a step that failed
+  // half way, and lets autograd know which parameters were written.
+  void Return(bool written);
+
+ private:
+  struct Staged {
+    at::Tensor parameter;
+    at::Tensor in_order;
+  };
+
+  absl::Status LocateOne(const ParameterSpec& spec,
+                         const at::Tensor& parameter);
+
+  std::vector<ParameterData> data_;
+  std::vector<at::Tensor> stepped_;    // parameters with a gradient
+  std::vector<at::Tensor> gradients_;  // copies in order
+  std::vector<Staged> staged_;
+};
+
+}  // namespace terrace
