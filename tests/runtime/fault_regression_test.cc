@@ -1,0 +1,156 @@
+// Defects that were found once: each has the one test that found it wanting.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/runtime/contract_fixture.h"
+#include "tests/runtime/fault_training.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+class FaultRegression : public ContractTest {
+ protected:
+  // Both are wanted by one group; {first, second} in this order.
+  absl::Status PushBoth(RequestQueue& queue, TensorId first, TensorId second) {
+    return queue.Push({{first, Access::kUpdate}, {second, Access::kUpdate}}, 0,
+                      Soon());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, FaultRegression, testing::ValuesIn(kAllWorlds),
+                         WorldParamName);
+
+// The queue said that only own pins blocked it, and the step ended as
+// FailedPrecondition, although kernels were about to give their slots back.
+TEST_P(FaultRegression, AStepGoesOnWithTheSlotsThatAFailedWriteLeaves) {
+  FaultTraining training(GetParam(), {.prefetch = false});
+  for (int step = 1; step <= 2; ++step) {
+    training.Draw();
+    const absl::Status status = training.Step();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  for (int64_t n = 1; n <= 4; ++n) {
+    SCOPED_TRACE(absl::StrCat("write ", n));
+    training.LetGo();
+    training.faults().FailPlace(n, {FaultKind::kError, EIO},
+                                CallFilter::kWrites);
+    training.Draw();
+    const absl::Status status = training.Step();
+    ASSERT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(Message(status), HasSubstr("write failed"));
+    training.LetGo();
+    const absl::Status again = training.Step();
+    ASSERT_TRUE(again.ok()) << again;
+    EXPECT_EQ(training.Difference(), "");
+  }
+  EXPECT_EQ(training.StateDifference(), "");
+}
+
+// He waited for his deadline.
+TEST_P(FaultRegression, AWriterBehindALateWriteFailsAtOnce) {
+  TestRuntimeOptions options;
+  options.io_timeout = absl::Milliseconds(100);
+  Make(1, options);
+  const TensorId a = world().Register("weights of a", kPage);
+  auto queue = world().OpenQueue(kPage, 1);
+  world().faults().FailAll({.kind = FaultKind::kNever}, CallFilter::kWrites);
+  world().Fill(*queue, a, 3);
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().quarantined_bytes > 0; }));
+  const Time before = world().Now();
+  const Time much_later = before + absl::Hours(1);
+  for (const Access access : {Access::kUpdate, Access::kOverwrite}) {
+    ASSERT_TRUE(queue->Push({{a, access}}, 0, much_later).ok());
+    absl::StatusOr<Ready> ready = queue->Next(much_later);
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(ready->pins.status()))
+        << ready->pins.status();
+    const std::string message = Message(ready->pins.status());
+    EXPECT_THAT(message, HasSubstr("'weights of a'"));
+    EXPECT_THAT(message,
+                HasSubstr(absl::StrCat(stats().paths[0].file, ", offset ")));
+  }
+  EXPECT_LT(world().Now(), before + absl::Minutes(1));
+  // What is still in the arena can be read meanwhile.
+  EXPECT_TRUE(world().Holds(*queue, a, 3));
+  world().faults().Clear();
+  runtime().Prefetch({});
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+  world().Fill(*queue, a, 4);
+  EXPECT_TRUE(world().Holds(*queue, a, 4));
+}
+
+// They were published: the tensor was then what happened to lie there.
+TEST_P(FaultRegression, AnUntakenOverwriteLeavesTheContentsWhenItsQueueCloses) {
+  for (const int others : {0, 6}) {  // a stays in the arena, or leaves it
+    SCOPED_TRACE(others);
+    Make(4);
+    auto reader = world().OpenQueue(kPage, 1);
+    const TensorId a = world().Register("a", kPage);
+    world().Fill(*reader, a, 7);
+    for (const TensorId other : world().RegisterMany(others, kPage)) {
+      world().Fill(*reader, other, 1);
+    }
+    auto writer = world().OpenQueue(kPage, 1);
+    ASSERT_TRUE(writer->Push({{a, Access::kOverwrite}}, 0, Soon()).ok());
+    // Once a reader waits for it, it was admitted.
+    ASSERT_TRUE(world().WaitUntil([&] {
+      auto probe = world().OpenQueue(kPage, 1);
+      EXPECT_TRUE(probe->Push({{a, Access::kRead}}, 0, Soon()).ok());
+      return absl::IsDeadlineExceeded(probe->Next(Shortly()).status());
+    }));
+    writer.reset();
+    EXPECT_TRUE(world().Holds(*reader, a, 7));
+    EXPECT_TRUE(world().Holds(*reader, a, 7));
+  }
+}
+
+TEST_P(FaultRegression, AnUntakenOverwriteOfNothingLeavesNothing) {
+  Make(3);
+  const TensorId a = world().Register("a", kPage);
+  auto writer = world().OpenQueue(kPage, 1);
+  auto reader = world().OpenQueue(kPage, 1);
+  ASSERT_TRUE(writer->Push({{a, Access::kOverwrite}}, 0, Soon()).ok());
+  writer.reset();
+  absl::StatusOr<Pin> pin = world().Take(*reader, a, Access::kRead);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pin.status())) << pin.status();
+  EXPECT_THAT(Message(pin.status()), HasSubstr("never written"));
+  EXPECT_EQ(stats().bytes_written(), 0);
+  world().Fill(*reader, a, 2);
+  EXPECT_TRUE(world().Holds(*reader, a, 2));
+}
+
+// A writer who also waits for something else: the copy was hashed, gave way
+// and was hashed again for ever.
+TEST_P(FaultRegression, AWriteBackGivesWayToAWaitingWriterOnlyOnce) {
+  Make(3);
+  const TensorId a = world().Register("a", kPage);
+  const TensorId b = world().Register("b", kPage);
+  auto mine = world().OpenQueue(kPage, 2);
+  auto other = world().OpenQueue(kPage, 1);
+  world().Fill(*other, b, 1);
+  absl::StatusOr<Pin> held = world().Take(*other, b, Access::kUpdate);
+  ASSERT_TRUE(held.ok()) << held.status();
+  absl::StatusOr<Pin> pin = world().Take(*mine, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  WritePattern(pin->data(), 5);
+  ASSERT_TRUE(PushBoth(*mine, a, b).ok());
+  const int64_t before = stats().bytes_written();
+  pin->Release();
+  EXPECT_TRUE(world().WaitUntil(
+      [&] { return stats().bytes_written() >= before + kPlace; }));
+  held->Release();
+  absl::StatusOr<Ready> ready = mine->Next(Soon());
+  ASSERT_TRUE(ready.ok() && ready->pins.ok());
+  EXPECT_TRUE(HasPattern((*ready->pins)[0].data(), 5));
+  EXPECT_TRUE(HasPattern((*ready->pins)[1].data(), 1));
+}
+
+}  // namespace
+}  // namespace terrace
