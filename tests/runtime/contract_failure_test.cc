@@ -1,0 +1,278 @@
+// What failing transfers mean to a customer: request.h, options.h, stats.h.
+#include "tests/runtime/contract_fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+class FailureContract : public ContractTest {
+ protected:
+  static constexpr Fault kGone = {.kind = FaultKind::kError, .error = ENXIO};
+
+  // `count` tensors, written and no longer in the window: a group that takes
+  // all of its slots came after them.
+  std::vector<TensorId> OnDisk(RequestQueue& queue, int count, int slots = 2) {
+    const std::vector<TensorId> tensors =
+        world().RegisterMany(count + slots, kPage);
+    for (int i = 0; i < count; ++i) {
+      world().Fill(queue, tensors[static_cast<size_t>(i)], i);
+    }
+    std::vector<Want> fillers;
+    for (int i = count; i < count + slots; ++i) {
+      fillers.push_back({tensors[static_cast<size_t>(i)], Access::kOverwrite});
+    }
+    EXPECT_TRUE(queue.Push(fillers, 0, Soon()).ok());
+    EXPECT_TRUE(queue.Next(Soon())->pins.ok());
+    EXPECT_TRUE(world().WaitUntil([&] {
+      // A short deadline may have passed on a slow machine: again.
+      if (stats().paths[0].degraded) {
+        EXPECT_TRUE(queue.BeginStep(0).ok() && queue.AbortStep().ok());
+      }
+      return stats().bytes_written() >= (count + slots) * kPlace;
+    }));
+    return tensors;
+  }
+  // A deadline that a busy machine's disk keeps, if nothing holds it back.
+  TestRuntimeOptions ShortTimeout() {
+    TestRuntimeOptions options;
+    options.io_timeout = absl::Milliseconds(500);
+    return options;
+  }
+  // Ends all faults; the mover sees what they held back.
+  void Mend() {
+    world().faults().Clear();
+    runtime().Prefetch({});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, FailureContract, testing::ValuesIn(kAllWorlds),
+                         WorldParamName);
+
+TEST_P(FailureContract, AFailedReadIsItsGroupsAndTheNextOneMayDo) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  world().faults().FailAll(kGone, CallFilter::kReads);
+  ASSERT_TRUE(queue->Push({{tensors[0], Access::kRead}}, 5, Soon()).ok());
+  absl::StatusOr<Ready> ready = queue->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();  // the group failed, not Next
+  EXPECT_EQ(ready->tag, 5u);
+  EXPECT_TRUE(absl::IsUnavailable(ready->pins.status()));
+  EXPECT_THAT(Message(ready->pins.status()), HasSubstr("ENXIO"));
+  EXPECT_THAT(Message(ready->pins.status()), HasSubstr("offset"));
+  Mend();
+  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));  // not sticky
+}
+
+TEST_P(FailureContract, AGroupFailsAsAWhole) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  world().faults().FailCall(1, kGone, CallFilter::kReads);
+  ASSERT_TRUE(
+      queue
+          ->Push({{tensors[0], Access::kUpdate}, {tensors[1], Access::kUpdate}},
+                 0, Soon())
+          .ok());
+  EXPECT_TRUE(absl::IsUnavailable(queue->Next(Soon())->pins.status()));
+  // Neither is held: both can be had by a writer.
+  for (int i = 0; i < 2; ++i) {
+    absl::StatusOr<Pin> pin = world().Take(*queue, tensors[i], Access::kUpdate);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    EXPECT_TRUE(HasPattern(pin->data(), static_cast<uint8_t>(i)));
+  }
+}
+
+TEST_P(FailureContract, CommitReturnsTheFirstErrorSinceBeginStep) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  world().faults().FailAll(kGone, CallFilter::kReads);
+  const absl::Status first =
+      world().Take(*queue, tensors[1], Access::kRead).status();
+  const absl::Status second =
+      world().Take(*queue, tensors[0], Access::kRead).status();
+  EXPECT_NE(first, second);
+  Mend();
+  EXPECT_EQ(queue->CommitStep({.step = 1}), first);
+  EXPECT_EQ(stats().first_error, first);
+  // Said once: the next step begins without it.
+  ASSERT_TRUE(queue->BeginStep(2).ok());
+  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
+  EXPECT_TRUE(queue->CommitStep({.step = 2}).ok());
+}
+
+TEST_P(FailureContract, ErrorsAreTheQueuesOwn) {
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 2);
+  auto other = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  ASSERT_TRUE(other->BeginStep(1).ok());
+  world().faults().FailAll(kGone, CallFilter::kReads);
+  EXPECT_FALSE(world().Take(*queue, tensors[0], Access::kRead).ok());
+  Mend();
+  EXPECT_TRUE(other->CommitStep({.step = 1}).ok());
+  EXPECT_FALSE(queue->CommitStep({.step = 1}).ok());
+}
+
+TEST_P(FailureContract, AWriteBackThatFailsAfterCommitIsTheNextCommits) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const TensorId a = world().Register("a", kPage);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  absl::StatusOr<Pin> pin = world().Take(*queue, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok());
+  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
+                           CallFilter::kWrites);
+  WritePattern(pin->data(), 7);
+  pin->Release();
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  Mend();
+  ASSERT_TRUE(queue->BeginStep(2).ok());
+  const absl::Status error = queue->CommitStep({.step = 2});
+  EXPECT_TRUE(absl::IsResourceExhausted(error)) << error;
+  EXPECT_THAT(Message(error), HasSubstr("ENOSPC"));
+  EXPECT_TRUE(world().Holds(*queue, a, 7));
+}
+
+TEST_P(FailureContract, AFailedWriteStaysAboveAndBeginStepTriesAgain) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const TensorId a = world().Register("a", kPage);
+  world().faults().FailAll(kGone, CallFilter::kWrites);
+  world().Fill(*queue, a, 1);
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  EXPECT_TRUE(world().Holds(*queue, a, 1));
+  EXPECT_EQ(stats().bytes_read(), 0);
+  EXPECT_EQ(stats().bytes_written(), 0);
+  Mend();
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  EXPECT_TRUE(
+      world().WaitUntil([&] { return stats().bytes_written() == kPlace; }));
+  EXPECT_FALSE(stats().paths[0].degraded);
+}
+
+TEST_P(FailureContract, AClosedQueuesFailedWriteIsKeptAndTriedByOpenQueue) {
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 2);
+  auto other = world().OpenQueue(kPage, 2);
+  const TensorId a = world().Register("the unwritten", kPage);
+  world().faults().FailAll(kGone, CallFilter::kWrites);
+  world().Fill(*queue, a, 1);
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  queue.reset();
+  // Its contents are anybody's, its room is nobody's.
+  EXPECT_TRUE(world().Holds(*other, a, 1));
+  EXPECT_EQ(stats().window_bytes, 4 * kPlace);
+  const absl::Status full = runtime().OpenQueue(kPage, 2, Shortly()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(Message(full), HasSubstr("not written back: 'the unwritten'"));
+  EXPECT_THAT(Message(full), HasSubstr("ENXIO"));
+  Mend();
+  auto next = world().OpenQueue(kPage, 2);
+  ASSERT_NE(next, nullptr);
+  EXPECT_TRUE(world().Holds(*next, a, 1));
+}
+
+TEST_P(FailureContract, ALateReadIsDeadlineExceededAndItsBufferQuarantined) {
+  Make(2, ShortTimeout());
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  world().faults().FailCall(1, {.kind = FaultKind::kNever}, CallFilter::kReads);
+  const absl::Status late =
+      world().Take(*queue, tensors[0], Access::kRead).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_EQ(stats().quarantined_bytes, kPlace);
+  // The other slot serves, the same tensor too.
+  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
+  EXPECT_TRUE(world().Holds(*queue, tensors[1], 1));
+  Mend();
+  EXPECT_TRUE(
+      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+  std::vector<Pin> both;  // which needs both slots
+  for (int i = 0; i < 2; ++i) {
+    absl::StatusOr<Pin> pin = world().Take(*queue, tensors[i], Access::kRead);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    both.push_back(*std::move(pin));
+  }
+}
+
+TEST_P(FailureContract, WhereOnlyQuarantinedSlotsBlockTheGroupFailsAtOnce) {
+  Make(1, ShortTimeout());
+  auto queue = world().OpenQueue(kPage, 1);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 1, 1);
+  world().faults().FailCall(1, {.kind = FaultKind::kNever}, CallFilter::kReads);
+  EXPECT_FALSE(world().Take(*queue, tensors[0], Access::kRead).ok());
+  ASSERT_TRUE(
+      queue->Push({{tensors[1], Access::kRead}}, 3, absl::InfiniteFuture())
+          .ok());
+  absl::StatusOr<Ready> ready = queue->Next(absl::InfiniteFuture());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ready->pins.status()));
+  EXPECT_THAT(Message(ready->pins.status()), HasSubstr("quarantined"));
+  Mend();
+}
+
+TEST_P(FailureContract, ALateWritesTensorMayBeReadAndNotWritten) {
+  Make(2, ShortTimeout());
+  auto queue = world().OpenQueue(kPage, 2);
+  const TensorId a = world().Register("a", kPage);
+  world().faults().FailCall(1, {.kind = FaultKind::kNever},
+                            CallFilter::kWrites);
+  world().Fill(*queue, a, 4);
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().quarantined_bytes == kPlace; }));
+  EXPECT_TRUE(world().Holds(*queue, a, 4));
+  for (const Access access : {Access::kUpdate, Access::kOverwrite}) {
+    const absl::Status late = world().Take(*queue, a, access).status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+    EXPECT_THAT(Message(late), HasSubstr("'a'"));
+  }
+  Mend();
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  world().Fill(*queue, a, 5);
+  EXPECT_TRUE(world().Holds(*queue, a, 5));
+}
+
+TEST_P(FailureContract, BytesWrongTwiceAreAStickyDataLoss) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  const Fault flip = {.kind = FaultKind::kBitFlip};
+  // Once: what was flipped on the way is read again.
+  world().faults().FailCall(1, flip, CallFilter::kReads);
+  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  world().faults().FailAll(flip, CallFilter::kReads);
+  const absl::Status lost =
+      world().Take(*queue, tensors[1], Access::kRead).status();
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  Mend();
+  for (const Access access :
+       {Access::kRead, Access::kUpdate, Access::kOverwrite}) {
+    EXPECT_EQ(world().Take(*queue, tensors[1], access).status(), lost);
+  }
+  EXPECT_TRUE(absl::IsDataLoss(queue->CommitStep({.step = 1})));
+}
+
+TEST_P(FailureContract, AbortForgetsTheErrorsOfItsStep) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  world().faults().FailAll(kGone, CallFilter::kReads);
+  EXPECT_FALSE(world().Take(*queue, tensors[0], Access::kRead).ok());
+  Mend();
+  EXPECT_TRUE(queue->AbortStep().ok());
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
+  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
+}
+
+}  // namespace
+}  // namespace terrace
