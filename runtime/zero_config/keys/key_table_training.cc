@@ -1,0 +1,139 @@
+// The optimizer, the scheduler and the precisions.
+#include "runtime/zero_config/keys/key_table.h"
+
+namespace terrace {
+namespace {
+
+using Type = KeyType;
+using Use = KeyUse;
+
+constexpr char kMaster[] =
+    "16-bit parameters have an fp32 master and fp32 moments";
+
+std::vector<SectionSpec> Optimizer() {
+  KeySpec betas = OtherKey(Type::kNumbers, "betas", Use::kRead, "null");
+  betas.most = 1;
+  return {{"optimizer",
+           UnknownKeys::kError,
+           {
+               OtherKey(Type::kName, "type", Use::kRead, "null"),
+               SectionKey("params"),
+               BooleanKey("legacy_fusion", Use::kIgnored, "false",
+                          "the update is always fused"),
+           }},
+          {"optimizer.params",
+           UnknownKeys::kError,
+           {
+               NumberKey("lr", 0, kUnbounded, Use::kRead, "0.001"),
+               betas,
+               NumberKey("eps", 0, kUnbounded, Use::kRead, "1e-08"),
+               NumberKey("weight_decay", 0, kUnbounded, Use::kRead, "0"),
+               BooleanKey("bias_correction", Use::kRead, "true"),
+               BooleanKey("adam_w_mode", Use::kRead, "true"),
+               BooleanKey("torch_adam", Use::kRead, "false"),
+               BooleanKey("amsgrad", Use::kDefault, "false",
+                          "there is no running maximum of the second moment"),
+               BooleanKey("fp32_optimizer_states", Use::kRead, "true"),
+               BooleanKey("set_grad_none", Use::kIgnored, "true",
+                          "gradients are the training program's"),
+               NumberKey("max_grad_norm", 0, kUnbounded, Use::kLegacy, "null",
+                         "the place for it is gradient_clipping"),
+           }}};
+}
+
+std::vector<SectionSpec> Scheduler() {
+  return {
+      {"scheduler",
+       UnknownKeys::kError,
+       {
+           OtherKey(Type::kName, "type", Use::kRead, "null"),
+           SectionKey("params"),
+       }},
+      {"scheduler.params",
+       UnknownKeys::kError,
+       {
+           NumberKey("warmup_min_lr", 0, kUnbounded, Use::kRead, "0"),
+           NumberKey("warmup_max_lr", 0, kUnbounded, Use::kRead, "0.001"),
+           IntegerKey("warmup_num_steps", 1, Use::kRead, "1000"),
+           WordKey(Type::kWord, "warmup_type", {"log", "linear"}, Use::kRead,
+                   "log"),
+           IntegerKey("total_num_steps", 1, Use::kRead, "null"),
+           NumberKey("warmup_min_ratio", 0, kUnbounded, Use::kRead, "0"),
+           NumberKey("cos_min_ratio", 0, kUnbounded, Use::kRead, "0.0001"),
+           NumberKey("lr_range_test_min_lr", 0, kUnbounded, Use::kRead,
+                     "0.001"),
+           IntegerKey("lr_range_test_step_size", 1, Use::kRead, "2000"),
+           NumberKey("lr_range_test_step_rate", 0, kUnbounded, Use::kRead, "1"),
+           BooleanKey("lr_range_test_staircase", Use::kRead, "false"),
+           NumberKey("cycle_min_lr", 0, kUnbounded, Use::kRead, "null"),
+           NumberKey("cycle_max_lr", 0, kUnbounded, Use::kRead, "null"),
+           NumberKey("decay_lr_rate", 0, kUnbounded, Use::kRead, "0"),
+           IntegerKey("cycle_first_step_size", 1, Use::kRead, "2000"),
+           IntegerKey("cycle_second_step_size", 1, Use::kRead, "null"),
+           IntegerKey("cycle_first_stair_count", 0, Use::kRead, "0"),
+           IntegerKey("cycle_second_stair_count", 0, Use::kRead, "null"),
+           IntegerKey("decay_step_size", 0, Use::kRead, "0"),
+           BooleanKey("cycle_momentum", Use::kRead, "true"),
+           NumberKey("cycle_min_mom", 0, 1, Use::kRead, "0.8"),
+           NumberKey("cycle_max_mom", 0, 1, Use::kRead, "0.9"),
+           NumberKey("decay_mom_rate", 0, kUnbounded, Use::kRead, "0"),
+           IntegerKey("last_batch_iteration", -1, Use::kDefault, "-1",
+                      "a resumed run brings its own step"),
+       }}};
+}
+
+SectionSpec Bf16() {
+  return {"bf16",
+          UnknownKeys::kError,
+          {
+              BooleanKey("enabled", Use::kRead, "false"),
+              BooleanKey("immediate_grad_update", Use::kIgnored, "false",
+                         "gradients are read where the model has them"),
+              BooleanKey("check_grad_overflow", Use::kRead, "true"),
+              BooleanKey("bf16_master_weights_and_grads", Use::kRead, "false"),
+              BooleanKey("bf16_optimizer_states", Use::kRead, "false"),
+          }};
+}
+
+SectionSpec Fp16() {
+  KeySpec power = IntegerKey("initial_scale_power", 0, Use::kRead, "16");
+  power.most = 127;
+  return {"fp16",
+          UnknownKeys::kError,
+          {
+              BooleanKey("enabled", Use::kRead, "false"),
+              BooleanKey("auto_cast", Use::kDefault, "false",
+                         "the training program casts its inputs"),
+              NumberKey("loss_scale", 0, kUnbounded, Use::kRead, "0"),
+              power,
+              IntegerKey("loss_scale_window", 1, Use::kRead, "1000"),
+              IntegerKey("hysteresis", 1, Use::kRead, "2"),
+              BooleanKey("consecutive_hysteresis", Use::kRead, "false"),
+              NumberKey("min_loss_scale", 0, kUnbounded, Use::kRead, "1"),
+              BooleanKey("fp16_master_weights_and_grads", Use::kDefault,
+                         "false", kMaster),
+          }};
+}
+
+SectionSpec DataTypes() {
+  const std::vector<std::string> types = {"fp32", "fp16", "bf16"};
+  const auto key = [&](const char* name) {
+    return WordKey(Type::kWord, name, types, Use::kRead, "null");
+  };
+  return {"data_types",
+          UnknownKeys::kError,
+          {key("grad_accum_dtype"), key("param_dtype"), key("buffer_dtype")}};
+}
+
+}  // namespace
+
+std::vector<SectionSpec> TrainingSections() {
+  std::vector<SectionSpec> all = Optimizer();
+  for (SectionSpec& section : Scheduler()) all.push_back(std::move(section));
+  all.push_back(Bf16());
+  all.push_back(Fp16());
+  all.push_back(DataTypes());
+  return all;
+}
+
+}  // namespace terrace

@@ -1,0 +1,54 @@
+#include "runtime/zero_config/keys/nearest_name.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+size_t Edits(const std::string& a, const std::string& b) {
+  // Rows i - 2, i - 1 and i of the table of distances between prefixes.
+  std::vector<size_t> older, old(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) old[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t same = a[i - 1] == b[j - 1] ? 0 : 1;
+      row[j] = std::min({old[j] + 1, row[j - 1] + 1, old[j - 1] + same});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], older[j - 2] + 1);
+      }
+    }
+    older = old;
+    old = row;
+  }
+  return old[b.size()];
+}
+
+}  // namespace
+
+std::string NearestName(absl::string_view name,
+                        const std::vector<std::string>& known) {
+  const std::string wanted = absl::AsciiStrToLower(name);
+  std::string best;
+  size_t fewest = std::max<size_t>(1, wanted.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const size_t edits = Edits(wanted, absl::AsciiStrToLower(candidate));
+    if (edits < fewest) {
+      fewest = edits;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string DidYouMean(absl::string_view name,
+                       const std::vector<std::string>& known) {
+  const std::string nearest = NearestName(name, known);
+  if (nearest.empty()) return "";
+  return absl::StrCat("; did you mean \"", nearest, "\"?");
+}
+
+}  // namespace terrace

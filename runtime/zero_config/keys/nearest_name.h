@@ -1,0 +1,21 @@
+// "Did you mean": the known name that is nearest to what was written.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace terrace {
+
+// The one of `known` with the fewest edits (insert, delete, replace, swap of
+// neighbours; letter case is free), or "" when more than a third of the
+// letters differ and so none can have been meant.
+std::string NearestName(absl::string_view name,
+                        const std::vector<std::string>& known);
+
+// "; did you mean \"x\"?", or "".
+std::string DidYouMean(absl::string_view name,
+                       const std::vector<std::string>& known);
+
+}  // namespace terrace

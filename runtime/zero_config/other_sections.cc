@@ -1,0 +1,95 @@
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/zero_config/sections.h"
+
+namespace terrace {
+namespace {
+
+using NoteKind = ZeroConfigNote::Kind;
+
+// thread_count is in DeepSpeed's documents, num_threads in its tuner's output;
+// it reads neither.
+absl::Status ReadThreads(KeyValues* values, int64_t* threads) {
+  const char* path = "aio.intra_op_parallelism";
+  *threads = values->Integer(path);
+  bool given = values->Given(path);
+  for (const char* alias : {"aio.thread_count", "aio.num_threads"}) {
+    if (!values->Given(alias)) continue;
+    const int64_t value = values->Integer(alias);
+    if (given && value != *threads) {
+      return values->Bad(
+          alias, absl::StrCat("contradicts ", path, ", which is ", *threads));
+    }
+    *threads = value;
+    given = true;
+    values->AddNote(NoteKind::kDeprecated, alias,
+                    absl::StrCat("read as ", path,
+                                 ", though DeepSpeed ignores it; sized by "
+                                 "Terrace: one thread keeps every path busy"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadReduction(const ZeroConfigCaller& caller,
+                           const ZeroConfigSettings& settings,
+                           KeyValues* values) {
+  const char* op = "gradient_allreduce_op";
+  const bool sum = values->Text(op) == "sum";
+  if (sum && settings.stage == 3) return values->Bad(op, "not at stage 3");
+  const char* factor = "gradient_predivide_factor";
+  if (values->Number(factor) == 0) {
+    return values->Bad(factor, "allowed: a number above 0");
+  }
+  const char* type = "communication_data_type";
+  const char* prescale = "prescale_gradients";
+  const bool same_type =
+      !values->Given(type) ||
+      values->Text(type) == DTypeName(settings.parameter_dtype);
+  if (caller.world_size == 1) {
+    for (const char* path : {op, factor, type, prescale}) {
+      if (!values->Given(path)) continue;
+      values->AddNote(NoteKind::kIgnored, path,
+                      "accepted; no effect here: one rank reduces nothing");
+    }
+    return absl::OkStatus();
+  }
+  if (sum) {
+    return values->NotBuilt(op,
+                            "ranks' gradients are averaged; allowed: "
+                            "\"mean\"");
+  }
+  if (!same_type) {
+    return values->NotBuilt(
+        type, absl::StrCat("gradients travel as they are; allowed: \"",
+                           DTypeName(settings.parameter_dtype), "\" or null"));
+  }
+  if (values->Boolean(prescale)) {
+    return values->NotBuilt(prescale,
+                            "sums are divided once, afterwards; allowed: "
+                            "false");
+  }
+  if (values->Number(factor) != 1) {
+    return values->NotBuilt(factor,
+                            "sums are divided once, afterwards; allowed: 1");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadTheRest(const ZeroConfigCaller& caller, KeyValues* values,
+                         ZeroConfigSettings* settings) {
+  AioSettings& aio = settings->aio;
+  aio.block_size = values->Integer("aio.block_size");
+  aio.queue_depth = values->Integer("aio.queue_depth");
+  TERRACE_RETURN_IF_ERROR(ReadThreads(values, &aio.intra_op_parallelism));
+  aio.single_submit = values->Boolean("aio.single_submit");
+  aio.overlap_events = values->Boolean("aio.overlap_events");
+  const std::string validation = values->Text("checkpoint.tag_validation");
+  settings->tag_validation = validation == "FAIL"     ? TagValidation::kFail
+                             : validation == "IGNORE" ? TagValidation::kIgnore
+                                                      : TagValidation::kWarn;
+  return ReadReduction(caller, *settings, values);
+}
+
+}  // namespace terrace

@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/zero_config/keys/nearest_name.h"
+#include "runtime/zero_config/sections.h"
+
+namespace terrace {
+namespace {
+
+using Kind = LearningRateSchedule::Kind;
+using NoteKind = ZeroConfigNote::Kind;
+
+constexpr char kType[] = "scheduler.type";
+
+struct Scheduler {
+  std::string name;
+  Kind kind;
+  std::vector<std::string> params;  // besides last_batch_iteration
+};
+
+const std::vector<Scheduler>& Known() {
+  static const std::vector<Scheduler> known = {
+      {"WarmupLR",
+       Kind::kWarmup,
+       {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"}},
+      {"WarmupDecayLR",
+       Kind::kWarmupDecay,
+       {"total_num_steps", "warmup_min_lr", "warmup_max_lr", "warmup_num_steps",
+        "warmup_type"}},
+      {"WarmupCosineLR",
+       Kind::kWarmupCosine,
+       {"total_num_steps", "warmup_min_ratio", "warmup_num_steps",
+        "cos_min_ratio", "warmup_type"}},
+      {"LRRangeTest",
+       Kind::kRangeTest,
+       {"lr_range_test_min_lr", "lr_range_test_step_size",
+        "lr_range_test_step_rate", "lr_range_test_staircase"}},
+      {"OneCycle",
+       Kind::kOneCycle,
+       {"cycle_min_lr", "cycle_max_lr", "decay_lr_rate",
+        "cycle_first_step_size", "cycle_second_step_size",
+        "cycle_first_stair_count", "cycle_second_stair_count",
+        "decay_step_size", "cycle_momentum", "cycle_min_mom", "cycle_max_mom",
+        "decay_mom_rate"}},
+  };
+  return known;
+}
+
+std::string Names() {
+  std::vector<std::string> names;
+  for (const Scheduler& one : Known()) names.push_back(one.name);
+  return absl::StrCat("\"", absl::StrJoin(names, "\", \""), "\"");
+}
+
+std::string Param(absl::string_view name) {
+  return absl::StrCat("scheduler.params.", name);
+}
+
+// The text's number, or for "auto" the caller's. Error: neither.
+template <typename T>
+absl::Status Required(const KeyValues& values, const char* name,
+                      const std::optional<T>& caller, T* value) {
+  const std::string path = Param(name);
+  if (values.Given(path)) {
+    *value = static_cast<T>(values.Number(path));
+    return absl::OkStatus();
+  }
+  if (values.IsAuto(path) && caller) {
+    *value = *caller;
+    return absl::OkStatus();
+  }
+  if (values.IsAuto(path)) {
+    return values.Bad(path, "the caller gave no value for it");
+  }
+  return values.Bad("scheduler", absl::StrCat("needs ", path));
+}
+
+double Optional(const KeyValues& values, const char* name,
+                const std::optional<double>& caller, double otherwise) {
+  const std::string path = Param(name);
+  if (values.Given(path)) return values.Number(path);
+  if (values.IsAuto(path) && caller) return *caller;
+  return otherwise;
+}
+
+absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
+                        LearningRateSchedule* schedule) {
+  LearningRateSchedule& s = *schedule;
+  s.logarithmic = values->Text(Param("warmup_type")) == "log";
+  s.warmup_steps = 1000;
+  const std::string steps = Param("warmup_num_steps");
+  if (values->Given(steps) || values->IsAuto(steps)) {
+    TERRACE_RETURN_IF_ERROR(Required(*values, "warmup_num_steps",
+                                     caller.warmup_num_steps, &s.warmup_steps));
+  }
+  if (s.warmup_steps < 2) {
+    values->AddNote(NoteKind::kMeaning, steps, "at least 2, as in DeepSpeed");
+    s.warmup_steps = 2;
+  }
+  if (s.kind != Kind::kWarmup) {
+    TERRACE_RETURN_IF_ERROR(Required(*values, "total_num_steps",
+                                     caller.total_num_steps, &s.total_steps));
+    if (s.total_steps < s.warmup_steps) {
+      values->AddNote(NoteKind::kMeaning, Param("total_num_steps"),
+                      absl::StrCat(s.total_steps, " is less than ", steps, " ",
+                                   s.warmup_steps));
+    }
+  }
+  if (s.kind == Kind::kWarmupCosine) {
+    s.least_ratio = values->Number(Param("warmup_min_ratio"));
+    s.cosine_ratio = values->Number(Param("cos_min_ratio"));
+    return absl::OkStatus();
+  }
+  // Without a value: WarmupLR takes the optimizer's rate, WarmupDecayLR 0.001.
+  const bool own =
+      s.kind == Kind::kWarmup || values->IsAuto(Param("warmup_max_lr"));
+  s.least = Optional(*values, "warmup_min_lr", caller.warmup_min_lr, 0);
+  s.most = Optional(*values, "warmup_max_lr", caller.warmup_max_lr,
+                    own ? s.base : 1e-3);
+  return absl::OkStatus();
+}
+
+void ReadRangeTest(const KeyValues& values, LearningRateSchedule* schedule) {
+  schedule->least = values.Number(Param("lr_range_test_min_lr"));
+  schedule->step_size = values.Integer(Param("lr_range_test_step_size"));
+  schedule->rate = values.Number(Param("lr_range_test_step_rate"));
+  schedule->staircase = values.Boolean(Param("lr_range_test_staircase"));
+}
+
+absl::Status ReadOneCycle(const KeyValues& values,
+                          LearningRateSchedule* schedule) {
+  LearningRateSchedule& s = *schedule;
+  const std::string decay = Param("decay_mom_rate");
+  s.cycles_momentum = values.Boolean(Param("cycle_momentum"));
+  s.least_momentum = values.Number(Param("cycle_min_mom"));
+  s.most_momentum = values.Number(Param("cycle_max_mom"));
+  for (const char* name : {"cycle_min_mom", "cycle_max_mom"}) {
+    if (values.Number(Param(name)) < 1) continue;
+    return values.Bad(Param(name), "allowed: a number of at least 0, below 1");
+  }
+  if (s.cycles_momentum && values.Number(decay) > 0) {
+    return values.NotBuilt(decay,
+                           "the first beta would grow past 1; allowed: 0");
+  }
+  const std::optional<double> none;
+  TERRACE_RETURN_IF_ERROR(Required(values, "cycle_min_lr", none, &s.least));
+  TERRACE_RETURN_IF_ERROR(Required(values, "cycle_max_lr", none, &s.most));
+  const std::string second = Param("cycle_second_step_size");
+  const std::string stairs = Param("cycle_second_stair_count");
+  s.first_steps = values.Integer(Param("cycle_first_step_size"));
+  s.second_steps =
+      values.Given(second) ? values.Integer(second) : s.first_steps;
+  s.first_stairs = values.Integer(Param("cycle_first_stair_count"));
+  s.second_stairs =
+      values.Given(stairs) ? values.Integer(stairs) : s.first_stairs;
+  s.decay_steps = values.Integer(Param("decay_step_size"));
+  s.rate = values.Number(Param("decay_lr_rate"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSchedulerType(const JsonValue& root) {
+  const JsonValue* section = root.Find("scheduler");
+  const JsonValue* type = section == nullptr ? nullptr : section->Find("type");
+  if (type == nullptr || type->kind != JsonValue::Kind::kText ||
+      type->text.empty() || type->text == "auto") {
+    return absl::OkStatus();  // for the table to say
+  }
+  std::vector<std::string> names;
+  for (const Scheduler& one : Known()) {
+    if (one.name == type->text) return absl::OkStatus();
+    names.push_back(one.name);
+  }
+  const std::string where =
+      absl::StrCat(kType, ": ", JsonText(*type), " (line ", type->line, ")");
+  const std::string hint = DidYouMean(type->text, names);
+  if (!hint.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " is no scheduler", hint));
+  }
+  return absl::UnimplementedError(
+      absl::StrCat(where, " is not built; allowed: ", Names()));
+}
+
+absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
+                          ZeroConfigSettings* settings) {
+  if (!values->Given("scheduler")) return absl::OkStatus();
+  if (!values->Given(kType)) {
+    return values->Bad("scheduler", absl::StrCat("needs a type: ", Names()));
+  }
+  const std::string type = values->Text(kType);
+  const auto one =
+      std::find_if(Known().begin(), Known().end(),
+                   [&](const Scheduler& known) { return known.name == type; });
+  for (const std::string& name : values->GivenBelow("scheduler.params")) {
+    if (name == "last_batch_iteration") continue;
+    if (std::find(one->params.begin(), one->params.end(), name) ==
+        one->params.end()) {
+      return values->Bad(Param(name),
+                         absl::StrCat(type, " has no such parameter; it has ",
+                                      absl::StrJoin(one->params, ", ")));
+    }
+  }
+  LearningRateSchedule& schedule = settings->schedule;
+  schedule.kind = one->kind;
+  const bool needs_base =
+      one->kind == Kind::kWarmupCosine ||
+      (one->kind == Kind::kWarmup && !values->Given(Param("warmup_max_lr")));
+  if (needs_base && !settings->adam && !caller.learning_rate) {
+    return values->Bad("scheduler",
+                       "needs the optimizer's learning rate: no optimizer "
+                       "here, and the caller gave none");
+  }
+  switch (one->kind) {
+    case Kind::kRangeTest:
+      ReadRangeTest(*values, &schedule);
+      return absl::OkStatus();
+    case Kind::kOneCycle:
+      return ReadOneCycle(*values, &schedule);
+    default:
+      return ReadWarmup(caller, values, &schedule);
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,37 @@
+// What several keys mean together: one reader for each part of the settings.
+// Each writes only its own fields and may add notes; the first error ends the
+// reading. Pure functions.
+#pragma once
+
+#include "absl/status/status.h"
+#include "runtime/zero_config/keys/json_tree.h"
+#include "runtime/zero_config/keys/key_values.h"
+#include "terrace/zero_config.h"
+
+namespace terrace {
+
+// optimizer.type and scheduler.type, before their params are read by the
+// table: those of a type that is not built must not be called unknown.
+absl::Status CheckOptimizerType(const JsonValue& root);
+absl::Status CheckSchedulerType(const JsonValue& root);
+
+absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
+                      ZeroConfigSettings* settings);
+// After ReadZero.
+absl::Status ReadZenflow(const KeyValues& values,
+                         const ZeroConfigSettings& settings);
+absl::Status ReadPrecision(const ZeroConfigCaller& caller, KeyValues* values,
+                           ZeroConfigSettings* settings);
+absl::Status ReadBatch(const ZeroConfigCaller& caller, const KeyValues& values,
+                       ZeroConfigSettings* settings);
+// After ReadPrecision.
+absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,
+                           ZeroConfigSettings* settings);
+// After ReadOptimizer.
+absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
+                          ZeroConfigSettings* settings);
+// aio, checkpoint, and how ranks reduce. After ReadZero and ReadPrecision.
+absl::Status ReadTheRest(const ZeroConfigCaller& caller, KeyValues* values,
+                         ZeroConfigSettings* settings);
+
+}  // namespace terrace

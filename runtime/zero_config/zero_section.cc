@@ -1,0 +1,186 @@
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/zero_config/sections.h"
+
+namespace terrace {
+namespace {
+
+using NoteKind = ZeroConfigNote::Kind;
+
+constexpr char kZero[] = "zero_optimization.";
+constexpr char kO[] = "zero_optimization.offload_optimizer";
+constexpr char kP[] = "zero_optimization.offload_param";
+
+OffloadDevice DeviceOf(const std::string& word) {
+  if (word == "nvme") return OffloadDevice::kNvme;
+  return word == "cpu" ? OffloadDevice::kCpu : OffloadDevice::kNone;
+}
+
+// The device of an offload section, or of the boolean that it once was.
+absl::StatusOr<OffloadDevice> ReadDevice(const char* section,
+                                         const char* deprecated,
+                                         KeyValues* values) {
+  const std::string old = absl::StrCat(kZero, deprecated);
+  const std::string path = absl::StrCat(section, ".device");
+  const OffloadDevice device = DeviceOf(values->Text(path));
+  if (!values->Given(old)) return device;
+  values->AddNote(
+      NoteKind::kDeprecated, old,
+      absl::StrCat("deprecated; read as ", section, ": {\"device\": \"",
+                   values->Boolean(old) ? "cpu" : "none", "\"}"));
+  const OffloadDevice before =
+      values->Boolean(old) ? OffloadDevice::kCpu : OffloadDevice::kNone;
+  if (!values->Given(section)) return before;
+  if (before == device) return device;
+  return values->Bad(
+      old, absl::StrCat("contradicts ", path, ": \"", values->Text(path),
+                        "\"; give only ", section));
+}
+
+absl::Status CheckPath(const char* section, OffloadDevice device,
+                       KeyValues* values) {
+  const std::string path = absl::StrCat(section, ".nvme_path");
+  if (device == OffloadDevice::kNvme && !values->Given(path)) {
+    return values->Bad(
+        absl::StrCat(section, ".device"),
+        absl::StrCat("needs ", path, ": a directory or a list of directories"));
+  }
+  if (device != OffloadDevice::kNvme && values->Given(path)) {
+    values->AddNote(NoteKind::kIgnored, path,
+                    "not used: the device is not \"nvme\"");
+  }
+  if (device == OffloadDevice::kNone &&
+      values->GivenBelow(section).size() >
+          (values->Given(absl::StrCat(section, ".device")) ? 1u : 0u)) {
+    values->AddNote(NoteKind::kMeaning, absl::StrCat(section, ".device"),
+                    "\"none\": nothing is offloaded, the section's other keys "
+                    "have no effect");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadOffloadParam(const ZeroConfigSettings& settings,
+                              KeyValues* values) {
+  auto device = ReadDevice(kP, "cpu_offload_param", values);
+  if (!device.ok()) return device.status();
+  TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, values));
+  if (*device == OffloadDevice::kNone) return absl::OkStatus();
+  const std::string old = absl::StrCat(kZero, "cpu_offload_param");
+  const std::string path =
+      values->Given(kP) ? absl::StrCat(kP, ".device") : old;
+  if (settings.stage != 3) {
+    return values->Bad(path,
+                       absl::StrCat("parameters are offloaded at stage 3 only, "
+                                    "and zero_optimization.stage is ",
+                                    settings.stage));
+  }
+  return values->NotBuilt(path,
+                          "parameters are not offloaded; allowed: \"none\"");
+}
+
+absl::Status ReadOffloadOptimizer(KeyValues* values,
+                                  ZeroConfigSettings* settings) {
+  auto device = ReadDevice(kO, "cpu_offload", values);
+  if (!device.ok()) return device.status();
+  TERRACE_RETURN_IF_ERROR(CheckPath(kO, *device, values));
+  settings->offload_device = *device;
+  if (*device == OffloadDevice::kNvme) {
+    settings->nvme_paths = values->Texts(absl::StrCat(kO, ".nvme_path"));
+  }
+  const std::string ratio = absl::StrCat(kO, ".ratio");
+  if (values->Number(ratio) < 1) {
+    if (settings->stage != 3) {
+      return values->Bad(ratio,
+                         "Partial offloading only supported for ZeRO Stage 3.");
+    }
+    return values->NotBuilt(
+        ratio, "the whole state is updated on the host; allowed: 1");
+  }
+  settings->offload_pipeline =
+      values->Boolean(absl::StrCat(kO, ".pipeline_read")) ||
+      values->Boolean(absl::StrCat(kO, ".pipeline_write"));
+  settings->cpu_cores_share =
+      values->Number(absl::StrCat(kO, ".cpuadam_cores_perc"));
+  return absl::OkStatus();
+}
+
+absl::Status CheckStage(const ZeroConfigCaller& caller,
+                        const ZeroConfigSettings& settings, KeyValues* values) {
+  const std::string path = absl::StrCat(kZero, "stage");
+  if (settings.stage < 2) return absl::OkStatus();
+  const char* what = settings.stage == 2 ? "gradients" : "parameters";
+  if (caller.world_size > 1) {
+    return values->NotBuilt(
+        path, absl::StrCat(what, " are not split over ", caller.world_size,
+                           " ranks; allowed: 0 or 1"));
+  }
+  values->AddNote(
+      NoteKind::kMeaning, path,
+      absl::StrCat("one rank: there is nobody to split ", what, " with"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
+                      ZeroConfigSettings* settings) {
+  if (caller.world_size < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "world size ", caller.world_size, " of the caller: at least 1"));
+  }
+  settings->stage =
+      static_cast<int>(values->Integer(absl::StrCat(kZero, "stage")));
+  const std::string sub_group = absl::StrCat(kZero, "sub_group_size");
+  settings->sub_group_size = values->Integer(sub_group);
+  settings->sub_group_size_given = values->Given(sub_group);
+  TERRACE_RETURN_IF_ERROR(ReadOffloadOptimizer(values, settings));
+  TERRACE_RETURN_IF_ERROR(ReadOffloadParam(*settings, values));
+  TERRACE_RETURN_IF_ERROR(CheckStage(caller, *settings, values));
+  if (!values->Given("allgather_size")) return absl::OkStatus();
+  if (values->GivenBelow("zero_optimization").size() > 1) {
+    return values->Bad("allgather_size",
+                       "its place is zero_optimization.allgather_bucket_size");
+  }
+  values->AddNote(NoteKind::kDeprecated, "allgather_size",
+                  "deprecated; no buckets are gathered");
+  return absl::OkStatus();
+}
+
+absl::Status ReadZenflow(const KeyValues& values,
+                         const ZeroConfigSettings& settings) {
+  const std::string zenflow = absl::StrCat(kZero, "zenflow");
+  if (!values.Given(zenflow)) return absl::OkStatus();
+  const auto path = [&](const char* name) {
+    return absl::StrCat(zenflow, ".", name);
+  };
+  if (settings.offload_device == OffloadDevice::kNone) {
+    return values.Bad(zenflow, absl::StrCat("needs ", kO));
+  }
+  int64_t select = 0, update = 0;
+  const bool selects =
+      absl::SimpleAtoi(values.Text(path("select_interval")), &select);
+  const bool updates =
+      absl::SimpleAtoi(values.Text(path("update_interval")), &update);
+  if (selects && values.Text(path("select_strategy")) == "auto") {
+    return values.Bad(path("select_interval"),
+                      "select_strategy \"auto\" takes no interval");
+  }
+  if (selects && updates && select < update) {
+    return values.Bad(path("select_interval"),
+                      absl::StrCat("at least update_interval, ", update));
+  }
+  const std::string overlap = absl::StrCat(kZero, "overlap_comm");
+  const bool overlaps =
+      values.Given(overlap) ? values.Boolean(overlap) : settings.stage == 3;
+  if (values.Boolean(path("offload")) && !overlaps) {
+    return values.Bad(path("offload"), absl::StrCat("needs ", overlap));
+  }
+  if (values.Text("gradient_allreduce_op") == "sum") {
+    return values.Bad("gradient_allreduce_op", "not with zenflow");
+  }
+  return values.NotBuilt(zenflow,
+                         "it applies most gradients late; allowed: null");
+}
+
+}  // namespace terrace
