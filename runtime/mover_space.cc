@@ -68,8 +68,17 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
     TensorEntry* owner = window.owners[slot];
     if (owner == nullptr) {
       if (window.quarantined[slot]) {
-        *failure = absl::DeadlineExceededError(
-            "a slot's buffer is quarantined by a transfer past its deadline");
+        for (const auto& [tag, late] : transfers_) {
+          if (late.window != queue.window ||
+              late.slot != static_cast<int>(slot)) {
+            continue;
+          }
+          *failure = absl::DeadlineExceededError(absl::StrCat(
+              "a slot is quarantined: a read of ", PathName(late.entry->path),
+              ", offset ", late.entry->home.offset, ", ",
+              late.extent.size_bytes,
+              " bytes, is past its deadline and still under way"));
+        }
         continue;
       }
       TakeSlot(queue.window, static_cast<int>(slot), entry);

@@ -96,6 +96,37 @@ TEST_P(FaultRegression, AWriterBehindALateWriteFailsAtOnce) {
   EXPECT_TRUE(world().Holds(*queue, a, 4));
 }
 
+// It said only that there was some such slot.
+TEST_P(FaultRegression, WhoFindsNoSlotBehindALateReadIsToldWhichReadItIs) {
+  TestRuntimeOptions options;
+  options.io_timeout = absl::Milliseconds(100);
+  Make(1, options);
+  const TensorId a = world().Register("a", kPage);
+  const TensorId b = world().Register("b", kPage);
+  auto queue = world().OpenQueue(kPage, 1);
+  world().Fill(*queue, a, 1);
+  world().Fill(*queue, b, 2);  // a has left
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().bytes_written() == 2 * kPlace; }));
+  world().faults().FailAll({.kind = FaultKind::kNever}, CallFilter::kReads);
+  const absl::Status late = world().Take(*queue, a, Access::kRead).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  const IoRequest read = world().faults().first_disturbed();
+  const std::string place =
+      absl::StrCat(stats().paths[0].file, ", offset ", read.offset, ", ",
+                   read.size_bytes, " bytes");
+  EXPECT_THAT(Message(late), HasSubstr(place));
+  const absl::Status next = world().Take(*queue, b, Access::kRead).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(next)) << next;
+  EXPECT_THAT(Message(next), HasSubstr(place));
+  world().faults().Clear();
+  runtime().Prefetch({});
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+  EXPECT_TRUE(world().Holds(*queue, a, 1));
+  EXPECT_TRUE(world().Holds(*queue, b, 2));
+}
+
 // They were published: the tensor was then what happened to lie there.
 TEST_P(FaultRegression, AnUntakenOverwriteLeavesTheContentsWhenItsQueueCloses) {
   for (const int others : {0, 6}) {  // a stays in the arena, or leaves it
