@@ -44,6 +44,10 @@ class Sgd : public ModelOptimizer {
     return norm;
   }
 
+  absl::StatusOr<at::Tensor> Exact(int64_t index) override {
+    return model_.parameters()[static_cast<size_t>(index)].tensor.detach();
+  }
+
  private:
   const Flags flags_;
   Gpt& model_;
@@ -85,6 +89,10 @@ class AdamW : public ModelOptimizer {
       }
     }
     return norm;
+  }
+
+  absl::StatusOr<at::Tensor> Exact(int64_t index) override {
+    return states_[static_cast<size_t>(index)].master;
   }
 
  private:

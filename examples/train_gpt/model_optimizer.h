@@ -18,6 +18,9 @@ class ModelOptimizer {
   // Returns the L2 norm of all gradients before clipping, or 0 when there is
   // no clipping to need it.
   virtual absl::StatusOr<double> Step() = 0;
+  // What it computes of the model's parameter of that index: the parameter
+  // itself, or the fp32 master of a 16-bit one. Shared or a copy.
+  virtual absl::StatusOr<at::Tensor> Exact(int64_t index) = 0;
 };
 
 // 1 / max(1, (norm + 1e-6) / clip); 1 for clip 0.

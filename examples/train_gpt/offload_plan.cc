@@ -68,7 +68,8 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
                                                 result.budget_bytes);
   if (!plan.ok()) return Prefixed("--memory-budget", plan.status());
   result.plan = *plan;
-  result.verify_bytes = flags.verify ? parameters * element : 0;
+  result.verify_bytes =
+      flags.verify ? parameters * (element == 2 ? 2 + 4 : 4) : 0;
   result.runtime.host_budget_bytes = result.budget_bytes;
   result.runtime.paths = flags.nvme_paths;
   result.runtime.engine = flags.engine;

@@ -1,5 +1,7 @@
 #include "examples/train_gpt/offloaded_optimizer.h"
 
+#include <ATen/ops/empty.h>
+
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@ OffloadedModelOptimizer::Create(const OffloadPlan& plan, Gpt& model) {
   for (const Gpt::Parameter& parameter : model.parameters()) {
     tensors.push_back(parameter.tensor);
   }
+  result->parameters_ = tensors;
   auto optimizer = terrace::OffloadedAdamW::Create(
       *result->runtime_, std::move(tensors), plan.optimizer);
   if (!optimizer.ok()) return optimizer.status();
@@ -26,6 +29,20 @@ absl::StatusOr<double> OffloadedModelOptimizer::Step() {
   const absl::Status status = optimizer_->TryStep();
   if (!status.ok()) return status;
   return last_report().gradient_norm;
+}
+
+absl::StatusOr<at::Tensor> OffloadedModelOptimizer::Exact(int64_t index) {
+  const at::Tensor parameter = parameters_[static_cast<size_t>(index)].detach();
+  if (parameter.scalar_type() == at::kFloat) return parameter;
+  at::Tensor master = at::empty(parameter.sizes(), at::kFloat);
+  const absl::Status status = optimizer_->offloaded().ReadState(
+      static_cast<int>(index), terrace::OffloadedOptimizer::StateKind::kMaster,
+      /*offset=*/0,
+      {static_cast<float*>(master.data_ptr()),
+       static_cast<size_t>(master.numel())},
+      absl::Now() + absl::Minutes(1));
+  if (!status.ok()) return status;
+  return master;
 }
 
 terrace::Stats OffloadedModelOptimizer::Complete(StepRecord* record) {

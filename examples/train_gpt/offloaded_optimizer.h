@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
       const OffloadPlan& plan, Gpt& model);
 
   absl::StatusOr<double> Step() override;
+  absl::StatusOr<at::Tensor> Exact(int64_t index) override;
 
   const terrace::StepReport& last_report() const {
     return optimizer_->offloaded().last_report();
@@ -39,6 +41,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   OffloadedModelOptimizer() = default;
 
   std::unique_ptr<terrace::Runtime> runtime_;  // outlives the optimizer
+  std::vector<at::Tensor> parameters_;
   std::unique_ptr<terrace::OffloadedAdamW> optimizer_;
   int64_t bytes_read_ = 0, bytes_written_ = 0;  // until the last Complete
 };

@@ -1,5 +1,7 @@
 // AdamW from plain vectors, one serial loop, and the public scalar step and
 // norm of terrace/adam.h. Nothing here knows of chunks, tiers or threads.
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -66,6 +68,17 @@ class Reference : public ModelOptimizer {
       }
     }
     return norm;
+  }
+
+  absl::StatusOr<at::Tensor> Exact(int64_t index) override {
+    State& state = states_[static_cast<size_t>(index)];
+    const at::Tensor& parameter =
+        model_.parameters()[static_cast<size_t>(index)].tensor;
+    if (fp32_) return parameter.detach();
+    const at::Tensor copy = at::empty(parameter.sizes(), at::kFloat);
+    std::copy(state.master.begin(), state.master.end(),
+              Elements<float>(copy).begin());
+    return copy;
   }
 
  private:

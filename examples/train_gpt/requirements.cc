@@ -33,11 +33,13 @@ MemoryNeed EstimateMemory(const Flags& flags) {
   need.optimizer = OptimizerBytes(flags, parameters);
   // A block keeps for backward: both norms' inputs and outputs (4 widths),
   // query, key and value (3), attention's result (1), the perceptron before
-  // and after GELU (8); the head keeps logits and their soft maximum in fp32.
+  // and after GELU (8); the head keeps logits and their soft maximum; all in
+  // fp32, and beside them 16-bit parameters, widened.
   const double activations =
       static_cast<double>(tokens) *
-      static_cast<double>(shape.layers * shape.width * 16 * element +
-                          shape.vocab * 2 * 4);
+          static_cast<double>(shape.layers * shape.width * 16 * 4 +
+                              shape.vocab * 2 * 4) +
+      static_cast<double>(element == 2 ? parameters * 4 : 0);
   // Flags may ask for more than can be counted; 2^60 is more than there is.
   need.activations = static_cast<int64_t>(std::min(activations, 0x1p60));
   need.libraries = int64_t{160} << 20;  // measured with LibTorch 2.11

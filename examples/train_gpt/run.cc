@@ -16,7 +16,6 @@
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/offload_plan.h"
 #include "examples/train_gpt/offloaded_optimizer.h"
-#include "examples/train_gpt/parameter_file.h"
 #include "examples/train_gpt/process_memory.h"
 #include "examples/train_gpt/report.h"
 #include "examples/train_gpt/requirements.h"
@@ -51,11 +50,12 @@ class Training {
   absl::Status RunSteps(Gpt& model, ModelOptimizer& optimizer,
                         OffloadedModelOptimizer* offloaded);
   absl::Status RunOffloaded(Gpt& model);
+  absl::Status KeepPeak();  // before verification adds to it
 
   const Flags& flags_;
   const Corpus& corpus_;
   std::optional<OffloadPlan> plan_;
-  std::optional<ParameterFile> final_parameters_;
+  std::optional<FinalParameters> final_parameters_;
   RunReport report_;
 };
 
@@ -107,18 +107,9 @@ absl::Status Training::Run() {
   } else {
     const auto optimizer = MakeInMemoryOptimizer(flags_, model);
     status = RunSteps(model, *optimizer, nullptr);
+    if (status.ok()) status = KeepPeak();
   }
-  const absl::StatusOr<int64_t> peak = PeakResidentBytes();
-  if (!status.ok()) return status;
-  if (!peak.ok()) return peak.status();
-  report_.rss_peak_bytes = *peak;
-  if (flags_.verify) {
-    auto file = ParameterFile::Create(flags_.nvme_paths.front());
-    if (!file.ok()) return file.status();
-    final_parameters_ = *std::move(file);
-    return SaveParameters(model, &*final_parameters_);
-  }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status Training::RunOffloaded(Gpt& model) {
@@ -132,8 +123,21 @@ absl::Status Training::RunOffloaded(Gpt& model) {
   for (const terrace::PathStats& path : stats.paths) {
     report_.direct_io = report_.direct_io && path.direct_io;
   }
+  if (status.ok()) status = KeepPeak();
+  if (status.ok() && flags_.verify) {
+    auto saved = SaveParameters(model, **optimizer, flags_.nvme_paths.front());
+    status = saved.status();
+    if (saved.ok()) final_parameters_ = *std::move(saved);
+  }
   status.Update((*optimizer)->Close());
   return status;
+}
+
+absl::Status Training::KeepPeak() {
+  const absl::StatusOr<int64_t> peak = PeakResidentBytes();
+  if (!peak.ok()) return peak.status();
+  report_.rss_peak_bytes = *peak;
+  return absl::OkStatus();
 }
 
 absl::Status Training::RunSteps(Gpt& model, ModelOptimizer& optimizer,

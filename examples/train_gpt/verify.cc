@@ -29,14 +29,16 @@ absl::StatusOr<std::vector<double>> TrainAgain(const Flags& flags,
 }
 
 // Calls compare(ours, theirs) for blocks of a few megabytes of every
-// parameter: ours from the file, theirs the model's.
-template <typename Compare>
-absl::Status ForEachBlock(const Gpt& model, const ParameterFile& file,
-                          Compare compare) {
+// parameter: ours from the file, theirs as `theirs_of` returns it.
+template <typename TheirsOf, typename Compare>
+absl::Status ForEachBlock(int64_t parameters, const ParameterFile& file,
+                          TheirsOf theirs_of, Compare compare) {
   constexpr int64_t kBlock = 1 << 20;
   int64_t offset = 0;
-  for (const Gpt::Parameter& parameter : model.parameters()) {
-    const at::Tensor flat = parameter.tensor.detach().view({-1});
+  for (int64_t i = 0; i < parameters; ++i) {
+    const absl::StatusOr<at::Tensor> tensor = theirs_of(i);
+    if (!tensor.ok()) return tensor.status();
+    const at::Tensor flat = tensor->view({-1});
     for (int64_t first = 0; first < flat.numel(); first += kBlock) {
       const at::Tensor theirs =
           flat.narrow(0, first, std::min(kBlock, flat.numel() - first));
@@ -62,38 +64,43 @@ int64_t CountDifferent(const at::Tensor& ours, const at::Tensor& theirs) {
   return different;
 }
 
-absl::Status CompareWithReference(const Flags& flags, const Corpus& corpus,
-                                  const std::vector<double>& losses,
-                                  const ParameterFile& parameters,
-                                  Verification* result) {
-  Gpt model(flags.shape, flags.dtype, flags.seed);
-  const auto optimizer = MakeReferenceOptimizer(flags, model);
-  const auto theirs = TrainAgain(flags, corpus, model, *optimizer);
-  if (!theirs.ok()) return theirs.status();
+// What a run in memory came to.
+struct Outcome {
+  const Gpt& model;
+  ModelOptimizer& optimizer;
+  const std::vector<double>& losses;
+};
+
+absl::Status CompareBits(const std::vector<double>& losses,
+                         const FinalParameters& ours, const Outcome& reference,
+                         Verification* result) {
   for (size_t i = 0; i < losses.size(); ++i) {
-    if (losses[i] != (*theirs)[i]) ++result->losses_different;
+    if (losses[i] != reference.losses[i]) ++result->losses_different;
   }
-  return ForEachBlock(model, parameters,
-                      [&](const at::Tensor& a, const at::Tensor& b) {
-                        result->parameters_different += CountDifferent(a, b);
-                      });
+  const auto& parameters = reference.model.parameters();
+  return ForEachBlock(
+      static_cast<int64_t>(parameters.size()), ours.parameters,
+      [&](int64_t i) -> absl::StatusOr<at::Tensor> {
+        return parameters[static_cast<size_t>(i)].tensor.detach();
+      },
+      [&](const at::Tensor& a, const at::Tensor& b) {
+        result->parameters_different += CountDifferent(a, b);
+      });
 }
 
-absl::Status CompareWithLibTorch(const Flags& flags, const Corpus& corpus,
-                                 const std::vector<double>& losses,
-                                 const ParameterFile& parameters,
-                                 Verification* result) {
-  Gpt model(flags.shape, flags.dtype, flags.seed);
-  const auto optimizer = MakeInMemoryOptimizer(flags, model);
-  const auto theirs = TrainAgain(flags, corpus, model, *optimizer);
-  if (!theirs.ok()) return theirs.status();
+absl::Status CompareSizes(const std::vector<double>& losses,
+                          const FinalParameters& ours, const Outcome& libtorch,
+                          Verification* result) {
   for (size_t i = 0; i < losses.size(); ++i) {
-    result->max_loss_difference = std::max(result->max_loss_difference,
-                                           std::abs(losses[i] - (*theirs)[i]));
+    result->max_loss_difference = std::max(
+        result->max_loss_difference, std::abs(losses[i] - libtorch.losses[i]));
   }
   double squares = 0, difference_squares = 0;
   const absl::Status status = ForEachBlock(
-      model, parameters, [&](const at::Tensor& a, const at::Tensor& b) {
+      static_cast<int64_t>(libtorch.model.parameters().size()),
+      ours.masters ? *ours.masters : ours.parameters,
+      [&](int64_t i) { return libtorch.optimizer.Exact(i); },
+      [&](const at::Tensor& a, const at::Tensor& b) {
         const at::Tensor exact = b.to(at::kDouble);
         const at::Tensor difference = a.to(at::kDouble).sub_(exact).abs_();
         squares += exact.square().sum().item<double>();
@@ -105,25 +112,57 @@ absl::Status CompareWithLibTorch(const Flags& flags, const Corpus& corpus,
   return status;
 }
 
+// Trains in memory with what `make` returns, and compares.
+template <typename Make, typename Compare>
+absl::Status TrainAndCompare(const Flags& flags, const Corpus& corpus,
+                             const std::vector<double>& losses,
+                             const FinalParameters& ours, Make make,
+                             Compare compare, Verification* result) {
+  Gpt model(flags.shape, flags.dtype, flags.seed);
+  const std::unique_ptr<ModelOptimizer> optimizer = make(flags, model);
+  const auto theirs = TrainAgain(flags, corpus, model, *optimizer);
+  if (!theirs.ok()) return theirs.status();
+  return compare(losses, ours, {model, *optimizer, *theirs}, result);
+}
+
 }  // namespace
 
-absl::Status SaveParameters(const Gpt& model, ParameterFile* file) {
+absl::StatusOr<FinalParameters> SaveParameters(const Gpt& model,
+                                               ModelOptimizer& optimizer,
+                                               const std::string& directory) {
+  auto parameters = ParameterFile::Create(directory);
+  if (!parameters.ok()) return parameters.status();
+  FinalParameters result{*std::move(parameters), std::nullopt};
   for (const Gpt::Parameter& parameter : model.parameters()) {
-    const absl::Status status = file->Append(BytesOf(parameter.tensor));
+    const absl::Status status =
+        result.parameters.Append(BytesOf(parameter.tensor));
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  if (model.parameters().front().tensor.scalar_type() == at::kFloat) {
+    return result;
+  }
+  auto masters = ParameterFile::Create(directory);
+  if (!masters.ok()) return masters.status();
+  result.masters = *std::move(masters);
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const auto master = optimizer.Exact(static_cast<int64_t>(i));
+    if (!master.ok()) return master.status();
+    const absl::Status status = result.masters->Append(BytesOf(*master));
+    if (!status.ok()) return status;
+  }
+  return result;
 }
 
 absl::StatusOr<Verification> Verify(const Flags& flags, const Corpus& corpus,
                                     const std::vector<double>& losses,
-                                    const ParameterFile& parameters) {
+                                    const FinalParameters& final_parameters) {
   Verification result;
-  if (flags.dtype == Dtype::kBFloat16) result.tolerance = 0x1p-8;
   absl::Status status =
-      CompareWithReference(flags, corpus, losses, parameters, &result);
+      TrainAndCompare(flags, corpus, losses, final_parameters,
+                      MakeReferenceOptimizer, CompareBits, &result);
   if (status.ok()) {
-    status = CompareWithLibTorch(flags, corpus, losses, parameters, &result);
+    status = TrainAndCompare(flags, corpus, losses, final_parameters,
+                             MakeInMemoryOptimizer, CompareSizes, &result);
   }
   if (!status.ok()) return status;
   return result;
