@@ -1,34 +1,27 @@
 #include "tests/examples/command.h"
 
-#include <sys/wait.h>
-
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
-
-#include "tests/examples/temporary_folder.h"
 
 namespace train_gpt {
 
-CommandResult RunTrainGpt(const std::vector<std::string>& arguments) {
-  TemporaryFolder folder;
-  std::string line = TRAIN_GPT;
-  for (const std::string& argument : arguments) line += " '" + argument + "'";
-  line += " 2>'" + folder.path() + "/errors'";
-  CommandResult result;
-  FILE* pipe = popen(line.c_str(), "r");
-  if (pipe == nullptr) return result;
-  char buffer[4096];
-  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
-    result.output.append(buffer, n);
-  }
-  const int status = pclose(pipe);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  std::stringstream errors;
-  errors << std::ifstream(folder.path() + "/errors").rdbuf();
-  result.errors = errors.str();
-  return result;
+std::vector<std::string> TrainGpt(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {TRAIN_GPT};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+ChildResult RunTrainGpt(const std::vector<std::string>& arguments,
+                        const ChildOptions& options) {
+  return ChildProcess(TrainGpt(arguments), options).Wait();
+}
+
+std::vector<std::string> Smallest(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {
+      "--layers", "1", "--width",   "64", "--context", "64",     "--seq", "16",
+      "--batch",  "1", "--threads", "1",  "--data",    TRAIN_GPT};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
 }
 
 std::vector<double> LossesOf(const std::string& output) {
@@ -39,6 +32,11 @@ std::vector<double> LossesOf(const std::string& output) {
     losses.push_back(std::strtod(output.c_str() + at, nullptr));
   }
   return losses;
+}
+
+nlohmann::json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace train_gpt

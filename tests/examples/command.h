@@ -1,22 +1,33 @@
 // Runs train_gpt as a user does.
 #pragma once
 
-#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/support/child_process.h"
+
 namespace train_gpt {
 
-struct CommandResult {
-  int exit_code = -1;
-  std::string output;  // standard output
-  std::string errors;  // standard error
-};
+using terrace::ChildOptions;
+using terrace::ChildProcess;
+using terrace::ChildResult;
 
-// Runs the program with these arguments through the shell; each is quoted.
-CommandResult RunTrainGpt(const std::vector<std::string>& arguments);
+// The program and its arguments.
+std::vector<std::string> TrainGpt(const std::vector<std::string>& arguments);
+
+// Runs it to its end.
+ChildResult RunTrainGpt(const std::vector<std::string>& arguments,
+                        const ChildOptions& options = {});
+
+// Flags of a model of 71 thousand parameters on one thread, and more. It reads
+// this program's own file, which needs no search for text.
+std::vector<std::string> Smallest(const std::vector<std::string>& more);
 
 // The numbers behind each "loss " of the output.
 std::vector<double> LossesOf(const std::string& output);
+
+// Discarded if there is none or it is no JSON.
+nlohmann::json ReadJson(const std::string& path);
 
 }  // namespace train_gpt

@@ -3,11 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/examples/temporary_folder.h"
+#include "tests/support/temporary_directory.h"
 
 namespace train_gpt {
 namespace {
 
+using ::terrace::TemporaryDirectory;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -25,7 +26,7 @@ std::string OpenError(const std::string& path, int64_t vocab = 256) {
 }
 
 TEST(CorpusTest, AFolderIsItsFilesInTheOrderOfTheirPaths) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   folder.Write("b/1", "cd");
   folder.Write("a", "ab");
   folder.Write("b/0", "");
@@ -43,7 +44,7 @@ TEST(CorpusTest, AFolderIsItsFilesInTheOrderOfTheirPaths) {
 }
 
 TEST(CorpusTest, BinFilesAreLittleEndianTokensWithOrWithoutAHeader) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   folder.Write("0.bin", std::string("\x01\x00\x00\xc4", 4));
   // 20240520, version 1, two tokens, and the rest of 256 integers.
   std::string header("\x88\xd8\x34\x01\x01\x00\x00\x00\x02\x00\x00\x00", 12);
@@ -55,7 +56,7 @@ TEST(CorpusTest, BinFilesAreLittleEndianTokensWithOrWithoutAHeader) {
 }
 
 TEST(CorpusTest, MistakesAreOneLineWithThePath) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const std::string empty = folder.Write("empty", "");
   EXPECT_THAT(OpenError(empty), HasSubstr(empty + " is empty"));
   EXPECT_THAT(OpenError(folder.path()), HasSubstr("is empty"));
@@ -71,7 +72,7 @@ TEST(CorpusTest, MistakesAreOneLineWithThePath) {
 }
 
 TEST(CorpusTest, ATokenBeyondTheVocabularyIsNamed) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const auto corpus = Corpus::Open(
       folder.Write("a.bin", std::string("\0\0\x39\x30", 4)), 12345, 2);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
@@ -81,7 +82,7 @@ TEST(CorpusTest, ATokenBeyondTheVocabularyIsNamed) {
 }
 
 TEST(CorpusTest, AFileThatShrankIsAnError) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const std::string path = folder.Write("text", "abcdef");
   const auto corpus = Corpus::Open(path, 256, 2);
   ASSERT_TRUE(corpus.ok());
@@ -92,7 +93,7 @@ TEST(CorpusTest, AFileThatShrankIsAnError) {
 }
 
 TEST(CorpusTest, BatchesDependOnSeedStepAndMicroBatchOnly) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   std::string text;
   for (int i = 0; i < 5000; ++i) text += static_cast<char>(i * 31 % 251);
   const auto corpus = Corpus::Open(folder.Write("text", text), 256, 65);
@@ -119,7 +120,7 @@ TEST(CorpusTest, BatchesDependOnSeedStepAndMicroBatchOnly) {
 }
 
 TEST(CorpusTest, ABatchFitsATextOfExactlyOneRow) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const auto corpus = Corpus::Open(folder.Write("text", "abc"), 256, 3);
   ASSERT_TRUE(corpus.ok());
   std::vector<int64_t> tokens;

@@ -75,6 +75,16 @@ TEST(FlagsTest, EachWrongValueIsOneLineThatNamesItsFlag) {
       {"--vocab", "0"},
       {"--help=yes"},
       {"--accumulate", ""},
+      {"--steps", "1e3"},
+      {"--learning-rate", "inf"},
+      {"--memory-budget", "ten"},
+      {"--memory-budget", "0%"},
+      {"--memory-budget", "nan%"},
+      {"--pace", "1GB"},
+      {"--pace", "1GB,-1"},
+      {"--io-engine", "aio"},
+      {"--nvme-path="},
+      {"--device", "cuda"},
   };
   for (const auto& arguments : wrong) {
     const std::string error = ErrorOf(arguments);

@@ -2,15 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
 #include "tests/examples/command.h"
-#include "tests/examples/temporary_folder.h"
+#include "tests/support/temporary_directory.h"
 
 namespace train_gpt {
 namespace {
 
+using ::terrace::TemporaryDirectory;
 using ::testing::HasSubstr;
 
 std::vector<std::string> Small(std::vector<std::string> more) {
@@ -20,18 +18,13 @@ std::vector<std::string> Small(std::vector<std::string> more) {
   return arguments;
 }
 
-nlohmann::json ReadJson(const std::string& path) {
-  std::ifstream file(path);
-  return nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-}
-
 // Trains on two paths at a quarter of the state, verifies, and leaves the
 // paths empty.
 void TrainAndVerify(const char* dtype, const char* engine,
                     int64_t state_bytes_each) {
-  TemporaryFolder first, second, results;
+  TemporaryDirectory first, second, results;
   const std::string json_path = results.path() + "/run.json";
-  const CommandResult run = RunTrainGpt(Small(
+  const ChildResult run = RunTrainGpt(Small(
       {"--steps", "5", "--accumulate", "2", "--dtype", dtype, "--io-engine",
        engine, "--memory-budget", "25%", "--nvme-path", first.path(),
        "--nvme-path", second.path(), "--verify", "--json", json_path}));
@@ -68,7 +61,7 @@ TEST(OffloadedTrainGptTest, Bf16OnThreadsEqualsTheReference) {
 }
 
 TEST(OffloadedTrainGptTest, MistakesEndWithOneLineAndLeaveNothing) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const std::string path = folder.path();
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--memory-budget", "1000", "--nvme-path", path}, "minimum of"},
@@ -83,7 +76,7 @@ TEST(OffloadedTrainGptTest, MistakesEndWithOneLineAndLeaveNothing) {
        "sgd has no state"},
   };
   for (const auto& [arguments, message] : wrong) {
-    const CommandResult run = RunTrainGpt(Small(arguments));
+    const ChildResult run = RunTrainGpt(Small(arguments));
     EXPECT_NE(run.exit_code, 0);
     EXPECT_THAT(run.errors, HasSubstr(message));
     EXPECT_EQ(run.errors.find('\n'), run.errors.size() - 1) << run.errors;

@@ -1,0 +1,116 @@
+// Where a step's time goes: text, model, update, bookkeeping and waiting, each
+// from its own readings of the clock, add up to the step, on real runs.
+#include <gtest/gtest.h>
+
+#include "examples/train_gpt/corpus.h"
+#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/gpt.h"
+#include "examples/train_gpt/offload_plan.h"
+#include "examples/train_gpt/offloaded_optimizer.h"
+#include "examples/train_gpt/trainer.h"
+#include "tests/support/temporary_directory.h"
+
+namespace train_gpt {
+namespace {
+
+using ::terrace::TemporaryDirectory;
+
+struct TimedStep {
+  StepRecord record;
+  terrace::StepReport report;
+};
+
+// Half a million parameters, four steps.
+std::vector<TimedStep> TrainWith(const std::vector<std::string>& more) {
+  TemporaryDirectory first, second;
+  std::vector<std::string> arguments = {
+      "--layers",        "2",      "--width",     "128",
+      "--context",       "64",     "--batch",     "4",
+      "--threads",       "2",      "--steps",     "4",
+      "--memory-budget", "30%",    "--nvme-path", first.path(),
+      "--data",          TRAIN_GPT};
+  arguments.insert(arguments.end(), {"--nvme-path", second.path()});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const auto flags = ParseFlags(arguments);
+  EXPECT_TRUE(flags.ok()) << flags.status();
+  const auto corpus = Corpus::Open(flags->data, flags->shape.vocab, 65);
+  EXPECT_TRUE(corpus.ok()) << corpus.status();
+  const auto plan = PlanOffload(*flags);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  Gpt model(flags->shape, flags->dtype, flags->seed);
+  auto optimizer = OffloadedModelOptimizer::Create(*plan, model);
+  EXPECT_TRUE(optimizer.ok()) << optimizer.status();
+  std::vector<TimedStep> steps;
+  const absl::Status trained =
+      Train(*flags, *corpus, model, **optimizer, [&](const StepRecord& record) {
+        steps.push_back({record, (*optimizer)->last_report()});
+        (*optimizer)->Complete(&steps.back().record);
+      });
+  EXPECT_TRUE(trained.ok()) << trained;
+  EXPECT_TRUE((*optimizer)->Close().ok());
+  EXPECT_EQ(steps.size(), 4u);
+  return steps;
+}
+
+// Each sum within 2 % of what it is the sum of.
+void ExpectSums(const std::vector<TimedStep>& steps) {
+  for (const auto& [record, report] : steps) {
+    SCOPED_TRACE(record.step);
+    const double compute = record.text_seconds + record.model_seconds +
+                           record.update_seconds + record.other_seconds;
+    EXPECT_NEAR(compute + record.blocked_seconds(), record.seconds,
+                0.02 * record.seconds);
+    const double blocked = report.blocked_read_seconds +
+                           report.blocked_write_seconds +
+                           report.blocked_space_seconds;
+    EXPECT_NEAR(report.compute_seconds + report.other_seconds + blocked,
+                report.total_seconds, 0.02 * report.total_seconds);
+    EXPECT_NEAR(report.total_seconds, record.optimizer_seconds,
+                0.02 * record.seconds);
+    EXPECT_EQ(report.step, record.step);
+    for (const double part :
+         {record.text_seconds, record.model_seconds, record.update_seconds,
+          record.other_seconds, record.blocked_read_seconds,
+          record.blocked_write_seconds, record.blocked_space_seconds}) {
+      EXPECT_GE(part, 0.0);
+    }
+  }
+}
+
+double BlockedShare(const std::vector<TimedStep>& steps) {
+  double blocked = 0, all = 0;
+  for (const TimedStep& step : steps) {
+    blocked += step.record.blocked_seconds();
+    all += step.record.seconds;
+  }
+  return blocked / all;
+}
+
+TEST(StepTimeTest, AddsUpWhenTheDiskIsTheSlowerPart) {
+  // 3.3 MB of state, 70 % of it each way over two paths in half a second.
+  const auto steps = TrainWith({"--pace", "2.5MB,2.5MB"});
+  ExpectSums(steps);
+  EXPECT_GT(BlockedShare(steps), 0.5);
+}
+
+TEST(StepTimeTest, AddsUpWhenTheModelIsTheSlowerPart) {
+  const auto steps = TrainWith({"--accumulate", "4"});
+  ExpectSums(steps);
+  for (const TimedStep& step : steps) {
+    EXPECT_GT(step.record.model_seconds, 0.0);
+    EXPECT_GT(step.record.update_seconds, 0.0);
+  }
+}
+
+TEST(StepTimeTest, NothingWaitsForADiskThatIsNotUsed) {
+  const auto steps = TrainWith({"--memory-budget", "200%"});
+  ExpectSums(steps);
+  EXPECT_LT(BlockedShare(steps), 0.02);
+}
+
+TEST(StepTimeTest, AddsUpForSixteenBitParametersOnThreads) {
+  ExpectSums(TrainWith({"--dtype", "bf16", "--io-engine", "threads"}));
+}
+
+}  // namespace
+}  // namespace train_gpt
