@@ -10,6 +10,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/temporary_directory.h"
 #include "tiers/process_memory.h"
 
 namespace terrace {
@@ -56,23 +57,18 @@ TEST(MachineTest, TheInstructionSetIsOneOfThisProcessor) {
 class PseudoFiles : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "/terrace-machine-XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
     Write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:  1000 kB\n");
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   void Write(const std::string& name, const std::string& text) {
-    const fs::path file = fs::path(root_) / name;
-    fs::create_directories(file.parent_path());
-    std::ofstream(file) << text;
+    root_.Write(name, text);
   }
   int64_t Available() {
-    return AvailableMemoryBytesUnder(root_ + "/proc", root_ + "/cgroup");
+    return AvailableMemoryBytesUnder(root_.path() + "/proc",
+                                     root_.path() + "/cgroup");
   }
 
-  std::string root_;
+  TemporaryDirectory root_;
 };
 
 TEST_F(PseudoFiles, WithoutGroupsItIsWhatTheKernelSays) {
@@ -112,7 +108,7 @@ TEST_F(PseudoFiles, TheFirstVersionsGroupsCount) {
 }
 
 TEST_F(PseudoFiles, AKernelThatSaysNothingLimitsNothing) {
-  fs::remove_all(root_ + "/proc");
+  fs::remove_all(root_.path() + "/proc");
   EXPECT_EQ(Available(), INT64_MAX);
 }
 
