@@ -10,6 +10,7 @@
 #include "bench/step_compute.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/optimizer.h"
+#include "tiers/topology.h"
 
 namespace terrace::bench {
 namespace {
@@ -188,7 +189,14 @@ absl::Status RunStepBenchmark(const Flags& flags) {
                            flags.number("parameters", 16 << 20));
   TERRACE_ASSIGN_OR_RETURN(const int64_t percent, flags.number("budget", 10));
   TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 5));
-  TERRACE_ASSIGN_OR_RETURN(const int64_t threads, flags.number("threads", 0));
+  // The device is memory and a timer: where kernels keep every core busy, its
+  // completions are late and the row is void.
+  TERRACE_ASSIGN_OR_RETURN(const Topology machine, ReadTopology());
+  TERRACE_ASSIGN_OR_RETURN(
+      const int64_t threads,
+      flags.number(
+          "threads",
+          std::max<int64_t>(1, static_cast<int64_t>(machine.cpus.size()) - 1)));
   if (setting.parameters < 1 || percent < 1 || rounds < 1 || threads < 0) {
     return absl::InvalidArgumentError("a flag is out of range");
   }
