@@ -6,17 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/pool_executor.h"
-#include "terrace/optimizer.h"
-#include "tests/runtime/reference_optimizer.h"
-#include "tests/support/map_runtime.h"
+#include "tests/runtime/optimizer_training.h"
 
 namespace terrace {
 namespace {
 
 using CallKind = MapRuntime::CallKind;
-
-Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 absl::Status DiskError() {
   return absl::UnknownError("read failed: path 1, offset 4096: EIO");
@@ -129,6 +124,34 @@ TEST_F(Failure, EachCallInTurnThenTheSameStepIsBitIdentical) {
   }
 }
 
+TEST_F(Failure, WithGroupsTheSameStepFinishesWithTheirOptions) {
+  for (size_t i : {1u, 4u}) model_.parameters()[i].spec.group = 1;
+  ReferenceOptimizer reference(model_, {.max_gradient_norm = 1});
+  optimizer_.reset();
+  OptimizerOptions options = SmallChunks();
+  options.name = "grouped";
+  optimizer_ = *OffloadedOptimizer::Create(*runtime_, model_.specs(), options);
+  for (int step = 1; step <= 4; ++step) {
+    SCOPED_TRACE(step);
+    // Each in its own place: what the optimizer keeps must be a copy.
+    const auto groups = std::make_unique<std::vector<AdamOptions>>(2);
+    (*groups)[0].learning_rate = 0.01 * step;
+    (*groups)[1].beta1 = 0.5 / step;
+    const StepArguments arguments{.groups = *groups, .max_gradient_norm = 1.0};
+    model_.parameters()[1].has_gradient = step != 2;
+    model_.DrawGradients(step);
+    reference.Step(arguments, model_);
+    FailCall(3 * step, DiskError());
+    const auto failing = std::make_unique<std::vector<AdamOptions>>(*groups);
+    EXPECT_FALSE(Step({.groups = *failing, .max_gradient_norm = 1.0}).ok());
+    runtime_->set_fault(nullptr);
+    const absl::Status again = Step(arguments);
+    ASSERT_TRUE(again.ok()) << again;
+    EXPECT_EQ(reference.Difference(model_), "");
+  }
+  EXPECT_EQ(reference.StateDifference(*optimizer_), "");
+}
+
 TEST_F(Failure, ChunksThatSucceededAreNotUpdatedAgain) {
   StepBoth(1);
   model_.DrawGradients(2);
@@ -178,6 +201,17 @@ TEST_F(Failure, AnIncompleteStepTakesNothingButItself) {
   };
   EXPECT_TRUE(refused({.learning_rate = 0.5}));
   EXPECT_TRUE(refused({.loss_scale = 2}));
+  EXPECT_TRUE(refused({.max_gradient_norm = 0.5}));
+  EXPECT_TRUE(refused({.skip_nonfinite = true}));
+  const std::vector<AdamOptions> two(2);
+  EXPECT_TRUE(refused({.groups = two}));
+  for (const AdamOptions& other :
+       {AdamOptions{.learning_rate = 2e-3}, AdamOptions{.beta1 = 0.8},
+        AdamOptions{.beta2 = 0.99}, AdamOptions{.epsilon = 1e-7},
+        AdamOptions{.weight_decay = 0}, AdamOptions{.decoupled_decay = false},
+        AdamOptions{.bias_correction = false}}) {
+    EXPECT_TRUE(refused({.groups = {&other, 1}}));
+  }
   // One bit of a gradient: the sign of one element, which no norm shows.
   for (size_t parameter : {0u, 1u, 2u, 4u}) {
     Values& gradient = model_.parameters()[parameter].gradient;
@@ -193,8 +227,13 @@ TEST_F(Failure, AnIncompleteStepTakesNothingButItself) {
   std::vector<float> elsewhere = model_.parameters()[0].values.fp32();
   moved[0].parameter = elsewhere.data();
   EXPECT_TRUE(absl::IsFailedPrecondition(optimizer_->Step({}, moved, Soon())));
-  // The options' learning rate, said aloud, is the same learning rate.
-  ASSERT_TRUE(Step({.learning_rate = AdamOptions{}.learning_rate}).ok());
+  // The options, said aloud, are the same options.
+  const std::vector<AdamOptions> same(1);
+  ASSERT_TRUE(Step({.learning_rate = AdamOptions{}.learning_rate,
+                    .groups = same,
+                    .max_gradient_norm = 1.0,
+                    .skip_nonfinite = false})
+                  .ok());
   ExpectSame();
 }
 

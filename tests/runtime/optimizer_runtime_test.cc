@@ -13,23 +13,21 @@
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
+#include "tests/runtime/optimizer_saving.h"
 #include "tests/runtime/reference_optimizer.h"
 
 namespace terrace {
 namespace {
 
+constexpr EngineKind kUring = EngineKind::kUring;
+constexpr EngineKind kThreads = EngineKind::kThreads;
+constexpr EngineKind kAuto = EngineKind::kAuto;
+constexpr DType kF32 = DType::kFloat32;
+constexpr DType kBf16 = DType::kBFloat16;
+
 Time Soon() { return absl::Now() + absl::Seconds(60); }
 
-struct RuntimeCase {
-  const char* name;
-  EngineKind engine;
-  bool files;  // else memory-backed devices
-  int paths;
-  DType dtype;
-  double budget_share;
-};
-
-class OptimizerOnRuntime : public testing::TestWithParam<RuntimeCase> {
+class OptimizerOnFiles : public testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = absl::StrCat(testing::TempDir(), "/terrace-XXXXXX");
@@ -47,19 +45,21 @@ class OptimizerOnRuntime : public testing::TestWithParam<RuntimeCase> {
     std::filesystem::remove_all(directory_);
   }
 
-  Options MakeOptions(const RuntimeCase& c, int64_t budget_bytes) {
+  // Without files: memory-backed devices.
+  Options MakeOptions(EngineKind engine, bool files, int paths,
+                      int64_t budget_bytes) {
     Options options;
     options.host_budget_bytes = budget_bytes;
-    options.engine = c.engine;
+    options.engine = engine;
     options.threads = 2;
     options.huge_pages = HugePages::kOff;
-    for (int i = 0; c.files && i < c.paths; ++i) {
-      paths_.push_back(absl::StrCat(directory_, "/path", i));
+    for (int i = 0; files && i < paths; ++i) {
+      paths_.push_back(absl::StrCat(directory_, "/path", paths_.size()));
       std::filesystem::create_directory(paths_.back());
+      options.paths.push_back(paths_.back());
     }
-    options.paths = paths_;
-    if (!c.files) {
-      options.memory_paths = c.paths;
+    if (!files) {
+      options.memory_paths = paths;
       options.memory_path_bytes = 64 << 20;
     }
     return options;
@@ -68,6 +68,18 @@ class OptimizerOnRuntime : public testing::TestWithParam<RuntimeCase> {
   std::string directory_;
   std::vector<std::string> paths_;
 };
+
+struct RuntimeCase {
+  const char* name;
+  EngineKind engine;
+  bool files;
+  int paths;
+  DType dtype;
+  double budget_share;
+};
+
+class OptimizerOnRuntime : public OptimizerOnFiles,
+                           public testing::WithParamInterface<RuntimeCase> {};
 
 // What stays resident saves its bytes both ways: as many chunks as fit beside
 // the window, less a tenth. Commits do not wait for write-backs, so up to a
@@ -108,7 +120,8 @@ TEST_P(OptimizerOnRuntime, GivesTheBitsOfTheReferenceAndTheTrafficOfTheSum) {
   const auto budget = static_cast<int64_t>(
       c.budget_share * static_cast<double>(all->state_bytes));
 
-  auto runtime = Runtime::Create(MakeOptions(c, budget));
+  auto runtime =
+      Runtime::Create(MakeOptions(c.engine, c.files, c.paths, budget));
   if (absl::IsUnavailable(runtime.status())) {
     GTEST_SKIP() << runtime.status();
   }
@@ -150,12 +163,6 @@ TEST_P(OptimizerOnRuntime, GivesTheBitsOfTheReferenceAndTheTrafficOfTheSum) {
   EXPECT_TRUE(closed.ok()) << closed;
 }
 
-constexpr EngineKind kUring = EngineKind::kUring;
-constexpr EngineKind kThreads = EngineKind::kThreads;
-constexpr EngineKind kAuto = EngineKind::kAuto;
-constexpr DType kF32 = DType::kFloat32;
-constexpr DType kBf16 = DType::kBFloat16;
-
 INSTANTIATE_TEST_SUITE_P(
     Budgets, OptimizerOnRuntime,
     testing::Values(
@@ -169,6 +176,59 @@ INSTANTIATE_TEST_SUITE_P(
         RuntimeCase{"threads_two_25", kThreads, true, 2, DType::kFloat16,
                     0.25}),
     [](const auto& param) { return std::string(param.param.name); });
+
+// A run that grows, is saved, and goes on in another process's place: other
+// engine, other number of paths, other budget and chunks.
+TEST_F(OptimizerOnFiles, GrowsAndIsResumedElsewhereWithTheSameBits) {
+  Model model = Model::Of({{"one", kF32, 1}, {"brain", kBf16, 60'013}}, 32);
+  OptimizerOptions options;
+  options.chunk_bytes = 64 << 10;
+  options.max_gradient_norm = 1;
+  ReferenceOptimizer reference(model, options);
+  auto first = Runtime::Create(MakeOptions(kThreads, true, 1, 1 << 20));
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto optimizer = OffloadedOptimizer::Create(**first, model.specs(), options);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  int step = 0;
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      model.DrawGradients(++step);
+      reference.Step({}, model);
+      const absl::Status status = (*optimizer)->Step({}, model.data(), Soon());
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(reference.Difference(model), "") << "step " << step;
+    }
+  };
+  steps(2);
+  const std::vector<ParameterSpec> more = {{"prime", kF32, 250'007},
+                                           {"none", kBf16, 0},
+                                           {"float16", DType::kFloat16, 9'001}};
+  model.Add(more, 33);
+  const absl::Status added = (*optimizer)->AddParameters(more);
+  ASSERT_TRUE(added.ok()) << added;
+  steps(3);
+  EXPECT_EQ(reference.StateDifference(**optimizer), "");
+  EXPECT_LE((*first)->GetStats().host_peak_bytes, 1 << 20);
+  const Saved saved = Save(**optimizer, 10'007);
+  optimizer->reset();
+  ASSERT_TRUE((*first)->Close(Soon()).ok());
+
+  auto second = Runtime::Create(MakeOptions(kAuto, true, 2, 700 << 10));
+  ASSERT_TRUE(second.ok()) << second.status();
+  options.chunk_bytes = 100 << 10;
+  optimizer = OffloadedOptimizer::Create(**second, model.specs(), options);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  // Into one that has been used: its requests and state must all go.
+  Model other = model;
+  ASSERT_TRUE((*optimizer)->Step({}, other.data(), Soon()).ok());
+  ASSERT_NO_FATAL_FAILURE(Load(saved, 25'013, **optimizer));
+  steps(3);
+  EXPECT_EQ(reference.StateDifference(**optimizer), "");
+  EXPECT_LE((*second)->GetStats().host_peak_bytes, 700 << 10);
+  optimizer->reset();
+  const absl::Status closed = (*second)->Close(Soon());
+  EXPECT_TRUE(closed.ok()) << closed;
+}
 
 TEST(OptimizerInMemory, WhatFitsTheBudgetNeverTouchesTheDisk) {
   Model model = Model::Mixed(41);

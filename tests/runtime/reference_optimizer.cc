@@ -104,7 +104,11 @@ std::vector<ParameterData> Model::data() {
     ParameterData one;
     one.parameter = parameter.values.data();
     one.gradient_dtype = parameter.gradient.dtype();
-    if (parameter.has_gradient) one.gradient = parameter.gradient.data();
+    if (parameter.has_gradient) {
+      // Never read when there are no elements, but not null.
+      one.gradient = parameter.spec.count > 0 ? parameter.gradient.data()
+                                              : &parameter.gradient;
+    }
     data.push_back(one);
   }
   return data;

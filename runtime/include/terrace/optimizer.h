@@ -46,7 +46,8 @@ struct ParameterSpec {
 };
 
 // One parameter in one step. `gradient` null: none in this step, the
-// parameter and its state stay as they are.
+// parameter and its state stay as they are. The gradient of a parameter
+// without elements is any aligned address that is not null.
 struct ParameterData {
   void* parameter = nullptr;       // count elements of the spec's dtype
   const void* gradient = nullptr;  // count elements
