@@ -63,28 +63,27 @@ double SquaredNorm(size_t size, double sum, Value value) {
 
 AdamScalars MakeAdamScalars(const AdamOptions& options, int64_t step) {
   TERRACE_CHECK(step >= 1);
-  const auto lr = static_cast<float>(options.learning_rate);
-  const auto b1 = static_cast<float>(options.beta1);
-  const auto b2 = static_cast<float>(options.beta2);
-  const auto wd = static_cast<float>(options.weight_decay);
-  // b^t of the rounded b, so that at t = 1 the correction undoes 1-b exactly.
-  const auto power = [step](float b) {
-    return static_cast<float>(
-        std::pow(static_cast<double>(b), static_cast<double>(step)));
-  };
-  const float k1 = options.bias_correction ? 1.0f - power(b1) : 1.0f;
-  const float k2 =
-      options.bias_correction ? 1.0f / std::sqrt(1.0f - power(b2)) : 1.0f;
+  const auto t = static_cast<double>(step);
+  const double lr = options.learning_rate;
+  const double wd = options.weight_decay;
+  const bool corrected = options.bias_correction;
+  // In double from the options themselves: 1 - b of a b that was rounded to
+  // fp32 would be off by 1e-5 of itself at b = 0.999.
+  const double k1 = corrected ? 1 - std::pow(options.beta1, t) : 1;
+  const double k2 =
+      corrected ? 1 / std::sqrt(1 - std::pow(options.beta2, t)) : 1;
+  const bool decoupled = options.decoupled_decay && wd > 0;
   return AdamScalars{
-      .beta1 = b1,
-      .one_minus_beta1 = 1.0f - b1,
-      .beta2 = b2,
-      .one_minus_beta2 = 1.0f - b2,
+      .beta1 = static_cast<float>(options.beta1),
+      .one_minus_beta1 = static_cast<float>(1 - options.beta1),
+      .beta2 = static_cast<float>(options.beta2),
+      .one_minus_beta2 = static_cast<float>(1 - options.beta2),
       .epsilon = static_cast<float>(options.epsilon),
-      .l2_decay = options.decoupled_decay || !(wd > 0) ? 0.0f : wd,
-      .decoupled_decay = options.decoupled_decay && wd > 0 ? -lr * wd : 0.0f,
-      .step_size = -lr / k1,
-      .denominator_scale = k2,
+      .l2_decay =
+          options.decoupled_decay || !(wd > 0) ? 0.0f : static_cast<float>(wd),
+      .decoupled_decay = decoupled ? static_cast<float>(-lr * wd) : 0.0f,
+      .step_size = static_cast<float>(-lr / k1),
+      .denominator_scale = static_cast<float>(k2),
   };
 }
 

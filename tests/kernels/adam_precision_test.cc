@@ -155,17 +155,18 @@ INSTANTIATE_TEST_SUITE_P(Modes, AdamPrecisionTest,
                          ModeName);
 
 // b^t comes from t, not from a recurrence: at a late step the corrections are
-// those of the double power, rounded once.
+// those of the double power of the options, rounded once.
 TEST(AdamScalarsTest, BiasCorrectionDependsOnTheStepAlone) {
   for (const int64_t step : {1, 2, 10, 1000, 100000}) {
     const AdamScalars s = MakeAdamScalars({}, step);
     const auto t = static_cast<double>(step);
-    const double k1 = 1 - std::pow(static_cast<double>(0.9f), t);
-    const double k2 =
-        1 / std::sqrt(1 - std::pow(static_cast<double>(0.999f), t));
-    EXPECT_NEAR(s.step_size / (-1e-3 / k1), 1, 1e-6) << step;
-    // 1 - b^t cancels: an error of half an ulp of 1 weighs 1/(1 - b^t).
-    EXPECT_NEAR(s.denominator_scale / k2, 1, 1e-7 + 6e-8 * k2 * k2) << step;
+    const double k1 = 1 - std::pow(0.9, t);
+    const double k2 = 1 / std::sqrt(1 - std::pow(0.999, t));
+    EXPECT_NEAR(s.step_size / (-1e-3 / k1), 1, 6e-8) << step;
+    EXPECT_NEAR(s.denominator_scale / k2, 1, 6e-8) << step;
+    // Neither may 1 - b be that of a b rounded to fp32.
+    EXPECT_NEAR(s.one_minus_beta1 / (1 - 0.9), 1, 6e-8);
+    EXPECT_NEAR(s.one_minus_beta2 / (1 - 0.999), 1, 6e-8);
   }
   const AdamScalars none = MakeAdamScalars({.bias_correction = false}, 3);
   EXPECT_EQ(none.step_size, -1e-3f);

@@ -6,16 +6,18 @@
 // One step t of one element, all in fp32 with fused multiply-add where written
 // (Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101):
 //
-//   g = gradient * gradient_multiplier        b1, b2 rounded to fp32
+//   g = gradient * gradient_multiplier
 //   Adam:   g = fma(p, wd, g)                 only if wd > 0
 //   m = fma(g, 1-b1, m*b1)
 //   v = fma(g*g, 1-b2, v*b2)
 //   AdamW:  p = fma(p, -lr*wd, p)             only if wd > 0
 //   p = fma(m / fma(sqrt(v), k2, epsilon), -lr/k1, p)
 //
-// k1 = 1 - b1^t and k2 = 1/sqrt(1 - b2^t), both 1 without bias correction; b^t
-// is computed from t in double and rounded once, so that a resumed run has the
-// same bits. The bits of a NaN are not defined, that it is one is.
+// k1 = 1 - b1^t and k2 = 1/sqrt(1 - b2^t), both 1 without bias correction. The
+// constants b, 1-b, wd, -lr*wd, -lr/k1, k2 and epsilon are computed in double,
+// from t and not from the step before, so that a resumed run has the same bits,
+// and each is rounded once. The bits of a NaN are not defined, that it is one
+// is.
 //
 // Thread-safe: pure functions. Spans of one call have equal sizes.
 //
