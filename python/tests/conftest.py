@@ -1,4 +1,4 @@
-"""What the tests share: small models, gradients, comparison."""
+"""What the tests share: small models, their training, comparison."""
 
 import os
 
@@ -9,7 +9,60 @@ os.environ.setdefault('TRANSFORMERS_OFFLINE', '1')
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+import terrace  # noqa: E402
+
+SEED = 20240611
+
 
 @pytest.fixture(autouse=True)
 def _same_numbers_each_time():
-    torch.manual_seed(20240611)
+    torch.manual_seed(SEED)
+
+
+@pytest.fixture(params=['memory', 'disk'])
+def tier(request, tmp_path):
+    """Keywords of an optimizer: all in memory, or a small part of it."""
+    if request.param == 'memory':
+        return {}
+    return {'memory_budget': '256KiB', 'nvme_path': str(tmp_path)}
+
+
+def model(width=130, dtype=torch.float32, seed=SEED):
+    """About 35,000 parameters: three chunks on disk within 256 KiB."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(width, width), torch.nn.Tanh(),
+        torch.nn.Linear(width, width), torch.nn.LayerNorm(width),
+        torch.nn.Linear(width, 7)).to(dtype)
+
+
+def batches(count, width=130, dtype=torch.float32, seed=SEED):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(12, width, generator=generator).to(dtype),
+             torch.randn(12, 7, generator=generator).to(dtype))
+            for _ in range(count)]
+
+
+def train(network, optimizer, data, after_step=lambda: None):
+    """The losses of one step a batch."""
+    losses = []
+    for inputs, targets in data:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(network(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        after_step()
+        losses.append(loss.item())
+    return losses
+
+
+def largest_difference(network, other):
+    return max((a - b).abs().max().item() for a, b in zip(
+        network.parameters(), other.parameters(), strict=True))
+
+
+def pair(tier, make=terrace.AdamW, reference=torch.optim.AdamW, **settings):
+    """(network, its optimizer of ours), (the same of torch)."""
+    ours, theirs = model(), model()
+    return ((ours, make(ours.parameters(), **settings, **tier)),
+            (theirs, reference(theirs.parameters(), **settings)))

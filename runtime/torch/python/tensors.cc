@@ -50,6 +50,9 @@ std::string Fault(const at::Tensor& tensor) {
   return "";
 }
 
+// What a gradient without elements points to: its storage may have none.
+constexpr float kNothing = 0;
+
 absl::Status Error(const char* what, const std::string& name,
                    const std::string& fault) {
   return absl::InvalidArgumentError(
@@ -127,7 +130,9 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     staged_.push_back({parameter.detach(), target});
   }
   data.parameter = target.data_ptr();
-  if (gradient.is_contiguous()) {
+  if (spec.count == 0) {
+    data.gradient = &kNothing;
+  } else if (gradient.is_contiguous()) {
     data.gradient = gradient.const_data_ptr();
   } else {
     gradients_.push_back(gradient.detach().contiguous());
