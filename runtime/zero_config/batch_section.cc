@@ -83,7 +83,10 @@ absl::Status ReadBatch(const ZeroConfigCaller& caller, const KeyValues& values,
   } else {
     if (!*steps) *steps = 1;
     int64_t others = 0;
-    if (!Multiply(**steps, ranks, &others) || **train % others != 0) {
+    if (!Multiply(**steps, ranks, &others)) {
+      others = std::numeric_limits<int64_t>::max();
+    }
+    if (**train % others != 0) {
       return Indivisible(**train, "accumulation steps * ranks", others);
     }
     *micro = **train / others;

@@ -103,8 +103,8 @@ absl::Status CheckOptimizerType(const JsonValue& root) {
       absl::EqualsIgnoreCase(type->text, "adamw")) {
     return absl::OkStatus();
   }
-  const std::string where =
-      absl::StrCat(kType, ": ", JsonText(*type), " (line ", type->line, ")");
+  const std::string where = absl::StrCat(
+      kType, ": ", Shortened(JsonText(*type)), " (line ", type->line, ")");
   bool known = false;
   for (const std::string& name : Known()) {
     known = known || absl::EqualsIgnoreCase(name, type->text);

@@ -176,8 +176,8 @@ absl::Status CheckSchedulerType(const JsonValue& root) {
     if (one.name == type->text) return absl::OkStatus();
     names.push_back(one.name);
   }
-  const std::string where =
-      absl::StrCat(kType, ": ", JsonText(*type), " (line ", type->line, ")");
+  const std::string where = absl::StrCat(
+      kType, ": ", Shortened(JsonText(*type)), " (line ", type->line, ")");
   const std::string hint = DidYouMean(type->text, names);
   if (!hint.empty()) {
     return absl::InvalidArgumentError(

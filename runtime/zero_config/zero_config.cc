@@ -47,6 +47,7 @@ absl::StatusOr<ZeroConfigSettings> ReadZeroConfig(
   TERRACE_RETURN_IF_ERROR(ReadSchedule(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadTheRest(caller, &values, &settings));
   settings.notes = values.notes();
+  settings.given = values.AllGiven();
   return settings;
 }
 

@@ -65,6 +65,28 @@ TEST(Rules, TextsAreQuotedWithinOneLine) {
   EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
 }
 
+TEST(Rules, AStrangeKeyStaysWithinTheLine) {
+  for (const char* text :
+       {"{\"train_batch_si\\nze\": 1}", "{\"bf16\": {\"a\\nb\": 1}}",
+        "{\"aio\": {\"x\": {\"a\\nb\": 1}}}", "{\"a\\nb\": 1, \"a\\nb\": 1}"}) {
+    ExpectInvalid(text, {"line 1"});
+    EXPECT_FALSE(absl::StrContains(Read(text).status().message(), "\n"));
+  }
+  const auto noted = ReadMembers("\"some\\nthing\": 1");
+  ASSERT_TRUE(noted.ok()) << noted.status();
+  EXPECT_EQ(noted->notes[0].path, "\"some\\nthing\"");
+}
+
+TEST(Rules, LongValuesAreShortenedBetweenCharacters) {
+  std::string value;
+  for (int i = 0; i < 100; ++i) value += "\xC3\xA4";
+  const auto status =
+      Read("{\"gradient_clipping\": \"" + value + "\"}").status();
+  EXPECT_LT(status.message().size(), 200u);
+  EXPECT_TRUE(absl::StrContains(status.message(), "\xC3\xA4... (line 1)"))
+      << status;
+}
+
 TEST(Rules, DeepNestingIsRefusedNotFollowed) {
   ExpectInvalid(std::string(100000, '['), {"levels"});
   std::string deep = "{\"a\": ";

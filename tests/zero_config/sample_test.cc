@@ -160,5 +160,15 @@ TEST(Sample, AnOlderFileReadsAsIsWritten) {
   EXPECT_EQ(settings->schedule.warmup_steps, 1000);
 }
 
+TEST(Sample, WhatTheTextGivesIsListed) {
+  const auto settings = Read(
+      "{\"train_batch_size\": 4, \"gradient_clipping\": \"auto\", "
+      "\"gradient_accumulation_steps\": null, \"fp16\": {\"hysteresis\": 2}}");
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->given,
+            (std::vector<std::string>{"fp16", "fp16.hysteresis",
+                                      "train_batch_size"}));
+}
+
 }  // namespace
 }  // namespace terrace::zero_config_test

@@ -150,6 +150,9 @@ struct ZeroConfigSettings {
   TagValidation tag_validation = TagValidation::kWarn;
 
   std::vector<ZeroConfigNote> notes;
+  // Paths of the keys that the text gives a value of their own, neither null
+  // nor "auto", in alphabetical order.
+  std::vector<std::string> given;
 };
 
 absl::StatusOr<ZeroConfigSettings> ReadZeroConfig(

@@ -97,9 +97,9 @@ class TreeBuilder {
   bool end_array() { return Shut(); }
   bool key(std::string& name) {
     if (const JsonValue* first = open_.back().Find(name)) {
-      status_ = absl::InvalidArgumentError(
-          absl::StrCat("line ", *line_, ": the key \"", name,
-                       "\" is given twice, first on line ", first->line));
+      status_ = absl::InvalidArgumentError(absl::StrCat(
+          "line ", *line_, ": the key ", Shortened(QuotedText(name)),
+          " is given twice, first on line ", first->line));
       return false;
     }
     key_ = std::move(name);
@@ -196,6 +196,22 @@ absl::StatusOr<JsonValue> ParseJson(absl::string_view text) {
   return std::move(builder.root());
 }
 
+std::string QuotedText(const std::string& text) {
+  const auto replace = nlohmann::json::error_handler_t::replace;
+  return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false, replace);
+}
+
+std::string Shortened(std::string text) {
+  constexpr size_t kMost = 80;
+  if (text.size() <= kMost) return text;
+  size_t end = kMost - 3;
+  // Not between the bytes of one character.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
+    --end;
+  }
+  return text.substr(0, end) + "...";
+}
+
 std::string NumberText(double number) {
   char text[32];
   for (int digits = 1; digits <= 17; ++digits) {
@@ -216,10 +232,8 @@ std::string JsonText(const JsonValue& value) {
       return absl::StrCat(value.integer);
     case Kind::kNumber:
       return NumberText(value.number);
-    case Kind::kText: {
-      const auto replace = nlohmann::json::error_handler_t::replace;
-      return nlohmann::json(value.text).dump(-1, ' ', false, replace);
-    }
+    case Kind::kText:
+      return QuotedText(value.text);
     case Kind::kList:
     case Kind::kObject:
       break;
@@ -228,7 +242,7 @@ std::string JsonText(const JsonValue& value) {
   std::string out = object ? "{" : "[";
   for (const JsonValue& item : value.items) {
     if (out.size() > 1) out += ",";
-    if (object) absl::StrAppend(&out, "\"", item.key, "\":");
+    if (object) absl::StrAppend(&out, QuotedText(item.key), ":");
     out += JsonText(item);
   }
   return out + (object ? "}" : "]");

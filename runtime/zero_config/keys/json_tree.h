@@ -47,6 +47,12 @@ absl::StatusOr<JsonValue> ParseJson(absl::string_view text);
 // As JSON, for messages and comparison: members in their order, no spaces.
 std::string JsonText(const JsonValue& value);
 
+// A text in quotes, escaped; for messages, so that they stay one line.
+std::string QuotedText(const std::string& text);
+
+// At most 80 bytes of it, whole characters.
+std::string Shortened(std::string text);
+
 // Round trip of a double: the fewest digits that give it back.
 std::string NumberText(double number);
 

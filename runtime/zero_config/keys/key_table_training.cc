@@ -41,6 +41,14 @@ std::vector<SectionSpec> Optimizer() {
            }}};
 }
 
+// A count of steps; sums of two of them stay exact in a double.
+KeySpec StepsKey(const char* name, double least, Use use,
+                 const char* fallback) {
+  KeySpec spec = IntegerKey(name, least, use, fallback);
+  spec.most = 1e15;
+  return spec;
+}
+
 std::vector<SectionSpec> Scheduler() {
   return {
       {"scheduler",
@@ -54,25 +62,25 @@ std::vector<SectionSpec> Scheduler() {
        {
            NumberKey("warmup_min_lr", 0, kUnbounded, Use::kRead, "0"),
            NumberKey("warmup_max_lr", 0, kUnbounded, Use::kRead, "0.001"),
-           IntegerKey("warmup_num_steps", 1, Use::kRead, "1000"),
+           StepsKey("warmup_num_steps", 1, Use::kRead, "1000"),
            WordKey(Type::kWord, "warmup_type", {"log", "linear"}, Use::kRead,
                    "log"),
-           IntegerKey("total_num_steps", 1, Use::kRead, "null"),
+           StepsKey("total_num_steps", 1, Use::kRead, "null"),
            NumberKey("warmup_min_ratio", 0, kUnbounded, Use::kRead, "0"),
            NumberKey("cos_min_ratio", 0, kUnbounded, Use::kRead, "0.0001"),
            NumberKey("lr_range_test_min_lr", 0, kUnbounded, Use::kRead,
                      "0.001"),
-           IntegerKey("lr_range_test_step_size", 1, Use::kRead, "2000"),
+           StepsKey("lr_range_test_step_size", 1, Use::kRead, "2000"),
            NumberKey("lr_range_test_step_rate", 0, kUnbounded, Use::kRead, "1"),
            BooleanKey("lr_range_test_staircase", Use::kRead, "false"),
            NumberKey("cycle_min_lr", 0, kUnbounded, Use::kRead, "null"),
            NumberKey("cycle_max_lr", 0, kUnbounded, Use::kRead, "null"),
            NumberKey("decay_lr_rate", 0, kUnbounded, Use::kRead, "0"),
-           IntegerKey("cycle_first_step_size", 1, Use::kRead, "2000"),
-           IntegerKey("cycle_second_step_size", 1, Use::kRead, "null"),
-           IntegerKey("cycle_first_stair_count", 0, Use::kRead, "0"),
-           IntegerKey("cycle_second_stair_count", 0, Use::kRead, "null"),
-           IntegerKey("decay_step_size", 0, Use::kRead, "0"),
+           StepsKey("cycle_first_step_size", 1, Use::kRead, "2000"),
+           StepsKey("cycle_second_step_size", 1, Use::kRead, "null"),
+           StepsKey("cycle_first_stair_count", 0, Use::kRead, "0"),
+           StepsKey("cycle_second_stair_count", 0, Use::kRead, "null"),
+           StepsKey("decay_step_size", 0, Use::kRead, "0"),
            BooleanKey("cycle_momentum", Use::kRead, "true"),
            NumberKey("cycle_min_mom", 0, 1, Use::kRead, "0.8"),
            NumberKey("cycle_max_mom", 0, 1, Use::kRead, "0.9"),

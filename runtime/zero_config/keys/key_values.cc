@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,16 @@ namespace {
 using Kind = JsonValue::Kind;
 using NoteKind = ZeroConfigNote::Kind;
 
+// A name that is none of ours may hold anything.
+std::string PlainName(const std::string& name) {
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_') {
+      return Shortened(QuotedText(name));
+    }
+  }
+  return Shortened(name);
+}
+
 std::string PathOf(const SectionSpec& section, absl::string_view name) {
   if (section.path.empty()) return std::string(name);
   return absl::StrCat(section.path, ".", name);
@@ -27,7 +38,7 @@ std::string PathOf(const SectionSpec& section, absl::string_view name) {
 absl::StatusOr<KeyValues> KeyValues::Read(const JsonValue& root) {
   if (root.kind != Kind::kObject) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the configuration is ", JsonText(root).substr(0, 40),
+        absl::StrCat("the configuration is ", Shortened(JsonText(root)),
                      ", not an object in braces"));
   }
   KeyValues values;
@@ -55,11 +66,11 @@ absl::Status KeyValues::ReadUnknown(const JsonValue& value,
                                     const SectionSpec& section) {
   const std::string hint = DidYouMean(value.key, section.Names());
   if (section.unknown == UnknownKeys::kErrorIfNear && hint.empty()) {
-    unknown_.push_back(value.key);
+    unknown_.push_back(PlainName(value.key));
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      PathOf(section, value.key), " (line ", value.line,
+      PathOf(section, PlainName(value.key)), " (line ", value.line,
       ") is no key that DeepSpeed or Terrace knows",
       hint.empty()
           ? absl::StrCat("; known: ", absl::StrJoin(section.Names(), ", "))
@@ -84,9 +95,10 @@ absl::Status KeyValues::ReadKey(const JsonValue& value,
       other.written == JsonText(value)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      PathOf(section, value.key), ": ", JsonText(value), " (line ", value.line,
-      ") is given twice: ", Where(path), " is another spelling of it"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(PathOf(section, value.key), ": ", Shortened(JsonText(value)),
+                   " (line ", value.line, ") is given twice: ", Where(path),
+                   " is another spelling of it"));
 }
 
 absl::Status KeyValues::ReadValue(const JsonValue& value,
@@ -177,9 +189,8 @@ const KeyValues::Entry* KeyValues::Find(absl::string_view path) const {
 std::string KeyValues::Where(absl::string_view path) const {
   const Entry* entry = Find(path);
   if (entry == nullptr) return std::string(path);
-  std::string written = entry->written;
-  if (written.size() > 80) written = written.substr(0, 77) + "...";
-  return absl::StrCat(path, ": ", written, " (line ", entry->line, ")");
+  return absl::StrCat(path, ": ", Shortened(entry->written), " (line ",
+                      entry->line, ")");
 }
 
 bool KeyValues::Given(absl::string_view path) const {
@@ -234,6 +245,14 @@ std::vector<std::string> KeyValues::GivenBelow(
     names.push_back(path.substr(prefix.size()));
   }
   return names;
+}
+
+std::vector<std::string> KeyValues::AllGiven() const {
+  std::vector<std::string> paths;
+  for (const auto& [path, entry] : entries_) {
+    if (!entry.automatic && !entry.absent) paths.push_back(path);
+  }
+  return paths;
 }
 
 absl::Status KeyValues::Bad(absl::string_view path,

@@ -37,6 +37,9 @@ class KeyValues {
   // Of the given ones, below a section: names without the section's path.
   std::vector<std::string> GivenBelow(absl::string_view section) const;
 
+  // All of them, sections too.
+  std::vector<std::string> AllGiven() const;
+
   // "path: value (line n): why"
   absl::Status Bad(absl::string_view path, absl::string_view why) const;
   // "path: value (line n) is not built: why"
