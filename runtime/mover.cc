@@ -50,14 +50,14 @@ absl::Time Mover::RunOnce() {
   if (!closing_) {
     CloseEmptyWindows();  // first: a window that opens may wait for the room
     ServeOpens(now);
-    for (auto& [id, queue] : queues_) {
+    for (Queue* queue : open_queues_) {
       AdmitGroups(*queue, now);
       ExpireGroups(*queue, now);
     }
     StartWriteBacks();
     // A write-back that failed at once, or a copy that was dropped, may have
     // changed what a head waits for.
-    for (auto& [id, queue] : queues_) PrefetchFromTrace(*queue);
+    for (Queue* queue : open_queues_) PrefetchFromTrace(*queue);
   }
   peak_bytes_ = std::max(peak_bytes_, space_.used_bytes());
   PublishQueues();
@@ -142,7 +142,7 @@ void Mover::Handle(OpenMessage& message) {
 
 void Mover::Handle(CloseQueueMessage& message) {
   auto found = queues_.find(message.queue);
-  if (found == queues_.end()) return;
+  if (found == queues_.end() || found->second->closed) return;
   Queue& queue = *found->second;
   queue.waiting.clear();
   queue.deadlines.clear();
@@ -150,6 +150,8 @@ void Mover::Handle(CloseQueueMessage& message) {
   queue.closed = true;
   windows_[queue.window].closing = true;
   closing_windows_.push_back(queue.window);
+  std::erase(open_queues_, &queue);
+  NoteIfEnded(queue);
 }
 
 void Mover::Handle(PushMessage& message) {
@@ -223,19 +225,23 @@ void Mover::Handle(PrefetchMessage& message) {
 void Mover::Handle(StatsMessage& message) { message.reply->Set(MakeStats()); }
 
 void Mover::PublishQueues() {
-  for (auto queue = queues_.begin(); queue != queues_.end();) {
-    Queue& each = *queue->second;
-    if (each.closed) EndUntaken(each.ready);
-    each.port->Publish(&each.ready, each.blocked_by_own_pins, processed_);
-    // Its fetches under way still end in it.
-    const bool gone = each.closed && each.held_pins == 0 && each.admitted == 0;
-    queue = gone ? queues_.erase(queue) : std::next(queue);
+  for (Queue* queue : open_queues_) {
+    queue->port->Publish(&queue->ready, queue->blocked_by_own_pins, processed_);
+  }
+  for (const int64_t id : ended_queues_) queues_.erase(id);
+  ended_queues_.clear();
+}
+
+// A closed queue stays for its pins and for the fetches that still end in it.
+void Mover::NoteIfEnded(const Queue& queue) {
+  if (queue.closed && queue.held_pins == 0 && queue.admitted == 0) {
+    ended_queues_.push_back(queue.id);
   }
 }
 
 absl::Time Mover::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& [id, queue] : queues_) {
+  for (const Queue* queue : open_queues_) {
     if (queue->deadlines.empty()) continue;
     next = std::min(next, queue->deadlines.begin()->first);
   }

@@ -157,6 +157,7 @@ class Mover {
   void Handle(StatsMessage& message);
   void Handle(CloseMessage& message);
   void PublishQueues();
+  void NoteIfEnded(const Queue& queue);
   absl::Time NextDeadline() const;
 
   // mover_report.cc.
@@ -246,6 +247,8 @@ class Mover {
   std::vector<int> closing_windows_;  // waiting for their slots
   std::vector<int> free_windows_;     // not open
   std::unordered_map<int64_t, std::unique_ptr<Queue>> queues_;
+  std::vector<Queue*> open_queues_;    // all but the closed ones
+  std::vector<int64_t> ended_queues_;  // closed, without pins or fetches
   int64_t next_queue_ = 0;
   std::unordered_map<uint64_t, std::pair<int64_t, Group>> admitted_;
   uint64_t next_group_ = 1;

@@ -292,6 +292,7 @@ void Mover::EraseWaiting(Queue& queue, uint64_t group) {
 void Mover::EraseAdmitted(Queue& queue, uint64_t group) {
   admitted_.erase(group);
   --queue.admitted;
+  NoteIfEnded(queue);
 }
 
 void Mover::EndPin(const PinRecord& pin, PinEnd end) {
@@ -299,6 +300,7 @@ void Mover::EndPin(const PinRecord& pin, PinEnd end) {
   auto found = queues_.find(pin.queue);
   TERRACE_CHECK(found != queues_.end());
   --found->second->held_pins;
+  NoteIfEnded(*found->second);
   --entry.pins;
   auto& holders = entry.pinned_by;
   holders.erase(std::find(holders.begin(), holders.end(), pin.queue));

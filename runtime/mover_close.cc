@@ -26,7 +26,7 @@ void Mover::Handle(CloseMessage& message) {
 // From here on nothing starts; what is pinned stays as it is.
 void Mover::BeginClose() {
   closing_ = true;
-  for (auto& [id, queue] : queues_) {
+  for (Queue* queue : open_queues_) {
     queue->waiting.clear();
     queue->deadlines.clear();
     EndUntaken(queue->ready);
@@ -111,9 +111,9 @@ absl::Status Mover::Closed() {
 
 std::string Mover::Holders() const {
   std::vector<std::string> names;
-  int open_queues = 0;
-  for (const auto& [id, queue] : queues_) open_queues += queue->closed ? 0 : 1;
-  if (open_queues > 0) names.push_back(absl::StrCat(open_queues, " queues"));
+  if (!open_queues_.empty()) {
+    names.push_back(absl::StrCat(open_queues_.size(), " queues"));
+  }
   size_t named = 0;
   for (const auto& [token, pin] : pins_) {
     if (named++ == kNamedPins) {

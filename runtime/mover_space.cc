@@ -226,6 +226,7 @@ void Mover::ServeOpens(absl::Time now) {
     window.quarantined.resize(open.message.slots);
     window.open = true;
     open.message.reply->Set(OpenedQueue{queue->id, queue->port});
+    open_queues_.push_back(queue.get());
     queues_[queue->id] = std::move(queue);
     opens_.pop_front();
   }

@@ -129,7 +129,7 @@ void Mover::Handle(HashedMessage& message) {
     // A reader may have pinned it meanwhile; only a writer's hold waits for
     // the state to be idle, and he is admitted before the next write-back.
     bool wanted = false;
-    for (auto& [id, queue] : queues_) {
+    for (const Queue* queue : open_queues_) {
       if (queue->waiting.empty()) continue;
       for (const Want& want : queue->waiting.begin()->second.wants) {
         wanted |= want.tensor == entry.id && want.access != Access::kRead;

@@ -283,76 +283,60 @@ TEST_P(QueueContract, ClosingAQueueCancelsWhatIsPushed) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(world().Holds(*next, tensors[i], i));
 }
 
-TEST_P(QueueContract, StepsBeginOnceAndEndOnce) {
-  Make(4);
-  auto queue = world().OpenQueue(kPage, 1);
-  EXPECT_TRUE(absl::IsFailedPrecondition(queue->CommitStep({.step = 1})));
-  EXPECT_TRUE(absl::IsFailedPrecondition(queue->AbortStep()));
-  EXPECT_TRUE(queue->BeginStep(1).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(queue->BeginStep(2)));
-  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
-  EXPECT_TRUE(queue->BeginStep(2).ok());
-  EXPECT_TRUE(queue->AbortStep().ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(queue->CommitStep({.step = 2})));
-}
-
-TEST_P(QueueContract, AbortKeepsWhatWasPublished) {
-  Make(4);
-  const TensorId a = world().Register("a", kPage);
-  auto queue = world().OpenQueue(kPage, 1);
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  world().Fill(*queue, a, 9);
-  ASSERT_TRUE(queue->AbortStep().ok());
-  EXPECT_TRUE(world().Holds(*queue, a, 9));
-}
-
-// Fills `count` tensors as step 1; then walks them as later steps.
-TEST_P(QueueContract, ARepeatedTraceIsPrefetched) {
-  Make(4);
-  const std::vector<TensorId> tensors = world().RegisterMany(12, kPage);
-  auto queue = world().OpenQueue(kPage, 4);
-  for (int64_t step = 1; step <= 4; ++step) {
-    ASSERT_TRUE(queue->BeginStep(step).ok());
-    for (int i = 0; i < 12; ++i) {
-      if (step == 1) {
-        world().Fill(*queue, tensors[i], i);
-        continue;
-      }
-      // Whoever computes for a while finds the next one there.
-      if (step > 2) {
-        EXPECT_TRUE(world().WaitUntil([&] {
-          const Stats now = stats();
-          return now.prefetch_reads > now.prefetch_hits;
-        }));
-      }
-      EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
-    }
-    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
-  }
-  const Stats after = stats();
-  EXPECT_GE(after.prefetch_hits, 20);
-  EXPECT_LE(after.demand_reads, 16);
-}
-
-TEST_P(QueueContract, WithoutPrefetchEveryReadIsDemanded) {
-  TestRuntimeOptions options;
-  options.prefetch = false;
-  Make(2, options);
-  const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
+TEST_P(QueueContract, WhatBecomesReadyFirstIsTakenFirst) {
+  // The first group has to be fetched, and its read takes long.
+  Make(3);
+  const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
   auto queue = world().OpenQueue(kPage, 2);
-  for (int64_t step = 1; step <= 3; ++step) {
-    ASSERT_TRUE(queue->BeginStep(step).ok());
-    for (int i = 0; i < 6; ++i) {
-      if (step == 1) {
-        world().Fill(*queue, tensors[i], i);
-      } else {
-        EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
-      }
-    }
-    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
-  }
-  EXPECT_EQ(stats().prefetch_reads, 0);
-  EXPECT_GT(stats().demand_reads, 0);
+  for (int i = 0; i < 4; ++i) world().Fill(*queue, tensors[i], i);
+  ASSERT_TRUE(queue
+                  ->Push({{tensors[2], Access::kOverwrite},
+                          {tensors[3], Access::kOverwrite}},
+                         0, Soon())
+                  .ok());
+  ASSERT_TRUE(queue->Next(Soon())->pins.ok());  // so tensor 1 is in no slot
+  world().faults().FailAll({.kind = FaultKind::kNever}, CallFilter::kReads);
+  ASSERT_TRUE(queue->Push({{tensors[1], Access::kRead}}, 1, Soon()).ok());
+  ASSERT_TRUE(queue->Push({{tensors[0], Access::kRead}}, 2, Soon()).ok());
+  absl::StatusOr<Ready> ready = queue->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_EQ(ready->tag, 2u);
+  EXPECT_EQ(ready->cause, WaitCause::kNone);
+  world().faults().Clear();
+  runtime().Prefetch({});  // the mover looks again
+  ready = queue->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_EQ(ready->tag, 1u);
+  EXPECT_TRUE(ready->pins.ok()) << ready->pins.status();
+}
+
+TEST_P(QueueContract, ReadySaysWhatItWaitedForLast) {
+  Make(3);
+  const TensorId a = world().Register("a", kPage);
+  auto one = world().OpenQueue(kPage, 1);
+  auto two = world().OpenQueue(kPage, 1);
+  world().Fill(*one, a, 1);  // stays outside the windows
+  ASSERT_TRUE(one->Push({{a, Access::kRead}}, 0, Soon()).ok());
+  absl::StatusOr<Ready> reader = one->Next(Soon());
+  ASSERT_TRUE(reader.ok() && reader->pins.ok());
+  EXPECT_EQ(reader->cause, WaitCause::kNone);
+  ASSERT_TRUE(two->Push({{a, Access::kUpdate}}, 0, Soon()).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(two->Next(Shortly()).status()));
+  reader->pins->clear();
+  absl::StatusOr<Ready> writer = two->Next(Soon());
+  ASSERT_TRUE(writer.ok() && writer->pins.ok());
+  EXPECT_EQ(writer->cause, WaitCause::kSpace);  // for another's pin
+  writer->pins->clear();
+  // Out to disk, and in again.
+  two.reset();
+  world().OpenQueue(kPage, 2).reset();
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().window_bytes == kPlace; }));
+  world().faults().FailAll({.kind = FaultKind::kDelay}, CallFilter::kReads);
+  ASSERT_TRUE(one->Push({{a, Access::kRead}}, 0, Soon()).ok());
+  reader = one->Next(Soon());
+  ASSERT_TRUE(reader.ok() && reader->pins.ok());
+  EXPECT_EQ(reader->cause, WaitCause::kRead);
 }
 
 }  // namespace

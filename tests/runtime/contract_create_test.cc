@@ -1,0 +1,178 @@
+// options.h and Runtime::Create: what is refused, and how it is said.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+class CreateContract : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "/terrace-create-XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  static Options Small() {
+    Options options;
+    options.host_budget_bytes = 64 << 10;
+    options.huge_pages = HugePages::kOff;
+    options.threads = 1;
+    return options;
+  }
+  // The Status of a runtime of one folder.
+  absl::Status OnPath(const std::string& path) {
+    Options options = Small();
+    options.paths = {path};
+    return Runtime::Create(options).status();
+  }
+  static Time Soon() { return absl::Now() + absl::Seconds(30); }
+
+  std::string folder_;
+};
+
+std::string Message(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+TEST_F(CreateContract, ABudgetBelowTheLeastNamesTheLeast) {
+  Options options = Small();
+  for (const int64_t budget : {int64_t{-1}, int64_t{0}, int64_t{4096}}) {
+    options.host_budget_bytes = budget;
+    const absl::Status status = Runtime::Create(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(Message(status), HasSubstr(std::to_string(3 * 8192)));
+  }
+  options.host_budget_bytes = 3 * 8192;
+  EXPECT_TRUE(Runtime::Create(options).ok());
+}
+
+TEST_F(CreateContract, BadPathsAreNamed) {
+  const std::string missing = folder_ + "/missing";
+  absl::Status status = OnPath(missing);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr(missing));
+  EXPECT_FALSE(std::filesystem::exists(missing));  // parents are never made
+  const std::string file = folder_ + "/file";
+  std::ofstream(file) << "not a directory";
+  status = OnPath(file);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr(file));
+  EXPECT_TRUE(absl::IsInvalidArgument(OnPath("")));
+  Options options = Small();
+  options.paths = {folder_, folder_};
+  EXPECT_TRUE(absl::IsInvalidArgument(Runtime::Create(options).status()));
+  options.paths = {folder_};
+  options.memory_paths = 1;
+  options.memory_path_bytes = 1 << 20;
+  EXPECT_TRUE(absl::IsInvalidArgument(Runtime::Create(options).status()));
+}
+
+TEST_F(CreateContract, APathThatCannotBeWrittenIsPermissionDenied) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  ASSERT_EQ(chmod(folder_.c_str(), 0500), 0);
+  const absl::Status status = OnPath(folder_);
+  ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr(folder_));
+}
+
+TEST_F(CreateContract, MoreMemoryThanThereIsIsResourceExhausted) {
+  Options options = Small();
+  options.host_budget_bytes = int64_t{1} << 46;
+  const absl::Status status = Runtime::Create(options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST_F(CreateContract, TheEngineThatWasAskedForIsReported) {
+  Options options = Small();
+  options.paths = {folder_};
+  options.engine = EngineKind::kThreads;
+  auto runtime = Runtime::Create(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const Stats stats = (*runtime)->GetStats();
+  EXPECT_EQ(stats.engine, "threads");
+  EXPECT_FALSE(stats.engine_reason.empty());
+  ASSERT_EQ(stats.paths.size(), 1u);
+  EXPECT_EQ(stats.paths[0].directory, folder_);
+  EXPECT_THAT(stats.paths[0].file, HasSubstr(folder_));
+  // Buffered is a reported fallback, never a silent one.
+  EXPECT_TRUE(stats.paths[0].direct_io ||
+              !stats.paths[0].direct_io_reason.empty());
+}
+
+TEST_F(CreateContract, CloseRemovesTheJobsFiles) {
+  Options options = Small();
+  options.paths = {folder_};
+  auto runtime = Runtime::Create(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_FALSE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE((*runtime)->Close(Soon()).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(CreateContract, WithoutPathsEverythingMustFitTheBudget) {
+  auto runtime = Runtime::Create(Small());  // room for 8 tensors of a page
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  std::vector<TensorId> tensors;
+  for (int i = 0; i < 9; ++i) {
+    auto id =
+        (*runtime)->Register({.name = std::to_string(i), .size_bytes = 4096});
+    ASSERT_TRUE(id.ok()) << id.status();
+    tensors.push_back(*id);
+  }
+  auto queue = (*runtime)->OpenQueue(4096, 2, Soon());
+  ASSERT_TRUE(queue.ok()) << queue.status();
+  for (int i = 0; i < 9; ++i) {
+    ASSERT_TRUE(
+        (*queue)->Push({{tensors[i], Access::kOverwrite}}, 0, Soon()).ok());
+    absl::StatusOr<Ready> ready = (*queue)->Next(Soon());
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    if (i == 8) {
+      EXPECT_TRUE(absl::IsResourceExhausted(ready->pins.status()));
+      break;
+    }
+    ASSERT_TRUE(ready->pins.ok()) << ready->pins.status();
+    ready->pins->front().data()[0] = static_cast<std::byte>(i);
+  }
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE((*queue)->Push({{tensors[i], Access::kRead}}, 0, Soon()).ok());
+    absl::StatusOr<Ready> ready = (*queue)->Next(Soon());
+    ASSERT_TRUE(ready.ok() && ready->pins.ok());
+    EXPECT_EQ(ready->pins->front().data()[0], static_cast<std::byte>(i));
+  }
+}
+
+TEST_F(CreateContract, NoRoomOnAnyPathIsResourceExhausted) {
+  Options options = Small();
+  options.memory_paths = 2;
+  options.memory_path_bytes = 3 * 8192;
+  auto runtime = Runtime::Create(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE((*runtime)
+                    ->Register({.name = std::to_string(i), .size_bytes = 4096})
+                    .ok());
+  }
+  const absl::Status full =
+      (*runtime)->Register({.name = "7", .size_bytes = 4096}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  for (const PathStats& path : (*runtime)->GetStats().paths) {
+    EXPECT_EQ(path.used_bytes, 3 * 8192);  // spread over both
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,84 @@
+// request.h: steps and the trace that repeats.
+#include "tests/runtime/contract_fixture.h"
+
+namespace terrace {
+namespace {
+
+class StepContract : public ContractTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, StepContract, testing::ValuesIn(kAllWorlds),
+                         WorldParamName);
+
+TEST_P(StepContract, StepsBeginOnceAndEndOnce) {
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->CommitStep({.step = 1})));
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->AbortStep()));
+  EXPECT_TRUE(queue->BeginStep(1).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->BeginStep(2)));
+  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
+  EXPECT_TRUE(queue->BeginStep(2).ok());
+  EXPECT_TRUE(queue->AbortStep().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->CommitStep({.step = 2})));
+}
+
+TEST_P(StepContract, AbortKeepsWhatWasPublished) {
+  Make(4);
+  const TensorId a = world().Register("a", kPage);
+  auto queue = world().OpenQueue(kPage, 1);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  world().Fill(*queue, a, 9);
+  ASSERT_TRUE(queue->AbortStep().ok());
+  EXPECT_TRUE(world().Holds(*queue, a, 9));
+}
+
+// Fills `count` tensors as step 1; then walks them as later steps.
+TEST_P(StepContract, ARepeatedTraceIsPrefetched) {
+  Make(4);
+  const std::vector<TensorId> tensors = world().RegisterMany(12, kPage);
+  auto queue = world().OpenQueue(kPage, 4);
+  for (int64_t step = 1; step <= 4; ++step) {
+    ASSERT_TRUE(queue->BeginStep(step).ok());
+    for (int i = 0; i < 12; ++i) {
+      if (step == 1) {
+        world().Fill(*queue, tensors[i], i);
+        continue;
+      }
+      // Whoever computes for a while finds the next one there.
+      if (step > 2) {
+        EXPECT_TRUE(world().WaitUntil([&] {
+          const Stats now = stats();
+          return now.prefetch_reads > now.prefetch_hits;
+        }));
+      }
+      EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
+    }
+    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
+  }
+  const Stats after = stats();
+  EXPECT_GE(after.prefetch_hits, 20);
+  EXPECT_LE(after.demand_reads, 16);
+}
+
+TEST_P(StepContract, WithoutPrefetchEveryReadIsDemanded) {
+  TestRuntimeOptions options;
+  options.prefetch = false;
+  Make(2, options);
+  const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  for (int64_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(queue->BeginStep(step).ok());
+    for (int i = 0; i < 6; ++i) {
+      if (step == 1) {
+        world().Fill(*queue, tensors[i], i);
+      } else {
+        EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
+      }
+    }
+    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
+  }
+  EXPECT_EQ(stats().prefetch_reads, 0);
+  EXPECT_GT(stats().demand_reads, 0);
+}
+
+}  // namespace
+}  // namespace terrace
