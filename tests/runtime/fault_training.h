@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
@@ -29,18 +30,18 @@ class FaultTraining {
  public:
   FaultTraining(TestWorld world, const FaultTrainingOptions& options)
       // Eight chunks and more, of all three dtypes, off every grid.
-      : model_(Model::Of({{"a", DType::kFloat32, 39979},
-                          {"b", DType::kBFloat16, 20011},
+      : model_(Model::Of({{"a", DType::kFloat32, 29989},
+                          {"b", DType::kBFloat16, 14009},
                           {"c", DType::kFloat32, 1},
-                          {"d", DType::kFloat16, 10007}},
+                          {"d", DType::kFloat16, 7001}},
                          17)) {
     OptimizerOptions optimizer;
     optimizer.chunk_bytes = kChunkBytes;
     optimizer.max_gradient_norm = 1;
     reference_ = std::make_unique<ReferenceOptimizer>(model_, optimizer);
     TestRuntimeOptions runtime;
-    // A few slots, and a few chunks that stay.
-    runtime.budget_bytes = 6 * (kChunkBytes + 4096);
+    // Three slots, and two chunks that stay.
+    runtime.budget_bytes = 5 * (kChunkBytes + 4096);
     runtime.paths = 2;
     runtime.path_bytes = 1 << 20;
     runtime.io_timeout = options.io_timeout;
