@@ -101,7 +101,7 @@ TEST_P(ForkContract, ChildrenAtAnyMomentEndAndDisturbNothing) {
   const std::vector<TensorId> tensors = world().RegisterMany(24, kPage);
   auto queue = world().OpenQueue(kPage, 4);
   for (int i = 0; i < 24; ++i) world().Fill(*queue, tensors[i], i);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 8; ++round) {
     for (int i = 0; i < 24; ++i) {
       ASSERT_TRUE(queue->Push({{tensors[i], Access::kRead}}, i, Soon()).ok());
     }
