@@ -1,0 +1,179 @@
+#include "runtime/checkpoint/directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "runtime/base/status_macros.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+constexpr char kNewManifestName[] = "checkpoint.json.new";
+constexpr char kSuffix[] = ".safetensors";
+constexpr const char* kKinds[] = {"parameters-", "optimizer-"};
+// checkpoint.json grows with 16 digits for each 4 MiB: 1 GiB of it would be
+// of a quarter of a petabyte.
+constexpr int64_t kLongestManifest = 1 << 30;
+constexpr int kDirectoryMode = 0777;
+
+std::vector<std::string> NamesIn(int directory_fd) {
+  // A descriptor of its own: the listing owns it and moves its position.
+  const int listing_fd =
+      openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* listing = listing_fd < 0 ? nullptr : fdopendir(listing_fd);
+  std::vector<std::string> names;
+  if (listing == nullptr) {
+    if (listing_fd >= 0) close(listing_fd);
+    return names;
+  }
+  while (const dirent* entry = readdir(listing)) {
+    names.emplace_back(entry->d_name);
+  }
+  closedir(listing);
+  return names;
+}
+
+// The directory that holds `path`.
+std::string ParentOf(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+absl::Status MakeDirectory(const std::string& path) {
+  if (mkdir(path.c_str(), kDirectoryMode) != 0) {
+    // What is there already may be no directory, which opening it tells.
+    if (errno == EEXIST) return absl::OkStatus();
+    return ErrnoError(path, "cannot be made", errno);
+  }
+  TERRACE_ASSIGN_OR_RETURN(File parent, File::OpenDirectory(ParentOf(path)));
+  return parent.Flush();
+}
+
+}  // namespace
+
+std::string NewCheckpointFileName(absl::string_view kind) {
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof(random), 0) != sizeof(random)) {
+    // Time and place: the file is made with O_EXCL in any case.
+    static std::atomic<uint64_t> count{0};
+    random = static_cast<uint64_t>(time(nullptr)) << 32 ^
+             static_cast<uint64_t>(getpid()) << 16 ^ ++count;
+  }
+  return absl::StrFormat("%s-%016x%s", kind, random, kSuffix);
+}
+
+bool IsCheckpointFileName(absl::string_view name) {
+  if (!absl::ConsumeSuffix(&name, kSuffix)) return false;
+  const bool known =
+      std::any_of(std::begin(kKinds), std::end(kKinds),
+                  [&](const char* k) { return absl::ConsumePrefix(&name, k); });
+  return known && name.size() == 16 &&
+         name.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
+}
+
+absl::StatusOr<std::string> ReadManifestText(const File& directory) {
+  TERRACE_ASSIGN_OR_RETURN(
+      const File file,
+      File::OpenToRead(directory.fd(), directory.path(), kManifestName));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
+  if (size_bytes > kLongestManifest) {
+    return absl::DataLossError(absl::StrCat(file.path(), ": has ", size_bytes,
+                                            " bytes, more than it can"));
+  }
+  std::string text(static_cast<size_t>(size_bytes), '\0');
+  TERRACE_RETURN_IF_ERROR(
+      file.Read(0, {reinterpret_cast<std::byte*>(text.data()), text.size()}));
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointWriterDirectory>>
+CheckpointWriterDirectory::Open(const std::string& path) {
+  TERRACE_RETURN_IF_ERROR(MakeDirectory(path));
+  TERRACE_ASSIGN_OR_RETURN(File file, File::OpenDirectory(path));
+  std::unique_ptr<CheckpointWriterDirectory> directory(
+      new CheckpointWriterDirectory(std::move(file)));
+  TERRACE_RETURN_IF_ERROR(directory->Lock());
+  return directory;
+}
+
+CheckpointWriterDirectory::~CheckpointWriterDirectory() {
+  if (locked_) flock(fd(), LOCK_UN);
+}
+
+absl::Status CheckpointWriterDirectory::Lock() {
+  int error = 0;
+  do {
+    error = flock(fd(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  locked_ = error == 0;
+  if (locked_) return absl::OkStatus();
+  if (error == EWOULDBLOCK) {
+    return absl::UnavailableError(
+        absl::StrCat(path(), ": another program is saving a checkpoint there"));
+  }
+  return ErrnoError(path(), "cannot be locked", error);
+}
+
+absl::Status CheckpointWriterDirectory::WriteManifest(const std::string& text) {
+  Remove(kNewManifestName);
+  TERRACE_ASSIGN_OR_RETURN(File file,
+                           File::Create(fd(), path(), kNewManifestName));
+  TERRACE_RETURN_IF_ERROR(file.Write(
+      0, {reinterpret_cast<const std::byte*>(text.data()), text.size()}));
+  TERRACE_RETURN_IF_ERROR(file.Flush());
+  // The names of all new files, before one of them is made use of.
+  return file_.Flush();
+}
+
+absl::Status CheckpointWriterDirectory::Publish(const Manifest& manifest) {
+  TERRACE_ASSIGN_OR_RETURN(const std::string text, ManifestText(manifest));
+  absl::Status status = WriteManifest(text);
+  if (status.ok() &&
+      renameat(fd(), kNewManifestName, fd(), kManifestName) != 0) {
+    status = ErrnoError(absl::StrCat(path(), "/", kNewManifestName),
+                        "cannot be renamed", errno);
+  }
+  if (!status.ok()) Remove(kNewManifestName);
+  return status;
+}
+
+void CheckpointWriterDirectory::RemoveLeftovers() {
+  const absl::StatusOr<std::string> text = ReadManifestText(file_);
+  std::vector<std::string> kept;
+  if (text.ok()) {
+    const auto manifest = ParseManifest(*text, path());
+    if (!manifest.ok()) return;
+    kept = {manifest->parameters.name, manifest->optimizer.name};
+  } else if (!absl::IsNotFound(text.status())) {
+    return;
+  }
+  for (const std::string& name : NamesIn(fd())) {
+    const bool ours = IsCheckpointFileName(name) || name == kNewManifestName;
+    if (ours && std::find(kept.begin(), kept.end(), name) == kept.end()) {
+      Remove(name);
+    }
+  }
+}
+
+void CheckpointWriterDirectory::Remove(const std::string& name) {
+  unlinkat(fd(), name.c_str(), 0);
+}
+
+}  // namespace terrace

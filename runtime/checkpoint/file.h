@@ -1,0 +1,50 @@
+// A file of a checkpoint: plain descriptors, whole transfers or an error with
+// path, offset, bytes and errno. Move-only; one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace terrace {
+
+class File {
+ public:
+  // `name` in the open directory `directory_fd`, whose path is for messages.
+  static absl::StatusOr<File> Create(int directory_fd,
+                                     const std::string& directory,
+                                     const std::string& name);
+  static absl::StatusOr<File> OpenToRead(int directory_fd,
+                                         const std::string& directory,
+                                         const std::string& name);
+  // The directory itself, to list, lock and flush it.
+  static absl::StatusOr<File> OpenDirectory(const std::string& path);
+
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  int fd() const { return fd_; }
+  const std::string& path() const { return path_; }
+
+  // Takes the space now, so that a full disk is known before the writing.
+  absl::Status Reserve(int64_t size_bytes);
+  absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes);
+  // DataLoss: the file ends before.
+  absl::Status Read(int64_t offset, absl::Span<std::byte> bytes) const;
+  absl::StatusOr<int64_t> SizeBytes() const;
+  // Until it is on the device.
+  absl::Status Flush();
+
+ private:
+  File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+  int fd_ = -1;
+  std::string path_;
+};
+
+}  // namespace terrace

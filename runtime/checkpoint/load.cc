@@ -1,0 +1,320 @@
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/contents.h"
+#include "runtime/checkpoint/directory.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/tensor_file.h"
+#include "terrace/checkpoint.h"
+
+namespace terrace {
+namespace {
+
+// How often a save may replace the checkpoint while it is being opened.
+constexpr int kOpenTries = 100;
+
+class OpenCheckpoint final : public Checkpoint {
+ public:
+  OpenCheckpoint(std::string directory, Manifest manifest,
+                 TensorFileReader parameters,
+                 std::optional<TensorFileReader> optimizer);
+
+  // Whether the files are those that an optimizer's state takes.
+  absl::Status CheckFiles() const;
+
+  int64_t step() const override { return manifest_.step; }
+  bool has_optimizer() const override { return optimizer_file_.has_value(); }
+  int64_t size_bytes() const override {
+    return manifest_.parameters.size_bytes + manifest_.optimizer.size_bytes;
+  }
+  absl::Span<const CheckpointTensor> parameters() const override {
+    return tensors_;
+  }
+  const CheckpointValues& values() const override { return manifest_.values; }
+
+  absl::Status Verify() override;
+  absl::Status Load(absl::Span<const CheckpointTensor> parameters,
+                    OffloadedOptimizer* optimizer, Time deadline) override;
+
+ private:
+  // What the optimizer's state is to become.
+  struct State {
+    OffloadedOptimizer& optimizer;
+    std::vector<int64_t> steps;  // by its parameters
+    Time deadline;
+  };
+
+  absl::Status CheckParameters(
+      absl::Span<const CheckpointTensor> parameters) const;
+  absl::StatusOr<State> CheckOptimizer(
+      absl::Span<const CheckpointTensor> parameters,
+      OffloadedOptimizer& optimizer, Time deadline) const;
+  absl::Status LoadOptimizer(absl::Span<const CheckpointTensor> parameters,
+                             const State& state);
+  absl::Status LoadState(const CheckpointTensor& tensor, const State& state);
+  absl::Status LoadParameters(absl::Span<const CheckpointTensor> parameters);
+
+  const std::string directory_;
+  const Manifest manifest_;
+  const TensorFileReader parameter_file_;
+  const std::optional<TensorFileReader> optimizer_file_;
+  std::vector<CheckpointTensor> tensors_;
+  std::vector<float> buffer_;
+};
+
+OpenCheckpoint::OpenCheckpoint(std::string directory, Manifest manifest,
+                               TensorFileReader parameters,
+                               std::optional<TensorFileReader> optimizer)
+    : directory_(std::move(directory)),
+      manifest_(std::move(manifest)),
+      parameter_file_(std::move(parameters)),
+      optimizer_file_(std::move(optimizer)) {
+  for (const SafetensorsEntry& entry : parameter_file_.tensors()) {
+    tensors_.push_back(
+        {.name = entry.name, .dtype = entry.dtype, .shape = entry.shape});
+  }
+}
+
+absl::Status OpenCheckpoint::CheckFiles() const {
+  size_t arrays = 0;
+  for (const auto& [name, steps] : manifest_.parameter_steps) {
+    const SafetensorsEntry* parameter = parameter_file_.Find(name);
+    if (parameter == nullptr || !optimizer_file_) {
+      return absl::DataLossError(absl::StrCat(
+          directory_, ": has a counter of '", name, "' but no such parameter"));
+    }
+    for (const StateArray& array : kStateArrays) {
+      const SafetensorsEntry* found =
+          optimizer_file_->Find(absl::StrCat(name, array.suffix));
+      const bool master = array.kind == OffloadedOptimizer::StateKind::kMaster;
+      if (found == nullptr && (steps == 0 || master)) continue;
+      if (found == nullptr || found->dtype != DType::kFloat32 ||
+          found->shape != parameter->shape ||
+          (master && parameter->dtype == DType::kFloat32)) {
+        return absl::DataLossError(absl::StrCat(
+            optimizer_file_->path(), ": tensor '", name, array.suffix,
+            "' is missing or not fp32 of the shape of '", name, "', ",
+            ShapeText(parameter->dtype, parameter->shape)));
+      }
+      ++arrays;
+    }
+  }
+  if (!optimizer_file_ || arrays == optimizer_file_->tensors().size()) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(
+      optimizer_file_->path(), ": has ", optimizer_file_->tensors().size(),
+      " tensors, ", arrays, " of them are state of a parameter"));
+}
+
+absl::Status OpenCheckpoint::Verify() {
+  TERRACE_RETURN_IF_ERROR(parameter_file_.Verify());
+  return optimizer_file_ ? optimizer_file_->Verify() : absl::OkStatus();
+}
+
+absl::Status OpenCheckpoint::CheckParameters(
+    absl::Span<const CheckpointTensor> parameters) const {
+  const auto here = [this](const SafetensorsEntry& entry) {
+    return absl::StrCat("parameter '", entry.name, "' of ", directory_, ", ",
+                        ShapeText(entry.dtype, entry.shape));
+  };
+  for (const CheckpointTensor& tensor : parameters) {
+    const SafetensorsEntry* entry = parameter_file_.Find(tensor.name);
+    const std::string theirs =
+        absl::StrCat("parameter '", tensor.name, "' of the model, ",
+                     ShapeText(tensor.dtype, tensor.shape));
+    if (entry == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(directory_, " is of another model: it lacks ", theirs));
+    }
+    if (entry->dtype != tensor.dtype || entry->shape != tensor.shape) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(directory_, " is of another model: ", here(*entry),
+                       ", is not ", theirs));
+    }
+  }
+  if (parameters.size() == parameter_file_.tensors().size()) {
+    return absl::OkStatus();
+  }
+  // Names are unique on both sides, so there is one that is only here.
+  for (const SafetensorsEntry& entry : parameter_file_.tensors()) {
+    const bool known = std::any_of(
+        parameters.begin(), parameters.end(),
+        [&](const CheckpointTensor& t) { return t.name == entry.name; });
+    if (known) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory_, " is of another model: the model of ",
+                     parameters.size(), " parameters lacks ", here(entry)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
+    absl::Span<const CheckpointTensor> parameters,
+    OffloadedOptimizer& optimizer, Time deadline) const {
+  if (!optimizer_file_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory_, ": holds no optimizer's state"));
+  }
+  State state{optimizer, std::vector<int64_t>(optimizer.parameters().size()),
+              deadline};
+  for (const CheckpointTensor& tensor : parameters) {
+    const auto found = manifest_.parameter_steps.find(tensor.name);
+    const bool saved = found != manifest_.parameter_steps.end();
+    if (saved != (tensor.optimizer_parameter >= 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter '", tensor.name, "' is ",
+                       saved ? "not the optimizer's, but was in "
+                             : "the optimizer's, but "
+                               "was not in ",
+                       directory_));
+    }
+    if (saved) {
+      state.steps[static_cast<size_t>(tensor.optimizer_parameter)] =
+          found->second;
+    }
+  }
+  return state;
+}
+
+absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
+                                       const State& state) {
+  const int64_t block_bytes = optimizer_file_->block_bytes();
+  const auto block_elements = block_bytes / static_cast<int64_t>(sizeof(float));
+  // All arrays of a range in turn: the chunk that it goes to is written once.
+  for (int64_t from = 0; from < tensor.count(); from += block_elements) {
+    for (const StateArray& array : kStateArrays) {
+      const SafetensorsEntry* entry =
+          optimizer_file_->Find(absl::StrCat(tensor.name, array.suffix));
+      if (entry == nullptr) continue;
+      buffer_.resize(
+          static_cast<size_t>(std::min(block_elements, tensor.count() - from)));
+      TERRACE_RETURN_IF_ERROR(optimizer_file_->ReadBlock(
+          *entry, from / block_elements,
+          {reinterpret_cast<std::byte*>(buffer_.data()),
+           buffer_.size() * sizeof(float)}));
+      TERRACE_RETURN_IF_ERROR(
+          state.optimizer.WriteState(tensor.optimizer_parameter, array.kind,
+                                     from, buffer_, state.deadline));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OpenCheckpoint::LoadOptimizer(
+    absl::Span<const CheckpointTensor> parameters, const State& state) {
+  TERRACE_RETURN_IF_ERROR(state.optimizer.Reset(state.deadline));
+  for (const CheckpointTensor& tensor : parameters) {
+    if (tensor.optimizer_parameter < 0) continue;
+    TERRACE_RETURN_IF_ERROR(LoadState(tensor, state));
+  }
+  return state.optimizer.SetSteps(manifest_.step, state.steps);
+}
+
+absl::Status OpenCheckpoint::LoadParameters(
+    absl::Span<const CheckpointTensor> parameters) {
+  for (const CheckpointTensor& tensor : parameters) {
+    const SafetensorsEntry& entry = *parameter_file_.Find(tensor.name);
+    auto* data = static_cast<std::byte*>(tensor.data);
+    for (int64_t i = 0; i < parameter_file_.Blocks(entry); ++i) {
+      const auto bytes =
+          static_cast<size_t>(parameter_file_.BlockSize(entry, i));
+      const absl::Status status =
+          parameter_file_.ReadBlock(entry, i, {data, bytes});
+      if (!status.ok()) {
+        return absl::Status(
+            status.code(),
+            absl::StrCat(status.message(),
+                         "; it was whole a moment ago, and parameters up to "
+                         "this one are overwritten"));
+      }
+      data += bytes;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
+                                  OffloadedOptimizer* optimizer,
+                                  Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckTensors(parameters, optimizer));
+  TERRACE_RETURN_IF_ERROR(CheckParameters(parameters));
+  std::optional<State> state;
+  if (optimizer != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(State checked,
+                             CheckOptimizer(parameters, *optimizer, deadline));
+    state.emplace(std::move(checked));
+  }
+  // The parameters are changed last, when nothing can fail any more but a
+  // file that changes meanwhile; the state can be forgotten, they cannot.
+  absl::Status status = parameter_file_.Verify();
+  if (status.ok() && state) status = LoadOptimizer(parameters, *state);
+  if (status.ok()) status = LoadParameters(parameters);
+  buffer_ = {};
+  if (status.ok() || !state) return status;
+  const absl::Status reset = optimizer->Reset(deadline);
+  if (reset.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(),
+                   "; nor could the optimizer be reset: ", reset.message()));
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFiles(const File& directory,
+                                                      const std::string& text) {
+  TERRACE_ASSIGN_OR_RETURN(
+      Manifest manifest,
+      ParseManifest(text, absl::StrCat(directory.path(), "/", kManifestName)));
+  const auto open = [&](const ManifestFile& file) {
+    if (!IsCheckpointFileName(file.name)) {
+      return absl::StatusOr<TensorFileReader>(absl::DataLossError(
+          absl::StrCat(directory.path(), "/", kManifestName, ": names '",
+                       file.name, "', which is no file of a checkpoint")));
+    }
+    return TensorFileReader::Open(directory.fd(), directory.path(), file,
+                                  manifest.block_bytes);
+  };
+  TERRACE_ASSIGN_OR_RETURN(TensorFileReader parameters,
+                           open(manifest.parameters));
+  std::optional<TensorFileReader> optimizer;
+  if (manifest.has_optimizer) {
+    TERRACE_ASSIGN_OR_RETURN(TensorFileReader reader, open(manifest.optimizer));
+    optimizer.emplace(std::move(reader));
+  }
+  auto checkpoint = std::make_unique<OpenCheckpoint>(
+      directory.path(), std::move(manifest), std::move(parameters),
+      std::move(optimizer));
+  TERRACE_RETURN_IF_ERROR(checkpoint->CheckFiles());
+  return std::unique_ptr<Checkpoint>(std::move(checkpoint));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
+    const std::string& directory) {
+  TERRACE_ASSIGN_OR_RETURN(const File opened, File::OpenDirectory(directory));
+  std::string text;
+  for (int i = 0; i < kOpenTries; ++i) {
+    auto read = ReadManifestText(opened);
+    if (absl::IsNotFound(read.status())) {
+      return absl::NotFoundError(
+          absl::StrCat(directory, ": there is no checkpoint, as there is no ",
+                       kManifestName));
+    }
+    if (!read.ok()) return read.status();
+    auto checkpoint = OpenFiles(opened, *read);
+    if (!absl::IsNotFound(checkpoint.status())) return checkpoint;
+    // A save may have replaced it in between; if not, the file is gone.
+    if (*read == text) {
+      return absl::DataLossError(checkpoint.status().message());
+    }
+    text = *std::move(read);
+  }
+  return absl::UnavailableError(absl::StrCat(
+      directory, ": was replaced ", kOpenTries, " times while it was opened"));
+}
+
+}  // namespace terrace

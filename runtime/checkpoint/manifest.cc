@@ -1,0 +1,263 @@
+#include "runtime/checkpoint/manifest.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "kernels/checksum.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kFormat[] = "terrace checkpoint";
+constexpr int64_t kVersion = 1;
+constexpr char kBeforeChecksum[] = "{\"checksum\":\"";
+constexpr char kBeforeObject[] = "\",\"checkpoint\":";
+constexpr char kAfterObject[] = "}\n";
+constexpr size_t kDigits = 16;
+
+std::string Hex(uint64_t checksum) {
+  return absl::StrFormat("%016x", checksum);
+}
+
+std::optional<uint64_t> FromHex(absl::string_view digits) {
+  uint64_t value = 0;
+  if (digits.size() != kDigits) return std::nullopt;
+  for (const char c : digits) {
+    const bool decimal = c >= '0' && c <= '9';
+    if (!decimal && !(c >= 'a' && c <= 'f')) return std::nullopt;
+    value =
+        value << 4 | static_cast<uint64_t>(decimal ? c - '0' : c - 'a' + 10);
+  }
+  return value;
+}
+
+Json FileJson(const ManifestFile& file) {
+  Json checksums = Json::object();
+  for (const auto& [tensor, blocks] : file.checksums) {
+    std::string digits;
+    for (const uint64_t block : blocks) digits += Hex(block);
+    checksums[tensor] = digits;
+  }
+  return {{"name", file.name},
+          {"bytes", file.size_bytes},
+          {"header_bytes", file.header_bytes},
+          {"header_checksum", Hex(file.header_checksum)},
+          {"block_checksums", std::move(checksums)}};
+}
+
+// {"int": 3}, {"double": "0.1"}, {"string": "x"} or {"bytes": "00ff"}.
+Json ValueJson(const CheckpointValue& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    return {{"int", *number}};
+  }
+  if (const auto* number = std::get_if<double>(&value)) {
+    return {{"double", absl::StrFormat("%.17g", *number)}};
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    return {{"string", *text}};
+  }
+  return {{"bytes",
+           absl::BytesToHexString(std::get<CheckpointBytes>(value).value)}};
+}
+
+std::optional<CheckpointValue> ParseValue(const Json& json) {
+  if (!json.is_object() || json.size() != 1) return std::nullopt;
+  const std::string kind = json.begin().key();
+  const Json& value = *json.begin();
+  if (kind == "int" && value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_string()) return std::nullopt;
+  const std::string text = value.get<std::string>();
+  if (kind == "string") return text;
+  if (kind == "bytes") {
+    CheckpointBytes bytes{absl::HexStringToBytes(text)};
+    // The way back shows whether it was hexadecimal.
+    if (absl::BytesToHexString(bytes.value) != text) return std::nullopt;
+    return bytes;
+  }
+  double number = 0;
+  if (kind == "double" && absl::SimpleAtod(text, &number)) return number;
+  return std::nullopt;
+}
+
+// The fields of one JSON object, each of which must be there and of its kind;
+// the first that is not is kept.
+class Fields {
+ public:
+  Fields(const Json& json, std::string path)
+      : json_(json), path_(std::move(path)) {}
+
+  const Json& Get(const char* key, Json::value_t type) {
+    static const Json kNull;
+    const auto found = json_.find(key);
+    if (found != json_.end() &&
+        (found->type() == type || (type == Json::value_t::number_integer &&
+                                   found->is_number_integer()))) {
+      return *found;
+    }
+    Fail(absl::StrCat("'", key, "' is missing or of another kind"));
+    return kNull;
+  }
+  int64_t Index(const char* key) {
+    const Json& value = Get(key, Json::value_t::number_integer);
+    if (value.is_number_integer() && value.get<int64_t>() >= 0) {
+      return value.get<int64_t>();
+    }
+    Fail(absl::StrCat("'", key, "' is negative"));
+    return 0;
+  }
+  std::string Text(const char* key) {
+    const Json& value = Get(key, Json::value_t::string);
+    return value.is_string() ? value.get<std::string>() : "";
+  }
+  uint64_t Sum(const char* key) {
+    const auto value = FromHex(Text(key));
+    if (!value) Fail(absl::StrCat("'", key, "' is no checksum"));
+    return value.value_or(0);
+  }
+  void Fail(const std::string& what) {
+    if (status_.ok()) {
+      status_ = absl::DataLossError(absl::StrCat(path_, ": ", what));
+    }
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const Json& json_;
+  const std::string path_;
+  absl::Status status_;
+};
+
+absl::StatusOr<ManifestFile> ParseFile(const Json& json,
+                                       const std::string& path) {
+  Fields fields(json, path);
+  ManifestFile file;
+  file.name = fields.Text("name");
+  file.size_bytes = fields.Index("bytes");
+  file.header_bytes = fields.Index("header_bytes");
+  file.header_checksum = fields.Sum("header_checksum");
+  const Json& checksums = fields.Get("block_checksums", Json::value_t::object);
+  for (const auto& [tensor, digits] : checksums.items()) {
+    const std::string text =
+        digits.is_string() ? digits.get<std::string>() : "?";
+    std::vector<uint64_t>& blocks = file.checksums[tensor];
+    for (size_t i = 0; i < text.size(); i += kDigits) {
+      const auto block = FromHex(absl::string_view(text).substr(i, kDigits));
+      if (!block) {
+        fields.Fail(absl::StrCat("tensor '", tensor, "' has no checksums"));
+      }
+      blocks.push_back(block.value_or(0));
+    }
+  }
+  TERRACE_RETURN_IF_ERROR(fields.status());
+  return file;
+}
+
+absl::StatusOr<Manifest> ParseObject(const Json& json,
+                                     const std::string& path) {
+  Fields fields(json, path);
+  if (fields.Text("format") != kFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is no checkpoint of Terrace's"));
+  }
+  const int64_t version = fields.Index("version");
+  if (version != kVersion) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": has version ", version, ", this program reads ", kVersion));
+  }
+  Manifest manifest;
+  manifest.block_bytes = fields.Index("block_bytes");
+  if (manifest.block_bytes < 4 || manifest.block_bytes % 4 != 0 ||
+      manifest.block_bytes > kCheckpointBlockBytes) {
+    fields.Fail(absl::StrCat("'block_bytes' is ", manifest.block_bytes));
+  }
+  manifest.step = fields.Index("step");
+  const Json& steps = fields.Get("parameter_steps", Json::value_t::object);
+  for (const auto& [name, step] : steps.items()) {
+    if (!step.is_number_integer() || step.get<int64_t>() < 0) {
+      fields.Fail(absl::StrCat("the step of '", name, "' is no count"));
+      continue;
+    }
+    manifest.parameter_steps[name] = step.get<int64_t>();
+  }
+  const Json& values = fields.Get("values", Json::value_t::object);
+  for (const auto& [key, value] : values.items()) {
+    auto parsed = ParseValue(value);
+    if (!parsed) fields.Fail(absl::StrCat("value '", key, "' is malformed"));
+    if (parsed) manifest.values[key] = *std::move(parsed);
+  }
+  const Json& parameters = fields.Get("parameters", Json::value_t::object);
+  TERRACE_RETURN_IF_ERROR(fields.status());
+  TERRACE_ASSIGN_OR_RETURN(manifest.parameters, ParseFile(parameters, path));
+  const auto optimizer = json.find("optimizer");
+  manifest.has_optimizer = optimizer != json.end();
+  if (manifest.has_optimizer) {
+    TERRACE_ASSIGN_OR_RETURN(manifest.optimizer, ParseFile(*optimizer, path));
+  }
+  return manifest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ManifestText(const Manifest& manifest) {
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"block_bytes", manifest.block_bytes},
+               {"step", manifest.step},
+               {"parameters", FileJson(manifest.parameters)},
+               {"parameter_steps", Json::object()},
+               {"values", Json::object()}};
+  if (manifest.has_optimizer) json["optimizer"] = FileJson(manifest.optimizer);
+  for (const auto& [name, step] : manifest.parameter_steps) {
+    json["parameter_steps"][name] = step;
+  }
+  for (const auto& [key, value] : manifest.values) {
+    json["values"][key] = ValueJson(value);
+  }
+  std::string object;
+  try {
+    object = json.dump(1);
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a name or value is no UTF-8; bytes are saved as CheckpointBytes: ",
+        error.what()));
+  }
+  return absl::StrCat(kBeforeChecksum,
+                      Hex(Checksum(object.data(), object.size())),
+                      kBeforeObject, object, kAfterObject);
+}
+
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text,
+                                       const std::string& path) {
+  absl::string_view rest = text;
+  if (!absl::ConsumePrefix(&rest, kBeforeChecksum)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": is no checkpoint of Terrace's, or altered at its start"));
+  }
+  const auto checksum = FromHex(rest.substr(0, kDigits));
+  rest.remove_prefix(std::min(rest.size(), kDigits));
+  if (!checksum || !absl::ConsumePrefix(&rest, kBeforeObject) ||
+      !absl::ConsumeSuffix(&rest, kAfterObject) ||
+      Checksum(rest.data(), rest.size()) != *checksum) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": its ", text.size(),
+                     " bytes are not what was written: truncated or altered"));
+  }
+  const Json json = Json::parse(rest.begin(), rest.end(), nullptr,
+                                /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::DataLossError(absl::StrCat(path, ": is no JSON object"));
+  }
+  return ParseObject(json, path);
+}
+
+}  // namespace terrace

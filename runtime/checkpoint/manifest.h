@@ -1,0 +1,49 @@
+// What checkpoint.json says, and its text:
+//
+//   {"checksum":"<XXH3 of the object>","checkpoint":<object>}
+//
+// Plain values and pure functions. Checksums are 16 hexadecimal digits.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "terrace/checkpoint.h"
+
+namespace terrace {
+
+// Bytes of a tensor under one checksum, and of a transfer.
+inline constexpr int64_t kCheckpointBlockBytes = 4 << 20;
+
+struct ManifestFile {
+  std::string name;
+  int64_t size_bytes = 0;
+  int64_t header_bytes = 0;
+  uint64_t header_checksum = 0;
+  // By tensor, one for each block of it.
+  std::map<std::string, std::vector<uint64_t>> checksums;
+};
+
+struct Manifest {
+  int64_t block_bytes = kCheckpointBlockBytes;
+  ManifestFile parameters;
+  bool has_optimizer = false;
+  ManifestFile optimizer;
+  int64_t step = 0;
+  std::map<std::string, int64_t> parameter_steps;
+  CheckpointValues values;
+};
+
+// InvalidArgument: a key or string that is no UTF-8.
+absl::StatusOr<std::string> ManifestText(const Manifest& manifest);
+
+// `path` is for messages. DataLoss: not what was written; InvalidArgument:
+// written by another version, or no checkpoint at all.
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text,
+                                       const std::string& path);
+
+}  // namespace terrace

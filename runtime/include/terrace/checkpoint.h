@@ -1,0 +1,139 @@
+// Checkpoints: parameters, optimizer state, counters and values of the user's,
+// from which a run goes on bit for bit, also with another budget, number of
+// paths, engine or chunk size: state is kept by parameter, not by chunk.
+//
+//   SaveCheckpoint("run1", {.parameters = tensors, .optimizer = &optimizer,
+//                           .values = {{"seed", int64_t{7}}}}, deadline);
+//   ...
+//   auto checkpoint = Checkpoint::Open("run1");
+//   (*checkpoint)->Load(tensors, &optimizer, deadline);
+//
+// A checkpoint is a directory:
+//
+//   checkpoint.json                 what the others are; checksums, counters,
+//                                   values
+//   parameters-<id>.safetensors     NAME, in its own dtype
+//   optimizer-<id>.safetensors      NAME.exp_avg, NAME.exp_avg_sq and, of
+//                                   16-bit parameters, NAME.master; all fp32
+//
+// Any program that reads safetensors reads the latter two. A parameter that
+// never had a gradient has no state there.
+//
+// The file checkpoint.json is the checkpoint: a save writes files of new
+// names, flushes them, and renames a new checkpoint.json over the old one. A
+// kill or a power loss at any moment leaves the old checkpoint or the new one;
+// what nobody names is removed by the next save or PrepareCheckpointDirectory.
+// So a save needs room for both. One writer at a time (a lock on the
+// directory: Unavailable); readers need no lock.
+//
+// Every byte is covered by an XXH3: of checkpoint.json, of each file's header,
+// and of each 4 MiB of each tensor, so that damage is found with its place.
+//
+// State streams between its tier and the file in blocks of 4 MiB: that is all
+// the memory a save or a load takes. Functions block; they may be called from
+// any thread, but a save or load uses its optimizer and parameters as their
+// one thread. Errors that all may have: PermissionDenied; ResourceExhausted: a
+// full disk, with path and errno; Unavailable: a device that fails.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "terrace/optimizer.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+struct CheckpointTensor {
+  std::string name;  // UTF-8, not empty, not "__metadata__"
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape;  // empty: a scalar, which has one element
+  // Of its elements, contiguous; the caller's. Null only without elements.
+  void* data = nullptr;
+  // Its index in the optimizer; -1: the optimizer does not have it.
+  int optimizer_parameter = -1;
+
+  int64_t count() const;
+};
+
+struct CheckpointBytes {
+  std::string value;
+  friend bool operator==(const CheckpointBytes&,
+                         const CheckpointBytes&) = default;
+};
+
+// Random state, data position, a scheduler's numbers. Strings and keys are
+// UTF-8. Doubles come back bit for bit, but for the bits of a NaN.
+using CheckpointValue =
+    std::variant<int64_t, double, std::string, CheckpointBytes>;
+using CheckpointValues = std::map<std::string, CheckpointValue>;
+
+struct CheckpointContents {
+  absl::Span<const CheckpointTensor> parameters;
+  // Each of its parameters must be among `parameters`. Null: none.
+  OffloadedOptimizer* optimizer = nullptr;
+  CheckpointValues values;
+};
+
+// Makes the directory if it is not there (its parent must be) and replaces the
+// checkpoint in it. Returns the new one's bytes. After an error the old one is
+// what it was, and nothing else is left; one exception: if the last flush of
+// the directory fails, the new one is there but may not outlive a power loss.
+//
+// InvalidArgument: names, shapes or indices that do not fit together.
+// FailedPrecondition: the optimizer's last step is incomplete or running.
+// DataLoss, DeadlineExceeded: state that could not be read.
+absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
+                                       const CheckpointContents& contents,
+                                       Time deadline);
+
+// What a program that is going to save calls at its start, so that it does not
+// fail only hours later: makes the directory if need be, sees that it can be
+// written, removes what a killed save left.
+absl::Status PrepareCheckpointDirectory(const std::string& directory);
+
+// One checkpoint, open: a later save to its directory does not disturb it.
+// Thread-compatible.
+class Checkpoint {
+ public:
+  // NotFound: no directory, or no checkpoint in it. DataLoss: files that are
+  // missing, truncated or altered, as far as sizes and headers tell; names
+  // file, tensor and offset. InvalidArgument: another format or version.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(
+      const std::string& directory);
+
+  virtual ~Checkpoint() = default;
+
+  virtual int64_t step() const = 0;  // of the optimizer; 0: there was none
+  virtual bool has_optimizer() const = 0;
+  virtual int64_t size_bytes() const = 0;
+  // In the order of the file, with null data.
+  virtual absl::Span<const CheckpointTensor> parameters() const = 0;
+  virtual const CheckpointValues& values() const = 0;
+
+  // Reads everything and compares checksums. DataLoss names the first block
+  // that is not what was written: file, tensor, offset.
+  virtual absl::Status Verify() = 0;
+
+  // Fills `parameters`, which must be those of the checkpoint by name, dtype
+  // and shape, and the optimizer (null: only parameters), whose state and
+  // counters it replaces. A block is written only after its checksum was
+  // right.
+  //
+  // InvalidArgument: they do not fit, named as here and there; nothing was
+  // changed. DataLoss, and any other error: the optimizer is as after Reset
+  // (if even that fails, the message says so) and the parameters are
+  // untouched; only a file that is damaged during the call leaves parameters
+  // half written, and the message says so.
+  virtual absl::Status Load(absl::Span<const CheckpointTensor> parameters,
+                            OffloadedOptimizer* optimizer, Time deadline) = 0;
+};
+
+}  // namespace terrace
