@@ -1,10 +1,12 @@
 #include "runtime/torch/optimizer.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
-#include <torch/serialize/archive.h>
 
+#include <algorithm>
+#include <exception>
+#include <functional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,88 +16,222 @@
 namespace terrace {
 namespace {
 
-constexpr char kLearningRateKey[] = "lr";
+using Group = ::torch::optim::OptimizerParamGroup;
 
-constexpr char kStateElsewhere[] =
-    "the state of an offloaded optimizer is in its runtime and cannot be "
-    "saved to or loaded from an archive";
+// LibTorch throws; its errors end here.
+template <typename Work>
+absl::Status Guarded(const Work& work) {
+  try {
+    return work();
+  } catch (const c10::Error& error) {
+    return absl::InternalError(
+        absl::StrCat("LibTorch: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("LibTorch: ", error.what()));
+  }
+}
+
+// Made once, so that every parameter of a group has options of its own.
+AdamOptions Defaults(const OptimizerOptions& options, AdamMode mode) {
+  AdamOptions adam = options.adam;
+  adam.decoupled_decay = mode == AdamMode::kAdamW;
+  return adam;
+}
+
+absl::StatusOr<AdamOptions> ReadGroup(AdamMode mode, const Group& group,
+                                      size_t position) {
+  absl::StatusOr<AdamOptions> options = ReadGroupOptions(mode, group.options());
+  if (options.ok()) return options;
+  return absl::Status(options.status().code(),
+                      absl::StrCat("parameter group ", position, " ",
+                                   options.status().message()));
+}
 
 }  // namespace
 
-void OffloadedAdamWOptions::serialize(
-    ::torch::serialize::InputArchive& archive) {
-  c10::IValue value;
-  archive.read(kLearningRateKey, value);
-  learning_rate = value.toDouble();
-}
+OffloadedAdamBase::OffloadedAdamBase(AdamMode mode,
+                                     const std::vector<Group>& groups,
+                                     const OptimizerOptions& options)
+    : Optimizer(groups, MakeGroupOptions(mode, Defaults(options, mode))),
+      mode_(mode),
+      bias_correction_(options.adam.bias_correction) {}
 
-void OffloadedAdamWOptions::serialize(
-    ::torch::serialize::OutputArchive& archive) const {
-  archive.write(kLearningRateKey, c10::IValue(learning_rate));
-}
-
-absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
-    Runtime& runtime, std::vector<at::Tensor> parameters,
-    const OptimizerOptions& options) {
-  std::vector<ParameterSpec> specs;
-  std::unordered_set<const void*> seen;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    TERRACE_ASSIGN_OR_RETURN(ParameterSpec spec,
-                             DescribeParameter(parameters[i], i));
-    if (!seen.insert(parameters[i].unsafeGetTensorImpl()).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("parameter ", i, " is in the list twice"));
+absl::Status OffloadedAdamBase::CheckGroups(AdamMode mode,
+                                            const std::vector<Group>& groups) {
+  size_t position = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].has_options()) {
+      TERRACE_RETURN_IF_ERROR(ReadGroup(mode, groups[i], i).status());
     }
-    specs.push_back(std::move(spec));
-  }
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<OffloadedOptimizer> offloaded,
-                           OffloadedOptimizer::Create(runtime, specs, options));
-  std::unique_ptr<OffloadedAdamW> optimizer(new OffloadedAdamW(
-      std::move(parameters), options.adam.learning_rate, std::move(offloaded)));
-  optimizer->specs_ = std::move(specs);
-  return optimizer;
-}
-
-OffloadedAdamW::OffloadedAdamW(std::vector<at::Tensor> parameters,
-                               double learning_rate,
-                               std::unique_ptr<OffloadedOptimizer> offloaded)
-    : Optimizer(std::move(parameters),
-                std::make_unique<OffloadedAdamWOptions>(learning_rate)),
-      offloaded_(std::move(offloaded)) {
-  // LibTorch 2.15's constructor replaces options of types it does not know.
-  param_groups_.front().set_options(
-      std::make_unique<OffloadedAdamWOptions>(learning_rate));
-}
-
-absl::Status OffloadedAdamW::TryStep() {
-  if (param_groups().size() != 1 ||
-      param_groups().front().params().size() != specs_.size()) {
-    return absl::FailedPreconditionError(
-        "an offloaded optimizer has the one group of parameters that it was "
-        "made with; make another for more");
-  }
-  std::vector<at::Tensor>& parameters = param_groups().front().params();
-  data_.clear();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    TERRACE_ASSIGN_OR_RETURN(ParameterData data,
-                             LocateParameter(parameters[i], specs_[i], i));
-    data_.push_back(data);
-  }
-  StepArguments arguments;
-  arguments.learning_rate = param_groups().front().options().get_lr();
-  TERRACE_RETURN_IF_ERROR(
-      offloaded_->Step(arguments, data_, absl::Now() + step_timeout_));
-  // Written behind autograd's back: a graph that still holds the old values
-  // must notice.
-  if (!offloaded_->last_report().skipped) {
-    for (const at::Tensor& parameter : parameters) {
-      parameter.unsafeGetTensorImpl()->bump_version();
+    for (const at::Tensor& parameter : groups[i].params()) {
+      TERRACE_RETURN_IF_ERROR(DescribeParameter(parameter, position).status());
+      ++position;
     }
   }
   return absl::OkStatus();
 }
 
-at::Tensor OffloadedAdamW::step(LossClosure closure) {
+absl::Status OffloadedAdamBase::Open(Runtime& runtime,
+                                     const OptimizerOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(offloaded_,
+                           OffloadedOptimizer::Create(runtime, {}, options));
+  return AdoptParameters();
+}
+
+// Parameters that groups have got since the last call.
+absl::Status OffloadedAdamBase::AdoptParameters() {
+  std::unordered_map<const c10::TensorImpl*, size_t> positions;
+  std::vector<at::Tensor> added;
+  std::vector<ParameterSpec> specs;
+  size_t position = 0;
+  for (const Group& group : param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const c10::TensorImpl* const key = parameter.unsafeGetTensorImpl();
+      const auto [found, first] = positions.emplace(key, position);
+      if (!first) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("parameters ", found->second, " and ", position,
+                         " are the same tensor"));
+      }
+      if (indices_.find(key) == indices_.end()) {
+        TERRACE_ASSIGN_OR_RETURN(ParameterSpec spec,
+                                 DescribeParameter(parameter, position));
+        // Each has options of its own: a group may change its members.
+        const size_t index = tensors_.size() + added.size();
+        spec.name = absl::StrCat("parameter", index);
+        spec.group = static_cast<int>(index);
+        specs.push_back(std::move(spec));
+        added.push_back(parameter);
+      }
+      ++position;
+    }
+  }
+  if (added.empty()) return absl::OkStatus();
+  TERRACE_RETURN_IF_ERROR(offloaded_->AddParameters(std::move(specs)));
+  for (at::Tensor& parameter : added) {
+    indices_.emplace(parameter.unsafeGetTensorImpl(),
+                     static_cast<int>(tensors_.size()));
+    tensors_.push_back(std::move(parameter));
+  }
+  return absl::OkStatus();
+}
+
+// Parameters are updated at the same time, so none may share an element with
+// another. Looked at again when an address changed.
+absl::Status OffloadedAdamBase::CheckApart() {
+  std::vector<const void*> addresses;
+  for (const at::Tensor& tensor : tensors_) {
+    addresses.push_back(tensor.const_data_ptr());
+  }
+  if (addresses == checked_) return absl::OkStatus();
+  std::vector<size_t> order;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].numel() > 0 && tensors_[i].is_contiguous()) {
+      order.push_back(i);
+    }
+  }
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::less<>()(addresses[a], addresses[b]);
+  });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const at::Tensor& before = tensors_[order[i - 1]];
+    const auto* const end =
+        static_cast<const char*>(before.const_data_ptr()) + before.nbytes();
+    if (!std::less<>()(addresses[order[i]], static_cast<const void*>(end))) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameters ", order[i - 1], " and ", order[i],
+                     " overlap in memory; give one of them"));
+  }
+  checked_ = std::move(addresses);
+  return absl::OkStatus();
+}
+
+// Addresses and options of this step.
+absl::Status OffloadedAdamBase::Gather() {
+  if (!offloaded_->incomplete()) staged_.clear();
+  staged_.resize(tensors_.size());
+  gradients_.assign(tensors_.size(), at::Tensor());
+  data_.assign(tensors_.size(), ParameterData());
+  adam_options_.assign(tensors_.size(), AdamOptions());
+  std::vector<bool> present(tensors_.size(), false);
+  for (size_t i = 0; i < param_groups().size(); ++i) {
+    const Group& group = param_groups()[i];
+    TERRACE_ASSIGN_OR_RETURN(AdamOptions options, ReadGroup(mode_, group, i));
+    options.bias_correction = bias_correction_;
+    for (const at::Tensor& parameter : group.params()) {
+      const auto index = static_cast<size_t>(IndexOf(parameter));
+      adam_options_[index] = options;
+      present[index] = true;
+    }
+  }
+  TERRACE_RETURN_IF_ERROR(CheckApart());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (present[i] && tensors_[i].grad().defined()) {
+      TERRACE_RETURN_IF_ERROR(GatherOne(i));
+    } else {
+      // Anything but null: it is not touched without a gradient.
+      data_[i].parameter = tensors_.data();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OffloadedAdamBase::GatherOne(size_t index) {
+  const at::Tensor& parameter = tensors_[index];
+  const ParameterSpec& spec = offloaded_->parameters()[index];
+  TERRACE_RETURN_IF_ERROR(CheckParameter(parameter, spec, index));
+  TERRACE_ASSIGN_OR_RETURN(gradients_[index],
+                           ContiguousGradient(parameter, spec, index));
+  if (!parameter.is_contiguous() && !staged_[index].defined()) {
+    staged_[index] = parameter.detach().contiguous();
+  }
+  const at::Tensor& used =
+      staged_[index].defined() ? staged_[index] : parameter;
+  data_[index] = Locate(used, gradients_[index]);
+  return absl::OkStatus();
+}
+
+absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
+  if (arguments.learning_rate || !arguments.groups.empty()) {
+    return absl::InvalidArgumentError(
+        "learning rate and options are those of the parameter groups");
+  }
+  at::NoGradGuard no_gradients;
+  absl::Status status = Guarded([this] {
+    TERRACE_RETURN_IF_ERROR(AdoptParameters());
+    return Gather();
+  });
+  if (status.ok()) {
+    StepArguments resolved = arguments;
+    resolved.groups = adam_options_;
+    status = offloaded_->Step(resolved, data_, Deadline());
+  }
+  gradients_.clear();
+  if (!status.ok()) return status;
+  if (offloaded_->last_report().skipped) return absl::OkStatus();
+  return Guarded([this] {
+    Publish();
+    return absl::OkStatus();
+  });
+}
+
+// Parameters were written behind autograd's back: a graph that still holds the
+// old values must notice.
+void OffloadedAdamBase::Publish() {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (data_[i].gradient == nullptr) continue;
+    if (staged_[i].defined()) {
+      tensors_[i].copy_(staged_[i]);
+    } else if (!tensors_[i].is_inference()) {
+      tensors_[i].unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  staged_.clear();
+}
+
+at::Tensor OffloadedAdamBase::step(LossClosure closure) {
   at::Tensor loss;
   if (closure) {
     at::AutoGradMode with_gradients(true);
@@ -106,12 +242,49 @@ at::Tensor OffloadedAdamW::step(LossClosure closure) {
   return loss;
 }
 
-void OffloadedAdamW::save(::torch::serialize::OutputArchive&) const {
-  TORCH_CHECK(false, kStateElsewhere);
+int OffloadedAdamBase::IndexOf(const at::Tensor& parameter) const {
+  const auto found = indices_.find(parameter.unsafeGetTensorImpl());
+  return found == indices_.end() ? -1 : found->second;
 }
 
-void OffloadedAdamW::load(::torch::serialize::InputArchive&) {
-  TORCH_CHECK(false, kStateElsewhere);
+absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
+    Runtime& runtime, std::vector<Group> groups,
+    const OptimizerOptions& options) {
+  std::unique_ptr<OffloadedAdamW> optimizer;
+  absl::Status status = Guarded([&] {
+    absl::Status checked = CheckGroups(AdamMode::kAdamW, groups);
+    if (!checked.ok()) return checked;
+    optimizer.reset(new OffloadedAdamW(AdamMode::kAdamW, groups, options));
+    return optimizer->Open(runtime, options);
+  });
+  if (!status.ok()) return status;
+  return optimizer;
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
+    Runtime& runtime, std::vector<at::Tensor> parameters,
+    const OptimizerOptions& options) {
+  return Create(runtime, {Group(std::move(parameters))}, options);
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdam>> OffloadedAdam::Create(
+    Runtime& runtime, std::vector<Group> groups,
+    const OptimizerOptions& options) {
+  std::unique_ptr<OffloadedAdam> optimizer;
+  absl::Status status = Guarded([&] {
+    absl::Status checked = CheckGroups(AdamMode::kAdam, groups);
+    if (!checked.ok()) return checked;
+    optimizer.reset(new OffloadedAdam(AdamMode::kAdam, groups, options));
+    return optimizer->Open(runtime, options);
+  });
+  if (!status.ok()) return status;
+  return optimizer;
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdam>> OffloadedAdam::Create(
+    Runtime& runtime, std::vector<at::Tensor> parameters,
+    const OptimizerOptions& options) {
+  return Create(runtime, {Group(std::move(parameters))}, options);
 }
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
-// AdamW or Adam as a torch::optim::Optimizer whose state lives behind a
+// AdamW and Adam as torch::optim::Optimizers whose state lives behind a
 // Runtime's budget: an OffloadedOptimizer that takes each parameter and its
-// .grad where LibTorch has them, without a copy.
+// .grad where LibTorch has them.
 //
 //   auto optimizer = terrace::OffloadedAdamW::Create(
 //       *runtime, model->parameters(), {.max_gradient_norm = 1.0});
@@ -8,12 +8,20 @@
 //   (*optimizer)->step();
 //   (*optimizer)->zero_grad();
 //
-// One parameter group: dense, contiguous leaves in CPU memory, fp32, bf16 or
-// fp16 (stepped through an fp32 master), each with a gradient of its own shape
-// that is fp32 or of its own dtype, or with none, in which case it stays as it
-// is. Gradients that were accumulated over several backward passes are taken
-// as they are. The learning rate is the group's at the time of the step, so
-// LibTorch's schedulers work; the other numbers are fixed at creation.
+// Groups are LibTorch's own, with torch::optim::AdamWOptions (AdamOptions) of
+// their own, which may change between steps: schedulers work, and programs
+// written for torch::optim::AdamW. Groups and parameters may be added at any
+// time; they get their state at the next step. One without a gradient stays as
+// it is. Gradients of several backward passes are taken as they are; whether
+// they are clipped by torch::nn::utils::clip_grad_norm_ or in the step
+// (max_gradient_norm) is the caller's choice.
+//
+// Parameters are leaves in CPU memory, fp32, bf16 or fp16 (stepped through an
+// fp32 master), each with a dense gradient of its own shape that is fp32 or of
+// its own dtype. What is contiguous is used in place; a parameter or gradient
+// that is not is copied for the step and the parameter written back. Complex,
+// sparse and other tensors are refused, a tensor that is given twice, and
+// parameters that overlap in memory.
 //
 // Thread-compatible: one thread at a time. The Runtime must outlive it. Errors
 // are Statuses; only what LibTorch itself calls (step, save, load) throws
@@ -22,62 +30,133 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "runtime/torch/group_options.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
 
-// What a scheduler may change.
-struct OffloadedAdamWOptions
-    : public ::torch::optim::OptimizerCloneableOptions<OffloadedAdamWOptions> {
-  explicit OffloadedAdamWOptions(double rate = 1e-3) : learning_rate(rate) {}
-  double get_lr() const override { return learning_rate; }
-  void set_lr(double rate) override { learning_rate = rate; }
-  void serialize(::torch::serialize::InputArchive& archive) override;
-  void serialize(::torch::serialize::OutputArchive& archive) const override;
-
-  double learning_rate;
+// Copies of one parameter's state, in its shape, fp32.
+struct ParameterState {
+  int64_t step = 0;  // in which it had a gradient; 0: tensors are undefined
+  at::Tensor exp_avg;
+  at::Tensor exp_avg_sq;
+  at::Tensor master;  // of a 16-bit parameter
 };
 
-class OffloadedAdamW final : public ::torch::optim::Optimizer {
+// What both have in common.
+class OffloadedAdamBase : public ::torch::optim::Optimizer {
  public:
-  // InvalidArgument: a parameter that is not as above, by its position;
-  // ResourceExhausted: a budget below the minimum, which is named.
-  static absl::StatusOr<std::unique_ptr<OffloadedAdamW>> Create(
-      Runtime& runtime, std::vector<at::Tensor> parameters,
-      const OptimizerOptions& options);
-
   // How long a step may take before it is DeadlineExceeded and incomplete.
   void set_step_timeout(absl::Duration timeout) { step_timeout_ = timeout; }
 
-  // One step; as OffloadedOptimizer::Step. InvalidArgument: a gradient that is
-  // not as above, by its position; nothing was changed then.
-  absl::Status TryStep();
+  // One step; as OffloadedOptimizer::Step. `arguments` may say anything but
+  // learning rate and groups, which the parameter groups say. InvalidArgument:
+  // a parameter or gradient that is not as above, by its position in all
+  // groups; nothing was changed then.
+  absl::Status TryStep(const StepArguments& arguments = {});
 
   // TryStep, after the closure if there is one, whose loss is returned.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // The state is in the Runtime's chunks, not here: both throw.
+  // InvalidArgument: not a parameter of this optimizer.
+  absl::StatusOr<ParameterState> StateOf(const at::Tensor& parameter);
+
+  // The archive of torch::optim::AdamW (Adam), with one more tensor for a
+  // 16-bit parameter: its master. Either loads what the other saved; a master
+  // that is not there is made from the parameter. The archive, as LibTorch
+  // makes it, holds the whole state in memory.
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 
-  // The optimizer behind it: plan, reports, state.
+  // The optimizer behind it: plan, reports, state. Its parameters are those of
+  // the groups, in the order in which they were first seen.
   OffloadedOptimizer& offloaded() { return *offloaded_; }
 
- private:
-  OffloadedAdamW(std::vector<at::Tensor> parameters, double learning_rate,
-                 std::unique_ptr<OffloadedOptimizer> offloaded);
+ protected:
+  OffloadedAdamBase(
+      AdamMode mode,
+      const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+      const OptimizerOptions& options);
 
+  // Checks groups, makes what is behind, takes the parameters. Once.
+  static absl::Status CheckGroups(
+      AdamMode mode,
+      const std::vector<::torch::optim::OptimizerParamGroup>& groups);
+  absl::Status Open(Runtime& runtime, const OptimizerOptions& options);
+
+ private:
+  absl::Status AdoptParameters();
+  absl::Status CheckApart();
+  absl::Status Gather();
+  absl::Status GatherOne(size_t index);
+  void Publish();
+  int IndexOf(const at::Tensor& parameter) const;  // -1: unknown
+  at::Tensor ReadTensor(int index, OffloadedOptimizer::StateKind kind) const;
+  ParameterState ReadParameterState(int index) const;
+  void WriteTensor(int index, OffloadedOptimizer::StateKind kind,
+                   const at::Tensor& tensor);
+  template <typename State, typename Options>
+  void SaveAs(::torch::serialize::OutputArchive& archive) const;
+  template <typename State, typename Options>
+  void LoadAs(::torch::serialize::InputArchive& archive);
+  Time Deadline() const { return absl::Now() + step_timeout_; }
+
+  const AdamMode mode_;
+  const bool bias_correction_;
   std::unique_ptr<OffloadedOptimizer> offloaded_;
-  std::vector<ParameterSpec> specs_;  // what the parameters were at creation
-  std::vector<ParameterData> data_;   // of one step
   absl::Duration step_timeout_ = absl::Hours(1);
+
+  // Of all parameters ever seen; kept alive, so that an address means one.
+  std::vector<at::Tensor> tensors_;
+  std::unordered_map<const c10::TensorImpl*, int> indices_;
+  std::vector<const void*> checked_;  // addresses that CheckApart has seen
+
+  // Of one step, by parameter.
+  std::vector<ParameterData> data_;
+  std::vector<AdamOptions> adam_options_;
+  std::vector<at::Tensor> staged_;     // contiguous copies of parameters
+  std::vector<at::Tensor> gradients_;  // of gradients; keeps them alive
+};
+
+class OffloadedAdamW final : public OffloadedAdamBase {
+ public:
+  // `options.adam` are the defaults of groups without options; its mode is
+  // not looked at. InvalidArgument: a parameter that is not as above, by its
+  // position; ResourceExhausted: a budget below the minimum, which is named.
+  static absl::StatusOr<std::unique_ptr<OffloadedAdamW>> Create(
+      Runtime& runtime, std::vector<::torch::optim::OptimizerParamGroup> groups,
+      const OptimizerOptions& options);
+  // One group.
+  static absl::StatusOr<std::unique_ptr<OffloadedAdamW>> Create(
+      Runtime& runtime, std::vector<at::Tensor> parameters,
+      const OptimizerOptions& options);
+
+ private:
+  using OffloadedAdamBase::OffloadedAdamBase;
+};
+
+// Adam with L2: the decay is part of the gradient. LibTorch's default of it is
+// none; here it is what `options.adam` says.
+class OffloadedAdam final : public OffloadedAdamBase {
+ public:
+  static absl::StatusOr<std::unique_ptr<OffloadedAdam>> Create(
+      Runtime& runtime, std::vector<::torch::optim::OptimizerParamGroup> groups,
+      const OptimizerOptions& options);
+  static absl::StatusOr<std::unique_ptr<OffloadedAdam>> Create(
+      Runtime& runtime, std::vector<at::Tensor> parameters,
+      const OptimizerOptions& options);
+
+ private:
+  using OffloadedAdamBase::OffloadedAdamBase;
 };
 
 }  // namespace terrace

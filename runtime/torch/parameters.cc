@@ -1,5 +1,7 @@
 #include "runtime/torch/parameters.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <optional>
 #include <sstream>
 #include <string>
@@ -8,6 +10,9 @@
 
 namespace terrace {
 namespace {
+
+// Where the gradients without elements are.
+constexpr double kNothing = 0;
 
 std::optional<DType> DTypeOf(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -43,9 +48,8 @@ std::string Fault(const at::Tensor& tensor) {
     return absl::StrCat("is ", Text(tensor.scalar_type()),
                         "; only fp32, bf16 and fp16 are supported");
   }
-  if (!tensor.is_contiguous()) {
-    return absl::StrCat("is not contiguous: strides ", Text(tensor.strides()),
-                        " of sizes ", Text(tensor.sizes()));
+  if (tensor.is_neg() || tensor._is_zerotensor()) {
+    return "is a lazy view without values of its own";
   }
   return "";
 }
@@ -64,6 +68,12 @@ absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
   if (fault.empty() && !parameter.is_leaf()) {
     fault = "is no leaf: it is the result of an operation";
   }
+  if (fault.empty() &&
+      at::has_internal_overlap(parameter) == at::MemOverlap::Yes) {
+    fault = absl::StrCat("has elements that share memory: strides ",
+                         Text(parameter.strides()), " of sizes ",
+                         Text(parameter.sizes()));
+  }
   if (!fault.empty()) return Error("parameter", position, fault);
   ParameterSpec spec;
   spec.name = absl::StrCat("parameter", position);
@@ -72,37 +82,52 @@ absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
   return spec;
 }
 
-absl::StatusOr<ParameterData> LocateParameter(const at::Tensor& parameter,
-                                              const ParameterSpec& spec,
-                                              size_t position) {
+absl::Status CheckParameter(const at::Tensor& parameter,
+                            const ParameterSpec& spec, size_t position) {
   const std::string fault = Fault(parameter);
   if (!fault.empty()) return Error("parameter", position, fault);
-  if (*DTypeOf(parameter) != spec.dtype || parameter.numel() != spec.count) {
-    return Error(
-        "parameter", position,
-        absl::StrCat("was ", spec.count, " elements of ", DTypeName(spec.dtype),
-                     " and is ", parameter.numel(), " of ",
-                     Text(parameter.scalar_type())));
+  if (*DTypeOf(parameter) == spec.dtype && parameter.numel() == spec.count) {
+    return absl::OkStatus();
   }
-  ParameterData data;
-  data.parameter = parameter.data_ptr();
-  const at::Tensor& gradient = parameter.grad();
-  if (!gradient.defined()) return data;
-  const std::string gradient_fault = Fault(gradient);
-  if (!gradient_fault.empty()) {
-    return Error("the gradient of parameter", position, gradient_fault);
+  return Error(
+      "parameter", position,
+      absl::StrCat("was ", spec.count, " elements of ", DTypeName(spec.dtype),
+                   " and is ", parameter.numel(), " of ",
+                   Text(parameter.scalar_type())));
+}
+
+absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
+                                              const ParameterSpec& spec,
+                                              size_t position) {
+  at::Tensor gradient = parameter.grad();
+  if (gradient.layout() == at::kStrided) {
+    // What autograd made lazily gets values.
+    if (gradient._is_zerotensor()) gradient = gradient.clone();
+    gradient = gradient.resolve_neg();
   }
-  data.gradient_dtype = *DTypeOf(gradient);
+  const std::string fault = Fault(gradient);
+  if (!fault.empty()) {
+    return Error("the gradient of parameter", position, fault);
+  }
+  const DType dtype = *DTypeOf(gradient);
   if (gradient.sizes() != parameter.sizes() ||
-      (data.gradient_dtype != DType::kFloat32 &&
-       data.gradient_dtype != spec.dtype)) {
+      (dtype != DType::kFloat32 && dtype != spec.dtype)) {
     return Error(
         "the gradient of parameter", position,
         absl::StrCat("is ", Text(gradient.sizes()), " of ",
                      Text(gradient.scalar_type()), ", not ",
                      Text(parameter.sizes()), " of ", DTypeName(spec.dtype)));
   }
+  return gradient.contiguous();
+}
+
+ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient) {
+  ParameterData data;
+  data.parameter = parameter.mutable_data_ptr();
   data.gradient = gradient.const_data_ptr();
+  data.gradient_dtype = *DTypeOf(gradient);
+  // Without elements there is no address, but there is a gradient.
+  if (parameter.numel() == 0) data.gradient = &kNothing;
   return data;
 }
 

@@ -6,21 +6,29 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {
 
 // InvalidArgument, with the reason, for what the optimizer cannot step: no
-// leaf, another device, sparse, complex or integer, not contiguous.
-// `position` is the parameter's in its group, for the message.
+// leaf, another device, sparse, complex or integer, elements that share
+// memory. `position` is the parameter's among all, for the message.
 absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
                                                 size_t position);
 
-// The addresses of a parameter and of its gradient (null if it has none).
-// InvalidArgument if either is no longer, or not, what `spec` says.
-absl::StatusOr<ParameterData> LocateParameter(const at::Tensor& parameter,
+// InvalidArgument if the parameter is no longer what `spec` says.
+absl::Status CheckParameter(const at::Tensor& parameter,
+                            const ParameterSpec& spec, size_t position);
+
+// The parameter's gradient, which it has; a copy if it is not contiguous.
+// InvalidArgument: not dense, of another shape or dtype than it may be.
+absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
                                               const ParameterSpec& spec,
                                               size_t position);
+
+// The addresses of a contiguous parameter and gradient.
+ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient);
 
 }  // namespace terrace

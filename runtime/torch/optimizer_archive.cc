@@ -1,0 +1,220 @@
+// State in LibTorch's archives and tensors.
+#include <ATen/ops/empty.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/torch/optimizer.h"
+
+namespace terrace {
+namespace {
+
+using Kind = OffloadedOptimizer::StateKind;
+using ::torch::optim::AdamParamState;
+using ::torch::optim::AdamWParamState;
+using ::torch::serialize::InputArchive;
+using ::torch::serialize::OutputArchive;
+
+// Beside LibTorch's own keys, which it reads and writes.
+constexpr char kMasterKey[] = "master";
+constexpr char kStepKey[] = "terrace_step";
+constexpr char kVersionKey[] = "pytorch_version";
+constexpr char kVersion[] = "1.5.0";  // of the archive's layout
+
+void Check(const absl::Status& status) {
+  TORCH_CHECK(status.ok(), std::string(status.message()));
+}
+
+// The key that LibTorch gives a parameter's state.
+std::string KeyOf(const at::Tensor& parameter) {
+  return std::to_string(
+      reinterpret_cast<size_t>(parameter.unsafeGetTensorImpl()));
+}
+
+// What an archive says of one parameter.
+template <typename State>
+struct Loaded {
+  int index;
+  State state;
+  at::Tensor master;
+};
+
+// Null unless the state of `key` is there.
+template <typename State>
+std::optional<Loaded<State>> ReadOne(InputArchive& states,
+                                     const std::string& key, int index,
+                                     const ParameterSpec& spec) {
+  InputArchive archive;
+  if (!states.try_read(key, archive)) return std::nullopt;
+  Loaded<State> loaded{index, {}, {}};
+  loaded.state.serialize(archive);
+  archive.try_read(kMasterKey, loaded.master, /*is_buffer=*/true);
+  TORCH_CHECK(!loaded.state.max_exp_avg_sq().defined(), "parameter ", index,
+              " has a state with amsgrad");
+  for (const at::Tensor& tensor :
+       {loaded.state.exp_avg(), loaded.state.exp_avg_sq(), loaded.master}) {
+    TORCH_CHECK(!tensor.defined() || tensor.numel() == spec.count, "parameter ",
+                index, " has ", spec.count, " elements, its saved state has ",
+                tensor.numel());
+  }
+  if (spec.dtype == DType::kFloat32) loaded.master.reset();
+  return loaded;
+}
+
+}  // namespace
+
+at::Tensor OffloadedAdamBase::ReadTensor(int index, Kind kind) const {
+  const at::Tensor& parameter = tensors_[static_cast<size_t>(index)];
+  at::Tensor out = at::empty(parameter.sizes(), at::kFloat);
+  Check(offloaded_->ReadState(index, kind,
+                              absl::MakeSpan(out.mutable_data_ptr<float>(),
+                                             static_cast<size_t>(out.numel())),
+                              Deadline()));
+  return out;
+}
+
+ParameterState OffloadedAdamBase::ReadParameterState(int index) const {
+  ParameterState state;
+  const auto i = static_cast<size_t>(index);
+  state.step = offloaded_->parameter_steps()[i];
+  if (state.step == 0) return state;
+  state.exp_avg = ReadTensor(index, Kind::kFirstMoment);
+  state.exp_avg_sq = ReadTensor(index, Kind::kSecondMoment);
+  if (offloaded_->parameters()[i].dtype != DType::kFloat32) {
+    state.master = ReadTensor(index, Kind::kMaster);
+  }
+  return state;
+}
+
+absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
+    const at::Tensor& parameter) {
+  const int index = IndexOf(parameter);
+  if (index < 0) {
+    return absl::InvalidArgumentError("not a parameter of this optimizer");
+  }
+  try {
+    return ReadParameterState(index);
+  } catch (const c10::Error& error) {
+    return absl::InternalError(error.what_without_backtrace());
+  }
+}
+
+void OffloadedAdamBase::WriteTensor(int index, Kind kind,
+                                    const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  const at::Tensor values =
+      tensor.to(at::TensorOptions(at::kCPU).dtype(at::kFloat)).contiguous();
+  Check(offloaded_->WriteState(
+      index, kind, 0,
+      absl::MakeConstSpan(values.const_data_ptr<float>(),
+                          static_cast<size_t>(values.numel())),
+      Deadline()));
+}
+
+template <typename State, typename Options>
+void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
+  TORCH_CHECK(!offloaded_->incomplete(),
+              "the state cannot be saved: a step is incomplete");
+  for (const auto& group : param_groups()) {
+    Check(ReadGroupOptions(mode_, group.options()).status());
+  }
+  archive.write(kVersionKey, c10::IValue(kVersion));
+  archive.write(kStepKey, c10::IValue(offloaded_->step()));
+  OutputArchive states(archive.compilation_unit());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    ParameterState read = ReadParameterState(static_cast<int>(i));
+    if (read.step == 0) continue;
+    State state;
+    state.step(read.step);
+    state.exp_avg(std::move(read.exp_avg));
+    state.exp_avg_sq(std::move(read.exp_avg_sq));
+    OutputArchive one(archive.compilation_unit());
+    state.serialize(one);
+    if (read.master.defined()) {
+      one.write(kMasterKey, read.master, /*is_buffer=*/true);
+    }
+    states.write(KeyOf(tensors_[i]), one);
+  }
+  archive.write("state", states);
+  OutputArchive groups(archive.compilation_unit());
+  ::torch::optim::detail::serialize<Options>(groups, param_groups());
+  archive.write("param_groups", groups);
+}
+
+template <typename State, typename Options>
+void OffloadedAdamBase::LoadAs(InputArchive& archive) {
+  Check(AdoptParameters());
+  c10::IValue version;
+  archive.read(kVersionKey, version);
+  TORCH_CHECK(version.toStringRef() == kVersion,
+              "an archive of an optimizer of version ", version.toStringRef());
+  InputArchive states, groups_archive;
+  archive.read("state", states);
+  archive.read("param_groups", groups_archive);
+  std::vector<std::pair<std::vector<std::string>,
+                        std::unique_ptr<::torch::optim::OptimizerOptions>>>
+      groups;
+  ::torch::optim::detail::serialize<Options>(groups_archive, groups);
+  TORCH_CHECK(groups.size() == param_groups().size(), "the archive has ",
+              groups.size(), " parameter groups, the optimizer has ",
+              param_groups().size());
+  // All is read and checked before anything changes.
+  std::vector<Loaded<State>> loaded;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::vector<at::Tensor>& params = param_groups()[i].params();
+    const std::vector<std::string>& keys = groups[i].first;
+    TORCH_CHECK(keys.size() == params.size(), "parameter group ", i, " has ",
+                keys.size(), " parameters in the archive, ", params.size(),
+                " in the optimizer");
+    Check(ReadGroupOptions(mode_, *groups[i].second).status());
+    for (size_t j = 0; j < keys.size(); ++j) {
+      const int index = IndexOf(params[j]);
+      const ParameterSpec& spec =
+          offloaded_->parameters()[static_cast<size_t>(index)];
+      auto one = ReadOne<State>(states, keys[j], index, spec);
+      if (one) loaded.push_back(*std::move(one));
+    }
+  }
+  Check(offloaded_->Reset(Deadline()));
+  staged_.clear();
+  std::vector<int64_t> steps(tensors_.size(), 0);
+  int64_t step = 0;
+  for (const Loaded<State>& one : loaded) {
+    WriteTensor(one.index, Kind::kMaster, one.master);
+    WriteTensor(one.index, Kind::kFirstMoment, one.state.exp_avg());
+    WriteTensor(one.index, Kind::kSecondMoment, one.state.exp_avg_sq());
+    steps[static_cast<size_t>(one.index)] = one.state.step();
+    step = std::max(step, one.state.step());
+  }
+  c10::IValue saved_step;
+  if (archive.try_read(kStepKey, saved_step)) step = saved_step.toInt();
+  Check(offloaded_->SetSteps(step, steps));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    param_groups()[i].set_options(std::move(groups[i].second));
+  }
+}
+
+void OffloadedAdamBase::save(OutputArchive& archive) const {
+  if (mode_ == AdamMode::kAdamW) {
+    SaveAs<AdamWParamState, ::torch::optim::AdamWOptions>(archive);
+  } else {
+    SaveAs<AdamParamState, ::torch::optim::AdamOptions>(archive);
+  }
+}
+
+void OffloadedAdamBase::load(InputArchive& archive) {
+  if (mode_ == AdamMode::kAdamW) {
+    LoadAs<AdamWParamState, ::torch::optim::AdamWOptions>(archive);
+  } else {
+    LoadAs<AdamParamState, ::torch::optim::AdamOptions>(archive);
+  }
+}
+
+}  // namespace terrace
