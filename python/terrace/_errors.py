@@ -81,6 +81,12 @@ def check(outcome: tuple[int, str], paths: Sequence[str] = ()) -> None:
         raise exception_of(code, message, paths)
 
 
+def has_no_master(outcome: tuple[int, str]) -> bool:
+    """Of reading the master of a parameter before a step made it."""
+    code, message = outcome
+    return code == _FAILED_PRECONDITION and 'has no master' in message
+
+
 def check_directories(paths: Sequence[str]) -> None:
     """Each path is a directory that can be written; it is never made."""
     for path in paths:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import torch
 from torch.optim.optimizer import ParamsT
 
-from terrace import _arguments, _checks, _errors, _library, _message, _state
+from terrace import (_arguments, _checks, _errors, _library, _message,
+                     _state, _stats)
 
 _open = weakref.WeakSet()
 
@@ -94,6 +95,10 @@ class AdamW(torch.optim.Optimizer):
         self._loading: dict[str, Any] | None = None
         self._told = False
         _errors.check_directories(self._paths)
+        if self._paths and memory_budget is None:
+            warnings.warn('terrace: nvme_path is not used: without a '
+                          'memory_budget all the state is in memory',
+                          stacklevel=2)
         super().__init__(params, defaults)
         self._native = _library.new_optimizer()
         _open.add(self)
@@ -197,31 +202,7 @@ class AdamW(torch.optim.Optimizer):
         """
         if self._holds_nothing:
             return {'parameters': 0, 'state_bytes': 0}
-        given = json.loads(self._native.describe())
-        if not given:
-            raise RuntimeError('terrace: this optimizer is closed, or belongs '
-                               'to a parent process')
-        seconds = given['seconds']
-        return {
-            'parameters': given['parameters'],
-            'state_bytes': given['state_bytes'],
-            'memory_bytes': given['host_budget_bytes'],
-            'memory_peak_bytes': given['host_peak_bytes'],
-            'resident_bytes': given['resident_bytes'],
-            'disk_bytes': sum(p['used_bytes'] for p in given['paths']),
-            'bytes_read': given['bytes_read'],
-            'bytes_written': given['bytes_written'],
-            'paths': given['paths'],
-            'steps': max(self._steps(), default=0),
-            'step_seconds': seconds['total'],
-            'compute_seconds': seconds['compute'],
-            'blocked_seconds': {cause: seconds[f'blocked_{cause}']
-                                for cause in ('read', 'write', 'space')},
-            'gradient_norm': given['gradient_norm'],
-            'engine': given['engine'],
-            'engine_reason': given['engine_reason'],
-            'instruction_set': given['instruction_set'],
-        }
+        return _stats.shaped(self._native.describe(), self._steps())
 
     def close(self) -> None:
         """Gives memory and disk back and removes the files; the optimizer
@@ -341,8 +322,11 @@ class AdamW(torch.optim.Optimizer):
             if key == 'master_param' and parameter.dtype == torch.float32:
                 continue
             copy = torch.empty(parameter.shape, dtype=torch.float32)
-            _errors.check(self._native.read(position, kind, copy),
-                          self._paths)
+            outcome = self._native.read(position, kind, copy)
+            if key == 'master_param' and _errors.has_no_master(outcome):
+                copy.copy_(parameter.detach())  # as the next step will
+            else:
+                _errors.check(outcome, self._paths)
             state[key] = copy
         return state
 

@@ -1,0 +1,35 @@
+"""What the library says of itself, as optimizer.stats() returns it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def shaped(description: str, steps: list[int]) -> dict[str, Any]:
+    """From the JSON of the compiled optimizer; RuntimeError if it has none."""
+    given = json.loads(description)
+    if not given:
+        raise RuntimeError('terrace: this optimizer is closed, or belongs to '
+                           'a parent process')
+    seconds = given['seconds']
+    return {
+        'parameters': given['parameters'],
+        'state_bytes': given['state_bytes'],
+        'memory_bytes': given['host_budget_bytes'],
+        'memory_peak_bytes': given['host_peak_bytes'],
+        'resident_bytes': given['resident_bytes'],
+        'disk_bytes': sum(path['used_bytes'] for path in given['paths']),
+        'bytes_read': given['bytes_read'],
+        'bytes_written': given['bytes_written'],
+        'paths': given['paths'],
+        'steps': max(steps, default=0),
+        'step_seconds': seconds['total'],
+        'compute_seconds': seconds['compute'],
+        'blocked_seconds': {cause: seconds[f'blocked_{cause}']
+                            for cause in ('read', 'write', 'space')},
+        'gradient_norm': given['gradient_norm'],
+        'engine': given['engine'],
+        'engine_reason': given['engine_reason'],
+        'instruction_set': given['instruction_set'],
+    }

@@ -1,0 +1,211 @@
+"""State as its users read, save and load it."""
+
+import io
+
+import pytest
+import torch
+
+import terrace
+from conftest import batches, largest_difference, model, pair, train
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16,
+                                   torch.float16])
+def test_resumed_run_has_the_bits_of_the_uninterrupted_one(tier, dtype):
+    data = batches(10, dtype=dtype)
+    whole = model(dtype=dtype)
+    train(whole, terrace.AdamW(whole.parameters(), **tier), data)
+
+    first = model(dtype=dtype)
+    optimizer = terrace.AdamW(first.parameters(), **tier)
+    train(first, optimizer, data[:4])
+    state = through_a_file(optimizer.state_dict())
+    weights = through_a_file(first.state_dict())
+    optimizer.close()
+
+    second = model(dtype=dtype, seed=1)
+    second.load_state_dict(weights)
+    resumed = terrace.AdamW(second.parameters(), lr=123.0)
+    resumed.load_state_dict(state)
+    assert resumed.param_groups[0]['lr'] == 1e-3
+    train(second, resumed, data[4:])
+    assert largest_difference(whole, second) == 0
+
+
+def test_state_dict_is_a_copy():
+    network = model()
+    optimizer = terrace.AdamW(network.parameters())
+    train(network, optimizer, batches(1))
+    state = optimizer.state_dict()
+    before = state['state'][0]['exp_avg'].clone()
+    train(network, optimizer, batches(1))
+    assert torch.equal(state['state'][0]['exp_avg'], before)
+    state['state'][0]['exp_avg'].zero_()
+    assert optimizer.state[network[0].weight]['exp_avg'].abs().max() > 0
+
+
+def test_torch_goes_on_where_terrace_stopped(tier):
+    (network, optimizer), (other, theirs) = pair(tier, lr=2e-3,
+                                                 weight_decay=0.1)
+    data = batches(10)
+    train(network, optimizer, data[:5])
+    train(other, theirs, data[:5])
+    successor = torch.optim.AdamW(network.parameters())
+    successor.load_state_dict(optimizer.state_dict())
+    train(network, successor, data[5:])
+    train(other, theirs, data[5:])
+    assert largest_difference(network, other) <= 1e-5
+
+
+@pytest.mark.parametrize('fused', [False, True])
+def test_terrace_goes_on_where_torch_stopped(tier, fused):
+    network, other = model(), model()
+    predecessor = torch.optim.AdamW(network.parameters(), lr=2e-3, fused=fused)
+    theirs = torch.optim.AdamW(other.parameters(), lr=2e-3, fused=fused)
+    data = batches(10)
+    train(network, predecessor, data[:5])
+    train(other, theirs, data[:5])
+    optimizer = terrace.AdamW(network.parameters(), **tier)
+    optimizer.load_state_dict(through_a_file(predecessor.state_dict()))
+    for key in ('exp_avg', 'exp_avg_sq', 'step'):
+        assert torch.equal(optimizer.state[network[0].weight][key],
+                           predecessor.state[network[0].weight][key])
+    train(network, optimizer, data[5:])
+    train(other, theirs, data[5:])
+    assert largest_difference(network, other) <= 1e-5
+
+
+def test_moments_of_16_bit_parameters_from_torch():
+    """torch keeps them in 16 bits and has no master: it is then made from the
+    parameter."""
+    network = model(dtype=torch.bfloat16)
+    predecessor = torch.optim.AdamW(network.parameters())
+    train(network, predecessor, batches(3, dtype=torch.bfloat16))
+    optimizer = terrace.AdamW(network.parameters())
+    optimizer.load_state_dict(predecessor.state_dict())
+    weight = network[0].weight
+    assert torch.equal(optimizer.state[weight]['exp_avg'],
+                       predecessor.state[weight]['exp_avg'].float())
+    train(network, optimizer, batches(3, dtype=torch.bfloat16))
+    assert optimizer.state[weight]['step'] == 6
+
+
+def test_moments_of_16_bit_parameters_are_not_cast():
+    network = model(dtype=torch.bfloat16)
+    optimizer = terrace.AdamW(network.parameters())
+    train(network, optimizer, batches(3, dtype=torch.bfloat16))
+    before = optimizer.state_dict()
+    optimizer.load_state_dict(before)
+    after = optimizer.state_dict()
+    for i, state in before['state'].items():
+        for key, value in state.items():
+            assert value.dtype == torch.float32
+            assert torch.equal(value, after['state'][i][key])
+
+
+def test_state_is_empty_before_the_first_step():
+    network = model()
+    optimizer = terrace.AdamW(network.parameters())
+    assert len(optimizer.state) == 0 and not optimizer.state
+    assert optimizer.state[network[0].weight] == {}
+    assert optimizer.state_dict()['state'] == {}
+    train(network, optimizer, batches(2))
+    optimizer.load_state_dict(terrace.AdamW(model().parameters()).state_dict())
+    assert len(optimizer.state) == 0
+
+
+def test_state_holds_what_was_stepped():
+    network = model()
+    network[0].bias.requires_grad_(False)
+    optimizer = terrace.AdamW(network.parameters())
+    train(network, optimizer, batches(2))
+    assert network[0].bias not in optimizer.state
+    assert set(optimizer.state) == {
+        p for p in network.parameters() if p.requires_grad}
+    state = optimizer.state[network[2].weight]
+    assert set(state) == {'step', 'exp_avg', 'exp_avg_sq'}
+    assert state['exp_avg'].shape == network[2].weight.shape
+
+
+def test_state_of_non_contiguous_parameters_has_their_order():
+    p = torch.nn.Parameter(torch.randn(6, 4).t())
+    q = torch.nn.Parameter(p.detach().clone())
+    optimizer, theirs = terrace.AdamW([p]), torch.optim.AdamW([q])
+    p.grad = torch.randn(4, 6)
+    q.grad = p.grad.clone()
+    optimizer.step()
+    theirs.step()
+    torch.testing.assert_close(optimizer.state[p]['exp_avg'],
+                               theirs.state[q]['exp_avg'].contiguous())
+
+
+def test_state_cannot_be_assigned():
+    network = model()
+    optimizer = terrace.AdamW(network.parameters())
+    train(network, optimizer, batches(1))
+    with pytest.raises(TypeError):
+        optimizer.state[network[0].weight] = {}
+    with pytest.raises(TypeError, match='load_state_dict'):
+        optimizer.state = {network[0].weight: {}}
+
+
+def break_shape(state):
+    state['state'][1]['exp_avg'] = torch.zeros(3)
+
+
+def break_key(state):
+    del state['state'][1]['exp_avg_sq']
+
+
+def break_step(state):
+    state['state'][1]['step'] = torch.tensor(1.5)
+
+
+def break_groups(state):
+    state['param_groups'][0]['params'].pop()
+
+
+def break_amsgrad(state):
+    state['state'][1]['max_exp_avg_sq'] = torch.zeros(130)
+
+
+@pytest.mark.parametrize('damage, text', [
+    (break_shape, r"exp_avg of '0.bias' is \(3,\), not \(130,\)"),
+    (break_key, "state of '0.bias' has no exp_avg_sq"),
+    (break_step, "step of '0.bias' is 1.5"),
+    (break_groups, "doesn't match the size"),
+    (break_amsgrad, "amsgrad"),
+])
+def test_what_does_not_fit_changes_nothing(damage, text):
+    network = model()
+    optimizer = terrace.AdamW(network.named_parameters())
+    train(network, optimizer, batches(2))
+    before = optimizer.state_dict()
+    broken = optimizer.state_dict()
+    broken['param_groups'][0]['lr'] = 7.0
+    damage(broken)
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state_dict(broken)
+    after = optimizer.state_dict()
+    assert after['param_groups'] == before['param_groups']
+    for i, state in before['state'].items():
+        assert torch.equal(state['exp_avg'], after['state'][i]['exp_avg'])
+
+
+def test_large_copies_are_announced(caplog, monkeypatch):
+    from terrace import _message
+    network = model()
+    optimizer = terrace.AdamW(network.parameters())
+    with caplog.at_level('INFO', logger='terrace'):
+        optimizer.state_dict()
+        assert not caplog.messages
+        monkeypatch.setattr(_message, '_LARGE_BYTES', 1000)
+        optimizer.state_dict()
+    assert any('copies the state' in text for text in caplog.messages)
