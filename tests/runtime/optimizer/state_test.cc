@@ -9,8 +9,8 @@
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
 #include "terrace/optimizer.h"
-#include "tests/runtime/optimizer_saving.h"
-#include "tests/runtime/optimizer_training.h"
+#include "tests/runtime/optimizer/saving.h"
+#include "tests/runtime/optimizer/training.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
-#include "tests/runtime/optimizer_training.h"
+#include "tests/runtime/optimizer/training.h"
 
 namespace terrace {
 namespace {

@@ -1,6 +1,8 @@
 // The optimizer over the real runtime: budgets below the state, one path and
 // two, memory devices and files, every engine. Bits against the scalar
 // reference, traffic against arithmetic.
+#include "terrace/runtime.h"
+
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,8 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
-#include "terrace/runtime.h"
-#include "tests/runtime/optimizer_saving.h"
+#include "tests/runtime/optimizer/saving.h"
 #include "tests/runtime/reference_optimizer.h"
 
 namespace terrace {

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/optimizer/chunk_layout.h"
-#include "tests/runtime/optimizer_training.h"
+#include "tests/runtime/optimizer/training.h"
 #include "tests/support/inline_executor.h"
 
 namespace terrace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/runtime/optimizer_training.h"
+#include "tests/runtime/optimizer/training.h"
 
 namespace terrace {
 namespace {
