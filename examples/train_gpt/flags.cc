@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "examples/train_gpt/config_file.h"
 #include "examples/train_gpt/flag_values.h"
 
 namespace train_gpt {
@@ -161,6 +163,10 @@ std::vector<FlagSpec> TrainingFlags() {
           "--clip", 0, 1e9,
           "largest L2 norm of all gradients together; 0: no clipping",
           [](Draft * d) -> auto& { return d->flags.clip; }),
+      TextFlag(
+          "--config", "FILE",
+          "DeepSpeed's JSON: optimizer, scheduler, batch, precision, offload",
+          [](Draft * d) -> auto& { return d->flags.config; }),
       ChoiceFlag<OptimizerKind>(
           "--optimizer",
           {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}},
@@ -283,7 +289,7 @@ absl::Status CheckOffload(const Flags& flags) {
 }
 
 // Preset first, own numbers over it, then what follows from them.
-absl::StatusOr<Flags> Resolve(const Draft& draft) {
+absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
   auto shape = PresetShape(draft.size);
   if (!shape.ok()) return shape.status();
   if (draft.width && !draft.heads) shape->heads = DefaultHeads(*draft.width);
@@ -293,6 +299,11 @@ absl::StatusOr<Flags> Resolve(const Draft& draft) {
   shape->vocab = draft.vocab.value_or(shape->vocab);
   shape->context = draft.context.value_or(shape->context);
   absl::Status status = CheckShape(*shape);
+  draft.flags.adam.learning_rate = draft.flags.learning_rate;
+  draft.flags.schedule.base = draft.flags.learning_rate;
+  if (status.ok() && !draft.flags.config.empty()) {
+    status = ApplyConfig(given, &draft.flags);
+  }
   if (status.ok()) status = CheckOffload(draft.flags);
   if (!status.ok()) return status;
   Flags flags = draft.flags;
@@ -316,6 +327,7 @@ int64_t MemoryBudget::Of(int64_t state_bytes) const {
 absl::StatusOr<Flags> ParseFlags(absl::Span<const std::string> arguments) {
   const std::vector<FlagSpec> specs = AllFlags();
   Draft draft;
+  std::set<std::string> given;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     const size_t equals = argument.find('=');
@@ -324,6 +336,7 @@ absl::StatusOr<Flags> ParseFlags(absl::Span<const std::string> arguments) {
         std::find_if(specs.begin(), specs.end(),
                      [&](const FlagSpec& s) { return s.name == name; });
     if (spec == specs.end()) return UnknownFlag(name, specs);
+    given.insert(name);
     std::string text;
     if (equals != std::string::npos) {
       if (spec->value.empty()) {
@@ -342,7 +355,7 @@ absl::StatusOr<Flags> ParseFlags(absl::Span<const std::string> arguments) {
     if (!status.ok()) return status;
     if (draft.flags.help) return draft.flags;
   }
-  return Resolve(draft);
+  return Resolve(std::move(draft), given);
 }
 
 std::string Usage() {

@@ -10,7 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "examples/train_gpt/model_shape.h"
+#include "terrace/adam.h"
 #include "terrace/options.h"
+#include "terrace/zero_config.h"
 
 namespace train_gpt {
 
@@ -21,7 +23,8 @@ enum class OptimizerKind { kAdamW, kSgd };
 // the state.
 struct MemoryBudget {
   int64_t bytes = 0;
-  double percent = 0;  // used when bytes is 0
+  double percent = 0;   // used when bytes is 0
+  bool chosen = false;  // not by the user: at least what the pipeline needs
 
   bool given() const { return bytes > 0 || percent > 0; }
   int64_t Of(int64_t state_bytes) const;
@@ -34,19 +37,29 @@ struct Flags {
   int64_t seq = 0;  // tokens a row; ParseFlags makes it at most the context
   int64_t accumulate = 1;
   double learning_rate = 3e-4;
-  double clip = 1.0;    // global L2 norm; 0: no clipping
-  int64_t threads = 0;  // 0: as many as the process may use
+  // AdamW's, the same in every mode, so that runs can be compared. Its rate is
+  // that of a step without a schedule.
+  terrace::AdamOptions adam = {.learning_rate = 3e-4, .beta2 = 0.95};
+  terrace::LearningRateSchedule schedule = {.base = 3e-4};
+  double clip = 1.0;            // global L2 norm; 0: no clipping
+  bool skip_nonfinite = false;  // a step with an inf or NaN changes nothing
+  int64_t threads = 0;          // 0: as many as the process may use
   int64_t steps = 20;
   uint64_t seed = 1;
   Dtype dtype = Dtype::kFloat32;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   bool help = false;
 
+  std::string config;  // file of DeepSpeed's JSON; empty: none
+  std::vector<terrace::ZeroConfigNote> notes;  // on its keys
+
   // The optimizer's state on disk: together, or not at all.
   MemoryBudget budget;
   std::vector<std::string> nvme_paths;
   terrace::EngineKind engine = terrace::EngineKind::kAuto;
   terrace::PaceOptions pace;
+  int64_t chunk_bytes = 8 << 20;  // of state, at most
+  int update_threads = 0;         // 0: as many as threads
   bool verify = false;
   std::string json;  // file to write; empty: none
 

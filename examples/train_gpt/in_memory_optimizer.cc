@@ -71,7 +71,11 @@ class AdamW : public ModelOptimizer {
 
   absl::StatusOr<double> Step() override {
     at::NoGradGuard no_grad;
-    const double norm = flags_.clip > 0 ? GradientNorm(model_) : 0;
+    const bool needed = flags_.clip > 0 || flags_.skip_nonfinite;
+    const double norm = needed ? GradientNorm(model_) : 0;
+    if (flags_.skip_nonfinite && !std::isfinite(norm)) return norm;
+    const terrace::AdamOptions adam =
+        terrace::AdamAt(flags_.schedule, ++step_, flags_.adam);
     const double factor = ClipFactor(norm, flags_.clip);
     for (size_t i = 0; i < states_.size(); ++i) {
       State& state = states_[i];
@@ -80,9 +84,8 @@ class AdamW : public ModelOptimizer {
       if (factor < 1) gradient.mul_(factor);
       state.step.add_(1);
       at::_fused_adamw_({state.master}, {gradient}, {state.moment1},
-                        {state.moment2}, {}, {state.step}, flags_.learning_rate,
-                        numbers_.beta1, numbers_.beta2, numbers_.weight_decay,
-                        numbers_.epsilon,
+                        {state.moment2}, {}, {state.step}, adam.learning_rate,
+                        adam.beta1, adam.beta2, adam.weight_decay, adam.epsilon,
                         /*amsgrad=*/false, /*maximize=*/false);
       if (value.scalar_type() != at::kFloat) {
         value.detach().copy_(state.master);
@@ -100,8 +103,8 @@ class AdamW : public ModelOptimizer {
     at::Tensor master, moment1, moment2, step;
   };
   const Flags flags_;
-  const AdamWNumbers numbers_;
   Gpt& model_;
+  int64_t step_ = 0;  // of those that were not skipped
   std::vector<State> states_;
 };
 

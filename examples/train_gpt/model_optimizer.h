@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "examples/train_gpt/adamw_numbers.h"
 #include "examples/train_gpt/flags.h"
 #include "examples/train_gpt/gpt.h"
 
@@ -16,7 +15,7 @@ class ModelOptimizer {
   virtual ~ModelOptimizer() = default;
   // One update of every parameter from its .grad, clipped as the flags say.
   // Returns the L2 norm of all gradients before clipping, or 0 when there is
-  // no clipping to need it.
+  // neither clipping nor skipping to need it.
   virtual absl::StatusOr<double> Step() = 0;
   // What it computes of the model's parameter of that index: the parameter
   // itself, or the fp32 master of a 16-bit one. Shared or a copy.

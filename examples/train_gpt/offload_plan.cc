@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -10,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "examples/train_gpt/adamw_numbers.h"
 #include "examples/train_gpt/requirements.h"
 #include "terrace/machine.h"
 
@@ -37,17 +37,6 @@ absl::StatusOr<DirectoryIdentity> Identify(const std::string& path) {
   return DirectoryIdentity{info.st_dev, info.st_ino};
 }
 
-terrace::AdamOptions AdamOf(const Flags& flags) {
-  const AdamWNumbers numbers;
-  terrace::AdamOptions adam;
-  adam.learning_rate = flags.learning_rate;
-  adam.beta1 = numbers.beta1;
-  adam.beta2 = numbers.beta2;
-  adam.epsilon = numbers.epsilon;
-  adam.weight_decay = numbers.weight_decay;
-  return adam;
-}
-
 }  // namespace
 
 absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
@@ -60,10 +49,21 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
                      shape.count()});
   }
   OffloadPlan result;
-  result.optimizer.adam = AdamOf(flags);
+  result.optimizer.adam = flags.adam;
   result.optimizer.max_gradient_norm = flags.clip;
+  result.optimizer.skip_nonfinite = flags.skip_nonfinite;
+  result.optimizer.chunk_bytes = flags.chunk_bytes;
+  result.schedule = flags.schedule;
   const int64_t parameters = ParameterCount(flags.shape);
   result.budget_bytes = flags.budget.Of(parameters * (element == 4 ? 8 : 12));
+  if (flags.budget.chosen) {
+    constexpr int64_t kPlenty = int64_t{1} << 60;
+    const auto any =
+        terrace::OffloadedOptimizer::Plan(specs, result.optimizer, kPlenty);
+    if (!any.ok()) return any.status();
+    result.budget_bytes =
+        std::max(result.budget_bytes, any->minimum_budget_bytes);
+  }
   auto plan = terrace::OffloadedOptimizer::Plan(specs, result.optimizer,
                                                 result.budget_bytes);
   if (!plan.ok()) return Prefixed("--memory-budget", plan.status());

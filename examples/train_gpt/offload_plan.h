@@ -11,12 +11,14 @@
 #include "examples/train_gpt/flags.h"
 #include "terrace/optimizer.h"
 #include "terrace/options.h"
+#include "terrace/zero_config.h"
 
 namespace train_gpt {
 
 struct OffloadPlan {
   terrace::Options runtime;
   terrace::OptimizerOptions optimizer;
+  terrace::LearningRateSchedule schedule;
   terrace::OptimizerPlan plan;
   int64_t budget_bytes = 0;
   int64_t verify_bytes = 0;  // --verify's copy, on the first path

@@ -18,6 +18,7 @@ OffloadedModelOptimizer::Create(const OffloadPlan& plan, Gpt& model) {
     tensors.push_back(parameter.tensor);
   }
   result->parameters_ = tensors;
+  result->schedule_ = plan.schedule;
   auto optimizer = terrace::OffloadedAdamW::Create(
       *result->runtime_, std::move(tensors), plan.optimizer);
   if (!optimizer.ok()) return optimizer.status();
@@ -26,6 +27,9 @@ OffloadedModelOptimizer::Create(const OffloadPlan& plan, Gpt& model) {
 }
 
 absl::StatusOr<double> OffloadedModelOptimizer::Step() {
+  const double rate =
+      terrace::LearningRateAt(schedule_, optimizer_->offloaded().step() + 1);
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
   const absl::Status status = optimizer_->TryStep();
   if (!status.ok()) return status;
   return last_report().gradient_norm;

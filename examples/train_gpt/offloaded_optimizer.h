@@ -41,6 +41,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   OffloadedModelOptimizer() = default;
 
   std::unique_ptr<terrace::Runtime> runtime_;  // outlives the optimizer
+  terrace::LearningRateSchedule schedule_;
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<terrace::OffloadedAdamW> optimizer_;
   int64_t bytes_read_ = 0, bytes_written_ = 0;  // until the last Complete

@@ -23,13 +23,10 @@ class Reference : public ModelOptimizer {
   Reference(const Flags& flags, Gpt& model)
       : model_(model),
         fp32_(flags.dtype == Dtype::kFloat32),
-        clip_(flags.clip) {
-    const AdamWNumbers numbers;
-    options_.learning_rate = flags.learning_rate;
-    options_.beta1 = numbers.beta1;
-    options_.beta2 = numbers.beta2;
-    options_.epsilon = numbers.epsilon;
-    options_.weight_decay = numbers.weight_decay;
+        clip_(flags.clip),
+        skip_nonfinite_(flags.skip_nonfinite),
+        adam_(flags.adam),
+        schedule_(flags.schedule) {
     for (const Gpt::Parameter& parameter : model.parameters()) {
       const auto count = static_cast<size_t>(parameter.tensor.numel());
       State state{{}, std::vector<float>(count), std::vector<float>(count)};
@@ -44,8 +41,11 @@ class Reference : public ModelOptimizer {
   }
 
   absl::StatusOr<double> Step() override {
+    const double norm = clip_ > 0 || skip_nonfinite_ ? GradientNorm() : 0;
+    if (skip_nonfinite_ && !std::isfinite(norm)) return norm;
     ++step_;
-    const double norm = clip_ > 0 ? GradientNorm() : 0;
+    const terrace::AdamOptions options =
+        terrace::AdamAt(schedule_, step_, adam_);
     const auto factor = static_cast<float>(ClipFactor(norm, clip_));
     for (size_t i = 0; i < states_.size(); ++i) {
       State& state = states_[i];
@@ -53,13 +53,13 @@ class Reference : public ModelOptimizer {
       const absl::Span<float> first = absl::MakeSpan(state.first);
       const absl::Span<float> second = absl::MakeSpan(state.second);
       if (fp32_) {
-        terrace::AdamStepReference(options_, step_, factor,
+        terrace::AdamStepReference(options, step_, factor,
                                    Elements<float>(tensor), first, second,
                                    Elements<const float>(tensor.grad()));
         continue;
       }
       terrace::AdamStepReference(
-          options_, step_, factor, absl::MakeSpan(state.master), first, second,
+          options, step_, factor, absl::MakeSpan(state.master), first, second,
           terrace::DType::kBFloat16, Elements<const uint16_t>(tensor.grad()));
       const absl::Span<uint16_t> out = Elements<uint16_t>(tensor);
       for (size_t j = 0; j < out.size(); ++j) {
@@ -103,7 +103,9 @@ class Reference : public ModelOptimizer {
   Gpt& model_;
   const bool fp32_;
   const double clip_;
-  terrace::AdamOptions options_;
+  const bool skip_nonfinite_;
+  const terrace::AdamOptions adam_;
+  const terrace::LearningRateSchedule schedule_;
   int64_t step_ = 0;
   std::vector<State> states_;
 };

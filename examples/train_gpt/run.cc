@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -70,6 +71,9 @@ absl::Status Training::Prepare() {
   absl::PrintF("%d parameters in %s, %d threads, text of %d tokens: %s\n",
                report_.parameters, report_.dtype, threads, corpus_.size(),
                corpus_.path());
+  for (const terrace::ZeroConfigNote& note : flags_.notes) {
+    absl::PrintF("%s: %s: %s\n", flags_.config, note.path, note.text);
+  }
   const MemoryNeed need = EstimateMemory(flags_);
   absl::PrintF("memory needed: about %s\n", Describe(need));
   absl::Status status = CheckMemory(need, terrace::AvailableMemoryBytes());
@@ -90,7 +94,9 @@ absl::Status Training::Prepare() {
       plan_->runtime.paths.size(), plan_->plan.chunks,
       BytesText(static_cast<double>(plan_->plan.chunk_bytes)));
   std::fflush(stdout);
-  plan_->runtime.threads = threads;
+  plan_->runtime.threads = flags_.update_threads > 0
+                               ? std::min(flags_.update_threads, threads)
+                               : threads;
   report_.offloaded = true;
   report_.state_bytes = plan_->plan.state_bytes;
   report_.budget_bytes = plan_->budget_bytes;

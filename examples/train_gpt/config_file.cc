@@ -1,0 +1,229 @@
+#include "examples/train_gpt/config_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace train_gpt {
+namespace {
+
+using terrace::DType;
+using terrace::OffloadDevice;
+using terrace::ZeroConfigCaller;
+using terrace::ZeroConfigSettings;
+
+constexpr char kDevice[] = "zero_optimization.offload_optimizer.device";
+constexpr char kPath[] = "zero_optimization.offload_optimizer.nvme_path";
+constexpr double kBudgetPercent = 10;  // where the command line has none
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file.is_open()) text << file.rdbuf();
+  if (file.is_open() && file.good() && text.good()) return text.str();
+  return absl::NotFoundError(absl::StrCat(
+      "--config ", path, ": cannot be read: ", std::strerror(errno)));
+}
+
+// One file laid under one command line.
+class Laying {
+ public:
+  Laying(const std::set<std::string>& given, Flags* flags)
+      : given_(given), flags_(*flags) {}
+
+  absl::Status Run() {
+    const absl::StatusOr<std::string> text = ReadText(flags_.config);
+    if (!text.ok()) return text.status();
+    absl::Status status = Read(*text);
+    if (status.ok()) status = CheckKind();
+    if (status.ok()) status = LayBatch();
+    if (status.ok()) status = LayOptimizer();
+    if (status.ok()) status = LayOffload();
+    if (status.ok()) flags_.notes = settings_.notes;
+    return status;
+  }
+
+ private:
+  bool Given(const char* flag) const { return given_.count(flag) > 0; }
+  bool FileHas(const char* path) const {
+    return std::binary_search(settings_.given.begin(), settings_.given.end(),
+                              path);
+  }
+  absl::Status Contradiction(const std::string& flag,
+                             const std::string& file) const {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " contradicts ", file, " of --config ", flags_.config));
+  }
+  absl::Status NotHere(const std::string& what) const {
+    return absl::UnimplementedError(
+        absl::StrCat("--config ", flags_.config, ": ", what));
+  }
+
+  absl::Status Read(const std::string& text);
+  absl::Status CheckKind() const;
+  absl::Status LayBatch();
+  absl::Status LayOptimizer();
+  absl::Status LayOffload();
+
+  const std::set<std::string>& given_;
+  Flags& flags_;
+  ZeroConfigSettings settings_;
+};
+
+absl::Status Laying::Read(const std::string& text) {
+  ZeroConfigCaller caller;
+  caller.learning_rate = flags_.learning_rate;
+  caller.beta1 = flags_.adam.beta1;
+  caller.beta2 = flags_.adam.beta2;
+  caller.epsilon = flags_.adam.epsilon;
+  caller.weight_decay = flags_.adam.weight_decay;
+  caller.gradient_clipping = flags_.clip;
+  caller.micro_batch = flags_.batch;
+  caller.accumulation_steps = flags_.accumulate;
+  caller.total_num_steps = flags_.steps;
+  const bool typed = Given("--dtype");
+  const DType dtype =
+      flags_.dtype == Dtype::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  if (typed) caller.parameter_dtype = dtype;
+  auto settings = terrace::ReadZeroConfig(text, caller);
+  if (!settings.ok() && typed) {
+    // Without the flag it would read: then the flag is what is wrong.
+    caller.parameter_dtype.reset();
+    const auto plain = terrace::ReadZeroConfig(text, caller);
+    if (plain.ok() && plain->parameter_dtype != dtype) {
+      return Contradiction(
+          absl::StrCat("--dtype ", terrace::DTypeName(dtype)),
+          absl::StrCat("bf16 and fp16, which ask for ",
+                       terrace::DTypeName(plain->parameter_dtype), ","));
+    }
+  }
+  if (!settings.ok()) {
+    return absl::Status(settings.status().code(),
+                        absl::StrCat("--config ", flags_.config, ": ",
+                                     settings.status().message()));
+  }
+  settings_ = *std::move(settings);
+  return absl::OkStatus();
+}
+
+// What this program can be.
+absl::Status Laying::CheckKind() const {
+  if (flags_.optimizer == OptimizerKind::kSgd) {
+    return absl::InvalidArgumentError(
+        "--config is for adamw: --optimizer sgd has nothing to configure");
+  }
+  if (settings_.parameter_dtype == DType::kFloat16) {
+    return NotHere("fp16.enabled: train_gpt's parameters are fp32 or bf16");
+  }
+  if (settings_.adam && !settings_.adam->decoupled_decay) {
+    return NotHere("optimizer.params.adam_w_mode: train_gpt trains with AdamW");
+  }
+  if (settings_.adam && !settings_.adam->bias_correction) {
+    return NotHere(
+        "optimizer.params.bias_correction: train_gpt always corrects the bias");
+  }
+  if (settings_.schedule.cycles_momentum) {
+    return NotHere(
+        "scheduler.params.cycle_momentum: train_gpt changes the rate only");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Laying::LayBatch() {
+  const char* train = "train_batch_size";
+  const char* steps = "gradient_accumulation_steps";
+  const char* micro = "train_micro_batch_size_per_gpu";
+  if (Given("--batch") && flags_.batch != settings_.micro_batch) {
+    return Contradiction(
+        absl::StrCat("--batch ", flags_.batch),
+        absl::StrCat(FileHas(micro) ? micro : train, ", which gives ",
+                     settings_.micro_batch, ","));
+  }
+  flags_.batch = settings_.micro_batch;
+  // With a micro-batch only, the number of them is the command line's.
+  if (!FileHas(steps) && !FileHas(train)) return absl::OkStatus();
+  if (Given("--accumulate") &&
+      flags_.accumulate != settings_.accumulation_steps) {
+    return Contradiction(
+        absl::StrCat("--accumulate ", flags_.accumulate),
+        absl::StrCat(FileHas(steps) ? steps : train, ", which gives ",
+                     settings_.accumulation_steps, ","));
+  }
+  flags_.accumulate = settings_.accumulation_steps;
+  return absl::OkStatus();
+}
+
+absl::Status Laying::LayOptimizer() {
+  const char* clipping = "gradient_clipping";
+  if (Given("--clip") && FileHas(clipping) &&
+      flags_.clip != settings_.max_gradient_norm) {
+    return Contradiction(
+        absl::StrCat("--clip ", flags_.clip),
+        absl::StrCat(clipping, " ", settings_.max_gradient_norm));
+  }
+  if (!Given("--clip")) flags_.clip = settings_.max_gradient_norm;
+  if (settings_.adam) {
+    if (Given("--learning-rate") &&
+        settings_.adam->learning_rate != flags_.learning_rate) {
+      return Contradiction(
+          absl::StrCat("--learning-rate ", flags_.learning_rate),
+          absl::StrCat("optimizer.params.lr, which is ",
+                       settings_.adam->learning_rate,
+                       " (\"auto\" leaves it to the flag),"));
+    }
+    flags_.adam = *settings_.adam;
+    flags_.learning_rate = flags_.adam.learning_rate;
+  }
+  flags_.schedule = settings_.schedule;
+  flags_.skip_nonfinite = settings_.skip_nonfinite;
+  flags_.dtype = settings_.parameter_dtype == DType::kBFloat16
+                     ? Dtype::kBFloat16
+                     : Dtype::kFloat32;
+  return absl::OkStatus();
+}
+
+absl::Status Laying::LayOffload() {
+  if (settings_.offload_device == OffloadDevice::kCpu) {
+    for (const char* flag : {"--nvme-path", "--memory-budget"}) {
+      if (!Given(flag)) continue;
+      return Contradiction(flag, absl::StrCat(kDevice, " \"cpu\""));
+    }
+    return absl::OkStatus();
+  }
+  if (settings_.offload_device == OffloadDevice::kNone) {
+    return absl::OkStatus();
+  }
+  if (Given("--nvme-path") && flags_.nvme_paths != settings_.nvme_paths) {
+    return Contradiction(
+        absl::StrCat("--nvme-path ", absl::StrJoin(flags_.nvme_paths, ", ")),
+        absl::StrCat(kPath, " ", absl::StrJoin(settings_.nvme_paths, ", ")));
+  }
+  flags_.nvme_paths = settings_.nvme_paths;
+  if (!flags_.budget.given()) {
+    flags_.budget = {.percent = kBudgetPercent, .chosen = true};
+  }
+  // Sizes of chunks and threads, which do not depend on the parameters.
+  ZeroConfigSettings sized = settings_;
+  sized.adam = flags_.adam;
+  const auto options = terrace::OptionsFromZeroConfig(
+      sized, {{"any", settings_.parameter_dtype, 1 << 20}}, int64_t{1} << 30);
+  if (!options.ok()) return options.status();
+  flags_.chunk_bytes = options->optimizer.chunk_bytes;
+  flags_.update_threads = options->runtime.threads;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ApplyConfig(const std::set<std::string>& given, Flags* flags) {
+  return Laying(given, flags).Run();
+}
+
+}  // namespace train_gpt

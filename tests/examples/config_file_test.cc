@@ -1,0 +1,189 @@
+// --config: DeepSpeed's JSON under the command line.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "examples/train_gpt/flags.h"
+#include "tests/support/temporary_directory.h"
+
+namespace train_gpt {
+namespace {
+
+using ::terrace::TemporaryDirectory;
+using ::testing::HasSubstr;
+
+// The flags of a file of these members and of the arguments.
+class ConfigFileTest : public testing::Test {
+ protected:
+  absl::StatusOr<Flags> Parse(const std::string& members,
+                              std::vector<std::string> arguments = {}) {
+    std::ofstream(path_) << "{" << members << "}";
+    arguments.insert(arguments.end(), {"--config", path_});
+    return ParseFlags(arguments);
+  }
+
+  // It names the file too.
+  void ExpectError(const std::string& members,
+                   const std::vector<std::string>& arguments,
+                   const std::vector<std::string>& parts) {
+    SCOPED_TRACE(members);
+    const auto flags = Parse(members, arguments);
+    ASSERT_FALSE(flags.ok());
+    const std::string message(flags.status().message());
+    EXPECT_THAT(message, HasSubstr(path_));
+    for (const std::string& part : parts) {
+      EXPECT_THAT(message, HasSubstr(part));
+    }
+  }
+
+  TemporaryDirectory folder_;
+  const std::string path_ = folder_.path() + "/ds.json";
+};
+
+const char kMicro[] = "\"train_micro_batch_size_per_gpu\": 2";
+
+std::string With(const std::string& members) {
+  return std::string(kMicro) + ", " + members;
+}
+
+TEST_F(ConfigFileTest, ItsValuesBecomeFlags) {
+  const auto flags = Parse(
+      "\"train_batch_size\": 12, \"gradient_accumulation_steps\": 3, "
+      "\"gradient_clipping\": 0.5, \"bf16\": {\"enabled\": true}, "
+      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.25, "
+      "\"betas\": [0.5, 0.75], \"eps\": 1e-6, \"weight_decay\": 0.125}}, "
+      "\"zero_optimization\": {\"sub_group_size\": 100000, "
+      "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+      "[\"/a\", \"/b\"], \"buffer_count\": 5}}");
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->batch, 4);
+  EXPECT_EQ(flags->accumulate, 3);
+  EXPECT_EQ(flags->clip, 0.5);
+  EXPECT_EQ(flags->dtype, Dtype::kBFloat16);
+  EXPECT_TRUE(flags->skip_nonfinite);
+  EXPECT_EQ(flags->learning_rate, 0.25);
+  EXPECT_EQ(flags->adam.beta1, 0.5);
+  EXPECT_EQ(flags->adam.beta2, 0.75);
+  EXPECT_EQ(flags->adam.epsilon, 1e-6);
+  EXPECT_EQ(flags->adam.weight_decay, 0.125);
+  EXPECT_EQ(flags->nvme_paths, (std::vector<std::string>{"/a", "/b"}));
+  EXPECT_EQ(flags->budget.percent, 10);
+  EXPECT_EQ(flags->chunk_bytes, 100000 * 12 + 4096);
+  EXPECT_EQ(terrace::LearningRateAt(flags->schedule, 7), 0.25);
+  EXPECT_EQ(flags->notes.size(), 2u);  // of the two that Terrace sizes
+}
+
+TEST_F(ConfigFileTest, FlagsFillInWhatItLeavesToThem) {
+  const auto flags = Parse(
+      "\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": "
+      "\"auto\", \"gradient_accumulation_steps\": \"auto\", "
+      "\"gradient_clipping\": \"auto\", \"bf16\": {\"enabled\": \"auto\"}, "
+      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", "
+      "\"weight_decay\": \"auto\"}}",
+      {"--batch", "6", "--accumulate", "2", "--clip", "3", "--dtype", "bf16",
+       "--learning-rate", "0.5"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->batch, 6);
+  EXPECT_EQ(flags->accumulate, 2);
+  EXPECT_EQ(flags->clip, 3);
+  EXPECT_EQ(flags->dtype, Dtype::kBFloat16);
+  EXPECT_EQ(flags->adam.learning_rate, 0.5);
+  EXPECT_EQ(flags->adam.weight_decay, 0.01);  // as without a file
+}
+
+TEST_F(ConfigFileTest, WhatItDoesNotSayIsTheFlags) {
+  const auto flags =
+      Parse(kMicro, {"--accumulate", "4", "--clip", "0.25", "--learning-rate",
+                     "0.125", "--memory-budget", "1MiB", "--nvme-path", "/a"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->batch, 2);
+  EXPECT_EQ(flags->accumulate, 4);
+  EXPECT_EQ(flags->clip, 0.25);
+  EXPECT_EQ(flags->learning_rate, 0.125);
+  EXPECT_EQ(flags->adam.beta2, 0.95);
+  EXPECT_EQ(flags->budget.bytes, 1 << 20);
+  EXPECT_EQ(terrace::LearningRateAt(flags->schedule, 1), 0.125);
+}
+
+TEST_F(ConfigFileTest, ASchedulersStepsMayBeTheFlags) {
+  const auto flags =
+      Parse(With("\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
+                 "{\"total_num_steps\": \"auto\", \"warmup_num_steps\": 4, "
+                 "\"warmup_max_lr\": \"auto\", \"warmup_type\": \"linear\"}}"),
+            {"--steps", "10", "--learning-rate", "0.5"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(terrace::LearningRateAt(flags->schedule, 1), 0);
+  EXPECT_NEAR(terrace::LearningRateAt(flags->schedule, 4), 0.25, 1e-15);
+  EXPECT_NEAR(terrace::LearningRateAt(flags->schedule, 6), 0.5, 1e-15);
+  EXPECT_NEAR(terrace::LearningRateAt(flags->schedule, 12), 0, 1e-15);
+}
+
+TEST_F(ConfigFileTest, AFlagThatContradictsItNamesBoth) {
+  const std::string adam =
+      With("\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5}}");
+  const std::string nvme = With(
+      "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\", "
+      "\"nvme_path\": \"/a\"}}");
+  const std::string cpu = With(
+      "\"zero_optimization\": {\"offload_optimizer\": {\"device\": "
+      "\"cpu\"}}");
+  ExpectError(kMicro, {"--batch", "3"},
+              {"--batch 3", "train_micro_batch_size_per_gpu", "gives 2"});
+  ExpectError("\"train_batch_size\": 4", {"--batch", "2"},
+              {"--batch 2", "train_batch_size", "gives 4"});
+  ExpectError("\"train_batch_size\": 4", {"--batch=4", "--accumulate=2"},
+              {"--accumulate 2", "train_batch_size"});
+  ExpectError(With("\"gradient_accumulation_steps\": 5"), {"--accumulate=2"},
+              {"--accumulate 2", "gradient_accumulation_steps", "5"});
+  ExpectError(With("\"gradient_clipping\": 1"), {"--clip", "2"},
+              {"--clip 2", "gradient_clipping 1"});
+  ExpectError(adam, {"--learning-rate", "0.25"},
+              {"--learning-rate 0.25", "optimizer.params.lr", "0.5"});
+  ExpectError(With("\"bf16\": {\"enabled\": true}"), {"--dtype", "fp32"},
+              {"--dtype fp32", "bf16"});
+  ExpectError(kMicro, {"--dtype", "bf16"}, {"--dtype bf16", "fp32"});
+  ExpectError(nvme, {"--nvme-path", "/b"}, {"--nvme-path /b", "nvme_path /a"});
+  ExpectError(cpu, {"--nvme-path", "/b"}, {"--nvme-path", "\"cpu\""});
+  ExpectError(cpu, {"--memory-budget", "1MiB"}, {"--memory-budget", "\"cpu\""});
+}
+
+TEST_F(ConfigFileTest, AFlagThatAgreesIsNoContradiction) {
+  const std::string members = With(
+      "\"gradient_clipping\": 2, \"zero_optimization\": "
+      "{\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+      "\"/a\"}}");
+  EXPECT_TRUE(Parse(members, {"--clip", "2", "--batch", "2", "--dtype", "fp32",
+                              "--nvme-path", "/a", "--memory-budget", "20%",
+                              "--io-engine", "threads"})
+                  .ok());
+}
+
+TEST_F(ConfigFileTest, WhatTrainGptIsNotIsRefused) {
+  ExpectError(With("\"fp16\": {\"enabled\": true}"), {}, {"fp16.enabled"});
+  ExpectError(With("\"optimizer\": {\"type\": \"Adam\", \"params\": "
+                   "{\"adam_w_mode\": false}}"),
+              {}, {"AdamW"});
+  ExpectError(With("\"optimizer\": {\"type\": \"AdamW\", \"params\": "
+                   "{\"bias_correction\": false}}"),
+              {}, {"bias"});
+  ExpectError(With("\"scheduler\": {\"type\": \"OneCycle\", \"params\": "
+                   "{\"cycle_min_lr\": 0, \"cycle_max_lr\": 1}}"),
+              {}, {"cycle_momentum"});
+  const auto sgd = Parse(kMicro, {"--optimizer", "sgd"});
+  EXPECT_THAT(std::string(sgd.status().message()), HasSubstr("sgd"));
+}
+
+TEST_F(ConfigFileTest, ItsOwnMistakesAreNamedWithTheFile) {
+  ExpectError("\"gradient_clipping\": -1", {}, {"gradient_clipping", "line 1"});
+  ExpectError("\"train_batch_size\"", {}, {"not JSON"});
+  ExpectError("", {}, {"train_batch_size"});
+  const auto absent = ParseFlags({"--config", folder_.path() + "/none.json"});
+  EXPECT_THAT(std::string(absent.status().message()),
+              HasSubstr("none.json: cannot be read"));
+  EXPECT_FALSE(ParseFlags({"--config", folder_.path()}).ok());
+}
+
+}  // namespace
+}  // namespace train_gpt
