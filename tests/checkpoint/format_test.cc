@@ -1,0 +1,267 @@
+// The files as others read them: safetensors by a reader of this test's own,
+// and headers that are none.
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "tests/checkpoint/job.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The one file whose name begins with `prefix`.
+std::string FileOf(const TemporaryDirectory& directory,
+                   const std::string& prefix) {
+  for (const std::string& name : directory.Entries()) {
+    if (name.rfind(prefix, 0) == 0) return directory.path() + "/" + name;
+  }
+  return "";
+}
+
+struct ForeignTensor {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+// By the letter of the format's description; nothing of Terrace's.
+std::map<std::string, ForeignTensor> ReadSafetensors(const std::string& file) {
+  uint64_t length = 0;
+  EXPECT_GE(file.size(), 8u);
+  for (size_t i = 8; i-- > 0;) {
+    length = length * 256 + static_cast<unsigned char>(file[i]);
+  }
+  EXPECT_EQ(length % 8, 0u);
+  EXPECT_LE(8 + length, file.size());
+  EXPECT_EQ(file[8], '{');
+  std::map<std::string, ForeignTensor> tensors;
+  const std::string data = file.substr(8 + length);
+  size_t covered = 0;
+  const auto header = nlohmann::json::parse(file.substr(8, length));
+  for (const auto& [name, entry] : header.items()) {
+    const size_t begin = entry["data_offsets"][0];
+    const size_t end = entry["data_offsets"][1];
+    EXPECT_LE(begin, end);
+    EXPECT_LE(end, data.size());
+    covered += end - begin;
+    tensors[name] = {entry["dtype"], entry["shape"],
+                     data.substr(begin, end - begin)};
+  }
+  EXPECT_EQ(covered, data.size()) << "a gap or an overlap";
+  return tensors;
+}
+
+std::string BytesOf(const std::vector<float>& values) {
+  std::string bytes(values.size() * sizeof(float), '\0');
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+TEST(CheckpointFiles, AreSafetensorsOfParametersAndStateByName) {
+  Job job(Model::Mixed(3), {});
+  ASSERT_TRUE(job.ok());
+  job.model().parameters()[1].has_gradient = false;
+  job.Step(1);
+  TemporaryDirectory directory;
+  ASSERT_TRUE(job.Save(directory.path()).ok());
+  const auto parameters =
+      ReadSafetensors(ReadAll(FileOf(directory, "parameters-")));
+  const auto state = ReadSafetensors(ReadAll(FileOf(directory, "optimizer-")));
+  size_t arrays = 0;
+  for (size_t i = 0; i < job.model().parameters().size(); ++i) {
+    const ModelParameter& parameter = job.model().parameters()[i];
+    const ParameterSpec& spec = parameter.spec;
+    SCOPED_TRACE(spec.name);
+    ASSERT_EQ(parameters.count(spec.name), 1u);
+    const ForeignTensor& saved = parameters.at(spec.name);
+    EXPECT_EQ(saved.dtype, spec.dtype == DType::kFloat32    ? "F32"
+                           : spec.dtype == DType::kBFloat16 ? "BF16"
+                                                            : "F16");
+    EXPECT_EQ(saved.shape, ShapeOf(spec.count));
+    EXPECT_EQ(saved.bytes,
+              std::string(static_cast<const char*>(parameter.values.data()),
+                          saved.bytes.size()));
+    EXPECT_EQ(static_cast<int64_t>(saved.bytes.size()),
+              spec.count * DTypeBytes(spec.dtype));
+    using Kind = OffloadedOptimizer::StateKind;
+    for (const auto& [kind, suffix] :
+         {std::pair{Kind::kMaster, ".master"},
+          std::pair{Kind::kFirstMoment, ".exp_avg"},
+          std::pair{Kind::kSecondMoment, ".exp_avg_sq"}}) {
+      const bool exists =
+          i != 1 && (kind != Kind::kMaster || spec.dtype != DType::kFloat32);
+      ASSERT_EQ(state.count(spec.name + suffix), exists ? 1u : 0u) << suffix;
+      if (!exists) continue;
+      ++arrays;
+      std::vector<float> expected(static_cast<size_t>(spec.count));
+      if (spec.count > 0) {
+        ASSERT_TRUE(job.optimizer()
+                        .ReadState(static_cast<int>(i), kind, 0,
+                                   absl::MakeSpan(expected), InAMinute())
+                        .ok());
+      }
+      EXPECT_EQ(state.at(spec.name + suffix).dtype, "F32");
+      EXPECT_EQ(state.at(spec.name + suffix).shape, ShapeOf(spec.count));
+      EXPECT_EQ(state.at(spec.name + suffix).bytes, BytesOf(expected));
+    }
+  }
+  EXPECT_EQ(parameters.size(), 12u);
+  EXPECT_EQ(state.size(), arrays);
+}
+
+TEST(CheckpointFiles, NameOnesThatTheJsonSaysAllOf) {
+  Job job(Model::Mixed(3), {});
+  ASSERT_TRUE(job.ok());
+  job.Step(1);
+  job.Step(2);
+  TemporaryDirectory directory;
+  ASSERT_TRUE(job.Save(directory.path(), {{"seed", int64_t{5}}}).ok());
+  const auto json = nlohmann::json::parse(
+      ReadAll(directory.path() + "/checkpoint.json"))["checkpoint"];
+  EXPECT_EQ(json["step"], 2);
+  EXPECT_EQ(json["values"]["seed"]["int"], 5);
+  EXPECT_EQ(json["parameter_steps"].size(), 12u);
+  for (const char* kind : {"parameters", "optimizer"}) {
+    const std::string path =
+        directory.path() + "/" + json[kind]["name"].get<std::string>();
+    EXPECT_EQ(ReadAll(path).size(), json[kind]["bytes"].get<size_t>());
+  }
+}
+
+TEST(SafetensorsHeaders, LieWideDtypesFirstAndCoverTheFile) {
+  SafetensorsHeader header;
+  const auto text =
+      MakeSafetensorsHeader({{"a", DType::kBFloat16, {3}},
+                             {"b", DType::kFloat32, {2, 2}},
+                             {"\xc3\xa9 \"quoted\"\n", DType::kFloat16, {}},
+                             {"none", DType::kFloat32, {0, 7}}},
+                            &header);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(text->size() % 8, 0u);
+  EXPECT_EQ(header.tensors[0].name, "b");
+  EXPECT_EQ(header.file_bytes, static_cast<int64_t>(text->size()) + 16 + 6 + 2);
+  const auto parsed = ParseSafetensorsHeader(text->substr(8));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->file_bytes, header.file_bytes);
+  ASSERT_EQ(parsed->tensors.size(), 4u);
+  for (const SafetensorsEntry& entry : header.tensors) {
+    bool found = false;
+    for (const SafetensorsEntry& other : parsed->tensors) {
+      if (other.name != entry.name) continue;
+      found = true;
+      EXPECT_EQ(other.offset, entry.offset);
+      EXPECT_EQ(other.size_bytes, entry.size_bytes);
+      EXPECT_EQ(other.shape, entry.shape);
+      EXPECT_EQ(other.dtype, entry.dtype);
+    }
+    EXPECT_TRUE(found) << entry.name;
+  }
+}
+
+TEST(SafetensorsHeaders, ThatCannotBeAreRefused) {
+  SafetensorsHeader header;
+  const auto refused = [&](std::vector<SafetensorsEntry> tensors) {
+    return absl::IsInvalidArgument(
+        MakeSafetensorsHeader(std::move(tensors), &header).status());
+  };
+  EXPECT_TRUE(refused({{"", DType::kFloat32, {1}}}));
+  EXPECT_TRUE(refused({{"__metadata__", DType::kFloat32, {1}}}));
+  EXPECT_TRUE(
+      refused({{"a", DType::kFloat32, {1}}, {"a", DType::kFloat32, {1}}}));
+  EXPECT_TRUE(refused({{"a", DType::kFloat32, {-1}}}));
+  EXPECT_TRUE(refused({{"a", DType::kFloat32, {1LL << 40, 1LL << 40}}}));
+  EXPECT_TRUE(refused({{"not \xff utf-8", DType::kFloat32, {1}}}));
+  for (const char* text : {
+           "",
+           "{",
+           "[]",
+           "7",
+           R"({"a":1})",
+           R"({"a":{"dtype":"F32"}})",
+           R"({"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})",
+           R"({"a":{"dtype":32,"shape":[1],"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":1,"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,5]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+               "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":[9223372036854775807,
+               9223372036854775807],"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":[18446744073709551615],
+               "data_offsets":[0,4]}})",
+       }) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseSafetensorsHeader(text).status()))
+        << text;
+  }
+  EXPECT_TRUE(ParseSafetensorsHeader("{}   ").ok());
+  EXPECT_TRUE(ParseSafetensorsHeader(
+                  R"({"__metadata__":{"format":"pt"},
+                  "a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})")
+                  .ok());
+}
+
+TEST(Manifests, ComeBackAsTheyWere) {
+  Manifest manifest;
+  manifest.step = 41;
+  manifest.has_optimizer = true;
+  manifest.parameters = {
+      "p", 100, 64, 0xfedcba9876543210, {{"a", {1, ~uint64_t{0}}}, {"b", {}}}};
+  manifest.optimizer = {"o", 200, 72, 7, {}};
+  manifest.parameter_steps = {{"a", 41}, {"b", 0}};
+  manifest.values = {{"seed", int64_t{INT64_MIN}}, {"rate", 0.1}};
+  const auto text = ManifestText(manifest);
+  ASSERT_TRUE(text.ok());
+  const auto parsed = ParseManifest(*text, "file");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->step, 41);
+  EXPECT_EQ(parsed->parameters.name, "p");
+  EXPECT_EQ(parsed->parameters.size_bytes, 100);
+  EXPECT_EQ(parsed->parameters.header_bytes, 64);
+  EXPECT_EQ(parsed->parameters.header_checksum, 0xfedcba9876543210);
+  EXPECT_EQ(parsed->parameters.checksums, manifest.parameters.checksums);
+  EXPECT_EQ(parsed->optimizer.size_bytes, 200);
+  EXPECT_EQ(parsed->parameter_steps, manifest.parameter_steps);
+  EXPECT_EQ(parsed->values, manifest.values);
+}
+
+TEST(Manifests, OfWhichAnyByteChangedAreRefused) {
+  Manifest manifest;
+  manifest.parameters = {"p", 100, 64, 3, {{"a", {1}}}};
+  manifest.values = {{"text", std::string("x")}};
+  const std::string text = *ManifestText(manifest);
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const int bit : {0, 5}) {
+      std::string altered = text;
+      altered[i] = static_cast<char>(altered[i] ^ (1 << bit));
+      const auto parsed = ParseManifest(altered, "the/file");
+      EXPECT_FALSE(parsed.ok()) << "byte " << i;
+      EXPECT_THAT(std::string(parsed.status().message()),
+                  HasSubstr("the/file"));
+    }
+    EXPECT_FALSE(ParseManifest(text.substr(0, i), "f").ok()) << i;
+  }
+  EXPECT_FALSE(ParseManifest(text + " ", "f").ok());
+}
+
+}  // namespace
+}  // namespace terrace
