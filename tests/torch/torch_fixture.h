@@ -2,7 +2,8 @@
 // for tests of LibTorch's side.
 #pragma once
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@ namespace terrace {
 
 // The state of the small models here is more than this, so that it streams.
 inline std::unique_ptr<Runtime> MakeRuntime(int64_t budget_bytes = 512 << 10) {
+  at::set_num_threads(1);  // tests share the machine
   Options options;
   options.host_budget_bytes = budget_bytes;
   options.memory_paths = 1;
