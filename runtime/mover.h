@@ -136,8 +136,9 @@ class Mover {
     int64_t bytes = 0;
   };
 
-  // How the search for a place ended.
-  enum class Space : uint8_t { kFound, kWait, kOwnPins, kFailed };
+  // How the search for a place ended; kWriteBack: nothing can be had before a
+  // write-back ends.
+  enum class Space : uint8_t { kFound, kWait, kWriteBack, kOwnPins, kFailed };
 
   struct PinnedBy {
     bool own = false;     // by the queue in question

@@ -82,6 +82,7 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
   const Space space = PlaceGroup(queue, group, &failure);
   if (space != Space::kFound) {
     queue.blocked_by_own_pins = space == Space::kOwnPins;
+    if (space == Space::kWriteBack) group.waited_for_write = true;
     if (space == Space::kFailed) FailGroup(queue, group, failure);
     return space == Space::kFailed;
   }

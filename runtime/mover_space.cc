@@ -63,6 +63,7 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
   TensorEntry* victim = nullptr;
   int64_t victim_use = -1;
   bool moving = false;
+  bool writing = false;
   bool own_pins = false;
   for (size_t slot = 0; slot < window.owners.size(); ++slot) {
     TensorEntry* owner = window.owners[slot];
@@ -104,6 +105,7 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
           "the budget is full and there is no path to write to");
     } else {
       moving = true;  // on its way in or out
+      writing |= owner->write != WriteState::kIdle;
     }
   }
   // A prefetch takes nothing that is needed no later than what it fetches.
@@ -114,7 +116,7 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
     TakeSlot(queue.window, slot, entry);
     return Space::kFound;
   }
-  if (moving) return Space::kWait;
+  if (moving) return writing ? Space::kWriteBack : Space::kWait;
   return own_pins ? Space::kOwnPins : Space::kFailed;
 }
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // What failing transfers mean to a customer: request.h, options.h, stats.h.
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {

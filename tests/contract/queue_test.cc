@@ -1,5 +1,5 @@
 // request.h and architecture's "Windows" and "Admission", a test a sentence.
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {
@@ -337,6 +337,23 @@ TEST_P(QueueContract, ReadySaysWhatItWaitedForLast) {
   reader = one->Next(Soon());
   ASSERT_TRUE(reader.ok() && reader->pins.ok());
   EXPECT_EQ(reader->cause, WaitCause::kRead);
+}
+
+TEST_P(QueueContract, ASlotBeingWrittenBackIsAWaitForTheWriteBack) {
+  Make(1);  // the window takes it all
+  const std::vector<TensorId> tensors = world().RegisterMany(2, kPage);
+  auto queue = world().OpenQueue(kPage, 1);
+  world().Fill(*queue, tensors[0], 1);
+  world().Fill(*queue, tensors[1], 2);
+  world().faults().FailAll({.kind = FaultKind::kDelay}, CallFilter::kWrites);
+  ASSERT_TRUE(queue->Push({{tensors[0], Access::kUpdate}}, 0, Soon()).ok());
+  ASSERT_TRUE(queue->Push({{tensors[1], Access::kOverwrite}}, 1, Soon()).ok());
+  absl::StatusOr<Ready> ready = queue->Next(Soon());
+  ASSERT_TRUE(ready.ok() && ready->pins.ok());
+  ready->pins->clear();
+  ready = queue->Next(Soon());
+  ASSERT_TRUE(ready.ok() && ready->pins.ok());
+  EXPECT_EQ(ready->cause, WaitCause::kWriteBack);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {

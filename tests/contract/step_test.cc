@@ -1,5 +1,5 @@
 // request.h: steps and the trace that repeats.
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {

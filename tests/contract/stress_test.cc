@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {

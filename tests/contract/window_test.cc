@@ -1,7 +1,7 @@
 // Windows, residents and what counts against the budget: runtime.h, stats.h.
 #include <random>
 
-#include "tests/runtime/contract_fixture.h"
+#include "tests/contract/fixture.h"
 
 namespace terrace {
 namespace {
