@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "examples/train_gpt/checkpoint_flags.h"
 #include "examples/train_gpt/config_file.h"
 #include "examples/train_gpt/flag_values.h"
 
@@ -238,9 +239,24 @@ std::vector<FlagSpec> OffloadFlags() {
   };
 }
 
+std::vector<FlagSpec> CheckpointFlags() {
+  return {
+      TextFlag(
+          "--save", "DIR", "keep a checkpoint there, at least of the last step",
+          [](Draft * d) -> auto& { return d->flags.save; }),
+      IntegerFlag(
+          "--save-every", 1, 1000000000, "steps from one save to the next",
+          [](Draft * d) -> auto& { return d->flags.save_every; }),
+      TextFlag(
+          "--resume", "DIR", "go on from the checkpoint there",
+          [](Draft * d) -> auto& { return d->flags.resume; }),
+  };
+}
+
 std::vector<FlagSpec> AllFlags() {
   std::vector<FlagSpec> all = ModelFlags();
-  for (const auto& group : {TrainingFlags(), OffloadFlags()}) {
+  for (const auto& group :
+       {TrainingFlags(), OffloadFlags(), CheckpointFlags()}) {
     all.insert(all.end(), group.begin(), group.end());
   }
   return all;
@@ -305,6 +321,7 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
     status = ApplyConfig(given, &draft.flags);
   }
   if (status.ok()) status = CheckOffload(draft.flags);
+  if (status.ok()) status = CheckCheckpoints(draft.flags);
   if (!status.ok()) return status;
   Flags flags = draft.flags;
   flags.shape = *shape;

@@ -63,6 +63,10 @@ struct Flags {
   bool verify = false;
   std::string json;  // file to write; empty: none
 
+  // Directories of checkpoints; empty: none.
+  std::string save, resume;
+  int64_t save_every = 0;  // steps; 0: after the last only
+
   bool offloaded() const { return budget.given(); }
 };
 

@@ -28,6 +28,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   const terrace::StepReport& last_report() const {
     return optimizer_->offloaded().last_report();
   }
+  terrace::OffloadedOptimizer& offloaded() { return optimizer_->offloaded(); }
   terrace::Stats GetStats() const { return runtime_->GetStats(); }
 
   // Adds to the record what there is to say of the last step: its times, and

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "examples/train_gpt/checkpoint.h"
 #include "examples/train_gpt/corpus.h"
 #include "examples/train_gpt/gpt.h"
 #include "examples/train_gpt/model_optimizer.h"
@@ -48,8 +49,9 @@ class Training {
   absl::Status Conclude();
 
  private:
-  absl::Status RunSteps(Gpt& model, ModelOptimizer& optimizer,
-                        OffloadedModelOptimizer* offloaded);
+  absl::Status RunSteps(Gpt& model, ModelOptimizer& optimizer);
+  // With checkpoints.
+  absl::Status ResumeAndTrain(Gpt& model, OffloadedModelOptimizer& optimizer);
   absl::Status RunOffloaded(Gpt& model);
   absl::Status KeepPeak();  // before verification adds to it
 
@@ -102,7 +104,9 @@ absl::Status Training::Prepare() {
   report_.budget_bytes = plan_->budget_bytes;
   report_.window_bytes = plan_->plan.window_bytes;
   report_.chunk_bytes = plan_->plan.chunk_bytes;
-  return CheckDisk(*plan_);
+  status = PrepareCheckpoints(flags_, corpus_);
+  if (status.ok()) status = CheckDisk(*plan_);
+  return status;
 }
 
 absl::Status Training::Run() {
@@ -112,7 +116,7 @@ absl::Status Training::Run() {
     status = RunOffloaded(model);
   } else {
     const auto optimizer = MakeInMemoryOptimizer(flags_, model);
-    status = RunSteps(model, *optimizer, nullptr);
+    status = RunSteps(model, *optimizer);
     if (status.ok()) status = KeepPeak();
   }
   return status;
@@ -121,7 +125,7 @@ absl::Status Training::Run() {
 absl::Status Training::RunOffloaded(Gpt& model) {
   auto optimizer = OffloadedModelOptimizer::Create(*plan_, model);
   if (!optimizer.ok()) return optimizer.status();
-  absl::Status status = RunSteps(model, **optimizer, optimizer->get());
+  absl::Status status = ResumeAndTrain(model, **optimizer);
   const terrace::Stats stats = (*optimizer)->GetStats();
   report_.arena_peak_bytes = stats.host_peak_bytes;
   report_.engine = stats.engine;
@@ -146,20 +150,48 @@ absl::Status Training::KeepPeak() {
   return absl::OkStatus();
 }
 
-absl::Status Training::RunSteps(Gpt& model, ModelOptimizer& optimizer,
-                                OffloadedModelOptimizer* offloaded) {
+absl::Status Training::RunSteps(Gpt& model, ModelOptimizer& optimizer) {
   return Train(
       flags_, corpus_, model, optimizer, [&](const StepRecord& record) {
-        terrace::Stats stats;
+        report_.steps.push_back(record);
+        absl::PrintF("%s\n",
+                     ProgressLine(report_, record, flags_.steps, nullptr));
+        std::fflush(stdout);
+        return absl::OkStatus();
+      });
+}
+
+absl::Status Training::ResumeAndTrain(Gpt& model,
+                                      OffloadedModelOptimizer& optimizer) {
+  const auto resumed = Resume(flags_, model, optimizer.offloaded());
+  if (!resumed.ok()) return resumed.status();
+  int64_t completed = *resumed, saved = *resumed;
+  const auto save = [&] {
+    saved = completed;
+    return Save(flags_, corpus_, model, optimizer.offloaded(), completed);
+  };
+  StepRecord between;  // what checkpoints move is no step's
+  optimizer.Complete(&between);
+  const absl::Status status = Train(
+      flags_, corpus_, model, optimizer,
+      [&](const StepRecord& record) {
+        completed = record.step;
         report_.steps.push_back(record);
         StepRecord& kept = report_.steps.back();
-        if (offloaded != nullptr) {
-          stats = offloaded->Complete(&kept);
-        }
-        absl::PrintF("%s\n", ProgressLine(report_, kept, flags_.steps,
-                                          offloaded ? &stats : nullptr));
+        const terrace::Stats stats = optimizer.Complete(&kept);
+        absl::PrintF("%s\n", ProgressLine(report_, kept, flags_.steps, &stats));
         std::fflush(stdout);
-      });
+        if (!SaveIsDue(flags_, completed)) return absl::OkStatus();
+        absl::Status written = save();
+        optimizer.Complete(&between);
+        return written;
+      },
+      completed);
+  if (!absl::IsCancelled(status) || flags_.save.empty() || completed == saved) {
+    return status;
+  }
+  const absl::Status written = save();
+  return written.ok() ? status : written;
 }
 
 absl::Status Training::Conclude() {

@@ -64,8 +64,9 @@ absl::Status AddGradients(const Flags& flags, const Corpus& corpus,
 }  // namespace
 
 absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
-                   ModelOptimizer& optimizer, const StepObserver& observer) {
-  for (int64_t step = 1; step <= flags.steps; ++step) {
+                   ModelOptimizer& optimizer, const StepObserver& observer,
+                   int64_t completed) {
+  for (int64_t step = completed + 1; step <= flags.steps; ++step) {
     const auto start = SteadyClock::now();
     StepRecord record;
     record.step = step;
@@ -87,7 +88,8 @@ absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
       model.ForgetGradients();
     }
     record.seconds = SecondsSince(start);
-    observer(record);
+    const absl::Status observed = observer(record);
+    if (!observed.ok()) return observed;
   }
   return absl::OkStatus();
 }

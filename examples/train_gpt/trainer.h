@@ -13,12 +13,15 @@
 
 namespace train_gpt {
 
-// Called after each step.
-using StepObserver = std::function<void(const StepRecord&)>;
+// Called after each step, whose times do not count it.
+using StepObserver = std::function<absl::Status(const StepRecord&)>;
 
-// `flags.steps` steps. The first error ends it: of the text, of the optimizer,
-// or a loss that is not finite; Cancelled: a signal asked for it.
+// The steps behind `completed` up to `flags.steps`. The first error ends it: of
+// the text, of the optimizer, of the observer, or a loss that is not finite;
+// Cancelled: a signal asked for it, and model and optimizer are as after the
+// last step that was observed.
 absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
-                   ModelOptimizer& optimizer, const StepObserver& observer);
+                   ModelOptimizer& optimizer, const StepObserver& observer,
+                   int64_t completed = 0);
 
 }  // namespace train_gpt

@@ -22,8 +22,10 @@ absl::StatusOr<std::vector<double>> TrainAgain(const Flags& flags,
                                                ModelOptimizer& optimizer) {
   std::vector<double> losses;
   const absl::Status status =
-      Train(flags, corpus, model, optimizer,
-            [&](const StepRecord& record) { losses.push_back(record.loss); });
+      Train(flags, corpus, model, optimizer, [&](const StepRecord& record) {
+        losses.push_back(record.loss);
+        return absl::OkStatus();
+      });
   if (!status.ok()) return status;
   return losses;
 }

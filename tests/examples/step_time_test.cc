@@ -45,6 +45,7 @@ std::vector<TimedStep> TrainWith(const std::vector<std::string>& more) {
       Train(*flags, *corpus, model, **optimizer, [&](const StepRecord& record) {
         steps.push_back({record, (*optimizer)->last_report()});
         (*optimizer)->Complete(&steps.back().record);
+        return absl::OkStatus();
       });
   EXPECT_TRUE(trained.ok()) << trained;
   EXPECT_TRUE((*optimizer)->Close().ok());

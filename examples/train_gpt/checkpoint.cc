@@ -1,0 +1,195 @@
+#include "examples/train_gpt/checkpoint.h"
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "terrace/checkpoint.h"
+
+namespace train_gpt {
+namespace {
+
+using terrace::Checkpoint;
+using terrace::CheckpointTensor;
+using terrace::CheckpointValue;
+using terrace::CheckpointValues;
+
+constexpr char kProgramKey[] = "program";
+constexpr char kProgram[] = "train_gpt";
+constexpr char kStepKey[] = "step";
+constexpr absl::Duration kTimeout = absl::Hours(1);
+
+// A number of the run that the checkpoint keeps.
+struct RunNumber {
+  const char* name;  // as the user would say it
+  CheckpointValue value;
+  bool of_the_model;  // no other will do
+};
+
+std::vector<RunNumber> RunNumbers(const Flags& flags, const Corpus& corpus) {
+  const std::string dtype = flags.dtype == Dtype::kFloat32 ? "fp32" : "bf16";
+  return {{"--layers", flags.shape.layers, true},
+          {"--heads", flags.shape.heads, true},
+          {"--width", flags.shape.width, true},
+          {"--vocab", flags.shape.vocab, true},
+          {"--context", flags.shape.context, true},
+          {"--dtype", dtype, true},
+          {"--seed", static_cast<int64_t>(flags.seed), false},
+          {"--batch", flags.batch, false},
+          {"--seq", flags.seq, false},
+          {"--accumulate", flags.accumulate, false},
+          {"--learning-rate", flags.learning_rate, false},
+          {"--clip", flags.clip, false},
+          {"tokens of text", corpus.size(), false}};
+}
+
+std::string Text(const CheckpointValue& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    return absl::StrCat(*number);
+  }
+  if (const auto* number = std::get_if<double>(&value)) {
+    return absl::StrCat(*number);
+  }
+  const auto* text = std::get_if<std::string>(&value);
+  return text != nullptr ? *text : "bytes";
+}
+
+// Steps behind it.
+absl::StatusOr<int64_t> StepOf(const Flags& flags,
+                               const Checkpoint& checkpoint) {
+  const CheckpointValues& values = checkpoint.values();
+  const auto program = values.find(kProgramKey);
+  const auto step = values.find(kStepKey);
+  if (program == values.end() || Text(program->second) != kProgram ||
+      step == values.end() || !std::holds_alternative<int64_t>(step->second)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--resume ", flags.resume, ": the checkpoint is of another program"));
+  }
+  return std::get<int64_t>(step->second);
+}
+
+absl::Status CheckResume(const Flags& flags, const Corpus& corpus) {
+  const auto checkpoint = Checkpoint::Open(flags.resume);
+  if (!checkpoint.ok()) {
+    return absl::Status(
+        checkpoint.status().code(),
+        absl::StrCat("--resume ", checkpoint.status().message()));
+  }
+  const absl::StatusOr<int64_t> step = StepOf(flags, **checkpoint);
+  if (!step.ok()) return step.status();
+  const CheckpointValues& values = (*checkpoint)->values();
+  for (const RunNumber& number : RunNumbers(flags, corpus)) {
+    const auto saved = values.find(number.name);
+    if (saved != values.end() && saved->second == number.value) continue;
+    const std::string then =
+        saved == values.end() ? "nothing" : Text(saved->second);
+    if (number.of_the_model) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--resume ", flags.resume, ": the checkpoint is of another model: ",
+          number.name, " ", then, ", not ", Text(number.value)));
+    }
+    absl::PrintF(
+        "--resume: %s is %s, was %s: losses will differ from those "
+        "of the run that was saved\n",
+        number.name, Text(number.value), then);
+  }
+  if (*step >= flags.steps) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--resume ", flags.resume, ": the checkpoint is of step ", *step,
+        "; --steps ", flags.steps, " leaves nothing to train"));
+  }
+  return absl::OkStatus();
+}
+
+// Somebody's hours of training are not overwritten by mistake.
+absl::Status CheckSave(const Flags& flags) {
+  std::error_code error;
+  if (Checkpoint::Open(flags.save).ok() &&
+      (flags.resume.empty() ||
+       !std::filesystem::equivalent(flags.save, flags.resume, error))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--save ", flags.save,
+        ": has a checkpoint already; --resume it, remove it or save "
+        "elsewhere"));
+  }
+  const absl::Status status = terrace::PrepareCheckpointDirectory(flags.save);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--save ", status.message()));
+}
+
+std::vector<CheckpointTensor> TensorsOf(const Gpt& model) {
+  std::vector<CheckpointTensor> tensors;
+  for (const Gpt::Parameter& parameter : model.parameters()) {
+    const bool wide = parameter.tensor.scalar_type() == at::kFloat;
+    tensors.push_back(
+        {.name = parameter.name,
+         .dtype = wide ? terrace::DType::kFloat32 : terrace::DType::kBFloat16,
+         .shape = parameter.tensor.sizes().vec(),
+         .data = parameter.tensor.data_ptr(),
+         .optimizer_parameter = static_cast<int>(tensors.size())});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+absl::Status PrepareCheckpoints(const Flags& flags, const Corpus& corpus) {
+  absl::Status status;
+  if (!flags.resume.empty()) status = CheckResume(flags, corpus);
+  if (status.ok() && !flags.save.empty()) status = CheckSave(flags);
+  return status;
+}
+
+absl::StatusOr<int64_t> Resume(const Flags& flags, Gpt& model,
+                               terrace::OffloadedOptimizer& optimizer) {
+  if (flags.resume.empty()) return 0;
+  const auto checkpoint = Checkpoint::Open(flags.resume);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const absl::StatusOr<int64_t> step = StepOf(flags, **checkpoint);
+  if (!step.ok()) return step.status();
+  const absl::Status status =
+      (*checkpoint)->Load(TensorsOf(model), &optimizer, absl::Now() + kTimeout);
+  if (!status.ok()) return status;
+  absl::PrintF("resumed after step %d from %s\n", *step, flags.resume);
+  std::fflush(stdout);
+  return step;
+}
+
+absl::Status Save(const Flags& flags, const Corpus& corpus, Gpt& model,
+                  terrace::OffloadedOptimizer& optimizer, int64_t step) {
+  const auto start = std::chrono::steady_clock::now();
+  CheckpointValues values = {{kProgramKey, std::string(kProgram)},
+                             {kStepKey, step}};
+  for (RunNumber& number : RunNumbers(flags, corpus)) {
+    values[number.name] = std::move(number.value);
+  }
+  const std::vector<CheckpointTensor> tensors = TensorsOf(model);
+  const auto saved = terrace::SaveCheckpoint(flags.save,
+                                             {.parameters = tensors,
+                                              .optimizer = &optimizer,
+                                              .values = std::move(values)},
+                                             absl::Now() + kTimeout);
+  if (!saved.ok()) {
+    return absl::Status(saved.status().code(),
+                        absl::StrCat("--save ", saved.status().message()));
+  }
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - start;
+  absl::PrintF("saved step %d: %d bytes in %.3f s\n", step, *saved,
+               seconds.count());
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+bool SaveIsDue(const Flags& flags, int64_t step) {
+  if (flags.save.empty()) return false;
+  return step == flags.steps ||
+         (flags.save_every > 0 && step % flags.save_every == 0);
+}
+
+}  // namespace train_gpt
