@@ -48,3 +48,9 @@ def tell_copy(optimizer: AdamW) -> None:
     if size >= _LARGE_BYTES:
         _say('state_dict() copies the state into memory: %s',
              bytes_text(size))
+
+
+def tell_notes(notes: list[dict[str, str]]) -> None:
+    """On keys of a configuration that have no say, or another one."""
+    for note in notes:
+        _say('%s: %s', note['path'], note['text'])

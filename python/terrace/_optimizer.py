@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import warnings
 import weakref
@@ -287,14 +288,19 @@ class AdamW(torch.optim.Optimizer):
         budget = _arguments.budget_bytes(self._budget, state_bytes)
         try:
             _errors.check(self._native.open(
-                parameters, names, groups, -1 if budget is None else budget,
-                self._paths, self._engine, self._max_grad_norm,
-                self._decoupled), self._paths)
+                parameters, names, groups,
+                json.dumps(self._native_options(budget))), self._paths)
         except MemoryError as error:
             if 'below the minimum' in str(error):
                 raise ValueError(f'{error} (memory_budget='
                                  f'{self._budget!r})') from None
             raise
+
+    def _native_options(self, budget: int | None) -> dict[str, Any]:
+        return {'budget_bytes': -1 if budget is None else budget,
+                'paths': self._paths, 'engine': self._engine,
+                'max_gradient_norm': self._max_grad_norm,
+                'decoupled_decay': self._decoupled}
 
     def _extend(self) -> None:
         """Adds the last group's parameters."""

@@ -216,6 +216,58 @@ def test_a_path_without_room_is_an_os_error_with_errno_and_path(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)
 
 
+FAILING = '''
+import errno, resource, signal, sys
+import torch, terrace
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+def make(**settings):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(1 << 20))
+    weight.grad = torch.randn(1 << 20)
+    return weight, terrace.AdamW([weight], **settings)
+
+weight, optimizer = make(memory_budget='2MiB', nvme_path=sys.argv[1])
+other, reference = make()
+optimizer.step()
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+failed = None
+for steps in range(1, 5):
+    try:
+        optimizer.step()
+    except OSError as error:
+        failed = error
+        break
+print(errno.errorcode[failed.errno], failed.filename.startswith(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE,
+                   (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+optimizer.step()  # the same gradients: finishes what is missing
+for _ in range(optimizer.stats()['steps']):
+    reference.step()
+print(optimizer.stats()['steps'] == steps + 1, torch.equal(weight, other))
+'''
+
+
+def test_failing_writes_are_raised_and_the_step_can_be_finished(tmp_path):
+    result = run(FAILING, tmp_path)
+    assert result.stdout.split() == ['EFBIG', 'True', 'True', 'True'], result
+
+
+def test_a_truncated_file_is_a_typed_error(tmp_path):
+    network = large()
+    optimizer = terrace.AdamW(network.parameters(), memory_budget='1MiB',
+                              nvme_path=str(tmp_path))
+    network.weight.grad = torch.ones_like(network.weight)
+    optimizer.step()
+    [state] = [p for p in tmp_path.rglob('*')
+               if p.is_file() and p.stat().st_size > 1 << 20]
+    os.truncate(state, 4096)
+    with pytest.raises(OSError, match=str(tmp_path)) as caught:
+        for _ in range(4):
+            optimizer.step()
+    assert caught.value.errno
+
+
 def test_a_vanished_path_is_an_error_and_the_run_can_be_resumed(tmp_path):
     """The directory is removed under the running job: its open files stay, so
     the run goes on; a new optimizer there is refused."""

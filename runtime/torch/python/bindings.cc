@@ -4,16 +4,19 @@
 #include <torch/library.h>
 
 #include "runtime/torch/python/optimizer_binding.h"
+#include "runtime/torch/python/zero_config_binding.h"
 #include "terrace/machine.h"
 #include "terrace/version.h"
 
 TORCH_LIBRARY(terrace, m) {
   using terrace::OptimizerBinding;
+  using terrace::ZeroConfigBinding;
   m.class_<OptimizerBinding>("Optimizer")
       .def(::torch::init<>())
       .def("open", &OptimizerBinding::Open)
       .def("add", &OptimizerBinding::Add)
       .def("step", &OptimizerBinding::Step)
+      .def("skipped", &OptimizerBinding::Skipped)
       .def("read", &OptimizerBinding::Read)
       .def("write", &OptimizerBinding::Write)
       .def("steps", &OptimizerBinding::Steps)
@@ -21,6 +24,12 @@ TORCH_LIBRARY(terrace, m) {
       .def("reset", &OptimizerBinding::Reset)
       .def("describe", &OptimizerBinding::Describe)
       .def("close", &OptimizerBinding::Close);
+  m.class_<ZeroConfigBinding>("ZeroConfig")
+      .def(::torch::init<>())
+      .def("open", &ZeroConfigBinding::Open)
+      .def("describe", &ZeroConfigBinding::Describe)
+      .def("plan", &ZeroConfigBinding::Plan)
+      .def("adam_at", &ZeroConfigBinding::AdamOfStep);
   m.def("version() -> str", [] { return std::string(terrace::kVersion); });
   m.def("instruction_set() -> str", &terrace::InstructionSetName);
 }

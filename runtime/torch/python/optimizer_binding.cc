@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,8 +16,9 @@ namespace {
 constexpr absl::Duration kPatience = absl::Hours(1);
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 constexpr size_t kNumbersPerGroup = 5;
-// Where everything stays in memory, the window is only passed through.
-constexpr int64_t kSmallWindowBytes = 8 * ((1 << 20) + 4096);
+// Where everything stays in memory the window holds nothing, but bounds how
+// many chunks are under way: small ones, two for each core.
+constexpr int64_t kResidentChunkBytes = 1 << 20;
 // State is loaded in ranges of this many elements, all arrays in turn.
 constexpr int64_t kRange = 1 << 17;
 
@@ -48,11 +50,17 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
   return specs;
 }
 
+void ForEverythingInMemory(OptimizerOptions& options) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  options.chunk_bytes = kResidentChunkBytes;
+  options.window_bytes =
+      WindowBytes(kResidentChunkBytes, std::clamp(2 * cores, 4, 64));
+}
+
 // The budget that keeps every chunk in memory beside a small window.
 absl::StatusOr<int64_t> BudgetForEverything(
-    const std::vector<ParameterSpec>& specs, const OptimizerOptions& options) {
-  OptimizerOptions small = options;
-  small.window_bytes = kSmallWindowBytes;
+    const std::vector<ParameterSpec>& specs, OptimizerOptions small) {
+  ForEverythingInMemory(small);
   TERRACE_ASSIGN_OR_RETURN(
       const OptimizerPlan plan,
       OffloadedOptimizer::Plan(specs, small,
@@ -60,14 +68,15 @@ absl::StatusOr<int64_t> BudgetForEverything(
   return std::max(plan.disk_bytes + plan.window_bytes, 3 * ResidentBytes(1));
 }
 
-AdamOptions AdamOf(const double* numbers, bool decoupled_decay) {
+AdamOptions AdamOf(const double* numbers, const BindingOptions& options) {
   AdamOptions adam;
   adam.learning_rate = numbers[0];
   adam.beta1 = numbers[1];
   adam.beta2 = numbers[2];
   adam.epsilon = numbers[3];
   adam.weight_decay = numbers[4];
-  adam.decoupled_decay = decoupled_decay;
+  adam.decoupled_decay = options.decoupled_decay;
+  adam.bias_correction = options.bias_correction;
   return adam;
 }
 
@@ -116,22 +125,16 @@ absl::Status OptimizerBinding::CheckOpen() const {
 Outcome OptimizerBinding::Open(const std::vector<at::Tensor>& parameters,
                                const std::vector<std::string>& names,
                                const std::vector<int64_t>& groups,
-                               int64_t budget_bytes,
-                               const std::vector<std::string>& paths,
-                               const std::string& engine,
-                               double max_gradient_norm, bool decoupled_decay) {
+                               const std::string& options) {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return ToOutcome(status);
   }
+  auto read = ReadBindingOptions(options);
+  if (!read.ok()) return ToOutcome(read.status());
   auto specs = DescribeTensors(parameters, names, groups);
   if (!specs.ok()) return ToOutcome(specs.status());
   MutexLock lock(mutex_);
-  return ToOutcome(
-      OpenLocked(*std::move(specs), {.budget_bytes = budget_bytes,
-                                     .paths = paths,
-                                     .engine = engine,
-                                     .max_gradient_norm = max_gradient_norm,
-                                     .decoupled_decay = decoupled_decay}));
+  return ToOutcome(OpenLocked(*std::move(specs), *read));
 }
 
 absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
@@ -139,14 +142,18 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
   TERRACE_RETURN_IF_ERROR(CloseLocked());
   OptimizerOptions options;
   options.max_gradient_norm = asked.max_gradient_norm;
+  options.skip_nonfinite = asked.skip_nonfinite;
   options.adam.decoupled_decay = asked.decoupled_decay;
+  options.adam.bias_correction = asked.bias_correction;
+  if (asked.chunk_bytes > 0) options.chunk_bytes = asked.chunk_bytes;
   TERRACE_ASSIGN_OR_RETURN(const int64_t everything,
                            BudgetForEverything(specs, options));
   Options runtime_options;
   TERRACE_ASSIGN_OR_RETURN(runtime_options.engine, ParseEngine(asked.engine));
+  runtime_options.threads = asked.threads;
   if (asked.budget_bytes == BindingOptions::kEverything ||
       asked.budget_bytes >= everything) {
-    options.window_bytes = kSmallWindowBytes;
+    ForEverythingInMemory(options);
     runtime_options.host_budget_bytes = everything;
   } else {
     runtime_options.host_budget_bytes = asked.budget_bytes;
@@ -203,7 +210,7 @@ absl::Status OptimizerBinding::StepLocked(
   std::vector<AdamOptions> groups;
   for (size_t i = 0; i + kNumbersPerGroup <= numbers.size();
        i += kNumbersPerGroup) {
-    groups.push_back(AdamOf(numbers.data() + i, options_.decoupled_decay));
+    groups.push_back(AdamOf(numbers.data() + i, options_));
   }
   TERRACE_RETURN_IF_ERROR(tensors_.Locate(specs_, parameters));
   StepArguments arguments;
@@ -217,6 +224,12 @@ absl::Status OptimizerBinding::StepLocked(
   tensors_.Return(written);
   if (status.ok()) Accumulate(optimizer_->last_report(), total_);
   return status;
+}
+
+bool OptimizerBinding::Skipped() {
+  if (!CheckProcess().ok()) return false;
+  MutexLock lock(mutex_);
+  return optimizer_ != nullptr && optimizer_->last_report().skipped;
 }
 
 Outcome OptimizerBinding::Read(int64_t parameter, int64_t kind,

@@ -31,15 +31,22 @@ namespace terrace {
 using Outcome = std::tuple<int64_t, std::string>;
 
 // What the package asks for; bytes, or kEverything for a budget that holds
-// all the state.
+// all the state. 0 threads or chunk bytes: the library's default.
 struct BindingOptions {
   static constexpr int64_t kEverything = -1;
   int64_t budget_bytes = kEverything;
   std::vector<std::string> paths;
-  std::string engine;  // "auto", "io_uring" or "threads"
+  std::string engine = "auto";  // or "io_uring" or "threads"
+  int threads = 0;
+  int64_t chunk_bytes = 0;
   double max_gradient_norm = 0;
+  bool skip_nonfinite = false;
   bool decoupled_decay = true;
+  bool bias_correction = true;
 };
+
+// From a JSON object with those names, all of them optional.
+absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json);
 
 class OptimizerBinding final : public ::torch::CustomClassHolder {
  public:
@@ -47,12 +54,11 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   ~OptimizerBinding() override;
 
   // Reserves memory and disk for the state of these parameters; `groups` has
-  // the group of each. Ends what was open before.
+  // the group of each, `options` is as for ReadBindingOptions. Ends what was
+  // open before.
   Outcome Open(const std::vector<at::Tensor>& parameters,
                const std::vector<std::string>& names,
-               const std::vector<int64_t>& groups, int64_t budget_bytes,
-               const std::vector<std::string>& paths, const std::string& engine,
-               double max_gradient_norm, bool decoupled_decay);
+               const std::vector<int64_t>& groups, const std::string& options);
   // More of them, which take the next positions.
   Outcome Add(const std::vector<at::Tensor>& parameters,
               const std::vector<std::string>& names,
@@ -62,6 +68,9 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // learning rate, both betas, epsilon, weight decay.
   Outcome Step(const std::vector<at::Tensor>& parameters,
                const std::vector<double>& numbers, double loss_scale);
+
+  // Whether the last step was skipped: a gradient was not finite.
+  bool Skipped();
 
   // One array of a parameter's state, into contiguous fp32 of its size. kind:
   // 0 master, 1 first moment, 2 second moment.

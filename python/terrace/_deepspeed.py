@@ -1,0 +1,162 @@
+"""DeepSpeed's JSON as an optimizer, a scheduler and settings."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from terrace import _arguments, _errors, _library, _message
+from terrace._optimizer import AdamW
+
+_DTYPES = {torch.float32: 'fp32', torch.bfloat16: 'bf16',
+           torch.float16: 'fp16'}
+_KNOWN = ('learning_rate', 'beta1', 'beta2', 'epsilon', 'weight_decay',
+          'gradient_clipping', 'warmup_min_lr', 'warmup_max_lr',
+          'warmup_num_steps', 'total_num_steps', 'micro_batch',
+          'accumulation_steps', 'train_batch')
+
+
+class ConfiguredAdamW(AdamW):
+    """AdamW or Adam with what a DeepSpeed configuration asks for besides."""
+
+    def __init__(self, params: Any, settings: Mapping[str, Any],
+                 plan: Mapping[str, Any]) -> None:
+        adam = settings['optimizer']
+        self._decoupled = adam['decoupled']
+        self._further = {
+            'threads': plan['threads'], 'chunk_bytes': plan['chunk_bytes'],
+            'skip_nonfinite': settings['skip_nonfinite'],
+            'bias_correction': adam['bias_correction']}
+        budget = plan['budget_bytes']
+        super().__init__(
+            params, adam['lr'], tuple(adam['betas']), adam['eps'],
+            adam['weight_decay'],
+            memory_budget=None if budget < 0 else budget,
+            nvme_path=plan['paths'],
+            max_grad_norm=settings['gradient_clipping'] or None)
+
+    def _native_options(self, budget: int | None) -> dict[str, Any]:
+        return {**super()._native_options(budget), **self._further}
+
+
+class ConfiguredSchedule(torch.optim.lr_scheduler.LRScheduler):
+    """The learning rate (and the betas, where they are cycled) that DeepSpeed's
+    scheduler of the same configuration sets. As there, step() after a skipped
+    step of the optimizer does nothing."""
+
+    def __init__(self, optimizer: ConfiguredAdamW, native: Any,
+                 cycles_momentum: bool) -> None:
+        self._config = native
+        self._cycles_momentum = cycles_momentum
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        rate, beta1, beta2 = self._config.adam_at(self.last_epoch + 1)
+        if self._cycles_momentum:
+            for group in self.optimizer.param_groups:
+                group['betas'] = (beta1, beta2)
+        return [rate for _ in self.optimizer.param_groups]
+
+    def step(self, epoch: int | None = None) -> None:
+        if self.last_epoch >= 0 and self.optimizer._native.skipped():
+            return
+        super().step() if epoch is None else super().step(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in super().state_dict().items()
+                if key != '_config'}
+
+
+def from_deepspeed_config(
+    model: torch.nn.Module,
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    memory_budget: int | str | None = None,
+    **known: float | int,
+) -> tuple[AdamW, torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
+    """What a DeepSpeed configuration asks for, as (optimizer, scheduler,
+    settings); the model is not wrapped.
+
+    Args:
+        model: its parameters that require a gradient are optimized.
+        config: a dict, the path of a JSON file, or its urlsafe base64 text.
+        memory_budget: as for AdamW; DeepSpeed's JSON has no key for it. None:
+            all the state without NVMe, a tenth of it with.
+        known: values for keys that are "auto": learning_rate, beta1, beta2,
+            epsilon, weight_decay, gradient_clipping, warmup_min_lr,
+            warmup_max_lr, warmup_num_steps, total_num_steps, micro_batch,
+            accumulation_steps, train_batch.
+
+    Returns:
+        the optimizer, which clips and skips steps as the configuration says;
+        a scheduler to be stepped after each of the optimizer's steps, None
+        where the configuration has none; a dict of the rest, for the loop:
+        micro_batch, accumulation_steps, train_batch, loss_scale (None or its
+        numbers, for torch.amp.GradScaler), `notes` on every key that has no
+        say here, and more.
+
+    Raises:
+        ValueError: the configuration is wrong, or contradicts the model; the
+            message has the path of the key and its line.
+        NotImplementedError: DeepSpeed has it and Terrace does not.
+        OSError, MemoryError: as for AdamW; before anything is reserved.
+    """
+    unknown = known.keys() - set(_KNOWN)
+    if unknown:
+        raise TypeError('terrace: from_deepspeed_config knows no '
+                        + ', '.join(sorted(unknown)))
+    named = [(name, parameter) for name, parameter in model.named_parameters()
+             if parameter.requires_grad]
+    native = _open(config, named, known)
+    settings = json.loads(native.describe())
+    parameters = [parameter for _, parameter in named]
+    state_bytes = sum(p.numel() * (8 if p.dtype == torch.float32 else 12)
+                      for p in parameters)
+    budget = _arguments.budget_bytes(memory_budget, state_bytes) or 0
+    code, message = native.plan(parameters, [name for name, _ in named],
+                                budget)
+    if code:
+        raise _errors.exception_of(code, message, settings['nvme_path'])
+    plan = json.loads(message)
+    settings['notes'] += plan['notes']
+    optimizer = ConfiguredAdamW(named, settings, plan)
+    scheduler = None
+    if settings.pop('has_schedule'):
+        scheduler = ConfiguredSchedule(optimizer, native,
+                                       settings['cycles_momentum'])
+    _message.tell_notes(settings['notes'])
+    return optimizer, scheduler, settings
+
+
+def _open(config: Any, named: list, known: Mapping[str, Any]) -> Any:
+    dtypes = {parameter.dtype for _, parameter in named}
+    caller = dict(known)
+    if len(dtypes) == 1 and (dtype := dtypes.pop()) in _DTYPES:
+        caller['parameter_dtype'] = _DTYPES[dtype]
+    if torch.distributed.is_available() and (
+            torch.distributed.is_initialized()):
+        caller['world_size'] = torch.distributed.get_world_size()
+    _library.load()
+    native = torch.classes.terrace.ZeroConfig()
+    _errors.check(native.open(_text_of(config), json.dumps(caller)))
+    return native
+
+
+def _text_of(config: Any) -> str:
+    if isinstance(config, Mapping):
+        return json.dumps(config)
+    path = os.fspath(config)
+    if os.path.exists(path):
+        with open(path, encoding='utf-8') as file:
+            return file.read()
+    try:
+        return base64.urlsafe_b64decode(path).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise ValueError(f'terrace: {path!r} is neither a file nor the base64 '
+                         'text of a configuration') from None

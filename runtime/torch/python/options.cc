@@ -1,0 +1,33 @@
+// The JSON that OptimizerBinding::Open takes.
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/torch/python/optimizer_binding.h"
+
+namespace terrace {
+
+absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
+  BindingOptions options;
+  try {
+    const nlohmann::json object = nlohmann::json::parse(json);
+    const auto take = [&object](const char* name, auto& value) {
+      if (object.contains(name)) object.at(name).get_to(value);
+    };
+    take("budget_bytes", options.budget_bytes);
+    take("paths", options.paths);
+    take("engine", options.engine);
+    take("threads", options.threads);
+    take("chunk_bytes", options.chunk_bytes);
+    take("max_gradient_norm", options.max_gradient_norm);
+    take("skip_nonfinite", options.skip_nonfinite);
+    take("decoupled_decay", options.decoupled_decay);
+    take("bias_correction", options.bias_correction);
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options of the optimizer: ", error.what()));
+  }
+  return options;
+}
+
+}  // namespace terrace
