@@ -4,7 +4,8 @@ import pathlib
 import re
 
 # Folders whose files are not ours or not sources.
-SKIPPED = {'.git', '.cache', 'build', 'shared', '__pycache__'}
+SKIPPED = {'.git', '.cache', 'build', 'shared', '__pycache__',
+           'compile_commands.json'}
 CPP = {'.h', '.cc'}
 OTHER = {'.py', '.cmake', '.in', '.md', '.json', '.txt', '.sh', ''}
 
