@@ -81,7 +81,7 @@ class AdamW : public ModelOptimizer {
       State& state = states_[i];
       const at::Tensor& value = model_.parameters()[i].tensor;
       at::Tensor gradient = value.grad().to(at::kFloat);
-      if (factor < 1) gradient.mul_(factor);
+      if (factor != 1) gradient.mul_(factor);
       state.step.add_(1);
       at::_fused_adamw_({state.master}, {gradient}, {state.moment1},
                         {state.moment2}, {}, {state.step}, adam.learning_rate,
@@ -111,7 +111,8 @@ class AdamW : public ModelOptimizer {
 }  // namespace
 
 double ClipFactor(double norm, double clip) {
-  return clip > 0 ? 1.0 / std::max(1.0, (norm + 1e-6) / clip) : 1.0;
+  const double ratio = clip > 0 ? (norm + 1e-6) / clip : 0;
+  return ratio <= 1 ? 1.0 : 1.0 / ratio;  // NaN stays NaN
 }
 
 std::unique_ptr<ModelOptimizer> MakeInMemoryOptimizer(const Flags& flags,

@@ -22,7 +22,7 @@ class ModelOptimizer {
   virtual absl::StatusOr<at::Tensor> Exact(int64_t index) = 0;
 };
 
-// 1 / max(1, (norm + 1e-6) / clip); 1 for clip 0.
+// 1 / max(1, (norm + 1e-6) / clip), NaN for such a norm; 1 for clip 0.
 double ClipFactor(double norm, double clip);
 
 // `model` must outlive the optimizer.

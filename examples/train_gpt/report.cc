@@ -154,8 +154,8 @@ std::string VerificationText(const Verification& v) {
       "of their L2 norm, both up to %.3g allowed; one by at most %.3g)\n",
       v.identical() ? "identical" : "DIFFERENT", v.losses_different,
       v.parameters_different, v.close() ? "close" : "TOO FAR",
-      v.max_loss_difference, v.parameter_l2_difference, v.tolerance,
-      v.max_parameter_difference);
+      v.max_loss_difference, v.parameter_l2_difference,
+      Verification::kTolerance, v.max_parameter_difference);
 }
 
 absl::Status CheckWritable(const std::string& path) {

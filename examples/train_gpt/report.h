@@ -44,17 +44,15 @@ struct Verification {
   double max_loss_difference = 0;
   double parameter_l2_difference = 0;  // relative
   double max_parameter_difference = 0;
-  // How close the losses and the L2 norm must be. 16-bit runs are allowed one
-  // unit in the last place of bf16: the least difference of two masters flips
-  // the rounding of some parameter, and then of everything behind it.
-  double tolerance = 1e-4;
+  // How close the losses and the L2 norm must be.
+  static constexpr double kTolerance = 1e-4;
 
   bool identical() const {
     return losses_different == 0 && parameters_different == 0;
   }
   bool close() const {
-    return max_loss_difference <= tolerance &&
-           parameter_l2_difference <= tolerance;
+    return max_loss_difference <= kTolerance &&
+           parameter_l2_difference <= kTolerance;
   }
 };
 
