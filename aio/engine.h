@@ -75,9 +75,9 @@ class IoEngine {
   virtual EngineInfo info() const = 0;
 };
 
-// kAuto steps down to threads on ENOSYS, EPERM, EACCES, ENOMEM, EINVAL of the
-// ring's set-up, and says so in info().reason; a named engine that cannot be
-// had is Unavailable.
+// kAuto steps down to threads on any error of the ring's set-up (ENOSYS,
+// EPERM, EACCES, ENOMEM, ...), and says so in info().reason; a named engine
+// that cannot be had is Unavailable.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(EngineKind kind);
 
 // Devices of `devices` times `bytes` of memory: AddFile(k) with k < devices
