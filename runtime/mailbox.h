@@ -150,7 +150,8 @@ using Message =
 // may outlive the mover.
 class Inbox final : public PinOwner {
  public:
-  // `wake` is called, without a lock, when a message arrives in an empty box.
+  // `wake` is called when a message arrives in an empty box: on the poster's
+  // thread, one at a time, under a lock of its own. It must not post.
   explicit Inbox(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   // False: the mover is gone, or this is a forked child, which never had it;
