@@ -9,9 +9,9 @@ int ChoosePath(absl::Span<const PathLoad> paths, int64_t size_bytes) {
   double best_seconds = 0;
   for (size_t i = 0; i < paths.size(); ++i) {
     if (!paths[i].usable) continue;
-    const double seconds =
-        static_cast<double>(paths[i].placed_bytes + size_bytes) /
-        paths[i].bytes_per_second;
+    const double seconds = (static_cast<double>(paths[i].placed_bytes) +
+                            static_cast<double>(size_bytes)) /
+                           paths[i].bytes_per_second;
     if (best < 0 || seconds < best_seconds) {
       best = static_cast<int>(i);
       best_seconds = seconds;

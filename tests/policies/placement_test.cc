@@ -47,5 +47,10 @@ TEST(PlacementTest, SharesFollowTheRates) {
   EXPECT_EQ(paths[1].placed_bytes, 1 * 8000);
 }
 
+TEST(PlacementTest, ASizeBeyondCountingHasAnAnswerToo) {
+  const PathLoad paths[] = {{.placed_bytes = int64_t{1} << 40}, {}};
+  EXPECT_EQ(ChoosePath(paths, INT64_MAX), 1);
+}
+
 }  // namespace
 }  // namespace terrace
