@@ -1,4 +1,4 @@
-// io_uring, through liburing; the only file that includes it.
+// io_uring, through liburing; the only file of the library that includes it.
 //
 // One ring with one user. It is made disabled and enabled by the thread that
 // first submits, polls or waits: with SINGLE_ISSUER that thread owns it from
