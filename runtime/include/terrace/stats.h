@@ -38,8 +38,8 @@ struct Stats {
   std::vector<PathStats> paths;
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request
-  int64_t prefetch_hits = 0;     // of those, found in place by a request
-  int64_t hits = 0;              // requests served without any I/O
+  int64_t prefetch_hits = 0;     // of those, asked for since
+  int64_t hits = 0;              // tensors in place when asked for
   int64_t evictions = 0;         // residents that were given up
   int64_t late_completions = 0;  // paced devices: delivered > 1 ms late
   int64_t paced_completions = 0;
