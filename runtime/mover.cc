@@ -107,10 +107,9 @@ void Mover::Handle(RegisterMessage& message) {
     loads[path].usable = false;
   }
   if (entry.path < 0 && !disks_.empty()) {
-    // The name stays taken; the tensor is lost before it was ever there.
-    entry.loss =
-        refused.ok() ? absl::UnavailableError("no usable path") : refused;
-    message.reply->Set(entry.loss);
+    table_.TakeBack(entry);
+    message.reply->Set(refused.ok() ? absl::UnavailableError("no usable path")
+                                    : refused);
     return;
   }
   message.reply->Set(entry.id);

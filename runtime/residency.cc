@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
 
 namespace terrace {
 namespace {
@@ -64,6 +65,12 @@ TensorEntry* ResidencyTable::Find(TensorId id) {
   }
   return entries_[id.value].get();
 }
+void ResidencyTable::TakeBack(const TensorEntry& entry) {
+  TERRACE_CHECK(&entry == entries_.back().get());
+  names_.erase(entry.spec.name);
+  entries_.pop_back();
+}
+
 
 absl::Status ResidencyTable::CheckInvariants() const {
   for (const auto& entry : entries_) {

@@ -79,6 +79,8 @@ class ResidencyTable {
  public:
   // AlreadyExists: the name.
   absl::StatusOr<TensorEntry*> Add(const TensorSpec& spec);
+  // Undoes the last Add, whose id nobody knows: the name is free again.
+  void TakeBack(const TensorEntry& entry);
 
   // Null: no such tensor. Pointers stay valid for the table's life.
   TensorEntry* Find(TensorId id);

@@ -161,7 +161,7 @@ TEST_F(CreateContract, NoRoomOnAnyPathIsResourceExhausted) {
   options.memory_path_bytes = 3 * 8192;
   auto runtime = Runtime::Create(options);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 5; ++i) {
     EXPECT_TRUE((*runtime)
                     ->Register({.name = std::to_string(i), .size_bytes = 4096})
                     .ok());
@@ -176,3 +176,8 @@ TEST_F(CreateContract, NoRoomOnAnyPathIsResourceExhausted) {
 
 }  // namespace
 }  // namespace terrace
+  const absl::Status large =
+      (*runtime)->Register({.name = "last", .size_bytes = 8192}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(large)) << large;
+  // The name of what was refused is free.
+  EXPECT_TRUE((*runtime)->Register({.name = "last", .size_bytes = 4096}).ok());

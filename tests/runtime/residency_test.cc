@@ -45,6 +45,16 @@ TEST(ResidencyTable, ANameIsTakenOnce) {
   EXPECT_EQ(table.entries().size(), 1u);
 }
 
+TEST(ResidencyTable, WhatIsTakenBackLeavesItsNameAndId) {
+  ResidencyTable table;
+  ASSERT_TRUE(table.Add(Spec("a")).ok());
+  table.TakeBack(**table.Add(Spec("b")));
+  EXPECT_EQ(table.Find(TensorId{1}), nullptr);
+  const auto again = table.Add(Spec("b"));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->id, TensorId{1});
+}
+
 TEST(ResidencyTable, EntriesStayWhereTheyAre) {
   ResidencyTable table;
   TensorEntry* const first = *table.Add(Spec("first"));
