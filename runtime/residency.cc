@@ -25,7 +25,13 @@ absl::Status CheckEntry(const TensorEntry& entry) {
   if (entry.pins > 0 && entry.host == HostState::kAbsent) {
     return broken("pinned without a host copy");
   }
-  if (entry.write_pinned && entry.write == WriteState::kWriting) {
+  if (!entry.pinned_by.empty() && !host_valid) {
+    return broken("pinned without a valid copy");
+  }
+  if (static_cast<int>(entry.pinned_by.size()) > entry.pins) {
+    return broken("more queues than pins");
+  }
+  if (entry.write_pinned && entry.write != WriteState::kIdle) {
     return broken("a transfer runs out of a write pin");
   }
   if (!host_valid && entry.write != WriteState::kIdle) {
@@ -59,18 +65,18 @@ absl::StatusOr<TensorEntry*> ResidencyTable::Add(const TensorSpec& spec) {
   return entry;
 }
 
-TensorEntry* ResidencyTable::Find(TensorId id) {
-  if (id.value < 0 || id.value >= static_cast<int64_t>(entries_.size())) {
-    return nullptr;
-  }
-  return entries_[id.value].get();
-}
 void ResidencyTable::TakeBack(const TensorEntry& entry) {
   TERRACE_CHECK(&entry == entries_.back().get());
   names_.erase(entry.spec.name);
   entries_.pop_back();
 }
 
+TensorEntry* ResidencyTable::Find(TensorId id) {
+  if (id.value < 0 || id.value >= static_cast<int64_t>(entries_.size())) {
+    return nullptr;
+  }
+  return entries_[id.value].get();
+}
 
 absl::Status ResidencyTable::CheckInvariants() const {
   for (const auto& entry : entries_) {

@@ -152,6 +152,21 @@ INSTANTIATE_TEST_SUITE_P(
                  Absent(entry);
                  entry.pins = 1;
                }},
+        Breach{"pinned without a valid copy",
+               [](TensorEntry& entry) {
+                 entry.home_generation = entry.generation;
+                 entry.host = HostState::kLoading;
+                 entry.pins = 1;
+                 entry.pinned_by = {0};
+               }},
+        Breach{"more queues than pins",
+               [](TensorEntry& entry) { entry.pinned_by = {0}; }},
+        Breach{"out of a write pin",
+               [](TensorEntry& entry) {
+                 entry.write_pinned = true;
+                 entry.pins = 1;
+                 entry.write = WriteState::kHashing;
+               }},
         Breach{"out of a write pin",
                [](TensorEntry& entry) {
                  entry.write_pinned = true;
