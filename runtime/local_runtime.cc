@@ -162,11 +162,14 @@ std::unique_ptr<LocalRuntime> LocalRuntime::Start(LocalRuntimeParts parts) {
 }
 
 int64_t ResidentBytes(int64_t size_bytes) {
+  if (size_bytes > INT64_MAX - kExtentHeaderBytes - 4095) return INT64_MAX;
   return kExtentHeaderBytes + (size_bytes + 4095) / 4096 * 4096;
 }
 
 int64_t WindowBytes(int64_t slot_bytes, int slots) {
-  return ResidentBytes(slot_bytes) * slots;
+  const int64_t bytes = ResidentBytes(slot_bytes);
+  if (slots > 0 && bytes > INT64_MAX / slots) return INT64_MAX;
+  return bytes * slots;
 }
 
 }  // namespace terrace

@@ -121,12 +121,13 @@ void Mover::Handle(OpenMessage& message) {
     return;
   }
   const int64_t bytes = WindowBytes(message.slot_bytes, message.slots);
-  int64_t windows = bytes;
+  int64_t others = 0;
   for (const Window& window : windows_) {
     const bool counts = window.open && !window.closing;
-    if (counts) windows += window.range.size_bytes;
+    if (counts) others += window.range.size_bytes;
   }
-  if (windows > space_.capacity_bytes()) {
+  if (bytes > space_.capacity_bytes() - others) {
+    const int64_t windows = bytes > INT64_MAX - others ? bytes : bytes + others;
     message.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
         "a window of ", message.slots, " slots of ", message.slot_bytes,
         " bytes: all windows together would take ", windows,

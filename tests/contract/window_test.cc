@@ -64,6 +64,21 @@ TEST_P(WindowContract, WindowsBeyondTheBudgetAreRefusedAtOnce) {
   EXPECT_NE(world().OpenQueue(kPage, 2), nullptr);
 }
 
+TEST_P(WindowContract, AWindowBeyondCountingIsRefused) {
+  EXPECT_EQ(ResidentBytes(INT64_MAX), INT64_MAX);
+  EXPECT_EQ(WindowBytes(int64_t{1} << 62, 4), INT64_MAX);
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 1);
+  for (const int64_t bytes : {int64_t{1} << 62, INT64_MAX}) {
+    const absl::Status refused =
+        runtime().OpenQueue(bytes, 4, absl::InfiniteFuture()).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    const absl::Status homeless =
+        runtime().Register({.name = "large", .size_bytes = bytes}).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(homeless)) << homeless;
+  }
+}
+
 TEST_P(WindowContract, HeadersAndWholePagesCount) {
   EXPECT_EQ(ResidentBytes(1), 2 * 4096);
   EXPECT_EQ(ResidentBytes(4096), 2 * 4096);

@@ -81,7 +81,7 @@ class Runtime {
 };
 
 // The arena bytes that a window of these takes, and one tensor of
-// `size_bytes` outside a window.
+// `size_bytes` outside a window; INT64_MAX for more than can be counted.
 int64_t WindowBytes(int64_t slot_bytes, int slots);
 int64_t ResidentBytes(int64_t size_bytes);
 
