@@ -203,6 +203,7 @@ class Mover {
   void SetLeaving(TensorEntry& entry, bool leaving);
   void Evict(TensorEntry& entry);
   void ServeOpens(absl::Time now);
+  void RefuseOpen(const PendingOpen& open);
   absl::StatusOr<Extent> MakeWindowRoom(int64_t bytes, bool* hope);
   int NewWindow();
   void CloseEmptyWindows();

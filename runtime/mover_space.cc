@@ -207,13 +207,8 @@ void Mover::ServeOpens(absl::Time now) {
     bool hope = false;
     absl::StatusOr<Extent> range = MakeWindowRoom(open.bytes, &hope);
     if (!range.ok()) {
-      if (hope && now < open.message.deadline) return;
-      open.message.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
-          "a window of ", open.bytes, " bytes: ", space_.free_bytes(), " of ",
-          space_.capacity_bytes(),
-          " are free and what is resident could not be moved out in time; "
-          "held: ",
-          Holders(), Unwritten())));
+      if (hope && now < open.message.deadline) break;
+      RefuseOpen(open);
       opens_.pop_front();
       continue;
     }
@@ -233,6 +228,20 @@ void Mover::ServeOpens(absl::Time now) {
     opens_.pop_front();
   }
 }
+  // Those behind one that waits end at their own deadlines.
+  std::erase_if(opens_, [this, now](const PendingOpen& open) {
+    const bool late = now >= open.message.deadline;
+    if (late) RefuseOpen(open);
+    return late;
+  });
+}
+
+void Mover::RefuseOpen(const PendingOpen& open) {
+  open.message.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
+      "a window of ", open.bytes, " bytes: ", space_.free_bytes(), " of ",
+      space_.capacity_bytes(),
+      " are free and what is resident could not be moved out in time; held: ",
+      Holders(), Unwritten())));
 
 // The index of a window that is not in use.
 int Mover::NewWindow() {

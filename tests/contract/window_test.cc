@@ -125,6 +125,30 @@ TEST_P(WindowContract, APinnedResidentIsWaitedForUntilTheDeadline) {
   EXPECT_NE(world().OpenQueue(kPage, 3), nullptr);
 }
 
+TEST_P(WindowContract, AWindowBehindOneThatWaitsEndsAtItsOwnDeadline) {
+  Make(4);
+  const TensorId a = world().Register("a", kPage);
+  auto queue = world().OpenQueue(kPage, 1);
+  world().Fill(*queue, a, 1);
+  absl::StatusOr<Pin> pin = world().Take(*queue, a, Access::kRead);
+  ASSERT_TRUE(pin.ok());
+  // As another thread's OpenQueue, which comes first and waits for the pin.
+  Inbox& inbox = static_cast<LocalRuntime&>(runtime()).mover().inbox();
+  OpenMessage first;
+  first.slot_bytes = kPage;
+  first.slots = 3;
+  first.deadline = absl::InfiniteFuture();
+  first.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
+  ASSERT_TRUE(inbox.Post(first));
+  const absl::Status late = runtime().OpenQueue(kPage, 3, Shortly()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(late)) << late;
+  pin->Release();
+  absl::StatusOr<OpenedQueue> opened = first.reply->Await(runtime().clock());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  opened->port->Close();
+  inbox.Post(CloseQueueMessage{opened->id});
+}
+
 TEST_P(WindowContract, ResidentsArePinnedInPlaceAndNotChargedToTheWindow) {
   Make(4);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
