@@ -1,6 +1,8 @@
 // Runtime::Create, the only composition root: Options become parts.
 #include "terrace/runtime.h"
 
+#include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,9 @@
 namespace terrace {
 namespace {
 
+// Of all memory paths: they are mapped, and an address space has 2^47 bytes.
+constexpr int64_t kMostMemoryPathBytes = int64_t{1} << 46;
+
 absl::Status CheckOptions(const Options& options) {
   if (options.host_budget_bytes < 3 * ResidentBytes(1)) {
     return absl::InvalidArgumentError(
@@ -22,6 +27,23 @@ absl::Status CheckOptions(const Options& options) {
   }
   if (!options.paths.empty() && options.memory_paths > 0) {
     return absl::InvalidArgumentError("paths and memory_paths together");
+  }
+  if (options.memory_paths < 0 || options.memory_path_bytes < 0 ||
+      options.memory_path_bytes >
+          kMostMemoryPathBytes / std::max(1, options.memory_paths)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.memory_paths, " memory paths of ",
+                     options.memory_path_bytes, " bytes"));
+  }
+  if (options.pace.read_bytes_per_second < 0 ||
+      options.pace.write_bytes_per_second < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a pace of ", options.pace.read_bytes_per_second, " bytes/s read, ",
+        options.pace.write_bytes_per_second, " written"));
+  }
+  if (options.io_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an I/O timeout of ", absl::FormatDuration(options.io_timeout)));
   }
   for (size_t i = 0; i < options.paths.size(); ++i) {
     if (options.paths[i].empty()) {

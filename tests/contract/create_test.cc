@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -78,6 +79,29 @@ TEST_F(CreateContract, BadPathsAreNamed) {
   options.memory_paths = 1;
   options.memory_path_bytes = 1 << 20;
   EXPECT_TRUE(absl::IsInvalidArgument(Runtime::Create(options).status()));
+}
+
+TEST_F(CreateContract, NumbersThatMeanNothingAreRefused) {
+  const std::function<void(Options&)> changes[] = {
+      [](Options& options) { options.memory_paths = -1; },
+      [](Options& options) { options.memory_path_bytes = -1; },
+      [](Options& options) { options.memory_path_bytes = INT64_MAX; },
+      [](Options& options) { options.pace.read_bytes_per_second = -1; },
+      [](Options& options) { options.pace.write_bytes_per_second = -1; },
+      [](Options& options) { options.io_timeout = absl::ZeroDuration(); },
+      [](Options& options) { options.io_timeout = -absl::Seconds(1); },
+  };
+  for (const auto& change : changes) {
+    Options options = Small();
+    options.memory_paths = 1;
+    options.memory_path_bytes = 1 << 20;
+    options.pace = {.read_bytes_per_second = 1 << 30,
+                    .write_bytes_per_second = 1 << 30};
+    ASSERT_TRUE(Runtime::Create(options).ok());
+    change(options);
+    const absl::Status status = Runtime::Create(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
 }
 
 TEST_F(CreateContract, APathThatCannotBeWrittenIsPermissionDenied) {
@@ -166,6 +190,11 @@ TEST_F(CreateContract, NoRoomOnAnyPathIsResourceExhausted) {
                     ->Register({.name = std::to_string(i), .size_bytes = 4096})
                     .ok());
   }
+  const absl::Status large =
+      (*runtime)->Register({.name = "last", .size_bytes = 8192}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(large)) << large;
+  // The name of what was refused is free.
+  EXPECT_TRUE((*runtime)->Register({.name = "last", .size_bytes = 4096}).ok());
   const absl::Status full =
       (*runtime)->Register({.name = "7", .size_bytes = 4096}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
@@ -176,8 +205,3 @@ TEST_F(CreateContract, NoRoomOnAnyPathIsResourceExhausted) {
 
 }  // namespace
 }  // namespace terrace
-  const absl::Status large =
-      (*runtime)->Register({.name = "last", .size_bytes = 8192}).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(large)) << large;
-  // The name of what was refused is free.
-  EXPECT_TRUE((*runtime)->Register({.name = "last", .size_bytes = 4096}).ok());
