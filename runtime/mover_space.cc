@@ -146,6 +146,7 @@ void Mover::DropHostCopy(TensorEntry& entry) {
   entry.slot = -1;
   entry.host = HostState::kAbsent;
   entry.prefetched = false;
+  entry.verify_failures = 0;
   SetLeaving(entry, false);
   entry.write_error = absl::OkStatus();
 }
@@ -227,7 +228,6 @@ void Mover::ServeOpens(absl::Time now) {
     queues_[queue->id] = std::move(queue);
     opens_.pop_front();
   }
-}
   // Those behind one that waits end at their own deadlines.
   std::erase_if(opens_, [this, now](const PendingOpen& open) {
     const bool late = now >= open.message.deadline;
@@ -242,6 +242,7 @@ void Mover::RefuseOpen(const PendingOpen& open) {
       space_.capacity_bytes(),
       " are free and what is resident could not be moved out in time; held: ",
       Holders(), Unwritten())));
+}
 
 // The index of a window that is not in use.
 int Mover::NewWindow() {

@@ -260,6 +260,20 @@ TEST_P(FailureContract, BytesWrongTwiceAreAStickyDataLoss) {
   EXPECT_TRUE(absl::IsDataLoss(queue->CommitStep({.step = 1})));
 }
 
+TEST_P(FailureContract, EveryFetchHasItsOwnSecondReading) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  const Fault flip = {.kind = FaultKind::kBitFlip};
+  world().faults().FailCall(1, flip, CallFilter::kReads);
+  world().faults().FailCall(2, kGone, CallFilter::kReads);
+  world().faults().FailCall(3, flip, CallFilter::kReads);
+  const absl::Status failed =
+      world().Take(*queue, tensors[0], Access::kRead).status();
+  EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
+}
+
 TEST_P(FailureContract, AbortForgetsTheErrorsOfItsStep) {
   Make(2);
   auto queue = world().OpenQueue(kPage, 2);
