@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument('--nvme-path', action='append')
     parser.add_argument('--memory-budget', default='25%')
     parser.add_argument('--steps', type=int, default=30)
-    parser.add_argument('--width', type=int, default=192)
+    parser.add_argument('--width', type=int, default=128)
     parser.add_argument('--lr', type=float, default=2e-3)
     parser.add_argument('--seed', type=int, default=1)
     for loss in train(parser.parse_args()):

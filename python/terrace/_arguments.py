@@ -13,11 +13,13 @@ _UNITS = {'': 1, 'B': 1,
 _AMOUNT = re.compile(r'\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*|%)\s*')
 
 
-def budget_bytes(budget: int | str | None, state_bytes: int) -> int | None:
+def budget_bytes(budget: float | str | None, state_bytes: int) -> int | None:
     """Bytes of a memory_budget: a number of them, '8GiB', '500 MB', or '10%' of
     `state_bytes`. None stays None."""
     if budget is None:
         return None
+    if isinstance(budget, float) and budget.is_integer():
+        budget = int(budget)  # 8e9
     if isinstance(budget, bool) or not isinstance(budget, (int, str)):
         raise TypeError('terrace: memory_budget is bytes, a text as "8GiB" or '
                         f'"10%", or None, not {type(budget).__name__}')

@@ -15,7 +15,7 @@ from terrace import _arguments, _errors
 
 
 @pytest.mark.parametrize('text, expected', [
-    (12345, 12345), ('12345', 12345), ('8GiB', 8 << 30), ('1.5 MiB', 3 << 19),
+    (12345, 12345), (8e9, 8_000_000_000), ('12345', 12345), ('8GiB', 8 << 30), ('1.5 MiB', 3 << 19),
     ('500 MB', 500_000_000), ('2kb', 2000), ('10%', 100), ('0.15 %', 2),
     ('100%', 1000), (None, None)])
 def test_budgets(text, expected):
