@@ -1,0 +1,71 @@
+// The memory that a save and a load take: a block, not the state.
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "gtest/gtest.h"
+#include "tests/checkpoint/job.h"
+
+namespace terrace {
+namespace {
+
+// Of this process, in bytes: "VmRSS", or "VmHWM", its peak.
+int64_t Memory(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  int64_t kilobytes = -1;
+  for (std::string line; std::getline(status, line);) {
+    absl::string_view rest = line;
+    if (absl::ConsumePrefix(&rest, field + ":") &&
+        absl::ConsumeSuffix(&rest, "kB") &&
+        absl::SimpleAtoi(rest, &kilobytes)) {
+      return kilobytes << 10;
+    }
+  }
+  return -1;
+}
+
+// The peak counts from here on; false: this kernel cannot.
+bool ForgetPeak() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;
+  return file.good();
+}
+
+TEST(CheckpointMemory, IsABlockWhateverTheState) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitiser's shadow is memory too";
+#endif
+  // 160 MB of state behind a budget of 24 MiB: chunks come and go.
+  Job job(Model::Of({{"embedding", DType::kFloat32, 12'000'000},
+                     {"half", DType::kBFloat16, 5'333'333}},
+                    1),
+          {.files = true,
+           .paths = 2,
+           .budget_bytes = 24 << 20,
+           .chunk_bytes = 8 << 20});
+  ASSERT_TRUE(job.ok());
+  job.Step(1);
+  TemporaryDirectory directory;
+  constexpr int64_t kMost = 16 << 20;
+  if (!ForgetPeak()) GTEST_SKIP() << "the peak cannot be reset here";
+  int64_t before = Memory("VmRSS");
+  ASSERT_TRUE(job.Save(directory.path()).ok());
+  const int64_t saving = Memory("VmHWM") - before;
+  ASSERT_TRUE(ForgetPeak());
+  before = Memory("VmRSS");
+  ASSERT_TRUE(job.Load(directory.path()).ok());
+  const int64_t loading = Memory("VmHWM") - before;
+  RecordProperty("saving_bytes", std::to_string(saving));
+  RecordProperty("loading_bytes", std::to_string(loading));
+  std::printf("saving took %.1f MiB, loading %.1f MiB\n",
+              static_cast<double>(saving) / (1 << 20),
+              static_cast<double>(loading) / (1 << 20));
+  EXPECT_LE(saving, kMost);
+  EXPECT_LE(loading, kMost);
+  EXPECT_EQ(job.optimizer().step(), 1);
+}
+
+}  // namespace
+}  // namespace terrace
