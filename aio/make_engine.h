@@ -16,7 +16,8 @@ namespace terrace {
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(
     uint32_t unknown_flags = 0);
 
-// `reason` is what info() says beside the number of threads.
+// `reason` is what info() says beside the number of threads. Null: the system
+// gives no thread at all.
 std::unique_ptr<IoEngine> MakeThreadEngine(const std::string& reason);
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <deque>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,7 +27,11 @@ class ThreadEngine final : public IoEngine {
   explicit ThreadEngine(const std::string& reason) : reason_(reason) {
     threads_.reserve(kThreads);
     for (int i = 0; i < kThreads; ++i) {
-      threads_.emplace_back([this] { Work(); });
+      try {
+        threads_.emplace_back([this] { Work(); });
+      } catch (const std::system_error&) {
+        return;  // fewer do as well, but slower
+      }
     }
   }
 
@@ -89,8 +94,10 @@ class ThreadEngine final : public IoEngine {
     done_changed_.Signal();
   }
 
+  bool has_threads() const { return !threads_.empty(); }
+
   EngineInfo info() const override {
-    return {"threads", absl::StrCat(kThreads, " threads, ", reason_)};
+    return {"threads", absl::StrCat(threads_.size(), " threads, ", reason_)};
   }
 
  private:
@@ -144,7 +151,9 @@ class ThreadEngine final : public IoEngine {
 }  // namespace
 
 std::unique_ptr<IoEngine> MakeThreadEngine(const std::string& reason) {
-  return std::make_unique<ThreadEngine>(reason);
+  auto engine = std::make_unique<ThreadEngine>(reason);
+  if (!engine->has_threads()) return nullptr;
+  return engine;
 }
 
 }  // namespace terrace

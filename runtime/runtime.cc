@@ -122,7 +122,12 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   parts.mover.eviction = MakeEvictionPolicy(options.eviction);
   parts.mover.prefetch = options.prefetch;
   parts.mover.io_timeout = options.io_timeout;
-  return LocalRuntime::Start(std::move(parts));
+  try {
+    return LocalRuntime::Start(std::move(parts));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start the mover's thread: ", error.what()));
+  }
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,14 @@ namespace {
 constexpr int64_t kBlock = 4096;
 constexpr int kCannotRestrict = 77;
 
+// False: not here, or not any more.
+template <size_t kCount>
+bool Install(sock_filter (&filter)[kCount]) {
+  const sock_fprog program = {kCount, filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 // As container profiles do: the ring's system calls answer `error`.
 bool RefuseRings(int error) {
   sock_filter filter[] = {
@@ -35,9 +44,19 @@ bool RefuseRings(int error) {
                SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  const sock_fprog program = {5, filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return Install(filter);
+}
+
+// As a full process table does.
+bool RefuseThreads() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  return Install(filter);
 }
 
 // One block written and read back by this engine.
@@ -102,6 +121,16 @@ TEST(Restricted, AutoStepsDownWhereSeccompRefusesTheRing) {
     if (code == kCannotRestrict) GTEST_SKIP() << "no seccomp filter here";
     EXPECT_EQ(code, 0) << name;
   }
+}
+
+TEST(Restricted, WithoutThreadsTheirEngineIsRefused) {
+  const int code = RunInChild([] {
+    if (!RefuseThreads()) std::_Exit(kCannotRestrict);
+    const absl::Status refused = MakeEngine(EngineKind::kThreads).status();
+    Verdict(absl::IsResourceExhausted(refused), refused.ToString());
+  });
+  if (code == kCannotRestrict) GTEST_SKIP() << "no seccomp filter here";
+  EXPECT_EQ(code, 0);
 }
 
 [[noreturn]] void RegistersBeyondTheLimit() {
