@@ -1,9 +1,9 @@
 #include "tiers/system_error.h"
 
 #include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "aio/io_error.h"
 
 namespace terrace {
 namespace {
@@ -40,11 +40,6 @@ absl::Status ErrnoError(const std::string& object, const std::string& what,
                       absl::StrCat(object, ": ", what, ": ", ErrnoName(error)));
 }
 
-std::string ErrnoName(int error) {
-  const char* name = strerrorname_np(error);
-  const char* description = strerrordesc_np(error);
-  if (name == nullptr) return absl::StrCat("errno ", error);
-  return absl::StrCat(name, " (", description, ")");
-}
+std::string ErrnoName(int error) { return DescribeErrno(error); }
 
 }  // namespace terrace
