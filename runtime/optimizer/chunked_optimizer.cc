@@ -104,11 +104,11 @@ absl::Status ChunkedOptimizer::CheckMasters() const {
 void ChunkedOptimizer::MakeScalars() {
   scalars_.resize(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const bool same = i > 0 && specs_[i].group == specs_[i - 1].group &&
-                      parameter_steps_[i] == parameter_steps_[i - 1];
+    const AdamOptions& options = settings_.group(specs_[i].group);
+    const bool same = i > 0 && parameter_steps_[i] == parameter_steps_[i - 1] &&
+                      options == settings_.group(specs_[i - 1].group);
     scalars_[i] = same ? scalars_[i - 1]
-                       : MakeAdamScalars(settings_.group(specs_[i].group),
-                                         parameter_steps_[i] + 1);
+                       : MakeAdamScalars(options, parameter_steps_[i] + 1);
   }
   update_.scalars = scalars_;
 }

@@ -131,8 +131,10 @@ absl::StatusOr<StepSettings> CheckStep(
     if (arguments.learning_rate) {
       group.learning_rate = *arguments.learning_rate;
     }
-    TERRACE_RETURN_IF_ERROR(
-        CheckAdamOptions(group, absl::StrCat("group ", i, ":")));
+    // There may be as many groups as parameters: text only when it is needed.
+    if (!CheckAdamOptions(group, "").ok()) {
+      return CheckAdamOptions(group, absl::StrCat("group ", i, ":"));
+    }
   }
   if (!(settings.loss_scale > 0) || !std::isfinite(settings.loss_scale)) {
     return absl::InvalidArgumentError(

@@ -41,6 +41,8 @@ struct AdamOptions {
   // true: AdamW, decay apart from the gradient; false: Adam with L2.
   bool decoupled_decay = true;
   bool bias_correction = true;
+
+  friend bool operator==(const AdamOptions&, const AdamOptions&) = default;
 };
 
 // Updates p, m and v in place; `step` counts from 1. The gradient is always

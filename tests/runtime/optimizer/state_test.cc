@@ -1,4 +1,5 @@
 // State in and out: checkpoints by ranges, parameters added later, Reset.
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -201,6 +202,50 @@ TEST(LoadedState, AWriteThatTimesOutIsWrittenAgain) {
   ASSERT_TRUE(
       optimizer.ReadState(0, kSecond, absl::MakeSpan(out), Soon()).ok());
   EXPECT_EQ(out, zeros);
+}
+
+TEST(LoadedState, ARangeThatFailedIsWrittenOrReadAgain) {
+  Training training(Model::Mixed(75), SmallChunks(), 2,
+                    {.budget_bytes = 512 << 10});
+  training.StepBoth(1);
+  training.StepBoth(2);
+  // Every seventh call fails, also of the attempts at what failed.
+  int64_t calls = 0, failures = 0;
+  training.runtime().set_fault([&](const MapRuntime::Call&) {
+    return ++calls % 7 == 0 ? absl::UnknownError("EIO") : absl::OkStatus();
+  });
+  const auto insist = [&](const auto& attempt) {
+    for (int i = 0; i < 3; ++i) {
+      const absl::Status status = attempt();
+      if (status.ok()) return;
+      EXPECT_EQ(status.message(), "EIO");
+      ++failures;
+    }
+    ADD_FAILURE() << "three times in a row";
+  };
+  OffloadedOptimizer& optimizer = training.optimizer();
+  for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    const ParameterSpec& spec = optimizer.parameters()[i];
+    const int parameter = static_cast<int>(i);
+    for (int64_t from = 0; from < spec.count; from += 1500) {
+      std::vector<float> values(
+          static_cast<size_t>(std::min<int64_t>(1500, spec.count - from)));
+      for (Kind kind : StateKindsOf(spec)) {
+        insist([&] {
+          return optimizer.ReadState(parameter, kind, from,
+                                     absl::MakeSpan(values), Soon());
+        });
+        insist([&] {
+          return optimizer.WriteState(parameter, kind, from, values, Soon());
+        });
+      }
+    }
+  }
+  training.runtime().set_fault(nullptr);
+  EXPECT_GT(failures, 20);
+  training.ExpectSameState();
+  training.StepBoth(3);
+  training.ExpectSameState();
 }
 
 TEST(AddedParameters, TakeTheNextIndicesAndStartTheirOwnCounters) {
