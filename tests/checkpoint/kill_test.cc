@@ -1,6 +1,7 @@
-// Saves that are killed, at each system call and at any time: what is there is
-// the old checkpoint or the new one, whole, and the next start goes on from it
-// exactly.
+// Saves that are killed, at each system call and at any time, and saves whose
+// calls fail: what is there is the old checkpoint or the new one, whole, and
+// the next start goes on from it exactly.
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -30,9 +31,13 @@ class KilledSave : public testing::Test {
 
   static std::vector<std::string> Saver(const std::string& directory,
                                         int64_t steps, int64_t save = 0,
-                                        size_t call = 0) {
-    return {SAVER, directory, absl::StrCat(steps), absl::StrCat(save),
-            absl::StrCat(call)};
+                                        size_t call = 0, int error = 0) {
+    return {SAVER,
+            directory,
+            absl::StrCat(steps),
+            absl::StrCat(save),
+            absl::StrCat(call),
+            absl::StrCat(error)};
   }
 
   // Whether the checkpoint is what training for its steps gives, bit for bit;
@@ -107,7 +112,7 @@ int Kills() {
 
 bool IsSpared(const std::string& call, size_t index) {
   return std::getenv(kKillsVariable) == nullptr &&
-         absl::StartsWith(call, "pwrite") && index % 7 != 0;
+         absl::StartsWith(call, "pwrite") && index % 13 != 0;
 }
 
 TEST_F(KilledSave, AtAnySystemCallLeavesTheOldOrTheNewCheckpoint) {
@@ -139,6 +144,40 @@ TEST_F(KilledSave, AtAnySystemCallLeavesTheOldOrTheNewCheckpoint) {
     EXPECT_EQ(outcomes, (std::set<int64_t>{save - 1, save}));
   }
   RecordProperty("kills", std::to_string(kills));
+}
+
+TEST_F(KilledSave, WhereAnySystemCallFailsLeavesTheOldOrTheNewCheckpoint) {
+  std::vector<std::string> calls;
+  {
+    TemporaryDirectory directory;
+    calls = CallsIn(Saver(directory.path(), 2, 2));
+  }
+  for (size_t call = 1; call <= calls.size(); ++call) {
+    if (IsSpared(calls[call - 1], call)) continue;
+    const int error = call % 2 == 0 ? EIO : ENOSPC;
+    SCOPED_TRACE(absl::StrCat("call ", call, " of ", calls.size(), ": ",
+                              calls[call - 1], ": ", error));
+    TemporaryDirectory directory;
+    const ChildResult result =
+        ChildProcess(Saver(directory.path(), 2, 2, call, error)).Wait();
+    const int64_t step = ExpectExact(directory.path());
+    if (absl::StartsWith(calls[call - 1], "unlink")) {
+      EXPECT_EQ(result.exit_code, 0) << result.errors;  // the next time
+      EXPECT_EQ(step, 2);
+    } else {
+      EXPECT_EQ(result.exit_code, 3) << result.errors;
+      EXPECT_TRUE(
+          absl::StrContains(result.errors, error == EIO ? "EIO" : "ENOSPC") &&
+          absl::StrContains(result.errors, directory.path()))
+          << result.errors;
+      EXPECT_TRUE(step == 1 || step == 2);
+      if (step == 1) {
+        EXPECT_THAT(directory.Entries(), SizeIs(3));
+      }
+    }
+    ExpectGoesOn(directory.path(), step, 3);
+    EXPECT_THAT(directory.Entries(), SizeIs(3));
+  }
 }
 
 // What a power loss takes is what was not flushed, so the order is what counts.

@@ -1,11 +1,13 @@
 // A program that trains and saves after each step, for tests that kill it:
 //
-//   saver DIRECTORY STEPS SAVE CALL
+//   saver DIRECTORY STEPS SAVE CALL [ERRNO]
 //
 // Goes on from DIRECTORY if there is a checkpoint, to STEPS steps. It kills
 // itself in the save after step SAVE, before system call number CALL of those
-// that change files (in the middle of one that writes); 0: never. Prints
-// "resumed N", "saved N" and, for each such call of the save, "call NAME FILE".
+// that change files (in the middle of one that writes); 0: never. With ERRNO
+// the call fails with that instead, and so does the program, with exit code 3,
+// if the save fails. Prints "resumed N", "saved N" and, for each such call of
+// the save, "call NAME FILE".
 //
 // The calls are counted by functions of libc's names in this program, which
 // come before libc's own.
@@ -15,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -28,13 +31,19 @@ namespace {
 struct Calls {
   bool counted = false;
   long kill_at = 0;
+  int error = 0;  // instead of the kill
   std::vector<std::string> names;
 };
 thread_local Calls* calls = nullptr;
 
-[[noreturn]] void Die() {
-  syscall(SYS_kill, getpid(), SIGKILL);
-  _exit(1);
+// Ends here, or returns what a failed call does.
+int Fail() {
+  if (calls->error == 0) {
+    syscall(SYS_kill, getpid(), SIGKILL);
+    _exit(1);
+  }
+  errno = calls->error;
+  return -1;
 }
 
 std::string NameOf(int fd) {
@@ -59,18 +68,18 @@ extern "C" {
 ssize_t pwrite(int fd, const void* data, size_t size, off_t offset) {
   if (Count("pwrite", NameOf(fd))) {
     syscall(SYS_pwrite64, fd, data, size / 2, offset);
-    Die();
+    return Fail();
   }
   return syscall(SYS_pwrite64, fd, data, size, offset);
 }
 
 int fsync(int fd) {
-  if (Count("fsync", NameOf(fd))) Die();
+  if (Count("fsync", NameOf(fd))) return Fail();
   return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t length) {
-  if (Count("fallocate", NameOf(fd))) Die();
+  if (Count("fallocate", NameOf(fd))) return Fail();
   return static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, length));
 }
 
@@ -79,18 +88,18 @@ int openat(int directory, const char* name, int flags, ...) {
   va_start(more, flags);
   const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
   va_end(more);
-  if ((flags & O_CREAT) != 0 && Count("create", name)) Die();
+  if ((flags & O_CREAT) != 0 && Count("create", name)) return Fail();
   return static_cast<int>(syscall(SYS_openat, directory, name, flags, mode));
 }
 
 int renameat(int from, const char* name, int to,
              const char* new_name) noexcept {
-  if (Count("rename", new_name)) Die();
+  if (Count("rename", new_name)) return Fail();
   return static_cast<int>(syscall(SYS_renameat, from, name, to, new_name));
 }
 
 int unlinkat(int directory, const char* name, int flags) noexcept {
-  if (Count("unlink", name)) Die();
+  if (Count("unlink", name)) return Fail();
   return static_cast<int>(syscall(SYS_unlinkat, directory, name, flags));
 }
 
@@ -99,8 +108,8 @@ int unlinkat(int directory, const char* name, int flags) noexcept {
 namespace terrace {
 namespace {
 
-int Run(const std::string& directory, int64_t steps, int64_t save,
-        long kill_at) {
+int Run(const std::string& directory, int64_t steps, int64_t save, long kill_at,
+        int error) {
   Calls counter;
   calls = &counter;
   Job job(SaverModel(), kSaverArrangement);
@@ -122,11 +131,12 @@ int Run(const std::string& directory, int64_t steps, int64_t save,
     job.Step(step);
     counter.counted = step == save;
     counter.kill_at = kill_at;
+    counter.error = error;
     const absl::Status saved = job.Save(directory, {{kSaverStep, step}});
     counter.counted = false;
     if (!saved.ok()) {
       std::fprintf(stderr, "%s\n", saved.ToString().c_str());
-      return 1;
+      return 3;
     }
     std::printf("saved %ld\n", static_cast<long>(step));
     std::fflush(stdout);
@@ -141,7 +151,7 @@ int Run(const std::string& directory, int64_t steps, int64_t save,
 }  // namespace terrace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 5 && argc != 6) return 2;
   return terrace::Run(argv[1], std::atol(argv[2]), std::atol(argv[3]),
-                      std::atol(argv[4]));
+                      std::atol(argv[4]), argc == 6 ? std::atoi(argv[5]) : 0);
 }
