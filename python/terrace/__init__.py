@@ -9,13 +9,14 @@ moments (and the fp32 masters of 16-bit parameters) that do not fit the budget
 are streamed from and to the path during each step.
 """
 
+from terrace._checkpoint import load, save
 from terrace._deepspeed import from_deepspeed_config
 from terrace._errors import DataLossError
-from terrace._library import instruction_set, load as _load, version
+from terrace._library import instruction_set, load as _load_library, version
 from terrace._optimizer import Adam, AdamW
 
-_load()
+_load_library()
 __version__ = version()
 
 __all__ = ['Adam', 'AdamW', 'DataLossError', 'from_deepspeed_config',
-           'instruction_set', '__version__']
+           'instruction_set', 'load', 'save', '__version__']

@@ -22,6 +22,8 @@ TORCH_LIBRARY(terrace, m) {
       .def("steps", &OptimizerBinding::Steps)
       .def("set_steps", &OptimizerBinding::SetSteps)
       .def("reset", &OptimizerBinding::Reset)
+      .def("save", &OptimizerBinding::Save)
+      .def("load", &OptimizerBinding::Load)
       .def("describe", &OptimizerBinding::Describe)
       .def("close", &OptimizerBinding::Close);
   m.class_<ZeroConfigBinding>("ZeroConfig")

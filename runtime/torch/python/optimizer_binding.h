@@ -83,6 +83,19 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome SetSteps(int64_t step, const std::vector<int64_t>& steps);
   Outcome Reset();
 
+  // A checkpoint of these tensors, the optimizer's state where it is open, and
+  // `rest`, bytes of the caller's. `positions` has each tensor's among the
+  // optimizer's parameters, or -1. On success the message is the bytes written.
+  Outcome Save(const std::string& directory,
+               const std::vector<at::Tensor>& tensors,
+               const std::vector<std::string>& names,
+               const std::vector<int64_t>& positions, const at::Tensor& rest);
+  // Fills the tensors and the optimizer; an Outcome and the `rest`.
+  std::tuple<int64_t, std::string, at::Tensor> Load(
+      const std::string& directory, const std::vector<at::Tensor>& tensors,
+      const std::vector<std::string>& names,
+      const std::vector<int64_t>& positions);
+
   // A JSON object; see stats.cc.
   std::string Describe();
   Outcome Close();
@@ -99,6 +112,12 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   absl::Status WriteLocked(int64_t parameter, const at::Tensor& master,
                            const at::Tensor& first_moment,
                            const at::Tensor& second_moment)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LoadLocked(const std::string& directory,
+                          const std::vector<at::Tensor>& tensors,
+                          const std::vector<std::string>& names,
+                          const std::vector<int64_t>& positions,
+                          at::Tensor& rest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

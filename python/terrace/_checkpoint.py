@@ -1,0 +1,129 @@
+"""terrace.save and terrace.load: checkpoints that stream."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from terrace import _errors, _library
+from terrace._checks import DTYPES
+from terrace._optimizer import AdamW
+
+
+def save(directory: str | os.PathLike[str], model: torch.nn.Module,
+         optimizer: AdamW | None = None, *,
+         values: Mapping[str, Any] | None = None, **objects: Any) -> int:
+    """Writes a checkpoint: the model's parameters and persistent buffers, the
+    optimizer's state and groups, torch's random state.
+
+    The state goes from its tier to the file in blocks of 4 MiB; parameters and
+    state are safetensors, named as in the model. A kill at any moment leaves
+    the directory's old checkpoint or the new one.
+
+    Args:
+        directory: made if it is not there; its parent must be.
+        values: anything that torch.load(weights_only=True) reads: the position
+            in the data, other random states.
+        objects: things with state_dict(), under names of your choice:
+            `scheduler=scheduler`, `scaler=scaler`.
+
+    Returns:
+        the bytes of the checkpoint.
+
+    Raises:
+        OSError: with errno and filename; a full disk is errno ENOSPC. The old
+            checkpoint is as it was.
+        ValueError: a parameter of the optimizer that is not the model's.
+    """
+    named, others = _tensors(model)
+    rest = io.BytesIO()
+    torch.save({
+        'values': dict(values or {}), 'others': others,
+        'groups': _groups(optimizer), 'random': torch.get_rng_state(),
+        'objects': {name: thing.state_dict()
+                    for name, thing in objects.items()}}, rest)
+    code, message = _native(optimizer).save(
+        os.fspath(directory), list(named.values()), list(named),
+        _positions(named, optimizer),
+        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
+    if code:
+        raise _errors.exception_of(code, message, [os.fspath(directory)])
+    return int(message)
+
+
+def load(directory: str | os.PathLike[str], model: torch.nn.Module,
+         optimizer: AdamW | None = None, **objects: Any) -> dict[str, Any]:
+    """Reads what save() wrote, from which the run goes on bit for bit, also
+    with another budget, other paths or another engine.
+
+    Args:
+        model, optimizer: of the same names, shapes and dtypes; without an
+            optimizer only the parameters are read.
+        objects: as for save(); each one's load_state_dict() is called.
+
+    Returns:
+        the `values` of save().
+
+    Raises:
+        FileNotFoundError: no checkpoint is there.
+        DataLossError: a file is missing, truncated or altered; names it, the
+            tensor and the offset.
+        ValueError: it is of another model; nothing was changed.
+    """
+    named, others = _tensors(model)
+    code, message, rest = _native(optimizer).load(
+        os.fspath(directory), list(named.values()), list(named),
+        _positions(named, optimizer))
+    if code:
+        raise _errors.exception_of(code, message, [os.fspath(directory)])
+    content = torch.load(io.BytesIO(rest.numpy().tobytes()), weights_only=True)
+    missing = objects.keys() - content['objects'].keys()
+    if missing:
+        raise ValueError(f'terrace: the checkpoint in {directory} has no '
+                         + ', '.join(sorted(missing)))
+    with torch.no_grad():
+        for name, tensor in others.items():
+            tensor.copy_(content['others'][name])
+    if optimizer is not None:
+        for group, saved in zip(optimizer.param_groups, content['groups'],
+                                strict=True):
+            group.update(saved)
+    for name, thing in objects.items():
+        thing.load_state_dict(content['objects'][name])
+    torch.set_rng_state(content['random'])
+    return content['values']
+
+
+def _native(optimizer: AdamW | None) -> Any:
+    return _library.new_optimizer() if optimizer is None else optimizer._native
+
+
+def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
+    """By name: those that are streamed, and the rest, of other dtypes."""
+    persistent = model.state_dict(keep_vars=True)
+    every = {**dict(model.named_parameters()),
+             **{name: buffer for name, buffer in model.named_buffers()
+                if name in persistent}}
+    named = {name: tensor for name, tensor in every.items()
+             if tensor.dtype in DTYPES}
+    return named, {name: tensor for name, tensor in every.items()
+                   if name not in named}
+
+
+def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:
+    if optimizer is None:
+        return []
+    return [{key: value for key, value in group.items() if key != 'params'}
+            for group in optimizer.param_groups]
+
+
+def _positions(named: dict, optimizer: AdamW | None) -> list[int]:
+    if optimizer is None:
+        return [-1] * len(named)
+    known = {id(parameter): position for position, parameter
+             in enumerate(optimizer._parameters())}
+    return [known.get(id(tensor), -1) for tensor in named.values()]
