@@ -5,6 +5,8 @@ import os
 # Nothing is fetched: the models are made here.
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TRANSFORMERS_OFFLINE', '1')
+# On a busy machine PyTorch's threads otherwise spin for each other.
+os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

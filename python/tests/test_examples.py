@@ -1,7 +1,9 @@
 """The programs of examples/python, as a user runs them, against the same with
 torch.optim.AdamW: losses within 1e-4 over 30 steps."""
 
+import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -42,3 +44,32 @@ def test_trainer_with_forked_workers(tmp_path):
                        '--nvme-path', tmp_path)
     assert len(actual) == 8
     assert not list(tmp_path.iterdir())
+
+
+def test_the_readme_shows_what_is_run(tmp_path):
+    program = EXAMPLES / 'first_steps.py'
+    readme = (EXAMPLES.parents[1] / 'README.md').read_text(encoding='utf-8')
+    for block in re.findall(r'^```python\n(.*?)^```$', readme,
+                            re.DOTALL | re.MULTILINE):
+        assert block == program.read_text(encoding='utf-8')
+    result = subprocess.run([sys.executable, '-P', str(program), str(tmp_path)],
+                            capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == '67 MB of state in 7 MB of memory'
+    losses = [float(line.split()[-1]) for line in lines[:10]]
+    assert losses[-1] < losses[0]
+    assert 'of memory saved' in result.stderr
+
+
+def test_the_benchmark_runs():
+    bench = EXAMPLES.parents[1] / 'python' / 'bench' / 'step_time.py'
+    for dtype in ('fp32', 'bf16'):
+        result = subprocess.run(
+            [sys.executable, '-P', str(bench), '--parameters', '1e6',
+             '--rounds', '3', '--dtype', dtype],
+            capture_output=True, text=True, timeout=240)
+        assert result.returncode == 0, result.stderr
+        report = json.loads(result.stdout.splitlines()[-1])
+        assert report['median_ratio'] > 0 and report['parameters'] == 1_000_000
