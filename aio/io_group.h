@@ -18,13 +18,20 @@
 
 namespace terrace {
 
-// Served by deficit round robin in bytes, 4 : 1 : 1; within a class the
-// earliest deadline first.
+// Served by deficit round robin in bytes, 4 : 1 : 1; within a class first who
+// is due first: its arrival and its timeout.
 enum class IoClass : uint8_t { kDemand = 0, kPrefetch = 1, kWriteBack = 2 };
 
 // Offset, size and data are aligned to 4096. The buffer is the group's until
 // the completion with this tag; after a DeadlineExceeded completion it stays
 // the kernel's (quarantined) until a second one, `released`, gives it back.
+//
+// `timeout` is how long the device may leave it unanswered, not how long it
+// may take: what waits behind our own transfers, in the window or in flight,
+// does not expire while these are answered. A request in flight expires that
+// long after it was issued or one issued no later was answered; a transfer
+// with none in flight, that long after its arrival or the path's last answer.
+// So with a device that answers nothing all end within twice the timeout.
 struct IoTransfer {
   IoDirection direction = IoDirection::kRead;
   IoClass io_class = IoClass::kDemand;
@@ -32,7 +39,7 @@ struct IoTransfer {
   int64_t offset = 0;
   int64_t size_bytes = 0;
   uint64_t tag = 0;
-  absl::Time deadline = absl::InfiniteFuture();
+  absl::Duration timeout = absl::InfiniteDuration();
 };
 
 struct Completion {
@@ -93,7 +100,7 @@ class IoGroup {
   int64_t pending() const;
 
   // When Poll has something to do without an outside event: retries,
-  // deadlines, paced completions. InfiniteFuture when none.
+  // timeouts, paced completions. InfiniteFuture when none.
   absl::Time NextEvent() const;
   void Wait(absl::Time deadline);
   void Wake();  // thread-safe, sticky

@@ -40,10 +40,12 @@ void IoQueue::Enqueue(const IoTransfer& request) {
   TERRACE_CHECK(reinterpret_cast<intptr_t>(request.data) % kAlignment == 0);
   TERRACE_CHECK(request.offset >= 0 && request.offset % kAlignment == 0);
   TERRACE_CHECK(request.size_bytes % kAlignment == 0);
+  TERRACE_CHECK(request.timeout > absl::ZeroDuration());
   auto owned = std::make_unique<Transfer>();
   Transfer* const transfer = owned.get();
   transfer->request = request;
   transfer->order = next_order_++;
+  transfer->enqueued = clock_.Now();
   const int64_t count =
       (request.size_bytes + options_.piece_bytes - 1) / options_.piece_bytes;
   const int64_t blocks = request.size_bytes / kAlignment;
@@ -52,8 +54,9 @@ void IoQueue::Enqueue(const IoTransfer& request) {
       transfers_.try_emplace(request.tag, std::move(owned)).second;
   TERRACE_CHECK(is_new);  // the tag is unique among pending transfers
   Line(transfer);
-  if (request.deadline < absl::InfiniteFuture()) {
-    deadlines_.emplace(request.deadline, request.tag);
+  transfer->check_at = transfer->enqueued + request.timeout;
+  if (transfer->check_at < absl::InfiniteFuture()) {
+    expiries_.emplace(transfer->check_at, request.tag);
   }
   changed_ = true;
 }
@@ -96,7 +99,7 @@ void IoQueue::Promote(uint64_t tag, IoClass io_class) {
 void IoQueue::Turn(std::vector<Completion>* completions) {
   changed_ = false;
   const absl::Time now = clock_.Now();
-  ExpireDeadlines(now);
+  CheckExpiries(now);
   SubmitStaged(now);
   if (staged_.empty()) {
     StageRetries(now);
@@ -110,7 +113,7 @@ void IoQueue::Turn(std::vector<Completion>* completions) {
 absl::Time IoQueue::NextEvent() const {
   if (changed_ || !ended_.empty()) return clock_.Now();
   absl::Time next = absl::InfiniteFuture();
-  if (!deadlines_.empty()) next = deadlines_.begin()->first;
+  if (!expiries_.empty()) next = expiries_.begin()->first;
   if (!staged_.empty()) next = std::min(next, engine_full_until_);
   if (!waiting_.empty()) {
     const auto& [due, slot] = *waiting_.begin();
@@ -195,34 +198,71 @@ void IoQueue::Settle(Transfer* transfer) {
   }
 }
 
-void IoQueue::ExpireDeadlines(absl::Time now) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const uint64_t tag = deadlines_.begin()->second;
-    deadlines_.erase(deadlines_.begin());
-    Transfer* const transfer = transfers_.at(tag).get();
-    DropUnissued(transfer);
-    if (transfer->live_pieces == 0) {  // never issued: the buffer is free
-      Settle(transfer);
-      continue;
+// The device answered: whoever was issued no earlier is waited for anew. What
+// is issued later changes nothing, so that a request that was lost expires
+// however busy the device is.
+void IoQueue::NoteAnswer(const Piece& answered) {
+  last_answer_ = clock_.Now();
+  for (Piece& piece : pieces_) {
+    if (piece.state == PieceState::kInFlight &&
+        piece.issued >= answered.issued) {
+      piece.waits_since = last_answer_;
     }
-    transfer->expired = true;
-    for (Piece& piece : pieces_) {
-      if (piece.transfer != transfer) continue;
-      // What the kernel may never give back does not use up the window.
-      piece.quarantined = true;
-      stats_.quarantined_bytes += piece.request.size_bytes;
-      window_used_bytes_ -= piece.request.size_bytes;
-      --window_pieces_;
-    }
-    const IoTransfer& request = transfer->request;
-    ended_.push_back({path_, tag,
-                      absl::DeadlineExceededError(DescribeFailure(
-                          name_,
-                          {file_, request.direction, request.data,
-                           request.offset, request.size_bytes, 0},
-                          "deadline exceeded")),
-                      true, false});
   }
+}
+
+// Never falls while the transfer is pending. What is not issued waits for the
+// device's next answer, whosever it is.
+absl::Time IoQueue::ExpiryOf(const Transfer& transfer) const {
+  absl::Time since = std::max(transfer.enqueued, last_answer_);
+  if (transfer.in_flight_pieces > 0) {
+    since = absl::InfiniteFuture();
+    for (const Piece& piece : pieces_) {
+      if (piece.transfer == &transfer && piece.state == PieceState::kInFlight) {
+        since = std::min(since, piece.waits_since);
+      }
+    }
+  }
+  return since + transfer.request.timeout;
+}
+
+void IoQueue::CheckExpiries(absl::Time now) {
+  while (!expiries_.empty() && expiries_.begin()->first <= now) {
+    const uint64_t tag = expiries_.begin()->second;
+    expiries_.erase(expiries_.begin());
+    Transfer* const transfer = transfers_.at(tag).get();
+    transfer->check_at = ExpiryOf(*transfer);
+    if (transfer->check_at > now) {
+      expiries_.emplace(transfer->check_at, tag);
+    } else {
+      Expire(transfer);
+    }
+  }
+}
+
+void IoQueue::Expire(Transfer* transfer) {
+  DropUnissued(transfer);
+  if (transfer->live_pieces == 0) {  // not in flight: the buffer is free
+    Settle(transfer);
+    return;
+  }
+  transfer->expired = true;
+  for (Piece& piece : pieces_) {
+    if (piece.transfer != transfer) continue;
+    // What the kernel may never give back does not use up the window.
+    piece.quarantined = true;
+    stats_.quarantined_bytes += piece.request.size_bytes;
+    window_used_bytes_ -= piece.request.size_bytes;
+    --window_pieces_;
+  }
+  const IoTransfer& request = transfer->request;
+  ended_.push_back({path_, request.tag,
+                    absl::DeadlineExceededError(
+                        DescribeFailure(name_,
+                                        {file_, request.direction, request.data,
+                                         request.offset, request.size_bytes, 0},
+                                        "deadline exceeded")),
+                    true, false});
 }
 
 bool IoQueue::WindowHasRoom(int64_t size_bytes) const {
@@ -300,6 +340,8 @@ void IoQueue::SubmitStaged(absl::Time now) {
   for (int i = 0; i < taken; ++i) {
     Piece& piece = pieces_[staged_[i]];
     piece.state = PieceState::kInFlight;
+    piece.issued = now;
+    piece.waits_since = now;
     ++piece.transfer->in_flight_pieces;
     ++in_flight_;
     stats_.in_flight_bytes += piece.request.size_bytes;

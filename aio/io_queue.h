@@ -1,9 +1,8 @@
 // One disk path: everything that decides. Cuts transfers into equal pieces,
 // keeps a window of bytes in flight, serves three classes by deficit round
-// robin and the earliest deadline first within each, continues short
-// transfers, retries, and turns any number of engine results into exactly one
-// Completion. Owned by IoGroup, which routes results here; one thread at a
-// time. Never blocks.
+// robin and who is due first within each, continues short transfers, retries,
+// and turns any number of engine results into exactly one Completion. Owned
+// by IoGroup, which routes results here; one thread at a time. Never blocks.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +45,7 @@ class IoQueue {
   // A result whose tag PathOf routes here.
   void OnResult(const IoResult& result);
 
-  // Expires deadlines, fills the window, appends what ended.
+  // Expires transfers, fills the window, appends what ended.
   void Turn(std::vector<Completion>* completions);
 
   absl::Time NextEvent() const;
@@ -60,7 +59,10 @@ class IoQueue {
 
   struct Transfer {
     IoTransfer request;
-    int64_t order = 0;        // of arrival
+    int64_t order = 0;  // of arrival
+    absl::Time enqueued;
+    // Its place in expiries_: it cannot expire earlier.
+    absl::Time check_at = absl::InfiniteFuture();
     int64_t piece_bytes = 0;  // of each piece but perhaps the last
     int64_t issued_bytes = 0;
     int live_pieces = 0;       // staged, in flight or waiting for a retry
@@ -78,14 +80,17 @@ class IoQueue {
     PieceState state = PieceState::kFree;
     bool quarantined = false;
     uint32_t generation = 0;
+    absl::Time issued;
+    // When it was issued, or a piece issued no later was answered.
+    absl::Time waits_since;
     int attempts = 0;  // retries that moved nothing
   };
 
-  // Who goes first within a class: the earliest deadline, then the first to
-  // arrive.
+  // Who goes first within a class: who is due first, were he alone, then the
+  // first to arrive.
   using Urgency = std::pair<absl::Time, int64_t>;
   static Urgency UrgencyOf(const Transfer& transfer) {
-    return {transfer.request.deadline, transfer.order};
+    return {transfer.enqueued + transfer.request.timeout, transfer.order};
   }
 
   static uint64_t MakeTag(int path, uint32_t generation, int slot);
@@ -105,7 +110,10 @@ class IoQueue {
   void FailTransfer(Transfer* transfer, const absl::Status& error);
   void OnError(int slot, int error);
 
-  void ExpireDeadlines(absl::Time now);
+  void NoteAnswer(const Piece& answered);
+  absl::Time ExpiryOf(const Transfer& transfer) const;
+  void CheckExpiries(absl::Time now);
+  void Expire(Transfer* transfer);
   void StageRetries(absl::Time now);
   void StageNew();
   Transfer* PickByDeficit();
@@ -124,7 +132,9 @@ class IoQueue {
 
   std::unordered_map<uint64_t, std::unique_ptr<Transfer>> transfers_;  // by tag
   std::map<Urgency, Transfer*> unissued_[3];  // per class
-  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
+  // When to look whether the transfer has expired, and its tag.
+  std::set<std::pair<absl::Time, uint64_t>> expiries_;
+  absl::Time last_answer_ = absl::InfinitePast();  // of the device
   int64_t next_order_ = 0;
 
   std::vector<Piece> pieces_;

@@ -26,6 +26,7 @@ void IoQueue::OnResult(const IoResult& result) {
   TERRACE_CHECK(piece.state == PieceState::kInFlight);
   TERRACE_CHECK(result.result <= piece.request.size_bytes);
   Transfer* const transfer = piece.transfer;
+  NoteAnswer(piece);
   --in_flight_;
   --transfer->in_flight_pieces;
   stats_.in_flight_bytes -= piece.request.size_bytes;
@@ -133,7 +134,7 @@ void IoQueue::Finish(Transfer* transfer) {
     const bool is_read = request.direction == IoDirection::kRead;
     (is_read ? stats_.bytes_read : stats_.bytes_written) += request.size_bytes;
   }
-  deadlines_.erase({request.deadline, request.tag});
+  expiries_.erase({transfer->check_at, request.tag});
   ended_.push_back(std::move(completion));
   transfers_.erase(request.tag);
 }

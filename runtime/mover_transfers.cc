@@ -55,7 +55,7 @@ void Mover::StartRead(TensorEntry& entry, IoClass io_class) {
   transfer.offset = entry.home.offset;
   transfer.size_bytes = entry.extent.size_bytes;
   transfer.tag = entry.io_tag;
-  transfer.deadline = clock_.Now() + io_timeout_;
+  transfer.timeout = io_timeout_;
   io_->Enqueue(entry.path, transfer);
 }
 
@@ -116,7 +116,7 @@ void Mover::StartWrite(TensorEntry& entry) {
   transfer.offset = entry.home.offset;
   transfer.size_bytes = entry.extent.size_bytes;
   transfer.tag = entry.io_tag;
-  transfer.deadline = clock_.Now() + io_timeout_;
+  transfer.timeout = io_timeout_;
   io_->Enqueue(entry.path, transfer);
 }
 

@@ -91,7 +91,7 @@ class FaultsTest : public testing::TestWithParam<const char*> {
     transfer.offset = region * kRegion + first * kBlock;
     transfer.size_bytes = blocks * kBlock;
     transfer.tag = tag;
-    transfer.deadline = clock().Now() + absl::Milliseconds(30);
+    transfer.timeout = absl::Milliseconds(30);
     if (transfer.direction == IoDirection::kWrite) {
       operation->written = operation->buffer->Copy(kBlock, blocks * kBlock);
       Doubt(*operation);

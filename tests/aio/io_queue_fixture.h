@@ -32,9 +32,9 @@ class IoQueueTest : public testing::Test {
 
   void Enqueue(IoDirection direction, int64_t offset, int64_t size_bytes,
                uint64_t tag, IoClass io_class = IoClass::kDemand,
-               absl::Time deadline = absl::InfiniteFuture()) {
+               absl::Duration timeout = absl::InfiniteDuration()) {
     group_->Enqueue(path_, {direction, io_class, buffer_.data(), offset,
-                            size_bytes, tag, deadline});
+                            size_bytes, tag, timeout});
   }
   void Read(int64_t size_bytes, uint64_t tag = 1) {
     Enqueue(IoDirection::kRead, kBlock, size_bytes, tag);

@@ -130,24 +130,21 @@ TEST_F(IoQueueOrderTest, PromoteMovesATransferAheadOfItsOldClass) {
   }
 }
 
-TEST_F(IoQueueOrderTest, TheEarliestDeadlineOfAClassGoesFirst) {
+TEST_F(IoQueueOrderTest, WhoIsDueFirstInAClassGoesFirst) {
   Enqueue(IoDirection::kRead, 0, 2 * kPiece, 1);  // the window is full
   Poll();
-  const auto in = [&](int seconds) {
-    return clock_.Now() + absl::Seconds(seconds);
-  };
-  const auto read = [&](uint64_t tag, absl::Time deadline,
+  const auto read = [&](uint64_t tag, absl::Duration timeout,
                         IoClass io_class = IoClass::kDemand) {
     Enqueue(IoDirection::kRead, static_cast<int64_t>(tag) << 20, kPiece, tag,
-            io_class, deadline);
+            io_class, timeout);
   };
-  read(2, absl::InfiniteFuture());
-  read(3, in(9));
-  read(4, in(3));
-  read(5, in(9));  // after the other of the same deadline
-  read(6, in(1), IoClass::kPrefetch);
-  read(7, in(5));
-  read(8, in(2), IoClass::kPrefetch);
+  read(2, absl::InfiniteDuration());
+  read(3, absl::Seconds(9));
+  read(4, absl::Seconds(3));
+  read(5, absl::Seconds(9));  // after the other that is due then
+  read(6, absl::Seconds(1), IoClass::kPrefetch);
+  read(7, absl::Seconds(5));
+  read(8, absl::Seconds(2), IoClass::kPrefetch);
   group_->Promote(path_, 8, IoClass::kDemand);
   std::vector<int64_t> order;
   while (group_->pending() > 0) {
@@ -162,12 +159,12 @@ TEST_F(IoQueueOrderTest, TheEarliestDeadlineOfAClassGoesFirst) {
   EXPECT_EQ(engine_->submitted().size(), 9u);
 }
 
-TEST_F(IoQueueOrderTest, AnEarlierDeadlineOvertakesATransferThatIsPartlyOut) {
+TEST_F(IoQueueOrderTest, WhoIsDueFirstOvertakesATransferThatIsPartlyOut) {
   Enqueue(IoDirection::kRead, 0, 4 * kPiece, 1, IoClass::kDemand,
-          clock_.Now() + absl::Seconds(9));
+          absl::Seconds(9));
   Poll();
   Enqueue(IoDirection::kRead, 1 << 20, kPiece, 2, IoClass::kDemand,
-          clock_.Now() + absl::Seconds(1));
+          absl::Seconds(1));
   engine_->Complete(0);
   Poll();
   EXPECT_EQ(engine_->submitted().back().offset, 1 << 20);

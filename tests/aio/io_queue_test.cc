@@ -165,7 +165,7 @@ TEST_F(IoQueueTest, CancelOfAnUnissuedTransferEndsItAtOnce) {
 
 TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
   Enqueue(IoDirection::kRead, kBlock, 3 * kPiece, 1, IoClass::kDemand,
-          clock_.Now() + absl::Seconds(1));
+          absl::Seconds(1));
   Poll();
   EXPECT_EQ(group_->NextEvent(), clock_.Now() + absl::Seconds(1));
   clock_.JumpTo(group_->NextEvent());
@@ -194,7 +194,7 @@ TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
 
 TEST_F(IoQueueTest, AReleasedWriteThatWasWholeSaysSo) {
   Enqueue(IoDirection::kWrite, kBlock, kPiece, 1, IoClass::kWriteBack,
-          clock_.Now() + absl::Seconds(1));
+          absl::Seconds(1));
   Poll();
   clock_.JumpTo(group_->NextEvent());
   EXPECT_EQ(Poll().size(), 1u);
@@ -208,8 +208,7 @@ TEST_F(IoQueueTest, AReleasedWriteThatWasWholeSaysSo) {
 TEST_F(IoQueueTest, AnUnissuedTransferExpiresWithoutQuarantine) {
   Read(2 * kPiece, 1);
   Poll();  // the window is full
-  Enqueue(IoDirection::kRead, 0, kPiece, 2, IoClass::kDemand,
-          clock_.Now() + absl::Seconds(1));
+  Enqueue(IoDirection::kRead, 0, kPiece, 2, IoClass::kDemand, absl::Seconds(1));
   Poll();
   clock_.JumpTo(clock_.Now() + absl::Seconds(1));
   const auto ended = Poll();

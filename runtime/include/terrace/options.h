@@ -43,7 +43,10 @@ struct Options {
   HugePages huge_pages = HugePages::kPreferred;
   EvictionKind eviction = EvictionKind::kNextUse;
   bool prefetch = true;
-  // Past it a transfer is DeadlineExceeded and its buffer quarantined.
+  // How long a device may leave a transfer unanswered: then it is
+  // DeadlineExceeded and its buffer quarantined. Time behind our own transfers
+  // does not count while the device answers these; a single request, of up to
+  // 4 MiB, must be served within it.
   absl::Duration io_timeout = absl::Seconds(60);
 };
 
