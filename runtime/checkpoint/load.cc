@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -40,6 +41,10 @@ class OpenCheckpoint final : public Checkpoint {
                     OffloadedOptimizer* optimizer, Time deadline) override;
 
  private:
+  struct Array {
+    OffloadedOptimizer::StateKind kind;
+    const SafetensorsEntry* entry;
+  };
   // What the optimizer's state is to become.
   struct State {
     OffloadedOptimizer& optimizer;
@@ -55,6 +60,8 @@ class OpenCheckpoint final : public Checkpoint {
   absl::Status LoadOptimizer(absl::Span<const CheckpointTensor> parameters,
                              const State& state);
   absl::Status LoadState(const CheckpointTensor& tensor, const State& state);
+  absl::Status WriteBlocks(int parameter, absl::Span<const Array> arrays,
+                           int64_t from, int64_t count, const State& state);
   absl::Status LoadParameters(absl::Span<const CheckpointTensor> parameters);
 
   const std::string directory_;
@@ -182,23 +189,44 @@ absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
 
 absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
                                        const State& state) {
-  const int64_t block_bytes = optimizer_file_->block_bytes();
-  const auto block_elements = block_bytes / static_cast<int64_t>(sizeof(float));
-  // All arrays of a range in turn: the chunk that it goes to is written once.
+  std::vector<Array> arrays;
+  for (const StateArray& array : kStateArrays) {
+    const SafetensorsEntry* entry =
+        optimizer_file_->Find(absl::StrCat(tensor.name, array.suffix));
+    if (entry != nullptr) arrays.push_back({array.kind, entry});
+  }
+  if (arrays.empty()) return absl::OkStatus();
+  const int64_t block_elements =
+      optimizer_file_->block_bytes() / static_cast<int64_t>(sizeof(float));
   for (int64_t from = 0; from < tensor.count(); from += block_elements) {
-    for (const StateArray& array : kStateArrays) {
-      const SafetensorsEntry* entry =
-          optimizer_file_->Find(absl::StrCat(tensor.name, array.suffix));
-      if (entry == nullptr) continue;
-      buffer_.resize(
-          static_cast<size_t>(std::min(block_elements, tensor.count() - from)));
+    const int64_t count = std::min(block_elements, tensor.count() - from);
+    buffer_.resize(arrays.size() * static_cast<size_t>(count));
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      float* block = buffer_.data() + i * static_cast<size_t>(count);
       TERRACE_RETURN_IF_ERROR(optimizer_file_->ReadBlock(
-          *entry, from / block_elements,
-          {reinterpret_cast<std::byte*>(buffer_.data()),
-           buffer_.size() * sizeof(float)}));
-      TERRACE_RETURN_IF_ERROR(
-          state.optimizer.WriteState(tensor.optimizer_parameter, array.kind,
-                                     from, buffer_, state.deadline));
+          *arrays[i].entry, from / block_elements,
+          {reinterpret_cast<std::byte*>(block),
+           static_cast<size_t>(count) * sizeof(float)}));
+    }
+    TERRACE_RETURN_IF_ERROR(
+        WriteBlocks(tensor.optimizer_parameter, arrays, from, count, state));
+  }
+  return absl::OkStatus();
+}
+
+// One block of each array, which lie behind each other in the buffer.
+absl::Status OpenCheckpoint::WriteBlocks(int parameter,
+                                         absl::Span<const Array> arrays,
+                                         int64_t from, int64_t count,
+                                         const State& state) {
+  for (int64_t piece = 0; piece < count; piece += kPieceElements) {
+    const int64_t elements = std::min(kPieceElements, count - piece);
+    const float* values = buffer_.data() + piece;
+    for (const Array& array : arrays) {
+      TERRACE_RETURN_IF_ERROR(state.optimizer.WriteState(
+          parameter, array.kind, from + piece,
+          {values, static_cast<size_t>(elements)}, state.deadline));
+      values += count;
     }
   }
   return absl::OkStatus();
@@ -207,6 +235,9 @@ absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
 absl::Status OpenCheckpoint::LoadOptimizer(
     absl::Span<const CheckpointTensor> parameters, const State& state) {
   TERRACE_RETURN_IF_ERROR(state.optimizer.Reset(state.deadline));
+  // Once: a vector that grows has its bytes twice.
+  buffer_.reserve(static_cast<size_t>(optimizer_file_->block_bytes()) /
+                  sizeof(float) * std::size(kStateArrays));
   for (const CheckpointTensor& tensor : parameters) {
     if (tensor.optimizer_parameter < 0) continue;
     TERRACE_RETURN_IF_ERROR(LoadState(tensor, state));

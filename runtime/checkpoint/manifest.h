@@ -16,7 +16,8 @@
 
 namespace terrace {
 
-// Bytes of a tensor under one checksum, and of a transfer.
+// Bytes of a tensor under one checksum, and of a transfer to or from a file. A
+// load has one block of each array of a parameter in memory, at most three.
 inline constexpr int64_t kCheckpointBlockBytes = 4 << 20;
 
 struct ManifestFile {

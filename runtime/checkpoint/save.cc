@@ -147,20 +147,22 @@ absl::StatusOr<Save::Held> Save::FindState(const CheckpointTensor& tensor) {
   return held;
 }
 
-// All arrays of a range in turn: the chunk that it lies in is read once.
+// Array by array: a chunk that was only read does not stay in memory, so large
+// ranges of one array read the least from its tier.
 absl::Status Save::WriteState(const Held& held, TensorFileWriter& writer) {
   const CheckpointTensor& tensor = *held.tensor;
-  for (int64_t from = 0; from < tensor.count(); from += kBlockElements) {
-    buffer_.resize(
-        static_cast<size_t>(std::min(kBlockElements, tensor.count() - from)));
-    for (const StateArray& array : held.arrays) {
+  for (const StateArray& array : held.arrays) {
+    const std::string name = absl::StrCat(tensor.name, array.suffix);
+    for (int64_t from = 0; from < tensor.count(); from += kBlockElements) {
+      buffer_.resize(
+          static_cast<size_t>(std::min(kBlockElements, tensor.count() - from)));
       TERRACE_RETURN_IF_ERROR(
           optimizer_->ReadState(tensor.optimizer_parameter, array.kind, from,
                                 absl::MakeSpan(buffer_), deadline_));
-      TERRACE_RETURN_IF_ERROR(writer.WriteBlock(
-          absl::StrCat(tensor.name, array.suffix), from / kBlockElements,
-          {reinterpret_cast<const std::byte*>(buffer_.data()),
-           buffer_.size() * sizeof(float)}));
+      TERRACE_RETURN_IF_ERROR(
+          writer.WriteBlock(name, from / kBlockElements,
+                            {reinterpret_cast<const std::byte*>(buffer_.data()),
+                             buffer_.size() * sizeof(float)}));
     }
   }
   return absl::OkStatus();

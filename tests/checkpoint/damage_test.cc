@@ -184,7 +184,7 @@ TEST_F(Damage, OfFilesThatAreOfAnotherCheckpointIsFound) {
 }
 
 TEST(DamageBehindTheFirstBlock, IsFoundInItsBlock) {
-  // 10 MB in three blocks of 4 MiB each.
+  // Arrays of 10 MB in three blocks of 4 MiB.
   Job job(Model::Of({{"w", DType::kFloat32, 2'500'000}}, 3),
           {.budget_bytes = 4 << 20, .chunk_bytes = 1 << 20});
   ASSERT_TRUE(job.ok());

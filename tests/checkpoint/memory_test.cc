@@ -48,7 +48,7 @@ TEST(CheckpointMemory, IsABlockWhateverTheState) {
   ASSERT_TRUE(job.ok());
   job.Step(1);
   TemporaryDirectory directory;
-  constexpr int64_t kMost = 16 << 20;
+  constexpr int64_t kMost = 24 << 20;
   if (!ForgetPeak()) GTEST_SKIP() << "the peak cannot be reset here";
   int64_t before = Memory("VmRSS");
   ASSERT_TRUE(job.Save(directory.path()).ok());

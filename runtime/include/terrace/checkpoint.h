@@ -29,11 +29,12 @@
 // Every byte is covered by an XXH3: of checkpoint.json, of each file's header,
 // and of each 4 MiB of each tensor, so that damage is found with its place.
 //
-// State streams between its tier and the file in blocks of 4 MiB: that is all
-// the memory a save or a load takes. Functions block; they may be called from
-// any thread, but a save or load uses its optimizer and parameters as their
-// one thread. Errors that all may have: PermissionDenied; ResourceExhausted: a
-// full disk, with path and errno; Unavailable: a device that fails.
+// State streams between its tier and the file in blocks of 4 MiB: a save has
+// one of them in memory, a load one of each of a parameter's two or three
+// arrays. Functions block; they may be called from any thread, but a save or
+// load uses its optimizer and parameters as their one thread. Errors that all
+// may have: PermissionDenied; ResourceExhausted: a full disk, with path and
+// errno; Unavailable: a device that fails.
 #pragma once
 
 #include <cstdint>
