@@ -197,6 +197,12 @@ void Mover::Handle(StepMessage& message) {
     message.reply->Set(absl::FailedPreconditionError("no step is open"));
     return;
   }
+  if (message.kind == StepMessage::Kind::kCommit &&
+      message.step != queue->step) {
+    message.reply->Set(absl::FailedPreconditionError(absl::StrCat(
+        "step ", queue->step, " is open, not step ", message.step)));
+    return;
+  }
   queue->step_open = false;
   absl::Status result = std::exchange(queue->first_error, absl::OkStatus());
   if (!result.ok() || message.kind == StepMessage::Kind::kAbort) {

@@ -21,6 +21,18 @@ TEST_P(StepContract, StepsBeginOnceAndEndOnce) {
   EXPECT_TRUE(absl::IsFailedPrecondition(queue->CommitStep({.step = 2})));
 }
 
+TEST_P(StepContract, ACommitOfAnotherStepIsRefusedAndTheStepStaysOpen) {
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 1);
+  ASSERT_TRUE(queue->BeginStep(6).ok());
+  const absl::Status refused = queue->CommitStep({.step = 7});
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ(refused.message(), "step 6 is open, not step 7");
+  EXPECT_TRUE(absl::IsFailedPrecondition(queue->BeginStep(7)));
+  EXPECT_TRUE(queue->CommitStep({.step = 6}).ok());
+  EXPECT_TRUE(queue->BeginStep(7).ok());
+}
+
 TEST_P(StepContract, AbortKeepsWhatWasPublished) {
   Make(4);
   const TensorId a = world().Register("a", kPage);

@@ -82,6 +82,8 @@ class RequestQueue {
   // The first error of this queue's tensors since BeginStep, or OK. In
   // scratch mode it does not wait for write-backs: an error of one of them is
   // returned by the next CommitStep. Ends the step either way.
+  // FailedPrecondition when no step is open, or another one than info.step:
+  // that one then stays open.
   virtual absl::Status CommitStep(const StepInfo& info) = 0;
 
   // Ends the step and forgets its trace. In scratch mode what was published
