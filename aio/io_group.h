@@ -45,7 +45,7 @@ struct IoTransfer {
 struct Completion {
   int path = 0;
   uint64_t tag = 0;
-  absl::Status status;    // names path, offset, bytes and errno
+  absl::Status status;       // names path, offset, bytes and errno
   bool quarantined = false;  // DeadlineExceeded; the buffer is not yet back
   bool released = false;     // a quarantined buffer came back; status is its
 };
@@ -59,7 +59,7 @@ struct IoQueueOptions {
 };
 
 struct IoPathStats {
-  int64_t bytes_read = 0;  // of completed transfers
+  int64_t bytes_read = 0;  // that moved, whatever became of the transfer
   int64_t bytes_written = 0;
   int64_t requests_read = 0;
   int64_t requests_written = 0;

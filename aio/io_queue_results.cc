@@ -37,6 +37,10 @@ void IoQueue::OnResult(const IoResult& result) {
     --window_pieces_;
   }
   piece.state = PieceState::kWaiting;
+  if (result.result > 0) {
+    const bool is_read = piece.request.direction == IoDirection::kRead;
+    (is_read ? stats_.bytes_read : stats_.bytes_written) += result.result;
+  }
   if (result.result == piece.request.size_bytes) {
     DropPiece(slot);
   } else if (result.result > 0) {
@@ -129,10 +133,6 @@ void IoQueue::Finish(Transfer* transfer) {
                         {file_, request.direction, request.data, request.offset,
                          request.size_bytes, 0},
                         "deadline exceeded"));
-  }
-  if (completion.status.ok() && !transfer->expired) {
-    const bool is_read = request.direction == IoDirection::kRead;
-    (is_read ? stats_.bytes_read : stats_.bytes_written) += request.size_bytes;
   }
   expiries_.erase({transfer->check_at, request.tag});
   ended_.push_back(std::move(completion));

@@ -149,6 +149,33 @@ TEST_F(IoQueueTest, CancelLetsTheIssuedLandAndDropsTheRest) {
   EXPECT_FALSE(group_->Cancel(path_, 1));
 }
 
+// As the kernel counts: what a failed or cancelled transfer moved has moved.
+TEST_F(IoQueueTest, CountsTheBytesThatMovedWhateverTheirTransferCameTo) {
+  Write(4 * kPiece);
+  Poll();
+  EXPECT_TRUE(group_->Cancel(path_, 1));
+  engine_->Complete(0);
+  engine_->Complete(0, kBlock + 512);
+  ASSERT_EQ(Poll().size(), 1u);
+  EXPECT_EQ(group_->stats(path_).bytes_written, kPiece + kBlock + 512);
+
+  Write(2 * kPiece, 2);
+  Poll();
+  engine_->Complete(0);
+  engine_->Complete(0, -ENOSPC);
+  ASSERT_EQ(Poll().size(), 1u);
+  EXPECT_EQ(group_->stats(path_).bytes_written, 2 * kPiece + kBlock + 512);
+
+  Read(kPiece, 3);  // half a block of it twice
+  Poll();
+  engine_->Complete(0, kBlock + 512);
+  Poll();
+  engine_->Complete(0);
+  ASSERT_EQ(Poll().size(), 1u);
+  EXPECT_EQ(group_->stats(path_).bytes_read, kPiece + 512);
+  EXPECT_EQ(group_->stats(path_).in_flight_bytes, 0);
+}
+
 TEST_F(IoQueueTest, CancelOfAnUnissuedTransferEndsItAtOnce) {
   Read(2 * kPiece, 1);
   Read(kPiece, 2);

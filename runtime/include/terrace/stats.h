@@ -17,7 +17,7 @@ struct PathStats {
   bool degraded = false;         // a write failed
   int64_t capacity_bytes = 0;    // preallocated
   int64_t used_bytes = 0;        // extents handed out
-  int64_t bytes_read = 0;        // by completed requests, headers included
+  int64_t bytes_read = 0;        // that moved, headers and retries included
   int64_t bytes_written = 0;
   int64_t requests_read = 0;
   int64_t requests_written = 0;
