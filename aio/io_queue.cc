@@ -81,6 +81,7 @@ bool IoQueue::Cancel(uint64_t tag) {
   if (!transfer->stopped()) transfer->cancelled = true;
   DropUnissued(transfer);
   Settle(transfer);
+  changed_ = true;  // the window may have room
   return true;
 }
 

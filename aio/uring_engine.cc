@@ -340,9 +340,17 @@ void UringEngine::Wait(absl::Time deadline) {
     const timespec time = absl::ToTimespec(left);
     __kernel_timespec timeout = {time.tv_sec, time.tv_nsec};
     io_uring_cqe* cqe = nullptr;
-    io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr);
+    const int error =
+        -io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr);
     has_unsubmitted_ = io_uring_sq_ready(&ring_) > 0;
     Reap();
+    if (error > 0 && error != ETIME && error != EINTR && error != EBUSY) {
+      // The kernel did not wait: without this the loop would spin.
+      pollfd wake = {wake_fd_, POLLIN, 0};
+      const timespec pause = absl::ToTimespec(std::min(left, kResubmitPause));
+      ppoll(&wake, 1, &pause, nullptr);
+      DrainWake();
+    }
     if (!wake_armed_) DrainWake();
   }
   woken_ = false;

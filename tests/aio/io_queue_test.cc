@@ -190,6 +190,21 @@ TEST_F(IoQueueTest, CancelOfAnUnissuedTransferEndsItAtOnce) {
   EXPECT_EQ(Poll().size(), 1u);
 }
 
+TEST_F(IoQueueTest, CancelOfWhatTheEngineDidNotTakeAsksForTheRefill) {
+  engine_->set_room(1);
+  Read(2 * kPiece, 1);  // one piece in flight, one offered in vain
+  Enqueue(IoDirection::kRead, 1 << 20, kPiece, 2);
+  Poll();
+  EXPECT_TRUE(group_->Cancel(path_, 1));
+  EXPECT_LE(group_->NextEvent(), clock_.Now());
+  engine_->set_room(1);
+  EXPECT_THAT(Poll(), IsEmpty());
+  ASSERT_EQ(engine_->in_flight().size(), 2u);
+  EXPECT_EQ(engine_->in_flight()[1].offset, 1 << 20);
+  engine_->CompleteAll();
+  EXPECT_EQ(Poll().size(), 2u);
+}
+
 TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
   Enqueue(IoDirection::kRead, kBlock, 3 * kPiece, 1, IoClass::kDemand,
           absl::Seconds(1));

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -130,6 +131,38 @@ TEST(Restricted, WithoutThreadsTheirEngineIsRefused) {
     Verdict(absl::IsResourceExhausted(refused), refused.ToString());
   });
   if (code == kCannotRestrict) GTEST_SKIP() << "no seccomp filter here";
+  EXPECT_EQ(code, 0);
+}
+
+absl::Duration ProcessTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+// A ring that stops working: its owner must wait all the same.
+[[noreturn]] void WaitsForARefusedRing() {
+  auto engine = MakeEngine(EngineKind::kUring);
+  if (!engine.ok() || !MovesABlock(**engine)) std::_Exit(kCannotRestrict);
+  if (!RefuseRings(ENOMEM)) std::_Exit(kCannotRestrict);
+  const absl::Time start = SystemClock().Now();
+  const absl::Duration busy_before = ProcessTime();
+  (*engine)->Wait(start + absl::Milliseconds(400));
+  const absl::Duration busy = ProcessTime() - busy_before;
+  if (SystemClock().Now() < start + absl::Milliseconds(400)) {
+    Verdict(false, "it did not wait");
+  }
+  if (busy > absl::Milliseconds(200)) {
+    Verdict(false, "busy for " + absl::FormatDuration(busy));
+  }
+  (*engine)->Wake();
+  (*engine)->Wait(absl::InfiniteFuture());
+  Verdict(true, "");
+}
+
+TEST(Restricted, AWaitForARingThatRefusesDoesNotSpinAndIsWoken) {
+  const int code = RunInChild(WaitsForARefusedRing);
+  if (code == kCannotRestrict) GTEST_SKIP() << "no ring, or no filter, here";
   EXPECT_EQ(code, 0);
 }
 
