@@ -256,7 +256,8 @@ int Mover::NewWindow() {
   return window;
 }
 
-// Evicts until the range is free. `hope`: more may become free later. Who was
+// Evicts until the range is free: what is missing first, as much as all of it
+// only if what is then free is in parts. `hope`: more may come later. Who was
 // seen off is waited for before others are chosen, so that all residents are
 // looked at once a batch and not once a write-back.
 absl::StatusOr<Extent> Mover::MakeWindowRoom(int64_t bytes, bool* hope) {
@@ -271,8 +272,9 @@ absl::StatusOr<Extent> Mover::MakeWindowRoom(int64_t bytes, bool* hope) {
     const std::vector<EvictionCandidate> candidates =
         Evictable(static_cast<int64_t>(residents_.size()));
     std::vector<TensorId> victims;
-    eviction_->PickVictims(bytes, /*newcomer_use=*/0, /*must=*/true, candidates,
-                           &victims);
+    const int64_t missing = bytes - free_before;
+    eviction_->PickVictims(missing > 0 ? missing : bytes, /*newcomer_use=*/0,
+                           /*must=*/true, candidates, &victims);
     for (TensorId id : victims) Evict(*table_.Find(id));
     if (space_.free_bytes() != free_before) continue;  // clean ones went
     // Pinned or moving ones may be had later.

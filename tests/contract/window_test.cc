@@ -110,6 +110,23 @@ TEST_P(WindowContract, ResidentsLeaveForAWindow) {
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(world().Holds(*other, tensors[i], i));
 }
 
+TEST_P(WindowContract, NoMoreResidentsLeaveThanAreInTheWay) {
+  TestRuntimeOptions options;
+  options.eviction = EvictionKind::kLru;
+  Make(6, options);
+  const std::vector<TensorId> tensors = world().RegisterMany(3, kPage);
+  auto queue = world().OpenQueue(kPage, 1);
+  for (int i = 0; i < 3; ++i) world().Fill(*queue, tensors[i], i);
+  // The last one, beside what is free, is the first to go.
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
+  ASSERT_EQ(stats().resident_bytes, 3 * kPlace);
+  auto other = world().OpenQueue(kPage, 3);
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(stats().resident_bytes, 2 * kPlace);
+  EXPECT_EQ(stats().evictions, 1);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
+}
+
 TEST_P(WindowContract, APinnedResidentIsWaitedForUntilTheDeadline) {
   Make(4);
   const TensorId a = world().Register("the pinned one", kPage);
