@@ -1,9 +1,11 @@
 #include "runtime/mailbox.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace terrace {
 
 void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
-                        uint64_t processed) {
+                        uint64_t processed, const absl::Status& blocked_also) {
   {
     MutexLock lock(mutex_);
     if (!closed_) {
@@ -11,6 +13,7 @@ void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
       for (Ready& group : *ready) ready_.push_back(std::move(group));
       ready->clear();
       blocked_by_own_pins_ = blocked_by_own_pins;
+      blocked_also_ = blocked_also;
       processed_ = processed;
       if (news) changed_.SignalAll();
       return;
@@ -54,8 +57,11 @@ absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
   }
   if (closed_) return absl::CancelledError("the runtime was closed");
   if (blocked()) {
-    return absl::FailedPreconditionError(
-        "only pins of this queue block its next group");
+    return absl::FailedPreconditionError(absl::StrCat(
+        "only pins of this queue block its next group",
+        blocked_also_.ok() ? "" : "; besides them: ",
+        blocked_also_.ok() ? absl::string_view()
+                           : absl::string_view(blocked_also_.message())));
   }
   return absl::DeadlineExceededError("nothing became ready in time");
 }

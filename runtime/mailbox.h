@@ -57,9 +57,11 @@ class Reply {
 class QueuePort {
  public:
   // Mover: hands over what became ready and says whether only the queue's own
-  // pins block its head, as of the inbox's message number `processed`.
+  // pins block its head, as of the inbox's message number `processed`;
+  // `blocked_also`: the error of a slot that it could have had without.
   void Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
-               uint64_t processed);
+               uint64_t processed,
+               const absl::Status& blocked_also = absl::OkStatus());
   // Nobody takes any more, as the customer closed the queue or the mover the
   // runtime: ends the pins that were never taken, now and from now on.
   void Close();
@@ -74,6 +76,7 @@ class QueuePort {
   CondVar changed_;
   std::deque<Ready> ready_ ABSL_GUARDED_BY(mutex_);
   bool blocked_by_own_pins_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status blocked_also_ ABSL_GUARDED_BY(mutex_);
   uint64_t processed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -232,7 +232,8 @@ void Mover::Handle(StatsMessage& message) { message.reply->Set(MakeStats()); }
 
 void Mover::PublishQueues() {
   for (Queue* queue : open_queues_) {
-    queue->port->Publish(&queue->ready, queue->blocked_by_own_pins, processed_);
+    queue->port->Publish(&queue->ready, queue->blocked_by_own_pins, processed_,
+                         queue->blocked_also);
   }
   for (const int64_t id : ended_queues_) queues_.erase(id);
   ended_queues_.clear();

@@ -110,6 +110,7 @@ class Mover {
     absl::Status first_error;
     int held_pins = 0;
     bool blocked_by_own_pins = false;
+    absl::Status blocked_also;  // then: of a slot that failed
     bool closed = false;
   };
 

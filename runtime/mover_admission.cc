@@ -13,6 +13,7 @@ namespace terrace {
 
 void Mover::AdmitGroups(Queue& queue, absl::Time now) {
   queue.blocked_by_own_pins = false;
+  queue.blocked_also = absl::OkStatus();
   while (!queue.waiting.empty()) {
     Group& head = queue.waiting.begin()->second;
     const uint64_t id = head.id;
@@ -82,6 +83,7 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
   const Space space = PlaceGroup(queue, group, &failure);
   if (space != Space::kFound) {
     queue.blocked_by_own_pins = space == Space::kOwnPins;
+    if (space == Space::kOwnPins) queue.blocked_also = failure;
     if (space == Space::kWriteBack) group.waited_for_write = true;
     if (space == Space::kFailed) FailGroup(queue, group, failure);
     return space == Space::kFailed;

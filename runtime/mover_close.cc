@@ -125,14 +125,15 @@ std::string Mover::Holders() const {
   return absl::StrJoin(names, ", ");
 }
 
-// Whose failed write-back keeps a closed queue's window.
+// Whose failed write-back keeps a closed queue's window, or room outside all.
 std::string Mover::Unwritten() const {
-  for (const int index : closing_windows_) {
-    for (const TensorEntry* owner : windows_[index].owners) {
-      if (owner == nullptr || owner->write_error.ok()) continue;
-      return absl::StrCat("; not written back: '", owner->spec.name, "': ",
-                          absl::string_view(owner->write_error.message()));
+  for (const TensorEntry* entry : failed_writes_) {
+    if (entry->write_error.ok()) continue;  // its copy was dropped since
+    if (entry->window != kNoWindow && !windows_[entry->window].closing) {
+      continue;
     }
+    return absl::StrCat("; not written back: '", entry->spec.name,
+                        "': ", absl::string_view(entry->write_error.message()));
   }
   return "";
 }

@@ -177,6 +177,43 @@ TEST_P(FailureContract, AClosedQueuesFailedWriteIsKeptAndTriedByOpenQueue) {
   EXPECT_TRUE(world().Holds(*next, a, 1));
 }
 
+TEST_P(FailureContract, AResidentsFailedWriteIsNamedToWhoWantsItsRoom) {
+  Make(4);
+  auto queue = world().OpenQueue(kPage, 1);
+  const TensorId a = world().Register("the unwritten", kPage);
+  world().Fill(*queue, a, 1);
+  ASSERT_EQ(stats().resident_bytes, kPlace);
+  world().faults().FailAll(kGone, CallFilter::kWrites);
+  const absl::Status full = runtime().OpenQueue(kPage, 3, Soon()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(Message(full), HasSubstr("not written back: 'the unwritten'"));
+  EXPECT_THAT(Message(full), HasSubstr("ENXIO"));
+  Mend();
+  auto next = world().OpenQueue(kPage, 3);
+  ASSERT_NE(next, nullptr);
+  EXPECT_TRUE(world().Holds(*next, a, 1));
+}
+
+TEST_P(FailureContract, OwnPinsDoNotHideTheErrorOfTheOtherSlot) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = world().RegisterMany(3, kPage);
+  absl::StatusOr<Pin> pin =
+      world().Take(*queue, tensors[0], Access::kOverwrite);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  world().faults().FailAll(kGone, CallFilter::kWrites);
+  world().Fill(*queue, tensors[1], 1);
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  ASSERT_TRUE(queue->Push({{tensors[2], Access::kOverwrite}}, 0, Soon()).ok());
+  const absl::Status blocked = queue->Next(absl::InfiniteFuture()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(blocked)) << blocked;
+  EXPECT_THAT(Message(blocked), HasSubstr("ENXIO"));
+  EXPECT_THAT(Message(blocked), HasSubstr("offset"));
+  Mend();
+  pin->ReleaseUnchanged();
+  EXPECT_TRUE(queue->Next(Soon())->pins.ok());
+}
+
 TEST_P(FailureContract, ALateReadIsDeadlineExceededAndItsBufferQuarantined) {
   Make(2, ShortTimeout());
   auto queue = world().OpenQueue(kPage, 2);

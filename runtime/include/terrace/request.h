@@ -68,8 +68,9 @@ class RequestQueue {
                             Time deadline) = 0;
 
   // The next ready group. FailedPrecondition at once when nothing is pushed
-  // or when only this queue's own pins block the head; DeadlineExceeded when
-  // nothing became ready in time (the pushed groups stay); Cancelled, also
+  // or when only this queue's own pins block the head (a slot whose
+  // write-back failed is named); DeadlineExceeded when nothing became ready
+  // in time (the pushed groups stay); Cancelled, also
   // while it waits, by Runtime::Close. A group that failed is a Ready with its
   // Status.
   virtual absl::StatusOr<Ready> Next(Time deadline) = 0;
