@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "terrace/checkpoint.h"
 
@@ -31,6 +32,28 @@ struct RunNumber {
   bool of_the_model;  // no other will do
 };
 
+// Each of its numbers but the rate itself; for comparing.
+std::string ScheduleText(const terrace::LearningRateSchedule& schedule) {
+  const std::vector<double> numbers = {
+      static_cast<double>(schedule.kind),
+      schedule.least,
+      schedule.most,
+      schedule.least_ratio,
+      schedule.cosine_ratio,
+      static_cast<double>(schedule.logarithmic),
+      static_cast<double>(schedule.warmup_steps),
+      static_cast<double>(schedule.total_steps),
+      static_cast<double>(schedule.step_size),
+      schedule.rate,
+      static_cast<double>(schedule.staircase),
+      static_cast<double>(schedule.first_steps),
+      static_cast<double>(schedule.second_steps),
+      static_cast<double>(schedule.first_stairs),
+      static_cast<double>(schedule.second_stairs),
+      static_cast<double>(schedule.decay_steps)};
+  return absl::StrJoin(numbers, " ");
+}
+
 std::vector<RunNumber> RunNumbers(const Flags& flags, const Corpus& corpus) {
   const std::string dtype = flags.dtype == Dtype::kFloat32 ? "fp32" : "bf16";
   return {{"--layers", flags.shape.layers, true},
@@ -45,6 +68,11 @@ std::vector<RunNumber> RunNumbers(const Flags& flags, const Corpus& corpus) {
           {"--accumulate", flags.accumulate, false},
           {"--learning-rate", flags.learning_rate, false},
           {"--clip", flags.clip, false},
+          {"beta1", flags.adam.beta1, false},
+          {"beta2", flags.adam.beta2, false},
+          {"epsilon", flags.adam.epsilon, false},
+          {"weight decay", flags.adam.weight_decay, false},
+          {"the schedule", ScheduleText(flags.schedule), false},
           {"tokens of text", corpus.size(), false}};
 }
 

@@ -104,8 +104,9 @@ absl::Status Training::Prepare() {
   report_.budget_bytes = plan_->budget_bytes;
   report_.window_bytes = plan_->plan.window_bytes;
   report_.chunk_bytes = plan_->plan.chunk_bytes;
-  status = PrepareCheckpoints(flags_, corpus_);
-  if (status.ok()) status = CheckDisk(*plan_);
+  // Last: it makes a directory, and nothing is to be left behind.
+  status = CheckDisk(*plan_);
+  if (status.ok()) status = PrepareCheckpoints(flags_, corpus_);
   return status;
 }
 
