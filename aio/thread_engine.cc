@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/make_engine.h"
+#include "runtime/base/blocked_signals.h"
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
 
@@ -25,6 +26,7 @@ constexpr size_t kMaxPending = 512;
 class ThreadEngine final : public IoEngine {
  public:
   explicit ThreadEngine(const std::string& reason) : reason_(reason) {
+    const BlockedSignals blocked;
     threads_.reserve(kThreads);
     for (int i = 0; i < kThreads; ++i) {
       try {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/blocked_signals.h"
 #include "runtime/mailbox.h"
 #include "runtime/request_queue.h"
 #include "tiers/extent_header.h"
@@ -27,6 +28,7 @@ class InProcessRuntime final : public LocalRuntime {
     parts.mover.huge_page_share = arena_->huge_page_share();
     mover_ = std::make_unique<Mover>(std::move(parts.mover));
     inbox_ = mover_->shared_inbox();
+    const BlockedSignals blocked;
     if (parts.start_thread) thread_ = std::thread([this] { Loop(); });
   }
 

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <cstring>
 #include <deque>
@@ -12,28 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/blocked_signals.h"
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
 namespace {
-
-// Blocks all signals in this thread while it lives; threads inherit the mask.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &previous_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t previous_;
-};
 
 class PoolExecutor final : public Executor {
  public:

@@ -1,4 +1,6 @@
 // options.h and Runtime::Create: what is refused, and how it is said.
+#include <signal.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -6,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -25,6 +28,21 @@ class CreateContract : public testing::Test {
     folder_ = name;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Of this process: each thread's blocked signals, bit n - 1 for signal n.
+  static std::map<std::string, uint64_t> BlockedByThread() {
+    std::map<std::string, uint64_t> blocked;
+    for (const auto& task :
+         std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream status(task.path() / "status");
+      for (std::string line; std::getline(status, line);) {
+        if (line.rfind("SigBlk:", 0) != 0) continue;
+        blocked[task.path().filename()] =
+            std::stoull(line.substr(7), nullptr, 16);
+      }
+    }
+    return blocked;
+  }
 
   static Options Small() {
     Options options;
@@ -201,6 +219,29 @@ TEST_F(CreateContract, NoRoomOnAnyPathIsResourceExhausted) {
   for (const PathStats& path : (*runtime)->GetStats().paths) {
     EXPECT_EQ(path.used_bytes, 3 * 8192);  // spread over both
   }
+}
+
+// A program's handlers run in its own threads.
+TEST_F(CreateContract, SignalsStayOutOfTheLibrarysThreads) {
+  Options options = Small();
+  options.paths = {folder_};
+  options.engine = EngineKind::kThreads;
+  options.threads = 2;
+  const auto before = BlockedByThread();
+  auto runtime = Runtime::Create(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  int of_the_library = 0;
+  for (const auto& [thread, blocked] : BlockedByThread()) {
+    if (before.count(thread) != 0) {
+      EXPECT_EQ(blocked, before.at(thread));
+      continue;
+    }
+    ++of_the_library;
+    for (const int signal : {SIGINT, SIGTERM, SIGALRM, SIGUSR1, SIGCHLD}) {
+      EXPECT_NE(blocked >> (signal - 1) & 1, 0u) << strsignal(signal);
+    }
+  }
+  EXPECT_GT(of_the_library, 3);  // mover, executor, engine
 }
 
 }  // namespace
