@@ -148,7 +148,7 @@ TEST_P(FaultRegression, AnUntakenOverwriteLeavesTheContentsWhenItsQueueCloses) {
 }
 
 TEST_P(FaultRegression, AnUntakenOverwriteOfNothingLeavesNothing) {
-  Make(3);
+  Make(4);  // both windows, the tensor and the probe of LeaveUntaken
   const TensorId a = world().Register("a", kPage);
   auto writer = world().OpenQueue(kPage, 1);
   auto reader = world().OpenQueue(kPage, 1);
