@@ -51,7 +51,12 @@ TEST_P(FaultRegression, AStepGoesOnWithTheSlotsThatAFailedWriteLeaves) {
     training.faults().FailPlace(n, {FaultKind::kError, EIO},
                                 CallFilter::kWrites);
     training.Draw();
-    const absl::Status status = training.Step();
+    absl::Status status = training.Step();
+    if (status.ok()) {  // a commit waits for no write: the next one tells
+      ASSERT_NE(GetParam(), TestWorld::kVirtual);
+      training.Draw();
+      status = training.Step();
+    }
     ASSERT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(Message(status), HasSubstr("write failed"));
     training.LetGo();

@@ -16,12 +16,12 @@ namespace terrace {
 void FaultPlan::FailCall(int64_t n, const Fault& fault, CallFilter filter,
                          int64_t times) {
   MutexLock lock(mutex_);
-  aimed_.push_back({n, times, filter, fault, false});
+  aimed_.push_back({Count(filter) + n, times, filter, fault, false});
 }
 
 void FaultPlan::FailPlace(int64_t n, const Fault& fault, CallFilter filter) {
   MutexLock lock(mutex_);
-  aimed_.push_back({n, 1, filter, fault, true});
+  aimed_.push_back({Count(filter) + n, 1, filter, fault, true});
 }
 
 void FaultPlan::SetChances(const FaultChances& chances) {
@@ -46,6 +46,10 @@ void FaultPlan::Release() {
 
 int64_t FaultPlan::calls(CallFilter filter) const {
   MutexLock lock(mutex_);
+  return Count(filter);
+}
+
+int64_t FaultPlan::Count(CallFilter filter) const {
   switch (filter) {
     case CallFilter::kReads:
       return calls_[0];

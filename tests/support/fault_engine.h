@@ -65,8 +65,8 @@ class FaultPlan {
  public:
   explicit FaultPlan(uint64_t seed = 1) : random_(seed) {}
 
-  // The n-th call (from 1, counted since the last Clear or construction, per
-  // filter) gets the fault; `times` successive ones do.
+  // The n-th call from here on (from 1, of those the filter takes) gets the
+  // fault; `times` successive ones do.
   void FailCall(int64_t n, const Fault& fault,
                 CallFilter filter = CallFilter::kAny, int64_t times = 1);
   // The n-th call gets the fault, and so does every later one of its direction
@@ -95,6 +95,8 @@ class FaultPlan {
   uint64_t Draw();
 
  private:
+  int64_t Count(CallFilter filter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   struct Aimed {
     int64_t first = 0;
     int64_t times = 0;
