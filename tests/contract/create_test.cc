@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
+#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 namespace {
@@ -22,13 +23,6 @@ using testing::HasSubstr;
 
 class CreateContract : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = testing::TempDir() + "/terrace-create-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Of this process: each thread's blocked signals, bit n - 1 for signal n.
   static std::map<std::string, uint64_t> BlockedByThread() {
     std::map<std::string, uint64_t> blocked;
@@ -59,7 +53,8 @@ class CreateContract : public testing::Test {
   }
   static Time Soon() { return absl::Now() + absl::Seconds(30); }
 
-  std::string folder_;
+  const TemporaryDirectory directory_;
+  const std::string& folder_ = directory_.path();
 };
 
 std::string Message(const absl::Status& status) {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/tiers/test_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 namespace {
@@ -45,7 +45,7 @@ class DiskTierContract : public testing::TestWithParam<const char*> {
                 : MustOpen(directory_.path());
     ASSERT_NE(tier_, nullptr);
   }
-  TestDirectory directory_;
+  TemporaryDirectory directory_;
   std::unique_ptr<DiskTier> tier_;
 };
 INSTANTIATE_TEST_SUITE_P(All, DiskTierContract,
@@ -131,7 +131,7 @@ TEST(MemoryDiskTierTest, IsAsLargeAsSaid) {
 }
 
 TEST(FileDiskTierTest, TheDestructorRemovesTheJobsFiles) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   {
     const auto tier = MustOpen(directory.path());
     ASSERT_TRUE(tier->Allocate(kMiB).ok());
@@ -141,7 +141,7 @@ TEST(FileDiskTierTest, TheDestructorRemovesTheJobsFiles) {
 }
 
 TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
   EXPECT_EQ(tier->capacity_bytes(), 0);
   int64_t asked = 0;
@@ -156,7 +156,7 @@ TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
 }
 
 TEST(FileDiskTierTest, WhatIsWrittenComesBack) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
   const Extent skipped = tier->Allocate(12288).value();
   const Extent extent = tier->Allocate(8192).value();
@@ -173,7 +173,7 @@ TEST(FileDiskTierTest, WhatIsWrittenComesBack) {
 }
 
 TEST(FileDiskTierTest, DirectIoIsWhatTheFileSays) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
   const bool direct = (fcntl(tier->fd(), F_GETFL) & O_DIRECT) != 0;
   EXPECT_EQ(tier->info().direct_io, direct) << tier->info().direct_io_reason;
@@ -183,7 +183,7 @@ TEST(FileDiskTierTest, DirectIoIsWhatTheFileSays) {
 }
 
 TEST(FileDiskTierTest, TmpfsIsBufferedAndSaysSo) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=8m")) {
     GTEST_SKIP() << "mounting is not allowed here";
   }
@@ -197,7 +197,7 @@ TEST(FileDiskTierTest, TmpfsIsBufferedAndSaysSo) {
 // Four extents of 1.75 MiB fill 7 of the 8 MiB: the last one fits only as it
 // does not insist on a whole growth unit.
 TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=8m")) {
     GTEST_SKIP() << "mounting is not allowed here";
   }
@@ -226,7 +226,7 @@ TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
 }
 
 TEST(FileDiskTierTest, ADiskFullFromTheStartLeavesNothing) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=16k")) {
     GTEST_SKIP() << "mounting is not allowed here";
   }
@@ -255,7 +255,7 @@ bool InChild(const std::function<bool()>& body) {
 
 // A limit that needs no root, on a file system with blocks of its own.
 TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   EXPECT_TRUE(InChild([&] {
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{3 * kMiB, 3 * kMiB};
@@ -271,7 +271,7 @@ TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
 }
 
 TEST(FileDiskTierTest, AForkedChildLeavesTheFileAlone) {
-  TestDirectory directory;
+  TemporaryDirectory directory;
   auto tier = MustOpen(directory.path());
   ASSERT_TRUE(tier->Allocate(kMiB).ok());
   EXPECT_TRUE(InChild([&] {

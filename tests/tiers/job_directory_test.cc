@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/tiers/test_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 namespace {
@@ -77,7 +77,7 @@ class OtherProcess {
 };
 
 TEST(JobDirectoryTest, IsMadeAndRemoved) {
-  TestDirectory path;
+  TemporaryDirectory path;
   {
     const auto job = MustCreate(path.path());
     ASSERT_NE(job, nullptr);
@@ -91,7 +91,7 @@ TEST(JobDirectoryTest, IsMadeAndRemoved) {
 }
 
 TEST(JobDirectoryTest, RemoveWorksOnceAndLeavesNothing) {
-  TestDirectory path;
+  TemporaryDirectory path;
   const auto job = MustCreate(path.path());
   ASSERT_NE(job, nullptr);
   EXPECT_TRUE(job->Remove().ok());
@@ -100,7 +100,7 @@ TEST(JobDirectoryTest, RemoveWorksOnceAndLeavesNothing) {
 }
 
 TEST(JobDirectoryTest, RemoveReportsWhatItCannot) {
-  TestDirectory path;
+  TemporaryDirectory path;
   const auto job = MustCreate(path.path());
   ASSERT_NE(job, nullptr);
   const fs::path foreign = fs::path(job->state_file()).parent_path() / "x";
@@ -112,7 +112,7 @@ TEST(JobDirectoryTest, RemoveReportsWhatItCannot) {
 }
 
 TEST(JobDirectoryTest, TwoJobsOfOneProcessDoNotMeet) {
-  TestDirectory path;
+  TemporaryDirectory path;
   const auto first = MustCreate(path.path());
   WriteState(*first, "first");
   {
@@ -126,7 +126,7 @@ TEST(JobDirectoryTest, TwoJobsOfOneProcessDoNotMeet) {
 }
 
 TEST(JobDirectoryTest, ManyThreadsOnOnePathDoNotMeet) {
-  TestDirectory path;
+  TemporaryDirectory path;
   constexpr int kThreads = 8;
   std::atomic<int> failures{0};
   std::vector<std::thread> threads;
@@ -151,7 +151,7 @@ TEST(JobDirectoryTest, ManyThreadsOnOnePathDoNotMeet) {
 }
 
 TEST(JobDirectoryTest, ALiveJobOfAnotherProcessIsNotTouched) {
-  TestDirectory path;
+  TemporaryDirectory path;
   OtherProcess other(path.path());
   ASSERT_FALSE(other.state_file().empty());
   const auto job = MustCreate(path.path());
@@ -160,7 +160,7 @@ TEST(JobDirectoryTest, ALiveJobOfAnotherProcessIsNotTouched) {
 }
 
 TEST(JobDirectoryTest, WhatAKilledJobLeftIsReclaimed) {
-  TestDirectory path;
+  TemporaryDirectory path;
   OtherProcess other(path.path());
   other.Kill();
   ASSERT_EQ(ReadState(other.state_file()), "theirs") << "kill -9 leaves it";
@@ -170,14 +170,14 @@ TEST(JobDirectoryTest, WhatAKilledJobLeftIsReclaimed) {
 }
 
 TEST(JobDirectoryTest, OneThatDiedBeforeItsLockIsReclaimed) {
-  TestDirectory path;
+  TemporaryDirectory path;
   fs::create_directory(path.path() + "/terrace-123-0123456789abcdef");
   const auto job = MustCreate(path.path());
   EXPECT_EQ(path.Entries().size(), 1u);
 }
 
 TEST(JobDirectoryTest, OnlyJobNamesAreReclaimed) {
-  TestDirectory path;
+  TemporaryDirectory path;
   const std::vector<std::string> others = {"terrace-",
                                            "terrace-1",
                                            "terrace-x-0123456789abcdef",
@@ -195,8 +195,8 @@ TEST(JobDirectoryTest, OnlyJobNamesAreReclaimed) {
 }
 
 TEST(JobDirectoryTest, ALinkIsNotFollowed) {
-  TestDirectory path;
-  TestDirectory elsewhere;
+  TemporaryDirectory path;
+  TemporaryDirectory elsewhere;
   std::ofstream(elsewhere.path() + "/state") << "keep";
   fs::create_symlink(elsewhere.path(),
                      path.path() + "/terrace-1-0123456789abcdef");
@@ -206,7 +206,7 @@ TEST(JobDirectoryTest, ALinkIsNotFollowed) {
 
 // A worker forked by the training program runs destructors, or dies, or stays.
 TEST(JobDirectoryTest, AForkedChildDropsItHarmlessly) {
-  TestDirectory path;
+  TemporaryDirectory path;
   auto job = MustCreate(path.path());
   WriteState(*job, "ours");
   const pid_t child = fork();
@@ -226,7 +226,7 @@ TEST(JobDirectoryTest, AForkedChildDropsItHarmlessly) {
 }
 
 TEST(JobDirectoryTest, ItsFilesDoNotPassToOtherPrograms) {
-  TestDirectory path;
+  TemporaryDirectory path;
   const auto job = MustCreate(path.path());
   const std::string real_path = fs::canonical(path.path());
   int found = 0;
@@ -250,7 +250,7 @@ TEST(JobDirectoryTest, AMissingPathIsNotFound) {
 }
 
 TEST(JobDirectoryTest, AFileIsNoPath) {
-  TestDirectory path;
+  TemporaryDirectory path;
   const std::string file = path.path() + "/file";
   std::ofstream(file) << "x";
   for (const std::string& name : {file, file + "/below"}) {
@@ -261,7 +261,7 @@ TEST(JobDirectoryTest, AFileIsNoPath) {
 
 TEST(JobDirectoryTest, AnUnwritablePathIsPermissionDenied) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
-  TestDirectory path;
+  TemporaryDirectory path;
   ASSERT_EQ(chmod(path.path().c_str(), 0755), 0);
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -277,7 +277,7 @@ TEST(JobDirectoryTest, AnUnwritablePathIsPermissionDenied) {
 }
 
 TEST(JobDirectoryTest, AReadOnlyFileSystemIsPermissionDenied) {
-  TestDirectory path;
+  TemporaryDirectory path;
   if (!path.MountTmpfs("size=1m", MS_RDONLY)) {
     GTEST_SKIP() << "mounting is not allowed here";
   }
