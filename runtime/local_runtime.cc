@@ -25,7 +25,6 @@ class InProcessRuntime final : public LocalRuntime {
     parts.mover.clock = &clock_;
     parts.mover.executor = executor_.get();
     parts.mover.arena = arena_->bytes();
-    parts.mover.huge_page_share = arena_->huge_page_share();
     mover_ = std::make_unique<Mover>(std::move(parts.mover));
     inbox_ = mover_->shared_inbox();
     const BlockedSignals blocked;
@@ -111,8 +110,12 @@ class InProcessRuntime final : public LocalRuntime {
   Stats GetStats() const override {
     if (!inbox_->IsOwnProcess()) return Stats();
     auto reply = std::make_shared<Reply<Stats>>();
-    if (!inbox_->Post(StatsMessage{reply})) return mover_->final_stats();
-    return reply->Await(clock_);
+    Stats stats = inbox_->Post(StatsMessage{reply}) ? reply->Await(clock_)
+                                                    : mover_->final_stats();
+    stats.huge_page_share = arena_->huge_page_share();
+    stats.numa_node_asked = arena_->asked_node();
+    stats.numa_node_found = arena_->found_node();
+    return stats;
   }
 
   absl::Status Close(Time deadline) override {

@@ -16,7 +16,6 @@ Mover::Mover(MoverParts parts)
     : clock_(*parts.clock),
       executor_(*parts.executor),
       arena_(parts.arena),
-      huge_page_share_(parts.huge_page_share),
       io_(std::move(parts.io)),
       disks_(std::move(parts.disks)),
       degraded_(disks_.size(), false),

@@ -37,7 +37,6 @@ struct MoverParts {
   Clock* clock = nullptr;
   Executor* executor = nullptr;
   absl::Span<std::byte> arena;  // of the host budget's size
-  double huge_page_share = 0;
   std::unique_ptr<IoGroup> io;
   std::vector<std::unique_ptr<DiskTier>> disks;  // path k is io's path k
   std::unique_ptr<EvictionPolicy> eviction;
@@ -232,7 +231,6 @@ class Mover {
   Clock& clock_;
   Executor& executor_;
   const absl::Span<std::byte> arena_;
-  const double huge_page_share_;
   std::unique_ptr<IoGroup> io_;
   std::vector<std::unique_ptr<DiskTier>> disks_;
   std::vector<uint64_t> path_ids_;

@@ -19,7 +19,6 @@ Stats Mover::MakeStats() const {
     if (window.open) stats.window_bytes += window.range.size_bytes;
   }
   stats.resident_bytes = resident_bytes_;
-  stats.huge_page_share = huge_page_share_;
   for (size_t i = 0; i < disks_.size(); ++i) {
     const IoPathStats io = io_->stats(static_cast<int>(i));
     const DiskTierInfo& info = disks_[i]->info();

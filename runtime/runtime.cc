@@ -41,6 +41,14 @@ absl::Status CheckOptions(const Options& options) {
         "a pace of ", options.pace.read_bytes_per_second, " bytes/s read, ",
         options.pace.write_bytes_per_second, " written"));
   }
+  if (options.threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.threads, " threads"));
+  }
+  if (options.numa_node.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory node ", *options.numa_node));
+  }
   if (options.io_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "an I/O timeout of ", absl::FormatDuration(options.io_timeout)));
@@ -98,6 +106,16 @@ absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
   return io;
 }
 
+// Pinned only where it has a thread for every processor. A smaller pool would
+// always take the first ones, and so would that of the next job.
+absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(
+    const Options& options, const Topology& topology) {
+  const int all = static_cast<int>(topology.cpus.size());
+  const int threads = options.threads > 0 ? options.threads : all;
+  return MakePoolExecutor(
+      threads, threads < all ? absl::Span<const int>() : topology.cpus);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
@@ -112,13 +130,11 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   HostArenaOptions arena;
   arena.size_bytes = options.host_budget_bytes / 4096 * 4096;
   arena.huge_pages = options.huge_pages;
+  arena.numa_node = options.numa_node.value_or(-1);
+  arena.preferred_node = NearestNode(topology, topology.cpus);
   TERRACE_ASSIGN_OR_RETURN(parts.arena, HostArena::Create(arena));
   parts.mover.io->RegisterArena(parts.arena->bytes());
-  const int threads = options.threads > 0
-                          ? options.threads
-                          : static_cast<int>(topology.cpus.size());
-  TERRACE_ASSIGN_OR_RETURN(parts.executor,
-                           MakePoolExecutor(threads, topology.cpus));
+  TERRACE_ASSIGN_OR_RETURN(parts.executor, MakeExecutor(options, topology));
   parts.mover.eviction = MakeEvictionPolicy(options.eviction);
   parts.mover.prefetch = options.prefetch;
   parts.mover.io_timeout = options.io_timeout;

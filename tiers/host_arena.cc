@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/machine.h"
@@ -99,17 +100,11 @@ absl::Status RequireHugePages(absl::Span<std::byte> area) {
   }
   const int64_t huge = HugeBytes(area);
   if (whole > 0 && huge >= whole) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return absl::UnavailableError(absl::StrCat(
       Arena(size), ": huge pages are required, but ", huge, " of ", whole,
       " bytes have them: write 'madvise' to ",
       "/sys/kernel/mm/transparent_hugepage/enabled, free memory ('echo 1 > "
       "/proc/sys/vm/compact_memory'), or ask for them as 'preferred'"));
-}
-
-// The node that holds all of `area`, else -1.
-absl::StatusOr<int> FindNode(absl::Span<const std::byte> area) {
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<int> nodes, FindNodes(area));
-  return nodes.size() == 1 ? nodes[0] : -1;
 }
 
 }  // namespace
@@ -164,9 +159,7 @@ absl::Status HostArena::Build(const HostArenaOptions& options) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Arena(size), ": ", ErrnoName(errno)));
   }
-  if (options.numa_node >= 0) {
-    TERRACE_RETURN_IF_ERROR(BindToNode(bytes_, options.numa_node));
-  }
+  TERRACE_RETURN_IF_ERROR(ChooseNode(options));
   // Refused by a kernel without huge pages: then the share is 0, which is
   // what is reported and judged.
   madvise(
@@ -187,19 +180,36 @@ absl::Status HostArena::Build(const HostArenaOptions& options) {
   return VerifyNode(options.numa_node);
 }
 
-absl::Status HostArena::VerifyNode(int asked) {
-  // All pages where a promise depends on it, else a sample at the start.
-  const absl::StatusOr<int> found = FindNode(
-      asked >= 0
-          ? bytes_
-          : bytes_.first(std::min<size_t>(bytes_.size(), kHugePageBytes)));
-  numa_node_ = found.ok() ? *found : -1;
-  if (asked < 0 || (found.ok() && *found == asked)) return absl::OkStatus();
-  if (!found.ok()) return found.status();
-  return absl::UnavailableError(
-      absl::StrCat(Arena(static_cast<int64_t>(bytes_.size())),
-                   ": asked for memory node ", asked, ", but its pages lie on ",
-                   *found < 0 ? "several" : absl::StrCat("node ", *found)));
+absl::Status HostArena::ChooseNode(const HostArenaOptions& options) {
+  asked_node_ =
+      options.numa_node >= 0 ? options.numa_node : options.preferred_node;
+  if (asked_node_ < 0) return absl::OkStatus();
+  if (options.numa_node < 0) {
+    // A kernel or container that refuses decides by itself; what it did is
+    // found below.
+    BindToNode(bytes_, asked_node_, Binding::kPreferred).IgnoreError();
+    return absl::OkStatus();
+  }
+  TERRACE_RETURN_IF_ERROR(BindToNode(bytes_, asked_node_, Binding::kStrict));
+  // Asked before, as the kernel's answer to too much is to kill.
+  const absl::StatusOr<int64_t> available = AvailableNodeBytes(asked_node_);
+  const auto size = static_cast<int64_t>(bytes_.size());
+  if (!available.ok() || size <= *available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(Arena(size), ": only ", *available,
+                   " bytes are available on memory node ", asked_node_));
+}
+
+absl::Status HostArena::VerifyNode(int required) {
+  // All pages where a promise depends on it.
+  const absl::StatusOr<std::vector<int>> nodes =
+      required >= 0 ? FindNodes(bytes_) : SampleNodes(bytes_);
+  if (nodes.ok() && nodes->size() == 1) found_node_ = nodes->front();
+  if (required < 0 || found_node_ == required) return absl::OkStatus();
+  if (!nodes.ok()) return nodes.status();
+  return absl::UnavailableError(absl::StrCat(
+      Arena(static_cast<int64_t>(bytes_.size())), ": asked for memory node ",
+      required, ", but its pages lie on ", absl::StrJoin(*nodes, ", ")));
 }
 
 }  // namespace terrace

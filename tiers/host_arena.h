@@ -22,14 +22,17 @@ namespace terrace {
 struct HostArenaOptions {
   int64_t size_bytes = 0;  // rounded up to 4 KiB
   HugePages huge_pages = HugePages::kPreferred;
-  int numa_node = -1;  // -1: where the kernel puts it
+  int numa_node = -1;  // all of it there, or refused; -1: see below
+  // Else there as far as there is room, which is no error; -1: where the
+  // kernel puts it.
+  int preferred_node = -1;
 };
 
 class HostArena {
  public:
-  // InvalidArgument: no bytes; ResourceExhausted: no memory, or huge pages
-  // required and not had (with what mends it); Unavailable: no such node, or
-  // the pages lie elsewhere.
+  // InvalidArgument: no bytes; ResourceExhausted: no memory, or none on the
+  // node; Unavailable: no such node, or the pages lie elsewhere, or huge pages
+  // required and not had (with what mends it).
   static absl::StatusOr<std::unique_ptr<HostArena>> Create(
       const HostArenaOptions& options);
   ~HostArena();
@@ -38,7 +41,11 @@ class HostArena {
 
   absl::Span<std::byte> bytes() const { return bytes_; }
   double huge_page_share() const { return huge_page_share_; }  // per smaps
-  int numa_node() const { return numa_node_; }  // found; -1 unknown
+  // The one that was asked for or preferred; -1: none.
+  int asked_node() const { return asked_node_; }
+  // The one that the pages lie on, all of them where they must, else as far as
+  // a sample shows; -1: several, or unknown.
+  int found_node() const { return found_node_; }
 
   // Never unmaps: transfers may still write into it.
   void Leak() { leaked_ = true; }
@@ -46,13 +53,15 @@ class HostArena {
  private:
   HostArena() = default;
   absl::Status Build(const HostArenaOptions& options);
-  absl::Status VerifyNode(int asked);
+  absl::Status ChooseNode(const HostArenaOptions& options);
+  absl::Status VerifyNode(int required);
 
   absl::Span<std::byte> bytes_;
   void* mapping_ = nullptr;
   int64_t mapping_bytes_ = 0;
   double huge_page_share_ = 0;
-  int numa_node_ = -1;
+  int asked_node_ = -1;
+  int found_node_ = -1;
   bool leaked_ = false;
 };
 

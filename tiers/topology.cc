@@ -12,15 +12,19 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
 namespace {
+
+constexpr size_t kPageBytes = 4096;
 
 struct DestroyTopology {
   void operator()(hwloc_topology_t topology) const {
@@ -133,6 +137,24 @@ void ReadCores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed,
   }
 }
 
+// Of the first `piece` bytes of each `stride`.
+absl::StatusOr<std::vector<int>> FindNodes(absl::Span<const std::byte> area,
+                                           size_t piece, size_t stride) {
+  TERRACE_ASSIGN_OR_RETURN(const LoadedTopology topology, Load());
+  const Bitmap all(hwloc_bitmap_alloc());
+  const Bitmap nodes(hwloc_bitmap_alloc());
+  for (size_t at = 0; at < area.size(); at += stride) {
+    const absl::Span<const std::byte> part = area.subspan(at, piece);
+    if (hwloc_get_area_memlocation(topology.get(), part.data(), part.size(),
+                                   nodes.get(), HWLOC_MEMBIND_BYNODESET) != 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot find where pages lie: ", ErrnoName(errno)));
+    }
+    hwloc_bitmap_or(all.get(), all.get(), nodes.get());
+  }
+  return Indices(all.get());
+}
+
 }  // namespace
 
 absl::StatusOr<Topology> ReadTopology() {
@@ -151,20 +173,55 @@ absl::StatusOr<Topology> ReadTopology() {
   return result;
 }
 
-absl::Status BindToNode(absl::Span<std::byte> area, int node) {
+int NearestNode(const Topology& topology, absl::Span<const int> cpus) {
+  if (topology.nodes.size() < 2 || cpus.empty()) return -1;
+  for (const NumaNode& node : topology.nodes) {
+    const auto is_near = [&node](int cpu) {
+      return absl::c_linear_search(node.cpus, cpu);
+    };
+    if (absl::c_all_of(cpus, is_near)) return node.os_index;
+  }
+  return -1;
+}
+
+// "Node 0 MemFree:  7432404 kB"
+absl::StatusOr<int64_t> AvailableNodeBytes(int node) {
+  std::ifstream file(
+      absl::StrCat("/sys/devices/system/node/node", node, "/meminfo"));
+  bool has_free = false;
+  int64_t sum = 0;
+  for (std::string word; file >> word;) {
+    const bool is_free = word == "MemFree:";
+    int64_t kilobytes = 0;
+    if ((is_free || word == "Active(file):" || word == "Inactive(file):" ||
+         word == "SReclaimable:") &&
+        file >> kilobytes) {
+      sum += kilobytes * 1024;
+      has_free = has_free || is_free;
+    }
+  }
+  if (has_free) return sum;
+  return absl::UnavailableError(
+      absl::StrCat("the kernel does not say what memory node ", node, " has"));
+}
+
+absl::Status BindToNode(absl::Span<std::byte> area, int node, Binding binding) {
   TERRACE_ASSIGN_OR_RETURN(const LoadedTopology topology, Load());
   const hwloc_obj_t object =
       node < 0 ? nullptr
                : hwloc_get_numanode_obj_by_os_index(
                      topology.get(), static_cast<unsigned>(node));
   if (object == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("this machine has no memory node ", node));
+    return absl::UnavailableError(absl::StrCat(
+        "this machine has no memory node ", node, "; it has ",
+        absl::StrJoin(
+            Indices(hwloc_topology_get_allowed_nodeset(topology.get())),
+            ", ")));
   }
+  const int strict = binding == Binding::kStrict ? HWLOC_MEMBIND_STRICT : 0;
   if (hwloc_set_area_membind(topology.get(), area.data(), area.size(),
                              object->nodeset, HWLOC_MEMBIND_BIND,
-                             HWLOC_MEMBIND_BYNODESET | HWLOC_MEMBIND_STRICT) !=
-      0) {
+                             HWLOC_MEMBIND_BYNODESET | strict) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot bind ", area.size(),
                                                " bytes to memory node ", node,
                                                ": ", ErrnoName(errno)));
@@ -173,14 +230,16 @@ absl::Status BindToNode(absl::Span<std::byte> area, int node) {
 }
 
 absl::StatusOr<std::vector<int>> FindNodes(absl::Span<const std::byte> area) {
-  TERRACE_ASSIGN_OR_RETURN(const LoadedTopology topology, Load());
-  const Bitmap nodes(hwloc_bitmap_alloc());
-  if (hwloc_get_area_memlocation(topology.get(), area.data(), area.size(),
-                                 nodes.get(), HWLOC_MEMBIND_BYNODESET) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot find where pages lie: ", ErrnoName(errno)));
-  }
-  return Indices(nodes.get());
+  // hwloc keeps 12 bytes for each page that is asked about.
+  constexpr size_t kPieceBytes = 64 << 20;
+  return FindNodes(area, kPieceBytes, kPieceBytes);
+}
+
+absl::StatusOr<std::vector<int>> SampleNodes(absl::Span<const std::byte> area) {
+  constexpr size_t kPages = 64;
+  return FindNodes(
+      area, kPageBytes,
+      std::max(area.size() / kPages / kPageBytes, size_t{1}) * kPageBytes);
 }
 
 }  // namespace terrace

@@ -30,12 +30,27 @@ struct Topology {
 
 absl::StatusOr<Topology> ReadTopology();
 
-// The pages of `area`, page-aligned and not yet populated, will come from this
-// node or not at all. Unavailable: no such node, or the kernel refuses.
-absl::Status BindToNode(absl::Span<std::byte> area, int node);
+// The node that all of these processors are nearest to; -1: there is but one
+// node, or they are of several.
+int NearestNode(const Topology& topology, absl::Span<const int> cpus);
 
-// The nodes on which the populated pages of `area` lie (move_pages).
-// Unavailable: the kernel does not say.
+// What the kernel could still give of this node: free pages and file caches.
+// Unavailable: it does not say.
+absl::StatusOr<int64_t> AvailableNodeBytes(int node);
+
+enum class Binding : uint8_t {
+  kStrict,     // from this node or not at all
+  kPreferred,  // from others once it is full
+};
+
+// Where the pages of `area`, page-aligned and not yet populated, will come
+// from. Unavailable: no such node (the message names those that there are),
+// or the kernel refuses.
+absl::Status BindToNode(absl::Span<std::byte> area, int node, Binding binding);
+
+// The nodes on which the populated pages of `area` lie (move_pages): of all
+// its pages, or of 64 spread over it. Unavailable: the kernel does not say.
 absl::StatusOr<std::vector<int>> FindNodes(absl::Span<const std::byte> area);
+absl::StatusOr<std::vector<int>> SampleNodes(absl::Span<const std::byte> area);
 
 }  // namespace terrace

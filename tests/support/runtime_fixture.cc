@@ -1,9 +1,5 @@
 #include "tests/support/runtime_fixture.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -16,15 +12,6 @@
 #include "tiers/host_arena.h"
 
 namespace terrace {
-namespace {
-
-std::string MakeFolder() {
-  std::string name = testing::TempDir() + "/terrace-runtime-XXXXXX";
-  TERRACE_CHECK(mkdtemp(name.data()) != nullptr);
-  return name;
-}
-
-}  // namespace
 
 const char* TestWorldName(TestWorld world) {
   switch (world) {
@@ -80,13 +67,13 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   parts.clock = &SystemClock();
   if (is_virtual()) parts.clock = &virtual_clock_;
   for (int path = 0; path < options.paths; ++path) {
-    folders_.push_back(memory ? "" : MakeFolder());
     if (memory) {
       parts.mover.disks.push_back(MakeMemoryDiskTier(path, options.path_bytes));
       continue;
     }
     DiskTierOptions disk;
-    disk.directory = folders_.back();
+    folders_.push_back(std::make_unique<TemporaryDirectory>());
+    disk.directory = folders_.back()->path();
     disk.segment_bytes = 1 << 20;
     parts.mover.disks.push_back(*OpenDiskTier(disk));
   }
@@ -99,6 +86,10 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
     engine = MakeThreadEngine("asked for by a test");
   }
   engine = MakeFaultEngine(std::move(engine), faults_, *parts.clock);
+  if (options.pace.read_bytes_per_second > 0 ||
+      options.pace.write_bytes_per_second > 0) {
+    engine = MakePacedEngine(std::move(engine), options.pace, *parts.clock);
+  }
   parts.mover.io = std::make_unique<IoGroup>(std::move(engine), *parts.clock);
   for (const auto& disk : parts.mover.disks) {
     TERRACE_CHECK(
@@ -124,10 +115,8 @@ void TestRuntime::Destroy() {
     runtime_->Prefetch({});  // wakes the mover, which then sees it
   }
   runtime_.reset();
-  for (const std::string& folder : folders_) {
-    if (folder.empty()) continue;
-    EXPECT_TRUE(std::filesystem::is_empty(folder)) << folder;
-    std::filesystem::remove_all(folder);
+  for (const auto& folder : folders_) {
+    EXPECT_TRUE(folder->empty()) << folder->path();
   }
   folders_.clear();
 }

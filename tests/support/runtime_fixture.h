@@ -24,6 +24,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 
@@ -48,6 +49,7 @@ struct TestRuntimeOptions {
   EvictionKind eviction = EvictionKind::kNextUse;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
+  PaceOptions pace;  // above the faults
 };
 
 class TestRuntime {
@@ -65,7 +67,9 @@ class TestRuntime {
   absl::Time Now() { return runtime_->clock().Now(); }
   absl::Time Soon() { return Now() + absl::Seconds(30); }
   // The folder of path k, as the runtime was told; empty for memory.
-  const std::string& folder(int path) const { return folders_[path]; }
+  std::string folder(int path) const {
+    return folders_.empty() ? "" : folders_[static_cast<size_t>(path)]->path();
+  }
 
   // Ends the runtime, as its owner would.
   void Destroy();
@@ -92,7 +96,7 @@ class TestRuntime {
   const TestWorld world_;
   VirtualClock virtual_clock_;
   std::shared_ptr<FaultPlan> faults_;
-  std::vector<std::string> folders_;
+  std::vector<std::unique_ptr<TemporaryDirectory>> folders_;  // none: memory
   std::unique_ptr<LocalRuntime> runtime_;
 };
 

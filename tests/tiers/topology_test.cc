@@ -72,6 +72,45 @@ TEST(TopologyTest, NodesHaveTheMemoryThatTheKernelNames) {
   }
 }
 
+// Two sockets of four processors, and memory without any.
+Topology TwoSockets() {
+  Topology topology;
+  topology.cpus = {0, 1, 2, 3, 4, 5, 6, 7};
+  topology.nodes = {{.os_index = 2, .cpus = {}},
+                    {.os_index = 0, .cpus = {0, 2, 4, 6}},
+                    {.os_index = 1, .cpus = {1, 3, 5, 7}}};
+  return topology;
+}
+
+TEST(TopologyTest, ProcessorsOfOneNodeAreNearestToIt) {
+  const Topology machine = TwoSockets();
+  EXPECT_EQ(NearestNode(machine, {0, 2}), 0);
+  EXPECT_EQ(NearestNode(machine, {7}), 1);
+}
+
+TEST(TopologyTest, ProcessorsOfSeveralNodesAreNearestToNone) {
+  const Topology machine = TwoSockets();
+  EXPECT_EQ(NearestNode(machine, machine.cpus), -1);
+  EXPECT_EQ(NearestNode(machine, {8}), -1);
+  EXPECT_EQ(NearestNode(machine, {}), -1);
+}
+
+TEST(TopologyTest, WhereThereIsOneNodeNoneIsChosen) {
+  Topology machine = TwoSockets();
+  machine.nodes = {{.os_index = 0, .cpus = machine.cpus}};
+  EXPECT_EQ(NearestNode(machine, {0, 1}), -1);
+}
+
+TEST(TopologyTest, ANodeHasNoMoreAvailableThanItHas) {
+  const int64_t total = SysfsMemoryBytes(0);
+  if (total < 0) GTEST_SKIP() << "sysfs has no node 0";
+  const absl::StatusOr<int64_t> available = AvailableNodeBytes(0);
+  ASSERT_TRUE(available.ok()) << available.status();
+  EXPECT_GT(*available, 0);
+  EXPECT_LE(*available, total);
+  EXPECT_TRUE(absl::IsUnavailable(AvailableNodeBytes(4095).status()));
+}
+
 TEST(TopologyTest, AnotherMachinesTopologyIsRefused) {
   ASSERT_EQ(setenv("HWLOC_SYNTHETIC", "node:2 core:2 pu:2", 1), 0);
   const absl::StatusOr<Topology> topology = ReadTopology();
@@ -82,9 +121,12 @@ TEST(TopologyTest, AnotherMachinesTopologyIsRefused) {
 TEST(TopologyTest, ANodeThatIsNotThereIsRefused) {
   std::byte byte{};
   for (const int node : {-1, 4095}) {
-    const absl::Status status = BindToNode({&byte, 1}, node);
+    const absl::Status status = BindToNode({&byte, 1}, node, Binding::kStrict);
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-    EXPECT_NE(status.ToString().find(std::to_string(node)), std::string::npos);
+    EXPECT_NE(status.ToString().find("node " + std::to_string(node)),
+              std::string::npos)
+        << status;
+    EXPECT_NE(status.ToString().find("it has 0"), std::string::npos) << status;
   }
 }
 

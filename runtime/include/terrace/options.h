@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,16 @@ struct Options {
 
   EngineKind engine = EngineKind::kAuto;
   PaceOptions pace;
-  int threads = 0;  // of the executor; 0: every core the process may use
+  // Of the executor; 0: one for each processor that the process may use. Then,
+  // and for more, each is pinned to a processor. Fewer are left to the kernel:
+  // two jobs of few threads would else share the same processors.
+  int threads = 0;
   HugePages huge_pages = HugePages::kPreferred;
+  // The memory node (of the operating system's numbers) that the whole arena
+  // must lie on. Not set: the one that all processors that the process may
+  // use are nearest to, as far as it has room; none where they are of several
+  // or the machine has but one.
+  std::optional<int> numa_node;
   EvictionKind eviction = EvictionKind::kNextUse;
   bool prefetch = true;
   // How long a device may leave a transfer unanswered: then it is

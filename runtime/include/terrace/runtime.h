@@ -34,8 +34,8 @@ class Runtime {
   // Makes the arena and the job's files and starts the mover.
   // InvalidArgument: bad options, a path that is no directory; NotFound: a
   // path that does not exist; PermissionDenied: one that cannot be written;
-  // ResourceExhausted: no memory; Unavailable: a named engine or huge pages
-  // that cannot be had.
+  // ResourceExhausted: no memory, or none on the named node; Unavailable: a
+  // named engine, huge pages or a memory node that cannot be had.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(
       const Options& options);
 

@@ -30,11 +30,13 @@ struct Stats {
   std::string engine_reason;  // flags in force, or the errno that forced it
   bool buffers_registered = false;
   int64_t host_budget_bytes = 0;
-  int64_t host_used_bytes = 0;   // windows, residents, headers
-  int64_t host_peak_bytes = 0;   // highest host_used_bytes so far
-  int64_t window_bytes = 0;      // of all open queues
-  int64_t resident_bytes = 0;    // outside the windows
-  double huge_page_share = 0;    // of the arena, as the kernel reports it
+  int64_t host_used_bytes = 0;  // windows, residents, headers
+  int64_t host_peak_bytes = 0;  // highest host_used_bytes so far
+  int64_t window_bytes = 0;     // of all open queues
+  int64_t resident_bytes = 0;   // outside the windows
+  double huge_page_share = 0;   // of the arena, as the kernel reports it
+  int numa_node_asked = -1;     // by Options, or the nearest; -1: none
+  int numa_node_found = -1;     // that the arena lies on; -1: several, unknown
   std::vector<PathStats> paths;
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request
@@ -43,9 +45,9 @@ struct Stats {
   int64_t evictions = 0;         // residents that were given up
   int64_t late_completions = 0;  // paced devices: delivered > 1 ms late
   int64_t paced_completions = 0;
-  int64_t quarantined_bytes = 0; // buffers held by I/O past its deadline
-  int64_t leaked_bytes = 0;      // an arena that Close had to leave behind
-  absl::Status first_error;      // of any path since Create
+  int64_t quarantined_bytes = 0;  // buffers held by I/O past its deadline
+  int64_t leaked_bytes = 0;       // an arena that Close had to leave behind
+  absl::Status first_error;       // of any path since Create
 
   int64_t bytes_read() const {
     int64_t sum = 0;

@@ -3,9 +3,6 @@
 // reference, traffic against arithmetic.
 #include "terrace/runtime.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -16,6 +13,7 @@
 #include "terrace/optimizer.h"
 #include "tests/runtime/optimizer/saving.h"
 #include "tests/runtime/reference_optimizer.h"
+#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 namespace {
@@ -30,11 +28,6 @@ Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 class OptimizerOnFiles : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = absl::StrCat(testing::TempDir(), "/terrace-XXXXXX");
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr) << pattern;
-    directory_ = pattern;
-  }
   void TearDown() override {
     int left = 0;
     for (const std::string& path : paths_) {
@@ -42,8 +35,7 @@ class OptimizerOnFiles : public testing::Test {
         if (entry.is_directory()) ++left;
       }
     }
-    EXPECT_EQ(left, 0) << "job directories left below " << directory_;
-    std::filesystem::remove_all(directory_);
+    EXPECT_EQ(left, 0) << "job directories left below " << directory_.path();
   }
 
   // Without files: memory-backed devices.
@@ -55,8 +47,8 @@ class OptimizerOnFiles : public testing::Test {
     options.threads = 2;
     options.huge_pages = HugePages::kOff;
     for (int i = 0; files && i < paths; ++i) {
-      paths_.push_back(absl::StrCat(directory_, "/path", paths_.size()));
-      std::filesystem::create_directory(paths_.back());
+      paths_.push_back(
+          directory_.MakeDirectory(absl::StrCat("path", paths_.size())));
       options.paths.push_back(paths_.back());
     }
     if (!files) {
@@ -66,7 +58,7 @@ class OptimizerOnFiles : public testing::Test {
     return options;
   }
 
-  std::string directory_;
+  const TemporaryDirectory directory_;
   std::vector<std::string> paths_;
 };
 
@@ -229,6 +221,47 @@ TEST_F(OptimizerOnFiles, GrowsAndIsResumedElsewhereWithTheSameBits) {
   optimizer->reset();
   const absl::Status closed = (*second)->Close(Soon());
   EXPECT_TRUE(closed.ok()) << closed;
+}
+
+// The path holds the first parameter and half of the second one's chunks.
+TEST(OptimizerInMemory, AdditionsThatFailHalfWayGiveTheirRoomBack) {
+  Options runtime_options;
+  runtime_options.host_budget_bytes = 1 << 20;
+  runtime_options.memory_paths = 1;
+  runtime_options.memory_path_bytes = 2 << 20;
+  runtime_options.threads = 2;
+  runtime_options.huge_pages = HugePages::kOff;
+  auto runtime = Runtime::Create(runtime_options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const auto used = [&] { return (*runtime)->GetStats().paths[0].used_bytes; };
+  OptimizerOptions options;
+  options.chunk_bytes = 64 << 10;
+  const std::vector<ParameterSpec> large = {{"large", kF32, 300'000}};
+  const absl::Status refused =
+      OffloadedOptimizer::Create(**runtime, large, options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(used(), 0);
+
+  // The same name again, and all of the room.
+  Model model = Model::Of({{"a", kF32, 100'000}}, 52);
+  ReferenceOptimizer reference(model, options);
+  auto optimizer =
+      OffloadedOptimizer::Create(**runtime, model.specs(), options);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  const int64_t of_one = used();
+  EXPECT_GT(of_one, 800'000);
+  for (int step = 1; step <= 3; ++step) {
+    const absl::Status added = (*optimizer)->AddParameters(large);
+    EXPECT_TRUE(absl::IsResourceExhausted(added)) << added;
+    EXPECT_EQ(used(), of_one);
+    model.DrawGradients(step);
+    reference.Step({}, model);
+    ASSERT_TRUE((*optimizer)->Step({}, model.data(), Soon()).ok());
+    EXPECT_EQ(reference.Difference(model), "") << "step " << step;
+  }
+  const std::vector<ParameterSpec> small = {{"b", kF32, 100'000}};
+  EXPECT_TRUE((*optimizer)->AddParameters(small).ok());
+  EXPECT_EQ(used(), 2 * of_one);
 }
 
 TEST(OptimizerInMemory, WhatFitsTheBudgetNeverTouchesTheDisk) {
