@@ -1,14 +1,20 @@
-// What the machine has left, so that a job can refuse before it starts, and
-// what of its processor is used, so that a report can name it.
+// What a machine can do for Terrace, what it has left, and what would make it
+// faster.
 //
-//   if (*FreeDiskBytes("/mnt/nvme0") < state_bytes) { ... }
+//   const terrace::MachineReport report =
+//   terrace::ProbeMachine({"/mnt/nvme0"}); for (const terrace::Finding& finding
+//   : report.findings) { ... } if (!report.usable()) return 1;
 //
-// What is left is a snapshot: others use the same machine. Thread-safe.
+// Plain values: a snapshot, since others use the same machine. Nothing here
+// needs a privilege. A number that the kernel does not tell is -1, a text that
+// it does not tell is empty. Functions are thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace terrace {
@@ -27,5 +33,189 @@ int64_t AvailableMemoryBytes();
 // "scalar". The widest that this processor has; results do not depend on it,
 // speed does.
 std::string InstructionSetName();
+
+// A limit that is not there.
+inline constexpr int64_t kNoLimit = INT64_MAX;
+
+struct NumaNodeReport {
+  int index = 0;
+  int64_t memory_bytes = -1;
+  std::vector<int> cpus;  // empty: a memory-only node (CXL)
+};
+
+struct ProcessorReport {
+  std::string model;
+  int cpus = 0;   // that this process may run on
+  int cores = 0;  // physical ones among them
+  std::vector<NumaNodeReport> nodes;
+  std::string topology_error;  // why cpus, cores and nodes are unknown
+  std::vector<std::string> instruction_sets;  // of the kernels, best first
+  std::string instruction_set;                // in use
+};
+
+struct HugePagePoolReport {  // hugetlb; in pages
+  int64_t page_bytes = 0;
+  int64_t total = -1;
+  int64_t free = -1;
+  int64_t reserved = -1;
+};
+
+struct MemoryReport {
+  int64_t total_bytes = -1;
+  int64_t available_bytes = -1;
+  int64_t swap_bytes = -1;
+  // Transparent huge pages: the setting in force, such as "madvise".
+  std::string transparent;
+  std::string transparent_defrag;
+  std::string transparent_shared;
+  int64_t huge_page_bytes = -1;
+  double huge_page_share = -1;  // of some MiB that were advised and touched
+  std::vector<HugePagePoolReport> pools;
+  // RLIMIT_MEMLOCK; io_uring charges it to the user, not to the process.
+  int64_t locked_limit_bytes = -1;
+  int64_t locked_hard_limit_bytes = -1;
+  bool locked_limit_exempt = false;  // CAP_IPC_LOCK
+};
+
+struct UringReport {
+  bool available = false;
+  std::string error;                     // of io_uring_setup, "EPERM (...)"
+  int disabled_setting = -1;             // sysctl kernel.io_uring_disabled
+  std::vector<std::string> setup_flags;  // that the kernel takes, with others
+  std::vector<std::string> features;
+  std::vector<std::string> missing_operations;  // of those that Terrace uses
+  bool registers_files = false;
+  // The largest of a few sizes that could be registered, and of the first that
+  // could not, why. Equal to the largest tried: there may be no limit.
+  int64_t registered_bytes = 0;
+  int64_t registered_bytes_tried = 0;
+  std::string register_error;
+};
+
+struct ContainerReport {
+  std::string runtime;    // "docker", "podman", ...; empty: none is seen
+  int group_version = 0;  // of the control groups that limit memory; 0: none
+  int64_t memory_limit_bytes = kNoLimit;  // tightest up to the root
+  int64_t memory_used_bytes = -1;         // of the group that has it
+  double cpu_limit = 0;                   // processors' worth; 0: no limit
+  int64_t task_limit = kNoLimit;
+  bool seccomp = false;  // a filter is in force
+  int64_t open_files_limit = kNoLimit;
+  int64_t file_size_limit_bytes = kNoLimit;
+};
+
+struct GpuDeviceReport {
+  std::string name;
+  std::string uuid;
+  std::string bus;            // PCI address
+  int64_t memory_bytes = -1;  // known where NVIDIA's management library is
+  int compute_major = -1;
+  int compute_minor = -1;
+};
+
+struct GpuReport {
+  std::string driver_version;   // empty: no driver is loaded
+  bool has_cuda = false;        // libcuda can be loaded
+  std::string cuda_error;       // why not
+  int cuda_version = -1;        // 13000 for 13.0
+  int display_controllers = 0;  // NVIDIA's on the PCI bus, driver or not
+  std::vector<GpuDeviceReport> devices;
+};
+
+struct DriveReport {
+  std::string name;  // "nvme0n1"
+  std::string model;
+  std::string serial;     // or its world-wide name
+  std::string transport;  // "pcie", "tcp", "virtio", ...
+  int64_t size_bytes = -1;
+  int rotational = -1;  // virtual drives often say 1 whatever they are
+  int64_t max_sectors_bytes = -1;  // one request at most
+  int64_t max_hw_sectors_bytes = -1;
+  int64_t max_segments = -1;
+  int64_t queue_requests = -1;
+  std::string scheduler;
+  std::string write_cache;  // "write back": holds data that no flush has seen
+  int64_t logical_block_bytes = -1;
+  int64_t physical_block_bytes = -1;
+  int numa_node = -1;
+  int link_width = -1;  // PCIe lanes in use, and those that it has
+  int link_width_max = -1;
+};
+
+enum class FileSystemKind : uint8_t {
+  kDisk,
+  kMemory,   // tmpfs: its bytes are host memory
+  kLayered,  // overlay: a container's own layer
+  kNetwork,
+  kUserSpace,  // FUSE
+};
+
+struct PathReport {
+  std::string path;     // as asked for
+  absl::Status status;  // why it cannot be used
+  std::string kind;     // "directory", "file" or "block device"
+  std::string mount_point;
+  std::string file_system;  // "ext4"
+  FileSystemKind file_system_kind = FileSystemKind::kDisk;
+  std::string source;  // "/dev/nvme0n1p1", "server:/export"
+  std::string mount_options;
+  int64_t total_bytes = -1;
+  int64_t free_bytes = -1;  // for an ordinary user
+  bool direct_io = false;   // O_DIRECT was opened and moved data
+  std::string direct_io_error;
+  // What statx tells (0: it does not), and the least that worked.
+  int64_t told_memory_alignment = 0;
+  int64_t told_offset_alignment = 0;
+  int64_t memory_alignment = -1;
+  int64_t offset_alignment = -1;
+  // Block devices from the file system down to the drives, each "sda2
+  // (partition)", "dm-0 (crypt)", "md0 (raid0)" or "nvme0n1".
+  std::vector<std::string> stack;
+  std::vector<DriveReport> drives;  // empty: no block device is behind it
+};
+
+enum class Severity : uint8_t {
+  kNote,     // good to know
+  kSlower,   // costs speed or safety
+  kMissing,  // nothing works without it
+};
+
+struct Finding {
+  Severity severity = Severity::kNote;
+  std::string subject;  // "huge pages", "/mnt/nvme0", "nvme0n1"
+  std::string what;     // what is so, and what it costs
+  std::string command;  // what mends it, for a shell; empty: nothing does
+};
+
+struct MachineReport {
+  std::string machine_id;  // of /etc/machine-id
+  std::string kernel;      // "6.1.0-18-amd64"
+  std::string architecture;
+  ProcessorReport processor;
+  MemoryReport memory;
+  UringReport uring;
+  std::string engine;  // that a Runtime would take, and why
+  std::string engine_reason;
+  ContainerReport container;
+  GpuReport gpu;
+  std::vector<PathReport> paths;
+  std::vector<Finding> findings;  // worst first
+
+  // Nothing necessary is missing.
+  bool usable() const {
+    for (const Finding& finding : findings) {
+      if (finding.severity == Severity::kMissing) return false;
+    }
+    return true;
+  }
+};
+
+// Takes some tens of milliseconds, and a few MiB of memory meanwhile. Writes 64
+// KiB to a nameless file below each directory of `paths`, nothing to files and
+// devices. What cannot be read is left unknown; what that means is a finding.
+MachineReport ProbeMachine(const std::vector<std::string>& paths);
+
+// The whole report as JSON; docs/machine.md explains each key.
+std::string ToJson(const MachineReport& report);
 
 }  // namespace terrace

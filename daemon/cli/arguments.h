@@ -1,0 +1,26 @@
+// What follows a subcommand's name.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace terrace::cli {
+
+struct Arguments {
+  std::vector<std::string> words;              // that are no options
+  std::map<std::string, std::string> options;  // "json" -> "", "out" -> "file"
+
+  bool Has(const std::string& name) const { return options.count(name) != 0; }
+};
+
+// `flags` stand alone, `valued` options take "--name value" or "--name=value";
+// what follows "--" are words. InvalidArgument: another option, a value too
+// many or too few, an option twice.
+absl::StatusOr<Arguments> ParseArguments(
+    const std::vector<std::string>& text, const std::vector<std::string>& flags,
+    const std::vector<std::string>& valued);
+
+}  // namespace terrace::cli

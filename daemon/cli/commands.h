@@ -1,0 +1,31 @@
+// The subcommands of `terrace`. Each takes what follows its name and returns
+// the program's exit code: 0, 1 (something necessary is missing, or it could
+// not be done) or 2 (it was asked wrongly). One thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "terrace/machine.h"
+
+namespace terrace::cli {
+
+inline constexpr int kSuccess = 0;
+inline constexpr int kFailure = 1;
+inline constexpr int kBadUsage = 2;
+
+// doctor [PATH...] [--json]
+int RunDoctor(const std::vector<std::string>& arguments);
+
+// What `doctor` prints of a report without --json, of about `width` columns,
+// verdict last.
+std::string FormatReport(const MachineReport& report, int width);
+
+// bench ...: becomes terrace-bench, which lies beside this program. Returns
+// only where it cannot.
+int RunBench(const std::vector<std::string>& arguments);
+
+// "terrace doctor: <message>" on standard error.
+void PrintError(const std::string& subcommand, const std::string& message);
+
+}  // namespace terrace::cli

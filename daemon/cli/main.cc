@@ -1,0 +1,71 @@
+// terrace: what this machine can do, by a shell.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "daemon/cli/commands.h"
+#include "terrace/version.h"
+
+namespace terrace::cli {
+namespace {
+
+struct Subcommand {
+  const char* name;
+  const char* arguments;
+  const char* sentence;
+  int (*run)(const std::vector<std::string>& arguments);
+};
+
+constexpr Subcommand kSubcommands[] = {
+    {"doctor", "[PATH...] [--json]",
+     "what this machine can do, what is missing, and the command that mends it",
+     RunDoctor},
+    {"bench", "...", "measure: the same as terrace-bench ...", RunBench},
+};
+
+void PrintUsage(std::FILE* out) {
+  std::fprintf(out,
+               "usage: terrace SUBCOMMAND [ARGUMENT]...\n"
+               "       terrace --version | --help\n");
+  for (const Subcommand& subcommand : kSubcommands) {
+    std::fprintf(out, "  %s %s\n        %s\n", subcommand.name,
+                 subcommand.arguments, subcommand.sentence);
+  }
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    PrintUsage(stderr);
+    return kBadUsage;
+  }
+  if (arguments[0] == "--help" || arguments[0] == "-h") {
+    PrintUsage(stdout);
+    return kSuccess;
+  }
+  if (arguments[0] == "--version") {
+    std::printf("terrace %s\n", kVersion);
+    return kSuccess;
+  }
+  for (const Subcommand& subcommand : kSubcommands) {
+    if (arguments[0] != subcommand.name) continue;
+    const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+    // The benchmarks have a help of their own.
+    if (subcommand.run != RunBench && !rest.empty() && rest[0] == "--help") {
+      std::printf("usage: terrace %s %s\n%s\n", subcommand.name,
+                  subcommand.arguments, subcommand.sentence);
+      return kSuccess;
+    }
+    return subcommand.run(rest);
+  }
+  std::fprintf(stderr, "terrace: no subcommand '%s'\n", arguments[0].c_str());
+  PrintUsage(stderr);
+  return kBadUsage;
+}
+
+}  // namespace
+
+}  // namespace terrace::cli
+
+int main(int argc, char** argv) {
+  return terrace::cli::Main({argv + 1, argv + argc});
+}

@@ -1,0 +1,21 @@
+// What a machine's facts mean for Terrace, and the commands that mend them.
+// Pure: the same report gives the same findings. Thread-safe.
+#pragma once
+
+#include <vector>
+
+#include "terrace/machine.h"
+
+namespace terrace {
+
+// Worst first, else in the order of the report. Reads everything but
+// report.findings.
+std::vector<Finding> Diagnose(const MachineReport& report);
+
+// Those of one path, in the order of their weight.
+void DiagnosePath(const PathReport& path, std::vector<Finding>* findings);
+
+// As one word of a shell's command: quoted where it must be.
+std::string ShellWord(const std::string& text);
+
+}  // namespace terrace
