@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +45,6 @@ void ChunkPipeline::SetQueue(RequestQueue* queue, int slots) {
   TERRACE_CHECK(updating_ == 0 && slots >= 1);
   queue_ = queue;
   slots_ = slots;
-  ranges_ = RangesPerChunk(executor_.parallelism(), slots);
   pushed_ = 0;
   for (State& state : states_) {
     if (state == State::kPushed) state = State::kMissing;
@@ -82,6 +82,9 @@ void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
 
 void ChunkPipeline::BeginAttempt(const UpdateStep& step, Time deadline) {
   step_ = &step;
+  most_updating_ =
+      step.staging != nullptr ? std::min(slots_, Staging::kSlots) : slots_;
+  ranges_ = RangesPerChunk(executor_.parallelism(), most_updating_);
   deadline_ = deadline;
   ++attempt_;
   stopped_ = false;
@@ -93,9 +96,11 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, Time deadline) {
 }
 
 bool ChunkPipeline::Advance() {
+  TakeUnstaged();
   PushMissing();
   while (CanTake() && TakeNext(clock_.Now())) PushMissing();
   if (meter_.running() > 0) return false;
+  TakeUnstaged();
   if (stopped_) return true;
   return pushed_ == 0 && (missing_ == 0 || !error_.ok());
 }
@@ -174,7 +179,7 @@ bool ChunkPipeline::CanTake() const {
   }
   // Pairs with the release in the task: a chunk not counted holds no pin.
   return !stopped_ && pushed_ > 0 &&
-         updating_.load(std::memory_order_acquire) < slots_;
+         updating_.load(std::memory_order_acquire) < most_updating_;
 }
 
 void ChunkPipeline::PushMissing() {
@@ -228,9 +233,45 @@ bool ChunkPipeline::Take(absl::StatusOr<Ready> ready) {
 
 void ChunkPipeline::Dispatch(int chunk, Pin pin) {
   const auto i = static_cast<size_t>(chunk);
+  absl::StatusOr<std::unique_ptr<StagedChunk>> staged = Stage(chunk);
+  if (!staged.ok()) {
+    pin.ReleaseUnchanged();
+    states_[i] = State::kMissing;
+    ++missing_;
+    return Fail(staged.status());
+  }
+  auto update =
+      std::make_shared<ChunkUpdate>(chunks_[i], std::move(pin), contents_[i],
+                                    *step_, ranges_, *std::move(staged));
+  SetUpdated(chunk);
+  updating_.fetch_add(1, std::memory_order_relaxed);
+  meter_.Start(ranges_);
+  for (int range = 0; range < ranges_; ++range) {
+    executor_.Run([this, chunk, update, range] {
+      if (update->RunRange(range)) {
+        if (!update->arrived().ok() || !update->returned().ok()) {
+          MutexLock lock(mutex_);
+          unstaged_.push_back({chunk, update});
+        }
+        updating_.fetch_sub(1, std::memory_order_release);
+      }
+      meter_.End();
+    });
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StagedChunk>> ChunkPipeline::Stage(
+    int chunk) const {
+  if (step_->staging == nullptr) return nullptr;
+  const auto i = static_cast<size_t>(chunk);
+  return StagedChunk::Fetch(*step_->staging, chunks_[i], contents_[i],
+                            step_->parameters);
+}
+
+// What the chunk holds once its update is done.
+void ChunkPipeline::SetUpdated(int chunk) {
+  const auto i = static_cast<size_t>(chunk);
   ChunkContents& contents = contents_[i];
-  auto update = std::make_shared<ChunkUpdate>(chunks_[i], std::move(pin),
-                                              contents, *step_, ranges_);
   contents.fresh = false;
   for (size_t j = 0; j < contents.segments.size(); ++j) {
     const auto parameter =
@@ -239,15 +280,30 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
       contents.segments[j] = kHoldsAll;
     }
   }
-  updating_.fetch_add(1, std::memory_order_relaxed);
-  meter_.Start(ranges_);
-  for (int range = 0; range < ranges_; ++range) {
-    executor_.Run([this, update, range] {
-      if (update->RunRange(range)) {
-        updating_.fetch_sub(1, std::memory_order_release);
-      }
-      meter_.End();
-    });
+}
+
+void ChunkPipeline::TakeUnstaged() {
+  std::vector<Unstaged> unstaged;
+  {
+    MutexLock lock(mutex_);
+    unstaged.swap(unstaged_);
+  }
+  for (const Unstaged& one : unstaged) {
+    const auto i = static_cast<size_t>(one.chunk);
+    const std::string which =
+        absl::StrCat("chunk ", one.chunk, " of ", chunks_.size(), ": ");
+    if (!one.update->arrived().ok()) {
+      one.update->Restore(contents_[i]);
+      states_[i] = State::kMissing;
+      ++missing_;
+      const absl::Status& status = one.update->arrived();
+      Fail(absl::Status(status.code(), absl::StrCat(which, status.message())));
+    } else {
+      // Nothing else has the parameters of this step.
+      Fail(absl::DataLossError(absl::StrCat(
+          which, "its state was stepped, its parameters were not: ",
+          one.update->returned().message())));
+    }
   }
 }
 

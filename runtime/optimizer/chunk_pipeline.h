@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
+#include "runtime/base/mutex.h"
 #include "runtime/optimizer/chunk_contents.h"
 #include "runtime/optimizer/chunk_layout.h"
 #include "runtime/optimizer/chunk_update.h"
@@ -67,6 +69,9 @@ class ChunkPipeline {
   ChunkContents& contents(int chunk) {
     return contents_[static_cast<size_t>(chunk)];
   }
+  const ChunkContents& contents(int chunk) const {
+    return contents_[static_cast<size_t>(chunk)];
+  }
 
   // One chunk, outside of steps: no attempt may be running and nothing pushed.
   // kRead: of a chunk that is not fresh.
@@ -81,12 +86,16 @@ class ChunkPipeline {
   void PushMissing();
   bool Take(absl::StatusOr<Ready> ready);
   void Dispatch(int chunk, Pin pin);
+  absl::StatusOr<std::unique_ptr<StagedChunk>> Stage(int chunk) const;
+  void SetUpdated(int chunk);
+  void TakeUnstaged();
   void Fail(absl::Status error);
 
   const std::vector<Chunk>& chunks_;
   std::vector<TensorId> tensors_;  // tensors_[i] holds chunks_[i]
   RequestQueue* queue_ = nullptr;
   int slots_ = 0;
+  int most_updating_ = 0;  // chunks of this attempt at a time
   Clock& clock_;
   Executor& executor_;
   StepMeter& meter_;
@@ -108,6 +117,14 @@ class ChunkPipeline {
   absl::Status error_;
   // Chunks with kernels; decreased by tasks before the meter counts their end.
   std::atomic<int> updating_ = 0;
+
+  // Chunks whose copies from or to a device failed, by the tasks, before too.
+  struct Unstaged {
+    int chunk;
+    std::shared_ptr<ChunkUpdate> update;
+  };
+  Mutex mutex_;
+  std::vector<Unstaged> unstaged_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

@@ -18,7 +18,7 @@ void Zero(float* values, int64_t count) {
 
 ChunkUpdate::ChunkUpdate(const Chunk& chunk, Pin pin,
                          const ChunkContents& contents, const UpdateStep& step,
-                         int ranges)
+                         int ranges, std::unique_ptr<StagedChunk> staged)
     : chunk_(chunk),
       pin_(std::move(pin)),
       fresh_(contents.fresh),
@@ -26,13 +26,22 @@ ChunkUpdate::ChunkUpdate(const Chunk& chunk, Pin pin,
       step_(step),
       ranges_(ranges),
       payload_(pin_.data().data()),
-      left_(ranges) {
+      left_(ranges),
+      staged_(std::move(staged)) {
   TERRACE_CHECK(ranges >= 1);
   TERRACE_CHECK(static_cast<int64_t>(pin_.data().size()) ==
                 chunk.payload_bytes());
 }
 
 bool ChunkUpdate::RunRange(int index) {
+  if (staged_ == nullptr || staged_->Arrived().ok()) UpdateRange(index);
+  // Acquire and release: the last range sees, and publishes, what all wrote.
+  if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+  End();
+  return true;
+}
+
+void ChunkUpdate::UpdateRange(int index) {
   // Whole granules, so that two ranges never write the same cache line.
   const int64_t granules = (chunk_.count + kChunkGranule - 1) / kChunkGranule;
   const int64_t begin = granules * index / ranges_ * kChunkGranule;
@@ -53,10 +62,40 @@ bool ChunkUpdate::RunRange(int index) {
     Zero(chunk_.first_moment(payload_) + end, padding);
     Zero(chunk_.second_moment(payload_) + end, padding);
   }
-  // Acquire and release: the last range sees, and publishes, what all wrote.
-  if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
-  pin_.Release();
-  return true;
+}
+
+void ChunkUpdate::End() {
+  if (staged_ != nullptr) arrived_ = staged_->Arrived();
+  if (!arrived_.ok()) {
+    pin_.ReleaseUnchanged();
+  } else {
+    pin_.Release();
+    if (staged_ != nullptr) returned_ = staged_->ReturnParameters();
+  }
+  staged_.reset();
+}
+
+void ChunkUpdate::Restore(ChunkContents& contents) const {
+  contents.fresh = fresh_;
+  contents.segments = held_;
+  if (held_.empty()) {
+    contents.segments.assign(chunk_.segments.size(), kHoldsAll);
+  }
+}
+
+ParameterData ChunkUpdate::DataOf(size_t index) const {
+  const Segment& segment = chunk_.segments[index];
+  if (staged_ != nullptr && staged_->segment(index).device != nullptr) {
+    return staged_->segment(index);
+  }
+  ParameterData data = step_.parameters[static_cast<size_t>(segment.parameter)];
+  data.parameter = static_cast<std::byte*>(data.parameter) +
+                   segment.parameter_offset * DTypeBytes(chunk_.dtype);
+  if (data.gradient != nullptr) {
+    data.gradient = static_cast<const std::byte*>(data.gradient) +
+                    segment.parameter_offset * DTypeBytes(data.gradient_dtype);
+  }
+  return data;
 }
 
 void ChunkUpdate::UpdateSegment(size_t index, int64_t begin, int64_t end) {
@@ -64,10 +103,9 @@ void ChunkUpdate::UpdateSegment(size_t index, int64_t begin, int64_t end) {
   const int64_t from = std::max(begin, segment.chunk_offset);
   const int64_t count =
       std::min(end, segment.chunk_offset + segment.count) - from;
-  const int64_t element =
-      segment.parameter_offset + from - segment.chunk_offset;
+  const int64_t element = from - segment.chunk_offset;
   const auto parameter = static_cast<size_t>(segment.parameter);
-  const ParameterData& data = step_.parameters[parameter];
+  const ParameterData data = DataOf(index);
   AdamSpan span = {.parameter = static_cast<std::byte*>(data.parameter) +
                                 element * DTypeBytes(chunk_.dtype),
                    .parameter_dtype = chunk_.dtype,

@@ -1,5 +1,6 @@
 #include "runtime/optimizer/chunked_optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -65,7 +66,10 @@ absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
     TERRACE_RETURN_IF_ERROR(CheckMasters());
   }
   meter_.Begin();
-  report_ = {.step = step_ + 1};
+  TERRACE_RETURN_IF_ERROR(PrepareStaging(parameters));
+  report_ = {.step = step_ + 1,
+             .bytes_from_devices = -staging_.bytes_from_devices(),
+             .bytes_to_devices = -staging_.bytes_to_devices()};
   result_ = absl::FailedPreconditionError("the step is running");
   settings_ = std::move(settings);
   parameters_.assign(parameters.begin(), parameters.end());
@@ -99,6 +103,30 @@ absl::Status ChunkedOptimizer::CheckMasters() const {
   return absl::OkStatus();
 }
 
+// Slots for what is on devices, whose queued work ends here.
+absl::Status ChunkedOptimizer::PrepareStaging(
+    absl::Span<const ParameterData> parameters) {
+  std::vector<Device*> devices;
+  for (const ParameterData& data : parameters) {
+    if (data.device == nullptr || data.gradient == nullptr) continue;
+    const auto end = devices.end();
+    if (std::find(devices.begin(), end, data.device) != end) continue;
+    devices.push_back(data.device);
+  }
+  update_.staging = nullptr;
+  if (devices.empty()) return absl::OkStatus();
+  int64_t slot_bytes = GradientPass::kSlotBytes;
+  for (const Chunk& chunk : chunks_) {
+    slot_bytes = std::max(slot_bytes, StagedChunk::Bytes(chunk, parameters));
+  }
+  TERRACE_RETURN_IF_ERROR(staging_.Prepare(*devices.front(), slot_bytes));
+  for (Device* device : devices) {
+    TERRACE_RETURN_IF_ERROR(device->Synchronize());
+  }
+  update_.staging = &staging_;
+  return absl::OkStatus();
+}
+
 // Each parameter's by its own count of steps; most share them with the one
 // before.
 void ChunkedOptimizer::MakeScalars() {
@@ -126,8 +154,7 @@ bool ChunkedOptimizer::Advance() {
     } else if (phase_ == Phase::kRecognise) {
       EndRecognise();
     } else {
-      fingerprint_ = pass_->Fingerprint();
-      Finish(pipeline_.error());
+      EndFingerprint();
     }
   }
   return true;
@@ -138,14 +165,17 @@ void ChunkedOptimizer::Launch(Phase phase, GradientPass::Kind kind) {
   gradients.reserve(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
     gradients.push_back({parameters_[i].gradient, parameters_[i].gradient_dtype,
-                         specs_[i].count});
+                         specs_[i].count, parameters_[i].device});
   }
   phase_ = phase;
   pass_ = std::make_unique<GradientPass>(kind, gradients);
-  pass_->Launch(executor_, meter_);
+  pass_->Launch(executor_, meter_, update_.staging);
 }
 
 void ChunkedOptimizer::EndNorm() {
+  if (absl::Status status = pass_->status(); !status.ok()) {
+    return Finish(std::move(status));
+  }
   const double squared = pass_->SquaredNorm();
   gradient_norm_ = std::sqrt(squared) / settings_.loss_scale;
   if (settings_.skip_nonfinite && !std::isfinite(squared)) {
@@ -158,6 +188,9 @@ void ChunkedOptimizer::EndNorm() {
 }
 
 void ChunkedOptimizer::EndRecognise() {
+  if (absl::Status status = pass_->status(); !status.ok()) {
+    return Finish(std::move(status));
+  }
   if (pass_->Fingerprint() != fingerprint_) {
     return Finish(absl::FailedPreconditionError(
         absl::StrCat("step ", step_ + 1,
@@ -208,6 +241,17 @@ void ChunkedOptimizer::EndUpdate() {
   Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint);
 }
 
+// Without it nobody could tell whether the next attempt is at the same step.
+void ChunkedOptimizer::EndFingerprint() {
+  fingerprint_ = pass_->Fingerprint();
+  if (const absl::Status status = pass_->status(); !status.ok()) {
+    poison_ = absl::FailedPreconditionError(
+        absl::StrCat("step ", step_ + 1, " is incomplete and its gradients ",
+                     "could not be read again: ", status.message()));
+  }
+  Finish(pipeline_.error());
+}
+
 void ChunkedOptimizer::CountStep() {
   incomplete_ = false;
   ++step_;
@@ -224,6 +268,9 @@ void ChunkedOptimizer::Finish(absl::Status result) {
   result_ = std::move(result);
   report_.gradient_norm = gradient_norm_;
   meter_.Fill(report_);
+  report_.staging_bytes = staging_.bytes();
+  report_.bytes_from_devices += staging_.bytes_from_devices();
+  report_.bytes_to_devices += staging_.bytes_to_devices();
 }
 
 }  // namespace terrace

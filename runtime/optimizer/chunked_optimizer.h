@@ -16,6 +16,7 @@
 #include "runtime/optimizer/chunk_layout.h"
 #include "runtime/optimizer/chunk_pipeline.h"
 #include "runtime/optimizer/gradient_pass.h"
+#include "runtime/optimizer/staging.h"
 #include "runtime/optimizer/step_check.h"
 #include "runtime/optimizer/step_meter.h"
 #include "terrace/optimizer.h"
@@ -78,12 +79,14 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status Start(const StepArguments& arguments,
                      absl::Span<const ParameterData> parameters, Time deadline);
   absl::Status CheckMasters() const;
+  absl::Status PrepareStaging(absl::Span<const ParameterData> parameters);
   void MakeScalars();
   void Launch(Phase phase, GradientPass::Kind kind);
   void EndNorm();
   void EndRecognise();
   void Attempt();
   void EndUpdate();
+  void EndFingerprint();
   void CountStep();
   void Finish(absl::Status result);
 
@@ -102,6 +105,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   const OptimizerOptions options_;
   Executor& executor_;
   StepMeter meter_;
+  Staging staging_;
 
   std::vector<ParameterSpec> specs_;
   OptimizerPlan plan_;

@@ -22,17 +22,17 @@ GradientPass::GradientPass(Kind kind, absl::Span<const Gradient> gradients)
     if (gradient.values == nullptr) {
       // Says which gradients there are; nothing is read.
       if (kind == Kind::kFingerprint) {
-        slices_.push_back({{nullptr, gradient.dtype, 0}, blocks, 0});
+        slices_.push_back({{nullptr, gradient.dtype, 0, nullptr}, blocks, 0});
       }
       continue;
     }
     for (int64_t i = 0; i < gradient.count; i += kSliceElements) {
       const int64_t count = std::min(kSliceElements, gradient.count - i);
       const auto* bytes = static_cast<const std::byte*>(gradient.values);
-      slices_.push_back(
-          {{bytes + i * DTypeBytes(gradient.dtype), gradient.dtype, count},
-           blocks,
-           NormBlocks(count)});
+      slices_.push_back({{bytes + i * DTypeBytes(gradient.dtype),
+                          gradient.dtype, count, gradient.device},
+                         blocks,
+                         NormBlocks(count)});
       blocks += NormBlocks(count);
     }
   }
@@ -40,38 +40,67 @@ GradientPass::GradientPass(Kind kind, absl::Span<const Gradient> gradients)
   if (kind == Kind::kFingerprint) hashes_.resize(slices_.size());
 }
 
-void GradientPass::Launch(Executor& executor, StepMeter& meter) {
+void GradientPass::Launch(Executor& executor, StepMeter& meter,
+                          Staging* staging) {
   TERRACE_CHECK(next_ == 0);
-  const int tasks = static_cast<int>(std::min<size_t>(
+  int tasks = static_cast<int>(std::min<size_t>(
       static_cast<size_t>(executor.parallelism()), slices_.size()));
+  if (staging != nullptr) tasks = std::min(tasks, Staging::kSlots);
   if (tasks == 0) return;
   meter.Start(tasks);
   for (int i = 0; i < tasks; ++i) {
-    executor.Run([this, &meter] {
-      Work();
+    executor.Run([this, &meter, staging] {
+      Work(staging);
       meter.End();
     });
   }
 }
 
-void GradientPass::Work() {
+void GradientPass::Work(Staging* staging) {
+  StagingSlot* const slot = staging != nullptr ? &staging->Take() : nullptr;
   while (true) {
     // Relaxed: it only shares out the slices.
     const size_t i = next_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= slices_.size()) return;
-    const Slice& slice = slices_[i];
-    if (kind_ == Kind::kNorm) {
-      SumSquaresOfBlocks(
-          slice.gradient.values, slice.gradient.dtype, slice.gradient.count,
-          absl::MakeSpan(sums_).subspan(static_cast<size_t>(slice.first_block),
-                                        static_cast<size_t>(slice.blocks)));
-    } else if (slice.gradient.values != nullptr) {
-      hashes_[i] =
-          Checksum(slice.gradient.values,
-                   static_cast<size_t>(slice.gradient.count *
-                                       DTypeBytes(slice.gradient.dtype)));
-    }
+    if (i >= slices_.size()) break;
+    const Gradient& gradient = slices_[i].gradient;
+    if (gradient.values == nullptr) continue;
+    const void* const values = Fetch(gradient, slot);
+    if (values == nullptr) break;
+    Sum(slices_[i], i, values);
   }
+  if (slot != nullptr) staging->Return(*slot);
+}
+
+const void* GradientPass::Fetch(const Gradient& gradient, StagingSlot* slot) {
+  if (gradient.device == nullptr) return gradient.values;
+  const int64_t bytes = gradient.count * DTypeBytes(gradient.dtype);
+  TERRACE_CHECK(bytes <= kSlotBytes);
+  absl::Status status =
+      slot->CopyToHost(*gradient.device, slot->bytes(), gradient.values, bytes);
+  status.Update(slot->Wait());
+  if (status.ok()) return slot->bytes();
+  MutexLock lock(mutex_);
+  status_.Update(status);
+  return nullptr;
+}
+
+void GradientPass::Sum(const Slice& slice, size_t index, const void* values) {
+  const auto [gradient, first, blocks] = slice;
+  if (kind_ == Kind::kNorm) {
+    SumSquaresOfBlocks(
+        values, gradient.dtype, gradient.count,
+        absl::MakeSpan(sums_).subspan(static_cast<size_t>(first),
+                                      static_cast<size_t>(blocks)));
+  } else {
+    hashes_[index] = Checksum(
+        values,
+        static_cast<size_t>(gradient.count * DTypeBytes(gradient.dtype)));
+  }
+}
+
+absl::Status GradientPass::status() const {
+  MutexLock lock(mutex_);
+  return status_;
 }
 
 double GradientPass::SquaredNorm() const {

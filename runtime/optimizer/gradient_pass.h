@@ -15,8 +15,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "runtime/base/device.h"
 #include "runtime/base/executor.h"
+#include "runtime/base/mutex.h"
+#include "runtime/optimizer/staging.h"
 #include "runtime/optimizer/step_meter.h"
 #include "terrace/tensor.h"
 
@@ -27,20 +31,29 @@ struct Gradient {
   const void* values = nullptr;
   DType dtype = DType::kFloat32;
   int64_t count = 0;
+  Device* device = nullptr;  // null: CPU memory
 };
 
 class GradientPass {
  public:
+  // What the staging slots must hold for gradients on a device.
+  static constexpr int64_t kSlotBytes = 1 << 20;
+
   enum class Kind : uint8_t { kNorm, kFingerprint };
 
   GradientPass(Kind kind, absl::Span<const Gradient> gradients);
   GradientPass(const GradientPass&) = delete;
   GradientPass& operator=(const GradientPass&) = delete;
 
-  // Hands at most executor.parallelism() tasks over. Once.
-  void Launch(Executor& executor, StepMeter& meter);
+  // Hands at most executor.parallelism() tasks over. Once. `staging`, in which
+  // every slot is free, for gradients on devices: each task then has a slot,
+  // and one is computed while others are on their way.
+  void Launch(Executor& executor, StepMeter& meter, Staging* staging);
 
-  // After the last task. The sum of squares of all elements as defined by
+  // After the last task: the first failed copy from a device. The results
+  // below mean nothing then.
+  absl::Status status() const;
+  // The sum of squares of all elements as defined by
   // SquaredNormReference, one gradient after the other; not finite if an
   // element is not.
   double SquaredNorm() const;
@@ -55,13 +68,18 @@ class GradientPass {
     int64_t blocks;
   };
 
-  void Work();
+  void Work(Staging* staging);
+  // Its values in CPU memory; null after an error.
+  const void* Fetch(const Gradient& gradient, StagingSlot* slot);
+  void Sum(const Slice& slice, size_t index, const void* values);
 
   const Kind kind_;
   std::vector<Slice> slices_;
   std::vector<double> sums_;      // kNorm: one for each block of kNormBlock
   std::vector<uint64_t> hashes_;  // kFingerprint: one for each slice
   std::atomic<size_t> next_ = 0;  // results are published by the meter's lock
+  mutable Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

@@ -174,7 +174,7 @@ absl::Status CheckSameStep(const StepSettings& settings_before,
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ParameterData& now = parameters[i];
     const ParameterData& then = parameters_before[i];
-    if (now.parameter != then.parameter) {
+    if (now.parameter != then.parameter || now.device != then.device) {
       return Different(absl::StrCat("address of parameter ", i));
     }
     const bool has_gradient = now.gradient != nullptr;

@@ -38,6 +38,8 @@
 
 namespace terrace {
 
+class Device;  // private interface of the library, as in terrace/runtime.h
+
 struct ParameterSpec {
   std::string name;
   DType dtype = DType::kFloat32;
@@ -48,10 +50,16 @@ struct ParameterSpec {
 // One parameter in one step. `gradient` null: none in this step, the
 // parameter and its state stay as they are. The gradient of a parameter
 // without elements is any aligned address that is not null.
+//
+// With a `device` both addresses are that device's. What was queued there when
+// the step began is waited for; the step is done when the device's memory has
+// the new parameters. Pinned slots beside the budget (StepReport) carry the
+// bytes. A device must outlive the optimizer.
 struct ParameterData {
   void* parameter = nullptr;       // count elements of the spec's dtype
   const void* gradient = nullptr;  // count elements
   DType gradient_dtype = DType::kFloat32;
+  Device* device = nullptr;  // null: CPU memory
 };
 
 struct OptimizerOptions {
@@ -83,11 +91,15 @@ struct StepReport {
   double gradient_norm = 0;
   bool skipped = false;  // non-finite and skip_nonfinite
   double total_seconds = 0;
-  double compute_seconds = 0;        // kernels were running
+  double compute_seconds = 0;        // kernels ran, or copied over the bus
   double blocked_read_seconds = 0;   // none ran: waiting for reads
   double blocked_write_seconds = 0;  // none ran: waiting for write-backs
   double blocked_space_seconds = 0;  // none ran: waiting for other customers
   double other_seconds = 0;          // pushing, accounting
+  // Pinned memory that parameters on devices pass through, and what did.
+  int64_t staging_bytes = 0;
+  int64_t bytes_from_devices = 0;
+  int64_t bytes_to_devices = 0;
 };
 
 // What Create would reserve.
@@ -119,7 +131,8 @@ class OffloadedOptimizer {
   // once. After an error the step is *incomplete*: call Step again with the
   // same gradients and arguments to finish the missing chunks (bit for bit
   // the undisturbed step); anything else is FailedPrecondition. DataLoss is
-  // sticky: the optimizer is poisoned and says so from then on.
+  // sticky: the optimizer is poisoned and says so from then on. A copy from a
+  // device that fails leaves the step incomplete, one to a device is DataLoss.
   virtual absl::Status Step(const StepArguments& arguments,
                             absl::Span<const ParameterData> parameters,
                             Time deadline) = 0;
