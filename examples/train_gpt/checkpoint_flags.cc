@@ -11,11 +11,13 @@ absl::Status CheckCheckpoints(const Flags& flags) {
   if (flags.save_every > 0 && flags.save.empty()) {
     return needs("--save-every", "--save");
   }
-  if (!flags.offloaded() && !flags.save.empty()) {
-    return needs("--save", "--memory-budget");
-  }
+  constexpr char kBudget[] =
+      "--memory-budget: without it LibTorch's optimizer steps, whose state is "
+      "not Terrace's to keep";
+  if (!flags.offloaded() && !flags.save.empty())
+    return needs("--save", kBudget);
   if (!flags.offloaded() && !flags.resume.empty()) {
-    return needs("--resume", "--memory-budget");
+    return needs("--resume", kBudget);
   }
   if (flags.verify && !flags.resume.empty()) {
     return absl::InvalidArgumentError(

@@ -228,7 +228,9 @@ std::vector<FlagSpec> OffloadFlags() {
           "what moves the bytes",
           [](Draft * d) -> auto& { return d->flags.engine; }),
       {"--pace", "READ,WRITE",
-       "slow the disk down to these bytes a second; 0: as it is", SetPace},
+       "slow each path down to these bytes a second; 0: that direction as it "
+       "is",
+       SetPace},
       SwitchFlag("--verify",
                  "train again in memory, twice, and compare: with a serial "
                  "reference bit for bit, with LibTorch's AdamW closely",
@@ -242,7 +244,10 @@ std::vector<FlagSpec> OffloadFlags() {
 std::vector<FlagSpec> CheckpointFlags() {
   return {
       TextFlag(
-          "--save", "DIR", "keep a checkpoint there, at least of the last step",
+          "--save", "DIR",
+          "keep a checkpoint there, at least of the last step; with "
+          "--memory-budget: without it LibTorch's AdamW steps, whose state "
+          "and arithmetic are its own",
           [](Draft * d) -> auto& { return d->flags.save; }),
       IntegerFlag(
           "--save-every", 1, 1000000000, "steps from one save to the next",

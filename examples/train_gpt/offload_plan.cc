@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +37,56 @@ absl::StatusOr<DirectoryIdentity> Identify(const std::string& path) {
         absl::StrCat(path, " cannot be listed and written: ", strerror(errno)));
   }
   return DirectoryIdentity{info.st_dev, info.st_ino};
+}
+
+// What of a plan lies on one file system.
+struct FileSystem {
+  std::vector<std::string> paths;
+  std::string saves;  // the directory there that checkpoints need; empty: none
+  int64_t need = 0;
+};
+
+// The directory, or the one that it will be made in.
+std::string PlaceOf(const std::string& save) {
+  std::error_code error;
+  if (std::filesystem::is_directory(save, error)) return save;
+  std::filesystem::path path(save);
+  if (!path.has_filename()) path = path.parent_path();  // "here/"
+  return path.has_parent_path() ? path.parent_path().string() : ".";
+}
+
+absl::Status CheckRoom(const FileSystem& system, const OffloadPlan& plan) {
+  const bool has_paths = !system.paths.empty();
+  const char* flag = has_paths ? "--nvme-path" : "--save";
+  const absl::StatusOr<int64_t> free =
+      terrace::FreeDiskBytes(has_paths ? system.paths.front() : system.saves);
+  if (!free.ok()) return Prefixed(flag, free.status());
+  if (*free >= system.need) return absl::OkStatus();
+  std::vector<std::string> places = system.paths;
+  if (!system.saves.empty()) places.push_back(plan.save);
+  const char* what = "the state needs ";
+  if (!system.saves.empty()) {
+    what = has_paths ? "the state and --save need " : "--save needs ";
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      flag, ": not enough room: ", absl::StrJoin(places, ", "), " has ", *free,
+      " bytes free (", BytesText(static_cast<double>(*free)), "), and ", what,
+      system.need, " (", BytesText(static_cast<double>(system.need)), ")"));
+}
+
+// Of what --save adds to the disk at most. A new checkpoint is written beside
+// the one before.
+int64_t SaveBytes(const Flags& flags, int64_t parameters, int64_t state_bytes) {
+  if (flags.save.empty()) return 0;
+  std::error_code error;
+  const bool goes_on =
+      !flags.resume.empty() &&
+      std::filesystem::equivalent(flags.save, flags.resume, error);
+  const bool repeated = flags.save_every > 0 && flags.save_every < flags.steps;
+  // Names, shapes and checksums: 1 MiB for each checkpoint, and more of more.
+  const int64_t one =
+      parameters * (flags.dtype == Dtype::kFloat32 ? 4 : 2) + state_bytes;
+  return (one + one / 1000 + (1 << 20)) * (repeated && !goes_on ? 2 : 1);
 }
 
 }  // namespace
@@ -70,6 +122,8 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
   result.plan = *plan;
   result.verify_bytes =
       flags.verify ? parameters * (element == 2 ? 2 + 4 : 4) : 0;
+  result.save = flags.save;
+  result.save_bytes = SaveBytes(flags, parameters, plan->state_bytes);
   result.runtime.host_budget_bytes = result.budget_bytes;
   result.runtime.paths = flags.nvme_paths;
   result.runtime.engine = flags.engine;
@@ -80,8 +134,10 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
 
 absl::Status CheckDisk(const OffloadPlan& plan) {
   const std::vector<std::string>& paths = plan.runtime.paths;
+  const auto share =
+      plan.plan.disk_bytes / static_cast<int64_t>(paths.size()) + 1;
   std::map<DirectoryIdentity, std::string> known;
-  std::map<dev_t, std::vector<std::string>> systems;
+  std::map<dev_t, FileSystem> systems;
   for (const std::string& path : paths) {
     const absl::StatusOr<DirectoryIdentity> identity = Identify(path);
     if (!identity.ok()) return Prefixed("--nvme-path", identity.status());
@@ -91,20 +147,24 @@ absl::Status CheckDisk(const OffloadPlan& plan) {
           absl::StrCat("--nvme-path: ", path, " is the same directory as ",
                        twin->second, "; each is given once"));
     }
-    systems[identity->first].push_back(path);
+    FileSystem& system = systems[identity->first];
+    system.paths.push_back(path);
+    system.need += share;
+    if (path == paths.front()) system.need += plan.verify_bytes;
   }
-  for (const auto& [system, below] : systems) {
-    int64_t need = plan.plan.disk_bytes * static_cast<int64_t>(below.size()) /
-                   static_cast<int64_t>(paths.size());
-    if (below.front() == paths.front()) need += plan.verify_bytes;
-    const absl::StatusOr<int64_t> free = terrace::FreeDiskBytes(below.front());
-    if (!free.ok()) return Prefixed("--nvme-path", free.status());
-    if (*free >= need) continue;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "--nvme-path: not enough room: ", absl::StrJoin(below, ", "), " has ",
-        *free, " bytes free (", BytesText(static_cast<double>(*free)),
-        "), and the state needs ", need, " (",
-        BytesText(static_cast<double>(need)), ")"));
+  if (!plan.save.empty()) {
+    // Where nothing can be found out, saving says what is wrong with it.
+    const std::string place = PlaceOf(plan.save);
+    struct stat info;
+    if (stat(place.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+      FileSystem& system = systems[info.st_dev];
+      system.saves = place;
+      system.need += plan.save_bytes;
+    }
+  }
+  for (const auto& [device, system] : systems) {
+    absl::Status status = CheckRoom(system, plan);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -22,6 +22,8 @@ struct OffloadPlan {
   terrace::OptimizerPlan plan;
   int64_t budget_bytes = 0;
   int64_t verify_bytes = 0;  // --verify's copy, on the first path
+  std::string save;          // --save's directory; empty: none
+  int64_t save_bytes = 0;    // at most, of what is there at one time
 
   // Over all paths.
   int64_t disk_bytes() const { return plan.disk_bytes + verify_bytes; }
@@ -33,7 +35,8 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags);
 
 // NotFound, InvalidArgument, PermissionDenied: a path that is no directory to
 // write to, or is given twice; ResourceExhausted: less room than the plan
-// needs. Paths of one file system share its room. Leaves nothing behind.
+// needs. Paths of one file system share its room, checkpoints too. Leaves
+// nothing behind.
 absl::Status CheckDisk(const OffloadPlan& plan);
 
 }  // namespace train_gpt

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -41,24 +42,16 @@ Block MakeBlock() {
   return Block(bytes);
 }
 
-// A file without a name, written once over; the caller closes it.
+// A probe file, written once over; the caller closes it.
 absl::StatusOr<int> MakeFile(const std::string& directory) {
-  const auto make = [&](int flags) {
-    return open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags,
-                0600);
-  };
-  int file = make(O_DIRECT);
-  if (file < 0) file = make(0);
-  if (file < 0) {
-    return absl::UnavailableError(absl::StrCat("no probe file in ", directory,
-                                               ": ", std::strerror(errno)));
-  }
+  const absl::StatusOr<int> file = OpenProbeFile(directory);
+  if (!file.ok()) return file;
   const Block block = MakeBlock();
   for (int i = 0; block != nullptr && i < kBlocks; ++i) {
-    if (pwrite(file, block.get(), kBlockBytes, i * kBlockBytes) !=
+    if (pwrite(*file, block.get(), kBlockBytes, i * kBlockBytes) !=
         static_cast<ssize_t>(kBlockBytes)) {
       const int error = errno;
-      close(file);
+      close(*file);
       return absl::UnavailableError(absl::StrCat("a probe file in ", directory,
                                                  ": ", std::strerror(error)));
     }
@@ -68,7 +61,7 @@ absl::StatusOr<int> MakeFile(const std::string& directory) {
 
 // One thread of the loop: every other thread reads, each its own stripe.
 void Transfer(int file, int thread, SteadyClock::time_point end,
-              std::atomic<int64_t>* moved) {
+              std::array<std::atomic<int64_t>, 2>* moved) {
   const Block block = MakeBlock();
   if (block == nullptr) return;
   for (int i = thread; SteadyClock::now() < end; i += kThreadsPerFile) {
@@ -77,7 +70,7 @@ void Transfer(int file, int thread, SteadyClock::time_point end,
                           ? pread(file, block.get(), kBlockBytes, offset)
                           : pwrite(file, block.get(), kBlockBytes, offset);
     if (n <= 0) return;
-    moved->fetch_add(n, std::memory_order_relaxed);
+    (*moved)[thread % 2].fetch_add(n, std::memory_order_relaxed);
   }
 }
 
@@ -113,7 +106,7 @@ absl::StatusOr<double> MeasureDiskBytesPerSecond(
     status.Update(file.status());
     if (file.ok()) files.push_back(*file);
   }
-  std::atomic<int64_t> moved{0};
+  std::array<std::atomic<int64_t>, 2> moved{};  // read, written
   const auto start = SteadyClock::now();
   std::vector<std::thread> pool;
   for (int file : files) {
@@ -122,17 +115,54 @@ absl::StatusOr<double> MeasureDiskBytesPerSecond(
     }
   }
   for (std::thread& thread : pool) thread.join();
-  const double rate = static_cast<double>(moved) / SecondsSince(start);
+  const double seconds = SecondsSince(start);
   for (int file : files) close(file);
   if (!status.ok()) return status;
-  if (pace.read_bytes_per_second > 0 && pace.write_bytes_per_second > 0) {
-    // Each path is paced by itself.
-    const double paced = static_cast<double>(directories.size()) *
-                         static_cast<double>(pace.read_bytes_per_second +
-                                             pace.write_bytes_per_second);
-    return std::min(rate, paced);
-  }
-  return rate;
+  return PacedBytesPerSecond(static_cast<double>(moved[0]) / seconds,
+                             static_cast<double>(moved[1]) / seconds, pace,
+                             static_cast<int64_t>(directories.size()));
+}
+
+double PacedBytesPerSecond(double read, double written,
+                           const terrace::PaceOptions& pace, int64_t paths) {
+  const auto most = [paths](double rate, int64_t of_a_path) {
+    if (of_a_path == 0) return rate;
+    return std::min(
+        rate, static_cast<double>(paths) * static_cast<double>(of_a_path));
+  };
+  return most(read, pace.read_bytes_per_second) +
+         most(written, pace.write_bytes_per_second);
+}
+
+absl::StatusOr<int> OpenProbeFile(const std::string& directory,
+                                  int unknown_flags) {
+  const auto unknown = [unknown_flags](int flags) {
+    // O_TMPFILE is of several bits, and shares one with O_DIRECTORY.
+    const bool refused = (flags & O_TMPFILE & ~O_DIRECTORY & unknown_flags) ||
+                         (flags & O_DIRECT & unknown_flags);
+    if (refused) errno = EOPNOTSUPP;
+    return refused;
+  };
+  const auto nameless = [&](int direct) {
+    const int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | direct;
+    return unknown(flags) ? -1 : open(directory.c_str(), flags, 0600);
+  };
+  // Named for as long as it takes to remove the name: network and older
+  // overlay file systems know no others.
+  const auto named = [&](int direct) {
+    std::string name = directory + "/.terrace-probe-XXXXXX";
+    const int file =
+        unknown(direct) ? -1 : mkostemp(name.data(), O_CLOEXEC | direct);
+    if (file >= 0) unlink(name.c_str());
+    return file;
+  };
+  int file = nameless(O_DIRECT);
+  if (file < 0) file = nameless(0);
+  if (file < 0) file = named(O_DIRECT);
+  if (file < 0) file = named(0);
+  if (file >= 0) return file;
+  return absl::UnavailableError(
+      absl::StrCat("no probe file in ", directory, ": ", std::strerror(errno)));
 }
 
 }  // namespace train_gpt

@@ -1,0 +1,118 @@
+// offload_plan.h: the room on disk that a run needs, checkpoints counted.
+#include <string>
+#include <vector>
+
+#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/offload_plan.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "terrace/machine.h"
+#include "tests/support/temporary_directory.h"
+
+namespace train_gpt {
+namespace {
+
+using ::terrace::TemporaryDirectory;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class DiskRoomTest : public testing::Test {
+ protected:
+  OffloadPlan PlanOf(std::vector<std::string> arguments) {
+    for (const char* more : {"--memory-budget", "50%", "--nvme-path"}) {
+      arguments.emplace_back(more);
+    }
+    arguments.push_back(path_.path());
+    const auto flags = ParseFlags(arguments);
+    EXPECT_TRUE(flags.ok()) << flags.status();
+    const auto plan = PlanOffload(*flags);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return *plan;
+  }
+  // A run that needs these shares of what is free now, for its state and for
+  // its checkpoints.
+  absl::Status Check(double state, double saves, const std::string& save) {
+    const auto free =
+        static_cast<double>(*terrace::FreeDiskBytes(path_.path()));
+    OffloadPlan plan = PlanOf({});
+    plan.plan.disk_bytes = static_cast<int64_t>(free * state);
+    plan.save = save;
+    plan.save_bytes = static_cast<int64_t>(free * saves);
+    return CheckDisk(plan);
+  }
+  static std::string Message(const absl::Status& status) {
+    return std::string(status.message());
+  }
+
+  TemporaryDirectory path_, save_;
+};
+
+TEST_F(DiskRoomTest, WithoutCheckpointsTheyNeedNone) {
+  EXPECT_EQ(PlanOf({}).save_bytes, 0);
+  EXPECT_TRUE(Check(0.6, 0, "").ok());
+}
+
+TEST_F(DiskRoomTest, ACheckpointIsParametersAndState) {
+  const OffloadPlan fp32 = PlanOf({"--save", save_.path()});
+  EXPECT_EQ(fp32.save, save_.path());
+  const int64_t count = fp32.plan.parameters;
+  EXPECT_GE(fp32.save_bytes, 12 * count);
+  EXPECT_LE(fp32.save_bytes, 13 * count);
+  const OffloadPlan bf16 = PlanOf({"--save", save_.path(), "--dtype", "bf16"});
+  EXPECT_GE(bf16.save_bytes, 14 * count);
+  EXPECT_LE(bf16.save_bytes, 15 * count);
+}
+
+TEST_F(DiskRoomTest, TheNextOneIsWrittenBesideTheLast) {
+  const std::vector<std::string> once = {"--save", save_.path(), "--steps",
+                                         "10"};
+  const int64_t one = PlanOf(once).save_bytes;
+  std::vector<std::string> often = once;
+  often.insert(often.end(), {"--save-every", "5"});
+  EXPECT_EQ(PlanOf(often).save_bytes, 2 * one);
+  often.back() = "10";
+  EXPECT_EQ(PlanOf(often).save_bytes, one);
+  often.back() = "5";
+  // The one that it resumes from has its room already.
+  often.insert(often.end(), {"--resume", save_.path() + "/."});
+  EXPECT_EQ(PlanOf(often).save_bytes, one);
+}
+
+TEST_F(DiskRoomTest, OneFileSystemMustHaveRoomForBoth) {
+  EXPECT_TRUE(Check(0.6, 0.01, save_.path()).ok());
+  EXPECT_TRUE(Check(0.01, 0.6, save_.path()).ok());
+  const absl::Status both = Check(0.6, 0.6, save_.path());
+  EXPECT_TRUE(absl::IsResourceExhausted(both)) << both;
+  EXPECT_THAT(
+      Message(both),
+      AllOf(HasSubstr("not enough room"), HasSubstr(path_.path()),
+            HasSubstr(save_.path()), HasSubstr("the state and --save need")));
+}
+
+TEST_F(DiskRoomTest, ADirectoryToBeMadeTakesRoomWhereItWillBe) {
+  for (const char* name : {"/new", "/new/"}) {
+    const absl::Status status = Check(0.01, 1.5, save_.path() + name);
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(Message(status), HasSubstr("/new"));
+  }
+  EXPECT_TRUE(save_.empty());
+  // What cannot be made is not a matter of room.
+  EXPECT_TRUE(Check(0.01, 1.5, save_.path() + "/none/new").ok());
+}
+
+TEST_F(DiskRoomTest, AnotherFileSystemHasItsOwnRoom) {
+  TemporaryDirectory small;
+  if (!small.MountTmpfs("size=64k")) {
+    GTEST_SKIP() << "mounting is not allowed here";
+  }
+  EXPECT_TRUE(Check(0.6, 1e-12, small.path()).ok());
+  const absl::Status status = Check(0.01, 0.6, small.path());
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr("--save: not enough room: " + small.path()),
+                    HasSubstr("--save needs"), Not(HasSubstr(path_.path()))));
+}
+
+}  // namespace
+}  // namespace train_gpt
