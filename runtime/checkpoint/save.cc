@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <iterator>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,14 @@ namespace {
 
 constexpr int64_t kBlockElements =
     kCheckpointBlockBytes / static_cast<int64_t>(sizeof(float));
+
+absl::Span<float>& SpanOf(OffloadedOptimizer::StateKind kind,
+                          StateSpans& spans) {
+  using Kind = OffloadedOptimizer::StateKind;
+  return kind == Kind::kMaster        ? spans.master
+         : kind == Kind::kFirstMoment ? spans.first_moment
+                                      : spans.second_moment;
+}
 
 // One save into a locked directory. Its files are removed with it, unless they
 // were published.
@@ -47,8 +57,10 @@ class Save {
       absl::string_view kind, std::vector<SafetensorsEntry> tensors);
   absl::Status WriteParameters();
   absl::Status WriteOptimizer();
-  absl::StatusOr<Held> FindState(const CheckpointTensor& tensor);
-  absl::Status WriteState(const Held& held, TensorFileWriter& writer);
+  Held FindState(const CheckpointTensor& tensor) const;
+  absl::Status WriteState(std::vector<Held> all, TensorFileWriter& writer);
+  absl::Status WriteBlocks(const Held& held, int64_t from, StateReader& reader,
+                           TensorFileWriter& writer);
 
   CheckpointWriterDirectory& directory_;
   const CheckpointContents& contents_;
@@ -56,7 +68,7 @@ class Save {
   const Time deadline_;
   Manifest manifest_;
   std::vector<std::string> files_;
-  std::vector<float> buffer_;
+  std::vector<float> buffers_[std::size(kStateArrays)];
 };
 
 absl::Status Save::Run() {
@@ -110,7 +122,7 @@ absl::Status Save::WriteOptimizer() {
         tensor.optimizer_parameter)];
     manifest_.parameter_steps[tensor.name] = steps;
     if (steps == 0) continue;
-    TERRACE_ASSIGN_OR_RETURN(Held held, FindState(tensor));
+    Held held = FindState(tensor);
     for (const StateArray& array : held.arrays) {
       entries.push_back({.name = absl::StrCat(tensor.name, array.suffix),
                          .dtype = DType::kFloat32,
@@ -120,50 +132,62 @@ absl::Status Save::WriteOptimizer() {
   }
   TERRACE_ASSIGN_OR_RETURN(TensorFileWriter writer,
                            MakeFile("optimizer", std::move(entries)));
-  for (const Held& held : all) {
-    TERRACE_RETURN_IF_ERROR(WriteState(held, writer));
-  }
+  TERRACE_RETURN_IF_ERROR(WriteState(std::move(all), writer));
   TERRACE_ASSIGN_OR_RETURN(manifest_.optimizer, writer.Finish());
   return absl::OkStatus();
 }
 
 // A 16-bit parameter whose moments were loaded without a master has none
 // before its next step.
-absl::StatusOr<Save::Held> Save::FindState(const CheckpointTensor& tensor) {
+Save::Held Save::FindState(const CheckpointTensor& tensor) const {
   Held held{&tensor, {}};
-  float first = 0;
   for (const StateArray& array : kStateArrays) {
-    if (array.kind == OffloadedOptimizer::StateKind::kMaster) {
-      if (tensor.dtype == DType::kFloat32) continue;
-      const size_t some = tensor.count() > 0 ? 1 : 0;
-      const absl::Status status = optimizer_->ReadState(
-          tensor.optimizer_parameter, array.kind, /*offset=*/0,
-          absl::MakeSpan(&first, some), deadline_);
-      if (absl::IsFailedPrecondition(status)) continue;
-      TERRACE_RETURN_IF_ERROR(status);
+    const bool is_master = array.kind == OffloadedOptimizer::StateKind::kMaster;
+    if (is_master &&
+        !optimizer_->HasState(tensor.optimizer_parameter, array.kind)) {
+      continue;
     }
     held.arrays.push_back(array);
   }
   return held;
 }
 
-// Array by array: a chunk that was only read does not stay in memory, so large
-// ranges of one array read the least from its tier.
-absl::Status Save::WriteState(const Held& held, TensorFileWriter& writer) {
-  const CheckpointTensor& tensor = *held.tensor;
-  for (const StateArray& array : held.arrays) {
-    const std::string name = absl::StrCat(tensor.name, array.suffix);
-    for (int64_t from = 0; from < tensor.count(); from += kBlockElements) {
-      buffer_.resize(
-          static_cast<size_t>(std::min(kBlockElements, tensor.count() - from)));
-      TERRACE_RETURN_IF_ERROR(
-          optimizer_->ReadState(tensor.optimizer_parameter, array.kind, from,
-                                absl::MakeSpan(buffer_), deadline_));
-      TERRACE_RETURN_IF_ERROR(
-          writer.WriteBlock(name, from / kBlockElements,
-                            {reinterpret_cast<const std::byte*>(buffer_.data()),
-                             buffer_.size() * sizeof(float)}));
+absl::Status Save::WriteState(std::vector<Held> all, TensorFileWriter& writer) {
+  // As they lie in the chunks, each of which is then read once.
+  std::sort(all.begin(), all.end(), [](const Held& left, const Held& right) {
+    return left.tensor->optimizer_parameter < right.tensor->optimizer_parameter;
+  });
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> reader,
+                           optimizer_->OpenStateReader());
+  for (const Held& held : all) {
+    for (int64_t from = 0; from < held.tensor->count();
+         from += kBlockElements) {
+      TERRACE_RETURN_IF_ERROR(WriteBlocks(held, from, *reader, writer));
     }
+  }
+  return absl::OkStatus();
+}
+
+// One block of each array, from element `from` on.
+absl::Status Save::WriteBlocks(const Held& held, int64_t from,
+                               StateReader& reader, TensorFileWriter& writer) {
+  const CheckpointTensor& tensor = *held.tensor;
+  const auto count =
+      static_cast<size_t>(std::min(kBlockElements, tensor.count() - from));
+  StateSpans spans;
+  std::vector<absl::Span<float>> blocks;
+  for (size_t i = 0; i < held.arrays.size(); ++i) {
+    buffers_[i].resize(count);
+    blocks.push_back(absl::MakeSpan(buffers_[i]));
+    SpanOf(held.arrays[i].kind, spans) = blocks.back();
+  }
+  TERRACE_RETURN_IF_ERROR(
+      reader.Read(tensor.optimizer_parameter, from, spans, deadline_));
+  for (size_t i = 0; i < held.arrays.size(); ++i) {
+    TERRACE_RETURN_IF_ERROR(writer.WriteBlock(
+        absl::StrCat(tensor.name, held.arrays[i].suffix), from / kBlockElements,
+        {reinterpret_cast<const std::byte*>(blocks[i].data()),
+         count * sizeof(float)}));
   }
   return absl::OkStatus();
 }

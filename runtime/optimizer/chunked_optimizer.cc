@@ -57,6 +57,9 @@ absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
   if (phase_ != Phase::kIdle) {
     return absl::FailedPreconditionError("a step is running");
   }
+  if (reading_) {
+    return absl::FailedPreconditionError("no step while the state is read");
+  }
   TERRACE_ASSIGN_OR_RETURN(StepSettings settings,
                            CheckStep(options_, specs_, arguments, parameters));
   if (incomplete_) {

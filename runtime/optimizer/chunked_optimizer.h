@@ -1,5 +1,6 @@
 // The OffloadedOptimizer: a step as a state machine over a ChunkPipeline
-// (chunked_optimizer.cc), and the state outside of steps (chunked_state.cc).
+// (chunked_optimizer.cc), and the state outside of steps (chunked_state.cc;
+// state_reader.cc, who reads it).
 //
 // Thread-compatible, as its interface. The Runtime must outlive it.
 #pragma once
@@ -49,8 +50,8 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   }
 
   absl::Status AddParameters(std::vector<ParameterSpec> parameters) override;
-  absl::Status ReadState(int parameter, StateKind kind, int64_t offset,
-                         absl::Span<float> out, Time deadline) override;
+  bool HasState(int parameter, StateKind kind) const override;
+  absl::StatusOr<std::unique_ptr<StateReader>> OpenStateReader() override;
   absl::Status WriteState(int parameter, StateKind kind, int64_t offset,
                           absl::Span<const float> values,
                           Time deadline) override;
@@ -66,6 +67,8 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
     kUpdate,       // chunks are under way
     kFingerprint,  // failed: keeping what the next attempt must bring again
   };
+
+  class Reader;
 
   // Where a range of a parameter meets one chunk.
   struct Piece {
@@ -96,8 +99,6 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
                           size_t count) const;
   absl::Status OpenQueue(const OptimizerPlan& plan, Time deadline);
   std::vector<Piece> Pieces(int parameter, int64_t offset, size_t count) const;
-  absl::Status ReadPiece(const Piece& piece, StateKind kind,
-                         absl::Span<float> out, Time deadline);
   absl::Status WritePiece(const Piece& piece, StateKind kind,
                           absl::Span<const float> values, Time deadline);
 
@@ -114,6 +115,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   int64_t registered_ = 0;               // tensors, also those never used
   std::unique_ptr<RequestQueue> queue_;  // null: no chunks
   ChunkPipeline pipeline_;
+  bool reading_ = false;  // a Reader is there
 
   // Of the step that is running or incomplete.
   Phase phase_ = Phase::kIdle;

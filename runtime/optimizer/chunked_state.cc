@@ -6,25 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/chunked_optimizer.h"
+#include "runtime/optimizer/state_array.h"
 
 namespace terrace {
 namespace {
 
 // How long AddParameters waits for residents of others to make room.
 constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
-
-Held Needed(OffloadedOptimizer::StateKind kind) {
-  return kind == OffloadedOptimizer::StateKind::kMaster ? kHoldsMaster
-                                                        : kHoldsMoments;
-}
-
-float* ArrayOf(const Chunk& chunk, OffloadedOptimizer::StateKind kind,
-               void* payload) {
-  using Kind = OffloadedOptimizer::StateKind;
-  return kind == Kind::kMaster        ? chunk.master(payload)
-         : kind == Kind::kFirstMoment ? chunk.first_moment(payload)
-                                      : chunk.second_moment(payload);
-}
 
 size_t FloatBytes(int64_t count) {
   return static_cast<size_t>(count) * sizeof(float);
@@ -34,6 +22,10 @@ size_t FloatBytes(int64_t count) {
 
 absl::Status ChunkedOptimizer::CheckQuiet(absl::string_view what) const {
   TERRACE_RETURN_IF_ERROR(poison_);
+  if (reading_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, " while the state is read"));
+  }
   if (phase_ == Phase::kIdle && pipeline_.pushed() == 0) {
     return absl::OkStatus();
   }
@@ -132,6 +124,10 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
     return absl::FailedPreconditionError(
         "an optimizer cannot be reset while a step is running");
   }
+  if (reading_) {
+    return absl::FailedPreconditionError(
+        "an optimizer cannot be reset while the state is read");
+  }
   TERRACE_RETURN_IF_ERROR(poison_);
   // A new queue: requests that an incomplete step left behind end with the
   // old.
@@ -192,44 +188,6 @@ std::vector<ChunkedOptimizer::Piece> ChunkedOptimizer::Pieces(
     next = piece_end;
   }
   return pieces;
-}
-
-absl::Status ChunkedOptimizer::ReadState(int parameter, StateKind kind,
-                                         int64_t offset, absl::Span<float> out,
-                                         Time deadline) {
-  TERRACE_RETURN_IF_ERROR(CheckQuiet("state cannot be read"));
-  TERRACE_RETURN_IF_ERROR(CheckRange(parameter, kind, offset, out.size()));
-  for (const Piece& piece : Pieces(parameter, offset, out.size())) {
-    TERRACE_RETURN_IF_ERROR(
-        ReadPiece(piece, kind,
-                  out.subspan(static_cast<size_t>(piece.range_offset),
-                              static_cast<size_t>(piece.count)),
-                  deadline));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ChunkedOptimizer::ReadPiece(const Piece& piece, StateKind kind,
-                                         absl::Span<float> out, Time deadline) {
-  const Chunk& chunk = chunks_[static_cast<size_t>(piece.chunk)];
-  const ChunkContents& contents = pipeline_.contents(piece.chunk);
-  if ((contents.segments[piece.segment] & Needed(kind)) == 0) {
-    if (kind == StateKind::kMaster) {
-      const auto parameter =
-          static_cast<size_t>(chunk.segments[piece.segment].parameter);
-      return absl::FailedPreconditionError(
-          absl::StrCat("parameter '", specs_[parameter].name,
-                       "' has no master before its first step"));
-    }
-    std::fill(out.begin(), out.end(), 0.0f);
-    return absl::OkStatus();
-  }
-  TERRACE_ASSIGN_OR_RETURN(
-      Pin pin, pipeline_.Fetch(piece.chunk, Access::kRead, deadline));
-  const float* source =
-      ArrayOf(chunk, kind, pin.data().data()) + piece.chunk_offset;
-  std::memcpy(out.data(), source, FloatBytes(piece.count));
-  return absl::OkStatus();
 }
 
 absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,

@@ -26,6 +26,19 @@ absl::StatusOr<std::unique_ptr<OffloadedOptimizer>> OffloadedOptimizer::Create(
 }
 
 absl::Status OffloadedOptimizer::ReadState(int parameter, StateKind kind,
+                                           int64_t offset,
+                                           absl::Span<float> out,
+                                           Time deadline) {
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> reader,
+                           OpenStateReader());
+  StateSpans spans;
+  (kind == StateKind::kMaster        ? spans.master
+   : kind == StateKind::kFirstMoment ? spans.first_moment
+                                     : spans.second_moment) = out;
+  return reader->Read(parameter, offset, spans, deadline);
+}
+
+absl::Status OffloadedOptimizer::ReadState(int parameter, StateKind kind,
                                            absl::Span<float> out,
                                            Time deadline) {
   const auto index = static_cast<size_t>(parameter);

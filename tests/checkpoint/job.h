@@ -80,6 +80,7 @@ class Job {
   bool ok() const { return optimizer_ != nullptr; }
   Model& model() { return model_; }
   OffloadedOptimizer& optimizer() { return *optimizer_; }
+  Stats stats() const { return runtime_->GetStats(); }
   std::vector<CheckpointTensor> tensors() { return TensorsOf(model_); }
 
   // With the gradients of that step, which the seed of the model draws.

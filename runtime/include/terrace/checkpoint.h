@@ -29,9 +29,9 @@
 // Every byte is covered by an XXH3: of checkpoint.json, of each file's header,
 // and of each 4 MiB of each tensor, so that damage is found with its place.
 //
-// State streams between its tier and the file in blocks of 4 MiB: a save has
-// one of them in memory, a load one of each of a parameter's two or three
-// arrays. Functions block; they may be called from any thread, but a save or
+// State streams between its tier and the file in blocks of 4 MiB: a save and a
+// load have one of each of a parameter's two or three arrays in memory. A save
+// reads every chunk of the state once. Functions block; they may be called from any thread, but a save or
 // load uses its optimizer and parameters as their one thread. Errors that all
 // may have: PermissionDenied; ResourceExhausted: a full disk, with path and
 // errno; Unavailable: a device that fails.

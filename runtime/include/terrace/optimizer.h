@@ -114,6 +114,27 @@ struct OptimizerPlan {
   int64_t minimum_budget_bytes = 0;
 };
 
+// Where elements of a parameter's state are copied to, by kind. Those that are
+// not empty are of one length; empty: that kind is not wanted.
+struct StateSpans {
+  absl::Span<float> master;
+  absl::Span<float> first_moment;
+  absl::Span<float> second_moment;
+};
+
+// Reads state range after range. The chunk of the last one stays in memory,
+// so that who takes the parameters by index and each one's ranges in order,
+// all kinds at a time, reads every chunk once. Thread-compatible.
+class StateReader {
+ public:
+  virtual ~StateReader() = default;
+
+  // Elements from `offset` on. Zeros before the parameter's first step (a
+  // master: FailedPrecondition). After an error the spans hold anything.
+  virtual absl::Status Read(int parameter, int64_t offset,
+                            const StateSpans& out, Time deadline) = 0;
+};
+
 class OffloadedOptimizer {
  public:
   // ResourceExhausted: a budget below the minimum, which the message names.
@@ -166,11 +187,19 @@ class OffloadedOptimizer {
   // no room for them.
   virtual absl::Status AddParameters(std::vector<ParameterSpec> parameters) = 0;
 
-  // Copies out.size() elements from `offset` on of one parameter's state.
-  // Zeros before its first step (the master: FailedPrecondition).
   enum class StateKind : uint8_t { kMaster, kFirstMoment, kSecondMoment };
-  virtual absl::Status ReadState(int parameter, StateKind kind, int64_t offset,
-                                 absl::Span<float> out, Time deadline) = 0;
+  // Whether all of a parameter's state of that kind is there; without it
+  // moments read as zeros, and a master cannot be read.
+  virtual bool HasState(int parameter, StateKind kind) const = 0;
+
+  // One at a time. While it is there, whatever changes the optimizer is
+  // FailedPrecondition; it must go before the optimizer does.
+  virtual absl::StatusOr<std::unique_ptr<StateReader>> OpenStateReader() = 0;
+
+  // Copies out.size() elements from `offset` on of one parameter's state, by
+  // a StateReader of its own.
+  absl::Status ReadState(int parameter, StateKind kind, int64_t offset,
+                         absl::Span<float> out, Time deadline);
   // All of it: `out` as long as the parameter.
   absl::Status ReadState(int parameter, StateKind kind, absl::Span<float> out,
                          Time deadline);
