@@ -46,6 +46,9 @@ class RepeatingRuntime final : public Runtime {
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
     return inner_.Register(spec);
   }
+  absl::Status Unregister(TensorId tensor) override {
+    return inner_.Unregister(tensor);
+  }
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override {
     return inner_.OpenQueue(slot_bytes, slots, deadline);

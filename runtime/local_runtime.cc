@@ -65,6 +65,16 @@ class InProcessRuntime final : public LocalRuntime {
     return id;
   }
 
+  absl::Status Unregister(TensorId tensor) override {
+    auto reply = std::make_shared<Reply<absl::Status>>();
+    if (!inbox_->Post(UnregisterMessage{tensor, reply})) {
+      return inbox_->Closed();
+    }
+    absl::Status status = reply->Await(clock_);
+    if (status.ok()) sizes_->Set(tensor, -1);
+    return status;
+  }
+
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override {
     if (slot_bytes <= 0 || slots <= 0) {

@@ -100,6 +100,10 @@ struct RegisterMessage {
   TensorSpec spec;
   std::shared_ptr<Reply<absl::StatusOr<TensorId>>> reply;
 };
+struct UnregisterMessage {
+  TensorId tensor;
+  std::shared_ptr<Reply<absl::Status>> reply;
+};
 struct OpenMessage {
   int64_t slot_bytes = 0;
   int slots = 0;
@@ -145,9 +149,9 @@ struct CloseMessage {
   std::shared_ptr<Reply<absl::Status>> reply;
 };
 using Message =
-    std::variant<RegisterMessage, OpenMessage, CloseQueueMessage, PushMessage,
-                 EndPinMessage, StepMessage, PrefetchMessage, HashedMessage,
-                 StatsMessage, CloseMessage>;
+    std::variant<RegisterMessage, UnregisterMessage, OpenMessage,
+                 CloseQueueMessage, PushMessage, EndPinMessage, StepMessage,
+                 PrefetchMessage, HashedMessage, StatsMessage, CloseMessage>;
 
 // Messages to the mover, in order. Thread-safe. Shared with every Pin, which
 // may outlive the mover.

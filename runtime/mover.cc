@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "policies/placement.h"
 #include "runtime/base/check.h"
 #include "terrace/runtime.h"
 #include "tiers/extent_header.h"
@@ -48,6 +47,7 @@ absl::Time Mover::RunOnce() {
   const absl::Time now = clock_.Now();
   if (!closing_) {
     CloseEmptyWindows();  // first: a window that opens may wait for the room
+    ServeUnregisters();
     ServeOpens(now);
     for (Queue* queue : open_queues_) {
       AdmitGroups(*queue, now);
@@ -75,43 +75,6 @@ absl::Time Mover::RunOnce() {
 
 void Mover::Handle(Message& message) {
   std::visit([this](auto& body) { Handle(body); }, message);
-}
-
-void Mover::Handle(RegisterMessage& message) {
-  if (closing_) {
-    message.reply->Set(Closed());
-    return;
-  }
-  const int64_t bytes = ResidentBytes(message.spec.size_bytes);
-  absl::StatusOr<TensorEntry*> added = table_.Add(message.spec);
-  if (!added.ok()) {
-    message.reply->Set(added.status());
-    return;
-  }
-  TensorEntry& entry = **added;
-  std::vector<PathLoad> loads;
-  for (size_t i = 0; i < disks_.size(); ++i) {
-    loads.push_back({disks_[i]->used_bytes(), 1.0, !degraded_[i]});
-  }
-  absl::Status refused = absl::OkStatus();
-  for (int path = ChoosePath(loads, bytes); path >= 0;
-       path = ChoosePath(loads, bytes)) {
-    absl::StatusOr<Extent> home = disks_[path]->Allocate(bytes);
-    if (home.ok()) {
-      entry.path = path;
-      entry.home = *home;
-      break;
-    }
-    refused = home.status();
-    loads[path].usable = false;
-  }
-  if (entry.path < 0 && !disks_.empty()) {
-    table_.TakeBack(entry);
-    message.reply->Set(refused.ok() ? absl::UnavailableError("no usable path")
-                                    : refused);
-    return;
-  }
-  message.reply->Set(entry.id);
 }
 
 void Mover::Handle(OpenMessage& message) {
@@ -214,7 +177,7 @@ void Mover::Handle(StepMessage& message) {
 void Mover::Handle(PrefetchMessage& message) {
   if (closing_) return;
   for (TensorId id : message.tensors) {
-    TensorEntry* entry = table_.Find(id);
+    TensorEntry* entry = FindRegistered(id);
     if (entry == nullptr || entry->host != HostState::kAbsent ||
         !entry->loss.ok() || entry->home_generation == 0 ||
         entry->home_generation != entry->generation) {

@@ -131,6 +131,12 @@ class Mover {
     int slot = -1;
   };
 
+  struct PendingUnregister {
+    UnregisterMessage message;     // its reply is null once it is given
+    TensorEntry* entry = nullptr;  // once nobody wants it
+    uint64_t after = 0;  // pins that nobody took have ended by this message
+  };
+
   struct PendingOpen {
     OpenMessage message;
     int64_t bytes = 0;
@@ -148,6 +154,7 @@ class Mover {
   // mover.cc: messages and the step.
   void Handle(Message& message);
   void Handle(RegisterMessage& message);
+  void Handle(UnregisterMessage& message);
   void Handle(OpenMessage& message);
   void Handle(CloseQueueMessage& message);
   void Handle(PushMessage& message);
@@ -160,6 +167,13 @@ class Mover {
   void PublishQueues();
   void NoteIfEnded(const Queue& queue);
   absl::Time NextDeadline() const;
+
+  // mover_homes.cc: homes on the paths.
+  void ServeUnregisters();
+  bool ServeUnregister(PendingUnregister& pending);
+  bool BeginUnregister(PendingUnregister& pending);
+  bool IsWanted(const TensorEntry& entry) const;
+  TensorEntry* FindRegistered(TensorId id);
 
   // mover_report.cc.
   Stats MakeStats() const;
@@ -258,6 +272,7 @@ class Mover {
   std::unordered_map<uint64_t, TransferRecord> transfers_;
   uint64_t next_transfer_ = 1;
   std::deque<PendingOpen> opens_;
+  std::vector<PendingUnregister> unregisters_;
   std::vector<TensorEntry*> failed_writes_;  // with a write_error, once
   std::deque<TensorEntry*> dirty_;           // window copies to be written back
   std::vector<TensorEntry*> residents_;

@@ -54,7 +54,14 @@ void Mover::ExpireGroups(Queue& queue, absl::Time now) {
 // True when the group left the queue's front: admitted, ready or failed.
 bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
   for (const Want& want : group.wants) {
-    TensorEntry& entry = *table_.Find(want.tensor);
+    TensorEntry* const wanted = FindRegistered(want.tensor);
+    if (wanted == nullptr) {
+      FailGroup(queue, group,
+                absl::InvalidArgumentError(
+                    absl::StrCat("no tensor ", want.tensor.value)));
+      return true;
+    }
+    TensorEntry& entry = *wanted;
     if (!entry.loss.ok()) {
       FailGroup(queue, group, entry.loss);
       return true;
@@ -352,7 +359,9 @@ void Mover::PrefetchFromTrace(Queue& queue) {
                        &upcoming);
   absl::Status failure;
   for (TensorId id : upcoming) {
-    TensorEntry& entry = *table_.Find(id);
+    TensorEntry* const next = FindRegistered(id);
+    if (next == nullptr) continue;
+    TensorEntry& entry = *next;
     if (entry.host != HostState::kAbsent || !entry.loss.ok() ||
         entry.prefetch_failed) {
       continue;

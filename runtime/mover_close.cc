@@ -34,6 +34,10 @@ void Mover::BeginClose() {
   }
   for (PendingOpen& open : opens_) open.message.reply->Set(Closed());
   opens_.clear();
+  for (const PendingUnregister& pending : unregisters_) {
+    if (pending.message.reply != nullptr) pending.message.reply->Set(Closed());
+  }
+  unregisters_.clear();
   for (const auto& [tag, transfer] : transfers_) {
     io_->Cancel(transfer.entry->path, tag);
   }

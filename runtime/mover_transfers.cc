@@ -125,7 +125,7 @@ void Mover::Handle(HashedMessage& message) {
   TensorEntry& entry = *table_.Find(message.tensor);
   if (!message.verified) {
     entry.write = WriteState::kIdle;
-    if (closing_) return;
+    if (closing_ || entry.unregistered) return;
     // A reader may have pinned it meanwhile; only a writer's hold waits for
     // the state to be idle, and he is admitted before the next write-back.
     bool wanted = false;
@@ -144,7 +144,7 @@ void Mover::Handle(HashedMessage& message) {
     }
     return;
   }
-  if (message.status.ok()) {
+  if (message.status.ok() || entry.unregistered) {
     CopyBecameValid(entry);
     return;
   }
@@ -187,7 +187,7 @@ void Mover::OnRead(TransferRecord record, const Completion& completion) {
     StartVerify(entry);
     return;
   }
-  if (absl::IsDataLoss(completion.status)) {
+  if (absl::IsDataLoss(completion.status) && !entry.unregistered) {
     LoseTensor(entry, absl::DataLossError(absl::StrCat(
                           "tensor '", entry.spec.name, "': ",
                           absl::string_view(completion.status.message()))));
@@ -227,6 +227,11 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
     return;
   }
   SetLeaving(entry, false);
+  if (entry.unregistered) {
+    // Nobody's error, but the path's.
+    if (!absl::IsCancelled(completion.status)) degraded_[entry.path] = true;
+    return;
+  }
   if (absl::IsCancelled(completion.status)) {
     if (entry.window != kNoWindow) dirty_.push_back(&entry);
     return;

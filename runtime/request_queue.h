@@ -14,7 +14,7 @@ namespace terrace {
 // Sizes of registered tensors, by id. Thread-safe.
 class TensorSizes {
  public:
-  void Set(TensorId id, int64_t size_bytes);
+  void Set(TensorId id, int64_t size_bytes);  // -1: no longer
   int64_t Get(TensorId id) const;  // -1: unknown
 
  private:

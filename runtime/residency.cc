@@ -16,8 +16,11 @@ absl::Status CheckEntry(const TensorEntry& entry) {
   const bool host_valid = entry.host == HostState::kValid;
   const bool home_valid = entry.home_generation != 0;
   if (entry.generation > 0 && entry.loss.ok() && !host_valid &&
-      entry.home_generation != entry.generation) {
+      !entry.unregistered && entry.home_generation != entry.generation) {
     return broken("written once, has no valid copy and no DataLoss");
+  }
+  if (entry.unregistered && entry.pins > 0) {
+    return broken("pinned after its end");
   }
   if (entry.write_pinned && entry.pins != 1) {
     return broken("a write pin is not alone");
@@ -71,6 +74,17 @@ void ResidencyTable::TakeBack(const TensorEntry& entry) {
   entries_.pop_back();
 }
 
+void ResidencyTable::FreeName(const TensorEntry& entry) {
+  const auto found = names_.find(entry.spec.name);
+  TERRACE_CHECK(found != names_.end() && found->second == entry.id);
+  names_.erase(found);
+}
+
+void ResidencyTable::Erase(TensorEntry& entry) {
+  TERRACE_CHECK(entry.unregistered && entry.extent.size_bytes == 0);
+  entries_[static_cast<size_t>(entry.id.value)].reset();
+}
+
 TensorEntry* ResidencyTable::Find(TensorId id) {
   if (id.value < 0 || id.value >= static_cast<int64_t>(entries_.size())) {
     return nullptr;
@@ -80,6 +94,7 @@ TensorEntry* ResidencyTable::Find(TensorId id) {
 
 absl::Status ResidencyTable::CheckInvariants() const {
   for (const auto& entry : entries_) {
+    if (entry == nullptr) continue;
     absl::Status status = CheckEntry(*entry);
     if (!status.ok()) return status;
   }

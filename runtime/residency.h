@@ -55,10 +55,11 @@ struct TensorEntry {
   bool kept = false;               // by the group for which a place is sought
   bool leaving = false;            // a resident being given up
   bool yielded = false;            // its write-back gave way to a writer once
-  bool quarantined = false;  // a timed-out write still reads the host copy
-  int verify_failures = 0;   // of the present fetch
-  uint64_t io_tag = 0;       // of the transfer in flight
-  int64_t queue = -1;        // that asked for it last
+  bool quarantined = false;   // a timed-out write still reads the host copy
+  int verify_failures = 0;    // of the present fetch
+  uint64_t io_tag = 0;        // of the transfer in flight
+  int64_t queue = -1;         // that asked for it last
+  bool unregistered = false;  // going: only its transfers still know it
 
   absl::Status loss;         // sticky DataLoss
   absl::Status write_error;  // of a write-back that waits for another try
@@ -82,8 +83,14 @@ class ResidencyTable {
   // Undoes the last Add, whose id nobody knows: the name is free again.
   void TakeBack(const TensorEntry& entry);
 
-  // Null: no such tensor. Pointers stay valid for the table's life.
+  // Ends a tensor's life in two parts: the name is free again; the entry is
+  // gone and its id finds nothing.
+  void FreeName(const TensorEntry& entry);
+  void Erase(TensorEntry& entry);
+
+  // Null: no such tensor. Pointers stay valid until it is erased.
   TensorEntry* Find(TensorId id);
+  // By id; null: erased.
   const std::vector<std::unique_ptr<TensorEntry>>& entries() const {
     return entries_;
   }

@@ -83,6 +83,17 @@ class MapStore : public PinOwner,
     MutexLock lock(mutex_);
     return count;
   }
+  bool IsHeld(TensorId tensor) const {
+    MutexLock lock(mutex_);
+    for (const auto& [token, held] : held_) {
+      if (held.tensor == tensor) return true;
+    }
+    return false;
+  }
+  void Forget(TensorId tensor) {
+    MutexLock lock(mutex_);
+    contents_.erase(tensor.value);
+  }
   int64_t pins() const {
     MutexLock lock(mutex_);
     return static_cast<int64_t>(held_.size());
@@ -129,15 +140,33 @@ class MapQueue final : public RequestQueue {
       : runtime_(runtime),
         slots_(slots),
         window_bytes_(window_bytes),
-        random_(runtime.behaviour_.seed.value_or(0)) {}
+        random_(runtime.behaviour_.seed.value_or(0)) {
+    runtime_.queues_.push_back(this);
+  }
   ~MapQueue() override {
     TERRACE_CHECK(runtime_.store_->HeldBy(held_) == 0);
     runtime_.window_bytes_ -= window_bytes_;
+    std::erase(runtime_.queues_, this);
+  }
+
+  bool Wants(TensorId tensor) const {
+    for (const Group& group : groups_) {
+      for (const Want& want : group.wants) {
+        if (want.tensor == tensor) return true;
+      }
+    }
+    return false;
   }
 
   absl::Status Push(absl::Span<const Want> wants, uint64_t tag, Time) override {
+    if (runtime_.closed_) return MapRuntime::Closed();
     if (wants.empty() || static_cast<int>(wants.size()) > slots_) {
       return absl::InvalidArgumentError("an empty or too large group");
+    }
+    for (const Want& want : wants) {
+      if (!runtime_.Knows(want.tensor)) {
+        return absl::InvalidArgumentError("no such tensor");
+      }
     }
     absl::Status status =
         runtime_.Enter(MapRuntime::CallKind::kPush, wants.front().tensor);
@@ -150,6 +179,7 @@ class MapQueue final : public RequestQueue {
   }
 
   absl::StatusOr<Ready> Next(Time deadline) override {
+    if (runtime_.closed_) return MapRuntime::Closed();
     if (groups_.empty()) {
       return absl::FailedPreconditionError("nothing is pushed");
     }
@@ -189,6 +219,7 @@ class MapQueue final : public RequestQueue {
   }
 
   absl::Status BeginStep(int64_t step) override {
+    if (runtime_.closed_) return MapRuntime::Closed();
     if (open_) {
       runtime_.store_->Note("BeginStep while a step is open");
       return absl::FailedPreconditionError("a step is open");
@@ -202,6 +233,7 @@ class MapQueue final : public RequestQueue {
   }
 
   absl::Status CommitStep(const StepInfo& info) override {
+    if (runtime_.closed_) return MapRuntime::Closed();
     if (!open_ || info.step != step_ || !groups_.empty() ||
         runtime_.store_->HeldBy(held_) > 0) {
       runtime_.store_->Note("CommitStep of a step that is not over");
@@ -211,6 +243,7 @@ class MapQueue final : public RequestQueue {
   }
 
   absl::Status AbortStep() override {
+    if (runtime_.closed_) return MapRuntime::Closed();
     open_ = false;
     return absl::OkStatus();
   }
@@ -255,6 +288,7 @@ int64_t MapRuntime::writes(TensorId tensor) const {
 int64_t MapRuntime::pins() const { return store_->pins(); }
 
 absl::StatusOr<TensorId> MapRuntime::Register(const TensorSpec& spec) {
+  if (closed_) return Closed();
   if (spec.name.empty() || spec.size_bytes <= 0) {
     return absl::InvalidArgumentError("a tensor without a name or bytes");
   }
@@ -265,8 +299,25 @@ absl::StatusOr<TensorId> MapRuntime::Register(const TensorSpec& spec) {
   return TensorId{static_cast<int64_t>(tensors_.size()) - 1};
 }
 
+absl::Status MapRuntime::Unregister(TensorId tensor) {
+  if (!Knows(tensor)) return absl::InvalidArgumentError("no such tensor");
+  bool wanted = store_->IsHeld(tensor);
+  for (const MapQueue* queue : queues_) wanted |= queue->Wants(tensor);
+  if (wanted) return absl::FailedPreconditionError("pinned or wanted");
+  store_->Forget(tensor);
+  tensors_[static_cast<size_t>(tensor.value)].name.clear();
+  return absl::OkStatus();
+}
+
+bool MapRuntime::Knows(TensorId tensor) const {
+  return tensor.value >= 0 &&
+         tensor.value < static_cast<int64_t>(tensors_.size()) &&
+         !tensors_[static_cast<size_t>(tensor.value)].name.empty();
+}
+
 absl::StatusOr<std::unique_ptr<RequestQueue>> MapRuntime::OpenQueue(
     int64_t slot_bytes, int slots, Time) {
+  if (closed_) return Closed();
   const int64_t bytes = WindowBytes(slot_bytes, slots);
   if (window_bytes_ + bytes > behaviour_.budget_bytes) {
     return absl::ResourceExhaustedError(
@@ -278,6 +329,8 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> MapRuntime::OpenQueue(
 }
 
 absl::StatusOr<Pin> MapRuntime::Acquire(TensorId tensor, Access access, Time) {
+  if (closed_) return Closed();
+  if (!Knows(tensor)) return absl::InvalidArgumentError("no such tensor");
   return store_->Take(tensor,
                       tensors_[static_cast<size_t>(tensor.value)].size_bytes,
                       access, nullptr);
@@ -292,10 +345,15 @@ Stats MapRuntime::GetStats() const {
 }
 
 absl::Status MapRuntime::Close(Time) {
+  closed_ = true;
   if (pins() > 0 || window_bytes_ > 0) {
     return absl::FailedPreconditionError("pins or queues are held");
   }
   return absl::OkStatus();
+}
+
+absl::Status MapRuntime::Closed() {
+  return absl::CancelledError("the runtime is closed");
 }
 
 absl::Status MapRuntime::Enter(CallKind kind, TensorId tensor) {

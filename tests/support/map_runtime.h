@@ -25,6 +25,7 @@
 
 namespace terrace {
 
+class MapQueue;
 class MapStore;
 
 class MapRuntime final : public Runtime {
@@ -64,9 +65,11 @@ class MapRuntime final : public Runtime {
   int64_t reads(TensorId tensor) const;
   int64_t writes(TensorId tensor) const;
   int64_t pins() const;  // held now
+  // By id; those that were unregistered have no name.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override;
+  absl::Status Unregister(TensorId tensor) override;
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override;
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
@@ -80,7 +83,9 @@ class MapRuntime final : public Runtime {
  private:
   friend class MapQueue;
 
+  static absl::Status Closed();
   absl::Status Enter(CallKind kind, TensorId tensor);
+  bool Knows(TensorId tensor) const;
 
   const Behaviour behaviour_;
   Clock& clock_;
@@ -89,7 +94,9 @@ class MapRuntime final : public Runtime {
   std::vector<TensorSpec> tensors_;  // by id
   Fault fault_;
   bool stalled_ = false;
+  bool closed_ = false;  // or refused to, which cancels all the same
   int64_t calls_ = 0;
+  std::vector<const MapQueue*> queues_;  // open
   int64_t window_bytes_ = 0;
 };
 

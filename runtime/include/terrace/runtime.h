@@ -47,6 +47,13 @@ class Runtime {
   // AlreadyExists: the name; ResourceExhausted: no room on any path.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec) = 0;
 
+  // Forgets the tensor and its contents: its home and its name are free again,
+  // its id is never reused. Transfers of it in flight are cancelled and waited
+  // for; one that is past its deadline keeps the home until it ends.
+  // InvalidArgument: no such tensor. FailedPrecondition, and nothing changes:
+  // it is pinned, or a group of an open queue wants it.
+  virtual absl::Status Unregister(TensorId tensor) = 0;
+
   // Reserves a window of `slots` slots, each for a tensor of up to
   // `slot_bytes` (payload; the header's 4 KiB are added). ResourceExhausted
   // at once when all windows together exceed the budget, naming the minimum;
