@@ -112,7 +112,6 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   OptimizerPlan plan_;
   std::vector<Chunk> chunks_;
   std::vector<int> first_chunks_;        // by parameter; of an empty one: any
-  int64_t registered_ = 0;               // tensors, also those never used
   std::unique_ptr<RequestQueue> queue_;  // null: no chunks
   ChunkPipeline pipeline_;
   bool reading_ = false;  // a Reader is there

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/chunked_optimizer.h"
@@ -70,12 +71,17 @@ absl::Status ChunkedOptimizer::AddParameters(
       PlanChunks(specs, options_, runtime_.GetStats().host_budget_bytes,
                  chunks_, specs_.size()));
   std::vector<TensorId> tensors;
+  // Their room goes back when the addition fails, and their names are free.
+  // Nobody knows them, so only a closed runtime can refuse it.
+  absl::Cleanup forget = [this, &tensors] {
+    for (TensorId id : tensors) runtime_.Unregister(id).IgnoreError();
+  };
   for (const Chunk& chunk : added.chunks) {
-    // A name whose registration failed stays taken.
     TERRACE_ASSIGN_OR_RETURN(
         TensorId tensor,
         runtime_.Register(
-            {.name = absl::StrCat(options_.name, "/chunk", registered_++),
+            {.name = absl::StrCat(options_.name, "/chunk",
+                                  chunks_.size() + tensors.size()),
              .size_bytes = chunk.payload_bytes(),
              .global_offset = chunk.first}));
     tensors.push_back(tensor);
@@ -85,6 +91,7 @@ absl::Status ChunkedOptimizer::AddParameters(
     const Time deadline = runtime_.clock().Now() + kOpenTimeout;
     TERRACE_RETURN_IF_ERROR(OpenQueue(added.plan, deadline));
   }
+  std::move(forget).Cancel();
   first_chunks_.resize(specs.size(), -1);
   for (size_t i = 0; i < added.chunks.size(); ++i) {
     for (const Segment& segment : added.chunks[i].segments) {
