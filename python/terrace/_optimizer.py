@@ -94,6 +94,8 @@ class AdamW(torch.optim.Optimizer):
         self._engine = io_engine
         self._native: Any = None
         self._loading: dict[str, Any] | None = None
+        self._done_with: Callable[[dict[str, Any]], None] | None = None
+        self._readers = 0
         self._told = False
         _errors.check_directories(self._paths)
         if self._paths and memory_budget is None:
@@ -168,7 +170,8 @@ class AdamW(torch.optim.Optimizer):
         torch.optim.AdamW's, which can load it. See `state` for its tensors;
         what it takes is stats()['state_bytes']."""
         _message.tell_copy(self)
-        return super().state_dict()
+        with _state.reading(self):
+            return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state_dict() of this class or of torch.optim.AdamW.
@@ -224,9 +227,9 @@ class AdamW(torch.optim.Optimizer):
         for group in groups:
             _checks.check_options(group)
             group['decoupled_weight_decay'] = self._decoupled
-        loaded = self._state_of(self._loading)
+        loaded = _state.found_in(self._loading, self)
         try:
-            self._write(loaded)
+            _state.write(self, loaded, self._done_with)
         except BaseException:
             if not self._holds_nothing:
                 self._native.reset()
@@ -317,51 +320,9 @@ class AdamW(torch.optim.Optimizer):
             raise _errors.exception_of(code, message, self._paths)
         # The budget grows with the state.
         steps = self._steps()
-        kept = [(i, self._read_state(i)) for i, n in enumerate(steps) if n]
+        kept = [(i, _state.copied(self, i)) for i, n in enumerate(steps) if n]
         self._reopen()
-        return self._write(kept)
-
-    def _read_state(self, position: int) -> dict[str, torch.Tensor]:
-        parameter = self._parameters()[position]
-        state = {'step': torch.tensor(float(self._steps()[position]))}
-        for key, kind in _state.KEYS.items():
-            if key == 'master_param' and parameter.dtype == torch.float32:
-                continue
-            copy = torch.empty(parameter.shape, dtype=torch.float32)
-            outcome = self._native.read(position, kind, copy)
-            if key == 'master_param' and _errors.has_no_master(outcome):
-                copy.copy_(parameter.detach())  # as the next step will
-            else:
-                _errors.check(outcome, self._paths)
-            state[key] = copy
-        return state
-
-    def _state_of(self, given: dict[str, Any]) -> list[tuple[int, dict]]:
-        """The states in a state_dict by position, each checked."""
-        positions = {key: position for position, key in enumerate(
-            key for group in given['param_groups'] for key in group['params'])}
-        parameters = self._parameters()
-        _, names, _ = self._description(range(len(self.param_groups)))
-        return [(positions[key],
-                 _state.checked(state, parameters[positions[key]],
-                                names[positions[key]]))
-                for key, state in given['state'].items()
-                if key in positions and state]
-
-    def _write(self, states: list[tuple[int, dict[str, Any]]]) -> None:
-        if self._holds_nothing:
-            return
-        _errors.check(self._native.reset(), self._paths)
-        steps = [0] * len(self._parameters())
-        nothing = torch.empty(0)
-        for position, state in states:
-            _errors.check(self._native.write(
-                position, state.get('master_param', nothing), state['exp_avg'],
-                state['exp_avg_sq']), self._paths)
-            steps[position] = int(state['step'])
-        if any(steps):
-            _errors.check(self._native.set_steps(max(steps), steps),
-                          self._paths)
+        return _state.write(self, kept)
 
 
 class Adam(AdamW):

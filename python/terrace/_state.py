@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from terrace import _errors
+
 if TYPE_CHECKING:
     from terrace._optimizer import AdamW
 
-MASTER, FIRST_MOMENT, SECOND_MOMENT = range(3)
-
-# As torch.optim.AdamW names them; the master is of 16-bit parameters only.
-KEYS = {'master_param': MASTER, 'exp_avg': FIRST_MOMENT,
-        'exp_avg_sq': SECOND_MOMENT}
+# As torch.optim.AdamW names them, in the order in which the library takes
+# them; the master is of 16-bit parameters only.
+KEYS = ('master_param', 'exp_avg', 'exp_avg_sq')
+_NOTHING = torch.empty(0)  # of a kind that is not wanted, or not there
 
 
 class StateView(Mapping):
@@ -51,7 +53,7 @@ class StateView(Mapping):
         position = self._positions().get(parameter)
         if position is None:
             return {}  # as torch's defaultdict
-        return self._optimizer._read_state(position)
+        return copied(self._optimizer, position)
 
     def __repr__(self) -> str:
         return f'<state of {len(self)} parameters, copied when read>'
@@ -59,8 +61,8 @@ class StateView(Mapping):
 
 def checked(state: dict[str, Any], parameter: torch.Tensor,
             name: str) -> dict[str, Any]:
-    """One parameter's state out of a state_dict, ready to be written: float32,
-    contiguous, in CPU memory. ValueError names the parameter."""
+    """One parameter's state out of a state_dict; `write` can take it.
+    ValueError names the parameter."""
     if 'max_exp_avg_sq' in state:
         raise ValueError(f"terrace: the state of '{name}' is amsgrad's")
     missing = {'step', 'exp_avg', 'exp_avg_sq'} - state.keys()
@@ -80,6 +82,86 @@ def checked(state: dict[str, Any], parameter: torch.Tensor,
             raise ValueError(
                 f"terrace: {key} of '{name}' is {tuple(value.shape)}, not "
                 f'{tuple(parameter.shape)}')
-        result[key] = value.detach().to(
-            device='cpu', dtype=torch.float32).contiguous()
+        result[key] = value.detach()
     return result
+
+
+def keys_of(parameter: torch.Tensor) -> tuple[str, ...]:
+    return KEYS[1:] if parameter.dtype == torch.float32 else KEYS
+
+
+@contextlib.contextmanager
+def reading(optimizer: AdamW) -> Iterator[None]:
+    """Within it the part of the state that was read last stays in memory."""
+    optimizer._readers += 1
+    try:
+        yield
+    finally:
+        optimizer._readers -= 1
+        if not optimizer._readers:
+            optimizer._native.end_reading()
+
+
+def read(optimizer: AdamW, position: int, offset: int,
+         arrays: Mapping[str, torch.Tensor]) -> None:
+    """Fills float32 tensors of one length, by key, with the elements from
+    `offset` on. A master that is not there yet is made from the parameter, as
+    the next step will."""
+    def outcome() -> tuple[int, str]:
+        return optimizer._native.read(
+            position, offset, *(arrays.get(key, _NOTHING) for key in KEYS))
+
+    result = outcome()
+    if _errors.has_no_master(result):
+        arrays = dict(arrays)
+        master = arrays.pop('master_param')
+        elements = optimizer._parameters()[position].detach().reshape(-1)
+        master.copy_(elements[offset:offset + master.numel()].reshape(
+            master.shape))
+        result = outcome() if arrays else (0, '')
+    _errors.check(result, optimizer._paths)
+
+
+def copied(optimizer: AdamW, position: int) -> dict[str, torch.Tensor]:
+    """All the state of a parameter."""
+    parameter = optimizer._parameters()[position]
+    arrays = {key: torch.empty(parameter.shape, dtype=torch.float32)
+              for key in keys_of(parameter)}
+    with reading(optimizer):
+        read(optimizer, position, 0, arrays)
+    return {'step': torch.tensor(float(optimizer._steps()[position])),
+            **arrays}
+
+
+def found_in(given: dict[str, Any],
+             optimizer: AdamW) -> list[tuple[int, dict[str, Any]]]:
+    """The states in a state_dict by position, each checked."""
+    positions = {key: position for position, key in enumerate(
+        key for group in given['param_groups'] for key in group['params'])}
+    parameters = optimizer._parameters()
+    _, names, _ = optimizer._description(range(len(optimizer.param_groups)))
+    return [(positions[key],
+             checked(state, parameters[positions[key]],
+                     names[positions[key]]))
+            for key, state in given['state'].items()
+            if key in positions and state]
+
+
+def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
+          done_with: Callable[[dict[str, Any]], None] | None = None) -> None:
+    """Replaces all state. Makes float32 copies in CPU memory where a tensor is
+    none, of one parameter at a time."""
+    if optimizer._holds_nothing:
+        return
+    native, paths = optimizer._native, optimizer._paths
+    _errors.check(native.reset(), paths)
+    steps = [0] * len(optimizer._parameters())
+    for position, state in states:
+        arrays = [state.get(key, _NOTHING).to(
+            device='cpu', dtype=torch.float32).contiguous() for key in KEYS]
+        _errors.check(native.write(position, *arrays), paths)
+        steps[position] = int(state['step'])
+        if done_with is not None:
+            done_with(state)
+    if any(steps):
+        _errors.check(native.set_steps(max(steps), steps), paths)

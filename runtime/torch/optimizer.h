@@ -100,8 +100,7 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   absl::Status GatherOne(size_t index);
   void Publish();
   int IndexOf(const at::Tensor& parameter) const;  // -1: unknown
-  at::Tensor ReadTensor(int index, OffloadedOptimizer::StateKind kind) const;
-  ParameterState ReadParameterState(int index) const;
+  ParameterState ReadParameterState(int index, StateReader& reader) const;
   void WriteTensor(int index, OffloadedOptimizer::StateKind kind,
                    const at::Tensor& tensor);
   template <typename State, typename Options>

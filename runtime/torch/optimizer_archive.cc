@@ -6,11 +6,13 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/torch/optimizer.h"
 
 namespace terrace {
@@ -70,26 +72,24 @@ std::optional<Loaded<State>> ReadOne(InputArchive& states,
 
 }  // namespace
 
-at::Tensor OffloadedAdamBase::ReadTensor(int index, Kind kind) const {
-  const at::Tensor& parameter = tensors_[static_cast<size_t>(index)];
-  at::Tensor out = at::empty(parameter.sizes(), at::kFloat);
-  Check(offloaded_->ReadState(index, kind,
-                              absl::MakeSpan(out.mutable_data_ptr<float>(),
-                                             static_cast<size_t>(out.numel())),
-                              Deadline()));
-  return out;
-}
-
-ParameterState OffloadedAdamBase::ReadParameterState(int index) const {
+ParameterState OffloadedAdamBase::ReadParameterState(
+    int index, StateReader& reader) const {
   ParameterState state;
   const auto i = static_cast<size_t>(index);
   state.step = offloaded_->parameter_steps()[i];
   if (state.step == 0) return state;
-  state.exp_avg = ReadTensor(index, Kind::kFirstMoment);
-  state.exp_avg_sq = ReadTensor(index, Kind::kSecondMoment);
+  const auto make = [&](at::Tensor& tensor) {
+    tensor = at::empty(tensors_[i].sizes(), at::kFloat);
+    return absl::MakeSpan(tensor.mutable_data_ptr<float>(),
+                          static_cast<size_t>(tensor.numel()));
+  };
+  StateSpans spans;
+  spans.first_moment = make(state.exp_avg);
+  spans.second_moment = make(state.exp_avg_sq);
   if (offloaded_->parameters()[i].dtype != DType::kFloat32) {
-    state.master = ReadTensor(index, Kind::kMaster);
+    spans.master = make(state.master);
   }
+  Check(reader.Read(index, /*offset=*/0, spans, Deadline()));
   return state;
 }
 
@@ -99,8 +99,10 @@ absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
   if (index < 0) {
     return absl::InvalidArgumentError("not a parameter of this optimizer");
   }
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> reader,
+                           offloaded_->OpenStateReader());
   try {
-    return ReadParameterState(index);
+    return ReadParameterState(index, *reader);
   } catch (const c10::Error& error) {
     return absl::InternalError(error.what_without_backtrace());
   }
@@ -127,9 +129,12 @@ void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
   }
   archive.write(kVersionKey, c10::IValue(kVersion));
   archive.write(kStepKey, c10::IValue(offloaded_->step()));
+  absl::StatusOr<std::unique_ptr<StateReader>> reader =
+      offloaded_->OpenStateReader();
+  Check(reader.status());
   OutputArchive states(archive.compilation_unit());
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    ParameterState read = ReadParameterState(static_cast<int>(i));
+    ParameterState read = ReadParameterState(static_cast<int>(i), **reader);
     if (read.step == 0) continue;
     State state;
     state.step(read.step);

@@ -18,6 +18,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("step", &OptimizerBinding::Step)
       .def("skipped", &OptimizerBinding::Skipped)
       .def("read", &OptimizerBinding::Read)
+      .def("end_reading", &OptimizerBinding::EndReading)
       .def("write", &OptimizerBinding::Write)
       .def("steps", &OptimizerBinding::Steps)
       .def("set_steps", &OptimizerBinding::SetSteps)

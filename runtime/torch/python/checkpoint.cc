@@ -77,6 +77,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
       std::string(static_cast<const char*>(bytes.const_data_ptr()),
                   static_cast<size_t>(bytes.nbytes()))};
   MutexLock lock(mutex_);
+  reader_.reset();
   contents.parameters = described->tensors;
   contents.optimizer = optimizer_.get();
   const absl::StatusOr<int64_t> size =
@@ -93,6 +94,7 @@ std::tuple<int64_t, std::string, at::Tensor> OptimizerBinding::Load(
   absl::Status status = CheckProcess();
   if (status.ok()) {
     MutexLock lock(mutex_);
+    reader_.reset();
     status = LoadLocked(directory, tensors, names, positions, rest);
   }
   return {static_cast<int64_t>(status.code()), std::string(status.message()),

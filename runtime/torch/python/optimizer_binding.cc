@@ -106,6 +106,7 @@ OptimizerBinding::~OptimizerBinding() {
   if (getpid() == process_) return;
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
+  static_cast<void>(reader_.release());
   static_cast<void>(optimizer_.release());
   static_cast<void>(runtime_.release());
 }
@@ -117,7 +118,8 @@ absl::Status OptimizerBinding::CheckProcess() const {
                    "; a forked child cannot use it"));
 }
 
-absl::Status OptimizerBinding::CheckOpen() const {
+absl::Status OptimizerBinding::CheckOpen() {
+  reader_.reset();
   if (optimizer_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError("this optimizer is closed");
 }
@@ -232,22 +234,40 @@ bool OptimizerBinding::Skipped() {
   return optimizer_ != nullptr && optimizer_->last_report().skipped;
 }
 
-Outcome OptimizerBinding::Read(int64_t parameter, int64_t kind,
-                               const at::Tensor& out) {
+Outcome OptimizerBinding::Read(int64_t parameter, int64_t offset,
+                               const at::Tensor& master,
+                               const at::Tensor& first_moment,
+                               const at::Tensor& second_moment) {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return ToOutcome(status);
   }
-  auto floats = Floats(out, out.numel());
-  if (!floats.ok()) return ToOutcome(floats.status());
   MutexLock lock(mutex_);
-  absl::Status status = CheckOpen();
-  if (status.ok() && !floats->empty()) {
-    status =
-        optimizer_->ReadState(static_cast<int>(parameter),
-                              static_cast<OffloadedOptimizer::StateKind>(kind),
-                              *floats, absl::Now() + kPatience);
+  return ToOutcome(
+      ReadLocked(parameter, offset, master, first_moment, second_moment));
+}
+
+absl::Status OptimizerBinding::ReadLocked(int64_t parameter, int64_t offset,
+                                          const at::Tensor& master,
+                                          const at::Tensor& first_moment,
+                                          const at::Tensor& second_moment) {
+  StateSpans spans;
+  TERRACE_ASSIGN_OR_RETURN(spans.master, Floats(master, master.numel()));
+  TERRACE_ASSIGN_OR_RETURN(spans.first_moment,
+                           Floats(first_moment, first_moment.numel()));
+  TERRACE_ASSIGN_OR_RETURN(spans.second_moment,
+                           Floats(second_moment, second_moment.numel()));
+  if (reader_ == nullptr) {
+    TERRACE_RETURN_IF_ERROR(CheckOpen());
+    TERRACE_ASSIGN_OR_RETURN(reader_, optimizer_->OpenStateReader());
   }
-  return ToOutcome(status);
+  return reader_->Read(static_cast<int>(parameter), offset, spans,
+                       absl::Now() + kPatience);
+}
+
+void OptimizerBinding::EndReading() {
+  if (!CheckProcess().ok()) return;
+  MutexLock lock(mutex_);
+  reader_.reset();
 }
 
 Outcome OptimizerBinding::Write(int64_t parameter, const at::Tensor& master,
@@ -335,6 +355,7 @@ Outcome OptimizerBinding::Close() {
 }
 
 absl::Status OptimizerBinding::CloseLocked() {
+  reader_.reset();
   optimizer_.reset();
   if (runtime_ == nullptr) return absl::OkStatus();
   const std::unique_ptr<Runtime> runtime = std::move(runtime_);

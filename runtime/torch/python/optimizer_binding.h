@@ -72,9 +72,12 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // Whether the last step was skipped: a gradient was not finite.
   bool Skipped();
 
-  // One array of a parameter's state, into contiguous fp32 of its size. kind:
-  // 0 master, 1 first moment, 2 second moment.
-  Outcome Read(int64_t parameter, int64_t kind, const at::Tensor& out);
+  // A parameter's state from element `offset` on, into contiguous fp32 tensors
+  // of one size; an empty one is not wanted. What was read last stays in
+  // memory until EndReading or any other use.
+  Outcome Read(int64_t parameter, int64_t offset, const at::Tensor& master,
+               const at::Tensor& first_moment, const at::Tensor& second_moment);
+  void EndReading();
   // All of a parameter's state; an empty master is made in the next step.
   Outcome Write(int64_t parameter, const at::Tensor& master,
                 const at::Tensor& first_moment,
@@ -102,12 +105,18 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
 
  private:
   absl::Status CheckProcess() const;
-  absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the optimizer is open; it is not being read from here on.
+  absl::Status CheckOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenLocked(std::vector<ParameterSpec> specs,
                           const BindingOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
                           const std::vector<double>& numbers, double loss_scale)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReadLocked(int64_t parameter, int64_t offset,
+                          const at::Tensor& master,
+                          const at::Tensor& first_moment,
+                          const at::Tensor& second_moment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteLocked(int64_t parameter, const at::Tensor& master,
                            const at::Tensor& first_moment,
@@ -127,6 +136,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   std::vector<ParameterSpec> specs_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Runtime> runtime_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
   StepTensors tensors_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
 };
