@@ -14,9 +14,11 @@ from terrace._deepspeed import from_deepspeed_config
 from terrace._errors import DataLossError
 from terrace._library import instruction_set, load as _load_library, version
 from terrace._optimizer import Adam, AdamW
+from terrace._torch_file import export_torch, import_torch
 
 _load_library()
 __version__ = version()
 
-__all__ = ['Adam', 'AdamW', 'DataLossError', 'from_deepspeed_config',
-           'instruction_set', 'load', 'save', '__version__']
+__all__ = ['Adam', 'AdamW', 'DataLossError', 'export_torch',
+           'from_deepspeed_config', 'import_torch', 'instruction_set', 'load',
+           'save', '__version__']
