@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/step_compute.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/optimizer/chunk_update.h"
 #include "terrace/optimizer.h"
 #include "tiers/topology.h"
 
@@ -49,8 +50,7 @@ class Workbench {
     const int threads = bench->runtime_->executor().parallelism();
     // The optimizer splits a chunk when the pool is wide: then each task
     // repeats its share.
-    const int64_t tasks =
-        std::max<int64_t>(1, (2 * threads + plan.slots - 1) / plan.slots);
+    const int tasks = RangesPerChunk(threads, static_cast<int>(plan.slots));
     bench->repeated_ =
         std::make_unique<RepeatedUpdate>(threads, plan.chunk_bytes / 8 / tasks);
     bench->repeating_ =

@@ -20,11 +20,6 @@ uint64_t MakeTag(uint64_t attempt, int chunk) {
   return (attempt << 32 & ~kFetchTag) | static_cast<uint32_t>(chunk);
 }
 
-// Two tasks for each thread when the whole window is being updated.
-int RangesPerChunk(int parallelism, int slots) {
-  return std::max(1, (2 * parallelism + slots - 1) / slots);
-}
-
 StepMeter::Bucket BucketOf(WaitCause cause) {
   switch (cause) {
     case WaitCause::kRead:

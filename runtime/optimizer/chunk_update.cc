@@ -16,6 +16,10 @@ void Zero(float* values, int64_t count) {
 
 }  // namespace
 
+int RangesPerChunk(int parallelism, int slots) {
+  return std::max(1, (2 * parallelism + slots - 1) / slots);
+}
+
 ChunkUpdate::ChunkUpdate(const Chunk& chunk, Pin pin,
                          const ChunkContents& contents, const UpdateStep& step,
                          int ranges, std::unique_ptr<StagedChunk> staged)

@@ -33,6 +33,10 @@ struct UpdateStep {
   Staging* staging = nullptr;  // null: no parameter is on a device
 };
 
+// Into how many ranges each chunk is split: two for each thread when as many
+// chunks as there are `slots` are updated at a time.
+int RangesPerChunk(int parallelism, int slots);
+
 class ChunkUpdate {
  public:
   // Of a segment with a gradient, moments that are not held start from zero
