@@ -2,57 +2,16 @@
 
 #include <ATen/MemoryOverlap.h>
 
-#include <optional>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/torch/tensor_check.h"
 
 namespace terrace {
 namespace {
 
 // Where the gradients without elements are.
 constexpr double kNothing = 0;
-
-std::optional<DType> DTypeOf(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kHalf:
-      return DType::kFloat16;
-    default:
-      return std::nullopt;
-  }
-}
-
-std::string Text(const auto& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
-// What is wrong with where and how a tensor keeps its numbers, or "".
-std::string Fault(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "is undefined";
-  if (tensor.layout() != at::kStrided) {
-    return absl::StrCat("is ", Text(tensor.layout()),
-                        "; only dense tensors can be stepped");
-  }
-  if (!tensor.device().is_cpu()) {
-    return absl::StrCat("is on ", tensor.device().str(),
-                        "; only CPU memory is supported");
-  }
-  if (!DTypeOf(tensor)) {
-    return absl::StrCat("is ", Text(tensor.scalar_type()),
-                        "; only fp32, bf16 and fp16 are supported");
-  }
-  if (tensor.is_neg() || tensor._is_zerotensor()) {
-    return "is a lazy view without values of its own";
-  }
-  return "";
-}
 
 absl::Status Error(const char* what, size_t position,
                    const std::string& fault) {
@@ -64,15 +23,15 @@ absl::Status Error(const char* what, size_t position,
 
 absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
                                                 size_t position) {
-  std::string fault = Fault(parameter);
+  std::string fault = StorageFault(parameter);
   if (fault.empty() && !parameter.is_leaf()) {
     fault = "is no leaf: it is the result of an operation";
   }
   if (fault.empty() &&
       at::has_internal_overlap(parameter) == at::MemOverlap::Yes) {
     fault = absl::StrCat("has elements that share memory: strides ",
-                         Text(parameter.strides()), " of sizes ",
-                         Text(parameter.sizes()));
+                         TextOf(parameter.strides()), " of sizes ",
+                         TextOf(parameter.sizes()));
   }
   if (!fault.empty()) return Error("parameter", position, fault);
   ParameterSpec spec;
@@ -84,7 +43,7 @@ absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
 
 absl::Status CheckParameter(const at::Tensor& parameter,
                             const ParameterSpec& spec, size_t position) {
-  const std::string fault = Fault(parameter);
+  const std::string fault = StorageFault(parameter);
   if (!fault.empty()) return Error("parameter", position, fault);
   if (*DTypeOf(parameter) == spec.dtype && parameter.numel() == spec.count) {
     return absl::OkStatus();
@@ -93,19 +52,14 @@ absl::Status CheckParameter(const at::Tensor& parameter,
       "parameter", position,
       absl::StrCat("was ", spec.count, " elements of ", DTypeName(spec.dtype),
                    " and is ", parameter.numel(), " of ",
-                   Text(parameter.scalar_type())));
+                   TextOf(parameter.scalar_type())));
 }
 
 absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
                                               const ParameterSpec& spec,
                                               size_t position) {
-  at::Tensor gradient = parameter.grad();
-  if (gradient.layout() == at::kStrided) {
-    // What autograd made lazily gets values.
-    if (gradient._is_zerotensor()) gradient = gradient.clone();
-    gradient = gradient.resolve_neg();
-  }
-  const std::string fault = Fault(gradient);
+  const at::Tensor gradient = WithOwnValues(parameter.grad());
+  const std::string fault = StorageFault(gradient);
   if (!fault.empty()) {
     return Error("the gradient of parameter", position, fault);
   }
@@ -114,9 +68,9 @@ absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
       (dtype != DType::kFloat32 && dtype != spec.dtype)) {
     return Error(
         "the gradient of parameter", position,
-        absl::StrCat("is ", Text(gradient.sizes()), " of ",
-                     Text(gradient.scalar_type()), ", not ",
-                     Text(parameter.sizes()), " of ", DTypeName(spec.dtype)));
+        absl::StrCat("is ", TextOf(gradient.sizes()), " of ",
+                     TextOf(gradient.scalar_type()), ", not ",
+                     TextOf(parameter.sizes()), " of ", DTypeName(spec.dtype)));
   }
   return gradient.contiguous();
 }

@@ -45,7 +45,8 @@ TEST_F(TorchRefusal, ParametersThatCannotBeStepped) {
   EXPECT_THAT(Refused({good_, at::ones({2}, at::kComplexFloat)}),
               HasSubstr("parameter 1 is ComplexFloat"));
   EXPECT_THAT(Refused({at::ones({2}, at::kDouble)}),
-              HasSubstr("parameter 0 is Double"));
+              HasSubstr("parameter 0 is Double; only float32, bfloat16 and "
+                        "float16 are supported"));
   EXPECT_THAT(Refused({at::ones({2}, at::kLong)}), HasSubstr("Long"));
   EXPECT_THAT(Refused({at::eye(3).to_sparse()}), HasSubstr("Sparse"));
   EXPECT_THAT(Refused({good_, good_ * 2}), HasSubstr("parameter 1 is no leaf"));

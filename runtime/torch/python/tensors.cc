@@ -3,52 +3,14 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 
-#include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/tensor_check.h"
 
 namespace terrace {
 namespace {
-
-std::optional<DType> DTypeOf(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kHalf:
-      return DType::kFloat16;
-    default:
-      return std::nullopt;
-  }
-}
-
-std::string Text(const auto& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
-// What is wrong with where and how a tensor keeps its numbers, or "".
-std::string Fault(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "is undefined";
-  if (tensor.layout() != at::kStrided) {
-    return absl::StrCat("is ", Text(tensor.layout()),
-                        "; only dense tensors can be stepped");
-  }
-  if (!tensor.device().is_cpu()) {
-    return absl::StrCat("is on ", tensor.device().str(),
-                        "; only CPU memory is supported");
-  }
-  if (!DTypeOf(tensor)) {
-    return absl::StrCat("is ", Text(tensor.scalar_type()),
-                        "; only float32, bfloat16 and float16 are supported");
-  }
-  return "";
-}
 
 // What a gradient without elements points to: its storage may have none.
 constexpr float kNothing = 0;
@@ -63,7 +25,7 @@ absl::Status Error(const char* what, const std::string& name,
 
 absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
                                              const std::string& name) {
-  const std::string fault = Fault(parameter);
+  const std::string fault = StorageFault(parameter);
   if (!fault.empty()) return Error("", name, fault);
   ParameterSpec spec;
   spec.name = name;
@@ -93,24 +55,24 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
 
 absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
                                     const at::Tensor& parameter) {
-  const std::string fault = Fault(parameter);
+  const std::string fault = StorageFault(parameter);
   if (!fault.empty()) return Error("", spec.name, fault);
   if (*DTypeOf(parameter) != spec.dtype || parameter.numel() != spec.count) {
     return Error(
         "", spec.name,
         absl::StrCat("was ", spec.count, " elements of ", DTypeName(spec.dtype),
                      " and is ", parameter.numel(), " of ",
-                     Text(parameter.scalar_type())));
+                     TextOf(parameter.scalar_type())));
   }
   ParameterData data;
-  const at::Tensor& gradient = parameter.grad();
+  const at::Tensor gradient = WithOwnValues(parameter.grad());
   if (!gradient.defined()) {
     // Not touched in this step, but its address is asked for.
     data.parameter = parameter.data_ptr();
     data_.push_back(data);
     return absl::OkStatus();
   }
-  const std::string gradient_fault = Fault(gradient);
+  const std::string gradient_fault = StorageFault(gradient);
   if (!gradient_fault.empty()) {
     return Error("the gradient of ", spec.name, gradient_fault);
   }
@@ -120,9 +82,9 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
        data.gradient_dtype != spec.dtype)) {
     return Error(
         "the gradient of ", spec.name,
-        absl::StrCat("is ", Text(gradient.sizes()), " of ",
-                     Text(gradient.scalar_type()), ", not ",
-                     Text(parameter.sizes()), " of ", DTypeName(spec.dtype)));
+        absl::StrCat("is ", TextOf(gradient.sizes()), " of ",
+                     TextOf(gradient.scalar_type()), ", not ",
+                     TextOf(parameter.sizes()), " of ", DTypeName(spec.dtype)));
   }
   at::Tensor target = parameter;
   if (!parameter.is_contiguous()) {
@@ -132,8 +94,6 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
   data.parameter = target.data_ptr();
   if (spec.count == 0) {
     data.gradient = &kNothing;
-  } else if (gradient.is_contiguous()) {
-    data.gradient = gradient.const_data_ptr();
   } else {
     gradients_.push_back(gradient.detach().contiguous());
     data.gradient = gradients_.back().const_data_ptr();

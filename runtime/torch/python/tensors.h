@@ -50,7 +50,7 @@ class StepTensors {
 
   std::vector<ParameterData> data_;
   std::vector<at::Tensor> stepped_;    // parameters with a gradient
-  std::vector<at::Tensor> gradients_;  // copies in order
+  std::vector<at::Tensor> gradients_;  // in order, copies where they were not
   std::vector<Staged> staged_;
 };
 

@@ -1,0 +1,46 @@
+#include "runtime/torch/tensor_check.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+
+std::optional<DType> DTypeOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kHalf:
+      return DType::kFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string StorageFault(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "is undefined";
+  if (tensor.layout() != at::kStrided) {
+    return absl::StrCat("is ", TextOf(tensor.layout()),
+                        "; only dense tensors can be stepped");
+  }
+  if (!tensor.device().is_cpu()) {
+    return absl::StrCat("is on ", tensor.device().str(),
+                        "; only CPU memory is supported");
+  }
+  if (!DTypeOf(tensor)) {
+    return absl::StrCat("is ", TextOf(tensor.scalar_type()),
+                        "; only float32, bfloat16 and float16 are supported");
+  }
+  if (tensor.is_neg() || tensor._is_zerotensor()) {
+    return "is a lazy view without values of its own";
+  }
+  return "";
+}
+
+at::Tensor WithOwnValues(at::Tensor tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided) return tensor;
+  if (tensor._is_zerotensor()) return tensor.clone();
+  return tensor.resolve_neg();
+}
+
+}  // namespace terrace

@@ -1,0 +1,34 @@
+// What both doors to LibTorch, terrace_torch and the Python module, ask of a
+// tensor before they take its address. Compiled into each of them. Pure
+// functions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+// Nothing: one that the optimizer does not know.
+std::optional<DType> DTypeOf(const at::Tensor& tensor);
+
+// What is wrong with where and how a tensor keeps its numbers, as the rest of
+// a sentence ("is on meta; ..."), or "".
+std::string StorageFault(const at::Tensor& tensor);
+
+// The tensor, or a copy with values where autograd left them to be made: of a
+// zero tensor or a negated view.
+at::Tensor WithOwnValues(at::Tensor tensor);
+
+// As LibTorch prints it.
+std::string TextOf(const auto& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+}  // namespace terrace
