@@ -134,3 +134,17 @@ def test_disk_and_memory_give_the_same_bits(tmp_path):
             optimizer.close()
         for other in results[1:]:
             assert largest_difference(results[0], other) == 0
+
+
+def test_gradients_that_autograd_left_to_be_negated_are_negated():
+    gradient = torch.randn(500)
+    lazy = torch._neg_view(-gradient)
+    assert lazy.is_neg() and torch.equal(lazy, gradient)
+    results = []
+    for given in (gradient, lazy):
+        w = torch.nn.Parameter(torch.ones(500))
+        optimizer = terrace.AdamW([w], lr=0.1)
+        w.grad = given
+        optimizer.step()
+        results.append(w.detach().clone())
+    assert torch.equal(*results)

@@ -330,20 +330,6 @@ def test_grad_scaler_with_float16_parameters():
                           torch.full((100,), 1e-4), rtol=1e-2)
 
 
-def test_gradients_that_autograd_left_to_be_negated_are_negated():
-    gradient = torch.randn(500)
-    lazy = torch._neg_view(-gradient)
-    assert lazy.is_neg() and torch.equal(lazy, gradient)
-    results = []
-    for given in (gradient, lazy):
-        w = torch.nn.Parameter(torch.ones(500))
-        optimizer = terrace.AdamW([w], lr=0.1)
-        w.grad = given
-        optimizer.step()
-        results.append(w.detach().clone())
-    assert torch.equal(*results)
-
-
 @pytest.mark.parametrize('parameter, text', [
     (torch.zeros(3, dtype=torch.complex64), 'complex'),
     (torch.zeros(3, 3).to_sparse(), 'sparse'),
