@@ -69,7 +69,7 @@ absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
     TERRACE_RETURN_IF_ERROR(CheckMasters());
   }
   meter_.Begin();
-  TERRACE_RETURN_IF_ERROR(PrepareStaging(parameters));
+  TERRACE_RETURN_IF_ERROR(PrepareStaging(arguments, parameters));
   report_ = {.step = step_ + 1,
              .bytes_from_devices = -staging_.bytes_from_devices(),
              .bytes_to_devices = -staging_.bytes_to_devices()};
@@ -79,14 +79,19 @@ absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
   update_.parameters = parameters_;
   deadline_ = deadline;
   if (incomplete_) {
-    Launch(Phase::kRecognise, GradientPass::Kind::kFingerprint);
+    Launch(Phase::kRecognise, GradientPass::Kind::kFingerprint, OwnGradients());
     return absl::OkStatus();
   }
   MakeScalars();
   gradient_norm_ = 0;
   if (settings_.max_gradient_norm > 0 || settings_.skip_nonfinite ||
       settings_.loss_scale != 1) {
-    Launch(Phase::kNorm, GradientPass::Kind::kNorm);
+    if (arguments.norm_gradients) {
+      Launch(Phase::kNorm, GradientPass::Kind::kNorm,
+             *arguments.norm_gradients);
+    } else {
+      Launch(Phase::kNorm, GradientPass::Kind::kNorm, OwnGradients());
+    }
     return absl::OkStatus();
   }
   update_.gradient_multiplier = 1;
@@ -108,13 +113,21 @@ absl::Status ChunkedOptimizer::CheckMasters() const {
 
 // Slots for what is on devices, whose queued work ends here.
 absl::Status ChunkedOptimizer::PrepareStaging(
+    const StepArguments& arguments,
     absl::Span<const ParameterData> parameters) {
   std::vector<Device*> devices;
-  for (const ParameterData& data : parameters) {
-    if (data.device == nullptr || data.gradient == nullptr) continue;
+  const auto add = [&devices](Device* device, const void* gradient) {
+    if (device == nullptr || gradient == nullptr) return;
     const auto end = devices.end();
-    if (std::find(devices.begin(), end, data.device) != end) continue;
-    devices.push_back(data.device);
+    if (std::find(devices.begin(), end, device) == end) {
+      devices.push_back(device);
+    }
+  };
+  for (const ParameterData& data : parameters) add(data.device, data.gradient);
+  if (arguments.norm_gradients) {
+    for (const GradientData& data : *arguments.norm_gradients) {
+      add(data.device, data.values);
+    }
   }
   update_.staging = nullptr;
   if (devices.empty()) return absl::OkStatus();
@@ -163,13 +176,18 @@ bool ChunkedOptimizer::Advance() {
   return true;
 }
 
-void ChunkedOptimizer::Launch(Phase phase, GradientPass::Kind kind) {
-  std::vector<Gradient> gradients;
+std::vector<GradientData> ChunkedOptimizer::OwnGradients() const {
+  std::vector<GradientData> gradients;
   gradients.reserve(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
     gradients.push_back({parameters_[i].gradient, parameters_[i].gradient_dtype,
                          specs_[i].count, parameters_[i].device});
   }
+  return gradients;
+}
+
+void ChunkedOptimizer::Launch(Phase phase, GradientPass::Kind kind,
+                              absl::Span<const GradientData> gradients) {
   phase_ = phase;
   pass_ = std::make_unique<GradientPass>(kind, gradients);
   pass_->Launch(executor_, meter_, update_.staging);
@@ -241,7 +259,7 @@ void ChunkedOptimizer::EndUpdate() {
     poison_ = status;
     return Finish(std::move(status));
   }
-  Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint);
+  Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint, OwnGradients());
 }
 
 // Without it nobody could tell whether the next attempt is at the same step.

@@ -82,9 +82,12 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status Start(const StepArguments& arguments,
                      absl::Span<const ParameterData> parameters, Time deadline);
   absl::Status CheckMasters() const;
-  absl::Status PrepareStaging(absl::Span<const ParameterData> parameters);
+  absl::Status PrepareStaging(const StepArguments& arguments,
+                              absl::Span<const ParameterData> parameters);
   void MakeScalars();
-  void Launch(Phase phase, GradientPass::Kind kind);
+  std::vector<GradientData> OwnGradients() const;
+  void Launch(Phase phase, GradientPass::Kind kind,
+              absl::Span<const GradientData> gradients);
   void EndNorm();
   void EndRecognise();
   void Attempt();

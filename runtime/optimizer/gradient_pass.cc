@@ -15,10 +15,10 @@ constexpr int64_t kSliceElements = 64 * kNormBlock;
 
 }  // namespace
 
-GradientPass::GradientPass(Kind kind, absl::Span<const Gradient> gradients)
+GradientPass::GradientPass(Kind kind, absl::Span<const GradientData> gradients)
     : kind_(kind) {
   int64_t blocks = 0;
-  for (const Gradient& gradient : gradients) {
+  for (const GradientData& gradient : gradients) {
     if (gradient.values == nullptr) {
       // Says which gradients there are; nothing is read.
       if (kind == Kind::kFingerprint) {
@@ -62,7 +62,7 @@ void GradientPass::Work(Staging* staging) {
     // Relaxed: it only shares out the slices.
     const size_t i = next_.fetch_add(1, std::memory_order_relaxed);
     if (i >= slices_.size()) break;
-    const Gradient& gradient = slices_[i].gradient;
+    const GradientData& gradient = slices_[i].gradient;
     if (gradient.values == nullptr) continue;
     const void* const values = Fetch(gradient, slot);
     if (values == nullptr) break;
@@ -71,7 +71,8 @@ void GradientPass::Work(Staging* staging) {
   if (slot != nullptr) staging->Return(*slot);
 }
 
-const void* GradientPass::Fetch(const Gradient& gradient, StagingSlot* slot) {
+const void* GradientPass::Fetch(const GradientData& gradient,
+                                StagingSlot* slot) {
   if (gradient.device == nullptr) return gradient.values;
   const int64_t bytes = gradient.count * DTypeBytes(gradient.dtype);
   TERRACE_CHECK(bytes <= kSlotBytes);

@@ -22,17 +22,9 @@
 #include "runtime/base/mutex.h"
 #include "runtime/optimizer/staging.h"
 #include "runtime/optimizer/step_meter.h"
-#include "terrace/tensor.h"
+#include "terrace/optimizer.h"
 
 namespace terrace {
-
-// `values` null: none in this step.
-struct Gradient {
-  const void* values = nullptr;
-  DType dtype = DType::kFloat32;
-  int64_t count = 0;
-  Device* device = nullptr;  // null: CPU memory
-};
 
 class GradientPass {
  public:
@@ -41,7 +33,7 @@ class GradientPass {
 
   enum class Kind : uint8_t { kNorm, kFingerprint };
 
-  GradientPass(Kind kind, absl::Span<const Gradient> gradients);
+  GradientPass(Kind kind, absl::Span<const GradientData> gradients);
   GradientPass(const GradientPass&) = delete;
   GradientPass& operator=(const GradientPass&) = delete;
 
@@ -63,14 +55,14 @@ class GradientPass {
  private:
   // What one task takes at a time.
   struct Slice {
-    Gradient gradient;
+    GradientData gradient;
     int64_t first_block;  // index of its first result
     int64_t blocks;
   };
 
   void Work(Staging* staging);
   // Its values in CPU memory; null after an error.
-  const void* Fetch(const Gradient& gradient, StagingSlot* slot);
+  const void* Fetch(const GradientData& gradient, StagingSlot* slot);
   void Sum(const Slice& slice, size_t index, const void* values);
 
   const Kind kind_;

@@ -62,6 +62,14 @@ struct ParameterData {
   Device* device = nullptr;  // null: CPU memory
 };
 
+// A gradient of which a step needs no more than its part in the norm.
+struct GradientData {
+  const void* values = nullptr;  // null: none in this step
+  DType dtype = DType::kFloat32;
+  int64_t count = 0;         // elements
+  Device* device = nullptr;  // null: CPU memory
+};
+
 struct OptimizerOptions {
   std::string name = "optimizer";  // prefix of its tensors' names
   AdamOptions adam;                // of every group, where a step has no other
@@ -80,6 +88,10 @@ struct StepArguments {
   // Else those of the OptimizerOptions.
   std::optional<double> max_gradient_norm;
   std::optional<bool> skip_nonfinite;
+  // For the optimizer of a share of a model's parameters: the gradients of all
+  // of them, in the model's order, so that it clips and skips as the optimizer
+  // of all would, bit for bit. Else the norm is that of its own.
+  std::optional<absl::Span<const GradientData>> norm_gradients = {};
 };
 
 // Seconds of the last step, on the calling thread's wall clock; each is the
