@@ -5,13 +5,13 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "terrace/machine.h"
 #include "terrace/runtime.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/zero_config/key_rows.h"
 
 namespace terrace::zero_config_test {
@@ -41,22 +41,6 @@ absl::StatusOr<ZeroConfigOptions> Options(const std::string& members,
   if (!settings.ok()) return settings.status();
   return OptionsFromZeroConfig(*settings, kParameters, budget_bytes);
 }
-
-class Folder {
- public:
-  Folder() {
-    const char* base = std::getenv("TMPDIR");
-    std::string name =
-        absl::StrCat(base == nullptr ? "/tmp" : base, "/zero_config_XXXXXX");
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 TEST(Options, CarryTheOptimizersSettings) {
   const auto options = Options(Members("\"stage\": 1"));
@@ -120,7 +104,7 @@ TEST(Options, WithoutNvmeTheyTrainInMemory) {
 }
 
 TEST(Options, WithNvmeTheyTrainFromDisk) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const auto options = Options(Nvme(folder.path()));
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->runtime.paths, std::vector<std::string>{folder.path()});
@@ -132,7 +116,7 @@ TEST(Options, WithNvmeTheyTrainFromDisk) {
 }
 
 TEST(Options, ABudgetIsTakenAsGivenOrRefused) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   EXPECT_EQ(Options(Nvme(folder.path()), 8 << 20)->runtime.host_budget_bytes,
             8 << 20);
   const auto little = Options(Nvme(folder.path()), 4096);
@@ -191,7 +175,7 @@ void ExpectRefused(const std::string& path, absl::StatusCode code,
 }
 
 TEST(Resources, AWrongPathIsFoundBeforeTheFirstByte) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string absent = folder.path() + "/typo/deeper";
   ExpectRefused(absent, absl::StatusCode::kNotFound, "");
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/typo"));
@@ -207,7 +191,7 @@ TEST(Resources, AReadOnlyPathIsFoundBeforeTheFirstByte) {
 }
 
 TEST(Resources, ATooSmallDiskNamesNeedAndRoom) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const auto settings = ReadMembers(Nvme(folder.path()));
   ASSERT_TRUE(settings.ok());
   const auto free = FreeDiskBytes(folder.path());
@@ -224,7 +208,7 @@ TEST(Resources, ATooSmallDiskNamesNeedAndRoom) {
 
 TEST(Resources, TooLittleMemoryNamesTheSumByKind) {
   const int64_t available = AvailableMemoryBytes();
-  const Folder folder;
+  const TemporaryDirectory folder;
   auto options = Options(Nvme(folder.path()), 64 << 20);
   ASSERT_TRUE(options.ok());
   options->runtime.host_budget_bytes = available + (int64_t{1} << 40);
