@@ -40,7 +40,8 @@ struct IoResult {
 struct EngineInfo {
   std::string name;            // "io_uring", "threads", "memory", ...
   std::string reason;          // flags in force; the errno of a step down
-  bool buffers_registered = false;
+  bool buffers_registered = false;  // the whole arena
+  int64_t registered_bytes = 0;     // of it
   int64_t paced_completions = 0;
   int64_t late_completions = 0;  // delivered > 1 ms after they were due
 };
@@ -57,7 +58,8 @@ class IoEngine {
   // no error: it shows in info().
   virtual void RegisterArena(absl::Span<std::byte> arena) = 0;
 
-  // Takes a prefix of the requests and says how many; 0 when full.
+  // Takes a prefix of the requests and says how many; 0 when full. They reach
+  // the device with the next Poll or Wait at the latest.
   virtual int Submit(absl::Span<const IoRequest> requests) = 0;
 
   // Fills results with what has completed; never blocks.

@@ -51,11 +51,15 @@ struct Completion {
 };
 
 struct IoQueueOptions {
-  int64_t window_bytes = 8 << 20;  // in flight
+  int64_t window_bytes = 8 << 20;  // in flight; at first, if it adapts
   int64_t piece_bytes = 4 << 20;   // at most; equal pieces
-  int max_retries = 8;             // EAGAIN, EINTR, with a growing pause
-  int read_error_retries = 2;      // EIO of a read; writes none
-  int weights[3] = {4, 1, 1};      // demand, prefetch, write-back
+  // Whether the window follows the device: aio/io_window.h.
+  bool adapts = true;
+  int64_t max_window_bytes = 32 << 20;
+  absl::Duration window_latency = absl::Microseconds(1750);
+  int max_retries = 8;         // EAGAIN, EINTR, with a growing pause
+  int read_error_retries = 2;  // EIO of a read; writes none
+  int weights[3] = {4, 1, 1};  // demand, prefetch, write-back
 };
 
 struct IoPathStats {
@@ -67,6 +71,7 @@ struct IoPathStats {
   int64_t continuations = 0;
   int64_t in_flight_bytes = 0;
   int64_t quarantined_bytes = 0;
+  int64_t window_bytes = 0;  // now
 };
 
 class IoGroup {

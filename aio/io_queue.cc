@@ -26,7 +26,8 @@ IoQueue::IoQueue(int path, std::string name, int file,
       file_(file),
       options_(options),
       engine_(engine),
-      clock_(clock) {
+      clock_(clock),
+      window_(options) {
   TERRACE_CHECK(path >= 0 && path < kMaxPaths);
   TERRACE_CHECK(options.window_bytes > 0 && options.piece_bytes >= kAlignment);
   TERRACE_CHECK(options.piece_bytes % kAlignment == 0);
@@ -46,10 +47,6 @@ void IoQueue::Enqueue(const IoTransfer& request) {
   transfer->request = request;
   transfer->order = next_order_++;
   transfer->enqueued = clock_.Now();
-  const int64_t count =
-      (request.size_bytes + options_.piece_bytes - 1) / options_.piece_bytes;
-  const int64_t blocks = request.size_bytes / kAlignment;
-  transfer->piece_bytes = (blocks + count - 1) / count * kAlignment;
   const bool is_new =
       transfers_.try_emplace(request.tag, std::move(owned)).second;
   TERRACE_CHECK(is_new);  // the tag is unique among pending transfers
@@ -68,7 +65,7 @@ void IoQueue::Line(Transfer* transfer) {
     // A demand that comes out of silence goes next: it waits for the window
     // only, not for what is left of the other classes' turns.
     current_class_ = static_cast<int>(io_class);
-    deficit_bytes_[current_class_] = transfer->piece_bytes;
+    deficit_bytes_[current_class_] = NextPieceBytes(transfer);
   }
   unissued.emplace(UrgencyOf(*transfer), transfer);
 }
@@ -134,6 +131,19 @@ uint64_t IoQueue::MakeTag(int path, uint32_t generation, int slot) {
 
 int IoQueue::SlotOf(uint64_t tag) { return static_cast<int>(tag & 0xffffffff); }
 
+// Of equal pieces of what is left, none larger than the window would have it.
+int64_t IoQueue::NextPieceBytes(Transfer* transfer) const {
+  const int64_t left = transfer->request.size_bytes - transfer->issued_bytes;
+  const int64_t limit = window_.piece_bytes();
+  if (transfer->piece_limit != limit) {
+    const int64_t count = (left + limit - 1) / limit;
+    const int64_t blocks = left / kAlignment;
+    transfer->piece_limit = limit;
+    transfer->piece_bytes = (blocks + count - 1) / count * kAlignment;
+  }
+  return std::min(transfer->piece_bytes, left);
+}
+
 int IoQueue::NewPiece(Transfer* transfer) {
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<int>(pieces_.size()));
@@ -150,8 +160,7 @@ int IoQueue::NewPiece(Transfer* transfer) {
   piece.request.direction = whole.direction;
   piece.request.data = whole.data + transfer->issued_bytes;
   piece.request.offset = whole.offset + transfer->issued_bytes;
-  piece.request.size_bytes = std::min(
-      transfer->piece_bytes, whole.size_bytes - transfer->issued_bytes);
+  piece.request.size_bytes = NextPieceBytes(transfer);
   transfer->issued_bytes += piece.request.size_bytes;
   ++transfer->live_pieces;
   return slot;
@@ -202,8 +211,13 @@ void IoQueue::Settle(Transfer* transfer) {
 // The device answered: whoever was issued no earlier is waited for anew. What
 // is issued later changes nothing, so that a request that was lost expires
 // however busy the device is.
-void IoQueue::NoteAnswer(const Piece& answered) {
+void IoQueue::NoteAnswer(const Piece& answered, int64_t moved_bytes) {
   last_answer_ = clock_.Now();
+  const bool has_more = !waiting_.empty() || !staged_.empty() ||
+                        std::any_of(std::begin(unissued_), std::end(unissued_),
+                                    [](const auto& of) { return !of.empty(); });
+  window_.OnAnswer(last_answer_, std::max<int64_t>(moved_bytes, 0),
+                   answered.request.direction == IoDirection::kRead, has_more);
   for (Piece& piece : pieces_) {
     if (piece.state == PieceState::kInFlight &&
         piece.issued >= answered.issued) {
@@ -269,7 +283,7 @@ void IoQueue::Expire(Transfer* transfer) {
 bool IoQueue::WindowHasRoom(int64_t size_bytes) const {
   if (window_pieces_ == 0) return true;  // a piece larger than the window
   return window_pieces_ < kMaxWindowPieces &&
-         window_used_bytes_ + size_bytes <= options_.window_bytes;
+         window_used_bytes_ + size_bytes <= window_.bytes();
 }
 
 void IoQueue::Stage(int slot) {
@@ -291,9 +305,7 @@ void IoQueue::StageRetries(absl::Time now) {
 
 void IoQueue::StageNew() {
   while (Transfer* const transfer = PickByDeficit()) {
-    const int64_t size_bytes =
-        std::min(transfer->piece_bytes,
-                 transfer->request.size_bytes - transfer->issued_bytes);
+    const int64_t size_bytes = NextPieceBytes(transfer);
     if (!WindowHasRoom(size_bytes)) return;
     deficit_bytes_[current_class_] -= size_bytes;
     Stage(NewPiece(transfer));
@@ -316,9 +328,7 @@ IoQueue::Transfer* IoQueue::PickByDeficit() {
       deficit_bytes_[current_class_] = 0;  // silence saves up no share
     } else {
       Transfer* const head = transfers.begin()->second;
-      const int64_t size_bytes = std::min(
-          head->piece_bytes, head->request.size_bytes - head->issued_bytes);
-      if (deficit_bytes_[current_class_] >= size_bytes) return head;
+      if (deficit_bytes_[current_class_] >= NextPieceBytes(head)) return head;
     }
     current_class_ = (current_class_ + 1) % 3;
     deficit_bytes_[current_class_] +=

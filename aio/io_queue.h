@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "aio/engine.h"
 #include "aio/io_group.h"
+#include "aio/io_window.h"
 #include "runtime/base/clock.h"
 
 namespace terrace {
@@ -51,7 +52,11 @@ class IoQueue {
   absl::Time NextEvent() const;
   int64_t pending() const { return static_cast<int64_t>(transfers_.size()); }
   int in_flight() const { return in_flight_; }
-  IoPathStats stats() const { return stats_; }
+  IoPathStats stats() const {
+    IoPathStats stats = stats_;
+    stats.window_bytes = window_.bytes();
+    return stats;
+  }
 
  private:
   // Of offsets, sizes and addresses; what direct I/O asks for at most.
@@ -63,6 +68,7 @@ class IoQueue {
     absl::Time enqueued;
     // Its place in expiries_: it cannot expire earlier.
     absl::Time check_at = absl::InfiniteFuture();
+    int64_t piece_limit = 0;  // of the window, that piece_bytes is of
     int64_t piece_bytes = 0;  // of each piece but perhaps the last
     int64_t issued_bytes = 0;
     int live_pieces = 0;       // staged, in flight or waiting for a retry
@@ -100,6 +106,7 @@ class IoQueue {
     return unissued_[static_cast<int>(io_class)];
   }
   void Line(Transfer* transfer);
+  int64_t NextPieceBytes(Transfer* transfer) const;
   int NewPiece(Transfer* transfer);
   void DropPiece(int slot);
   void DropUnissued(Transfer* transfer);
@@ -110,7 +117,7 @@ class IoQueue {
   void FailTransfer(Transfer* transfer, const absl::Status& error);
   void OnError(int slot, int error);
 
-  void NoteAnswer(const Piece& answered);
+  void NoteAnswer(const Piece& answered, int64_t moved_bytes);
   absl::Time ExpiryOf(const Transfer& transfer) const;
   void CheckExpiries(absl::Time now);
   void Expire(Transfer* transfer);
@@ -146,6 +153,7 @@ class IoQueue {
   int64_t window_used_bytes_ = 0;  // staged and in flight, not quarantined
   int window_pieces_ = 0;          // the same, counted
 
+  IoWindow window_;
   int64_t deficit_bytes_[3] = {};
   int current_class_ = 0;
 

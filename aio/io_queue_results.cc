@@ -26,7 +26,7 @@ void IoQueue::OnResult(const IoResult& result) {
   TERRACE_CHECK(piece.state == PieceState::kInFlight);
   TERRACE_CHECK(result.result <= piece.request.size_bytes);
   Transfer* const transfer = piece.transfer;
-  NoteAnswer(piece);
+  NoteAnswer(piece, result.result);
   --in_flight_;
   --transfer->in_flight_pieces;
   stats_.in_flight_bytes -= piece.request.size_bytes;

@@ -1,4 +1,4 @@
-// io_uring, through liburing; the only file of the library that includes it.
+// io_uring, through liburing, which only aio/uring_*.cc include.
 //
 // One ring with one user. It is made disabled and enabled by the thread that
 // first submits, polls or waits: with SINGLE_ISSUER that thread owns it from
@@ -8,7 +8,6 @@
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
 #include "aio/make_engine.h"
+#include "aio/uring_buffers.h"
 #include "runtime/base/check.h"
 
 namespace terrace {
@@ -32,11 +32,14 @@ constexpr unsigned kMaxInFlight = 256;
 constexpr unsigned kSubmissionEntries = 256;
 constexpr unsigned kCompletionEntries = 1024;
 constexpr int kFileSlots = 128;
-constexpr int64_t kBufferSlotBytes = int64_t{1} << 30;  // the kernel's limit
 // A request's length is 32 bits wide and cut to this by the kernel; what is
 // cut comes back as a short transfer.
 constexpr int64_t kMaxRequestBytes = (int64_t{1} << 31) - 4096;
 constexpr uint64_t kWakeTag = LIBURING_UDATA_TIMEOUT - 1;
+// Of the kernel's worker threads, of each kind. They move what cannot be
+// started without waiting: writes that extend a file or fill a hole. More
+// would take the processor from computation and win nothing on one file.
+constexpr unsigned kMaxWorkers = 4;
 // When the kernel had no memory to submit, try again after this.
 constexpr absl::Duration kResubmitPause = absl::Milliseconds(1);
 
@@ -46,7 +49,8 @@ struct RingFlags {
 };
 constexpr RingFlags kRingFlags[] = {
     {IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE | IORING_SETUP_SUBMIT_ALL |
-         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+         IORING_SETUP_TASKRUN_FLAG,
      "SINGLE_ISSUER|DEFER_TASKRUN|SUBMIT_ALL|CQSIZE"},
     {IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE | IORING_SETUP_COOP_TASKRUN,
      "COOP_TASKRUN|CQSIZE"},
@@ -105,7 +109,9 @@ class UringEngine final : public IoEngine {
     removed = {-1, false};
   }
 
-  void RegisterArena(absl::Span<std::byte> arena) override;
+  void RegisterArena(absl::Span<std::byte> arena) override {
+    buffers_.Register(&ring_, arena);
+  }
   int Submit(absl::Span<const IoRequest> requests) override;
   int Poll(absl::Span<IoResult> results) override;
   void Wait(absl::Time deadline) override;
@@ -124,12 +130,17 @@ class UringEngine final : public IoEngine {
   EngineInfo info() const override {
     EngineInfo info;
     info.name = "io_uring";
-    info.reason = absl::StrCat(
-        flags_name_, has_file_table_ ? ", files registered" : "",
-        register_error_ == 0 ? ""
-                             : absl::StrCat(", buffers not registered: ",
-                                            DescribeErrno(register_error_)));
-    info.buffers_registered = buffers_registered_;
+    info.reason =
+        absl::StrCat(flags_name_, has_file_table_ ? ", files registered" : "");
+    const int64_t registered = buffers_.registered_bytes();
+    if (buffers_.error() != 0) {
+      absl::StrAppend(
+          &info.reason, ", buffers not registered",
+          registered == 0 ? "" : absl::StrCat(" beyond ", registered, " bytes"),
+          ": ", DescribeErrno(buffers_.error()));
+    }
+    info.registered_bytes = registered;
+    info.buffers_registered = registered > 0 && buffers_.error() == 0;
     return info;
   }
 
@@ -145,7 +156,7 @@ class UringEngine final : public IoEngine {
   void ArmWake();
   void DrainWake();
   void Prepare(io_uring_sqe* sqe, const IoRequest& request);
-  int BufferSlot(const IoRequest& request) const;
+  bool HasDeferred() const;
   void Flush();
   void Reap();
 
@@ -157,16 +168,14 @@ class UringEngine final : public IoEngine {
   bool has_file_table_ = false;
   std::vector<File> files_;
 
-  absl::Span<std::byte> arena_;
-  bool buffers_registered_ = false;
-  int register_error_ = 0;
+  UringBuffers buffers_;
 
   int wake_fd_ = -1;
   bool wake_armed_ = false;
   bool woken_ = false;
 
   unsigned in_flight_ = 0;
-  bool has_unsubmitted_ = false;  // in the submission queue
+  bool has_unsubmitted_ = false;  // the kernel did not take it
   absl::Time resubmit_at_ = absl::InfiniteFuture();
   std::deque<IoResult> done_;
 };
@@ -185,6 +194,9 @@ int UringEngine::Setup(const RingFlags& flags) {
   // call this very object.
   io_uring_ring_dontfork(&ring_);
   has_file_table_ = io_uring_register_files_sparse(&ring_, kFileSlots) == 0;
+  // Kernels before 5.15 know no such limit.
+  unsigned workers[] = {kMaxWorkers, kMaxWorkers};
+  io_uring_register_iowq_max_workers(&ring_, workers);
   return 0;
 }
 
@@ -205,30 +217,6 @@ void UringEngine::Own() {
   ArmWake();
 }
 
-void UringEngine::RegisterArena(absl::Span<std::byte> arena) {
-  TERRACE_CHECK(arena_.empty());  // once
-  std::vector<iovec> slots;
-  for (size_t at = 0; at < arena.size(); at += kBufferSlotBytes) {
-    slots.push_back({arena.data() + at,
-                     std::min<size_t>(kBufferSlotBytes, arena.size() - at)});
-  }
-  if (slots.empty()) return;
-  arena_ = arena;
-  register_error_ = -io_uring_register_buffers(
-      &ring_, slots.data(), static_cast<unsigned>(slots.size()));
-  buffers_registered_ = register_error_ == 0;
-}
-
-// The registered slot that the whole buffer lies in, or -1.
-int UringEngine::BufferSlot(const IoRequest& request) const {
-  if (!buffers_registered_ || request.data < arena_.data()) return -1;
-  const int64_t at = request.data - arena_.data();
-  const int64_t end = at + request.size_bytes;
-  if (end > static_cast<int64_t>(arena_.size())) return -1;
-  const int64_t slot = at / kBufferSlotBytes;
-  return (end - 1) / kBufferSlotBytes == slot ? static_cast<int>(slot) : -1;
-}
-
 void UringEngine::Prepare(io_uring_sqe* sqe, const IoRequest& request) {
   const bool is_known =
       request.file >= 0 && request.file < static_cast<int>(files_.size());
@@ -237,7 +225,7 @@ void UringEngine::Prepare(io_uring_sqe* sqe, const IoRequest& request) {
   const auto size =
       static_cast<unsigned>(std::min(request.size_bytes, kMaxRequestBytes));
   const auto offset = static_cast<uint64_t>(request.offset);
-  const int slot = BufferSlot(request);
+  const int slot = buffers_.SlotOf(request);
   if (request.direction == IoDirection::kRead) {
     if (slot >= 0) {
       io_uring_prep_read_fixed(sqe, fd, request.data, size, offset, slot);
@@ -261,14 +249,17 @@ int UringEngine::Submit(absl::Span<const IoRequest> requests) {
   for (const IoRequest& request : requests) {
     TERRACE_CHECK(request.tag < kWakeTag);
     if (in_flight_ >= kMaxInFlight) break;
-    io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    if (sqe == nullptr) {
+      Flush();
+      sqe = io_uring_get_sqe(&ring_);
+    }
     if (sqe == nullptr) break;  // the kernel consumed less than it was given
     Prepare(sqe, request);
     ++in_flight_;
     ++taken;
   }
-  Flush();
-  return taken;
+  return taken;  // they go with the next Poll or Wait: one system call fewer
 }
 
 // Gives the submission queue to the kernel. What it does not consume stays
@@ -279,11 +270,16 @@ void UringEngine::Flush() {
   if (has_unsubmitted_) resubmit_at_ = SystemClock().Now() + kResubmitPause;
 }
 
+// Deferred completions appear only when asked for.
+bool UringEngine::HasDeferred() const {
+  if ((ring_.flags & IORING_SETUP_TASKRUN_FLAG) == 0) return in_flight_ > 0;
+  return (IO_URING_READ_ONCE(*ring_.sq.kflags) & IORING_SQ_TASKRUN) != 0;
+}
+
 int UringEngine::Poll(absl::Span<IoResult> results) {
   Own();
-  if (has_unsubmitted_) Flush();
-  // Deferred completions appear only when asked for.
-  if (io_uring_cq_ready(&ring_) == 0 && in_flight_ > 0) {
+  Flush();
+  if (io_uring_cq_ready(&ring_) == 0 && HasDeferred()) {
     io_uring_get_events(&ring_);
   }
   Reap();
@@ -353,6 +349,7 @@ void UringEngine::Wait(absl::Time deadline) {
     }
     if (!wake_armed_) DrainWake();
   }
+  if (!has_unsubmitted_) Flush();  // it did not have to wait
   woken_ = false;
 }
 

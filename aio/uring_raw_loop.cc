@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <cerrno>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
@@ -18,7 +19,7 @@ class RawLoop final : public UringRawLoop {
     if (has_ring_) io_uring_queue_exit(&ring_);
   }
 
-  absl::Status Setup(int fd, absl::Span<std::byte> arena) {
+  absl::Status Setup(const std::vector<int>& fds, absl::Span<std::byte> arena) {
     unsigned flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
     int error = -io_uring_queue_init(64, &ring_, flags);
     if (error == EINVAL) error = -io_uring_queue_init(64, &ring_, 0);
@@ -27,7 +28,10 @@ class RawLoop final : public UringRawLoop {
           absl::StrCat("no io_uring: ", DescribeErrno(error)));
     }
     has_ring_ = true;
-    fd_ = fd;
+    fds_ = fds;
+    has_files_ =
+        io_uring_register_files(&ring_, fds.data(),
+                                static_cast<unsigned>(fds.size())) == 0;
     const iovec whole = {arena.data(), arena.size()};
     is_fixed_ = io_uring_register_buffers(&ring_, &whole, 1) == 0;
     return absl::OkStatus();
@@ -71,30 +75,33 @@ class RawLoop final : public UringRawLoop {
     const auto size = static_cast<unsigned>(request.size_bytes);
     const auto offset = static_cast<uint64_t>(request.offset);
     const bool is_read = request.direction == IoDirection::kRead;
+    const int fd = has_files_ ? request.file : fds_[request.file];
     if (is_fixed_ && is_read) {
-      io_uring_prep_read_fixed(sqe, fd_, request.data, size, offset, 0);
+      io_uring_prep_read_fixed(sqe, fd, request.data, size, offset, 0);
     } else if (is_fixed_) {
-      io_uring_prep_write_fixed(sqe, fd_, request.data, size, offset, 0);
+      io_uring_prep_write_fixed(sqe, fd, request.data, size, offset, 0);
     } else if (is_read) {
-      io_uring_prep_read(sqe, fd_, request.data, size, offset);
+      io_uring_prep_read(sqe, fd, request.data, size, offset);
     } else {
-      io_uring_prep_write(sqe, fd_, request.data, size, offset);
+      io_uring_prep_write(sqe, fd, request.data, size, offset);
     }
+    if (has_files_) io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(sqe, size);
   }
 
   io_uring ring_ = {};
   bool has_ring_ = false;
   bool is_fixed_ = false;
-  int fd_ = -1;
+  bool has_files_ = false;
+  std::vector<int> fds_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UringRawLoop>> UringRawLoop::Create(
-    int fd, absl::Span<std::byte> arena) {
+    const std::vector<int>& fds, absl::Span<std::byte> arena) {
   auto loop = std::make_unique<RawLoop>();
-  const absl::Status status = loop->Setup(fd, arena);
+  const absl::Status status = loop->Setup(fds, arena);
   if (!status.ok()) return status;
   return std::unique_ptr<UringRawLoop>(std::move(loop));
 }

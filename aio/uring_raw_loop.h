@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,14 +18,15 @@ namespace terrace {
 
 class UringRawLoop {
  public:
-  // The ring belongs to the calling thread. `arena` is registered if the
-  // kernel lets it.
+  // The ring belongs to the calling thread. `fds`, which must stay open, and
+  // `arena` are registered if the kernel lets them be.
   static absl::StatusOr<std::unique_ptr<UringRawLoop>> Create(
-      int fd, absl::Span<std::byte> arena);
+      const std::vector<int>& fds, absl::Span<std::byte> arena);
 
   virtual ~UringRawLoop() = default;
 
   // Moves what `next` gives until it returns false, `depth` at a time.
+  // request.file is an index into `fds`.
   virtual absl::Status Run(int depth,
                            const std::function<bool(IoRequest*)>& next) = 0;
 };

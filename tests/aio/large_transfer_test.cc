@@ -123,6 +123,52 @@ TEST_P(LargeTransfer, OneCallBeyondTheSystemsLimitIsContinued) {
   }
 }
 
+// The kernel takes no more than 1 GiB as one registered buffer.
+TEST(UringBuffers, AnArenaOfSeveralSlotsIsRegisteredAndUsedAcrossThem) {
+  constexpr int64_t kSlot = int64_t{1} << 30;
+  constexpr int64_t kSize = 4 * kMiB;
+  EngineUnderTest made =
+      MakeEngineUnderTest("io_uring", 1, kSize, SystemClock());
+  if (made.engine == nullptr) GTEST_SKIP() << made.reason_to_skip;
+  AlignedBuffer content(kSize);
+  content.FillRandom(22);
+  ASSERT_EQ(pwrite(made.descriptors[0], content.data(), kSize, 0), kSize);
+  FoldedBuffer arena;
+  made.engine->RegisterArena({arena.data(), static_cast<size_t>(kLarge)});
+  const EngineInfo info = made.engine->info();
+  if (geteuid() == 0) {
+    EXPECT_EQ(info.registered_bytes, kLarge) << info.reason;
+    EXPECT_TRUE(info.buffers_registered);
+  } else if (info.registered_bytes < kLarge) {
+    EXPECT_NE(info.reason.find("not registered"), std::string::npos)
+        << info.reason;
+    EXPECT_EQ(info.registered_bytes % kSlot, 0);
+  }
+  IoGroup group(std::move(made.engine), SystemClock());
+  const int path = *group.AddPath("file", made.descriptors[0], {});
+  // In the first slot, over its end, in the last.
+  const int64_t places[] = {0, kSlot - 2 * kMiB, 2 * kSlot - 2 * kMiB};
+  for (const int64_t place : places) {
+    std::memset(arena.data() + place, 0, kSize);
+    group.Enqueue(path, {IoDirection::kRead, IoClass::kDemand,
+                         arena.data() + place, 0, kSize, 1});
+    std::vector<Completion> ended;
+    while (group.pending() > 0) {
+      group.Poll(&ended);
+      if (group.pending() > 0) group.Wait(absl::InfiniteFuture());
+    }
+    ASSERT_EQ(ended.size(), 1u);
+    EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
+    // Of a place in the fold, only the last 2 MiB that were read are there.
+    const bool is_folded = place > 0;
+    const int64_t from = is_folded ? kSize - 2 * kMiB : 0;
+    EXPECT_EQ(std::memcmp(arena.data() + place + from, content.data() + from,
+                          kSize - from),
+              0)
+        << place;
+  }
+}
+
 // The same of a write, without a disk to fill.
 TEST_F(IoQueueTest, AWriteThatEndsAtTheSystemsLimitGoesOnFromThere) {
   const int path = *group_->AddPath("large", 1, OnePiece());

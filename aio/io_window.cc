@@ -1,0 +1,143 @@
+#include "aio/io_window.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kLeastPiece = 256 << 10;
+constexpr int64_t kPieceGrain = 64 << 10;
+constexpr int64_t kLeastWindow = 2 * kLeastPiece;
+constexpr absl::Duration kEpoch = absl::Milliseconds(10);
+constexpr int64_t kWindowsPerEpoch = 4;
+constexpr double kMostLoss = 0.97;   // of throughput, for a smaller window
+constexpr double kLeastGain = 1.05;  // of throughput, for a larger one
+constexpr double kFar = 0.8;         // below this the window bounds throughput
+constexpr double kSameShare = 0.2;   // of reads
+constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
+constexpr absl::Duration kLongestPause = absl::Seconds(30);
+
+}  // namespace
+
+IoWindow::IoWindow(const IoQueueOptions& options)
+    : is_adaptive_(options.adapts),
+      least_bytes_(std::min(kLeastWindow, options.window_bytes)),
+      most_bytes_(std::max(options.max_window_bytes, options.window_bytes)),
+      largest_piece_(options.piece_bytes),
+      latency_seconds_(absl::ToDoubleSeconds(options.window_latency)),
+      bytes_(options.window_bytes),
+      pause_(kFirstPause) {}
+
+int64_t IoWindow::piece_bytes() const {
+  if (!is_adaptive_) return largest_piece_;
+  const bool is_mixed =
+      has_share_ && read_share_ > kSameShare && read_share_ < 1 - kSameShare;
+  const int64_t piece = std::max(
+      bytes_ / (is_mixed ? 4 : 2) / kPieceGrain * kPieceGrain, kLeastPiece);
+  return std::min(piece, largest_piece_);
+}
+
+void IoWindow::OnAnswer(absl::Time now, int64_t bytes, bool is_read,
+                        bool has_more) {
+  if (!is_adaptive_) return;
+  if (!has_more) {
+    is_running_ = false;
+    return;
+  }
+  if (!is_running_) {
+    Restart(now);
+    return;
+  }
+  if (skipped_bytes_ > 0) {
+    skipped_bytes_ -= bytes;
+    began_ = now;
+    return;
+  }
+  (is_read ? read_bytes_ : written_bytes_) += bytes;
+  if (now - began_ >= kEpoch &&
+      read_bytes_ + written_bytes_ >= kWindowsPerEpoch * bytes_) {
+    OnEpoch(now);
+    Restart(now);
+  }
+}
+
+void IoWindow::Restart(absl::Time now) {
+  is_running_ = true;
+  began_ = now;
+  read_bytes_ = 0;
+  written_bytes_ = 0;
+}
+
+void IoWindow::OnEpoch(absl::Time now) {
+  const auto moved = static_cast<double>(read_bytes_ + written_bytes_);
+  const double rate = moved / absl::ToDoubleSeconds(now - began_);
+  read_share_ = static_cast<double>(read_bytes_) / moved;
+  has_share_ = true;
+  if (trial_ != Trial::kNone) {
+    Judge(now, rate);
+  } else {
+    Choose(now, rate);
+  }
+}
+
+// A window that was tried for an epoch.
+void IoWindow::Judge(absl::Time now, double rate) {
+  const Trial trial = trial_;
+  trial_ = Trial::kNone;
+  if (std::abs(read_share_ - share_before_) > kSameShare) {
+    bytes_ = bytes_before_;  // another load: nothing was learnt
+    return;
+  }
+  const double gain = rate / rate_before_;
+  if (trial == Trial::kSmaller) {
+    if (gain >= kMostLoss) {
+      is_far_ = false;
+      pause_ = kFirstPause;
+      return;
+    }
+    is_far_ = gain < kFar;
+    bytes_ = bytes_before_;
+    // A device that is far away has a larger window tried at once.
+    if (is_far_ && bytes_ < most_bytes_) return;
+  } else {
+    if (gain >= kLeastGain) {
+      pause_ = kFirstPause;
+      return;
+    }
+    is_far_ = false;
+    bytes_ = bytes_before_;
+  }
+  Refuse(now);
+}
+
+void IoWindow::Refuse(absl::Time now) {
+  next_trial_ = now + pause_;
+  pause_ = std::min(2 * pause_, kLongestPause);
+}
+
+void IoWindow::Choose(absl::Time now, double rate) {
+  if (now < next_trial_) return;
+  const auto wanted =
+      static_cast<int64_t>(rate * latency_seconds_) / kPieceGrain * kPieceGrain;
+  if (is_far_) {
+    Try(Trial::kLarger, std::min(2 * bytes_, most_bytes_), rate);
+  } else if (bytes_ > wanted + wanted / 8) {
+    Try(Trial::kSmaller, std::max({wanted, bytes_ / 2, least_bytes_}), rate);
+  } else if (bytes_ < wanted - wanted / 8) {
+    Try(Trial::kLarger, std::min({wanted, 2 * bytes_, most_bytes_}), rate);
+  }
+}
+
+void IoWindow::Try(Trial trial, int64_t bytes, double rate) {
+  if (bytes == bytes_) return;
+  trial_ = trial;
+  bytes_before_ = bytes_;
+  rate_before_ = rate;
+  share_before_ = read_share_;
+  // What is in flight was let in by the old window.
+  skipped_bytes_ = std::max(bytes, bytes_);
+  bytes_ = bytes;
+}
+
+}  // namespace terrace

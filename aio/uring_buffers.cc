@@ -1,0 +1,58 @@
+#include "aio/uring_buffers.h"
+
+#include <liburing.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "runtime/base/check.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kSlotBytes = int64_t{1} << 30;
+
+}  // namespace
+
+void UringBuffers::Register(io_uring* ring, absl::Span<std::byte> arena) {
+  TERRACE_CHECK(arena_.empty());  // once
+  std::vector<iovec> slots;
+  for (size_t at = 0; at < arena.size(); at += kSlotBytes) {
+    slots.push_back(
+        {arena.data() + at, std::min<size_t>(kSlotBytes, arena.size() - at)});
+  }
+  if (slots.empty()) return;
+  arena_ = arena;
+  const auto count = static_cast<unsigned>(slots.size());
+  registered_.assign(slots.size(), false);
+  if (io_uring_register_buffers_sparse(ring, count) != 0) {
+    error_ = -io_uring_register_buffers(ring, slots.data(), count);
+    if (error_ != 0) return;
+    registered_.assign(slots.size(), true);
+    registered_bytes_ = static_cast<int64_t>(arena.size());
+    return;
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    const int updated =
+        io_uring_register_buffers_update_tag(ring, i, &slots[i], nullptr, 1);
+    if (updated != 1) {
+      error_ = updated < 0 ? -updated : ENOMEM;
+      return;
+    }
+    registered_[i] = true;
+    registered_bytes_ += static_cast<int64_t>(slots[i].iov_len);
+  }
+}
+
+int UringBuffers::SlotOf(const IoRequest& request) const {
+  if (registered_bytes_ == 0 || request.data < arena_.data()) return -1;
+  const int64_t at = request.data - arena_.data();
+  const int64_t end = at + request.size_bytes;
+  if (end > static_cast<int64_t>(arena_.size())) return -1;
+  const int64_t slot = at / kSlotBytes;
+  const bool is_within = (end - 1) / kSlotBytes == slot;
+  return is_within && registered_[slot] ? static_cast<int>(slot) : -1;
+}
+
+}  // namespace terrace

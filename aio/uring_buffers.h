@@ -1,0 +1,36 @@
+// The arena as a ring's registered buffers: a sparse table of slots of at most
+// 1 GiB, the kernel's limit, filled one by one. What the limit on locked memory
+// allows is registered; the rest moves without. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "aio/engine.h"
+
+struct io_uring;
+
+namespace terrace {
+
+class UringBuffers {
+ public:
+  // Once. Kernels before 5.19 know no sparse table: there it is all or
+  // nothing.
+  void Register(io_uring* ring, absl::Span<std::byte> arena);
+
+  // The registered slot that the whole buffer lies in, or -1.
+  int SlotOf(const IoRequest& request) const;
+
+  int64_t registered_bytes() const { return registered_bytes_; }
+  int error() const { return error_; }  // that ended it early; 0: none
+
+ private:
+  absl::Span<std::byte> arena_;
+  std::vector<bool> registered_;  // by slot
+  int64_t registered_bytes_ = 0;
+  int error_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,98 @@
+#include "bench/io/queue_side.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/harness.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace::bench {
+namespace {
+
+// Bulk has the tags below.
+constexpr uint64_t kDemandTags = uint64_t{1} << 32;
+
+}  // namespace
+
+QueueSide::QueueSide(std::unique_ptr<IoEngine> engine)
+    : group_(std::move(engine), SystemClock()) {}
+
+void QueueSide::RegisterArena(absl::Span<std::byte> arena) {
+  group_.RegisterArena(arena);
+}
+
+absl::StatusOr<int> QueueSide::AddPath(int fd, const IoQueueOptions& options) {
+  return group_.AddPath(absl::StrCat("file ", fd), fd, options);
+}
+
+absl::Status QueueSide::Run(const Load& load, absl::Span<std::byte> memory,
+                            const std::vector<int>& paths, const Order& order) {
+  LoadCursor cursor(load, memory, kTransfer);
+  int bulk = 0;
+  bool has_more = true;
+  uint64_t tag = 0;
+  demands_sent_ = 0;
+  next_demand_ = Seconds();
+  while (has_more || demands_sent_ < order.demands || group_.pending() > 0) {
+    IoRequest request;
+    while (has_more && bulk < order.ahead) {
+      has_more = cursor.Next(&request);
+      if (!has_more) break;
+      const bool is_read = request.direction == IoDirection::kRead;
+      group_.Enqueue(
+          paths[request.file],
+          {request.direction,
+           is_read || order.fifo ? IoClass::kPrefetch : IoClass::kWriteBack,
+           request.data, request.offset, request.size_bytes, ++tag});
+      ++bulk;
+    }
+    SendDemands(paths[0], order);
+    TERRACE_ASSIGN_OR_RETURN(const int ended, Reap());
+    bulk -= ended;
+    const bool has_demands = demands_sent_ < order.demands;
+    if (ended == 0 && (group_.pending() > 0 || has_demands)) {
+      group_.Wait(has_demands ? SystemClock().Now() +
+                                    absl::Seconds(next_demand_ - Seconds())
+                              : absl::InfiniteFuture());
+    }
+  }
+  return absl::OkStatus();
+}
+
+void QueueSide::SendDemands(int path, const Order& order) {
+  const auto blocks = static_cast<uint64_t>(order.demand_span / kDemand);
+  while (demands_sent_ < order.demands && Seconds() >= next_demand_) {
+    const uint64_t tag = kDemandTags + static_cast<uint64_t>(demands_sent_);
+    group_.Enqueue(
+        path,
+        {IoDirection::kRead, order.fifo ? IoClass::kPrefetch : IoClass::kDemand,
+         order.demand_memory,
+         static_cast<int64_t>(random_() % blocks) * kDemand, kDemand, tag});
+    // From when it was due, so that a late loop is not left out.
+    demand_due_[tag] = next_demand_;
+    next_demand_ += order.demand_period;
+    ++demands_sent_;
+  }
+}
+
+// How many bulk transfers ended.
+absl::StatusOr<int> QueueSide::Reap() {
+  std::vector<Completion> ended;
+  group_.Poll(&ended);
+  int bulk = 0;
+  for (const Completion& completion : ended) {
+    if (!completion.status.ok()) return completion.status;
+    const auto demand = demand_due_.find(completion.tag);
+    if (demand == demand_due_.end()) {
+      ++bulk;
+    } else {
+      latencies_.push_back(Seconds() - demand->second);
+      demand_due_.erase(demand);
+    }
+  }
+  return bulk;
+}
+
+}  // namespace terrace::bench

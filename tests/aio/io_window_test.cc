@@ -1,0 +1,178 @@
+// The window that adapts, on devices in virtual time: exact, whatever else the
+// machine does.
+#include "aio/io_window.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "aio/io_group.h"
+#include "gtest/gtest.h"
+#include "tests/aio/model_engine.h"
+#include "tests/aio/test_files.h"
+#include "tests/support/manual_clock.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr double kGiB = 1 << 30;
+constexpr int64_t kTransfer = 8 * kMiB;
+
+class IoWindowTest : public testing::Test {
+ protected:
+  IoWindowTest() : buffer_(kTransfer) {}
+
+  void Make(const DeviceModel& device, const IoQueueOptions& options = {}) {
+    device_ = device;
+    group_ = std::make_unique<IoGroup>(
+        std::make_unique<ModelEngine>(device_, clock_), clock_);
+    path_ = *group_->AddPath("model", 0, options);
+  }
+
+  // Reads and writes of these bytes, all enqueued at once and in turn, and
+  // `demands` reads of 1 MiB, one every 5 ms; all of one class if `fifo`. How
+  // long it took, in seconds.
+  double Move(int64_t read_bytes, int64_t written_bytes, int demands = 0,
+              bool fifo = false) {
+    const absl::Time start = clock_.Now();
+    for (int64_t at = 0; at < std::max(read_bytes, written_bytes);
+         at += kTransfer) {
+      if (at < read_bytes) Enqueue(IoDirection::kRead, at, fifo);
+      if (at < written_bytes) Enqueue(IoDirection::kWrite, at, fifo);
+    }
+    std::map<uint64_t, absl::Time> sent;
+    absl::Time next_demand = start;
+    while (group_->pending() > 0 || demands > 0) {
+      while (demands > 0 && clock_.Now() >= next_demand) {
+        sent[++tag_] = clock_.Now();
+        group_->Enqueue(path_, {IoDirection::kRead,
+                                fifo ? IoClass::kPrefetch : IoClass::kDemand,
+                                buffer_.data(), 0, kMiB, tag_});
+        --demands;
+        next_demand += absl::Milliseconds(5);
+      }
+      std::vector<Completion> ended;
+      group_->Poll(&ended);
+      for (const Completion& completion : ended) {
+        EXPECT_TRUE(completion.status.ok()) << completion.status;
+        const auto demand = sent.find(completion.tag);
+        if (demand == sent.end()) continue;
+        latencies_.push_back(
+            absl::ToDoubleMilliseconds(clock_.Now() - demand->second));
+      }
+      absl::Time next = group_->NextEvent();
+      if (demands > 0) next = std::min(next, next_demand);
+      if (next > clock_.Now() && next < absl::InfiniteFuture()) {
+        clock_.JumpTo(next);
+      }
+    }
+    return absl::ToDoubleSeconds(clock_.Now() - start);
+  }
+
+  double P99() {
+    std::sort(latencies_.begin(), latencies_.end());
+    return latencies_[latencies_.size() * 99 / 100];
+  }
+
+  int64_t window() { return group_->stats(path_).window_bytes; }
+
+  VirtualClock clock_;
+  AlignedBuffer buffer_;
+  DeviceModel device_;
+  std::unique_ptr<IoGroup> group_;
+  int path_ = 0;
+  std::vector<double> latencies_;  // of demand reads, ms
+
+ private:
+  void Enqueue(IoDirection direction, int64_t at, bool fifo) {
+    const bool is_read = direction == IoDirection::kRead;
+    group_->Enqueue(
+        path_,
+        {direction, is_read || fifo ? IoClass::kPrefetch : IoClass::kWriteBack,
+         buffer_.data(), at, kTransfer, ++tag_});
+  }
+
+  uint64_t tag_ = 0;
+};
+
+class SmallBehindLarge : public IoWindowTest,
+                         public testing::WithParamInterface<double> {};
+INSTANTIATE_TEST_SUITE_P(Rates, SmallBehindLarge,
+                         testing::Values(0.5, 1.0, 2.0, 4.0));
+
+TEST_P(SmallBehindLarge, P99Is3MsBeyondItsOwnTimeAndNothingIsLost) {
+  const double rate = GetParam() * kGiB;
+  // As many as come while the bulk is under way.
+  const int demands = static_cast<int>(1 / GetParam() / 0.005);
+  Make({rate, rate});
+  Move(1 << 30, 1 << 30, demands);  // the window settles
+  latencies_.clear();
+  double classes = 0;
+  int runs = 0;
+  for (; latencies_.size() < 1000; ++runs) {
+    classes += Move(1 << 30, 1 << 30, demands);
+  }
+  const double own_ms = static_cast<double>(kMiB) / rate * 1e3;
+  EXPECT_LE(P99(), 3 + own_ms) << "window " << window() / 1024 << " KiB";
+  IoQueueOptions fixed;
+  fixed.adapts = false;
+  Make({rate, rate}, fixed);
+  const double fifo = Move(1 << 30, 1 << 30, demands, true);
+  EXPECT_GE(fifo / (classes / runs), 0.95);
+}
+
+TEST_F(IoWindowTest, ShrinksToWhatPassesInTheLatencyAskedFor) {
+  Make({kGiB / 2, kGiB / 2, absl::Microseconds(100), true});
+  // 1 GiB at half a GiB per second.
+  EXPECT_LE(Move(1 << 30, 0), 2 / 0.97);
+  EXPECT_LE(window(), 1.2 * kMiB);
+  EXPECT_GE(window(), 0.8 * kMiB);
+  EXPECT_LE(Move(1 << 29, 1 << 29), 2 / 0.97);
+}
+
+TEST_F(IoWindowTest, GrowsWhereTheDeviceIsFarAway) {
+  // 32 MiB are on the way: the first window gives a quarter of the rate.
+  Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(8)});
+  Move(1 << 30, 0);
+  EXPECT_GE(window(), 24 * kMiB);
+  EXPECT_LE(Move(1 << 30, 0), 0.25 * 1.4);
+}
+
+TEST_F(IoWindowTest, FollowsADeviceThatSlowsDown) {
+  Make({4 * kGiB, 4 * kGiB});
+  Move(1 << 30, 0);
+  EXPECT_GE(window(), 7 * kMiB);
+  device_.read_rate = kGiB / 4;
+  Move(1 << 29, 0);
+  EXPECT_LE(window(), kMiB);
+  EXPECT_LE(Move(1 << 29, 0), 2 / 0.97);
+}
+
+TEST_F(IoWindowTest, StaysWhereItWasSet) {
+  IoQueueOptions options;
+  options.window_bytes = 6 * kMiB;
+  options.piece_bytes = 2 * kMiB;
+  options.adapts = false;
+  Make({kGiB / 4, kGiB / 4}, options);
+  Move(1 << 28, 1 << 28, 10);
+  EXPECT_EQ(window(), 6 * kMiB);
+}
+
+TEST_F(IoWindowTest, LearnsNothingFromADeviceThatIsNotKeptBusy) {
+  Make({kGiB / 8, kGiB / 8});
+  for (int i = 0; i < 100; ++i) Move(kTransfer, 0);
+  EXPECT_EQ(window(), IoQueueOptions().window_bytes);
+}
+
+TEST_F(IoWindowTest, PiecesAreEqualWhateverTheWindowBecomes) {
+  Make({kGiB / 2, kGiB / 2, absl::ZeroDuration(), true});
+  Move(1 << 30, 1 << 29);
+  const IoPathStats stats = group_->stats(path_);
+  EXPECT_LE(stats.requests_written, (1 << 29) / (256 << 10));
+  EXPECT_EQ(stats.bytes_written, 1 << 29);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,71 @@
+// What is written before is written again without a worker thread of the
+// ring: the queue's transfers never leave the fast path in steady state.
+#include "aio/ring_workers.h"
+
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "aio/io_group.h"
+#include "gtest/gtest.h"
+#include "tests/aio/test_files.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kSize = 32 << 20;
+constexpr int64_t kTransfer = 8 << 20;
+constexpr int kExt4 = 0xef53;
+
+void Move(int fd, IoDirection direction, std::byte* data) {
+  absl::StatusOr<std::unique_ptr<IoEngine>> engine =
+      MakeEngine(EngineKind::kUring);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  IoGroup group(*std::move(engine), SystemClock());
+  const int path = *group.AddPath("file", fd, {});
+  for (int64_t at = 0; at < kSize; at += kTransfer) {
+    group.Enqueue(path, {direction, IoClass::kDemand, data, at, kTransfer,
+                         static_cast<uint64_t>(at)});
+  }
+  std::vector<Completion> ended;
+  while (group.pending() > 0) {
+    group.Poll(&ended);
+    if (group.pending() > 0) group.Wait(absl::InfiniteFuture());
+  }
+  for (const Completion& completion : ended) {
+    EXPECT_TRUE(completion.status.ok()) << completion.status;
+  }
+}
+
+TEST(RingWorkers, AreNotNeededForWhatWasWrittenBefore) {
+  if (!MakeEngine(EngineKind::kUring).ok()) GTEST_SKIP() << "no io_uring";
+  EngineUnderTest made =
+      MakeEngineUnderTest("io_uring", 1, kSize, SystemClock());
+  const int fd = made.descriptors[0];
+  if ((fcntl(fd, F_GETFL) & O_DIRECT) == 0) {
+    GTEST_SKIP() << "no direct I/O here: the page cache needs workers";
+  }
+  AlignedBuffer buffer(kTransfer);
+  buffer.FillRandom(23);
+  for (int64_t at = 0; at < kSize; at += kTransfer) {
+    ASSERT_EQ(pwrite(fd, buffer.data(), kTransfer, at), kTransfer);
+  }
+  ASSERT_EQ(CountRingWorkers(), 0);
+  Move(fd, IoDirection::kWrite, buffer.data());
+  Move(fd, IoDirection::kRead, buffer.data());
+  EXPECT_EQ(CountRingWorkers(), 0);
+
+  struct statfs system = {};
+  ASSERT_EQ(fstatfs(fd, &system), 0);
+  if (system.f_type != kExt4) return;
+  // And the count counts: what makes a file longer does need one.
+  ASSERT_EQ(ftruncate(fd, 0), 0);
+  Move(fd, IoDirection::kWrite, buffer.data());
+  EXPECT_GT(CountRingWorkers(), 0);
+}
+
+}  // namespace
+}  // namespace terrace
