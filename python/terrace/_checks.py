@@ -37,8 +37,9 @@ def check_parameter(name: str, parameter: torch.Tensor) -> None:
         what = f'is complex ({parameter.dtype}); step torch.view_as_real of it'
     elif parameter.layout != torch.strided:
         what = f'is {parameter.layout}; only dense ones can be stepped'
-    elif parameter.device.type != 'cpu':
-        what = f'is on {parameter.device}; only CPU memory is supported'
+    elif parameter.device.type not in ('cpu', 'cuda'):
+        what = (f'is on {parameter.device}; only CPU and CUDA memory is '
+                'supported')
     elif parameter.dtype not in DTYPES:
         what = (f'is {parameter.dtype}; float32, bfloat16 and float16 are '
                 'supported')

@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import torch
+
 from terrace._arguments import bytes_text
 
 if TYPE_CHECKING:
@@ -30,16 +32,34 @@ def tell_placement(optimizer: AdamW) -> None:
     """After the first step: where the state went and what that saved."""
     stats = optimizer.stats()
     state, memory = stats['state_bytes'], stats['memory_bytes']
+    devices = _on_devices(optimizer)
     where = f'{bytes_text(memory)} of memory'
     if stats['disk_bytes'] > 0:
         directories = ', '.join(path['directory'] for path in stats['paths'])
         where += (f', the rest in {directories} ({stats["engine"]}); '
                   f'{bytes_text(max(0, state - memory))} of memory saved')
     else:
-        where += ', nothing on disk; no memory saved'
+        where += ', nothing on disk' + ('' if devices else '; no memory saved')
+    for device, size in sorted(devices.items()):
+        where += f'; {bytes_text(size)} saved on {device}'
+    if devices:
+        where += f', {bytes_text(stats["staging_bytes"])} pinned for copies'
     _say('the state of %s parameters, %s, has %s [%s]',
          f'{stats["parameters"]:,}', bytes_text(state), where,
          stats['instruction_set'])
+
+
+def _on_devices(optimizer: AdamW) -> dict[str, int]:
+    """Bytes of the state of the parameters on each device that is no CPU:
+    where torch.optim.AdamW would have it."""
+    devices: dict[str, int] = {}
+    for parameter in optimizer._parameters():
+        if parameter.device.type != 'cpu':
+            size = parameter.numel() * (
+                8 if parameter.dtype == torch.float32 else 12)
+            name = str(parameter.device)
+            devices[name] = devices.get(name, 0) + size
+    return devices
 
 
 def tell_copy(optimizer: AdamW) -> None:

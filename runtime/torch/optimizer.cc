@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/parameters.h"
+#include "runtime/torch/torch_device.h"
 
 namespace terrace {
 namespace {
@@ -54,7 +55,16 @@ OffloadedAdamBase::OffloadedAdamBase(AdamMode mode,
                                      const OptimizerOptions& options)
     : Optimizer(groups, MakeGroupOptions(mode, Defaults(options, mode))),
       mode_(mode),
-      bias_correction_(options.adam.bias_correction) {}
+      bias_correction_(options.adam.bias_correction) {
+  devices_.push_back(std::make_unique<TensorDevices>());
+}
+
+OffloadedAdamBase::~OffloadedAdamBase() = default;
+
+void OffloadedAdamBase::set_devices(
+    std::function<std::unique_ptr<Device>(c10::Device)> choose) {
+  devices_.push_back(std::make_unique<TensorDevices>(std::move(choose)));
+}
 
 absl::Status OffloadedAdamBase::CheckGroups(AdamMode mode,
                                             const std::vector<Group>& groups) {
@@ -189,7 +199,7 @@ absl::Status OffloadedAdamBase::GatherOne(size_t index) {
   }
   const at::Tensor& used =
       staged_[index].defined() ? staged_[index] : parameter;
-  data_[index] = Locate(used, gradients_[index]);
+  data_[index] = Locate(used, gradients_[index], devices_.back()->Of(used));
   return absl::OkStatus();
 }
 

@@ -16,12 +16,12 @@
 // they are clipped by torch::nn::utils::clip_grad_norm_ or in the step
 // (max_gradient_norm) is the caller's choice.
 //
-// Parameters are leaves in CPU memory, fp32, bf16 or fp16 (stepped through an
-// fp32 master), each with a dense gradient of its own shape that is fp32 or of
-// its own dtype. What is contiguous is used in place; a parameter or gradient
-// that is not is copied for the step and the parameter written back. Complex,
-// sparse and other tensors are refused, a tensor that is given twice, and
-// parameters that overlap in memory.
+// Parameters are leaves in CPU or CUDA memory, fp32, bf16 or fp16 (stepped
+// through an fp32 master), each with a dense gradient of its own shape that is
+// fp32 or of its own dtype. What is contiguous is used in place; a parameter or
+// gradient that is not is copied for the step and the parameter written back.
+// Complex, sparse and other tensors are refused, a tensor that is given twice,
+// and parameters that overlap in memory.
 //
 // Thread-compatible: one thread at a time. The Runtime must outlive it. Errors
 // are Statuses; only what LibTorch itself calls (step, save, load) throws
@@ -31,6 +31,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -44,6 +45,8 @@
 
 namespace terrace {
 
+class TensorDevices;
+
 // Copies of one parameter's state, in its shape, fp32.
 struct ParameterState {
   int64_t step = 0;  // in which it had a gradient; 0: tensors are undefined
@@ -55,8 +58,15 @@ struct ParameterState {
 // What both have in common.
 class OffloadedAdamBase : public ::torch::optim::Optimizer {
  public:
+  ~OffloadedAdamBase() override;
+
   // How long a step may take before it is DeadlineExceeded and incomplete.
   void set_step_timeout(absl::Duration timeout) { step_timeout_ = timeout; }
+
+  // How tensors of each device are stepped, from the next step on.
+  // Null: in place. The default: CPU memory in place, CUDA through pinned
+  // memory. Who calls this needs runtime/base/device.h.
+  void set_devices(std::function<std::unique_ptr<Device>(c10::Device)> choose);
 
   // One step; as OffloadedOptimizer::Step. `arguments` may say anything but
   // learning rate and groups, which the parameter groups say. InvalidArgument:
@@ -111,6 +121,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
 
   const AdamMode mode_;
   const bool bias_correction_;
+  // The last one is in use, those before may be known to slots still.
+  std::vector<std::unique_ptr<TensorDevices>> devices_;
   std::unique_ptr<OffloadedOptimizer> offloaded_;
   absl::Duration step_timeout_ = absl::Hours(1);
 

@@ -63,6 +63,11 @@ absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
   if (!fault.empty()) {
     return Error("the gradient of parameter", position, fault);
   }
+  if (gradient.device() != parameter.device()) {
+    return Error("the gradient of parameter", position,
+                 absl::StrCat("is on ", gradient.device().str(), ", not ",
+                              parameter.device().str()));
+  }
   const DType dtype = *DTypeOf(gradient);
   if (gradient.sizes() != parameter.sizes() ||
       (dtype != DType::kFloat32 && dtype != spec.dtype)) {
@@ -75,13 +80,18 @@ absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
   return gradient.contiguous();
 }
 
-ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient) {
+ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
+                     Device* device) {
   ParameterData data;
   data.parameter = parameter.mutable_data_ptr();
   data.gradient = gradient.const_data_ptr();
   data.gradient_dtype = *DTypeOf(gradient);
   // Without elements there is no address, but there is a gradient.
-  if (parameter.numel() == 0) data.gradient = &kNothing;
+  if (parameter.numel() == 0) {
+    data.gradient = &kNothing;
+  } else {
+    data.device = device;
+  }
   return data;
 }
 

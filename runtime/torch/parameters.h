@@ -13,8 +13,8 @@
 namespace terrace {
 
 // InvalidArgument, with the reason, for what the optimizer cannot step: no
-// leaf, another device, sparse, complex or integer, elements that share
-// memory. `position` is the parameter's among all, for the message.
+// leaf, neither in CPU nor in CUDA memory, sparse, complex or integer, elements
+// that share memory. `position` is the parameter's among all, for the message.
 absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
                                                 size_t position);
 
@@ -23,12 +23,14 @@ absl::Status CheckParameter(const at::Tensor& parameter,
                             const ParameterSpec& spec, size_t position);
 
 // The parameter's gradient, which it has; a copy if it is not contiguous.
-// InvalidArgument: not dense, of another shape or dtype than it may be.
+// InvalidArgument: not dense, of another device, shape or dtype than it may be.
 absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
                                               const ParameterSpec& spec,
                                               size_t position);
 
-// The addresses of a contiguous parameter and gradient.
-ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient);
+// The addresses of a contiguous parameter and gradient on `device`; null: in
+// CPU memory.
+ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
+                     Device* device);
 
 }  // namespace terrace

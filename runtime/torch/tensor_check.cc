@@ -1,6 +1,7 @@
 #include "runtime/torch/tensor_check.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/torch/torch_device.h"
 
 namespace terrace {
 
@@ -23,9 +24,9 @@ std::string StorageFault(const at::Tensor& tensor) {
     return absl::StrCat("is ", TextOf(tensor.layout()),
                         "; only dense tensors can be stepped");
   }
-  if (!tensor.device().is_cpu()) {
+  if (!CanStepOn(tensor.device())) {
     return absl::StrCat("is on ", tensor.device().str(),
-                        "; only CPU memory is supported");
+                        "; only CPU and CUDA memory is supported");
   }
   if (!DTypeOf(tensor)) {
     return absl::StrCat("is ", TextOf(tensor.scalar_type()),

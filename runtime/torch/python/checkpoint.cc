@@ -19,8 +19,8 @@ namespace {
 constexpr absl::Duration kPatience = absl::Hours(24);
 constexpr char kRest[] = "python";  // the key of the block
 
-// Tensors as a checkpoint wants them: those whose elements do not lie in order
-// by way of a copy.
+// Tensors as a checkpoint wants them: those whose elements do not lie in order,
+// or not in CPU memory, by way of a copy.
 struct Described {
   std::vector<CheckpointTensor> tensors;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (theirs, in order)
@@ -38,8 +38,9 @@ absl::StatusOr<Described> InOrder(const std::vector<at::Tensor>& tensors,
     TERRACE_ASSIGN_OR_RETURN(const ParameterSpec spec,
                              DescribeTensor(tensors[i], names[i]));
     at::Tensor in_order = tensors[i].detach();
-    if (!in_order.is_contiguous()) {
-      described.copies.emplace_back(in_order, in_order.contiguous());
+    if (!in_order.is_contiguous() || !in_order.is_cpu()) {
+      described.copies.emplace_back(in_order,
+                                    in_order.to(at::kCPU).contiguous());
       in_order = described.copies.back().second;
     }
     CheckpointTensor tensor;

@@ -98,6 +98,9 @@ void Accumulate(const StepReport& report, StepReport& total) {
   total.blocked_write_seconds += report.blocked_write_seconds;
   total.blocked_space_seconds += report.blocked_space_seconds;
   total.other_seconds += report.other_seconds;
+  total.staging_bytes = report.staging_bytes;
+  total.bytes_from_devices += report.bytes_from_devices;
+  total.bytes_to_devices += report.bytes_to_devices;
 }
 
 }  // namespace

@@ -135,9 +135,9 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   BindingOptions options_ ABSL_GUARDED_BY(mutex_);
   std::vector<ParameterSpec> specs_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Runtime> runtime_ ABSL_GUARDED_BY(mutex_);
+  StepTensors tensors_ ABSL_GUARDED_BY(mutex_);  // its devices are in use by:
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
-  StepTensors tensors_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
 };
 

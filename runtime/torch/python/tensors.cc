@@ -77,6 +77,11 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     return Error("the gradient of ", spec.name, gradient_fault);
   }
   data.gradient_dtype = *DTypeOf(gradient);
+  if (gradient.device() != parameter.device()) {
+    return Error("the gradient of ", spec.name,
+                 absl::StrCat("is on ", gradient.device().str(), ", not ",
+                              parameter.device().str()));
+  }
   if (gradient.sizes() != parameter.sizes() ||
       (data.gradient_dtype != DType::kFloat32 &&
        data.gradient_dtype != spec.dtype)) {
@@ -92,6 +97,7 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     staged_.push_back({parameter.detach(), target});
   }
   data.parameter = target.data_ptr();
+  if (spec.count > 0) data.device = devices_.Of(target);
   if (spec.count == 0) {
     data.gradient = &kNothing;
   } else {

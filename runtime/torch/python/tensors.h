@@ -3,10 +3,10 @@
 //
 // A tensor whose elements do not lie in order is staged: its parameter and
 // its gradient are copied into order for the step, and the parameter back
-// after it. All others are used where they are.
+// after it. All others are used where they are, in CPU memory or on a device.
 //
 // Thread-compatible. Holds references to what its addresses point into until
-// Return() or the next Locate().
+// Return() or the next Locate(); its devices live as long as it does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/torch/torch_device.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {
@@ -48,6 +49,7 @@ class StepTensors {
   absl::Status LocateOne(const ParameterSpec& spec,
                          const at::Tensor& parameter);
 
+  TensorDevices devices_;
   std::vector<ParameterData> data_;
   std::vector<at::Tensor> stepped_;    // parameters with a gradient
   std::vector<at::Tensor> gradients_;  // in order, copies where they were not
