@@ -30,9 +30,11 @@ class AdamW(torch.optim.Optimizer):
 
     Args:
         params: tensors, (name, tensor) pairs, or dicts of groups, as for
-            torch.optim.AdamW: dense leaves in CPU memory, float32, bfloat16 or
-            float16, of any shape and strides. 16-bit ones are stepped through
-            a float32 master.
+            torch.optim.AdamW: dense leaves in CPU or CUDA memory, float32,
+            bfloat16 or float16, of any shape and strides. 16-bit ones are
+            stepped through a float32 master. Those in CUDA memory pass
+            through at most 32 MiB of pinned memory beside the budget; none
+            of their state is on the GPU.
         lr, betas, eps, weight_decay: of each group that names no own; read
             anew in every step, so every scheduler works.
         memory_budget: how much memory the state may take: bytes, a text as
@@ -48,8 +50,8 @@ class AdamW(torch.optim.Optimizer):
     Raises:
         ValueError, TypeError: an argument; a budget below the minimum, which
             is named.
-        NotImplementedError: complex, sparse or CUDA parameters, amsgrad,
-            maximize, a process_group.
+        NotImplementedError: complex or sparse parameters, amsgrad, maximize,
+            a process_group.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC.
         MemoryError: the machine has not that much memory.
@@ -141,6 +143,8 @@ class AdamW(torch.optim.Optimizer):
             OSError (with errno and filename), DataLossError, MemoryError: a
                 path failed. Unless it is a DataLossError, step() again with
                 the same gradients finishes the step, exactly.
+            RuntimeError: a GPU failed; DataLossError if parameters there
+                could not be given their new values.
             ValueError: a gradient that cannot be used; nothing was changed.
             KeyboardInterrupt: after the step is finished.
         """
@@ -198,9 +202,11 @@ class AdamW(torch.optim.Optimizer):
         Bytes: `state_bytes` of the state, `memory_bytes` reserved for it,
         `memory_peak_bytes` used of that, `disk_bytes` on all paths,
         `bytes_read` and `bytes_written`; `paths`, a list of dicts with the
-        same for each. Seconds: `step_seconds` in all steps, of them
-        `compute_seconds`, and `blocked_seconds`, a dict of those in which
-        nothing was computed by what was waited for: `read`, `write`, `space`.
+        same for each. `staging_bytes` of pinned memory for parameters on a
+        GPU, `bytes_from_devices` and `bytes_to_devices` copied there. Seconds:
+        `step_seconds` in all steps, of them `compute_seconds`, and
+        `blocked_seconds`, a dict of those in which nothing was computed by
+        what was waited for: `read`, `write`, `space`.
         `steps` finished; `gradient_norm` of the last one (0 if it was not
         needed); `engine`, `engine_reason`, `instruction_set`.
         """
@@ -315,14 +321,31 @@ class AdamW(torch.optim.Optimizer):
         code, message = self._native.add(*self._description([last]))
         if code == 0:
             return None
-        if code != _errors.RESOURCE_EXHAUSTED or (
-                self._budget is not None and '%' not in str(self._budget)):
-            raise _errors.exception_of(code, message, self._paths)
-        # The budget grows with the state.
+        error = _errors.exception_of(code, message, self._paths)
+        if not (isinstance(error, MemoryError) and self._budget_grows):
+            raise error
+        # The state moves through memory.
         steps = self._steps()
         kept = [(i, _state.copied(self, i)) for i, n in enumerate(steps) if n]
-        self._reopen()
+        try:
+            self._reopen()
+        except BaseException:
+            added = self.param_groups.pop()
+            try:
+                self._reopen()
+                _state.write(self, kept)
+            finally:
+                self.param_groups.append(added)
+            raise
         return _state.write(self, kept)
+
+    @property
+    def _budget_grows(self) -> bool:
+        """Whether more state may take more than is reserved for it now."""
+        if self._budget is None or '%' in str(self._budget):
+            return True
+        reserved = self.stats()['memory_bytes']
+        return reserved < _arguments.budget_bytes(self._budget, 0)
 
 
 class Adam(AdamW):

@@ -34,7 +34,7 @@ def test_the_message_says_what_a_device_is_spared(caplog):
              'memory_bytes': 8_000_000, 'disk_bytes': 33_000_000,
              'paths': [{'directory': '/a'}, {'directory': '/b'}],
              'engine': 'io_uring', 'instruction_set': 'AVX2',
-             'staging_bytes': 33_554_432}
+             'staging_bytes': 33_554_432, 'ranks': 1}
     stand_in = types.SimpleNamespace(
         stats=lambda: stats,
         _parameters=lambda: [
