@@ -40,6 +40,13 @@ def budget_bytes(budget: float | str | None, state_bytes: int) -> int | None:
     return bytes_
 
 
+def may_grow(budget: float | str | None, reserved: int) -> bool:
+    """Whether more state may take more than the bytes reserved for it now."""
+    if budget is None or '%' in str(budget):
+        return True
+    return reserved < (budget_bytes(budget, 0) or 0)
+
+
 def path_list(paths) -> list[str]:
     """nvme_path as a list: None, one path, or several."""
     if paths is None:

@@ -322,30 +322,10 @@ class AdamW(torch.optim.Optimizer):
         if code == 0:
             return None
         error = _errors.exception_of(code, message, self._paths)
-        if not (isinstance(error, MemoryError) and self._budget_grows):
+        if not (isinstance(error, MemoryError) and _arguments.may_grow(
+                self._budget, self.stats()['memory_bytes'])):
             raise error
-        # The state moves through memory.
-        steps = self._steps()
-        kept = [(i, _state.copied(self, i)) for i, n in enumerate(steps) if n]
-        try:
-            self._reopen()
-        except BaseException:
-            added = self.param_groups.pop()
-            try:
-                self._reopen()
-                _state.write(self, kept)
-            finally:
-                self.param_groups.append(added)
-            raise
-        return _state.write(self, kept)
-
-    @property
-    def _budget_grows(self) -> bool:
-        """Whether more state may take more than is reserved for it now."""
-        if self._budget is None or '%' in str(self._budget):
-            return True
-        reserved = self.stats()['memory_bytes']
-        return reserved < _arguments.budget_bytes(self._budget, 0)
+        return _state.move(self)
 
 
 class Adam(AdamW):

@@ -165,3 +165,26 @@ def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
             done_with(state)
     if any(steps):
         _errors.check(native.set_steps(max(steps), steps), paths)
+
+
+def move(optimizer: AdamW, groups: int | None = None) -> None:
+    """All state, by way of memory, to a compiled optimizer made anew: for the
+    first `groups` only, or for all of them, of which the last one is new. If
+    that one cannot be made, all but that group is as before."""
+    steps = optimizer._steps()
+    kept = [(i, copied(optimizer, i)) for i, n in enumerate(steps) if n]
+    if groups is not None:
+        del optimizer.param_groups[groups:]
+    try:
+        optimizer._reopen()
+    except BaseException:
+        if groups is not None:
+            raise
+        added = optimizer.param_groups.pop()
+        try:
+            optimizer._reopen()
+            write(optimizer, kept)
+        finally:
+            optimizer.param_groups.append(added)
+        raise
+    write(optimizer, kept)
