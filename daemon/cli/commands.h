@@ -21,6 +21,10 @@ int RunDoctor(const std::vector<std::string>& arguments);
 // verdict last.
 std::string FormatReport(const MachineReport& report, int width);
 
+// tune [PATH...] [--out FILE] [--check] [--json]: measures and writes a
+// profile, or says whether the one that is there still holds.
+int RunTune(const std::vector<std::string>& arguments);
+
 // bench ...: becomes terrace-bench, which lies beside this program. Returns
 // only where it cannot.
 int RunBench(const std::vector<std::string>& arguments);

@@ -37,9 +37,10 @@ std::string FirstText(const PseudoFiles& files, const std::string& folder,
 // The first of these files that holds a number.
 int FirstNumber(const PseudoFiles& files, const std::string& folder,
                 const std::vector<std::string>& names) {
-  int number = -1;
-  absl::SimpleAtoi(FirstText(files, folder, names), &number);
-  return number;
+  // SimpleAtoi writes 0 where it fails.
+  int number = 0;
+  return absl::SimpleAtoi(FirstText(files, folder, names), &number) ? number
+                                                                    : -1;
 }
 
 // By the driver's own word, else by the folders that the drive hangs from.

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/machine/probe_file.h"
 #include "runtime/machine/storage.h"
 #include "tiers/system_error.h"
 
@@ -20,41 +20,12 @@ constexpr int64_t kProbeBytes = 64 << 10;
 // Every device that there is takes this.
 constexpr int64_t kSafeAlignment = 4096;
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 
 absl::Status Refused(const std::string& path, const std::string& what) {
   return ErrnoError(absl::StrCat("path '", path, "'"), what, errno);
-}
-
-// A file without a name; where the file system has none, a file whose name is
-// gone at once.
-Descriptor OpenProbe(const std::string& directory) {
-  const int fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL &&
-                  errno != ENOENT)) {
-    return Descriptor(fd);
-  }
-  std::string name = absl::StrCat(directory, "/.terrace-probe-XXXXXX");
-  const int named = mkostemp(name.data(), O_CLOEXEC);
-  if (named >= 0) unlink(name.c_str());
-  return Descriptor(named);
 }
 
 void AskAlignment(int fd, PathReport* report) {
@@ -118,7 +89,7 @@ absl::Status TryPath(const struct stat& found, PathReport* report) {
   const std::string& path = report->path;
   if (S_ISDIR(found.st_mode)) {
     report->kind = "directory";
-    const Descriptor probe = OpenProbe(path);
+    const Descriptor probe = OpenProbeFile(path);
     if (probe.get() < 0) return Refused(path, "cannot be written");
     AskAlignment(probe.get(), report);
     TryDirect(probe.get(), /*writes=*/true, report);

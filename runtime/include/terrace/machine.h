@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace terrace {
 
@@ -217,5 +218,65 @@ MachineReport ProbeMachine(const std::vector<std::string>& paths);
 
 // The whole report as JSON; docs/machine.md explains each key.
 std::string ToJson(const MachineReport& report);
+
+// How fast a path moves pieces of one size with `window_bytes` of them in
+// flight.
+struct RateProfile {
+  std::string direction;  // "read", "write" or "mixed": one of each in turn
+  int64_t piece_bytes = 0;
+  int64_t window_bytes = 0;
+  double bytes_per_second = 0;  // of both directions together
+  double latency_p50_us = 0;    // of one piece
+  double latency_p99_us = 0;
+};
+
+struct PathProfile {
+  std::string path;
+  std::vector<std::string> drives;  // name, model and serial of each
+  std::string engine;
+  bool direct_io = false;
+  std::vector<RateProfile> rates;
+};
+
+// What was measured of a machine, to be kept: `terrace tune` writes it.
+struct MachineProfile {
+  std::string machine_id;
+  std::string kernel;
+  std::string processor;
+  int64_t measured_at = 0;  // seconds since 1970
+  int threads = 0;          // of the following, each on memory of its own
+  double copy_bytes_per_second = 0;  // copied, so read and written as often
+  std::string instruction_set;
+  double adam_elements_per_second = 0;  // fp32; each reads 16 bytes, writes 12
+  std::vector<PathProfile> paths;
+};
+
+struct TuneOptions {
+  std::vector<std::string> paths;  // directories
+  // Of each path's nameless file, which is written once before it is measured;
+  // at most a quarter of what is free.
+  int64_t file_bytes = int64_t{256} << 20;
+  absl::Duration per_rate = absl::Milliseconds(200);
+};
+
+// Takes some seconds for each path; meanwhile nothing else should use the
+// machine. InvalidArgument: a path twice, a file of less than 32 MiB, no time;
+// ResourceExhausted: no space or no memory for it; else what the path's file
+// system answers, naming the path.
+absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options);
+
+// A profile as JSON, as docs/machine.md explains it. Writing replaces the file
+// at once or not at all, and makes the folders above it. Reading: NotFound, or
+// InvalidArgument with the key that is wrong.
+std::string ToJson(const MachineProfile& profile);
+absl::Status WriteProfile(const MachineProfile& profile,
+                          const std::string& file);
+absl::StatusOr<MachineProfile> ReadProfile(const std::string& file);
+
+// Why a profile does not hold for the machine of this report, a sentence each:
+// another machine, kernel or processor, another drive behind a path, a path
+// that was not measured. Empty: it holds.
+std::vector<std::string> FindStale(const MachineProfile& profile,
+                                   const MachineReport& report);
 
 }  // namespace terrace

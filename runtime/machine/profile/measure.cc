@@ -1,0 +1,251 @@
+#include <fcntl.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "aio/engine.h"
+#include "kernels/optimizer_kernels.h"
+#include "kernels/pool_executor.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/machine/probe_file.h"
+#include "runtime/machine/profile/profile.h"
+#include "runtime/machine/profile/rate_probe.h"
+#include "runtime/machine/pseudo_files.h"
+#include "runtime/machine/storage.h"
+#include "terrace/adam.h"
+#include "tiers/host_arena.h"
+#include "tiers/system_error.h"
+#include "tiers/topology.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kWindow = 8 * kMiB;
+constexpr int64_t kSmallestFile = 4 * kWindow;
+// Each thread's memory is larger than its caches, all together no more than
+// this.
+constexpr int64_t kMostPerThread = 64 * kMiB;
+constexpr int64_t kMostOfAll = 2048 * kMiB;
+
+struct Load {
+  LoadKind kind;
+  int64_t piece_bytes;
+  int64_t window_bytes;
+};
+// Full windows of each size and mix; then one piece alone, whose latency is
+// the device's own.
+constexpr Load kLoads[] = {
+    {LoadKind::kRead, kMiB / 4, kWindow},
+    {LoadKind::kRead, kMiB, kWindow},
+    {LoadKind::kRead, 4 * kMiB, kWindow},
+    {LoadKind::kWrite, kMiB / 4, kWindow},
+    {LoadKind::kWrite, kMiB, kWindow},
+    {LoadKind::kWrite, 4 * kMiB, kWindow},
+    {LoadKind::kMixed, kMiB / 4, kWindow},
+    {LoadKind::kMixed, kMiB, kWindow},
+    {LoadKind::kMixed, 4 * kMiB, kWindow},
+    {LoadKind::kRead, kMiB, kMiB},
+    {LoadKind::kWrite, kMiB, kMiB},
+};
+
+absl::Status Refused(const std::string& path, const std::string& what) {
+  return ErrnoError(absl::StrCat("path '", path, "'"), what, errno);
+}
+
+// As much as asked for, but not more than a quarter of what is free.
+absl::StatusOr<int64_t> FileBytes(const std::string& path, int fd,
+                                  int64_t asked) {
+  struct statvfs space = {};
+  if (fstatvfs(fd, &space) != 0) return Refused(path, "tells no free space");
+  const auto free = static_cast<int64_t>(space.f_bavail * space.f_frsize);
+  const int64_t bytes = std::min(asked, free / 4) / kWindow * kWindow;
+  if (bytes < kSmallestFile) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("path '", path, "': only ", FormatBytes(free),
+                     " are free, too few to measure it"));
+  }
+  if (const int error = posix_fallocate(fd, 0, bytes); error != 0) {
+    errno = error;
+    return Refused(path, absl::StrCat("no space for ", FormatBytes(bytes)));
+  }
+  return bytes;
+}
+
+absl::StatusOr<PathProfile> MeasurePath(const std::string& path,
+                                        const TuneOptions& options,
+                                        absl::Span<std::byte> arena) {
+  PathProfile profile;
+  profile.path = path;
+  const PathReport report = ProbePath(PseudoFiles(""), path);
+  TERRACE_RETURN_IF_ERROR(report.status);
+  for (const DriveReport& drive : report.drives) {
+    profile.drives.push_back(IdentityOf(drive));
+  }
+  const Descriptor file = OpenProbeFile(path);
+  if (file.get() < 0) return Refused(path, "cannot be written");
+  profile.direct_io =
+      report.direct_io &&
+      fcntl(file.get(), F_SETFL, fcntl(file.get(), F_GETFL) | O_DIRECT) == 0;
+  TERRACE_ASSIGN_OR_RETURN(const int64_t file_bytes,
+                           FileBytes(path, file.get(), options.file_bytes));
+  TERRACE_ASSIGN_OR_RETURN(const auto engine, MakeEngine(EngineKind::kAuto));
+  engine->RegisterArena(arena);
+  profile.engine = engine->info().name;
+  TERRACE_ASSIGN_OR_RETURN(const int index, engine->AddFile(file.get()));
+  const RateProbe probe = {.engine = engine.get(),
+                           .file = index,
+                           .file_bytes = file_bytes,
+                           .arena = arena,
+                           .clock = &SystemClock(),
+                           .path = path};
+  absl::Status status = WriteOnce(probe);
+  for (const Load& load : kLoads) {
+    if (!status.ok()) break;
+    auto rate = MeasureRate(probe, load.kind, load.piece_bytes,
+                            load.window_bytes, options.per_rate);
+    status = rate.status();
+    if (rate.ok()) profile.rates.push_back(*std::move(rate));
+  }
+  engine->RemoveFile(index);
+  if (!status.ok()) return status;
+  return profile;
+}
+
+// Runs `work` once on each of the executor's threads, at the same time as far
+// as they are free, and returns how long the slowest took together.
+double TimeOnAll(Executor& executor, const std::function<void(int)>& work) {
+  const int threads = executor.parallelism();
+  Mutex mutex;
+  CondVar changed;
+  int left = threads;
+  const absl::Time start = SystemClock().Now();
+  for (int i = 0; i < threads; ++i) {
+    executor.Run([&, i] {
+      work(i);
+      MutexLock lock(mutex);
+      --left;
+      changed.SignalAll();
+    });
+  }
+  MutexLock lock(mutex);
+  SystemClock().Await(
+      mutex, changed, [&] { return left == 0; }, absl::InfiniteFuture());
+  return absl::ToDoubleSeconds(SystemClock().Now() - start);
+}
+
+// The median of some runs, the first of which touches the memory.
+double MedianTime(Executor& executor, const std::function<void(int)>& work) {
+  TimeOnAll(executor, work);
+  std::vector<double> times;
+  for (int i = 0; i < 5; ++i) times.push_back(TimeOnAll(executor, work));
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+absl::Status MeasureProcessor(MachineProfile* profile) {
+  TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
+  const int threads = std::max(1, topology.cores);
+  TERRACE_ASSIGN_OR_RETURN(const auto executor,
+                           MakePoolExecutor(threads, topology.cpus));
+  // The copy goes from one half to the other; the step has four arrays.
+  const int64_t bytes =
+      std::min(kMostPerThread, kMostOfAll / threads) / kMiB * kMiB;
+  TERRACE_ASSIGN_OR_RETURN(const auto arena,
+                           HostArena::Create({.size_bytes = bytes * threads}));
+  const auto memory_of = [&](int thread) {
+    return reinterpret_cast<float*>(arena->bytes().data() + bytes * thread);
+  };
+  const int64_t floats = bytes / int64_t{sizeof(float)};
+  profile->threads = threads;
+  profile->copy_bytes_per_second =
+      static_cast<double>(bytes / 2 * threads) /
+      MedianTime(*executor, [&](int thread) {
+        float* const memory = memory_of(thread);
+        std::memcpy(memory, memory + floats / 2,
+                    static_cast<size_t>(bytes / 2));
+      });
+  const AdamScalars scalars = MakeAdamScalars(AdamOptions(), 1);
+  const int64_t elements = floats / 4;
+  std::atomic<bool> finite = true;
+  const double seconds = MedianTime(*executor, [&](int thread) {
+    float* const memory = memory_of(thread);
+    AdamSpan span;
+    span.parameter = memory;
+    span.gradient = memory + elements;
+    span.m = memory + 2 * elements;
+    span.v = memory + 3 * elements;
+    span.count = elements;
+    if (!AdamUpdate(scalars, 1.0f, span)) finite = false;
+  });
+  if (!finite) return absl::InternalError("Adam's step of zeros is not finite");
+  profile->adam_elements_per_second =
+      static_cast<double>(elements * threads) / seconds;
+  profile->instruction_set = InstructionSetName();
+  return absl::OkStatus();
+}
+
+absl::Status Check(const TuneOptions& options) {
+  if (options.file_bytes < kSmallestFile) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a file of ", FormatBytes(options.file_bytes),
+                     " is too small to measure, ", FormatBytes(kSmallestFile),
+                     " is the least"));
+  }
+  if (options.per_rate <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("no time to measure a rate");
+  }
+  std::set<std::string> seen;
+  for (const std::string& path : options.paths) {
+    if (!seen.insert(path).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("path '", path, "' is named twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options) {
+  TERRACE_RETURN_IF_ERROR(Check(options));
+  MachineProfile profile;
+  const PseudoFiles files("");
+  profile.machine_id = files.Text("/etc/machine-id");
+  profile.kernel = files.Text("/proc/sys/kernel/osrelease");
+  profile.processor = files.Field("/proc/cpuinfo", "model name");
+  profile.measured_at = absl::ToUnixSeconds(absl::Now());
+  TERRACE_RETURN_IF_ERROR(MeasureProcessor(&profile));
+  TERRACE_ASSIGN_OR_RETURN(const auto arena,
+                           HostArena::Create({.size_bytes = kWindow}));
+  // Some drives store zeros without writing them.
+  std::mt19937_64 random(profile.measured_at);
+  for (size_t i = 0; i + sizeof(uint64_t) <= arena->bytes().size();
+       i += sizeof(uint64_t)) {
+    const uint64_t word = random();
+    std::memcpy(arena->bytes().data() + i, &word, sizeof(word));
+  }
+  for (const std::string& path : options.paths) {
+    TERRACE_ASSIGN_OR_RETURN(PathProfile measured,
+                             MeasurePath(path, options, arena->bytes()));
+    profile.paths.push_back(std::move(measured));
+  }
+  return profile;
+}
+
+}  // namespace terrace
