@@ -1,0 +1,168 @@
+// The program `terrace`, as a shell starts it.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "terrace/version.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+ChildResult Terrace(std::vector<std::string> arguments,
+                    const ChildOptions& options = {}) {
+  arguments.insert(arguments.begin(), TERRACE_PROGRAM);
+  return ChildProcess(arguments, options).Wait();
+}
+
+std::string LastLine(const std::string& text) {
+  const size_t end = text.find_last_not_of('\n');
+  const size_t begin = text.rfind('\n', end);
+  return text.substr(begin + 1, end - begin);
+}
+
+TEST(DoctorTest, AGoodPathIsUsable) {
+  const TemporaryDirectory directory;
+  const ChildResult result = Terrace({"doctor", directory.path()});
+  EXPECT_EQ(result.exit_code, 0) << result.errors << result.output;
+  EXPECT_THAT(LastLine(result.output), testing::StartsWith("verdict: usable"));
+  EXPECT_THAT(result.output, HasSubstr(directory.path()));
+  EXPECT_TRUE(directory.empty());
+}
+
+TEST(DoctorTest, WithoutAPathItLooksAtTheMachine) {
+  const ChildResult result = Terrace({"doctor"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors << result.output;
+  EXPECT_THAT(result.output, HasSubstr("terrace doctor DIRECTORY..."));
+}
+
+TEST(DoctorTest, AMissingPathIsNotUsableAndIsMended) {
+  const TemporaryDirectory directory;
+  const std::string missing = directory.path() + "/missing";
+  const ChildResult result = Terrace({"doctor", directory.path(), missing});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("sudo mkdir -p " + missing));
+  EXPECT_THAT(LastLine(result.output),
+              HasSubstr("not usable, 1 necessary thing missing"));
+}
+
+TEST(DoctorTest, APathThatMayNotBeWrittenIsNotUsable) {
+  const TemporaryDirectory directory;
+  fs::permissions(directory.path(),
+                  fs::perms::owner_read | fs::perms::owner_exec);
+  ChildOptions options;
+  options.respect_permissions = true;
+  const ChildResult result = Terrace({"doctor", directory.path()}, options);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("cannot be written: EACCES"));
+}
+
+TEST(DoctorTest, JsonIsOneDocumentAndItsExitCodeIsTheSame) {
+  const TemporaryDirectory directory;
+  const std::string missing = directory.path() + "/missing";
+  for (const auto& [path, code] :
+       {std::pair(directory.path(), 0), std::pair(missing, 1)}) {
+    const ChildResult result = Terrace({"doctor", path, "--json"});
+    EXPECT_EQ(result.exit_code, code);
+    const auto json = nlohmann::json::parse(result.output, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << result.output;
+    EXPECT_EQ(json["usable"], code == 0);
+    EXPECT_EQ(json["paths"][0]["path"], path);
+  }
+}
+
+TEST(DoctorTest, SmallFilesOnlyAreAllowed) {
+  const TemporaryDirectory directory;
+  ChildOptions options;
+  options.largest_file_bytes = 1 << 20;
+  const ChildResult result = Terrace({"doctor", directory.path()}, options);
+  EXPECT_THAT(result.output, HasSubstr("ulimit -f unlimited"));
+}
+
+TEST(DoctorTest, WrongArgumentsAreRefused) {
+  const ChildResult result = Terrace({"doctor", "--jsno"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.output, "");
+  EXPECT_THAT(result.errors, HasSubstr("terrace doctor: no option --jsno"));
+}
+
+TEST(TuneTest, WritesAProfileThatHoldsUntilTheMachineIsAnother) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/profile/machine.json";
+  ChildResult result = Terrace({"tune", "--json", "--out", file});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  auto json = nlohmann::json::parse(result.output, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << result.output;
+  EXPECT_GT(json["copy_bytes_per_second"], 0);
+  EXPECT_EQ(Terrace({"tune", "--check", "--out", file}).exit_code, 0);
+  json["kernel"] = "0.1";
+  directory.Write("profile/machine.json", json.dump());
+  result = Terrace({"tune", "--check", "--out", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("stale: the kernel was '0.1'"));
+}
+
+TEST(TuneTest, WhatCannotBeDoneIsSaid) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/none.json";
+  ChildResult result = Terrace({"tune", "--check", "--out", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr(file));
+  result = Terrace({"tune", directory.path() + "/none", "--out", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("ENOENT"));
+  EXPECT_EQ(Terrace({"tune", "--out"}).exit_code, 2);
+  EXPECT_TRUE(directory.empty());
+}
+
+TEST(TerraceTest, VersionAndHelp) {
+  EXPECT_EQ(Terrace({"--version"}).output,
+            std::string("terrace ") + kVersion + "\n");
+  const ChildResult help = Terrace({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("doctor [PATH...] [--json]"));
+  EXPECT_EQ(Terrace({"doctor", "--help"}).exit_code, 0);
+}
+
+TEST(TerraceTest, WithoutASubcommandItSaysWhatThereIs) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{}, {"doktor"}}) {
+    const ChildResult result = Terrace(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.errors, HasSubstr("usage: terrace SUBCOMMAND"));
+  }
+}
+
+TEST(BenchTest, BecomesTheProgramBesideIt) {
+  const TemporaryDirectory directory;
+  const std::string program = directory.path() + "/terrace";
+  fs::copy_file(TERRACE_PROGRAM, program);
+  const std::string bench = directory.Write(
+      "terrace-bench", "#!/bin/sh\necho \"$#:$1:$2\"\nexit 7\n");
+  fs::permissions(bench, fs::perms::owner_all);
+  const ChildResult result =
+      ChildProcess({program, "bench", "--help", "a b"}).Wait();
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(result.output, "2:--help:a b\n");
+}
+
+TEST(BenchTest, WithoutTheProgramItSaysWhereItLooked) {
+  const TemporaryDirectory directory;
+  const std::string program = directory.path() + "/terrace";
+  fs::copy_file(TERRACE_PROGRAM, program);
+  const ChildResult result = ChildProcess({program, "bench", "io"}).Wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(
+      result.errors,
+      HasSubstr(fs::canonical(directory.path()).string() + "/terrace-bench: "));
+}
+
+}  // namespace
+}  // namespace terrace

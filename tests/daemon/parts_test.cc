@@ -1,0 +1,101 @@
+#include <string>
+
+#include "absl/status/status.h"
+#include "daemon/cli/arguments.h"
+#include "daemon/cli/commands.h"
+#include "daemon/cli/table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace terrace::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+absl::StatusOr<Arguments> Parse(const std::vector<std::string>& text) {
+  return ParseArguments(text, {"json"}, {"out"});
+}
+
+TEST(ArgumentsTest, WordsAndOptionsInAnyOrder) {
+  const auto parsed = Parse({"/a", "--json", "--out", "-", "/b"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(parsed->words, ElementsAre("/a", "/b"));
+  EXPECT_TRUE(parsed->Has("json"));
+  EXPECT_EQ(parsed->options.at("out"), "-");
+  EXPECT_EQ(Parse({"--out=x=y"})->options.at("out"), "x=y");
+}
+
+TEST(ArgumentsTest, AllBehindTwoDashesAreWords) {
+  const auto parsed = Parse({"--", "--json", "-x"});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_THAT(parsed->words, ElementsAre("--json", "-x"));
+  EXPECT_FALSE(parsed->Has("json"));
+}
+
+TEST(ArgumentsTest, WhatIsWrongIsNamed) {
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"--jsno"}, "--jsno"},
+      {{"-j"}, "-j"},
+      {{"--json=1"}, "--json takes no value"},
+      {{"--out"}, "--out needs a value"},
+      {{"--json", "--json"}, "twice"}};
+  for (const auto& [text, what] : wrong) {
+    const absl::Status status = Parse(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.ToString(), HasSubstr(what));
+  }
+}
+
+TEST(TableTest, ColumnsAreAlignedAndLongTextIsFolded) {
+  Table table;
+  table.Add("a", "one two three four five six");
+  table.Add("long", "x");
+  table.Add("none", "");
+  table.AddWhole("", "a command that is not folded anywhere");
+  EXPECT_EQ(table.Format(26),
+            "a     one two three four\n"
+            "      five six\n"
+            "long  x\n"
+            "      a command that is not folded anywhere\n");
+}
+
+TEST(TableTest, JoinLeavesOutWhatIsEmpty) {
+  EXPECT_EQ(Join({"", "a", "", "b", ""}, ", "), "a, b");
+}
+
+TEST(ReportTableTest, EachFindingHasItsCommandAndTheVerdictIsLast) {
+  MachineReport report;
+  report.findings = {
+      {Severity::kMissing, "/mnt/a", "is not there", "mkdir -p /mnt/a"},
+      {Severity::kSlower, "huge pages", "are off", "echo madvise"},
+      {Severity::kSlower, "gpu", "none", ""}};
+  const std::string text = FormatReport(report, 80);
+  EXPECT_THAT(text, HasSubstr("missing  /mnt/a: is not there\n"
+                              "  mend   mkdir -p /mnt/a\n"
+                              "slower   huge pages: are off\n"
+                              "  mend   echo madvise\n"
+                              "slower   gpu: none\n"));
+  EXPECT_THAT(text,
+              testing::EndsWith(
+                  "\nverdict: not usable, 1 necessary thing missing, 2 things "
+                  "cost speed or safety\n"));
+  report.findings.clear();
+  EXPECT_THAT(FormatReport(report, 80),
+              testing::EndsWith("\nverdict: usable, nothing costs speed\n"));
+}
+
+TEST(ReportTableTest, NoLineOfFactsIsLongerThanAsked) {
+  const MachineReport report = ProbeMachine({"/"});
+  const std::string text = FormatReport(report, 100);
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    const std::string line = text.substr(begin, end - begin);
+    if (line.rfind("  mend", 0) == 0) continue;
+    EXPECT_LE(line.size(), 100u) << line;
+  }
+}
+
+}  // namespace
+}  // namespace terrace::cli
