@@ -245,6 +245,7 @@ void DiagnosePaths(const MachineReport& report,
   std::vector<std::pair<std::string, std::string>> owners;  // drive, path
   for (const PathReport& path : report.paths) {
     DiagnosePath(path, findings);
+    if (!path.status.ok()) continue;
     for (const DriveReport& drive : path.drives) {
       const auto same = [&](const auto& owner) {
         return owner.first == drive.name;

@@ -38,14 +38,15 @@ Finding Unusable(const PathReport& path) {
   absl::string_view what = path.status.message();
   absl::ConsumePrefix(&what, absl::StrCat("path '", path.path, "': "));
   Finding finding{Severity::kMissing, path.path, std::string(what), ""};
+  const std::string make = "sudo install -d -o \"$USER\" ";
   if (absl::IsNotFound(path.status)) {
-    finding.command = absl::StrCat("sudo mkdir -p ", Quoted(path),
-                                   " && sudo chown \"$USER\" ", Quoted(path));
+    finding.command = make + Quoted(path);
   } else if (absl::IsPermissionDenied(path.status)) {
-    const bool read_only = HasOption(path, "ro");
+    // Whose directory it is, it may stay.
     finding.command =
-        read_only ? "sudo mount -o remount,rw " + ShellWord(path.mount_point)
-                  : "sudo chown \"$USER\" " + Quoted(path);
+        HasOption(path, "ro")
+            ? "sudo mount -o remount,rw " + ShellWord(path.mount_point)
+            : absl::StrCat(make, Quoted(path), "/terrace  # and name that");
   } else if (absl::IsResourceExhausted(path.status)) {
     finding.command = "df -h " + Quoted(path) + "  # then make room";
   }

@@ -48,7 +48,8 @@ TEST(DoctorTest, AMissingPathIsNotUsableAndIsMended) {
   const std::string missing = directory.path() + "/missing";
   const ChildResult result = Terrace({"doctor", directory.path(), missing});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, HasSubstr("sudo mkdir -p " + missing));
+  EXPECT_THAT(result.output,
+              HasSubstr("sudo install -d -o \"$USER\" " + missing));
   EXPECT_THAT(LastLine(result.output),
               HasSubstr("not usable, 1 necessary thing missing"));
 }

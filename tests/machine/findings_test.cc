@@ -183,8 +183,7 @@ TEST_F(FindingsTest, APathThatIsNotThere) {
   path().path = "/mnt/it's";
   path().status = absl::NotFoundError("path '/mnt/it's': cannot be used");
   Expect(Severity::kMissing, "/mnt/it's", "cannot be used",
-         "sudo mkdir -p '/mnt/it'\\''s' && sudo chown \"$USER\" "
-         "'/mnt/it'\\''s'");
+         "sudo install -d -o \"$USER\" '/mnt/it'\\''s'");
 }
 
 TEST_F(FindingsTest, APathThatIsReadOnly) {
@@ -193,7 +192,8 @@ TEST_F(FindingsTest, APathThatIsReadOnly) {
   Expect(Severity::kMissing, "/mnt/nvme0", "EROFS",
          "sudo mount -o remount,rw /mnt/nvme0");
   path().mount_options = "rw,errors=remount-ro";
-  EXPECT_EQ(Only().command, "sudo chown \"$USER\" /mnt/nvme0");
+  EXPECT_EQ(Only().command,
+            "sudo install -d -o \"$USER\" /mnt/nvme0/terrace  # and name that");
 }
 
 TEST_F(FindingsTest, FileSystemsThatAreNoDrive) {
@@ -257,6 +257,13 @@ TEST_F(FindingsTest, TwoPathsOfOneDriveAreToldOnce) {
   EXPECT_EQ(findings[1].severity, Severity::kNote);
   EXPECT_EQ(findings[1].subject, "/mnt/other");
   EXPECT_THAT(findings[1].what, HasSubstr("/mnt/nvme0"));
+}
+
+TEST_F(FindingsTest, APathThatCannotBeUsedSharesNothing) {
+  report_.paths.push_back(report_.paths[0]);
+  report_.paths[1].path = "/mnt/other";
+  report_.paths[1].status = absl::UnavailableError("EIO");
+  Expect(Severity::kMissing, "/mnt/other", "EIO", "");
 }
 
 TEST_F(FindingsTest, TheWorstComesFirst) {
