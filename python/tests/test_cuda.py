@@ -28,7 +28,8 @@ def draw(step, *lists, scale=1.0):
     for group in zip(*lists, strict=True):
         values = torch.randn(group[0].shape, generator=generator) * scale
         for parameter in group:
-            parameter.grad = values.to(parameter.dtype).to(parameter.device)
+            parameter.grad = values.clone().to(parameter.dtype).to(
+                parameter.device)
 
 
 def same(first, second):
@@ -81,7 +82,7 @@ def test_a_model_that_moves_after_the_optimizer_was_made():
 
 def test_a_parameter_whose_elements_do_not_lie_in_order():
     values = torch.randn(300, 70)
-    there = torch.nn.Parameter(values.t().cuda().t())
+    there = torch.nn.Parameter(values.t().contiguous().cuda().t())
     here = torch.nn.Parameter(values.clone())
     assert not there.is_contiguous()
     optimizer, reference = terrace.AdamW([there]), terrace.AdamW([here])
@@ -145,9 +146,7 @@ def test_grad_scaler_skips_and_unscales():
             assert scaler.get_scale() == 512.0
             continue
         reference.step()
-        for a, b in zip(here, there, strict=True):
-            torch.testing.assert_close(b.detach().cpu(), a.detach(),
-                                       rtol=1e-6, atol=1e-7)
+        assert same(here, there)  # scales are powers of two
 
 
 def test_state_comes_from_and_goes_to_torch():
