@@ -10,7 +10,7 @@
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/offload_plan.h"
 #include "examples/train_gpt/report.h"
-#include "runtime/torch/optimizer.h"
+#include "terrace/torch/optimizer.h"
 #include "terrace/runtime.h"
 #include "terrace/stats.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/torch/group_options.h"
+#include "terrace/torch/group_options.h"
 
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>

@@ -1,4 +1,4 @@
-#include "runtime/torch/optimizer.h"
+#include "terrace/torch/optimizer.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>

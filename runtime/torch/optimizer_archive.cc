@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/optimizer.h"
+#include "terrace/torch/optimizer.h"
 
 namespace terrace {
 namespace {

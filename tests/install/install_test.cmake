@@ -1,4 +1,5 @@
-# cmake -DBUILD= -DSOURCE= -DWORK= -DCOMPILER= -DGENERATOR= [-DSANITIZE=] -P
+# cmake -DBUILD= -DSOURCE= -DWORK= -DCOMPILER= -DGENERATOR= [-DSANITIZE=]
+#   [-DTORCH_ROOT=] -P
 
 # Runs a command that must succeed; its output is in `output`.
 function(run)
@@ -20,20 +21,29 @@ set(flags)
 if(SANITIZE)
   set(flags "-DCMAKE_CXX_FLAGS=-fsanitize=${SANITIZE}")
 endif()
-run("${CMAKE_COMMAND}" -S "${SOURCE}" -B "${WORK}/app" -G "${GENERATOR}"
-  "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${prefix}" ${flags})
-run("${CMAKE_COMMAND}" --build "${WORK}/app")
 file(MAKE_DIRECTORY "${WORK}/nvme")
-run("${WORK}/app/app" "${WORK}/nvme")
 
+# Builds and runs a program; further arguments are for its configuration.
 # Three steps of AdamW at rate 0.1 with decay 0.01 and a constant gradient,
 # each w = w * (1 - 0.001) - 0.1: from 1 to 0.697303.
-if(NOT output MATCHES "weight 0\\.6973;")
-  message(FATAL_ERROR "the program said: ${output}")
-endif()
-file(GLOB left "${WORK}/nvme/*")
-if(left)
-  message(FATAL_ERROR "left behind: ${left}")
+function(run_program name)
+  run("${CMAKE_COMMAND}" -S "${SOURCE}/${name}" -B "${WORK}/${name}"
+    -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
+    "-DCMAKE_PREFIX_PATH=${prefix}" ${flags} ${ARGN})
+  run("${CMAKE_COMMAND}" --build "${WORK}/${name}")
+  run("${WORK}/${name}/${name}" "${WORK}/nvme")
+  if(NOT output MATCHES "weight 0\\.6973;")
+    message(FATAL_ERROR "${name} said: ${output}")
+  endif()
+  file(GLOB left "${WORK}/nvme/*")
+  if(left)
+    message(FATAL_ERROR "${name} left behind: ${left}")
+  endif()
+endfunction()
+
+run_program(app)
+if(TORCH_ROOT)
+  run_program(torch_app "-DTERRACE_TORCH_ROOT=${TORCH_ROOT}")
 endif()
 
 # What is installed stands alone: no header or package file names the tree or

@@ -40,7 +40,7 @@ DOORS = [
     (r'xxh\w*\.h', ['kernels/', 'tests/']),
     (r'(torch|ATen|c10)/',
      ['runtime/torch/', 'examples/', 'tests/torch/', 'tests/examples/',
-      'bench/']),
+      'tests/install/torch_app/', 'bench/']),
     (r'nlohmann/', ['runtime/*.cc', 'daemon/*.cc', 'examples/*.cc',
                     'bench/*.cc', 'tests/']),
     (r'(sys/socket|sys/un|netinet/\w+|arpa/inet)\.h|flatbuffers/|toml\+\+/'
@@ -109,7 +109,9 @@ def _problem(tree, file, own, quote, name):
         return None
     if quote == '<':
         return None
-    if file.path.startswith('tests/install/'):
+    if name.startswith('terrace/torch/'):
+        target = f'runtime/torch/include/{name}'
+    elif file.path.startswith('tests/install/'):
         target = f'runtime/include/{name}'  # a program from outside the tree
     elif name.startswith('terrace/'):
         target = f'runtime/include/{name}'

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/torch/optimizer.h"
+#include "terrace/torch/optimizer.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

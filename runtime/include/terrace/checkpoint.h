@@ -31,10 +31,11 @@
 //
 // State streams between its tier and the file in blocks of 4 MiB: a save and a
 // load have one of each of a parameter's two or three arrays in memory. A save
-// reads every chunk of the state once. Functions block; they may be called from any thread, but a save or
-// load uses its optimizer and parameters as their one thread. Errors that all
-// may have: PermissionDenied; ResourceExhausted: a full disk, with path and
-// errno; Unavailable: a device that fails.
+// reads every chunk of the state once. Functions block; they may be called
+// from any thread, but a save or load uses its optimizer and parameters as
+// their one thread. Errors that all may have: PermissionDenied;
+// ResourceExhausted: a full disk, with path and errno; Unavailable: a device
+// that fails.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "runtime/torch/group_options.h"
+#include "terrace/torch/group_options.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 
