@@ -45,7 +45,9 @@ def export_torch(path: str | os.PathLike[str],
     Raises:
         OSError: with errno and filename; a full disk is errno ENOSPC. What was
             there is as it was.
+        NotImplementedError: a tensor that is sparse or quantized.
     """
+    _check_ours(optimizer)
     content: dict[str, Any] = {}
     if model is not None:
         content['model'] = model.state_dict()
@@ -58,6 +60,13 @@ def export_torch(path: str | os.PathLike[str],
     with (contextlib.nullcontext() if optimizer is None
           else _state.reading(optimizer)):
         return _torch_format.write(os.fspath(path), content)
+
+
+def _check_ours(optimizer: object) -> None:
+    if optimizer is not None and not isinstance(optimizer, AdamW):
+        raise TypeError("terrace: the optimizer is one of terrace's, not a "
+                        f'{type(optimizer).__name__}; name another as one of '
+                        'the objects')
 
 
 def _streamed_state_dict(optimizer: AdamW) -> dict[str, Any]:
@@ -96,7 +105,8 @@ def import_torch(path: str | os.PathLike[str],
     state_dict alone.
 
     The file is mapped, not read, by torch.load(weights_only=True, mmap=True);
-    its pages are given back as they are taken over.
+    its pages are given back as they are taken over, so that one parameter's
+    state, or one module's tensors, are in memory at a time.
 
     Returns:
         the file's dict without what was taken over, its tensors mapped.
@@ -105,7 +115,9 @@ def import_torch(path: str | os.PathLike[str],
         FileNotFoundError: it is not there.
         ValueError: it has not what was asked for, or does not fit; the
             optimizer is as it was.
+        RuntimeError: as model.load_state_dict; the optimizer is loaded.
     """
+    _check_ours(optimizer)
     mapped = zipfile.is_zipfile(path)  # torch's old format cannot be
     content = torch.load(path, map_location='cpu', weights_only=True,
                          mmap=mapped)
@@ -130,11 +142,32 @@ def import_torch(path: str | os.PathLike[str],
         finally:
             optimizer._done_with = None
     if model is not None:
-        model.load_state_dict(taken['model'])
-        pages.give_back(taken['model'])
+        _load_model(model, taken['model'], pages)
     for name, thing in objects.items():
         thing.load_state_dict(taken[name])
     return rest
+
+
+def _load_model(model: torch.nn.Module, tensors: dict[str, Any],
+                pages: _Pages) -> None:
+    """model.load_state_dict, with the pages of one module's own tensors in
+    memory at a time."""
+    def loaded(own: dict[str, Any], *_: Any) -> None:
+        pages.give_back(own)
+
+    handles = []
+    for name, module in model.named_modules():
+        prefix = f'{name}.' if name else ''
+        names = [prefix + own for own in (*module._parameters,
+                                          *module._buffers)]
+        handles.append(module.register_load_state_dict_post_hook(
+            functools.partial(loaded, {name: tensors[name] for name in names
+                                       if name in tensors})))
+    try:
+        model.load_state_dict(tensors)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _is_tensors(content: dict[str, Any]) -> bool:

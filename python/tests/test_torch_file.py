@@ -206,6 +206,18 @@ def test_what_is_not_there_is_said(tmp_path):
         terrace.import_torch(tmp_path / 'run.pt', network)
 
 
+def test_other_optimizers_are_objects(tmp_path):
+    network = model()
+    other = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    train(network, other, batches(2))
+    with pytest.raises(TypeError, match='SGD'):
+        terrace.export_torch(tmp_path / 'run.pt', network, other)
+    terrace.export_torch(tmp_path / 'run.pt', network, sgd=other)
+    resumed = torch.optim.SGD(network.parameters(), lr=9.0)
+    terrace.import_torch(tmp_path / 'run.pt', network, sgd=resumed)
+    assert same(resumed.state_dict(), other.state_dict())
+
+
 def test_another_models_file_changes_nothing(tmp_path):
     network, optimizer = stepped({}, torch.float32)
     before = copy.deepcopy(optimizer.state_dict())
