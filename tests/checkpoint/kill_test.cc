@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <sstream>
@@ -27,7 +28,18 @@ using testing::SizeIs;
 
 class KilledSave : public testing::Test {
  protected:
-  KilledSave() : model_(SaverModel()), reference_(model_, {}) {}
+  KilledSave() : model_(SaverModel()), reference_(model_, {}) {
+    const char* before = std::getenv("TMPDIR");
+    if (before != nullptr) before_ = before;
+    setenv("TMPDIR", scratch_.path().c_str(), 1);
+  }
+  ~KilledSave() override {
+    if (before_.has_value()) {
+      setenv("TMPDIR", before_->c_str(), 1);
+    } else {
+      unsetenv("TMPDIR");
+    }
+  }
 
   static std::vector<std::string> Saver(const std::string& directory,
                                         int64_t steps, int64_t save = 0,
@@ -83,6 +95,9 @@ class KilledSave : public testing::Test {
   }
 
  private:
+  // Killed children leave their scratch: it goes with this.
+  TemporaryDirectory scratch_;
+  std::optional<std::string> before_;
   Model model_;
   ReferenceOptimizer reference_;
   std::map<int64_t, ReferenceOptimizer> references_;
