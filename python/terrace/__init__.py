@@ -9,16 +9,17 @@ moments (and the fp32 masters of 16-bit parameters) that do not fit the budget
 are streamed from and to the path during each step.
 """
 
+from terrace._adam import Adam
 from terrace._checkpoint import load, save
 from terrace._deepspeed import from_deepspeed_config
-from terrace._errors import DataLossError
+from terrace._errors import DataLossError, RankError
 from terrace._library import instruction_set, load as _load_library, version
-from terrace._optimizer import Adam, AdamW
+from terrace._optimizer import AdamW
 from terrace._torch_file import export_torch, import_torch
 
 _load_library()
 __version__ = version()
 
-__all__ = ['Adam', 'AdamW', 'DataLossError', 'export_torch',
+__all__ = ['Adam', 'AdamW', 'DataLossError', 'RankError', 'export_torch',
            'from_deepspeed_config', 'import_torch', 'instruction_set', 'load',
            'save', '__version__']

@@ -14,6 +14,27 @@ class DataLossError(OSError):
     go back to the last checkpoint."""
 
 
+class RankError(RuntimeError):
+    """Another rank of the optimizer's process group failed, was killed, or did
+    not come within the group's timeout.
+
+    Attributes:
+        rank: this process's, in the group.
+        phase: what the ranks were doing.
+        failed: the ranks that said they failed; the step can be repeated on
+            all ranks where theirs can. Empty: a rank is gone, and with it its
+            share of the state; close() works, the rest is in the last
+            checkpoint.
+    """
+
+    def __init__(self, text: str, rank: int, phase: str,
+                 failed: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.rank = rank
+        self.phase = phase
+        self.failed = tuple(failed)
+
+
 # absl::StatusCode.
 (_OK, _CANCELLED, _UNKNOWN, _INVALID_ARGUMENT, _DEADLINE_EXCEEDED, _NOT_FOUND,
  _ALREADY_EXISTS, _PERMISSION_DENIED, RESOURCE_EXHAUSTED, _FAILED_PRECONDITION,

@@ -31,6 +31,8 @@ def _say(text: str, *arguments: object) -> None:
 def tell_placement(optimizer: AdamW) -> None:
     """After the first step: where the state went and what that saved."""
     stats = optimizer.stats()
+    who = ('' if stats['ranks'] == 1 else
+           f'rank {stats["rank"]} of {stats["ranks"]}: ')
     state, memory = stats['state_bytes'], stats['memory_bytes']
     devices = _on_devices(optimizer)
     where = f'{bytes_text(memory)} of memory'
@@ -44,7 +46,7 @@ def tell_placement(optimizer: AdamW) -> None:
         where += f'; {bytes_text(size)} saved on {device}'
     if devices:
         where += f', {bytes_text(stats["staging_bytes"])} pinned for copies'
-    _say('the state of %s parameters, %s, has %s [%s]',
+    _say('%sthe state of %s parameters, %s, has %s [%s]', who,
          f'{stats["parameters"]:,}', bytes_text(state), where,
          stats['instruction_set'])
 

@@ -1,4 +1,4 @@
-"""terrace.AdamW and terrace.Adam."""
+"""terrace.AdamW."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from terrace import (_arguments, _checks, _errors, _library, _message,
-                     _state, _stats)
+                     _ranks, _share, _state, _stats)
 
 _open = weakref.WeakSet()
 
@@ -45,13 +45,21 @@ class AdamW(torch.optim.Optimizer):
         max_grad_norm: clips the global L2 norm of all gradients, in the pass
             over them that the step makes anyway. None: no clipping.
         io_engine: "auto", "io_uring" or "threads".
-        process_group: None; sharding over ranks is not built yet.
+        process_group: a torch.distributed group that moves CPU memory, such
+            as torch.distributed.group.WORLD over gloo. Each of its ranks then
+            keeps the state of its share of the parameters (ZeRO-1: whole
+            parameters, balanced by size), and the stepped parameters are
+            broadcast. The budget is each rank's, a percentage of it that of
+            the state divided by the ranks. Gradients are taken as they are:
+            average them first, as DistributedDataParallel does. The
+            constructor, step(), add_param_group() and
+            consolidate_state_dict() are collective: every rank calls them.
 
     Raises:
         ValueError, TypeError: an argument; a budget below the minimum, which
             is named.
-        NotImplementedError: complex or sparse parameters, amsgrad, maximize,
-            a process_group.
+        NotImplementedError: complex or sparse parameters, amsgrad, maximize.
+        RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC.
         MemoryError: the machine has not that much memory.
@@ -79,9 +87,6 @@ class AdamW(torch.optim.Optimizer):
         io_engine: str = 'auto',
         process_group: Any = None,
     ) -> None:
-        if process_group is not None:
-            raise NotImplementedError(
-                'terrace: sharding over a process_group is not built yet')
         defaults = {'lr': lr, 'betas': betas, 'eps': eps,
                     'weight_decay': weight_decay, **_checks.FIXED,
                     **_checks.IGNORED,
@@ -99,15 +104,29 @@ class AdamW(torch.optim.Optimizer):
         self._done_with: Callable[[dict[str, Any]], None] | None = None
         self._readers = 0
         self._told = False
-        _errors.check_directories(self._paths)
+        self._ranks = _ranks.ranks_of(process_group)
+        self._collected: dict[int, dict[str, Any]] | None = None
         if self._paths and memory_budget is None:
             warnings.warn('terrace: nvme_path is not used: without a '
                           'memory_budget all the state is in memory',
                           stacklevel=2)
-        super().__init__(params, defaults)
-        self._native = _library.new_optimizer()
-        _open.add(self)
-        self._reopen()
+        self.param_groups = []
+        error = None
+        try:
+            _errors.check_directories(self._paths)
+            super().__init__(params, defaults)
+            self._native = _share.of(_library.new_optimizer(), self._ranks)
+            _open.add(self)
+            self._reopen()
+        except Exception as caught:  # the other ranks are to hear of it
+            error = caught
+        try:
+            _ranks.check_alike(self._ranks, 'making the optimizer',
+                               self.param_groups, error)
+        except BaseException:
+            if self._native is not None:
+                self._native.close()
+            raise
 
     # What torch.optim.Optimizer keeps as a dict of dicts.
     @property
@@ -122,14 +141,28 @@ class AdamW(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch.optim.Optimizer.add_param_group, also between steps."""
-        super().add_param_group(param_group)
+        count = len(self.param_groups)
+        error = None
         try:
+            super().add_param_group(param_group)
             self._check_group(self.param_groups[-1])
             if self._native is not None:
                 self._extend()
-        except BaseException:
-            self.param_groups.pop()
-            raise
+        except BaseException as caught:
+            del self.param_groups[count:]
+            if self._native is None or not isinstance(caught, Exception):
+                raise
+            self._ranks.assign(self.param_groups)
+            error = caught
+        if self._native is not None:
+            self._collected = None
+            try:
+                _ranks.check_alike(self._ranks, 'adding a group',
+                                   self.param_groups[count:], error)
+            except BaseException:
+                if error is None:
+                    _state.move(self, count)  # it was added here only
+                raise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -147,6 +180,8 @@ class AdamW(torch.optim.Optimizer):
                 could not be given their new values.
             ValueError: a gradient that cannot be used; nothing was changed.
             KeyboardInterrupt: after the step is finished.
+            RankError: of a process_group; another rank failed, and step() on
+                all of them finishes the step as above, or it is gone.
         """
         loss = None
         if closure is not None:
@@ -154,31 +189,42 @@ class AdamW(torch.optim.Optimizer):
                 loss = closure()
         # Set by torch.amp.GradScaler for the time of this call.
         found_inf = getattr(self, 'found_inf', None)
-        if found_inf is not None and found_inf.item():
-            return loss
+        skip = found_inf is not None and bool(found_inf.item())
         grad_scale = getattr(self, 'grad_scale', None)
         scale = 1.0 if grad_scale is None else float(grad_scale)
-        parameters = self._parameters()
-        if self._holds_nothing:
-            return loss
-        _errors.check(
-            self._native.step(parameters, self._numbers(), scale),
-            self._paths)
-        if not self._told:
-            self._told = True
-            _message.tell_placement(self)
+        if not self._ranks.alone:
+            _share.step(self, skip, scale)
+        elif not skip:
+            self._step_own(scale)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """A copy in memory of all the state, in the form of
         torch.optim.AdamW's, which can load it. See `state` for its tensors;
-        what it takes is stats()['state_bytes']."""
+        what it takes is stats()['state_bytes'].
+
+        With a process_group: of this rank's share, which only the same share
+        can load; of all parameters on the rank that consolidate_state_dict()
+        collected them at, until the next step."""
         _message.tell_copy(self)
         with _state.reading(self):
-            return super().state_dict()
+            copy = super().state_dict()
+        return _share.completed(copy, self._ranks, self._collected)
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Collects the state of all ranks at rank `to` of the process_group,
+        in memory: the next state_dict() there is of all parameters. Every rank
+        calls it.
+
+        Raises:
+            RankError: another rank could not read its share, or is gone.
+        """
+        self._collected = _share.collect(self, to)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state_dict() of this class or of torch.optim.AdamW.
+        With a process_group each rank takes its share out of one that is of
+        all parameters.
 
         Raises:
             ValueError: other groups, a tensor of another shape, amsgrad; the
@@ -209,10 +255,16 @@ class AdamW(torch.optim.Optimizer):
         what was waited for: `read`, `write`, `space`.
         `steps` finished; `gradient_norm` of the last one (0 if it was not
         needed); `engine`, `engine_reason`, `instruction_set`.
+
+        `rank` and `ranks` of the process_group; all figures are this rank's.
+        With more than one: bytes of parameters `bytes_sent` and
+        `bytes_received`, and `ranks` among the blocked seconds.
         """
         if self._holds_nothing:
-            return {'parameters': 0, 'state_bytes': 0}
-        return _stats.shaped(self._native.describe(), self._steps())
+            result = {'parameters': 0, 'state_bytes': 0}
+        else:
+            result = _stats.shaped(self._native.describe(), self._steps())
+        return _stats.with_ranks(result, self._ranks)
 
     def close(self) -> None:
         """Gives memory and disk back and removes the files; the optimizer
@@ -233,7 +285,9 @@ class AdamW(torch.optim.Optimizer):
         for group in groups:
             _checks.check_options(group)
             group['decoupled_weight_decay'] = self._decoupled
+        _share.check(self._loading, self._ranks)
         loaded = _state.found_in(self._loading, self)
+        self._collected = None
         try:
             _state.write(self, loaded, self._done_with)
         except BaseException:
@@ -250,7 +304,18 @@ class AdamW(torch.optim.Optimizer):
 
     @property
     def _holds_nothing(self) -> bool:
-        return not any(p.numel() for p in self._parameters())
+        return not any(p.numel() for p in
+                       self._ranks.own(self._parameters()))
+
+    def _step_own(self, scale: float) -> None:
+        """Of the parameters whose state is here."""
+        if self._holds_nothing:
+            return
+        _errors.check(self._native.step(self._parameters(), self._numbers(),
+                                        scale, []), self._paths)
+        if not self._told:
+            self._told = True
+            _message.tell_placement(self)
 
     def _numbers(self) -> list[float]:
         numbers: list[float] = []
@@ -288,12 +353,15 @@ class AdamW(torch.optim.Optimizer):
 
     def _reopen(self) -> None:
         """Makes the compiled optimizer for all groups, without state."""
+        self._ranks.assign(self.param_groups)
         if self._holds_nothing:
+            _errors.check(self._native.close(), self._paths)
             return
         parameters, names, groups = self._description(
             range(len(self.param_groups)))
-        state_bytes = sum(p.numel() * (8 if p.dtype == torch.float32 else 12)
-                          for p in parameters)
+        # Of ranks that share the state each gets as much.
+        state_bytes = (sum(map(_ranks.state_bytes, parameters))
+                       // self._ranks.size)
         budget = _arguments.budget_bytes(self._budget, state_bytes)
         try:
             _errors.check(self._native.open(
@@ -316,8 +384,9 @@ class AdamW(torch.optim.Optimizer):
         before = self._parameters()
         last = len(self.param_groups) - 1
         count = len(before) - len(self.param_groups[last]['params'])
-        if not any(p.numel() for p in before[:count]):
+        if not any(p.numel() for p in self._ranks.own(before[:count])):
             return self._reopen()
+        self._ranks.assign(self.param_groups)
         code, message = self._native.add(*self._description([last]))
         if code == 0:
             return None
@@ -326,29 +395,3 @@ class AdamW(torch.optim.Optimizer):
                 self._budget, self.stats()['memory_bytes'])):
             raise error
         return _state.move(self)
-
-
-class Adam(AdamW):
-    """torch.optim.Adam whose state need not be in memory: weight_decay is L2,
-    added to the gradient, and 0 by default. All else as in AdamW."""
-
-    _decoupled = False
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | torch.Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        *,
-        memory_budget: int | str | None = None,
-        nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
-        max_grad_norm: float | None = None,
-        io_engine: str = 'auto',
-        process_group: Any = None,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay,
-                         memory_budget=memory_budget, nvme_path=nvme_path,
-                         max_grad_norm=max_grad_norm, io_engine=io_engine,
-                         process_group=process_group)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from terrace._ranks import Ranks
 
 
 def shaped(description: str, steps: list[int]) -> dict[str, Any]:
@@ -36,3 +39,12 @@ def shaped(description: str, steps: list[int]) -> dict[str, Any]:
         'engine_reason': given['engine_reason'],
         'instruction_set': given['instruction_set'],
     }
+
+
+def with_ranks(stats: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    stats.update(rank=ranks.rank, ranks=ranks.size)
+    if not ranks.alone:
+        stats.update(bytes_sent=ranks.bytes_sent,
+                     bytes_received=ranks.bytes_received)
+        stats.setdefault('blocked_seconds', {})['ranks'] = ranks.seconds
+    return stats

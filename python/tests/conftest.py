@@ -29,6 +29,15 @@ def tier(request, tmp_path):
     return {'memory_budget': '256KiB', 'nvme_path': str(tmp_path)}
 
 
+@pytest.fixture(scope='session')
+def crew(tmp_path_factory):
+    """Two ranks; making them takes longer than what they are told to do."""
+    from crew import Crew
+    made = Crew(tmp_path_factory.mktemp('crew'))
+    yield made
+    made.close()
+
+
 def model(width=130, dtype=torch.float32, seed=SEED):
     """About 35,000 parameters: three chunks on disk within 256 KiB."""
     torch.manual_seed(seed)

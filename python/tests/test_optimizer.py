@@ -363,8 +363,6 @@ def test_bad_arguments_are_value_errors(settings):
 
 def test_what_is_not_built_is_said():
     w = [torch.nn.Parameter(torch.zeros(3))]
-    with pytest.raises(NotImplementedError, match='process_group'):
-        terrace.AdamW(w, process_group=object())
     with pytest.raises(NotImplementedError, match='amsgrad'):
         terrace.AdamW([{'params': w, 'amsgrad': True}])
 

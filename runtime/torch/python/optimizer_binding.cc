@@ -200,33 +200,38 @@ Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
 
 Outcome OptimizerBinding::Step(const std::vector<at::Tensor>& parameters,
                                const std::vector<double>& numbers,
-                               double loss_scale) {
+                               double loss_scale,
+                               const std::vector<at::Tensor>& everything) {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  return ToOutcome(StepLocked(parameters, numbers, loss_scale));
+  return ToOutcome(StepLocked(parameters, numbers, loss_scale, everything));
 }
 
 absl::Status OptimizerBinding::StepLocked(
     const std::vector<at::Tensor>& parameters,
-    const std::vector<double>& numbers, double loss_scale) {
+    const std::vector<double>& numbers, double loss_scale,
+    const std::vector<at::Tensor>& everything) {
   TERRACE_RETURN_IF_ERROR(CheckOpen());
   std::vector<AdamOptions> groups;
   for (size_t i = 0; i + kNumbersPerGroup <= numbers.size();
        i += kNumbersPerGroup) {
     groups.push_back(AdamOf(numbers.data() + i, options_));
   }
+  TERRACE_RETURN_IF_ERROR(norm_tensors_.Locate(everything));
   TERRACE_RETURN_IF_ERROR(tensors_.Locate(specs_, parameters));
   StepArguments arguments;
   arguments.loss_scale = loss_scale;
   arguments.groups = groups;
+  if (!everything.empty()) arguments.norm_gradients = norm_tensors_.data();
   absl::Status status =
       optimizer_->Step(arguments, tensors_.data(), absl::Now() + kPatience);
   // A step that failed may have written some of them.
   const bool written = status.ok() ? !optimizer_->last_report().skipped
                                    : optimizer_->incomplete();
   tensors_.Return(written);
+  norm_tensors_.Clear();
   if (status.ok()) Accumulate(optimizer_->last_report(), total_);
   return status;
 }

@@ -65,9 +65,12 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
               const std::vector<int64_t>& groups);
 
   // One step with the parameters' own gradients. `numbers` are five a group:
-  // learning rate, both betas, epsilon, weight decay.
+  // learning rate, both betas, epsilon, weight decay. Where these parameters
+  // are a share, `everything` has those of all ranks, whose norm counts; else
+  // nothing.
   Outcome Step(const std::vector<at::Tensor>& parameters,
-               const std::vector<double>& numbers, double loss_scale);
+               const std::vector<double>& numbers, double loss_scale,
+               const std::vector<at::Tensor>& everything);
 
   // Whether the last step was skipped: a gradient was not finite.
   bool Skipped();
@@ -111,7 +114,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                           const BindingOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
-                          const std::vector<double>& numbers, double loss_scale)
+                          const std::vector<double>& numbers, double loss_scale,
+                          const std::vector<at::Tensor>& everything)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadLocked(int64_t parameter, int64_t offset,
                           const at::Tensor& master,
@@ -136,6 +140,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   std::vector<ParameterSpec> specs_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Runtime> runtime_ ABSL_GUARDED_BY(mutex_);
   StepTensors tensors_ ABSL_GUARDED_BY(mutex_);  // its devices are in use by:
+  NormTensors norm_tensors_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps

@@ -34,6 +34,33 @@ absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
   return spec;
 }
 
+absl::Status NormTensors::Locate(const std::vector<at::Tensor>& parameters) {
+  Clear();
+  const at::NoGradGuard without_graph;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor gradient = WithOwnValues(parameters[i].grad());
+    GradientData data;
+    if (gradient.defined()) {
+      const std::string fault = StorageFault(gradient);
+      if (!fault.empty()) {
+        return Error("the gradient of ", absl::StrCat(i), fault);
+      }
+      gradients_.push_back(gradient.detach().contiguous());
+      data.dtype = *DTypeOf(gradient);
+      data.count = gradient.numel();
+      data.values =
+          data.count == 0 ? &kNothing : gradients_.back().const_data_ptr();
+    }
+    data_.push_back(data);
+  }
+  return absl::OkStatus();
+}
+
+void NormTensors::Clear() {
+  data_.clear();
+  gradients_.clear();
+}
+
 absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
                                  const std::vector<at::Tensor>& parameters) {
   data_.clear();

@@ -27,6 +27,21 @@ namespace terrace {
 absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
                                              const std::string& name);
 
+// The gradients of a model of which this process steps a share, for the norm
+// that clips. Holds references to them until Clear() or the next Locate().
+class NormTensors {
+ public:
+  // InvalidArgument: a gradient that cannot be read, by position.
+  absl::Status Locate(const std::vector<at::Tensor>& parameters);
+  void Clear();
+
+  absl::Span<const GradientData> data() const { return data_; }
+
+ private:
+  std::vector<GradientData> data_;
+  std::vector<at::Tensor> gradients_;
+};
+
 class StepTensors {
  public:
   // InvalidArgument, naming the parameter: it or its gradient is no longer, or

@@ -1,0 +1,212 @@
+"""A share of an optimizer's parameters: what one rank keeps and steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from terrace import _ranks, _state
+from terrace._ranks import Ranks
+
+if TYPE_CHECKING:
+    from terrace._optimizer import AdamW
+
+# In a state_dict of one rank: whose it is.
+_KEY = 'terrace_share'
+
+
+class Share:
+    """torch.classes.terrace.Optimizer for callers who know the parameters of
+    all ranks, by their positions; behind it is one of this rank's alone.
+
+    Without any of them nothing is behind it, and nothing fails. What is
+    written for another rank's parameter is dropped.
+    """
+
+    def __init__(self, native: Any, ranks: Ranks) -> None:
+        self._native = native
+        self._ranks = ranks
+        self._count = 0  # of all ranks
+        self.stepped = False  # in a step that another rank did not finish
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    @property
+    def _places(self) -> dict[int, int]:
+        """From a position to where it is behind this."""
+        return {position: place for place, position
+                in enumerate(self._ranks.own(range(self._count)))}
+
+    def open(self, parameters: list, names: list[str], groups: list[int],
+             options: str) -> tuple[int, str]:
+        own = self._ranks.own
+        outcome = self._native.open(own(parameters), own(names), own(groups),
+                                    options)
+        if outcome[0] == 0:
+            self._count = len(parameters)
+            self.stepped = False
+        return outcome
+
+    def add(self, parameters: list, names: list[str],
+            groups: list[int]) -> tuple[int, str]:
+        before, count = self._count, self._count + len(parameters)
+        new = [position - before for position
+               in self._ranks.own(range(count)) if position >= before]
+        outcome = (0, '')
+        if new:
+            outcome = self._native.add(
+                *([things[i] for i in new]
+                  for things in (parameters, names, groups)))
+        if outcome[0] == 0:
+            self._count = count
+        return outcome
+
+    def step(self, parameters: list, numbers: list[float], scale: float,
+             _: list) -> tuple[int, str]:
+        return self._native.step(self._ranks.own(parameters), numbers, scale,
+                                 parameters)
+
+    def read(self, position: int, *arguments: Any) -> tuple[int, str]:
+        return self._native.read(self._places[position], *arguments)
+
+    def write(self, position: int, *arguments: Any) -> tuple[int, str]:
+        place = self._places.get(position)
+        if place is None:
+            return 0, ''
+        return self._native.write(place, *arguments)
+
+    def steps(self) -> list[int]:
+        """By position; 0 of another rank's."""
+        steps = self._native.steps()
+        result = [0] * self._count if steps else []
+        for position, place in self._places.items():
+            if place < len(steps):
+                result[position] = steps[place]
+        return result
+
+    def set_steps(self, step: int, steps: list[int]) -> tuple[int, str]:
+        return self._native.set_steps(step, self._ranks.own(steps))
+
+    def save(self, *_: Any) -> NoReturn:
+        raise NotImplementedError(
+            'terrace: of an optimizer with a process_group '
+            'consolidate_state_dict() and state_dict() are what can be saved')
+
+    load = save
+
+    def reset(self) -> tuple[int, str]:
+        self.stepped = False
+        return self._native.reset()
+
+
+def of(native: Any, ranks: Ranks) -> Any:
+    return native if ranks.alone else Share(native, ranks)
+
+
+def step(optimizer: AdamW, skip: bool, scale: float) -> None:
+    """A step on all ranks: of each share where its state is, and then every
+    parameter to everybody."""
+    ranks, parameters = optimizer._ranks, optimizer._parameters()
+    has_gradient = [p.grad is not None for p in parameters]
+    with _ranks.uninterrupted():
+        if ranks.agree('beginning a step', flag=skip,
+                       the_options_of_the_groups=optimizer._numbers(),
+                       the_loss_scale=scale,
+                       which_parameters_have_a_gradient=has_gradient):
+            return
+        optimizer._collected = None
+        error = None
+        try:
+            if not optimizer._native.stepped:
+                optimizer._step_own(scale)
+            optimizer._native.stepped = True
+        except Exception as caught:
+            error = caught
+        ranks.agree('stepping their shares', error)
+        ranks.broadcast('exchanging the parameters', [
+            (p, owner) for p, owner, has
+            in zip(parameters, ranks.owners, has_gradient) if has])
+        optimizer._native.stepped = False
+
+
+def completed(copy: dict[str, Any], ranks: Ranks,
+              collected: dict[int, dict[str, Any]] | None) -> dict[str, Any]:
+    """A state_dict with what was collected, or with the mark of its rank."""
+    if ranks.alone:
+        return copy
+    if collected is None:
+        copy[_KEY] = _mark(ranks)
+    else:
+        copy['state'] = dict(sorted({**collected, **copy['state']}.items()))
+    return copy
+
+
+def _mark(ranks: Ranks) -> dict[str, Any]:
+    positions = ranks.own(range(len(ranks.owners)))
+    return {'rank': ranks.rank, 'ranks': ranks.size,
+            'positions': list(positions)}
+
+
+def check(given: dict[str, Any], ranks: Ranks) -> None:
+    """ValueError: a state_dict of one rank's share, and not of this one's."""
+    theirs = given.get(_KEY)
+    if theirs and (ranks.alone or theirs != _mark(ranks)):
+        raise ValueError(
+            f'terrace: this is the state of the share of rank '
+            f'{theirs["rank"]} of {theirs["ranks"]}, neither of all parameters '
+            f'nor of the share of rank {ranks.rank} of {ranks.size}; '
+            'consolidate_state_dict() before state_dict() makes a whole one')
+
+
+def collect(optimizer: AdamW, to: int) -> dict[int, dict[str, Any]] | None:
+    """At rank `to`: the state of the other ranks' parameters, by position. A
+    rank that cannot read sends on, and says so when all are done."""
+    ranks, phase = optimizer._ranks, 'collecting the state'
+    if not 0 <= to < ranks.size:
+        raise ValueError(f'terrace: there is no rank {to} of {ranks.size}')
+    if ranks.alone:
+        return None
+    collected: dict[int, dict[str, Any]] = {}
+    error = None
+    with _ranks.uninterrupted():
+        own = optimizer._steps() or [0] * len(ranks.owners)
+        counts = ranks.greatest(phase, own)
+        for position, parameter in enumerate(optimizer._parameters()):
+            owner = ranks.owners[position]
+            if (counts[position] == 0 or owner == to
+                    or ranks.rank not in (owner, to)):
+                continue
+            state = _empty_state(parameter, counts[position])
+            if ranks.rank == to:
+                collected[position] = state
+            elif error is None:
+                try:
+                    state = optimizer.state[parameter]
+                except Exception as caught:
+                    error = caught
+            _exchange(ranks, phase, state, owner, to)
+        ranks.agree(phase, error)
+    return collected if ranks.rank == to else None
+
+
+def _exchange(ranks: Ranks, phase: str, state: dict[str, Any], owner: int,
+              to: int) -> None:
+    with ranks.watched(phase):
+        for key in _state.KEYS:
+            if key not in state or state[key].numel() == 0:
+                continue
+            if ranks.rank == to:
+                ranks.receive(state[key], owner)
+            else:
+                ranks.send(state[key], to)
+
+
+def _empty_state(parameter: torch.Tensor,
+                 steps: int) -> dict[str, torch.Tensor]:
+    state = {'step': torch.tensor(float(steps))}
+    for key in _state.KEYS:
+        if key != 'master_param' or parameter.dtype != torch.float32:
+            state[key] = torch.empty(parameter.shape, dtype=torch.float32)
+    return state
