@@ -40,12 +40,13 @@ std::string Processor() {
 }
 
 // The choice in brackets of "always [madvise] never".
-std::string HugePages() {
-  const std::string line =
-      FirstLineOf("/sys/kernel/mm/transparent_hugepage/enabled");
+std::string ChoiceIn(const std::string& name) {
+  const std::string line = FirstLineOf(name);
   const size_t begin = line.find('[');
   const size_t end = line.find(']');
-  if (begin == std::string::npos || end == std::string::npos) return "unknown";
+  if (begin == std::string::npos || end == std::string::npos) {
+    return OrUnknown(line);
+  }
   return line.substr(begin + 1, end - begin - 1);
 }
 
@@ -77,14 +78,12 @@ std::string Drive(dev_t device) {
   if (error) return "no block device";
   if (fs::exists(folder / "partition", error)) folder = folder.parent_path();
   std::string model = FirstLineOf(folder / "device/model");
-  const std::string turns = FirstLineOf(folder / "queue/rotational");
   const std::string most = FirstLineOf(folder / "queue/max_sectors_kb");
-  const std::string scheduler = FirstLineOf(folder / "queue/scheduler");
+  const std::string scheduler = ChoiceIn(folder / "queue/scheduler");
   return absl::StrCat(folder.filename().string(),
                       model.empty() ? "" : absl::StrCat(" (", model, ")"),
-                      turns == "1" ? ", rotating" : "", ", requests of up to ",
-                      OrUnknown(most), " KiB, scheduler ",
-                      OrUnknown(scheduler));
+                      ", requests of up to ", OrUnknown(most),
+                      " KiB, scheduler ", scheduler);
 }
 
 std::string Behind(const std::string& folder) {
@@ -106,7 +105,8 @@ std::vector<std::pair<std::string, std::string>> DescribeMachine(
       {"processor", Processor()},
       {"memory", absl::StrCat(bytes >> 20, " MiB")},
       {"kernel", absl::StrCat(kernel.sysname, " ", kernel.release)},
-      {"transparent huge pages", HugePages()}};
+      {"transparent huge pages",
+       ChoiceIn("/sys/kernel/mm/transparent_hugepage/enabled")}};
   for (size_t i = 0; i < folders.size(); ++i) {
     lines.emplace_back(
         folders.size() == 1 ? "path" : absl::StrCat("path ", i + 1),

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/io/bench.h"
+#include "bench/io/light_device.h"
 #include "bench/io/queue_side.h"
 #include "bench/io/scratch_file.h"
 #include "bench/rounds.h"
@@ -21,8 +22,6 @@ constexpr double kPeriod = 0.005;  // seconds between two demand reads
 // Of a disk, bytes per second: so that its demand reads come while the bulk is
 // under way.
 constexpr int64_t kFastDisk = 5 * kGiB;
-// A paced device is small enough to stay in a cache: its copies then take
-// little of the time that they must not exceed.
 constexpr int64_t kDevice = 64 * kMiB;
 constexpr int64_t kWindow = 8 * kMiB;
 constexpr double kMostLate = 0.01;  // of the paced completions
@@ -162,7 +161,9 @@ Section SectionOf(const Load& load, int64_t bytes_per_second,
       " MiB of reads and ", load.written_bytes / kMiB,
       " MiB of writes, all enqueued at the start. A latency counts from when "
       "the read was due. ",
-      is_paced ? "The device is memory, its completions paced." : "");
+      is_paced ? "The device is memory and its completions are paced; of each "
+                 "block it moves one line, so that copying does not bound it."
+               : "");
   const Discipline* const both[] = {&classes, &fifo};
   Chart chart;
   chart.kind = Chart::Kind::kSteps;
