@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # As torch.optim.AdamW names them, in the order in which the library takes
 # them; the master is of 16-bit parameters only.
 KEYS = ('master_param', 'exp_avg', 'exp_avg_sq')
-_NOTHING = torch.empty(0)  # of a kind that is not wanted, or not there
+# Of a kind that is not wanted, or not there.
+_NOTHING = torch.empty(0, device='cpu')
 
 
 class StateView(Mapping):
@@ -125,11 +126,13 @@ def read(optimizer: AdamW, position: int, offset: int,
 def copied(optimizer: AdamW, position: int) -> dict[str, torch.Tensor]:
     """All the state of a parameter."""
     parameter = optimizer._parameters()[position]
-    arrays = {key: torch.empty(parameter.shape, dtype=torch.float32)
+    arrays = {key: torch.empty(parameter.shape, dtype=torch.float32,
+                              device='cpu')
               for key in keys_of(parameter)}
     with reading(optimizer):
         read(optimizer, position, 0, arrays)
-    return {'step': torch.tensor(float(optimizer._steps()[position])),
+    return {'step': torch.tensor(float(optimizer._steps()[position]),
+                                 device='cpu'),
             **arrays}
 
 

@@ -77,7 +77,7 @@ def _streamed_state_dict(optimizer: AdamW) -> dict[str, Any]:
         if step == 0:
             continue
         shape = parameters[position].shape
-        state[position] = {'step': torch.tensor(float(step))}
+        state[position] = {'step': torch.tensor(float(step), device='cpu')}
         for key in _state.keys_of(parameters[position]):
             state[position][key] = _torch_format.Streamed(
                 shape, functools.partial(_read, optimizer, position, key))

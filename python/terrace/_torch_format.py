@@ -42,7 +42,8 @@ class Streamed:
 
     def blocks(self) -> Iterator[memoryview]:
         count = self.shape.numel()
-        buffer = torch.empty(min(count, _BLOCK), dtype=torch.float32)
+        buffer = torch.empty(min(count, _BLOCK), dtype=torch.float32,
+                             device='cpu')
         for first in range(0, count, _BLOCK):
             part = buffer[:min(_BLOCK, count - first)]
             self._read(first, part)

@@ -209,3 +209,24 @@ def test_large_copies_are_announced(caplog, monkeypatch):
         monkeypatch.setattr(_message, '_LARGE_BYTES', 1000)
         optimizer.state_dict()
     assert any('copies the state' in text for text in caplog.messages)
+
+
+def test_a_default_device_does_not_take_the_state(tmp_path):
+    """As of torch.set_default_device('cuda'): state stays in CPU memory."""
+    network, other = model(), model()
+    optimizer = terrace.AdamW(network.parameters())
+    train(network, optimizer, batches(2))
+    torch.set_default_device('meta')
+    try:
+        state = optimizer.state_dict()
+        resumed = terrace.AdamW(other.parameters())
+        resumed.load_state_dict(state)
+        terrace.save(tmp_path / 'checkpoint', network, optimizer)
+        terrace.load(tmp_path / 'checkpoint', other, resumed)
+    finally:
+        torch.set_default_device(None)
+    for mine, its in zip(optimizer.state.values(), resumed.state.values(),
+                         strict=True):
+        for key, value in mine.items():
+            assert value.device.type == 'cpu'
+            assert torch.equal(value, its[key])
