@@ -46,7 +46,7 @@ absl::Status CheckTensors(absl::Span<const CheckpointTensor> tensors,
   std::vector<char> named(specs.size(), 0);
   for (const CheckpointTensor& tensor : tensors) {
     const int index = tensor.optimizer_parameter;
-    if (index == -1) continue;
+    if (index == -1 || index == kOfAnotherRank) continue;
     if (index < 0 || static_cast<size_t>(index) >= specs.size()) {
       return Bad(tensor, absl::StrCat("is said to be parameter ", index,
                                       " of an optimizer of ", specs.size()));

@@ -171,7 +171,7 @@ absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
   for (const CheckpointTensor& tensor : parameters) {
     const auto found = manifest_.parameter_steps.find(tensor.name);
     const bool saved = found != manifest_.parameter_steps.end();
-    if (saved != (tensor.optimizer_parameter >= 0)) {
+    if (saved != (tensor.optimizer_parameter != -1)) {
       return absl::InvalidArgumentError(
           absl::StrCat("parameter '", tensor.name, "' is ",
                        saved ? "not the optimizer's, but was in "
@@ -179,7 +179,7 @@ absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
                                "was not in ",
                        directory_));
     }
-    if (saved) {
+    if (saved && tensor.optimizer_parameter != kOfAnotherRank) {
       state.steps[static_cast<size_t>(tensor.optimizer_parameter)] =
           found->second;
     }

@@ -53,13 +53,18 @@
 
 namespace terrace {
 
+// Of a load only: an optimizer on another rank has the parameter, whose state
+// is not read here.
+inline constexpr int kOfAnotherRank = -2;
+
 struct CheckpointTensor {
   std::string name;  // UTF-8, not empty, not "__metadata__"
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // empty: a scalar, which has one element
   // Of its elements, contiguous; the caller's. Null only without elements.
   void* data = nullptr;
-  // Its index in the optimizer; -1: the optimizer does not have it.
+  // Its index in the optimizer; -1: the optimizer does not have it; or
+  // kOfAnotherRank.
   int optimizer_parameter = -1;
 
   int64_t count() const;
