@@ -24,6 +24,10 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     state are safetensors, named as in the model. A kill at any moment leaves
     the directory's old checkpoint or the new one.
 
+    With a process_group every rank calls it; rank 0 writes for all, what one
+    process would, from a copy of the whole state that it makes for the time of
+    the call within its budget and on its paths.
+
     Args:
         directory: made if it is not there; its parent must be.
         values: anything that torch.load(weights_only=True) reads: the position
@@ -44,6 +48,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     torch.save({
         'values': dict(values or {}), 'others': others,
         'groups': _groups(optimizer), 'random': torch.get_rng_state(),
+        'random_of_ranks': _random_of_ranks(optimizer),
         'objects': {name: thing.state_dict()
                     for name, thing in objects.items()}}, rest)
     code, message = _native(optimizer).save(
@@ -58,7 +63,8 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
 def load(directory: str | os.PathLike[str], model: torch.nn.Module,
          optimizer: AdamW | None = None, **objects: Any) -> dict[str, Any]:
     """Reads what save() wrote, from which the run goes on bit for bit, also
-    with another budget, other paths or another engine.
+    with another budget, other paths, another engine or number of ranks. With a
+    process_group every rank calls it and reads its share.
 
     Args:
         model, optimizer: of the same names, shapes and dtypes; without an
@@ -94,8 +100,19 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
             group.update(saved)
     for name, thing in objects.items():
         thing.load_state_dict(content['objects'][name])
-    torch.set_rng_state(content['random'])
+    random = content.get('random_of_ranks', [])
+    ranks = None if optimizer is None else optimizer._ranks
+    torch.set_rng_state(random[ranks.rank]
+                        if ranks is not None and ranks.size == len(random) > 1
+                        else content['random'])
     return content['values']
+
+
+def _random_of_ranks(optimizer: AdamW | None) -> list[torch.Tensor]:
+    """Without ranks none."""
+    if optimizer is None or optimizer._ranks.alone:
+        return []
+    return optimizer._ranks.gather_objects('saving', torch.get_rng_state())
 
 
 def _native(optimizer: AdamW | None) -> Any:

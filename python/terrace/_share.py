@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from terrace import _ranks, _state
+from terrace import _errors, _library, _ranks, _state
 from terrace._ranks import Ranks
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # In a state_dict of one rank: whose it is.
 _KEY = 'terrace_share'
+_OF_ANOTHER_RANK = -2  # as a position in the compiled optimizer
 
 
 class Share:
@@ -28,6 +29,7 @@ class Share:
         self._native = native
         self._ranks = ranks
         self._count = 0  # of all ranks
+        self._opened: tuple[list[list], str] = ([[], [], []], '{}')
         self.stepped = False  # in a step that another rank did not finish
 
     def __getattr__(self, name: str) -> Any:
@@ -46,6 +48,8 @@ class Share:
                                     options)
         if outcome[0] == 0:
             self._count = len(parameters)
+            self._opened = ([list(parameters), list(names), list(groups)],
+                            options)
             self.stepped = False
         return outcome
 
@@ -61,6 +65,9 @@ class Share:
                   for things in (parameters, names, groups)))
         if outcome[0] == 0:
             self._count = count
+            for mine, more in zip(self._opened[0],
+                                  (parameters, names, groups), strict=True):
+                mine += more
         return outcome
 
     def step(self, parameters: list, numbers: list[float], scale: float,
@@ -89,12 +96,78 @@ class Share:
     def set_steps(self, step: int, steps: list[int]) -> tuple[int, str]:
         return self._native.set_steps(step, self._ranks.own(steps))
 
-    def save(self, *_: Any) -> NoReturn:
-        raise NotImplementedError(
-            'terrace: of an optimizer with a process_group '
-            'consolidate_state_dict() and state_dict() are what can be saved')
+    def save(self, directory: str, tensors: list, names: list[str],
+             positions: list[int], rest: torch.Tensor) -> tuple[int, str]:
+        """On all ranks; rank 0 writes what one process would. It collects the
+        state, a parameter at a time, in an optimizer of its own with the same
+        budget and paths, from which the state streams to the file."""
+        phase = 'saving'
+        collected, error = self._collected(phase)
+        said = ''
+        if collected is not None and error is None:
+            code, said = collected.save(directory, tensors, names, positions,
+                                        rest)
+            if code:
+                error = _errors.exception_of(code, said, [directory])
+        if collected is not None:
+            collected.close()
+        self._ranks.agree(phase, error)
+        return 0, self._ranks.gather_objects(phase, said)[0]
 
-    load = save
+    def _collected(self, phase: str) -> tuple[Any, Exception | None]:
+        """(an optimizer of all parameters at rank 0, what failed)."""
+        ranks, error, every = self._ranks, None, None
+        arguments, options = self._opened
+        try:
+            if self.stepped:
+                raise RuntimeError('terrace: a step that not all ranks '
+                                   'finished cannot be saved')
+            if ranks.rank == 0:
+                every = _library.new_optimizer()
+                _errors.check(every.open(*arguments, options))
+        except Exception as caught:
+            error = caught
+        ranks.agree(phase, error)
+        counts = ranks.greatest(phase, self.steps() or [0] * self._count)
+        for position, parameter in enumerate(arguments[0]):
+            owner = ranks.owners[position]
+            if counts[position] == 0 or ranks.rank not in (owner, 0):
+                continue
+            arrays = _arrays(parameter)
+            if owner == ranks.rank and error is None:
+                error = self._take(position, parameter, arrays)
+            if owner != 0:
+                _exchange(ranks, phase, arrays, owner, 0)
+            if every is not None and error is None:
+                code, text = every.write(position, *arrays)
+                error = _errors.exception_of(code, text) if code else None
+        self.end_reading()
+        ranks.agree(phase, error)
+        if every is not None and any(counts):
+            code, text = every.set_steps(max(counts), counts)
+            error = _errors.exception_of(code, text) if code else None
+        return every, error
+
+    def _take(self, position: int, parameter: torch.Tensor,
+              arrays: list[torch.Tensor]) -> Exception | None:
+        outcome = self.read(position, 0, *arrays)
+        if _errors.has_no_master(outcome):
+            arrays[0].copy_(parameter.detach())  # as the next step will
+            outcome = self.read(position, 0, torch.empty(0), *arrays[1:])
+        return _errors.exception_of(*outcome) if outcome[0] else None
+
+    def load(self, directory: str, tensors: list, names: list[str],
+             positions: list[int]) -> tuple[int, str, torch.Tensor]:
+        """On all ranks, each its share of what one process or any number of
+        ranks saved."""
+        self.stepped = False
+        places = {-1: -1, **self._places}
+        code, text, rest = self._native.load(
+            directory, tensors, names,
+            [places.get(position, _OF_ANOTHER_RANK) for position in positions])
+        self._ranks.agree('loading', _errors.exception_of(
+            code, text, [directory]) if code else None)
+        return code, text, rest
 
     def reset(self) -> tuple[int, str]:
         self.stepped = False
@@ -186,27 +259,34 @@ def collect(optimizer: AdamW, to: int) -> dict[int, dict[str, Any]] | None:
                     state = optimizer.state[parameter]
                 except Exception as caught:
                     error = caught
-            _exchange(ranks, phase, state, owner, to)
+            _exchange(ranks, phase, [state[key] for key in _state.KEYS
+                                     if key in state], owner, to)
         ranks.agree(phase, error)
     return collected if ranks.rank == to else None
 
 
-def _exchange(ranks: Ranks, phase: str, state: dict[str, Any], owner: int,
-              to: int) -> None:
+def _exchange(ranks: Ranks, phase: str, arrays: list[torch.Tensor],
+              owner: int, to: int) -> None:
     with ranks.watched(phase):
-        for key in _state.KEYS:
-            if key not in state or state[key].numel() == 0:
+        for array in arrays:
+            if array.numel() == 0:
                 continue
             if ranks.rank == to:
-                ranks.receive(state[key], owner)
+                ranks.receive(array, owner)
             else:
-                ranks.send(state[key], to)
+                ranks.send(array, to)
 
 
 def _empty_state(parameter: torch.Tensor,
                  steps: int) -> dict[str, torch.Tensor]:
-    state = {'step': torch.tensor(float(steps))}
-    for key in _state.KEYS:
-        if key != 'master_param' or parameter.dtype != torch.float32:
-            state[key] = torch.empty(parameter.shape, dtype=torch.float32)
-    return state
+    return {'step': torch.tensor(float(steps)),
+            **{key: array for key, array
+               in zip(_state.KEYS, _arrays(parameter))
+               if key in _state.keys_of(parameter)}}
+
+
+def _arrays(parameter: torch.Tensor) -> list[torch.Tensor]:
+    """For all kinds of its state; without elements where it has none."""
+    kinds = _state.keys_of(parameter)
+    return [torch.empty(parameter.shape if key in kinds else 0,
+                        dtype=torch.float32) for key in _state.KEYS]

@@ -1,0 +1,124 @@
+"""Checkpoints of ranks: those of one process, for any number of ranks."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import terrace
+from crew import bits, error_of
+from test_ranks import CASES, Job, _one_thread_as_the_ranks  # noqa: F401
+
+FIRST, LAST = 6, 12
+NAMES = ['disk', 'bf16 clipped on disk', 'groups']
+
+
+def together(name, path):
+    return Job(CASES[name], path, [dist.get_rank()], dist.group.WORLD)
+
+
+def save(job, directory):
+    return terrace.save(directory, job.network, job.optimizer,
+                        scheduler=job.scheduler, values={'next': FIRST})
+
+
+def go_on(job, directory):
+    values = terrace.load(directory, job.network, job.optimizer,
+                          scheduler=job.scheduler)
+    assert values == {'next': FIRST}
+    losses = job.run(FIRST, LAST)
+    state = {i: bits(state.values()) for i, state in
+             enumerate(job.optimizer.state.values())}
+    job.optimizer.close()
+    return losses, bits(job.network.parameters()), state
+
+
+def save_together(name, path):
+    job = together(name, path)
+    job.run(0, FIRST)
+    size = save(job, f'{path}/ranks')
+    random = torch.rand(3).tolist()
+    job.optimizer.close()
+    return size, random
+
+
+def go_on_together(name, path, directory):
+    job = together(name, path)
+    torch.manual_seed(dist.get_rank())
+    losses, parameters, state = go_on(job, directory)
+    return losses, parameters, len(state)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_any_number_of_ranks_goes_on(name, crew, tmp_path):
+    path, case = str(tmp_path), CASES[name]
+    alone = Job(case, path, [0, 1])
+    alone.run(0, FIRST)
+    size = save(alone, f'{path}/alone')
+    alone.run(FIRST, LAST)
+    expected = bits(alone.network.parameters())
+    states = [bits(s.values()) for s in alone.optimizer.state.values()]
+    alone.optimizer.close()
+
+    sizes = [size for size, _ in crew.run(save_together, name, path)]
+    # The same tensors; rank 0's also has the random state of each rank.
+    assert sizes[0] == sizes[1] and abs(sizes[0] - size) < 20_000
+    for directory in ('alone', 'ranks'):
+        results = crew.run(go_on_together, name, path, f'{path}/{directory}')
+        for _, parameters, _ in results:
+            assert parameters == expected, directory
+        assert sum(count for _, _, count in results) == len(states)
+        again = Job(case, path, [0, 1])
+        _, parameters, state = go_on(again, f'{path}/{directory}')
+        assert parameters == expected, directory
+        assert list(state.values()) == states
+    assert {p.name for p in tmp_path.iterdir()} == {'alone', 'ranks'}
+
+
+def random_goes_on(path):
+    rank = dist.get_rank()
+    torch.manual_seed(100 + rank)
+    weight = torch.nn.Linear(4, 4)
+    optimizer = terrace.AdamW(weight.parameters(),
+                              process_group=dist.group.WORLD)
+    terrace.save(path, weight, optimizer)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(0)
+    terrace.load(path, weight, optimizer)
+    actual = torch.rand(3).tolist()
+    optimizer.close()
+    return expected, actual
+
+
+def test_each_rank_has_its_random_state_again(crew, tmp_path):
+    results = crew.run(random_goes_on, f'{tmp_path}/saved')
+    for expected, actual in results:
+        assert actual == expected
+    assert results[0][0] != results[1][0]
+
+
+def fail(path):
+    weight = torch.nn.Linear(4, 4)
+    optimizer = terrace.AdamW(weight.parameters(),
+                              process_group=dist.group.WORLD)
+    errors = [error_of(lambda: terrace.save(f'{path}/no/where', weight,
+                                            optimizer)),
+              error_of(lambda: terrace.load(f'{path}/nothing', weight,
+                                            optimizer))]
+    terrace.save(f'{path}/saved', weight, optimizer)
+    dist.barrier()
+    if dist.get_rank() == 1:
+        weight = torch.nn.Linear(4, 5)  # of another model, on one rank
+    errors.append(error_of(lambda: terrace.load(f'{path}/saved', weight,
+                                                optimizer)))
+    optimizer.close()
+    return errors
+
+
+def test_errors_are_heard_on_all_ranks(crew, tmp_path):
+    first, second = crew.run(fail, str(tmp_path))
+    assert [error[0] for error in first] == [
+        'FileNotFoundError', 'FileNotFoundError', 'RankError']
+    assert [error[0] for error in second] == [
+        'RankError', 'FileNotFoundError', 'ValueError']
+    assert 'rank 0 of 2 failed while saving' in second[0][1]
+    assert 'rank 1 of 2 failed while loading' in first[2][1]
