@@ -201,9 +201,9 @@ absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
       CheckTensors(contents.parameters, contents.optimizer));
   for (const CheckpointTensor& tensor : contents.parameters) {
     if (tensor.optimizer_parameter != kOfAnotherRank) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        directory, ": the state of parameter '", tensor.name,
-        "' is another rank's, and a checkpoint has all"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, ": the state of parameter '", tensor.name,
+                     "' is another rank's, and a checkpoint has all"));
   }
   if (contents.optimizer != nullptr && contents.optimizer->incomplete()) {
     return absl::FailedPreconditionError(
