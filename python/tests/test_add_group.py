@@ -1,0 +1,84 @@
+"""A group that cannot be added leaves no trace."""
+
+import os
+import resource
+
+import pytest
+import torch
+
+import terrace
+from conftest import batches, largest_difference, model, train
+
+_LARGE = 400_000  # 3.2 MB of state
+
+
+def streamed(folder):
+    folder.mkdir()
+    network = model()
+    return network, terrace.AdamW(network.parameters(), memory_budget='256KiB',
+                                  nvme_path=str(folder))
+
+
+def large():
+    return torch.nn.Parameter(torch.linspace(-1, 1, _LARGE))
+
+
+def files_bytes(folder):
+    return max(os.stat(os.path.join(where, name)).st_size
+               for where, _, names in os.walk(folder) for name in names)
+
+
+class _NoLargerFiles:
+    """As on a full disk: no file may grow beyond so many bytes."""
+
+    def __init__(self, most):
+        self._most = most
+
+    def __enter__(self):
+        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE,
+                           (self._most, self._limits[1]))
+
+    def __exit__(self, *_):
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
+
+
+def test_a_group_that_has_no_room_gives_back_what_it_took(tmp_path):
+    network, optimizer = streamed(tmp_path / 'one')
+    other, undisturbed = streamed(tmp_path / 'other')
+    data = batches(6)
+    train(network, optimizer, data[:2])
+    train(other, undisturbed, data[:2])
+    before = optimizer.stats()['disk_bytes']
+    # Room for some of its chunks, not for all.
+    most = files_bytes(tmp_path / 'one') + 1_000_000
+    for _ in range(3):
+        with _NoLargerFiles(most):
+            with pytest.raises(OSError) as caught:
+                optimizer.add_param_group({'params': [large()]})
+        assert caught.value.errno
+        assert len(optimizer.param_groups) == 1
+        assert optimizer.stats()['disk_bytes'] == before
+    train(network, optimizer, data[2:4])
+    train(other, undisturbed, data[2:4])
+
+    added, theirs = large(), large()
+    optimizer.add_param_group({'params': [added], 'lr': 0.01})
+    undisturbed.add_param_group({'params': [theirs], 'lr': 0.01})
+    assert (optimizer.stats()['disk_bytes'] ==
+            undisturbed.stats()['disk_bytes'] > before)
+    for weight in (added, theirs):
+        weight.grad = torch.ones(_LARGE)
+    train_without_clearing(network, optimizer, data[4:])
+    train_without_clearing(other, undisturbed, data[4:])
+    assert largest_difference(network, other) == 0
+    assert torch.equal(added, theirs)
+    assert optimizer.state[added]['step'] == 2
+
+
+def train_without_clearing(network, optimizer, data):
+    """The added weight keeps its gradient."""
+    for inputs, targets in data:
+        network.zero_grad()
+        torch.nn.functional.mse_loss(network(inputs), targets).backward()
+        optimizer.step()
