@@ -39,9 +39,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "terrace/torch/group_options.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
+#include "terrace/torch/group_options.h"
 
 namespace terrace {
 
