@@ -10,9 +10,9 @@
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/offload_plan.h"
 #include "examples/train_gpt/report.h"
-#include "terrace/torch/optimizer.h"
 #include "terrace/runtime.h"
 #include "terrace/stats.h"
+#include "terrace/torch/optimizer.h"
 
 namespace train_gpt {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "terrace/torch/optimizer.h"
 #include "terrace/runtime.h"
+#include "terrace/torch/optimizer.h"
 
 namespace terrace {
 
