@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/background_thread.h"
 #include "runtime/base/blocked_signals.h"
 #include "runtime/mailbox.h"
 #include "runtime/request_queue.h"
@@ -21,10 +22,19 @@ class InProcessRuntime final : public LocalRuntime {
       : clock_(*parts.clock),
         arena_(std::move(parts.arena)),
         executor_(std::move(parts.executor)),
+        background_(std::move(parts.background)),
         sizes_(std::make_shared<TensorSizes>()) {
     parts.mover.clock = &clock_;
     parts.mover.executor = executor_.get();
     parts.mover.arena = arena_->bytes();
+    if (background_.empty()) {
+      for (size_t i = 0; i < parts.mover.disks.size(); ++i) {
+        background_.push_back(MakeBackgroundThread());
+      }
+    }
+    for (const auto& thread : background_) {
+      parts.mover.background.push_back(thread.get());
+    }
     mover_ = std::make_unique<Mover>(std::move(parts.mover));
     inbox_ = mover_->shared_inbox();
     const BlockedSignals blocked;
@@ -37,6 +47,7 @@ class InProcessRuntime final : public LocalRuntime {
       new std::thread(std::move(thread_));
       mover_.release();
       executor_.release();
+      for (auto& thread : background_) thread.release();
       arena_.release();
       return;
     }
@@ -47,6 +58,7 @@ class InProcessRuntime final : public LocalRuntime {
     if (mover_->abandoned()) arena_->Leak();
     mover_.reset();
     executor_.reset();  // drains: its tasks refer to the arena
+    background_.clear();
   }
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
@@ -162,6 +174,7 @@ class InProcessRuntime final : public LocalRuntime {
   Clock& clock_;
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<Executor> executor_;
+  std::vector<std::unique_ptr<Executor>> background_;  // per path
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<TensorSizes> sizes_;

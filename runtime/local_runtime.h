@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/base/clock.h"
@@ -17,6 +18,8 @@ struct LocalRuntimeParts {
   MoverParts mover;  // arena, clock and executor are filled from below
   std::unique_ptr<HostArena> arena;
   std::unique_ptr<Executor> executor;
+  // Per path, for what its file system may hang in; empty: a thread each.
+  std::vector<std::unique_ptr<Executor>> background;
   Clock* clock = nullptr;  // outlives the runtime
   // False: nobody turns the crank but the test (or its clock), by mover().
   bool start_thread = true;

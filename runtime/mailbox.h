@@ -140,6 +140,15 @@ struct HashedMessage {
   bool verified = false;
   absl::Status status;
 };
+// What a path's file gained, and what became of its removal.
+struct GrownMessage {
+  int path = -1;
+  absl::StatusOr<int64_t> gained_bytes;
+};
+struct RemovedMessage {
+  int path = -1;
+  absl::Status status;
+};
 struct StatsMessage {
   std::shared_ptr<Reply<Stats>> reply;
 };
@@ -151,7 +160,8 @@ struct CloseMessage {
 using Message =
     std::variant<RegisterMessage, UnregisterMessage, OpenMessage,
                  CloseQueueMessage, PushMessage, EndPinMessage, StepMessage,
-                 PrefetchMessage, HashedMessage, StatsMessage, CloseMessage>;
+                 PrefetchMessage, HashedMessage, GrownMessage, RemovedMessage,
+                 StatsMessage, CloseMessage>;
 
 // Messages to the mover, in order. Thread-safe. Shared with every Pin, which
 // may outlive the mover.

@@ -39,6 +39,9 @@ struct MoverParts {
   absl::Span<std::byte> arena;  // of the host budget's size
   std::unique_ptr<IoGroup> io;
   std::vector<std::unique_ptr<DiskTier>> disks;  // path k is io's path k
+  // Path k's: grows and removes its file, one task after the other, and may
+  // hang in it; the tasks own what they use. RunOnce never waits for one.
+  std::vector<Executor*> background;
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
@@ -131,6 +134,25 @@ class Mover {
     int slot = -1;
   };
 
+  // What a path's background does for its file.
+  struct FileWork {
+    bool growing = false;
+    bool late = false;  // growing, past its deadline
+    bool removing = false;
+    int64_t growth_bytes = 0;
+    Time since;            // when it was asked, or was last seen to get on
+    int64_t progress = 0;  // then
+  };
+
+  // A registration that waits for a file to grow.
+  struct PendingRegister {
+    RegisterMessage message;
+    TensorEntry* entry = nullptr;
+    int path = -1;              // the file's
+    std::vector<bool> refused;  // per path: not asked again
+    absl::Status refusal;       // of the last of those, with what others said
+  };
+
   struct PendingUnregister {
     UnregisterMessage message;     // its reply is null once it is given
     TensorEntry* entry = nullptr;  // once nobody wants it
@@ -162,6 +184,8 @@ class Mover {
   void Handle(StepMessage& message);
   void Handle(PrefetchMessage& message);
   void Handle(HashedMessage& message);
+  void Handle(GrownMessage& message);
+  void Handle(RemovedMessage& message);
   void Handle(StatsMessage& message);
   void Handle(CloseMessage& message);
   void PublishQueues();
@@ -169,6 +193,12 @@ class Mover {
   absl::Time NextDeadline() const;
 
   // mover_homes.cc: homes on the paths.
+  void ServeRegisters(absl::Time now);
+  bool FindHome(PendingRegister& pending);
+  int ChooseHome(const PendingRegister& pending) const;
+  void RefuseHome(PendingRegister& pending, const absl::Status& status);
+  void StartGrowth(int path, const Growth& growth);
+  void CheckGrowth(int path, absl::Time now);
   void ServeUnregisters();
   bool ServeUnregister(PendingUnregister& pending);
   bool BeginUnregister(PendingUnregister& pending);
@@ -181,6 +211,7 @@ class Mover {
   // mover_close.cc: the end.
   void BeginClose();
   void FinishClose(absl::Time now);
+  void StartRemovals();
   void End(bool quiet);
   void LeaveBehind();
   static absl::Status Closed();
@@ -246,7 +277,10 @@ class Mover {
   Executor& executor_;
   const absl::Span<std::byte> arena_;
   std::unique_ptr<IoGroup> io_;
-  std::vector<std::unique_ptr<DiskTier>> disks_;
+  // Shared with the background's tasks: one that hangs outlives the mover.
+  std::vector<std::shared_ptr<DiskTier>> disks_;
+  const std::vector<Executor*> background_;
+  std::vector<FileWork> files_;
   std::vector<uint64_t> path_ids_;
   std::vector<bool> degraded_;
   std::unique_ptr<EvictionPolicy> eviction_;
@@ -272,6 +306,7 @@ class Mover {
   std::unordered_map<uint64_t, TransferRecord> transfers_;
   uint64_t next_transfer_ = 1;
   std::deque<PendingOpen> opens_;
+  std::vector<PendingRegister> registers_;  // in the order they came
   std::vector<PendingUnregister> unregisters_;
   std::vector<TensorEntry*> failed_writes_;  // with a write_error, once
   std::deque<TensorEntry*> dirty_;           // window copies to be written back
@@ -291,6 +326,8 @@ class Mover {
   int64_t hits_ = 0;
   int64_t evictions_ = 0;
   bool closing_ = false;
+  bool removing_ = false;        // the files, from an accepted Close on
+  absl::Status removal_status_;  // the first error of these
   bool closed_ = false;
   bool abandoned_ = false;
   std::vector<CloseMessage> closes_;  // not answered yet

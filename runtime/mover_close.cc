@@ -34,6 +34,10 @@ void Mover::BeginClose() {
   }
   for (PendingOpen& open : opens_) open.message.reply->Set(Closed());
   opens_.clear();
+  for (const PendingRegister& pending : registers_) {
+    pending.message.reply->Set(Closed());
+  }
+  registers_.clear();
   for (const PendingUnregister& pending : unregisters_) {
     if (pending.message.reply != nullptr) pending.message.reply->Set(Closed());
   }
@@ -60,19 +64,47 @@ void Mover::FinishClose(absl::Time now) {
     return refused;
   });
   if (closes_.empty()) return;
+  if (!removing_) StartRemovals();
   const bool quiet = io_->pending() == 0 && hashing_ == 0;
-  if (quiet || now >= deadline) End(quiet);
+  bool removed = true;
+  for (const FileWork& file : files_) removed &= !file.removing;
+  if ((quiet && removed) || now >= deadline) End(quiet);
+}
+
+// Beside the transfers that still end: a disk that hangs in one of them may
+// yet let go of the names. After what the file grows by, if it does.
+void Mover::StartRemovals() {
+  removing_ = true;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    files_[i].removing = true;
+    background_[i]->Run(
+        [disk = disks_[i], inbox = inbox_, path = static_cast<int>(i)] {
+          inbox->Post(RemovedMessage{path, disk->Remove()});
+        });
+  }
+}
+
+void Mover::Handle(RemovedMessage& message) {
+  files_[message.path].removing = false;
+  removal_status_.Update(message.status);
 }
 
 void Mover::End(bool quiet) {
-  absl::Status status = absl::OkStatus();
+  std::vector<std::string> late;
   if (!quiet) {
-    status = absl::DeadlineExceededError(
-        absl::StrCat("closing: ", io_->pending(), " transfers and ", hashing_,
-                     " tasks never ended; the arena of ", arena_.size(),
-                     " bytes is leaked"));
+    late.push_back(absl::StrCat(io_->pending(), " transfers and ", hashing_,
+                                " tasks never ended; the arena of ",
+                                arena_.size(), " bytes is leaked"));
   }
-  for (const auto& disk : disks_) status.Update(disk->Remove());
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (!files_[i].removing) continue;
+    late.push_back(absl::StrCat(PathName(static_cast<int>(i)),
+                                " could not be removed in time"));
+  }
+  const absl::Status status =
+      late.empty() ? removal_status_
+                   : absl::DeadlineExceededError(
+                         absl::StrCat("closing: ", absl::StrJoin(late, "; ")));
   // Whoever still holds a pin may go on using its bytes.
   abandoned_ = !quiet || !pins_.empty();
   closed_ = true;
@@ -103,8 +135,8 @@ void Mover::End(bool quiet) {
 // and the files' descriptors, whose numbers must not become another file's.
 void Mover::LeaveBehind() {
   io_->Abandon();
-  for (auto& disk : disks_) {
-    const DiskTier* const left = disk.release();
+  for (const auto& disk : disks_) {
+    const auto* const left = new std::shared_ptr<DiskTier>(disk);
     if (__lsan_ignore_object != nullptr) __lsan_ignore_object(left);
   }
 }

@@ -1,4 +1,5 @@
 // Homes: which path a tensor lives on, from its registration to its end.
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,36 +14,135 @@ void Mover::Handle(RegisterMessage& message) {
     message.reply->Set(Closed());
     return;
   }
-  const int64_t bytes = ResidentBytes(message.spec.size_bytes);
   absl::StatusOr<TensorEntry*> added = table_.Add(message.spec);
   if (!added.ok()) {
     message.reply->Set(added.status());
     return;
   }
-  TensorEntry& entry = **added;
-  std::vector<PathLoad> loads;
-  for (size_t i = 0; i < disks_.size(); ++i) {
-    loads.push_back({disks_[i]->used_bytes(), 1.0, !degraded_[i]});
+  PendingRegister pending;
+  pending.message = std::move(message);
+  pending.entry = *added;
+  pending.entry->unregistered = true;
+  pending.refused.assign(disks_.size(), false);
+  registers_.push_back(std::move(pending));  // behind who waits already
+}
+
+// Who waits for a file goes first when it has grown, in the order they came.
+void Mover::ServeRegisters(absl::Time now) {
+  if (registers_.empty()) return;
+  for (size_t path = 0; path < files_.size(); ++path) {
+    CheckGrowth(static_cast<int>(path), now);
   }
-  absl::Status refused = absl::OkStatus();
-  for (int path = ChoosePath(loads, bytes); path >= 0;
-       path = ChoosePath(loads, bytes)) {
+  std::erase_if(registers_,
+                [this](PendingRegister& pending) { return FindHome(pending); });
+}
+
+// True when it is answered; else it waits for its path's file to grow.
+bool Mover::FindHome(PendingRegister& pending) {
+  TensorEntry& entry = *pending.entry;
+  const int64_t bytes = ResidentBytes(entry.spec.size_bytes);
+  while (entry.path < 0 && !disks_.empty()) {
+    if (pending.path < 0) pending.path = ChooseHome(pending);
+    if (pending.path < 0) {
+      const absl::Status refused =
+          pending.refusal.ok()
+              ? absl::UnavailableError("no usable path: all are degraded")
+              : pending.refusal;
+      table_.TakeBack(entry);
+      pending.message.reply->Set(refused);
+      return true;
+    }
+    const int path = pending.path;
+    if (files_[path].growing) return false;
     absl::StatusOr<Extent> home = disks_[path]->Allocate(bytes);
     if (home.ok()) {
       entry.path = path;
       entry.home = *home;
       break;
     }
-    refused = home.status();
-    loads[path].usable = false;
+    absl::StatusOr<Growth> growth = disks_[path]->GrowthFor(bytes);
+    if (growth.ok()) {
+      StartGrowth(path, *growth);
+      return false;
+    }
+    RefuseHome(pending, growth.status());
   }
-  if (entry.path < 0 && !disks_.empty()) {
-    table_.TakeBack(entry);
-    message.reply->Set(refused.ok() ? absl::UnavailableError("no usable path")
-                                    : refused);
+  entry.unregistered = false;
+  pending.message.reply->Set(entry.id);
+  return true;
+}
+
+int Mover::ChooseHome(const PendingRegister& pending) const {
+  std::vector<PathLoad> loads;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    const bool usable = !degraded_[i] && !files_[i].late && !pending.refused[i];
+    loads.push_back({disks_[i]->used_bytes(), 1.0, usable});
+  }
+  return ChoosePath(loads, ResidentBytes(pending.entry->spec.size_bytes));
+}
+
+// The next path is tried; the last one's answer counts, with all messages.
+void Mover::RefuseHome(PendingRegister& pending, const absl::Status& status) {
+  const std::string others =
+      pending.refusal.ok()
+          ? ""
+          : absl::StrCat("; ", absl::string_view(pending.refusal.message()));
+  pending.refusal = absl::Status(
+      status.code(), absl::StrCat(absl::string_view(status.message()), others));
+  pending.refused[static_cast<size_t>(pending.path)] = true;
+  pending.path = -1;
+}
+
+void Mover::StartGrowth(int path, const Growth& growth) {
+  FileWork& file = files_[path];
+  file.growing = true;
+  file.late = false;
+  file.growth_bytes = growth.bytes;
+  file.since = clock_.Now();
+  file.progress = disks_[path]->growth_progress();
+  background_[path]->Run([disk = disks_[path], inbox = inbox_, path, growth] {
+    inbox->Post(GrownMessage{path, disk->Grow(growth)});
+  });
+}
+
+// A disk that does not answer in time is degraded, and who waits for it tries
+// the next one. Its answer may still come.
+void Mover::CheckGrowth(int path, absl::Time now) {
+  FileWork& file = files_[path];
+  if (!file.growing || file.late) return;
+  const int64_t progress = disks_[path]->growth_progress();
+  if (progress != file.progress) {
+    file.progress = progress;
+    file.since = now;
     return;
   }
-  message.reply->Set(entry.id);
+  if (now < file.since + io_timeout_) return;
+  file.late = true;
+  degraded_[path] = true;
+  const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+      PathName(path), ": growing by ", file.growth_bytes,
+      " bytes: no answer for ", absl::FormatDuration(now - file.since)));
+  Report(/*queue=*/-1, status);
+  for (PendingRegister& pending : registers_) {
+    if (pending.path == path) RefuseHome(pending, status);
+  }
+}
+
+void Mover::Handle(GrownMessage& message) {
+  FileWork& file = files_[message.path];
+  const bool late = std::exchange(file.late, false);
+  file.growing = false;
+  if (message.gained_bytes.ok()) {
+    disks_[message.path]->AddSpace(*message.gained_bytes);
+    return;
+  }
+  if (late) return;  // who asked for it has gone on
+  // It was the first one's need; the others' may be less.
+  for (PendingRegister& pending : registers_) {
+    if (pending.path != message.path) continue;
+    RefuseHome(pending, message.gained_bytes.status());
+    return;
+  }
 }
 
 void Mover::Handle(UnregisterMessage& message) {

@@ -25,7 +25,7 @@ ExtentHeader HeaderOf(const TensorEntry& entry, uint64_t path_id,
   header.generation = generation;
   header.payload_bytes = entry.spec.size_bytes;
   header.global_offset = entry.spec.global_offset;
-  header.name = entry.spec.name.substr(0, 255);
+  header.name = entry.spec.name;
   return header;
 }
 
@@ -258,7 +258,8 @@ void Mover::LoseTensor(TensorEntry& entry, const absl::Status& status) {
 }
 
 void Mover::Report(int64_t queue, const absl::Status& status) {
-  if (absl::IsCancelled(status)) return;
+  // What is cancelled by a Close reads and writes a file that goes.
+  if (closing_ || absl::IsCancelled(status)) return;
   if (first_error_.ok()) first_error_ = status;
   auto found = queues_.find(queue);
   if (found != queues_.end() && found->second->first_error.ok()) {
@@ -267,7 +268,7 @@ void Mover::Report(int64_t queue, const absl::Status& status) {
 }
 
 void Mover::RetryFailedWrites() {
-  degraded_.assign(degraded_.size(), false);
+  for (size_t i = 0; i < degraded_.size(); ++i) degraded_[i] = files_[i].late;
   for (TensorEntry* entry : std::exchange(failed_writes_, {})) {
     if (entry->write_error.ok()) continue;  // its copy was dropped since
     if (entry->quarantined) {

@@ -69,9 +69,12 @@ absl::StatusOr<TensorEntry*> ResidencyTable::Add(const TensorSpec& spec) {
 }
 
 void ResidencyTable::TakeBack(const TensorEntry& entry) {
-  TERRACE_CHECK(&entry == entries_.back().get());
-  names_.erase(entry.spec.name);
-  entries_.pop_back();
+  FreeName(entry);
+  if (&entry == entries_.back().get()) {
+    entries_.pop_back();
+  } else {
+    entries_[static_cast<size_t>(entry.id.value)].reset();
+  }
 }
 
 void ResidencyTable::FreeName(const TensorEntry& entry) {

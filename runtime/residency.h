@@ -55,11 +55,12 @@ struct TensorEntry {
   bool kept = false;               // by the group for which a place is sought
   bool leaving = false;            // a resident being given up
   bool yielded = false;            // its write-back gave way to a writer once
-  bool quarantined = false;   // a timed-out write still reads the host copy
-  int verify_failures = 0;    // of the present fetch
-  uint64_t io_tag = 0;        // of the transfer in flight
-  int64_t queue = -1;         // that asked for it last
-  bool unregistered = false;  // going: only its transfers still know it
+  bool quarantined = false;  // a timed-out write still reads the host copy
+  int verify_failures = 0;   // of the present fetch
+  uint64_t io_tag = 0;       // of the transfer in flight
+  int64_t queue = -1;        // that asked for it last
+  // Without a home yet: nobody knows its id. Or going: only its transfers do.
+  bool unregistered = false;
 
   absl::Status loss;         // sticky DataLoss
   absl::Status write_error;  // of a write-back that waits for another try
@@ -80,7 +81,7 @@ class ResidencyTable {
  public:
   // AlreadyExists: the name.
   absl::StatusOr<TensorEntry*> Add(const TensorSpec& spec);
-  // Undoes the last Add, whose id nobody knows: the name is free again.
+  // Undoes an Add whose id nobody knows: the name is free again.
   void TakeBack(const TensorEntry& entry);
 
   // Ends a tensor's life in two parts: the name is free again; the entry is

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/extent_allocator.h"
@@ -24,8 +26,11 @@ constexpr int64_t kGrowthUnit = 1 << 20;
 // calls for a large state, little waste for a small one.
 constexpr int64_t kGrowthShare = 16;
 
-int64_t RoundUp(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
+absl::StatusOr<Extent> Named(const DiskTierInfo& info,
+                             absl::StatusOr<Extent> extent) {
+  if (extent.ok()) return extent;
+  return absl::Status(extent.status().code(),
+                      absl::StrCat(info.file, ": ", extent.status().message()));
 }
 
 class FileDiskTier : public DiskTier {
@@ -44,20 +49,41 @@ class FileDiskTier : public DiskTier {
   ~FileDiskTier() override { close(fd_); }
 
   absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
+    return Named(info_, extents_.Allocate(size_bytes));
+  }
+
+  void Free(Extent extent) override { extents_.Free(extent); }
+
+  // By what is needed and a share more.
+  absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
     if (size_bytes > INT64_MAX / 4) {
       return absl::ResourceExhaustedError(
           absl::StrCat(info_.file, ": an extent of ", size_bytes, " bytes"));
     }
-    absl::StatusOr<Extent> extent = extents_.Allocate(size_bytes);
-    if (extent.ok() || !absl::IsResourceExhausted(extent.status())) {
-      return extent;
-    }
-    TERRACE_RETURN_IF_ERROR(
-        Grow(RoundUp(size_bytes, kGranularity) - extents_.free_tail_bytes()));
-    return extents_.Allocate(size_bytes);
+    const int64_t capacity = extents_.capacity_bytes();
+    const int64_t need =
+        RoundUp(size_bytes, kGranularity) - extents_.free_tail_bytes();
+    const int64_t ahead = std::min(segment_bytes_, capacity / kGrowthShare);
+    return Growth{.offset = capacity,
+                  .least_bytes = need,
+                  .bytes = RoundUp(std::max(need, ahead), kGrowthUnit)};
   }
 
-  void Free(Extent extent) override { extents_.Free(extent); }
+  absl::StatusOr<int64_t> Grow(const Growth& growth) override {
+    absl::Status status = Preallocate(fd_, info_.file, growth.offset,
+                                      growth.bytes, &growth_progress_);
+    if (status.ok()) return growth.bytes;
+    if (!absl::IsResourceExhausted(status) ||
+        growth.bytes <= growth.least_bytes) {
+      return status;
+    }
+    TERRACE_RETURN_IF_ERROR(Preallocate(fd_, info_.file, growth.offset,
+                                        growth.least_bytes, &growth_progress_));
+    return growth.least_bytes;
+  }
+
+  void AddSpace(int64_t size_bytes) override { extents_.Grow(size_bytes); }
+  int64_t growth_progress() const override { return growth_progress_; }
 
   int fd() const override { return fd_; }
   int64_t capacity_bytes() const override { return extents_.capacity_bytes(); }
@@ -65,37 +91,26 @@ class FileDiskTier : public DiskTier {
   const DiskTierInfo& info() const override { return info_; }
 
   // The open file keeps its blocks until it is closed, so they are given back
-  // here; a transfer still in flight then hits nothing of anybody's.
+  // here; a transfer still in flight then hits nothing of anybody's. Last, as
+  // it may have to wait for such a transfer.
   absl::Status Remove() override {
     if (!directory_->IsOwner()) return absl::OkStatus();
+    absl::Status status = directory_->Remove();
     if (ftruncate(fd_, 0) != 0) {
-      return ErrnoError(info_.file, "cannot give back its space", errno);
+      status.Update(
+          ErrnoError(info_.file, "cannot give back its space", errno));
     }
-    return directory_->Remove();
-  }
-
- private:
-  // By what is needed and a share more, or else by exactly what is needed.
-  absl::Status Grow(int64_t need_bytes) {
-    const int64_t capacity = extents_.capacity_bytes();
-    const int64_t ahead = std::min(segment_bytes_, capacity / kGrowthShare);
-    const int64_t growth = RoundUp(std::max(need_bytes, ahead), kGrowthUnit);
-    absl::Status status = Preallocate(fd_, info_.file, capacity, growth);
-    if (absl::IsResourceExhausted(status) && growth > need_bytes) {
-      status = Preallocate(fd_, info_.file, capacity, need_bytes);
-      if (status.ok()) extents_.Grow(need_bytes);
-      return status;
-    }
-    if (status.ok()) extents_.Grow(growth);
     return status;
   }
 
+ private:
   const int64_t segment_bytes_;
   // Removed after the file is closed.
   std::unique_ptr<JobDirectory> directory_;
   const int fd_;
   const DiskTierInfo info_;
   ExtentAllocator extents_{0, kGranularity};
+  std::atomic<int64_t> growth_progress_ = 0;  // read to see that it changes
 };
 
 class MemoryDiskTier : public DiskTier {
@@ -108,14 +123,20 @@ class MemoryDiskTier : public DiskTier {
         extents_(capacity_bytes / kGranularity * kGranularity, kGranularity) {}
 
   absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
-    absl::StatusOr<Extent> extent = extents_.Allocate(size_bytes);
-    if (extent.ok()) return extent;
-    return absl::Status(
-        extent.status().code(),
-        absl::StrCat(info_.file, ": ", extent.status().message()));
+    return Named(info_, extents_.Allocate(size_bytes));
   }
 
   void Free(Extent extent) override { extents_.Free(extent); }
+
+  absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        info_.file, ": an extent of ", size_bytes, " bytes: ",
+        extents_.free_bytes(), " of ", capacity_bytes(), " are free"));
+  }
+  absl::StatusOr<int64_t> Grow(const Growth& growth) override {
+    return GrowthFor(growth.bytes).status();
+  }
+  void AddSpace(int64_t size_bytes) override { extents_.Grow(size_bytes); }
 
   int fd() const override { return device_; }
   int64_t capacity_bytes() const override { return extents_.capacity_bytes(); }

@@ -4,7 +4,10 @@
 // <path>/terrace-<pid>-<random>/state: the subdirectory is locked (flock)
 // for as long as the tier lives. Locked ones of others are never touched;
 // stale unlocked ones are reclaimed on Open, under a lock on the path.
-// One thread at a time (the mover).
+//
+// One thread at a time (the mover), and it never blocks, but for Grow and
+// Remove: these ask the disk, which may not answer. They run on any one other
+// thread meanwhile, one after the other.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +28,39 @@ struct DiskTierInfo {
   int64_t alignment = 4096;      // of memory, offset and length
 };
 
+// What a tier's file gets at its end.
+struct Growth {
+  int64_t offset = 0;       // its end now
+  int64_t least_bytes = 0;  // without which there is no use in it
+  int64_t bytes = 0;        // better: the next extents have room as well
+};
+
 class DiskTier {
  public:
   virtual ~DiskTier() = default;
 
-  // 4 KiB-aligned; grows the file by a preallocated segment when it must.
-  // ResourceExhausted: the disk is full; names path and bytes.
+  // 4 KiB-aligned, of the space there is. ResourceExhausted: that has no room
+  // for it; names path and bytes.
   virtual absl::StatusOr<Extent> Allocate(int64_t size_bytes) = 0;
   virtual void Free(Extent extent) = 0;
+
+  // What the file lacks for such an extent. ResourceExhausted: it cannot grow
+  // by that much.
+  virtual absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const = 0;
+  // Preallocates; returns the bytes gained, for AddSpace. ResourceExhausted:
+  // the disk is full; names path, bytes and errno. The file is as before then.
+  virtual absl::StatusOr<int64_t> Grow(const Growth& growth) = 0;
+  virtual void AddSpace(int64_t size_bytes) = 0;
+  // Rises while Grow gets on. Thread-safe.
+  virtual int64_t growth_progress() const { return 0; }
 
   virtual int fd() const = 0;                  // for IoGroup::AddPath
   virtual int64_t capacity_bytes() const = 0;  // preallocated
   virtual int64_t used_bytes() const = 0;
   virtual const DiskTierInfo& info() const = 0;
 
-  // Removes the job's file and directory. The destructor does so too.
+  // Removes the job's file and directory and gives back their space. The
+  // destructor does so too.
   virtual absl::Status Remove() = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/machine.h"
@@ -36,10 +37,6 @@ constexpr int64_t kHugePageBytes = 2 << 20;
 // One call's worth: large against the call, small against an arena, so that
 // two threads end together.
 constexpr int64_t kPopulatePieceBytes = 16 * kHugePageBytes;
-
-int64_t RoundUp(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 std::string Arena(int64_t size_bytes) {
   return absl::StrCat("host arena of ", size_bytes, " bytes");

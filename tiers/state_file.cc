@@ -42,7 +42,8 @@ class ZeroBlock {
 };
 
 // 0 or an errno. A write that makes no progress counts as a full disk.
-int WriteZeros(int fd, int64_t offset, int64_t size_bytes) {
+int WriteZeros(int fd, int64_t offset, int64_t size_bytes,
+               std::atomic<int64_t>* progress = nullptr) {
   constexpr int64_t kPieceBytes = 1 << 20;
   const ZeroBlock zeros(kPieceBytes);
   if (!zeros.ok()) return ENOMEM;
@@ -55,6 +56,7 @@ int WriteZeros(int fd, int64_t offset, int64_t size_bytes) {
     if (written < 0) return errno;
     if (written == 0) return ENOSPC;
     offset += written;
+    if (progress != nullptr) *progress += written;
   }
   return 0;
 }
@@ -136,13 +138,15 @@ absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
 }
 
 absl::Status Preallocate(int fd, const std::string& name, int64_t offset,
-                         int64_t size_bytes) {
+                         int64_t size_bytes, std::atomic<int64_t>* progress) {
   int error = 0;
   do {
     error = fallocate(fd, 0, offset, size_bytes) == 0 ? 0 : errno;
   } while (error == EINTR);
   // File systems without preallocation are filled by hand.
-  if (error == EOPNOTSUPP) error = WriteZeros(fd, offset, size_bytes);
+  if (error == EOPNOTSUPP) {
+    error = WriteZeros(fd, offset, size_bytes, progress);
+  }
   if (error == 0) return absl::OkStatus();
   // What it got before it failed goes back. If that fails too, the blocks
   // stay with the file until it is removed, and the next attempt has them.

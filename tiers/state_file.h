@@ -2,6 +2,7 @@
 // Thread-safe, stateless.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -27,7 +28,9 @@ absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
 // Gives `size_bytes` of disk to the file from `offset`, its present end, on.
 // ResourceExhausted: the disk, the quota or the largest file is full; the file
 // is as long as before.
+//
+// `progress` rises by what was written, where a file system wants that.
 absl::Status Preallocate(int fd, const std::string& name, int64_t offset,
-                         int64_t size_bytes);
+                         int64_t size_bytes, std::atomic<int64_t>* progress);
 
 }  // namespace terrace

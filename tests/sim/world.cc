@@ -44,6 +44,9 @@ World::World(const WorldOptions& options)
         parts.mover.io->AddPath(disk->info().file, disk->fd(), options.io);
     EXPECT_TRUE(added.ok()) << added.status();
     parts.mover.disks.push_back(std::move(disk));
+    auto background = std::make_unique<InlineExecutor>();
+    background_.push_back(background.get());
+    parts.background.push_back(std::move(background));
   }
   parts.mover.eviction = MakeEvictionPolicy(options.eviction);
   parts.mover.prefetch = options.prefetch;
@@ -62,6 +65,7 @@ World::~World() {
 }
 
 absl::Time World::Turn() {
+  for (InlineExecutor* background : background_) background->RunAll();
   const absl::Time next = runtime_->mover().RunOnce();
   ++mover_steps_;
   if (broken_.ok() && !runtime_->mover().closed()) {

@@ -87,6 +87,7 @@ class World {
 
   VirtualClock clock_;
   const std::shared_ptr<FaultPlan> faults_;
+  std::vector<InlineExecutor*> background_;  // per path, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;
   int step_ = -1;
   absl::Status broken_;

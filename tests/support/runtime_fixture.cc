@@ -39,6 +39,11 @@ absl::Status TestRuntime::Supports(TestWorld world) {
 TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
     : world_(world), faults_(std::make_shared<FaultPlan>()) {
   LocalRuntimeParts parts = MakeParts(options);
+  // A device in memory has a file that grows as well.
+  for (auto& disk : parts.mover.disks) {
+    disk_faults_.push_back(std::make_shared<DiskFaults>());
+    disk = MakeFaultDiskTier(std::move(disk), disk_faults_.back());
+  }
   if (world_ != TestWorld::kVirtual) {
     parts.executor = *MakePoolExecutor(2, {});
     runtime_ = LocalRuntime::Start(std::move(parts));
@@ -48,9 +53,22 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
   InlineExecutor& tasks = *executor;
   parts.executor = std::move(executor);
   parts.start_thread = false;
+  for (size_t i = 0; i < parts.mover.disks.size(); ++i) {
+    auto queued = std::make_unique<InlineExecutor>();
+    background_.push_back(queued.get());
+    parts.background.push_back(std::move(queued));
+  }
   runtime_ = LocalRuntime::Start(std::move(parts));
   virtual_clock_.AddStep([this, &tasks] {
     return tasks.RunOne() ? virtual_clock_.Now() : absl::InfiniteFuture();
+  });
+  virtual_clock_.AddStep([this] {
+    bool ran = false;
+    for (size_t i = 0; i < background_.size(); ++i) {
+      // One that hangs is never begun: it would keep the only thread.
+      if (!disk_faults_[i]->hangs()) ran |= background_[i]->RunOne();
+    }
+    return ran ? virtual_clock_.Now() : absl::InfiniteFuture();
   });
   virtual_clock_.AddStep([&mover = runtime_->mover()] {
     const absl::Time next = mover.RunOnce();
@@ -112,6 +130,8 @@ void TestRuntime::Destroy() {
   // What never ended would keep the runtime from ending.
   if (runtime_ != nullptr) {
     faults_->Clear();
+    for (const auto& faults : disk_faults_) faults->Clear();
+    for (InlineExecutor* background : background_) background->RunAll();
     runtime_->Prefetch({});  // wakes the mover, which then sees it
   }
   runtime_.reset();

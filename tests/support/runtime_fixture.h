@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/local_runtime.h"
+#include "tests/support/fault_disk_tier.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
@@ -62,6 +63,10 @@ class TestRuntime {
 
   Runtime& runtime() { return *runtime_; }
   FaultPlan& faults() { return *faults_; }
+  // Of path k's file.
+  DiskFaults& disk_faults(int path) {
+    return *disk_faults_[static_cast<size_t>(path)];
+  }
   VirtualClock& virtual_clock() { return virtual_clock_; }
   bool is_virtual() const { return world_ == TestWorld::kVirtual; }
   absl::Time Now() { return runtime_->clock().Now(); }
@@ -96,7 +101,9 @@ class TestRuntime {
   const TestWorld world_;
   VirtualClock virtual_clock_;
   std::shared_ptr<FaultPlan> faults_;
+  std::vector<std::shared_ptr<DiskFaults>> disk_faults_;
   std::vector<std::unique_ptr<TemporaryDirectory>> folders_;  // none: memory
+  std::vector<InlineExecutor*> background_;  // virtual: per path, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;
 };
 

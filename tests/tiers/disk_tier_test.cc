@@ -30,6 +30,18 @@ std::unique_ptr<DiskTier> MustOpen(const std::string& directory) {
   return tier.ok() ? *std::move(tier) : nullptr;
 }
 
+// An extent, of a file that grows where it must.
+absl::StatusOr<Extent> Take(DiskTier& tier, int64_t size_bytes) {
+  absl::StatusOr<Extent> extent = tier.Allocate(size_bytes);
+  if (!absl::IsResourceExhausted(extent.status())) return extent;
+  const absl::StatusOr<Growth> growth = tier.GrowthFor(size_bytes);
+  if (!growth.ok()) return growth.status();
+  const absl::StatusOr<int64_t> gained = tier.Grow(*growth);
+  if (!gained.ok()) return gained.status();
+  tier.AddSpace(*gained);
+  return tier.Allocate(size_bytes);
+}
+
 struct stat StatOf(int fd) {
   struct stat status = {};
   EXPECT_EQ(fstat(fd, &status), 0);
@@ -70,7 +82,7 @@ TEST_P(DiskTierContract, ExtentsAreAlignedAndDoNotOverlap) {
       std::erase(live, extent);
     }
     const auto size = static_cast<int64_t>(1 + random() % (kMiB + 99));
-    const absl::StatusOr<Extent> extent = tier_->Allocate(size);
+    const absl::StatusOr<Extent> extent = Take(*tier_, size);
     ASSERT_TRUE(extent.ok()) << extent.status();
     EXPECT_EQ(extent->offset % 4096, 0);
     EXPECT_EQ(extent->size_bytes, (size + 4095) / 4096 * 4096);
@@ -85,27 +97,44 @@ TEST_P(DiskTierContract, ExtentsAreAlignedAndDoNotOverlap) {
 }
 
 TEST_P(DiskTierContract, FreedSpaceIsUsedAgain) {
-  const Extent first = tier_->Allocate(3 * kMiB).value();
-  const Extent second = tier_->Allocate(kMiB).value();
+  const Extent first = Take(*tier_, 3 * kMiB).value();
+  const Extent second = Take(*tier_, kMiB).value();
   const int64_t capacity = tier_->capacity_bytes();
   tier_->Free(first);
-  EXPECT_EQ(tier_->Allocate(3 * kMiB).value(), first);
+  EXPECT_EQ(Take(*tier_, 3 * kMiB).value(), first);
   tier_->Free(second);
   EXPECT_EQ(tier_->capacity_bytes(), capacity);
 }
 
 TEST_P(DiskTierContract, ZeroAndTheImpossibleAreRefused) {
-  EXPECT_TRUE(absl::IsInvalidArgument(tier_->Allocate(0).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Take(*tier_, 0).status()));
   const int64_t capacity = tier_->capacity_bytes();
   for (const int64_t size : {int64_t{1} << 60, INT64_MAX}) {
-    const absl::Status status = tier_->Allocate(size).status();
+    const absl::Status status = Take(*tier_, size).status();
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_NE(status.ToString().find(tier_->info().file), std::string::npos)
         << status;
   }
   EXPECT_EQ(tier_->capacity_bytes(), capacity);
   EXPECT_EQ(tier_->used_bytes(), 0);
-  EXPECT_TRUE(tier_->Allocate(kMiB).ok()) << "it goes on after a refusal";
+  EXPECT_TRUE(Take(*tier_, kMiB).ok()) << "it goes on after a refusal";
+}
+
+TEST(FileDiskTierTest, AllocateNeverGrowsTheFile) {
+  TemporaryDirectory directory;
+  const auto tier = MustOpen(directory.path());
+  const absl::Status status = tier->Allocate(kMiB).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.ToString().find(tier->info().file), std::string::npos);
+  EXPECT_EQ(StatOf(tier->fd()).st_size, 0);
+  const absl::StatusOr<Growth> growth = tier->GrowthFor(kMiB);
+  ASSERT_TRUE(growth.ok()) << growth.status();
+  EXPECT_EQ(growth->offset, 0);
+  EXPECT_EQ(growth->least_bytes, kMiB);
+  const absl::StatusOr<int64_t> gained = tier->Grow(*growth);
+  ASSERT_TRUE(gained.ok()) << gained.status();
+  EXPECT_EQ(StatOf(tier->fd()).st_size, *gained);
+  EXPECT_EQ(tier->capacity_bytes(), 0) << "not before AddSpace";
 }
 
 TEST_P(DiskTierContract, SaysWhatItIs) {
@@ -115,7 +144,7 @@ TEST_P(DiskTierContract, SaysWhatItIs) {
 }
 
 TEST_P(DiskTierContract, RemoveLeavesNothing) {
-  ASSERT_TRUE(tier_->Allocate(kMiB).ok());
+  ASSERT_TRUE(Take(*tier_, kMiB).ok());
   EXPECT_TRUE(tier_->Remove().ok());
   EXPECT_TRUE(directory_.Entries().empty());
 }
@@ -124,8 +153,8 @@ TEST(MemoryDiskTierTest, IsAsLargeAsSaid) {
   const auto tier = MakeMemoryDiskTier(5, 3 * kMiB + 100);
   EXPECT_EQ(tier->fd(), 5);
   EXPECT_EQ(tier->capacity_bytes(), 3 * kMiB);
-  ASSERT_TRUE(tier->Allocate(3 * kMiB).ok());
-  const absl::Status status = tier->Allocate(1).status();
+  ASSERT_TRUE(Take(*tier, 3 * kMiB).ok());
+  const absl::Status status = Take(*tier, 1).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_NE(status.ToString().find("memory:5"), std::string::npos) << status;
 }
@@ -134,7 +163,7 @@ TEST(FileDiskTierTest, TheDestructorRemovesTheJobsFiles) {
   TemporaryDirectory directory;
   {
     const auto tier = MustOpen(directory.path());
-    ASSERT_TRUE(tier->Allocate(kMiB).ok());
+    ASSERT_TRUE(Take(*tier, kMiB).ok());
     EXPECT_TRUE(std::filesystem::exists(tier->info().file));
   }
   EXPECT_TRUE(directory.Entries().empty());
@@ -146,7 +175,7 @@ TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
   EXPECT_EQ(tier->capacity_bytes(), 0);
   int64_t asked = 0;
   for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(tier->Allocate(kMiB + 4096).ok());
+    ASSERT_TRUE(Take(*tier, kMiB + 4096).ok());
     asked += kMiB + 4096;
     const struct stat status = StatOf(tier->fd());
     EXPECT_EQ(status.st_size, tier->capacity_bytes());
@@ -158,8 +187,8 @@ TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
 TEST(FileDiskTierTest, WhatIsWrittenComesBack) {
   TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
-  const Extent skipped = tier->Allocate(12288).value();
-  const Extent extent = tier->Allocate(8192).value();
+  const Extent skipped = Take(*tier, 12288).value();
+  const Extent extent = Take(*tier, 8192).value();
   tier->Free(skipped);
   const std::unique_ptr<void, decltype(&std::free)> memory(
       std::aligned_alloc(4096, 8192), &std::free);
@@ -204,10 +233,10 @@ TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
   auto tier = MustOpen(directory.path());
   ASSERT_NE(tier, nullptr);
   std::vector<Extent> extents;
-  absl::StatusOr<Extent> extent = tier->Allocate(7 * kMiB / 4);
+  absl::StatusOr<Extent> extent = Take(*tier, 7 * kMiB / 4);
   while (extent.ok()) {
     extents.push_back(*extent);
-    extent = tier->Allocate(7 * kMiB / 4);
+    extent = Take(*tier, 7 * kMiB / 4);
   }
   EXPECT_EQ(extents.size(), 4u);
   EXPECT_TRUE(absl::IsResourceExhausted(extent.status())) << extent.status();
@@ -220,7 +249,7 @@ TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
   EXPECT_EQ(StatOf(tier->fd()).st_blocks * 512, tier->capacity_bytes())
       << "what the failed attempt got is given back";
   tier->Free(extents[1]);
-  EXPECT_EQ(tier->Allocate(7 * kMiB / 4).value(), extents[1]);
+  EXPECT_EQ(Take(*tier, 7 * kMiB / 4).value(), extents[1]);
   tier.reset();
   EXPECT_TRUE(directory.Entries().empty());
 }
@@ -261,11 +290,11 @@ TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
     const rlimit limit{3 * kMiB, 3 * kMiB};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
     const auto tier = MustOpen(directory.path());
-    if (!tier->Allocate(2 * kMiB).ok()) return false;
-    const absl::Status status = tier->Allocate(2 * kMiB).status();
+    if (!Take(*tier, 2 * kMiB).ok()) return false;
+    const absl::Status status = Take(*tier, 2 * kMiB).status();
     return absl::IsResourceExhausted(status) &&
            status.ToString().find("EFBIG") != std::string::npos &&
-           StatOf(tier->fd()).st_size == 2 * kMiB && tier->Allocate(kMiB).ok();
+           StatOf(tier->fd()).st_size == 2 * kMiB && Take(*tier, kMiB).ok();
   }));
   EXPECT_TRUE(directory.Entries().empty());
 }
@@ -273,7 +302,7 @@ TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
 TEST(FileDiskTierTest, AForkedChildLeavesTheFileAlone) {
   TemporaryDirectory directory;
   auto tier = MustOpen(directory.path());
-  ASSERT_TRUE(tier->Allocate(kMiB).ok());
+  ASSERT_TRUE(Take(*tier, kMiB).ok());
   EXPECT_TRUE(InChild([&] {
     const bool ok = tier->Remove().ok();
     tier.reset();

@@ -43,8 +43,11 @@ class Runtime {
   // held then stay usable: the arena is leaked for them.
   virtual ~Runtime() = default;
 
-  // Gives the tensor a home on a path (none where there are no paths).
-  // AlreadyExists: the name; ResourceExhausted: no room on any path.
+  // Gives the tensor a home on a path (none where there are no paths). A disk
+  // that does not answer for Options::io_timeout while its file grows is
+  // degraded, and the next path is tried. AlreadyExists: the name;
+  // ResourceExhausted: no room on any path; DeadlineExceeded: no answer; both
+  // name path and bytes. Unavailable: all paths are degraded.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec) = 0;
 
   // Forgets the tensor and its contents: its home and its name are free again,
@@ -59,11 +62,13 @@ class Runtime {
   // at once when all windows together exceed the budget, naming the minimum;
   // else residents are evicted for it until `deadline`. Also tries failed
   // write-backs again: a closed queue's window is free once the last of its
-  // slots is written back.
+  // slots is written back. While it waits for room, nothing new becomes
+  // resident outside the windows.
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) = 0;
 
-  // Push and Next on a queue of one, for a single tensor.
+  // Push and Next on a queue of one, for a single tensor. Its window is carved
+  // from the budget even if the tensor is resident already.
   virtual absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                                       Time deadline) = 0;
 
@@ -79,7 +84,8 @@ class Runtime {
   // FailedPrecondition, at once: pins or queues are still held (named). They
   // stay valid, nothing is removed: when they are gone, Close again.
   // DeadlineExceeded: transfers that never ended; engine and arena are leaked
-  // on purpose and counted (Stats::leaked_bytes), the files are removed.
+  // on purpose and counted (Stats::leaked_bytes); or files of a disk that does
+  // not answer (named). They are removed as soon as it does.
   virtual absl::Status Close(Time deadline) = 0;
 
   // Both live as long as the Runtime.

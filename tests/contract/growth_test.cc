@@ -1,0 +1,190 @@
+// Homes on disks that hang or are full: runtime.h's Register and Close.
+#include <atomic>
+#include <thread>
+
+#include "tests/contract/fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+class GrowthContract : public ContractTest {
+ protected:
+  // More than what a file has beyond its need.
+  static constexpr int64_t kLarge = 2 << 20;
+  static constexpr absl::Duration kTimeout = absl::Milliseconds(100);
+
+  void MakePaths(int paths, absl::Duration io_timeout = kTimeout) {
+    TestRuntimeOptions options;
+    options.paths = paths;
+    options.io_timeout = io_timeout;
+    Make(4, options);
+  }
+  absl::StatusOr<TensorId> Register(const std::string& name,
+                                    int64_t size_bytes = kLarge) {
+    TensorSpec spec;
+    spec.name = name;
+    spec.size_bytes = size_bytes;
+    return runtime().Register(spec);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, GrowthContract, testing::ValuesIn(kAllWorlds),
+                         WorldParamName);
+
+TEST_P(GrowthContract, ADiskThatHangsIsNamedInTime) {
+  MakePaths(1);
+  world().disk_faults(0).Hang();
+  const absl::Time before = world().Now();
+  const absl::Status status = Register("a").status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr(stats().paths[0].file));
+  EXPECT_THAT(Message(status), HasSubstr("bytes"));
+  EXPECT_THAT(Message(status), HasSubstr("ms"));
+  EXPECT_GE(world().Now() - before, kTimeout);
+  EXPECT_TRUE(stats().paths[0].degraded);
+  EXPECT_EQ(stats().first_error, status);
+  // Not asked again while it hangs: refused at once.
+  runtime().Acquire(TensorId{0}, Access::kRead, Soon()).IgnoreError();
+  auto queue = world().OpenQueue(kPage, 1);
+  EXPECT_TRUE(stats().paths[0].degraded);
+  EXPECT_TRUE(absl::IsUnavailable(Register("b").status()));
+
+  // Its answer came late: its space is there, and the name is free.
+  world().disk_faults(0).Clear();
+  runtime().Prefetch({});
+  EXPECT_TRUE(world().WaitUntil([&] {
+    return queue->BeginStep(1).ok() && queue->AbortStep().ok() &&
+           !stats().paths[0].degraded;
+  }));
+  const absl::StatusOr<TensorId> again = Register("a");
+  EXPECT_TRUE(again.ok()) << again.status();
+}
+
+TEST_P(GrowthContract, TheNextPathTakesOver) {
+  MakePaths(2);
+  world().disk_faults(0).Hang();
+  const absl::StatusOr<TensorId> a = Register("a");
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(stats().paths[0].used_bytes, 0);
+  EXPECT_GT(stats().paths[1].used_bytes, kLarge);
+  EXPECT_TRUE(stats().paths[0].degraded);
+  EXPECT_FALSE(stats().paths[1].degraded);
+}
+
+TEST_P(GrowthContract, AFullDiskIsNamedAndTheNextOneTried) {
+  MakePaths(2);
+  world().disk_faults(0).Fill();
+  const absl::StatusOr<TensorId> a = Register("a");
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_GT(stats().paths[1].used_bytes, kLarge);
+  EXPECT_FALSE(stats().paths[0].degraded);  // it reads and writes
+  world().disk_faults(1).Fill();
+  const absl::Status status = Register("b").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  for (const PathStats& path : stats().paths) {
+    EXPECT_THAT(Message(status), HasSubstr(path.file));
+  }
+  EXPECT_THAT(Message(status), HasSubstr("ENOSPC"));
+  EXPECT_THAT(Message(status), HasSubstr("bytes"));
+  world().disk_faults(0).Clear();
+  EXPECT_TRUE(Register("b").ok());
+}
+
+TEST_P(GrowthContract, TransfersGoOnMeanwhile) {
+  if (GetParam() == TestWorld::kVirtual) {
+    GTEST_SKIP() << "one thread cannot wait twice";
+  }
+  MakePaths(1, absl::Seconds(60));
+  const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  world().disk_faults(0).Hang();
+  const int growths = world().disk_faults(0).growths();
+  std::atomic<bool> answered = false;
+  std::thread registers([&] {
+    EXPECT_TRUE(Register("large").ok());
+    answered = true;
+  });
+  EXPECT_TRUE(world().WaitUntil(
+      [&] { return world().disk_faults(0).growths() > growths; }));
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 6; ++i) world().Fill(*queue, tensors[i], round + i);
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_TRUE(world().Holds(*queue, tensors[i], round + i));
+    }
+  }
+  EXPECT_GT(stats().bytes_written(), 0);
+  EXPECT_FALSE(answered);
+  world().disk_faults(0).Clear();
+  registers.join();
+}
+
+TEST_P(GrowthContract, ManyThatWaitForOneFileAllGetTheirHomes) {
+  if (GetParam() == TestWorld::kVirtual) {
+    GTEST_SKIP() << "one thread cannot wait twice";
+  }
+  MakePaths(1, absl::Seconds(60));
+  world().disk_faults(0).Hang();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this, i] {
+      TensorId last;
+      for (int j = 0; j < 3; ++j) {
+        const absl::StatusOr<TensorId> id =
+            Register(std::to_string(3 * i + j), 1 << 18);
+        EXPECT_TRUE(id.ok()) << id.status();
+        EXPECT_GT(*id, last);  // in the caller's order
+        last = *id;
+      }
+    });
+  }
+  EXPECT_TRUE(
+      world().WaitUntil([&] { return world().disk_faults(0).growths() > 0; }));
+  world().disk_faults(0).Clear();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(stats().paths[0].used_bytes, 12 * ResidentBytes(1 << 18));
+}
+
+TEST_P(GrowthContract, CloseKeepsItsDeadlineOnADiskThatHangs) {
+  MakePaths(2);
+  world().Register("on the other path", kPage);
+  world().disk_faults(0).Hang();
+  const std::string file = stats().paths[0].file;
+  const std::string other = stats().paths[1].file;
+  const absl::Time deadline = world().Now() + absl::Milliseconds(200);
+  const absl::Status status = runtime().Close(deadline);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr(file));
+  EXPECT_THAT(Message(status), testing::Not(HasSubstr(other)));
+  EXPECT_GE(world().Now(), deadline);
+  EXPECT_LE(world().Now(), deadline + absl::Seconds(10));
+  EXPECT_EQ(stats().leaked_bytes, 0);  // no transfer needs the arena
+}
+
+TEST_P(GrowthContract, CloseKeepsItsDeadlineWhileAFileGrows) {
+  MakePaths(1);
+  world().disk_faults(0).Hang();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Register("a").status()));
+  const absl::Status status =
+      runtime().Close(world().Now() + absl::Milliseconds(200));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_TRUE(absl::IsCancelled(Register("b").status()));
+}
+
+TEST_P(GrowthContract, CloseCancelsARegisterThatWaits) {
+  if (GetParam() == TestWorld::kVirtual) {
+    GTEST_SKIP() << "one thread cannot wait twice";
+  }
+  MakePaths(1, absl::Seconds(60));
+  world().disk_faults(0).Hang();
+  std::thread registers(
+      [&] { EXPECT_TRUE(absl::IsCancelled(Register("a").status())); });
+  EXPECT_TRUE(
+      world().WaitUntil([&] { return world().disk_faults(0).growths() > 0; }));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      runtime().Close(world().Now() + absl::Milliseconds(50))));
+  registers.join();
+}
+
+}  // namespace
+}  // namespace terrace
