@@ -45,9 +45,14 @@ def export_torch(path: str | os.PathLike[str],
     Raises:
         OSError: with errno and filename; a full disk is errno ENOSPC. What was
             there is as it was.
-        NotImplementedError: a tensor that is sparse or quantized.
+        NotImplementedError: a tensor that is sparse or quantized; an
+            optimizer whose state is shared over ranks.
     """
     _check_ours(optimizer)
+    if optimizer is not None and not optimizer._ranks.alone:
+        raise NotImplementedError(
+            'terrace: this rank has a share of the state; save() writes that '
+            'of all ranks')
     content: dict[str, Any] = {}
     if model is not None:
         content['model'] = model.state_dict()
