@@ -236,7 +236,7 @@ class Ranks:
         """Of as many numbers on each rank, the greatest of each place."""
         if self.alone or not numbers:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.int64)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device='cpu')
         with self.watched(phase):
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._group)
         return tensor.tolist()
@@ -254,8 +254,10 @@ class _Pack:
         self._work: Any = None
 
     def takes(self, parameter: torch.Tensor) -> bool:
+        first = self._parameters[0]
         return (self.bytes + parameter.nbytes <= _PACK_BYTES
-                and self._parameters[0].dtype == parameter.dtype)
+                and first.dtype == parameter.dtype
+                and first.device == parameter.device)
 
     def add(self, parameter: torch.Tensor) -> None:
         self._parameters.append(parameter)
@@ -271,7 +273,8 @@ class _Pack:
                                     for p in self._parameters])
         else:
             count = sum(p.numel() for p in self._parameters)
-            self._flat = torch.empty(count, dtype=first.dtype)
+            self._flat = torch.empty(count, dtype=first.dtype,
+                                     device=first.device)
         # As bytes: nobody computes with them on the way.
         self._work = dist.broadcast(
             self._flat.view(torch.uint8),

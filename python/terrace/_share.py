@@ -153,7 +153,8 @@ class Share:
         outcome = self.read(position, 0, *arrays)
         if _errors.has_no_master(outcome):
             arrays[0].copy_(parameter.detach())  # as the next step will
-            outcome = self.read(position, 0, torch.empty(0), *arrays[1:])
+            outcome = self.read(position, 0, torch.empty(0, device='cpu'),
+                                *arrays[1:])
         return _errors.exception_of(*outcome) if outcome[0] else None
 
     def load(self, directory: str, tensors: list, names: list[str],
@@ -279,7 +280,7 @@ def _exchange(ranks: Ranks, phase: str, arrays: list[torch.Tensor],
 
 def _empty_state(parameter: torch.Tensor,
                  steps: int) -> dict[str, torch.Tensor]:
-    return {'step': torch.tensor(float(steps)),
+    return {'step': torch.tensor(float(steps), device='cpu'),
             **{key: array for key, array
                in zip(_state.KEYS, _arrays(parameter))
                if key in _state.keys_of(parameter)}}
@@ -289,4 +290,5 @@ def _arrays(parameter: torch.Tensor) -> list[torch.Tensor]:
     """For all kinds of its state; without elements where it has none."""
     kinds = _state.keys_of(parameter)
     return [torch.empty(parameter.shape if key in kinds else 0,
-                        dtype=torch.float32) for key in _state.KEYS]
+                        dtype=torch.float32, device='cpu')
+            for key in _state.KEYS]

@@ -96,6 +96,35 @@ def test_each_rank_has_its_random_state_again(crew, tmp_path):
     assert results[0][0] != results[1][0]
 
 
+def under_a_default_device(path):
+    weight = torch.nn.Linear(40, 40).bfloat16()
+    optimizer = terrace.AdamW(weight.parameters(),
+                              process_group=dist.group.WORLD)
+    torch.set_default_device('meta')
+    try:
+        for parameter in weight.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        optimizer.consolidate_state_dict()
+        whole = optimizer.state_dict()
+        terrace.save(path, weight, optimizer)
+        terrace.load(path, weight, optimizer)
+        optimizer.step()
+    finally:
+        torch.set_default_device(None)
+    optimizer.close()
+    devices = {str(value.device) for state in whole['state'].values()
+               for value in state.values()}
+    return devices, bits(weight.parameters()), len(whole['state'])
+
+
+def test_a_default_device_does_not_matter(crew, tmp_path):
+    first, second = crew.run(under_a_default_device, f'{tmp_path}/saved')
+    assert first[0] == second[0] == {'cpu'}
+    assert first[1] == second[1]
+    assert (first[2], second[2]) == (2, 1)
+
+
 def fail(path):
     weight = torch.nn.Linear(4, 4)
     optimizer = terrace.AdamW(weight.parameters(),
