@@ -220,11 +220,12 @@ FAILING = '''
 import errno, resource, signal, sys
 import torch, terrace
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+ordered = torch.t if sys.argv[2] == 'transposed' else torch.clone
 
 def make(**settings):
     torch.manual_seed(0)
-    weight = torch.nn.Parameter(torch.randn(1 << 20))
-    weight.grad = torch.randn(1 << 20)
+    weight = torch.nn.Parameter(ordered(torch.randn(1024, 1024)))
+    weight.grad = torch.randn(1024, 1024)
     return weight, terrace.AdamW([weight], **settings)
 
 weight, optimizer = make(memory_budget='2MiB', nvme_path=sys.argv[1])
@@ -248,8 +249,10 @@ print(optimizer.stats()['steps'] == steps + 1, torch.equal(weight, other))
 '''
 
 
-def test_failing_writes_are_raised_and_the_step_can_be_finished(tmp_path):
-    result = run(FAILING, tmp_path)
+@pytest.mark.parametrize('order', ['straight', 'transposed'])
+def test_failing_writes_are_raised_and_the_step_can_be_finished(tmp_path,
+                                                                order):
+    result = run(FAILING, tmp_path, order)
     assert result.stdout.split() == ['EFBIG', 'True', 'True', 'True'], result
 
 

@@ -220,7 +220,8 @@ absl::Status OptimizerBinding::StepLocked(
     groups.push_back(AdamOf(numbers.data() + i, options_));
   }
   TERRACE_RETURN_IF_ERROR(norm_tensors_.Locate(everything));
-  TERRACE_RETURN_IF_ERROR(tensors_.Locate(specs_, parameters));
+  TERRACE_RETURN_IF_ERROR(
+      tensors_.Locate(specs_, parameters, optimizer_->incomplete()));
   StepArguments arguments;
   arguments.loss_scale = loss_scale;
   arguments.groups = groups;
@@ -230,7 +231,7 @@ absl::Status OptimizerBinding::StepLocked(
   // A step that failed may have written some of them.
   const bool written = status.ok() ? !optimizer_->last_report().skipped
                                    : optimizer_->incomplete();
-  tensors_.Return(written);
+  tensors_.Return(written, optimizer_->incomplete());
   norm_tensors_.Clear();
   if (status.ok()) Accumulate(optimizer_->last_report(), total_);
   return status;

@@ -50,6 +50,7 @@ absl::Status NormTensors::Locate(const std::vector<at::Tensor>& parameters) {
       data.count = gradient.numel();
       data.values =
           data.count == 0 ? &kNothing : gradients_.back().const_data_ptr();
+      if (data.count > 0) data.device = devices_.Of(gradient);
     }
     data_.push_back(data);
   }
@@ -62,7 +63,9 @@ void NormTensors::Clear() {
 }
 
 absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
-                                 const std::vector<at::Tensor>& parameters) {
+                                 const std::vector<at::Tensor>& parameters,
+                                 bool again) {
+  if (!again) kept_.clear();
   data_.clear();
   stepped_.clear();
   gradients_.clear();
@@ -120,8 +123,8 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
   }
   at::Tensor target = parameter;
   if (!parameter.is_contiguous()) {
-    target = parameter.detach().contiguous();
-    staged_.push_back({parameter.detach(), target});
+    target = InOrder(parameter, data_.size());
+    staged_.push_back({parameter.detach(), target, data_.size()});
   }
   data.parameter = target.data_ptr();
   if (spec.count > 0) data.device = devices_.Of(target);
@@ -136,7 +139,15 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
   return absl::OkStatus();
 }
 
-void StepTensors::Return(bool written) {
+at::Tensor StepTensors::InOrder(const at::Tensor& parameter,
+                                size_t index) const {
+  for (const Staged& kept : kept_) {
+    if (kept.index == index) return kept.in_order;
+  }
+  return parameter.detach().contiguous();
+}
+
+void StepTensors::Return(bool written, bool incomplete) {
   const at::NoGradGuard without_graph;
   for (const Staged& staged : staged_) {
     // Through a detached tensor, so that the version counter is ours to bump.
@@ -149,6 +160,8 @@ void StepTensors::Return(bool written) {
       parameter.unsafeGetTensorImpl()->bump_version();
     }
   }
+  kept_.clear();
+  if (incomplete) kept_ = std::move(staged_);
   data_.clear();
   stepped_.clear();
   gradients_.clear();

@@ -38,6 +38,7 @@ class NormTensors {
   absl::Span<const GradientData> data() const { return data_; }
 
  private:
+  TensorDevices devices_;
   std::vector<GradientData> data_;
   std::vector<at::Tensor> gradients_;
 };
@@ -45,30 +46,35 @@ class NormTensors {
 class StepTensors {
  public:
   // InvalidArgument, naming the parameter: it or its gradient is no longer, or
-  // not, what its spec says. Nothing was changed then.
+  // not, what its spec says. Nothing was changed then. `again`: another
+  // attempt at the step before, where its copies are.
   absl::Status Locate(absl::Span<const ParameterSpec> specs,
-                      const std::vector<at::Tensor>& parameters);
+                      const std::vector<at::Tensor>& parameters, bool again);
 
   absl::Span<const ParameterData> data() const { return data_; }
 
   // Ends the step: copies back what was staged, also of a step that failed
-  // half way, and lets autograd know which parameters were written.
-  void Return(bool written);
+  // half way, and lets autograd know which parameters were written. Keeps the
+  // copies of a step that is incomplete.
+  void Return(bool written, bool incomplete);
 
  private:
   struct Staged {
     at::Tensor parameter;
     at::Tensor in_order;
+    size_t index;  // among all parameters
   };
 
   absl::Status LocateOne(const ParameterSpec& spec,
                          const at::Tensor& parameter);
+  at::Tensor InOrder(const at::Tensor& parameter, size_t index) const;
 
   TensorDevices devices_;
   std::vector<ParameterData> data_;
   std::vector<at::Tensor> stepped_;    // parameters with a gradient
   std::vector<at::Tensor> gradients_;  // in order, copies where they were not
   std::vector<Staged> staged_;
+  std::vector<Staged> kept_;  // of the step before, which is incomplete
 };
 
 }  // namespace terrace
