@@ -11,10 +11,12 @@ constexpr int64_t kPieceGrain = 64 << 10;
 constexpr int64_t kLeastWindow = 2 * kLeastPiece;
 constexpr absl::Duration kEpoch = absl::Milliseconds(10);
 constexpr int64_t kWindowsPerEpoch = 4;
-constexpr double kMostLoss = 0.97;   // of throughput, for a smaller window
-constexpr double kLeastGain = 1.05;  // of throughput, for a larger one
-constexpr double kFar = 0.8;         // below this the window bounds throughput
-constexpr double kSameShare = 0.2;   // of reads
+constexpr double kMostLoss = 0.97;    // of throughput, for a smaller window
+constexpr double kLeastGain = 1.05;   // of throughput, for a larger one
+constexpr double kFar = 0.8;          // below this the window bounds throughput
+constexpr double kSunk = 0.93;        // of what a larger window once gave
+constexpr double kSameShare = 0.1;    // of reads, at most apart
+constexpr double kMixedShare = 0.15;  // of reads and of writes, at least
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
 
@@ -32,7 +34,7 @@ IoWindow::IoWindow(const IoQueueOptions& options)
 int64_t IoWindow::piece_bytes() const {
   if (!is_adaptive_) return largest_piece_;
   const bool is_mixed =
-      has_share_ && read_share_ > kSameShare && read_share_ < 1 - kSameShare;
+      has_share_ && read_share_ > kMixedShare && read_share_ < 1 - kMixedShare;
   const int64_t piece = std::max(
       bytes_ / (is_mixed ? 4 : 2) / kPieceGrain * kPieceGrain, kLeastPiece);
   return std::min(piece, largest_piece_);
@@ -93,22 +95,35 @@ void IoWindow::Judge(absl::Time now, double rate) {
   if (trial == Trial::kSmaller) {
     if (gain >= kMostLoss) {
       is_far_ = false;
-      pause_ = kFirstPause;
+      if (bytes_before_ > larger_bytes_ || rate_before_ > larger_rate_) {
+        larger_bytes_ = std::max(larger_bytes_, bytes_before_);
+        larger_rate_ = std::max(larger_rate_, rate_before_);
+        larger_share_ = share_before_;
+      }
       return;
     }
     is_far_ = gain < kFar;
     bytes_ = bytes_before_;
     // A device that is far away has a larger window tried at once.
     if (is_far_ && bytes_ < most_bytes_) return;
+  } else if (gain >= kLeastGain) {
+    // One that was too small was kept by chance: not so soon again.
+    if (is_recovery_) Refuse(now);
+    return;
   } else {
-    if (gain >= kLeastGain) {
-      pause_ = kFirstPause;
-      return;
-    }
     is_far_ = false;
     bytes_ = bytes_before_;
+    if (is_recovery_) {
+      Forget();  // no more can be had now
+      return;
+    }
   }
   Refuse(now);
+}
+
+void IoWindow::Forget() {
+  larger_bytes_ = 0;
+  larger_rate_ = 0;
 }
 
 void IoWindow::Refuse(absl::Time now) {
@@ -117,6 +132,16 @@ void IoWindow::Refuse(absl::Time now) {
 }
 
 void IoWindow::Choose(absl::Time now, double rate) {
+  if (std::abs(read_share_ - larger_share_) > kSameShare) Forget();
+  const bool has_sunk = bytes_ < larger_bytes_ && rate < kSunk * larger_rate_;
+  sunk_epochs_ = has_sunk ? sunk_epochs_ + 1 : 0;
+  // One alone may be the end of a load.
+  is_recovery_ = sunk_epochs_ > 2;
+  if (is_recovery_) {
+    sunk_epochs_ = 0;
+    Try(Trial::kLarger, std::min(2 * bytes_, larger_bytes_), rate);
+    return;
+  }
   if (now < next_trial_) return;
   const auto wanted =
       static_cast<int64_t>(rate * latency_seconds_) / kPieceGrain * kPieceGrain;

@@ -9,8 +9,9 @@
 // Where it falls steeply the device is far away rather than slow: then, and
 // where latency is below what was asked for, a larger one is tried, and kept
 // if it brings 5 %. A trial that fails is repeated after 0.5 s, then after
-// twice that, up to 30 s. Epochs are compared only while the share of reads
-// among the bytes stays the same.
+// twice that, up to 30 s. So is one that was kept by chance: when throughput
+// sinks below what a larger window gave, that window is tried again. Epochs are
+// compared only while the share of reads among the bytes stays the same.
 //
 // Owned by IoQueue; time is passed in. One thread at a time.
 #pragma once
@@ -45,6 +46,7 @@ class IoWindow {
   void Judge(absl::Time now, double rate);
   void Choose(absl::Time now, double rate);
   void Try(Trial trial, int64_t bytes, double rate);
+  void Forget();
   void Refuse(absl::Time now);
 
   const bool is_adaptive_;
@@ -67,7 +69,12 @@ class IoWindow {
   int64_t bytes_before_ = 0;  // the trial
   double rate_before_ = 0;
   double share_before_ = 0;
-  bool is_far_ = false;  // a smaller window cost throughput in proportion
+  bool is_far_ = false;       // a smaller window cost throughput in proportion
+  int64_t larger_bytes_ = 0;  // a window that was given up, what it gave, and
+  double larger_rate_ = 0;    // of which load
+  double larger_share_ = 0;
+  int sunk_epochs_ = 0;       // one after the other below that rate
+  bool is_recovery_ = false;  // the trial is for that rate
   absl::Time next_trial_ = absl::InfinitePast();
   absl::Duration pause_;
 };

@@ -12,7 +12,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kBlock = 4096;
+constexpr int64_t kBlock = 64 << 10;
 constexpr size_t kLine = 64;
 
 class LightDevice final : public IoEngine {

@@ -1,4 +1,4 @@
-// A device in memory that costs next to no processor: of each 4 KiB block it
+// A device in memory that costs next to no processor: of each 64 KiB block it
 // moves one cache line. Under a paced engine it stands for a device of any
 // rate on any machine; a whole copy of 4 GiB/s each way takes more than a core,
 // and then the copying is measured in place of the order.

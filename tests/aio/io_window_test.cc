@@ -150,6 +150,20 @@ TEST_F(IoWindowTest, FollowsADeviceThatSlowsDown) {
   EXPECT_LE(Move(1 << 29, 0), 2 / 0.97);
 }
 
+TEST_F(IoWindowTest, ANoisyDeviceKeepsItsThroughput) {
+  const DeviceModel noisy{kGiB, kGiB, absl::ZeroDuration(), false,
+                          absl::Milliseconds(12)};
+  IoQueueOptions fixed;
+  fixed.adapts = false;
+  Make(noisy, fixed);
+  double as_it_was = 0;
+  for (int i = 0; i < 8; ++i) as_it_was += Move(1 << 30, 1 << 30);
+  Make(noisy);
+  double adapted = 0;
+  for (int i = 0; i < 8; ++i) adapted += Move(1 << 30, 1 << 30);
+  EXPECT_LE(adapted, as_it_was / 0.95);
+}
+
 TEST_F(IoWindowTest, StaysWhereItWasSet) {
   IoQueueOptions options;
   options.window_bytes = 6 * kMiB;

@@ -56,9 +56,11 @@ void ExpectNoGrowth(const Footprint& before) {
 }
 
 class Lifecycle : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(
-    Engines, Lifecycle, testing::Values("io_uring", "io_uring_bare", "threads"),
-    [](const auto& kind) { return std::string(kind.param); });
+INSTANTIATE_TEST_SUITE_P(Engines, Lifecycle,
+                         testing::Values("io_uring", "threads"),
+                         [](const auto& kind) {
+                           return std::string(kind.param);
+                         });
 
 // Turns the crank until nothing is pending; counts how each ended.
 void Drain(IoGroup& group, int* ended, int* cancelled) {

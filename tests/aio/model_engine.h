@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <random>
 #include <utility>
 
 #include "aio/engine.h"
@@ -17,6 +18,7 @@ struct DeviceModel {
   double write_rate = 0;
   absl::Duration latency = absl::ZeroDuration();  // of each request, in passing
   bool is_shared = false;                         // one server for both
+  absl::Duration jitter = absl::ZeroDuration();   // on top, at most
 };
 
 class ModelEngine final : public IoEngine {
@@ -36,7 +38,8 @@ class ModelEngine final : public IoEngine {
       const double rate = is_read ? device_.read_rate : device_.write_rate;
       busy = std::max(busy, clock_.Now()) +
              absl::Seconds(static_cast<double>(request.size_bytes) / rate);
-      done_.emplace(busy + device_.latency,
+      const double drawn = std::uniform_real_distribution<>(0, 1)(random_);
+      done_.emplace(busy + device_.latency + drawn * device_.jitter,
                     IoResult{request.tag, request.size_bytes});
     }
     return static_cast<int>(requests.size());
@@ -63,6 +66,7 @@ class ModelEngine final : public IoEngine {
   Clock& clock_;
   absl::Time busy_until_[2] = {absl::InfinitePast(), absl::InfinitePast()};
   std::multimap<absl::Time, IoResult> done_;
+  std::mt19937_64 random_{41};
 };
 
 }  // namespace terrace
