@@ -164,6 +164,8 @@ void Contest::AddPeers(const Load& load) {
   small.footprint = kSmallFootprint;
   AddQueue("small", "queue, 4 MiB x 2, 8 MiB of memory", ring_.get(), ring_4m_,
            small);
+  AddQueue("small 1m", "queue, 1 MiB x 8, 8 MiB of memory", ring_.get(),
+           ring_1m_, small);
 }
 
 void Contest::Compare(Section* section, const Rounds& rounds,
@@ -202,6 +204,7 @@ void Contest::CompareAll(Section* section, const Rounds& rounds,
   Compare(section, rounds, "4m", "libaio", Figure::kCpu,
           bar(reads ? 0.60 : 0.40, false));
   Compare(section, rounds, "small", "fio", kRate, bar(0.97, true));
+  Compare(section, rounds, "small 1m", "fio", kRate, bar(0.97, true));
   Compare(section, rounds, "4m", "fio", kRate, bar(reads ? 0.90 : 0.87, true));
 }
 
