@@ -11,11 +11,12 @@ namespace terrace {
 namespace {
 
 std::vector<GradientData> AllGradients(Model& model) {
+  const std::vector<ParameterSpec> specs = model.specs();
+  const std::vector<ParameterData> data = model.data();
   std::vector<GradientData> gradients;
-  for (size_t i = 0; i < model.specs().size(); ++i) {
-    const ParameterData& data = model.data()[i];
+  for (size_t i = 0; i < specs.size(); ++i) {
     gradients.push_back(
-        {data.gradient, data.gradient_dtype, model.specs()[i].count, nullptr});
+        {data[i].gradient, data[i].gradient_dtype, specs[i].count, nullptr});
   }
   return gradients;
 }
