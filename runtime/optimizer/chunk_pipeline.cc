@@ -79,7 +79,9 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, Time deadline) {
   step_ = &step;
   most_updating_ =
       step.staging != nullptr ? std::min(slots_, Staging::kSlots) : slots_;
-  ranges_ = RangesPerChunk(executor_.parallelism(), most_updating_);
+  // Without parameters that have elements there are no slots.
+  ranges_ =
+      RangesPerChunk(executor_.parallelism(), std::max(1, most_updating_));
   deadline_ = deadline;
   ++attempt_;
   stopped_ = false;
