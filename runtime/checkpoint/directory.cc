@@ -160,13 +160,26 @@ void CheckpointWriterDirectory::RemoveLeftovers() {
   if (text.ok()) {
     const auto manifest = ParseManifest(*text, path());
     if (!manifest.ok()) return;
-    kept = {manifest->parameters.name, manifest->optimizer.name};
+    if (manifest->parameters) kept.push_back(manifest->parameters->name);
+    for (const ManifestFile& file : manifest->state) kept.push_back(file.name);
   } else if (!absl::IsNotFound(text.status())) {
     return;
   }
   for (const std::string& name : NamesIn(fd())) {
     const bool ours = IsCheckpointFileName(name) || name == kNewManifestName;
     if (ours && std::find(kept.begin(), kept.end(), name) == kept.end()) {
+      Remove(name);
+    }
+  }
+}
+
+void CheckpointWriterDirectory::RemoveUnpublished(
+    const std::vector<std::string>& names) {
+  const absl::StatusOr<std::string> text = ReadManifestText(file_);
+  if (!text.ok() && !absl::IsNotFound(text.status())) return;
+  for (const std::string& name : names) {
+    if (IsCheckpointFileName(name) &&
+        !(text.ok() && absl::StrContains(*text, name))) {
       Remove(name);
     }
   }

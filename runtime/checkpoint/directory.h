@@ -49,6 +49,9 @@ class CheckpointWriterDirectory {
   // none at all if that cannot be read. What cannot be removed stays, until
   // the next time.
   void RemoveLeftovers();
+  // Removes those of these files of ours that the present checkpoint.json does
+  // not mention, also if it is damaged.
+  void RemoveUnpublished(const std::vector<std::string>& names);
   void Remove(const std::string& name);
 
  private:

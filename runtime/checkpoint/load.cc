@@ -21,16 +21,14 @@ class OpenCheckpoint final : public Checkpoint {
  public:
   OpenCheckpoint(std::string directory, Manifest manifest,
                  TensorFileReader parameters,
-                 std::optional<TensorFileReader> optimizer);
+                 std::vector<TensorFileReader> state);
 
   // Whether the files are those that an optimizer's state takes.
   absl::Status CheckFiles() const;
 
   int64_t step() const override { return manifest_.step; }
-  bool has_optimizer() const override { return optimizer_file_.has_value(); }
-  int64_t size_bytes() const override {
-    return manifest_.parameters.size_bytes + manifest_.optimizer.size_bytes;
-  }
+  bool has_optimizer() const override { return !state_files_.empty(); }
+  int64_t size_bytes() const override { return manifest_.size_bytes(); }
   absl::Span<const CheckpointTensor> parameters() const override {
     return tensors_;
   }
@@ -43,7 +41,8 @@ class OpenCheckpoint final : public Checkpoint {
  private:
   struct Array {
     OffloadedOptimizer::StateKind kind;
-    const SafetensorsEntry* entry;
+    const TensorFileReader* file;
+    const SafetensorsEntry* entry;  // null: there is none
   };
   // What the optimizer's state is to become.
   struct State {
@@ -52,6 +51,7 @@ class OpenCheckpoint final : public Checkpoint {
     Time deadline;
   };
 
+  Array FindState(const std::string& parameter, const StateArray& array) const;
   absl::Status CheckParameters(
       absl::Span<const CheckpointTensor> parameters) const;
   absl::StatusOr<State> CheckOptimizer(
@@ -67,59 +67,73 @@ class OpenCheckpoint final : public Checkpoint {
   const std::string directory_;
   const Manifest manifest_;
   const TensorFileReader parameter_file_;
-  const std::optional<TensorFileReader> optimizer_file_;
+  const std::vector<TensorFileReader> state_files_;
   std::vector<CheckpointTensor> tensors_;
   std::vector<float> buffer_;
 };
 
 OpenCheckpoint::OpenCheckpoint(std::string directory, Manifest manifest,
                                TensorFileReader parameters,
-                               std::optional<TensorFileReader> optimizer)
+                               std::vector<TensorFileReader> state)
     : directory_(std::move(directory)),
       manifest_(std::move(manifest)),
       parameter_file_(std::move(parameters)),
-      optimizer_file_(std::move(optimizer)) {
+      state_files_(std::move(state)) {
   for (const SafetensorsEntry& entry : parameter_file_.tensors()) {
     tensors_.push_back(
         {.name = entry.name, .dtype = entry.dtype, .shape = entry.shape});
   }
 }
 
+OpenCheckpoint::Array OpenCheckpoint::FindState(const std::string& parameter,
+                                                const StateArray& array) const {
+  const std::string name = absl::StrCat(parameter, array.suffix);
+  for (const TensorFileReader& file : state_files_) {
+    const SafetensorsEntry* entry = file.Find(name);
+    if (entry != nullptr) return {array.kind, &file, entry};
+  }
+  return {array.kind, nullptr, nullptr};
+}
+
 absl::Status OpenCheckpoint::CheckFiles() const {
   size_t arrays = 0;
   for (const auto& [name, steps] : manifest_.parameter_steps) {
     const SafetensorsEntry* parameter = parameter_file_.Find(name);
-    if (parameter == nullptr || !optimizer_file_) {
+    if (parameter == nullptr || state_files_.empty()) {
       return absl::DataLossError(absl::StrCat(
           directory_, ": has a counter of '", name, "' but no such parameter"));
     }
     for (const StateArray& array : kStateArrays) {
-      const SafetensorsEntry* found =
-          optimizer_file_->Find(absl::StrCat(name, array.suffix));
+      const SafetensorsEntry* found = FindState(name, array).entry;
       const bool master = array.kind == OffloadedOptimizer::StateKind::kMaster;
       if (found == nullptr && (steps == 0 || master)) continue;
       if (found == nullptr || found->dtype != DType::kFloat32 ||
           found->shape != parameter->shape ||
           (master && parameter->dtype == DType::kFloat32)) {
-        return absl::DataLossError(absl::StrCat(
-            optimizer_file_->path(), ": tensor '", name, array.suffix,
-            "' is missing or not fp32 of the shape of '", name, "', ",
-            ShapeText(parameter->dtype, parameter->shape)));
+        return absl::DataLossError(
+            absl::StrCat(directory_, ": tensor '", name, array.suffix,
+                         "' is missing or not fp32 of the shape of '", name,
+                         "', ", ShapeText(parameter->dtype, parameter->shape)));
       }
       ++arrays;
     }
   }
-  if (!optimizer_file_ || arrays == optimizer_file_->tensors().size()) {
-    return absl::OkStatus();
+  size_t tensors = 0;
+  for (const TensorFileReader& file : state_files_) {
+    tensors += file.tensors().size();
   }
-  return absl::DataLossError(absl::StrCat(
-      optimizer_file_->path(), ": has ", optimizer_file_->tensors().size(),
-      " tensors, ", arrays, " of them are state of a parameter"));
+  if (arrays == tensors) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(directory_, ": has ", tensors,
+                                          " tensors of state, ", arrays,
+                                          " of them are one parameter's each"));
 }
 
 absl::Status OpenCheckpoint::Verify() {
   TERRACE_RETURN_IF_ERROR(parameter_file_.Verify());
-  return optimizer_file_ ? optimizer_file_->Verify() : absl::OkStatus();
+  for (const TensorFileReader& file : state_files_) {
+    TERRACE_RETURN_IF_ERROR(file.Verify());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status OpenCheckpoint::CheckParameters(
@@ -162,7 +176,7 @@ absl::Status OpenCheckpoint::CheckParameters(
 absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
     absl::Span<const CheckpointTensor> parameters,
     OffloadedOptimizer& optimizer, Time deadline) const {
-  if (!optimizer_file_) {
+  if (state_files_.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(directory_, ": holds no optimizer's state"));
   }
@@ -191,19 +205,18 @@ absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
                                        const State& state) {
   std::vector<Array> arrays;
   for (const StateArray& array : kStateArrays) {
-    const SafetensorsEntry* entry =
-        optimizer_file_->Find(absl::StrCat(tensor.name, array.suffix));
-    if (entry != nullptr) arrays.push_back({array.kind, entry});
+    const Array found = FindState(tensor.name, array);
+    if (found.entry != nullptr) arrays.push_back(found);
   }
   if (arrays.empty()) return absl::OkStatus();
   const int64_t block_elements =
-      optimizer_file_->block_bytes() / static_cast<int64_t>(sizeof(float));
+      manifest_.block_bytes / static_cast<int64_t>(sizeof(float));
   for (int64_t from = 0; from < tensor.count(); from += block_elements) {
     const int64_t count = std::min(block_elements, tensor.count() - from);
     buffer_.resize(arrays.size() * static_cast<size_t>(count));
     for (size_t i = 0; i < arrays.size(); ++i) {
       float* block = buffer_.data() + i * static_cast<size_t>(count);
-      TERRACE_RETURN_IF_ERROR(optimizer_file_->ReadBlock(
+      TERRACE_RETURN_IF_ERROR(arrays[i].file->ReadBlock(
           *arrays[i].entry, from / block_elements,
           {reinterpret_cast<std::byte*>(block),
            static_cast<size_t>(count) * sizeof(float)}));
@@ -236,8 +249,8 @@ absl::Status OpenCheckpoint::LoadOptimizer(
     absl::Span<const CheckpointTensor> parameters, const State& state) {
   TERRACE_RETURN_IF_ERROR(state.optimizer.Reset(state.deadline));
   // Once: a vector that grows has its bytes twice.
-  buffer_.reserve(static_cast<size_t>(optimizer_file_->block_bytes()) /
-                  sizeof(float) * std::size(kStateArrays));
+  buffer_.reserve(static_cast<size_t>(manifest_.block_bytes) / sizeof(float) *
+                  std::size(kStateArrays));
   for (const CheckpointTensor& tensor : parameters) {
     if (tensor.optimizer_parameter < 0) continue;
     TERRACE_RETURN_IF_ERROR(LoadState(tensor, state));
@@ -308,16 +321,20 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFiles(const File& directory,
     return TensorFileReader::Open(directory.fd(), directory.path(), file,
                                   manifest.block_bytes);
   };
-  TERRACE_ASSIGN_OR_RETURN(TensorFileReader parameters,
-                           open(manifest.parameters));
-  std::optional<TensorFileReader> optimizer;
-  if (manifest.has_optimizer) {
-    TERRACE_ASSIGN_OR_RETURN(TensorFileReader reader, open(manifest.optimizer));
-    optimizer.emplace(std::move(reader));
+  if (!manifest.parameters || !manifest.elsewhere.empty()) {
+    return absl::DataLossError(absl::StrCat(
+        directory.path(), "/", kManifestName, ": is of a part, not the whole"));
   }
-  auto checkpoint = std::make_unique<OpenCheckpoint>(
-      directory.path(), std::move(manifest), std::move(parameters),
-      std::move(optimizer));
+  TERRACE_ASSIGN_OR_RETURN(TensorFileReader parameters,
+                           open(*manifest.parameters));
+  std::vector<TensorFileReader> state;
+  for (const ManifestFile& file : manifest.state) {
+    TERRACE_ASSIGN_OR_RETURN(TensorFileReader reader, open(file));
+    state.push_back(std::move(reader));
+  }
+  auto checkpoint =
+      std::make_unique<OpenCheckpoint>(directory.path(), std::move(manifest),
+                                       std::move(parameters), std::move(state));
   TERRACE_RETURN_IF_ERROR(checkpoint->CheckFiles());
   return std::unique_ptr<Checkpoint>(std::move(checkpoint));
 }

@@ -139,6 +139,10 @@ class Fields {
 
 absl::StatusOr<ManifestFile> ParseFile(const Json& json,
                                        const std::string& path) {
+  if (!json.is_object()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": the description of a file is no object"));
+  }
   Fields fields(json, path);
   ManifestFile file;
   file.name = fields.Text("name");
@@ -160,6 +164,26 @@ absl::StatusOr<ManifestFile> ParseFile(const Json& json,
   }
   TERRACE_RETURN_IF_ERROR(fields.status());
   return file;
+}
+
+// One file of the optimizer's state is an object, several are an array.
+absl::Status ParseFiles(const Json& json, const std::string& path,
+                        Manifest* manifest) {
+  const auto parameters = json.find("parameters");
+  if (parameters != json.end()) {
+    TERRACE_ASSIGN_OR_RETURN(manifest->parameters,
+                             ParseFile(*parameters, path));
+  }
+  const auto state = json.find("optimizer");
+  if (state == json.end()) return absl::OkStatus();
+  const auto add = [&](const Json& file) -> absl::Status {
+    TERRACE_ASSIGN_OR_RETURN(ManifestFile parsed, ParseFile(file, path));
+    manifest->state.push_back(std::move(parsed));
+    return absl::OkStatus();
+  };
+  if (!state->is_array()) return add(*state);
+  for (const Json& file : *state) TERRACE_RETURN_IF_ERROR(add(file));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Manifest> ParseObject(const Json& json,
@@ -195,28 +219,42 @@ absl::StatusOr<Manifest> ParseObject(const Json& json,
     if (!parsed) fields.Fail(absl::StrCat("value '", key, "' is malformed"));
     if (parsed) manifest.values[key] = *std::move(parsed);
   }
-  const Json& parameters = fields.Get("parameters", Json::value_t::object);
-  TERRACE_RETURN_IF_ERROR(fields.status());
-  TERRACE_ASSIGN_OR_RETURN(manifest.parameters, ParseFile(parameters, path));
-  const auto optimizer = json.find("optimizer");
-  manifest.has_optimizer = optimizer != json.end();
-  if (manifest.has_optimizer) {
-    TERRACE_ASSIGN_OR_RETURN(manifest.optimizer, ParseFile(*optimizer, path));
+  if (json.contains("elsewhere")) {
+    for (const Json& name : fields.Get("elsewhere", Json::value_t::array)) {
+      if (!name.is_string()) fields.Fail("'elsewhere' has what is no name");
+      if (name.is_string())
+        manifest.elsewhere.push_back(name.get<std::string>());
+    }
   }
+  TERRACE_RETURN_IF_ERROR(fields.status());
+  TERRACE_RETURN_IF_ERROR(ParseFiles(json, path, &manifest));
   return manifest;
 }
 
 }  // namespace
+
+int64_t Manifest::size_bytes() const {
+  int64_t sum = parameters ? parameters->size_bytes : 0;
+  for (const ManifestFile& file : state) sum += file.size_bytes;
+  return sum;
+}
 
 absl::StatusOr<std::string> ManifestText(const Manifest& manifest) {
   Json json = {{"format", kFormat},
                {"version", kVersion},
                {"block_bytes", manifest.block_bytes},
                {"step", manifest.step},
-               {"parameters", FileJson(manifest.parameters)},
                {"parameter_steps", Json::object()},
                {"values", Json::object()}};
-  if (manifest.has_optimizer) json["optimizer"] = FileJson(manifest.optimizer);
+  if (manifest.parameters) json["parameters"] = FileJson(*manifest.parameters);
+  if (manifest.state.size() == 1) {
+    json["optimizer"] = FileJson(manifest.state[0]);
+  }
+  for (size_t i = 0; manifest.state.size() > 1 && i < manifest.state.size();
+       ++i) {
+    json["optimizer"].push_back(FileJson(manifest.state[i]));
+  }
+  if (!manifest.elsewhere.empty()) json["elsewhere"] = manifest.elsewhere;
   for (const auto& [name, step] : manifest.parameter_steps) {
     json["parameter_steps"][name] = step;
   }

@@ -2,11 +2,14 @@
 //
 //   {"checksum":"<XXH3 of the object>","checkpoint":<object>}
 //
-// Plain values and pure functions. Checksums are 16 hexadecimal digits.
+// What one process of several wrote is told to the one that commits by a text
+// of the same form. Plain values and pure functions. Checksums are 16
+// hexadecimal digits.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,12 +34,16 @@ struct ManifestFile {
 
 struct Manifest {
   int64_t block_bytes = kCheckpointBlockBytes;
-  ManifestFile parameters;
-  bool has_optimizer = false;
-  ManifestFile optimizer;
+  std::optional<ManifestFile> parameters;  // a checkpoint has them
+  // Of the optimizer's state, which may lie in several; none: no optimizer.
+  std::vector<ManifestFile> state;
   int64_t step = 0;
   std::map<std::string, int64_t> parameter_steps;
   CheckpointValues values;
+  // Of a part: parameters whose counter and state another part has.
+  std::vector<std::string> elsewhere;
+
+  int64_t size_bytes() const;  // of the files
 };
 
 // InvalidArgument: a key or string that is no UTF-8.

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -25,26 +27,25 @@ absl::Span<float>& SpanOf(OffloadedOptimizer::StateKind kind,
                                       : spans.second_moment;
 }
 
-// One save into a locked directory. Its files are removed with it, unless they
-// were published.
-class Save {
+// The files of one part, in a directory that a commit has locked. They are
+// removed with this, unless Run() was OK: then they are the commit's.
+class Part {
  public:
-  Save(CheckpointWriterDirectory& directory, const CheckpointContents& contents,
-       Time deadline)
+  Part(const File& directory, const CheckpointContents& contents, Time deadline)
       : directory_(directory),
         contents_(contents),
         optimizer_(contents.optimizer),
         deadline_(deadline) {}
-  ~Save() {
-    for (const std::string& name : files_) directory_.Remove(name);
+  ~Part() {
+    for (const std::string& name : files_) {
+      unlinkat(directory_.fd(), name.c_str(), 0);
+    }
   }
-  Save(const Save&) = delete;
-  Save& operator=(const Save&) = delete;
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
 
-  absl::Status Run();
-  int64_t size_bytes() const {
-    return manifest_.parameters.size_bytes + manifest_.optimizer.size_bytes;
-  }
+  // The text that tells what was written.
+  absl::StatusOr<std::string> Run(CheckpointPart part);
 
  private:
   // The arrays that a parameter has at this moment.
@@ -56,13 +57,14 @@ class Save {
   absl::StatusOr<TensorFileWriter> MakeFile(
       absl::string_view kind, std::vector<SafetensorsEntry> tensors);
   absl::Status WriteParameters();
+  void WriteCounters();
   absl::Status WriteOptimizer();
   Held FindState(const CheckpointTensor& tensor) const;
   absl::Status WriteState(std::vector<Held> all, TensorFileWriter& writer);
   absl::Status WriteBlocks(const Held& held, int64_t from, StateReader& reader,
                            TensorFileWriter& writer);
 
-  CheckpointWriterDirectory& directory_;
+  const File& directory_;
   const CheckpointContents& contents_;
   OffloadedOptimizer* const optimizer_;
   const Time deadline_;
@@ -71,25 +73,25 @@ class Save {
   std::vector<float> buffers_[std::size(kStateArrays)];
 };
 
-absl::Status Save::Run() {
-  manifest_.values = contents_.values;
-  // Found out before gigabytes are written, rather than after.
-  TERRACE_RETURN_IF_ERROR(ManifestText(manifest_).status());
-  TERRACE_RETURN_IF_ERROR(WriteParameters());
+absl::StatusOr<std::string> Part::Run(CheckpointPart part) {
+  if (part == CheckpointPart::kParametersAndState) {
+    TERRACE_RETURN_IF_ERROR(WriteParameters());
+  }
+  WriteCounters();
   if (optimizer_ != nullptr) TERRACE_RETURN_IF_ERROR(WriteOptimizer());
-  TERRACE_RETURN_IF_ERROR(directory_.Publish(manifest_));
+  TERRACE_ASSIGN_OR_RETURN(std::string text, ManifestText(manifest_));
   files_.clear();
-  return directory_.Flush();
+  return text;
 }
 
-absl::StatusOr<TensorFileWriter> Save::MakeFile(
+absl::StatusOr<TensorFileWriter> Part::MakeFile(
     absl::string_view kind, std::vector<SafetensorsEntry> tensors) {
   files_.push_back(NewCheckpointFileName(kind));
   return TensorFileWriter::Create(directory_.fd(), directory_.path(),
                                   files_.back(), std::move(tensors));
 }
 
-absl::Status Save::WriteParameters() {
+absl::Status Part::WriteParameters() {
   std::vector<SafetensorsEntry> entries;
   for (const CheckpointTensor& tensor : contents_.parameters) {
     entries.push_back(
@@ -108,20 +110,33 @@ absl::Status Save::WriteParameters() {
     }
   }
   TERRACE_ASSIGN_OR_RETURN(manifest_.parameters, writer.Finish());
+  for (const CheckpointTensor& tensor : contents_.parameters) {
+    if (tensor.optimizer_parameter == kOfAnotherRank) {
+      manifest_.elsewhere.push_back(tensor.name);
+    }
+  }
   return absl::OkStatus();
 }
 
-absl::Status Save::WriteOptimizer() {
-  manifest_.has_optimizer = true;
+// Also of parameters without elements, for which no optimizer is made.
+void Part::WriteCounters() {
+  for (const CheckpointTensor& tensor : contents_.parameters) {
+    if (tensor.optimizer_parameter < 0) continue;
+    manifest_.parameter_steps[tensor.name] =
+        optimizer_ == nullptr
+            ? 0
+            : optimizer_->parameter_steps()[static_cast<size_t>(
+                  tensor.optimizer_parameter)];
+  }
+}
+
+absl::Status Part::WriteOptimizer() {
   manifest_.step = optimizer_->step();
   std::vector<Held> all;
   std::vector<SafetensorsEntry> entries;
   for (const CheckpointTensor& tensor : contents_.parameters) {
     if (tensor.optimizer_parameter < 0) continue;
-    const int64_t steps = optimizer_->parameter_steps()[static_cast<size_t>(
-        tensor.optimizer_parameter)];
-    manifest_.parameter_steps[tensor.name] = steps;
-    if (steps == 0) continue;
+    if (manifest_.parameter_steps[tensor.name] == 0) continue;
     Held held = FindState(tensor);
     for (const StateArray& array : held.arrays) {
       entries.push_back({.name = absl::StrCat(tensor.name, array.suffix),
@@ -133,13 +148,14 @@ absl::Status Save::WriteOptimizer() {
   TERRACE_ASSIGN_OR_RETURN(TensorFileWriter writer,
                            MakeFile("optimizer", std::move(entries)));
   TERRACE_RETURN_IF_ERROR(WriteState(std::move(all), writer));
-  TERRACE_ASSIGN_OR_RETURN(manifest_.optimizer, writer.Finish());
+  TERRACE_ASSIGN_OR_RETURN(ManifestFile file, writer.Finish());
+  manifest_.state.push_back(std::move(file));
   return absl::OkStatus();
 }
 
 // A 16-bit parameter whose moments were loaded without a master has none
 // before its next step.
-Save::Held Save::FindState(const CheckpointTensor& tensor) const {
+Part::Held Part::FindState(const CheckpointTensor& tensor) const {
   Held held{&tensor, {}};
   for (const StateArray& array : kStateArrays) {
     const bool is_master = array.kind == OffloadedOptimizer::StateKind::kMaster;
@@ -152,7 +168,7 @@ Save::Held Save::FindState(const CheckpointTensor& tensor) const {
   return held;
 }
 
-absl::Status Save::WriteState(std::vector<Held> all, TensorFileWriter& writer) {
+absl::Status Part::WriteState(std::vector<Held> all, TensorFileWriter& writer) {
   // As they lie in the chunks, each of which is then read once.
   std::sort(all.begin(), all.end(), [](const Held& left, const Held& right) {
     return left.tensor->optimizer_parameter < right.tensor->optimizer_parameter;
@@ -169,7 +185,7 @@ absl::Status Save::WriteState(std::vector<Held> all, TensorFileWriter& writer) {
 }
 
 // One block of each array, from element `from` on.
-absl::Status Save::WriteBlocks(const Held& held, int64_t from,
+absl::Status Part::WriteBlocks(const Held& held, int64_t from,
                                StateReader& reader, TensorFileWriter& writer) {
   const CheckpointTensor& tensor = *held.tensor;
   const auto count =
@@ -192,42 +208,45 @@ absl::Status Save::WriteBlocks(const Held& held, int64_t from,
   return absl::OkStatus();
 }
 
+absl::Status CheckContents(const std::string& directory,
+                           const CheckpointContents& contents) {
+  TERRACE_RETURN_IF_ERROR(
+      CheckTensors(contents.parameters, contents.optimizer));
+  if (contents.optimizer == nullptr || !contents.optimizer->incomplete()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(directory, ": step ", contents.optimizer->step() + 1,
+                   " is incomplete and cannot be saved"));
+}
+
 }  // namespace
+
+absl::StatusOr<std::string> WriteCheckpointPart(
+    const std::string& directory, const CheckpointContents& contents,
+    CheckpointPart part, Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckContents(directory, contents));
+  TERRACE_ASSIGN_OR_RETURN(const File opened, File::OpenDirectory(directory));
+  return Part(opened, contents, deadline).Run(part);
+}
 
 absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
                                        const CheckpointContents& contents,
                                        Time deadline) {
-  TERRACE_RETURN_IF_ERROR(
-      CheckTensors(contents.parameters, contents.optimizer));
+  TERRACE_RETURN_IF_ERROR(CheckContents(directory, contents));
   for (const CheckpointTensor& tensor : contents.parameters) {
     if (tensor.optimizer_parameter != kOfAnotherRank) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(directory, ": the state of parameter '", tensor.name,
                      "' is another rank's, and a checkpoint has all"));
   }
-  if (contents.optimizer != nullptr && contents.optimizer->incomplete()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(directory, ": step ", contents.optimizer->step() + 1,
-                     " is incomplete and cannot be saved"));
-  }
-  TERRACE_ASSIGN_OR_RETURN(const auto opened,
-                           CheckpointWriterDirectory::Open(directory));
-  opened->RemoveLeftovers();
-  Save save(*opened, contents, deadline);
-  TERRACE_RETURN_IF_ERROR(save.Run());
-  opened->RemoveLeftovers();
-  return save.size_bytes();
-}
-
-absl::Status PrepareCheckpointDirectory(const std::string& directory) {
-  TERRACE_ASSIGN_OR_RETURN(const auto opened,
-                           CheckpointWriterDirectory::Open(directory));
-  opened->RemoveLeftovers();
-  const std::string name = NewCheckpointFileName("parameters");
-  const absl::Status status =
-      File::Create(opened->fd(), directory, name).status();
-  opened->Remove(name);
-  return status;
+  TERRACE_ASSIGN_OR_RETURN(const auto commit,
+                           CheckpointCommit::Begin(directory, contents.values));
+  TERRACE_ASSIGN_OR_RETURN(
+      const std::string part,
+      WriteCheckpointPart(directory, contents,
+                          CheckpointPart::kParametersAndState, deadline));
+  return commit->Commit({part});
 }
 
 }  // namespace terrace

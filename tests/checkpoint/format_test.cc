@@ -19,6 +19,7 @@ namespace terrace {
 namespace {
 
 using testing::HasSubstr;
+using testing::SizeIs;
 
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -223,23 +224,28 @@ TEST(SafetensorsHeaders, ThatCannotBeAreRefused) {
 TEST(Manifests, ComeBackAsTheyWere) {
   Manifest manifest;
   manifest.step = 41;
-  manifest.has_optimizer = true;
   manifest.parameters = {
       "p", 100, 64, 0xfedcba9876543210, {{"a", {1, ~uint64_t{0}}}, {"b", {}}}};
-  manifest.optimizer = {"o", 200, 72, 7, {}};
+  manifest.state = {{"o", 200, 72, 7, {}}, {"q", 300, 80, 8, {}}};
   manifest.parameter_steps = {{"a", 41}, {"b", 0}};
   manifest.values = {{"seed", int64_t{INT64_MIN}}, {"rate", 0.1}};
+  manifest.elsewhere = {"b"};
   const auto text = ManifestText(manifest);
   ASSERT_TRUE(text.ok());
   const auto parsed = ParseManifest(*text, "file");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->step, 41);
-  EXPECT_EQ(parsed->parameters.name, "p");
-  EXPECT_EQ(parsed->parameters.size_bytes, 100);
-  EXPECT_EQ(parsed->parameters.header_bytes, 64);
-  EXPECT_EQ(parsed->parameters.header_checksum, 0xfedcba9876543210);
-  EXPECT_EQ(parsed->parameters.checksums, manifest.parameters.checksums);
-  EXPECT_EQ(parsed->optimizer.size_bytes, 200);
+  ASSERT_TRUE(parsed->parameters);
+  EXPECT_EQ(parsed->parameters->name, "p");
+  EXPECT_EQ(parsed->parameters->size_bytes, 100);
+  EXPECT_EQ(parsed->parameters->header_bytes, 64);
+  EXPECT_EQ(parsed->parameters->header_checksum, 0xfedcba9876543210);
+  EXPECT_EQ(parsed->parameters->checksums, manifest.parameters->checksums);
+  ASSERT_THAT(parsed->state, SizeIs(2));
+  EXPECT_EQ(parsed->state[0].size_bytes, 200);
+  EXPECT_EQ(parsed->state[1].name, "q");
+  EXPECT_EQ(parsed->size_bytes(), 600);
+  EXPECT_EQ(parsed->elsewhere, manifest.elsewhere);
   EXPECT_EQ(parsed->parameter_steps, manifest.parameter_steps);
   EXPECT_EQ(parsed->values, manifest.values);
 }

@@ -14,9 +14,10 @@
 //                                   values
 //   parameters-<id>.safetensors     NAME, in its own dtype
 //   optimizer-<id>.safetensors      NAME.exp_avg, NAME.exp_avg_sq and, of
-//                                   16-bit parameters, NAME.master; all fp32
+//                                   16-bit parameters, NAME.master; all fp32;
+//                                   one for each rank that has state
 //
-// Any program that reads safetensors reads the latter two. A parameter that
+// Any program that reads safetensors reads the latter. A parameter that
 // never had a gradient has no state there.
 //
 // The file checkpoint.json is the checkpoint: a save writes files of new
@@ -25,6 +26,18 @@
 // what nobody names is removed by the next save or PrepareCheckpointDirectory.
 // So a save needs room for both. One writer at a time (a lock on the
 // directory: Unavailable); readers need no lock.
+//
+// Ranks that share the state each write their part to the one directory, which
+// all of them see (one machine, or a file system that they share):
+//
+//   auto commit = CheckpointCommit::Begin("run1", values);   // rank 0
+//   ... rank 0 tells the others that it has begun ...
+//   auto part = WriteCheckpointPart("run1", ...);            // every rank
+//   ... rank 0 is told every part ...
+//   (*commit)->Commit(parts);                                // rank 0
+//
+// The result is a checkpoint like any other. SaveCheckpoint is this with one
+// part.
 //
 // Every byte is covered by an XXH3: of checkpoint.json, of each file's header,
 // and of each 4 MiB of each tensor, so that damage is found with its place.
@@ -53,8 +66,8 @@
 
 namespace terrace {
 
-// Of a load only: an optimizer on another rank has the parameter, whose state
-// is not read here.
+// An optimizer on another rank has the parameter, whose state is neither read
+// nor written here.
 inline constexpr int kOfAnotherRank = -2;
 
 struct CheckpointTensor {
@@ -100,6 +113,41 @@ struct CheckpointContents {
 absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
                                        const CheckpointContents& contents,
                                        Time deadline);
+
+enum class CheckpointPart {
+  kParametersAndState,  // one rank's
+  kState,               // of the others; data of parameters is not looked at
+};
+
+// Writes and flushes the files of one part: the state of those parameters that
+// `contents.optimizer` has (null: those that it would have are without
+// elements), and with kParametersAndState all parameters. `contents.values` are
+// not written; see Begin. A commit must be under way, here or on another rank.
+// Returns a text for Commit, of 16 bytes for each 4 MiB of tensors, and some
+// for each tensor. From then on the files are the commit's; after an error
+// nothing is left. Errors as of SaveCheckpoint, and NotFound: no directory.
+absl::StatusOr<std::string> WriteCheckpointPart(
+    const std::string& directory, const CheckpointContents& contents,
+    CheckpointPart part, Time deadline);
+
+// Holds the lock on the directory as long as it lives; then removes what parts
+// left that were not committed. Thread-compatible.
+class CheckpointCommit {
+ public:
+  // As a save begins: makes the directory, removes what killed saves left.
+  static absl::StatusOr<std::unique_ptr<CheckpointCommit>> Begin(
+      const std::string& directory, CheckpointValues values);
+
+  virtual ~CheckpointCommit() = default;
+
+  // Once, when all parts are written: makes them the checkpoint, and returns
+  // its bytes. After an error the old one is what it was and the parts are
+  // gone, with SaveCheckpoint's one exception. InvalidArgument: parts that are
+  // not of one whole; DataLoss: a part's text was altered; FailedPrecondition:
+  // a part's file is not in this directory.
+  virtual absl::StatusOr<int64_t> Commit(
+      absl::Span<const std::string> parts) = 0;
+};
 
 // What a program that is going to save calls at its start, so that it does not
 // fail only hours later: makes the directory if need be, sees that it can be

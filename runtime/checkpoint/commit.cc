@@ -1,0 +1,174 @@
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/directory.h"
+#include "runtime/checkpoint/manifest.h"
+#include "terrace/checkpoint.h"
+
+namespace terrace {
+namespace {
+
+// Parts become one; `path` is the directory's, for messages.
+class Merger {
+ public:
+  Merger(std::string path, CheckpointValues values) : path_(std::move(path)) {
+    merged_.values = std::move(values);
+  }
+
+  absl::Status Add(Manifest part);
+  absl::StatusOr<Manifest> Finish();
+
+ private:
+  absl::Status Bad(absl::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, ": these are not the parts of one checkpoint: ", what));
+  }
+
+  const std::string path_;
+  Manifest merged_;
+};
+
+absl::Status Merger::Add(Manifest part) {
+  if (part.parameters) {
+    if (merged_.parameters) return Bad("two have parameters");
+    merged_.parameters = std::move(part.parameters);
+    merged_.elsewhere = std::move(part.elsewhere);
+  }
+  for (ManifestFile& file : part.state) {
+    merged_.state.push_back(std::move(file));
+  }
+  merged_.step = std::max(merged_.step, part.step);
+  for (const auto& [name, steps] : part.parameter_steps) {
+    if (!merged_.parameter_steps.emplace(name, steps).second) {
+      return Bad(absl::StrCat("two have the state of '", name, "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Manifest> Merger::Finish() {
+  if (!merged_.parameters) return Bad("none has parameters");
+  for (const auto& [name, steps] : merged_.parameter_steps) {
+    if (merged_.parameters->checksums.count(name) == 0) {
+      return Bad(absl::StrCat("there is state of '", name,
+                              "', but no such parameter"));
+    }
+  }
+  for (const std::string& name : merged_.elsewhere) {
+    if (merged_.parameter_steps.count(name) == 0) {
+      return Bad(absl::StrCat("none has the state of '", name, "'"));
+    }
+  }
+  merged_.elsewhere.clear();
+  // All of them may be without elements.
+  if (merged_.state.empty()) merged_.parameter_steps.clear();
+  return std::move(merged_);
+}
+
+class DirectoryCommit final : public CheckpointCommit {
+ public:
+  DirectoryCommit(std::unique_ptr<CheckpointWriterDirectory> directory,
+                  CheckpointValues values)
+      : directory_(std::move(directory)), values_(std::move(values)) {}
+  ~DirectoryCommit() override { directory_->RemoveLeftovers(); }
+
+  absl::StatusOr<int64_t> Commit(absl::Span<const std::string> parts) override;
+
+ private:
+  absl::Status CheckFile(const ManifestFile& file) const;
+  absl::StatusOr<int64_t> CommitParts(std::vector<Manifest> parts);
+
+  const std::unique_ptr<CheckpointWriterDirectory> directory_;
+  const CheckpointValues values_;
+};
+
+// That the part was written to this directory, and not to one of that name on
+// another machine.
+absl::Status DirectoryCommit::CheckFile(const ManifestFile& file) const {
+  struct stat found {};
+  const bool is_there =
+      IsCheckpointFileName(file.name) &&
+      fstatat(directory_->fd(), file.name.c_str(), &found, 0) == 0;
+  if (is_there && found.st_size == file.size_bytes) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      directory_->path(), ": a part of the checkpoint, ", file.name, " of ",
+      file.size_bytes, " bytes, is not there",
+      is_there ? absl::StrCat(" whole but ", found.st_size, " bytes of it")
+               : "",
+      ": all ranks must save to one directory that all of them see"));
+}
+
+absl::StatusOr<int64_t> DirectoryCommit::CommitParts(
+    std::vector<Manifest> parts) {
+  Merger merger(directory_->path(), values_);
+  for (Manifest& part : parts) {
+    TERRACE_RETURN_IF_ERROR(merger.Add(std::move(part)));
+  }
+  TERRACE_ASSIGN_OR_RETURN(const Manifest manifest, merger.Finish());
+  TERRACE_RETURN_IF_ERROR(CheckFile(*manifest.parameters));
+  for (const ManifestFile& file : manifest.state) {
+    TERRACE_RETURN_IF_ERROR(CheckFile(file));
+  }
+  TERRACE_RETURN_IF_ERROR(directory_->Publish(manifest));
+  TERRACE_RETURN_IF_ERROR(directory_->Flush());
+  directory_->RemoveLeftovers();
+  return manifest.size_bytes();
+}
+
+absl::StatusOr<int64_t> DirectoryCommit::Commit(
+    absl::Span<const std::string> parts) {
+  std::vector<Manifest> manifests;
+  std::vector<std::string> files;
+  absl::Status status;
+  for (const std::string& text : parts) {
+    auto part = ParseManifest(
+        text, absl::StrCat(directory_->path(), ": part ", &text - &parts[0],
+                           " of ", parts.size()));
+    if (!part.ok()) {
+      status.Update(part.status());
+      continue;
+    }
+    if (part->parameters) files.push_back(part->parameters->name);
+    for (const ManifestFile& file : part->state) files.push_back(file.name);
+    manifests.push_back(*std::move(part));
+  }
+  if (status.ok()) {
+    auto size_bytes = CommitParts(std::move(manifests));
+    if (size_bytes.ok()) return size_bytes;
+    status = size_bytes.status();
+  }
+  directory_->RemoveUnpublished(files);
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointCommit>> CheckpointCommit::Begin(
+    const std::string& directory, CheckpointValues values) {
+  Manifest only_values;
+  only_values.values = values;
+  // Found out before gigabytes are written, rather than after.
+  TERRACE_RETURN_IF_ERROR(ManifestText(only_values).status());
+  TERRACE_ASSIGN_OR_RETURN(auto opened,
+                           CheckpointWriterDirectory::Open(directory));
+  opened->RemoveLeftovers();
+  return std::make_unique<DirectoryCommit>(std::move(opened),
+                                           std::move(values));
+}
+
+absl::Status PrepareCheckpointDirectory(const std::string& directory) {
+  TERRACE_ASSIGN_OR_RETURN(const auto opened,
+                           CheckpointWriterDirectory::Open(directory));
+  opened->RemoveLeftovers();
+  const std::string name = NewCheckpointFileName("parameters");
+  const absl::Status status =
+      File::Create(opened->fd(), directory, name).status();
+  opened->Remove(name);
+  return status;
+}
+
+}  // namespace terrace
