@@ -24,9 +24,11 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     state are safetensors, named as in the model. A kill at any moment leaves
     the directory's old checkpoint or the new one.
 
-    With a process_group every rank calls it; rank 0 writes for all, what one
-    process would, from a copy of the whole state that it makes for the time of
-    the call within its budget and on its paths.
+    With a process_group every rank calls it, with a directory that all of them
+    see: on one machine or on a file system that they share. Each streams the
+    state of its share to a file of its own, rank 0 the parameters; the
+    checkpoint is the new one when all have written and rank 0 has said so.
+    The group's timeout must allow for what the slowest rank writes.
 
     Args:
         directory: made if it is not there; its parent must be.
@@ -42,6 +44,9 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
         OSError: with errno and filename; a full disk is errno ENOSPC. The old
             checkpoint is as it was.
         ValueError: a parameter of the optimizer that is not the model's.
+        RankError: another rank failed or is gone. The old checkpoint is as it
+            was, unless the rank was lost after the commit; then the new one
+            is there.
     """
     named, others = _tensors(model)
     rest = io.BytesIO()

@@ -168,6 +168,15 @@ class Ranks:
             dist.all_gather_object(every, thing, group=self._group)
         return every
 
+    def gather_at_first(self, phase: str, thing: Any) -> list[Any]:
+        """Everybody's `thing`, by rank, at rank 0; elsewhere nothing."""
+        every: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with self.watched(phase):
+            dist.gather_object(thing, every,
+                               dist.get_global_rank(self._group, 0),
+                               group=self._group)
+        return every or []
+
     @contextlib.contextmanager
     def watched(self, phase: str) -> Iterator[None]:
         """Around collectives: what they raise becomes a RankError. Of a group

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from terrace import _errors, _library, _ranks, _state
+from terrace import _errors, _ranks, _state
 from terrace._ranks import Ranks
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ class Share:
         self._native = native
         self._ranks = ranks
         self._count = 0  # of all ranks
-        self._opened: tuple[list[list], str] = ([[], [], []], '{}')
         self.stepped = False  # in a step that another rank did not finish
 
     def __getattr__(self, name: str) -> Any:
@@ -48,8 +47,6 @@ class Share:
                                     options)
         if outcome[0] == 0:
             self._count = len(parameters)
-            self._opened = ([list(parameters), list(names), list(groups)],
-                            options)
             self.stepped = False
         return outcome
 
@@ -65,9 +62,6 @@ class Share:
                   for things in (parameters, names, groups)))
         if outcome[0] == 0:
             self._count = count
-            for mine, more in zip(self._opened[0],
-                                  (parameters, names, groups), strict=True):
-                mine += more
         return outcome
 
     def step(self, parameters: list, numbers: list[float], scale: float,
@@ -98,74 +92,49 @@ class Share:
 
     def save(self, directory: str, tensors: list, names: list[str],
              positions: list[int], rest: torch.Tensor) -> tuple[int, str]:
-        """On all ranks; rank 0 writes what one process would. It collects the
-        state, a parameter at a time, in an optimizer of its own with the same
-        budget and paths, from which the state streams to the file."""
-        phase = 'saving'
-        collected, error = self._collected(phase)
-        said = ''
-        if collected is not None and error is None:
-            code, said = collected.save(directory, tensors, names, positions,
-                                        rest)
-            if code:
-                error = _errors.exception_of(code, said, [directory])
-        if collected is not None:
-            collected.close()
-        self._ranks.agree(phase, error)
-        return 0, self._ranks.gather_objects(phase, said)[0]
+        """On all ranks, of a directory that all of them see. Each writes the
+        state of its share, rank 0 also the parameters, to files that nobody
+        names until rank 0 was told of all of them and commits."""
+        with _ranks.uninterrupted():
+            try:
+                return self._save(directory, tensors, names, positions, rest)
+            finally:
+                self._native.end_save()
 
-    def _collected(self, phase: str) -> tuple[Any, Exception | None]:
-        """(an optimizer of all parameters at rank 0, what failed)."""
-        ranks, error, every = self._ranks, None, None
-        arguments, options = self._opened
-        try:
-            if self.stepped:
-                raise RuntimeError('terrace: a step that not all ranks '
-                                   'finished cannot be saved')
-            if ranks.rank == 0:
-                every = _library.new_optimizer()
-                _errors.check(every.open(*arguments, options))
-        except Exception as caught:
-            error = caught
-        ranks.agree(phase, error)
-        counts = ranks.greatest(phase, self.steps() or [0] * self._count)
-        for position, parameter in enumerate(arguments[0]):
-            owner = ranks.owners[position]
-            if counts[position] == 0 or ranks.rank not in (owner, 0):
-                continue
-            arrays = _arrays(parameter)
-            if owner == ranks.rank and error is None:
-                error = self._take(position, parameter, arrays)
-            if owner != 0:
-                _exchange(ranks, phase, arrays, owner, 0)
-            if every is not None and error is None:
-                code, text = every.write(position, *arrays)
-                error = _errors.exception_of(code, text) if code else None
-        self.end_reading()
-        ranks.agree(phase, error)
-        if every is not None and any(counts):
-            code, text = every.set_steps(max(counts), counts)
-            error = _errors.exception_of(code, text) if code else None
-        return every, error
+    def _save(self, directory: str, tensors: list, names: list[str],
+              positions: list[int], rest: torch.Tensor) -> tuple[int, str]:
+        ranks, phase = self._ranks, 'saving'
 
-    def _take(self, position: int, parameter: torch.Tensor,
-              arrays: list[torch.Tensor]) -> Exception | None:
-        outcome = self.read(position, 0, *arrays)
-        if _errors.has_no_master(outcome):
-            arrays[0].copy_(parameter.detach())  # as the next step will
-            outcome = self.read(position, 0, torch.empty(0, device='cpu'),
-                                *arrays[1:])
-        return _errors.exception_of(*outcome) if outcome[0] else None
+        def tell(outcome: tuple[int, str]) -> str:
+            error = (_errors.exception_of(*outcome, [directory])
+                     if outcome[0] else None)
+            ranks.agree(phase, error)
+            return outcome[1]
+
+        ranks.agree(phase, RuntimeError(
+            'terrace: a step that not all ranks finished cannot be saved')
+            if self.stepped else None)
+        first = ranks.rank == 0
+        done = 0, ''
+        tell(self._native.begin_save(directory, rest) if first else done)
+        part = tell(self._native.write_part(
+            directory, tensors, names, self._places_of(positions), first))
+        parts = ranks.gather_at_first(phase, part)
+        said = tell(self._native.commit_save(parts) if first else done)
+        return 0, ranks.gather_objects(phase, said)[0]
+
+    def _places_of(self, positions: list[int]) -> list[int]:
+        places = {-1: -1, **self._places}
+        return [places.get(position, _OF_ANOTHER_RANK)
+                for position in positions]
 
     def load(self, directory: str, tensors: list, names: list[str],
              positions: list[int]) -> tuple[int, str, torch.Tensor]:
         """On all ranks, each its share of what one process or any number of
         ranks saved."""
         self.stepped = False
-        places = {-1: -1, **self._places}
         code, text, rest = self._native.load(
-            directory, tensors, names,
-            [places.get(position, _OF_ANOTHER_RANK) for position in positions])
+            directory, tensors, names, self._places_of(positions))
         self._ranks.agree('loading', _errors.exception_of(
             code, text, [directory]) if code else None)
         return code, text, rest

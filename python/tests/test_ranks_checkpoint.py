@@ -62,6 +62,11 @@ def test_any_number_of_ranks_goes_on(name, crew, tmp_path):
     sizes = [size for size, _ in crew.run(save_together, name, path)]
     # The same tensors; rank 0's also has the random state of each rank.
     assert sizes[0] == sizes[1] and abs(sizes[0] - size) < 20_000
+    kinds = [sorted(p.name.split('-')[0] for p in (tmp_path / made).iterdir())
+             for made in ('alone', 'ranks')]
+    assert kinds == [['checkpoint.json', 'optimizer', 'parameters'],
+                     ['checkpoint.json', 'optimizer', 'optimizer',
+                      'parameters']]
     for directory in ('alone', 'ranks'):
         results = crew.run(go_on_together, name, path, f'{path}/{directory}')
         for _, parameters, _ in results:

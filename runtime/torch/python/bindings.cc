@@ -24,6 +24,10 @@ TORCH_LIBRARY(terrace, m) {
       .def("set_steps", &OptimizerBinding::SetSteps)
       .def("reset", &OptimizerBinding::Reset)
       .def("save", &OptimizerBinding::Save)
+      .def("begin_save", &OptimizerBinding::BeginSave)
+      .def("write_part", &OptimizerBinding::WritePart)
+      .def("commit_save", &OptimizerBinding::CommitSave)
+      .def("end_save", &OptimizerBinding::EndSave)
       .def("load", &OptimizerBinding::Load)
       .def("describe", &OptimizerBinding::Describe)
       .def("close", &OptimizerBinding::Close);

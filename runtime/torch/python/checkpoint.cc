@@ -20,7 +20,8 @@ constexpr absl::Duration kPatience = absl::Hours(24);
 constexpr char kRest[] = "python";  // the key of the block
 
 // Tensors as a checkpoint wants them: those whose elements do not lie in order,
-// or not in CPU memory, by way of a copy.
+// or not in CPU memory, by way of a copy; `only_described`: without that, and
+// with addresses that nobody may read.
 struct Described {
   std::vector<CheckpointTensor> tensors;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (theirs, in order)
@@ -28,7 +29,8 @@ struct Described {
 
 absl::StatusOr<Described> InOrder(const std::vector<at::Tensor>& tensors,
                                   const std::vector<std::string>& names,
-                                  const std::vector<int64_t>& positions) {
+                                  const std::vector<int64_t>& positions,
+                                  bool only_described = false) {
   if (names.size() != tensors.size() || positions.size() != names.size()) {
     return absl::InvalidArgumentError(
         "a name and a position for each tensor of a checkpoint");
@@ -38,7 +40,7 @@ absl::StatusOr<Described> InOrder(const std::vector<at::Tensor>& tensors,
     TERRACE_ASSIGN_OR_RETURN(const ParameterSpec spec,
                              DescribeTensor(tensors[i], names[i]));
     at::Tensor in_order = tensors[i].detach();
-    if (!in_order.is_contiguous() || !in_order.is_cpu()) {
+    if (!only_described && (!in_order.is_contiguous() || !in_order.is_cpu())) {
       described.copies.emplace_back(in_order,
                                     in_order.to(at::kCPU).contiguous());
       in_order = described.copies.back().second;
@@ -58,6 +60,13 @@ Outcome ToOutcome(const absl::Status& status) {
   return {static_cast<int64_t>(status.code()), std::string(status.message())};
 }
 
+CheckpointValues ValuesOf(const at::Tensor& rest) {
+  const at::Tensor bytes = rest.contiguous();
+  return {{kRest, CheckpointBytes{std::string(
+                      static_cast<const char*>(bytes.const_data_ptr()),
+                      static_cast<size_t>(bytes.nbytes()))}}};
+}
+
 }  // namespace
 
 Outcome OptimizerBinding::Save(const std::string& directory,
@@ -72,11 +81,8 @@ Outcome OptimizerBinding::Save(const std::string& directory,
   const absl::StatusOr<Described> described =
       InOrder(tensors, names, positions);
   if (!described.ok()) return ToOutcome(described.status());
-  const at::Tensor bytes = rest.contiguous();
   CheckpointContents contents;
-  contents.values[kRest] = CheckpointBytes{
-      std::string(static_cast<const char*>(bytes.const_data_ptr()),
-                  static_cast<size_t>(bytes.nbytes()))};
+  contents.values = ValuesOf(rest);
   MutexLock lock(mutex_);
   reader_.reset();
   contents.parameters = described->tensors;
@@ -85,6 +91,62 @@ Outcome OptimizerBinding::Save(const std::string& directory,
       SaveCheckpoint(directory, contents, absl::Now() + kPatience);
   if (!size.ok()) return ToOutcome(size.status());
   return {0, absl::StrCat(*size)};
+}
+
+Outcome OptimizerBinding::BeginSave(const std::string& directory,
+                                    const at::Tensor& rest) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  commit_.reset();
+  auto commit = CheckpointCommit::Begin(directory, ValuesOf(rest));
+  if (!commit.ok()) return ToOutcome(commit.status());
+  commit_ = *std::move(commit);
+  return {0, ""};
+}
+
+Outcome OptimizerBinding::WritePart(const std::string& directory,
+                                    const std::vector<at::Tensor>& tensors,
+                                    const std::vector<std::string>& names,
+                                    const std::vector<int64_t>& positions,
+                                    bool parameters) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  const at::NoGradGuard without_graph;
+  const absl::StatusOr<Described> described =
+      InOrder(tensors, names, positions, /*only_described=*/!parameters);
+  if (!described.ok()) return ToOutcome(described.status());
+  MutexLock lock(mutex_);
+  reader_.reset();
+  const absl::StatusOr<std::string> part = WriteCheckpointPart(
+      directory,
+      {.parameters = described->tensors, .optimizer = optimizer_.get()},
+      parameters ? CheckpointPart::kParametersAndState : CheckpointPart::kState,
+      absl::Now() + kPatience);
+  if (!part.ok()) return ToOutcome(part.status());
+  return {0, *part};
+}
+
+Outcome OptimizerBinding::CommitSave(const std::vector<std::string>& parts) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  if (commit_ == nullptr) {
+    return ToOutcome(absl::FailedPreconditionError("no save was begun"));
+  }
+  const absl::StatusOr<int64_t> size = commit_->Commit(parts);
+  commit_.reset();
+  if (!size.ok()) return ToOutcome(size.status());
+  return {0, absl::StrCat(*size)};
+}
+
+void OptimizerBinding::EndSave() {
+  if (!CheckProcess().ok()) return;
+  MutexLock lock(mutex_);
+  commit_.reset();
 }
 
 std::tuple<int64_t, std::string, at::Tensor> OptimizerBinding::Load(

@@ -110,6 +110,7 @@ OptimizerBinding::~OptimizerBinding() {
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
   static_cast<void>(reader_.release());
+  static_cast<void>(commit_.release());
   static_cast<void>(optimizer_.release());
   static_cast<void>(runtime_.release());
 }

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/python/tensors.h"
+#include "terrace/checkpoint.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 
@@ -96,6 +97,17 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                const std::vector<at::Tensor>& tensors,
                const std::vector<std::string>& names,
                const std::vector<int64_t>& positions, const at::Tensor& rest);
+  // The same in parts, of ranks that share the state; see CheckpointCommit.
+  // Position -2: another rank's. On success the message of WritePart is the
+  // part, that of CommitSave the bytes written. With `parameters` the tensors
+  // are written too. EndSave gives up what was not committed; again: nothing.
+  Outcome BeginSave(const std::string& directory, const at::Tensor& rest);
+  Outcome WritePart(const std::string& directory,
+                    const std::vector<at::Tensor>& tensors,
+                    const std::vector<std::string>& names,
+                    const std::vector<int64_t>& positions, bool parameters);
+  Outcome CommitSave(const std::vector<std::string>& parts);
+  void EndSave();
   // Fills the tensors and the optimizer; an Outcome and the `rest`.
   std::tuple<int64_t, std::string, at::Tensor> Load(
       const std::string& directory, const std::vector<at::Tensor>& tensors,
@@ -143,6 +155,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   NormTensors norm_tensors_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
 };
 
