@@ -201,21 +201,46 @@ TEST_F(ResumeTest, ARunThatIsInterruptedSavesWhatItHas) {
   }
 }
 
+// Takes the rest of a file system, a page at a time.
+void TakeAllRoom(const std::string& directory) {
+  std::ofstream filler(directory + "/filler", std::ios::app);
+  const std::string page(4096, 'x');
+  while (filler.write(page.data(), page.size()).flush()) {
+  }
+}
+
 TEST_F(ResumeTest, AFullDiskEndsTheRunAndTheOldCheckpointGoesOn) {
   TemporaryDirectory small;
-  if (!small.MountTmpfs("size=1200k")) {
+  if (!small.MountTmpfs("size=5m")) {
     GTEST_SKIP() << "mounting a small file system is not allowed here";
   }
-  ExpectOk(Offloaded({"--steps", "4", "--json", Json("whole")}));
-  const ChildResult full = RunTrainGpt(
-      Offloaded({"--steps", "4", "--save", small.path(), "--save-every", "2"}));
-  EXPECT_EQ(full.exit_code, 1);
-  EXPECT_THAT(full.errors,
-              AllOf(HasSubstr("--save " + small.path()), HasSubstr("ENOSPC")));
+  const std::string save = small.path() + "/save";
+  std::filesystem::create_directory(save);
+  const Arguments run = Offloaded({"--steps", "200"});
+  ExpectOk(run + Arguments{"--json", Json("whole")});
+  {
+    // There is room at the start; another program takes it in mid-run.
+    ChildProcess full(
+        TrainGpt(run + Arguments{"--save", save, "--save-every", "1"}));
+    ASSERT_TRUE(full.WaitForOutput("saved step 2")) << full.Wait().errors;
+    full.WaitUntil([&] {
+      TakeAllRoom(small.path());
+      return false;
+    });
+    EXPECT_EQ(full.Wait().exit_code, 1);
+    EXPECT_THAT(full.Wait().errors,
+                AllOf(HasSubstr("--save " + save), HasSubstr("ENOSPC")));
+  }
   EXPECT_TRUE(disk_.empty());
-  ExpectOk(Offloaded(
-      {"--steps", "4", "--resume", small.path(), "--json", Json("cut")}));
-  EXPECT_EQ(Losses("cut")[1], Losses("whole")[3]);
+  std::filesystem::remove(small.path() + "/filler");
+  ExpectOk(run + Arguments{"--resume", save, "--json", Json("cut")});
+  const nlohmann::json all = Losses("whole"), rest = Losses("cut");
+  ASSERT_THAT(all, SizeIs(200));
+  ASSERT_GT(rest.size(), 0u);
+  ASSERT_LE(rest.size(), 198u);
+  for (size_t i = 0; i < rest.size(); ++i) {
+    ASSERT_EQ(rest[i], all[all.size() - rest.size() + i]) << i;
+  }
 }
 
 // How often the tests below kill: each a run of train_gpt and one that goes on.

@@ -11,7 +11,9 @@ FEATURE_FOLDERS = {
     'torch': ['runtime/torch/', 'tests/torch/', 'examples/', 'tests/examples/'],
 }
 # Built by a test of their own, against the installed package.
-OWN_BUILD = {'tests/install/app/app.cc': 'tests/install/install_test.cmake'}
+INSTALL_TEST = 'tests/install/install_test.cmake'
+OWN_BUILD = {'tests/install/app/app.cc': INSTALL_TEST,
+             'tests/install/torch_app/app.cc': INSTALL_TEST}
 
 
 def check(tree, build, ctest, without):
