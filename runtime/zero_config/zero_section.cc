@@ -110,10 +110,17 @@ absl::Status CheckStage(const ZeroConfigCaller& caller,
   const std::string path = absl::StrCat(kZero, "stage");
   if (settings.stage < 2) return absl::OkStatus();
   const char* what = settings.stage == 2 ? "gradients" : "parameters";
+  if (caller.world_size > 1 && settings.stage == 2 && caller.shares_state) {
+    values->AddNote(NoteKind::kMeaning, path,
+                    "the ranks share the state as at stage 1; gradients are "
+                    "whole on each of them, which changes no number");
+    return absl::OkStatus();
+  }
   if (caller.world_size > 1) {
     return values->NotBuilt(
-        path, absl::StrCat(what, " are not split over ", caller.world_size,
-                           " ranks; allowed: 0 or 1"));
+        path,
+        absl::StrCat(what, " are not split over ", caller.world_size,
+                     " ranks; allowed: 0 or 1, or 2 if they share the state"));
   }
   values->AddNote(
       NoteKind::kMeaning, path,

@@ -160,6 +160,31 @@ TEST(Sample, AnOlderFileReadsAsIsWritten) {
   EXPECT_EQ(settings->schedule.warmup_steps, 1000);
 }
 
+TEST(Sample, GradientsStayWholeWhereRanksShareTheState) {
+  const auto text = [](int stage) {
+    return absl::StrCat(
+        R"({"train_batch_size": 8, "zero_optimization": {"stage": )", stage,
+        "}}");
+  };
+  ZeroConfigCaller caller;
+  caller.world_size = 2;
+  const absl::Status alone = Read(text(2), caller).status();
+  EXPECT_TRUE(absl::IsUnimplemented(alone)) << alone;
+  caller.shares_state = true;
+  for (const int stage : {0, 1, 2}) {
+    const auto settings = Read(text(stage), caller);
+    ASSERT_TRUE(settings.ok()) << settings.status();
+    EXPECT_EQ(settings->stage, stage);
+    bool said = false;
+    for (const ZeroConfigNote& note : settings->notes) {
+      said = said || note.path == "zero_optimization.stage";
+    }
+    EXPECT_EQ(said, stage == 2);
+  }
+  const absl::Status third = Read(text(3), caller).status();
+  EXPECT_TRUE(absl::IsUnimplemented(third)) << third;
+}
+
 TEST(Sample, WhatTheTextGivesIsListed) {
   const auto settings = Read(
       "{\"train_batch_size\": 4, \"gradient_clipping\": \"auto\", "

@@ -37,6 +37,8 @@ namespace terrace {
 // What the caller knows and the text may leave to it.
 struct ZeroConfigCaller {
   int64_t world_size = 1;  // ranks that share the batch
+  // Whether they also share the optimizer's state, as stage 1 and above ask.
+  bool shares_state = false;
   // Of the model. Given: the text must agree. Not given: the text decides.
   std::optional<DType> parameter_dtype;
 

@@ -49,6 +49,7 @@ absl::StatusOr<ZeroConfigCaller> ReadCaller(const std::string& text) {
     take("accumulation_steps", caller.accumulation_steps);
     take("train_batch", caller.train_batch);
     caller.world_size = object.value("world_size", caller.world_size);
+    caller.shares_state = object.value("shares_state", caller.shares_state);
     if (object.contains("parameter_dtype")) {
       TERRACE_ASSIGN_OR_RETURN(
           caller.parameter_dtype,
