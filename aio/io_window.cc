@@ -88,7 +88,8 @@ void IoWindow::Judge(absl::Time now, double rate) {
   const Trial trial = trial_;
   trial_ = Trial::kNone;
   if (std::abs(read_share_ - share_before_) > kSameShare) {
-    bytes_ = bytes_before_;  // another load: nothing was learnt
+    Restore();  // another load: nothing was learnt
+    next_trial_ = now + kFirstPause;
     return;
   }
   const double gain = rate / rate_before_;
@@ -103,7 +104,7 @@ void IoWindow::Judge(absl::Time now, double rate) {
       return;
     }
     is_far_ = gain < kFar;
-    bytes_ = bytes_before_;
+    Restore();
     // A device that is far away has a larger window tried at once.
     if (is_far_ && bytes_ < most_bytes_) return;
   } else if (gain >= kLeastGain) {
@@ -112,13 +113,19 @@ void IoWindow::Judge(absl::Time now, double rate) {
     return;
   } else {
     is_far_ = false;
-    bytes_ = bytes_before_;
+    Restore();
     if (is_recovery_) {
       Forget();  // no more can be had now
       return;
     }
   }
   Refuse(now);
+}
+
+void IoWindow::Restore() {
+  // What is in flight was let in by the larger window.
+  if (bytes_ > bytes_before_) skipped_bytes_ = bytes_;
+  bytes_ = bytes_before_;
 }
 
 void IoWindow::Forget() {
@@ -145,7 +152,8 @@ void IoWindow::Choose(absl::Time now, double rate) {
   if (now < next_trial_) return;
   const auto wanted =
       static_cast<int64_t>(rate * latency_seconds_) / kPieceGrain * kPieceGrain;
-  if (is_far_) {
+  // At the most it may be it is judged by latency: the device may have changed.
+  if (is_far_ && bytes_ < most_bytes_) {
     Try(Trial::kLarger, std::min(2 * bytes_, most_bytes_), rate);
   } else if (bytes_ > wanted + wanted / 8) {
     Try(Trial::kSmaller, std::max({wanted, bytes_ / 2, least_bytes_}), rate);

@@ -46,6 +46,7 @@ class IoWindow {
   void Judge(absl::Time now, double rate);
   void Choose(absl::Time now, double rate);
   void Try(Trial trial, int64_t bytes, double rate);
+  void Restore();
   void Forget();
   void Refuse(absl::Time now);
 

@@ -140,6 +140,17 @@ TEST_F(IoWindowTest, GrowsWhereTheDeviceIsFarAway) {
   EXPECT_LE(Move(1 << 30, 0), 0.25 * 1.4);
 }
 
+TEST_F(IoWindowTest, ShrinksAgainWhenADeviceIsFarAwayNoMore) {
+  Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(8)});
+  Move(1 << 30, 0);
+  Move(1 << 30, 0);
+  ASSERT_GE(window(), 24 * kMiB);
+  device_.latency = absl::ZeroDuration();
+  device_.read_rate = kGiB / 4;
+  Move(int64_t{4} << 30, 0);
+  EXPECT_LE(window(), kMiB);
+}
+
 TEST_F(IoWindowTest, FollowsADeviceThatSlowsDown) {
   Make({4 * kGiB, 4 * kGiB});
   Move(1 << 30, 0);
