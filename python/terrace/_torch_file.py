@@ -44,15 +44,23 @@ def export_torch(path: str | os.PathLike[str],
 
     Raises:
         OSError: with errno and filename; a full disk is errno ENOSPC. What was
-            there is as it was.
-        NotImplementedError: a tensor that is sparse or quantized; an
+            there is as it was, unless the message says that the new file is
+            there and only its name may not outlast a crash of the machine.
+        DataLossError: of the state that was to be read, as step() raises it.
+        NotImplementedError: a tensor that is sparse, quantized or of a dtype
+            that torch.save of version 2.0 has not (float8, uint16); an
             optimizer whose state is shared over ranks.
+        RuntimeError: the optimizer is closed, belongs to a parent process, or
+            has a step that is unfinished.
+        TypeError: the optimizer is none of terrace's.
     """
     _check_ours(optimizer)
     if optimizer is not None and not optimizer._ranks.alone:
         raise NotImplementedError(
             'terrace: this rank has a share of the state; save() writes that '
             'of all ranks')
+    if optimizer is not None:
+        optimizer.stats()  # raises if it is closed: it would have no state
     content: dict[str, Any] = {}
     if model is not None:
         content['model'] = model.state_dict()
@@ -120,7 +128,12 @@ def import_torch(path: str | os.PathLike[str],
         FileNotFoundError: it is not there.
         ValueError: it has not what was asked for, or does not fit; the
             optimizer is as it was.
-        RuntimeError: as model.load_state_dict; the optimizer is loaded.
+        RuntimeError: as model.load_state_dict; the optimizer is loaded. Or as
+            torch.load of a file that is damaged; nothing was changed.
+        pickle.UnpicklingError: as torch.load, of a file that is none of its
+            own, or holds more than weights_only allows.
+        OSError, DataLossError, MemoryError: of the optimizer's paths, as
+            load_state_dict().
     """
     _check_ours(optimizer)
     mapped = zipfile.is_zipfile(path)  # torch's old format cannot be

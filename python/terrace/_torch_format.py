@@ -46,13 +46,17 @@ class Streamed:
                              device='cpu')
         for first in range(0, count, _BLOCK):
             part = buffer[:min(_BLOCK, count - first)]
-            self._read(first, part)
+            try:
+                self._read(first, part)
+            except Exception as error:
+                raise _Unreadable(error) from error
             yield _bytes_of(part)
 
 
 def write(path: str, content: Any) -> int:
     """Replaces the file; returns its bytes. After an error what was there is
-    as it was; an OSError has errno and filename."""
+    as it was, or the message says otherwise; an OSError of this file has errno
+    and filename, what a Streamed raises is passed on as it is."""
     new = f'{path}.{os.getpid()}.new'
     try:
         with open(new, 'wb') as file:
@@ -61,24 +65,38 @@ def write(path: str, content: Any) -> int:
             os.fsync(file.fileno())
             size = file.tell()
         os.replace(new, path)
-        _flush_names(os.path.dirname(path) or '.')
-        return size
+    except _Unreadable as unreadable:
+        raise unreadable.error from None
     except OSError as error:
-        if error.filename is not None and error.filename != new:
-            raise
         raise OSError(error.errno, f'terrace: {error.strerror}',
                       path) from error
     finally:
         if os.path.exists(new):
             os.unlink(new)
+    _flush_names(path)
+    return size
 
 
-def _flush_names(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+class _Unreadable(Exception):
+    """What reading raised, past the handlers of what writing raises."""
+
+    def __init__(self, error: Exception):
+        super().__init__()
+        self.error = error
+
+
+def _flush_names(path: str) -> None:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(os.path.dirname(path) or '.',
+                             os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise OSError(
+            error.errno, 'terrace: the new file is there, but its directory '
+            f'could not be flushed: {error.strerror}', path) from error
 
 
 def _write_archive(file: BinaryIO, content: Any) -> None:

@@ -3,7 +3,9 @@
 import copy
 import errno
 import io
+import os
 import resource
+import stat
 import zipfile
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, train
+from terrace import _state
 
 
 def groups_of(network):
@@ -245,6 +248,59 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b'old'
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_closed_optimizer_is_not_exported(tmp_path):
+    network, optimizer = stepped({}, torch.float32)
+    path = tmp_path / 'run.pt'
+    path.write_bytes(b'old')
+    child = os.fork()
+    if child == 0:  # nor one of the parent process
+        try:
+            terrace.export_torch(path, network, optimizer)
+        except RuntimeError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    optimizer.close()
+    with pytest.raises(RuntimeError, match='is closed'):
+        terrace.export_torch(path, network, optimizer)
+    assert path.read_bytes() == b'old'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_state_that_is_lost_is_not_called_a_fault_of_the_file(tmp_path,
+                                                              monkeypatch):
+    network, optimizer = stepped({}, torch.float32)
+    lost = terrace.DataLossError(errno.EIO, 'terrace: tensor 7 is gone')
+
+    def read(*_):
+        raise lost
+
+    monkeypatch.setattr(_state, 'read', read)
+    with pytest.raises(terrace.DataLossError) as caught:
+        terrace.export_torch(tmp_path / 'run.pt', network, optimizer)
+    assert caught.value is lost
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_that_cannot_be_flushed_are_said_so(tmp_path, monkeypatch):
+    network, optimizer = stepped({}, torch.float32)
+    fsync = os.fsync
+
+    def fail(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, 'Input/output error')
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, 'fsync', fail)
+    path = tmp_path / 'run.pt'
+    with pytest.raises(OSError, match='the new file is there') as caught:
+        terrace.export_torch(path, network, optimizer)
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == str(path)
+    assert same(torch.load(path)['model'], network.state_dict())
 
 
 def test_the_file_is_what_torch_would_have_written(tmp_path):
