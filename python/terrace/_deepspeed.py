@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from terrace import _arguments, _errors, _library, _message
+from terrace import _arguments, _errors, _library, _message, _ranks
 from terrace._optimizer import AdamW
 
 _DTYPES = {torch.float32: 'fp32', torch.bfloat16: 'bf16',
@@ -20,13 +20,17 @@ _KNOWN = ('learning_rate', 'beta1', 'beta2', 'epsilon', 'weight_decay',
           'gradient_clipping', 'warmup_min_lr', 'warmup_max_lr',
           'warmup_num_steps', 'total_num_steps', 'micro_batch',
           'accumulation_steps', 'train_batch')
+_NOT_SHARED = {
+    'kind': 'meaning', 'path': 'zero_optimization.stage',
+    'text': 'at stage 0 every rank of the process_group keeps all the state; '
+            'at 1 they share it'}
 
 
 class ConfiguredAdamW(AdamW):
     """AdamW or Adam with what a DeepSpeed configuration asks for besides."""
 
     def __init__(self, params: Any, settings: Mapping[str, Any],
-                 plan: Mapping[str, Any]) -> None:
+                 plan: Mapping[str, Any], process_group: Any) -> None:
         adam = settings['optimizer']
         self._decoupled = adam['decoupled']
         self._further = {
@@ -39,7 +43,8 @@ class ConfiguredAdamW(AdamW):
             adam['weight_decay'],
             memory_budget=None if budget < 0 else budget,
             nvme_path=plan['paths'],
-            max_grad_norm=settings['gradient_clipping'] or None)
+            max_grad_norm=settings['gradient_clipping'] or None,
+            process_group=process_group)
 
     def _native_options(self, budget: int | None) -> dict[str, Any]:
         return {**super()._native_options(budget), **self._further}
@@ -78,6 +83,7 @@ def from_deepspeed_config(
     config: Mapping[str, Any] | str | os.PathLike[str],
     *,
     memory_budget: int | str | None = None,
+    process_group: Any = None,
     **known: float | int,
 ) -> tuple[AdamW, torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
     """What a DeepSpeed configuration asks for, as (optimizer, scheduler,
@@ -88,6 +94,9 @@ def from_deepspeed_config(
         config: a dict, the path of a JSON file, or its urlsafe base64 text.
         memory_budget: as for AdamW; DeepSpeed's JSON has no key for it. None:
             all the state without NVMe, a tenth of it with.
+        process_group: as for AdamW. Its ranks share the state at stages 1 and
+            2; every one of them calls this. At stage 0 each keeps all of it,
+            as with None.
         known: values for keys that are "auto": learning_rate, beta1, beta2,
             epsilon, weight_decay, gradient_clipping, warmup_min_lr,
             warmup_max_lr, warmup_num_steps, total_num_steps, micro_batch,
@@ -106,6 +115,7 @@ def from_deepspeed_config(
             message has the path of the key and its line.
         NotImplementedError: DeepSpeed has it and Terrace does not.
         OSError, MemoryError: as for AdamW; before anything is reserved.
+        RankError: another rank of the process_group failed, or is gone.
     """
     unknown = known.keys() - set(_KNOWN)
     if unknown:
@@ -113,19 +123,22 @@ def from_deepspeed_config(
                         + ', '.join(sorted(unknown)))
     named = [(name, parameter) for name, parameter in model.named_parameters()
              if parameter.requires_grad]
-    native = _open(config, named, known)
-    settings = json.loads(native.describe())
-    parameters = [parameter for _, parameter in named]
-    state_bytes = sum(p.numel() * (8 if p.dtype == torch.float32 else 12)
-                      for p in parameters)
-    budget = _arguments.budget_bytes(memory_budget, state_bytes) or 0
-    code, message = native.plan(parameters, [name for name, _ in named],
-                                budget)
-    if code:
-        raise _errors.exception_of(code, message, settings['nvme_path'])
-    plan = json.loads(message)
+    ranks = everybody = _ranks.ranks_of(process_group)
+    error = None
+    try:
+        native = _open(config, named, known, ranks)
+        settings = json.loads(native.describe())
+        if settings['stage'] == 0 and not ranks.alone:
+            settings['notes'].append(_NOT_SHARED)
+            ranks = _ranks.ranks_of(None)
+        plan = _plan(native, named, ranks, memory_budget,
+                     settings['nvme_path'])
+    except Exception as caught:  # the other ranks are to hear of it
+        error = caught
+    everybody.agree('reading the configuration', error)
     settings['notes'] += plan['notes']
-    optimizer = ConfiguredAdamW(named, settings, plan)
+    optimizer = ConfiguredAdamW(named, settings, plan,
+                                None if ranks.alone else process_group)
     scheduler = None
     if settings.pop('has_schedule'):
         scheduler = ConfiguredSchedule(optimizer, native,
@@ -134,7 +147,25 @@ def from_deepspeed_config(
     return optimizer, scheduler, settings
 
 
-def _open(config: Any, named: list, known: Mapping[str, Any]) -> Any:
+def _plan(native: Any, named: list, ranks: _ranks.Ranks, memory_budget: Any,
+          paths: list[str]) -> dict[str, Any]:
+    """Of what this rank keeps."""
+    parameters = [parameter for _, parameter in named]
+    state_bytes = sum(map(_ranks.state_bytes, parameters)) // ranks.size
+    budget = _arguments.budget_bytes(memory_budget, state_bytes) or 0
+    ranks.assign([{'params': parameters}])
+    own = ranks.own(named)
+    if not any(parameter.numel() for _, parameter in own):
+        own = named  # it will keep nothing, but the paths are looked at
+    code, message = native.plan([parameter for _, parameter in own],
+                                [name for name, _ in own], budget)
+    if code:
+        raise _errors.exception_of(code, message, paths)
+    return json.loads(message)
+
+
+def _open(config: Any, named: list, known: Mapping[str, Any],
+          ranks: _ranks.Ranks) -> Any:
     dtypes = {parameter.dtype for _, parameter in named}
     caller = dict(known)
     if len(dtypes) == 1 and (dtype := dtypes.pop()) in _DTYPES:
@@ -142,6 +173,7 @@ def _open(config: Any, named: list, known: Mapping[str, Any]) -> Any:
     if torch.distributed.is_available() and (
             torch.distributed.is_initialized()):
         caller['world_size'] = torch.distributed.get_world_size()
+    caller['shares_state'] = not ranks.alone
     _library.load()
     native = torch.classes.terrace.ZeroConfig()
     _errors.check(native.open(_text_of(config), json.dumps(caller)))

@@ -30,6 +30,7 @@ class Share:
         self._ranks = ranks
         self._count = 0  # of all ranks
         self.stepped = False  # in a step that another rank did not finish
+        self._skipped = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -68,6 +69,15 @@ class Share:
              _: list) -> tuple[int, str]:
         return self._native.step(self._ranks.own(parameters), numbers, scale,
                                  parameters)
+
+    def skipped(self) -> bool:
+        """The last step, on all ranks; also on one that keeps no state."""
+        return self._skipped
+
+    def tell_skipped(self, error: Exception | None) -> None:
+        """The end of every rank's own step."""
+        self._skipped = self._ranks.agree('stepping their shares', error,
+                                          flag=self._native.skipped())
 
     def read(self, position: int, *arguments: Any) -> tuple[int, str]:
         return self._native.read(self._places[position], *arguments)
@@ -167,7 +177,7 @@ def step(optimizer: AdamW, skip: bool, scale: float) -> None:
             optimizer._native.stepped = True
         except Exception as caught:
             error = caught
-        ranks.agree('stepping their shares', error)
+        optimizer._native.tell_skipped(error)
         ranks.broadcast('exchanging the parameters', [
             (p, owner) for p, owner, has
             in zip(parameters, ranks.owners, has_gradient) if has])
