@@ -58,6 +58,25 @@ absl::Status CheckParameters(absl::Span<const ParameterSpec> specs,
   return absl::OkStatus();
 }
 
+absl::Status CheckNormGradients(absl::Span<const GradientData> gradients) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const GradientData& data = gradients[i];
+    const auto bad = [i](const std::string& what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("norm_gradients[", i, "] ", what));
+    };
+    if (data.count < 0) return bad(absl::StrCat("has count ", data.count));
+    if (data.dtype > DType::kFloat16) {
+      return bad(
+          absl::StrCat("is of unknown dtype ", static_cast<int>(data.dtype)));
+    }
+    if (!Aligned(data.values, data.dtype)) {
+      return bad("is not aligned to its elements");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Different(const std::string& what) {
   return absl::FailedPreconditionError(
       absl::StrCat("the step before is incomplete; it had another ", what));
@@ -146,6 +165,9 @@ absl::StatusOr<StepSettings> CheckStep(
         absl::StrCat("max_gradient_norm is ", settings.max_gradient_norm));
   }
   TERRACE_RETURN_IF_ERROR(CheckParameters(specs, arguments, parameters));
+  if (arguments.norm_gradients) {
+    TERRACE_RETURN_IF_ERROR(CheckNormGradients(*arguments.norm_gradients));
+  }
   return settings;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/runtime/optimizer/training.h"
 
@@ -92,6 +93,32 @@ TEST(Share, SkipsWhatAnotherShareMustSkip) {
   arguments.norm_gradients = absl::Span<const GradientData>();
   ASSERT_TRUE(even.Step(arguments, model).ok());
   EXPECT_FALSE(even.report().skipped);
+}
+
+TEST(Share, AGradientOfTheNormThatCannotBeReadIsNamed) {
+  Model model = Model::Mixed(13);
+  Share even(model, SmallChunks(), 0);
+  model.DrawGradients(1, 1);
+  const std::vector<GradientData> all = AllGradients(model);
+  const auto refused = [&](size_t index, const GradientData& bad) {
+    std::vector<GradientData> gradients = all;
+    gradients[index] = bad;
+    StepArguments arguments;
+    arguments.norm_gradients = gradients;
+    const absl::Status status = even.Step(arguments, model);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.message().find(absl::StrCat("[", index, "]")),
+              absl::string_view::npos)
+        << status;
+  };
+  const float value = 1;
+  const auto* const odd = reinterpret_cast<const std::byte*>(&value) + 1;
+  refused(0, {&value, DType::kFloat32, -1, nullptr});
+  refused(1, {&value, static_cast<DType>(7), 1, nullptr});
+  refused(2, {odd, DType::kFloat32, 1, nullptr});
+  StepArguments arguments;
+  arguments.norm_gradients = all;
+  EXPECT_TRUE(even.Step(arguments, model).ok());
 }
 
 }  // namespace
