@@ -111,7 +111,8 @@ bool ChunkPipeline::Wait(Time deadline) {
     if (!blocked_by_kernels_) return false;
   }
   if (meter_.running() > 0) {
-    // Kernels end; how soon does not depend on a deadline.
+    // Tasks end on their own, those that copy when the device answers: memory
+    // that they use cannot be left before, whatever the deadline.
     meter_.WaitForEnd(ended, absl::InfiniteFuture());
     return true;
   }

@@ -65,6 +65,9 @@ class ChunkPipeline {
   int64_t missing() const { return missing_; }
   // Requests that the queue still holds for us.
   int64_t pushed() const { return pushed_; }
+  TensorId tensor(int chunk) const {
+    return tensors_[static_cast<size_t>(chunk)];
+  }
   // What a chunk holds. Kept up by the updates; otherwise by who writes.
   ChunkContents& contents(int chunk) {
     return contents_[static_cast<size_t>(chunk)];

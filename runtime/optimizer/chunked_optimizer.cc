@@ -34,6 +34,16 @@ ChunkedOptimizer::ChunkedOptimizer(Runtime& runtime,
       meter_(runtime.clock()),
       pipeline_(chunks_, runtime.clock(), executor_, meter_) {}
 
+// The names are free again, and the room. What may be refused is that of a
+// runtime that is closed, where nothing is left to give back.
+ChunkedOptimizer::~ChunkedOptimizer() {
+  meter_.WaitForAll();
+  queue_.reset();
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    runtime_.Unregister(pipeline_.tensor(static_cast<int>(i))).IgnoreError();
+  }
+}
+
 absl::Status ChunkedOptimizer::Step(const StepArguments& arguments,
                                     absl::Span<const ParameterData> parameters,
                                     Time deadline) {
@@ -234,6 +244,7 @@ void ChunkedOptimizer::Attempt() {
     }
     pipeline_.BeginStep(wanted);
     incomplete_ = true;
+    has_fingerprint_ = false;
   }
   pipeline_.BeginAttempt(update_, deadline_);
   if (queue_ == nullptr) return;
@@ -259,12 +270,15 @@ void ChunkedOptimizer::EndUpdate() {
     poison_ = status;
     return Finish(std::move(status));
   }
+  // A later attempt has brought the gradients of the first.
+  if (has_fingerprint_) return Finish(std::move(status));
   Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint, OwnGradients());
 }
 
 // Without it nobody could tell whether the next attempt is at the same step.
 void ChunkedOptimizer::EndFingerprint() {
   fingerprint_ = pass_->Fingerprint();
+  has_fingerprint_ = pass_->status().ok();
   if (const absl::Status status = pass_->status(); !status.ok()) {
     poison_ = absl::FailedPreconditionError(
         absl::StrCat("step ", step_ + 1, " is incomplete and its gradients ",

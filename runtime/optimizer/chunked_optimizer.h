@@ -28,7 +28,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
  public:
   // Without parameters; AddParameters checks the options.
   ChunkedOptimizer(Runtime& runtime, const OptimizerOptions& options);
-  ~ChunkedOptimizer() override { meter_.WaitForAll(); }
+  ~ChunkedOptimizer() override;
 
   absl::Status Step(const StepArguments& arguments,
                     absl::Span<const ParameterData> parameters,
@@ -127,7 +127,8 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   std::vector<AdamScalars> scalars_;  // by parameter
   UpdateStep update_;
   double gradient_norm_ = 0;
-  uint64_t fingerprint_ = 0;
+  uint64_t fingerprint_ = 0;  // of the incomplete step's gradients
+  bool has_fingerprint_ = false;
   std::unique_ptr<GradientPass> pass_;
   Time deadline_;
 

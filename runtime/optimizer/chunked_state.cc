@@ -143,6 +143,7 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
   }
   pipeline_.Clear();
   incomplete_ = false;
+  has_fingerprint_ = false;
   step_ = 0;
   std::fill(parameter_steps_.begin(), parameter_steps_.end(), 0);
   std::fill(masters_written_.begin(), masters_written_.end(), 0);

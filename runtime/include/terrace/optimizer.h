@@ -90,7 +90,8 @@ struct StepArguments {
   std::optional<bool> skip_nonfinite;
   // For the optimizer of a share of a model's parameters: the gradients of all
   // of them, in the model's order, so that it clips and skips as the optimizer
-  // of all would, bit for bit. Else the norm is that of its own.
+  // of all would, bit for bit. Else the norm is that of its own. A negative
+  // count, an unknown dtype or an address not aligned to it: InvalidArgument.
   std::optional<absl::Span<const GradientData>> norm_gradients = {};
 };
 
@@ -158,6 +159,7 @@ class OffloadedOptimizer {
       Runtime& runtime, std::vector<ParameterSpec> parameters,
       const OptimizerOptions& options);
 
+  // Its tensors are forgotten: their room and their names are free again.
   virtual ~OffloadedOptimizer() = default;
 
   // One step over all parameters. OK only if every chunk was updated exactly
@@ -166,6 +168,10 @@ class OffloadedOptimizer {
   // the undisturbed step); anything else is FailedPrecondition. DataLoss is
   // sticky: the optimizer is poisoned and says so from then on. A copy from a
   // device that fails leaves the step incomplete, one to a device is DataLoss.
+  // After the first failed attempt of a step the gradients are read once more,
+  // so that the next can be told from another step; where that fails too the
+  // optimizer is of no more use, and says so. Later attempts read them once.
+  // The deadline is for disk; a device that does not answer is waited for.
   virtual absl::Status Step(const StepArguments& arguments,
                             absl::Span<const ParameterData> parameters,
                             Time deadline) = 0;

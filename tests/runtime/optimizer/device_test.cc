@@ -340,6 +340,41 @@ TEST(OptimizerOnADevice, ADeviceThatIsGoneEndsTheOptimizerWithAWord) {
               testing::HasSubstr("could not be read again"));
 }
 
+// Its first attempt has told the gradients; the second need not read them
+// again, and must not mind when it could not.
+TEST(OptimizerOnADevice, GoesAwayForAnAttemptAndComesBack) {
+  DeviceTraining training(SmallModel(), SmallChunks(), 2, 19);
+  training.PlaceAll(0);
+  training.StepBoth(1);
+  training.DrawGradients(2);
+  training.reference().Step({}, training.model());
+  int copies = 0;
+  training.device(0).set_fault([&](const FakeDevice::Call& call) {
+    return call.kind == CallKind::kToHost && copies++ == 0
+               ? absl::InternalError("bus")
+               : absl::OkStatus();
+  });
+  ASSERT_TRUE(absl::IsInternal(training.Step()));
+  // Recognises the gradients, and from then on copies nothing.
+  int gradients = 0;
+  for (size_t i = 0; i < training.model().parameters().size(); ++i) {
+    gradients += training.model().parameters()[i].spec.count > 0 ? 1 : 0;
+  }
+  copies = 0;
+  training.device(0).set_fault([&](const FakeDevice::Call& call) {
+    if (call.kind != CallKind::kToHost) return absl::OkStatus();
+    return copies++ >= gradients ? absl::InternalError("gone")
+                                 : absl::OkStatus();
+  });
+  ASSERT_TRUE(absl::IsInternal(training.Step()));
+  EXPECT_GT(copies, gradients);
+  training.device(0).set_fault(nullptr);
+  const absl::Status again = training.Step();
+  ASSERT_TRUE(again.ok()) << again;
+  training.ExpectSame();
+  training.StepBoth(3);
+}
+
 TEST(OptimizerOnADevice, AnIncompleteStepStaysWhereItsParametersWere) {
   DeviceTraining training(SmallModel(), SmallChunks(), 2, 17);
   training.PlaceAll(0);

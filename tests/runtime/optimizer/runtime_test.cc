@@ -291,5 +291,34 @@ TEST(OptimizerInMemory, WhatFitsTheBudgetNeverTouchesTheDisk) {
   EXPECT_EQ((*runtime)->GetStats().bytes_written(), 0);
 }
 
+TEST_F(OptimizerOnFiles, OneThatIsGoneLeavesItsNameAndItsRoom) {
+  Model model = Model::Of({{"prime", kF32, 150'001}}, 37);
+  OptimizerOptions options;
+  options.chunk_bytes = 64 << 10;
+  auto runtime = Runtime::Create(MakeOptions(kAuto, true, 2, 1 << 20));
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  int64_t disk_bytes = 0;
+  for (int i = 0; i < 3; ++i) {
+    SCOPED_TRACE(i);
+    ReferenceOptimizer reference(model, options);
+    auto optimizer =
+        OffloadedOptimizer::Create(**runtime, model.specs(), options);
+    ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+    for (int step = 1; step <= 2; ++step) {
+      model.DrawGradients(step);
+      reference.Step({}, model);
+      ASSERT_TRUE((*optimizer)->Step({}, model.data(), Soon()).ok());
+      ASSERT_EQ(reference.Difference(model), "");
+    }
+    int64_t bytes = 0;
+    for (const PathStats& path : (*runtime)->GetStats().paths) {
+      bytes += path.used_bytes;
+    }
+    if (i == 0) disk_bytes = bytes;
+    EXPECT_GT(bytes, 0);
+    EXPECT_EQ(bytes, disk_bytes);
+  }
+}
+
 }  // namespace
 }  // namespace terrace
