@@ -220,14 +220,20 @@ absl::Status OptimizerBinding::StepLocked(
        i += kNumbersPerGroup) {
     groups.push_back(AdamOf(numbers.data() + i, options_));
   }
-  TERRACE_RETURN_IF_ERROR(norm_tensors_.Locate(everything));
-  TERRACE_RETURN_IF_ERROR(
-      tensors_.Locate(specs_, parameters, optimizer_->incomplete()));
+  absl::Status status = norm_tensors_.Locate(everything);
+  if (status.ok()) {
+    status = tensors_.Locate(specs_, parameters, optimizer_->incomplete());
+  }
+  if (!status.ok()) {
+    tensors_.Forget();
+    norm_tensors_.Clear();
+    return status;
+  }
   StepArguments arguments;
   arguments.loss_scale = loss_scale;
   arguments.groups = groups;
   if (!everything.empty()) arguments.norm_gradients = norm_tensors_.data();
-  absl::Status status =
+  status =
       optimizer_->Step(arguments, tensors_.data(), absl::Now() + kPatience);
   // A step that failed may have written some of them.
   const bool written = status.ok() ? !optimizer_->last_report().skipped
@@ -354,8 +360,7 @@ std::string OptimizerBinding::Describe() {
   if (!CheckProcess().ok()) return "{}";
   MutexLock lock(mutex_);
   if (optimizer_ == nullptr) return "{}";
-  return DescribeAsJson(runtime_->GetStats(), optimizer_->plan(),
-                        optimizer_->last_report(), total_);
+  return DescribeAsJson(runtime_->GetStats(), *optimizer_, total_);
 }
 
 Outcome OptimizerBinding::Close() {

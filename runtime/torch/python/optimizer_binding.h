@@ -160,7 +160,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
 };
 
 // What a Runtime, an optimizer and the sums of its reports say, as JSON.
-std::string DescribeAsJson(const Stats& stats, const OptimizerPlan& plan,
-                           const StepReport& last, const StepReport& total);
+std::string DescribeAsJson(const Stats& stats,
+                           const OffloadedOptimizer& optimizer,
+                           const StepReport& total);
 
 }  // namespace terrace

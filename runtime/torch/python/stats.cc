@@ -32,8 +32,11 @@ Json SecondsAsJson(const StepReport& report) {
 
 }  // namespace
 
-std::string DescribeAsJson(const Stats& stats, const OptimizerPlan& plan,
-                           const StepReport& last, const StepReport& total) {
+std::string DescribeAsJson(const Stats& stats,
+                           const OffloadedOptimizer& optimizer,
+                           const StepReport& total) {
+  const OptimizerPlan& plan = optimizer.plan();
+  const StepReport& last = optimizer.last_report();
   Json paths = Json::array();
   for (const PathStats& path : stats.paths) paths.push_back(PathAsJson(path));
   const Json description = {{"parameters", plan.parameters},
@@ -57,6 +60,7 @@ std::string DescribeAsJson(const Stats& stats, const OptimizerPlan& plan,
                             {"bytes_from_devices", total.bytes_from_devices},
                             {"bytes_to_devices", total.bytes_to_devices},
                             {"step", last.step},
+                            {"incomplete", optimizer.incomplete()},
                             {"gradient_norm", last.gradient_norm},
                             {"last_step_seconds", SecondsAsJson(last)},
                             {"seconds", SecondsAsJson(total)}};

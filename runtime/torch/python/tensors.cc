@@ -66,10 +66,7 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
                                  const std::vector<at::Tensor>& parameters,
                                  bool again) {
   if (!again) kept_.clear();
-  data_.clear();
-  stepped_.clear();
-  gradients_.clear();
-  staged_.clear();
+  Forget();
   if (parameters.size() != specs.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", parameters.size(), " parameters; the ",
@@ -162,6 +159,10 @@ void StepTensors::Return(bool written, bool incomplete) {
   }
   kept_.clear();
   if (incomplete) kept_ = std::move(staged_);
+  Forget();
+}
+
+void StepTensors::Forget() {
   data_.clear();
   stepped_.clear();
   gradients_.clear();

@@ -6,7 +6,7 @@
 // after it. All others are used where they are, in CPU memory or on a device.
 //
 // Thread-compatible. Holds references to what its addresses point into until
-// Return() or the next Locate(); its devices live as long as it does.
+// Return(), Forget() or the next Locate(); its devices live as long as it does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,6 +57,9 @@ class StepTensors {
   // half way, and lets autograd know which parameters were written. Keeps the
   // copies of a step that is incomplete.
   void Return(bool written, bool incomplete);
+  // Drops all references, after an error of Locate(), but the copies of a step
+  // that is incomplete.
+  void Forget();
 
  private:
   struct Staged {
