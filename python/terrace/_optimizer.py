@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from terrace import (_arguments, _checks, _errors, _library, _message,
-                     _ranks, _share, _state, _stats)
+                     _ranks, _scaling, _share, _state, _stats)
 
 _open = weakref.WeakSet()
 
@@ -104,6 +104,7 @@ class AdamW(torch.optim.Optimizer):
         self._done_with: Callable[[dict[str, Any]], None] | None = None
         self._readers = 0
         self._told = False
+        self._scale = 1.0  # of the loss, in the step before
         self._ranks = _ranks.ranks_of(process_group)
         self._collected: dict[int, dict[str, Any]] | None = None
         if self._paths and memory_budget is None:
@@ -140,14 +141,24 @@ class AdamW(torch.optim.Optimizer):
             raise TypeError('terrace: the state is set by load_state_dict')
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch.optim.Optimizer.add_param_group, also between steps."""
+        """As torch.optim.Optimizer.add_param_group, also between steps. Ctrl-C
+        comes after it.
+
+        Where the group needs more memory than is reserved (a larger window,
+        or more of a budget that grows with the state), all the state is copied
+        into memory and back; if that fails, it is as before, without the
+        group."""
+        with _ranks.uninterrupted():
+            self._add_group(param_group)
+
+    def _add_group(self, param_group: dict[str, Any]) -> None:
         count = len(self.param_groups)
         error = None
         try:
             super().add_param_group(param_group)
             self._check_group(self.param_groups[-1])
             if self._native is not None:
-                self._extend()
+                _state.extend(self)
         except BaseException as caught:
             del self.param_groups[count:]
             if self._native is None or not isinstance(caught, Exception):
@@ -183,20 +194,17 @@ class AdamW(torch.optim.Optimizer):
             RankError: of a process_group; another rank failed, and step() on
                 all of them finishes the step as above, or it is gone.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        # Set by torch.amp.GradScaler for the time of this call.
-        found_inf = getattr(self, 'found_inf', None)
-        skip = found_inf is not None and bool(found_inf.item())
-        grad_scale = getattr(self, 'grad_scale', None)
-        scale = 1.0 if grad_scale is None else float(grad_scale)
-        if not self._ranks.alone:
-            _share.step(self, skip, scale)
-        elif not skip:
-            self._step_own(scale)
-        return loss
+        with _scaling.taken_back(self):
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            skip, scale = _scaling.asked(self)
+            if not self._ranks.alone:
+                _share.step(self, skip, scale)
+            elif not skip:
+                self._step_own(scale)
+            return loss
 
     def state_dict(self) -> dict[str, Any]:
         """A copy in memory of all the state, in the form of
@@ -245,8 +253,10 @@ class AdamW(torch.optim.Optimizer):
     def stats(self) -> dict[str, Any]:
         """What the optimizer has, and what it did since it was made.
 
-        Bytes: `state_bytes` of the state, `memory_bytes` reserved for it,
-        `memory_peak_bytes` used of that, `disk_bytes` on all paths,
+        `parameters`, their elements. Bytes: `state_bytes` of the state,
+        `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
+        `resident_bytes` of that for what always stays in memory, `disk_bytes`
+        on all paths,
         `bytes_read` and `bytes_written`; `paths`, a list of dicts with the
         same for each. `staging_bytes` of pinned memory for parameters on a
         GPU, `bytes_from_devices` and `bytes_to_devices` copied there. Seconds:
@@ -261,7 +271,7 @@ class AdamW(torch.optim.Optimizer):
         `bytes_received`, and `ranks` among the blocked seconds.
         """
         if self._holds_nothing:
-            result = {'parameters': 0, 'state_bytes': 0}
+            result = _stats.of_nothing()
         else:
             result = _stats.shaped(self._native.describe(), self._steps())
         return _stats.with_ranks(result, self._ranks)
@@ -378,20 +388,3 @@ class AdamW(torch.optim.Optimizer):
                 'paths': self._paths, 'engine': self._engine,
                 'max_gradient_norm': self._max_grad_norm,
                 'decoupled_decay': self._decoupled}
-
-    def _extend(self) -> None:
-        """Adds the last group's parameters."""
-        before = self._parameters()
-        last = len(self.param_groups) - 1
-        count = len(before) - len(self.param_groups[last]['params'])
-        if not any(p.numel() for p in self._ranks.own(before[:count])):
-            return self._reopen()
-        self._ranks.assign(self.param_groups)
-        code, message = self._native.add(*self._description([last]))
-        if code == 0:
-            return None
-        error = _errors.exception_of(code, message, self._paths)
-        if not (isinstance(error, MemoryError) and _arguments.may_grow(
-                self._budget, self.stats()['memory_bytes'])):
-            raise error
-        return _state.move(self)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from terrace import _errors
+from terrace import _arguments, _errors
 
 if TYPE_CHECKING:
     from terrace._optimizer import AdamW
@@ -34,11 +34,22 @@ class StateView(Mapping):
 
     def __init__(self, optimizer: AdamW):
         self._optimizer = optimizer
+        self._sizes: list[int] = []  # of the groups, when last looked at
+        self._known: dict[torch.Tensor, int] = {}
+
+    def _every_position(self) -> dict[torch.Tensor, int]:
+        sizes = [len(group['params'])
+                 for group in self._optimizer.param_groups]
+        if sizes != self._sizes:
+            self._sizes = sizes
+            self._known = {parameter: position for position, parameter
+                           in enumerate(self._optimizer._parameters())}
+        return self._known
 
     def _positions(self) -> dict[torch.Tensor, int]:
         steps = self._optimizer._steps()
-        return {parameter: position for position, parameter
-                in enumerate(self._optimizer._parameters())
+        return {parameter: position for parameter, position
+                in self._every_position().items()
                 if position < len(steps) and steps[position] > 0}
 
     def __len__(self) -> int:
@@ -51,10 +62,12 @@ class StateView(Mapping):
         return parameter in self._positions()
 
     def __getitem__(self, parameter: torch.Tensor) -> dict[str, Any]:
-        position = self._positions().get(parameter)
-        if position is None:
+        position = self._every_position().get(parameter)
+        steps = self._optimizer._steps()
+        if (position is None or position >= len(steps)
+                or steps[position] == 0):
             return {}  # as torch's defaultdict
-        return copied(self._optimizer, position)
+        return copied(self._optimizer, position, parameter, steps[position])
 
     def __repr__(self) -> str:
         return f'<state of {len(self)} parameters, copied when read>'
@@ -123,17 +136,15 @@ def read(optimizer: AdamW, position: int, offset: int,
     _errors.check(result, optimizer._paths)
 
 
-def copied(optimizer: AdamW, position: int) -> dict[str, torch.Tensor]:
-    """All the state of a parameter."""
-    parameter = optimizer._parameters()[position]
+def copied(optimizer: AdamW, position: int, parameter: torch.Tensor,
+           steps: int) -> dict[str, torch.Tensor]:
+    """All the state of a parameter that was stepped so often."""
     arrays = {key: torch.empty(parameter.shape, dtype=torch.float32,
                               device='cpu')
               for key in keys_of(parameter)}
     with reading(optimizer):
         read(optimizer, position, 0, arrays)
-    return {'step': torch.tensor(float(optimizer._steps()[position]),
-                                 device='cpu'),
-            **arrays}
+    return {'step': torch.tensor(float(steps), device='cpu'), **arrays}
 
 
 def found_in(given: dict[str, Any],
@@ -170,16 +181,36 @@ def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
         _errors.check(native.set_steps(max(steps), steps), paths)
 
 
+def extend(optimizer: AdamW) -> None:
+    """Adds the last group's parameters to the compiled optimizer."""
+    before = optimizer._parameters()
+    last = len(optimizer.param_groups) - 1
+    count = len(before) - len(optimizer.param_groups[last]['params'])
+    if not any(p.numel() for p in optimizer._ranks.own(before[:count])):
+        return optimizer._reopen()
+    optimizer._ranks.assign(optimizer.param_groups)
+    code, message = optimizer._native.add(*optimizer._description([last]))
+    if code == 0:
+        return None
+    error = _errors.exception_of(code, message, optimizer._paths)
+    if not (isinstance(error, MemoryError) and _arguments.may_grow(
+            optimizer._budget, optimizer.stats()['memory_bytes'])):
+        raise error
+    return move(optimizer)
+
+
 def move(optimizer: AdamW, groups: int | None = None) -> None:
     """All state, by way of memory, to a compiled optimizer made anew: for the
     first `groups` only, or for all of them, of which the last one is new. If
-    that one cannot be made, all but that group is as before."""
-    steps = optimizer._steps()
-    kept = [(i, copied(optimizer, i)) for i, n in enumerate(steps) if n]
+    that one cannot be made and filled, all but that group is as before."""
+    kept = [(i, copied(optimizer, i, parameter, steps)) for i, (parameter,
+            steps) in enumerate(zip(optimizer._parameters(),
+                                    optimizer._steps())) if steps]
     if groups is not None:
         del optimizer.param_groups[groups:]
     try:
         optimizer._reopen()
+        write(optimizer, kept)
     except BaseException:
         if groups is not None:
             raise
@@ -190,4 +221,3 @@ def move(optimizer: AdamW, groups: int | None = None) -> None:
         finally:
             optimizer.param_groups.append(added)
         raise
-    write(optimizer, kept)

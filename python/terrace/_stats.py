@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from terrace import _library
+
 if TYPE_CHECKING:
     from terrace._ranks import Ranks
 
@@ -41,10 +43,23 @@ def shaped(description: str, steps: list[int]) -> dict[str, Any]:
     }
 
 
+def of_nothing() -> dict[str, Any]:
+    """Of an optimizer that keeps no state: what shaped() has, all zero."""
+    return {
+        **dict.fromkeys((
+            'parameters', 'state_bytes', 'memory_bytes', 'memory_peak_bytes',
+            'resident_bytes', 'disk_bytes', 'bytes_read', 'bytes_written',
+            'staging_bytes', 'bytes_from_devices', 'bytes_to_devices'), 0),
+        'paths': [], 'steps': 0, 'step_seconds': 0.0, 'compute_seconds': 0.0,
+        'blocked_seconds': dict.fromkeys(('read', 'write', 'space'), 0.0),
+        'gradient_norm': 0.0, 'engine': '', 'engine_reason': '',
+        'instruction_set': _library.instruction_set()}
+
+
 def with_ranks(stats: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     stats.update(rank=ranks.rank, ranks=ranks.size)
     if not ranks.alone:
         stats.update(bytes_sent=ranks.bytes_sent,
                      bytes_received=ranks.bytes_received)
-        stats.setdefault('blocked_seconds', {})['ranks'] = ranks.seconds
+        stats['blocked_seconds']['ranks'] = ranks.seconds
     return stats

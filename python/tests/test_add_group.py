@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 
 import pytest
 import torch
@@ -74,6 +75,66 @@ def test_a_group_that_has_no_room_gives_back_what_it_took(tmp_path):
     assert largest_difference(network, other) == 0
     assert torch.equal(added, theirs)
     assert optimizer.state[added]['step'] == 2
+
+
+class _Native:
+    """The compiled optimizer, with something happening after a call."""
+
+    def __init__(self, native, name, then):
+        self._native, self._name, self._then = native, name, then
+
+    def __getattr__(self, name):
+        method = getattr(self._native, name)
+        if name != self._name:
+            return method
+
+        def call(*arguments):
+            result = method(*arguments)
+            self._name = None  # once
+            self._then()
+            return result
+        return call
+
+
+def test_ctrl_c_comes_after_the_group(tmp_path):
+    network, optimizer = streamed(tmp_path / 'one')
+    other, undisturbed = streamed(tmp_path / 'other')
+    data = batches(4)
+    train(network, optimizer, data[:2])
+    train(other, undisturbed, data[:2])
+    optimizer._native = _Native(optimizer._native, 'add', lambda: os.kill(
+        os.getpid(), signal.SIGINT))
+    added, theirs = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.add_param_group({'params': [added]})
+    undisturbed.add_param_group({'params': [theirs]})
+    assert len(optimizer.param_groups) == 2
+    added.grad, theirs.grad = torch.ones(5), torch.ones(5)
+    train_without_clearing(network, optimizer, data[2:])
+    train_without_clearing(other, undisturbed, data[2:])
+    assert largest_difference(network, other) == 0
+    assert torch.equal(added, theirs)
+
+
+def test_state_that_cannot_be_moved_stays():
+    network, other = model(), model()
+    optimizer = terrace.AdamW(network.parameters())
+    undisturbed = terrace.AdamW(other.parameters())
+    data = batches(4)
+    train(network, optimizer, data[:2])
+    train(other, undisturbed, data[:2])
+
+    def fail():
+        raise MemoryError('no room')
+
+    optimizer._native = _Native(optimizer._native, 'write', fail)
+    with pytest.raises(MemoryError, match='no room'):
+        optimizer.add_param_group({'params': [large()]})
+    assert len(optimizer.param_groups) == 1
+    train(network, optimizer, data[2:])
+    train(other, undisturbed, data[2:])
+    assert largest_difference(network, other) == 0
+    assert optimizer.stats()['steps'] == 4
 
 
 def train_without_clearing(network, optimizer, data):

@@ -202,6 +202,12 @@ def test_nothing_but_empty_parameters():
     empty.grad = torch.empty(0)
     optimizer.step()
     optimizer.load_state_dict(optimizer.state_dict())
+    stats = optimizer.stats()
+    other = terrace.AdamW([torch.nn.Parameter(torch.ones(1))]).stats()
+    assert stats.keys() == other.keys()
+    assert stats['blocked_seconds'].keys() == other['blocked_seconds'].keys()
+    assert {type(stats[key]) is type(other[key]) for key in stats} == {True}
+    assert stats['memory_bytes'] == stats['steps'] == 0
 
 
 def test_closure_is_evaluated_with_gradients():

@@ -146,6 +146,32 @@ def test_state_of_non_contiguous_parameters_has_their_order():
                                theirs.state[q]['exp_avg'].contiguous())
 
 
+def test_a_copy_looks_for_the_positions_once(monkeypatch):
+    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(50)]
+    optimizer = terrace.AdamW(weights)
+    for weight in weights:
+        weight.grad = torch.ones(1)
+    optimizer.step()
+    looked = []
+    parameters = optimizer._parameters
+
+    def counted():
+        looked.append(1)
+        return parameters()
+
+    monkeypatch.setattr(optimizer, '_parameters', counted)
+    assert len(optimizer.state_dict()['state']) == 50
+    assert len(looked) < 10
+    view = optimizer.state
+    assert len(view) == 50
+    optimizer.add_param_group({'params': [torch.nn.Parameter(torch.ones(2))]})
+    added = optimizer.param_groups[1]['params'][0]
+    assert added not in view and view[added] == {}
+    added.grad = torch.ones(2)
+    optimizer.step()
+    assert view[added]['step'] == 1 and view[weights[0]]['step'] == 2
+
+
 def test_state_cannot_be_assigned():
     network = model()
     optimizer = terrace.AdamW(network.parameters())

@@ -1,0 +1,137 @@
+"""torch.amp.GradScaler and steps that raise: the run goes on as if nothing
+had happened."""
+
+import errno
+import gc
+
+import pytest
+import torch
+
+import terrace
+from conftest import batches, largest_difference, model
+from test_add_group import _NoLargerFiles
+
+STEPS = 6
+
+
+class Run:
+    def __init__(self, **settings):
+        self.network = model()
+        self.optimizer = terrace.AdamW(self.network.parameters(), **settings)
+        self.scaler = torch.amp.GradScaler('cpu', init_scale=2.0 ** 10,
+                                           growth_interval=3)
+        self.data = batches(STEPS)
+
+    def backward(self, number):
+        self.optimizer.zero_grad()
+        inputs, targets = self.data[number]
+        self.scaler.scale(torch.nn.functional.mse_loss(
+            self.network(inputs), targets)).backward()
+
+    def step(self, number):
+        self.backward(number)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+def undisturbed():
+    run = Run()
+    for number in range(STEPS):
+        run.step(number)
+    return run
+
+
+def same(run, other):
+    assert run.scaler.get_scale() == other.scaler.get_scale()
+    assert run.optimizer.stats()['steps'] == other.optimizer.stats()['steps']
+    return largest_difference(run.network, other.network) == 0
+
+
+def test_a_step_that_is_refused_and_repeated():
+    run = Run()
+    for number in range(STEPS):
+        if number == 2:
+            run.backward(number)
+            weight = run.network[0].weight
+            good = weight.grad
+            weight.grad = None
+            weight.grad_dtype = None
+            weight.grad = good.double()
+            for _ in range(2):
+                with pytest.raises(ValueError, match='Double'):
+                    run.scaler.step(run.optimizer)
+            weight.grad = good
+            run.scaler.step(run.optimizer)
+            run.scaler.update()
+        else:
+            run.step(number)
+    assert same(run, undisturbed())
+
+
+def test_an_interrupt_after_the_finished_step():
+    run = Run()
+    for number in range(STEPS):
+        if number != 2:
+            run.step(number)
+            continue
+        run.backward(number)
+        finish = run.optimizer._step_own
+
+        def interrupted(scale):
+            finish(scale)
+            raise KeyboardInterrupt
+
+        run.optimizer._step_own = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            run.scaler.step(run.optimizer)
+        del run.optimizer._step_own
+        run.scaler.update()
+    assert same(run, undisturbed())
+
+
+def test_a_skip_that_raises_skips_nothing_later():
+    run = Run()
+    run.backward(0)
+    run.network[0].weight.grad[0, 0] = float('inf')
+
+    def closure():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run.scaler.step(run.optimizer, closure)
+    run.network[0].weight.grad[0, 0] = 0
+    run.optimizer.step()
+    assert run.optimizer.stats()['steps'] == 1
+
+
+@pytest.mark.parametrize('by_the_scaler', [True, False])
+def test_an_unfinished_step_keeps_its_scale(by_the_scaler, tmp_path):
+    run = Run(memory_budget='256KiB', nvme_path=str(tmp_path))
+    for number in range(STEPS):
+        if number != 2:
+            run.step(number)
+            continue
+        run.backward(number)
+        with _NoLargerFiles(0), pytest.raises(OSError) as caught:
+            run.scaler.step(run.optimizer)
+        assert caught.value.errno == errno.EFBIG
+        if by_the_scaler:
+            run.scaler.step(run.optimizer)
+        else:
+            run.optimizer.step()
+        run.scaler.update()
+    assert same(run, undisturbed())
+
+
+def test_a_step_that_is_refused_keeps_no_gradient():
+    good, bad = (torch.nn.Parameter(torch.zeros(9)) for _ in range(2))
+    optimizer = terrace.AdamW([good, bad])
+    good.grad = torch.ones(9)
+    bad.grad_dtype = None
+    bad.grad = torch.ones(9, dtype=torch.double)
+    storage = good.grad.untyped_storage()._cdata
+    before = torch._C._storage_Use_Count(storage)
+    with pytest.raises(ValueError, match='Double'):
+        optimizer.step()
+    gc.collect()
+    assert torch._C._storage_Use_Count(storage) == before
