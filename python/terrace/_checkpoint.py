@@ -49,13 +49,21 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
             is there.
     """
     named, others = _tensors(model)
-    rest = io.BytesIO()
-    torch.save({
-        'values': dict(values or {}), 'others': others,
-        'groups': _groups(optimizer), 'random': torch.get_rng_state(),
-        'random_of_ranks': _random_of_ranks(optimizer),
-        'objects': {name: thing.state_dict()
-                    for name, thing in objects.items()}}, rest)
+    content = {'others': others, 'groups': _groups(optimizer),
+               'random': torch.get_rng_state(),
+               'random_of_ranks': _random_of_ranks(optimizer)}
+    rest, error = io.BytesIO(), None
+    try:
+        content['values'] = dict(values or {})
+        content['objects'] = {name: thing.state_dict()
+                              for name, thing in objects.items()}
+        torch.save(content, rest)
+    except Exception as caught:  # the other ranks are to hear of it
+        error = caught
+    if optimizer is not None:
+        optimizer._ranks.agree('saving', error)
+    elif error is not None:
+        raise error
     code, message = _native(optimizer).save(
         os.fspath(directory), list(named.values()), list(named),
         _positions(named, optimizer),

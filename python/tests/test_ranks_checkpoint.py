@@ -139,6 +139,9 @@ def fail(path):
               error_of(lambda: terrace.load(f'{path}/nothing', weight,
                                             optimizer))]
     terrace.save(f'{path}/saved', weight, optimizer)
+    values = {'next': (lambda: 1) if dist.get_rank() == 1 else 2}
+    errors.append(error_of(lambda: terrace.save(f'{path}/saved', weight,
+                                                optimizer, values=values)))
     dist.barrier()
     if dist.get_rank() == 1:
         weight = torch.nn.Linear(4, 5)  # of another model, on one rank
@@ -151,8 +154,10 @@ def fail(path):
 def test_errors_are_heard_on_all_ranks(crew, tmp_path):
     first, second = crew.run(fail, str(tmp_path))
     assert [error[0] for error in first] == [
-        'FileNotFoundError', 'FileNotFoundError', 'RankError']
-    assert [error[0] for error in second] == [
+        'FileNotFoundError', 'FileNotFoundError', 'RankError', 'RankError']
+    assert [error[0] for error in second[:2] + second[3:]] == [
         'RankError', 'FileNotFoundError', 'ValueError']
     assert 'rank 0 of 2 failed while saving' in second[0][1]
-    assert 'rank 1 of 2 failed while loading' in first[2][1]
+    assert 'lambda' in second[2][1]
+    assert 'rank 1 of 2 failed while saving' in first[2][1]
+    assert 'rank 1 of 2 failed while loading' in first[3][1]
