@@ -150,11 +150,13 @@ void DiagnosePath(const PathReport& path, std::vector<Finding>* findings) {
     add(absl::StrCat("no direct I/O (", path.direct_io_error,
                      "): data go through the page cache, a third of the speed "
                      "and memory twice over"));
-  } else if (path.offset_alignment < 0 ||
-             path.told_offset_alignment > kOurAlignment) {
+  } else if (path.told_offset_alignment > kOurAlignment) {
     add(absl::StrCat("direct I/O asks for offsets in multiples of ",
                      FormatBytes(path.told_offset_alignment),
                      ": requests of 4 KiB are refused or buffered"));
+  } else if (path.offset_alignment < 0 && path.kind != "file") {
+    // Of a file it may be that it is too short to read.
+    add("direct I/O refuses requests of 4 KiB");
   }
   if (path.free_bytes >= 0 && path.free_bytes < kLittleSpace) {
     add(absl::StrCat("only ", FormatBytes(path.free_bytes), " are free"));

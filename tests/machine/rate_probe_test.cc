@@ -1,5 +1,6 @@
 #include "runtime/machine/profile/rate_probe.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <deque>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/fault_engine.h"
+#include "tests/support/manual_clock.h"
 
 namespace terrace {
 namespace {
@@ -19,7 +21,6 @@ constexpr int64_t kMiB = 1 << 20;
 class RecordingEngine final : public IoEngine {
  public:
   absl::StatusOr<int> AddFile(int) override { return 0; }
-  void RemoveFile(int) override {}
   void RegisterArena(absl::Span<std::byte>) override {}
   int Submit(absl::Span<const IoRequest> requests) override {
     for (const IoRequest& request : requests) {
@@ -153,6 +154,51 @@ TEST_F(RateProbeTest, AFaultIsNamedAndNothingStaysInFlight) {
     IoResult result;
     EXPECT_EQ(engine->Poll(absl::MakeSpan(&result, 1)), 0);
   }
+}
+
+// Takes `takes` requests and completes none.
+class SilentEngine final : public IoEngine {
+ public:
+  SilentEngine(VirtualClock& clock, int takes) : clock_(clock), left_(takes) {}
+  absl::StatusOr<int> AddFile(int) override { return 0; }
+  void RegisterArena(absl::Span<std::byte>) override {}
+  int Submit(absl::Span<const IoRequest> requests) override {
+    const int taken = std::min(left_, static_cast<int>(requests.size()));
+    left_ -= taken;
+    return taken;
+  }
+  int Poll(absl::Span<IoResult>) override { return 0; }
+  void Wait(absl::Time deadline) override { clock_.JumpTo(deadline); }
+  void Wake() override {}
+  EngineInfo info() const override { return {.name = "silent"}; }
+
+ private:
+  VirtualClock& clock_;
+  int left_;
+};
+
+TEST_F(RateProbeTest, ADeviceThatDoesNotAnswerIsLeftAfterAMinute) {
+  VirtualClock clock;
+  SilentEngine engine(clock, 3);
+  RateProbe probe = ProbeOf(engine, 32 * kMiB);
+  probe.clock = &clock;
+  const absl::Time start = clock.Now();
+  const absl::Status status = WriteOnce(probe);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_NE(status.ToString().find("the path"), std::string::npos) << status;
+  EXPECT_NE(status.ToString().find("3 requests"), std::string::npos) << status;
+  EXPECT_GE(clock.Now() - start, absl::Seconds(60));
+  EXPECT_LE(clock.Now() - start, absl::Seconds(62));
+}
+
+TEST_F(RateProbeTest, AnEngineThatTakesNothingIsNoSuccess) {
+  VirtualClock clock;
+  SilentEngine engine(clock, 0);
+  RateProbe probe = ProbeOf(engine, 32 * kMiB);
+  probe.clock = &clock;
+  const absl::Status status = WriteOnce(probe);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.ToString().find("the path"), std::string::npos) << status;
 }
 
 }  // namespace

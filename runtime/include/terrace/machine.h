@@ -1,9 +1,9 @@
 // What a machine can do for Terrace, what it has left, and what would make it
 // faster.
 //
-//   const terrace::MachineReport report =
-//   terrace::ProbeMachine({"/mnt/nvme0"}); for (const terrace::Finding& finding
-//   : report.findings) { ... } if (!report.usable()) return 1;
+//   const auto report = terrace::ProbeMachine({"/mnt/nvme0"});
+//   for (const auto& finding : report.findings) Show(finding);
+//   if (!report.usable()) return 1;
 //
 // Plain values: a snapshot, since others use the same machine. Nothing here
 // needs a privilege. A number that the kernel does not tell is -1, a text that
@@ -211,8 +211,9 @@ struct MachineReport {
   }
 };
 
-// Takes some tens of milliseconds, and a few MiB of memory meanwhile. Writes 64
-// KiB to a nameless file below each directory of `paths`, nothing to files and
+// Takes some tens of milliseconds. Meanwhile it uses memory: 8 MiB to see huge
+// pages, and up to 64 MiB that io_uring is asked to pin. Writes 64 KiB to a
+// nameless file below each directory of `paths`, nothing to files and
 // devices. What cannot be read is left unknown; what that means is a finding.
 MachineReport ProbeMachine(const std::vector<std::string>& paths);
 
@@ -260,9 +261,11 @@ struct TuneOptions {
 };
 
 // Takes some seconds for each path; meanwhile nothing else should use the
-// machine. InvalidArgument: a path twice, a file of less than 32 MiB, no time;
-// ResourceExhausted: no space or no memory for it; else what the path's file
-// system answers, naming the path.
+// machine, up to 2 GiB of whose memory it takes: 64 MiB for each core.
+// DeadlineExceeded: a path did not answer for a minute; engine and buffers are
+// left behind, which the kernel may still use. InvalidArgument: a path twice, a
+// file of less than 32 MiB, no time; ResourceExhausted: no space or no memory
+// for it; else what the path's file system answers, naming the path.
 absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options);
 
 // A profile as JSON, as docs/machine.md explains it. Writing replaces the file

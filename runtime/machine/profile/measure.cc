@@ -32,6 +32,9 @@
 #include "tiers/system_error.h"
 #include "tiers/topology.h"
 
+// The leak checker's, in builds that have it.
+extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
+
 namespace terrace {
 namespace {
 
@@ -87,9 +90,17 @@ absl::StatusOr<int64_t> FileBytes(const std::string& path, int fd,
   return bytes;
 }
 
+// What the kernel may still use is owned by nobody from here on.
+template <typename T>
+void LeaveBehind(std::unique_ptr<T> owned) {
+  const T* const left = owned.release();
+  if (__lsan_ignore_object != nullptr) __lsan_ignore_object(left);
+}
+
+// Takes the arena with it where the path does not answer.
 absl::StatusOr<PathProfile> MeasurePath(const std::string& path,
                                         const TuneOptions& options,
-                                        absl::Span<std::byte> arena) {
+                                        std::unique_ptr<HostArena>& arena) {
   PathProfile profile;
   profile.path = path;
   const PathReport report = ProbePath(PseudoFiles(""), path);
@@ -97,21 +108,24 @@ absl::StatusOr<PathProfile> MeasurePath(const std::string& path,
   for (const DriveReport& drive : report.drives) {
     profile.drives.push_back(IdentityOf(drive));
   }
-  const Descriptor file = OpenProbeFile(path);
+  auto opened = std::make_unique<Descriptor>(OpenProbeFile(path));
+  const Descriptor& file = *opened;
   if (file.get() < 0) return Refused(path, "cannot be written");
+  // Where the file system cannot allocate, the C library writes the file block
+  // by block, small ones that direct I/O would refuse.
+  TERRACE_ASSIGN_OR_RETURN(const int64_t file_bytes,
+                           FileBytes(path, file.get(), options.file_bytes));
   profile.direct_io =
       report.direct_io &&
       fcntl(file.get(), F_SETFL, fcntl(file.get(), F_GETFL) | O_DIRECT) == 0;
-  TERRACE_ASSIGN_OR_RETURN(const int64_t file_bytes,
-                           FileBytes(path, file.get(), options.file_bytes));
-  TERRACE_ASSIGN_OR_RETURN(const auto engine, MakeEngine(EngineKind::kAuto));
-  engine->RegisterArena(arena);
+  TERRACE_ASSIGN_OR_RETURN(auto engine, MakeEngine(EngineKind::kAuto));
+  engine->RegisterArena(arena->bytes());
   profile.engine = engine->info().name;
   TERRACE_ASSIGN_OR_RETURN(const int index, engine->AddFile(file.get()));
   const RateProbe probe = {.engine = engine.get(),
                            .file = index,
                            .file_bytes = file_bytes,
-                           .arena = arena,
+                           .arena = arena->bytes(),
                            .clock = &SystemClock(),
                            .path = path};
   absl::Status status = WriteOnce(probe);
@@ -122,7 +136,11 @@ absl::StatusOr<PathProfile> MeasurePath(const std::string& path,
     status = rate.status();
     if (rate.ok()) profile.rates.push_back(*std::move(rate));
   }
-  engine->RemoveFile(index);
+  if (absl::IsDeadlineExceeded(status)) {
+    LeaveBehind(std::move(engine));
+    LeaveBehind(std::move(opened));
+    LeaveBehind(std::move(arena));
+  }
   if (!status.ok()) return status;
   return profile;
 }
@@ -231,7 +249,7 @@ absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options) {
   profile.processor = files.Field("/proc/cpuinfo", "model name");
   profile.measured_at = absl::ToUnixSeconds(absl::Now());
   TERRACE_RETURN_IF_ERROR(MeasureProcessor(&profile));
-  TERRACE_ASSIGN_OR_RETURN(const auto arena,
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
                            HostArena::Create({.size_bytes = kWindow}));
   // Some drives store zeros without writing them.
   std::mt19937_64 random(profile.measured_at);
@@ -242,7 +260,7 @@ absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options) {
   }
   for (const std::string& path : options.paths) {
     TERRACE_ASSIGN_OR_RETURN(PathProfile measured,
-                             MeasurePath(path, options, arena->bytes()));
+                             MeasurePath(path, options, arena));
     profile.paths.push_back(std::move(measured));
   }
   return profile;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
 #include "runtime/base/check.h"
 
@@ -12,6 +13,9 @@ namespace {
 
 // How long a wait for completions may last before it is looked at again.
 constexpr absl::Duration kLongestWait = absl::Seconds(1);
+
+// A device that completes nothing for so long is not waited for.
+constexpr absl::Duration kLongestSilence = absl::Seconds(60);
 
 constexpr int64_t kFillPiece = 1 << 20;
 
@@ -42,13 +46,22 @@ class ClosedLoop {
   absl::StatusOr<RateProfile> Run(absl::Duration time, int64_t most) {
     const absl::Time start = probe_.clock->Now();
     absl::Time now = start;
+    last_completion_ = start;
     while (true) {
       if (status_.ok() && now - start < time) Fill(most);
       if (free_.size() == slots_.size()) break;
       Drain();
       now = probe_.clock->Now();
+      if (free_.size() < slots_.size() &&
+          now - last_completion_ >= kLongestSilence) {
+        return Silence();
+      }
     }
     if (!status_.ok()) return status_;
+    if (count_ == 0) {
+      return absl::UnavailableError(absl::StrCat(
+          "path '", probe_.path, "': the engine takes no request"));
+    }
     const double seconds = absl::ToDoubleSeconds(last_completion_ - start);
     RateProfile rate;
     rate.direction = NameOf(kind_);
@@ -91,6 +104,13 @@ class ClosedLoop {
             .offset = begin + turn * piece_ % (part / piece_ * piece_),
             .size_bytes = piece_,
             .tag = slot};
+  }
+
+  absl::Status Silence() const {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "path '", probe_.path, "': ", slots_.size() - free_.size(),
+        " requests of ", piece_, " bytes (", NameOf(kind_),
+        ") did not complete within ", absl::FormatDuration(kLongestSilence)));
   }
 
   void Fill(int64_t most) {

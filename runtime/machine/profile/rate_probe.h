@@ -30,7 +30,10 @@ struct RateProbe {
 // goes through the file in order and starts again at its end. Mixed: reads of
 // its first half, one by one with writes of the second. The rate counts from
 // the first submission to the last completion. An error, or a piece that came
-// back short, is its IoError; nothing is in flight on return.
+// back short, is its IoError; nothing is in flight on return. But for
+// DeadlineExceeded: nothing completed for 60 s, and what is in flight may still
+// use file and arena, so engine, file and arena must be left behind.
+// Unavailable: the engine took nothing.
 absl::StatusOr<RateProfile> MeasureRate(const RateProbe& probe, LoadKind kind,
                                         int64_t piece_bytes,
                                         int64_t window_bytes,
