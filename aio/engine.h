@@ -38,8 +38,8 @@ struct IoResult {
 };
 
 struct EngineInfo {
-  std::string name;            // "io_uring", "threads", "memory", ...
-  std::string reason;          // flags in force; the errno of a step down
+  std::string name;                 // "io_uring", "threads", "memory", ...
+  std::string reason;               // flags in force; the errno of a step down
   bool buffers_registered = false;  // the whole arena
   int64_t registered_bytes = 0;     // of it
   int64_t paced_completions = 0;
@@ -50,9 +50,9 @@ class IoEngine {
  public:
   virtual ~IoEngine() = default;
 
-  // A file descriptor that stays open until RemoveFile; returns its index.
+  // A file descriptor that stays open while the engine is there; returns its
+  // index.
   virtual absl::StatusOr<int> AddFile(int fd) = 0;
-  virtual void RemoveFile(int file) = 0;
 
   // Registers the one arena that most buffers lie in. Refusal (memlock) is
   // no error: it shows in info().

@@ -51,7 +51,6 @@ class IoQueue {
 
   absl::Time NextEvent() const;
   int64_t pending() const { return static_cast<int64_t>(transfers_.size()); }
-  int in_flight() const { return in_flight_; }
   IoPathStats stats() const {
     IoPathStats stats = stats_;
     stats.window_bytes = window_.bytes();

@@ -60,10 +60,6 @@ class MemoryEngine final : public IoEngine {
     files_.push_back(fd);
     return static_cast<int>(files_.size()) - 1;
   }
-  void RemoveFile(int file) override {
-    TERRACE_CHECK(file >= 0 && file < static_cast<int>(files_.size()));
-    files_[file] = -1;
-  }
   void RegisterArena(absl::Span<std::byte> /*arena*/) override {}
 
   int Submit(absl::Span<const IoRequest> requests) override {

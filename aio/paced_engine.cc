@@ -42,7 +42,6 @@ class PacedEngine final : public IoEngine {
     }
     return file;
   }
-  void RemoveFile(int file) override { engine_->RemoveFile(file); }
   void RegisterArena(absl::Span<std::byte> arena) override {
     engine_->RegisterArena(arena);
   }

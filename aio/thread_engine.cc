@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "aio/make_engine.h"
 #include "runtime/base/blocked_signals.h"
-#include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
 
 namespace terrace {
@@ -51,10 +50,6 @@ class ThreadEngine final : public IoEngine {
   absl::StatusOr<int> AddFile(int fd) override {
     files_.push_back(fd);
     return static_cast<int>(files_.size()) - 1;
-  }
-  void RemoveFile(int file) override {
-    TERRACE_CHECK(file >= 0 && file < static_cast<int>(files_.size()));
-    files_[file] = -1;
   }
   void RegisterArena(absl::Span<std::byte> /*arena*/) override {}
 

@@ -99,15 +99,6 @@ class UringEngine final : public IoEngine {
     }
     return index;
   }
-  void RemoveFile(int file) override {
-    TERRACE_CHECK(file >= 0 && file < static_cast<int>(files_.size()));
-    File& removed = files_[file];
-    int none = -1;
-    if (removed.is_fixed) {
-      io_uring_register_files_update(&ring_, file, &none, 1);
-    }
-    removed = {-1, false};
-  }
 
   void RegisterArena(absl::Span<std::byte> arena) override {
     buffers_.Register(&ring_, arena);

@@ -28,7 +28,6 @@ class LightDevice final : public IoEngine {
     TERRACE_CHECK(fd == 0);
     return 0;
   }
-  void RemoveFile(int /*file*/) override {}
   void RegisterArena(absl::Span<std::byte> /*arena*/) override {}
 
   int Submit(absl::Span<const IoRequest> requests) override {

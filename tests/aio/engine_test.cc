@@ -126,9 +126,6 @@ TEST_P(EngineContract, ReadsShortAtTheEndAndZeroBeyondIt) {
 
 TEST_P(EngineContract, ReportsAnUnknownFileAsEbadf) {
   AlignedBuffer buffer(kBlock);
-  engine().RemoveFile(files_[1]);
-  EXPECT_EQ(RunOne(Request(IoDirection::kRead, buffer.data(), 0, kBlock, 1, 1)),
-            -EBADF);
   EXPECT_EQ(RunOne({99, IoDirection::kRead, buffer.data(), 0, kBlock, 2}),
             -EBADF);
 }

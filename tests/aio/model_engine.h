@@ -28,7 +28,6 @@ class ModelEngine final : public IoEngine {
       : device_(device), clock_(clock) {}
 
   absl::StatusOr<int> AddFile(int /*fd*/) override { return 0; }
-  void RemoveFile(int /*file*/) override {}
   void RegisterArena(absl::Span<std::byte> /*arena*/) override {}
 
   int Submit(absl::Span<const IoRequest> requests) override {

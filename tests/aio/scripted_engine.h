@@ -14,7 +14,6 @@ namespace terrace {
 class ScriptedEngine final : public IoEngine {
  public:
   absl::StatusOr<int> AddFile(int /*fd*/) override { return files_++; }
-  void RemoveFile(int /*file*/) override {}
   void RegisterArena(absl::Span<std::byte> /*arena*/) override {}
 
   int Submit(absl::Span<const IoRequest> requests) override {

@@ -177,7 +177,6 @@ class FaultEngine final : public IoEngine {
         engine_(std::move(engine)) {}
 
   absl::StatusOr<int> AddFile(int fd) override { return engine_->AddFile(fd); }
-  void RemoveFile(int file) override { engine_->RemoveFile(file); }
   void RegisterArena(absl::Span<std::byte> arena) override {
     engine_->RegisterArena(arena);
   }
