@@ -62,6 +62,7 @@ class FaultsTest : public testing::TestWithParam<const char*> {
     IoQueueOptions options;
     options.window_bytes = 8 * kBlock;
     options.piece_bytes = 4 * kBlock;
+    options.adapts = false;
     for (int i = 0; i < kPaths; ++i) {
       ASSERT_TRUE(
           group_

@@ -27,6 +27,7 @@ class IoQueueTest : public testing::Test {
     IoQueueOptions options;
     options.window_bytes = kWindow;
     options.piece_bytes = kPiece;
+    options.adapts = false;
     path_ = *group_->AddPath("/mnt/a/state", 0, options);
   }
 

@@ -58,6 +58,7 @@ TEST_F(IoQueueOrderTest, APieceLargerThanTheWindowGoesAlone) {
   IoQueueOptions options;
   options.window_bytes = kBlock;
   options.piece_bytes = kPiece;
+  options.adapts = false;
   const int narrow = *group_->AddPath("narrow", 1, options);
   group_->Enqueue(narrow, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),
                            0, 2 * kPiece, 1});
@@ -182,6 +183,7 @@ TEST_F(IoQueueOrderTest, PathsHaveWindowsOfTheirOwn) {
   IoQueueOptions options;
   options.window_bytes = kWindow;
   options.piece_bytes = kPiece;
+  options.adapts = false;
   const int other = *group_->AddPath("/mnt/b/state", 1, options);
   Read(8 * kPiece, 1);
   group_->Enqueue(other, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),

@@ -62,6 +62,7 @@ IoQueueOptions OnePiece() {
   IoQueueOptions options;
   options.window_bytes = 2 * kLarge;
   options.piece_bytes = 2 * kLarge;
+  options.adapts = false;
   return options;
 }
 
