@@ -8,8 +8,17 @@
 namespace terrace {
 namespace {
 
-// Arrays in a slot begin on cache lines.
-int64_t Padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+// A multiple of `unit`.
+int64_t Padded(int64_t bytes, int64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Arrays in a slot begin where any dtype may. More would make the slot of a
+// full chunk of fp32 parameters larger than the chunk: for each 8 bytes of
+// moments it holds 8 of parameter and gradient.
+int64_t ArrayBytes(int64_t count, DType dtype) {
+  return Padded(count * DTypeBytes(dtype), DTypeBytes(DType::kFloat32));
+}
 
 bool IsStaged(const ParameterData& data) {
   return data.device != nullptr && data.gradient != nullptr;
@@ -62,7 +71,7 @@ absl::Status Staging::Prepare(Device& device, int64_t slot_bytes) {
   slots_.clear();
   memory_.reset();
   slot_bytes_ = 0;
-  const int64_t padded = Padded(slot_bytes);
+  const int64_t padded = Padded(slot_bytes, 64);
   TERRACE_ASSIGN_OR_RETURN(memory_, device.AllocatePinned(kSlots * padded));
   slot_bytes_ = padded;
   for (int i = 0; i < kSlots; ++i) {
@@ -93,8 +102,8 @@ int64_t StagedChunk::Bytes(const Chunk& chunk,
     const ParameterData& data =
         parameters[static_cast<size_t>(segment.parameter)];
     if (!IsStaged(data)) continue;
-    bytes += Padded(segment.count * DTypeBytes(chunk.dtype)) +
-             Padded(segment.count * DTypeBytes(data.gradient_dtype));
+    bytes += ArrayBytes(segment.count, chunk.dtype) +
+             ArrayBytes(segment.count, data.gradient_dtype);
   }
   return bytes;
 }
@@ -130,7 +139,7 @@ absl::Status StagedChunk::BeginFetch(const ChunkContents& contents) {
     here = {.gradient_dtype = data.gradient_dtype, .device = data.device};
     const int64_t width = DTypeBytes(chunk_.dtype);
     here.parameter = next;
-    next += Padded(segment.count * width);
+    next += ArrayBytes(segment.count, chunk_.dtype);
     // A master that is there is read in the parameter's place.
     const bool read =
         !chunk_.has_master() || (contents.segments[i] & kHoldsMaster) == 0;
@@ -148,7 +157,7 @@ absl::Status StagedChunk::BeginFetch(const ChunkContents& contents) {
                              segment.parameter_offset * gradient_width,
                          segment.count * gradient_width));
     here.gradient = next;
-    next += Padded(segment.count * gradient_width);
+    next += ArrayBytes(segment.count, data.gradient_dtype);
   }
   return absl::OkStatus();
 }

@@ -5,8 +5,9 @@
 // computed others are on their way in either direction.
 //
 // A slot is at most what one chunk has: 8 MiB for a chunk of fp32 parameters.
-// Four of them keep both copy engines and the kernels busy; they are beside
-// the Runtime's budget and reported.
+// Four of them keep both copy engines and the kernels busy; they are one
+// allocation of at most 32 MiB, beside the Runtime's budget and reported. An
+// allocator may round it up to a power of two, as LibTorch's does: 32 MiB too.
 #pragma once
 
 #include <atomic>
