@@ -86,7 +86,9 @@ ParameterState OffloadedAdamBase::ReadParameterState(
   StateSpans spans;
   spans.first_moment = make(state.exp_avg);
   spans.second_moment = make(state.exp_avg_sq);
-  if (offloaded_->parameters()[i].dtype != DType::kFloat32) {
+  // One that was loaded without a master has none before its next step.
+  if (offloaded_->parameters()[i].dtype != DType::kFloat32 &&
+      offloaded_->HasState(index, Kind::kMaster)) {
     spans.master = make(state.master);
   }
   Check(reader.Read(index, /*offset=*/0, spans, Deadline()));

@@ -181,6 +181,39 @@ TEST(TorchArchive, AMasterThatIsNotThereIsMadeFromTheParameter) {
   }
 }
 
+TEST(TorchArchive, StateWithoutAMasterIsReadAndSaved) {
+  const std::vector<at::Tensor> theirs_parameters =
+      MakeParameters(at::kBFloat16);
+  ::torch::optim::AdamW theirs(theirs_parameters, AdamWOptions(1e-3));
+  DrawGradients(1, theirs_parameters);
+  theirs.step();
+  std::vector<std::unique_ptr<Runtime>> runtimes;
+  std::vector<std::vector<at::Tensor>> parameters;
+  std::vector<std::unique_ptr<OffloadedAdamW>> ours;
+  std::string bytes = Saved(theirs);
+  for (int i = 0; i < 2; ++i) {  // the second of what the first saved
+    parameters.push_back(Copies(theirs_parameters, at::kBFloat16));
+    runtimes.push_back(MakeRuntime());
+    auto made = OffloadedAdamW::Create(*runtimes.back(), parameters.back(),
+                                       SmallChunks());
+    ASSERT_TRUE(made.ok()) << made.status();
+    ours.push_back(*std::move(made));
+    Load(bytes, *ours.back());
+    const auto state = ours.back()->StateOf(parameters.back()[0]);
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(state->step, 1);
+    EXPECT_FALSE(state->master.defined());
+    bytes = Saved(*ours.back());
+  }
+  for (int i = 0; i < 2; ++i) {
+    DrawGradients(2, parameters[i]);
+    ours[i]->step();
+  }
+  for (size_t i = 0; i < theirs_parameters.size(); ++i) {
+    EXPECT_TRUE(SameBits(parameters[0][i], parameters[1][i])) << i;
+  }
+}
+
 TEST(TorchArchive, WhatDoesNotFitIsRefusedAndChangesNothing) {
   const auto runtime = MakeRuntime();
   const std::vector<at::Tensor> parameters = MakeParameters();
