@@ -30,6 +30,7 @@ WorldOptions DrawWorld(uint64_t seed) {
   options.io_timeout = absl::Milliseconds(200);
   options.io.piece_bytes = 4096 << random() % 4;
   options.io.window_bytes = options.io.piece_bytes * (1 + random() % 4);
+  options.io.adapts = random() % 2 == 0;
   return options;
 }
 
@@ -104,6 +105,7 @@ void RandomOperations::DoOne() {
   if (what < 90) return Acquire();
   if (what < 92) return Hint();
   if (what < 94) return ChangeFaults();
+  if (what < 96) return Replace();
   world_.clock().RunUntil([] { return false; },
                           world_.clock().Now() + DrawTime(random_));
 }
@@ -326,6 +328,43 @@ void RandomOperations::Hint() {
     ids.push_back({static_cast<int64_t>(Draw(kTensors + 1))});
   }
   world_.runtime().Prefetch(ids);
+}
+
+bool RandomOperations::IsPushed(int tensor) const {
+  for (const Customer& each : customers_) {
+    for (const auto& [tag, pushed] : each.pushed) {
+      const auto& all = pushed.tensors;
+      if (std::find(all.begin(), all.end(), tensor) != all.end()) return true;
+    }
+  }
+  return false;
+}
+
+// Another tensor in the place of one that goes, unless it is pinned. Whether a
+// group that nobody has taken yet still wants it cannot be told from here.
+void RandomOperations::Replace() {
+  const auto tensor = static_cast<int>(Draw(kTensors));
+  if (IsPushed(tensor)) return;
+  Truth& truth = tensors_[static_cast<size_t>(tensor)];
+  Truth fresh;
+  fresh.size_bytes = static_cast<int64_t>(1 + Draw(kLargest));
+  fresh.bytes.resize(static_cast<size_t>(fresh.size_bytes));
+  const auto id = world_.runtime().Register(
+      {.name = absl::StrCat("t", tensor, ".", ++replaced_),
+       .size_bytes = fresh.size_bytes});
+  if (!id.ok()) {
+    EXPECT_TRUE(faulty_ && IsTyped(id.status())) << id.status();
+    return;
+  }
+  fresh.id = *id;
+  const absl::Status gone = world_.runtime().Unregister(truth.id);
+  if (truth.readers + truth.writers > 0) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(gone)) << gone;
+    EXPECT_TRUE(world_.runtime().Unregister(fresh.id).ok());
+    return;
+  }
+  EXPECT_TRUE(gone.ok()) << gone;
+  truth = std::move(fresh);
 }
 
 void RandomOperations::ChangeFaults() {

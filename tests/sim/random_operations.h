@@ -76,6 +76,8 @@ class RandomOperations {
   void Step(int customer);
   void Acquire();
   void Hint();
+  void Replace();
+  bool IsPushed(int tensor) const;
   void ChangeFaults();
   void Scribble(absl::Span<std::byte> data);
   void Drain();
@@ -90,6 +92,7 @@ class RandomOperations {
   std::vector<Customer> customers_;
   std::vector<Held> held_;
   uint64_t next_tag_ = 1;
+  int64_t replaced_ = 0;  // tensors
   int64_t pins_checked_ = 0;
   int64_t failed_groups_ = 0;
 };
