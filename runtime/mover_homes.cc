@@ -33,8 +33,9 @@ void Mover::ServeRegisters(absl::Time now) {
   for (size_t path = 0; path < files_.size(); ++path) {
     CheckGrowth(static_cast<int>(path), now);
   }
-  std::erase_if(registers_,
-                [this](PendingRegister& pending) { return FindHome(pending); });
+  for (auto pending = registers_.begin(); pending != registers_.end();) {
+    pending = FindHome(*pending) ? registers_.erase(pending) : pending + 1;
+  }
 }
 
 // True when it is answered; else it waits for its path's file to grow.
@@ -154,9 +155,10 @@ void Mover::Handle(UnregisterMessage& message) {
 }
 
 void Mover::ServeUnregisters() {
-  std::erase_if(unregisters_, [this](PendingUnregister& pending) {
-    return ServeUnregister(pending);
-  });
+  for (auto pending = unregisters_.begin(); pending != unregisters_.end();) {
+    pending =
+        ServeUnregister(*pending) ? unregisters_.erase(pending) : pending + 1;
+  }
 }
 
 // True when nothing is left to do. Once nobody wants the tensor its own

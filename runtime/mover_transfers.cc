@@ -228,8 +228,10 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
   }
   SetLeaving(entry, false);
   if (entry.unregistered) {
-    // Nobody's error, but the path's.
-    if (!absl::IsCancelled(completion.status)) degraded_[entry.path] = true;
+    // Nobody's error, but the path's; who waits for the slot hears why.
+    if (absl::IsCancelled(completion.status)) return;
+    degraded_[entry.path] = true;
+    if (completion.quarantined) entry.write_error = completion.status;
     return;
   }
   if (absl::IsCancelled(completion.status)) {

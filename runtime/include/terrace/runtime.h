@@ -85,7 +85,8 @@ class Runtime {
   // stay valid, nothing is removed: when they are gone, Close again.
   // DeadlineExceeded: transfers that never ended; engine and arena are leaked
   // on purpose and counted (Stats::leaked_bytes); or files of a disk that does
-  // not answer (named). They are removed as soon as it does.
+  // not answer (named). They are removed as soon as it does, if the process is
+  // still there; else by the next start on the path.
   virtual absl::Status Close(Time deadline) = 0;
 
   // Both live as long as the Runtime.
