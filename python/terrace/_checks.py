@@ -32,6 +32,14 @@ def check_options(group: dict[str, Any]) -> None:
             raise NotImplementedError(f'terrace: {key} is not supported')
 
 
+def norm_of(max_grad_norm: float | None) -> float:
+    """0: no clipping."""
+    if max_grad_norm is not None and not max_grad_norm > 0:
+        raise ValueError('terrace: max_grad_norm is a positive number or None, '
+                         f'not {max_grad_norm}')
+    return float(max_grad_norm or 0)
+
+
 def check_parameter(name: str, parameter: torch.Tensor) -> None:
     if parameter.is_complex():
         what = f'is complex ({parameter.dtype}); step torch.view_as_real of it'

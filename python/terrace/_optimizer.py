@@ -91,13 +91,9 @@ class AdamW(torch.optim.Optimizer):
                     'weight_decay': weight_decay, **_checks.FIXED,
                     **_checks.IGNORED,
                     'decoupled_weight_decay': self._decoupled}
-        _checks.check_options(defaults)
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise ValueError('terrace: max_grad_norm is a positive number or '
-                             f'None, not {max_grad_norm}')
         self._budget = memory_budget
-        self._paths = _arguments.path_list(nvme_path)
-        self._max_grad_norm = float(max_grad_norm or 0)
+        self._paths: list[str] = []
+        self._max_grad_norm = 0.0
         self._engine = io_engine
         self._native: Any = None
         self._loading: dict[str, Any] | None = None
@@ -107,13 +103,16 @@ class AdamW(torch.optim.Optimizer):
         self._scale = 1.0  # of the loss, in the step before
         self._ranks = _ranks.ranks_of(process_group)
         self._collected: dict[int, dict[str, Any]] | None = None
-        if self._paths and memory_budget is None:
-            warnings.warn('terrace: nvme_path is not used: without a '
-                          'memory_budget all the state is in memory',
-                          stacklevel=2)
         self.param_groups = []
         error = None
         try:
+            _checks.check_options(defaults)
+            self._max_grad_norm = _checks.norm_of(max_grad_norm)
+            self._paths = _arguments.path_list(nvme_path)
+            if self._paths and memory_budget is None:
+                warnings.warn('terrace: nvme_path is not used: without a '
+                              'memory_budget all the state is in memory',
+                              stacklevel=2)
             _errors.check_directories(self._paths)
             super().__init__(params, defaults)
             self._native = _share.of(_library.new_optimizer(), self._ranks)
@@ -123,7 +122,9 @@ class AdamW(torch.optim.Optimizer):
             error = caught
         try:
             _ranks.check_alike(self._ranks, 'making the optimizer',
-                               self.param_groups, error)
+                               self.param_groups, error,
+                               max_grad_norm=self._max_grad_norm,
+                               the_class_of_the_optimizer=type(self).__name__)
         except BaseException:
             if self._native is not None:
                 self._native.close()
@@ -183,6 +184,9 @@ class AdamW(torch.optim.Optimizer):
             closure: evaluates the model again and returns the loss, which is
                 returned here.
 
+        With a process_group all ranks hear of an error of the closure, not of
+        one of a hook: the others wait for the group's timeout.
+
         Raises:
             OSError (with errno and filename), DataLossError, MemoryError: a
                 path failed. Unless it is a DataLossError, step() again with
@@ -192,16 +196,22 @@ class AdamW(torch.optim.Optimizer):
             ValueError: a gradient that cannot be used; nothing was changed.
             KeyboardInterrupt: after the step is finished.
             RankError: of a process_group; another rank failed, and step() on
-                all of them finishes the step as above, or it is gone.
+                all of them finishes the step as above (other gradients or a
+                skip are then a RuntimeError), or it is gone.
         """
         with _scaling.taken_back(self):
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            skip, scale = _scaling.asked(self)
+            loss, skip, scale, error = None, False, 1.0, None
+            try:
+                if closure is not None:
+                    with torch.enable_grad():
+                        loss = closure()
+                skip, scale = _scaling.asked(self)
+            except BaseException as caught:  # to be told to the other ranks
+                if self._ranks.alone:
+                    raise
+                error = caught
             if not self._ranks.alone:
-                _share.step(self, skip, scale)
+                _share.step(self, skip, scale, error)
             elif not skip:
                 self._step_own(scale)
             return loss

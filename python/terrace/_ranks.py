@@ -98,6 +98,11 @@ class Ranks:
         self.owners: list[int] = []  # the rank of each position
         self._lost: RankError | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Whether the group failed: every exchange will."""
+        return self._lost is not None
+
     def assign(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Shares the parameters of these groups out."""
         if not self.alone:
@@ -110,7 +115,7 @@ class Ranks:
         return [thing for thing, owner in zip(things, self.owners)
                 if owner == self.rank]
 
-    def agree(self, phase: str, error: Exception | None = None,
+    def agree(self, phase: str, error: BaseException | None = None,
               flag: bool = False, **words: Any) -> bool:
         """Waits for all ranks; returns whether any of them set its flag.
 
@@ -148,7 +153,7 @@ class Ranks:
                                  f'{word.replace("_", " ")} while {phase}')
         return any(answer[1] for answer in answers)
 
-    def _exchange(self, phase: str, error: Exception | None, flag: bool,
+    def _exchange(self, phase: str, error: BaseException | None, flag: bool,
                   words: Any) -> list[tuple]:
         numbers = [number_of(word) for word in words]
         numbers += [0] * (_WORDS - len(numbers))
@@ -187,6 +192,11 @@ class Ranks:
         try:
             yield
         except RankError:
+            raise
+        except MemoryError as error:  # here; the others wait in vain
+            self._lost = RankError(
+                f'terrace: rank {self.rank} of {self.size} left the others '
+                f'while {phase}: {error}', self.rank, phase)
             raise
         except RuntimeError as error:
             others = [r for r in range(self.size) if r != self.rank]
@@ -275,15 +285,19 @@ class _Pack:
     def start(self, group: Any, rank: int) -> None:
         first = self._parameters[0].detach()
         self._in_place = len(self._parameters) == 1 and first.is_contiguous()
-        if self._in_place:
-            self._flat = first.view(-1)
-        elif self.owner == rank:
-            self._flat = torch.cat([p.detach().reshape(-1)
-                                    for p in self._parameters])
-        else:
-            count = sum(p.numel() for p in self._parameters)
-            self._flat = torch.empty(count, dtype=first.dtype,
-                                     device=first.device)
+        try:
+            if self._in_place:
+                self._flat = first.view(-1)
+            elif self.owner == rank:
+                self._flat = torch.cat([p.detach().reshape(-1)
+                                        for p in self._parameters])
+            else:
+                count = sum(p.numel() for p in self._parameters)
+                self._flat = torch.empty(count, dtype=first.dtype,
+                                         device=first.device)
+        except RuntimeError as error:  # torch's kind of MemoryError
+            raise MemoryError(f'terrace: no buffer of {self.bytes} bytes to '
+                              f'exchange parameters: {error}') from error
         # As bytes: nobody computes with them on the way.
         self._work = dist.broadcast(
             self._flat.view(torch.uint8),
@@ -324,17 +338,19 @@ def ranks_of(group: Any) -> Ranks:
 
 
 def check_alike(ranks: Ranks, phase: str, groups: Sequence[Mapping[str, Any]],
-                error: Exception | None) -> None:
-    """That all ranks have the same groups of parameters; ValueError names the
-    first that differs."""
+                error: Exception | None, **words: Any) -> None:
+    """That all ranks have the same groups of parameters, and say the same;
+    ValueError names the first that differs."""
     described = [[(tuple(p.shape), str(p.dtype)) for p in group['params']]
                  for group in groups]
     try:
-        ranks.agree(phase, error, parameters=described)
+        ranks.agree(phase, error, parameters=described, **words)
     except ValueError as differ:
         if differ is error:
             raise
         every = ranks.gather_objects(phase, described)
+        if all(one == every[0] for one in every):
+            raise  # for another word
         raise ValueError(f'{differ}: {_difference(every)}') from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +31,10 @@ class Share:
         self._native = native
         self._ranks = ranks
         self._count = 0  # of all ranks
-        self.stepped = False  # in a step that another rank did not finish
+        # In a step that another rank did not finish, and what it was.
+        self.stepped = False
+        self.begun: Any = None
+        self._needs_norm = False
         self._skipped = False
 
     def __getattr__(self, name: str) -> Any:
@@ -49,6 +54,9 @@ class Share:
         if outcome[0] == 0:
             self._count = len(parameters)
             self.stepped = False
+            given = json.loads(options)
+            self._needs_norm = bool(given.get('max_gradient_norm')
+                                    or given.get('skip_nonfinite'))
         return outcome
 
     def add(self, parameters: list, names: list[str],
@@ -65,10 +73,21 @@ class Share:
             self._count = count
         return outcome
 
+    def unfinished(self) -> RuntimeError | None:
+        """What is in the way while a step is finished here only."""
+        if not self.stepped or self._ranks.lost:
+            return None
+        steps = max(self.steps(), default=0)
+        return RuntimeError(
+            f'terrace: {f"step {steps}" if steps else "a step"} is unfinished '
+            'on another rank; repeat it with its gradients, or load a '
+            'checkpoint')
+
     def step(self, parameters: list, numbers: list[float], scale: float,
              _: list) -> tuple[int, str]:
-        return self._native.step(self._ranks.own(parameters), numbers, scale,
-                                 parameters)
+        return self._native.step(
+            self._ranks.own(parameters), numbers, scale,
+            parameters if self._needs_norm or scale != 1 else [])
 
     def skipped(self) -> bool:
         """The last step, on all ranks; also on one that keeps no state."""
@@ -142,46 +161,86 @@ class Share:
              positions: list[int]) -> tuple[int, str, torch.Tensor]:
         """On all ranks, each its share of what one process or any number of
         ranks saved."""
+        error, result = None, (0, '', None)
+        try:
+            result = self._native.load(directory, tensors, names,
+                                       self._places_of(positions))
+            if result[0]:
+                error = _errors.exception_of(*result[:2], [directory])
+        except Exception as caught:  # the other ranks are to hear of it
+            error = caught
+        self._ranks.agree('loading', error)
         self.stepped = False
-        code, text, rest = self._native.load(
-            directory, tensors, names, self._places_of(positions))
-        self._ranks.agree('loading', _errors.exception_of(
-            code, text, [directory]) if code else None)
-        return code, text, rest
+        return result
 
     def reset(self) -> tuple[int, str]:
-        self.stepped = False
-        return self._native.reset()
+        outcome = self._native.reset()
+        if outcome[0] == 0:
+            self.stepped = False
+        return outcome
 
 
 def of(native: Any, ranks: Ranks) -> Any:
     return native if ranks.alone else Share(native, ranks)
 
 
-def step(optimizer: AdamW, skip: bool, scale: float) -> None:
+def step(optimizer: AdamW, skip: bool, scale: float,
+         error: BaseException | None) -> None:
     """A step on all ranks: of each share where its state is, and then every
-    parameter to everybody."""
-    ranks, parameters = optimizer._ranks, optimizer._parameters()
+    parameter to everybody. `error`: what failed before it here."""
+    ranks, native = optimizer._ranks, optimizer._native
+    parameters = optimizer._parameters()
     has_gradient = [p.grad is not None for p in parameters]
+    phase = 'beginning a step'
     with _ranks.uninterrupted():
-        if ranks.agree('beginning a step', flag=skip,
-                       the_options_of_the_groups=optimizer._numbers(),
-                       the_loss_scale=scale,
+        numbers: list[float] = []
+        try:
+            numbers = optimizer._numbers()
+            unfinished = None if skip else native.unfinished()
+            if unfinished and native.begun != _what(parameters, numbers,
+                                                    scale):
+                error = error or unfinished
+        except Exception as caught:
+            error = error or caught
+        if ranks.agree(phase, error, flag=skip,
+                       the_options_of_the_groups=numbers, the_loss_scale=scale,
                        which_parameters_have_a_gradient=has_gradient):
+            ranks.agree(phase, native.unfinished())
             return
         optimizer._collected = None
         error = None
         try:
-            if not optimizer._native.stepped:
+            if not native.stepped:
                 optimizer._step_own(scale)
-            optimizer._native.stepped = True
+            native.stepped = True
         except Exception as caught:
             error = caught
-        optimizer._native.tell_skipped(error)
-        ranks.broadcast('exchanging the parameters', [
-            (p, owner) for p, owner, has
-            in zip(parameters, ranks.owners, has_gradient) if has])
-        optimizer._native.stepped = False
+        try:
+            native.tell_skipped(error)
+            ranks.broadcast('exchanging the parameters', [
+                (p, owner) for p, owner, has
+                in zip(parameters, ranks.owners, has_gradient) if has])
+        except BaseException:
+            if native.stepped:
+                native.begun = _what(parameters, numbers, scale)
+            raise
+        native.stepped = False
+
+
+def _what(parameters: list[torch.Tensor], numbers: list[float],
+          scale: float) -> tuple:
+    """Tells a step from another: its options, and a digest of its gradients.
+    Reads all of them; of a step that is to be repeated only."""
+    digest = hashlib.sha256()
+    for position, parameter in enumerate(parameters):
+        if (parameter.grad is None or parameter.grad.layout != torch.strided
+                or parameter.grad.numel() == 0):
+            continue
+        digest.update(f'{position} {parameter.grad.dtype}'.encode())
+        # A block at a time in CPU memory.
+        for part in parameter.grad.detach().reshape(-1).split(1 << 22):
+            digest.update(part.cpu().resolve_neg().view(torch.uint8).numpy())
+    return numbers, scale, digest.digest()
 
 
 def completed(copy: dict[str, Any], ranks: Ranks,
@@ -224,6 +283,7 @@ def collect(optimizer: AdamW, to: int) -> dict[int, dict[str, Any]] | None:
     collected: dict[int, dict[str, Any]] = {}
     error = None
     with _ranks.uninterrupted():
+        ranks.agree(phase, optimizer._native.unfinished())
         own = optimizer._steps() or [0] * len(ranks.owners)
         counts = ranks.greatest(phase, own)
         for position, parameter in enumerate(optimizer._parameters()):

@@ -166,6 +166,8 @@ def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
     """Replaces all state. Makes float32 copies in CPU memory where a tensor is
     none, of one parameter at a time."""
     if optimizer._holds_nothing:
+        if not optimizer._ranks.alone:
+            optimizer._native.stepped = False
         return
     native, paths = optimizer._native, optimizer._paths
     _errors.check(native.reset(), paths)
@@ -183,6 +185,10 @@ def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
 
 def extend(optimizer: AdamW) -> None:
     """Adds the last group's parameters to the compiled optimizer."""
+    unfinished = (None if optimizer._ranks.alone else
+                  optimizer._native.unfinished())
+    if unfinished:
+        raise unfinished
     before = optimizer._parameters()
     last = len(optimizer.param_groups) - 1
     count = len(before) - len(optimizer.param_groups[last]['params'])
