@@ -18,7 +18,8 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
          optimizer: AdamW | None = None, *,
          values: Mapping[str, Any] | None = None, **objects: Any) -> int:
     """Writes a checkpoint: the model's parameters and persistent buffers, the
-    optimizer's state and groups, torch's random state.
+    optimizer's state and groups, torch's random state, and that of the GPUs
+    if torch has used them.
 
     The state goes from its tier to the file in blocks of 4 MiB; parameters and
     state are safetensors, named as in the model. A kill at any moment leaves
@@ -51,7 +52,10 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     named, others = _tensors(model)
     content = {'others': others, 'groups': _groups(optimizer),
                'random': torch.get_rng_state(),
-               'random_of_ranks': _random_of_ranks(optimizer)}
+               'random_of_gpus': _random_of_gpus(),
+               'random_of_ranks': _of_ranks(optimizer, torch.get_rng_state()),
+               'random_of_gpus_of_ranks': _of_ranks(optimizer,
+                                                    _random_of_gpus())}
     rest, error = io.BytesIO(), None
     try:
         content['values'] = dict(values or {})
@@ -88,10 +92,14 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         the `values` of save().
 
     Raises:
-        FileNotFoundError: no checkpoint is there.
+        FileNotFoundError: no checkpoint is there; nothing was changed.
         DataLossError: a file is missing, truncated or altered; names it, the
             tensor and the offset.
-        ValueError: it is of another model; nothing was changed.
+        ValueError: it is of another model; nothing was changed here. Or it
+            lacks one of the objects; parameters and state are loaded.
+        OSError, MemoryError: of the checkpoint or the optimizer's paths.
+        RankError: another rank could not load, or is gone. This one may have:
+            load again on all ranks.
     """
     named, others = _tensors(model)
     code, message, rest = _native(optimizer).load(
@@ -99,6 +107,8 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         _positions(named, optimizer))
     if code:
         raise _errors.exception_of(code, message, [os.fspath(directory)])
+    if optimizer is not None:
+        optimizer._collected = None  # what was collected is of before
     content = torch.load(io.BytesIO(rest.numpy().tobytes()), weights_only=True)
     missing = objects.keys() - content['objects'].keys()
     if missing:
@@ -113,19 +123,34 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
             group.update(saved)
     for name, thing in objects.items():
         thing.load_state_dict(content['objects'][name])
-    random = content.get('random_of_ranks', [])
-    ranks = None if optimizer is None else optimizer._ranks
-    torch.set_rng_state(random[ranks.rank]
-                        if ranks is not None and ranks.size == len(random) > 1
-                        else content['random'])
+    _set_random(content, optimizer)
     return content['values']
 
 
-def _random_of_ranks(optimizer: AdamW | None) -> list[torch.Tensor]:
-    """Without ranks none."""
+def _set_random(content: dict[str, Any], optimizer: AdamW | None) -> None:
+    """This rank's of as many, otherwise the first one's."""
+    def own(name: str) -> Any:
+        every = content.get(f'{name}_of_ranks', [])
+        if optimizer is not None and optimizer._ranks.size == len(every) > 1:
+            return every[optimizer._ranks.rank]
+        return content.get(name, [])
+
+    torch.set_rng_state(own('random'))
+    gpus = own('random_of_gpus')
+    if gpus and len(gpus) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(gpus)
+
+
+def _random_of_gpus() -> list[torch.Tensor]:
+    return (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized()
+            else [])
+
+
+def _of_ranks(optimizer: AdamW | None, own: Any) -> list[Any]:
+    """Each rank's; without ranks none."""
     if optimizer is None or optimizer._ranks.alone:
         return []
-    return optimizer._ranks.gather_objects('saving', torch.get_rng_state())
+    return optimizer._ranks.gather_objects('saving', own)
 
 
 def _native(optimizer: AdamW | None) -> Any:

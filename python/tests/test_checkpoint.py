@@ -78,6 +78,24 @@ def test_buffers_of_any_dtype_come_back(tmp_path):
     assert other[1].num_batches_tracked == 1
 
 
+@pytest.mark.parametrize('gpus', [2, 1])
+def test_the_random_state_of_gpus_comes_back(gpus, tmp_path, monkeypatch):
+    network = model()
+    optimizer = terrace.AdamW(network.parameters())
+    states = [torch.arange(16, dtype=torch.uint8) + i for i in range(2)]
+    monkeypatch.setattr(torch.cuda, 'is_initialized', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'get_rng_state_all', lambda: states)
+    terrace.save(tmp_path / 'checkpoint', network, optimizer)
+    monkeypatch.setattr(torch.cuda, 'is_initialized', lambda: False)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
+    restored = []
+    monkeypatch.setattr(torch.cuda, 'set_rng_state_all', restored.extend)
+    terrace.load(tmp_path / 'checkpoint', network, optimizer)
+    # Of as many only.
+    assert len(restored) == (2 if gpus == 2 else 0)
+    assert all(map(torch.equal, restored, states))
+
+
 def test_another_model_is_refused_and_nothing_changes(tmp_path):
     network = model()
     optimizer = terrace.AdamW(network.parameters())

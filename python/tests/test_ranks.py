@@ -258,6 +258,24 @@ def test_the_state_is_collected_at_a_rank(to, crew, tmp_path):
         torch.load(f'{tmp_path}/whole.pt', weights_only=True))
 
 
+def collect_and_load(path):
+    job = Job(CASES['bf16'], path, [dist.get_rank()], dist.group.WORLD)
+    job.run(0, 2)
+    terrace.save(f'{path}/saved', job.network, job.optimizer)
+    before = plain(job.optimizer.state_dict())
+    job.run(2, 3)
+    job.optimizer.consolidate_state_dict(0)
+    terrace.load(f'{path}/saved', job.network, job.optimizer)
+    after = plain(job.optimizer.state_dict())
+    job.optimizer.close()
+    return before, after
+
+
+def test_what_was_collected_does_not_outlast_a_load(crew, tmp_path):
+    for before, after in crew.run(collect_and_load, str(tmp_path)):
+        assert after == before
+
+
 def test_shares_are_balanced_and_stay():
     sizes = [1000, 10, 900, 800, 300, 0, 5, 700]
     groups = [{'params': [torch.empty(n) for n in sizes]}]
