@@ -258,6 +258,41 @@ def test_the_state_is_collected_at_a_rank(to, crew, tmp_path):
         torch.load(f'{tmp_path}/whole.pt', weights_only=True))
 
 
+class _Recorded:
+    """The compiled optimizer; how many gradients a step had for the norm."""
+
+    def __init__(self, native):
+        self._native, self.counts = native, []
+
+    def step(self, parameters, numbers, scale, everything):
+        self.counts.append(len(everything))
+        return self._native.step(parameters, numbers, scale, everything)
+
+    def __getattr__(self, name):
+        return getattr(self._native, name)
+
+
+def gradients_for_the_norm(max_grad_norm):
+    torch.manual_seed(3)
+    parameters = [torch.nn.Parameter(torch.randn(5 + i)) for i in range(4)]
+    optimizer = terrace.AdamW(parameters, max_grad_norm=max_grad_norm,
+                              process_group=dist.group.WORLD)
+    recorded = _Recorded(optimizer._native._native)
+    optimizer._native._native = recorded
+    for scale in (1.0, 4.0):
+        optimizer.grad_scale = torch.tensor(scale)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    optimizer.close()
+    return recorded.counts
+
+
+@pytest.mark.parametrize('norm, counts', [(None, [0, 4]), (1.0, [4, 4])])
+def test_gradients_are_taken_for_the_norm_only(norm, counts, crew):
+    assert crew.run(gradients_for_the_norm, norm) == [counts, counts]
+
+
 def collect_and_load(path):
     job = Job(CASES['bf16'], path, [dist.get_rank()], dist.group.WORLD)
     job.run(0, 2)
