@@ -149,12 +149,19 @@ absl::StatusOr<int> OpenProbeFile(const std::string& directory,
   };
   // Named for as long as it takes to remove the name: network and older
   // overlay file systems know no others.
+  // Where direct I/O is refused the file is there before the flag is looked
+  // at, so that comes after its name is gone.
   const auto named = [&](int direct) {
+    if (unknown(direct)) return -1;
     std::string name = directory + "/.terrace-probe-XXXXXX";
-    const int file =
-        unknown(direct) ? -1 : mkostemp(name.data(), O_CLOEXEC | direct);
-    if (file >= 0) unlink(name.c_str());
-    return file;
+    const int file = mkostemp(name.data(), O_CLOEXEC);
+    if (file < 0) return -1;
+    unlink(name.c_str());
+    if (fcntl(file, F_SETFL, fcntl(file, F_GETFL) | direct) == 0) return file;
+    const int error = errno;
+    close(file);
+    errno = error;
+    return -1;
   };
   int file = nameless(O_DIRECT);
   if (file < 0) file = nameless(0);
