@@ -14,8 +14,9 @@ absl::Status CheckCheckpoints(const Flags& flags) {
   constexpr char kBudget[] =
       "--memory-budget: without it LibTorch's optimizer steps, whose state is "
       "not Terrace's to keep";
-  if (!flags.offloaded() && !flags.save.empty())
+  if (!flags.offloaded() && !flags.save.empty()) {
     return needs("--save", kBudget);
+  }
   if (!flags.offloaded() && !flags.resume.empty()) {
     return needs("--resume", kBudget);
   }

@@ -134,6 +134,9 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
 
 absl::Status CheckDisk(const OffloadPlan& plan) {
   const std::vector<std::string>& paths = plan.runtime.paths;
+  if (paths.empty()) {
+    return absl::InvalidArgumentError("--nvme-path: no path is given");
+  }
   const auto share =
       plan.plan.disk_bytes / static_cast<int64_t>(paths.size()) + 1;
   std::map<DirectoryIdentity, std::string> known;
