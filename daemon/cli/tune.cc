@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
@@ -56,6 +57,13 @@ std::string FormatProfile(const MachineProfile& profile) {
   return table.Format(kWidth);
 }
 
+bool Print(const std::string& text) {
+  const bool printed =
+      std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  if (!printed) PrintError("tune", "standard output cannot be written");
+  return printed;
+}
+
 // Tells what of a profile still holds.
 int CheckProfile(const Arguments& arguments, const std::string& file) {
   const absl::StatusOr<MachineProfile> profile = ReadProfile(file);
@@ -69,11 +77,11 @@ int CheckProfile(const Arguments& arguments, const std::string& file) {
   }
   const std::vector<std::string> stale =
       FindStale(*profile, ProbeMachine(paths));
+  std::string text = stale.empty() ? absl::StrCat(file, " holds\n") : "";
   for (const std::string& reason : stale) {
-    std::printf("stale: %s\n", reason.c_str());
+    absl::StrAppend(&text, "stale: ", reason, "\n");
   }
-  if (stale.empty()) std::printf("%s holds\n", file.c_str());
-  return stale.empty() ? kSuccess : kFailure;
+  return Print(text) && stale.empty() ? kSuccess : kFailure;
 }
 
 }  // namespace
@@ -83,6 +91,10 @@ int RunTune(const std::vector<std::string>& arguments) {
       ParseArguments(arguments, {"json", "check"}, {"out"});
   if (!parsed.ok()) {
     PrintError("tune", std::string(parsed.status().message()));
+    return kBadUsage;
+  }
+  if (parsed->Has("check") && parsed->Has("json")) {
+    PrintError("tune", "--check has no JSON: give --check or --json");
     return kBadUsage;
   }
   const std::string file =
@@ -103,13 +115,11 @@ int RunTune(const std::vector<std::string>& arguments) {
     PrintError("tune", std::string(written.message()));
     return kFailure;
   }
-  if (parsed->Has("json")) {
-    std::fputs(ToJson(*profile).c_str(), stdout);
-  } else {
-    std::printf("%s\nwritten to %s\n", FormatProfile(*profile).c_str(),
-                file.c_str());
-  }
-  return kSuccess;
+  const std::string text =
+      parsed->Has("json")
+          ? ToJson(*profile)
+          : absl::StrCat(FormatProfile(*profile), "\nwritten to ", file, "\n");
+  return Print(text) ? kSuccess : kFailure;
 }
 
 }  // namespace terrace::cli

@@ -116,6 +116,9 @@ TEST(TuneTest, WhatCannotBeDoneIsSaid) {
   ChildResult result = Terrace({"tune", "--check", "--out", file});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.errors, HasSubstr(file));
+  result = Terrace({"tune", "--check", "--json", "--out", file});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.errors, HasSubstr("--check has no JSON"));
   result = Terrace({"tune", directory.path() + "/none", "--out", file});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.errors, HasSubstr("ENOENT"));
