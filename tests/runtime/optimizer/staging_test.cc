@@ -1,0 +1,52 @@
+// How much pinned memory parameters on a device pass through.
+#include "runtime/optimizer/staging.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/runtime/optimizer/training.h"
+#include "tests/support/fake_device.h"
+
+namespace terrace {
+namespace {
+
+TEST(StagingSlots, ASlotIsNoLargerThanAFullChunk) {
+  OptimizerOptions options;
+  options.chunk_bytes = 8 << 20;
+  Model model = Model::Of({{"large", DType::kFloat32, (3 << 20) / 2 + 13}}, 7);
+  const int64_t bytes = model.parameters()[0].spec.count * 4;
+  FakeDevice device("fake:large", 16 << 20, 7);
+  const ParameterData data = {device.Allocate(bytes), device.Allocate(bytes),
+                              DType::kFloat32, &device};
+  Training training(std::move(model), options, 2, {.budget_bytes = 64 << 20});
+  ASSERT_TRUE(training.optimizer().Step({}, {&data, 1}, Soon()).ok());
+  const int64_t staging = training.optimizer().last_report().staging_bytes;
+  EXPECT_GT(staging, Staging::kSlots * (1 << 20));
+  EXPECT_LE(staging, Staging::kSlots * (8 << 20));
+}
+
+TEST(StagingSlots, SlotsOfManyOddParametersStayWithin32MiB) {
+  OptimizerOptions options;
+  options.chunk_bytes = 8 << 20;
+  std::vector<ParameterSpec> specs;
+  for (int i = 0; i < 421; ++i) {
+    specs.push_back({absl::StrCat("p", i), DType::kFloat32, 20011});
+  }
+  Model model = Model::Of(specs, 8);
+  FakeDevice device("fake:odd", 128 << 20, 8);
+  std::vector<ParameterData> data;
+  for (const ParameterSpec& spec : specs) {
+    data.push_back({device.Allocate(spec.count * 4),
+                    device.Allocate(spec.count * 4), DType::kFloat32, &device});
+  }
+  Training training(std::move(model), options, 2, {.budget_bytes = 256 << 20});
+  ASSERT_TRUE(training.optimizer().Step({}, data, Soon()).ok());
+  const int64_t staging = training.optimizer().last_report().staging_bytes;
+  EXPECT_GT(staging, 31 << 20);
+  EXPECT_LE(staging, 32 << 20);
+}
+
+}  // namespace
+}  // namespace terrace
