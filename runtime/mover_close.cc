@@ -101,7 +101,7 @@ void Mover::End(bool quiet) {
     late.push_back(absl::StrCat(PathName(static_cast<int>(i)),
                                 " could not be removed in time"));
   }
-  const absl::Status status =
+  absl::Status status =
       late.empty() ? removal_status_
                    : absl::DeadlineExceededError(
                          absl::StrCat("closing: ", absl::StrJoin(late, "; ")));
@@ -128,7 +128,11 @@ void Mover::End(bool quiet) {
           message);
     }
   }
-  for (CloseMessage& close : closes_) close.reply->Set(status);
+  // No reference to what the last one is told stays behind here.
+  for (size_t i = 0; i < closes_.size(); ++i) {
+    const bool last = i + 1 == closes_.size();
+    closes_[i].reply->Set(last ? std::move(status) : status);
+  }
 }
 
 // What a transfer that never ended may still use: the engine, its buffers,

@@ -85,9 +85,9 @@ TEST_P(Lifecycle, AHundredThousandTransfersLeaveNothingBehind) {
   if (made.engine == nullptr) GTEST_SKIP() << made.reason_to_skip;
   constexpr int kBatches = 1000;
   constexpr int kBatch = 100;
-  AlignedBuffer buffer(kFileBytes);
+  AlignedBuffer buffer(kBatch * kBlock);  // one for each in flight
   IoGroup group(std::move(made.engine), SystemClock());
-  group.RegisterArena({buffer.data(), static_cast<size_t>(kFileBytes)});
+  group.RegisterArena({buffer.data(), static_cast<size_t>(kBatch * kBlock)});
   const int path = *group.AddPath("file", made.descriptors[0], {});
   std::mt19937 random(31);
   int ended = 0;
@@ -99,7 +99,8 @@ TEST_P(Lifecycle, AHundredThousandTransfersLeaveNothingBehind) {
       group.Enqueue(
           path,
           {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-           static_cast<IoClass>(i % 3), buffer.data() + at, at, kBlock, i});
+           static_cast<IoClass>(i % 3),
+           buffer.data() + static_cast<int64_t>(i) * kBlock, at, kBlock, i});
     }
     for (int i = 0; i < 5; ++i) group.Cancel(path, random() % kBatch);
     Drain(group, &ended, &cancelled);
@@ -136,7 +137,9 @@ TEST_P(Lifecycle, AThousandStartsStopsAndCancelsDoNotHang) {
       const int64_t at = static_cast<int64_t>(random() % 64) * kBlock;
       group.Enqueue(path,
                     {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-                     IoClass::kDemand, buffer.data() + at, at, kBlock, i});
+                     IoClass::kDemand,
+                     buffer.data() + static_cast<int64_t>(i) * kBlock, at,
+                     kBlock, i});
     }
     int ended = 0;
     int cancelled = 0;

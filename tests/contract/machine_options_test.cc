@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -35,7 +36,7 @@ std::set<int> Processors() {
   return cpus;
 }
 
-// Leaves the calling thread one processor, until it is destroyed.
+// Leaves the process one processor, until it is destroyed.
 class OneProcessor {
  public:
   explicit OneProcessor(int cpu) {
@@ -43,15 +44,22 @@ class OneProcessor {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(static_cast<size_t>(cpu), &one);
-    EXPECT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    Allow(one);
   }
-  ~OneProcessor() {
-    EXPECT_EQ(sched_setaffinity(0, sizeof(before_), &before_), 0);
-  }
+  ~OneProcessor() { Allow(before_); }
   OneProcessor(const OneProcessor&) = delete;
   OneProcessor& operator=(const OneProcessor&) = delete;
 
  private:
+  // Every thread there is: a sanitiser has one of its own.
+  static void Allow(const cpu_set_t& processors) {
+    for (const auto& task :
+         std::filesystem::directory_iterator("/proc/self/task")) {
+      const pid_t thread = std::stoi(task.path().filename().string());
+      EXPECT_EQ(sched_setaffinity(thread, sizeof(processors), &processors), 0);
+    }
+  }
+
   cpu_set_t before_;
 };
 
