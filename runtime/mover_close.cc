@@ -101,10 +101,10 @@ void Mover::End(bool quiet) {
     late.push_back(absl::StrCat(PathName(static_cast<int>(i)),
                                 " could not be removed in time"));
   }
-  absl::Status status =
-      late.empty() ? removal_status_
-                   : absl::DeadlineExceededError(
-                         absl::StrCat("closing: ", absl::StrJoin(late, "; ")));
+  absl::Status status = late.empty()
+                            ? removal_status_
+                            : absl::DeadlineExceededError(absl::StrCat(
+                                  "closing: ", absl::StrJoin(late, "; ")));
   // Whoever still holds a pin may go on using its bytes.
   abandoned_ = !quiet || !pins_.empty();
   closed_ = true;

@@ -135,11 +135,11 @@ TEST_P(Lifecycle, AThousandStartsStopsAndCancelsDoNotHang) {
     const uint64_t count = 1 + random() % 16;
     for (uint64_t i = 0; i < count; ++i) {
       const int64_t at = static_cast<int64_t>(random() % 64) * kBlock;
-      group.Enqueue(path,
-                    {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-                     IoClass::kDemand,
-                     buffer.data() + static_cast<int64_t>(i) * kBlock, at,
-                     kBlock, i});
+      group.Enqueue(
+          path,
+          {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
+           IoClass::kDemand, buffer.data() + static_cast<int64_t>(i) * kBlock,
+           at, kBlock, i});
     }
     int ended = 0;
     int cancelled = 0;
