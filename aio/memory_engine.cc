@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/engine.h"
+#include "aio/wake_flag.h"
 #include "runtime/base/check.h"
-#include "runtime/base/mutex.h"
 
 namespace terrace {
 namespace {
@@ -79,20 +79,9 @@ class MemoryEngine final : public IoEngine {
   }
 
   void Wait(absl::Time deadline) override {
-    MutexLock lock(mutex_);
-    if (pending_.empty()) {
-      clock_.Await(
-          mutex_, woken_changed_,
-          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_; },
-          deadline);
-    }
-    woken_ = false;
+    wake_.Wait(!pending_.empty(), clock_, deadline);
   }
-  void Wake() override {
-    MutexLock lock(mutex_);
-    woken_ = true;
-    woken_changed_.Signal();
-  }
+  void Wake() override { wake_.Wake(); }
 
   absl::Time NextEvent() const override {
     return pending_.empty() ? absl::InfiniteFuture() : clock_.Now();
@@ -106,8 +95,7 @@ class MemoryEngine final : public IoEngine {
   static constexpr size_t kMaxPending = 1024;
 
   int64_t Move(const IoRequest& request) {
-    if (request.file < 0 || request.file >= static_cast<int>(files_.size()) ||
-        files_[request.file] < 0) {
+    if (request.file < 0 || request.file >= static_cast<int>(files_.size())) {
       return -EBADF;
     }
     if (request.offset < 0 || request.size_bytes < 0) return -EINVAL;
@@ -128,12 +116,9 @@ class MemoryEngine final : public IoEngine {
   const int64_t bytes_;  // of each device
   Clock& clock_;
   std::vector<std::unique_ptr<DeviceMemory>> devices_;
-  std::vector<int> files_;  // the device of each, -1 when removed
+  std::vector<int> files_;  // the device of each
   std::deque<IoRequest> pending_;
-
-  Mutex mutex_;
-  CondVar woken_changed_;
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  WakeFlag wake_;
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "aio/wake_flag.h"
 #include "runtime/base/check.h"
-#include "runtime/base/mutex.h"
 
 namespace terrace::bench {
 namespace {
@@ -47,20 +47,9 @@ class LightDevice final : public IoEngine {
   }
 
   void Wait(absl::Time deadline) override {
-    MutexLock lock(mutex_);
-    if (pending_.empty()) {
-      clock_.Await(
-          mutex_, woken_changed_,
-          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_; },
-          deadline);
-    }
-    woken_ = false;
+    wake_.Wait(!pending_.empty(), clock_, deadline);
   }
-  void Wake() override {
-    MutexLock lock(mutex_);
-    woken_ = true;
-    woken_changed_.Signal();
-  }
+  void Wake() override { wake_.Wake(); }
   absl::Time NextEvent() const override {
     return pending_.empty() ? absl::InfiniteFuture() : clock_.Now();
   }
@@ -87,10 +76,7 @@ class LightDevice final : public IoEngine {
   std::vector<std::byte> lines_;
   Clock& clock_;
   std::deque<IoRequest> pending_;
-
-  Mutex mutex_;
-  CondVar woken_changed_;
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  WakeFlag wake_;
 };
 
 }  // namespace
