@@ -1,8 +1,16 @@
 #include "policies/placement.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace terrace {
+
+double RoundTripRate(const PathPrior& path) {
+  const double read = path.read_bytes_per_second;
+  const double write = path.write_bytes_per_second;
+  if (read <= 0 || write <= 0) return std::max({read, write, 0.0}) / 2;
+  return 1 / (1 / read + 1 / write);
+}
 
 int ChoosePath(absl::Span<const PathLoad> paths, int64_t size_bytes) {
   int best = -1;

@@ -8,6 +8,16 @@
 
 namespace terrace {
 
+// What was measured of a path before the job: its machine profile or pace.
+struct PathPrior {
+  double read_bytes_per_second = 0;  // 0: unknown
+  double write_bytes_per_second = 0;
+};
+
+// Bytes per second that are read and written back again; 0: unknown. One
+// direction that is unknown counts as the other.
+double RoundTripRate(const PathPrior& path);
+
 struct PathLoad {
   int64_t placed_bytes = 0;
   double bytes_per_second = 1;  // relative weight, > 0

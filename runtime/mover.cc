@@ -20,6 +20,7 @@ Mover::Mover(MoverParts parts)
       disks_(std::make_move_iterator(parts.disks.begin()),
              std::make_move_iterator(parts.disks.end())),
       background_(std::move(parts.background)),
+      priors_(std::move(parts.priors)),
       files_(disks_.size()),
       degraded_(disks_.size(), false),
       eviction_(std::move(parts.eviction)),
@@ -28,6 +29,7 @@ Mover::Mover(MoverParts parts)
       inbox_(std::make_shared<Inbox>([io = io_.get()] { io->Wake(); })),
       space_(static_cast<int64_t>(arena_.size())) {
   TERRACE_CHECK(background_.size() == disks_.size());
+  TERRACE_CHECK(priors_.empty() || priors_.size() == disks_.size());
   std::random_device random;
   for (size_t i = 0; i < disks_.size(); ++i) {
     path_ids_.push_back((uint64_t{random()} << 32) | random());

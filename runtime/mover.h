@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "aio/io_group.h"
 #include "policies/eviction.h"
+#include "policies/placement.h"
 #include "prefetch/access_trace.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
@@ -39,6 +40,8 @@ struct MoverParts {
   absl::Span<std::byte> arena;  // of the host budget's size
   std::unique_ptr<IoGroup> io;
   std::vector<std::unique_ptr<DiskTier>> disks;  // path k is io's path k
+  // Path k's speed, as far as it is known before the job; empty: of none.
+  std::vector<PathPrior> priors;
   // Path k's: grows and removes its file, one task after the other, and may
   // hang in it; the tasks own what they use. RunOnce never waits for one.
   std::vector<Executor*> background;
@@ -280,6 +283,7 @@ class Mover {
   // Shared with the background's tasks: one that hangs outlives the mover.
   std::vector<std::shared_ptr<DiskTier>> disks_;
   const std::vector<Executor*> background_;
+  const std::vector<PathPrior> priors_;
   std::vector<FileWork> files_;
   std::vector<uint64_t> path_ids_;
   std::vector<bool> degraded_;

@@ -1,4 +1,5 @@
 // Homes: which path a tensor lives on, from its registration to its end.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -74,10 +75,16 @@ bool Mover::FindHome(PendingRegister& pending) {
 }
 
 int Mover::ChooseHome(const PendingRegister& pending) const {
+  const bool known =
+      !priors_.empty() &&
+      std::all_of(priors_.begin(), priors_.end(), [](const PathPrior& prior) {
+        return RoundTripRate(prior) > 0;
+      });
   std::vector<PathLoad> loads;
   for (size_t i = 0; i < disks_.size(); ++i) {
     const bool usable = !degraded_[i] && !files_[i].late && !pending.refused[i];
-    loads.push_back({disks_[i]->used_bytes(), 1.0, usable});
+    loads.push_back({disks_[i]->used_bytes(),
+                     known ? RoundTripRate(priors_[i]) : 1.0, usable});
   }
   return ChoosePath(loads, ResidentBytes(pending.entry->spec.size_bytes));
 }

@@ -47,6 +47,14 @@ TEST(PlacementTest, SharesFollowTheRates) {
   EXPECT_EQ(paths[1].placed_bytes, 1 * 8000);
 }
 
+TEST(PlacementTest, ARoundTripIsReadAndWrittenBack) {
+  // 1/6 + 1/3 of a second for each byte.
+  EXPECT_DOUBLE_EQ(RoundTripRate({6, 3}), 2);
+  EXPECT_DOUBLE_EQ(RoundTripRate({6, 0}), 3);
+  EXPECT_DOUBLE_EQ(RoundTripRate({0, 6}), 3);
+  EXPECT_EQ(RoundTripRate({}), 0);
+}
+
 TEST(PlacementTest, ASizeBeyondCountingHasAnAnswerToo) {
   const PathLoad paths[] = {{.placed_bytes = int64_t{1} << 40}, {}};
   EXPECT_EQ(ChoosePath(paths, INT64_MAX), 1);
