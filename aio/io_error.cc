@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/base/io_fault.h"
 
 namespace terrace {
 
@@ -25,27 +26,38 @@ std::string DescribeFailure(absl::string_view path, const IoRequest& request,
                       " bytes: ", reason);
 }
 
+absl::Status RequestError(absl::StatusCode code, absl::string_view path,
+                          const IoRequest& request, absl::string_view reason) {
+  return WithIoFault(absl::Status(code, DescribeFailure(path, request, reason)),
+                     {.path = std::string(path), .offset = request.offset});
+}
+
 absl::Status IoError(absl::string_view path, const IoRequest& request,
                      int error) {
-  const std::string message =
-      DescribeFailure(path, request, DescribeErrno(error));
+  const std::string reason = DescribeErrno(error);
+  const auto failed = [&](absl::StatusCode code, absl::string_view why) {
+    return WithIoFault(RequestError(code, path, request, why),
+                       {.error = error});
+  };
   switch (error) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return absl::ResourceExhaustedError(message);
+      return failed(absl::StatusCode::kResourceExhausted, reason);
     case EINVAL:
     case EBADF:
     case EFAULT:
-      return absl::InternalError(absl::StrFormat(
-          "%s, address %p", message, static_cast<void*>(request.data)));
+      return failed(absl::StatusCode::kInternal,
+                    absl::StrFormat("%s, address %p", reason,
+                                    static_cast<void*>(request.data)));
     case EIO:
       // The tier above still has the bytes of a failed write.
-      return request.direction == IoDirection::kRead
-                 ? absl::DataLossError(message)
-                 : absl::UnavailableError(message);
+      return failed(request.direction == IoDirection::kRead
+                        ? absl::StatusCode::kDataLoss
+                        : absl::StatusCode::kUnavailable,
+                    reason);
     default:
-      return absl::UnavailableError(message);
+      return failed(absl::StatusCode::kUnavailable, reason);
   }
 }
 

@@ -1,5 +1,6 @@
 // What the kernel answered, as a Status that names everything a reader of a
-// log needs: direction, path, offset, bytes, errno.
+// log needs: direction, path, offset, bytes, errno. All but the direction and
+// the bytes are in its payload too; see runtime/base/io_fault.h.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,10 @@ std::string DescribeErrno(int error);
 // "read failed: /mnt/a/state, offset 4096, 4194304 bytes: <reason>".
 std::string DescribeFailure(absl::string_view path, const IoRequest& request,
                             absl::string_view reason);
+
+// A request that failed without an errno.
+absl::Status RequestError(absl::StatusCode code, absl::string_view path,
+                          const IoRequest& request, absl::string_view reason);
 
 // The Status of a request that ended with this errno, retries exhausted:
 // ResourceExhausted where no bytes are left, DataLoss for an unreadable

@@ -272,11 +272,10 @@ void IoQueue::Expire(Transfer* transfer) {
   }
   const IoTransfer& request = transfer->request;
   ended_.push_back({path_, request.tag,
-                    absl::DeadlineExceededError(
-                        DescribeFailure(name_,
-                                        {file_, request.direction, request.data,
-                                         request.offset, request.size_bytes, 0},
-                                        "deadline exceeded")),
+                    RequestError(absl::StatusCode::kDeadlineExceeded, name_,
+                                 {file_, request.direction, request.data,
+                                  request.offset, request.size_bytes, 0},
+                                 "deadline exceeded"),
                     true, false});
 }
 

@@ -48,8 +48,8 @@ void IoQueue::OnResult(const IoResult& result) {
   } else if (result.result == 0) {
     const bool is_read = piece.request.direction == IoDirection::kRead;
     FailTransfer(transfer,
-                 is_read ? absl::DataLossError(DescribeFailure(
-                               name_, piece.request, "unexpected end of file"))
+                 is_read ? RequestError(absl::StatusCode::kDataLoss, name_,
+                                        piece.request, "unexpected end of file")
                          : IoError(name_, piece.request, EIO));
     DropPiece(slot);
   } else {
@@ -70,8 +70,8 @@ void IoQueue::ContinuePiece(int slot, int64_t moved_bytes) {
     // Less than a block: the same block again, but not for ever.
     const bool is_read = piece.request.direction == IoDirection::kRead;
     RetryPiece(slot, options_.max_retries,
-               is_read ? absl::DataLossError(DescribeFailure(
-                             name_, piece.request, "unexpected end of file"))
+               is_read ? RequestError(absl::StatusCode::kDataLoss, name_,
+                                      piece.request, "unexpected end of file")
                        : IoError(name_, piece.request, EIO));
     return;
   }
@@ -128,11 +128,10 @@ void IoQueue::Finish(Transfer* transfer) {
   Completion completion{path_, request.tag, StatusOf(*transfer), false,
                         transfer->expired};
   if (completion.status.ok() && transfer->has_drops) {
-    completion.status = absl::DeadlineExceededError(
-        DescribeFailure(name_,
-                        {file_, request.direction, request.data, request.offset,
-                         request.size_bytes, 0},
-                        "deadline exceeded"));
+    completion.status = RequestError(absl::StatusCode::kDeadlineExceeded, name_,
+                                     {file_, request.direction, request.data,
+                                      request.offset, request.size_bytes, 0},
+                                     "deadline exceeded");
   }
   expiries_.erase({transfer->check_at, request.tag});
   ended_.push_back(std::move(completion));

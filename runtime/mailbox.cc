@@ -1,6 +1,7 @@
 #include "runtime/mailbox.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
 
 namespace terrace {
 
@@ -57,11 +58,10 @@ absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
   }
   if (closed_) return absl::CancelledError("the runtime was closed");
   if (blocked()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "only pins of this queue block its next group",
-        blocked_also_.ok() ? "" : "; besides them: ",
-        blocked_also_.ok() ? absl::string_view()
-                           : absl::string_view(blocked_also_.message())));
+    return Reworded(blocked_also_, absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("only pins of this queue block its next group",
+                                 blocked_also_.ok() ? "" : "; besides them: ",
+                                 absl::string_view(blocked_also_.message())));
   }
   return absl::DeadlineExceededError("nothing became ready in time");
 }

@@ -219,7 +219,7 @@ class Mover {
   void LeaveBehind();
   static absl::Status Closed();
   std::string Holders() const;
-  std::string Unwritten() const;
+  absl::Status Unwritten() const;
 
   // mover_admission.cc: groups, pins, prefetch.
   void AdmitGroups(Queue& queue, absl::Time now);

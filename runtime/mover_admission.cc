@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/mover.h"
 #include "terrace/runtime.h"
 #include "tiers/extent_header.h"
@@ -75,12 +76,15 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
     }
     if (entry.quarantined && want.access != Access::kRead) {
       // Who knows until when: its last write passed its deadline.
-      FailGroup(queue, group,
-                absl::DeadlineExceededError(absl::StrCat(
-                    "tensor '", entry.spec.name, "': a write to ",
-                    PathName(entry.path), ", offset ", entry.home.offset, ", ",
-                    entry.extent.size_bytes,
-                    " bytes, is past its deadline and still under way")));
+      FailGroup(
+          queue, group,
+          WithIoFault(
+              absl::DeadlineExceededError(absl::StrCat(
+                  "tensor '", entry.spec.name, "': a write to ",
+                  PathName(entry.path), ", offset ", entry.home.offset, ", ",
+                  entry.extent.size_bytes,
+                  " bytes, is past its deadline and still under way")),
+              {.path = PathName(entry.path), .offset = entry.home.offset}));
       return true;
     }
     if (!CanPin(want, entry, queue, group)) return false;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/mover.h"
 
 // Of the leak sanitiser, null without it.
@@ -165,17 +166,20 @@ std::string Mover::Holders() const {
   return absl::StrJoin(names, ", ");
 }
 
-// Whose failed write-back keeps a closed queue's window, or room outside all.
-std::string Mover::Unwritten() const {
+// Whose failed write-back, as an error, keeps a closed queue's window, or room
+// outside all.
+absl::Status Mover::Unwritten() const {
   for (const TensorEntry* entry : failed_writes_) {
     if (entry->write_error.ok()) continue;  // its copy was dropped since
     if (entry->window != kNoWindow && !windows_[entry->window].closing) {
       continue;
     }
-    return absl::StrCat("; not written back: '", entry->spec.name,
-                        "': ", absl::string_view(entry->write_error.message()));
+    return Reworded(
+        entry->write_error,
+        absl::StrCat("; not written back: '", entry->spec.name,
+                     "': ", absl::string_view(entry->write_error.message())));
   }
-  return "";
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

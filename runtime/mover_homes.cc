@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "policies/placement.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/mover.h"
 #include "terrace/runtime.h"
 
@@ -95,8 +96,8 @@ void Mover::RefuseHome(PendingRegister& pending, const absl::Status& status) {
       pending.refusal.ok()
           ? ""
           : absl::StrCat("; ", absl::string_view(pending.refusal.message()));
-  pending.refusal = absl::Status(
-      status.code(), absl::StrCat(absl::string_view(status.message()), others));
+  pending.refusal = Reworded(
+      status, absl::StrCat(absl::string_view(status.message()), others));
   pending.refused[static_cast<size_t>(pending.path)] = true;
   pending.path = -1;
 }
@@ -127,9 +128,11 @@ void Mover::CheckGrowth(int path, absl::Time now) {
   if (now < file.since + io_timeout_) return;
   file.late = true;
   degraded_[path] = true;
-  const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
-      PathName(path), ": growing by ", file.growth_bytes,
-      " bytes: no answer for ", absl::FormatDuration(now - file.since)));
+  const absl::Status status = WithIoFault(
+      absl::DeadlineExceededError(absl::StrCat(
+          PathName(path), ": growing by ", file.growth_bytes,
+          " bytes: no answer for ", absl::FormatDuration(now - file.since))),
+      {.path = PathName(path)});
   Report(/*queue=*/-1, status);
   for (PendingRegister& pending : registers_) {
     if (pending.path == path) RefuseHome(pending, status);

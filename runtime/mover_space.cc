@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/mover.h"
 #include "terrace/runtime.h"
 #include "tiers/extent_header.h"
@@ -237,11 +238,15 @@ void Mover::ServeOpens(absl::Time now) {
 }
 
 void Mover::RefuseOpen(const PendingOpen& open) {
-  open.message.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
-      "a window of ", open.bytes, " bytes: ", space_.free_bytes(), " of ",
-      space_.capacity_bytes(),
-      " are free and what is resident could not be moved out in time; held: ",
-      Holders(), Unwritten())));
+  const absl::Status unwritten = Unwritten();
+  open.message.reply->Set(WithIoFault(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "a window of ", open.bytes, " bytes: ", space_.free_bytes(), " of ",
+          space_.capacity_bytes(),
+          " are free and what is resident could not be moved out in time; "
+          "held: ",
+          Holders(), absl::string_view(unwritten.message()))),
+      IoFaultOf(unwritten)));
 }
 
 // The index of a window that is not in use.

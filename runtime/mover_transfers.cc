@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/checksum.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/mover.h"
 #include "terrace/runtime.h"
 #include "tiers/extent_header.h"
@@ -152,11 +153,13 @@ void Mover::Handle(HashedMessage& message) {
     StartRead(entry, IoClass::kDemand);
     return;
   }
-  const absl::Status loss = absl::DataLossError(absl::StrCat(
-      "tensor '", entry.spec.name, "': ", PathName(entry.path), ", offset ",
-      entry.home.offset, ", ", entry.extent.size_bytes,
-      " bytes: ", absl::string_view(message.status.message())));
-  LoseTensor(entry, loss);
+  const std::string path = PathName(entry.path);
+  const absl::Status loss = absl::DataLossError(
+      absl::StrCat("tensor '", entry.spec.name, "': ", path, ", offset ",
+                   entry.home.offset, ", ", entry.extent.size_bytes,
+                   " bytes: ", absl::string_view(message.status.message())));
+  LoseTensor(entry,
+             WithIoFault(loss, {.path = path, .offset = entry.home.offset}));
 }
 
 void Mover::OnCompletion(const Completion& completion) {
@@ -188,9 +191,11 @@ void Mover::OnRead(TransferRecord record, const Completion& completion) {
     return;
   }
   if (absl::IsDataLoss(completion.status) && !entry.unregistered) {
-    LoseTensor(entry, absl::DataLossError(absl::StrCat(
-                          "tensor '", entry.spec.name, "': ",
-                          absl::string_view(completion.status.message()))));
+    LoseTensor(
+        entry,
+        Reworded(completion.status,
+                 absl::StrCat("tensor '", entry.spec.name, "': ",
+                              absl::string_view(completion.status.message()))));
     return;
   }
   if (completion.quarantined) {

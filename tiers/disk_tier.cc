@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/extent_allocator.h"
 #include "tiers/job_directory.h"
@@ -29,8 +30,10 @@ constexpr int64_t kGrowthShare = 16;
 absl::StatusOr<Extent> Named(const DiskTierInfo& info,
                              absl::StatusOr<Extent> extent) {
   if (extent.ok()) return extent;
-  return absl::Status(extent.status().code(),
-                      absl::StrCat(info.file, ": ", extent.status().message()));
+  return WithIoFault(
+      Reworded(extent.status(),
+               absl::StrCat(info.file, ": ", extent.status().message())),
+      {.path = info.file});
 }
 
 class FileDiskTier : public DiskTier {

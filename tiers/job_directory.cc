@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/system_error.h"
 
@@ -63,8 +64,11 @@ class PathLock {
       const timespec pause{0, kPathLockPauseNanoseconds};
       nanosleep(&pause, nullptr);
     }
-    return absl::UnavailableError(
-        absl::StrCat(Path(path), ": cannot be locked: ", ErrnoName(errno)));
+    const int error = errno;
+    return WithIoFault(
+        absl::UnavailableError(
+            absl::StrCat(Path(path), ": cannot be locked: ", ErrnoName(error))),
+        {.error = error, .path = path});
   }
 
  private:
@@ -156,7 +160,7 @@ absl::StatusOr<std::unique_ptr<JobDirectory>> JobDirectory::Create(
   job->owner_pid_ = getpid();
   job->path_fd_ = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (job->path_fd_ < 0) {
-    return ErrnoError(Path(path), "cannot open directory", errno);
+    return ErrnoError(Path(path), "cannot open directory", errno, path);
   }
   PathLock path_lock(job->path_fd_);
   TERRACE_RETURN_IF_ERROR(path_lock.Acquire(path));
@@ -173,7 +177,7 @@ absl::Status JobDirectory::MakeIn(int path_fd) {
     if (result != 0 && errno != EEXIST) break;
   }
   if (result != 0) {
-    return ErrnoError(Path(path_), "cannot make a directory", errno);
+    return ErrnoError(Path(path_), "cannot make a directory", errno, path_);
   }
   made_ = true;
   fd_ = openat(path_fd, name_.c_str(),
@@ -182,16 +186,19 @@ absl::Status JobDirectory::MakeIn(int path_fd) {
     const int error = errno;
     unlinkat(path_fd, name_.c_str(), AT_REMOVEDIR);
     made_ = false;
-    return ErrnoError(Path(path_), "cannot open what it made", error);
+    return ErrnoError(Path(path_), "cannot open what it made", error, path_);
   }
   lock_fd_ =
       openat(fd_, kLockName, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (lock_fd_ < 0) {
-    return ErrnoError(Path(path_), "cannot make a lock file", errno);
+    return ErrnoError(Path(path_), "cannot make a lock file", errno, path_);
   }
   if (!TryLock(lock_fd_)) {
-    return absl::UnavailableError(absl::StrCat(
-        Path(path_), ": its files cannot be locked: ", ErrnoName(errno)));
+    const int error = errno;
+    return WithIoFault(
+        absl::UnavailableError(absl::StrCat(
+            Path(path_), ": its files cannot be locked: ", ErrnoName(error))),
+        {.error = error, .path = path_});
   }
   return absl::OkStatus();
 }
@@ -211,7 +218,8 @@ absl::Status JobDirectory::Remove() {
   made_ = false;
   const int error = RemoveContents(path_fd_, fd_, name_);
   if (error == 0) return absl::OkStatus();
-  return ErrnoError(Path(path_), absl::StrCat("cannot remove ", name_), error);
+  return ErrnoError(Path(path_), absl::StrCat("cannot remove ", name_), error,
+                    path_);
 }
 
 bool JobDirectory::IsOwner() const { return getpid() == owner_pid_; }

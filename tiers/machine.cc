@@ -17,7 +17,7 @@ absl::StatusOr<int64_t> FreeDiskBytes(const std::string& directory) {
       open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_PATH | O_CLOEXEC);
   if (fd < 0) {
     return ErrnoError(absl::StrCat("path '", directory, "'"),
-                      "cannot open directory", errno);
+                      "cannot open directory", errno, directory);
   }
   struct statvfs space;
   const int result = fstatvfs(fd, &space);
@@ -25,7 +25,7 @@ absl::StatusOr<int64_t> FreeDiskBytes(const std::string& directory) {
   close(fd);
   if (result != 0) {
     return ErrnoError(absl::StrCat("path '", directory, "'"),
-                      "cannot read the free space", error);
+                      "cannot read the free space", error, directory);
   }
   return static_cast<int64_t>(space.f_bavail * space.f_frsize);
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
+#include "runtime/base/io_fault.h"
 
 namespace terrace {
 namespace {
@@ -35,9 +36,11 @@ absl::StatusCode CodeOf(int error) {
 }  // namespace
 
 absl::Status ErrnoError(const std::string& object, const std::string& what,
-                        int error) {
-  return absl::Status(CodeOf(error),
-                      absl::StrCat(object, ": ", what, ": ", ErrnoName(error)));
+                        int error, const std::string& path) {
+  return WithIoFault(
+      absl::Status(CodeOf(error),
+                   absl::StrCat(object, ": ", what, ": ", ErrnoName(error))),
+      {.error = error, .path = path.empty() ? object : path});
 }
 
 std::string ErrnoName(int error) { return DescribeErrno(error); }

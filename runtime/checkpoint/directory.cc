@@ -94,8 +94,8 @@ absl::StatusOr<std::string> ReadManifestText(const File& directory) {
       File::OpenToRead(directory.fd(), directory.path(), kManifestName));
   TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
   if (size_bytes > kLongestManifest) {
-    return absl::DataLossError(absl::StrCat(file.path(), ": has ", size_bytes,
-                                            " bytes, more than it can"));
+    return Damaged(file.path(), absl::StrCat("has ", size_bytes,
+                                             " bytes, more than it can"));
   }
   std::string text(static_cast<size_t>(size_bytes), '\0');
   TERRACE_RETURN_IF_ERROR(
@@ -125,8 +125,10 @@ absl::Status CheckpointWriterDirectory::Lock() {
   locked_ = error == 0;
   if (locked_) return absl::OkStatus();
   if (error == EWOULDBLOCK) {
-    return absl::UnavailableError(
-        absl::StrCat(path(), ": another program is saving a checkpoint there"));
+    return WithIoFault(
+        absl::UnavailableError(absl::StrCat(
+            path(), ": another program is saving a checkpoint there")),
+        {.error = error, .path = path()});
   }
   return ErrnoError(path(), "cannot be locked", error);
 }

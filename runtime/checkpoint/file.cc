@@ -18,6 +18,12 @@ constexpr mode_t kFileMode = 0666;
 
 }  // namespace
 
+absl::Status Damaged(const std::string& path, absl::string_view what,
+                     int64_t offset) {
+  return WithIoFault(absl::DataLossError(absl::StrCat(path, ": ", what)),
+                     {.path = path, .offset = offset});
+}
+
 absl::StatusOr<File> File::Create(int directory_fd,
                                   const std::string& directory,
                                   const std::string& name) {
@@ -69,15 +75,22 @@ absl::Status File::Reserve(int64_t size_bytes) {
                     error);
 }
 
+absl::Status File::AtOffset(const char* verb, int64_t offset, size_t bytes,
+                            int error) const {
+  const absl::Status status = ErrnoError(
+      path_,
+      absl::StrCat("cannot ", verb, " ", bytes, " bytes at offset ", offset),
+      error);
+  return WithIoFault(status, {.offset = offset});
+}
+
 absl::Status File::Write(int64_t offset, absl::Span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      return ErrnoError(path_,
-                        absl::StrCat("cannot write ", bytes.size(),
-                                     " bytes at offset ", offset),
-                        written < 0 ? errno : ENOSPC);
+      return AtOffset("write", offset, bytes.size(),
+                      written < 0 ? errno : ENOSPC);
     }
     offset += written;
     bytes.remove_prefix(static_cast<size_t>(written));
@@ -90,15 +103,13 @@ absl::Status File::Read(int64_t offset, absl::Span<std::byte> bytes) const {
     const ssize_t got = pread(fd_, bytes.data(), bytes.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      return ErrnoError(path_,
-                        absl::StrCat("cannot read ", bytes.size(),
-                                     " bytes at offset ", offset),
-                        errno);
+      return AtOffset("read", offset, bytes.size(), errno);
     }
     if (got == 0) {
-      return absl::DataLossError(
-          absl::StrCat(path_, ": ends at offset ", offset, ", ", bytes.size(),
-                       " bytes before the end of what was written"));
+      return Damaged(path_,
+                     absl::StrCat("ends at offset ", offset, ", ", bytes.size(),
+                                  " bytes before the end of what was written"),
+                     offset);
     }
     offset += got;
     bytes.remove_prefix(static_cast<size_t>(got));

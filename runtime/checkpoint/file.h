@@ -8,9 +8,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "runtime/base/io_fault.h"
 
 namespace terrace {
+
+// DataLoss: "<path>: <what>", with the path, and the offset where it is known,
+// in its payload.
+absl::Status Damaged(const std::string& path, absl::string_view what,
+                     int64_t offset = IoFault::kNoOffset);
 
 class File {
  public:
@@ -42,6 +49,8 @@ class File {
 
  private:
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  absl::Status AtOffset(const char* verb, int64_t offset, size_t bytes,
+                        int error) const;
 
   int fd_ = -1;
   std::string path_;

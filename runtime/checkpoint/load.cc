@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/contents.h"
 #include "runtime/checkpoint/directory.h"
@@ -100,8 +101,8 @@ absl::Status OpenCheckpoint::CheckFiles() const {
   for (const auto& [name, steps] : manifest_.parameter_steps) {
     const SafetensorsEntry* parameter = parameter_file_.Find(name);
     if (parameter == nullptr || state_files_.empty()) {
-      return absl::DataLossError(absl::StrCat(
-          directory_, ": has a counter of '", name, "' but no such parameter"));
+      return Damaged(directory_, absl::StrCat("has a counter of '", name,
+                                              "' but no such parameter"));
     }
     for (const StateArray& array : kStateArrays) {
       const SafetensorsEntry* found = FindState(name, array).entry;
@@ -110,8 +111,9 @@ absl::Status OpenCheckpoint::CheckFiles() const {
       if (found == nullptr || found->dtype != DType::kFloat32 ||
           found->shape != parameter->shape ||
           (master && parameter->dtype == DType::kFloat32)) {
-        return absl::DataLossError(
-            absl::StrCat(directory_, ": tensor '", name, array.suffix,
+        return Damaged(
+            directory_,
+            absl::StrCat("tensor '", name, array.suffix,
                          "' is missing or not fp32 of the shape of '", name,
                          "', ", ShapeText(parameter->dtype, parameter->shape)));
       }
@@ -123,9 +125,9 @@ absl::Status OpenCheckpoint::CheckFiles() const {
     tensors += file.tensors().size();
   }
   if (arrays == tensors) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(directory_, ": has ", tensors,
-                                          " tensors of state, ", arrays,
-                                          " of them are one parameter's each"));
+  return Damaged(directory_,
+                 absl::StrCat("has ", tensors, " tensors of state, ", arrays,
+                              " of them are one parameter's each"));
 }
 
 absl::Status OpenCheckpoint::Verify() {
@@ -269,8 +271,8 @@ absl::Status OpenCheckpoint::LoadParameters(
       const absl::Status status =
           parameter_file_.ReadBlock(entry, i, {data, bytes});
       if (!status.ok()) {
-        return absl::Status(
-            status.code(),
+        return Reworded(
+            status,
             absl::StrCat(status.message(),
                          "; it was whole a moment ago, and parameters up to "
                          "this one are overwritten"));
@@ -301,10 +303,9 @@ absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
   if (status.ok() || !state) return status;
   const absl::Status reset = optimizer->Reset(deadline);
   if (reset.ok()) return status;
-  return absl::Status(
-      status.code(),
-      absl::StrCat(status.message(),
-                   "; nor could the optimizer be reset: ", reset.message()));
+  return Reworded(status, absl::StrCat(status.message(),
+                                       "; nor could the optimizer be reset: ",
+                                       reset.message()));
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFiles(const File& directory,
@@ -314,16 +315,17 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFiles(const File& directory,
       ParseManifest(text, absl::StrCat(directory.path(), "/", kManifestName)));
   const auto open = [&](const ManifestFile& file) {
     if (!IsCheckpointFileName(file.name)) {
-      return absl::StatusOr<TensorFileReader>(absl::DataLossError(
-          absl::StrCat(directory.path(), "/", kManifestName, ": names '",
-                       file.name, "', which is no file of a checkpoint")));
+      return absl::StatusOr<TensorFileReader>(
+          Damaged(absl::StrCat(directory.path(), "/", kManifestName),
+                  absl::StrCat("names '", file.name,
+                               "', which is no file of a checkpoint")));
     }
     return TensorFileReader::Open(directory.fd(), directory.path(), file,
                                   manifest.block_bytes);
   };
   if (!manifest.parameters || !manifest.elsewhere.empty()) {
-    return absl::DataLossError(absl::StrCat(
-        directory.path(), "/", kManifestName, ": is of a part, not the whole"));
+    return Damaged(absl::StrCat(directory.path(), "/", kManifestName),
+                   "is of a part, not the whole");
   }
   TERRACE_ASSIGN_OR_RETURN(TensorFileReader parameters,
                            open(*manifest.parameters));
@@ -348,7 +350,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
   for (int i = 0; i < kOpenTries; ++i) {
     auto read = ReadManifestText(opened);
     if (absl::IsNotFound(read.status())) {
-      return absl::NotFoundError(
+      return Reworded(
+          read.status(),
           absl::StrCat(directory, ": there is no checkpoint, as there is no ",
                        kManifestName));
     }
@@ -357,7 +360,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
     if (!absl::IsNotFound(checkpoint.status())) return checkpoint;
     // A save may have replaced it in between; if not, the file is gone.
     if (*read == text) {
-      return absl::DataLossError(checkpoint.status().message());
+      return Reworded(checkpoint.status(), absl::StatusCode::kDataLoss,
+                      checkpoint.status().message());
     }
     text = *std::move(read);
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/checksum.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/file.h"
 
 namespace terrace {
 namespace {
@@ -126,7 +127,7 @@ class Fields {
   }
   void Fail(const std::string& what) {
     if (status_.ok()) {
-      status_ = absl::DataLossError(absl::StrCat(path_, ": ", what));
+      status_ = Damaged(path_, what);
     }
   }
   const absl::Status& status() const { return status_; }
@@ -140,8 +141,7 @@ class Fields {
 absl::StatusOr<ManifestFile> ParseFile(const Json& json,
                                        const std::string& path) {
   if (!json.is_object()) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": the description of a file is no object"));
+    return Damaged(path, "the description of a file is no object");
   }
   Fields fields(json, path);
   ManifestFile file;
@@ -286,14 +286,15 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text,
   if (!checksum || !absl::ConsumePrefix(&rest, kBeforeObject) ||
       !absl::ConsumeSuffix(&rest, kAfterObject) ||
       Checksum(rest.data(), rest.size()) != *checksum) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": its ", text.size(),
+    return Damaged(
+        path,
+        absl::StrCat("its ", text.size(),
                      " bytes are not what was written: truncated or altered"));
   }
   const Json json = Json::parse(rest.begin(), rest.end(), nullptr,
                                 /*allow_exceptions=*/false);
   if (!json.is_object()) {
-    return absl::DataLossError(absl::StrCat(path, ": is no JSON object"));
+    return Damaged(path, "is no JSON object");
   }
   return ParseObject(json, path);
 }

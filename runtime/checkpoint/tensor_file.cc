@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/checksum.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
@@ -70,9 +71,10 @@ absl::StatusOr<TensorFileReader> TensorFileReader::Open(
 
 absl::Status TensorFileReader::ReadHeader() {
   const auto damaged = [this](absl::string_view what) {
-    return absl::DataLossError(absl::StrCat(path(), ": its header, ",
-                                            manifest_.header_bytes,
-                                            " bytes from offset 0 on, ", what));
+    return Damaged(path(),
+                   absl::StrCat("its header, ", manifest_.header_bytes,
+                                " bytes from offset 0 on, ", what),
+                   /*offset=*/0);
   };
   if (manifest_.header_bytes < kSafetensorsLengthBytes ||
       manifest_.header_bytes >
@@ -102,14 +104,15 @@ absl::Status TensorFileReader::CheckSize() const {
   }
   for (const SafetensorsEntry& tensor : header_.tensors) {
     if (tensor.offset + tensor.size_bytes <= size_bytes) continue;
-    return absl::DataLossError(absl::StrCat(
-        path(), ": truncated to ", size_bytes, " bytes of ", header_.file_bytes,
-        ": tensor '", tensor.name, "', ", tensor.size_bytes,
-        " bytes from offset ", tensor.offset, " on, is not there whole"));
+    return Damaged(path(),
+                   absl::StrCat("truncated to ", size_bytes, " bytes of ",
+                                header_.file_bytes, ": tensor '", tensor.name,
+                                "', ", tensor.size_bytes, " bytes from offset ",
+                                tensor.offset, " on, is not there whole"),
+                   size_bytes);
   }
-  return absl::DataLossError(absl::StrCat(path(), ": has ", size_bytes,
-                                          " bytes, ", manifest_.size_bytes,
-                                          " were written"));
+  return Damaged(path(), absl::StrCat("has ", size_bytes, " bytes, ",
+                                      manifest_.size_bytes, " were written"));
 }
 
 absl::Status TensorFileReader::CheckChecksums() const {
@@ -120,8 +123,8 @@ absl::Status TensorFileReader::CheckChecksums() const {
            static_cast<int64_t>(found->second.size()) == Blocks(tensor);
   }
   if (fits) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      path(), ": its tensors are not those that there are checksums of"));
+  return Damaged(path(),
+                 "its tensors are not those that there are checksums of");
 }
 
 const SafetensorsEntry* TensorFileReader::Find(
@@ -149,14 +152,17 @@ absl::Status TensorFileReader::ReadBlock(const SafetensorsEntry& tensor,
   };
   const absl::Status status = file_.Read(offset, bytes);
   if (!status.ok()) {
-    return absl::Status(status.code(), about(status.message()));
+    return Reworded(status, about(status.message()));
   }
   const uint64_t written =
       manifest_.checksums.at(tensor.name).at(static_cast<size_t>(block));
   if (Checksum(bytes.data(), bytes.size()) == written) return absl::OkStatus();
-  return absl::DataLossError(
-      about(absl::StrCat(path(), ": ", bytes.size(), " bytes from offset ",
-                         offset, " on are not what was written")));
+  const absl::Status damaged =
+      Damaged(path(),
+              absl::StrCat(bytes.size(), " bytes from offset ", offset,
+                           " on are not what was written"),
+              offset);
+  return Reworded(damaged, about(damaged.message()));
 }
 
 absl::Status TensorFileReader::Verify() const {

@@ -25,7 +25,7 @@ struct FreeMemory {
 };
 
 absl::Status Refused(const std::string& path, const std::string& what) {
-  return ErrnoError(absl::StrCat("path '", path, "'"), what, errno);
+  return ErrnoError(absl::StrCat("path '", path, "'"), what, errno, path);
 }
 
 void AskAlignment(int fd, PathReport* report) {

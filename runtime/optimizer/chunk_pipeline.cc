@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
@@ -220,9 +221,8 @@ bool ChunkPipeline::Take(absl::StatusOr<Ready> ready) {
   states_[i] = State::kMissing;
   const absl::Status& status = ready->pins.status();
   if (ready->tag == MakeTag(attempt_, chunk) || absl::IsDataLoss(status)) {
-    Fail(absl::Status(status.code(),
-                      absl::StrCat("chunk ", chunk, " of ", chunks_.size(),
-                                   ": ", status.message())));
+    Fail(Reworded(status, absl::StrCat("chunk ", chunk, " of ", chunks_.size(),
+                                       ": ", status.message())));
   } else {
     to_push_.push_back(chunk);  // a request of an abandoned attempt
   }
@@ -295,7 +295,7 @@ void ChunkPipeline::TakeUnstaged() {
       states_[i] = State::kMissing;
       ++missing_;
       const absl::Status& status = one.update->arrived();
-      Fail(absl::Status(status.code(), absl::StrCat(which, status.message())));
+      Fail(Reworded(status, absl::StrCat(which, status.message())));
     } else {
       // Nothing else has the parameters of this step.
       Fail(absl::DataLossError(absl::StrCat(

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/machine.h"
 #include "terrace/zero_config.h"
@@ -19,8 +20,9 @@ namespace {
 constexpr char kPath[] = "zero_optimization.offload_optimizer.nvme_path";
 
 absl::Status Prefixed(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(kPath, ": \"", path,
-                                                  "\": ", status.message()));
+  return WithIoFault(Reworded(status, absl::StrCat(kPath, ": \"", path,
+                                                   "\": ", status.message())),
+                     {.path = path});
 }
 
 // Makes a file there and takes its name away again. Sets whether it could be
@@ -43,10 +45,10 @@ absl::Status ProbeWriting(const std::string& path, bool* direct) {
   const int error = errno;
   const std::string text =
       absl::StrCat("cannot be written: ", std::strerror(error));
-  if (error == ENOSPC || error == EDQUOT) {
-    return absl::ResourceExhaustedError(text);
-  }
-  return absl::PermissionDeniedError(text);
+  const bool is_full = error == ENOSPC || error == EDQUOT;
+  return WithIoFault(is_full ? absl::ResourceExhaustedError(text)
+                             : absl::PermissionDeniedError(text),
+                     {.error = error});
 }
 
 // Paths of one file system share its room.
@@ -56,7 +58,10 @@ absl::Status CheckRoom(const std::vector<std::string>& paths,
   for (const std::string& path : paths) {
     struct stat info;
     if (stat(path.c_str(), &info) != 0) {
-      return Prefixed(path, absl::UnavailableError(std::strerror(errno)));
+      const int error = errno;
+      return Prefixed(path,
+                      WithIoFault(absl::UnavailableError(std::strerror(error)),
+                                  {.error = error}));
     }
     systems[info.st_dev].push_back(path);
   }
@@ -66,10 +71,11 @@ absl::Status CheckRoom(const std::vector<std::string>& paths,
     const int64_t need = (disk_bytes + all - 1) / all * count;
     TERRACE_ASSIGN_OR_RETURN(const int64_t free, FreeDiskBytes(below.front()));
     if (free >= need) continue;
+    const absl::Status full = absl::ResourceExhaustedError(
+        absl::StrCat("the optimizer's state needs ", need, " bytes there, ",
+                     free, " are free"));
     return Prefixed(absl::StrJoin(below, "\", \""),
-                    absl::ResourceExhaustedError(
-                        absl::StrCat("the optimizer's state needs ", need,
-                                     " bytes there, ", free, " are free")));
+                    WithIoFault(full, {ENOSPC, below.front()}));
   }
   return absl::OkStatus();
 }

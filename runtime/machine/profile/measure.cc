@@ -68,7 +68,7 @@ constexpr Load kLoads[] = {
 };
 
 absl::Status Refused(const std::string& path, const std::string& what) {
-  return ErrnoError(absl::StrCat("path '", path, "'"), what, errno);
+  return ErrnoError(absl::StrCat("path '", path, "'"), what, errno, path);
 }
 
 // As much as asked for, but not more than a quarter of what is free.

@@ -154,7 +154,7 @@ Json ToObject(const PathProfile& path) {
 
 absl::Status WriteAll(const std::string& file, const std::string& text) {
   const auto refused = [&](const char* what) {
-    return ErrnoError(absl::StrCat("file '", file, "'"), what, errno);
+    return ErrnoError(absl::StrCat("file '", file, "'"), what, errno, file);
   };
   const Descriptor opened(
       open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -206,13 +206,13 @@ absl::Status WriteProfile(const MachineProfile& profile,
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) {
     return ErrnoError(absl::StrCat("folder '", folder.string(), "'"),
-                      "cannot be made", error.value());
+                      "cannot be made", error.value(), folder.string());
   }
   const std::string unfinished = absl::StrCat(file, ".", getpid(), ".new");
   absl::Status status = WriteAll(unfinished, ToJson(profile));
   if (status.ok() && rename(unfinished.c_str(), file.c_str()) != 0) {
     status = ErrnoError(absl::StrCat("file '", file, "'"), "cannot be replaced",
-                        errno);
+                        errno, file);
   }
   if (!status.ok()) unlink(unfinished.c_str());
   return status;
@@ -222,7 +222,7 @@ absl::StatusOr<MachineProfile> ReadProfile(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) {
     return ErrnoError(absl::StrCat("file '", file, "'"), "cannot be read",
-                      errno);
+                      errno, file);
   }
   std::stringstream text;
   text << in.rdbuf();
