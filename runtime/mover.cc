@@ -1,8 +1,6 @@
 #include "runtime/mover.h"
 
 #include <algorithm>
-#include <iterator>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,23 +15,16 @@ Mover::Mover(MoverParts parts)
       executor_(*parts.executor),
       arena_(parts.arena),
       io_(std::move(parts.io)),
-      disks_(std::make_move_iterator(parts.disks.begin()),
-             std::make_move_iterator(parts.disks.end())),
-      background_(std::move(parts.background)),
       priors_(std::move(parts.priors)),
-      files_(disks_.size()),
-      degraded_(disks_.size(), false),
+      degraded_(parts.disks.size(), false),
       eviction_(std::move(parts.eviction)),
       prefetch_enabled_(parts.prefetch),
       io_timeout_(parts.io_timeout),
       inbox_(std::make_shared<Inbox>([io = io_.get()] { io->Wake(); })),
+      paths_(std::move(parts.disks), std::move(parts.background), io_timeout_,
+             clock_, inbox_),
       space_(static_cast<int64_t>(arena_.size())) {
-  TERRACE_CHECK(background_.size() == disks_.size());
-  TERRACE_CHECK(priors_.empty() || priors_.size() == disks_.size());
-  std::random_device random;
-  for (size_t i = 0; i < disks_.size(); ++i) {
-    path_ids_.push_back((uint64_t{random()} << 32) | random());
-  }
+  TERRACE_CHECK(priors_.empty() || priors_.size() == degraded_.size());
 }
 
 Mover::~Mover() {
@@ -55,7 +46,8 @@ absl::Time Mover::RunOnce() {
   if (!closing_) {
     CloseEmptyWindows();  // first: a window that opens may wait for the room
     ServeUnregisters();
-    ServeRegisters(now);
+    CheckGrowth(now);
+    ServeRegisters();
     ServeOpens(now);
     for (Queue* queue : open_queues_) {
       AdmitGroups(*queue, now);
@@ -225,11 +217,7 @@ absl::Time Mover::NextDeadline() const {
   for (const PendingOpen& open : opens_) {
     next = std::min(next, open.message.deadline);
   }
-  for (const FileWork& file : files_) {
-    if (!registers_.empty() && file.growing && !file.late) {
-      next = std::min(next, file.since + io_timeout_);
-    }
-  }
+  next = std::min(next, paths_.NextDeadline());
   for (const CloseMessage& close : closes_) {
     next = std::min(next, close.deadline);
   }

@@ -25,6 +25,7 @@
 #include "prefetch/access_trace.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
+#include "runtime/disk_paths.h"
 #include "runtime/mailbox.h"
 #include "runtime/residency.h"
 #include "tiers/disk_tier.h"
@@ -137,16 +138,6 @@ class Mover {
     int slot = -1;
   };
 
-  // What a path's background does for its file.
-  struct FileWork {
-    bool growing = false;
-    bool late = false;  // growing, past its deadline
-    bool removing = false;
-    int64_t growth_bytes = 0;
-    Time since;            // when it was asked, or was last seen to get on
-    int64_t progress = 0;  // then
-  };
-
   // A registration that waits for a file to grow.
   struct PendingRegister {
     RegisterMessage message;
@@ -196,12 +187,11 @@ class Mover {
   absl::Time NextDeadline() const;
 
   // mover_homes.cc: homes on the paths.
-  void ServeRegisters(absl::Time now);
+  void ServeRegisters();
   bool FindHome(PendingRegister& pending);
   int ChooseHome(const PendingRegister& pending) const;
   void RefuseHome(PendingRegister& pending, const absl::Status& status);
-  void StartGrowth(int path, const Growth& growth);
-  void CheckGrowth(int path, absl::Time now);
+  void CheckGrowth(absl::Time now);
   void ServeUnregisters();
   bool ServeUnregister(PendingUnregister& pending);
   bool BeginUnregister(PendingUnregister& pending);
@@ -214,9 +204,7 @@ class Mover {
   // mover_close.cc: the end.
   void BeginClose();
   void FinishClose(absl::Time now);
-  void StartRemovals();
   void End(bool quiet);
-  void LeaveBehind();
   static absl::Status Closed();
   std::string Holders() const;
   absl::Status Unwritten() const;
@@ -271,7 +259,6 @@ class Mover {
   void LoseTensor(TensorEntry& entry, const absl::Status& status);
   void Report(int64_t queue, const absl::Status& status);
   void RetryFailedWrites();
-  std::string PathName(int path) const;
 
   Queue* FindQueue(int64_t id);
   Group* FindAdmitted(uint64_t id);
@@ -280,17 +267,13 @@ class Mover {
   Executor& executor_;
   const absl::Span<std::byte> arena_;
   std::unique_ptr<IoGroup> io_;
-  // Shared with the background's tasks: one that hangs outlives the mover.
-  std::vector<std::shared_ptr<DiskTier>> disks_;
-  const std::vector<Executor*> background_;
   const std::vector<PathPrior> priors_;
-  std::vector<FileWork> files_;
-  std::vector<uint64_t> path_ids_;
-  std::vector<bool> degraded_;
+  std::vector<bool> degraded_;  // per path
   std::unique_ptr<EvictionPolicy> eviction_;
   const bool prefetch_enabled_;
   const absl::Duration io_timeout_;
   std::shared_ptr<Inbox> inbox_;
+  DiskPaths paths_;
 
   ResidencyTable table_;
   ExtentAllocator space_;  // of the arena
@@ -330,8 +313,6 @@ class Mover {
   int64_t hits_ = 0;
   int64_t evictions_ = 0;
   bool closing_ = false;
-  bool removing_ = false;        // the files, from an accepted Close on
-  absl::Status removal_status_;  // the first error of these
   bool closed_ = false;
   bool abandoned_ = false;
   std::vector<CloseMessage> closes_;  // not answered yet

@@ -81,10 +81,10 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
           WithIoFault(
               absl::DeadlineExceededError(absl::StrCat(
                   "tensor '", entry.spec.name, "': a write to ",
-                  PathName(entry.path), ", offset ", entry.home.offset, ", ",
+                  paths_.name(entry.path), ", offset ", entry.home.offset, ", ",
                   entry.extent.size_bytes,
                   " bytes, is past its deadline and still under way")),
-              {.path = PathName(entry.path), .offset = entry.home.offset}));
+              {.path = paths_.name(entry.path), .offset = entry.home.offset}));
       return true;
     }
     if (!CanPin(want, entry, queue, group)) return false;

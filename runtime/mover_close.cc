@@ -8,9 +8,6 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/mover.h"
 
-// Of the leak sanitiser, null without it.
-extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
-
 namespace terrace {
 namespace {
 
@@ -65,30 +62,15 @@ void Mover::FinishClose(absl::Time now) {
     return refused;
   });
   if (closes_.empty()) return;
-  if (!removing_) StartRemovals();
+  // Beside the transfers that still end: a disk that hangs in one of them may
+  // yet let go of the names.
+  if (!paths_.removals_started()) paths_.StartRemovals();
   const bool quiet = io_->pending() == 0 && hashing_ == 0;
-  bool removed = true;
-  for (const FileWork& file : files_) removed &= !file.removing;
+  const bool removed = paths_.unremoved().empty();
   if ((quiet && removed) || now >= deadline) End(quiet);
 }
 
-// Beside the transfers that still end: a disk that hangs in one of them may
-// yet let go of the names. After what the file grows by, if it does.
-void Mover::StartRemovals() {
-  removing_ = true;
-  for (size_t i = 0; i < disks_.size(); ++i) {
-    files_[i].removing = true;
-    background_[i]->Run(
-        [disk = disks_[i], inbox = inbox_, path = static_cast<int>(i)] {
-          inbox->Post(RemovedMessage{path, disk->Remove()});
-        });
-  }
-}
-
-void Mover::Handle(RemovedMessage& message) {
-  files_[message.path].removing = false;
-  removal_status_.Update(message.status);
-}
+void Mover::Handle(RemovedMessage& message) { paths_.OnRemoved(message); }
 
 void Mover::End(bool quiet) {
   std::vector<std::string> late;
@@ -97,13 +79,11 @@ void Mover::End(bool quiet) {
                                 " tasks never ended; the arena of ",
                                 arena_.size(), " bytes is leaked"));
   }
-  for (size_t i = 0; i < files_.size(); ++i) {
-    if (!files_[i].removing) continue;
-    late.push_back(absl::StrCat(PathName(static_cast<int>(i)),
-                                " could not be removed in time"));
+  for (const std::string& name : paths_.unremoved()) {
+    late.push_back(absl::StrCat(name, " could not be removed in time"));
   }
   absl::Status status = late.empty()
-                            ? removal_status_
+                            ? paths_.removal_status()
                             : absl::DeadlineExceededError(absl::StrCat(
                                   "closing: ", absl::StrJoin(late, "; ")));
   // Whoever still holds a pin may go on using its bytes.
@@ -113,7 +93,12 @@ void Mover::End(bool quiet) {
   if (abandoned_) final_stats_.leaked_bytes = space_.capacity_bytes();
   // Before the engine is left behind: a message would wake it.
   std::deque<Message> left = inbox_->Shut();
-  if (!quiet) LeaveBehind();
+  // What a transfer that never ended may still use: the engine, its buffers,
+  // and the files' descriptors.
+  if (!quiet) {
+    io_->Abandon();
+    paths_.LeaveBehind();
+  }
   for (Message& message : left) {
     if (auto* asked = std::get_if<StatsMessage>(&message)) {
       asked->reply->Set(final_stats_);
@@ -133,16 +118,6 @@ void Mover::End(bool quiet) {
   for (size_t i = 0; i < closes_.size(); ++i) {
     const bool last = i + 1 == closes_.size();
     closes_[i].reply->Set(last ? std::move(status) : status);
-  }
-}
-
-// What a transfer that never ended may still use: the engine, its buffers,
-// and the files' descriptors, whose numbers must not become another file's.
-void Mover::LeaveBehind() {
-  io_->Abandon();
-  for (const auto& disk : disks_) {
-    const auto* const left = new std::shared_ptr<DiskTier>(disk);
-    if (__lsan_ignore_object != nullptr) __lsan_ignore_object(left);
   }
 }
 

@@ -1,5 +1,6 @@
 // Homes: which path a tensor lives on, from its registration to its end.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,16 +26,12 @@ void Mover::Handle(RegisterMessage& message) {
   pending.message = std::move(message);
   pending.entry = *added;
   pending.entry->unregistered = true;
-  pending.refused.assign(disks_.size(), false);
+  pending.refused.assign(degraded_.size(), false);
   registers_.push_back(std::move(pending));  // behind who waits already
 }
 
 // Who waits for a file goes first when it has grown, in the order they came.
-void Mover::ServeRegisters(absl::Time now) {
-  if (registers_.empty()) return;
-  for (size_t path = 0; path < files_.size(); ++path) {
-    CheckGrowth(static_cast<int>(path), now);
-  }
+void Mover::ServeRegisters() {
   for (auto pending = registers_.begin(); pending != registers_.end();) {
     pending = FindHome(*pending) ? registers_.erase(pending) : pending + 1;
   }
@@ -44,7 +41,7 @@ void Mover::ServeRegisters(absl::Time now) {
 bool Mover::FindHome(PendingRegister& pending) {
   TensorEntry& entry = *pending.entry;
   const int64_t bytes = ResidentBytes(entry.spec.size_bytes);
-  while (entry.path < 0 && !disks_.empty()) {
+  while (entry.path < 0 && paths_.count() > 0) {
     if (pending.path < 0) pending.path = ChooseHome(pending);
     if (pending.path < 0) {
       const absl::Status refused =
@@ -56,19 +53,15 @@ bool Mover::FindHome(PendingRegister& pending) {
       return true;
     }
     const int path = pending.path;
-    if (files_[path].growing) return false;
-    absl::StatusOr<Extent> home = disks_[path]->Allocate(bytes);
-    if (home.ok()) {
-      entry.path = path;
-      entry.home = *home;
-      break;
+    absl::StatusOr<std::optional<Extent>> home =
+        paths_.Allocate(path, bytes, /*must=*/true);
+    if (!home.ok()) {
+      RefuseHome(pending, home.status());
+      continue;
     }
-    absl::StatusOr<Growth> growth = disks_[path]->GrowthFor(bytes);
-    if (growth.ok()) {
-      StartGrowth(path, *growth);
-      return false;
-    }
-    RefuseHome(pending, growth.status());
+    if (!home->has_value()) return false;
+    entry.path = path;
+    entry.home = **home;
   }
   entry.unregistered = false;
   pending.message.reply->Set(entry.id);
@@ -82,9 +75,9 @@ int Mover::ChooseHome(const PendingRegister& pending) const {
         return RoundTripRate(prior) > 0;
       });
   std::vector<PathLoad> loads;
-  for (size_t i = 0; i < disks_.size(); ++i) {
-    const bool usable = !degraded_[i] && !files_[i].late && !pending.refused[i];
-    loads.push_back({disks_[i]->used_bytes(),
+  for (int i = 0; i < paths_.count(); ++i) {
+    const bool usable = !degraded_[i] && !paths_.late(i) && !pending.refused[i];
+    loads.push_back({paths_.used_bytes(i),
                      known ? RoundTripRate(priors_[i]) : 1.0, usable});
   }
   return ChoosePath(loads, ResidentBytes(pending.entry->spec.size_bytes));
@@ -102,56 +95,27 @@ void Mover::RefuseHome(PendingRegister& pending, const absl::Status& status) {
   pending.path = -1;
 }
 
-void Mover::StartGrowth(int path, const Growth& growth) {
-  FileWork& file = files_[path];
-  file.growing = true;
-  file.late = false;
-  file.growth_bytes = growth.bytes;
-  file.since = clock_.Now();
-  file.progress = disks_[path]->growth_progress();
-  background_[path]->Run([disk = disks_[path], inbox = inbox_, path, growth] {
-    inbox->Post(GrownMessage{path, disk->Grow(growth)});
-  });
-}
-
 // A disk that does not answer in time is degraded, and who waits for it tries
 // the next one. Its answer may still come.
-void Mover::CheckGrowth(int path, absl::Time now) {
-  FileWork& file = files_[path];
-  if (!file.growing || file.late) return;
-  const int64_t progress = disks_[path]->growth_progress();
-  if (progress != file.progress) {
-    file.progress = progress;
-    file.since = now;
-    return;
-  }
-  if (now < file.since + io_timeout_) return;
-  file.late = true;
-  degraded_[path] = true;
-  const absl::Status status = WithIoFault(
-      absl::DeadlineExceededError(absl::StrCat(
-          PathName(path), ": growing by ", file.growth_bytes,
-          " bytes: no answer for ", absl::FormatDuration(now - file.since))),
-      {.path = PathName(path)});
-  Report(/*queue=*/-1, status);
-  for (PendingRegister& pending : registers_) {
-    if (pending.path == path) RefuseHome(pending, status);
+void Mover::CheckGrowth(absl::Time now) {
+  for (int path = 0; path < paths_.count(); ++path) {
+    const absl::Status status = paths_.CheckGrowth(path, now);
+    if (status.ok()) continue;
+    degraded_[path] = true;
+    Report(/*queue=*/-1, status);
+    for (PendingRegister& pending : registers_) {
+      if (pending.path == path) RefuseHome(pending, status);
+    }
   }
 }
 
 void Mover::Handle(GrownMessage& message) {
-  FileWork& file = files_[message.path];
-  const bool late = std::exchange(file.late, false);
-  file.growing = false;
-  if (message.gained_bytes.ok()) {
-    disks_[message.path]->AddSpace(*message.gained_bytes);
-    return;
-  }
-  if (late) return;  // who asked for it has gone on
+  const DiskPaths::Answer answer = paths_.OnGrown(message);
+  if (answer.status.ok() || answer.late) return;
   // It was the first one's need; the others' may be less.
   for (PendingRegister& pending : registers_) {
     if (pending.path != message.path) continue;
-    RefuseHome(pending, message.gained_bytes.status());
+    RefuseHome(pending, answer.status);
     return;
   }
 }
@@ -192,7 +156,7 @@ bool Mover::ServeUnregister(PendingUnregister& pending) {
   }
   std::erase(dirty_, &entry);
   std::erase(failed_writes_, &entry);
-  if (entry.path >= 0) disks_[entry.path]->Free(entry.home);
+  if (entry.path >= 0) paths_.Free(entry.path, entry.home);
   table_.Erase(entry);
   return true;
 }

@@ -19,17 +19,17 @@ Stats Mover::MakeStats() const {
     if (window.open) stats.window_bytes += window.range.size_bytes;
   }
   stats.resident_bytes = resident_bytes_;
-  for (size_t i = 0; i < disks_.size(); ++i) {
-    const IoPathStats io = io_->stats(static_cast<int>(i));
-    const DiskTierInfo& info = disks_[i]->info();
+  for (int i = 0; i < paths_.count(); ++i) {
+    const IoPathStats io = io_->stats(i);
+    const DiskTierInfo& info = paths_.info(i);
     PathStats path;
     path.directory = info.directory;
     path.file = info.file;
     path.direct_io = info.direct_io;
     path.direct_io_reason = info.direct_io_reason;
     path.degraded = degraded_[i];
-    path.capacity_bytes = disks_[i]->capacity_bytes();
-    path.used_bytes = disks_[i]->used_bytes();
+    path.capacity_bytes = paths_.capacity_bytes(i);
+    path.used_bytes = paths_.used_bytes(i);
     path.bytes_read = io.bytes_read;
     path.bytes_written = io.bytes_written;
     path.requests_read = io.requests_read;

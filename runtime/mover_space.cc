@@ -76,9 +76,9 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
             continue;
           }
           *failure = absl::DeadlineExceededError(absl::StrCat(
-              "a slot is quarantined: a read of ", PathName(late.entry->path),
-              ", offset ", late.entry->home.offset, ", ",
-              late.extent.size_bytes,
+              "a slot is quarantined: a read of ",
+              paths_.name(late.entry->path), ", offset ",
+              late.entry->home.offset, ", ", late.extent.size_bytes,
               " bytes, is past its deadline and still under way"));
         }
         continue;

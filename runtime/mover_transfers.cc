@@ -66,7 +66,7 @@ void Mover::StartVerify(TensorEntry& entry) {
   absl::Span<std::byte> copy =
       arena_.subspan(entry.extent.offset, entry.extent.size_bytes);
   const ExtentHeader expected =
-      HeaderOf(entry, path_ids_[entry.path], entry.home_generation);
+      HeaderOf(entry, paths_.id(entry.path), entry.home_generation);
   executor_.Run([copy, expected, inbox = inbox_, id = entry.id] {
     inbox->Post(HashedMessage{id, true, VerifyCopy(copy, expected)});
   });
@@ -94,7 +94,7 @@ void Mover::StartHash(TensorEntry& entry) {
   absl::Span<std::byte> copy =
       arena_.subspan(entry.extent.offset, entry.extent.size_bytes);
   ExtentHeader header =
-      HeaderOf(entry, path_ids_[entry.path], entry.generation);
+      HeaderOf(entry, paths_.id(entry.path), entry.generation);
   executor_.Run([copy, header, inbox = inbox_, id = entry.id]() mutable {
     header.payload_hash =
         Checksum(copy.data() + kExtentHeaderBytes, header.payload_bytes);
@@ -153,7 +153,7 @@ void Mover::Handle(HashedMessage& message) {
     StartRead(entry, IoClass::kDemand);
     return;
   }
-  const std::string path = PathName(entry.path);
+  const std::string path = paths_.name(entry.path);
   const absl::Status loss = absl::DataLossError(
       absl::StrCat("tensor '", entry.spec.name, "': ", path, ", offset ",
                    entry.home.offset, ", ", entry.extent.size_bytes,
@@ -275,7 +275,7 @@ void Mover::Report(int64_t queue, const absl::Status& status) {
 }
 
 void Mover::RetryFailedWrites() {
-  for (size_t i = 0; i < degraded_.size(); ++i) degraded_[i] = files_[i].late;
+  for (int i = 0; i < paths_.count(); ++i) degraded_[i] = paths_.late(i);
   for (TensorEntry* entry : std::exchange(failed_writes_, {})) {
     if (entry->write_error.ok()) continue;  // its copy was dropped since
     if (entry->quarantined) {
@@ -286,10 +286,6 @@ void Mover::RetryFailedWrites() {
     entry->write_error = absl::OkStatus();
     if (entry->window != kNoWindow) dirty_.push_back(entry);
   }
-}
-
-std::string Mover::PathName(int path) const {
-  return disks_[path]->info().file;
 }
 
 }  // namespace terrace

@@ -1,0 +1,104 @@
+// The disk paths of one runtime: their space, which grows and goes in the
+// background, and their files' names. What is stored there is the mover's.
+// Mover only, one thread at a time; nothing here blocks.
+//
+// A file that must grow is asked on the path's background executor; the
+// answer comes through the inbox (GrownMessage). A disk that does not answer
+// in time is late: nothing more is asked of it until it does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/mailbox.h"
+#include "tiers/disk_tier.h"
+#include "tiers/extent.h"
+
+namespace terrace {
+
+class DiskPaths {
+ public:
+  // Path k has disks[k], and its background is background[k], which outlives
+  // this; `patience` is how long a growing disk may seem to stand still.
+  DiskPaths(std::vector<std::unique_ptr<DiskTier>> disks,
+            std::vector<Executor*> background, absl::Duration patience,
+            Clock& clock, std::shared_ptr<Inbox> inbox);
+
+  int count() const { return static_cast<int>(paths_.size()); }
+  const std::string& name(int path) const { return info(path).file; }
+  const DiskTierInfo& info(int path) const { return at(path).disk->info(); }
+  uint64_t id(int path) const { return at(path).id; }  // random
+  int64_t capacity_bytes(int path) const {
+    return at(path).disk->capacity_bytes();
+  }
+  int64_t used_bytes(int path) const { return at(path).disk->used_bytes(); }
+  bool growing(int path) const { return at(path).growing; }
+  bool late(int path) const { return at(path).late; }
+
+  // Room for an extent; nullopt: its file grows, ask again after the answer.
+  // An error of the path: it has no room and cannot grow by that much. For
+  // what may as well be stored elsewhere (`must` is false), a disk that could
+  // not grow is not asked again until ForgetRefusals.
+  absl::StatusOr<std::optional<Extent>> Allocate(int path, int64_t size_bytes,
+                                                 bool must);
+  void Free(int path, Extent extent) { at(path).disk->Free(extent); }
+  void ForgetRefusals();
+
+  // DeadlineExceeded, once, for a growing disk that has become late.
+  absl::Status CheckGrowth(int path, absl::Time now);
+  // When CheckGrowth may have something to say.
+  absl::Time NextDeadline() const;
+  struct Answer {
+    absl::Status status;
+    bool late = false;  // whoever had asked has gone on
+    bool must = false;  // as that one asked
+  };
+  Answer OnGrown(const GrownMessage& message);
+
+  // Removes all files; RemovedMessages tell of it.
+  void StartRemovals();
+  bool removals_started() const { return removing_; }
+  void OnRemoved(const RemovedMessage& message);
+  std::vector<std::string> unremoved() const;  // names
+  const absl::Status& removal_status() const { return removal_status_; }
+  // For transfers that never ended: their descriptors, whose numbers must not
+  // become another file's, stay for ever.
+  void LeaveBehind();
+
+ private:
+  struct Path {
+    // Shared with the background's tasks: one that hangs outlives this.
+    std::shared_ptr<DiskTier> disk;
+    Executor* background = nullptr;
+    uint64_t id = 0;
+    bool growing = false;
+    bool late = false;  // growing, past its deadline
+    bool must_grow = false;
+    bool refused_growth = false;
+    bool removing = false;
+    int64_t growth_bytes = 0;
+    Time since;            // when it was asked, or was last seen to get on
+    int64_t progress = 0;  // then
+  };
+
+  const Path& at(int path) const { return paths_[static_cast<size_t>(path)]; }
+  Path& at(int path) { return paths_[static_cast<size_t>(path)]; }
+  void StartGrowth(int path, const Growth& growth, bool must);
+
+  std::vector<Path> paths_;
+  const absl::Duration patience_;
+  Clock& clock_;
+  const std::shared_ptr<Inbox> inbox_;
+  bool removing_ = false;
+  absl::Status removal_status_;  // the first error
+};
+
+}  // namespace terrace
