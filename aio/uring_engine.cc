@@ -6,8 +6,10 @@
 // the one that counts: completions run only when the owner asks for them and
 // never interrupt a compute thread.
 #include <liburing.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,6 +59,14 @@ constexpr RingFlags kRingFlags[] = {
     {0, "no flags"},
 };
 
+// Whether the kernel would wait for the file's server while it takes a request:
+// of a FUSE file it asks by poll whether it may start at once, and then starts
+// it where it stands.
+bool StartsByWaiting(int fd) {
+  struct statfs system;
+  return fstatfs(fd, &system) == 0 && system.f_type == FUSE_SUPER_MAGIC;
+}
+
 class UringEngine final : public IoEngine {
  public:
   static absl::StatusOr<std::unique_ptr<IoEngine>> Create(
@@ -92,7 +102,7 @@ class UringEngine final : public IoEngine {
 
   absl::StatusOr<int> AddFile(int fd) override {
     const int index = static_cast<int>(files_.size());
-    files_.push_back({fd, false});
+    files_.push_back({fd, false, StartsByWaiting(fd)});
     if (has_file_table_ && index < kFileSlots) {
       files_.back().is_fixed =
           io_uring_register_files_update(&ring_, index, &fd, 1) == 1;
@@ -139,6 +149,7 @@ class UringEngine final : public IoEngine {
   struct File {
     int fd = -1;
     bool is_fixed = false;
+    bool starts_in_worker = false;  // of the kernel
   };
 
   int Setup(const RingFlags& flags);
@@ -230,7 +241,9 @@ void UringEngine::Prepare(io_uring_sqe* sqe, const IoRequest& request) {
       io_uring_prep_write(sqe, fd, request.data, size, offset);
     }
   }
-  if (file.is_fixed) io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+  const unsigned flags = (file.is_fixed ? IOSQE_FIXED_FILE : 0U) |
+                         (file.starts_in_worker ? IOSQE_ASYNC : 0U);
+  if (flags != 0) io_uring_sqe_set_flags(sqe, flags);
   io_uring_sqe_set_data64(sqe, request.tag);
 }
 
