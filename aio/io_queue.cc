@@ -55,7 +55,8 @@ void IoQueue::Enqueue(const IoTransfer& request) {
   if (transfer->check_at < absl::InfiniteFuture()) {
     expiries_.emplace(transfer->check_at, request.tag);
   }
-  changed_ = true;
+  // What does not fit waits for a result; a turn before it would only cost.
+  if (WindowHasRoom(NextPieceBytes(transfer))) changed_ = true;
 }
 
 void IoQueue::Line(Transfer* transfer) {
@@ -270,13 +271,8 @@ void IoQueue::Expire(Transfer* transfer) {
     window_used_bytes_ -= piece.request.size_bytes;
     --window_pieces_;
   }
-  const IoTransfer& request = transfer->request;
-  ended_.push_back({path_, request.tag,
-                    RequestError(absl::StatusCode::kDeadlineExceeded, name_,
-                                 {file_, request.direction, request.data,
-                                  request.offset, request.size_bytes, 0},
-                                 "deadline exceeded"),
-                    true, false});
+  ended_.push_back(
+      {path_, transfer->request.tag, LateError(*transfer), true, false});
 }
 
 bool IoQueue::WindowHasRoom(int64_t size_bytes) const {

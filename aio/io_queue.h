@@ -128,6 +128,7 @@ class IoQueue {
   void SubmitStaged(absl::Time now);
   void Finish(Transfer* transfer);
   absl::Status StatusOf(const Transfer& transfer) const;
+  absl::Status LateError(const Transfer& transfer) const;
 
   const int path_;
   const std::string name_;

@@ -123,15 +123,27 @@ absl::Status IoQueue::StatusOf(const Transfer& transfer) const {
   return transfer.first_error;
 }
 
+// Who did not answer, for how long, and how much waits for it.
+absl::Status IoQueue::LateError(const Transfer& transfer) const {
+  const IoTransfer& request = transfer.request;
+  const absl::Duration silence =
+      clock_.Now() - (ExpiryOf(transfer) - request.timeout);
+  return RequestError(
+      absl::StatusCode::kDeadlineExceeded, name_,
+      {file_, request.direction, request.data, request.offset,
+       request.size_bytes, 0},
+      absl::StrCat(
+          "deadline exceeded: no answer for ",
+          absl::FormatDuration(absl::Floor(silence, absl::Milliseconds(1))),
+          ", ", stats_.in_flight_bytes, " bytes in flight"));
+}
+
 void IoQueue::Finish(Transfer* transfer) {
   const IoTransfer& request = transfer->request;
   Completion completion{path_, request.tag, StatusOf(*transfer), false,
                         transfer->expired};
   if (completion.status.ok() && transfer->has_drops) {
-    completion.status = RequestError(absl::StatusCode::kDeadlineExceeded, name_,
-                                     {file_, request.direction, request.data,
-                                      request.offset, request.size_bytes, 0},
-                                     "deadline exceeded");
+    completion.status = LateError(*transfer);
   }
   expiries_.erase({transfer->check_at, request.tag});
   ended_.push_back(std::move(completion));
