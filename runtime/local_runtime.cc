@@ -38,7 +38,11 @@ class InProcessRuntime final : public LocalRuntime {
     mover_ = std::make_unique<Mover>(std::move(parts.mover));
     inbox_ = mover_->shared_inbox();
     const BlockedSignals blocked;
-    if (parts.start_thread) thread_ = std::thread([this] { Loop(); });
+    if (!parts.start_thread) return;
+    thread_ = std::thread([this, ended = loop_ended_] {
+      Loop();
+      ended->Set(true);
+    });
   }
 
   ~InProcessRuntime() override {
@@ -54,7 +58,7 @@ class InProcessRuntime final : public LocalRuntime {
     if (!closed_) {
       DoClose(clock_.Now() + kDestructorPatience, /*force=*/true).IgnoreError();
     }
-    if (thread_.joinable()) thread_.join();
+    if (thread_.joinable()) EndThread();
     if (mover_->abandoned()) arena_->Leak();
     mover_.reset();
     executor_.reset();  // drains: its tasks refer to the arena
@@ -171,6 +175,17 @@ class InProcessRuntime final : public LocalRuntime {
     }
   }
 
+  // A thread that leaves transfers of a ring behind may not get out of the
+  // kernel before they end: it is not waited for.
+  void EndThread() {
+    loop_ended_->Await(clock_);
+    if (mover_->abandoned()) {
+      thread_.detach();
+    } else {
+      thread_.join();
+    }
+  }
+
   Clock& clock_;
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<Executor> executor_;
@@ -180,6 +195,9 @@ class InProcessRuntime final : public LocalRuntime {
   const std::shared_ptr<TensorSizes> sizes_;
   // Set by the thread that closed; read by later callers.
   std::atomic<bool> closed_ = false;
+  // The thread's last word, which it shares as it may outlive this object.
+  const std::shared_ptr<Reply<bool>> loop_ended_ =
+      std::make_shared<Reply<bool>>();
   std::thread thread_;  // last: it uses all of the above
 };
 
