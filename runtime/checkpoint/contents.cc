@@ -22,7 +22,7 @@ absl::Status CheckTensor(const CheckpointTensor& tensor) {
     return Bad(tensor, absl::StrCat("cannot be ",
                                     ShapeText(tensor.dtype, tensor.shape)));
   }
-  if (tensor.data == nullptr && count > 0) {
+  if (tensor.data == nullptr && tensor.elements == nullptr && count > 0) {
     return Bad(tensor, "has no address");
   }
   return absl::OkStatus();

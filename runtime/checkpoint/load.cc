@@ -262,14 +262,20 @@ absl::Status OpenCheckpoint::LoadOptimizer(
 
 absl::Status OpenCheckpoint::LoadParameters(
     absl::Span<const CheckpointTensor> parameters) {
+  std::vector<std::byte> copy;
   for (const CheckpointTensor& tensor : parameters) {
     const SafetensorsEntry& entry = *parameter_file_.Find(tensor.name);
-    auto* data = static_cast<std::byte*>(tensor.data);
     for (int64_t i = 0; i < parameter_file_.Blocks(entry); ++i) {
       const auto bytes =
           static_cast<size_t>(parameter_file_.BlockSize(entry, i));
-      const absl::Status status =
-          parameter_file_.ReadBlock(entry, i, {data, bytes});
+      const int64_t from = i * manifest_.block_bytes;
+      absl::Span<std::byte> block(static_cast<std::byte*>(tensor.data) + from,
+                                  bytes);
+      if (tensor.elements != nullptr) {
+        copy.resize(bytes);
+        block = absl::MakeSpan(copy);
+      }
+      const absl::Status status = parameter_file_.ReadBlock(entry, i, block);
       if (!status.ok()) {
         return Reworded(
             status,
@@ -277,7 +283,8 @@ absl::Status OpenCheckpoint::LoadParameters(
                          "; it was whole a moment ago, and parameters up to "
                          "this one are overwritten"));
       }
-      data += bytes;
+      if (tensor.elements == nullptr) continue;
+      TERRACE_RETURN_IF_ERROR(tensor.elements->Write(from, block));
     }
   }
   return absl::OkStatus();

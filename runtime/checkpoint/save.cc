@@ -99,14 +99,22 @@ absl::Status Part::WriteParameters() {
   }
   TERRACE_ASSIGN_OR_RETURN(TensorFileWriter writer,
                            MakeFile("parameters", std::move(entries)));
+  std::vector<std::byte> copy;
   for (const CheckpointTensor& tensor : contents_.parameters) {
     const int64_t size_bytes = tensor.count() * DTypeBytes(tensor.dtype);
-    const auto* data = static_cast<const std::byte*>(tensor.data);
     for (int64_t from = 0; from < size_bytes; from += kCheckpointBlockBytes) {
-      const int64_t bytes = std::min(kCheckpointBlockBytes, size_bytes - from);
+      const auto bytes = static_cast<size_t>(
+          std::min(kCheckpointBlockBytes, size_bytes - from));
+      absl::Span<const std::byte> block(
+          static_cast<const std::byte*>(tensor.data) + from, bytes);
+      if (tensor.elements != nullptr) {
+        copy.resize(bytes);
+        TERRACE_RETURN_IF_ERROR(
+            tensor.elements->Read(from, absl::MakeSpan(copy)));
+        block = copy;
+      }
       TERRACE_RETURN_IF_ERROR(
-          writer.WriteBlock(tensor.name, from / kCheckpointBlockBytes,
-                            {data + from, static_cast<size_t>(bytes)}));
+          writer.WriteBlock(tensor.name, from / kCheckpointBlockBytes, block));
     }
   }
   TERRACE_ASSIGN_OR_RETURN(manifest_.parameters, writer.Finish());

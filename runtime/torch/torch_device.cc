@@ -7,30 +7,13 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <exception>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/torch/guarded.h"
 
 namespace terrace {
 namespace {
-
-// LibTorch throws; its errors end here.
-template <typename Work>
-absl::Status Guarded(c10::Device device, const Work& work) {
-  try {
-    work();
-    return absl::OkStatus();
-  } catch (const c10::OutOfMemoryError& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(device.str(), ": ", error.what_without_backtrace()));
-  } catch (const c10::Error& error) {
-    return absl::InternalError(
-        absl::StrCat(device.str(), ": ", error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat(device.str(), ": ", error.what()));
-  }
-}
 
 at::Tensor Bytes(void* address, int64_t bytes, c10::Device device) {
   return at::for_blob(address, {bytes})

@@ -43,7 +43,8 @@
 // and of each 4 MiB of each tensor, so that damage is found with its place.
 //
 // State streams between its tier and the file in blocks of 4 MiB: a save and a
-// load have one of each of a parameter's two or three arrays in memory. A save
+// load have one of each of a parameter's two or three arrays in memory, and of
+// parameters one where they have no address. A save
 // reads every chunk of the state once. Functions block; they may be called
 // from any thread, but a save or load uses its optimizer and parameters as
 // their one thread. Errors that all may have: PermissionDenied;
@@ -51,6 +52,7 @@
 // that fails.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -70,12 +72,27 @@ namespace terrace {
 // nor written here.
 inline constexpr int kOfAnotherRank = -2;
 
+// Elements that have no address: they are on a device, or do not lie in order.
+// Those of one tensor; the caller's, who keeps them for the length of a call.
+// Both are given whole elements, at most 4 MiB of them, by their place in bytes
+// among all of them in order. An error ends the save or load with that error.
+class CheckpointElements {
+ public:
+  virtual ~CheckpointElements() = default;
+
+  virtual absl::Status Read(int64_t offset, absl::Span<std::byte> target) = 0;
+  virtual absl::Status Write(int64_t offset,
+                             absl::Span<const std::byte> source) = 0;
+};
+
 struct CheckpointTensor {
   std::string name;  // UTF-8, not empty, not "__metadata__"
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // empty: a scalar, which has one element
-  // Of its elements, contiguous; the caller's. Null only without elements.
+  // Of its elements, contiguous; the caller's. Null only without elements, and
+  // with these in its place:
   void* data = nullptr;
+  CheckpointElements* elements = nullptr;
   // Its index in the optimizer; -1: the optimizer does not have it; or
   // kOfAnotherRank.
   int optimizer_parameter = -1;
@@ -185,8 +202,8 @@ class Checkpoint {
   // InvalidArgument: they do not fit, named as here and there; nothing was
   // changed. DataLoss, and any other error: the optimizer is as after Reset
   // (if even that fails, the message says so) and the parameters are
-  // untouched; only a file that is damaged during the call leaves parameters
-  // half written, and the message says so.
+  // untouched; only a file that is damaged during the call, which the message
+  // says, or elements that cannot be written leave them half written.
   virtual absl::Status Load(absl::Span<const CheckpointTensor> parameters,
                             OffloadedOptimizer* optimizer, Time deadline) = 0;
 };
