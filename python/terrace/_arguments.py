@@ -51,12 +51,23 @@ def path_list(paths) -> list[str]:
     """nvme_path as a list: None, one path, or several."""
     if paths is None:
         return []
-    if isinstance(paths, (str, os.PathLike)):
+    if isinstance(paths, (str, bytes, os.PathLike)):
         paths = [paths]
     if not isinstance(paths, Iterable):
         raise TypeError('terrace: nvme_path is a directory or a list of them, '
                         f'not {type(paths).__name__}')
-    return [os.fspath(path) for path in paths]
+    return [path_text(path) for path in paths]
+
+
+def path_text(path) -> str:
+    """A path as a str that the library can take."""
+    text = os.fsdecode(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f'terrace: {text!r} is not UTF-8, as a path must '
+                         'be') from None
+    return text
 
 
 def bytes_text(count: float) -> str:

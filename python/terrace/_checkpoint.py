@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from terrace import _errors, _library
+from terrace import _arguments, _errors, _library
 from terrace._checks import DTYPES
 from terrace._optimizer import AdamW
 
@@ -68,13 +68,12 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
         optimizer._ranks.agree('saving', error)
     elif error is not None:
         raise error
-    code, message = _native(optimizer).save(
-        os.fspath(directory), list(named.values()), list(named),
+    outcome = _native(optimizer).save(
+        _arguments.path_text(directory), list(named.values()), list(named),
         _positions(named, optimizer),
         torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
-    if code:
-        raise _errors.exception_of(code, message, [os.fspath(directory)])
-    return int(message)
+    _errors.check(outcome)
+    return int(outcome[1])
 
 
 def load(directory: str | os.PathLike[str], model: torch.nn.Module,
@@ -102,11 +101,10 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
             load again on all ranks.
     """
     named, others = _tensors(model)
-    code, message, rest = _native(optimizer).load(
-        os.fspath(directory), list(named.values()), list(named),
+    outcome, rest = _native(optimizer).load(
+        _arguments.path_text(directory), list(named.values()), list(named),
         _positions(named, optimizer))
-    if code:
-        raise _errors.exception_of(code, message, [os.fspath(directory)])
+    _errors.check(outcome)
     if optimizer is not None:
         optimizer._collected = None  # what was collected is of before
     content = torch.load(io.BytesIO(rest.numpy().tobytes()), weights_only=True)

@@ -131,8 +131,7 @@ def from_deepspeed_config(
         if settings['stage'] == 0 and not ranks.alone:
             settings['notes'].append(_NOT_SHARED)
             ranks = _ranks.ranks_of(None)
-        plan = _plan(native, named, ranks, memory_budget,
-                     settings['nvme_path'])
+        plan = _plan(native, named, ranks, memory_budget)
     except Exception as caught:  # the other ranks are to hear of it
         error = caught
     everybody.agree('reading the configuration', error)
@@ -147,8 +146,8 @@ def from_deepspeed_config(
     return optimizer, scheduler, settings
 
 
-def _plan(native: Any, named: list, ranks: _ranks.Ranks, memory_budget: Any,
-          paths: list[str]) -> dict[str, Any]:
+def _plan(native: Any, named: list, ranks: _ranks.Ranks,
+          memory_budget: Any) -> dict[str, Any]:
     """Of what this rank keeps."""
     parameters = [parameter for _, parameter in named]
     state_bytes = sum(map(_ranks.state_bytes, parameters)) // ranks.size
@@ -157,11 +156,10 @@ def _plan(native: Any, named: list, ranks: _ranks.Ranks, memory_budget: Any,
     own = ranks.own(named)
     if not any(parameter.numel() for _, parameter in own):
         own = named  # it will keep nothing, but the paths are looked at
-    code, message = native.plan([parameter for _, parameter in own],
-                                [name for name, _ in own], budget)
-    if code:
-        raise _errors.exception_of(code, message, paths)
-    return json.loads(message)
+    outcome = native.plan([parameter for _, parameter in own],
+                          [name for name, _ in own], budget)
+    _errors.check(outcome)
+    return json.loads(outcome[1])
 
 
 def _open(config: Any, named: list, known: Mapping[str, Any],

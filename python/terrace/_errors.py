@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno as errno_names
 import os
-import re
 from collections.abc import Sequence
 
 
 class DataLossError(OSError):
     """State on disk is gone or not what was written, and the memory above it
     holds no copy. The message names what was lost. The optimizer cannot go on;
-    go back to the last checkpoint."""
+    go back to the last checkpoint.
+
+    Attributes:
+        errno: of the system's answer, EIO if there was none.
+        filename, offset: where, in bytes; None if that is not known.
+    """
+
+    offset: int | None = None
 
 
 class RankError(RuntimeError):
@@ -41,9 +47,16 @@ class RankError(RuntimeError):
  _ABORTED, _OUT_OF_RANGE, _UNIMPLEMENTED, _INTERNAL, _UNAVAILABLE, _DATA_LOSS,
  _UNAUTHENTICATED) = range(17)
 
-# "ENOSPC (No space left on device)", as the library writes an errno.
-_ERRNO = re.compile(r'\b(E[A-Z0-9]+) \(')
-_FILE = re.compile(r"(?:failed: |path ')([^,':]+)")
+# What the library's methods answer: a code, a message, and of what the system
+# refused the errno (0: nothing), the path ('': none) and the offset (-1: none).
+Outcome = tuple[int, str, int, str, int]
+DONE: Outcome = (_OK, '', 0, '', -1)
+
+
+def answer(message: str) -> Outcome:
+    """Of a success that says something."""
+    return (_OK, message, *DONE[2:])
+
 
 _PLAIN = {
     _INVALID_ARGUMENT: ValueError,
@@ -54,58 +67,46 @@ _PLAIN = {
 }
 
 
-def _errno_of(message: str) -> int | None:
-    for name in _ERRNO.findall(message):
-        number = getattr(errno_names, name, None)
-        if number is not None:
-            return number
-    return None
+# Where the errno is not known, the code says it.
+_ERRNO = {
+    _DATA_LOSS: errno_names.EIO,
+    _NOT_FOUND: errno_names.ENOENT,
+    _PERMISSION_DENIED: errno_names.EACCES,
+    _DEADLINE_EXCEEDED: errno_names.ETIMEDOUT,
+}
 
 
-def _path_of(message: str, paths: Sequence[str]) -> str | None:
-    match = _FILE.search(message)
-    if match:
-        return match[1]
-    return next((path for path in paths if path in message), None)
-
-
-def exception_of(code: int, message: str,
-                 paths: Sequence[str] = ()) -> Exception:
+def exception_of(outcome: Outcome) -> Exception:
     """The exception for a status that is not OK.
 
     What a system call answered becomes an OSError of the subclass that Python
-    has for its errno, with `errno` and `filename`; a lack of memory
-    MemoryError; a bad argument ValueError; the wrong moment RuntimeError.
+    has for its errno, with `errno`, `filename` and `offset`, in bytes (each
+    None where it is not known); a lack of memory MemoryError; a bad argument
+    ValueError; the wrong moment RuntimeError.
     """
+    code, message, number, path, offset = outcome
     text = f'terrace: {message}'
-    number = _errno_of(message)
-    path = _path_of(message, paths)
-    if code == _DATA_LOSS:
-        return DataLossError(number or errno_names.EIO, text, path)
-    if code == _NOT_FOUND:
-        number = number or errno_names.ENOENT
-    elif code == _PERMISSION_DENIED:
-        number = number or errno_names.EACCES
-    elif code == _DEADLINE_EXCEEDED:
-        return TimeoutError(errno_names.ETIMEDOUT, text, path)
+    number = number or _ERRNO.get(code, 0)
     if number == errno_names.ENOMEM:
         return MemoryError(text)
-    if number is not None:
-        return OSError(number, text, path)
-    return _PLAIN.get(code, RuntimeError)(text)
+    if number == 0:
+        return _PLAIN.get(code, RuntimeError)(text)
+    kind = {_DATA_LOSS: DataLossError,
+            _DEADLINE_EXCEEDED: TimeoutError}.get(code, OSError)
+    error = kind(number, text, path or None)
+    error.offset = None if offset < 0 else offset
+    return error
 
 
-def check(outcome: tuple[int, str], paths: Sequence[str] = ()) -> None:
-    """Raises what an Outcome of the library says; returns if it is OK."""
-    code, message = outcome
-    if code != _OK:
-        raise exception_of(code, message, paths)
+def check(outcome: Outcome) -> None:
+    """Raises what an Outcome says; returns if it is OK."""
+    if outcome[0] != _OK:
+        raise exception_of(outcome)
 
 
-def has_no_master(outcome: tuple[int, str]) -> bool:
+def has_no_master(outcome: Outcome) -> bool:
     """Of reading the master of a parameter before a step made it."""
-    code, message = outcome
-    return code == _FAILED_PRECONDITION and 'has no master' in message
+    return outcome[0] == _FAILED_PRECONDITION and 'has no master' in outcome[1]
 
 
 def check_directories(paths: Sequence[str]) -> None:

@@ -146,9 +146,10 @@ class AdamW(torch.optim.Optimizer):
         comes after it.
 
         Where the group needs more memory than is reserved (a larger window,
-        or more of a budget that grows with the state), all the state is copied
-        into memory and back; if that fails, it is as before, without the
-        group."""
+        or more of a budget that grows with the state), memory and room on disk
+        are reserved anew and the state is copied there, 4 MiB of each array at
+        a time, before the old ones are given back: for that time both are
+        taken. If it fails, all is as before, without the group."""
         with _ranks.uninterrupted():
             self._add_group(param_group)
 
@@ -266,8 +267,7 @@ class AdamW(torch.optim.Optimizer):
         `parameters`, their elements. Bytes: `state_bytes` of the state,
         `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
         `resident_bytes` of that for what always stays in memory, `disk_bytes`
-        on all paths,
-        `bytes_read` and `bytes_written`; `paths`, a list of dicts with the
+        on all paths, `bytes_read` and `bytes_written`; `paths`, a list of dicts with the
         same for each. `staging_bytes` of pinned memory for parameters on a
         GPU, `bytes_from_devices` and `bytes_to_devices` copied there. Seconds:
         `step_seconds` in all steps, of them `compute_seconds`, and
@@ -289,7 +289,7 @@ class AdamW(torch.optim.Optimizer):
     def close(self) -> None:
         """Gives memory and disk back and removes the files; the optimizer
         cannot be used afterwards. Again: nothing."""
-        _errors.check(self._native.close(), self._paths)
+        _errors.check(self._native.close())
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
@@ -332,7 +332,7 @@ class AdamW(torch.optim.Optimizer):
         if self._holds_nothing:
             return
         _errors.check(self._native.step(self._parameters(), self._numbers(),
-                                        scale, []), self._paths)
+                                        scale, []))
         if not self._told:
             self._told = True
             _message.tell_placement(self)
@@ -375,7 +375,7 @@ class AdamW(torch.optim.Optimizer):
         """Makes the compiled optimizer for all groups, without state."""
         self._ranks.assign(self.param_groups)
         if self._holds_nothing:
-            _errors.check(self._native.close(), self._paths)
+            _errors.check(self._native.close())
             return
         parameters, names, groups = self._description(
             range(len(self.param_groups)))
@@ -386,7 +386,7 @@ class AdamW(torch.optim.Optimizer):
         try:
             _errors.check(self._native.open(
                 parameters, names, groups,
-                json.dumps(self._native_options(budget))), self._paths)
+                json.dumps(self._native_options(budget))))
         except MemoryError as error:
             if 'below the minimum' in str(error):
                 raise ValueError(f'{error} (memory_budget='

@@ -47,7 +47,7 @@ class Share:
                 in enumerate(self._ranks.own(range(self._count)))}
 
     def open(self, parameters: list, names: list[str], groups: list[int],
-             options: str) -> tuple[int, str]:
+             options: str) -> _errors.Outcome:
         own = self._ranks.own
         outcome = self._native.open(own(parameters), own(names), own(groups),
                                     options)
@@ -60,11 +60,11 @@ class Share:
         return outcome
 
     def add(self, parameters: list, names: list[str],
-            groups: list[int]) -> tuple[int, str]:
+            groups: list[int]) -> _errors.Outcome:
         before, count = self._count, self._count + len(parameters)
         new = [position - before for position
                in self._ranks.own(range(count)) if position >= before]
-        outcome = (0, '')
+        outcome = _errors.DONE
         if new:
             outcome = self._native.add(
                 *([things[i] for i in new]
@@ -84,7 +84,7 @@ class Share:
             'checkpoint')
 
     def step(self, parameters: list, numbers: list[float], scale: float,
-             _: list) -> tuple[int, str]:
+             _: list) -> _errors.Outcome:
         return self._native.step(
             self._ranks.own(parameters), numbers, scale,
             parameters if self._needs_norm or scale != 1 else [])
@@ -98,13 +98,13 @@ class Share:
         self._skipped = self._ranks.agree('stepping their shares', error,
                                           flag=self._native.skipped())
 
-    def read(self, position: int, *arguments: Any) -> tuple[int, str]:
+    def read(self, position: int, *arguments: Any) -> _errors.Outcome:
         return self._native.read(self._places[position], *arguments)
 
-    def write(self, position: int, *arguments: Any) -> tuple[int, str]:
+    def write(self, position: int, *arguments: Any) -> _errors.Outcome:
         place = self._places.get(position)
         if place is None:
-            return 0, ''
+            return _errors.DONE
         return self._native.write(place, *arguments)
 
     def steps(self) -> list[int]:
@@ -116,11 +116,11 @@ class Share:
                 result[position] = steps[place]
         return result
 
-    def set_steps(self, step: int, steps: list[int]) -> tuple[int, str]:
+    def set_steps(self, step: int, steps: list[int]) -> _errors.Outcome:
         return self._native.set_steps(step, self._ranks.own(steps))
 
     def save(self, directory: str, tensors: list, names: list[str],
-             positions: list[int], rest: torch.Tensor) -> tuple[int, str]:
+             positions: list[int], rest: torch.Tensor) -> _errors.Outcome:
         """On all ranks, of a directory that all of them see. Each writes the
         state of its share, rank 0 also the parameters, to files that nobody
         names until rank 0 was told of all of them and commits."""
@@ -131,12 +131,11 @@ class Share:
                 self._native.end_save()
 
     def _save(self, directory: str, tensors: list, names: list[str],
-              positions: list[int], rest: torch.Tensor) -> tuple[int, str]:
+              positions: list[int], rest: torch.Tensor) -> _errors.Outcome:
         ranks, phase = self._ranks, 'saving'
 
-        def tell(outcome: tuple[int, str]) -> str:
-            error = (_errors.exception_of(*outcome, [directory])
-                     if outcome[0] else None)
+        def tell(outcome: _errors.Outcome) -> str:
+            error = _errors.exception_of(outcome) if outcome[0] else None
             ranks.agree(phase, error)
             return outcome[1]
 
@@ -144,13 +143,13 @@ class Share:
             'terrace: a step that not all ranks finished cannot be saved')
             if self.stepped else None)
         first = ranks.rank == 0
-        done = 0, ''
+        done = _errors.DONE
         tell(self._native.begin_save(directory, rest) if first else done)
         part = tell(self._native.write_part(
             directory, tensors, names, self._places_of(positions), first))
         parts = ranks.gather_at_first(phase, part)
         said = tell(self._native.commit_save(parts) if first else done)
-        return 0, ranks.gather_objects(phase, said)[0]
+        return _errors.answer(ranks.gather_objects(phase, said)[0])
 
     def _places_of(self, positions: list[int]) -> list[int]:
         places = {-1: -1, **self._places}
@@ -158,22 +157,22 @@ class Share:
                 for position in positions]
 
     def load(self, directory: str, tensors: list, names: list[str],
-             positions: list[int]) -> tuple[int, str, torch.Tensor]:
+             positions: list[int]) -> tuple[_errors.Outcome, torch.Tensor]:
         """On all ranks, each its share of what one process or any number of
         ranks saved."""
-        error, result = None, (0, '', None)
+        error, result = None, (_errors.DONE, None)
         try:
             result = self._native.load(directory, tensors, names,
                                        self._places_of(positions))
-            if result[0]:
-                error = _errors.exception_of(*result[:2], [directory])
+            if result[0][0]:
+                error = _errors.exception_of(result[0])
         except Exception as caught:  # the other ranks are to hear of it
             error = caught
         self._ranks.agree('loading', error)
         self.stepped = False
         return result
 
-    def reset(self) -> tuple[int, str]:
+    def reset(self) -> _errors.Outcome:
         outcome = self._native.reset()
         if outcome[0] == 0:
             self.stepped = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from terrace import _arguments, _errors
+from terrace import _arguments, _errors, _library, _share
 
 if TYPE_CHECKING:
     from terrace._optimizer import AdamW
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # As torch.optim.AdamW names them, in the order in which the library takes
 # them; the master is of 16-bit parameters only.
 KEYS = ('master_param', 'exp_avg', 'exp_avg_sq')
+# Elements of each array of a parameter that are under way at a time.
+_RANGE = 1 << 20
 # Of a kind that is not wanted, or not there.
 _NOTHING = torch.empty(0, device='cpu')
 
@@ -117,12 +119,15 @@ def reading(optimizer: AdamW) -> Iterator[None]:
 
 
 def read(optimizer: AdamW, position: int, offset: int,
-         arrays: Mapping[str, torch.Tensor]) -> None:
+         arrays: Mapping[str, torch.Tensor], native: Any = None) -> None:
     """Fills float32 tensors of one length, by key, with the elements from
     `offset` on. A master that is not there yet is made from the parameter, as
-    the next step will."""
-    def outcome() -> tuple[int, str]:
-        return optimizer._native.read(
+    the next step will. `native`: another than the optimizer's."""
+    if native is None:
+        native = optimizer._native
+
+    def outcome() -> _errors.Outcome:
+        return native.read(
             position, offset, *(arrays.get(key, _NOTHING) for key in KEYS))
 
     result = outcome()
@@ -132,8 +137,8 @@ def read(optimizer: AdamW, position: int, offset: int,
         elements = optimizer._parameters()[position].detach().reshape(-1)
         master.copy_(elements[offset:offset + master.numel()].reshape(
             master.shape))
-        result = outcome() if arrays else (0, '')
-    _errors.check(result, optimizer._paths)
+        result = outcome() if arrays else _errors.DONE
+    _errors.check(result)
 
 
 def copied(optimizer: AdamW, position: int, parameter: torch.Tensor,
@@ -163,24 +168,36 @@ def found_in(given: dict[str, Any],
 
 def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
           done_with: Callable[[dict[str, Any]], None] | None = None) -> None:
-    """Replaces all state. Makes float32 copies in CPU memory where a tensor is
-    none, of one parameter at a time."""
+    """Replaces all state. Of tensors that are not float32 in CPU memory a
+    range is copied at a time."""
     if optimizer._holds_nothing:
         if not optimizer._ranks.alone:
             optimizer._native.stepped = False
         return
-    native, paths = optimizer._native, optimizer._paths
-    _errors.check(native.reset(), paths)
+    native = optimizer._native
+    _errors.check(native.reset())
     steps = [0] * len(optimizer._parameters())
     for position, state in states:
-        arrays = [state.get(key, _NOTHING).to(
-            device='cpu', dtype=torch.float32).contiguous() for key in KEYS]
-        _errors.check(native.write(position, *arrays), paths)
-        steps[position] = int(state['step'])
+        flat = {key: state[key].reshape(-1) for key in KEYS if key in state}
+        for first in range(0, flat[KEYS[1]].numel(), _RANGE):
+            parts = {key: array[first:first + _RANGE]
+                     for key, array in flat.items()}
+            _write_part(native, position, first, parts)
+            if done_with is not None:
+                done_with(parts)
         if done_with is not None:
             done_with(state)
+        steps[position] = int(state['step'])
     if any(steps):
-        _errors.check(native.set_steps(max(steps), steps), paths)
+        _errors.check(native.set_steps(max(steps), steps))
+
+
+def _write_part(native: Any, position: int, offset: int,
+                arrays: Mapping[str, torch.Tensor]) -> None:
+    _errors.check(native.write(position, offset, *(
+        arrays.get(key, _NOTHING).to(device='cpu',
+                                     dtype=torch.float32).contiguous()
+        for key in KEYS)))
 
 
 def extend(optimizer: AdamW) -> None:
@@ -195,10 +212,10 @@ def extend(optimizer: AdamW) -> None:
     if not any(p.numel() for p in optimizer._ranks.own(before[:count])):
         return optimizer._reopen()
     optimizer._ranks.assign(optimizer.param_groups)
-    code, message = optimizer._native.add(*optimizer._description([last]))
-    if code == 0:
+    outcome = optimizer._native.add(*optimizer._description([last]))
+    if outcome[0] == 0:
         return None
-    error = _errors.exception_of(code, message, optimizer._paths)
+    error = _errors.exception_of(outcome)
     if not (isinstance(error, MemoryError) and _arguments.may_grow(
             optimizer._budget, optimizer.stats()['memory_bytes'])):
         raise error
@@ -206,24 +223,37 @@ def extend(optimizer: AdamW) -> None:
 
 
 def move(optimizer: AdamW, groups: int | None = None) -> None:
-    """All state, by way of memory, to a compiled optimizer made anew: for the
-    first `groups` only, or for all of them, of which the last one is new. If
-    that one cannot be made and filled, all but that group is as before."""
-    kept = [(i, copied(optimizer, i, parameter, steps)) for i, (parameter,
-            steps) in enumerate(zip(optimizer._parameters(),
-                                    optimizer._steps())) if steps]
-    if groups is not None:
-        del optimizer.param_groups[groups:]
+    """All state to a compiled optimizer made anew, a range at a time: for the
+    first `groups` only, or for all of them, of which the last one is new. Both
+    are there meanwhile, each with its memory and its room on disk. If the new
+    one cannot be made and filled, the old one stays."""
+    old, steps = optimizer._native, optimizer._steps()
+    left = [] if groups is None else optimizer.param_groups[groups:]
+    del optimizer.param_groups[len(optimizer.param_groups) - len(left):]
+    optimizer._native = _share.of(_library.new_optimizer(), optimizer._ranks)
     try:
         optimizer._reopen()
-        write(optimizer, kept)
+        if not optimizer._holds_nothing:
+            _copy(optimizer, old, steps[:len(optimizer._parameters())])
     except BaseException:
-        if groups is not None:
-            raise
-        added = optimizer.param_groups.pop()
-        try:
-            optimizer._reopen()
-            write(optimizer, kept)
-        finally:
-            optimizer.param_groups.append(added)
+        optimizer._native.close()
+        optimizer._native = old
+        optimizer.param_groups += left
         raise
+    old.close()  # nothing is lost with what it could not remove
+
+
+def _copy(optimizer: AdamW, source: Any, steps: list[int]) -> None:
+    """All state of another compiled optimizer of the same parameters."""
+    parameters = optimizer._parameters()
+    for position, step in enumerate(steps):
+        count = parameters[position].numel() if step else 0
+        for first in range(0, count, _RANGE):
+            part = {key: torch.empty(min(_RANGE, count - first),
+                                     dtype=torch.float32, device='cpu')
+                    for key in keys_of(parameters[position])}
+            read(optimizer, position, first, part, source)
+            _write_part(optimizer._native, position, first, part)
+    if any(steps):
+        steps = steps + [0] * (len(parameters) - len(steps))
+        _errors.check(optimizer._native.set_steps(max(steps), steps))

@@ -21,6 +21,18 @@ def _same_numbers_each_time():
     torch.manual_seed(SEED)
 
 
+# A directory's name with all that a message could be cut at.
+ODD = 'a, b: it\'s "c" (EIO (x), offset 7'
+
+
+@pytest.fixture
+def odd_path(tmp_path):
+    """An empty directory whose name is hard to find in a text."""
+    path = tmp_path / ODD
+    path.mkdir()
+    return path
+
+
 @pytest.fixture(params=['memory', 'disk'])
 def tier(request, tmp_path):
     """Keywords of an optimizer: all in memory, or a small part of it."""

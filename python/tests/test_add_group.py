@@ -9,6 +9,7 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, train
+from terrace import _library, _state
 
 _LARGE = 400_000  # 3.2 MB of state
 
@@ -78,7 +79,7 @@ def test_a_group_that_has_no_room_gives_back_what_it_took(tmp_path):
 
 
 class _Native:
-    """The compiled optimizer, with something happening after a call."""
+    """A compiled optimizer, with something happening after a call."""
 
     def __init__(self, native, name, then):
         self._native, self._name, self._then = native, name, then
@@ -116,7 +117,7 @@ def test_ctrl_c_comes_after_the_group(tmp_path):
     assert torch.equal(added, theirs)
 
 
-def test_state_that_cannot_be_moved_stays():
+def test_state_that_cannot_be_moved_stays(monkeypatch):
     network, other = model(), model()
     optimizer = terrace.AdamW(network.parameters())
     undisturbed = terrace.AdamW(other.parameters())
@@ -127,7 +128,9 @@ def test_state_that_cannot_be_moved_stays():
     def fail():
         raise MemoryError('no room')
 
-    optimizer._native = _Native(optimizer._native, 'write', fail)
+    make = _library.new_optimizer
+    monkeypatch.setattr(_library, 'new_optimizer',
+                        lambda: _Native(make(), 'write', fail))
     with pytest.raises(MemoryError, match='no room'):
         optimizer.add_param_group({'params': [large()]})
     assert len(optimizer.param_groups) == 1
@@ -143,3 +146,46 @@ def train_without_clearing(network, optimizer, data):
         network.zero_grad()
         torch.nn.functional.mse_loss(network(inputs), targets).backward()
         optimizer.step()
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_state_is_moved_a_range_at_a_time(tmp_path, monkeypatch, dtype):
+    """A group that needs a larger window: nothing is in memory whole."""
+    def make(**settings):
+        network = model(dtype=dtype)
+        return network, terrace.AdamW(network.parameters(), **settings)
+
+    network, optimizer = make(memory_budget='50%', nvme_path=str(tmp_path))
+    other, undisturbed = make()
+    data = batches(4, dtype=dtype)
+    train(network, optimizer, data[:2])
+    train(other, undisturbed, data[:2])
+    sizes = []
+
+    class Counted:
+        def __init__(self, native):
+            self._native = native
+
+        def __getattr__(self, name):
+            return getattr(self._native, name)
+
+        def write(self, position, offset, *arrays):
+            sizes.extend(array.numel() for array in arrays)
+            return self._native.write(position, offset, *arrays)
+
+    made = _library.new_optimizer
+    monkeypatch.setattr(_library, 'new_optimizer', lambda: Counted(made()))
+    monkeypatch.setattr(_state, '_RANGE', 1000)
+    added, theirs = large(), large()
+    optimizer.add_param_group({'params': [added]})
+    undisturbed.add_param_group({'params': [theirs]})
+    kinds = 2 if dtype == torch.float32 else 3
+    assert sum(sizes) == kinds * sum(p.numel() for p in network.parameters())
+    assert max(sizes) == 1000
+    assert len(list(tmp_path.iterdir())) == 1  # what was left is gone
+    for weight in (added, theirs):
+        weight.grad = torch.ones(_LARGE)
+    train_without_clearing(network, optimizer, data[2:])
+    train_without_clearing(other, undisturbed, data[2:])
+    assert largest_difference(network, other) == 0
+    assert torch.equal(added, theirs)

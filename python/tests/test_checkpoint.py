@@ -109,12 +109,19 @@ def test_another_model_is_refused_and_nothing_changes(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before, other.parameters()))
 
 
-def test_what_is_not_there_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        terrace.load(tmp_path / 'run', model())
-    with pytest.raises(OSError) as caught:
-        terrace.save(tmp_path / 'no' / 'run', model())
-    assert caught.value.errno
+def test_what_is_not_there_is_said(tmp_path, odd_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        terrace.load(odd_path / 'run', model())
+    assert caught.value.filename == str(odd_path / 'run')
+    with pytest.raises(FileNotFoundError) as caught:
+        terrace.load(odd_path, model())
+    assert caught.value.filename == str(odd_path / 'checkpoint.json')
+    with pytest.raises(FileNotFoundError) as caught:
+        terrace.save(odd_path / 'no' / 'run', model())
+    assert caught.value.filename == str(odd_path / 'no' / 'run')
+    assert caught.value.offset is None
+    with pytest.raises(ValueError, match='not UTF-8'):
+        terrace.save(os.fsencode(odd_path) + b'/\xff', model())
     network = model()
     terrace.save(tmp_path / 'run', network)
     with pytest.raises(ValueError, match='scheduler'):

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/python/optimizer_binding.h"
+#include "runtime/torch/tensor_elements.h"
 
 namespace terrace {
 namespace {
@@ -19,18 +20,15 @@ namespace {
 constexpr absl::Duration kPatience = absl::Hours(24);
 constexpr char kRest[] = "python";  // the key of the block
 
-// Tensors as a checkpoint wants them: those whose elements do not lie in order,
-// or not in CPU memory, by way of a copy; `only_described`: without that, and
-// with addresses that nobody may read.
+// Tensors as a checkpoint wants them.
 struct Described {
   std::vector<CheckpointTensor> tensors;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (theirs, in order)
+  std::vector<std::unique_ptr<TensorElements>> elements;
 };
 
-absl::StatusOr<Described> InOrder(const std::vector<at::Tensor>& tensors,
-                                  const std::vector<std::string>& names,
-                                  const std::vector<int64_t>& positions,
-                                  bool only_described = false) {
+absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
+                                      const std::vector<std::string>& names,
+                                      const std::vector<int64_t>& positions) {
   if (names.size() != tensors.size() || positions.size() != names.size()) {
     return absl::InvalidArgumentError(
         "a name and a position for each tensor of a checkpoint");
@@ -39,25 +37,21 @@ absl::StatusOr<Described> InOrder(const std::vector<at::Tensor>& tensors,
   for (size_t i = 0; i < tensors.size(); ++i) {
     TERRACE_ASSIGN_OR_RETURN(const ParameterSpec spec,
                              DescribeTensor(tensors[i], names[i]));
-    at::Tensor in_order = tensors[i].detach();
-    if (!only_described && (!in_order.is_contiguous() || !in_order.is_cpu())) {
-      described.copies.emplace_back(in_order,
-                                    in_order.to(at::kCPU).contiguous());
-      in_order = described.copies.back().second;
-    }
     CheckpointTensor tensor;
     tensor.name = spec.name;
     tensor.dtype = spec.dtype;
     tensor.shape = tensors[i].sizes().vec();
-    tensor.data = in_order.data_ptr();
+    if (TensorElements::AreNeededFor(tensors[i])) {
+      described.elements.push_back(
+          std::make_unique<TensorElements>(tensors[i]));
+      tensor.elements = described.elements.back().get();
+    } else {
+      tensor.data = tensors[i].data_ptr();
+    }
     tensor.optimizer_parameter = static_cast<int>(positions[i]);
     described.tensors.push_back(std::move(tensor));
   }
   return described;
-}
-
-Outcome ToOutcome(const absl::Status& status) {
-  return {static_cast<int64_t>(status.code()), std::string(status.message())};
 }
 
 CheckpointValues ValuesOf(const at::Tensor& rest) {
@@ -79,7 +73,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
   }
   const at::NoGradGuard without_graph;
   const absl::StatusOr<Described> described =
-      InOrder(tensors, names, positions);
+      DescribeAll(tensors, names, positions);
   if (!described.ok()) return ToOutcome(described.status());
   CheckpointContents contents;
   contents.values = ValuesOf(rest);
@@ -90,7 +84,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
   const absl::StatusOr<int64_t> size =
       SaveCheckpoint(directory, contents, absl::Now() + kPatience);
   if (!size.ok()) return ToOutcome(size.status());
-  return {0, absl::StrCat(*size)};
+  return Answer(absl::StrCat(*size));
 }
 
 Outcome OptimizerBinding::BeginSave(const std::string& directory,
@@ -103,7 +97,7 @@ Outcome OptimizerBinding::BeginSave(const std::string& directory,
   auto commit = CheckpointCommit::Begin(directory, ValuesOf(rest));
   if (!commit.ok()) return ToOutcome(commit.status());
   commit_ = *std::move(commit);
-  return {0, ""};
+  return Answer("");
 }
 
 Outcome OptimizerBinding::WritePart(const std::string& directory,
@@ -116,7 +110,7 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
   }
   const at::NoGradGuard without_graph;
   const absl::StatusOr<Described> described =
-      InOrder(tensors, names, positions, /*only_described=*/!parameters);
+      DescribeAll(tensors, names, positions);
   if (!described.ok()) return ToOutcome(described.status());
   MutexLock lock(mutex_);
   reader_.reset();
@@ -126,7 +120,7 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
       parameters ? CheckpointPart::kParametersAndState : CheckpointPart::kState,
       absl::Now() + kPatience);
   if (!part.ok()) return ToOutcome(part.status());
-  return {0, *part};
+  return Answer(*part);
 }
 
 Outcome OptimizerBinding::CommitSave(const std::vector<std::string>& parts) {
@@ -140,7 +134,7 @@ Outcome OptimizerBinding::CommitSave(const std::vector<std::string>& parts) {
   const absl::StatusOr<int64_t> size = commit_->Commit(parts);
   commit_.reset();
   if (!size.ok()) return ToOutcome(size.status());
-  return {0, absl::StrCat(*size)};
+  return Answer(absl::StrCat(*size));
 }
 
 void OptimizerBinding::EndSave() {
@@ -149,7 +143,7 @@ void OptimizerBinding::EndSave() {
   commit_.reset();
 }
 
-std::tuple<int64_t, std::string, at::Tensor> OptimizerBinding::Load(
+std::tuple<Outcome, at::Tensor> OptimizerBinding::Load(
     const std::string& directory, const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<int64_t>& positions) {
@@ -160,8 +154,7 @@ std::tuple<int64_t, std::string, at::Tensor> OptimizerBinding::Load(
     reader_.reset();
     status = LoadLocked(directory, tensors, names, positions, rest);
   }
-  return {static_cast<int64_t>(status.code()), std::string(status.message()),
-          rest};
+  return {ToOutcome(status), rest};
 }
 
 absl::Status OptimizerBinding::LoadLocked(
@@ -169,8 +162,8 @@ absl::Status OptimizerBinding::LoadLocked(
     const std::vector<std::string>& names,
     const std::vector<int64_t>& positions, at::Tensor& rest) {
   const at::NoGradGuard without_graph;
-  TERRACE_ASSIGN_OR_RETURN(Described described,
-                           InOrder(tensors, names, positions));
+  TERRACE_ASSIGN_OR_RETURN(const Described described,
+                           DescribeAll(tensors, names, positions));
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                            Checkpoint::Open(directory));
   const auto found = checkpoint->values().find(kRest);
@@ -181,7 +174,6 @@ absl::Status OptimizerBinding::LoadLocked(
   }
   TERRACE_RETURN_IF_ERROR(checkpoint->Load(described.tensors, optimizer_.get(),
                                            absl::Now() + kPatience));
-  for (auto& [theirs, in_order] : described.copies) theirs.copy_(in_order);
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();
   }

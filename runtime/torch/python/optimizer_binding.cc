@@ -22,10 +22,6 @@ constexpr int64_t kResidentChunkBytes = 1 << 20;
 // State is loaded in ranges of this many elements, all arrays in turn.
 constexpr int64_t kRange = 1 << 17;
 
-Outcome ToOutcome(const absl::Status& status) {
-  return {static_cast<int64_t>(status.code()), std::string(status.message())};
-}
-
 absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
   if (name == "auto") return EngineKind::kAuto;
   if (name == "io_uring") return EngineKind::kUring;
@@ -286,27 +282,25 @@ void OptimizerBinding::EndReading() {
   reader_.reset();
 }
 
-Outcome OptimizerBinding::Write(int64_t parameter, const at::Tensor& master,
+Outcome OptimizerBinding::Write(int64_t parameter, int64_t offset,
+                                const at::Tensor& master,
                                 const at::Tensor& first_moment,
                                 const at::Tensor& second_moment) {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  return ToOutcome(WriteLocked(parameter, master, first_moment, second_moment));
+  return ToOutcome(
+      WriteLocked(parameter, offset, master, first_moment, second_moment));
 }
 
-absl::Status OptimizerBinding::WriteLocked(int64_t parameter,
+absl::Status OptimizerBinding::WriteLocked(int64_t parameter, int64_t offset,
                                            const at::Tensor& master,
                                            const at::Tensor& first_moment,
                                            const at::Tensor& second_moment) {
   using Kind = OffloadedOptimizer::StateKind;
   TERRACE_RETURN_IF_ERROR(CheckOpen());
-  if (parameter < 0 || parameter >= static_cast<int64_t>(specs_.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there is no parameter ", parameter, " of ", specs_.size()));
-  }
-  const int64_t count = specs_[static_cast<size_t>(parameter)].count;
+  const int64_t count = first_moment.numel();
   std::vector<std::pair<Kind, absl::Span<const float>>> arrays;
   if (master.numel() > 0) {
     TERRACE_ASSIGN_OR_RETURN(const auto floats, Floats(master, count));
@@ -317,11 +311,11 @@ absl::Status OptimizerBinding::WriteLocked(int64_t parameter,
   arrays.emplace_back(Kind::kFirstMoment, first);
   arrays.emplace_back(Kind::kSecondMoment, second);
   const Time deadline = absl::Now() + kPatience;
-  for (int64_t offset = 0; offset < count; offset += kRange) {
+  for (int64_t from = 0; from < count; from += kRange) {
     for (const auto& [kind, values] : arrays) {
       TERRACE_RETURN_IF_ERROR(optimizer_->WriteState(
-          static_cast<int>(parameter), kind, offset,
-          values.subspan(static_cast<size_t>(offset), kRange), deadline));
+          static_cast<int>(parameter), kind, offset + from,
+          values.subspan(static_cast<size_t>(from), kRange), deadline));
     }
   }
   return absl::OkStatus();

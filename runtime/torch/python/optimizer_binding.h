@@ -21,15 +21,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/python/outcome.h"
 #include "runtime/torch/python/tensors.h"
 #include "terrace/checkpoint.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
-
-// absl's code, 0 for OK, and the message.
-using Outcome = std::tuple<int64_t, std::string>;
 
 // What the package asks for; bytes, or kEverything for a budget that holds
 // all the state. 0 threads or chunk bytes: the library's default.
@@ -82,8 +80,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome Read(int64_t parameter, int64_t offset, const at::Tensor& master,
                const at::Tensor& first_moment, const at::Tensor& second_moment);
   void EndReading();
-  // All of a parameter's state; an empty master is made in the next step.
-  Outcome Write(int64_t parameter, const at::Tensor& master,
+  // The same the other way round; an empty master is made in the next step.
+  Outcome Write(int64_t parameter, int64_t offset, const at::Tensor& master,
                 const at::Tensor& first_moment,
                 const at::Tensor& second_moment);
   std::vector<int64_t> Steps();
@@ -109,10 +107,10 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome CommitSave(const std::vector<std::string>& parts);
   void EndSave();
   // Fills the tensors and the optimizer; an Outcome and the `rest`.
-  std::tuple<int64_t, std::string, at::Tensor> Load(
-      const std::string& directory, const std::vector<at::Tensor>& tensors,
-      const std::vector<std::string>& names,
-      const std::vector<int64_t>& positions);
+  std::tuple<Outcome, at::Tensor> Load(const std::string& directory,
+                                       const std::vector<at::Tensor>& tensors,
+                                       const std::vector<std::string>& names,
+                                       const std::vector<int64_t>& positions);
 
   // A JSON object; see stats.cc.
   std::string Describe();
@@ -134,7 +132,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                           const at::Tensor& first_moment,
                           const at::Tensor& second_moment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteLocked(int64_t parameter, const at::Tensor& master,
+  absl::Status WriteLocked(int64_t parameter, int64_t offset,
+                           const at::Tensor& master,
                            const at::Tensor& first_moment,
                            const at::Tensor& second_moment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -12,10 +12,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-Outcome Failed(const absl::Status& status) {
-  return {static_cast<int64_t>(status.code()), std::string(status.message())};
-}
-
 absl::StatusOr<DType> ParseDType(const std::string& name) {
   for (const DType dtype :
        {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
@@ -113,11 +109,11 @@ constexpr const char* kDevices[] = {"none", "cpu", "nvme"};
 Outcome ZeroConfigBinding::Open(const std::string& text,
                                 const std::string& caller) {
   const absl::StatusOr<ZeroConfigCaller> known = ReadCaller(caller);
-  if (!known.ok()) return Failed(known.status());
+  if (!known.ok()) return ToOutcome(known.status());
   absl::StatusOr<ZeroConfigSettings> settings = ReadZeroConfig(text, *known);
-  if (!settings.ok()) return Failed(settings.status());
+  if (!settings.ok()) return ToOutcome(settings.status());
   settings_ = *std::move(settings);
-  return {0, ""};
+  return Answer("");
 }
 
 std::string ZeroConfigBinding::Describe() const {
@@ -149,15 +145,15 @@ Outcome ZeroConfigBinding::Plan(const std::vector<at::Tensor>& parameters,
   for (size_t i = 0; i < parameters.size() && i < names.size(); ++i) {
     absl::StatusOr<ParameterSpec> spec =
         DescribeTensor(parameters[i], names[i]);
-    if (!spec.ok()) return Failed(spec.status());
+    if (!spec.ok()) return ToOutcome(spec.status());
     specs.push_back(*std::move(spec));
   }
   const absl::StatusOr<ZeroConfigOptions> options =
       OptionsFromZeroConfig(settings_, specs, budget_bytes);
-  if (!options.ok()) return Failed(options.status());
+  if (!options.ok()) return ToOutcome(options.status());
   const absl::StatusOr<std::vector<ZeroConfigNote>> notes =
       CheckZeroConfigResources(*options, specs);
-  if (!notes.ok()) return Failed(notes.status());
+  if (!notes.ok()) return ToOutcome(notes.status());
   const bool everything = options->runtime.paths.empty() && budget_bytes == 0;
   const Json plan = {
       {"budget_bytes", everything ? BindingOptions::kEverything
@@ -166,7 +162,7 @@ Outcome ZeroConfigBinding::Plan(const std::vector<at::Tensor>& parameters,
       {"threads", options->runtime.threads},
       {"chunk_bytes", options->optimizer.chunk_bytes},
       {"notes", NotesAsJson(*notes)}};
-  return {0, plan.dump()};
+  return Answer(plan.dump());
 }
 
 std::vector<double> ZeroConfigBinding::AdamOfStep(int64_t step) const {
