@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import torch
 
 _BLOCK = 1 << 20  # elements of a streamed tensor that are in memory at a time
+_PIECE = 1 << 17  # of elements that are found by number, 8 bytes each
 _ALIGNMENT = 64  # of each record in the file, as torch.save's
 _PADDING = 0x4246  # the zip field that torch.save pads with
 _ZIP64_FIELD = 20  # its bytes in a record's header
@@ -172,15 +173,18 @@ class _Pickler(pickle.Pickler):
             raise NotImplementedError(
                 f'terrace: a tensor of {tensor.dtype}, {tensor.layout}, '
                 'cannot be exported')
-        tensor = tensor.cpu().resolve_conj().resolve_neg()
-        if not _is_dense(tensor):
-            tensor = tensor.contiguous()
+        tensor = tensor.resolve_conj().resolve_neg()
         # Tied tensors stay tied.
-        place = (tensor.data_ptr(), tensor.dtype, tensor.numel())
+        place: tuple = (tensor.device, tensor.data_ptr(), tensor.dtype,
+                        tensor.numel())
+        strides = tensor.stride()
+        if not _is_dense(tensor):
+            place += (tensor.shape, strides)
+            strides = torch.empty(tensor.shape, device='meta').stride()
         if tensor.numel() == 0 or place not in self._known:
             self._known[place] = self._add(
                 tensor.dtype, tensor.numel(), lambda: _blocks_of(tensor))
-        return _rebuilt(self._known[place], tensor.shape, tensor.stride())
+        return _rebuilt(self._known[place], tensor.shape, strides)
 
     def _add(self, dtype: torch.dtype, count: int,
              blocks: Callable[[], Iterable[memoryview]]) -> _Storage:
@@ -210,10 +214,23 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _blocks_of(tensor: torch.Tensor) -> Iterator[memoryview]:
-    everything = _bytes_of(tensor)
-    step = _BLOCK * 4
-    for first in range(0, len(everything), step):
-        yield everything[first:first + step]
+    """Of all its elements: as they lie in memory, or in order where they do
+    not fill it. At most a block is copied at a time."""
+    count = tensor.numel()
+    if not _is_dense(tensor):
+        for first in range(0, count, _PIECE):
+            part = _to_host(torch.take(tensor, torch.arange(
+                first, min(first + _PIECE, count), device=tensor.device)))
+            yield _bytes_of(part)
+        return
+    flat = tensor.as_strided((count,), (1,))
+    for first in range(0, count, _BLOCK):
+        part = _to_host(flat[first:first + _BLOCK])
+        yield _bytes_of(part)
+
+
+def _to_host(part: torch.Tensor) -> torch.Tensor:
+    return part.cpu()
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
