@@ -193,3 +193,40 @@ def test_auto_takes_what_the_caller_knows():
     assert optimizer.param_groups[0]['weight_decay'] == 0.3
     with pytest.raises(TypeError, match='learning_rates'):
         terrace.from_deepspeed_config(model(), config, learning_rates=1)
+
+
+def test_there_are_no_buffers_to_run_out_of(tmp_path):
+    """Row 26 of DeepSpeed's failures: with pipelining its default
+    buffer_count runs out, and a parameter larger than buffer_size asserts.
+    Here neither bounds anything, and a note says so."""
+    config = with_nvme(tmp_path)
+    config['zero_optimization']['offload_optimizer'].update(
+        pipeline_read=True, pipeline_write=True, buffer_count=4)
+    config['zero_optimization'].update(offload_param={
+        'device': 'none', 'buffer_size': 1000, 'buffer_count': 1})
+    network, other = model(300), model(300)
+    optimizer, _, settings = terrace.from_deepspeed_config(network, config)
+    plain, _, _ = terrace.from_deepspeed_config(other, PLAIN)
+    train(network, optimizer, batches(4, 300))
+    train(other, plain, batches(4, 300))
+    assert largest_difference(network, other) == 0
+    assert optimizer.stats()['bytes_written'] > 0
+    said = {note['path'] for note in settings['notes']}
+    assert 'zero_optimization.offload_optimizer.buffer_count' in said
+
+
+@pytest.mark.parametrize('tile', [1, 1000, 100_000])
+def test_tiles_smaller_than_a_block_are_offloaded(tile, tmp_path):
+    """Row 33 of DeepSpeed's failures: with tiles below aio.block_size it
+    offloads nothing and says nothing."""
+    config = with_nvme(tmp_path, aio={'block_size': 1 << 20})
+    config['zero_optimization']['sub_group_size'] = tile
+    network, other = model(300), model(300)
+    optimizer, _, _ = terrace.from_deepspeed_config(network, config)
+    plain, _, _ = terrace.from_deepspeed_config(other, PLAIN)
+    train(network, optimizer, batches(4, 300))
+    train(other, plain, batches(4, 300))
+    assert largest_difference(network, other) == 0
+    stats = optimizer.stats()
+    assert stats['disk_bytes'] > stats['state_bytes'] / 2
+    assert stats['bytes_written'] > 0

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import terrace
-from conftest import batches, largest_difference, model, train
+from conftest import ODD, batches, largest_difference, model, train
 
 # ext4, xfs and others: from now on every request is EIO, as of a device that
 # was unplugged.
@@ -46,14 +46,14 @@ def mounted(directory, *mount):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 4 MiB."""
-    with mounted(tmp_path / 'disk', '-t', 'tmpfs', '-o', 'size=4m',
+    with mounted(tmp_path / ODD, '-t', 'tmpfs', '-o', 'size=4m',
                  'tmpfs') as directory:
         yield directory
 
 
-@pytest.fixture
-def doomed_disk(tmp_path):
-    """(a directory, what makes every request to it fail)."""
+@pytest.fixture(params=[errno.EIO, errno.EROFS], ids=['gone', 'read-only'])
+def doomed_disk(request, tmp_path):
+    """(a directory, what makes every request to it fail, with which errno)."""
     if not shutil.which('mkfs.ext4'):
         pytest.skip('no mkfs.ext4 here')
     image = tmp_path / 'image'
@@ -63,15 +63,36 @@ def doomed_disk(tmp_path):
     assert made.returncode == 0, made.stderr
 
     def doom():
-        descriptor = os.open(tmp_path / 'disk', os.O_RDONLY)
+        if request.param == errno.EROFS:
+            become_read_only(tmp_path / ODD)
+            return
+        descriptor = os.open(tmp_path / ODD, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN,
                         struct.pack('I', WITHOUT_A_LOG))
         finally:
             os.close(descriptor)
 
-    with mounted(tmp_path / 'disk', '-o', 'loop', str(image)) as directory:
-        yield directory, doom
+    with mounted(tmp_path / ODD, '-o', 'loop', str(image)) as directory:
+        yield directory, doom, request.param
+
+
+def become_read_only(directory):
+    """What ext4 does by itself when it finds damage; while files are open for
+    writing the kernel lets nobody ask for it in another way."""
+    with open(directory / 'probe', 'wb') as probe:
+        probe.write(bytes(4096))
+        probe.flush()
+        os.fsync(probe.fileno())
+        result = call('mount', '-o', 'remount,abort', str(directory))
+        if result.returncode:
+            pytest.skip(f'remount is refused here: {result.stderr.strip()}')
+        try:
+            os.pwrite(probe.fileno(), bytes(4096), 0)
+        except OSError as error:
+            assert error.errno == errno.EROFS
+        else:
+            pytest.skip('this kernel lets open files be written on')
 
 
 def fill(directory):
@@ -95,7 +116,7 @@ def test_a_disk_without_room_is_told_at_the_start(small_disk):
         terrace.AdamW([parameter(1 << 20)], memory_budget='1MiB',
                       nvme_path=str(small_disk))
     assert caught.value.errno == errno.ENOSPC
-    assert caught.value.filename.startswith(str(small_disk))
+    assert caught.value.filename.startswith(f'{small_disk}/terrace-')
     assert not list(small_disk.iterdir())
 
 
@@ -115,7 +136,7 @@ def test_a_disk_that_fills_up_in_mid_run(small_disk, budget):
     with pytest.raises(OSError) as caught:
         optimizer.add_param_group({'params': [added]})
     assert caught.value.errno == errno.ENOSPC
-    assert caught.value.filename.startswith(str(small_disk))
+    assert caught.value.filename.startswith(f'{small_disk}/terrace-')
     assert len(optimizer.param_groups) == 1
     optimizer.step()  # its own room was taken at the start
     reference.step()
@@ -140,7 +161,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(small_disk):
     with pytest.raises(OSError) as caught:
         terrace.save(path, network, optimizer)
     assert caught.value.errno == errno.ENOSPC
-    assert caught.value.filename.startswith(str(small_disk))
+    assert caught.value.filename.startswith(f'{path}/')
     other = model(seed=1)
     resumed = terrace.AdamW(other.parameters())
     terrace.load(path, other, resumed)
@@ -151,7 +172,9 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(small_disk):
 @pytest.mark.parametrize('engine', ['threads', 'io_uring'])
 def test_a_disk_that_is_gone_and_a_run_that_resumes(doomed_disk, tmp_path,
                                                     engine):
-    disk, doom = doomed_disk
+    """Row 31 of DeepSpeed's failures: a path that vanishes or turns read-only
+    in mid-run, here a typed error that names it."""
+    disk, doom, number = doomed_disk
     network, other = model(), model()
     settings = {'memory_budget': '256KiB', 'io_engine': engine}
     try:
@@ -167,10 +190,14 @@ def test_a_disk_that_is_gone_and_a_run_that_resumes(doomed_disk, tmp_path,
     doom()
     with pytest.raises(OSError) as caught:
         train(network, optimizer, data[4:])
-    assert caught.value.errno == errno.EIO
-    assert caught.value.filename.startswith(str(disk))
+    assert caught.value.errno == number
+    assert caught.value.filename.startswith(f'{disk}/terrace-')
+    assert caught.value.offset % 4096 == 0
     with contextlib.suppress(OSError):
         optimizer.close()
+    with pytest.raises(OSError) as caught:
+        terrace.AdamW(network.parameters(), nvme_path=str(disk), **settings)
+    assert caught.value.errno == number and caught.value.filename
     elsewhere = tmp_path / 'elsewhere'
     elsewhere.mkdir()
     resumed = terrace.AdamW(network.parameters(), nvme_path=str(elsewhere),
@@ -191,7 +218,7 @@ def test_a_disk_that_became_read_only(small_disk):
     with pytest.raises(OSError) as caught:
         terrace.save(path, network, optimizer)
     assert caught.value.errno == errno.EROFS
-    assert caught.value.filename.startswith(str(small_disk))
+    assert caught.value.filename.startswith(f'{path}/')
     with pytest.raises(OSError) as caught:
         terrace.AdamW([parameter(1 << 20)], memory_budget='1MiB',
                       nvme_path=str(small_disk))

@@ -38,13 +38,14 @@ def _one_thread_as_the_ranks():
 
 
 class Job:
-    """One training run, of one rank's micro-batches or of both ranks'."""
+    """One training run, of one rank's micro-batches or of both ranks'. Without
+    `averaged` every rank of the group has the same ones."""
 
-    def __init__(self, case, path, micro_batches, group=None):
+    def __init__(self, case, path, micro_batches, group=None, averaged=True):
         self.case, self.micro_batches = case, micro_batches
         self.network = model(WIDTH, case.get('dtype', torch.float32))
-        self.wrapped = (self.network if group is None else
-                        DistributedDataParallel(self.network))
+        self.wrapped = (DistributedDataParallel(self.network)
+                        if averaged and group is not None else self.network)
         settings = dict(case.get('settings', {}), process_group=group)
         if 'budget' in case:
             settings.update(memory_budget=case['budget'], nvme_path=path)
