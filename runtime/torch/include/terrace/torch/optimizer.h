@@ -63,11 +63,6 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // How long a step may take before it is DeadlineExceeded and incomplete.
   void set_step_timeout(absl::Duration timeout) { step_timeout_ = timeout; }
 
-  // How tensors of each device are stepped, from the next step on.
-  // Null: in place. The default: CPU memory in place, CUDA through pinned
-  // memory. Who calls this needs runtime/base/device.h.
-  void set_devices(std::function<std::unique_ptr<Device>(c10::Device)> choose);
-
   // One step; as OffloadedOptimizer::Step. `arguments` may say anything but
   // learning rate and groups, which the parameter groups say. InvalidArgument:
   // a parameter or gradient that is not as above, by its position in all
@@ -104,6 +99,11 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   absl::Status Open(Runtime& runtime, const OptimizerOptions& options);
 
  private:
+  friend class OffloadedAdamPeer;  // of the tests
+
+  // How tensors of each device are stepped, from the next step on; null: in
+  // place. The default: CPU memory in place, CUDA through pinned memory.
+  void set_devices(std::function<std::unique_ptr<Device>(c10::Device)> choose);
   absl::Status AdoptParameters();
   absl::Status CheckApart();
   absl::Status Gather();
