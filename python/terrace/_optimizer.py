@@ -200,22 +200,27 @@ class AdamW(torch.optim.Optimizer):
                 all of them finishes the step as above (other gradients or a
                 skip are then a RuntimeError), or it is gone.
         """
-        with _scaling.taken_back(self):
-            loss, skip, scale, error = None, False, 1.0, None
-            try:
-                if closure is not None:
-                    with torch.enable_grad():
-                        loss = closure()
-                skip, scale = _scaling.asked(self)
-            except BaseException as caught:  # to be told to the other ranks
-                if self._ranks.alone:
-                    raise
-                error = caught
-            if not self._ranks.alone:
-                _share.step(self, skip, scale, error)
-            elif not skip:
-                self._step_own(scale)
-            return loss
+        loss, skip, scale, error = None, False, 1.0, None
+        try:
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            skip, scale = _scaling.asked(self)
+        except BaseException as caught:  # to be told to the other ranks
+            if self._ranks.alone:
+                raise
+            error = caught
+        if not self._ranks.alone:
+            _share.step(self, skip, scale, error)
+        elif not skip:
+            self._step_own(scale)
+        return loss
+
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """What torch puts around step(): its hooks."""
+        return _scaling.taken_back(
+            torch.optim.Optimizer.profile_hook_step(func))
 
     def state_dict(self) -> dict[str, Any]:
         """A copy in memory of all the state, in the form of

@@ -7,10 +7,10 @@ square, or skipped.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from terrace._optimizer import AdamW
@@ -29,15 +29,17 @@ def asked(optimizer: AdamW) -> tuple[bool, float]:
     return skip, optimizer._scale
 
 
-@contextlib.contextmanager
-def taken_back(optimizer: AdamW) -> Iterator[None]:
-    """Around a step: takes back what was set if it raises."""
-    try:
-        yield
-    except BaseException:
-        vars(optimizer).pop('grad_scale', None)
-        vars(optimizer).pop('found_inf', None)
-        raise
+def taken_back(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step with its hooks, which takes back what was set if one raises."""
+    @functools.wraps(step)
+    def wrapper(optimizer: AdamW, *arguments: Any, **named: Any) -> Any:
+        try:
+            return step(optimizer, *arguments, **named)
+        except BaseException:
+            vars(optimizer).pop('grad_scale', None)
+            vars(optimizer).pop('found_inf', None)
+            raise
+    return wrapper
 
 
 def _is_unfinished(optimizer: AdamW) -> bool:

@@ -104,6 +104,30 @@ def test_a_skip_that_raises_skips_nothing_later():
     assert run.optimizer.stats()['steps'] == 1
 
 
+@pytest.mark.parametrize('register', ['register_step_pre_hook',
+                                      'register_step_post_hook'])
+def test_a_hook_that_raises_leaves_no_scale_behind(register):
+    run = Run()
+    for number in range(STEPS):
+        if number != 2:
+            run.step(number)
+            continue
+
+        def fail(*_):
+            raise ZeroDivisionError
+
+        run.backward(number)
+        hook = getattr(run.optimizer, register)(fail)
+        with pytest.raises(ZeroDivisionError):
+            run.scaler.step(run.optimizer)
+        hook.remove()
+        assert not {'grad_scale', 'found_inf'} & vars(run.optimizer).keys()
+        if 'pre' in register:  # else the step is done
+            run.scaler.step(run.optimizer)
+        run.scaler.update()
+    assert same(run, undisturbed())
+
+
 @pytest.mark.parametrize('by_the_scaler', [True, False])
 def test_an_unfinished_step_keeps_its_scale(by_the_scaler, tmp_path):
     run = Run(memory_budget='256KiB', nvme_path=str(tmp_path))
