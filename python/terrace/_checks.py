@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,6 +39,14 @@ def norm_of(max_grad_norm: float | None) -> float:
         raise ValueError('terrace: max_grad_norm is a positive number or None, '
                          f'not {max_grad_norm}')
     return float(max_grad_norm or 0)
+
+
+def check_group(group: dict[str, Any], names: Sequence[str]) -> None:
+    check_options(group)
+    for name, parameter in zip(names, group['params'], strict=True):
+        check_parameter(name, parameter)
+    if len({id(p) for p in group['params']}) < len(group['params']):
+        raise ValueError('terrace: a parameter is in the group twice')
 
 
 def check_parameter(name: str, parameter: torch.Tensor) -> None:

@@ -158,7 +158,7 @@ class AdamW(torch.optim.Optimizer):
         error = None
         try:
             super().add_param_group(param_group)
-            self._check_group(self.param_groups[-1])
+            _checks.check_group(self.param_groups[-1], self._names(count))
             if self._native is not None:
                 _state.extend(self)
         except BaseException as caught:
@@ -352,14 +352,6 @@ class AdamW(torch.optim.Optimizer):
 
     def _steps(self) -> list[int]:
         return self._native.steps()
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        _checks.check_options(group)
-        names = self._names(len(self.param_groups) - 1)
-        for name, parameter in zip(names, group['params'], strict=True):
-            _checks.check_parameter(name, parameter)
-        if len({id(p) for p in group['params']}) < len(group['params']):
-            raise ValueError('terrace: a parameter is in the group twice')
 
     def _names(self, group: int) -> list[str]:
         given = self.param_groups[group].get('param_names')
