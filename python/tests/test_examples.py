@@ -49,11 +49,12 @@ def test_trainer_with_forked_workers(tmp_path):
 def test_the_readme_shows_what_is_run(tmp_path):
     program = EXAMPLES / 'first_steps.py'
     readme = (EXAMPLES.parents[1] / 'README.md').read_text(encoding='utf-8')
-    for block in re.findall(r'^```python\n(.*?)^```$', readme,
-                            re.DOTALL | re.MULTILINE):
-        assert block == program.read_text(encoding='utf-8')
-    result = subprocess.run([sys.executable, '-P', str(program), str(tmp_path)],
-                            capture_output=True, text=True, timeout=240)
+    [block] = re.findall(r'^```python\n(.*?)^```$', readme,
+                         re.DOTALL | re.MULTILINE)
+    assert block == program.read_text(encoding='utf-8')
+    result = subprocess.run(
+        [sys.executable, '-P', '-', str(tmp_path)], input=block,
+        capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 11

@@ -1,6 +1,7 @@
 """The installed package: what it loads, refuses and says."""
 
 import importlib
+import importlib.metadata
 import inspect
 import json
 import pathlib
@@ -98,6 +99,26 @@ def test_annotations_are_shipped():
         for _, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__:
                 assert 'return' in function.__annotations__, function
+
+
+def test_nothing_asks_for_a_torch():
+    """An installer would fetch another than the one that it is built for."""
+    folder = pathlib.Path(__file__).resolve().parents[2]
+    tomllib = pytest.importorskip('tomllib')  # from Python 3.11 on
+    project = tomllib.loads((folder / 'pyproject.toml').read_text())
+    asked = project['build-system']['requires']
+    asked += project['project'].get('dependencies', [])
+    try:
+        asked += importlib.metadata.requires('terrace') or []
+    except importlib.metadata.PackageNotFoundError:
+        pass  # run from the tree
+    sys.path.insert(0, str(BACKEND))
+    try:
+        asked += importlib.import_module(
+            'terrace_build').get_requires_for_build_wheel()
+    finally:
+        sys.path.remove(str(BACKEND))
+    assert asked and not [name for name in asked if 'torch' in name], asked
 
 
 BACKEND = pathlib.Path(__file__).resolve().parents[1] / 'build_backend'
