@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "kernels/pool_executor.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
+#include "runtime/machine/profile/tuning.h"
 #include "tiers/disk_tier.h"
 #include "tiers/host_arena.h"
 #include "tiers/topology.h"
@@ -18,6 +20,21 @@ namespace {
 
 // Of all memory paths: they are mapped, and an address space has 2^47 bytes.
 constexpr int64_t kMostMemoryPathBytes = int64_t{1} << 46;
+
+constexpr int kMostWeight = 1000;
+
+absl::Status CheckWeights(const IoWeights& weights) {
+  for (const int weight :
+       {weights.demand, weights.prefetch, weights.write_back}) {
+    if (weight < 1 || weight > kMostWeight) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weights of ", weights.demand, " for demand, ", weights.prefetch,
+          " for prefetch and ", weights.write_back,
+          " for write-back; each is 1 to ", kMostWeight));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckOptions(const Options& options) {
   if (options.host_budget_bytes < 3 * ResidentBytes(1)) {
@@ -53,6 +70,7 @@ absl::Status CheckOptions(const Options& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "an I/O timeout of ", absl::FormatDuration(options.io_timeout)));
   }
+  TERRACE_RETURN_IF_ERROR(CheckWeights(options.io_weights));
   for (size_t i = 0; i < options.paths.size(); ++i) {
     if (options.paths[i].empty()) {
       return absl::InvalidArgumentError("a path is empty");
@@ -72,7 +90,7 @@ absl::StatusOr<std::vector<std::unique_ptr<DiskTier>>> OpenDisks(
   std::vector<std::unique_ptr<DiskTier>> disks;
   for (const std::string& path : options.paths) {
     DiskTierOptions disk;
-    disk.directory = path;
+    disk.path = path;
     TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DiskTier> opened,
                              OpenDiskTier(disk));
     disks.push_back(std::move(opened));
@@ -83,8 +101,32 @@ absl::StatusOr<std::vector<std::unique_ptr<DiskTier>>> OpenDisks(
   return disks;
 }
 
+absl::StatusOr<MachineTuning> OpenProfile(const Options& options) {
+  if (options.machine_profile.empty()) return MachineTuning();
+  return ReadTuning(options.machine_profile, options.paths);
+}
+
+std::vector<PathPrior> PriorsOf(const MachineTuning& tuning) {
+  std::vector<PathPrior> priors;
+  for (const PathTuning& path : tuning.paths) {
+    priors.push_back({path.read_bytes_per_second, path.write_bytes_per_second});
+  }
+  return priors;
+}
+
+IoQueueOptions QueueOptions(const IoWeights& weights,
+                            const PathTuning& tuning) {
+  IoQueueOptions queue;
+  queue.weights[static_cast<int>(IoClass::kDemand)] = weights.demand;
+  queue.weights[static_cast<int>(IoClass::kPrefetch)] = weights.prefetch;
+  queue.weights[static_cast<int>(IoClass::kWriteBack)] = weights.write_back;
+  if (tuning.window_bytes > 0) queue.window_bytes = tuning.window_bytes;
+  if (tuning.piece_bytes > 0) queue.piece_bytes = tuning.piece_bytes;
+  return queue;
+}
+
 absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
-    const Options& options,
+    const Options& options, const MachineTuning& tuning,
     const std::vector<std::unique_ptr<DiskTier>>& disks) {
   std::unique_ptr<IoEngine> engine;
   if (options.memory_paths > 0) {
@@ -98,10 +140,13 @@ absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
     engine = MakePacedEngine(std::move(engine), options.pace, SystemClock());
   }
   auto io = std::make_unique<IoGroup>(std::move(engine), SystemClock());
-  for (const auto& disk : disks) {
+  for (size_t i = 0; i < disks.size(); ++i) {
+    const PathTuning known =
+        i < tuning.paths.size() ? tuning.paths[i] : PathTuning();
     TERRACE_ASSIGN_OR_RETURN(
         [[maybe_unused]] int path,
-        io->AddPath(disk->info().file, disk->fd(), IoQueueOptions()));
+        io->AddPath(disks[i]->info().file, disks[i]->fd(),
+                    QueueOptions(options.io_weights, known)));
   }
   return io;
 }
@@ -124,9 +169,16 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
   LocalRuntimeParts parts;
   parts.clock = &SystemClock();
+  TERRACE_ASSIGN_OR_RETURN(const MachineTuning tuning, OpenProfile(options));
+  if (!options.machine_profile.empty()) {
+    parts.machine_profile =
+        tuning.stale.empty() ? "holds" : absl::StrJoin(tuning.stale, "; ");
+  }
+  parts.mover.priors = PriorsOf(tuning);
   // Paths first: a wrong one is found before memory is populated.
   TERRACE_ASSIGN_OR_RETURN(parts.mover.disks, OpenDisks(options));
-  TERRACE_ASSIGN_OR_RETURN(parts.mover.io, OpenIo(options, parts.mover.disks));
+  TERRACE_ASSIGN_OR_RETURN(parts.mover.io,
+                           OpenIo(options, tuning, parts.mover.disks));
   HostArenaOptions arena;
   arena.size_bytes = options.host_budget_bytes / 4096 * 4096;
   arena.huge_pages = options.huge_pages;

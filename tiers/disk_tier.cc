@@ -1,6 +1,6 @@
 #include "tiers/disk_tier.h"
 
-#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/extent_allocator.h"
+#include "tiers/given_file.h"
 #include "tiers/job_directory.h"
 #include "tiers/state_file.h"
 #include "tiers/system_error.h"
@@ -36,20 +37,78 @@ absl::StatusOr<Extent> Named(const DiskTierInfo& info,
       {.path = info.file});
 }
 
+// The answer of what cannot grow.
+absl::Status Full(const DiskTierInfo& info, const ExtentAllocator& extents,
+                  int64_t size_bytes) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      info.file, ": an extent of ", size_bytes, " bytes: ",
+      extents.free_bytes(), " of ", extents.capacity_bytes(), " are free"));
+}
+
+// Whose file it is, and what becomes of it in the end.
+class Holder {
+ public:
+  virtual ~Holder() = default;  // closes the file
+  virtual absl::Status Remove() = 0;
+};
+
+class DirectoryHolder final : public Holder {
+ public:
+  DirectoryHolder(std::unique_ptr<JobDirectory> directory, int fd)
+      : directory_(std::move(directory)), fd_(fd) {}
+  ~DirectoryHolder() override { close(fd_); }
+
+  // The open file keeps its blocks until it is closed, so they are given back
+  // here; a transfer still in flight then hits nothing of anybody's. Last, as
+  // it may have to wait for such a transfer.
+  absl::Status Remove() override {
+    if (!directory_->IsOwner()) return absl::OkStatus();
+    absl::Status status = directory_->Remove();
+    if (ftruncate(fd_, 0) != 0) {
+      status.Update(ErrnoError(directory_->state_file(),
+                               "cannot give back its space", errno));
+    }
+    return status;
+  }
+
+ private:
+  const std::unique_ptr<JobDirectory> directory_;  // goes after the file
+  const int fd_;
+};
+
+class GivenHolder final : public Holder {
+ public:
+  explicit GivenHolder(std::unique_ptr<GivenFile> given)
+      : given_(std::move(given)) {}
+  absl::Status Remove() override { return given_->Remove(); }
+
+ private:
+  const std::unique_ptr<GivenFile> given_;
+};
+
+// What of a file extents may take.
+struct Usable {
+  int64_t begin = 0;
+  int64_t end = 0;  // now
+  bool grows = true;
+};
+
 class FileDiskTier : public DiskTier {
  public:
-  FileDiskTier(const DiskTierOptions& options,
-               std::unique_ptr<JobDirectory> directory, StateFile file)
-      : segment_bytes_(options.segment_bytes),
-        directory_(std::move(directory)),
-        fd_(file.fd),
-        info_{.directory = options.directory,
-              .file = directory_->state_file(),
-              .direct_io = file.direct_io,
-              .direct_io_reason = std::move(file.direct_io_reason),
-              .alignment = file.alignment} {}
-
-  ~FileDiskTier() override { close(fd_); }
+  FileDiskTier(std::unique_ptr<Holder> holder, int fd, DiskTierInfo info,
+               Usable usable, int64_t segment_bytes)
+      : segment_bytes_(segment_bytes),
+        holder_(std::move(holder)),
+        fd_(fd),
+        info_(std::move(info)),
+        grows_(usable.grows),
+        extents_(usable.end, kGranularity) {
+    if (usable.begin == 0) return;
+    // The lowest offset of the only free range.
+    const absl::StatusOr<Extent> kept = extents_.Allocate(usable.begin);
+    TERRACE_CHECK(kept.ok() && kept->offset == 0);
+    kept_bytes_ = usable.begin;
+  }
 
   absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
     return Named(info_, extents_.Allocate(size_bytes));
@@ -63,6 +122,7 @@ class FileDiskTier : public DiskTier {
       return absl::ResourceExhaustedError(
           absl::StrCat(info_.file, ": an extent of ", size_bytes, " bytes"));
     }
+    if (!grows_) return Full(info_, extents_, size_bytes);
     const int64_t capacity = extents_.capacity_bytes();
     const int64_t need =
         RoundUp(size_bytes, kGranularity) - extents_.free_tail_bytes();
@@ -73,6 +133,7 @@ class FileDiskTier : public DiskTier {
   }
 
   absl::StatusOr<int64_t> Grow(const Growth& growth) override {
+    TERRACE_CHECK(grows_);
     absl::Status status = Preallocate(fd_, info_.file, growth.offset,
                                       growth.bytes, &growth_progress_);
     if (status.ok()) return growth.bytes;
@@ -90,29 +151,21 @@ class FileDiskTier : public DiskTier {
 
   int fd() const override { return fd_; }
   int64_t capacity_bytes() const override { return extents_.capacity_bytes(); }
-  int64_t used_bytes() const override { return extents_.used_bytes(); }
+  int64_t used_bytes() const override {
+    return extents_.used_bytes() - kept_bytes_;
+  }
   const DiskTierInfo& info() const override { return info_; }
 
-  // The open file keeps its blocks until it is closed, so they are given back
-  // here; a transfer still in flight then hits nothing of anybody's. Last, as
-  // it may have to wait for such a transfer.
-  absl::Status Remove() override {
-    if (!directory_->IsOwner()) return absl::OkStatus();
-    absl::Status status = directory_->Remove();
-    if (ftruncate(fd_, 0) != 0) {
-      status.Update(
-          ErrnoError(info_.file, "cannot give back its space", errno));
-    }
-    return status;
-  }
+  absl::Status Remove() override { return holder_->Remove(); }
 
  private:
   const int64_t segment_bytes_;
-  // Removed after the file is closed.
-  std::unique_ptr<JobDirectory> directory_;
-  const int fd_;
+  const std::unique_ptr<Holder> holder_;
+  const int fd_;  // the holder's
   const DiskTierInfo info_;
-  ExtentAllocator extents_{0, kGranularity};
+  const bool grows_;
+  ExtentAllocator extents_;
+  int64_t kept_bytes_ = 0;  // at the beginning, allocated for ever
   std::atomic<int64_t> growth_progress_ = 0;  // read to see that it changes
 };
 
@@ -132,9 +185,7 @@ class MemoryDiskTier : public DiskTier {
   void Free(Extent extent) override { extents_.Free(extent); }
 
   absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        info_.file, ": an extent of ", size_bytes, " bytes: ",
-        extents_.free_bytes(), " of ", capacity_bytes(), " are free"));
+    return Full(info_, extents_, size_bytes);
   }
   absl::StatusOr<int64_t> Grow(const Growth& growth) override {
     return GrowthFor(growth.bytes).status();
@@ -153,17 +204,41 @@ class MemoryDiskTier : public DiskTier {
   ExtentAllocator extents_;
 };
 
+DiskTierInfo InfoOf(const std::string& path, const std::string& name,
+                    const StateFile& file) {
+  return {.directory = path,
+          .file = name,
+          .direct_io = file.direct_io,
+          .direct_io_reason = file.direct_io_reason,
+          .alignment = file.alignment};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DiskTier>> OpenDiskTier(
     const DiskTierOptions& options) {
   TERRACE_CHECK(options.segment_bytes > 0);
+  struct stat node = {};
+  if (stat(options.path.c_str(), &node) == 0 &&
+      (S_ISREG(node.st_mode) || S_ISBLK(node.st_mode))) {
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<GivenFile> given,
+                             GivenFile::Open(options.path));
+    const Usable usable = {given->begin_bytes(), given->end_bytes(),
+                           !given->is_device()};
+    const StateFile file = given->file();
+    return std::make_unique<FileDiskTier>(
+        std::make_unique<GivenHolder>(std::move(given)), file.fd,
+        InfoOf(options.path, options.path, file), usable,
+        options.segment_bytes);
+  }
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<JobDirectory> directory,
-                           JobDirectory::Create(options.directory));
-  TERRACE_ASSIGN_OR_RETURN(
-      StateFile file, MakeStateFile(directory->fd(), directory->state_file()));
-  return std::make_unique<FileDiskTier>(options, std::move(directory),
-                                        std::move(file));
+                           JobDirectory::Create(options.path));
+  const std::string name = directory->state_file();
+  TERRACE_ASSIGN_OR_RETURN(const StateFile file,
+                           MakeStateFile(directory->fd(), name));
+  return std::make_unique<FileDiskTier>(
+      std::make_unique<DirectoryHolder>(std::move(directory), file.fd), file.fd,
+      InfoOf(options.path, name, file), Usable(), options.segment_bytes);
 }
 
 std::unique_ptr<DiskTier> MakeMemoryDiskTier(int device,

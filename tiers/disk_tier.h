@@ -1,9 +1,10 @@
-// One disk path: the job's own file in its own locked subdirectory, its
-// extents and its space. Moves no bytes; aio does.
+// One disk path: the job's file or device, its extents and its space. Moves no
+// bytes; aio does.
 //
-// <path>/terrace-<pid>-<random>/state: the subdirectory is locked (flock)
-// for as long as the tier lives. Locked ones of others are never touched;
-// stale unlocked ones are reclaimed on Open, under a lock on the path.
+// Of a directory, <path>/terrace-<pid>-<random>/state: the subdirectory is
+// locked (flock) for as long as the tier lives. Locked ones of others are never
+// touched; stale unlocked ones are reclaimed on Open, under a lock on the path.
+// A regular file or a block device is itself locked and used: given_file.h.
 //
 // One thread at a time (the mover), and it never blocks, but for Grow and
 // Remove: these ask the disk, which may not answer. They run on any one other
@@ -21,7 +22,7 @@
 namespace terrace {
 
 struct DiskTierInfo {
-  std::string directory;  // as the user named it
+  std::string directory;  // as the user named it: perhaps a file or device
   std::string file;
   bool direct_io = false;
   std::string direct_io_reason;  // of the buffered fallback
@@ -59,13 +60,13 @@ class DiskTier {
   virtual int64_t used_bytes() const = 0;
   virtual const DiskTierInfo& info() const = 0;
 
-  // Removes the job's file and directory and gives back their space. The
-  // destructor does so too.
+  // Removes the job's file and directory and gives back their space; of a
+  // given file its space. The destructor does so too for a directory.
   virtual absl::Status Remove() = 0;
 };
 
 struct DiskTierOptions {
-  std::string directory;             // existing, writable
+  std::string path;  // an existing directory, regular file or block device
   int64_t segment_bytes = 64 << 20;  // growth
 };
 

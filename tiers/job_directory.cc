@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "tiers/file_lock.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
@@ -29,20 +30,10 @@ constexpr char kLockName[] = "lock";
 constexpr char kStateName[] = "state";
 // Held for as long as it takes to make one directory and remove a few stale
 // files: ten seconds are a thousand times that.
-constexpr int kPathLockTries = 1000;
-constexpr int64_t kPathLockPauseNanoseconds = 10'000'000;
+constexpr absl::Duration kPathLockPatience = absl::Seconds(10);
 
 std::string Path(const std::string& path) {
   return absl::StrCat("path '", path, "'");
-}
-
-// Whether the lock was had; errno says why not.
-bool TryLock(int fd) {
-  int result = 0;
-  do {
-    result = flock(fd, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  return result == 0;
 }
 
 // The lock on the path; gives it back, also where a child was forked
@@ -57,13 +48,8 @@ class PathLock {
   PathLock& operator=(const PathLock&) = delete;
 
   absl::Status Acquire(const std::string& path) {
-    for (int i = 0; i < kPathLockTries; ++i) {
-      held_ = TryLock(fd_);
-      if (held_) return absl::OkStatus();
-      if (errno != EWOULDBLOCK) break;
-      const timespec pause{0, kPathLockPauseNanoseconds};
-      nanosleep(&pause, nullptr);
-    }
+    held_ = LockWithin(fd_, kPathLockPatience);
+    if (held_) return absl::OkStatus();
     const int error = errno;
     return WithIoFault(
         absl::UnavailableError(

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "tiers/page_buffer.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
@@ -20,32 +20,21 @@ namespace {
 constexpr char kStateName[] = "state";
 constexpr int64_t kBlockBytes = 4096;  // what every transfer is aligned to
 
-// Zeros, page-aligned as direct I/O wants them.
-class ZeroBlock {
- public:
-  explicit ZeroBlock(int64_t size_bytes)
-      : size_bytes_(static_cast<size_t>(size_bytes)),
-        data_(mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
-  ~ZeroBlock() {
-    if (ok()) munmap(data_, size_bytes_);
-  }
-  ZeroBlock(const ZeroBlock&) = delete;
-  ZeroBlock& operator=(const ZeroBlock&) = delete;
-
-  bool ok() const { return data_ != MAP_FAILED; }
-  const void* data() const { return data_; }
-
- private:
-  const size_t size_bytes_;
-  void* const data_;
-};
+// 0 or an errno, of a block at the beginning.
+int WriteBlock(int fd, const void* block) {
+  ssize_t written = -1;
+  do {
+    written = pwrite(fd, block, kBlockBytes, 0);
+  } while (written < 0 && errno == EINTR);
+  if (written < 0) return errno;
+  return written == kBlockBytes ? 0 : ENOSPC;
+}
 
 // 0 or an errno. A write that makes no progress counts as a full disk.
 int WriteZeros(int fd, int64_t offset, int64_t size_bytes,
                std::atomic<int64_t>* progress = nullptr) {
   constexpr int64_t kPieceBytes = 1 << 20;
-  const ZeroBlock zeros(kPieceBytes);
+  const PageBuffer zeros(kPieceBytes);
   if (!zeros.ok()) return ENOMEM;
   const int64_t end = offset + size_bytes;
   while (offset < end) {
@@ -65,7 +54,9 @@ int WriteZeros(int fd, int64_t offset, int64_t size_bytes,
 // none, or one beyond ours, and `reason` why.
 bool AskAlignment(int fd, StateFile* file, std::string* reason) {
   struct statfs system;
-  if (fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) {
+  struct stat node = {};
+  if (fstat(fd, &node) == 0 && S_ISREG(node.st_mode) &&
+      fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) {
     *reason = "tmpfs has no device below it";
     return false;
   }
@@ -87,54 +78,54 @@ bool AskAlignment(int fd, StateFile* file, std::string* reason) {
   return true;
 }
 
-// Reopens for O_DIRECT and tries it, or says why not.
-absl::Status TryDirect(int directory_fd, const std::string& name,
-                       StateFile* file) {
+}  // namespace
+
+absl::StatusOr<StateFile> ChooseTransfers(int fd, const std::string& name,
+                                          const void* block) {
+  StateFile file;
+  file.fd = fd;
   std::string reason;
-  int direct = -1;
-  if (AskAlignment(file->fd, file, &reason)) {
-    direct = openat(directory_fd, kStateName,
-                    O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
-    if (direct < 0) reason = absl::StrCat("open refused: ", ErrnoName(errno));
-  }
-  if (direct >= 0) {
-    const int error = WriteZeros(direct, 0, kBlockBytes);
-    if (error == 0) {
-      close(file->fd);
-      file->fd = direct;
-      file->direct_io = true;
-      return absl::OkStatus();
+  const int flags = fcntl(fd, F_GETFL);
+  if (AskAlignment(fd, &file, &reason)) {
+    int error = fcntl(fd, F_SETFL, flags | O_DIRECT) == 0 ? 0 : errno;
+    if (error != 0) {
+      reason = absl::StrCat("O_DIRECT refused: ", ErrnoName(error));
+    } else {
+      error = WriteBlock(fd, block);
+      file.direct_io = error == 0;
+      if (file.direct_io) return file;
+      fcntl(fd, F_SETFL, flags);
+      if (error != EINVAL && error != EOPNOTSUPP) {
+        return ErrnoError(name, "cannot write 4096 bytes at offset 0", error);
+      }
+      reason = absl::StrCat("write refused: ", ErrnoName(error));
     }
-    close(direct);
-    if (error != EINVAL && error != EOPNOTSUPP) {
-      return ErrnoError(name, "cannot write 4096 bytes at offset 0", error);
-    }
-    reason = absl::StrCat("write refused: ", ErrnoName(error));
   }
-  file->alignment = kBlockBytes;
-  file->direct_io_reason = absl::StrCat("buffered: ", reason);
-  const int error = WriteZeros(file->fd, 0, kBlockBytes);
-  if (error == 0) return absl::OkStatus();
+  file.alignment = kBlockBytes;
+  file.direct_io_reason = absl::StrCat("buffered: ", reason);
+  const int error = WriteBlock(fd, block);
+  if (error == 0) return file;
   return ErrnoError(name, "cannot write 4096 bytes at offset 0", error);
 }
 
-}  // namespace
-
 absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
                                         const std::string& name) {
-  StateFile file;
   // Without O_DIRECT first: a refused open with O_CREAT leaves a file behind.
-  file.fd = openat(directory_fd, kStateName,
-                   O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (file.fd < 0) return ErrnoError(name, "cannot make the file", errno);
-  absl::Status status = TryDirect(directory_fd, name, &file);
-  if (status.ok() && ftruncate(file.fd, 0) != 0) {
-    status = ErrnoError(name, "cannot be emptied", errno);
+  const int fd =
+      openat(directory_fd, kStateName,
+             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return ErrnoError(name, "cannot make the file", errno);
+  const PageBuffer zeros(kBlockBytes);
+  absl::StatusOr<StateFile> file =
+      zeros.ok() ? ChooseTransfers(fd, name, zeros.data())
+                 : ErrnoError(name, "no memory for a block", ENOMEM);
+  if (file.ok() && ftruncate(fd, 0) != 0) {
+    file = ErrnoError(name, "cannot be emptied", errno);
   }
-  if (status.ok()) return file;
-  close(file.fd);
+  if (file.ok()) return file;
+  close(fd);
   unlinkat(directory_fd, kStateName, 0);
-  return status;
+  return file;
 }
 
 absl::Status Preallocate(int fd, const std::string& name, int64_t offset,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,12 @@ struct StateFile {
 // when it fails.
 absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
                                         const std::string& name);
+
+// The same of a file or block device that is open already: takes O_DIRECT where
+// that works, which is tried by writing `block`, 4096 page-aligned bytes, at
+// offset 0.
+absl::StatusOr<StateFile> ChooseTransfers(int fd, const std::string& name,
+                                          const void* block);
 
 // Gives `size_bytes` of disk to the file from `offset`, its present end, on.
 // ResourceExhausted: the disk, the quota or the largest file is full; the file

@@ -91,7 +91,7 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
     }
     DiskTierOptions disk;
     folders_.push_back(std::make_unique<TemporaryDirectory>());
-    disk.directory = folders_.back()->path();
+    disk.path = folders_.back()->path();
     disk.segment_bytes = 1 << 20;
     parts.mover.disks.push_back(*OpenDiskTier(disk));
   }

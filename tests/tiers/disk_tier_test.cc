@@ -25,7 +25,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 std::unique_ptr<DiskTier> MustOpen(const std::string& directory) {
   absl::StatusOr<std::unique_ptr<DiskTier>> tier =
-      OpenDiskTier({.directory = directory});
+      OpenDiskTier({.path = directory});
   EXPECT_TRUE(tier.ok()) << tier.status();
   return tier.ok() ? *std::move(tier) : nullptr;
 }
@@ -266,8 +266,7 @@ TEST(FileDiskTierTest, ADiskFullFromTheStartLeavesNothing) {
   while (write(fd, block.data(), block.size()) > 0) {
   }
   close(fd);
-  const absl::Status status =
-      OpenDiskTier({.directory = directory.path()}).status();
+  const absl::Status status = OpenDiskTier({.path = directory.path()}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_NE(status.ToString().find("ENOSPC"), std::string::npos) << status;
   EXPECT_EQ(directory.Entries(), std::vector<std::string>{"filler"});
@@ -314,9 +313,9 @@ TEST(FileDiskTierTest, AForkedChildLeavesTheFileAlone) {
 
 TEST(FileDiskTierTest, AMissingDirectoryIsNotFound) {
   const absl::Status status =
-      OpenDiskTier({.directory = testing::TempDir() + "/not-there"}).status();
+      OpenDiskTier({.path = testing::TempDir() + "/not-there"}).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
-  EXPECT_TRUE(absl::IsNotFound(OpenDiskTier({.directory = ""}).status()));
+  EXPECT_TRUE(absl::IsNotFound(OpenDiskTier({.path = ""}).status()));
 }
 
 }  // namespace

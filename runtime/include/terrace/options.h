@@ -28,11 +28,23 @@ struct PaceOptions {
   int64_t write_bytes_per_second = 0;
 };
 
+// How the transfers of a path share it, in bytes, while those of several kinds
+// wait: 1 to 1000 each. Whoever waits alone has all of it.
+struct IoWeights {
+  int demand = 4;  // what a program waits for
+  int prefetch = 1;
+  int write_back = 1;
+};
+
 struct Options {
   // Hard limit of the host arena: windows, residents and headers.
   int64_t host_budget_bytes = 0;
-  // Existing, writable directories; parents are never made. Each job owns a
-  // locked subdirectory below each. Empty: everything must fit the budget.
+  // Existing and writable; none is ever made. Of a directory each job owns a
+  // locked subdirectory. A regular file or a block device is given to Terrace:
+  // one job at a time uses it, and it keeps a mark of 4 KiB. What is not empty
+  // (a file) or not zero in its first and last MiB (a device) and has no such
+  // mark is refused, never overwritten, and so is a device that is mounted.
+  // No paths: everything must fit the budget.
   std::vector<std::string> paths;
   // Instead of paths: that many memory-backed devices (benchmarks, tests).
   int memory_paths = 0;
@@ -57,6 +69,11 @@ struct Options {
   // does not count while the device answers these; a single request, of up to
   // 4 MiB, must be served within it.
   absl::Duration io_timeout = absl::Seconds(60);
+  IoWeights io_weights;
+  // A file of `terrace tune`: the windows and speeds to begin with; what the
+  // devices then do decides. Empty: none. One that cannot be read is an error;
+  // one of another machine or other drives is told in Stats and not used.
+  std::string machine_profile;
 };
 
 }  // namespace terrace

@@ -32,10 +32,13 @@ class Executor;  // kernels of their own share the pool and the time with it
 class Runtime {
  public:
   // Makes the arena and the job's files and starts the mover.
-  // InvalidArgument: bad options, a path that is no directory; NotFound: a
-  // path that does not exist; PermissionDenied: one that cannot be written;
-  // ResourceExhausted: no memory, or none on the named node; Unavailable: a
-  // named engine, huge pages or a memory node that cannot be had.
+  // InvalidArgument: bad options, a path that is no directory, file or block
+  // device, or one of the latter that holds data of others (with the command
+  // that clears it); NotFound: a path that does not exist; PermissionDenied:
+  // one that cannot be written; FailedPrecondition: a device that is mounted or
+  // otherwise in use; ResourceExhausted: no memory, or none on the named node,
+  // or a device too small; Unavailable: a named engine, huge pages or a memory
+  // node that cannot be had, or a file or device that another job has.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(
       const Options& options);
 
