@@ -137,6 +137,7 @@ def test_a_path_that_is_not_needed_is_said(tmp_path):
     ('typo/below', FileNotFoundError), ('file', NotADirectoryError),
     ('', ValueError)])
 def test_bad_paths_are_named_and_never_made(tmp_path, name, exception):
+    """Row 32 of docs/deepspeed.md."""
     (tmp_path / 'file').write_text('')
     path = str(tmp_path / name) if name else ''
     with pytest.raises(exception, match='nvme_path') as caught:
@@ -256,11 +257,13 @@ print(optimizer.stats()['steps'] == steps + 1, torch.equal(weight, other))
 @pytest.mark.parametrize('order', ['straight', 'transposed'])
 def test_failing_writes_are_raised_and_the_step_can_be_finished(odd_path,
                                                                 order):
+    """Row 30 of docs/deepspeed.md."""
     result = run(FAILING, odd_path, order)
     assert result.stdout.split() == ['EFBIG'] + ['True'] * 4, result
 
 
 def test_a_truncated_file_is_a_typed_error(odd_path):
+    """Row 31 of docs/deepspeed.md."""
     network = large()
     optimizer = terrace.AdamW(network.parameters(), memory_budget='1MiB',
                               nvme_path=str(odd_path))
@@ -277,8 +280,9 @@ def test_a_truncated_file_is_a_typed_error(odd_path):
 
 
 def test_a_vanished_path_is_an_error_and_the_run_can_be_resumed(tmp_path):
-    """The directory is removed under the running job: its open files stay, so
-    the run goes on; a new optimizer there is refused."""
+    """Row 31 of docs/deepspeed.md: the directory is removed under the running
+    job. Its open files stay, so the run goes on; a new optimizer there is
+    refused."""
     path = tmp_path / 'nvme'
     path.mkdir()
     network, other = model(), model()
@@ -301,6 +305,7 @@ def test_a_vanished_path_is_an_error_and_the_run_can_be_resumed(tmp_path):
 
 
 def test_altered_state_is_data_loss_that_names_the_tensor(odd_path):
+    """Rows 13 and 30 of docs/deepspeed.md."""
     network = large()
     optimizer = terrace.AdamW(network.parameters(), memory_budget='1MiB',
                               nvme_path=str(odd_path), io_engine='threads')
@@ -327,7 +332,7 @@ def test_altered_state_is_data_loss_that_names_the_tensor(odd_path):
 
 
 def test_two_jobs_share_a_path(tmp_path):
-    """The second takes nothing of the first's."""
+    """Row 22 of docs/deepspeed.md: the second takes nothing of the first's."""
     code = '''
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -353,6 +358,7 @@ print(sum(p.double().sum().item() for p in network.parameters()))
 
 
 def test_files_of_a_killed_job_are_reclaimed(tmp_path):
+    """Row 22 of docs/deepspeed.md."""
     code = '''
 import os, signal, sys
 import torch, terrace
@@ -372,6 +378,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_python_O_makes_no_difference(tmp_path):
+    """Row 10 of docs/deepspeed.md."""
     code = '''
 import sys
 import torch, terrace

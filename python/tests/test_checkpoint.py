@@ -162,6 +162,7 @@ for number in range(1000):
 
 
 def test_a_killed_save_leaves_a_whole_checkpoint(tmp_path):
+    """Row 24 of docs/deepspeed.md: saves to one place, again and again."""
     path = tmp_path / 'run'
     expected = model()
     train(expected, terrace.AdamW(expected.parameters()), batches(2))

@@ -196,9 +196,7 @@ def test_auto_takes_what_the_caller_knows():
 
 
 def test_there_are_no_buffers_to_run_out_of(tmp_path):
-    """Row 26 of DeepSpeed's failures: with pipelining its default
-    buffer_count runs out, and a parameter larger than buffer_size asserts.
-    Here neither bounds anything, and a note says so."""
+    """Row 26 of docs/deepspeed.md."""
     config = with_nvme(tmp_path)
     config['zero_optimization']['offload_optimizer'].update(
         pipeline_read=True, pipeline_write=True, buffer_count=4)
@@ -217,8 +215,7 @@ def test_there_are_no_buffers_to_run_out_of(tmp_path):
 
 @pytest.mark.parametrize('tile', [1, 1000, 100_000])
 def test_tiles_smaller_than_a_block_are_offloaded(tile, tmp_path):
-    """Row 33 of DeepSpeed's failures: with tiles below aio.block_size it
-    offloads nothing and says nothing."""
+    """Row 33 of docs/deepspeed.md."""
     config = with_nvme(tmp_path, aio={'block_size': 1 << 20})
     config['zero_optimization']['sub_group_size'] = tile
     network, other = model(300), model(300)
@@ -230,3 +227,23 @@ def test_tiles_smaller_than_a_block_are_offloaded(tile, tmp_path):
     stats = optimizer.stats()
     assert stats['disk_bytes'] > stats['state_bytes'] / 2
     assert stats['bytes_written'] > 0
+
+
+def test_sizes_off_every_grid_give_the_bits_of_memory(tmp_path):
+    """Row 29 of docs/deepspeed.md: biases of 928 elements, 3712 bytes."""
+    def make(config):
+        torch.manual_seed(1)
+        network = torch.nn.Sequential(*(
+            torch.nn.Sequential(torch.nn.LayerNorm(928),
+                                torch.nn.Linear(928, 928))
+            for _ in range(2)), torch.nn.Linear(928, 7))
+        return network, *terrace.from_deepspeed_config(network, config)[:1]
+
+    network, optimizer = make(with_nvme(tmp_path))
+    other, plain = make(PLAIN)
+    losses = train(network, optimizer, batches(8, 928))
+    assert losses == train(other, plain, batches(8, 928))
+    assert losses[-1] < losses[0]
+    assert largest_difference(network, other) == 0
+    stats = optimizer.stats()
+    assert stats['disk_bytes'] > stats['state_bytes'] / 2

@@ -122,8 +122,8 @@ def test_a_disk_without_room_is_told_at_the_start(small_disk):
 
 @pytest.mark.parametrize('budget', ['1MiB', '50%'])
 def test_a_disk_that_fills_up_in_mid_run(small_disk, budget):
-    """A group finds no room; the run goes on without it, and with it once
-    there is room."""
+    """Row 31 of docs/deepspeed.md. A group finds no room; the run goes on
+    without it, and with it once there is room."""
     weight, twin = parameter(200_000), parameter(200_000)
     optimizer = terrace.AdamW([weight], memory_budget=budget,
                               nvme_path=str(small_disk))
@@ -172,8 +172,8 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(small_disk):
 @pytest.mark.parametrize('engine', ['threads', 'io_uring'])
 def test_a_disk_that_is_gone_and_a_run_that_resumes(doomed_disk, tmp_path,
                                                     engine):
-    """Row 31 of DeepSpeed's failures: a path that vanishes or turns read-only
-    in mid-run, here a typed error that names it."""
+    """Row 31 of docs/deepspeed.md: a device that is unplugged, or turns
+    read-only."""
     disk, doom, number = doomed_disk
     network, other = model(), model()
     settings = {'memory_budget': '256KiB', 'io_engine': engine}
@@ -281,6 +281,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize('moment', ['started', 'placing', 'made'])
 def test_a_start_that_is_killed_keeps_no_later_one_waiting(tmp_path, moment):
+    """Row 34 of docs/deepspeed.md."""
     child = subprocess.Popen([sys.executable, '-c', STARTING, str(tmp_path)],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              text=True)

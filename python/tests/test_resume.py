@@ -61,7 +61,8 @@ def state_of(optimizer):
                                    torch.float16])
 @pytest.mark.parametrize('saved', ARRANGEMENTS)
 def test_resumes_exactly_on_every_arrangement(saved, dtype, tmp_path):
-    """18 that save, each resumed on two others: 36 combinations."""
+    """Row 23 of docs/deepspeed.md. 18 that save, each resumed on two others:
+    36 combinations."""
     data = batches(_BEFORE + _AFTER, _WIDTH, dtype)
     network = model(_WIDTH, dtype)
     optimizer = arranged(network, saved, tmp_path)
