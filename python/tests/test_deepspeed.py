@@ -243,7 +243,6 @@ def test_sizes_off_every_grid_give_the_bits_of_memory(tmp_path):
     other, plain = make(PLAIN)
     losses = train(network, optimizer, batches(8, 928))
     assert losses == train(other, plain, batches(8, 928))
-    assert losses[-1] < losses[0]
     assert largest_difference(network, other) == 0
     stats = optimizer.stats()
     assert stats['disk_bytes'] > stats['state_bytes'] / 2
