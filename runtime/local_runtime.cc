@@ -23,6 +23,7 @@ class InProcessRuntime final : public LocalRuntime {
         arena_(std::move(parts.arena)),
         executor_(std::move(parts.executor)),
         background_(std::move(parts.background)),
+        machine_profile_(std::move(parts.machine_profile)),
         sizes_(std::make_shared<TensorSizes>()) {
     parts.mover.clock = &clock_;
     parts.mover.executor = executor_.get();
@@ -138,6 +139,7 @@ class InProcessRuntime final : public LocalRuntime {
     auto reply = std::make_shared<Reply<Stats>>();
     Stats stats = inbox_->Post(StatsMessage{reply}) ? reply->Await(clock_)
                                                     : mover_->final_stats();
+    stats.machine_profile = machine_profile_;
     stats.huge_page_share = arena_->huge_page_share();
     stats.numa_node_asked = arena_->asked_node();
     stats.numa_node_found = arena_->found_node();
@@ -190,6 +192,7 @@ class InProcessRuntime final : public LocalRuntime {
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<Executor> executor_;
   std::vector<std::unique_ptr<Executor>> background_;  // per path
+  const std::string machine_profile_;
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<TensorSizes> sizes_;

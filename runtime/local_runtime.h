@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,7 +21,8 @@ struct LocalRuntimeParts {
   std::unique_ptr<Executor> executor;
   // Per path, for what its file system may hang in; empty: a thread each.
   std::vector<std::unique_ptr<Executor>> background;
-  Clock* clock = nullptr;  // outlives the runtime
+  Clock* clock = nullptr;       // outlives the runtime
+  std::string machine_profile;  // as Stats tells it
   // False: nobody turns the crank but the test (or its clock), by mover().
   bool start_thread = true;
 };

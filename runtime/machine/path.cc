@@ -132,7 +132,7 @@ void DescribeMount(const PseudoFiles& files, PathReport* report) {
 
 }  // namespace
 
-PathReport ProbePath(const PseudoFiles& files, const std::string& path) {
+PathReport IdentifyPath(const PseudoFiles& files, const std::string& path) {
   PathReport report;
   report.path = path;
   struct stat found = {};
@@ -144,8 +144,19 @@ PathReport ProbePath(const PseudoFiles& files, const std::string& path) {
   if (!is_device) DescribeMount(files, &report);
   const dev_t device = is_device ? found.st_rdev : found.st_dev;
   FindDrives(files, major(device), minor(device), report.source, &report);
+  return report;
+}
+
+PathReport ProbePath(const PseudoFiles& files, const std::string& path) {
+  PathReport report = IdentifyPath(files, path);
+  struct stat found = {};
+  if (!report.status.ok()) return report;
+  if (stat(path.c_str(), &found) != 0) {
+    report.status = Refused(path, "cannot be used");
+    return report;
+  }
   struct statvfs space = {};
-  if (is_device) {
+  if (S_ISBLK(found.st_mode)) {
     report.total_bytes = report.drives.size() == 1 && report.stack.size() == 1
                              ? report.drives[0].size_bytes
                              : -1;

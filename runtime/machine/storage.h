@@ -36,6 +36,9 @@ FileSystemKind KindOf(const std::string& file_system);
 void FindDrives(const PseudoFiles& files, unsigned major, unsigned minor,
                 const std::string& source, PathReport* report);
 
+// The mount and the drives behind `path`; nothing below it is opened.
+PathReport IdentifyPath(const PseudoFiles& files, const std::string& path);
+
 // Everything that a PathReport says of `path`, with a probe file below it.
 PathReport ProbePath(const PseudoFiles& files, const std::string& path);
 

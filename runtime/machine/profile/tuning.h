@@ -1,0 +1,38 @@
+// What a Runtime takes from a machine profile: how each of its paths begins.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "terrace/machine.h"
+
+namespace terrace {
+
+// Zeros: nothing is known.
+struct PathTuning {
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+  int64_t window_bytes = 0;  // to begin with
+  int64_t piece_bytes = 0;   // at most
+};
+
+struct MachineTuning {
+  std::vector<PathTuning> paths;   // as they were asked for
+  std::vector<std::string> stale;  // why some or all of them are zeros
+};
+
+// The best rate of each direction. The window is what the slower direction
+// moves in 1.75 ms, within 512 KiB and 32 MiB; it adapts from there. The piece
+// is the largest that came within 10 % of the best in both directions.
+PathTuning TuningOf(const PathProfile& profile);
+
+// Of the profile in `file`, for this machine. Nothing is measured, no path is
+// written to. Another machine, kernel or processor: no path is known; another
+// drive, or a path that was not measured: that one is not. Errors as of
+// ReadProfile.
+absl::StatusOr<MachineTuning> ReadTuning(const std::string& file,
+                                         const std::vector<std::string>& paths);
+
+}  // namespace terrace
