@@ -72,6 +72,9 @@ struct IoPathStats {
   int64_t in_flight_bytes = 0;
   int64_t quarantined_bytes = 0;
   int64_t window_bytes = 0;  // now
+  // How long requests of that direction were in flight, late ones left out.
+  absl::Duration read_busy;
+  absl::Duration write_busy;
 };
 
 class IoGroup {

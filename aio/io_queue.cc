@@ -227,6 +227,25 @@ void IoQueue::NoteAnswer(const Piece& answered, int64_t moved_bytes) {
   }
 }
 
+void IoQueue::NoteInFlight(IoDirection direction, int change, absl::Time now) {
+  Busy& busy = busy_[direction == IoDirection::kRead ? 0 : 1];
+  if (busy.pieces == 0) busy.since = now;
+  busy.pieces += change;
+  if (busy.pieces == 0) busy.before += now - busy.since;
+}
+
+IoPathStats IoQueue::stats() const {
+  IoPathStats stats = stats_;
+  stats.window_bytes = window_.bytes();
+  const absl::Time now = clock_.Now();
+  const auto busy = [now](const Busy& of) {
+    return of.pieces == 0 ? of.before : of.before + (now - of.since);
+  };
+  stats.read_busy = busy(busy_[0]);
+  stats.write_busy = busy(busy_[1]);
+  return stats;
+}
+
 // Never falls while the transfer is pending. What is not issued waits for the
 // device's next answer, whosever it is.
 absl::Time IoQueue::ExpiryOf(const Transfer& transfer) const {
@@ -263,10 +282,12 @@ void IoQueue::Expire(Transfer* transfer) {
     return;
   }
   transfer->expired = true;
+  const absl::Time now = clock_.Now();
   for (Piece& piece : pieces_) {
     if (piece.transfer != transfer) continue;
     // What the kernel may never give back does not use up the window.
     piece.quarantined = true;
+    NoteInFlight(piece.request.direction, -1, now);
     stats_.quarantined_bytes += piece.request.size_bytes;
     window_used_bytes_ -= piece.request.size_bytes;
     --window_pieces_;
@@ -348,6 +369,7 @@ void IoQueue::SubmitStaged(absl::Time now) {
     piece.state = PieceState::kInFlight;
     piece.issued = now;
     piece.waits_since = now;
+    NoteInFlight(piece.request.direction, +1, now);
     ++piece.transfer->in_flight_pieces;
     ++in_flight_;
     stats_.in_flight_bytes += piece.request.size_bytes;

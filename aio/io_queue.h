@@ -51,11 +51,7 @@ class IoQueue {
 
   absl::Time NextEvent() const;
   int64_t pending() const { return static_cast<int64_t>(transfers_.size()); }
-  IoPathStats stats() const {
-    IoPathStats stats = stats_;
-    stats.window_bytes = window_.bytes();
-    return stats;
-  }
+  IoPathStats stats() const;
 
  private:
   // Of offsets, sizes and addresses; what direct I/O asks for at most.
@@ -117,6 +113,7 @@ class IoQueue {
   void OnError(int slot, int error);
 
   void NoteAnswer(const Piece& answered, int64_t moved_bytes);
+  void NoteInFlight(IoDirection direction, int change, absl::Time now);
   absl::Time ExpiryOf(const Transfer& transfer) const;
   void CheckExpiries(absl::Time now);
   void Expire(Transfer* transfer);
@@ -150,6 +147,12 @@ class IoQueue {
   std::multimap<absl::Time, int> waiting_;  // continuations, retries
   absl::Time engine_full_until_ = absl::InfinitePast();
   int in_flight_ = 0;
+  struct Busy {
+    int pieces = 0;  // in flight, not quarantined
+    absl::Time since;
+    absl::Duration before;
+  };
+  Busy busy_[2];                   // reads, writes
   int64_t window_used_bytes_ = 0;  // staged and in flight, not quarantined
   int window_pieces_ = 0;          // the same, counted
 

@@ -35,6 +35,7 @@ void IoQueue::OnResult(const IoResult& result) {
   } else {
     window_used_bytes_ -= piece.request.size_bytes;
     --window_pieces_;
+    NoteInFlight(piece.request.direction, -1, last_answer_);
   }
   piece.state = PieceState::kWaiting;
   if (result.result > 0) {
