@@ -26,13 +26,9 @@ constexpr absl::Duration kLate = absl::Milliseconds(1);
 
 class PacedEngine final : public IoEngine {
  public:
-  PacedEngine(std::unique_ptr<IoEngine> engine, const PaceOptions& pace,
-              Clock& clock)
-      : rates_{pace.read_bytes_per_second, pace.write_bytes_per_second},
-        clock_(clock),
-        engine_(std::move(engine)) {
-    TERRACE_CHECK(rates_[0] >= 0 && rates_[1] >= 0);
-  }
+  PacedEngine(std::unique_ptr<IoEngine> engine,
+              std::shared_ptr<const PaceBoard> board, Clock& clock)
+      : board_(std::move(board)), clock_(clock), engine_(std::move(engine)) {}
 
   absl::StatusOr<int> AddFile(int fd) override {
     absl::StatusOr<int> file = engine_->AddFile(fd);
@@ -51,7 +47,10 @@ class PacedEngine final : public IoEngine {
     const int taken = engine_->Submit(requests);
     for (const IoRequest& request : requests.first(taken)) {
       const int direction = request.direction == IoDirection::kRead ? 0 : 1;
-      const int64_t rate = rates_[direction];
+      const PaceOptions pace = board_->of(request.file);
+      const int64_t rate = direction == 0 ? pace.read_bytes_per_second
+                                          : pace.write_bytes_per_second;
+      TERRACE_CHECK(rate >= 0);
       // What is no file of ours has no server; the engine below refuses it.
       const bool is_known = request.file >= 0 &&
                             request.file < static_cast<int>(busy_until_.size());
@@ -110,8 +109,12 @@ class PacedEngine final : public IoEngine {
 
   EngineInfo info() const override {
     EngineInfo info = engine_->info();
-    info.reason = absl::StrCat(info.reason, "; paced at ", rates_[0],
-                               " bytes/s read, ", rates_[1], " written");
+    for (size_t file = 0; file < busy_until_.size(); ++file) {
+      const PaceOptions pace = board_->of(static_cast<int>(file));
+      absl::StrAppend(&info.reason, "; paced at ", pace.read_bytes_per_second,
+                      " bytes/s read, ", pace.write_bytes_per_second,
+                      " written");
+    }
     info.paced_completions = paced_completions_;
     info.late_completions = late_completions_;
     return info;
@@ -136,7 +139,7 @@ class PacedEngine final : public IoEngine {
     }
   }
 
-  const std::array<int64_t, 2> rates_;  // bytes per second: read, write
+  const std::shared_ptr<const PaceBoard> board_;
   Clock& clock_;
   std::vector<std::array<absl::Time, 2>> busy_until_;  // per file
   std::unordered_map<uint64_t, absl::Time> due_;       // per tag in flight
@@ -151,7 +154,15 @@ class PacedEngine final : public IoEngine {
 std::unique_ptr<IoEngine> MakePacedEngine(std::unique_ptr<IoEngine> engine,
                                           const PaceOptions& pace,
                                           Clock& clock) {
-  return std::make_unique<PacedEngine>(std::move(engine), pace, clock);
+  return MakePacedEngine(std::move(engine), std::make_shared<PaceBoard>(pace),
+                         clock);
+}
+
+std::unique_ptr<IoEngine> MakePacedEngine(
+    std::unique_ptr<IoEngine> engine, std::shared_ptr<const PaceBoard> board,
+    Clock& clock) {
+  return std::make_unique<PacedEngine>(std::move(engine), std::move(board),
+                                       clock);
 }
 
 }  // namespace terrace
