@@ -3,7 +3,21 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "runtime/base/check.h"
+
 namespace terrace {
+namespace {
+
+// A path that had no room for a while makes up for at most this many extents of
+// the slowest path's time, so that it is not flooded when it has some again.
+constexpr double kMostCredit = 8;
+// One that was slow when it was last given some pays for no more than this many
+// extents at its present rate.
+constexpr double kMostDebt = 4;
+// Home is kept while it is better by no more than this many of the other's.
+constexpr double kMostSlack = 4;
+
+}  // namespace
 
 double RoundTripRate(const PathPrior& path) {
   const double read = path.read_bytes_per_second;
@@ -26,6 +40,132 @@ int ChoosePath(absl::Span<const PathLoad> paths, int64_t size_bytes) {
     }
   }
   return best;
+}
+
+Placement::Placement(int paths, absl::Span<const PathPrior> priors) {
+  TERRACE_CHECK(priors.empty() || static_cast<int>(priors.size()) == paths);
+  for (int i = 0; i < paths; ++i) {
+    const PathPrior prior =
+        priors.empty() ? PathPrior() : priors[static_cast<size_t>(i)];
+    Path path;
+    path.read = MeasuredRate(prior.read_bytes_per_second);
+    path.write = MeasuredRate(prior.write_bytes_per_second);
+    paths_.push_back(path);
+  }
+}
+
+double Placement::RoundTripRate(int path) const {
+  double sum = 0;
+  int known = 0;
+  for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
+    const double rate = terrace::RoundTripRate(
+        {at(i).read.bytes_per_second(), at(i).write.bytes_per_second()});
+    if (i == path && rate > 0) return rate;
+    if (rate <= 0) continue;
+    sum += rate;
+    ++known;
+  }
+  return known == 0 ? 1 : sum / known;
+}
+
+void Placement::OnWritten(int path, bool ok, int64_t failures) {
+  Path& written = at(path);
+  if (!ok) {
+    ++written.failures;
+    written.refuses = true;
+    written.trial = false;
+    return;
+  }
+  if (!written.refuses || failures != written.failures) return;
+  written.refuses = false;
+  written.trial = false;
+  for (const Path& each : paths_) {  // what it has missed is not made up for
+    written.clock = std::max(written.clock, each.clock);
+  }
+}
+
+void Placement::TryAgain(const std::vector<bool>& hold) {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    paths_[i].trial = paths_[i].refuses && !hold[i];
+  }
+}
+
+PathTrust Placement::trust(int path) const {
+  const Path& asked = at(path);
+  if (asked.trial) return PathTrust::kOnTrial;
+  if (asked.refuses) return PathTrust::kRefusing;
+  return asked.reads_fail ? PathTrust::kDoubtful : PathTrust::kGood;
+}
+
+int Placement::ChooseHome(absl::Span<const int64_t> placed_bytes,
+                          const std::vector<bool>& usable,
+                          int64_t size_bytes) const {
+  for (const bool good : {true, false}) {
+    std::vector<PathLoad> loads;
+    for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
+      const PathTrust trusted = trust(i);
+      loads.push_back({placed_bytes[static_cast<size_t>(i)], RoundTripRate(i),
+                       usable[static_cast<size_t>(i)] &&
+                           trusted != PathTrust::kRefusing &&
+                           (trusted == PathTrust::kGood || !good)});
+    }
+    const int chosen = ChoosePath(loads, size_bytes);
+    if (chosen >= 0) return chosen;
+  }
+  return -1;
+}
+
+double Placement::Seconds(int path, int64_t size_bytes) const {
+  return static_cast<double>(size_bytes) / RoundTripRate(path);
+}
+
+double Placement::FinishTime(int path, int64_t size_bytes) const {
+  double earliest = at(path).clock;
+  double latest = at(path).clock;
+  double slowest = 0;
+  for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
+    if (trust(i) != PathTrust::kGood) continue;
+    earliest = std::min(earliest, at(i).clock);
+    latest = std::max(latest, at(i).clock);
+    slowest = std::max(slowest, Seconds(i, largest_bytes_));
+  }
+  const double least = latest - kMostCredit * slowest;
+  const double most = std::max(earliest, least) + slowest +
+                      kMostDebt * Seconds(path, largest_bytes_);
+  return std::clamp(at(path).clock, least, most) + Seconds(path, size_bytes);
+}
+
+int Placement::ChooseTarget(int home, const std::vector<bool>& usable,
+                            int64_t size_bytes) const {
+  int best = -1;
+  for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
+    if (!usable[static_cast<size_t>(i)]) continue;
+    // One extent finds out: it is still above, should it be refused.
+    if (trust(i) == PathTrust::kOnTrial) return i;
+    if (trust(i) == PathTrust::kRefusing) continue;
+    if (best >= 0 && trust(best) != trust(i)) {
+      if (trust(best) == PathTrust::kDoubtful) best = i;
+      continue;
+    }
+    if (best < 0 || FinishTime(i, size_bytes) < FinishTime(best, size_bytes)) {
+      best = i;
+    }
+  }
+  if (best < 0 || best == home || !usable[static_cast<size_t>(home)] ||
+      trust(home) != trust(best)) {
+    return best;
+  }
+  const double slack = std::min(Seconds(home, size_bytes),
+                                kMostSlack * Seconds(best, size_bytes));
+  return FinishTime(home, size_bytes) <= FinishTime(best, size_bytes) + slack
+             ? home
+             : best;
+}
+
+void Placement::OnPlaced(int path, int64_t size_bytes) {
+  largest_bytes_ = std::max(largest_bytes_, size_bytes);
+  at(path).clock = FinishTime(path, size_bytes);
+  at(path).trial = false;
 }
 
 }  // namespace terrace

@@ -1,10 +1,20 @@
-// Which disk path a new extent goes to: the one that would finish writing
-// everything placed on it first, weighted by its rate. One thread at a time.
+// Which path an extent goes to: whole extents, by weighted least finish time
+// at the rates that were measured (planning.md's rule is that of weighted fair
+// queueing: Demers, Keshav, Shenker 1989). One thread at a time.
+//
+// Each write-back rewrites a whole extent, so it may go to another path than
+// the extent came from at no cost: shares follow the rates within the time in
+// which everything is written once, and no byte is moved for balance alone.
+// Every path has a clock of what was placed on it; the next extent goes where
+// that would be least after it. So neighbours in time of writing, which are
+// neighbours in the next step's reading, are spread in proportion.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
+#include "policies/measured_rate.h"
 
 namespace terrace {
 
@@ -26,5 +36,71 @@ struct PathLoad {
 
 // The index, or -1 when no path is usable. Ties go to the lowest index.
 int ChoosePath(absl::Span<const PathLoad> paths, int64_t size_bytes);
+
+// What a path can be trusted with.
+enum class PathTrust : uint8_t {
+  kGood,
+  kOnTrial,   // failed, and one write may find out whether it still does
+  kDoubtful,  // its last read failed; written to only where none is better
+  kRefusing,  // its last write failed
+};
+
+class Placement {
+ public:
+  // Priors: one for each path, or none.
+  Placement(int paths, absl::Span<const PathPrior> priors);
+
+  MeasuredRate& read_rate(int path) { return at(path).read; }
+  MeasuredRate& write_rate(int path) { return at(path).write; }
+  const MeasuredRate& read_rate(int path) const { return at(path).read; }
+  const MeasuredRate& write_rate(int path) const { return at(path).write; }
+  // Of a path; unknown ones are taken to be as fast as the mean of the others.
+  double RoundTripRate(int path) const;
+
+  // How transfers end, for good. `failures` is what failures(path) said when
+  // the write was begun: one that was under way beside one that failed does
+  // not show that the path does better now.
+  void OnRead(int path, bool ok) { at(path).reads_fail = !ok; }
+  void OnWritten(int path, bool ok, int64_t failures);
+  int64_t failures(int path) const { return at(path).failures; }  // of writes
+  // From here on each path that refuses may be tried once more, but for those
+  // that `hold` says.
+  void TryAgain(const std::vector<bool>& hold);
+  PathTrust trust(int path) const;
+  // A write was refused and none has succeeded since.
+  bool refuses(int path) const { return at(path).refuses; }
+  bool reads_fail(int path) const { return at(path).reads_fail; }
+
+  // For a new extent; `placed_bytes` and `usable` per path. -1: none will do.
+  int ChooseHome(absl::Span<const int64_t> placed_bytes,
+                 const std::vector<bool>& usable, int64_t size_bytes) const;
+
+  // For the write-back of an extent at `home`: home itself unless another of
+  // the usable is better by more than one such extent, or home cannot be
+  // trusted; -1: none of the usable can be. Changes nothing.
+  int ChooseTarget(int home, const std::vector<bool>& usable,
+                   int64_t size_bytes) const;
+  // It goes there.
+  void OnPlaced(int path, int64_t size_bytes);
+
+ private:
+  struct Path {
+    MeasuredRate read;
+    MeasuredRate write;
+    bool refuses = false;
+    bool reads_fail = false;
+    int64_t failures = 0;
+    bool trial = false;  // refuses; the next write is to find out
+    double clock = 0;    // seconds of what was placed
+  };
+
+  const Path& at(int path) const { return paths_[static_cast<size_t>(path)]; }
+  Path& at(int path) { return paths_[static_cast<size_t>(path)]; }
+  double Seconds(int path, int64_t size_bytes) const;
+  double FinishTime(int path, int64_t size_bytes) const;
+
+  std::vector<Path> paths_;
+  int64_t largest_bytes_ = 0;  // that was placed so far
+};
 
 }  // namespace terrace
