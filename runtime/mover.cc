@@ -15,17 +15,15 @@ Mover::Mover(MoverParts parts)
       executor_(*parts.executor),
       arena_(parts.arena),
       io_(std::move(parts.io)),
-      priors_(std::move(parts.priors)),
-      degraded_(parts.disks.size(), false),
+      placement_(static_cast<int>(parts.disks.size()), parts.priors),
+      meters_(parts.disks.size()),
       eviction_(std::move(parts.eviction)),
       prefetch_enabled_(parts.prefetch),
       io_timeout_(parts.io_timeout),
       inbox_(std::make_shared<Inbox>([io = io_.get()] { io->Wake(); })),
       paths_(std::move(parts.disks), std::move(parts.background), io_timeout_,
              clock_, inbox_),
-      space_(static_cast<int64_t>(arena_.size())) {
-  TERRACE_CHECK(priors_.empty() || priors_.size() == degraded_.size());
-}
+      space_(static_cast<int64_t>(arena_.size())) {}
 
 Mover::~Mover() {
   inbox_->Shut();
@@ -38,6 +36,7 @@ absl::Time Mover::RunOnce() {
   completions_.clear();
   io_->Poll(&completions_);
   for (const Completion& completion : completions_) OnCompletion(completion);
+  MeasurePaths();
   processed_ = inbox_->Drain(&messages_);
   for (Message& message : messages_) Handle(message);
   messages_.clear();

@@ -132,6 +132,10 @@ class Mover {
     TensorEntry* entry = nullptr;
     IoDirection direction = IoDirection::kRead;
     uint64_t generation = 0;  // written
+    int path = -1;
+    Extent place;          // there
+    bool trusted = true;   // the path, when a write was begun
+    int64_t failures = 0;  // then, of its writes
     // Where a read goes: outlives the entry's own copy when it times out.
     Extent extent;
     int window = kNoWindow;
@@ -156,6 +160,15 @@ class Mover {
   struct PendingOpen {
     OpenMessage message;
     int64_t bytes = 0;
+  };
+
+  // What was counted of a path's transfers.
+  struct PathMeter {
+    IoPathStats last;   // when rates were last measured
+    int64_t reads = 0;  // that ended since
+    int64_t writes = 0;
+    int64_t moves = 0;         // tensors that came from another path
+    absl::Status write_error;  // of the last write that failed
   };
 
   // How the search for a place ended; kWriteBack: nothing can be had before a
@@ -191,14 +204,25 @@ class Mover {
   bool FindHome(PendingRegister& pending);
   int ChooseHome(const PendingRegister& pending) const;
   void RefuseHome(PendingRegister& pending, const absl::Status& status);
-  void CheckGrowth(absl::Time now);
   void ServeUnregisters();
   bool ServeUnregister(PendingUnregister& pending);
   bool BeginUnregister(PendingUnregister& pending);
   bool IsWanted(const TensorEntry& entry) const;
   TensorEntry* FindRegistered(TensorId id);
 
+  // mover_placement.cc: how fast the paths are, where write-backs go.
+  void MeasurePaths();
+  void NoteUnanswered(int64_t size_bytes);
+  bool ChooseTarget(TensorEntry& entry);
+  void AdoptTarget(TensorEntry& entry);
+  void DropTarget(TensorEntry& entry);
+  void WriteFailed(TensorEntry& entry, const TransferRecord& record,
+                   const absl::Status& status);
+  void RetryFailedWrites();
+  void CheckGrowth(absl::Time now);
+
   // mover_report.cc.
+  PathState StateOf(int path) const;
   Stats MakeStats() const;
 
   // mover_close.cc: the end.
@@ -250,15 +274,13 @@ class Mover {
   void StartRead(TensorEntry& entry, IoClass io_class);
   void StartVerify(TensorEntry& entry);
   void StartWriteBacks();
-  void StartHash(TensorEntry& entry);
+  bool StartHash(TensorEntry& entry);
   void StartWrite(TensorEntry& entry);
   void OnCompletion(const Completion& completion);
   void OnRead(TransferRecord record, const Completion& completion);
   void OnWrite(TransferRecord record, const Completion& completion);
-  void WriteFailed(TensorEntry& entry, const absl::Status& status);
   void LoseTensor(TensorEntry& entry, const absl::Status& status);
   void Report(int64_t queue, const absl::Status& status);
-  void RetryFailedWrites();
 
   Queue* FindQueue(int64_t id);
   Group* FindAdmitted(uint64_t id);
@@ -267,8 +289,8 @@ class Mover {
   Executor& executor_;
   const absl::Span<std::byte> arena_;
   std::unique_ptr<IoGroup> io_;
-  const std::vector<PathPrior> priors_;
-  std::vector<bool> degraded_;  // per path
+  Placement placement_;
+  std::vector<PathMeter> meters_;  // per path
   std::unique_ptr<EvictionPolicy> eviction_;
   const bool prefetch_enabled_;
   const absl::Duration io_timeout_;
@@ -296,7 +318,8 @@ class Mover {
   std::vector<PendingRegister> registers_;  // in the order they came
   std::vector<PendingUnregister> unregisters_;
   std::vector<TensorEntry*> failed_writes_;  // with a write_error, once
-  std::deque<TensorEntry*> dirty_;           // window copies to be written back
+  // To be written back: of windows, and residents on their way out.
+  std::deque<TensorEntry*> dirty_;
   std::vector<TensorEntry*> residents_;
   size_t resident_hand_ = 0;    // where the next sample of residents starts
   int64_t resident_bytes_ = 0;  // of those

@@ -78,13 +78,13 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
       // Who knows until when: its last write passed its deadline.
       FailGroup(
           queue, group,
-          WithIoFault(
-              absl::DeadlineExceededError(absl::StrCat(
-                  "tensor '", entry.spec.name, "': a write to ",
-                  paths_.name(entry.path), ", offset ", entry.home.offset, ", ",
-                  entry.extent.size_bytes,
-                  " bytes, is past its deadline and still under way")),
-              {.path = paths_.name(entry.path), .offset = entry.home.offset}));
+          WithIoFault(absl::DeadlineExceededError(absl::StrCat(
+                          "tensor '", entry.spec.name, "': a write to ",
+                          paths_.name(entry.target_path), ", offset ",
+                          entry.target.offset, ", ", entry.extent.size_bytes,
+                          " bytes, is past its deadline and still under way")),
+                      {.path = paths_.name(entry.target_path),
+                       .offset = entry.target.offset}));
       return true;
     }
     if (!CanPin(want, entry, queue, group)) return false;
@@ -163,7 +163,7 @@ bool Mover::CanPin(const Want& want, TensorEntry& entry, Queue& queue,
     // from ever being written.
     if (entry.write == WriteState::kWriting && !entry.yielded) {
       entry.yielded = true;
-      io_->Cancel(entry.path, entry.io_tag);
+      io_->Cancel(entry.target_path, entry.io_tag);
     }
     return false;
   }

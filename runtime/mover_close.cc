@@ -41,7 +41,7 @@ void Mover::BeginClose() {
   }
   unregisters_.clear();
   for (const auto& [tag, transfer] : transfers_) {
-    io_->Cancel(transfer.entry->path, tag);
+    io_->Cancel(transfer.path, tag);
   }
   // The pins that nobody took end by messages: holders are known after them.
   close_after_ = inbox_->posted();

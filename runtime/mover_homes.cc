@@ -1,5 +1,4 @@
 // Homes: which path a tensor lives on, from its registration to its end.
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,7 +25,7 @@ void Mover::Handle(RegisterMessage& message) {
   pending.message = std::move(message);
   pending.entry = *added;
   pending.entry->unregistered = true;
-  pending.refused.assign(degraded_.size(), false);
+  pending.refused.assign(meters_.size(), false);
   registers_.push_back(std::move(pending));  // behind who waits already
 }
 
@@ -69,18 +68,14 @@ bool Mover::FindHome(PendingRegister& pending) {
 }
 
 int Mover::ChooseHome(const PendingRegister& pending) const {
-  const bool known =
-      !priors_.empty() &&
-      std::all_of(priors_.begin(), priors_.end(), [](const PathPrior& prior) {
-        return RoundTripRate(prior) > 0;
-      });
-  std::vector<PathLoad> loads;
+  std::vector<int64_t> placed_bytes;
+  std::vector<bool> usable;
   for (int i = 0; i < paths_.count(); ++i) {
-    const bool usable = !degraded_[i] && !paths_.late(i) && !pending.refused[i];
-    loads.push_back({paths_.used_bytes(i),
-                     known ? RoundTripRate(priors_[i]) : 1.0, usable});
+    placed_bytes.push_back(paths_.used_bytes(i));
+    usable.push_back(!paths_.late(i) && !pending.refused[i]);
   }
-  return ChoosePath(loads, ResidentBytes(pending.entry->spec.size_bytes));
+  return placement_.ChooseHome(placed_bytes, usable,
+                               ResidentBytes(pending.entry->spec.size_bytes));
 }
 
 // The next path is tried; the last one's answer counts, with all messages.
@@ -93,31 +88,6 @@ void Mover::RefuseHome(PendingRegister& pending, const absl::Status& status) {
       status, absl::StrCat(absl::string_view(status.message()), others));
   pending.refused[static_cast<size_t>(pending.path)] = true;
   pending.path = -1;
-}
-
-// A disk that does not answer in time is degraded, and who waits for it tries
-// the next one. Its answer may still come.
-void Mover::CheckGrowth(absl::Time now) {
-  for (int path = 0; path < paths_.count(); ++path) {
-    const absl::Status status = paths_.CheckGrowth(path, now);
-    if (status.ok()) continue;
-    degraded_[path] = true;
-    Report(/*queue=*/-1, status);
-    for (PendingRegister& pending : registers_) {
-      if (pending.path == path) RefuseHome(pending, status);
-    }
-  }
-}
-
-void Mover::Handle(GrownMessage& message) {
-  const DiskPaths::Answer answer = paths_.OnGrown(message);
-  if (answer.status.ok() || answer.late) return;
-  // It was the first one's need; the others' may be less.
-  for (PendingRegister& pending : registers_) {
-    if (pending.path != message.path) continue;
-    RefuseHome(pending, answer.status);
-    return;
-  }
 }
 
 void Mover::Handle(UnregisterMessage& message) {
@@ -186,7 +156,7 @@ bool Mover::BeginUnregister(PendingUnregister& pending) {
   entry->unregistered = true;
   if (entry->host == HostState::kLoading ||
       entry->write == WriteState::kWriting) {
-    io_->Cancel(entry->path, entry->io_tag);
+    io_->Cancel(transfers_.at(entry->io_tag).path, entry->io_tag);
   }
   return true;
 }

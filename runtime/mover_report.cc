@@ -4,6 +4,16 @@
 
 namespace terrace {
 
+PathState Mover::StateOf(int path) const {
+  if (placement_.refuses(path) || paths_.late(path)) {
+    return PathState::kRefusesWrites;
+  }
+  if (placement_.reads_fail(path)) return PathState::kUnreadable;
+  const bool slow =
+      placement_.read_rate(path).slow() || placement_.write_rate(path).slow();
+  return slow ? PathState::kSlow : PathState::kHealthy;
+}
+
 Stats Mover::MakeStats() const {
   Stats stats;
   const EngineInfo engine = io_->engine_info();
@@ -19,6 +29,10 @@ Stats Mover::MakeStats() const {
     if (window.open) stats.window_bytes += window.range.size_bytes;
   }
   stats.resident_bytes = resident_bytes_;
+  std::vector<int64_t> tensors(meters_.size());
+  for (const auto& entry : table_.entries()) {
+    if (entry != nullptr && entry->path >= 0) ++tensors[entry->path];
+  }
   for (int i = 0; i < paths_.count(); ++i) {
     const IoPathStats io = io_->stats(i);
     const DiskTierInfo& info = paths_.info(i);
@@ -27,7 +41,13 @@ Stats Mover::MakeStats() const {
     path.file = info.file;
     path.direct_io = info.direct_io;
     path.direct_io_reason = info.direct_io_reason;
-    path.degraded = degraded_[i];
+    path.state = StateOf(i);
+    path.degraded = path.state == PathState::kRefusesWrites;
+    path.write_error = meters_[i].write_error;
+    path.read_bytes_per_second = placement_.read_rate(i).bytes_per_second();
+    path.write_bytes_per_second = placement_.write_rate(i).bytes_per_second();
+    path.tensors = tensors[i];
+    path.tensors_moved_in = meters_[i].moves;
     path.capacity_bytes = paths_.capacity_bytes(i);
     path.used_bytes = paths_.used_bytes(i);
     path.bytes_read = io.bytes_read;
@@ -65,6 +85,18 @@ absl::Status Mover::CheckInvariants() const {
     return absl::InternalError(absl::StrCat(
         "residents have ", resident_bytes, " bytes, ", leaving,
         " are leaving; counted were ", resident_bytes_, " and ", leaving_));
+  }
+  std::vector<int64_t> stored(meters_.size());
+  for (const auto& entry : table_.entries()) {
+    if (entry == nullptr || entry->path < 0) continue;
+    stored[entry->path] += entry->home.size_bytes;
+    if (entry->moves()) stored[entry->target_path] += entry->target.size_bytes;
+  }
+  for (int i = 0; i < paths_.count(); ++i) {
+    if (stored[i] == paths_.used_bytes(i)) continue;
+    return absl::InternalError(
+        absl::StrCat(paths_.name(i), ": its tensors have ", stored[i],
+                     " bytes, its books say ", paths_.used_bytes(i)));
   }
   sum += resident_bytes + quarantined_bytes_;
   if (sum != space_.used_bytes() ||

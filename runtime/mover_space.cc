@@ -76,9 +76,8 @@ Mover::Space Mover::FindSlot(Queue& queue, TensorEntry& entry, bool prefetch,
             continue;
           }
           *failure = absl::DeadlineExceededError(absl::StrCat(
-              "a slot is quarantined: a read of ",
-              paths_.name(late.entry->path), ", offset ",
-              late.entry->home.offset, ", ", late.extent.size_bytes,
+              "a slot is quarantined: a read of ", paths_.name(late.path),
+              ", offset ", late.place.offset, ", ", late.extent.size_bytes,
               " bytes, is past its deadline and still under way"));
         }
         continue;
@@ -175,7 +174,7 @@ void Mover::Evict(TensorEntry& entry) {
     return;
   }
   SetLeaving(entry, true);
-  StartHash(entry);
+  if (!StartHash(entry)) dirty_.push_back(&entry);
 }
 
 std::vector<EvictionCandidate> Mover::Evictable(int64_t limit) {

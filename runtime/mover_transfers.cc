@@ -18,10 +18,10 @@ namespace {
 constexpr int kVerifyRetries = 1;
 
 ExtentHeader HeaderOf(const TensorEntry& entry, uint64_t path_id,
-                      uint64_t generation) {
+                      const Extent& place, uint64_t generation) {
   ExtentHeader header;
   header.path_id = path_id;
-  header.own_offset = entry.home.offset;
+  header.own_offset = place.offset;
   header.tensor_id = entry.id.value;
   header.generation = generation;
   header.payload_bytes = entry.spec.size_bytes;
@@ -47,8 +47,13 @@ void Mover::StartRead(TensorEntry& entry, IoClass io_class) {
   TERRACE_CHECK(entry.path >= 0 && entry.extent.size_bytes != 0);
   entry.host = HostState::kLoading;
   entry.io_tag = next_transfer_++;
-  transfers_[entry.io_tag] = {&entry,       IoDirection::kRead, 0,
-                              entry.extent, entry.window,       entry.slot};
+  transfers_[entry.io_tag] = {.entry = &entry,
+                              .direction = IoDirection::kRead,
+                              .path = entry.path,
+                              .place = entry.home,
+                              .extent = entry.extent,
+                              .window = entry.window,
+                              .slot = entry.slot};
   IoTransfer transfer;
   transfer.direction = IoDirection::kRead;
   transfer.io_class = io_class;
@@ -66,7 +71,7 @@ void Mover::StartVerify(TensorEntry& entry) {
   absl::Span<std::byte> copy =
       arena_.subspan(entry.extent.offset, entry.extent.size_bytes);
   const ExtentHeader expected =
-      HeaderOf(entry, paths_.id(entry.path), entry.home_generation);
+      HeaderOf(entry, paths_.id(entry.path), entry.home, entry.home_generation);
   executor_.Run([copy, expected, inbox = inbox_, id = entry.id] {
     inbox->Post(HashedMessage{id, true, VerifyCopy(copy, expected)});
   });
@@ -78,47 +83,59 @@ void Mover::StartWriteBacks() {
   std::deque<TensorEntry*> dirty;
   dirty.swap(dirty_);
   for (TensorEntry* entry : dirty) {
-    if (!entry->idle() || !entry->dirty() || entry->window == kNoWindow ||
-        entry->path < 0 || !entry->write_error.ok()) {
+    const bool goes = entry->window != kNoWindow || entry->leaving;
+    if (!entry->idle() || !entry->dirty() || !goes || entry->path < 0 ||
+        !entry->write_error.ok()) {
       continue;
     }
-    StartHash(*entry);
+    if (!StartHash(*entry)) dirty_.push_back(entry);
   }
 }
 
-void Mover::StartHash(TensorEntry& entry) {
-  TERRACE_CHECK(entry.idle());
-  if (entry.path < 0) return;
+// False: it waits for room.
+bool Mover::StartHash(TensorEntry& entry) {
+  TERRACE_CHECK(entry.idle() && entry.path >= 0);
+  if (!ChooseTarget(entry)) return false;
   entry.write = WriteState::kHashing;
   ++hashing_;
   absl::Span<std::byte> copy =
       arena_.subspan(entry.extent.offset, entry.extent.size_bytes);
-  ExtentHeader header =
-      HeaderOf(entry, paths_.id(entry.path), entry.generation);
+  ExtentHeader header = HeaderOf(entry, paths_.id(entry.target_path),
+                                 entry.target, entry.generation);
   executor_.Run([copy, header, inbox = inbox_, id = entry.id]() mutable {
     header.payload_hash =
         Checksum(copy.data() + kExtentHeaderBytes, header.payload_bytes);
     EncodeExtentHeader(header, copy.subspan(0, kExtentHeaderBytes));
     inbox->Post(HashedMessage{id, false, absl::OkStatus()});
   });
+  return true;
 }
 
 void Mover::StartWrite(TensorEntry& entry) {
   entry.write = WriteState::kWriting;
-  entry.home_generation = 0;  // one slot: torn from here until it is whole
+  // In place it is torn from here until it is whole.
+  if (!entry.moves()) entry.home_generation = 0;
   entry.io_tag = next_transfer_++;
-  transfers_[entry.io_tag] = {&entry,           IoDirection::kWrite,
-                              entry.generation, entry.extent,
-                              entry.window,     entry.slot};
+  transfers_[entry.io_tag] = {
+      .entry = &entry,
+      .direction = IoDirection::kWrite,
+      .generation = entry.generation,
+      .path = entry.target_path,
+      .place = entry.target,
+      .trusted = entry.target_trusted,
+      .failures = placement_.failures(entry.target_path),
+      .extent = entry.extent,
+      .window = entry.window,
+      .slot = entry.slot};
   IoTransfer transfer;
   transfer.direction = IoDirection::kWrite;
   transfer.io_class = IoClass::kWriteBack;
   transfer.data = arena_.data() + entry.extent.offset;
-  transfer.offset = entry.home.offset;
+  transfer.offset = entry.target.offset;
   transfer.size_bytes = entry.extent.size_bytes;
   transfer.tag = entry.io_tag;
   transfer.timeout = io_timeout_;
-  io_->Enqueue(entry.path, transfer);
+  io_->Enqueue(entry.target_path, transfer);
 }
 
 void Mover::Handle(HashedMessage& message) {
@@ -126,7 +143,7 @@ void Mover::Handle(HashedMessage& message) {
   TensorEntry& entry = *table_.Find(message.tensor);
   if (!message.verified) {
     entry.write = WriteState::kIdle;
-    if (closing_ || entry.unregistered) return;
+    if (closing_ || entry.unregistered) return DropTarget(entry);
     // A reader may have pinned it meanwhile; only a writer's hold waits for
     // the state to be idle, and he is admitted before the next write-back.
     bool wanted = false;
@@ -138,6 +155,7 @@ void Mover::Handle(HashedMessage& message) {
     }
     if (wanted && !entry.yielded) {
       entry.yielded = true;
+      DropTarget(entry);
       SetLeaving(entry, false);
       dirty_.push_back(&entry);
     } else {
@@ -165,7 +183,11 @@ void Mover::Handle(HashedMessage& message) {
 void Mover::OnCompletion(const Completion& completion) {
   auto found = transfers_.find(completion.tag);
   TERRACE_CHECK(found != transfers_.end());
-  TransferRecord record = found->second;
+  const TransferRecord record = found->second;
+  if (completion.status.ok() && !completion.released) {
+    PathMeter& meter = meters_[static_cast<size_t>(record.path)];
+    ++(record.direction == IoDirection::kRead ? meter.reads : meter.writes);
+  }
   if (!completion.quarantined) transfers_.erase(found);
   if (record.direction == IoDirection::kRead) {
     OnRead(record, completion);
@@ -185,6 +207,9 @@ void Mover::OnRead(TransferRecord record, const Completion& completion) {
       windows_[record.window].quarantined[record.slot] = false;
     }
     return;
+  }
+  if (!absl::IsCancelled(completion.status)) {
+    placement_.OnRead(record.path, completion.status.ok());
   }
   if (completion.status.ok()) {
     StartVerify(entry);
@@ -224,6 +249,8 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
   if (completion.quarantined) entry.quarantined = true;
   entry.write = WriteState::kIdle;
   if (completion.status.ok() && !completion.quarantined) {
+    placement_.OnWritten(record.path, true, record.failures);
+    AdoptTarget(entry);
     entry.home_generation = record.generation;
     entry.yielded = false;
     entry.write_error = absl::OkStatus();
@@ -231,28 +258,20 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
     SetLeaving(entry, false);
     return;
   }
-  SetLeaving(entry, false);
-  if (entry.unregistered) {
-    // Nobody's error, but the path's; who waits for the slot hears why.
-    if (absl::IsCancelled(completion.status)) return;
-    degraded_[entry.path] = true;
-    if (completion.quarantined) entry.write_error = completion.status;
-    return;
-  }
+  if (!completion.quarantined) DropTarget(entry);
   if (absl::IsCancelled(completion.status)) {
+    SetLeaving(entry, false);
     if (entry.window != kNoWindow) dirty_.push_back(&entry);
     return;
   }
-  WriteFailed(entry, completion.status);
-}
-
-// The tensor stays in the arena, dirty; its path is degraded; the step that
-// asked for it hears of it. Tried again at the next BeginStep or OpenQueue.
-void Mover::WriteFailed(TensorEntry& entry, const absl::Status& status) {
-  entry.write_error = status;
-  failed_writes_.push_back(&entry);
-  degraded_[entry.path] = true;
-  Report(entry.queue, status);
+  placement_.OnWritten(record.path, false, record.failures);
+  if (!entry.unregistered) {
+    WriteFailed(entry, record, completion.status);
+    return;
+  }
+  // Nobody's error, but the path's; who waits for the slot hears why.
+  SetLeaving(entry, false);
+  if (completion.quarantined) entry.write_error = completion.status;
 }
 
 void Mover::LoseTensor(TensorEntry& entry, const absl::Status& status) {
@@ -271,20 +290,6 @@ void Mover::Report(int64_t queue, const absl::Status& status) {
   auto found = queues_.find(queue);
   if (found != queues_.end() && found->second->first_error.ok()) {
     found->second->first_error = status;
-  }
-}
-
-void Mover::RetryFailedWrites() {
-  for (int i = 0; i < paths_.count(); ++i) degraded_[i] = paths_.late(i);
-  for (TensorEntry* entry : std::exchange(failed_writes_, {})) {
-    if (entry->write_error.ok()) continue;  // its copy was dropped since
-    if (entry->quarantined) {
-      degraded_[entry->path] = true;
-      failed_writes_.push_back(entry);
-      continue;
-    }
-    entry->write_error = absl::OkStatus();
-    if (entry->window != kNoWindow) dirty_.push_back(entry);
   }
 }
 

@@ -44,6 +44,13 @@ absl::Status CheckEntry(const TensorEntry& entry) {
       entry.home_generation >= entry.generation) {
     return broken("a dirty copy above a current one");
   }
+  if (entry.write != WriteState::kIdle && entry.target_path < 0) {
+    return broken("a transfer out that goes nowhere");
+  }
+  if (entry.write == WriteState::kIdle && !entry.quarantined &&
+      entry.target_path >= 0) {
+    return broken("a target of no transfer");
+  }
   if (entry.host == HostState::kAbsent && entry.extent.size_bytes != 0) {
     return broken("an extent without a copy");
   }

@@ -36,6 +36,12 @@ struct TensorEntry {
   Extent home;
   uint64_t home_generation = 0;  // 0: nothing valid there
 
+  // Where the write-back under way goes, or one past its deadline may still
+  // write; path -1: none. Another place than the home is a move.
+  int target_path = -1;
+  Extent target;
+  bool target_trusted = false;  // when it was chosen
+
   // Newest contents; 0: never written. Rises when a write pin is published.
   uint64_t generation = 0;
 
@@ -69,6 +75,9 @@ struct TensorEntry {
   bool dirty() const {
     return host == HostState::kValid && !write_pinned &&
            generation != home_generation;
+  }
+  bool moves() const {
+    return target_path >= 0 && (target_path != path || target != home);
   }
   // Nobody uses the host copy and nothing moves it.
   bool idle() const {

@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, FaultRegression, testing::ValuesIn(kAllWorlds),
 // The queue said that only own pins blocked it, and the step ended as
 // FailedPrecondition, although kernels were about to give their slots back.
 TEST_P(FaultRegression, AStepGoesOnWithTheSlotsThatAFailedWriteLeaves) {
-  FaultTraining training(GetParam(), {.prefetch = false});
+  FaultTraining training(GetParam(), {.prefetch = false, .paths = 1});
   for (int step = 1; step <= 2; ++step) {
     training.Draw();
     const absl::Status status = training.Step();

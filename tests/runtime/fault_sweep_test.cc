@@ -21,6 +21,7 @@ using testing::HasSubstr;
 // Which attempts at a step end in an error.
 enum class Heard : uint8_t {
   kNever,   // healed
+  kTold,    // healed, and the path's report says what it was
   kMay,     // unless it was a fetch ahead, or a copy that nobody read
   kAlways,  // in this step or, a late write-back, in the next
 };
@@ -36,7 +37,7 @@ struct Disturbance {
   FaultTrainingOptions training = {};
 };
 
-// Races do not depend on which call it is, and that sanitiser is slow.
+// Races do not depend on which call it is.
 #if defined(__SANITIZE_THREAD__)
 constexpr int64_t kStride = 4;
 #else
@@ -52,6 +53,7 @@ constexpr CallFilter kWrites = CallFilter::kWrites;
 constexpr FaultTrainingOptions kImpatient = {.io_timeout =
                                                  absl::Milliseconds(200)};
 constexpr FaultTrainingOptions kNoPrefetch = {.prefetch = false};
+constexpr FaultTrainingOptions kOnePath = {.paths = 1};
 
 const Disturbance kDisturbances[] = {
     // Healed: nobody hears of them.
@@ -86,28 +88,45 @@ const Disturbance kDisturbances[] = {
      Heard::kNever,
      kOk,
      ""},
-    // The step is incomplete, and finished when the fault is gone.
+    // The other path takes what one refuses.
     {"WriteError",
      kWrites,
      {FaultKind::kError, EIO},
      false,
-     Heard::kAlways,
+     Heard::kTold,
      absl::StatusCode::kUnavailable,
      "EIO"},
     {"WriteErrorAfterTheFact",
      kWrites,
      {FaultKind::kErrorAfter, EIO},
      true,
-     Heard::kAlways,
+     Heard::kTold,
      absl::StatusCode::kUnavailable,
      "EIO"},
     {"NoSpace",
      kWrites,
      {FaultKind::kError, ENOSPC},
      true,
-     Heard::kAlways,
+     Heard::kTold,
      absl::StatusCode::kResourceExhausted,
      "ENOSPC"},
+    // The step is incomplete, and finished when the fault is gone.
+    {"WriteErrorOnTheOnlyPath",
+     kWrites,
+     {FaultKind::kError, EIO},
+     false,
+     Heard::kAlways,
+     absl::StatusCode::kUnavailable,
+     "EIO",
+     kOnePath},
+    {"NoSpaceOnTheOnlyPath",
+     kWrites,
+     {FaultKind::kError, ENOSPC},
+     true,
+     Heard::kAlways,
+     absl::StatusCode::kResourceExhausted,
+     "ENOSPC",
+     kOnePath},
     {"ReadRefused",
      kReads,
      {FaultKind::kError, ENOMEM},
@@ -227,7 +246,6 @@ class FaultSweep : public testing::TestWithParam<SweepCase> {
     return difference;
   }
 
-  // A training whose steps read and write as all later ones do.
   void Begin() {
     training_ = std::make_unique<FaultTraining>(GetParam().world,
                                                 disturbance().training);
@@ -250,8 +268,7 @@ class FaultSweep : public testing::TestWithParam<SweepCase> {
     ASSERT_EQ(StateDifference(), "");
   }
 
-  // The n-th call from here on is disturbed; a late write-back is heard of in
-  // the step after, or after that.
+  // The n-th call from here on is disturbed; a write-back may be heard of late.
   void Sweep(int64_t n) {
     training_->LetGo();
     if (disturbance().keeps_place) {
@@ -286,11 +303,12 @@ class FaultSweep : public testing::TestWithParam<SweepCase> {
     if (disturbance().heard == Heard::kAlways) {
       EXPECT_GT(heard_, 0);
     }
+    if (disturbance().heard == Heard::kTold) CheckTold();
   }
 
   void Fails(const absl::Status& status) {
     ++heard_;
-    ASSERT_NE(disturbance().heard, Heard::kNever) << status;
+    ASSERT_GE(disturbance().heard, Heard::kMay) << status;
     CheckError(status);
     if (absl::IsDataLoss(status)) {
       CheckLoss(status);
@@ -329,6 +347,15 @@ class FaultSweep : public testing::TestWithParam<SweepCase> {
                                        disturbed.size_bytes, " bytes")));
   }
 
+  void CheckTold() {
+    const int file = training_->faults().first_disturbed().file;
+    const PathStats path = training_->runtime().GetStats().paths[file];
+    EXPECT_EQ(path.write_error.code(), disturbance().code);
+    const std::string told(path.write_error.message());
+    EXPECT_THAT(told, HasSubstr(absl::StrCat(path.file, ", offset ")));
+    EXPECT_THAT(told, HasSubstr(disturbance().cause));
+  }
+
   // For good, whatever becomes of the fault.
   void CheckLoss(const absl::Status& status) {
     training_->LetGo();
@@ -362,7 +389,7 @@ TEST_P(FaultSweep, EachCallOfAStepInTurn) {
     all_heard += heard_ > 0 ? 1 : 0;
   }
   EXPECT_GT(n, 6);
-  if (disturbance().heard != Heard::kNever) {
+  if (disturbance().heard >= Heard::kMay) {
     EXPECT_GT(all_heard, 0);
   }
   RecordProperty("calls", static_cast<int>(calls_of_a_step_));

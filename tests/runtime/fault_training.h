@@ -24,6 +24,7 @@ namespace terrace {
 struct FaultTrainingOptions {
   absl::Duration io_timeout = absl::Seconds(60);
   bool prefetch = true;
+  int paths = 2;
 };
 
 class FaultTraining {
@@ -42,7 +43,7 @@ class FaultTraining {
     TestRuntimeOptions runtime;
     // Three slots, and two chunks that stay.
     runtime.budget_bytes = 5 * (kChunkBytes + 4096);
-    runtime.paths = 2;
+    runtime.paths = options.paths;
     runtime.path_bytes = 1 << 20;
     runtime.io_timeout = options.io_timeout;
     runtime.prefetch = options.prefetch;

@@ -105,6 +105,21 @@ TEST(TensorEntry, IsIdleWhenNobodyUsesOrMovesIt) {
   }
 }
 
+TEST(TensorEntry, MovesToAnyOtherPlaceThanItsHome) {
+  TensorEntry entry = Entry(2, 1);
+  entry.path = 0;
+  entry.home = {4096, 8192};
+  EXPECT_FALSE(entry.moves());
+  entry.target_path = 0;
+  entry.target = entry.home;
+  EXPECT_FALSE(entry.moves());
+  entry.target.offset = 0;
+  EXPECT_TRUE(entry.moves());
+  entry.target = entry.home;
+  entry.target_path = 1;
+  EXPECT_TRUE(entry.moves());
+}
+
 struct Breach {
   const char* rule;  // in the message
   std::function<void(TensorEntry&)> commit;
@@ -181,6 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
                }},
         Breach{"above a current one",
                [](TensorEntry& entry) { entry.home_generation = 3; }},
+        Breach{"goes nowhere",
+               [](TensorEntry& entry) { entry.write = WriteState::kWriting; }},
+        Breach{"a target of no transfer",
+               [](TensorEntry& entry) { entry.target_path = 1; }},
         Breach{"an extent without a copy",
                [](TensorEntry& entry) {
                  entry.home_generation = entry.generation;

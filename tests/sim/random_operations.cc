@@ -14,17 +14,16 @@ constexpr int kTensors = 14;
 constexpr int kMostCustomers = 4;
 constexpr int64_t kLargest = 5 * 4096;
 
-WorldOptions DrawWorld(uint64_t seed) {
+WorldOptions DrawWorld(uint64_t seed, Trouble trouble) {
   std::mt19937_64 random(seed * 77);
   WorldOptions options;
   options.seed = seed;
   options.budget_bytes = static_cast<int64_t>(24 + random() % 60) * 4096;
   options.paths = 1 + static_cast<int>(random() % 3);
+  if (trouble == Trouble::kRefusal) options.paths = 2 + options.paths % 2;
   options.eviction =
       random() % 2 == 0 ? EvictionKind::kLru : EvictionKind::kNextUse;
   options.prefetch = random() % 4 != 0;
-  options.pace.read_bytes_per_second = int64_t{1} << (24 + random() % 8);
-  options.pace.write_bytes_per_second = int64_t{1} << (24 + random() % 8);
   options.task_cost = absl::Microseconds(random() % 3 * 20);
   options.task_spread = absl::Microseconds(random() % 2 * 100);
   options.io_timeout = absl::Milliseconds(200);
@@ -49,8 +48,12 @@ bool SameBytes(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
 
 }  // namespace
 
-RandomOperations::RandomOperations(uint64_t seed, bool faulty)
-    : random_(seed), faulty_(faulty), world_(DrawWorld(seed)) {
+RandomOperations::RandomOperations(uint64_t seed, Trouble trouble)
+    : random_(seed),
+      trouble_(trouble),
+      faulty_(trouble == Trouble::kAny),
+      world_(DrawWorld(seed, trouble)) {
+  for (int i = 0; i < 3; ++i) ChangePace();
   for (int i = 0; i < kTensors; ++i) {
     Truth truth;
     truth.size_bytes = static_cast<int64_t>(1 + Draw(kLargest));
@@ -83,6 +86,14 @@ int64_t RandomOperations::lost_tensors() const {
                        [](const Truth& truth) { return truth.lost; });
 }
 
+int64_t RandomOperations::moved_tensors() {
+  int64_t moved = 0;
+  for (const PathStats& path : world_.runtime().GetStats().paths) {
+    moved += path.tensors_moved_in;
+  }
+  return moved;
+}
+
 int RandomOperations::PickCustomer() {
   if (customers_.empty()) return -1;
   const auto customer = static_cast<int>(Draw(customers_.size()));
@@ -106,6 +117,7 @@ void RandomOperations::DoOne() {
   if (what < 92) return Hint();
   if (what < 94) return ChangeFaults();
   if (what < 96) return Replace();
+  if (what < 97) return ChangePace();
   world_.clock().RunUntil([] { return false; },
                           world_.clock().Now() + DrawTime(random_));
 }
@@ -365,29 +377,6 @@ void RandomOperations::Replace() {
   }
   EXPECT_TRUE(gone.ok()) << gone;
   truth = std::move(fresh);
-}
-
-void RandomOperations::ChangeFaults() {
-  if (!faulty_) return;
-  if (faults_on_) {
-    world_.faults().Clear();
-  } else {
-    const auto chance = [&](double most) {
-      return Draw(2) == 0 ? 0.0 : most * static_cast<double>(Draw(100)) / 100;
-    };
-    FaultChances chances;
-    chances.error = chance(0.05);
-    chances.again = chance(0.2);
-    chances.no_space = chance(0.2);
-    chances.short_transfer = chance(0.2);
-    chances.delay = chance(0.3);
-    chances.reorder = chance(0.3);
-    chances.bit_flip = chance(0.02);
-    chances.never = chance(0.05);
-    chances.partial_submit = chance(0.2);
-    world_.faults().SetChances(chances);
-  }
-  faults_on_ = !faults_on_;
 }
 
 }  // namespace terrace

@@ -18,9 +18,17 @@
 
 namespace terrace {
 
+// What goes wrong at random moments.
+enum class Trouble : uint8_t {
+  kNone,
+  kAny,
+  // One path of several refuses all writes for a while; nobody may notice.
+  kRefusal,
+};
+
 class RandomOperations {
  public:
-  RandomOperations(uint64_t seed, bool faulty);
+  RandomOperations(uint64_t seed, Trouble trouble);
 
   // `count` operations, then Drain and Audit.
   void Run(int count);
@@ -28,6 +36,8 @@ class RandomOperations {
   int64_t pins_checked() const { return pins_checked_; }
   int64_t failed_groups() const { return failed_groups_; }
   int64_t lost_tensors() const;
+  int64_t refused_writes() const { return refused_writes_; }
+  int64_t moved_tensors();
   World& world() { return world_; }
 
  private:
@@ -79,13 +89,16 @@ class RandomOperations {
   void Replace();
   bool IsPushed(int tensor) const;
   void ChangeFaults();
+  FaultChances DrawChances();
+  void ChangePace();
   void Scribble(absl::Span<std::byte> data);
   void Drain();
   void Audit();
   int PickCustomer();
 
   std::mt19937_64 random_;
-  const bool faulty_;
+  const Trouble trouble_;
+  const bool faulty_;  // kAny: customers may hear of it
   bool faults_on_ = false;
   World world_;
   std::vector<Truth> tensors_;
@@ -95,6 +108,7 @@ class RandomOperations {
   int64_t replaced_ = 0;  // tensors
   int64_t pins_checked_ = 0;
   int64_t failed_groups_ = 0;
+  int64_t refused_writes_ = 0;
 };
 
 }  // namespace terrace

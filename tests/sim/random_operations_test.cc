@@ -9,35 +9,48 @@
 namespace terrace {
 namespace {
 
-void RunSeeds(uint64_t count, bool faulty, int64_t most_lost) {
+void RunSeeds(uint64_t count, Trouble trouble, int64_t most_lost) {
   int64_t pins = 0;
   int64_t failed = 0;
   int64_t lost = 0;
   int64_t steps = 0;
+  int64_t refused = 0;
+  int64_t moved = 0;
   ForEachSeed(count, [&](uint64_t seed) {
-    RandomOperations operations(seed, faulty);
+    RandomOperations operations(seed, trouble);
     operations.Run(400);
     pins += operations.pins_checked();
     failed += operations.failed_groups();
     lost += operations.lost_tensors();
     steps += operations.world().mover_steps();
+    refused += operations.refused_writes();
+    moved += operations.moved_tensors();
   });
   std::printf(
       "%lld pins compared, %lld groups failed, %lld tensors lost, "
-      "%lld steps of the mover\n",
+      "%lld steps of the mover, %lld writes refused, %lld tensors moved\n",
       static_cast<long long>(pins), static_cast<long long>(failed),
-      static_cast<long long>(lost), static_cast<long long>(steps));
+      static_cast<long long>(lost), static_cast<long long>(steps),
+      static_cast<long long>(refused), static_cast<long long>(moved));
   if (seed_flags().count > 0) return;
   EXPECT_GT(pins, static_cast<int64_t>(20 * count));
   EXPECT_LE(lost, most_lost);
+  EXPECT_GT(moved, static_cast<int64_t>(count));
+  if (trouble == Trouble::kRefusal) {
+    EXPECT_GT(refused, static_cast<int64_t>(count));
+  }
 }
 
 TEST(RandomOperations, WithoutFaultsContentsEqualTheMap) {
-  RunSeeds(150, false, 14 * 150 / 3);
+  RunSeeds(150, Trouble::kNone, 14 * 150 / 3);
 }
 
 TEST(RandomOperations, WithFaultsContentsEqualTheMapOrTheErrorIsTyped) {
-  RunSeeds(150, true, 14 * 150 / 2);
+  RunSeeds(150, Trouble::kAny, 14 * 150 / 2);
+}
+
+TEST(RandomOperations, APathThatRefusesWritesIsNoticedByNobody) {
+  RunSeeds(150, Trouble::kRefusal, 14 * 150 / 3);
 }
 
 }  // namespace

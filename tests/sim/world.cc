@@ -22,7 +22,8 @@ void VirtualExecutor::Run(std::function<void()> task) {
 }
 
 World::World(const WorldOptions& options)
-    : faults_(std::make_shared<FaultPlan>(options.seed)) {
+    : faults_(std::make_shared<FaultPlan>(options.seed)),
+      paces_(std::make_shared<PaceBoard>(options.pace)) {
   LocalRuntimeParts parts;
   parts.clock = &clock_;
   parts.start_thread = false;
@@ -36,7 +37,7 @@ World::World(const WorldOptions& options)
   std::unique_ptr<IoEngine> engine =
       MakeMemoryEngine(options.paths, options.path_bytes, clock_);
   engine = MakeFaultEngine(std::move(engine), faults_, clock_);
-  engine = MakePacedEngine(std::move(engine), options.pace, clock_);
+  engine = MakePacedEngine(std::move(engine), paces_, clock_);
   parts.mover.io = std::make_unique<IoGroup>(std::move(engine), clock_);
   for (int path = 0; path < options.paths; ++path) {
     auto disk = MakeMemoryDiskTier(path, options.path_bytes);

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "aio/engine.h"
 #include "runtime/local_runtime.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
@@ -56,7 +57,7 @@ struct WorldOptions {
   int64_t budget_bytes = 1 << 20;
   int paths = 2;
   int64_t path_bytes = 16 << 20;
-  PaceOptions pace = {1 << 30, 1 << 30};
+  PaceOptions pace = {1 << 30, 1 << 30};  // of each path; see SetPace
   EvictionKind eviction = EvictionKind::kNextUse;
   bool prefetch = true;
   int parallelism = 2;
@@ -77,6 +78,8 @@ class World {
   LocalRuntime& runtime() { return *runtime_; }
   VirtualClock& clock() { return clock_; }
   FaultPlan& faults() { return *faults_; }
+  // Of what that path is asked from here on.
+  void SetPace(int path, const PaceOptions& pace) { paces_->Set(path, pace); }
 
   // The first invariant that did not hold after a step of the mover.
   const absl::Status& broken() const { return broken_; }
@@ -87,6 +90,7 @@ class World {
 
   VirtualClock clock_;
   const std::shared_ptr<FaultPlan> faults_;
+  const std::shared_ptr<PaceBoard> paces_;
   std::vector<InlineExecutor*> background_;  // per path, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;
   int step_ = -1;

@@ -24,6 +24,11 @@ void FaultPlan::FailPlace(int64_t n, const Fault& fault, CallFilter filter) {
   aimed_.push_back({Count(filter) + n, 1, filter, fault, true});
 }
 
+void FaultPlan::FailFile(int file, const Fault& fault, CallFilter filter) {
+  MutexLock lock(mutex_);
+  files_.push_back({file, filter, fault});
+}
+
 void FaultPlan::SetChances(const FaultChances& chances) {
   MutexLock lock(mutex_);
   chances_ = chances;
@@ -34,6 +39,7 @@ void FaultPlan::Clear() {
   MutexLock lock(mutex_);
   aimed_.clear();
   places_.clear();
+  files_.clear();
   random_faults_ = false;
   calls_[0] = calls_[1] = faults_ = 0;
   ++releases_;
@@ -90,18 +96,28 @@ Fault FaultPlan::Next(const IoRequest& request) {
   return fault;
 }
 
+bool FaultPlan::Takes(CallFilter filter, const IoRequest& request) {
+  const bool is_write = request.direction == IoDirection::kWrite;
+  return filter == CallFilter::kAny ||
+         (filter == CallFilter::kWrites) == is_write;
+}
+
 Fault FaultPlan::Choose(const IoRequest& request) {
   const bool is_write = request.direction == IoDirection::kWrite;
   ++calls_[is_write ? 1 : 0];
   for (const Aimed& aimed : aimed_) {
-    if (aimed.filter == CallFilter::kReads && is_write) continue;
-    if (aimed.filter == CallFilter::kWrites && !is_write) continue;
+    if (!Takes(aimed.filter, request)) continue;
     const int64_t call = aimed.filter == CallFilter::kAny
                              ? calls_[0] + calls_[1]
                              : calls_[is_write ? 1 : 0];
     if (call < aimed.first || call - aimed.first >= aimed.times) continue;
     if (aimed.keeps_place) places_.push_back({request, aimed.fault});
     return aimed.fault;
+  }
+  for (const File& file : files_) {
+    if (file.file == request.file && Takes(file.filter, request)) {
+      return file.fault;
+    }
   }
   for (const Place& place : places_) {
     const IoRequest& failed = place.request;

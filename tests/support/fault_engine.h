@@ -76,6 +76,9 @@ class FaultPlan {
   void FailAll(const Fault& fault, CallFilter filter = CallFilter::kAny) {
     FailCall(1, fault, filter, INT64_MAX / 2);
   }
+  // Every call from here on of that file, as the engine counts its files.
+  void FailFile(int file, const Fault& fault,
+                CallFilter filter = CallFilter::kAny);
   void SetChances(const FaultChances& chances);
 
   // No more faults, counts from 0 again; what `never` holds back is let go.
@@ -104,6 +107,12 @@ class FaultPlan {
     Fault fault;
     bool keeps_place = false;
   };
+  struct File {
+    int file = 0;
+    CallFilter filter = CallFilter::kAny;
+    Fault fault;
+  };
+  static bool Takes(CallFilter filter, const IoRequest& request);
   // Bytes of a file that fail for good.
   struct Place {
     IoRequest request;
@@ -116,6 +125,7 @@ class FaultPlan {
   std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);
   std::vector<Aimed> aimed_ ABSL_GUARDED_BY(mutex_);
   std::vector<Place> places_ ABSL_GUARDED_BY(mutex_);
+  std::vector<File> files_ ABSL_GUARDED_BY(mutex_);
   IoRequest first_disturbed_ ABSL_GUARDED_BY(mutex_);
   FaultChances chances_ ABSL_GUARDED_BY(mutex_);
   bool random_faults_ ABSL_GUARDED_BY(mutex_) = false;

@@ -9,12 +9,35 @@
 
 namespace terrace {
 
+// What a disk path can be trusted with. Wherever it is not healthy, write-backs
+// go to other paths as far as there are any; what lies on it is read as long
+// as it can be, and moves away as it is written next.
+enum class PathState : uint8_t {
+  kHealthy,
+  // Moves less than 0.6 of what it once held for some time, in a direction. It
+  // gets that much less of the writes.
+  kSlow,
+  // Its last write failed, or its file does not grow: see write_error. One
+  // write at each BeginStep or OpenQueue finds out whether it still does.
+  kRefusesWrites,
+  // Its last read failed for good. A tensor whose bytes are gone is DataLoss.
+  kUnreadable,
+};
+
 struct PathStats {
   std::string directory;
   std::string file;              // the job's own file below it
   bool direct_io = false;        // false: buffered fallback
   std::string direct_io_reason;  // why not, if not
-  bool degraded = false;         // a write failed
+  PathState state = PathState::kHealthy;
+  bool degraded = false;     // kRefusesWrites
+  absl::Status write_error;  // of the last write that failed; with its errno
+  // Measured while anything was under way in that direction, lately; as given
+  // before anything was; 0: unknown.
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+  int64_t tensors = 0;           // that live there
+  int64_t tensors_moved_in = 0;  // from other paths, at a write-back
   int64_t capacity_bytes = 0;    // preallocated
   int64_t used_bytes = 0;        // extents handed out
   int64_t bytes_read = 0;        // that moved, headers and retries included

@@ -1,0 +1,50 @@
+// What goes wrong in a random run, and how fast its devices are.
+#include <cerrno>
+
+#include "tests/sim/random_operations.h"
+
+namespace terrace {
+
+// Each path has a pace of its own.
+void RandomOperations::ChangePace() {
+  const size_t paths = world_.runtime().GetStats().paths.size();
+  world_.SetPace(static_cast<int>(Draw(paths)),
+                 {int64_t{1} << (24 + Draw(8)), int64_t{1} << (24 + Draw(8))});
+}
+
+void RandomOperations::ChangeFaults() {
+  if (trouble_ == Trouble::kNone) return;
+  if (faults_on_) {
+    if (!faulty_) refused_writes_ += world_.faults().faults();
+    world_.faults().Clear();
+  } else if (faulty_) {
+    world_.faults().SetChances(DrawChances());
+  } else {
+    const size_t paths = world_.runtime().GetStats().paths.size();
+    const int errors[] = {EROFS, ENOSPC, EIO};
+    world_.faults().FailFile(
+        static_cast<int>(Draw(paths)),
+        {.kind = FaultKind::kError, .error = errors[Draw(3)]},
+        CallFilter::kWrites);
+  }
+  faults_on_ = !faults_on_;
+}
+
+FaultChances RandomOperations::DrawChances() {
+  const auto chance = [&](double most) {
+    return Draw(2) == 0 ? 0.0 : most * static_cast<double>(Draw(100)) / 100;
+  };
+  FaultChances chances;
+  chances.error = chance(0.05);
+  chances.again = chance(0.2);
+  chances.no_space = chance(0.2);
+  chances.short_transfer = chance(0.2);
+  chances.delay = chance(0.3);
+  chances.reorder = chance(0.3);
+  chances.bit_flip = chance(0.02);
+  chances.never = chance(0.05);
+  chances.partial_submit = chance(0.2);
+  return chances;
+}
+
+}  // namespace terrace
