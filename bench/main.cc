@@ -7,6 +7,7 @@
 #include "bench/io/io.h"
 #include "bench/kernels.h"
 #include "bench/step.h"
+#include "bench/step_paths.h"
 
 namespace terrace::bench {
 namespace {
@@ -26,6 +27,10 @@ const Subcommand kSubcommands[] = {
      "a step on a paced device against the slower of bytes and compute",
      {"parameters", "budget", "rounds", "threads", "json"},
      RunStepBenchmark},
+    {"paths",
+     "a step over two paced devices of 3:1, also when one slows to half",
+     {"parameters", "rounds", "json"},
+     RunStepPathsBenchmark},
 };
 
 int Usage() {
