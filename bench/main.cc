@@ -7,6 +7,7 @@
 #include "bench/io/io.h"
 #include "bench/kernels.h"
 #include "bench/step.h"
+#include "bench/step_disk.h"
 #include "bench/step_paths.h"
 
 namespace terrace::bench {
@@ -24,9 +25,13 @@ const Subcommand kSubcommands[] = {
      {"parameters", "rounds", "threads", "json"},
      RunAdamBenchmark},
     {"step",
-     "a step on a paced device against the slower of bytes and compute",
-     {"parameters", "budget", "rounds", "threads", "json"},
-     RunStepBenchmark},
+     "a step on a paced device against the slower of bytes and compute; with "
+     "--path on a disk, against a raw loop",
+     {"path", "parameters", "budget", "rounds", "threads", "gate", "json"},
+     [](const Flags& flags) {
+       return flags.has("path") ? RunStepOnDisk(flags)
+                                : RunStepBenchmark(flags);
+     }},
     {"paths",
      "a step over two paced devices of 3:1, also when one slows to half",
      {"parameters", "rounds", "json"},

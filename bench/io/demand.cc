@@ -60,7 +60,7 @@ absl::StatusOr<Discipline> Make(const IoBench& bench, int fd,
   std::unique_ptr<IoEngine> engine;
   if (bytes_per_second > 0) {
     engine =
-        MakePacedEngine(MakeMemoryEngine(1, kDevice, SystemClock()),
+        MakePacedEngine(MakeLightDevice(kDevice, SystemClock()),
                         {bytes_per_second, bytes_per_second}, SystemClock());
   } else {
     TERRACE_ASSIGN_OR_RETURN(engine, MakeEngine(bench.engine));
@@ -80,20 +80,21 @@ absl::StatusOr<Discipline> Make(const IoBench& bench, int fd,
 
 Contender ContenderOf(const std::string& name, const IoBench& bench,
                       const Load& load, Discipline* discipline) {
-  return {
-      name,
-      [&bench, load, discipline]() -> absl::StatusOr<Sample> {
-        discipline->side->ForgetLatencies();
-        const Stopwatch watch;
-        TERRACE_RETURN_IF_ERROR(discipline->side->Run(
-            load, bench.bulk, {discipline->path}, discipline->order));
-        return watch.Stop(load.total() + discipline->order.demands * kDemand);
-      },
-      [discipline] {
-        const auto& last = discipline->side->latencies();
-        discipline->latencies.insert(discipline->latencies.end(), last.begin(),
-                                     last.end());
-      }};
+  return {name,
+          [&bench, load, discipline]() -> absl::StatusOr<Sample> {
+            discipline->side->ForgetLatencies();
+            const Stopwatch watch;
+            TERRACE_ASSIGN_OR_RETURN(
+                const int64_t bulk,
+                discipline->side->Run(load, bench.bulk, {discipline->path},
+                                      discipline->order));
+            return watch.Stop(bulk + discipline->order.demands * kDemand);
+          },
+          [discipline] {
+            const auto& last = discipline->side->latencies();
+            discipline->latencies.insert(discipline->latencies.end(),
+                                         last.begin(), last.end());
+          }};
 }
 
 // Twelve steps a decade from 0.1 ms, in per cent of all.

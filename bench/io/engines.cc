@@ -21,6 +21,13 @@ namespace {
 
 constexpr int64_t kSmallFootprint = 8 * kMiB;
 constexpr int64_t kWindow = 8 * kMiB;
+// What 4 MiB pieces need for few sleeps a byte; the 8 MiB of the default are
+// for short waits.
+constexpr int64_t kWideWindow = 16 * kMiB;
+// As long as fio runs, which goes through the file again and again: a pass of
+// 1 GiB takes a fast disk a tenth of it, and begins and ends with an idle disk.
+constexpr double kPeerSeconds = 1;
+constexpr int64_t kEndless = 1024 * kGiB;
 
 // The contenders of one file, and what each could be made of here.
 class Contest {
@@ -34,10 +41,13 @@ class Contest {
   absl::Status OpenRing();
   absl::Status OpenThreads();
 
+  // Moves the load once, or as much as there is time for.
   void AddQueue(const char* key, const std::string& name, QueueSide* side,
-                int path, Load load);
-  void AddRaw(const char* key, int64_t piece_bytes, const Load& load);
-  void AddPeers(const Load& load);
+                int path, const Load& load, double seconds = 0);
+  void AddRaw(const char* key, const std::string& suffix, int64_t piece_bytes,
+              const Load& load, double seconds = 0);
+  void AddLibaio(const Load& load);
+  void AddPeer(const Load& load);
   void Compare(Section* section, const Rounds& rounds, const char* subject,
                const char* bound, Figure figure, std::optional<Bar> bar) const;
   void CompareAll(Section* section, const Rounds& rounds,
@@ -47,6 +57,7 @@ class Contest {
   std::unique_ptr<ScratchFile> file_;
   std::unique_ptr<QueueSide> ring_;  // null: no io_uring here
   int ring_4m_ = 0;
+  int ring_wide_ = 0;
   int ring_1m_ = 0;
   int ring_adaptive_ = 0;
   std::unique_ptr<QueueSide> threads_;
@@ -69,6 +80,8 @@ absl::Status Contest::OpenRing() {
   const int fd = file_->fd();
   TERRACE_ASSIGN_OR_RETURN(ring_4m_,
                            ring_->AddPath(fd, Fixed(4 * kMiB, kWindow)));
+  TERRACE_ASSIGN_OR_RETURN(ring_wide_,
+                           ring_->AddPath(fd, Fixed(4 * kMiB, kWideWindow)));
   TERRACE_ASSIGN_OR_RETURN(ring_1m_, ring_->AddPath(fd, Fixed(kMiB, kWindow)));
   TERRACE_ASSIGN_OR_RETURN(ring_adaptive_, ring_->AddPath(fd, bench_.queue));
   TERRACE_ASSIGN_OR_RETURN(raw_, UringRawLoop::Create({fd}, bench_.bulk));
@@ -109,63 +122,89 @@ absl::StatusOr<std::unique_ptr<Contest>> Contest::Create(const IoBench& bench) {
 }
 
 void Contest::AddQueue(const char* key, const std::string& name,
-                       QueueSide* side, int path, Load load) {
+                       QueueSide* side, int path, const Load& load,
+                       double seconds) {
   if (side == nullptr) return;
   index_[key] = static_cast<int>(contenders_.size());
   contenders_.push_back({name, [=, this]() -> absl::StatusOr<Sample> {
+                           Order order;
+                           order.most_seconds = seconds;
                            const Stopwatch watch;
-                           TERRACE_RETURN_IF_ERROR(
-                               side->Run(load, bench_.bulk, {path}, Order()));
-                           return watch.Stop(load.total());
+                           TERRACE_ASSIGN_OR_RETURN(
+                               const int64_t moved,
+                               side->Run(load, bench_.bulk, {path}, order));
+                           return watch.Stop(moved);
                          }});
 }
 
-void Contest::AddRaw(const char* key, int64_t piece_bytes, const Load& load) {
+void Contest::AddRaw(const char* key, const std::string& suffix,
+                     int64_t piece_bytes, const Load& load, double seconds) {
   const int depth = static_cast<int>(kWindow / piece_bytes);
   index_[key] = static_cast<int>(contenders_.size());
   const auto run = [=, this]() -> absl::StatusOr<Sample> {
     const Stopwatch watch;
     LoadCursor cursor(load, bench_.bulk, piece_bytes);
-    const auto next = [&](IoRequest* request) { return cursor.Next(request); };
-    TERRACE_RETURN_IF_ERROR(
-        raw_ != nullptr ? raw_->Run(depth, next)
-                        : RunRawThreads({file_->fd()}, load, bench_.bulk,
-                                        piece_bytes, depth));
-    return watch.Stop(load.total());
+    const double end = Seconds() + seconds;
+    int64_t moved = 0;
+    const auto next = [&](IoRequest* request) {
+      if (seconds > 0 && Seconds() >= end) return false;
+      if (!cursor.Next(request)) return false;
+      moved += request->size_bytes;
+      return true;
+    };
+    if (raw_ == nullptr) {
+      TERRACE_RETURN_IF_ERROR(
+          RunRawThreads({file_->fd()}, load, bench_.bulk, piece_bytes, depth));
+      return watch.Stop(load.total());
+    }
+    TERRACE_RETURN_IF_ERROR(raw_->Run(depth, next));
+    return watch.Stop(moved);
   };
   contenders_.push_back(
       {absl::StrCat("raw ", raw_ != nullptr ? "io_uring" : "pread/pwrite", ", ",
-                    Shape(piece_bytes, kWindow)),
+                    Shape(piece_bytes, kWindow), suffix),
        run});
 }
 
-void Contest::AddPeers(const Load& load) {
-  const bool is_mixed = load.read_bytes > 0 && load.written_bytes > 0;
-  if (libaio_ != nullptr) {
-    index_["libaio"] = static_cast<int>(contenders_.size());
-    contenders_.push_back({absl::StrCat("raw libaio, ", Shape(kMiB, kWindow)),
-                           [=, this]() -> absl::StatusOr<Sample> {
-                             const Stopwatch watch;
-                             LoadCursor cursor(load, bench_.bulk, kMiB);
-                             TERRACE_RETURN_IF_ERROR(libaio_->Run(
-                                 static_cast<int>(kWindow / kMiB),
-                                 [&](IoRequest* r) { return cursor.Next(r); }));
-                             return watch.Stop(load.total());
-                           }});
-  }
-  if (fio_ == nullptr || is_mixed) return;
+void Contest::AddLibaio(const Load& load) {
+  if (libaio_ == nullptr) return;
+  index_["libaio"] = static_cast<int>(contenders_.size());
+  contenders_.push_back({absl::StrCat("raw libaio, ", Shape(kMiB, kWindow)),
+                         [=, this]() -> absl::StatusOr<Sample> {
+                           const Stopwatch watch;
+                           LoadCursor cursor(load, bench_.bulk, kMiB);
+                           TERRACE_RETURN_IF_ERROR(libaio_->Run(
+                               static_cast<int>(kWindow / kMiB),
+                               [&](IoRequest* r) { return cursor.Next(r); }));
+                           return watch.Stop(load.total());
+                         }});
+}
+
+// Beside fio, as long as it runs.
+void Contest::AddPeer(const Load& load) {
+  const bool reads = load.read_bytes > 0;
+  if (fio_ == nullptr || (reads && load.written_bytes > 0)) return;
   index_["fio"] = static_cast<int>(contenders_.size());
   contenders_.push_back(
       {absl::StrCat(fio_->version(), " io_uring, ", Shape(kMiB, kWindow)),
-       [this, reads = load.read_bytes > 0] {
+       [this, reads] {
          return fio_->Run(reads ? IoDirection::kRead : IoDirection::kWrite);
        }});
-  Load small = load;
+  Load large = load;
+  (reads ? large.read_bytes : large.written_bytes) = kEndless;
+  large.wrap = bench_.size_bytes;
+  Load small = large;
   small.footprint = kSmallFootprint;
-  AddQueue("small", "queue, 4 MiB x 2, 8 MiB of memory", ring_.get(), ring_4m_,
-           small);
-  AddQueue("small 1m", "queue, 1 MiB x 8, 8 MiB of memory", ring_.get(),
-           ring_1m_, small);
+  AddQueue("small", "queue, 4 MiB x 2, 8 MiB of memory, 1 s", ring_.get(),
+           ring_4m_, small, kPeerSeconds);
+  AddQueue("small 1m", "queue, 1 MiB x 8, 8 MiB of memory, 1 s", ring_.get(),
+           ring_1m_, small, kPeerSeconds);
+  AddQueue("large", "queue, 4 MiB x 2, 256 MiB of memory, 1 s", ring_.get(),
+           ring_4m_, large, kPeerSeconds);
+  if (raw_ == nullptr) return;
+  AddRaw("raw small", ", 8 MiB of memory, 1 s", kMiB, small, kPeerSeconds);
+  AddRaw("raw large", ", 256 MiB of memory, 1 s", 4 * kMiB, large,
+         kPeerSeconds);
 }
 
 void Contest::Compare(Section* section, const Rounds& rounds,
@@ -201,11 +240,17 @@ void Contest::CompareAll(Section* section, const Rounds& rounds,
     Compare(section, rounds, "threads", "raw 4m", kRate, std::nullopt);
   }
   Compare(section, rounds, "1m", "libaio", Figure::kCpu, bar(0.85, false));
-  Compare(section, rounds, "4m", "libaio", Figure::kCpu,
+  Compare(section, rounds, "wide", "libaio", Figure::kCpu,
           bar(reads ? 0.60 : 0.40, false));
+  Compare(section, rounds, "4m", "libaio", Figure::kCpu, std::nullopt);
   Compare(section, rounds, "small", "fio", kRate, bar(0.97, true));
   Compare(section, rounds, "small 1m", "fio", kRate, bar(0.97, true));
-  Compare(section, rounds, "4m", "fio", kRate, bar(reads ? 0.90 : 0.87, true));
+  Compare(section, rounds, "large", "fio", kRate,
+          bar(reads ? 0.90 : 0.87, true));
+  // Of the two above, what the disk and the memory leave of it.
+  Compare(section, rounds, "raw small", "fio", kRate, std::nullopt);
+  Compare(section, rounds, "raw large", "fio", kRate, std::nullopt);
+  Compare(section, rounds, "large", "raw large", kRate, std::nullopt);
 }
 
 absl::StatusOr<Section> Contest::Measure(const char* title, const Load& load) {
@@ -213,16 +258,19 @@ absl::StatusOr<Section> Contest::Measure(const char* title, const Load& load) {
   index_.clear();
   AddQueue("4m", absl::StrCat("queue, ", Shape(4 * kMiB, kWindow)), ring_.get(),
            ring_4m_, load);
-  AddRaw("raw 4m", 4 * kMiB, load);
+  AddRaw("raw 4m", "", 4 * kMiB, load);
+  AddQueue("wide", absl::StrCat("queue, ", Shape(4 * kMiB, kWideWindow)),
+           ring_.get(), ring_wide_, load);
   AddQueue("1m", absl::StrCat("queue, ", Shape(kMiB, kWindow)), ring_.get(),
            ring_1m_, load);
-  AddRaw("raw 1m", kMiB, load);
+  AddRaw("raw 1m", "", kMiB, load);
   AddQueue("adaptive", "queue, window that adapts", ring_.get(), ring_adaptive_,
            load);
   AddQueue("threads",
            absl::StrCat("queue over threads, ", Shape(4 * kMiB, kWindow)),
            threads_.get(), threads_4m_, load);
-  AddPeers(load);
+  AddLibaio(load);
+  AddPeer(load);
   const int workers_before = CountRingWorkers();
   TERRACE_ASSIGN_OR_RETURN(
       const Rounds rounds,

@@ -59,9 +59,10 @@ std::vector<Contender> ContendersOf(const IoBench& bench, const Load& load,
     const Stopwatch watch;
     Order order;
     order.ahead = 4 * load.files;
-    TERRACE_RETURN_IF_ERROR(
+    TERRACE_ASSIGN_OR_RETURN(
+        const int64_t moved,
         paths.queue->Run(load, bench.bulk, paths.paths, order));
-    return watch.Stop(load.total());
+    return watch.Stop(moved);
   };
   const auto raw = [&bench, load, &paths, depth]() -> absl::StatusOr<Sample> {
     const Stopwatch watch;

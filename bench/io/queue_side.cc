@@ -1,6 +1,7 @@
 #include "bench/io/queue_side.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,18 +28,24 @@ absl::StatusOr<int> QueueSide::AddPath(int fd, const IoQueueOptions& options) {
   return group_.AddPath(absl::StrCat("file ", fd), fd, options);
 }
 
-absl::Status QueueSide::Run(const Load& load, absl::Span<std::byte> memory,
-                            const std::vector<int>& paths, const Order& order) {
+absl::StatusOr<int64_t> QueueSide::Run(const Load& load,
+                                       absl::Span<std::byte> memory,
+                                       const std::vector<int>& paths,
+                                       const Order& order) {
   LoadCursor cursor(load, memory, kTransfer);
   int bulk = 0;
+  int64_t moved = 0;
   bool has_more = true;
   uint64_t tag = 0;
   demands_sent_ = 0;
   next_demand_ = Seconds();
+  const double end = order.most_seconds > 0
+                         ? Seconds() + order.most_seconds
+                         : std::numeric_limits<double>::max();
   while (has_more || demands_sent_ < order.demands || group_.pending() > 0) {
     IoRequest request;
     while (has_more && bulk < order.ahead) {
-      has_more = cursor.Next(&request);
+      has_more = Seconds() < end && cursor.Next(&request);
       if (!has_more) break;
       const bool is_read = request.direction == IoDirection::kRead;
       group_.Enqueue(
@@ -46,19 +53,21 @@ absl::Status QueueSide::Run(const Load& load, absl::Span<std::byte> memory,
           {request.direction,
            is_read || order.fifo ? IoClass::kPrefetch : IoClass::kWriteBack,
            request.data, request.offset, request.size_bytes, ++tag});
+      moved += request.size_bytes;
       ++bulk;
     }
     SendDemands(paths[0], order);
+    // Returns at once where the enqueued has room in the window.
+    if (group_.pending() > 0 || demands_sent_ < order.demands) {
+      group_.Wait(demands_sent_ < order.demands
+                      ? SystemClock().Now() +
+                            absl::Seconds(next_demand_ - Seconds())
+                      : absl::InfiniteFuture());
+    }
     TERRACE_ASSIGN_OR_RETURN(const int ended, Reap());
     bulk -= ended;
-    const bool has_demands = demands_sent_ < order.demands;
-    if (ended == 0 && (group_.pending() > 0 || has_demands)) {
-      group_.Wait(has_demands ? SystemClock().Now() +
-                                    absl::Seconds(next_demand_ - Seconds())
-                              : absl::InfiniteFuture());
-    }
   }
-  return absl::OkStatus();
+  return moved;
 }
 
 void QueueSide::SendDemands(int path, const Order& order) {

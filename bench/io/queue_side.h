@@ -22,6 +22,8 @@ inline constexpr int64_t kDemand = kMiB;        // a demand read
 // Of one run.
 struct Order {
   int ahead = 4;  // bulk transfers enqueued at a time
+  // From when on the load ends early: no more of it is begun. 0: it does not.
+  double most_seconds = 0;
   // All in one class, so that who came first goes first.
   bool fifo = false;
   // So many random demand reads, one every `demand_period` seconds however
@@ -40,9 +42,11 @@ class QueueSide {
   // Paths may share a descriptor.
   absl::StatusOr<int> AddPath(int fd, const IoQueueOptions& options);
 
-  // Moves the load; its file i is paths[i].
-  absl::Status Run(const Load& load, absl::Span<std::byte> memory,
-                   const std::vector<int>& paths, const Order& order);
+  // Moves the load; its file i is paths[i]. The bytes that it moved, demand
+  // reads not among them.
+  absl::StatusOr<int64_t> Run(const Load& load, absl::Span<std::byte> memory,
+                              const std::vector<int>& paths,
+                              const Order& order);
 
   // Of all demand reads so far, seconds.
   const std::vector<double>& latencies() const { return latencies_; }

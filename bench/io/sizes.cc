@@ -98,8 +98,9 @@ absl::Status Sweep::Row(const char* direction, const Load& load, size_t column,
          const Stopwatch watch;
          Order order;
          order.ahead = static_cast<int>(2 * window / kTransfer) + 2;
-         TERRACE_RETURN_IF_ERROR(queue->Run(load, bench.bulk, {path}, order));
-         return watch.Stop(load.total());
+         TERRACE_ASSIGN_OR_RETURN(const int64_t moved,
+                                  queue->Run(load, bench.bulk, {path}, order));
+         return watch.Stop(moved);
        }});
   if (raw != nullptr) {
     contenders.push_back({absl::StrCat("raw io_uring, ", shape),

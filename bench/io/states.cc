@@ -31,8 +31,9 @@ absl::StatusOr<Sample> RunQueue(const IoBench& bench, FileState state,
   TERRACE_ASSIGN_OR_RETURN(const int path,
                            queue.AddPath(file->fd(), Fixed(kPiece, kWindow)));
   const Stopwatch watch;
-  TERRACE_RETURN_IF_ERROR(queue.Run(load, bench.bulk, {path}, Order()));
-  return watch.Stop(load.total());
+  TERRACE_ASSIGN_OR_RETURN(const int64_t moved,
+                           queue.Run(load, bench.bulk, {path}, Order()));
+  return watch.Stop(moved);
 }
 
 absl::StatusOr<Sample> RunRaw(const IoBench& bench, FileState state,
