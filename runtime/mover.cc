@@ -216,7 +216,7 @@ absl::Time Mover::NextDeadline() const {
   for (const PendingOpen& open : opens_) {
     next = std::min(next, open.message.deadline);
   }
-  next = std::min(next, paths_.NextDeadline());
+  if (!closing_) next = std::min(next, paths_.NextDeadline());
   for (const CloseMessage& close : closes_) {
     next = std::min(next, close.deadline);
   }

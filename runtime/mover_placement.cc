@@ -130,7 +130,8 @@ void Mover::RetryFailedWrites() {
     hold[i] = paths_.late(i) || io_->stats(i).quarantined_bytes > 0;
   }
   placement_.TryAgain(hold);
-  paths_.ForgetRefusals();
+  // For balance alone a full disk is not asked over and over.
+  if (!failed_writes_.empty()) paths_.ForgetRefusals();
   for (TensorEntry* entry : std::exchange(failed_writes_, {})) {
     if (entry->write_error.ok()) continue;  // its copy was dropped since
     if (entry->quarantined) {
