@@ -36,16 +36,16 @@ bool IsMark(const char* block) {
 }
 
 // The offset of the first byte that is not zero; -1: all are.
-absl::StatusOr<int64_t> FirstNonZero(int fd, const std::string& name,
+absl::StatusOr<int64_t> FirstNonZero(int fd, const std::string& path,
                                      int64_t offset, int64_t size_bytes) {
   const PageBuffer buffer(size_bytes);
-  if (!buffer.ok()) return ErrnoError(name, "no memory to read it", ENOMEM);
+  if (!buffer.ok()) return ErrnoError(path, "no memory to read it", ENOMEM);
   for (int64_t at = 0; at < size_bytes;) {
     const ssize_t n = pread(fd, buffer.data() + at,
                             static_cast<size_t>(size_bytes - at), offset + at);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return ErrnoError(name,
+      return ErrnoError(path,
                         absl::StrCat("cannot be read at offset ", offset + at),
                         n < 0 ? errno : EIO);
     }
@@ -72,6 +72,10 @@ std::string GivenFile::Name() const {
   return absl::StrCat("path '", path_, "'");
 }
 
+absl::Status GivenFile::Failed(const std::string& what, int error) const {
+  return ErrnoError(Name(), what, error, path_);
+}
+
 absl::StatusOr<std::unique_ptr<GivenFile>> GivenFile::Open(
     const std::string& path) {
   std::unique_ptr<GivenFile> given(new GivenFile(path));
@@ -86,12 +90,11 @@ absl::Status GivenFile::OpenAndLock() {
   lock_fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
   if (lock_fd_ < 0) {
     // Kernels may refuse to open what is mounted, even without O_EXCL.
-    return errno == EBUSY ? InUse()
-                          : ErrnoError(Name(), "cannot be opened", errno);
+    return errno == EBUSY ? InUse() : Failed("cannot be opened", errno);
   }
   struct stat node = {};
   if (fstat(lock_fd_, &node) != 0) {
-    return ErrnoError(Name(), "cannot be looked at", errno);
+    return Failed("cannot be looked at", errno);
   }
   is_device_ = S_ISBLK(node.st_mode);
   if (!is_device_ && !S_ISREG(node.st_mode)) {
@@ -110,15 +113,14 @@ absl::Status GivenFile::OpenAndLock() {
 absl::Status GivenFile::ClaimDevice() {
   fd_ = open(path_.c_str(), O_RDWR | O_EXCL | O_CLOEXEC);
   if (fd_ < 0) {
-    return errno == EBUSY ? InUse()
-                          : ErrnoError(Name(), "cannot be opened", errno);
+    return errno == EBUSY ? InUse() : Failed("cannot be opened", errno);
   }
   struct stat locked = {};
   struct stat claimed = {};
   uint64_t size_bytes = 0;
   if (fstat(lock_fd_, &locked) != 0 || fstat(fd_, &claimed) != 0 ||
       ioctl(fd_, BLKGETSIZE64, &size_bytes) != 0) {
-    return ErrnoError(Name(), "cannot be looked at", errno);
+    return Failed("cannot be looked at", errno);
   }
   if (locked.st_rdev != claimed.st_rdev) {
     return absl::UnavailableError(
@@ -147,16 +149,15 @@ absl::Status GivenFile::CheckDevice() {
   char mark[kMarkBytes];
   const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
   if (n != kMarkBytes) {
-    return ErrnoError(Name(), "cannot be read at offset 0",
-                      n < 0 ? errno : EIO);
+    return Failed("cannot be read at offset 0", n < 0 ? errno : EIO);
   }
   const int64_t begin = IsMark(mark) ? kMarkBytes : 0;
   TERRACE_ASSIGN_OR_RETURN(
       int64_t found,
-      FirstNonZero(fd_, Name(), begin, kDeviceMarginBytes - begin));
+      FirstNonZero(fd_, path_, begin, kDeviceMarginBytes - begin));
   if (found < 0) {
     TERRACE_ASSIGN_OR_RETURN(
-        found, FirstNonZero(fd_, Name(), end_bytes_, kDeviceMarginBytes));
+        found, FirstNonZero(fd_, path_, end_bytes_, kDeviceMarginBytes));
   }
   if (found < 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -170,35 +171,35 @@ absl::Status GivenFile::CheckFile() {
   end_bytes_ = kMarkBytes;
   struct stat node = {};
   if (fstat(fd_, &node) != 0) {
-    return ErrnoError(Name(), "cannot be looked at", errno);
+    return Failed("cannot be looked at", errno);
   }
   if (node.st_size == 0) return absl::OkStatus();
   char mark[kMarkBytes] = {};
   const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
-  if (n < 0) return ErrnoError(Name(), "cannot be read at offset 0", errno);
+  if (n < 0) return Failed("cannot be read at offset 0", errno);
   if (n != kMarkBytes || !IsMark(mark)) {
     return absl::InvalidArgumentError(absl::StrCat(
         Name(), ": the file holds ", node.st_size,
         " bytes of others. If nobody ", "needs them: truncate -s 0 ", path_));
   }
   if (ftruncate(fd_, kMarkBytes) != 0) {
-    return ErrnoError(Name(), "cannot be cut to its mark", errno);
+    return Failed("cannot be cut to its mark", errno);
   }
   return absl::OkStatus();
 }
 
 absl::Status GivenFile::Mark() {
   const PageBuffer block(kMarkBytes);
-  if (!block.ok()) return ErrnoError(Name(), "no memory for a block", ENOMEM);
+  if (!block.ok()) return Failed("no memory for a block", ENOMEM);
   std::memcpy(block.data(), kMark, sizeof(kMark));
-  TERRACE_ASSIGN_OR_RETURN(file_, ChooseTransfers(fd_, Name(), block.data()));
+  TERRACE_ASSIGN_OR_RETURN(file_, ChooseTransfers(fd_, path_, block.data()));
   return absl::OkStatus();
 }
 
 absl::Status GivenFile::Remove() {
   if (getpid() != owner_pid_ || is_device_) return absl::OkStatus();
   if (ftruncate(fd_, kMarkBytes) == 0) return absl::OkStatus();
-  return ErrnoError(Name(), "cannot give back its space", errno);
+  return Failed("cannot give back its space", errno);
 }
 
 }  // namespace terrace

@@ -62,6 +62,7 @@ class GivenFile {
   absl::Status Mark();
   absl::Status InUse() const;
   std::string Name() const;
+  absl::Status Failed(const std::string& what, int error) const;
 
   const std::string path_;  // as the user named it
   const int owner_pid_;
