@@ -31,7 +31,7 @@ class FuseRuntimeTest : public testing::TestWithParam<EngineKind> {
     options.threads = 1;
     options.huge_pages = HugePages::kOff;
     options.prefetch = false;
-    options.io_timeout = absl::Milliseconds(200);
+    options.io_timeout = absl::Seconds(1);  // a busy machine keeps to it
     auto runtime = Runtime::Create(options);
     if (absl::IsUnavailable(runtime.status())) {
       GTEST_SKIP() << runtime.status();
@@ -102,14 +102,15 @@ TEST_P(FuseRuntimeTest, AFileSystemThatIsFullIsToldWhenATensorIsRegistered) {
   mount_.Arm({.call = FuseCall::kGrow, .kind = Kind::kError, .value = ENOSPC});
   TensorSpec spec;
   spec.name = "one too many";
-  spec.size_bytes = 64 << 20;
+  spec.size_bytes = 8 << 20;
   const absl::Status refused = runtime_->Register(spec).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_THAT(refused.ToString(),
               testing::AllOf(HasSubstr(mount_.path()), HasSubstr("ENOSPC")));
   for (int i = 0; i < kTensors; ++i) EXPECT_TRUE(Holds(i)) << i;
   mount_.Clear();
-  EXPECT_TRUE(runtime_->Register(spec).ok()) << "there is room again";
+  const absl::Status again = runtime_->Register(spec).status();
+  EXPECT_TRUE(again.ok()) << again << ": there is room again";
   queue_.reset();
   EXPECT_TRUE(runtime_->Close(Soon()).ok());
 }
@@ -127,7 +128,7 @@ TEST_P(FuseRuntimeTest, OneThatStopsAnsweringIsNamedAndLeftBehindInTime) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(failure)) << failure;
   EXPECT_THAT(failure.ToString(),
               testing::AllOf(HasSubstr(mount_.path()), HasSubstr("offset"),
-                             HasSubstr("no answer for 2"),
+                             HasSubstr("no answer for "),
                              HasSubstr("bytes in flight")));
   EXPECT_LT(SystemClock().Now() - start, absl::Seconds(10));
   queue_.reset();
@@ -153,6 +154,37 @@ TEST_P(FuseRuntimeTest, OneThatGoesOnInTimeLosesNothing) {
   queue_.reset();
   EXPECT_TRUE(runtime_->Close(Soon()).ok());
   EXPECT_EQ(runtime_->GetStats().leaked_bytes, 0);
+}
+
+TEST_P(FuseRuntimeTest, AWriteBackThatHangsIsToldAndNothingIsLost) {
+  mount_.Arm({FuseCall::kWrite, 1, INT64_MAX / 2, Kind::kHold, 0});
+  absl::Status late;
+  for (int i = 0; i < kTensors && late.ok(); ++i) {
+    absl::StatusOr<Pin> pin = Take(i, Access::kUpdate);
+    late = pin.status();
+    if (late.ok()) WritePattern(pin->data(), static_cast<uint8_t>(i));
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(late.ToString(), HasSubstr(mount_.path()));
+  mount_.Clear();
+  for (int i = 0; i < kTensors; ++i) EXPECT_TRUE(Holds(i)) << i;
+  queue_.reset();
+  EXPECT_TRUE(runtime_->Close(Soon()).ok());
+}
+
+TEST_P(FuseRuntimeTest, AFileThatHangsAsItGrowsIsTold) {
+  mount_.Arm({FuseCall::kGrow, 1, 1, Kind::kHold, 0});
+  TensorSpec spec;
+  spec.name = "one more";
+  spec.size_bytes = 8 << 20;
+  const absl::Time start = SystemClock().Now();
+  const absl::Status late = runtime_->Register(spec).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(late.ToString(), HasSubstr(mount_.path()));
+  EXPECT_LT(SystemClock().Now() - start, absl::Seconds(10));
+  mount_.Clear();
+  queue_.reset();
+  EXPECT_TRUE(runtime_->Close(Soon()).ok());
 }
 
 TEST_P(FuseRuntimeTest, AServerThatDiesLeavesNobodyWaiting) {
