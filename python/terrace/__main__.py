@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import warnings
@@ -11,13 +12,16 @@ import warnings
 import torch
 
 import terrace
-from terrace import _arguments, _library
+from terrace import _arguments, _errors, _library
 
 
 def _info(paths: list[str]) -> dict[str, str]:
     """Facts by name; makes a small optimizer to learn the engine."""
     weight = torch.nn.Parameter(torch.zeros(1 << 16))
-    settings = {'memory_budget': '256KiB', 'nvme_path': paths} if paths else {}
+    _errors.check_paths(paths)
+    directories = [path for path in paths if os.path.isdir(path)]
+    settings = ({'memory_budget': '256KiB', 'nvme_path': directories}
+                if directories else {})
     optimizer = terrace.AdamW([weight], **settings)
     stats = optimizer.stats()
     facts = {
@@ -32,6 +36,10 @@ def _info(paths: list[str]) -> dict[str, str]:
         how = ('direct I/O' if path['direct_io'] else
                f'buffered I/O: {path["direct_io_reason"]}')
         facts[f'path {path["directory"]}'] = how
+    for path in paths:
+        if path not in directories:
+            facts[f'path {path}'] = ('not opened: a file or device gets its '
+                                     'mark from the first job')
     optimizer.close()
     return facts
 
@@ -42,13 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
     info = commands.add_parser(
         'info', help='versions, I/O engine, instruction set, paths')
     info.add_argument('--nvme-path', action='append', default=[],
-                      help='also say how this directory would be used')
+                      help='also say how this path would be used')
     info.add_argument('--json', action='store_true')
     options = parser.parse_args(arguments)
     warnings.simplefilter('ignore')
     try:
         facts = _info(_arguments.path_list(options.nvme_path))
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     if options.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ def budget_bytes(budget: float | str | None, state_bytes: int) -> int | None:
         return None
     if isinstance(budget, float) and budget.is_integer():
         budget = int(budget)  # 8e9
+    elif hasattr(budget, '__index__') and not isinstance(budget, bool):
+        budget = operator.index(budget)  # of numpy, say
     if isinstance(budget, bool) or not isinstance(budget, (int, str)):
         raise TypeError('terrace: memory_budget is bytes, a text as "8GiB" or '
                         f'"10%", or None, not {type(budget).__name__}')

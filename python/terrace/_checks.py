@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ def check_options(group: dict[str, Any]) -> None:
 
 def norm_of(max_grad_norm: float | None) -> float:
     """0: no clipping."""
-    if max_grad_norm is not None and not max_grad_norm > 0:
+    if max_grad_norm is not None and not 0 < max_grad_norm < math.inf:
         raise ValueError('terrace: max_grad_norm is a positive number or None, '
                          f'not {max_grad_norm}')
     return float(max_grad_norm or 0)

@@ -109,19 +109,23 @@ def has_no_master(outcome: Outcome) -> bool:
     return outcome[0] == _FAILED_PRECONDITION and 'has no master' in outcome[1]
 
 
-def check_directories(paths: Sequence[str]) -> None:
-    """Each path is a directory that can be written; it is never made."""
+def check_paths(paths: Sequence[str]) -> None:
+    """Each path is there and can be written; it is never made. Whether a file
+    or a device will do the library says."""
     for path in paths:
         if not path:
             raise ValueError('terrace: nvme_path has an empty path')
-        if not os.path.exists(path):
+        try:
+            os.stat(path)
+        except FileNotFoundError:
             raise FileNotFoundError(
                 errno_names.ENOENT, 'terrace: nvme_path does not exist (it is '
-                'never made)', path)
-        if not os.path.isdir(path):
-            raise NotADirectoryError(
-                errno_names.ENOTDIR, 'terrace: nvme_path is no directory', path)
-        if not os.access(path, os.W_OK | os.X_OK):
+                'never made)', path) from None
+        except OSError as error:
+            raise OSError(error.errno, 'terrace: nvme_path: '
+                          f'{error.strerror}', path) from None
+        wanted = os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
+        if not os.access(path, wanted):
             raise PermissionError(
                 errno_names.EACCES, 'terrace: nvme_path cannot be written',
                 path)

@@ -41,7 +41,8 @@ class AdamW(torch.optim.Optimizer):
             "8GiB", "500 MB" or "10%" of the state. The state is 8 bytes an
             element of float32, 12 of a 16-bit parameter. None: all of it.
         nvme_path: an existing directory, or a list of them on several devices,
-            for what the budget does not hold.
+            for what the budget does not hold. Also an empty file or a block
+            device without data, which is one optimizer's at a time.
         max_grad_norm: clips the global L2 norm of all gradients, in the pass
             over them that the step makes anyway. None: no clipping.
         io_engine: "auto", "io_uring" or "threads".
@@ -113,7 +114,7 @@ class AdamW(torch.optim.Optimizer):
                 warnings.warn('terrace: nvme_path is not used: without a '
                               'memory_budget all the state is in memory',
                               stacklevel=2)
-            _errors.check_directories(self._paths)
+            _errors.check_paths(self._paths)
             super().__init__(params, defaults)
             self._native = _share.of(_library.new_optimizer(), self._ranks)
             _open.add(self)
@@ -149,7 +150,9 @@ class AdamW(torch.optim.Optimizer):
         or more of a budget that grows with the state), memory and room on disk
         are reserved anew and the state is copied there, 4 MiB of each array at
         a time, before the old ones are given back: for that time both are
-        taken. If it fails, all is as before, without the group."""
+        taken. With a file or a device as nvme_path, which only one can have,
+        it is copied by way of memory. If it fails, all is as before, without
+        the group."""
         with _ranks.uninterrupted():
             self._add_group(param_group)
 
@@ -189,8 +192,8 @@ class AdamW(torch.optim.Optimizer):
         one of a hook: the others wait for the group's timeout.
 
         Raises:
-            OSError (with errno and filename), DataLossError, MemoryError: a
-                path failed. Unless it is a DataLossError, step() again with
+            OSError (with errno, filename, offset), DataLossError, MemoryError:
+                a path failed. Unless it is a DataLossError, step() again with
                 the same gradients finishes the step, exactly.
             RuntimeError: a GPU failed; DataLossError if parameters there
                 could not be given their new values.

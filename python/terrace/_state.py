@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -219,17 +220,31 @@ def extend(optimizer: AdamW) -> None:
     if not (isinstance(error, MemoryError) and _arguments.may_grow(
             optimizer._budget, optimizer.stats()['memory_bytes'])):
         raise error
-    return move(optimizer)
+    move(optimizer)
+    return None
 
 
 def move(optimizer: AdamW, groups: int | None = None) -> None:
-    """All state to a compiled optimizer made anew, a range at a time: for the
-    first `groups` only, or for all of them, of which the last one is new. Both
-    are there meanwhile, each with its memory and its room on disk. If the new
-    one cannot be made and filled, the old one stays."""
-    old, steps = optimizer._native, optimizer._steps()
+    """All state to a compiled optimizer made anew: for the first `groups` only,
+    or for all of them, of which the last one is new. If that cannot be made
+    and filled, the old one stays."""
+    steps = optimizer._steps()
     left = [] if groups is None else optimizer.param_groups[groups:]
     del optimizer.param_groups[len(optimizer.param_groups) - len(left):]
+    try:
+        if all(map(os.path.isdir, optimizer._paths)):
+            _move_beside(optimizer, steps)
+        else:
+            _move_through_memory(optimizer, steps, new=groups is None)
+    except BaseException:
+        optimizer.param_groups += left
+        raise
+
+
+def _move_beside(optimizer: AdamW, steps: list[int]) -> None:
+    """A range at a time. Both are there meanwhile, each with its memory and its
+    room on disk."""
+    old = optimizer._native
     optimizer._native = _share.of(_library.new_optimizer(), optimizer._ranks)
     try:
         optimizer._reopen()
@@ -238,9 +253,26 @@ def move(optimizer: AdamW, groups: int | None = None) -> None:
     except BaseException:
         optimizer._native.close()
         optimizer._native = old
-        optimizer.param_groups += left
         raise
     old.close()  # nothing is lost with what it could not remove
+
+
+def _move_through_memory(optimizer: AdamW, steps: list[int],
+                         new: bool) -> None:
+    """Where a path is one optimizer's at a time."""
+    kept = [(i, copied(optimizer, i, parameter, step)) for i, (parameter, step)
+            in enumerate(zip(optimizer._parameters(), steps)) if step]
+    try:
+        optimizer._reopen()
+        write(optimizer, kept)
+    except BaseException:
+        added = [optimizer.param_groups.pop()] if new else []
+        try:
+            optimizer._reopen()
+            write(optimizer, kept)
+        finally:
+            optimizer.param_groups += added
+        raise
 
 
 def _copy(optimizer: AdamW, source: Any, steps: list[int]) -> None:

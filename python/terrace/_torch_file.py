@@ -118,8 +118,8 @@ def import_torch(path: str | os.PathLike[str],
     state_dict alone.
 
     The file is mapped, not read, by torch.load(weights_only=True, mmap=True);
-    its pages are given back as they are taken over, so that one parameter's
-    state, or one module's tensors, are in memory at a time.
+    its pages are given back as they are taken over, so that 4 MiB of each
+    array of the state, or one module's tensors, are in memory at a time.
 
     Returns:
         the file's dict without what was taken over, its tensors mapped.

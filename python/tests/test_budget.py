@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 
+import numpy
 import pytest
 import torch
 
@@ -15,7 +16,8 @@ from terrace import _arguments, _errors
 
 
 @pytest.mark.parametrize('text, expected', [
-    (12345, 12345), (8e9, 8_000_000_000), ('12345', 12345), ('8GiB', 8 << 30), ('1.5 MiB', 3 << 19),
+    (12345, 12345), (8e9, 8_000_000_000), (numpy.int64(5), 5),
+    ('12345', 12345), ('8GiB', 8 << 30), ('1.5 MiB', 3 << 19),
     ('500 MB', 500_000_000), ('2kb', 2000), ('10%', 100), ('0.15 %', 2),
     ('100%', 1000), (None, None)])
 def test_budgets(text, expected):
@@ -134,7 +136,7 @@ def test_a_path_that_is_not_needed_is_said(tmp_path):
 
 
 @pytest.mark.parametrize('name, exception', [
-    ('typo/below', FileNotFoundError), ('file', NotADirectoryError),
+    ('typo/below', FileNotFoundError), ('file/below', NotADirectoryError),
     ('', ValueError)])
 def test_bad_paths_are_named_and_never_made(tmp_path, name, exception):
     """Row 32 of docs/deepspeed.md."""
@@ -311,7 +313,6 @@ def test_altered_state_is_data_loss_that_names_the_tensor(odd_path):
                               nvme_path=str(odd_path), io_engine='threads')
     network.weight.grad = torch.ones_like(network.weight)
     optimizer.step()
-    before = network.weight.detach().clone()
     [state] = odd_path.glob('*/state')
     zeros = bytes(4096)
     with open(state, 'r+b') as file:
@@ -328,7 +329,6 @@ def test_altered_state_is_data_loss_that_names_the_tensor(odd_path):
     assert caught.value.offset % 4096 == 0
     with pytest.raises(terrace.DataLossError):  # sticky
         optimizer.step()
-    assert before.isfinite().all()
 
 
 def test_two_jobs_share_a_path(tmp_path):

@@ -182,6 +182,25 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path):
     assert same(through.parameters(), resumed.parameters())
 
 
+def test_a_model_is_exported_from_there(tmp_path):
+    network = model().cuda()
+    optimizer = terrace.AdamW(network.parameters())
+    train(network, optimizer, [(x.cuda(), y.cuda()) for x, y in batches(2)])
+    network.tied = network[0].weight
+    terrace.export_torch(tmp_path / 'run.pt', network, optimizer)
+    loaded = torch.load(tmp_path / 'run.pt', weights_only=True)
+    for name, value in network.state_dict().items():
+        assert torch.equal(loaded['model'][name], value.cpu()), name
+    other = model(seed=1).cuda()
+    other.tied = other[0].weight
+    resumed = terrace.AdamW(other.parameters())
+    terrace.import_torch(tmp_path / 'run.pt', other, resumed)
+    assert same(network.parameters(), other.parameters())
+    for a, b in zip(network.parameters(), other.parameters(), strict=True):
+        for key, value in optimizer.state[a].items():
+            assert torch.equal(value, resumed.state[b][key]), key
+
+
 def test_what_it_costs_is_told(tmp_path):
     count = 3_000_000
     weight = torch.nn.Parameter(torch.zeros(count, device='cuda'))

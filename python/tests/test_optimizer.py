@@ -361,7 +361,7 @@ def test_a_refused_group_leaves_the_optimizer_as_it_was():
 @pytest.mark.parametrize('settings', [
     {'lr': -1.0}, {'eps': -1e-9}, {'betas': (1.0, 0.9)},
     {'betas': (0.9, -0.1)}, {'weight_decay': -1}, {'max_grad_norm': 0},
-    {'io_engine': 'fast'}])
+    {'max_grad_norm': float('inf')}, {'io_engine': 'fast'}])
 def test_bad_arguments_are_value_errors(settings):
     with pytest.raises(ValueError):
         terrace.AdamW([torch.nn.Parameter(torch.zeros(3))], **settings)

@@ -57,6 +57,27 @@ def test_any_tensor_is_exported_a_block_at_a_time(tmp_path, monkeypatch):
     assert loaded['tied again'][0] == 5
 
 
+def test_order_is_kept_where_torch_must_be_deterministic(tmp_path):
+    def make():
+        return torch.nn.ParameterList([
+            torch.nn.Parameter(t) for t in layouts().values()
+            if t.is_floating_point() and t.numel() and t.stride()[-1:] != (0,)])
+
+    saved, loaded = make(), make()
+    assert any(not p.is_contiguous() for p in saved)
+    with torch.no_grad():
+        for parameter in loaded:
+            parameter.fill_(7)
+    torch.use_deterministic_algorithms(True)
+    try:
+        terrace.save(tmp_path / 'run', saved)
+        terrace.load(tmp_path / 'run', loaded)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for a, b in zip(saved, loaded, strict=True):
+        assert torch.equal(a, b) and a.stride() == b.stride()
+
+
 class Counted:
     """A compiled optimizer that notes how much state it is given at once."""
 
@@ -138,16 +159,17 @@ def test_a_file_of_more_than_4_gib(tmp_path):
         assert (part == 2.5).all()
 
 
-# Three parameters of 32 MiB whose elements do not lie in order, which had to
-# be copied whole once.
-OUT_OF_ORDER = '''
+# Parameters of 32 MiB that have no address in CPU memory, or out of order.
+LARGE = '''
 import os, sys
 import torch, terrace
 
 def make():
     module = torch.nn.Module()
-    for name in 'abc':
-        weight = torch.randn(4096, 2048).t()
+    for name in 'abcd':
+        weight = torch.randn(4096, 2048, device=sys.argv[2])
+        if sys.argv[2] == 'cpu' or name in 'ab':
+            weight = weight.t()
         module.register_parameter(name, torch.nn.Parameter(weight))
     return module
 
@@ -168,20 +190,24 @@ def load(): terrace.load(sys.argv[1] + '/run', loaded)
 def export(): terrace.export_torch(sys.argv[1] + '/run.pt', loaded)
 
 saved, loaded = make(), make()
-small = torch.nn.Linear(3, 3)  # what is made once
+small = torch.nn.Linear(3, 3, device=sys.argv[2])  # what is made once
 terrace.save(sys.argv[1] + '/small', small)
 terrace.load(sys.argv[1] + '/small', small)
 terrace.export_torch(sys.argv[1] + '/small.pt', small)
 print(*(peak_of(work) for work in (save, load, export)))
 content = torch.load(sys.argv[1] + '/run.pt', weights_only=True)['model']
-print(all(torch.equal(saved.get_parameter(name), weight)
+print(all(torch.equal(saved.get_parameter(name).cpu(), weight)
           for name, weight in content.items()))
 '''
 
 
-def test_parameters_out_of_order_are_not_copied_whole(tmp_path):
-    result = subprocess.run([sys.executable, '-c', OUT_OF_ORDER, str(tmp_path)],
-                            capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize('device', ['cpu', pytest.param(
+    'cuda', marks=[pytest.mark.cuda, pytest.mark.skipif(
+        not torch.cuda.is_available(), reason='no CUDA device here')])])
+def test_parameters_are_not_copied_whole(device, tmp_path):
+    result = subprocess.run(
+        [sys.executable, '-c', LARGE, str(tmp_path), device],
+        capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     peaks, same = result.stdout.splitlines()
     assert same == 'True'

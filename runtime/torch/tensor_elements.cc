@@ -1,11 +1,16 @@
 #include "runtime/torch/tensor_elements.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/floor_divide.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_put.h>
+#include <ATen/ops/remainder.h>
 #include <ATen/ops/take.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "runtime/torch/guarded.h"
 
@@ -32,6 +37,19 @@ void ForEachPiece(const at::Tensor& tensor, int64_t first,
                     at::TensorOptions(at::kLong).device(tensor.device())),
          block.narrow(0, at, count));
   }
+}
+
+// The same elements by an index in each dimension.
+c10::List<std::optional<at::Tensor>> Indices(at::IntArrayRef sizes,
+                                             at::Tensor places) {
+  std::vector<at::Tensor> indices(sizes.size());
+  for (size_t i = sizes.size(); i-- > 0;) {
+    indices[i] = at::remainder(places, sizes[i]);
+    places = at::floor_divide(places, sizes[i]);
+  }
+  c10::List<std::optional<at::Tensor>> list;
+  for (const at::Tensor& index : indices) list.push_back(index);
+  return list;
 }
 
 }  // namespace
@@ -70,9 +88,11 @@ absl::Status TensorElements::Write(int64_t offset,
       return;
     }
     at::Tensor target = tensor_;
+    // Not put_, which LibTorch refuses where it is told to be deterministic.
     ForEachPiece(tensor_, first, block,
                  [&](const at::Tensor& places, const at::Tensor& part) {
-                   target.put_(places, part.to(tensor_.device()));
+                   at::index_put_(target, Indices(tensor_.sizes(), places),
+                                  part.to(tensor_.device()));
                  });
   });
 }

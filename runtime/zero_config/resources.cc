@@ -25,6 +25,14 @@ absl::Status Prefixed(const std::string& path, const absl::Status& status) {
                      {.path = path});
 }
 
+// Whether this is no directory to look into: what a file or a device holds is
+// looked at when it is opened.
+bool IsGiven(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 &&
+         (S_ISREG(info.st_mode) || S_ISBLK(info.st_mode));
+}
+
 // Makes a file there and takes its name away again. Sets whether it could be
 // opened for direct I/O.
 absl::Status ProbeWriting(const std::string& path, bool* direct) {
@@ -56,6 +64,7 @@ absl::Status CheckRoom(const std::vector<std::string>& paths,
                        int64_t disk_bytes) {
   std::map<dev_t, std::vector<std::string>> systems;
   for (const std::string& path : paths) {
+    if (IsGiven(path)) continue;
     struct stat info;
     if (stat(path.c_str(), &info) != 0) {
       const int error = errno;
@@ -106,6 +115,7 @@ absl::StatusOr<std::vector<ZeroConfigNote>> CheckZeroConfigResources(
   }
   std::vector<ZeroConfigNote> notes;
   for (const std::string& path : paths) {
+    if (IsGiven(path)) continue;
     const absl::StatusOr<int64_t> reachable = FreeDiskBytes(path);
     if (!reachable.ok()) return Prefixed(path, reachable.status());
     bool direct = false;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/guarded.h"
 
 namespace terrace {
 namespace {
@@ -216,10 +217,13 @@ absl::Status OptimizerBinding::StepLocked(
        i += kNumbersPerGroup) {
     groups.push_back(AdamOf(numbers.data() + i, options_));
   }
-  absl::Status status = norm_tensors_.Locate(everything);
-  if (status.ok()) {
+  absl::Status status;
+  // A copy may find no memory, or no device.
+  status.Update(Guarded(c10::kCPU, [&] {
+    status = norm_tensors_.Locate(everything);
+    if (!status.ok()) return;
     status = tensors_.Locate(specs_, parameters, optimizer_->incomplete());
-  }
+  }));
   if (!status.ok()) {
     tensors_.Forget();
     norm_tensors_.Clear();
@@ -234,8 +238,16 @@ absl::Status OptimizerBinding::StepLocked(
   // A step that failed may have written some of them.
   const bool written = status.ok() ? !optimizer_->last_report().skipped
                                    : optimizer_->incomplete();
-  tensors_.Return(written, optimizer_->incomplete());
+  const absl::Status returned = Guarded(
+      c10::kCPU, [&] { tensors_.Return(written, optimizer_->incomplete()); });
   norm_tensors_.Clear();
+  if (!returned.ok()) {
+    // The state is that of a step whose parameters are gone with the copies.
+    status = absl::DataLossError(
+        absl::StrCat("parameters out of order were stepped and could not be "
+                     "given their new values: ",
+                     returned.message()));
+  }
   if (status.ok()) Accumulate(optimizer_->last_report(), total_);
   return status;
 }
