@@ -32,7 +32,8 @@ std::string Table::Format(int width) const {
          absl::StrSplit(row.text, ' ', absl::SkipEmpty())) {
       const std::string word(view);
       if (column > left && column + 1 + word.size() > columns) {
-        out += "\n" + std::string(left, ' ');
+        out += '\n';
+        out.append(left, ' ');
         column = left;
       }
       if (column > left) {
