@@ -231,6 +231,9 @@ std::vector<FlagSpec> OffloadFlags() {
        "slow each path down to these bytes a second; 0: that direction as it "
        "is",
        SetPace},
+      TextFlag(
+          "--machine-profile", "FILE", "of terrace tune: what to begin with",
+          [](Draft * d) -> auto& { return d->flags.machine_profile; }),
       SwitchFlag("--verify",
                  "train again in memory, twice, and compare: with a serial "
                  "reference bit for bit, with LibTorch's AdamW closely",
@@ -299,6 +302,7 @@ absl::Status CheckOffload(const Flags& flags) {
   };
   if (!flags.nvme_paths.empty()) return without("--nvme-path");
   if (flags.verify) return without("--verify");
+  if (!flags.machine_profile.empty()) return without("--machine-profile");
   if (flags.engine != terrace::EngineKind::kAuto) {
     return without("--io-engine");
   }

@@ -58,6 +58,7 @@ struct Flags {
   std::vector<std::string> nvme_paths;
   terrace::EngineKind engine = terrace::EngineKind::kAuto;
   terrace::PaceOptions pace;
+  std::string machine_profile;    // of terrace tune; empty: none
   int64_t chunk_bytes = 8 << 20;  // of state, at most
   int update_threads = 0;         // 0: as many as threads
   bool verify = false;

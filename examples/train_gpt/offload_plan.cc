@@ -128,6 +128,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
   result.runtime.paths = flags.nvme_paths;
   result.runtime.engine = flags.engine;
   result.runtime.pace = flags.pace;
+  result.runtime.machine_profile = flags.machine_profile;
   result.runtime.threads = static_cast<int>(flags.threads);
   return result;
 }

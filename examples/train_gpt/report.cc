@@ -144,6 +144,11 @@ std::string SummaryTable(const RunReport& report) {
   AppendTimes(sums, &table);
   AppendRow(&table, "engine", report.engine,
             report.direct_io ? "direct I/O" : "through the page cache");
+  if (!report.machine_profile.empty()) {
+    const bool holds = report.machine_profile == "holds";
+    AppendRow(&table, "machine profile", holds ? "holds" : "stale",
+              holds ? "" : report.machine_profile);
+  }
   return table;
 }
 

@@ -67,6 +67,7 @@ struct RunReport {
   int64_t arena_peak_bytes = 0;
   int64_t rss_peak_bytes = 0;
   std::string engine = "none";
+  std::string machine_profile;  // "holds", or why not; empty: none was named
   bool direct_io = false;
   std::string isa;
   std::vector<StepRecord> steps;

@@ -130,6 +130,7 @@ absl::Status Training::RunOffloaded(Gpt& model) {
   const terrace::Stats stats = (*optimizer)->GetStats();
   report_.arena_peak_bytes = stats.host_peak_bytes;
   report_.engine = stats.engine;
+  report_.machine_profile = stats.machine_profile;
   report_.direct_io = true;
   for (const terrace::PathStats& path : stats.paths) {
     report_.direct_io = report_.direct_io && path.direct_io;

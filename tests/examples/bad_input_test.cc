@@ -219,6 +219,7 @@ TEST(BadInputTest, WrongCommandLinesNameTheFlag) {
       {{"--pace", "1GB,-1"}, "--pace takes"},
       {{"--io-engine", "aio"}, "--io-engine is"},
       {{"--nvme-path", ""}, "--nvme-path takes"},
+      {{"--machine-profile", path.path() + "/not-there"}, "/not-there"},
       {{"--heads", "7"}, "heads"},
       {{"--vocab", "100"}, "--vocab 100 is too small"},
   };

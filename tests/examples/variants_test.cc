@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "terrace/machine.h"
 #include "tests/examples/command.h"
 #include "tests/support/temporary_directory.h"
 
@@ -12,6 +13,7 @@ namespace train_gpt {
 namespace {
 
 using ::terrace::TemporaryDirectory;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
@@ -168,6 +170,20 @@ TEST(VariantsTest, WhatFitsTheBudgetNeverTouchesTheDisk) {
   const nlohmann::json report =
       OffloadedReport({"--steps", "3", "--memory-budget", "200%"});
   EXPECT_EQ(SumOf(report["bytes_read"]) + SumOf(report["bytes_written"]), 0);
+}
+
+TEST(VariantsTest, AMachineProfileIsReadAndAStaleOneIsTold) {
+  TemporaryDirectory folder, path;
+  const std::string profile = folder.path() + "/machine.json";
+  terrace::MachineProfile other;
+  other.machine_id = "another machine's";
+  ASSERT_TRUE(terrace::WriteProfile(other, profile).ok());
+  const ChildResult run = RunTrainGpt(
+      Smallest({"--steps", "1", "--memory-budget", "30%", "--nvme-path",
+                path.path(), "--machine-profile", profile}));
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.output,
+              ContainsRegex("machine profile +stale .*another machine's"));
 }
 
 // Bytes a second of a paced disk bound the steps from below; without pacing
