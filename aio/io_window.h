@@ -3,7 +3,7 @@
 // about window / bandwidth. What saturates it is found by trying.
 //
 // While there is more to do than the window holds, throughput is measured over
-// epochs of at least 10 ms and four windows. By Little's law the window takes
+// epochs of at least 10 ms and twelve windows. By Little's law the window takes
 // window / throughput to pass; where that is longer than the latency asked
 // for, a smaller window is tried, and kept unless throughput falls by 3 %.
 // Where it falls steeply the device is far away rather than slow: then, and
