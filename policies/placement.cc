@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "runtime/base/check.h"
 
@@ -70,6 +71,7 @@ double Placement::RoundTripRate(int path) const {
 
 void Placement::OnWritten(int path, bool ok, int64_t failures) {
   Path& written = at(path);
+  if (!ok || failures == written.failures) written.trying = false;
   if (!ok) {
     ++written.failures;
     written.refuses = true;
@@ -86,8 +88,13 @@ void Placement::OnWritten(int path, bool ok, int64_t failures) {
 
 void Placement::TryAgain(const std::vector<bool>& hold) {
   for (size_t i = 0; i < paths_.size(); ++i) {
-    paths_[i].trial = paths_[i].refuses && !hold[i];
+    paths_[i].trial = paths_[i].refuses && !paths_[i].trying && !hold[i];
   }
+}
+
+bool Placement::trying() const {
+  return std::any_of(paths_.begin(), paths_.end(),
+                     [](const Path& path) { return path.trying; });
 }
 
 PathTrust Placement::trust(int path) const {
@@ -165,7 +172,7 @@ int Placement::ChooseTarget(int home, const std::vector<bool>& usable,
 void Placement::OnPlaced(int path, int64_t size_bytes) {
   largest_bytes_ = std::max(largest_bytes_, size_bytes);
   at(path).clock = FinishTime(path, size_bytes);
-  at(path).trial = false;
+  if (std::exchange(at(path).trial, false)) at(path).trying = true;
 }
 
 }  // namespace terrace

@@ -80,8 +80,11 @@ class Placement {
   // trusted; -1: none of the usable can be. Changes nothing.
   int ChooseTarget(int home, const std::vector<bool>& usable,
                    int64_t size_bytes) const;
-  // It goes there.
+  // It goes there; but it was not begun, or was cancelled.
   void OnPlaced(int path, int64_t size_bytes);
+  void OnGivenUp(int path) { at(path).trying = false; }
+  // The write that finds out about a path on trial is under way.
+  bool trying() const;
 
  private:
   struct Path {
@@ -90,8 +93,9 @@ class Placement {
     bool refuses = false;
     bool reads_fail = false;
     int64_t failures = 0;
-    bool trial = false;  // refuses; the next write is to find out
-    double clock = 0;    // seconds of what was placed
+    bool trial = false;   // refuses; the next write is to find out
+    bool trying = false;  // that one is under way
+    double clock = 0;     // seconds of what was placed
   };
 
   const Path& at(int path) const { return paths_[static_cast<size_t>(path)]; }

@@ -42,6 +42,7 @@ absl::Time Mover::RunOnce() {
   messages_.clear();
 
   const absl::Time now = clock_.Now();
+  bool gave_up = false;
   if (!closing_) {
     CloseEmptyWindows();  // first: a window that opens may wait for the room
     ServeUnregisters();
@@ -52,7 +53,9 @@ absl::Time Mover::RunOnce() {
       AdmitGroups(*queue, now);
       ExpireGroups(*queue, now);
     }
+    const size_t failed = failed_writes_.size();
     StartWriteBacks();
+    gave_up = failed_writes_.size() != failed;  // a head may wait for its slot
     // A write-back that failed at once, or a copy that was dropped, may have
     // changed what a head waits for.
     for (Queue* queue : open_queues_) PrefetchFromTrace(*queue);
@@ -66,7 +69,7 @@ absl::Time Mover::RunOnce() {
   completions_.clear();
   io_->Poll(&completions_);
   for (const Completion& completion : completions_) OnCompletion(completion);
-  if (!completions_.empty() || inbox_->posted() != processed_) {
+  if (gave_up || !completions_.empty() || inbox_->posted() != processed_) {
     return clock_.Now();
   }
   return std::min(io_->NextEvent(), NextDeadline());

@@ -134,8 +134,7 @@ class Mover {
     uint64_t generation = 0;  // written
     int path = -1;
     Extent place;          // there
-    bool trusted = true;   // the path, when a write was begun
-    int64_t failures = 0;  // then, of its writes
+    int64_t failures = 0;  // of the path's writes, when one was begun
     // Where a read goes: outlives the entry's own copy when it times out.
     Extent extent;
     int window = kNoWindow;
@@ -170,6 +169,9 @@ class Mover {
     int64_t moves = 0;         // tensors that came from another path
     absl::Status write_error;  // of the last write that failed
   };
+
+  // Whether a write-back has a place to go to, may have one soon, or has none.
+  enum class Room : uint8_t { kFound, kWait, kNone };
 
   // How the search for a place ended; kWriteBack: nothing can be had before a
   // write-back ends.
@@ -213,11 +215,11 @@ class Mover {
   // mover_placement.cc: how fast the paths are, where write-backs go.
   void MeasurePaths();
   void NoteUnanswered(int64_t size_bytes);
-  bool ChooseTarget(TensorEntry& entry);
+  Room ChooseTarget(TensorEntry& entry);
   void AdoptTarget(TensorEntry& entry);
   void DropTarget(TensorEntry& entry);
-  void WriteFailed(TensorEntry& entry, const TransferRecord& record,
-                   const absl::Status& status);
+  void WriteFailed(TensorEntry& entry, int path, const absl::Status& status);
+  void GiveUpWrite(TensorEntry& entry);
   void RetryFailedWrites();
   void CheckGrowth(absl::Time now);
 

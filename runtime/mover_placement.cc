@@ -4,6 +4,7 @@
 // path, its target. Until it is whole the home stays the tensor's, then the
 // target is its home and the old one is free: a tensor always has room below
 // it, and the only good copy, that in the arena, is given up by neither.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -51,37 +52,47 @@ void Mover::NoteUnanswered(int64_t size_bytes) {
   }
 }
 
-// False: nowhere yet, as a file grows that may take it.
-bool Mover::ChooseTarget(TensorEntry& entry) {
+// kWait: a file grows that may take it, or another write finds out whether a
+// path does. Where none can be trusted all are asked that did not refuse it
+// yet, home first: one of them may do better by now.
+Mover::Room Mover::ChooseTarget(TensorEntry& entry) {
   TERRACE_CHECK(entry.target_path < 0);
   const int64_t bytes = ResidentBytes(entry.spec.size_bytes);
+  const auto refused = [&entry](int path) {
+    return std::find(entry.refused_by.begin(), entry.refused_by.end(), path) !=
+           entry.refused_by.end();
+  };
   std::vector<bool> usable(static_cast<size_t>(paths_.count()));
   for (int i = 0; i < paths_.count(); ++i) {
-    usable[i] = i == entry.path || !paths_.late(i);
+    usable[i] = !refused(i) && (i == entry.path || !paths_.late(i));
   }
   if (paths_.count() > 1) NoteUnanswered(bytes);
-  bool grows = false;
-  int chosen = -1;
-  Extent target = entry.home;
+  bool waits = false;
   while (true) {
-    chosen = placement_.ChooseTarget(entry.path, usable, bytes);
-    if (chosen < 0 || chosen == entry.path) break;
-    const absl::StatusOr<std::optional<Extent>> room =
-        paths_.Allocate(chosen, bytes, /*must=*/false);
-    if (room.ok() && room->has_value()) {
-      target = **room;
-      break;
+    int chosen = placement_.ChooseTarget(entry.path, usable, bytes);
+    if (chosen < 0 && (waits || placement_.trying())) return Room::kWait;
+    if (chosen < 0 && usable[entry.path]) chosen = entry.path;
+    if (chosen < 0) {
+      const auto any = std::find(usable.begin(), usable.end(), true);
+      if (any == usable.end()) return Room::kNone;
+      chosen = static_cast<int>(any - usable.begin());
     }
-    grows |= room.ok();
-    usable[chosen] = false;
+    Extent target = entry.home;
+    if (chosen != entry.path) {
+      const absl::StatusOr<std::optional<Extent>> room =
+          paths_.Allocate(chosen, bytes, /*must=*/false);
+      if (!room.ok() || !room->has_value()) {
+        waits |= room.ok();
+        usable[chosen] = false;
+        continue;
+      }
+      target = **room;
+    }
+    entry.target_path = chosen;
+    entry.target = target;
+    placement_.OnPlaced(chosen, bytes);
+    return Room::kFound;
   }
-  if (chosen < 0 && grows) return false;
-  // Without any that can be trusted it goes home, come what may.
-  entry.target_trusted = chosen >= 0;
-  entry.target_path = chosen < 0 ? entry.path : chosen;
-  entry.target = target;
-  placement_.OnPlaced(entry.target_path, bytes);
-  return true;
 }
 
 // The write-back is whole: what it went to is the home.
@@ -96,32 +107,36 @@ void Mover::AdoptTarget(TensorEntry& entry) {
 
 void Mover::DropTarget(TensorEntry& entry) {
   if (entry.moves()) paths_.Free(entry.target_path, entry.target);
+  if (entry.target_path >= 0) placement_.OnGivenUp(entry.target_path);
   entry.target_path = -1;
 }
 
 // The tensor stays in the arena, dirty. Where another path takes it nobody is
-// the worse, and only the path's own report says so; else the step that asked
-// for it hears of it, and it is tried again at the next BeginStep or OpenQueue.
-void Mover::WriteFailed(TensorEntry& entry, const TransferRecord& record,
+// the worse, and only the path's own report says so.
+void Mover::WriteFailed(TensorEntry& entry, int path,
                         const absl::Status& status) {
-  meters_[static_cast<size_t>(record.path)].write_error = status;
-  if (record.trusted && !entry.quarantined) {
-    std::vector<bool> usable(static_cast<size_t>(paths_.count()));
-    for (int i = 0; i < paths_.count(); ++i) {
-      usable[i] = i == entry.path || !paths_.late(i);
-    }
-    if (placement_.ChooseTarget(entry.path, usable, record.extent.size_bytes) >=
-        0) {
-      Report(/*queue=*/-1, status);
-      entry.write_error = absl::OkStatus();
-      dirty_.push_back(&entry);
-      return;
-    }
+  meters_[static_cast<size_t>(path)].write_error = status;
+  entry.refusal = status;
+  entry.refused_by.push_back(path);
+  // While it is late its bytes are not to be touched.
+  if (entry.quarantined ||
+      static_cast<int>(entry.refused_by.size()) >= paths_.count()) {
+    GiveUpWrite(entry);
+    return;
   }
+  Report(/*queue=*/-1, status);
+  entry.write_error = absl::OkStatus();
+  dirty_.push_back(&entry);
+}
+
+// The step that asked for it hears of it; it is tried again at the next
+// BeginStep or OpenQueue.
+void Mover::GiveUpWrite(TensorEntry& entry) {
   SetLeaving(entry, false);
-  entry.write_error = status;
+  entry.refused_by.clear();
+  entry.write_error = entry.refusal;
   failed_writes_.push_back(&entry);
-  Report(entry.queue, status);
+  Report(entry.queue, entry.write_error);
 }
 
 void Mover::RetryFailedWrites() {

@@ -149,6 +149,7 @@ void Mover::DropHostCopy(TensorEntry& entry) {
   entry.verify_failures = 0;
   SetLeaving(entry, false);
   entry.write_error = absl::OkStatus();
+  entry.refused_by.clear();
 }
 
 // Its bytes in the arena stay the caller's to free.

@@ -86,6 +86,7 @@ void Mover::StartWriteBacks() {
     const bool goes = entry->window != kNoWindow || entry->leaving;
     if (!entry->idle() || !entry->dirty() || !goes || entry->path < 0 ||
         !entry->write_error.ok()) {
+      entry->refused_by.clear();  // by then they may do better
       continue;
     }
     if (!StartHash(*entry)) dirty_.push_back(entry);
@@ -95,7 +96,9 @@ void Mover::StartWriteBacks() {
 // False: it waits for room.
 bool Mover::StartHash(TensorEntry& entry) {
   TERRACE_CHECK(entry.idle() && entry.path >= 0);
-  if (!ChooseTarget(entry)) return false;
+  const Room room = ChooseTarget(entry);
+  if (room == Room::kNone) GiveUpWrite(entry);
+  if (room != Room::kFound) return room == Room::kNone;
   entry.write = WriteState::kHashing;
   ++hashing_;
   absl::Span<std::byte> copy =
@@ -122,7 +125,6 @@ void Mover::StartWrite(TensorEntry& entry) {
       .generation = entry.generation,
       .path = entry.target_path,
       .place = entry.target,
-      .trusted = entry.target_trusted,
       .failures = placement_.failures(entry.target_path),
       .extent = entry.extent,
       .window = entry.window,
@@ -251,6 +253,7 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
   if (completion.status.ok() && !completion.quarantined) {
     placement_.OnWritten(record.path, true, record.failures);
     AdoptTarget(entry);
+    entry.refused_by.clear();
     entry.home_generation = record.generation;
     entry.yielded = false;
     entry.write_error = absl::OkStatus();
@@ -261,12 +264,13 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
   if (!completion.quarantined) DropTarget(entry);
   if (absl::IsCancelled(completion.status)) {
     SetLeaving(entry, false);
+    entry.refused_by.clear();
     if (entry.window != kNoWindow) dirty_.push_back(&entry);
     return;
   }
   placement_.OnWritten(record.path, false, record.failures);
   if (!entry.unregistered) {
-    WriteFailed(entry, record, completion.status);
+    WriteFailed(entry, record.path, completion.status);
     return;
   }
   // Nobody's error, but the path's; who waits for the slot hears why.

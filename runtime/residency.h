@@ -40,7 +40,9 @@ struct TensorEntry {
   // write; path -1: none. Another place than the home is a move.
   int target_path = -1;
   Extent target;
-  bool target_trusted = false;  // when it was chosen
+  // What refused the present contents: paths, and the last one's error.
+  std::vector<int> refused_by;
+  absl::Status refusal;
 
   // Newest contents; 0: never written. Rises when a write pin is published.
   uint64_t generation = 0;

@@ -163,13 +163,17 @@ TEST(PathChoiceTest, WhatRefusesGetsNothingUntilItIsTriedWithOne) {
   EXPECT_EQ(placement.ChooseTarget(0, all, kChunk), 1);
   placement.TryAgain({false, false});
   EXPECT_EQ(placement.ChooseTarget(1, all, kChunk), 0);
+  EXPECT_FALSE(placement.trying());
   placement.OnPlaced(0, kChunk);  // one, and no more before it has ended
+  EXPECT_TRUE(placement.trying());
+  placement.TryAgain({false, false});
   EXPECT_EQ(placement.ChooseTarget(0, all, kChunk), 1);
   EXPECT_TRUE(placement.refuses(0));
   placement.OnWritten(0, true, 0);  // was under way before it failed
   EXPECT_TRUE(placement.refuses(0));
   placement.OnWritten(0, true, placement.failures(0));
   EXPECT_FALSE(placement.refuses(0));
+  EXPECT_FALSE(placement.trying());
   EXPECT_EQ(placement.trust(0), PathTrust::kGood);
   // It does not get all that it missed.
   int got = 0;

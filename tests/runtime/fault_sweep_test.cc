@@ -49,7 +49,7 @@ constexpr CallFilter kAny = CallFilter::kAny;
 constexpr CallFilter kReads = CallFilter::kReads;
 constexpr CallFilter kWrites = CallFilter::kWrites;
 
-// Long enough for what is healthy, on a busy machine.
+// For what is healthy, too, on a busy machine.
 constexpr FaultTrainingOptions kImpatient = {.io_timeout =
                                                  absl::Milliseconds(200)};
 constexpr FaultTrainingOptions kNoPrefetch = {.prefetch = false};
@@ -271,6 +271,7 @@ class FaultSweep : public testing::TestWithParam<SweepCase> {
   // The n-th call from here on is disturbed; a write-back may be heard of late.
   void Sweep(int64_t n) {
     training_->LetGo();
+    ASSERT_TRUE(disturbance().heard != Heard::kTold || training_->Heal());
     if (disturbance().keeps_place) {
       training_->faults().FailPlace(n, disturbance().fault,
                                     disturbance().filter);
@@ -356,7 +357,6 @@ class FaultSweep : public testing::TestWithParam<SweepCase> {
     EXPECT_THAT(told, HasSubstr(disturbance().cause));
   }
 
-  // For good, whatever becomes of the fault.
   void CheckLoss(const absl::Status& status) {
     training_->LetGo();
     for (int attempt = 0; attempt < 2; ++attempt) {

@@ -10,6 +10,7 @@
 // attempts it and may be called again.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,6 +89,18 @@ class FaultTraining {
   bool WaitForQuarantine() {
     return world_->WaitUntil(
         [this] { return runtime().GetStats().quarantined_bytes == 0; });
+  }
+
+  // Steps until every path takes writes again.
+  bool Heal() {
+    const auto refuses = [](const PathStats& path) { return path.degraded; };
+    for (int step = 0; step < 20; ++step) {
+      const std::vector<PathStats> paths = runtime().GetStats().paths;
+      if (std::none_of(paths.begin(), paths.end(), refuses)) return true;
+      Draw();
+      if (!Step().ok()) return false;
+    }
+    return false;
   }
 
   // Of parameters, and of all that the optimizer keeps; empty: none.

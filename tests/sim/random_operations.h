@@ -100,6 +100,7 @@ class RandomOperations {
   const Trouble trouble_;
   const bool faulty_;  // kAny: customers may hear of it
   bool faults_on_ = false;
+  int refusing_path_ = -1;  // once one did
   World world_;
   std::vector<Truth> tensors_;
   std::vector<Customer> customers_;

@@ -20,11 +20,15 @@ void RandomOperations::ChangeFaults() {
   } else if (faulty_) {
     world_.faults().SetChances(DrawChances());
   } else {
-    const size_t paths = world_.runtime().GetStats().paths.size();
+    // Always the same one: a write that it refused may still be under way when
+    // it does better, and another path must be there for it.
+    if (refusing_path_ < 0) {
+      refusing_path_ =
+          static_cast<int>(Draw(world_.runtime().GetStats().paths.size()));
+    }
     const int errors[] = {EROFS, ENOSPC, EIO};
     world_.faults().FailFile(
-        static_cast<int>(Draw(paths)),
-        {.kind = FaultKind::kError, .error = errors[Draw(3)]},
+        refusing_path_, {.kind = FaultKind::kError, .error = errors[Draw(3)]},
         CallFilter::kWrites);
   }
   faults_on_ = !faults_on_;

@@ -12,8 +12,9 @@
 // The queue is closed by its destructor, which cancels what is pushed. Pins
 // taken from it stay valid. Its window's bytes are free again when the last
 // of its slots is: released and, if dirty, written back. A tensor whose
-// write-back failed keeps its slot and its contents, which any queue may ask
-// for, until a BeginStep or an OpenQueue tries again and succeeds.
+// write-back failed, and that no other path takes, keeps its slot and its
+// contents, which any queue may ask for, until a BeginStep or an OpenQueue
+// tries again and succeeds.
 #pragma once
 
 #include <cstdint>
@@ -77,12 +78,13 @@ class RequestQueue {
 
   // From here the access trace repeats: what was pushed in the last step is
   // prefetched in the same order in this one. Also tries failed write-backs
-  // again. FailedPrecondition when a step is open.
+  // and refusing paths again. FailedPrecondition when a step is open.
   virtual absl::Status BeginStep(int64_t step) = 0;
 
   // The first error of this queue's tensors since BeginStep, or OK. In
   // scratch mode it does not wait for write-backs: an error of one of them is
-  // returned by the next CommitStep. Ends the step either way.
+  // returned by the next CommitStep, unless another path took the tensor: then
+  // only Stats tells. Ends the step either way.
   // FailedPrecondition when no step is open, or another one than info.step:
   // that one then stays open.
   virtual absl::Status CommitStep(const StepInfo& info) = 0;
