@@ -51,10 +51,13 @@ class Workbench {
     }
     parts.mover.eviction = MakeEvictionPolicy(EvictionKind::kNextUse);
     bench->runtime_ = LocalRuntime::Start(std::move(parts));
+    // Slots for both devices to be busy in both directions.
+    const OptimizerOptions optimizer{.chunk_bytes = 512 << 10,
+                                     .window_bytes = 16 << 20};
     TERRACE_ASSIGN_OR_RETURN(
         bench->optimizer_,
-        OffloadedOptimizer::Create(*bench->runtime_,
-                                   {{"p", DType::kFloat32, parameters}}, {}));
+        OffloadedOptimizer::Create(
+            *bench->runtime_, {{"p", DType::kFloat32, parameters}}, optimizer));
     return bench;
   }
 
