@@ -40,9 +40,11 @@ absl::StatusOr<Extent> Named(const DiskTierInfo& info,
 // The answer of what cannot grow.
 absl::Status Full(const DiskTierInfo& info, const ExtentAllocator& extents,
                   int64_t size_bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      info.file, ": an extent of ", size_bytes, " bytes: ",
-      extents.free_bytes(), " of ", extents.capacity_bytes(), " are free"));
+  return WithIoFault(absl::ResourceExhaustedError(
+                         absl::StrCat(info.file, ": an extent of ", size_bytes,
+                                      " bytes: ", extents.free_bytes(), " of ",
+                                      extents.capacity_bytes(), " are free")),
+                     {ENOSPC, info.file});
 }
 
 // Whose file it is, and what becomes of it in the end.

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/file_lock.h"
 #include "tiers/page_buffer.h"
@@ -103,8 +104,11 @@ absl::Status GivenFile::OpenAndLock() {
   }
   fcntl(lock_fd_, F_SETFL, 0);  // no O_NONBLOCK
   if (!LockWithin(lock_fd_, kLockPatience)) {
-    return absl::UnavailableError(absl::StrCat(
-        Name(), ": another job uses it, or has it locked: ", ErrnoName(errno)));
+    const int error = errno;
+    return WithIoFault(absl::UnavailableError(absl::StrCat(
+                           Name(), ": another job uses it, or has it locked: ",
+                           ErrnoName(error))),
+                       {error, path_});
   }
   fd_ = lock_fd_;
   return is_device_ ? ClaimDevice() : absl::OkStatus();
@@ -129,20 +133,23 @@ absl::Status GivenFile::ClaimDevice() {
   constexpr int64_t kLeast = 2 * kDeviceMarginBytes + kMarkBytes;
   const auto size = static_cast<int64_t>(size_bytes) / kMarkBytes * kMarkBytes;
   if (size < kLeast) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(Name(), ": a device of ", size_bytes, " bytes; the least ",
-                     "is ", kLeast));
+    return WithIoFault(absl::ResourceExhaustedError(
+                           absl::StrCat(Name(), ": a device of ", size_bytes,
+                                        " bytes; the least ", "is ", kLeast)),
+                       {ENOSPC, path_});
   }
   end_bytes_ = size - kDeviceMarginBytes;
   return absl::OkStatus();
 }
 
 absl::Status GivenFile::InUse() const {
-  return absl::FailedPreconditionError(absl::StrCat(
-      Name(),
-      ": the device is in use: it, or a part of it, is mounted, swap, "
-      "or part of a RAID or a volume group (see `lsblk ",
-      path_, "`)"));
+  return WithIoFault(
+      absl::FailedPreconditionError(absl::StrCat(
+          Name(),
+          ": the device is in use: it, or a part of it, is mounted, swap, "
+          "or part of a RAID or a volume group (see `lsblk ",
+          path_, "`)")),
+      {EBUSY, path_});
 }
 
 absl::Status GivenFile::CheckDevice() {

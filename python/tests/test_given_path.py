@@ -1,7 +1,9 @@
 """A file as nvme_path, which is given to Terrace as a block device would be."""
 
+import errno
 import json
 import os
+import subprocess
 
 import pytest
 import torch
@@ -45,8 +47,9 @@ def test_a_file_takes_the_state(file):
 def test_one_optimizer_has_it_at_a_time(file):
     network, optimizer = make(file)
     before = os.stat(file).st_size
-    with pytest.raises((OSError, RuntimeError), match='another'):
+    with pytest.raises(OSError, match='another') as caught:
         make(file)
+    assert caught.value.filename == str(file)
     assert os.stat(file).st_size == before
     train(network, optimizer, batches(3))
     optimizer.close()
@@ -86,6 +89,41 @@ def test_a_group_that_needs_a_larger_window(file):
             opt.step()
     assert largest_difference(network, other) == 0
     assert torch.equal(added, theirs)
+
+
+@pytest.fixture
+def device(tmp_path):
+    """A block device of 16 MiB."""
+    image = tmp_path / 'image'
+    with open(image, 'wb') as file:
+        file.truncate(16 << 20)
+    made = subprocess.run(['losetup', '--find', '--show', str(image)],
+                          capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f'no block device here: {made.stderr.strip()}')
+    path = made.stdout.strip()
+    yield path
+    subprocess.run(['losetup', '--detach', path], check=True)
+
+
+def test_a_block_device_takes_the_state(device):
+    network, optimizer = make(device)
+    other = model()
+    reference = terrace.AdamW(other.parameters())
+    assert train(network, optimizer, batches(3)) == train(other, reference,
+                                                          batches(3))
+    with pytest.raises(OSError) as caught:  # one at a time
+        make(device)
+    assert caught.value.errno and caught.value.filename == device
+    optimizer.close()
+
+
+def test_a_block_device_that_is_too_small_is_full(device):
+    large = torch.nn.Parameter(torch.zeros(4 << 20))  # 32 MiB of state
+    with pytest.raises(OSError) as caught:
+        terrace.AdamW([large], memory_budget='2MiB', nvme_path=device)
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == device
 
 
 def test_info_leaves_it_alone(file, capsys):
