@@ -1,5 +1,6 @@
 #include "tiers/file_lock.h"
 
+#include <fcntl.h>
 #include <sys/file.h>
 
 #include <cerrno>
@@ -9,6 +10,11 @@ namespace terrace {
 namespace {
 
 constexpr absl::Duration kPause = absl::Milliseconds(10);
+
+void Pause() {
+  const timespec pause = absl::ToTimespec(kPause);
+  nanosleep(&pause, nullptr);
+}
 
 }  // namespace
 
@@ -23,11 +29,20 @@ bool TryLock(int fd) {
 bool LockWithin(int fd, absl::Duration patience) {
   for (absl::Duration waited; !TryLock(fd); waited += kPause) {
     if (errno != EWOULDBLOCK || waited >= patience) return false;
-    const timespec pause = absl::ToTimespec(kPause);
-    nanosleep(&pause, nullptr);
+    Pause();
     errno = EWOULDBLOCK;
   }
   return true;
+}
+
+int OpenWithin(const std::string& path, int flags, absl::Duration patience) {
+  int fd = open(path.c_str(), flags);
+  for (absl::Duration waited; fd < 0 && errno == EBUSY && waited < patience;
+       waited += kPause) {
+    Pause();
+    fd = open(path.c_str(), flags);
+  }
+  return fd;
 }
 
 }  // namespace terrace

@@ -1,14 +1,20 @@
-// flock by name: exclusive, of the open file, gone with its last descriptor.
+// Claims that another process may still hold for a moment. Thread-safe.
 #pragma once
+
+#include <string>
 
 #include "absl/time/time.h"
 
 namespace terrace {
 
-// Whether the lock was had; errno says why not. Does not wait.
+// flock: exclusive, of the open file, gone with its last descriptor. Whether
+// the lock was had; errno says why not. Does not wait.
 bool TryLock(int fd);
 
 // Waits for whoever has it, but no longer than `patience`.
 bool LockWithin(int fd, absl::Duration patience);
+
+// open(2), again while it is EBUSY, but no longer than `patience`.
+int OpenWithin(const std::string& path, int flags, absl::Duration patience);
 
 }  // namespace terrace

@@ -29,6 +29,7 @@ static_assert(sizeof(kMark) <= GivenFile::kMarkBytes);
 
 // udev locks a device that changed while it looks at it.
 constexpr absl::Duration kLockPatience = absl::Milliseconds(500);
+constexpr absl::Duration kClaimPatience = absl::Seconds(1);
 
 bool IsMark(const char* block) {
   const char* const end = block + GivenFile::kMarkBytes;
@@ -115,7 +116,8 @@ absl::Status GivenFile::OpenAndLock() {
 }
 
 absl::Status GivenFile::ClaimDevice() {
-  fd_ = open(path_.c_str(), O_RDWR | O_EXCL | O_CLOEXEC);
+  // A ring that is gone holds its files for some ten milliseconds more.
+  fd_ = OpenWithin(path_, O_RDWR | O_EXCL | O_CLOEXEC, kClaimPatience);
   if (fd_ < 0) {
     return errno == EBUSY ? InUse() : Failed("cannot be opened", errno);
   }
