@@ -165,6 +165,7 @@ absl::Status FakeDevice::Synchronize() {
     return status;
   }
   for (const Write& write : writes_) {
+    if (write.bytes.empty()) continue;
     std::memcpy(memory_.data() + write.offset, write.bytes.data(),
                 write.bytes.size());
   }

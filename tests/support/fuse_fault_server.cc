@@ -162,7 +162,9 @@ class FuseServer {
     fuse_init_out out = {};
     out.major = FUSE_KERNEL_VERSION;
     out.minor = FUSE_KERNEL_MINOR_VERSION;
-    out.max_readahead = asked.max_readahead;
+    // None: after a short direct read the kernel goes on through its cache, and
+    // what that read ahead would be stale once a direct write has passed it.
+    out.max_readahead = 0;
     // Without FUSE_ASYNC_DIO, which makes EIO of every short write.
     out.flags =
         asked.flags & (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_MAX_PAGES);

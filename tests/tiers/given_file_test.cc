@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -76,6 +77,7 @@ class OtherJob {
     EXPECT_EQ(pipe2(ready, O_CLOEXEC), 0);
     child_ = fork();
     if (child_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       const auto tier = OpenDiskTier({.path = path});
       char verdict = 'n';
       if (tier.ok()) {
@@ -348,7 +350,8 @@ TEST(GivenDeviceTest, DataOfOthersAreRefusedAndNotTouched) {
 }
 
 TEST(GivenDeviceTest, TheCommandOfTheMessageClearsIt) {
-  if (std::system("command -v blkdiscard mkfs.ext4 >/dev/null") != 0) {
+  if (std::system(
+          "(command -v blkdiscard && command -v mkfs.ext4) >/dev/null") != 0) {
     GTEST_SKIP() << "no blkdiscard or mkfs.ext4";
   }
   LoopDevice device(16 * kMiB);

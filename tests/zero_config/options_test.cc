@@ -179,9 +179,9 @@ TEST(Resources, AWrongPathIsFoundBeforeTheFirstByte) {
   const std::string absent = folder.path() + "/typo/deeper";
   ExpectRefused(absent, absl::StatusCode::kNotFound, "");
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/typo"));
-  const std::string file = folder.path() + "/file";
-  std::fclose(std::fopen(file.c_str(), "w"));
-  ExpectRefused(file, absl::StatusCode::kInvalidArgument, "");
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ExpectRefused(pipe, absl::StatusCode::kInvalidArgument, "");
 }
 
 TEST(Resources, AReadOnlyPathIsFoundBeforeTheFirstByte) {
