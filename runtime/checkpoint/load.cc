@@ -269,11 +269,12 @@ absl::Status OpenCheckpoint::LoadParameters(
       const auto bytes =
           static_cast<size_t>(parameter_file_.BlockSize(entry, i));
       const int64_t from = i * manifest_.block_bytes;
-      absl::Span<std::byte> block(static_cast<std::byte*>(tensor.data) + from,
-                                  bytes);
+      absl::Span<std::byte> block;
       if (tensor.elements != nullptr) {
         copy.resize(bytes);
         block = absl::MakeSpan(copy);
+      } else {
+        block = {static_cast<std::byte*>(tensor.data) + from, bytes};
       }
       const absl::Status status = parameter_file_.ReadBlock(entry, i, block);
       if (!status.ok()) {

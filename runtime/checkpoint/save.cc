@@ -105,13 +105,14 @@ absl::Status Part::WriteParameters() {
     for (int64_t from = 0; from < size_bytes; from += kCheckpointBlockBytes) {
       const auto bytes = static_cast<size_t>(
           std::min(kCheckpointBlockBytes, size_bytes - from));
-      absl::Span<const std::byte> block(
-          static_cast<const std::byte*>(tensor.data) + from, bytes);
+      absl::Span<const std::byte> block;
       if (tensor.elements != nullptr) {
         copy.resize(bytes);
         TERRACE_RETURN_IF_ERROR(
             tensor.elements->Read(from, absl::MakeSpan(copy)));
         block = copy;
+      } else {
+        block = {static_cast<const std::byte*>(tensor.data) + from, bytes};
       }
       TERRACE_RETURN_IF_ERROR(
           writer.WriteBlock(tensor.name, from / kCheckpointBlockBytes, block));
