@@ -18,8 +18,8 @@
 
 namespace terrace {
 
-// Served by deficit round robin in bytes, 4 : 1 : 1; within a class first who
-// is due first: its arrival and its timeout.
+// Served by deficit round robin in bytes, by the weights; within a class first
+// who is due first: its arrival and its timeout.
 enum class IoClass : uint8_t { kDemand = 0, kPrefetch = 1, kWriteBack = 2 };
 
 // Offset, size and data are aligned to 4096. The buffer is the group's until

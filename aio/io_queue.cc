@@ -12,8 +12,8 @@ namespace {
 
 // More only adds latency (the window is in bytes).
 constexpr int kMaxWindowPieces = 64;
-// Deficits grow by weight x this: small, so that shares are even over a few
-// pieces whatever their size.
+// Deficits of the class of the least weight grow by this, those of the others
+// in proportion: small, so that shares are even over a few pieces.
 constexpr int64_t kQuantumBytes = 256 << 10;
 constexpr absl::Duration kEngineFullPause = absl::Microseconds(100);
 
@@ -31,7 +31,9 @@ IoQueue::IoQueue(int path, std::string name, int file,
   TERRACE_CHECK(path >= 0 && path < kMaxPaths);
   TERRACE_CHECK(options.window_bytes > 0 && options.piece_bytes >= kAlignment);
   TERRACE_CHECK(options.piece_bytes % kAlignment == 0);
-  for (const int weight : options.weights) TERRACE_CHECK(weight > 0);
+  least_weight_ =
+      *std::min_element(std::begin(options.weights), std::end(options.weights));
+  TERRACE_CHECK(least_weight_ > 0);
 }
 
 IoQueue::~IoQueue() { TERRACE_CHECK(in_flight_ == 0); }
@@ -349,7 +351,7 @@ IoQueue::Transfer* IoQueue::PickByDeficit() {
     }
     current_class_ = (current_class_ + 1) % 3;
     deficit_bytes_[current_class_] +=
-        options_.weights[current_class_] * kQuantumBytes;
+        options_.weights[current_class_] * kQuantumBytes / least_weight_;
   }
 }
 

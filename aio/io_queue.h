@@ -158,6 +158,7 @@ class IoQueue {
 
   IoWindow window_;
   int64_t deficit_bytes_[3] = {};
+  int least_weight_ = 1;
   int current_class_ = 0;
 
   bool changed_ = false;  // since the last Turn
