@@ -56,12 +56,16 @@ Placement::Placement(int paths, absl::Span<const PathPrior> priors) {
 }
 
 double Placement::RoundTripRate(int path) const {
+  const auto known_rate = [](const Path& asked) {
+    return terrace::RoundTripRate(
+        {asked.read.bytes_per_second(), asked.write.bytes_per_second()});
+  };
+  const double own = known_rate(at(path));
+  if (own > 0) return own;
   double sum = 0;
   int known = 0;
-  for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
-    const double rate = terrace::RoundTripRate(
-        {at(i).read.bytes_per_second(), at(i).write.bytes_per_second()});
-    if (i == path && rate > 0) return rate;
+  for (const Path& other : paths_) {
+    const double rate = known_rate(other);
     if (rate <= 0) continue;
     sum += rate;
     ++known;

@@ -18,7 +18,7 @@
 
 namespace terrace {
 
-// What was measured of a path before the job: its machine profile or pace.
+// What was measured of a path before the job: its machine profile.
 struct PathPrior {
   double read_bytes_per_second = 0;  // 0: unknown
   double write_bytes_per_second = 0;
