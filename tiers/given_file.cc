@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/base/shell_word.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/file_lock.h"
 #include "tiers/page_buffer.h"
@@ -66,6 +68,8 @@ GivenFile::GivenFile(const std::string& path)
     : path_(path), owner_pid_(getpid()) {}
 
 GivenFile::~GivenFile() {
+  // A forked child shares the open file, and with it the lock.
+  if (lock_fd_ >= 0 && getpid() == owner_pid_) flock(lock_fd_, LOCK_UN);
   if (fd_ >= 0 && fd_ != lock_fd_) close(fd_);
   if (lock_fd_ >= 0) close(lock_fd_);
 }
@@ -169,11 +173,12 @@ absl::Status GivenFile::CheckDevice() {
         found, FirstNonZero(fd_, path_, end_bytes_, kDeviceMarginBytes));
   }
   if (found < 0) return absl::OkStatus();
+  const std::string device = ShellWord(path_);
   return absl::InvalidArgumentError(
       absl::StrCat(Name(), ": the device holds data of others, at offset ",
                    found, ". If nobody needs them: blkdiscard -f -z -l ",
-                   kDeviceMarginBytes, " ", path_, " && blkdiscard -f -z -o ",
-                   end_bytes_, " -l ", kDeviceMarginBytes, " ", path_));
+                   kDeviceMarginBytes, " ", device, " && blkdiscard -f -z -o ",
+                   end_bytes_, " -l ", kDeviceMarginBytes, " ", device));
 }
 
 absl::Status GivenFile::CheckFile() {
@@ -187,9 +192,10 @@ absl::Status GivenFile::CheckFile() {
   const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
   if (n < 0) return Failed("cannot be read at offset 0", errno);
   if (n != kMarkBytes || !IsMark(mark)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Name(), ": the file holds ", node.st_size,
-        " bytes of others. If nobody ", "needs them: truncate -s 0 ", path_));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(), ": the file holds ", node.st_size,
+                     " bytes of others. If nobody needs them: truncate -s 0 ",
+                     ShellWord(path_)));
   }
   if (ftruncate(fd_, kMarkBytes) != 0) {
     return Failed("cannot be cut to its mark", errno);

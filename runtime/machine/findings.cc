@@ -4,12 +4,10 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "runtime/base/bytes.h"
 
 namespace terrace {
@@ -288,17 +286,6 @@ std::vector<Finding> Diagnose(const MachineReport& report) {
                      return a.severity > b.severity;
                    });
   return once;
-}
-
-std::string ShellWord(const std::string& text) {
-  const auto is_plain = [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-           absl::StrContains("/._-+:@%,", absl::string_view(&c, 1));
-  };
-  if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) {
-    return text;
-  }
-  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
 }  // namespace terrace

@@ -15,7 +15,4 @@ std::vector<Finding> Diagnose(const MachineReport& report);
 // Those of one path, in the order of their weight.
 void DiagnosePath(const PathReport& path, std::vector<Finding>* findings);
 
-// As one word of a shell's command: quoted where it must be.
-std::string ShellWord(const std::string& text);
-
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/shell_word.h"
 #include "runtime/machine/findings.h"
 
 namespace terrace {
