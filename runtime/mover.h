@@ -319,7 +319,7 @@ class Mover {
   std::deque<PendingOpen> opens_;
   std::vector<PendingRegister> registers_;  // in the order they came
   std::vector<PendingUnregister> unregisters_;
-  std::vector<TensorEntry*> failed_writes_;  // with a write_error, once
+  std::vector<TensorEntry*> failed_writes_;  // those with a write_error
   // To be written back: of windows, and residents on their way out.
   std::deque<TensorEntry*> dirty_;
   std::vector<TensorEntry*> residents_;

@@ -178,7 +178,7 @@ void Mover::Hold(Queue& queue, const Want& want, TensorEntry& entry,
   entry.queue = queue.id;
   SetLeaving(entry, false);
   if (entry.write_pinned) entry.yielded = false;
-  entry.refused_by.clear();
+  if (entry.write == WriteState::kIdle) entry.refused_by.clear();
   entry.prefetch_failed = false;
   if (entry.window == kNoWindow) eviction_->OnTouch(entry.id);
   switch (entry.host) {

@@ -36,13 +36,15 @@ void Mover::ServeRegisters() {
   }
 }
 
-// True when it is answered; else it waits for its path's file to grow.
+// True when it is answered; else it waits for its path's file to grow, or for a
+// write that finds out whether a path takes any again.
 bool Mover::FindHome(PendingRegister& pending) {
   TensorEntry& entry = *pending.entry;
   const int64_t bytes = ResidentBytes(entry.spec.size_bytes);
   while (entry.path < 0 && paths_.count() > 0) {
     if (pending.path < 0) pending.path = ChooseHome(pending);
     if (pending.path < 0) {
+      if (placement_.trying()) return false;  // a write finds one out
       const absl::Status refused =
           pending.refusal.ok()
               ? absl::UnavailableError("no usable path: all are degraded")

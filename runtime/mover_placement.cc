@@ -164,6 +164,7 @@ void Mover::CheckGrowth(absl::Time now) {
   for (int path = 0; path < paths_.count(); ++path) {
     const absl::Status status = paths_.CheckGrowth(path, now);
     if (status.ok()) continue;
+    meters_[static_cast<size_t>(path)].write_error = status;
     Report(/*queue=*/-1, status);
     for (PendingRegister& pending : registers_) {
       if (pending.path == path) RefuseHome(pending, status);

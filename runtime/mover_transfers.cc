@@ -86,7 +86,8 @@ void Mover::StartWriteBacks() {
     const bool goes = entry->window != kNoWindow || entry->leaving;
     if (!entry->idle() || !entry->dirty() || !goes || entry->path < 0 ||
         !entry->write_error.ok()) {
-      entry->refused_by.clear();  // by then they may do better
+      // By then they may do better.
+      if (entry->write == WriteState::kIdle) entry->refused_by.clear();
       continue;
     }
     if (!StartHash(*entry)) dirty_.push_back(entry);
@@ -274,6 +275,7 @@ void Mover::OnWrite(TransferRecord record, const Completion& completion) {
     return;
   }
   // Nobody's error, but the path's; who waits for the slot hears why.
+  meters_[static_cast<size_t>(record.path)].write_error = completion.status;
   SetLeaving(entry, false);
   if (completion.quarantined) entry.write_error = completion.status;
 }

@@ -21,6 +21,7 @@ enum class PathState : uint8_t {
   // write at each BeginStep or OpenQueue finds out whether it still does.
   kRefusesWrites,
   // Its last read failed for good. A tensor whose bytes are gone is DataLoss.
+  // It is healthy again after a read that succeeds.
   kUnreadable,
 };
 
