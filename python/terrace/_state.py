@@ -232,10 +232,12 @@ def move(optimizer: AdamW, groups: int | None = None) -> None:
     left = [] if groups is None else optimizer.param_groups[groups:]
     del optimizer.param_groups[len(optimizer.param_groups) - len(left):]
     try:
-        if all(map(os.path.isdir, optimizer._paths)):
-            _move_beside(optimizer, steps)
-        else:
+        # One that is gone is a directory that fails where nothing is lost.
+        if any(os.path.exists(path) and not os.path.isdir(path)
+               for path in optimizer._paths):
             _move_through_memory(optimizer, steps, new=groups is None)
+        else:
+            _move_beside(optimizer, steps)
     except BaseException:
         optimizer.param_groups += left
         raise
