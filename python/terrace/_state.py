@@ -240,6 +240,7 @@ def move(optimizer: AdamW, groups: int | None = None) -> None:
             _move_beside(optimizer, steps)
     except BaseException:
         optimizer.param_groups += left
+        optimizer._ranks.assign(optimizer.param_groups)
         raise
 
 
