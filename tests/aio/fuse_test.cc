@@ -167,8 +167,8 @@ TEST_P(FuseTest, ShortTransfersAreContinuedToTheLastByte) {
     EXPECT_EQ(mount_.counts().faults, 40);
     EXPECT_EQ(FileNow(), content_);
   }
-  // The kernel goes on by itself once or twice before it tells a ring.
-  EXPECT_GT(group_->stats(path_).continuations, 20);
+  // Of the 80 short answers the kernel goes on after some by itself.
+  EXPECT_GT(group_->stats(path_).continuations, 10);
 }
 
 TEST_P(FuseTest, AFileThatEndsTooSoonIsDataLoss) {
