@@ -56,7 +56,7 @@ struct IoQueueOptions {
   // Whether the window follows the device: aio/io_window.h.
   bool adapts = true;
   int64_t max_window_bytes = 32 << 20;
-  absl::Duration window_latency = absl::Microseconds(1750);
+  absl::Duration window_latency = absl::Microseconds(1650);
   int max_retries = 8;         // EAGAIN, EINTR, with a growing pause
   int read_error_retries = 2;  // EIO of a read; writes none
   int weights[3] = {4, 1, 1};  // demand, prefetch, write-back

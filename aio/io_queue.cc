@@ -196,8 +196,7 @@ void IoQueue::DropUnissued(Transfer* transfer) {
   }
   std::erase_if(staged_, [&](int slot) {
     if (pieces_[slot].transfer != transfer) return false;
-    window_used_bytes_ -= pieces_[slot].request.size_bytes;
-    --window_pieces_;
+    LeaveWindow(pieces_[slot].request);
     DropPiece(slot);
     transfer->has_drops = true;
     return true;
@@ -249,67 +248,41 @@ IoPathStats IoQueue::stats() const {
   return stats;
 }
 
-// Never falls while the transfer is pending. What is not issued waits for the
-// device's next answer, whosever it is.
-absl::Time IoQueue::ExpiryOf(const Transfer& transfer) const {
-  absl::Time since = std::max(transfer.enqueued, last_answer_);
-  if (transfer.in_flight_pieces > 0) {
-    since = absl::InfiniteFuture();
-    for (const Piece& piece : pieces_) {
-      if (piece.transfer == &transfer && piece.state == PieceState::kInFlight) {
-        since = std::min(since, piece.waits_since);
-      }
-    }
-  }
-  return since + transfer.request.timeout;
-}
-
-void IoQueue::CheckExpiries(absl::Time now) {
-  while (!expiries_.empty() && expiries_.begin()->first <= now) {
-    const uint64_t tag = expiries_.begin()->second;
-    expiries_.erase(expiries_.begin());
-    Transfer* const transfer = transfers_.at(tag).get();
-    transfer->check_at = ExpiryOf(*transfer);
-    if (transfer->check_at > now) {
-      expiries_.emplace(transfer->check_at, tag);
-    } else {
-      Expire(transfer);
-    }
-  }
-}
-
-void IoQueue::Expire(Transfer* transfer) {
-  DropUnissued(transfer);
-  if (transfer->live_pieces == 0) {  // not in flight: the buffer is free
-    Settle(transfer);
-    return;
-  }
-  transfer->expired = true;
-  const absl::Time now = clock_.Now();
-  for (Piece& piece : pieces_) {
-    if (piece.transfer != transfer) continue;
-    // What the kernel may never give back does not use up the window.
-    piece.quarantined = true;
-    NoteInFlight(piece.request.direction, -1, now);
-    stats_.quarantined_bytes += piece.request.size_bytes;
-    window_used_bytes_ -= piece.request.size_bytes;
-    --window_pieces_;
-  }
-  ended_.push_back(
-      {path_, transfer->request.tag, LateError(*transfer), true, false});
-}
-
 bool IoQueue::WindowHasRoom(int64_t size_bytes) const {
-  if (window_pieces_ == 0) return true;  // a piece larger than the window
-  return window_pieces_ < kMaxWindowPieces &&
-         window_used_bytes_ + size_bytes <= window_.bytes();
+  const int pieces = window_use_[0].pieces + window_use_[1].pieces;
+  if (pieces == 0) return true;  // a piece larger than the window
+  return pieces < kMaxWindowPieces &&
+         window_use_[0].bytes + window_use_[1].bytes + size_bytes <=
+             window_.bytes();
+}
+
+// A device may serve both directions at once. So in a mixed load one that has
+// the queue to itself for a moment leaves half of the window to the other,
+// which would otherwise find it full. Where both wait, the deficits decide.
+bool IoQueue::LeavesRoom(const Transfer& transfer, int64_t size_bytes) const {
+  if (!window_.is_mixed()) return true;
+  const IoDirection direction = transfer.request.direction;
+  for (const auto& transfers : unissued_) {
+    if (transfers.empty()) continue;
+    const Transfer& head = *transfers.begin()->second;
+    if (head.request.direction != direction) return true;
+  }
+  const WindowUse& use = window_use_[static_cast<int>(direction)];
+  return use.pieces == 0 || use.bytes + size_bytes <= window_.bytes() / 2;
+}
+
+void IoQueue::LeaveWindow(const IoRequest& request) {
+  WindowUse& use = window_use_[static_cast<int>(request.direction)];
+  use.bytes -= request.size_bytes;
+  --use.pieces;
 }
 
 void IoQueue::Stage(int slot) {
   Piece& piece = pieces_[slot];
   piece.state = PieceState::kStaged;
-  window_used_bytes_ += piece.request.size_bytes;
-  ++window_pieces_;
+  WindowUse& use = window_use_[static_cast<int>(piece.request.direction)];
+  use.bytes += piece.request.size_bytes;
+  ++use.pieces;
   staged_.push_back(slot);
 }
 
@@ -326,6 +299,7 @@ void IoQueue::StageNew() {
   while (Transfer* const transfer = PickByDeficit()) {
     const int64_t size_bytes = NextPieceBytes(transfer);
     if (!WindowHasRoom(size_bytes)) return;
+    if (!LeavesRoom(*transfer, size_bytes)) return;
     deficit_bytes_[current_class_] -= size_bytes;
     Stage(NewPiece(transfer));
     if (transfer->issued_bytes == transfer->request.size_bytes) {
@@ -349,7 +323,7 @@ IoQueue::Transfer* IoQueue::PickByDeficit() {
       Transfer* const head = transfers.begin()->second;
       if (deficit_bytes_[current_class_] >= NextPieceBytes(head)) return head;
     }
-    current_class_ = (current_class_ + 1) % 3;
+    current_class_ = (current_class_ + 1) % kClasses;
     deficit_bytes_[current_class_] +=
         options_.weights[current_class_] * kQuantumBytes / least_weight_;
   }

@@ -56,6 +56,7 @@ class IoQueue {
  private:
   // Of offsets, sizes and addresses; what direct I/O asks for at most.
   static constexpr int64_t kAlignment = 4096;
+  static constexpr int kClasses = 3;  // IoClass
 
   struct Transfer {
     IoTransfer request;
@@ -121,6 +122,8 @@ class IoQueue {
   void StageNew();
   Transfer* PickByDeficit();
   bool WindowHasRoom(int64_t size_bytes) const;
+  bool LeavesRoom(const Transfer& transfer, int64_t size_bytes) const;
+  void LeaveWindow(const IoRequest& request);
   void Stage(int slot);
   void SubmitStaged(absl::Time now);
   void Finish(Transfer* transfer);
@@ -135,7 +138,7 @@ class IoQueue {
   Clock& clock_;
 
   std::unordered_map<uint64_t, std::unique_ptr<Transfer>> transfers_;  // by tag
-  std::map<Urgency, Transfer*> unissued_[3];  // per class
+  std::map<Urgency, Transfer*> unissued_[kClasses];
   // When to look whether the transfer has expired, and its tag.
   std::set<std::pair<absl::Time, uint64_t>> expiries_;
   absl::Time last_answer_ = absl::InfinitePast();  // of the device
@@ -152,12 +155,15 @@ class IoQueue {
     absl::Time since;
     absl::Duration before;
   };
-  Busy busy_[2];                   // reads, writes
-  int64_t window_used_bytes_ = 0;  // staged and in flight, not quarantined
-  int window_pieces_ = 0;          // the same, counted
+  Busy busy_[2];      // reads, writes
+  struct WindowUse {  // staged and in flight, not quarantined
+    int64_t bytes = 0;
+    int pieces = 0;
+  };
+  WindowUse window_use_[2];  // reads, writes
 
   IoWindow window_;
-  int64_t deficit_bytes_[3] = {};
+  int64_t deficit_bytes_[kClasses] = {};
   int least_weight_ = 1;
   int current_class_ = 0;
 

@@ -1,5 +1,5 @@
-// What becomes of a result: the table of outcomes. The rest of IoQueue, what
-// goes out and when, is in io_queue.cc.
+// What becomes of a result, the table of outcomes, and of what gets none in
+// time. The rest of IoQueue, what goes out and when, is in io_queue.cc.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -33,8 +33,7 @@ void IoQueue::OnResult(const IoResult& result) {
   if (piece.quarantined) {
     stats_.quarantined_bytes -= piece.request.size_bytes;
   } else {
-    window_used_bytes_ -= piece.request.size_bytes;
-    --window_pieces_;
+    LeaveWindow(piece.request);
     NoteInFlight(piece.request.direction, -1, last_answer_);
   }
   piece.state = PieceState::kWaiting;
@@ -149,6 +148,55 @@ void IoQueue::Finish(Transfer* transfer) {
   expiries_.erase({transfer->check_at, request.tag});
   ended_.push_back(std::move(completion));
   transfers_.erase(request.tag);
+}
+
+// Never falls while the transfer is pending. What is not issued waits for the
+// device's next answer, whosever it is.
+absl::Time IoQueue::ExpiryOf(const Transfer& transfer) const {
+  absl::Time since = std::max(transfer.enqueued, last_answer_);
+  if (transfer.in_flight_pieces > 0) {
+    since = absl::InfiniteFuture();
+    for (const Piece& piece : pieces_) {
+      if (piece.transfer == &transfer && piece.state == PieceState::kInFlight) {
+        since = std::min(since, piece.waits_since);
+      }
+    }
+  }
+  return since + transfer.request.timeout;
+}
+
+void IoQueue::CheckExpiries(absl::Time now) {
+  while (!expiries_.empty() && expiries_.begin()->first <= now) {
+    const uint64_t tag = expiries_.begin()->second;
+    expiries_.erase(expiries_.begin());
+    Transfer* const transfer = transfers_.at(tag).get();
+    transfer->check_at = ExpiryOf(*transfer);
+    if (transfer->check_at > now) {
+      expiries_.emplace(transfer->check_at, tag);
+    } else {
+      Expire(transfer);
+    }
+  }
+}
+
+void IoQueue::Expire(Transfer* transfer) {
+  DropUnissued(transfer);
+  if (transfer->live_pieces == 0) {  // not in flight: the buffer is free
+    Settle(transfer);
+    return;
+  }
+  transfer->expired = true;
+  const absl::Time now = clock_.Now();
+  for (Piece& piece : pieces_) {
+    if (piece.transfer != transfer) continue;
+    // What the kernel may never give back does not use up the window.
+    piece.quarantined = true;
+    NoteInFlight(piece.request.direction, -1, now);
+    stats_.quarantined_bytes += piece.request.size_bytes;
+    LeaveWindow(piece.request);
+  }
+  ended_.push_back(
+      {path_, transfer->request.tag, LateError(*transfer), true, false});
 }
 
 }  // namespace terrace

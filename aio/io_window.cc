@@ -8,7 +8,6 @@ namespace {
 
 constexpr int64_t kLeastPiece = 256 << 10;
 constexpr int64_t kPieceGrain = 64 << 10;
-constexpr int64_t kLeastWindow = 2 * kLeastPiece;
 constexpr absl::Duration kEpoch = absl::Milliseconds(10);
 // A window in use by both directions is four pieces, and at either end of an
 // epoch one of each is cut off or not: of 12 windows 4 %, of 4 it would be 12
@@ -28,19 +27,27 @@ constexpr absl::Duration kLongestPause = absl::Seconds(30);
 
 IoWindow::IoWindow(const IoQueueOptions& options)
     : is_adaptive_(options.adapts),
-      least_bytes_(std::min(kLeastWindow, options.window_bytes)),
       most_bytes_(std::max(options.max_window_bytes, options.window_bytes)),
       largest_piece_(options.piece_bytes),
       latency_seconds_(absl::ToDoubleSeconds(options.window_latency)),
       bytes_(options.window_bytes),
       pause_(kFirstPause) {}
 
+bool IoWindow::is_mixed() const {
+  return has_share_ && read_share_ > kMixedShare &&
+         read_share_ < 1 - kMixedShare;
+}
+
+int IoWindow::pieces() const { return is_mixed() ? 4 : 2; }
+
+int64_t IoWindow::least_bytes() const {
+  return std::min(pieces() * kLeastPiece, most_bytes_);
+}
+
 int64_t IoWindow::piece_bytes() const {
   if (!is_adaptive_) return largest_piece_;
-  const bool is_mixed =
-      has_share_ && read_share_ > kMixedShare && read_share_ < 1 - kMixedShare;
-  const int64_t piece = std::max(
-      bytes_ / (is_mixed ? 4 : 2) / kPieceGrain * kPieceGrain, kLeastPiece);
+  const int64_t piece =
+      std::max(bytes_ / pieces() / kPieceGrain * kPieceGrain, kLeastPiece);
   return std::min(piece, largest_piece_);
 }
 
@@ -81,7 +88,10 @@ void IoWindow::OnEpoch(absl::Time now) {
   const double rate = moved / absl::ToDoubleSeconds(now - began_);
   read_share_ = static_cast<double>(read_bytes_) / moved;
   has_share_ = true;
-  if (trial_ != Trial::kNone) {
+  if (bytes_ < least_bytes()) {  // the load has become a mixed one
+    trial_ = Trial::kNone;
+    bytes_ = least_bytes();
+  } else if (trial_ != Trial::kNone) {
     Judge(now, rate);
   } else {
     Choose(now, rate);
@@ -161,7 +171,7 @@ void IoWindow::Choose(absl::Time now, double rate) {
   if (is_far_ && bytes_ < most_bytes_) {
     Try(Trial::kLarger, std::min(2 * bytes_, most_bytes_), rate);
   } else if (bytes_ > wanted + wanted / 8) {
-    Try(Trial::kSmaller, std::max({wanted, bytes_ / 2, least_bytes_}), rate);
+    Try(Trial::kSmaller, std::max({wanted, bytes_ / 2, least_bytes()}), rate);
   } else if (bytes_ < wanted - wanted / 8) {
     Try(Trial::kLarger, std::min({wanted, 2 * bytes_, most_bytes_}), rate);
   }

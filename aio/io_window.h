@@ -11,7 +11,9 @@
 // if it brings 5 %. A trial that fails is repeated after 0.5 s, then after
 // twice that, up to 30 s. So is one that was kept by chance: when throughput
 // sinks below what a larger window gave, that window is tried again. Epochs are
-// compared only while the share of reads among the bytes stays the same.
+// compared only while the share of reads among the bytes stays the same. The
+// smallest window is two pieces of 256 KiB, of each direction where both are in
+// use: with fewer a device that serves both at once waits for us in one.
 //
 // Owned by IoQueue; time is passed in. One thread at a time.
 #pragma once
@@ -34,6 +36,9 @@ class IoWindow {
   // serve apart.
   int64_t piece_bytes() const;
 
+  // Both directions are in use. Only known of a window that adapts.
+  bool is_mixed() const;
+
   // The device moved `bytes`. `has_more`: something waits for room in the
   // window; without it the throughput is ours, not the device's.
   void OnAnswer(absl::Time now, int64_t bytes, bool is_read, bool has_more);
@@ -41,6 +46,8 @@ class IoWindow {
  private:
   enum class Trial : uint8_t { kNone, kSmaller, kLarger };
 
+  int pieces() const;           // in the window, at least
+  int64_t least_bytes() const;  // the window
   void Restart(absl::Time now);
   void OnEpoch(absl::Time now);
   void Judge(absl::Time now, double rate);
@@ -51,7 +58,6 @@ class IoWindow {
   void Refuse(absl::Time now);
 
   const bool is_adaptive_;
-  const int64_t least_bytes_;
   const int64_t most_bytes_;
   const int64_t largest_piece_;
   const double latency_seconds_;

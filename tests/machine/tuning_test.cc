@@ -52,8 +52,8 @@ TEST(TuningTest, TheSlowerDirectionMakesTheWindow) {
   const PathTuning tuning = TuningOf(SomePath("/"));
   EXPECT_EQ(tuning.read_bytes_per_second, 3e9);
   EXPECT_EQ(tuning.write_bytes_per_second, 2e9);
-  // 2e9 * 1.75 ms = 3.5e6 bytes: 53 times 64 KiB.
-  EXPECT_EQ(tuning.window_bytes, 53 * 64 * 1024);
+  // 2e9 * 1.65 ms = 3.3e6 bytes: 50 times 64 KiB.
+  EXPECT_EQ(tuning.window_bytes, 50 * 64 * 1024);
   EXPECT_EQ(tuning.piece_bytes, 4 * kMiB);
 }
 

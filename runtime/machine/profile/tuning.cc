@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/time/time.h"
+#include "aio/io_group.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/machine/pseudo_files.h"
 #include "runtime/machine/storage.h"
@@ -10,10 +12,7 @@
 namespace terrace {
 namespace {
 
-// As IoQueueOptions has them.
-constexpr double kWindowSeconds = 1.75e-3;
 constexpr int64_t kLeastWindow = 512 << 10;
-constexpr int64_t kMostWindow = 32 << 20;
 constexpr int64_t kGrain = 64 << 10;
 // Large pieces cost less: what is so much slower is more than chance.
 constexpr double kNearBest = 0.9;
@@ -59,8 +58,10 @@ PathTuning TuningOf(const PathProfile& profile) {
   const double slower =
       std::min(tuning.read_bytes_per_second, tuning.write_bytes_per_second);
   if (slower > 0) {
+    const IoQueueOptions defaults;
     const double bytes =
-        std::min(slower * kWindowSeconds, static_cast<double>(kMostWindow));
+        std::min(slower * absl::ToDoubleSeconds(defaults.window_latency),
+                 static_cast<double>(defaults.max_window_bytes));
     tuning.window_bytes =
         std::max(static_cast<int64_t>(bytes) / kGrain * kGrain, kLeastWindow);
   }

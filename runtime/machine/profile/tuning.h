@@ -24,8 +24,9 @@ struct MachineTuning {
 };
 
 // The best rate of each direction. The window is what the slower direction
-// moves in 1.75 ms, within 512 KiB and 32 MiB; it adapts from there. The piece
-// is the largest that came within 10 % of the best in both directions.
+// moves in the latency that the queue aims at, within 512 KiB and its largest
+// window; it adapts from there. The piece is the largest that came within 10 %
+// of the best in both directions.
 PathTuning TuningOf(const PathProfile& profile);
 
 // Of the profile in `file`, for this machine. Nothing is measured, no path is
