@@ -34,7 +34,7 @@ const Subcommand kSubcommands[] = {
      }},
     {"paths",
      "a step over two paced devices of 3:1, also when one slows to half",
-     {"parameters", "rounds", "json"},
+     {"parameters", "rounds", "gate", "json"},
      RunStepPathsBenchmark},
 };
 

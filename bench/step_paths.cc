@@ -5,9 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "aio/engine.h"
+#include "bench/gate.h"
+#include "bench/io/load.h"
+#include "bench/report/document.h"
+#include "bench/rounds.h"
 #include "kernels/pool_executor.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
@@ -64,9 +67,10 @@ class Workbench {
   void SetRates(int64_t first, int64_t second) {
     paces_->Set(0, {first, first});
     paces_->Set(1, {second, second});
-    sum_ = static_cast<double>(first + second);
   }
-  double sum() const { return sum_; }
+  int64_t state_bytes() const {
+    return 8 * static_cast<int64_t>(parameters_.size());
+  }
 
   // Bytes per second of that many steps, in each direction alone.
   absl::StatusOr<double> Steps(int steps) {
@@ -95,7 +99,6 @@ class Workbench {
 
   std::vector<float> parameters_, gradients_;
   const std::shared_ptr<PaceBoard> paces_;
-  double sum_ = 0;
   std::unique_ptr<LocalRuntime> runtime_;
   std::unique_ptr<OffloadedOptimizer> optimizer_;  // first to go
 };
@@ -120,32 +123,61 @@ absl::Status HalveTheSlow(Workbench& bench) {
   return bench.Steps(1).status();
 }
 
-absl::Status RunOne(Workbench& bench, const char* key, Prepare prepare,
-                    int rounds, bool json) {
-  const Stats before = bench.stats();
-  Row row{.key = key, .unit = "MiB/s"};
-  row.subject = {"step", [&]() -> absl::StatusOr<double> {
-                   TERRACE_RETURN_IF_ERROR(prepare(bench));
-                   TERRACE_ASSIGN_OR_RETURN(const double rate, bench.Steps(1));
-                   return rate / (1 << 20);
-                 }};
-  row.bound = {"sum of the rates", [&]() -> absl::StatusOr<double> {
-                 return bench.sum() / (1 << 20);
-               }};
-  TERRACE_ASSIGN_OR_RETURN(const RowResult result, RunRow(row, rounds));
-  const Stats after = bench.stats();
-  const auto paced =
-      static_cast<double>(after.paced_completions - before.paced_completions);
-  const double late =
-      static_cast<double>(after.late_completions - before.late_completions) /
-      std::max(1.0, paced);
-  PrintRow(row, result, json,
-           absl::StrFormat("\"late_share\":%.4f,\"void\":%s", late,
-                           late > kLateShare ? "true" : "false"));
-  if (late <= kLateShare) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      key, ": ", 100 * late,
-      " % of completions were late: the machine was too busy to keep time"));
+// In bytes per second of either direction, as MiB.
+Contender ContenderOf(const char* name, Prepare prepare, Workbench* bench) {
+  return {name, [=]() -> absl::StatusOr<Sample> {
+            TERRACE_RETURN_IF_ERROR(prepare(*bench));
+            const double cpu = OwnCpuSeconds();
+            TERRACE_ASSIGN_OR_RETURN(const double rate, bench->Steps(1));
+            const double gib = bench->state_bytes() * 2.0 / kGiB;
+            return Sample{rate / kMiB, (OwnCpuSeconds() - cpu) * 1e3 / gib};
+          }};
+}
+
+Spread Over(Spread rates, double bound) {
+  return {rates.minimum / bound, rates.median / bound, rates.maximum / bound};
+}
+
+struct PathsRow {
+  const char* name;
+  Prepare prepare;
+  int64_t sum;  // of the rates, while it is measured
+  double bar;
+};
+constexpr PathsRow kRows[] = {
+    {"300 + 100 MiB/s", Settle, kFastRate + kSlowRate, 0.95},
+    {"150 + 100 MiB/s, the second step", HalveTheFast,
+     kFastRate / 2 + kSlowRate, 0.90},
+    {"300 + 50 MiB/s, the second step", HalveTheSlow, kFastRate + kSlowRate / 2,
+     0.90}};
+
+Section SectionOf(const Workbench& bench, const Rounds& rounds,
+                  double late_share) {
+  Section section;
+  section.title = "A step over two paced devices";
+  section.text = absl::StrFormat(
+      "%d MiB of state on two devices in memory, of 300 and 100 MiB/s in each "
+      "direction; a tenth of it fits the budget. Before each run both have "
+      "their full rate for %d steps; then one slows to half, and the second "
+      "step after that is measured. %.1f %% of completions were late.",
+      bench.state_bytes() / kMiB, kSettlingSteps, 100 * late_share);
+  for (int i = 0; i < rounds.size(); ++i) {
+    const PathsRow& row = kRows[i];
+    const Spread rates = rounds.Of(i, Figure::kRate);
+    section.rates.push_back(
+        {rounds.name(i), rates, rounds.Of(i, Figure::kCpu), ""});
+    RatioRow ratio;
+    ratio.subject = rounds.name(i);
+    ratio.bound = "sum of the rates";
+    ratio.figure = "MiB/s";
+    ratio.ratio = Over(rates, static_cast<double>(row.sum) / kMiB);
+    ratio.bar = Bar{row.bar, true};
+    if (late_share > kLateShare) {
+      ratio.void_reason = "more than 1 % of completions were late";
+    }
+    section.ratios.push_back(ratio);
+  }
+  return section;
 }
 
 }  // namespace
@@ -157,18 +189,27 @@ absl::Status RunStepPathsBenchmark(const Flags& flags) {
   if (parameters < 1 << 20 || rounds < 1) {
     return absl::InvalidArgumentError("a flag is out of range");
   }
+  TERRACE_ASSIGN_OR_RETURN(const int64_t wait, flags.number("gate", 10));
+  Gate gate(
+      {.enabled = wait > 0, .max_wait_seconds = static_cast<double>(wait)});
   TERRACE_ASSIGN_OR_RETURN(const auto bench, Workbench::Make(parameters));
-  bench->SetRates(kFastRate, kSlowRate);
-  TERRACE_RETURN_IF_ERROR(bench->Steps(kSettlingSteps).status());
-  const bool json = flags.has("json");
-  const int count = static_cast<int>(rounds);
-  PrintHeader(json);
-  absl::Status status = RunOne(*bench, "paths-3:1", Settle, count, json);
-  status.Update(
-      RunOne(*bench, "paths-1.5:1-second-step", HalveTheFast, count, json));
-  status.Update(
-      RunOne(*bench, "paths-3:0.5-second-step", HalveTheSlow, count, json));
-  return status;
+  TERRACE_RETURN_IF_ERROR(Settle(*bench));
+  std::vector<Contender> contenders;
+  for (const PathsRow& row : kRows) {
+    contenders.push_back(ContenderOf(row.name, row.prepare, bench.get()));
+  }
+  const Stats before = bench->stats();
+  TERRACE_ASSIGN_OR_RETURN(
+      const Rounds result,
+      Rounds::Run(contenders, static_cast<int>(rounds), gate));
+  const Stats after = bench->stats();
+  const auto paced =
+      static_cast<double>(after.paced_completions - before.paced_completions);
+  const double late =
+      static_cast<double>(after.late_completions - before.late_completions) /
+      std::max(1.0, paced);
+  PrintSection(SectionOf(*bench, result, late), flags.has("json"));
+  return absl::OkStatus();
 }
 
 }  // namespace terrace::bench

@@ -7,6 +7,8 @@
 
 namespace terrace::bench {
 
+// Flags: --parameters (32M, fp32), --rounds (5), --gate (seconds to wait for a
+// quiet machine, 10; 0: none), --json.
 absl::Status RunStepPathsBenchmark(const Flags& flags);
 
 }  // namespace terrace::bench
