@@ -40,7 +40,6 @@ class DiskPaths {
     return at(path).disk->capacity_bytes();
   }
   int64_t used_bytes(int path) const { return at(path).disk->used_bytes(); }
-  bool growing(int path) const { return at(path).growing; }
   bool late(int path) const { return at(path).late; }
 
   // Room for an extent; nullopt: its file grows, ask again after the answer.

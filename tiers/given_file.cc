@@ -154,7 +154,7 @@ absl::Status GivenFile::InUse() const {
           Name(),
           ": the device is in use: it, or a part of it, is mounted, swap, "
           "or part of a RAID or a volume group (see `lsblk ",
-          path_, "`)")),
+          ShellWord(path_), "`)")),
       {EBUSY, path_});
 }
 
