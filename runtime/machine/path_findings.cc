@@ -80,8 +80,9 @@ void DiagnoseFileSystem(const PathReport& path,
       break;
     case FileSystemKind::kUserSpace:
       add(path.file_system +
-              " is served by a process: each request costs its "
-              "time too",
+              " is served by a process: each request costs its time too, and "
+              "one that it answers short may go wrong in the kernel, which our "
+              "checksums then tell as data loss. Name a directory on a drive",
           "");
       break;
     case FileSystemKind::kDisk:

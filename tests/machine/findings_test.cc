@@ -205,6 +205,11 @@ TEST_F(FindingsTest, FileSystemsThatAreNoDrive) {
          "docker run -v DIRECTORY:/mnt/nvme0 ...");
   path().file_system_kind = FileSystemKind::kNetwork;
   EXPECT_THAT(Only().what, HasSubstr("network"));
+  path().file_system = "fuse.sshfs";
+  path().file_system_kind = FileSystemKind::kUserSpace;
+  Expect(Severity::kSlower, "/mnt/nvme0", "fuse.sshfs is served by a process",
+         "");
+  EXPECT_THAT(Only().what, HasSubstr("checksums"));
 }
 
 TEST_F(FindingsTest, WaysToMountThatCost) {
