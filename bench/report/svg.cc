@@ -15,7 +15,6 @@ constexpr double kLeft = 64;
 constexpr double kRight = 700;
 constexpr double kTop = 40;
 constexpr double kBottom = 300;
-constexpr double kBarLeft = 280;
 constexpr int kColours = 6;
 
 std::string Open(double height) {
@@ -161,11 +160,16 @@ std::string Lines(const Chart& chart) {
 std::string Bars(const Chart& chart) {
   constexpr double kBar = 13;
   constexpr double kGap = 12;
+  constexpr double kLetter = 6.6;  // on average
+  double left = 0;                 // room for the longest name
+  for (const std::string& name : chart.categories) {
+    left = std::max(left, 20 + kLetter * static_cast<double>(name.size()));
+  }
   const double tick = TickOf(LargestOf(chart));
   const double top = std::max(tick, std::ceil(LargestOf(chart) / tick) * tick);
   // Room behind the longest bar for its number.
   const auto x_of = [&](double value) {
-    return kBarLeft + (kRight - 40 - kBarLeft) * value / top;
+    return left + (kRight - 40 - left) * value / top;
   };
   const double group = kBar * static_cast<double>(chart.series.size()) + kGap;
   const double bottom =
@@ -176,12 +180,12 @@ std::string Bars(const Chart& chart) {
         &svg, Line(x_of(value), kTop, x_of(value), bottom, "grid"),
         Text(x_of(value), bottom + 18, "middle", NumberOf(value), "soft"));
   }
-  absl::StrAppend(&svg, Text((kBarLeft + kRight) / 2, bottom + 40, "middle",
-                             chart.x_label));
+  absl::StrAppend(
+      &svg, Text((left + kRight) / 2, bottom + 40, "middle", chart.x_label));
   for (size_t i = 0; i < chart.categories.size(); ++i) {
     const double y = kTop + group * static_cast<double>(i);
-    absl::StrAppend(&svg, Text(kBarLeft - 10, y + group / 2 + 1, "end",
-                               chart.categories[i]));
+    absl::StrAppend(
+        &svg, Text(left - 10, y + group / 2 + 1, "end", chart.categories[i]));
   }
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const int colour = static_cast<int>(i) % kColours;
@@ -192,15 +196,14 @@ std::string Bars(const Chart& chart) {
           &svg,
           absl::StrFormat("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
                           "height=\"%.1f\" class=\"f%d\"/>",
-                          kBarLeft, y, x_of(point.y) - kBarLeft, kBar - 2,
-                          colour),
+                          left, y, x_of(point.y) - left, kBar - 2, colour),
           Line(x_of(point.low), y + kBar / 2 - 1, x_of(point.high),
                y + kBar / 2 - 1, "axis"),
           Text(x_of(std::max(point.y, point.high)) + 6, y + kBar - 3, "start",
                NumberOf(point.y), "soft"));
     }
   }
-  return svg + Line(kBarLeft, kTop, kBarLeft, bottom, "axis") + "</svg>";
+  return svg + Line(left, kTop, left, bottom, "axis") + "</svg>";
 }
 
 // Whole decades around every step that has something in it.
