@@ -275,8 +275,11 @@ class AdamW(torch.optim.Optimizer):
         `parameters`, their elements. Bytes: `state_bytes` of the state,
         `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
         `resident_bytes` of that for what always stays in memory, `disk_bytes`
-        on all paths, `bytes_read` and `bytes_written`; `paths`, a list of dicts with the
-        same for each. `staging_bytes` of pinned memory for parameters on a
+        on all paths, `bytes_read` and `bytes_written`; `paths`, a list of
+        dicts with the same for each, and its `state` ("healthy", "slow",
+        "refuses writes" or "unreadable"), the `write_error` that made it so,
+        `read_bytes_per_second` and `write_bytes_per_second` as measured
+        lately (0: nothing was). `staging_bytes` of pinned memory for parameters on a
         GPU, `bytes_from_devices` and `bytes_to_devices` copied there. Seconds:
         `step_seconds` in all steps, of them `compute_seconds`, and
         `blocked_seconds`, a dict of those in which nothing was computed by

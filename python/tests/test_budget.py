@@ -83,8 +83,12 @@ def test_several_paths_share_the_state(tmp_path):
                               nvme_path=paths)
     network.weight.grad = torch.ones_like(network.weight)
     optimizer.step()
-    written = [p['bytes_written'] for p in optimizer.stats()['paths']]
-    assert len(written) == 2 and all(written)
+    told = optimizer.stats()['paths']
+    assert len(told) == 2 and all(path['bytes_written'] for path in told)
+    for path in told:
+        assert path['state'] == 'healthy' and not path['write_error']
+        assert path['read_bytes_per_second'] > 0
+        assert path['write_bytes_per_second'] > 0
 
 
 def test_files_are_gone_after_close(tmp_path):

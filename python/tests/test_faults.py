@@ -193,6 +193,9 @@ def test_a_disk_that_is_gone_and_a_run_that_resumes(doomed_disk, tmp_path,
     assert caught.value.errno == number
     assert caught.value.filename.startswith(f'{disk}/terrace-')
     assert caught.value.offset % 4096 == 0
+    told, = optimizer.stats()['paths']
+    assert told['state'] in ('refuses writes', 'unreadable')
+    assert not told['degraded'] or str(disk) in told['write_error']
     with contextlib.suppress(OSError):
         optimizer.close()
     with pytest.raises(OSError) as caught:

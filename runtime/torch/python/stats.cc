@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/base/check.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "terrace/machine.h"
 
@@ -10,11 +11,29 @@ namespace {
 
 using Json = nlohmann::json;
 
+const char* NameOf(PathState state) {
+  switch (state) {
+    case PathState::kHealthy:
+      return "healthy";
+    case PathState::kSlow:
+      return "slow";
+    case PathState::kRefusesWrites:
+      return "refuses writes";
+    case PathState::kUnreadable:
+      return "unreadable";
+  }
+  TERRACE_CHECK(false);
+}
+
 Json PathAsJson(const PathStats& path) {
   return {{"directory", path.directory},
           {"direct_io", path.direct_io},
           {"direct_io_reason", path.direct_io_reason},
+          {"state", NameOf(path.state)},
           {"degraded", path.degraded},
+          {"write_error", std::string(path.write_error.message())},
+          {"read_bytes_per_second", path.read_bytes_per_second},
+          {"write_bytes_per_second", path.write_bytes_per_second},
           {"used_bytes", path.used_bytes},
           {"bytes_read", path.bytes_read},
           {"bytes_written", path.bytes_written},
