@@ -261,6 +261,8 @@ bool IoQueue::WindowHasRoom(int64_t size_bytes) const {
 // which would otherwise find it full. Where both wait, the deficits decide.
 bool IoQueue::LeavesRoom(const Transfer& transfer, int64_t size_bytes) const {
   if (!window_.is_mixed()) return true;
+  // It waits for the window only.
+  if (transfer.request.io_class == IoClass::kDemand) return true;
   const IoDirection direction = transfer.request.direction;
   for (const auto& transfers : unissued_) {
     if (transfers.empty()) continue;
@@ -268,7 +270,8 @@ bool IoQueue::LeavesRoom(const Transfer& transfer, int64_t size_bytes) const {
     if (head.request.direction != direction) return true;
   }
   const WindowUse& use = window_use_[static_cast<int>(direction)];
-  return use.pieces == 0 || use.bytes + size_bytes <= window_.bytes() / 2;
+  return use.pieces == 0 || (use.pieces < kMaxWindowPieces / 2 &&
+                             use.bytes + size_bytes <= window_.bytes() / 2);
 }
 
 void IoQueue::LeaveWindow(const IoRequest& request) {

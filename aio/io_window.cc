@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace terrace {
 namespace {
@@ -41,7 +42,8 @@ bool IoWindow::is_mixed() const {
 int IoWindow::pieces() const { return is_mixed() ? 4 : 2; }
 
 int64_t IoWindow::least_bytes() const {
-  return std::min(pieces() * kLeastPiece, most_bytes_);
+  return std::min(pieces() * std::min(kLeastPiece, largest_piece_),
+                  most_bytes_);
 }
 
 int64_t IoWindow::piece_bytes() const {
@@ -54,6 +56,7 @@ int64_t IoWindow::piece_bytes() const {
 void IoWindow::OnAnswer(absl::Time now, int64_t bytes, bool is_read,
                         bool has_more) {
   if (!is_adaptive_) return;
+  NoteDirection(bytes, is_read);
   if (!has_more) {
     is_running_ = false;
     return;
@@ -76,6 +79,13 @@ void IoWindow::OnAnswer(absl::Time now, int64_t bytes, bool is_read,
   }
 }
 
+// A load that is mixed no longer may never fill an epoch that shows it.
+void IoWindow::NoteDirection(int64_t bytes, bool is_read) {
+  if (std::exchange(was_read_, is_read) != is_read) one_way_bytes_ = 0;
+  one_way_bytes_ += bytes;
+  if (one_way_bytes_ >= kWindowsPerEpoch * bytes_) has_share_ = false;
+}
+
 void IoWindow::Restart(absl::Time now) {
   is_running_ = true;
   began_ = now;
@@ -88,14 +98,13 @@ void IoWindow::OnEpoch(absl::Time now) {
   const double rate = moved / absl::ToDoubleSeconds(now - began_);
   read_share_ = static_cast<double>(read_bytes_) / moved;
   has_share_ = true;
-  if (bytes_ < least_bytes()) {  // the load has become a mixed one
-    trial_ = Trial::kNone;
-    bytes_ = least_bytes();
-  } else if (trial_ != Trial::kNone) {
+  if (trial_ != Trial::kNone) {
     Judge(now, rate);
   } else {
     Choose(now, rate);
   }
+  // The load may have become a mixed one, which needs more.
+  bytes_ = std::max(bytes_, least_bytes());
 }
 
 // A window that was tried for an epoch.
@@ -169,6 +178,9 @@ void IoWindow::Choose(absl::Time now, double rate) {
       static_cast<int64_t>(rate * latency_seconds_) / kPieceGrain * kPieceGrain;
   // At the most it may be it is judged by latency: the device may have changed.
   if (is_far_ && bytes_ < most_bytes_) {
+    Try(Trial::kLarger, std::min(2 * bytes_, most_bytes_), rate);
+  } else if (bytes_ > wanted + wanted / 8 && bytes_ <= least_bytes()) {
+    // The device is slow or far away, and no smaller window can tell which.
     Try(Trial::kLarger, std::min(2 * bytes_, most_bytes_), rate);
   } else if (bytes_ > wanted + wanted / 8) {
     Try(Trial::kSmaller, std::max({wanted, bytes_ / 2, least_bytes()}), rate);

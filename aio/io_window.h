@@ -11,9 +11,12 @@
 // if it brings 5 %. A trial that fails is repeated after 0.5 s, then after
 // twice that, up to 30 s. So is one that was kept by chance: when throughput
 // sinks below what a larger window gave, that window is tried again. Epochs are
-// compared only while the share of reads among the bytes stays the same. The
-// smallest window is two pieces of 256 KiB, of each direction where both are in
-// use: with fewer a device that serves both at once waits for us in one.
+// compared only while the share of reads among the bytes stays the same.
+//
+// The smallest window is two pieces of 256 KiB, of each direction where both
+// are in use: with fewer a device that serves both at once waits for us in one.
+// It is smaller where the options' largest piece or window is. There only a
+// larger one can be tried, which tells a slow device from one that is far away.
 //
 // Owned by IoQueue; time is passed in. One thread at a time.
 #pragma once
@@ -36,11 +39,12 @@ class IoWindow {
   // serve apart.
   int64_t piece_bytes() const;
 
-  // Both directions are in use. Only known of a window that adapts.
+  // Both directions are in use: until twelve windows of one have passed without
+  // the other. Only known of a window that adapts.
   bool is_mixed() const;
 
-  // The device moved `bytes`. `has_more`: something waits for room in the
-  // window; without it the throughput is ours, not the device's.
+  // The device moved `bytes`. `has_more`: something waits to be issued; without
+  // it the throughput is ours, not the device's.
   void OnAnswer(absl::Time now, int64_t bytes, bool is_read, bool has_more);
 
  private:
@@ -48,6 +52,7 @@ class IoWindow {
 
   int pieces() const;           // in the window, at least
   int64_t least_bytes() const;  // the window
+  void NoteDirection(int64_t bytes, bool is_read);
   void Restart(absl::Time now);
   void OnEpoch(absl::Time now);
   void Judge(absl::Time now, double rate);
@@ -71,6 +76,8 @@ class IoWindow {
   int64_t written_bytes_ = 0;
   double read_share_ = 0;  // of the last whole epoch
   bool has_share_ = false;
+  bool was_read_ = false;      // the last answer
+  int64_t one_way_bytes_ = 0;  // since one of the other direction
 
   Trial trial_ = Trial::kNone;
   int64_t bytes_before_ = 0;  // the trial

@@ -44,7 +44,7 @@ constexpr uint64_t kWakeTag = LIBURING_UDATA_TIMEOUT - 1;
 constexpr unsigned kMaxWorkers = 4;
 // Large requests go to the kernel one by one: to map a MiB takes it about 10
 // us, in which the device can already move the one before. Together they reach
-// it when all are mapped: 7 % less of a disk's rate with 8 of 1 MiB in flight.
+// it when all are mapped: 6 % less of a disk's rate with 8 of 1 MiB in flight.
 constexpr int64_t kSubmitBytes = int64_t{1} << 20;
 // When the kernel had no memory to submit, try again after this.
 constexpr absl::Duration kResubmitPause = absl::Milliseconds(1);

@@ -78,6 +78,27 @@ TEST_P(EngineContract, ReadsBackWhatWasWritten) {
   EXPECT_EQ(read.Copy(0, kFileBytes), written.Copy(0, kFileBytes));
 }
 
+TEST_P(EngineContract, MovesSeveralLargeOnesOfOneSubmission) {
+  AlignedBuffer written(2 * kFileBytes);
+  written.FillRandom(13);
+  AlignedBuffer read(2 * kFileBytes);
+  for (const IoDirection direction :
+       {IoDirection::kWrite, IoDirection::kRead}) {
+    AlignedBuffer& buffer = direction == IoDirection::kRead ? read : written;
+    // And a small one last, which goes with no other.
+    const auto results =
+        RunAll({Request(direction, buffer.data(), 0, kFileBytes, 1, 0),
+                Request(direction, buffer.data() + kFileBytes, kBlock,
+                        kFileBytes - kBlock, 2, 1),
+                Request(direction, buffer.data() + 2 * kFileBytes - kBlock, 0,
+                        kBlock, 3, 1)});
+    EXPECT_EQ(results,
+              (std::map<uint64_t, int64_t>{
+                  {1, kFileBytes}, {2, kFileBytes - kBlock}, {3, kBlock}}));
+  }
+  EXPECT_EQ(read.Copy(0, 2 * kFileBytes), written.Copy(0, 2 * kFileBytes));
+}
+
 TEST_P(EngineContract, KeepsFilesApart) {
   AlignedBuffer ones(kBlock);
   AlignedBuffer twos(kBlock);

@@ -196,9 +196,9 @@ TEST_F(IoWindowTest, ANoisyDeviceKeepsItsThroughput) {
   EXPECT_LE(adapted, as_it_was / 0.95);
 }
 
-// A step's traffic: what was read is written back, four chunks at once, and
-// only that makes room for the next reads. So now one direction has the queue
-// to itself, now the other.
+// A step's traffic: what was read is written back, six of eight chunks at once,
+// and only that makes room for the next reads. So now one direction has the
+// queue to itself, now the other.
 TEST_F(IoWindowTest, BothDirectionsAreKeptBusyByASmallWindow) {
   constexpr int64_t kRate = 300 * kMiB;
   constexpr int64_t kChunk = 516 << 10;
@@ -236,6 +236,41 @@ TEST_F(IoWindowTest, BothDirectionsAreKeptBusyByASmallWindow) {
     EXPECT_GE(kChunks * static_cast<double>(kChunk) / seconds / kRate, 0.95)
         << window / 1024 << " KiB at first, now " << this->window() / 1024;
   }
+}
+
+TEST_F(IoWindowTest, WhoHasTheQueueToHimselfLeavesHalfInAMixedLoad) {
+  Make({kGiB, kGiB, absl::Milliseconds(2)});
+  Move(1 << 29, 1 << 29);
+  const auto in_flight = [this] {
+    std::vector<Completion> ended;
+    group_->Poll(&ended);
+    return group_->stats(path_).in_flight_bytes;
+  };
+  Start(4 * kTransfer, 0);
+  EXPECT_LE(in_flight(), window() / 2);
+  const int64_t reads = in_flight();
+  EXPECT_GT(reads, 0);
+  // The other half is there at once, for a demand read too.
+  group_->Enqueue(path_, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),
+                          0, 64 << 10, 1 << 20});
+  EXPECT_EQ(in_flight(), reads + (64 << 10));
+  Start(0, kTransfer);
+  EXPECT_GT(in_flight(), window() / 2);
+  while (group_->pending() > 0) Turn();
+  // Nobody wrote for twelve windows: all of it is the reads', although none of
+  // these loads was long enough to measure.
+  for (int i = 0; i < 30; ++i) Move(kTransfer, 0);
+  Start(4 * kTransfer, 0);
+  EXPECT_GT(in_flight(), window() / 2);
+  while (group_->pending() > 0) Turn();
+}
+
+TEST_F(IoWindowTest, TheSmallestWindowGrowsWhereTheDeviceIsFarAway) {
+  IoQueueOptions options;
+  options.window_bytes = kMiB;
+  Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(20)}, options);
+  Move(1 << 30, 1 << 30);
+  EXPECT_GE(window(), 16 * kMiB);
 }
 
 TEST_F(IoWindowTest, WeightsHoldWhereBothDirectionsShareTheDevice) {
