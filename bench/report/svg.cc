@@ -165,6 +165,7 @@ std::string Bars(const Chart& chart) {
   for (const std::string& name : chart.categories) {
     left = std::max(left, 20 + kLetter * static_cast<double>(name.size()));
   }
+  left = std::min(left, kRight / 2);
   const double tick = TickOf(LargestOf(chart));
   const double top = std::max(tick, std::ceil(LargestOf(chart) / tick) * tick);
   // Room behind the longest bar for its number.
