@@ -85,8 +85,7 @@ def test_several_paths_share_the_state(tmp_path):
     optimizer.step()
     told = optimizer.stats()['paths']
     assert [p['state'] for p in told] == 2 * ['healthy']
-    for told_of in ('bytes_written', 'write_bytes_per_second'):
-        assert all(p[told_of] for p in told)
+    assert all(p['bytes_written'] and p['write_bytes_per_second'] for p in told)
 
 
 def test_files_are_gone_after_close(tmp_path):
