@@ -284,11 +284,9 @@ class AdamW(torch.optim.Optimizer):
         and of those in which nothing was computed `blocked_seconds`, a dict by
         what was waited for: `read`, `write`, `space`. `steps` finished; the
         last one's `gradient_norm` (or 0); `engine`, `engine_reason`,
-        `instruction_set`.
-
-        `rank` and `ranks` of the process_group; all figures are this rank's.
-        With more than one: bytes of parameters `bytes_sent` and
-        `bytes_received`, and `ranks` among the blocked seconds.
+        `instruction_set`. `rank` and `ranks` of the process_group; all figures
+        are this rank's. Of several: `bytes_sent`, `bytes_received`, and
+        `ranks` among the blocked seconds.
         """
         if self._holds_nothing:
             result = _stats.of_nothing()
