@@ -275,10 +275,10 @@ class AdamW(torch.optim.Optimizer):
         `parameters`, their elements. Bytes: `state_bytes` of the state,
         `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
         `resident_bytes` of that for what always stays in memory, `disk_bytes`
-        on all paths, `bytes_read` and `bytes_written`; `paths`, a dict of the
-        same for each, its `state` ("healthy", "slow", "refuses writes" or
-        "unreadable"), the last `write_error`, `read_bytes_per_second` and
-        `write_bytes_per_second` of late. `staging_bytes` of pinned memory for
+        on all paths, `bytes_read` and `bytes_written`; `paths`, a list of
+        dicts: the same of each path, its `state` ("healthy", "slow", "refuses
+        writes" or "unreadable"), last `write_error`, `read_bytes_per_second`
+        and `write_bytes_per_second`. `staging_bytes` of pinned memory for
         parameters on a GPU, `bytes_from_devices` and `bytes_to_devices` copied
         there. Seconds: `step_seconds` in all steps, of them `compute_seconds`,
         and of those in which nothing was computed `blocked_seconds`, a dict by
