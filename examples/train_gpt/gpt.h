@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/model_shape.h"
 
 namespace train_gpt {

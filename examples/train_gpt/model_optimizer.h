@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/gpt.h"
 
 namespace train_gpt {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 #include "terrace/optimizer.h"
 #include "terrace/options.h"
 #include "terrace/zero_config.h"

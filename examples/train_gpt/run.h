@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 
 namespace train_gpt {
 

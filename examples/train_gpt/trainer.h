@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/corpus.h"
-#include "examples/train_gpt/flags.h"
 #include "examples/train_gpt/gpt.h"
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/report.h"

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/corpus.h"
-#include "examples/train_gpt/flags.h"
 #include "examples/train_gpt/gpt.h"
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/parameter_file.h"

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 #include "tests/support/temporary_directory.h"
 
 namespace train_gpt {

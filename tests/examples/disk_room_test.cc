@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/offload_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,9 +1,9 @@
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "examples/train_gpt/flag_values.h"
+#include "examples/train_gpt/command_line/flag_values.h"
 
 namespace train_gpt {
 namespace {

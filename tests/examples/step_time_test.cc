@@ -2,8 +2,8 @@
 // from its own readings of the clock, add up to the step, on real runs.
 #include <gtest/gtest.h>
 
+#include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/corpus.h"
-#include "examples/train_gpt/flags.h"
 #include "examples/train_gpt/gpt.h"
 #include "examples/train_gpt/offload_plan.h"
 #include "examples/train_gpt/offloaded_optimizer.h"

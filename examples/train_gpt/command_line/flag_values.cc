@@ -1,4 +1,4 @@
-#include "examples/train_gpt/flag_values.h"
+#include "examples/train_gpt/command_line/flag_values.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 
 namespace train_gpt {
 

@@ -1,4 +1,4 @@
-#include "examples/train_gpt/config_file.h"
+#include "examples/train_gpt/command_line/config_file.h"
 
 #include <algorithm>
 #include <cerrno>

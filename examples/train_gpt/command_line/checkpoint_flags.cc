@@ -1,4 +1,4 @@
-#include "examples/train_gpt/checkpoint_flags.h"
+#include "examples/train_gpt/command_line/checkpoint_flags.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,4 +1,4 @@
-#include "examples/train_gpt/flags.h"
+#include "examples/train_gpt/command_line/flags.h"
 
 #include <algorithm>
 #include <functional>
@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "examples/train_gpt/checkpoint_flags.h"
-#include "examples/train_gpt/config_file.h"
-#include "examples/train_gpt/flag_values.h"
+#include "examples/train_gpt/command_line/checkpoint_flags.h"
+#include "examples/train_gpt/command_line/config_file.h"
+#include "examples/train_gpt/command_line/flag_values.h"
 
 namespace train_gpt {
 namespace {
