@@ -95,6 +95,7 @@ TEST_F(ProfileTest, EachMissingOrWrongKeyIsNamed) {
         const absl::Status status = Read(bad.dump()).status();
         EXPECT_TRUE(absl::IsInvalidArgument(status)) << key << status;
         EXPECT_THAT(status.ToString(), HasSubstr(key));
+        EXPECT_THAT(status.ToString(), HasSubstr("/profile.json'"));
       }
     }
   }

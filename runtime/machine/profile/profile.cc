@@ -27,8 +27,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kFormat = 1;
 
 absl::Status Wrong(const std::string& key, const char* what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("machine profile: ", key, " ", what));
+  return absl::InvalidArgumentError(absl::StrCat(key, " ", what));
 }
 
 absl::StatusOr<const Json*> Find(const Json& object, const std::string& key) {
@@ -227,8 +226,12 @@ absl::StatusOr<MachineProfile> ReadProfile(const std::string& file) {
   std::stringstream text;
   text << in.rdbuf();
   MachineProfile profile;
-  TERRACE_RETURN_IF_ERROR(Parse(
-      Json::parse(text.str(), nullptr, /*allow_exceptions=*/false), &profile));
+  const absl::Status parsed = Parse(
+      Json::parse(text.str(), nullptr, /*allow_exceptions=*/false), &profile);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "file '", file, "' is no machine profile: ", parsed.message()));
+  }
   return profile;
 }
 
