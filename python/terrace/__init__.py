@@ -14,6 +14,7 @@ from terrace._checkpoint import load, save
 from terrace._deepspeed import from_deepspeed_config
 from terrace._errors import DataLossError, RankError
 from terrace._library import instruction_set, load as _load_library, version
+from terrace._machine import use_machine_profile
 from terrace._optimizer import AdamW
 from terrace._torch_file import export_torch, import_torch
 
@@ -22,4 +23,4 @@ __version__ = version()
 
 __all__ = ['Adam', 'AdamW', 'DataLossError', 'RankError', 'export_torch',
            'from_deepspeed_config', 'import_torch', 'instruction_set', 'load',
-           'save', '__version__']
+           'save', 'use_machine_profile', '__version__']

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch
 from torch.optim.optimizer import ParamsT
 
-from terrace import (_arguments, _checks, _errors, _library, _message,
-                     _ranks, _scaling, _share, _state, _stats)
+from terrace import (_arguments, _checks, _errors, _library, _machine,
+                     _message, _ranks, _scaling, _share, _state, _stats)
 
 _open = weakref.WeakSet()
 
@@ -95,7 +95,7 @@ class AdamW(torch.optim.Optimizer):
         self._budget = memory_budget
         self._paths: list[str] = []
         self._max_grad_norm = 0.0
-        self._engine = io_engine
+        self._engine, self._profile = io_engine, _machine.profile()
         self._native: Any = None
         self._loading: dict[str, Any] | None = None
         self._done_with: Callable[[dict[str, Any]], None] | None = None
@@ -274,19 +274,19 @@ class AdamW(torch.optim.Optimizer):
 
         `parameters`, their elements. Bytes: `state_bytes` of the state,
         `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
-        `resident_bytes` of that for what always stays in memory, `disk_bytes`
-        on all paths, `bytes_read` and `bytes_written`; `paths`, a list of
-        dicts: the same of each path, its `state` ("healthy", "slow", "refuses
-        writes" or "unreadable"), last `write_error`, `read_bytes_per_second`
-        and `write_bytes_per_second`. `staging_bytes` of pinned memory for
-        parameters on a GPU, `bytes_from_devices` and `bytes_to_devices` copied
-        there. Seconds: `step_seconds` in all steps, of them `compute_seconds`,
-        and of those in which nothing was computed `blocked_seconds`, a dict by
-        what was waited for: `read`, `write`, `space`. `steps` finished; the
-        last one's `gradient_norm` (or 0); `engine`, `engine_reason`,
-        `instruction_set`. `rank` and `ranks` of the process_group; all figures
-        are this rank's. Of several: `bytes_sent`, `bytes_received`, and
-        `ranks` among the blocked seconds.
+        `resident_bytes` of what stays there, `disk_bytes` on all paths,
+        `bytes_read` and `bytes_written`; `paths`, a list of dicts: the same of
+        each path, its `state` ("healthy", "slow", "refuses writes" or
+        "unreadable"), last `write_error`, `read_bytes_per_second` and
+        `write_bytes_per_second`. `staging_bytes` pinned for parameters on a
+        GPU, `bytes_from_devices` and `bytes_to_devices` copied. Seconds:
+        `step_seconds` in all steps, of them `compute_seconds`, and
+        `blocked_seconds`, in which nothing could be computed, by what was
+        waited for: `read`, `write`, `space`. `steps` finished; the last's
+        `gradient_norm` (or 0); `engine`, `engine_reason`, `machine_profile`
+        ("holds", or why not), `instruction_set`. `rank` and `ranks` of the
+        process_group; all is this rank's. Of several: `bytes_sent`,
+        `bytes_received`, `ranks` among the blocked seconds.
         """
         if self._holds_nothing:
             result = _stats.of_nothing()
@@ -332,8 +332,7 @@ class AdamW(torch.optim.Optimizer):
 
     @property
     def _holds_nothing(self) -> bool:
-        return not any(p.numel() for p in
-                       self._ranks.own(self._parameters()))
+        return not any(p.numel() for p in self._ranks.own(self._parameters()))
 
     def _step_own(self, scale: float) -> None:
         """Of the parameters whose state is here."""
@@ -396,5 +395,6 @@ class AdamW(torch.optim.Optimizer):
     def _native_options(self, budget: int | None) -> dict[str, Any]:
         return {'budget_bytes': -1 if budget is None else budget,
                 'paths': self._paths, 'engine': self._engine,
+                'machine_profile': self._profile,
                 'max_gradient_norm': self._max_grad_norm,
                 'decoupled_decay': self._decoupled}

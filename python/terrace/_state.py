@@ -270,6 +270,7 @@ def _move_through_memory(optimizer: AdamW, steps: list[int],
         write(optimizer, kept)
     except BaseException:
         added = [optimizer.param_groups.pop()] if new else []
+        optimizer._profile = ''  # no state is lost for want of a hint
         try:
             optimizer._reopen()
             write(optimizer, kept)

@@ -39,6 +39,7 @@ def shaped(description: str, steps: list[int]) -> dict[str, Any]:
         'gradient_norm': given['gradient_norm'],
         'engine': given['engine'],
         'engine_reason': given['engine_reason'],
+        'machine_profile': given['machine_profile'],
         'instruction_set': given['instruction_set'],
     }
 
@@ -53,7 +54,7 @@ def of_nothing() -> dict[str, Any]:
         'paths': [], 'steps': 0, 'step_seconds': 0.0, 'compute_seconds': 0.0,
         'blocked_seconds': dict.fromkeys(('read', 'write', 'space'), 0.0),
         'gradient_norm': 0.0, 'engine': '', 'engine_reason': '',
-        'instruction_set': _library.instruction_set()}
+        'machine_profile': '', 'instruction_set': _library.instruction_set()}
 
 
 def with_ranks(stats: dict[str, Any], ranks: Ranks) -> dict[str, Any]:

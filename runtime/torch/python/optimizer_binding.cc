@@ -161,6 +161,7 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
   } else {
     runtime_options.host_budget_bytes = asked.budget_bytes;
     runtime_options.paths = asked.paths;
+    runtime_options.machine_profile = asked.machine_profile;
     // Before anything is made: a budget below the minimum is refused here.
     TERRACE_RETURN_IF_ERROR(
         OffloadedOptimizer::Plan(specs, options, asked.budget_bytes).status());

@@ -36,6 +36,7 @@ struct BindingOptions {
   int64_t budget_bytes = kEverything;
   std::vector<std::string> paths;
   std::string engine = "auto";  // or "io_uring" or "threads"
+  std::string machine_profile;  // used with paths; empty: none
   int threads = 0;
   int64_t chunk_bytes = 0;
   double max_gradient_norm = 0;

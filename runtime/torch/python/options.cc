@@ -17,6 +17,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("budget_bytes", options.budget_bytes);
     take("paths", options.paths);
     take("engine", options.engine);
+    take("machine_profile", options.machine_profile);
     take("threads", options.threads);
     take("chunk_bytes", options.chunk_bytes);
     take("max_gradient_norm", options.max_gradient_norm);
