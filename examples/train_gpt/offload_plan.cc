@@ -11,40 +11,54 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "examples/train_gpt/requirements.h"
+#include "examples/train_gpt/state_path.h"
 #include "terrace/machine.h"
 
 namespace train_gpt {
 namespace {
+
+constexpr char kTheState[] = "the state";
 
 absl::Status Prefixed(const char* flag, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat(flag, ": ", status.message()));
 }
 
-using DirectoryIdentity = std::pair<dev_t, ino_t>;
+// What of a plan lies on one file system or device.
+struct FileSystem {
+  int64_t free_bytes = 0;
+  int64_t need = 0;
+  std::vector<std::string> places;  // as the user named them
+  std::vector<std::string> needs;   // what is to go there
+};
 
-// Of a directory that this process may list and write to.
-absl::StatusOr<DirectoryIdentity> Identify(const std::string& path) {
-  const absl::StatusOr<int64_t> reachable = terrace::FreeDiskBytes(path);
-  if (!reachable.ok()) return reachable.status();
-  struct stat info;
-  if (access(path.c_str(), R_OK | W_OK | X_OK) != 0 ||
-      stat(path.c_str(), &info) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(path, " cannot be listed and written: ", strerror(errno)));
-  }
-  return DirectoryIdentity{info.st_dev, info.st_ino};
+using FileSystems = std::map<dev_t, FileSystem>;
+
+void AddOnce(std::vector<std::string>* names, const std::string& name) {
+  if (!absl::c_linear_search(*names, name)) names->push_back(name);
 }
 
-// What of a plan lies on one file system.
-struct FileSystem {
-  std::vector<std::string> paths;
-  std::string saves;  // the directory there that checkpoints need; empty: none
-  int64_t need = 0;
-};
+void Add(FileSystem& system, const std::string& place, const char* what,
+         int64_t bytes) {
+  AddOnce(&system.places, place);
+  AddOnce(&system.needs, what);
+  system.need += bytes;
+}
+
+// That of a directory. Null where nothing can be found out: then whoever writes
+// there says what is wrong with it.
+FileSystem* Find(FileSystems& systems, const std::string& directory) {
+  const absl::StatusOr<int64_t> free = terrace::FreeDiskBytes(directory);
+  struct stat info;
+  if (!free.ok() || stat(directory.c_str(), &info) != 0) return nullptr;
+  FileSystem& system = systems[info.st_dev];
+  system.free_bytes = *free;
+  return &system;
+}
 
 // The directory, or the one that it will be made in.
 std::string PlaceOf(const std::string& save) {
@@ -55,23 +69,16 @@ std::string PlaceOf(const std::string& save) {
   return path.has_parent_path() ? path.parent_path().string() : ".";
 }
 
-absl::Status CheckRoom(const FileSystem& system, const OffloadPlan& plan) {
-  const bool has_paths = !system.paths.empty();
-  const char* flag = has_paths ? "--nvme-path" : "--save";
-  const absl::StatusOr<int64_t> free =
-      terrace::FreeDiskBytes(has_paths ? system.paths.front() : system.saves);
-  if (!free.ok()) return Prefixed(flag, free.status());
-  if (*free >= system.need) return absl::OkStatus();
-  std::vector<std::string> places = system.paths;
-  if (!system.saves.empty()) places.push_back(plan.save);
-  const char* what = "the state needs ";
-  if (!system.saves.empty()) {
-    what = has_paths ? "the state and --save need " : "--save needs ";
-  }
+absl::Status CheckRoom(const FileSystem& system) {
+  if (system.free_bytes >= system.need) return absl::OkStatus();
+  const bool has_state = system.needs.front() == kTheState;
   return absl::ResourceExhaustedError(absl::StrCat(
-      flag, ": not enough room: ", absl::StrJoin(places, ", "), " has ", *free,
-      " bytes free (", BytesText(static_cast<double>(*free)), "), and ", what,
-      system.need, " (", BytesText(static_cast<double>(system.need)), ")"));
+      has_state ? "--nvme-path" : system.needs.front(), ": not enough room: ",
+      absl::StrJoin(system.places, ", "), " has ", system.free_bytes,
+      " bytes free (", BytesText(static_cast<double>(system.free_bytes)),
+      "), and ", absl::StrJoin(system.needs, " and "),
+      system.needs.size() > 1 ? " need " : " needs ", system.need, " (",
+      BytesText(static_cast<double>(system.need)), ")"));
 }
 
 // Of what --save adds to the disk at most. A new checkpoint is written beside
@@ -122,6 +129,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
   result.plan = *plan;
   result.verify_bytes =
       flags.verify ? parameters * (element == 2 ? 2 + 4 : 4) : 0;
+  if (flags.verify) result.scratch = ScratchDirectory(flags.nvme_paths);
   result.save = flags.save;
   result.save_bytes = SaveBytes(flags, parameters, plan->state_bytes);
   result.runtime.host_budget_bytes = result.budget_bytes;
@@ -140,34 +148,40 @@ absl::Status CheckDisk(const OffloadPlan& plan) {
   }
   const auto share =
       plan.plan.disk_bytes / static_cast<int64_t>(paths.size()) + 1;
-  std::map<DirectoryIdentity, std::string> known;
-  std::map<dev_t, FileSystem> systems;
+  std::map<std::pair<dev_t, ino_t>, std::string> known;
+  FileSystems systems;
   for (const std::string& path : paths) {
-    const absl::StatusOr<DirectoryIdentity> identity = Identify(path);
-    if (!identity.ok()) return Prefixed("--nvme-path", identity.status());
-    const auto [twin, fresh] = known.emplace(*identity, path);
+    const absl::StatusOr<StatePath> state = InspectStatePath(path);
+    if (!state.ok()) return Prefixed("--nvme-path", state.status());
+    const auto [twin, fresh] = known.emplace(state->identity, path);
     if (!fresh) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--nvme-path: ", path, " is the same directory as ",
-                       twin->second, "; each is given once"));
+          absl::StrCat("--nvme-path: ", path, " is the same as ", twin->second,
+                       "; each is given once"));
     }
-    FileSystem& system = systems[identity->first];
-    system.paths.push_back(path);
-    system.need += share;
-    if (path == paths.front()) system.need += plan.verify_bytes;
+    // Of a device its own room.
+    FileSystem& system = systems[state->identity.first];
+    system.free_bytes = state->free_bytes;
+    Add(system, path, kTheState,
+        std::max<int64_t>(0, share - state->used_bytes));
+  }
+  if (!plan.scratch.empty()) {
+    if (access(plan.scratch.c_str(), W_OK | X_OK) != 0) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("--verify: its copy of the parameters is kept in ",
+                       plan.scratch, ": ", std::strerror(errno)));
+    }
+    if (FileSystem* const system = Find(systems, plan.scratch)) {
+      Add(*system, plan.scratch, "--verify", plan.verify_bytes);
+    }
   }
   if (!plan.save.empty()) {
-    // Where nothing can be found out, saving says what is wrong with it.
-    const std::string place = PlaceOf(plan.save);
-    struct stat info;
-    if (stat(place.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
-      FileSystem& system = systems[info.st_dev];
-      system.saves = place;
-      system.need += plan.save_bytes;
+    if (FileSystem* const system = Find(systems, PlaceOf(plan.save))) {
+      Add(*system, plan.save, "--save", plan.save_bytes);
     }
   }
   for (const auto& [device, system] : systems) {
-    absl::Status status = CheckRoom(system, plan);
+    absl::Status status = CheckRoom(system);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

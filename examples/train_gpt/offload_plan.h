@@ -21,7 +21,8 @@ struct OffloadPlan {
   terrace::LearningRateSchedule schedule;
   terrace::OptimizerPlan plan;
   int64_t budget_bytes = 0;
-  int64_t verify_bytes = 0;  // --verify's copy, on the first path
+  std::string scratch;       // --verify's directory; empty: none
+  int64_t verify_bytes = 0;  // of its copy of the parameters
   std::string save;          // --save's directory; empty: none
   int64_t save_bytes = 0;    // at most, of what is there at one time
 
@@ -33,10 +34,10 @@ struct OffloadPlan {
 // the message names.
 absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags);
 
-// NotFound, InvalidArgument, PermissionDenied: a path that is no directory to
-// write to, or is given twice; ResourceExhausted: less room than the plan
-// needs. Paths of one file system share its room, checkpoints too. Leaves
-// nothing behind.
+// NotFound, InvalidArgument, PermissionDenied: a path that is nothing to write
+// to, or is given twice; ResourceExhausted: less room than the plan needs.
+// Paths of one file system share its room, checkpoints too. Leaves nothing
+// behind.
 absl::Status CheckDisk(const OffloadPlan& plan);
 
 }  // namespace train_gpt

@@ -8,11 +8,11 @@
 namespace train_gpt {
 
 absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>>
-OffloadedModelOptimizer::Create(const OffloadPlan& plan, Gpt& model) {
+OffloadedModelOptimizer::Create(const OffloadPlan& plan,
+                                std::unique_ptr<terrace::Runtime> runtime,
+                                Gpt& model) {
   std::unique_ptr<OffloadedModelOptimizer> result(new OffloadedModelOptimizer);
-  auto runtime = terrace::Runtime::Create(plan.runtime);
-  if (!runtime.ok()) return runtime.status();
-  result->runtime_ = *std::move(runtime);
+  result->runtime_ = std::move(runtime);
   std::vector<at::Tensor> tensors;
   for (const Gpt::Parameter& parameter : model.parameters()) {
     tensors.push_back(parameter.tensor);

@@ -18,9 +18,10 @@ namespace train_gpt {
 
 class OffloadedModelOptimizer : public ModelOptimizer {
  public:
-  // Makes the arena and the files. `model` must outlive the optimizer.
+  // On that plan's runtime. `model` must outlive the optimizer.
   static absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>> Create(
-      const OffloadPlan& plan, Gpt& model);
+      const OffloadPlan& plan, std::unique_ptr<terrace::Runtime> runtime,
+      Gpt& model);
 
   absl::StatusOr<double> Step() override;
   absl::StatusOr<at::Tensor> Exact(int64_t index) override;

@@ -22,6 +22,7 @@
 #include "examples/train_gpt/report.h"
 #include "examples/train_gpt/requirements.h"
 #include "examples/train_gpt/speed_probe.h"
+#include "examples/train_gpt/state_path.h"
 #include "examples/train_gpt/trainer.h"
 #include "examples/train_gpt/verify.h"
 #include "terrace/machine.h"
@@ -42,7 +43,7 @@ class Training {
   Training(const Flags& flags, const Corpus& corpus)
       : flags_(flags), corpus_(corpus) {}
 
-  // What it will take, printed, and whether that is there.
+  // What it will take, printed, and taken if it is there.
   absl::Status Prepare();
   absl::Status Run();
   // Measures, verifies, prints, writes.
@@ -58,6 +59,7 @@ class Training {
   const Flags& flags_;
   const Corpus& corpus_;
   std::optional<OffloadPlan> plan_;
+  std::unique_ptr<terrace::Runtime> runtime_;  // of a plan, until it is used
   std::optional<FinalParameters> final_parameters_;
   RunReport report_;
 };
@@ -88,8 +90,8 @@ absl::Status Training::Prepare() {
   if (!plan.ok()) return plan.status();
   plan_ = *std::move(plan);
   absl::PrintF(
-      "optimizer state: %s, of it in memory at most %s, on disk %s in %d "
-      "directories, in %d chunks of at most %s\n",
+      "optimizer state: %s, of it in memory at most %s, on disk %s on %d "
+      "paths, in %d chunks of at most %s\n",
       BytesText(static_cast<double>(plan_->plan.state_bytes)),
       BytesText(static_cast<double>(plan_->budget_bytes)),
       BytesText(static_cast<double>(plan_->disk_bytes())),
@@ -104,10 +106,13 @@ absl::Status Training::Prepare() {
   report_.budget_bytes = plan_->budget_bytes;
   report_.window_bytes = plan_->plan.window_bytes;
   report_.chunk_bytes = plan_->plan.chunk_bytes;
-  // Last: it makes a directory, and nothing is to be left behind.
   status = CheckDisk(*plan_);
-  if (status.ok()) status = PrepareCheckpoints(flags_, corpus_);
-  return status;
+  if (!status.ok()) return status;
+  auto runtime = terrace::Runtime::Create(plan_->runtime);
+  if (!runtime.ok()) return runtime.status();
+  runtime_ = *std::move(runtime);
+  // Last: it makes a directory, and nothing is to be left behind.
+  return PrepareCheckpoints(flags_, corpus_);
 }
 
 absl::Status Training::Run() {
@@ -124,7 +129,8 @@ absl::Status Training::Run() {
 }
 
 absl::Status Training::RunOffloaded(Gpt& model) {
-  auto optimizer = OffloadedModelOptimizer::Create(*plan_, model);
+  auto optimizer =
+      OffloadedModelOptimizer::Create(*plan_, std::move(runtime_), model);
   if (!optimizer.ok()) return optimizer.status();
   absl::Status status = ResumeAndTrain(model, **optimizer);
   const terrace::Stats stats = (*optimizer)->GetStats();
@@ -137,7 +143,7 @@ absl::Status Training::RunOffloaded(Gpt& model) {
   }
   if (status.ok()) status = KeepPeak();
   if (status.ok() && flags_.verify) {
-    auto saved = SaveParameters(model, **optimizer, flags_.nvme_paths.front());
+    auto saved = SaveParameters(model, **optimizer, plan_->scratch);
     status = saved.status();
     if (saved.ok()) final_parameters_ = *std::move(saved);
   }
@@ -203,9 +209,9 @@ absl::Status Training::Conclude() {
   } else {
     report_.memory_bytes_per_second =
         MeasureMemoryBytesPerSecond(at::get_num_threads());
-    const auto disk =
-        MeasureDiskBytesPerSecond(plan_->runtime.paths, plan_->runtime.pace);
-    // A disk too full for a probe is no reason to lose the run's numbers.
+    const auto disk = MeasureDiskBytesPerSecond(
+        ProbeDirectories(plan_->runtime.paths), plan_->runtime.pace);
+    // No room for a probe is no reason to lose the run's numbers.
     report_.disk_bytes_per_second = disk.ok() ? *disk : 0;
     absl::PrintF("%s", SummaryTable(report_));
   }

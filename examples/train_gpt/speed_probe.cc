@@ -99,6 +99,7 @@ double MeasureMemoryBytesPerSecond(int threads) {
 absl::StatusOr<double> MeasureDiskBytesPerSecond(
     const std::vector<std::string>& directories,
     const terrace::PaceOptions& pace) {
+  if (directories.empty()) return 0;
   std::vector<int> files;
   absl::Status status;
   for (const std::string& directory : directories) {

@@ -17,7 +17,7 @@ double MeasureMemoryBytesPerSecond(int threads);
 
 // Bytes a second, reads and writes together, of a bare loop of large direct
 // transfers (half of them reads) on nameless files in all these directories
-// at once; in each direction at most what `pace` lets through.
+// at once; in each direction at most what `pace` lets through. 0 of none.
 absl::StatusOr<double> MeasureDiskBytesPerSecond(
     const std::vector<std::string>& directories,
     const terrace::PaceOptions& pace);

@@ -8,11 +8,13 @@
 #include <cstdlib>
 
 #include "tests/examples/command.h"
+#include "tests/support/loop_device.h"
 #include "tests/support/temporary_directory.h"
 
 namespace train_gpt {
 namespace {
 
+using ::terrace::LoopDevice;
 using ::terrace::TemporaryDirectory;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -54,16 +56,30 @@ TEST(BadInputTest, AnNvmePathThatDoesNotExistIsNotMade) {
   EXPECT_TRUE(path.empty());
 }
 
-TEST(BadInputTest, AnNvmePathThatIsAFileStaysAsItIs) {
+TEST(BadInputTest, AnNvmePathThatIsSomebodysFileStaysAsItIs) {
   TemporaryDirectory path;
   const std::string file = path.Write("file", "mine");
-  ExpectRefusal(RunTrainGpt(Offloaded(file)),
-                AllOf(HasSubstr("--nvme-path"), HasSubstr(file),
-                      HasSubstr("Not a directory")));
+  ExpectRefusal(
+      RunTrainGpt(Offloaded(file, {"--save", path.path() + "/saves"})),
+      AllOf(HasSubstr(file), HasSubstr("truncate")));
   EXPECT_THAT(path.Entries(), ::testing::ElementsAre("file"));
   struct stat info;
   ASSERT_EQ(stat(file.c_str(), &info), 0);
   EXPECT_EQ(info.st_size, 4);
+}
+
+TEST(BadInputTest, AnNvmePathThatIsNothingToWriteTo) {
+  ExpectRefusal(RunTrainGpt(Offloaded("/dev/null")),
+                AllOf(HasSubstr("--nvme-path"), HasSubstr("/dev/null"),
+                      HasSubstr("neither a directory, a file")));
+}
+
+TEST(BadInputTest, AnNvmePathThatIsATooSmallDevice) {
+  LoopDevice device((2 << 20) + (256 << 10));
+  if (!device.ok()) GTEST_SKIP() << device.reason();
+  ExpectRefusal(RunTrainGpt(Offloaded(device.path())),
+                AllOf(HasSubstr("--nvme-path"), HasSubstr(device.path()),
+                      HasSubstr("not enough room")));
 }
 
 TEST(BadInputTest, AnNvmePathThatCannotBeWritten) {
@@ -98,7 +114,7 @@ TEST(BadInputTest, TheSameNvmePathTwiceUnderTwoNames) {
   const std::string first = path.MakeDirectory("first");
   ExpectRefusal(
       RunTrainGpt(Offloaded(first, {"--nvme-path", path.path() + "/./first/"})),
-      HasSubstr("is the same directory as " + first));
+      HasSubstr("is the same as " + first));
   EXPECT_TRUE(std::filesystem::is_empty(first));
 }
 

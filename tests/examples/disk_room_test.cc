@@ -1,17 +1,24 @@
-// offload_plan.h: the room on disk that a run needs, checkpoints counted.
+// offload_plan.h and state_path.h: the room on disk that a run needs,
+// checkpoints counted, and what there is.
+#include <unistd.h>
+
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/offload_plan.h"
+#include "examples/train_gpt/state_path.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/machine.h"
+#include "tests/support/loop_device.h"
 #include "tests/support/temporary_directory.h"
 
 namespace train_gpt {
 namespace {
 
+using ::terrace::LoopDevice;
 using ::terrace::TemporaryDirectory;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -115,4 +122,35 @@ TEST_F(DiskRoomTest, AnotherFileSystemHasItsOwnRoom) {
 }
 
 }  // namespace
+
+TEST(StatePathTest, AFileIsWhereItIsWhateverItIsCalled) {
+  const TemporaryDirectory there, here;
+  const std::string file = there.Write("state", std::string(1 << 20, 'x'));
+  const std::string link = here.path() + "/link";
+  ASSERT_EQ(symlink(file.c_str(), link.c_str()), 0);
+  const auto direct = InspectStatePath(file);
+  const auto linked = InspectStatePath(link);
+  ASSERT_TRUE(direct.ok() && linked.ok()) << direct.status();
+  EXPECT_EQ(direct->identity, linked->identity);
+  EXPECT_EQ(linked->directory,
+            std::filesystem::canonical(there.path()).string());
+  // A run that goes on there needs no room for what is there.
+  EXPECT_GE(linked->used_bytes, 1 << 20);
+  EXPECT_LT(linked->used_bytes, 2 << 20);
+  EXPECT_EQ(ScratchDirectory({link}), linked->directory);
+}
+
+TEST(StatePathTest, ADeviceHasRoomOfItsOwn) {
+  const LoopDevice device(8 << 20);
+  if (!device.ok()) GTEST_SKIP() << device.reason();
+  const auto state = InspectStatePath(device.path());
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE(state->is_device());
+  EXPECT_EQ(state->free_bytes, 6 << 20);  // but for its first and last MiB
+  const TemporaryDirectory other;
+  EXPECT_EQ(ScratchDirectory({device.path()}), ".");
+  EXPECT_EQ(ScratchDirectory({device.path(), other.path()}), other.path());
+  EXPECT_TRUE(ProbeDirectories({device.path(), other.path()}).empty());
+}
+
 }  // namespace train_gpt

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "tests/examples/command.h"
+#include "tests/support/loop_device.h"
 #include "tests/support/temporary_directory.h"
 
 namespace train_gpt {
 namespace {
 
+using ::terrace::LoopDevice;
 using ::terrace::TemporaryDirectory;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::vector<std::string> Small(std::vector<std::string> more) {
@@ -54,6 +57,32 @@ void TrainAndVerify(const char* dtype, const char* engine,
 
 TEST(OffloadedTrainGptTest, Fp32OnTheChosenEngineEqualsTheReference) {
   TrainAndVerify("fp32", "auto", 8);
+}
+
+// A file beside a directory, and a device alone: nothing of the state is
+// anywhere else, and what was given stays.
+TEST(OffloadedTrainGptTest, AGivenFileAndADirectoryEqualTheReference) {
+  TemporaryDirectory first, second;
+  const std::string file = first.Write("state", "");
+  const ChildResult run = RunTrainGpt(
+      Small({"--steps", "3", "--memory-budget", "25%", "--nvme-path", file,
+             "--nvme-path", second.path(), "--verify"}));
+  ASSERT_EQ(run.exit_code, 0) << run.errors << run.output;
+  EXPECT_THAT(run.output, HasSubstr("serial reference: identical"));
+  EXPECT_THAT(run.output, HasSubstr("by a bare loop"));
+  EXPECT_TRUE(second.empty());
+  EXPECT_THAT(first.Entries(), ElementsAre("state"));
+}
+
+TEST(OffloadedTrainGptTest, AGivenDeviceEqualsTheReference) {
+  LoopDevice device(64 << 20);
+  if (!device.ok()) GTEST_SKIP() << device.reason();
+  const ChildResult run =
+      RunTrainGpt(Small({"--steps", "3", "--memory-budget", "25%",
+                         "--nvme-path", device.path(), "--verify"}));
+  ASSERT_EQ(run.exit_code, 0) << run.errors << run.output;
+  EXPECT_THAT(run.output, HasSubstr("serial reference: identical"));
+  EXPECT_THAT(run.output, HasSubstr("no bare loop to compare with"));
 }
 
 TEST(OffloadedTrainGptTest, Bf16OnThreadsEqualsTheReference) {

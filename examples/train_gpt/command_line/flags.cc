@@ -211,11 +211,12 @@ std::vector<FlagSpec> OffloadFlags() {
        "the optimizer's state in memory, e.g. 64MiB, or 10% of it; the rest "
        "is on disk",
        SetBudget},
-      {"--nvme-path", "DIR",
-       "where on disk; may be given several times; must exist",
+      {"--nvme-path", "PATH",
+       "where on disk: a directory, an empty file or a block device; may be "
+       "given several times; must exist",
        [](absl::string_view text, Draft* draft) -> absl::Status {
          if (text.empty()) {
-           return absl::InvalidArgumentError("--nvme-path takes a directory");
+           return absl::InvalidArgumentError("--nvme-path takes a path");
          }
          draft->flags.nvme_paths.emplace_back(text);
          return absl::OkStatus();
