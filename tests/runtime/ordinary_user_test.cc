@@ -1,0 +1,102 @@
+// The whole runtime as an ordinary user of an ordinary distribution, who may
+// lock 8 MiB of memory: what the kernel refuses costs the registration of that
+// memory and nothing else. Each in a child, as a user cannot be undone.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "aio/engine.h"
+#include "gtest/gtest.h"
+#include "terrace/optimizer.h"
+#include "terrace/runtime.h"
+#include "tests/runtime/reference_optimizer.h"
+#include "tests/support/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr uid_t kNobody = 65534;
+constexpr int kSkipped = 77;
+
+// Root is exempt from the limit.
+bool BecomeAnOrdinaryUser() {
+  const rlimit limit = {8 * kMiB, 8 * kMiB};
+  if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return false;
+  return geteuid() != 0 || (setgid(kNobody) == 0 && setuid(kNobody) == 0);
+}
+
+bool HasRings() { return MakeEngine(EngineKind::kUring).ok(); }
+
+// Empty: all as it should be.
+std::string Train(const std::string& directory, int64_t budget_bytes,
+                  bool registers) {
+  Options options;
+  options.host_budget_bytes = budget_bytes;
+  options.paths = {directory};
+  options.threads = 2;
+  options.huge_pages = HugePages::kOff;
+  const auto runtime = Runtime::Create(options);
+  if (!runtime.ok()) return runtime.status().ToString();
+  const Stats stats = (*runtime)->GetStats();
+  const bool names_limit =
+      stats.engine_reason.find("ENOMEM") != std::string::npos;
+  if (stats.engine != "io_uring" || stats.buffers_registered != registers ||
+      names_limit == registers) {
+    return absl::StrCat(stats.engine, ": ", stats.engine_reason);
+  }
+  Model model = Model::Of({{"weights", DType::kFloat32, 4 * kMiB}}, 7);
+  ReferenceOptimizer reference(model, {});
+  const auto optimizer =
+      OffloadedOptimizer::Create(**runtime, model.specs(), {});
+  if (!optimizer.ok()) return optimizer.status().ToString();
+  for (int64_t step = 1; step <= 3; ++step) {
+    model.DrawGradients(step);
+    reference.Step({}, model);
+    const absl::Status status =
+        (*optimizer)->Step({}, model.data(), absl::Now() + absl::Seconds(60));
+    if (!status.ok()) return status.ToString();
+  }
+  if ((*runtime)->GetStats().bytes_read() < 32 * kMiB)
+    return "nothing was read";
+  return reference.Difference(model);
+}
+
+void TrainAsAnOrdinaryUser(int64_t budget_bytes, bool registers) {
+  const TemporaryDirectory directory;
+  if (geteuid() == 0) {
+    if (chown(directory.path().c_str(), kNobody, kNobody) != 0) {
+      GTEST_SKIP() << "there is no other user here";
+    }
+  }
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!BecomeAnOrdinaryUser() || !HasRings()) std::_Exit(kSkipped);
+    const std::string wrong = Train(directory.path(), budget_bytes, registers);
+    std::fprintf(stderr, "%s\n", wrong.c_str());
+    std::_Exit(wrong.empty() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == kSkipped) GTEST_SKIP() << "no ring, or no limit";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(OrdinaryUser, TrainsOnARingWithMoreMemoryThanMayBeLocked) {
+  TrainAsAnOrdinaryUser(12 * kMiB, /*registers=*/false);
+}
+
+TEST(OrdinaryUser, RegistersWhatMayBeLocked) {
+  TrainAsAnOrdinaryUser(4 * kMiB, /*registers=*/true);
+}
+
+}  // namespace
+}  // namespace terrace
