@@ -150,14 +150,15 @@ def train_without_clearing(network, optimizer, data):
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 def test_state_is_moved_a_range_at_a_time(tmp_path, monkeypatch, dtype):
-    """A group that needs a larger window: nothing is in memory whole."""
+    """A group for which memory is too small: what was there goes to the path,
+    and no array of it is copied whole."""
     def make(**settings):
-        network = model(dtype=dtype)
+        network = model(width=40, dtype=dtype)
         return network, terrace.AdamW(network.parameters(), **settings)
 
-    network, optimizer = make(memory_budget='50%', nvme_path=str(tmp_path))
+    network, optimizer = make(memory_budget='256KiB', nvme_path=str(tmp_path))
     other, undisturbed = make()
-    data = batches(4, dtype=dtype)
+    data = batches(4, width=40, dtype=dtype)
     train(network, optimizer, data[:2])
     train(other, undisturbed, data[:2])
     sizes = []
@@ -177,7 +178,10 @@ def test_state_is_moved_a_range_at_a_time(tmp_path, monkeypatch, dtype):
     monkeypatch.setattr(_library, 'new_optimizer', lambda: Counted(made()))
     monkeypatch.setattr(_state, '_RANGE', 1000)
     added, theirs = large(), large()
+    assert optimizer.stats()['disk_bytes'] == 0
     optimizer.add_param_group({'params': [added]})
+    assert optimizer.stats()['disk_bytes'] > 0
+    monkeypatch.setattr(_library, 'new_optimizer', made)
     undisturbed.add_param_group({'params': [theirs]})
     kinds = 2 if dtype == torch.float32 else 3
     assert sum(sizes) == kinds * sum(p.numel() for p in network.parameters())

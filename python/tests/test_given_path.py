@@ -69,16 +69,19 @@ def test_what_is_neither_file_nor_directory_is_refused(odd_path):
         make(odd_path / 'pipe')
 
 
-def test_a_group_that_needs_a_larger_window(file):
-    network, optimizer = make(file, budget='50%')
-    other = model()
+def test_a_group_for_which_memory_is_too_small(file):
+    network, other = model(width=20), model(width=20)
+    optimizer = terrace.AdamW(network.parameters(), memory_budget='256KiB',
+                              nvme_path=str(file))
     reference = terrace.AdamW(other.parameters())
-    data = batches(4)
+    data = batches(4, width=20)
     train(network, optimizer, data[:2])
     train(other, reference, data[:2])
     added, theirs = (torch.nn.Parameter(torch.linspace(-1, 1, 400_000))
                      for _ in range(2))
+    assert optimizer.stats()['disk_bytes'] == 0
     optimizer.add_param_group({'params': [added]})
+    assert optimizer.stats()['disk_bytes'] > 0
     reference.add_param_group({'params': [theirs]})
     for batch in data[2:]:
         for weight in added, theirs:
