@@ -7,18 +7,17 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "aio/io_group.h"
 #include "gmock/gmock.h"
@@ -26,6 +25,7 @@
 #include "tests/aio/test_files.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/loop_device.h"
+#include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -136,12 +136,8 @@ TEST_P(KernelLimits, AFullDiskIsToldAndLosesNothing) {
   EXPECT_EQ(umount2(place.c_str(), MNT_DETACH), 0);
 }
 
-int InChild(const std::function<bool()>& body) {
-  const pid_t child = fork();
-  if (child == 0) std::_Exit(body() ? 0 : 1);
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+int InChild(absl::FunctionRef<bool()> body) {
+  return ExitCodeInChild([&] { std::_Exit(body() ? 0 : 1); });
 }
 
 TEST_P(KernelLimits, ALimitOnTheFilesSizeIsTold) {

@@ -4,9 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,10 +14,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "aio/engine.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
+#include "tests/support/own_child.h"
 
 namespace terrace {
 namespace {
@@ -102,30 +100,18 @@ bool MovesABlock(IoEngine& engine) {
           named.status().ToString());
 }
 
-// The exit code of `body`, run in a child: what it gives up is gone for good.
-int RunInChild(absl::FunctionRef<void()> body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    body();
-    std::_Exit(1);  // it ends with a verdict
-  }
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 TEST(Restricted, AutoStepsDownWhereSeccompRefusesTheRing) {
   for (const auto& [error, name] :
        {std::pair(EPERM, "EPERM"), std::pair(ENOSYS, "ENOSYS"),
         std::pair(EACCES, "EACCES"), std::pair(ENOMEM, "ENOMEM")}) {
-    const int code = RunInChild([&] { StepsDown(error, name); });
+    const int code = ExitCodeInChild([&] { StepsDown(error, name); });
     if (code == kCannotRestrict) GTEST_SKIP() << "no seccomp filter here";
     EXPECT_EQ(code, 0) << name;
   }
 }
 
 TEST(Restricted, WithoutThreadsTheirEngineIsRefused) {
-  const int code = RunInChild([] {
+  const int code = ExitCodeInChild([] {
     if (!RefuseThreads()) std::_Exit(kCannotRestrict);
     const absl::Status refused = MakeEngine(EngineKind::kThreads).status();
     Verdict(absl::IsResourceExhausted(refused), refused.ToString());
@@ -161,18 +147,13 @@ absl::Duration ProcessTime() {
 }
 
 TEST(Restricted, AWaitForARingThatRefusesDoesNotSpinAndIsWoken) {
-  const int code = RunInChild(WaitsForARefusedRing);
+  const int code = ExitCodeInChild(WaitsForARefusedRing);
   if (code == kCannotRestrict) GTEST_SKIP() << "no ring, or no filter, here";
   EXPECT_EQ(code, 0);
 }
 
 [[noreturn]] void RegistersBeyondTheLimit() {
-  const rlimit limit = {64 << 10, 64 << 10};
-  if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) std::_Exit(kCannotRestrict);
-  // Root is exempt from the limit.
-  if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) {
-    std::_Exit(kCannotRestrict);
-  }
+  if (!BecomeAUserWhoMayLock(64 << 10)) std::_Exit(kCannotRestrict);
   auto engine = MakeEngine(EngineKind::kUring);
   if (!engine.ok()) std::_Exit(kCannotRestrict);
   AlignedBuffer arena(16 << 20);
@@ -186,7 +167,7 @@ TEST(Restricted, AWaitForARingThatRefusesDoesNotSpinAndIsWoken) {
 }
 
 TEST(Restricted, ARefusedRegistrationIsReportedAndSurvived) {
-  const int code = RunInChild(RegistersBeyondTheLimit);
+  const int code = ExitCodeInChild(RegistersBeyondTheLimit);
   if (code == kCannotRestrict) GTEST_SKIP() << "no ring, or no limit, here";
   EXPECT_EQ(code, 0);
 }

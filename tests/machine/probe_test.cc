@@ -9,11 +9,11 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -23,6 +23,7 @@
 #include "aio/uring_probe.h"
 #include "gtest/gtest.h"
 #include "terrace/machine.h"
+#include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -174,48 +175,30 @@ const char* WhatIsWrongWithoutRings() {
 }
 
 TEST(ProbeMachineTest, AFilterThatRefusesTheRingIsNamed) {
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (!RefuseRings()) _exit(kCannotRestrict);
+  const int code = ExitCodeInChild([] {
+    if (!RefuseRings()) std::_Exit(kCannotRestrict);
     const char* const wrong = WhatIsWrongWithoutRings();
     if (wrong != nullptr) std::fprintf(stderr, "%s\n", wrong);
-    _exit(wrong == nullptr ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kCannotRestrict) {
-    GTEST_SKIP() << "no seccomp filter here";
-  }
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    std::_Exit(wrong == nullptr ? 0 : 1);
+  });
+  if (code == kCannotRestrict) GTEST_SKIP() << "no seccomp filter here";
+  EXPECT_EQ(code, 0);
 }
 
 // Registers as an ordinary user of a limit of 4 MiB.
 TEST(ProbeUringTest, ALimitOfLockedMemoryShows) {
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    const rlimit limit = {4 << 20, 4 << 20};
-    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
-        (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))) {
-      _exit(kCannotRestrict);
-    }
+  const int code = ExitCodeInChild([] {
+    if (!BecomeAUserWhoMayLock(4 << 20)) std::_Exit(kCannotRestrict);
     const UringReport report = ProbeUring();
-    if (!report.available) _exit(kCannotRestrict);
+    if (!report.available) std::_Exit(kCannotRestrict);
     // Other processes of the user share the limit.
-    _exit(report.registered_bytes <= 4 << 20 &&
-                  report.register_error.rfind("ENOMEM", 0) == 0
-              ? 0
-              : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kCannotRestrict) {
-    GTEST_SKIP() << "no ring, or no limit, here";
-  }
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    std::_Exit(report.registered_bytes <= 4 << 20 &&
+                       report.register_error.rfind("ENOMEM", 0) == 0
+                   ? 0
+                   : 1);
+  });
+  if (code == kCannotRestrict) GTEST_SKIP() << "no ring, or no limit, here";
+  EXPECT_EQ(code, 0);
 }
 
 TEST(ReportJsonTest, UnknownNumbersAndAbsentLimitsAreNull) {

@@ -1,8 +1,6 @@
 // The whole runtime as an ordinary user of an ordinary distribution, who may
 // lock 8 MiB of memory: what the kernel refuses costs the registration of that
 // memory and nothing else. Each in a child, as a user cannot be undone.
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,21 +14,14 @@
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 #include "tests/runtime/reference_optimizer.h"
+#include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
-constexpr uid_t kNobody = 65534;
 constexpr int kSkipped = 77;
-
-// Root is exempt from the limit.
-bool BecomeAnOrdinaryUser() {
-  const rlimit limit = {8 * kMiB, 8 * kMiB};
-  if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return false;
-  return geteuid() != 0 || (setgid(kNobody) == 0 && setuid(kNobody) == 0);
-}
 
 bool HasRings() { return MakeEngine(EngineKind::kUring).ok(); }
 
@@ -63,8 +54,8 @@ std::string Train(const std::string& directory, int64_t budget_bytes,
         (*optimizer)->Step({}, model.data(), absl::Now() + absl::Seconds(60));
     if (!status.ok()) return status.ToString();
   }
-  if ((*runtime)->GetStats().bytes_read() < 32 * kMiB)
-    return "nothing was read";
+  const int64_t read = (*runtime)->GetStats().bytes_read();
+  if (read < 32 * kMiB) return "nothing was read";
   return reference.Difference(model);
 }
 
@@ -75,19 +66,14 @@ void TrainAsAnOrdinaryUser(int64_t budget_bytes, bool registers) {
       GTEST_SKIP() << "there is no other user here";
     }
   }
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (!BecomeAnOrdinaryUser() || !HasRings()) std::_Exit(kSkipped);
+  const int code = ExitCodeInChild([&] {
+    if (!BecomeAUserWhoMayLock(8 * kMiB) || !HasRings()) std::_Exit(kSkipped);
     const std::string wrong = Train(directory.path(), budget_bytes, registers);
     std::fprintf(stderr, "%s\n", wrong.c_str());
     std::_Exit(wrong.empty() ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status)) << status;
-  if (WEXITSTATUS(status) == kSkipped) GTEST_SKIP() << "no ring, or no limit";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  });
+  if (code == kSkipped) GTEST_SKIP() << "no ring, or no limit";
+  EXPECT_EQ(code, 0);
 }
 
 TEST(OrdinaryUser, TrainsOnARingWithMoreMemoryThanMayBeLocked) {

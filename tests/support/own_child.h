@@ -1,0 +1,40 @@
+// A child of this process in which a test gives up what it cannot get back: a
+// user, a system call, a limit.
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "absl/functional/function_ref.h"
+
+namespace terrace {
+
+// The exit code of `body`, which ends with std::_Exit; 1 if it returns. -1:
+// there was no child, or a signal ended it.
+inline int ExitCodeInChild(absl::FunctionRef<void()> body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::_Exit(1);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+constexpr uid_t kNobody = 65534;
+
+// Makes this process an ordinary user's, who may lock so many bytes of memory:
+// root is exempt from that limit. False: not here, or not any more.
+inline bool BecomeAUserWhoMayLock(int64_t bytes) {
+  const auto most = static_cast<rlim_t>(bytes);
+  const rlimit limit = {most, most};
+  if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return false;
+  return geteuid() != 0 || (setgid(kNobody) == 0 && setuid(kNobody) == 0);
+}
+
+}  // namespace terrace
