@@ -121,8 +121,6 @@ TEST_F(DiskRoomTest, AnotherFileSystemHasItsOwnRoom) {
                     HasSubstr("--save needs"), Not(HasSubstr(path_.path()))));
 }
 
-}  // namespace
-
 TEST(StatePathTest, AFileIsWhereItIsWhateverItIsCalled) {
   const TemporaryDirectory there, here;
   const std::string file = there.Write("state", std::string(1 << 20, 'x'));
@@ -153,4 +151,5 @@ TEST(StatePathTest, ADeviceHasRoomOfItsOwn) {
   EXPECT_TRUE(ProbeDirectories({device.path(), other.path()}).empty());
 }
 
+}  // namespace
 }  // namespace train_gpt

@@ -38,8 +38,10 @@ std::vector<TimedStep> TrainWith(const std::vector<std::string>& more) {
   const auto plan = PlanOffload(*flags);
   EXPECT_TRUE(plan.ok()) << plan.status();
   Gpt model(flags->shape, flags->dtype, flags->seed);
-  auto optimizer = OffloadedModelOptimizer::Create(
-      *plan, *terrace::Runtime::Create(plan->runtime), model);
+  auto runtime = terrace::Runtime::Create(plan->runtime);
+  EXPECT_TRUE(runtime.ok()) << runtime.status();
+  auto optimizer =
+      OffloadedModelOptimizer::Create(*plan, *std::move(runtime), model);
   EXPECT_TRUE(optimizer.ok()) << optimizer.status();
   std::vector<TimedStep> steps;
   const absl::Status trained =
