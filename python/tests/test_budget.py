@@ -74,20 +74,6 @@ def test_memory_is_within_the_budget(tmp_path):
     assert sum(p.stat().st_size for p in files) >= state
 
 
-def test_several_paths_share_the_state(tmp_path):
-    paths = [tmp_path / 'a', tmp_path / 'b']
-    for path in paths:
-        path.mkdir()
-    network = large()
-    optimizer = terrace.AdamW(network.parameters(), memory_budget='2MiB',
-                              nvme_path=paths)
-    network.weight.grad = torch.ones_like(network.weight)
-    optimizer.step()
-    told = optimizer.stats()['paths']
-    assert [p['state'] for p in told] == 2 * ['healthy']
-    assert all(p['bytes_written'] and p['write_bytes_per_second'] for p in told)
-
-
 def test_files_are_gone_after_close(tmp_path):
     network = large()
     optimizer = terrace.AdamW(network.parameters(), memory_budget='2MiB',

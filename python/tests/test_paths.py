@@ -1,0 +1,23 @@
+"""Several paths of one optimizer, and what it tells of each."""
+
+import torch
+
+import terrace
+
+
+def test_several_paths_share_the_state(tmp_path):
+    paths = [tmp_path / 'a', tmp_path / 'b']
+    for path in paths:
+        path.mkdir()
+    network = torch.nn.Linear(1024, 1024)  # 8.4 MB of state
+    optimizer = terrace.AdamW(network.parameters(), memory_budget='2MiB',
+                              nvme_path=paths)
+    network.weight.grad = torch.ones_like(network.weight)
+    for _ in range(3):  # the first makes its zeros and reads nothing
+        optimizer.step()
+    told = optimizer.stats()['paths']
+    assert len(told) == 2 and all(path['bytes_written'] for path in told)
+    for path in told:
+        assert path['state'] == 'healthy' and not path['write_error']
+        assert path['read_bytes_per_second'] > 0
+        assert path['write_bytes_per_second'] > 0
