@@ -10,7 +10,7 @@ namespace terrace {
 namespace {
 
 // The first of the ascending `positions` at or after `from`, round the end.
-int64_t NextPosition(const std::vector<int64_t>& positions, int64_t from) {
+int64_t NextPosition(absl::Span<const int64_t> positions, int64_t from) {
   const auto next = std::lower_bound(positions.begin(), positions.end(), from);
   return next == positions.end() ? positions.front() : *next;
 }
@@ -19,44 +19,43 @@ int64_t NextPosition(const std::vector<int64_t>& positions, int64_t from) {
 
 void AccessTrace::BeginStep() {
   position_ = 0;
-  if (recording_.empty()) return;
+  if (recording_.accesses.empty()) return;
   replay_ = std::exchange(recording_, {});
-  recording_.reserve(replay_.size());
-  positions_.clear();
-  for (size_t i = 0; i < replay_.size(); ++i) {
-    positions_[replay_[i].value].push_back(static_cast<int64_t>(i));
-  }
+  recording_.accesses.reserve(replay_.accesses.size());
+  recording_.positions.reserve(replay_.positions.size());
 }
 
 void AccessTrace::Forget() {
-  recording_.clear();
-  replay_.clear();
-  positions_.clear();
+  recording_ = {};
+  replay_ = {};
   position_ = 0;
 }
 
 void AccessTrace::OnAccess(TensorId tensor) {
-  recording_.push_back(tensor);
-  const auto found = positions_.find(tensor.value);
-  if (found == positions_.end()) return;
+  const auto recorded = static_cast<int64_t>(recording_.accesses.size());
+  recording_.accesses.push_back(tensor);
+  recording_.positions[tensor.value].push_back(recorded);
+  const auto found = replay_.positions.find(tensor.value);
+  if (found == replay_.positions.end()) return;
   position_ = NextPosition(found->second, position_) + 1;
-  if (position_ == static_cast<int64_t>(replay_.size())) position_ = 0;
+  if (position_ == static_cast<int64_t>(replay_.accesses.size())) position_ = 0;
 }
 
 void AccessTrace::Upcoming(int64_t count, std::vector<TensorId>* out) const {
   out->clear();
-  const auto size = static_cast<int64_t>(replay_.size());
+  const auto size = static_cast<int64_t>(replay_.accesses.size());
   const int64_t wanted = std::min(count, size);
   for (int64_t i = 0; i < wanted; ++i) {
-    out->push_back(replay_[static_cast<size_t>((position_ + i) % size)]);
+    out->push_back(
+        replay_.accesses[static_cast<size_t>((position_ + i) % size)]);
   }
 }
 
 int64_t AccessTrace::NextUse(TensorId tensor) const {
-  const auto found = positions_.find(tensor.value);
-  if (found == positions_.end()) return kUnknownUse;
+  const auto found = replay_.positions.find(tensor.value);
+  if (found == replay_.positions.end()) return kUnknownUse;
   const int64_t next = NextPosition(found->second, position_);
-  const auto size = static_cast<int64_t>(replay_.size());
+  const auto size = static_cast<int64_t>(replay_.accesses.size());
   return next >= position_ ? next - position_ : next + size - position_;
 }
 

@@ -4,13 +4,15 @@
 // Recorded while a step runs, replayed in the next. A deviation moves the
 // position: a tensor found further on in the trace (round its end, if need be)
 // skips what lies between; one that the trace does not have leaves it where it
-// is.
+// is. Where in a step each tensor stands is noted while it is recorded, so that
+// a step begins as soon with many tensors as with few.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "terrace/tensor.h"
 
@@ -26,7 +28,7 @@ class AccessTrace {
   // A request in program order: records it and moves the position.
   void OnAccess(TensorId tensor);
 
-  bool has_replay() const { return !replay_.empty(); }
+  bool has_replay() const { return !replay_.accesses.empty(); }
   // The next `count` tensors expected from the position on, in order; wraps
   // round to the start of the step (a step follows a step), once: never more
   // than one step's worth. Replaces the contents of `out`.
@@ -37,10 +39,16 @@ class AccessTrace {
   int64_t NextUse(TensorId tensor) const;
 
  private:
-  std::vector<TensorId> recording_;
-  std::vector<TensorId> replay_;
-  absl::flat_hash_map<int64_t, std::vector<int64_t>> positions_;  // in replay_
-  int64_t position_ = 0;
+  // Ascending; few tensors are asked for more often in a step.
+  using Positions = absl::InlinedVector<int64_t, 2>;
+  struct Step {
+    std::vector<TensorId> accesses;
+    absl::flat_hash_map<int64_t, Positions> positions;  // in those
+  };
+
+  Step recording_;
+  Step replay_;
+  int64_t position_ = 0;  // in the replayed one
 };
 
 }  // namespace terrace
