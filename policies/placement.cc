@@ -55,22 +55,22 @@ Placement::Placement(int paths, absl::Span<const PathPrior> priors) {
   }
 }
 
-double Placement::RoundTripRate(int path) const {
-  const auto known_rate = [](const Path& asked) {
-    return terrace::RoundTripRate(
-        {asked.read.bytes_per_second(), asked.write.bytes_per_second()});
-  };
-  const double own = known_rate(at(path));
-  if (own > 0) return own;
+std::vector<double> Placement::RoundTripRates() const {
+  std::vector<double> rates;
   double sum = 0;
   int known = 0;
-  for (const Path& other : paths_) {
-    const double rate = known_rate(other);
-    if (rate <= 0) continue;
-    sum += rate;
+  for (const Path& path : paths_) {
+    rates.push_back(RoundTripRate(
+        {path.read.bytes_per_second(), path.write.bytes_per_second()}));
+    if (rates.back() <= 0) continue;
+    sum += rates.back();
     ++known;
   }
-  return known == 0 ? 1 : sum / known;
+  const double mean = known == 0 ? 1 : sum / known;
+  for (double& rate : rates) {
+    if (rate <= 0) rate = mean;
+  }
+  return rates;
 }
 
 void Placement::OnWritten(int path, bool ok, int64_t failures) {
@@ -111,14 +111,15 @@ PathTrust Placement::trust(int path) const {
 int Placement::ChooseHome(absl::Span<const int64_t> placed_bytes,
                           const std::vector<bool>& usable,
                           int64_t size_bytes) const {
+  const std::vector<double> rates = RoundTripRates();
   for (const bool good : {true, false}) {
     std::vector<PathLoad> loads;
     for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
       const PathTrust trusted = trust(i);
-      loads.push_back({placed_bytes[static_cast<size_t>(i)], RoundTripRate(i),
-                       usable[static_cast<size_t>(i)] &&
-                           trusted != PathTrust::kRefusing &&
-                           (trusted == PathTrust::kGood || !good)});
+      loads.push_back(
+          {placed_bytes[static_cast<size_t>(i)], rates[static_cast<size_t>(i)],
+           usable[static_cast<size_t>(i)] && trusted != PathTrust::kRefusing &&
+               (trusted == PathTrust::kGood || !good)});
     }
     const int chosen = ChoosePath(loads, size_bytes);
     if (chosen >= 0) return chosen;
@@ -126,56 +127,61 @@ int Placement::ChooseHome(absl::Span<const int64_t> placed_bytes,
   return -1;
 }
 
-double Placement::Seconds(int path, int64_t size_bytes) const {
-  return static_cast<double>(size_bytes) / RoundTripRate(path);
-}
-
-double Placement::FinishTime(int path, int64_t size_bytes) const {
-  double earliest = at(path).clock;
-  double latest = at(path).clock;
-  double slowest = 0;
+Placement::Field Placement::MakeField() const {
+  Field field;
+  field.rates = RoundTripRates();
   for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
     if (trust(i) != PathTrust::kGood) continue;
-    earliest = std::min(earliest, at(i).clock);
-    latest = std::max(latest, at(i).clock);
-    slowest = std::max(slowest, Seconds(i, largest_bytes_));
+    field.earliest = std::min(field.earliest, at(i).clock);
+    field.latest = std::max(field.latest, at(i).clock);
+    field.slowest = std::max(field.slowest, field.Seconds(i, largest_bytes_));
   }
-  const double least = latest - kMostCredit * slowest;
-  const double most = std::max(earliest, least) + slowest +
-                      kMostDebt * Seconds(path, largest_bytes_);
-  return std::clamp(at(path).clock, least, most) + Seconds(path, size_bytes);
+  return field;
+}
+
+double Placement::FinishTime(const Field& field, int path,
+                             int64_t size_bytes) const {
+  const double clock = at(path).clock;
+  const double least =
+      std::max(field.latest, clock) - kMostCredit * field.slowest;
+  const double most = std::max(std::min(field.earliest, clock), least) +
+                      field.slowest +
+                      kMostDebt * field.Seconds(path, largest_bytes_);
+  return std::clamp(clock, least, most) + field.Seconds(path, size_bytes);
 }
 
 int Placement::ChooseTarget(int home, const std::vector<bool>& usable,
                             int64_t size_bytes) const {
+  const Field field = MakeField();
   int best = -1;
+  double best_finish = 0;
   for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {
     if (!usable[static_cast<size_t>(i)]) continue;
     // One extent finds out: it is still above, should it be refused.
     if (trust(i) == PathTrust::kOnTrial) return i;
     if (trust(i) == PathTrust::kRefusing) continue;
-    if (best >= 0 && trust(best) != trust(i)) {
-      if (trust(best) == PathTrust::kDoubtful) best = i;
+    if (best >= 0 && trust(best) != trust(i) &&
+        trust(best) != PathTrust::kDoubtful) {
       continue;
     }
-    if (best < 0 || FinishTime(i, size_bytes) < FinishTime(best, size_bytes)) {
-      best = i;
-    }
+    const double finish = FinishTime(field, i, size_bytes);
+    if (best >= 0 && trust(best) == trust(i) && finish >= best_finish) continue;
+    best = i;
+    best_finish = finish;
   }
   if (best < 0 || best == home || !usable[static_cast<size_t>(home)] ||
       trust(home) != trust(best)) {
     return best;
   }
-  const double slack = std::min(Seconds(home, size_bytes),
-                                kMostSlack * Seconds(best, size_bytes));
-  return FinishTime(home, size_bytes) <= FinishTime(best, size_bytes) + slack
-             ? home
-             : best;
+  const double slack = std::min(field.Seconds(home, size_bytes),
+                                kMostSlack * field.Seconds(best, size_bytes));
+  return FinishTime(field, home, size_bytes) <= best_finish + slack ? home
+                                                                    : best;
 }
 
 void Placement::OnPlaced(int path, int64_t size_bytes) {
   largest_bytes_ = std::max(largest_bytes_, size_bytes);
-  at(path).clock = FinishTime(path, size_bytes);
+  at(path).clock = FinishTime(MakeField(), path, size_bytes);
   if (std::exchange(at(path).trial, false)) at(path).trying = true;
 }
 

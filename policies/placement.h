@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -54,8 +55,6 @@ class Placement {
   MeasuredRate& write_rate(int path) { return at(path).write; }
   const MeasuredRate& read_rate(int path) const { return at(path).read; }
   const MeasuredRate& write_rate(int path) const { return at(path).write; }
-  // Of a path; unknown ones are taken to be as fast as the mean of the others.
-  double RoundTripRate(int path) const;
 
   // How transfers end, for good. `failures` is what failures(path) said when
   // the write was begun: one that was under way beside one that failed does
@@ -100,8 +99,21 @@ class Placement {
 
   const Path& at(int path) const { return paths_[static_cast<size_t>(path)]; }
   Path& at(int path) { return paths_[static_cast<size_t>(path)]; }
-  double Seconds(int path, int64_t size_bytes) const;
-  double FinishTime(int path, int64_t size_bytes) const;
+  // What all paths are compared by at one moment: their rates, and the clocks
+  // of those that can be trusted.
+  struct Field {
+    std::vector<double> rates;
+    double earliest = std::numeric_limits<double>::infinity();
+    double latest = -std::numeric_limits<double>::infinity();
+    double slowest = 0;  // seconds of the largest extent
+    double Seconds(int path, int64_t size_bytes) const {
+      return static_cast<double>(size_bytes) / rates[static_cast<size_t>(path)];
+    }
+  };
+  // Per path; unknown ones are taken to be as fast as the mean of the others.
+  std::vector<double> RoundTripRates() const;
+  Field MakeField() const;
+  double FinishTime(const Field& field, int path, int64_t size_bytes) const;
 
   std::vector<Path> paths_;
   int64_t largest_bytes_ = 0;  // that was placed so far
