@@ -108,10 +108,12 @@ void Mover::Handle(CloseQueueMessage& message) {
   auto found = queues_.find(message.queue);
   if (found == queues_.end() || found->second->closed) return;
   Queue& queue = *found->second;
-  queue.waiting.clear();
-  queue.deadlines.clear();
+  DropWaiting(queue);
   EndUntaken(queue.ready);
   queue.closed = true;
+  for (const auto& [id, admitted] : admitted_) {
+    if (admitted.first == queue.id) wanted_.Remove(admitted.second.wants);
+  }
   windows_[queue.window].closing = true;
   closing_windows_.push_back(queue.window);
   std::erase(open_queues_, &queue);
@@ -126,6 +128,7 @@ void Mover::Handle(PushMessage& message) {
   group.tag = message.tag;
   group.wants = std::move(message.wants);
   group.deadline = message.deadline;
+  wanted_.Add(group.wants);
   queue->deadlines.emplace(group.deadline, group.id);
   queue->waiting.emplace(group.id, std::move(group));
 }
@@ -193,6 +196,12 @@ void Mover::Handle(PrefetchMessage& message) {
 }
 
 void Mover::Handle(StatsMessage& message) { message.reply->Set(MakeStats()); }
+
+void Mover::DropWaiting(Queue& queue) {
+  for (const auto& [id, group] : queue.waiting) wanted_.Remove(group.wants);
+  queue.waiting.clear();
+  queue.deadlines.clear();
+}
 
 void Mover::PublishQueues() {
   for (Queue* queue : open_queues_) {

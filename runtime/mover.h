@@ -28,6 +28,7 @@
 #include "runtime/disk_paths.h"
 #include "runtime/mailbox.h"
 #include "runtime/residency.h"
+#include "runtime/wanted_tensors.h"
 #include "tiers/disk_tier.h"
 #include "tiers/extent_allocator.h"
 
@@ -197,6 +198,7 @@ class Mover {
   void Handle(RemovedMessage& message);
   void Handle(StatsMessage& message);
   void Handle(CloseMessage& message);
+  void DropWaiting(Queue& queue);
   void PublishQueues();
   void NoteIfEnded(const Queue& queue);
   absl::Time NextDeadline() const;
@@ -209,7 +211,6 @@ class Mover {
   void ServeUnregisters();
   bool ServeUnregister(PendingUnregister& pending);
   bool BeginUnregister(PendingUnregister& pending);
-  bool IsWanted(const TensorEntry& entry) const;
   TensorEntry* FindRegistered(TensorId id);
 
   // mover_placement.cc: how fast the paths are, where write-backs go.
@@ -311,6 +312,7 @@ class Mover {
   std::vector<int64_t> ended_queues_;  // closed, without pins or fetches
   int64_t next_queue_ = 0;
   std::unordered_map<uint64_t, std::pair<int64_t, Group>> admitted_;
+  WantedTensors wanted_;  // by groups of open queues
   uint64_t next_group_ = 1;
   std::unordered_map<uint64_t, PinRecord> pins_;
   uint64_t next_token_ = 1;

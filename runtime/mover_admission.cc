@@ -300,12 +300,15 @@ void Mover::ReleaseHolds(Group& group) {
 
 void Mover::EraseWaiting(Queue& queue, uint64_t group) {
   auto found = queue.waiting.find(group);
+  wanted_.Remove(found->second.wants);  // none when it was admitted
   queue.deadlines.erase({found->second.deadline, group});
   queue.waiting.erase(found);
 }
 
 void Mover::EraseAdmitted(Queue& queue, uint64_t group) {
-  admitted_.erase(group);
+  auto found = admitted_.find(group);
+  if (!queue.closed) wanted_.Remove(found->second.second.wants);
+  admitted_.erase(found);
   --queue.admitted;
   NoteIfEnded(queue);
 }

@@ -25,8 +25,7 @@ void Mover::Handle(CloseMessage& message) {
 void Mover::BeginClose() {
   closing_ = true;
   for (Queue* queue : open_queues_) {
-    queue->waiting.clear();
-    queue->deadlines.clear();
+    DropWaiting(*queue);
     EndUntaken(queue->ready);
     queue->port->Close();
   }

@@ -145,7 +145,7 @@ bool Mover::BeginUnregister(PendingUnregister& pending) {
   } else if (!entry->pinned_by.empty() && processed_ >= pending.after) {
     refused = absl::FailedPreconditionError(
         absl::StrCat("tensor '", entry->spec.name, "' is pinned"));
-  } else if (IsWanted(*entry)) {
+  } else if (wanted_.Contains(tensor)) {
     refused = absl::FailedPreconditionError(absl::StrCat(
         "tensor '", entry->spec.name, "' is wanted by a group of a queue"));
   }
@@ -161,27 +161,6 @@ bool Mover::BeginUnregister(PendingUnregister& pending) {
     io_->Cancel(transfers_.at(entry->io_tag).path, entry->io_tag);
   }
   return true;
-}
-
-// By a group of an open queue, waiting or admitted.
-bool Mover::IsWanted(const TensorEntry& entry) const {
-  auto wants = [&entry](const Group& group) {
-    for (const Want& want : group.wants) {
-      if (want.tensor == entry.id) return true;
-    }
-    return false;
-  };
-  for (const Queue* queue : open_queues_) {
-    for (const auto& [id, group] : queue->waiting) {
-      if (wants(group)) return true;
-    }
-  }
-  for (const auto& [id, admitted] : admitted_) {
-    if (!queues_.at(admitted.first)->closed && wants(admitted.second)) {
-      return true;
-    }
-  }
-  return false;
 }
 
 // Null also for one that is going.

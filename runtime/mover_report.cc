@@ -86,6 +86,17 @@ absl::Status Mover::CheckInvariants() const {
         "residents have ", resident_bytes, " bytes, ", leaving,
         " are leaving; counted were ", resident_bytes_, " and ", leaving_));
   }
+  WantedTensors wanted;
+  for (const Queue* queue : open_queues_) {
+    for (const auto& [id, group] : queue->waiting) wanted.Add(group.wants);
+  }
+  for (const auto& [id, admitted] : admitted_) {
+    const bool open = !queues_.at(admitted.first)->closed;
+    if (open) wanted.Add(admitted.second.wants);
+  }
+  if (!(wanted == wanted_)) {
+    return absl::InternalError("the groups want others than were counted");
+  }
   std::vector<int64_t> stored(meters_.size());
   for (const auto& entry : table_.entries()) {
     if (entry == nullptr || entry->path < 0) continue;
