@@ -156,6 +156,7 @@ void Mover::Handle(StepMessage& message) {
     queue->step_open = true;
     queue->step = message.step;
     queue->trace.BeginStep();
+    queue->first_error = TakeUnsaid(queue->id);
     RetryFailedWrites();
     message.reply->Set(absl::OkStatus());
     return;

@@ -114,7 +114,7 @@ class Mover {
     AccessTrace trace;
     bool step_open = false;
     int64_t step = 0;
-    absl::Status first_error;
+    absl::Status first_error;  // of the open step
     int held_pins = 0;
     bool blocked_by_own_pins = false;
     absl::Status blocked_also;  // then: of a slot that failed
@@ -222,6 +222,7 @@ class Mover {
   void WriteFailed(TensorEntry& entry, int path, const absl::Status& status);
   void GiveUpWrite(TensorEntry& entry);
   void RetryFailedWrites();
+  absl::Status TakeUnsaid(int64_t queue);
   void CheckGrowth(absl::Time now);
 
   // mover_report.cc.

@@ -64,6 +64,7 @@ bool Mover::TryAdmit(Queue& queue, Group& group, absl::Time now) {
     }
     TensorEntry& entry = *wanted;
     if (!entry.loss.ok()) {
+      Report(queue.id, entry.loss);
       FailGroup(queue, group, entry.loss);
       return true;
     }

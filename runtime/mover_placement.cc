@@ -129,14 +129,30 @@ void Mover::WriteFailed(TensorEntry& entry, int path,
   dirty_.push_back(&entry);
 }
 
-// The step that asked for it hears of it; it is tried again at the next
-// BeginStep or OpenQueue.
+// The step that asked for it hears of it, or the queue's next one, if the
+// tensor is not written by then; it is tried again at the next BeginStep or
+// OpenQueue.
 void Mover::GiveUpWrite(TensorEntry& entry) {
   SetLeaving(entry, false);
   entry.refused_by.clear();
   entry.write_error = entry.refusal;
+  const Queue* const queue = FindQueue(entry.queue);
+  const bool between_steps = queue != nullptr && !queue->step_open;
+  entry.unsaid_to = between_steps ? entry.queue : -1;
   failed_writes_.push_back(&entry);
   Report(entry.queue, entry.write_error);
+}
+
+// The first error of a write-back that failed since the queue's last step and
+// was not tried again since.
+absl::Status Mover::TakeUnsaid(int64_t queue) {
+  absl::Status first;
+  for (TensorEntry* entry : failed_writes_) {
+    if (entry->unsaid_to != queue) continue;
+    entry->unsaid_to = -1;
+    first.Update(entry->write_error);
+  }
+  return first;
 }
 
 void Mover::RetryFailedWrites() {

@@ -293,10 +293,8 @@ void Mover::Report(int64_t queue, const absl::Status& status) {
   // What is cancelled by a Close reads and writes a file that goes.
   if (closing_ || absl::IsCancelled(status)) return;
   if (first_error_.ok()) first_error_ = status;
-  auto found = queues_.find(queue);
-  if (found != queues_.end() && found->second->first_error.ok()) {
-    found->second->first_error = status;
-  }
+  Queue* const hears = FindQueue(queue);
+  if (hears != nullptr && hears->step_open) hears->first_error.Update(status);
 }
 
 }  // namespace terrace

@@ -72,6 +72,7 @@ struct TensorEntry {
 
   absl::Status loss;         // sticky DataLoss
   absl::Status write_error;  // of a write-back that waits for another try
+  int64_t unsaid_to = -1;    // the queue whose next step begins with that
   std::vector<uint64_t> waiting_groups;  // admitted, until the copy is valid
 
   bool dirty() const {

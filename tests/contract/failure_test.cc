@@ -138,6 +138,67 @@ TEST_P(FailureContract, AWriteBackThatFailsAfterCommitIsTheNextCommits) {
   EXPECT_TRUE(world().Holds(*queue, a, 7));
 }
 
+TEST_P(FailureContract, AWriteBackMadeGoodBeforeAStepIsNotThatStepsError) {
+  Make(3);
+  auto queue = world().OpenQueue(kPage, 2);
+  // Outside the window, so that the next one is in it.
+  absl::StatusOr<Pin> room =
+      world().Take(*queue, world().Register("room", kPage), Access::kOverwrite);
+  ASSERT_TRUE(room.ok()) << room.status();
+  const TensorId a = world().Register("a", kPage);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  absl::StatusOr<Pin> pin = world().Take(*queue, a, Access::kOverwrite);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
+                           CallFilter::kWrites);
+  WritePattern(pin->data(), 7);
+  pin->Release();
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  Mend();
+  room->ReleaseUnchanged();
+  auto other = world().OpenQueue(kPage, 1);  // tries again
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().bytes_written() == kPlace; }));
+  ASSERT_TRUE(queue->BeginStep(2).ok());
+  EXPECT_TRUE(world().Holds(*queue, a, 7));
+  const absl::Status whole = queue->CommitStep({.step = 2});
+  EXPECT_TRUE(whole.ok()) << whole;
+}
+
+TEST_P(FailureContract, AFetchThatFailedBeforeAStepIsNotThatStepsError) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  world().faults().FailAll(kGone, CallFilter::kReads);
+  EXPECT_FALSE(world().Take(*queue, tensors[0], Access::kRead).ok());
+  Mend();
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
+  const absl::Status whole = queue->CommitStep({.step = 1});
+  EXPECT_TRUE(whole.ok()) << whole;
+}
+
+TEST_P(FailureContract, AStepThatAsksForALostTensorIsNotWhole) {
+  Make(2);
+  auto queue = world().OpenQueue(kPage, 2);
+  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
+  world().faults().FailAll({.kind = FaultKind::kBitFlip}, CallFilter::kReads);
+  const absl::Status lost =
+      world().Take(*queue, tensors[0], Access::kRead).status();
+  ASSERT_TRUE(absl::IsDataLoss(lost)) << lost;
+  Mend();
+  for (int64_t step = 1; step <= 2; ++step) {
+    ASSERT_TRUE(queue->BeginStep(step).ok());
+    EXPECT_EQ(world().Take(*queue, tensors[0], Access::kRead).status(), lost);
+    EXPECT_EQ(queue->CommitStep({.step = step}), lost);
+  }
+  // One that does not is.
+  ASSERT_TRUE(queue->BeginStep(3).ok());
+  EXPECT_TRUE(world().Holds(*queue, tensors[1], 1));
+  EXPECT_TRUE(queue->CommitStep({.step = 3}).ok());
+}
+
 TEST_P(FailureContract, AFailedWriteStaysAboveAndBeginStepTriesAgain) {
   Make(2);
   auto queue = world().OpenQueue(kPage, 2);
