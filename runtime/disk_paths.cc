@@ -72,9 +72,11 @@ absl::Status DiskPaths::CheckGrowth(int path, absl::Time now) {
   }
   if (now < grows.since + patience_) return absl::OkStatus();
   grows.late = true;
-  return absl::DeadlineExceededError(absl::StrCat(
-      name(path), ": growing by ", grows.growth_bytes, " bytes: no answer for ",
-      absl::FormatDuration(now - grows.since)));
+  return WithIoFault(
+      absl::DeadlineExceededError(absl::StrCat(
+          name(path), ": growing by ", grows.growth_bytes,
+          " bytes: no answer for ", absl::FormatDuration(now - grows.since))),
+      {.path = name(path)});
 }
 
 absl::Time DiskPaths::NextDeadline() const {

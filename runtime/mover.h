@@ -207,6 +207,7 @@ class Mover {
   void ServeRegisters();
   bool FindHome(PendingRegister& pending);
   int ChooseHome(const PendingRegister& pending) const;
+  absl::Status NoPathIsUsable() const;
   void RefuseHome(PendingRegister& pending, const absl::Status& status);
   void ServeUnregisters();
   bool ServeUnregister(PendingUnregister& pending);

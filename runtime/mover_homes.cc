@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "policies/placement.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/mover.h"
@@ -46,9 +47,7 @@ bool Mover::FindHome(PendingRegister& pending) {
     if (pending.path < 0) {
       if (placement_.trying()) return false;  // a write finds one out
       const absl::Status refused =
-          pending.refusal.ok()
-              ? absl::UnavailableError("no usable path: all are degraded")
-              : pending.refusal;
+          pending.refusal.ok() ? NoPathIsUsable() : pending.refusal;
       table_.TakeBack(entry);
       pending.message.reply->Set(refused);
       return true;
@@ -78,6 +77,23 @@ int Mover::ChooseHome(const PendingRegister& pending) const {
   }
   return placement_.ChooseHome(placed_bytes, usable,
                                ResidentBytes(pending.entry->spec.size_bytes));
+}
+
+// What each path has against it, which names it; the first one's errno.
+absl::Status Mover::NoPathIsUsable() const {
+  const absl::Status* first = nullptr;
+  std::vector<std::string> reasons;
+  for (int i = 0; i < paths_.count(); ++i) {
+    const absl::Status& error = meters_[static_cast<size_t>(i)].write_error;
+    if (error.ok()) continue;
+    if (first == nullptr) first = &error;
+    reasons.emplace_back(error.message());
+  }
+  const std::string message = absl::StrCat("no usable path: all are degraded; ",
+                                           absl::StrJoin(reasons, "; "));
+  return first == nullptr
+             ? absl::UnavailableError(message)
+             : Reworded(*first, absl::StatusCode::kUnavailable, message);
 }
 
 // The next path is tried; the last one's answer counts, with all messages.

@@ -121,8 +121,10 @@ class FileDiskTier : public DiskTier {
   // By what is needed and a share more.
   absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
     if (size_bytes > INT64_MAX / 4) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(info_.file, ": an extent of ", size_bytes, " bytes"));
+      return WithIoFault(absl::ResourceExhaustedError(absl::StrCat(
+                             info_.file, ": an extent of ", size_bytes,
+                             " bytes, more than a file can have")),
+                         {EFBIG, info_.file});
     }
     if (!grows_) return Full(info_, extents_, size_bytes);
     const int64_t capacity = extents_.capacity_bytes();

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <thread>
 
+#include "runtime/base/io_fault.h"
 #include "tests/contract/fixture.h"
 
 namespace terrace {
@@ -41,6 +42,7 @@ TEST_P(GrowthContract, ADiskThatHangsIsNamedInTime) {
   EXPECT_THAT(Message(status), HasSubstr(stats().paths[0].file));
   EXPECT_THAT(Message(status), HasSubstr("bytes"));
   EXPECT_THAT(Message(status), HasSubstr("ms"));
+  EXPECT_EQ(IoFaultOf(status).path, stats().paths[0].file);
   EXPECT_GE(world().Now() - before, kTimeout);
   EXPECT_TRUE(stats().paths[0].degraded);
   EXPECT_EQ(stats().first_error, status);
@@ -48,7 +50,9 @@ TEST_P(GrowthContract, ADiskThatHangsIsNamedInTime) {
   runtime().Acquire(TensorId{0}, Access::kRead, Soon()).IgnoreError();
   auto queue = world().OpenQueue(kPage, 1);
   EXPECT_TRUE(stats().paths[0].degraded);
-  EXPECT_TRUE(absl::IsUnavailable(Register("b").status()));
+  const absl::Status late = Register("b").status();
+  EXPECT_TRUE(absl::IsUnavailable(late)) << late;
+  EXPECT_EQ(IoFaultOf(late).path, stats().paths[0].file);
 
   // Its answer came late: its space is there, and the name is free.
   world().disk_faults(0).Clear();

@@ -1,5 +1,6 @@
 // Several paths: where write-backs go when one of them refuses, and what is
 // told of it: stats.h, runtime.h.
+#include "runtime/base/io_fault.h"
 #include "tests/contract/fixture.h"
 
 namespace terrace {
@@ -72,6 +73,27 @@ TEST_P(PlacementContract, WhatOnePathRefusesTheOtherTakes) {
   EXPECT_TRUE(world().Holds(*queue, a, 3));
   EXPECT_EQ(path(1).bytes_read, kPlace);
   EXPECT_EQ(path(0).bytes_read, 0);
+}
+
+TEST_P(PlacementContract, WhereNoPathTakesWritesRegisterSaysWhichAndWhy) {
+  MakePaths(1);
+  auto queue = world().OpenQueue(kPage, 1);
+  const TensorId a = world().Register("a", kPage);
+  world().faults().FailAll(kRefused, CallFilter::kWrites);
+  ASSERT_TRUE(queue->BeginStep(1).ok());
+  world().Fill(*queue, a, 3);
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return path(0).degraded && path(1).degraded; }));
+  TensorSpec spec;
+  spec.name = "b";
+  spec.size_bytes = kPage;
+  const absl::Status refused = runtime().Register(spec).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("EROFS"));
+  EXPECT_THAT(Message(refused), HasSubstr(path(0).file));
+  EXPECT_THAT(Message(refused), HasSubstr(path(1).file));
+  EXPECT_EQ(IoFaultOf(refused).error, EROFS);
+  EXPECT_EQ(IoFaultOf(refused).path, path(0).file);
 }
 
 TEST_P(PlacementContract, WhatLiesOnAPathThatRefusesWritesIsRead) {

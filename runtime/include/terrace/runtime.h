@@ -50,7 +50,8 @@ class Runtime {
   // that does not answer for Options::io_timeout while its file grows is
   // degraded, and the next path is tried. AlreadyExists: the name;
   // ResourceExhausted: no room on any path; DeadlineExceeded: no answer; both
-  // name path and bytes. Unavailable: all paths are degraded.
+  // name path and bytes. Unavailable: all paths are degraded; names each and
+  // what it refused.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec) = 0;
 
   // Forgets the tensor and its contents: its home and its name are free again,
