@@ -270,6 +270,7 @@ class Mover {
   void ServeOpens(absl::Time now);
   void RefuseOpen(const PendingOpen& open);
   absl::StatusOr<Extent> MakeWindowRoom(int64_t bytes, bool* hope);
+  bool HasRoomWithoutWindows(int64_t bytes) const;
   int NewWindow();
   void CloseEmptyWindows();
   std::vector<EvictionCandidate> Evictable(int64_t limit);

@@ -242,9 +242,9 @@ void Mover::RefuseOpen(const PendingOpen& open) {
   open.message.reply->Set(WithIoFault(
       absl::ResourceExhaustedError(absl::StrCat(
           "a window of ", open.bytes, " bytes: ", space_.free_bytes(), " of ",
-          space_.capacity_bytes(),
-          " are free and what is resident could not be moved out in time; "
-          "held: ",
+          space_.capacity_bytes(), " are free, ", space_.largest_free_bytes(),
+          " of them in one part, and what is between could not be moved out "
+          "in time; held: ",
           Holders(), absl::string_view(unwritten.message()))),
       IoFaultOf(unwritten)));
 }
@@ -288,8 +288,26 @@ absl::StatusOr<Extent> Mover::MakeWindowRoom(int64_t bytes, bool* hope) {
       if (!entry->idle() || entry->leaving) *hope = true;
     }
     if (!closing_windows_.empty()) *hope = true;
+    // So may the room of open windows, if they are all that is between.
+    if (!*hope) *hope = HasRoomWithoutWindows(bytes);
     return range;
   }
+}
+
+// Whether the residents leave a range of so many bytes between them.
+bool Mover::HasRoomWithoutWindows(int64_t bytes) const {
+  std::vector<Extent> taken;
+  for (const TensorEntry* entry : residents_) taken.push_back(entry->extent);
+  taken.push_back({space_.capacity_bytes(), 0});
+  std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) {
+    return a.offset < b.offset;
+  });
+  int64_t end = 0;
+  for (const Extent& each : taken) {
+    if (each.offset - end >= bytes) return true;
+    end = each.end();
+  }
+  return false;
 }
 
 void Mover::CloseEmptyWindows() {

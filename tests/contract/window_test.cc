@@ -166,6 +166,50 @@ TEST_P(WindowContract, AWindowBehindOneThatWaitsEndsAtItsOwnDeadline) {
   inbox.Post(CloseQueueMessage{opened->id});
 }
 
+// Windows lie where they were opened: what is free is two parts.
+TEST_P(WindowContract, RoomInPartsIsWaitedForUntilTheDeadline) {
+  Make(6);
+  auto first = world().OpenQueue(kPage, 2);
+  auto between = world().OpenQueue(kPage, 2);
+  auto last = world().OpenQueue(kPage, 2);
+  first.reset();
+  last.reset();
+  const Time deadline = Shortly();
+  const absl::Status late = runtime().OpenQueue(kPage, 3, deadline).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(late)) << late;
+  EXPECT_GE(world().Now(), deadline);
+  // What was asked for, what is free, and the most of it in one piece.
+  for (const int64_t bytes : {3 * kPlace, 4 * kPlace, 2 * kPlace}) {
+    EXPECT_THAT(Message(late), HasSubstr(std::to_string(bytes)));
+  }
+  EXPECT_NE(world().OpenQueue(kPage, 2), nullptr);
+}
+
+TEST_P(WindowContract, RoomInPartsIsHadWhenTheWindowBetweenGoes) {
+  Make(6);
+  auto first = world().OpenQueue(kPage, 2);
+  auto between = world().OpenQueue(kPage, 2);
+  auto last = world().OpenQueue(kPage, 2);
+  first.reset();
+  last.reset();
+  // As another thread's OpenQueue.
+  Inbox& inbox = static_cast<LocalRuntime&>(runtime()).mover().inbox();
+  OpenMessage waits;
+  waits.slot_bytes = kPage;
+  waits.slots = 3;
+  waits.deadline = Soon();
+  waits.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
+  ASSERT_TRUE(inbox.Post(waits));
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().window_bytes == 2 * kPlace; }));
+  stats();  // and the mover has looked for room since
+  between.reset();
+  absl::StatusOr<OpenedQueue> opened = waits.reply->Await(runtime().clock());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  opened->port->Close();
+  inbox.Post(CloseQueueMessage{opened->id});
+}
+
 TEST_P(WindowContract, ResidentsArePinnedInPlaceAndNotChargedToTheWindow) {
   Make(4);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);

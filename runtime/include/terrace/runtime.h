@@ -64,7 +64,10 @@ class Runtime {
   // Reserves a window of `slots` slots, each for a tensor of up to
   // `slot_bytes` (payload; the header's 4 KiB are added). ResourceExhausted
   // at once when all windows together exceed the budget, naming the minimum;
-  // else residents are evicted for it until `deadline`. Also tries failed
+  // else residents are evicted for it until `deadline`, and where other windows
+  // leave the free room in parts, they are waited for. What cannot be written
+  // back ends that at once, if nothing else makes room. The Status says what
+  // was asked for, what is free and the largest part of it. Also tries failed
   // write-backs again: a closed queue's window is free once the last of its
   // slots is written back. While it waits for room, nothing new becomes
   // resident outside the windows.
