@@ -133,8 +133,13 @@ class FuseServer {
       }
       case FUSE_UNLINK:
       case FUSE_RMDIR:
-        return Reply(header, files_.Remove(header.nodeid, body,
-                                           header.opcode == FUSE_RMDIR));
+        return Remove(header, body);
+      case FUSE_RENAME: {
+        const char* const name = body + sizeof(fuse_rename_in);
+        return Reply(header, files_.Rename(header.nodeid, name,
+                                           As<fuse_rename_in>(body).newdir,
+                                           name + std::strlen(name) + 1));
+      }
       case FUSE_OPEN:
       case FUSE_OPENDIR:
         return ReplyWith(header, Opened(As<fuse_open_in>(body).flags));
@@ -208,6 +213,15 @@ class FuseServer {
       fuse_open_out open;
     } made = {EntryOf(node), Opened(flags)};
     ReplyWith(header, made);
+  }
+
+  void Remove(const fuse_in_header& header, const char* name) {
+    const FuseFault fault = script_.Next(FuseCall::kRemove);
+    if (fault.kind == FuseFault::Kind::kError) {
+      return Reply(header, static_cast<int>(fault.value));
+    }
+    const bool folder = header.opcode == FUSE_RMDIR;
+    Reply(header, files_.Remove(header.nodeid, name, folder));
   }
 
   void Read(const fuse_in_header& header, const fuse_read_in& asked) {

@@ -57,6 +57,20 @@ class FuseFiles {
     return 0;
   }
 
+  // Nothing may have the new name.
+  int Rename(uint64_t parent, const std::string& name, uint64_t new_parent,
+             const std::string& new_name) {
+    MutexLock lock(mutex_);
+    auto& siblings = nodes_[parent].children;
+    const auto found = siblings.find(name);
+    if (found == siblings.end()) return ENOENT;
+    if (nodes_[new_parent].children.contains(new_name)) return EEXIST;
+    const uint64_t node = found->second;
+    siblings.erase(found);
+    nodes_[new_parent].children[new_name] = node;
+    return 0;
+  }
+
   fuse_attr Attributes(uint64_t number) {
     MutexLock lock(mutex_);
     const Node& node = nodes_[number];

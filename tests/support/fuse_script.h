@@ -1,11 +1,12 @@
 // What the FUSE server of fuse_fault_server.cc is told to do to whom: the
 // words of its control lines.
 //
-//   fail <read|write|grow> <first> <times> <error|short|delay|hold> <value>
-//   clear                  no faults, counts from 0; what is held goes on
-//   count                  "count <calls> <faults>" since the last clear
+//   fail <read|write|grow|remove> <first> <times> <error|short|delay|hold>
+//   <value> clear                  no faults, counts from 0; what is held goes
+//   on count                  "count <calls> <faults>" since the last clear
 //
-// A call is one request of the kernel's, of at most 1 MiB: `first` counts
+// A call is one request of the kernel's, of at most 1 MiB (remove: a file or a
+// folder): `first` counts
 // them from 1 since the line was read. Value: an errno; the bytes that a short
 // one moves; milliseconds of a delay; nothing for a hold. Thread-safe.
 #pragma once
@@ -20,7 +21,7 @@
 
 namespace terrace {
 
-enum class FuseCall : uint8_t { kRead, kWrite, kGrow };
+enum class FuseCall : uint8_t { kRead, kWrite, kGrow, kRemove };
 
 struct FuseFault {
   enum class Kind : uint8_t { kNone, kError, kShort, kDelay, kHold };
@@ -32,7 +33,7 @@ struct FuseFault {
 };
 
 inline std::string FuseFaultLine(const FuseFault& fault) {
-  constexpr const char* kCalls[] = {"read", "write", "grow"};
+  constexpr const char* kCalls[] = {"read", "write", "grow", "remove"};
   constexpr const char* kKinds[] = {"none", "error", "short", "delay", "hold"};
   std::ostringstream line;
   line << "fail " << kCalls[static_cast<int>(fault.call)] << ' ' << fault.first
@@ -51,7 +52,9 @@ class FuseScript {
     MutexLock lock(mutex_);
     if (verb == "count") {
       std::ostringstream answer;
-      answer << "count " << calls_[0] + calls_[1] + calls_[2] << ' ' << given_;
+      int64_t calls = 0;
+      for (const int64_t each : calls_) calls += each;
+      answer << "count " << calls << ' ' << given_;
       return answer.str();
     }
     if (verb == "clear") {
@@ -103,9 +106,10 @@ class FuseScript {
   static bool Read(const std::string& call, const std::string& kind,
                    FuseFault* fault) {
     using Kind = FuseFault::Kind;
-    fault->call = call == "write"  ? FuseCall::kWrite
-                  : call == "grow" ? FuseCall::kGrow
-                                   : FuseCall::kRead;
+    fault->call = call == "write"    ? FuseCall::kWrite
+                  : call == "grow"   ? FuseCall::kGrow
+                  : call == "remove" ? FuseCall::kRemove
+                                     : FuseCall::kRead;
     fault->kind = kind == "error"   ? Kind::kError
                   : kind == "short" ? Kind::kShort
                   : kind == "delay" ? Kind::kDelay
@@ -118,7 +122,7 @@ class FuseScript {
   Mutex mutex_;
   CondVar changed_;
   std::vector<FuseFault> faults_ ABSL_GUARDED_BY(mutex_);
-  int64_t calls_[3] ABSL_GUARDED_BY(mutex_) = {};
+  int64_t calls_[4] ABSL_GUARDED_BY(mutex_) = {};
   int64_t given_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t clears_ ABSL_GUARDED_BY(mutex_) = 0;
 };
