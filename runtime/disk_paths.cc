@@ -26,6 +26,7 @@ DiskPaths::DiskPaths(std::vector<std::unique_ptr<DiskTier>> disks,
     paths_[i].disk = std::move(disks[i]);
     paths_[i].background = background[i];
     paths_[i].id = (uint64_t{random()} << 32) | random();
+    if (paths_[i].disk->reclaims()) StartReclaim(static_cast<int>(i));
   }
 }
 
@@ -96,6 +97,16 @@ DiskPaths::Answer DiskPaths::OnGrown(const GrownMessage& message) {
   if (message.gained_bytes.ok()) grew.disk->AddSpace(*message.gained_bytes);
   return {message.gained_bytes.status(), std::exchange(grew.late, false),
           grew.must_grow};
+}
+
+void DiskPaths::StartReclaim(int path) {
+  at(path).background->Run([disk = at(path).disk, inbox = inbox_, path] {
+    inbox->Post(ReclaimedMessage{path, disk->Reclaim()});
+  });
+}
+
+void DiskPaths::OnReclaimed(const ReclaimedMessage& message) {
+  if (message.more && !removing_) StartReclaim(message.path);
 }
 
 // After what the file grows by, if it does.

@@ -2,6 +2,8 @@
 // background, and their files' names. What is stored there is the mover's.
 // Mover only, one thread at a time; nothing here blocks.
 //
+// What killed jobs left on the paths goes from the beginning, piece by piece.
+//
 // A file that must grow is asked on the path's background executor; the
 // answer comes through the inbox (GrownMessage). A disk that does not answer
 // in time is late: nothing more is asked of it until it does.
@@ -62,6 +64,10 @@ class DiskPaths {
   };
   Answer OnGrown(const GrownMessage& message);
 
+  // A piece is gone of what killed jobs left on a path: the next one's turn
+  // is behind a file that wants to grow meanwhile.
+  void OnReclaimed(const ReclaimedMessage& message);
+
   // Removes all files; RemovedMessages tell of it.
   void StartRemovals();
   bool removals_started() const { return removing_; }
@@ -91,6 +97,7 @@ class DiskPaths {
   const Path& at(int path) const { return paths_[static_cast<size_t>(path)]; }
   Path& at(int path) { return paths_[static_cast<size_t>(path)]; }
   void StartGrowth(int path, const Growth& growth, bool must);
+  void StartReclaim(int path);
 
   std::vector<Path> paths_;
   const absl::Duration patience_;

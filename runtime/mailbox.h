@@ -140,11 +140,17 @@ struct HashedMessage {
   bool verified = false;
   absl::Status status;
 };
-// What a path's file gained, and what became of its removal.
+// What a path's file gained.
 struct GrownMessage {
   int path = -1;
   absl::StatusOr<int64_t> gained_bytes;
 };
+// A path's file system removed a piece of what killed jobs left.
+struct ReclaimedMessage {
+  int path = -1;
+  bool more = false;
+};
+// What became of the removal of a path's file.
 struct RemovedMessage {
   int path = -1;
   absl::Status status;
@@ -160,8 +166,8 @@ struct CloseMessage {
 using Message =
     std::variant<RegisterMessage, UnregisterMessage, OpenMessage,
                  CloseQueueMessage, PushMessage, EndPinMessage, StepMessage,
-                 PrefetchMessage, HashedMessage, GrownMessage, RemovedMessage,
-                 StatsMessage, CloseMessage>;
+                 PrefetchMessage, HashedMessage, GrownMessage, ReclaimedMessage,
+                 RemovedMessage, StatsMessage, CloseMessage>;
 
 // Messages to the mover, in order. Thread-safe. Shared with every Pin, which
 // may outlive the mover.

@@ -44,8 +44,9 @@ struct MoverParts {
   std::vector<std::unique_ptr<DiskTier>> disks;  // path k is io's path k
   // Path k's speed, as far as it is known before the job; empty: of none.
   std::vector<PathPrior> priors;
-  // Path k's: grows and removes its file, one task after the other, and may
-  // hang in it; the tasks own what they use. RunOnce never waits for one.
+  // Path k's: grows and removes its file and what killed jobs left beside it,
+  // one task after the other, and may hang in it; the tasks own what they use.
+  // RunOnce never waits for one.
   std::vector<Executor*> background;
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
@@ -195,6 +196,7 @@ class Mover {
   void Handle(PrefetchMessage& message);
   void Handle(HashedMessage& message);
   void Handle(GrownMessage& message);
+  void Handle(ReclaimedMessage& message);
   void Handle(RemovedMessage& message);
   void Handle(StatsMessage& message);
   void Handle(CloseMessage& message);

@@ -200,4 +200,6 @@ void Mover::Handle(GrownMessage& message) {
   }
 }
 
+void Mover::Handle(ReclaimedMessage& message) { paths_.OnReclaimed(message); }
+
 }  // namespace terrace

@@ -52,6 +52,10 @@ class Holder {
  public:
   virtual ~Holder() = default;  // closes the file
   virtual absl::Status Remove() = 0;
+  // What killed jobs left beside it, as JobDirectory has it.
+  virtual bool reclaims() const { return false; }
+  virtual bool Reclaim() { return false; }
+  virtual bool MakeRoom() { return false; }
 };
 
 class DirectoryHolder final : public Holder {
@@ -72,6 +76,10 @@ class DirectoryHolder final : public Holder {
     }
     return status;
   }
+
+  bool reclaims() const override { return true; }
+  bool Reclaim() override { return directory_->Reclaim(); }
+  bool MakeRoom() override { return directory_->MakeRoom(); }
 
  private:
   const std::unique_ptr<JobDirectory> directory_;  // goes after the file
@@ -138,16 +146,19 @@ class FileDiskTier : public DiskTier {
 
   absl::StatusOr<int64_t> Grow(const Growth& growth) override {
     TERRACE_CHECK(grows_);
-    absl::Status status = Preallocate(fd_, info_.file, growth.offset,
-                                      growth.bytes, &growth_progress_);
-    if (status.ok()) return growth.bytes;
-    if (!absl::IsResourceExhausted(status) ||
-        growth.bytes <= growth.least_bytes) {
-      return status;
+    int64_t bytes = growth.bytes;
+    absl::Status status = Lengthen(growth.offset, bytes);
+    if (absl::IsResourceExhausted(status) && bytes > growth.least_bytes) {
+      bytes = growth.least_bytes;
+      status = Lengthen(growth.offset, bytes);
     }
-    TERRACE_RETURN_IF_ERROR(Preallocate(fd_, info_.file, growth.offset,
-                                        growth.least_bytes, &growth_progress_));
-    return growth.least_bytes;
+    for (bool more = true; more && LacksRoom(status);) {
+      more = holder_->MakeRoom();
+      ++growth_progress_;
+      status = Lengthen(growth.offset, bytes);
+    }
+    TERRACE_RETURN_IF_ERROR(status);
+    return bytes;
   }
 
   void AddSpace(int64_t size_bytes) override { extents_.Grow(size_bytes); }
@@ -160,9 +171,16 @@ class FileDiskTier : public DiskTier {
   }
   const DiskTierInfo& info() const override { return info_; }
 
+  bool reclaims() const override { return holder_->reclaims(); }
+  bool Reclaim() override { return holder_->Reclaim(); }
+
   absl::Status Remove() override { return holder_->Remove(); }
 
  private:
+  absl::Status Lengthen(int64_t offset, int64_t size_bytes) {
+    return Preallocate(fd_, info_.file, offset, size_bytes, &growth_progress_);
+  }
+
   const int64_t segment_bytes_;
   const std::unique_ptr<Holder> holder_;
   const int fd_;  // the holder's
@@ -238,8 +256,12 @@ absl::StatusOr<std::unique_ptr<DiskTier>> OpenDiskTier(
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<JobDirectory> directory,
                            JobDirectory::Create(options.path));
   const std::string name = directory->state_file();
-  TERRACE_ASSIGN_OR_RETURN(const StateFile file,
-                           MakeStateFile(directory->fd(), name));
+  absl::StatusOr<StateFile> made = MakeStateFile(directory->fd(), name);
+  for (bool more = true; more && LacksRoom(made.status());) {
+    more = directory->MakeRoom();
+    made = MakeStateFile(directory->fd(), name);
+  }
+  TERRACE_ASSIGN_OR_RETURN(const StateFile file, std::move(made));
   return std::make_unique<FileDiskTier>(
       std::make_unique<DirectoryHolder>(std::move(directory), file.fd), file.fd,
       InfoOf(options.path, name, file), Usable(), options.segment_bytes);

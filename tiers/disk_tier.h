@@ -3,12 +3,13 @@
 //
 // Of a directory, <path>/terrace-<pid>-<random>/state: the subdirectory is
 // locked (flock) for as long as the tier lives. Locked ones of others are never
-// touched; stale unlocked ones are reclaimed on Open, under a lock on the path.
+// touched; stale unlocked ones are removed by Reclaim, piece by piece, and
+// where opening or Grow lacks room.
 // A regular file or a block device is itself locked and used: given_file.h.
 //
-// One thread at a time (the mover), and it never blocks, but for Grow and
-// Remove: these ask the disk, which may not answer. They run on any one other
-// thread meanwhile, one after the other.
+// One thread at a time (the mover), and it never blocks, but for Grow, Reclaim
+// and Remove: these ask the disk, which may not answer. They run on any one
+// other thread meanwhile, one after the other.
 #pragma once
 
 #include <cstdint>
@@ -49,11 +50,18 @@ class DiskTier {
   // by that much.
   virtual absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const = 0;
   // Preallocates; returns the bytes gained, for AddSpace. ResourceExhausted:
-  // the disk is full; names path, bytes and errno. The file is as before then.
+  // the disk is full, also without what killed jobs left there; names path,
+  // bytes and errno. The file is as before then.
   virtual absl::StatusOr<int64_t> Grow(const Growth& growth) = 0;
   virtual void AddSpace(int64_t size_bytes) = 0;
   // Rises while Grow gets on. Thread-safe.
   virtual int64_t growth_progress() const { return 0; }
+
+  // Whether Reclaim may have anything to do. Constant.
+  virtual bool reclaims() const { return false; }
+  // Gives back a piece of what killed jobs left on the path. False: nothing is
+  // left to do.
+  virtual bool Reclaim() { return false; }
 
   virtual int fd() const = 0;                  // for IoGroup::AddPath
   virtual int64_t capacity_bytes() const = 0;  // preallocated

@@ -43,6 +43,11 @@ absl::Status ErrnoError(const std::string& object, const std::string& what,
       {.error = error, .path = path.empty() ? object : path});
 }
 
+bool LacksRoom(const absl::Status& status) {
+  const int error = IoFaultOf(status).error;
+  return !status.ok() && (error == ENOSPC || error == EDQUOT);
+}
+
 std::string ErrnoName(int error) { return DescribeErrno(error); }
 
 }  // namespace terrace

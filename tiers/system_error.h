@@ -15,6 +15,9 @@ namespace terrace {
 absl::Status ErrnoError(const std::string& object, const std::string& what,
                         int error, const std::string& path = "");
 
+// Whether it says that the disk, or the user's share of it, is full.
+bool LacksRoom(const absl::Status& status);
+
 // "ENOSPC (No space left on device)".
 std::string ErrnoName(int error);
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -237,6 +238,33 @@ TEST_F(CreateContract, SignalsStayOutOfTheLibrarysThreads) {
     }
   }
   EXPECT_GT(of_the_library, 3);  // mover, executor, engine
+}
+
+TEST_F(CreateContract, WhatAKilledJobLeftIsRemovedInTheBackground) {
+  directory_.Write("terrace-1-0123456789abcdef/lock", "");
+  directory_.Write("terrace-1-0123456789abcdef/state", "theirs");
+  Options options = Small();
+  options.paths = {folder_};
+  auto runtime = Runtime::Create(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const Time deadline = Soon();
+  while (directory_.Entries().size() > 1 && absl::Now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(directory_.Entries().size(), 1u);  // the runtime's own
+  EXPECT_TRUE((*runtime)->Close(Soon()).ok());
+  EXPECT_TRUE(directory_.empty());
+}
+
+TEST_F(CreateContract, WhatAKilledJobLeftMakesRoomFirst) {
+  directory_.Write("terrace-1-0123456789abcdef/lock", "");
+  directory_.Write("terrace-1-0123456789abcdef/state", "theirs");
+  Options options = Small();
+  options.paths = {folder_};
+  auto runtime = Runtime::Create(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_TRUE((*runtime)->Register({.name = "a", .size_bytes = 1}).ok());
+  EXPECT_EQ(directory_.Entries().size(), 1u);
 }
 
 }  // namespace

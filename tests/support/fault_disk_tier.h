@@ -101,6 +101,8 @@ class FaultDiskTier final : public DiskTier {
     grown_bytes_ += size_bytes;
     if (!dealt_out_) tier_->AddSpace(size_bytes);
   }
+  bool reclaims() const override { return tier_->reclaims(); }
+  bool Reclaim() override { return tier_->Reclaim(); }
   int64_t growth_progress() const override { return tier_->growth_progress(); }
 
   int fd() const override { return tier_->fd(); }

@@ -42,6 +42,19 @@ absl::StatusOr<Extent> Take(DiskTier& tier, int64_t size_bytes) {
   return tier.Allocate(size_bytes);
 }
 
+// What a killed job left, so that the disk is full.
+void FillWithStaleState(const std::string& directory) {
+  const std::string stale = directory + "/terrace-1-0123456789abcdef";
+  ASSERT_EQ(mkdir(stale.c_str(), 0700), 0);
+  close(open((stale + "/lock").c_str(), O_CREAT | O_RDWR, 0600));
+  const int fd = open((stale + "/state").c_str(), O_CREAT | O_RDWR, 0600);
+  const std::vector<char> block(4096, 'x');
+  off_t size = 0;
+  while (pwrite(fd, block.data(), block.size(), size) > 0) size += 4096;
+  EXPECT_EQ(errno, ENOSPC);
+  close(fd);
+}
+
 struct stat StatOf(int fd) {
   struct stat status = {};
   EXPECT_EQ(fstat(fd, &status), 0);
@@ -316,6 +329,31 @@ TEST(FileDiskTierTest, AMissingDirectoryIsNotFound) {
       OpenDiskTier({.path = testing::TempDir() + "/not-there"}).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_TRUE(absl::IsNotFound(OpenDiskTier({.path = ""}).status()));
+}
+
+TEST(FileDiskTierTest, WhatAKilledJobLeftDoesNotKeepTheDiskFull) {
+  TemporaryDirectory directory;
+  if (!directory.MountTmpfs("size=8m")) {
+    GTEST_SKIP() << "mounting is not allowed here";
+  }
+  FillWithStaleState(directory.path());
+  const auto tier = MustOpen(directory.path());
+  ASSERT_NE(tier, nullptr);
+  const absl::StatusOr<Extent> extent = Take(*tier, 6 * kMiB);
+  EXPECT_TRUE(extent.ok()) << extent.status();
+  EXPECT_EQ(directory.Entries().size(), 1u);
+}
+
+TEST(FileDiskTierTest, AFileGrowsIntoTheRoomThatKilledJobsLeave) {
+  TemporaryDirectory directory;
+  if (!directory.MountTmpfs("size=8m")) {
+    GTEST_SKIP() << "mounting is not allowed here";
+  }
+  const auto tier = MustOpen(directory.path());
+  ASSERT_NE(tier, nullptr);
+  FillWithStaleState(directory.path());
+  const absl::StatusOr<Extent> extent = Take(*tier, 6 * kMiB);
+  EXPECT_TRUE(extent.ok()) << extent.status();
 }
 
 }  // namespace

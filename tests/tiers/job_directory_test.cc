@@ -27,6 +27,14 @@ std::unique_ptr<JobDirectory> MustCreate(const std::string& path) {
   return job.ok() ? *std::move(job) : nullptr;
 }
 
+// One that has removed what was left on the path.
+std::unique_ptr<JobDirectory> MustReclaim(const std::string& path) {
+  std::unique_ptr<JobDirectory> job = MustCreate(path);
+  while (job != nullptr && job->Reclaim()) {
+  }
+  return job;
+}
+
 void WriteState(const JobDirectory& job, const std::string& text) {
   std::ofstream(job.state_file()) << text;
 }
@@ -140,6 +148,7 @@ TEST(JobDirectoryTest, ManyThreadsOnOnePathDoNotMeet) {
         }
         const std::string text = std::to_string(t * 1000 + i);
         WriteState(**job, text);
+        (*job)->Reclaim();  // as if it were a start's first look
         if (ReadState((*job)->state_file()) != text) ++failures;
         if (!(*job)->Remove().ok()) ++failures;
       }
@@ -154,7 +163,7 @@ TEST(JobDirectoryTest, ALiveJobOfAnotherProcessIsNotTouched) {
   TemporaryDirectory path;
   OtherProcess other(path.path());
   ASSERT_FALSE(other.state_file().empty());
-  const auto job = MustCreate(path.path());
+  const auto job = MustReclaim(path.path());
   EXPECT_EQ(ReadState(other.state_file()), "theirs");
   EXPECT_EQ(path.Entries().size(), 2u);
 }
@@ -164,15 +173,24 @@ TEST(JobDirectoryTest, WhatAKilledJobLeftIsReclaimed) {
   OtherProcess other(path.path());
   other.Kill();
   ASSERT_EQ(ReadState(other.state_file()), "theirs") << "kill -9 leaves it";
-  const auto job = MustCreate(path.path());
+  const auto job = MustReclaim(path.path());
   EXPECT_FALSE(fs::exists(fs::path(other.state_file()).parent_path()));
   EXPECT_EQ(path.Entries().size(), 1u);
+}
+
+// As a checkpoint that is saved into the path has it for minutes.
+TEST(JobDirectoryTest, ALockOnThePathItselfIsNobodysBusiness) {
+  TemporaryDirectory path;
+  const int fd = open(path.path().c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
+  EXPECT_NE(MustReclaim(path.path()), nullptr);
+  close(fd);
 }
 
 TEST(JobDirectoryTest, OneThatDiedBeforeItsLockIsReclaimed) {
   TemporaryDirectory path;
   fs::create_directory(path.path() + "/terrace-123-0123456789abcdef");
-  const auto job = MustCreate(path.path());
+  const auto job = MustReclaim(path.path());
   EXPECT_EQ(path.Entries().size(), 1u);
 }
 
@@ -183,12 +201,13 @@ TEST(JobDirectoryTest, OnlyJobNamesAreReclaimed) {
                                            "terrace-x-0123456789abcdef",
                                            "terrace-1-0123",
                                            "terrace-1-0123456789abcdeg",
+                                           "terrace-1-0123456789abcdef.old",
                                            "data"};
   for (const std::string& name : others) {
     fs::create_directory(path.path() + "/" + name);
     std::ofstream(path.path() + "/" + name + "/state") << "keep";
   }
-  MustCreate(path.path());
+  MustReclaim(path.path());
   for (const std::string& name : others) {
     EXPECT_TRUE(fs::exists(path.path() + "/" + name + "/state")) << name;
   }
@@ -200,7 +219,7 @@ TEST(JobDirectoryTest, ALinkIsNotFollowed) {
   std::ofstream(elsewhere.path() + "/state") << "keep";
   fs::create_symlink(elsewhere.path(),
                      path.path() + "/terrace-1-0123456789abcdef");
-  MustCreate(path.path());
+  MustReclaim(path.path());
   EXPECT_EQ(ReadState(elsewhere.path() + "/state"), "keep");
 }
 
@@ -221,7 +240,7 @@ TEST(JobDirectoryTest, AForkedChildDropsItHarmlessly) {
   EXPECT_EQ(status, 0);
   EXPECT_EQ(ReadState(job->state_file()), "ours");
   // The lock is still held: another job leaves it alone.
-  const auto other = MustCreate(path.path());
+  const auto other = MustReclaim(path.path());
   EXPECT_EQ(ReadState(job->state_file()), "ours");
 }
 

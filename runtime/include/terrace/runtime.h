@@ -39,6 +39,8 @@ class Runtime {
   // otherwise in use; ResourceExhausted: no memory, or none on the named node,
   // or a device too small; Unavailable: a named engine, huge pages or a memory
   // node that cannot be had, or a file or device that another job has.
+  // What killed jobs left in a directory is removed in the background, and
+  // waited for only where the disk is full of it.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(
       const Options& options);
 

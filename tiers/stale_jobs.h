@@ -1,0 +1,70 @@
+// What killed jobs left on a disk path: claimed one by one, and removed piece
+// by piece, so that no start waits for all of it.
+//
+// There is no lock on the path. A job's directory has its own (`lock`, flock),
+// which the job holds as long as it lives. The process that gets it owns what
+// is left, and holds it until that is gone. It renames the directory first, so
+// that others can tell it from a job's and know that there will be room. Locks
+// die with their process: a start goes on from wherever another was killed.
+//
+//   <name>/ or <name>.stale/   may hold       then
+//   nearly always              lock, state    its lock is tried
+//   the state is removed       lock           the same
+//   made or removed in part    nothing        it is removed, being empty
+//
+// One thread at a time, not always the same. A forked child removes nothing
+// and gives no lock back.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+class StaleJobs {
+ public:
+  // `path_fd`, of the path's directory, outlives this.
+  explicit StaleJobs(int path_fd);
+  // What was not removed yet is the next start's.
+  ~StaleJobs();
+  StaleJobs(const StaleJobs&) = delete;
+  StaleJobs& operator=(const StaleJobs&) = delete;
+
+  // Removes whole directories, or gives back the space of a part of one, up to
+  // a piece of all; takes as long as the file system does. False: nothing is
+  // left to do. What cannot be removed is left alone, as is what cannot be
+  // opened.
+  bool RemoveSome();
+
+  // For whom the disk has no room: as RemoveSome, but where others remove
+  // something, waits until they got on, a few seconds at most. False: there
+  // will be no more room by this than there is now.
+  bool MakeRoom();
+
+  // Gives back what is claimed; from here on nothing is left to do.
+  void Stop();
+
+ private:
+  std::vector<std::string> Names() const;
+  bool ClaimNext();
+  bool Claim(const std::string& name);
+  int64_t Shrink();
+  void Remove();
+  void Release();
+  int64_t BytesOfOthers() const;
+
+  const int path_fd_;
+  const int owner_pid_;
+  bool stopped_ = false;
+  int64_t removals_ = 0;  // of directories and parts
+  // The claimed one; no name: there is none.
+  std::string name_;
+  int directory_ = -1;
+  int lock_ = -1;
+  int state_ = -1;
+  std::set<std::string> left_alone_;
+};
+
+}  // namespace terrace
