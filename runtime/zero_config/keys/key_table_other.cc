@@ -27,7 +27,7 @@ SectionSpec Aio() {
               IntegerKey("thread_count", 1, Use::kRead, "1"),
               IntegerKey("num_threads", 1, Use::kRead, "1"),
               BooleanKey("single_submit", Use::kIgnored, "false",
-                         "requests are always submitted in batches"),
+                         "large ones go one by one, small ones together"),
               BooleanKey("overlap_events", Use::kIgnored, "true",
                          "the queue is always refilled early"),
               BooleanKey("use_gds", Use::kDefault, "false",
