@@ -31,7 +31,9 @@ enum class IoClass : uint8_t { kDemand = 0, kPrefetch = 1, kWriteBack = 2 };
 // does not expire while these are answered. A request in flight expires that
 // long after it was issued or one issued no later was answered; a transfer
 // with none in flight, that long after its arrival or the path's last answer.
-// So with a device that answers nothing all end within twice the timeout.
+// So with a device that answers nothing all end within twice the timeout. Time
+// in which nobody polled, as of a process that was stopped, is not counted:
+// after a gap of more than half a timeout all begin anew.
 struct IoTransfer {
   IoDirection direction = IoDirection::kRead;
   IoClass io_class = IoClass::kDemand;
@@ -107,8 +109,8 @@ class IoGroup {
   // Pending transfers, over all paths, quarantined ones included.
   int64_t pending() const;
 
-  // When Poll has something to do without an outside event: retries,
-  // timeouts, paced completions. InfiniteFuture when none.
+  // When Poll has something to do without an outside event: retries, timeouts
+  // and looks for them, paced completions. InfiniteFuture when none.
   absl::Time NextEvent() const;
   void Wait(absl::Time deadline);
   void Wake();  // thread-safe, sticky

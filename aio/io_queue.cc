@@ -49,6 +49,8 @@ void IoQueue::Enqueue(const IoTransfer& request) {
   transfer->request = request;
   transfer->order = next_order_++;
   transfer->enqueued = clock_.Now();
+  if (expiries_.empty()) watch_.Begin(transfer->enqueued);
+  watch_.Expect(request.timeout);
   const bool is_new =
       transfers_.try_emplace(request.tag, std::move(owned)).second;
   TERRACE_CHECK(is_new);  // the tag is unique among pending transfers
@@ -101,6 +103,7 @@ void IoQueue::Turn(std::vector<Completion>* completions) {
   changed_ = false;
   if (transfers_.empty() && ended_.empty()) return;
   const absl::Time now = clock_.Now();
+  watch_.Look(now);
   CheckExpiries(now);
   SubmitStaged(now);
   if (staged_.empty()) {
@@ -115,7 +118,9 @@ void IoQueue::Turn(std::vector<Completion>* completions) {
 absl::Time IoQueue::NextEvent() const {
   if (changed_ || !ended_.empty()) return clock_.Now();
   absl::Time next = absl::InfiniteFuture();
-  if (!expiries_.empty()) next = expiries_.begin()->first;
+  if (!expiries_.empty()) {
+    next = std::min(expiries_.begin()->first, watch_.next_look());
+  }
   if (!staged_.empty()) next = std::min(next, engine_full_until_);
   if (!waiting_.empty()) {
     const auto& [due, slot] = *waiting_.begin();

@@ -21,6 +21,7 @@
 #include "aio/io_group.h"
 #include "aio/io_window.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/watch.h"
 
 namespace terrace {
 
@@ -142,6 +143,7 @@ class IoQueue {
   // When to look whether the transfer has expired, and its tag.
   std::set<std::pair<absl::Time, uint64_t>> expiries_;
   absl::Time last_answer_ = absl::InfinitePast();  // of the device
+  Watch watch_;  // by Turn: what nobody looked at is not late
   int64_t next_order_ = 0;
 
   std::vector<Piece> pieces_;

@@ -162,7 +162,7 @@ absl::Time IoQueue::ExpiryOf(const Transfer& transfer) const {
       }
     }
   }
-  return since + transfer.request.timeout;
+  return std::max(since, watch_.since()) + transfer.request.timeout;
 }
 
 void IoQueue::CheckExpiries(absl::Time now) {

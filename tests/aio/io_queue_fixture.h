@@ -2,6 +2,7 @@
 // virtual time.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -49,6 +50,17 @@ class IoQueueTest : public testing::Test {
     std::vector<Completion> completions;
     group_->Poll(&completions);
     return completions;
+  }
+
+  // Lets time pass, with a look whenever one is due; what ended.
+  std::vector<Completion> Watch(absl::Duration time) {
+    const absl::Time end = clock_.Now() + time;
+    std::vector<Completion> ended = Poll();
+    while (clock_.Now() < end) {
+      clock_.JumpTo(std::min(end, group_->NextEvent()));
+      for (Completion& completion : Poll()) ended.push_back(completion);
+    }
+    return ended;
   }
 
   // One transfer of one block; each time it is in flight it gets `result`;

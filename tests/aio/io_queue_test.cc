@@ -209,9 +209,9 @@ TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
   Enqueue(IoDirection::kRead, kBlock, 3 * kPiece, 1, IoClass::kDemand,
           absl::Seconds(1));
   Poll();
-  EXPECT_EQ(group_->NextEvent(), clock_.Now() + absl::Seconds(1));
-  clock_.JumpTo(group_->NextEvent());
-  auto ended = Poll();
+  EXPECT_THAT(Watch(absl::Seconds(1) - absl::Nanoseconds(1)), IsEmpty());
+  EXPECT_EQ(group_->NextEvent(), clock_.Now() + absl::Nanoseconds(1));
+  auto ended = Watch(absl::Nanoseconds(1));
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(ended[0].quarantined);
@@ -237,9 +237,7 @@ TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
 TEST_F(IoQueueTest, AReleasedWriteThatWasWholeSaysSo) {
   Enqueue(IoDirection::kWrite, kBlock, kPiece, 1, IoClass::kWriteBack,
           absl::Seconds(1));
-  Poll();
-  clock_.JumpTo(group_->NextEvent());
-  EXPECT_EQ(Poll().size(), 1u);
+  EXPECT_EQ(Watch(absl::Seconds(1)).size(), 1u);
   engine_->CompleteAll();
   const auto ended = Poll();
   ASSERT_EQ(ended.size(), 1u);
@@ -251,9 +249,7 @@ TEST_F(IoQueueTest, AnUnissuedTransferExpiresWithoutQuarantine) {
   Read(2 * kPiece, 1);
   Poll();  // the window is full
   Enqueue(IoDirection::kRead, 0, kPiece, 2, IoClass::kDemand, absl::Seconds(1));
-  Poll();
-  clock_.JumpTo(clock_.Now() + absl::Seconds(1));
-  const auto ended = Poll();
+  const auto ended = Watch(absl::Seconds(1));
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].tag, 2u);
   EXPECT_FALSE(ended[0].quarantined);

@@ -123,5 +123,62 @@ TEST_F(IoQueueTimeoutTest, WhatAnEngineNeverTakesExpires) {
   EXPECT_FALSE(ended[0].quarantined);
 }
 
+// A process that was stopped: its threads answer when they run again, and it
+// looks before they do.
+TEST_F(IoQueueTimeoutTest, WhatWasNotLookedAtIsNotLate) {
+  ReadPiece(1);
+  ReadPiece(2);
+  ReadPiece(3);  // not in the window
+  EXPECT_THAT(Watch(0.4 * kTimeout), IsEmpty());
+  Pass(100 * kTimeout);
+  EXPECT_THAT(Poll(), IsEmpty());
+  EXPECT_THAT(Watch(0.9 * kTimeout), IsEmpty());
+  engine_->CompleteAll();
+  EXPECT_EQ(Poll().size(), 2u);
+  engine_->CompleteAll();
+  const auto ended = Poll();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
+}
+
+TEST_F(IoQueueTimeoutTest, AGapBeforeTheLastLookIsNotedToo) {
+  ReadPiece(1);
+  EXPECT_THAT(Watch(0.1 * kTimeout), IsEmpty());
+  Pass(0.9 * kTimeout);  // awake again just when it would expire
+  EXPECT_THAT(Poll(), IsEmpty());
+  engine_->CompleteAll();
+  const auto ended = Poll();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
+}
+
+TEST_F(IoQueueTimeoutTest, ASilentDeviceIsLateOneTimeoutAfterAGap) {
+  ReadPiece(1);
+  EXPECT_THAT(Watch(0.9 * kTimeout), IsEmpty());
+  Pass(10 * kTimeout);
+  const absl::Time end = clock_.Now();
+  EXPECT_THAT(Watch(kTimeout - absl::Nanoseconds(1)), IsEmpty());
+  const auto ended = Watch(absl::Nanoseconds(1));
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ended[0].status));
+  EXPECT_EQ(clock_.Now(), end + kTimeout);
+  engine_->CompleteAll();
+  EXPECT_TRUE(Poll()[0].released);
+}
+
+// An idle queue need not be looked at.
+TEST_F(IoQueueTimeoutTest, WhatIsAskedAfterALongSilenceHasItsTimeoutOnly) {
+  ReadPiece(1);
+  Poll();
+  engine_->CompleteAll();
+  EXPECT_EQ(Poll().size(), 1u);
+  EXPECT_EQ(group_->NextEvent(), absl::InfiniteFuture());
+  Pass(100 * kTimeout);
+  ReadPiece(2);
+  EXPECT_EQ(Watch(kTimeout).size(), 1u);
+  engine_->CompleteAll();
+  EXPECT_TRUE(Poll()[0].released);
+}
+
 }  // namespace
 }  // namespace terrace
