@@ -1,6 +1,6 @@
 // What is written before is written again without a worker thread of the
 // ring: the queue's transfers never leave the fast path in steady state.
-#include "aio/ring_workers.h"
+#include "bench/io/ring_workers.h"
 
 #include <sys/vfs.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "aio/ring_workers.h"
+#include "bench/io/ring_workers.h"
 
 #include <dirent.h>
 
