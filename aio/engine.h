@@ -81,9 +81,12 @@ class IoEngine {
 };
 
 // kAuto steps down to threads on any error of the ring's set-up (ENOSYS,
-// EPERM, EACCES, ENOMEM, ...), and says so in info().reason; a named engine
-// that cannot be had is Unavailable.
-absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(EngineKind kind);
+// EPERM, EACCES, ENOMEM, ...), and where one of `files`, descriptors that it is
+// for, is on FUSE: after a short reply to direct I/O a ring goes on at a wrong
+// offset there (Linux 6.18). info().reason says so. A named engine is followed;
+// one that cannot be had is Unavailable.
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(
+    EngineKind kind, absl::Span<const int> files = {});
 
 // Devices of `devices` times `bytes` of memory: AddFile(k) with k < devices
 // opens device k (its argument is no descriptor). Copies happen on Poll, on

@@ -1,5 +1,8 @@
 #include "aio/make_engine.h"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +20,19 @@ absl::StatusOr<std::unique_ptr<IoEngine>> Threads(const std::string& reason) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(EngineKind kind) {
+bool IsOnFuse(int fd) {
+  struct statfs system;
+  return fstatfs(fd, &system) == 0 && system.f_type == FUSE_SUPER_MAGIC;
+}
+
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(
+    EngineKind kind, absl::Span<const int> files) {
   if (kind == EngineKind::kThreads) return Threads("as asked");
+  for (size_t i = 0; kind == EngineKind::kAuto && i < files.size(); ++i) {
+    if (!IsOnFuse(files[i])) continue;
+    return Threads(
+        absl::StrCat("instead of io_uring: path ", i, " is on FUSE"));
+  }
   absl::StatusOr<std::unique_ptr<IoEngine>> ring = MakeUringEngine();
   if (ring.ok() || kind == EngineKind::kUring) return ring;
   TERRACE_CHECK(kind == EngineKind::kAuto);

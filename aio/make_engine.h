@@ -16,6 +16,9 @@ namespace terrace {
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(
     uint32_t unknown_flags = 0);
 
+// Whether the file's system is a server in user space: it answers if it does.
+bool IsOnFuse(int fd);
+
 // `reason` is what info() says beside the number of threads. Null: the system
 // gives no thread at all.
 std::unique_ptr<IoEngine> MakeThreadEngine(const std::string& reason);

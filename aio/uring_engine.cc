@@ -6,10 +6,8 @@
 // the one that counts: completions run only when the owner asks for them and
 // never interrupt a compute thread.
 #include <liburing.h>
-#include <linux/magic.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,14 +61,6 @@ constexpr RingFlags kRingFlags[] = {
     {0, "no flags"},
 };
 
-// Whether the kernel would wait for the file's server while it takes a request:
-// of a FUSE file it asks by poll whether it may start at once, and then starts
-// it where it stands.
-bool StartsByWaiting(int fd) {
-  struct statfs system;
-  return fstatfs(fd, &system) == 0 && system.f_type == FUSE_SUPER_MAGIC;
-}
-
 class UringEngine final : public IoEngine {
  public:
   static absl::StatusOr<std::unique_ptr<IoEngine>> Create(
@@ -106,7 +96,9 @@ class UringEngine final : public IoEngine {
 
   absl::StatusOr<int> AddFile(int fd) override {
     const int index = static_cast<int>(files_.size());
-    files_.push_back({fd, false, StartsByWaiting(fd)});
+    // Of a FUSE file the kernel asks by poll whether it may start at once, and
+    // then starts it where it stands: it would wait for the file's server.
+    files_.push_back({fd, false, IsOnFuse(fd)});
     if (has_file_table_ && index < kFileSlots) {
       files_.back().is_fixed =
           io_uring_register_files_update(&ring_, index, &fd, 1) == 1;

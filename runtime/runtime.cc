@@ -133,7 +133,9 @@ absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
     engine = MakeMemoryEngine(options.memory_paths, options.memory_path_bytes,
                               SystemClock());
   } else {
-    TERRACE_ASSIGN_OR_RETURN(engine, MakeEngine(options.engine));
+    std::vector<int> files;
+    for (const auto& disk : disks) files.push_back(disk->fd());
+    TERRACE_ASSIGN_OR_RETURN(engine, MakeEngine(options.engine, files));
   }
   if (options.pace.read_bytes_per_second > 0 ||
       options.pace.write_bytes_per_second > 0) {

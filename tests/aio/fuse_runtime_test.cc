@@ -96,6 +96,29 @@ INSTANTIATE_TEST_SUITE_P(Engines, FuseRuntimeTest,
                                                                    : "threads";
                          });
 
+// There a ring may go on at a wrong offset after a short reply.
+TEST(FuseEngine, AutoTakesThreadsAndSaysWhyAndANamedOneIsFollowed) {
+  const FuseMount mount;
+  if (!mount.ok()) GTEST_SKIP() << mount.reason();
+  const TemporaryDirectory elsewhere;
+  Options options;
+  options.host_budget_bytes = 1 << 20;
+  options.huge_pages = HugePages::kOff;
+  options.threads = 1;
+  options.paths = {elsewhere.path(), mount.path()};
+  const auto automatic = Runtime::Create(options);
+  ASSERT_TRUE(automatic.ok()) << automatic.status();
+  const Stats stats = (*automatic)->GetStats();
+  EXPECT_EQ(stats.engine, "threads");
+  EXPECT_THAT(stats.engine_reason,
+              HasSubstr("instead of io_uring: path 1 is on FUSE"));
+  options.engine = EngineKind::kUring;
+  const auto named = Runtime::Create(options);
+  if (absl::IsUnavailable(named.status())) GTEST_SKIP() << named.status();
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ((*named)->GetStats().engine, "io_uring");
+}
+
 TEST_P(FuseRuntimeTest, WhatWasWrittenIsReadThroughHealedFaults) {
   mount_.Clear();
   mount_.Arm({FuseCall::kRead, 2, 1, Kind::kError, EIO});

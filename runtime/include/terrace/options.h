@@ -12,7 +12,9 @@
 namespace terrace {
 
 enum class EngineKind : uint8_t {
-  kAuto,     // io_uring where the kernel allows it, else threads; reported
+  // io_uring where the kernel allows it and no path is on FUSE, else threads;
+  // Stats says why.
+  kAuto,
   kUring,    // an error where it cannot be had
   kThreads,  // a pread/pwrite pool
 };

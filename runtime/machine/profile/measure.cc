@@ -118,7 +118,8 @@ absl::StatusOr<PathProfile> MeasurePath(const std::string& path,
   profile.direct_io =
       report.direct_io &&
       fcntl(file.get(), F_SETFL, fcntl(file.get(), F_GETFL) | O_DIRECT) == 0;
-  TERRACE_ASSIGN_OR_RETURN(auto engine, MakeEngine(EngineKind::kAuto));
+  TERRACE_ASSIGN_OR_RETURN(auto engine,
+                           MakeEngine(EngineKind::kAuto, {file.get()}));
   engine->RegisterArena(arena->bytes());
   profile.engine = engine->info().name;
   TERRACE_ASSIGN_OR_RETURN(const int index, engine->AddFile(file.get()));
