@@ -127,8 +127,15 @@ class UringEngine final : public IoEngine {
   EngineInfo info() const override {
     EngineInfo info;
     info.name = "io_uring";
-    info.reason =
-        absl::StrCat(flags_name_, has_file_table_ ? ", files registered" : "");
+    info.reason = flags_name_;
+    const auto fixed = std::count_if(files_.begin(), files_.end(),
+                                     [](const File& f) { return f.is_fixed; });
+    if (fixed == static_cast<ptrdiff_t>(files_.size())) {
+      absl::StrAppend(&info.reason, fixed > 0 ? ", files registered" : "");
+    } else {
+      absl::StrAppend(&info.reason, ", ", fixed, " of ", files_.size(),
+                      " files registered");
+    }
     const int64_t registered = buffers_.registered_bytes();
     if (buffers_.error() != 0) {
       absl::StrAppend(
