@@ -6,12 +6,10 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
+#include "tests/aio/throttle.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/loop_device.h"
 #include "tests/support/own_child.h"
@@ -237,32 +236,6 @@ TEST_P(KernelLimits, ADeviceThatIsPulledOutEndsAllTransfersOnce) {
   EXPECT_EQ(group.stats(path).in_flight_bytes, 0);
 }
 
-// A group of the block controller with a limit for one device; the process
-// that joins it leaves it by dying.
-class Throttle {
- public:
-  Throttle(dev_t device, int64_t bytes_per_second)
-      : group_(absl::StrCat("/sys/fs/cgroup/blkio/terrace-test-", getpid())) {
-    if (mkdir(group_.c_str(), 0755) != 0) return;
-    std::ofstream limit(group_ + "/blkio.throttle.read_bps_device");
-    limit << major(device) << ':' << minor(device) << ' ' << bytes_per_second;
-    limit.close();
-    ok_ = limit.good();
-  }
-  ~Throttle() { rmdir(group_.c_str()); }
-  bool ok() const { return ok_; }
-  bool Join() const {
-    std::ofstream members(group_ + "/cgroup.procs");
-    members << getpid();
-    members.close();
-    return members.good();
-  }
-
- private:
-  const std::string group_;
-  bool ok_ = false;
-};
-
 // The kernel's throttle is exact on average: going faster would mean that
 // bytes were not moved. Slower says nothing on a busy machine.
 TEST_P(KernelLimits, AThrottledDeviceIsNoFasterThanItsLimit) {
@@ -276,8 +249,8 @@ TEST_P(KernelLimits, AThrottledDeviceIsNoFasterThanItsLimit) {
   ASSERT_EQ(fsync(device.fd()), 0);
   struct stat node = {};
   ASSERT_EQ(fstat(device.fd(), &node), 0);
-  const Throttle throttle(node.st_rdev, kRate);
-  if (!throttle.ok()) GTEST_SKIP() << "no blkio controller (cgroup v1) here";
+  Throttle throttle(node.st_rdev, kRate);
+  if (!throttle.ok()) GTEST_SKIP() << throttle.reason();
   const int code = InChild([&] {
     auto engine = EngineOf(GetParam());
     if (!engine.ok() || !throttle.Join()) std::_Exit(kSkipped);
