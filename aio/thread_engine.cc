@@ -1,4 +1,5 @@
-// A pread/pwrite pool for kernels and containers that give no ring.
+// A pread/pwrite pool for kernels and containers that give no ring. Its threads
+// also see buffered transfers out of the page cache.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "aio/make_engine.h"
 #include "runtime/base/blocked_signals.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/page_cache.h"
 
 namespace terrace {
 namespace {
@@ -48,7 +50,8 @@ class ThreadEngine final : public IoEngine {
   }
 
   absl::StatusOr<int> AddFile(int fd) override {
-    files_.push_back(fd);
+    files_.push_back({fd, LeavesPages(fd)});
+    if (files_.back().leaves_pages) ReadOnlyWhatIsAsked(fd);
     return static_cast<int>(files_.size()) - 1;
   }
   void RegisterArena(absl::Span<std::byte> /*arena*/) override {}
@@ -60,7 +63,7 @@ class ThreadEngine final : public IoEngine {
     for (const IoRequest& request : requests.first(taken)) {
       const bool is_known =
           request.file >= 0 && request.file < static_cast<int>(files_.size());
-      queue_.push_back({request, is_known ? files_[request.file] : -1});
+      queue_.push_back({request, is_known ? files_[request.file] : File()});
       work_changed_.Signal();
     }
     pending_ += taken;
@@ -98,9 +101,13 @@ class ThreadEngine final : public IoEngine {
   }
 
  private:
+  struct File {
+    int fd = -1;
+    bool leaves_pages = false;
+  };
   struct Job {
     IoRequest request;
-    int fd = -1;
+    File file;
   };
 
   void Work() {
@@ -123,15 +130,22 @@ class ThreadEngine final : public IoEngine {
   static int64_t Move(const Job& job) {
     const IoRequest& request = job.request;
     const auto size = static_cast<size_t>(request.size_bytes);
+    const bool is_read = request.direction == IoDirection::kRead;
     const ssize_t moved =
-        request.direction == IoDirection::kRead
-            ? pread(job.fd, request.data, size, request.offset)
-            : pwrite(job.fd, request.data, size, request.offset);
-    return moved >= 0 ? moved : -errno;
+        is_read ? pread(job.file.fd, request.data, size, request.offset)
+                : pwrite(job.file.fd, request.data, size, request.offset);
+    if (moved < 0) return -errno;
+    if (moved == 0 || !job.file.leaves_pages) return moved;
+    if (is_read) {
+      DropRead(job.file.fd, request.offset, moved);
+      return moved;
+    }
+    const int error = DropWritten(job.file.fd, request.offset, moved);
+    return error == 0 ? moved : -error;
   }
 
   const std::string reason_;
-  std::vector<int> files_;  // the user's thread only
+  std::vector<File> files_;  // the user's thread only
 
   Mutex mutex_;
   CondVar work_changed_;

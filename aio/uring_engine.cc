@@ -21,7 +21,9 @@
 #include "aio/io_error.h"
 #include "aio/make_engine.h"
 #include "aio/uring_buffers.h"
+#include "aio/uring_page_cache.h"
 #include "runtime/base/check.h"
+#include "runtime/base/page_cache.h"
 
 namespace terrace {
 namespace {
@@ -98,7 +100,8 @@ class UringEngine final : public IoEngine {
     const int index = static_cast<int>(files_.size());
     // Of a FUSE file the kernel asks by poll whether it may start at once, and
     // then starts it where it stands: it would wait for the file's server.
-    files_.push_back({fd, false, IsOnFuse(fd)});
+    files_.push_back({fd, false, IsOnFuse(fd), LeavesPages(fd)});
+    if (files_.back().leaves_pages) ReadOnlyWhatIsAsked(fd);
     if (has_file_table_ && index < kFileSlots) {
       files_.back().is_fixed =
           io_uring_register_files_update(&ring_, index, &fd, 1) == 1;
@@ -153,6 +156,7 @@ class UringEngine final : public IoEngine {
     int fd = -1;
     bool is_fixed = false;
     bool starts_in_worker = false;  // of the kernel
+    bool leaves_pages = false;
   };
 
   int Setup(const RingFlags& flags);
@@ -172,6 +176,7 @@ class UringEngine final : public IoEngine {
   const char* flags_name_ = "";
   bool has_file_table_ = false;
   std::vector<File> files_;
+  UringPageCache page_cache_;  // of those that leave pages
 
   UringBuffers buffers_;
 
@@ -248,6 +253,7 @@ void UringEngine::Prepare(io_uring_sqe* sqe, const IoRequest& request) {
                          (file.starts_in_worker ? IOSQE_ASYNC : 0U);
   if (flags != 0) io_uring_sqe_set_flags(sqe, flags);
   io_uring_sqe_set_data64(sqe, request.tag);
+  if (file.leaves_pages) page_cache_.Add(request, fd, file.is_fixed);
 }
 
 int UringEngine::Submit(absl::Span<const IoRequest> requests) {
@@ -314,9 +320,11 @@ void UringEngine::Reap() {
       DrainWake();
       continue;
     }
+    int result = cqe->res;
+    if (page_cache_.GoesOn(&ring_, cqe->user_data, &result)) continue;
     TERRACE_CHECK(in_flight_ > 0);
     --in_flight_;
-    done_.push_back({cqe->user_data, cqe->res});
+    done_.push_back({cqe->user_data, result});
   }
   io_uring_cq_advance(&ring_, seen);
 }

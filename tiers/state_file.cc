@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/page_cache.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/page_buffer.h"
 #include "tiers/system_error.h"
@@ -37,6 +38,7 @@ int WriteZeros(int fd, int64_t offset, int64_t size_bytes,
   const PageBuffer zeros(kPieceBytes);
   if (!zeros.ok()) return ENOMEM;
   const int64_t end = offset + size_bytes;
+  const bool leaves_pages = LeavesPages(fd);
   while (offset < end) {
     const auto wanted =
         static_cast<size_t>(std::min(kPieceBytes, end - offset));
@@ -44,6 +46,8 @@ int WriteZeros(int fd, int64_t offset, int64_t size_bytes,
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return errno;
     if (written == 0) return ENOSPC;
+    const int error = leaves_pages ? DropWritten(fd, offset, written) : 0;
+    if (error != 0) return error;
     offset += written;
     if (progress != nullptr) *progress += written;
   }
