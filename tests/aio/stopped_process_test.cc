@@ -1,0 +1,116 @@
+// A process that is stopped and goes on (^Z and fg, a debugger): the device is
+// not late for the time in which nobody looked, nor are an engine's threads,
+// which stood still as well. On the engines of production.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "aio/io_group.h"
+#include "gtest/gtest.h"
+#include "tests/aio/test_files.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kFileBytes = 64 * kMiB;
+constexpr absl::Duration kTimeout = absl::Milliseconds(500);
+constexpr int kStops = 4;
+
+// For each byte from `asks`: all of the file in flight, then a byte to `tells`,
+// then all of it read. Its exit code: 0, all reads were good; 77: no such ring.
+int ReadInRounds(const std::string& kind, const TemporaryFile& file, int asks,
+                 int tells) {
+  auto engine = kind == "threads" ? MakeEngine(EngineKind::kThreads)
+                                  : MakeRingOfKind(kind);
+  if (!engine.ok()) return 77;
+  IoQueueOptions options;
+  options.window_bytes = kFileBytes;
+  options.piece_bytes = kMiB;
+  options.adapts = false;
+  IoGroup group(*std::move(engine), SystemClock());
+  const int path = *group.AddPath(file.name(), file.fd(), options);
+  const AlignedBuffer buffer(kFileBytes);
+  for (char go = 0; read(asks, &go, 1) == 1;) {
+    for (int64_t at = 0; at < kFileBytes; at += kMiB) {
+      group.Enqueue(
+          path, {IoDirection::kRead, IoClass::kDemand, buffer.data() + at, at,
+                 kMiB, static_cast<uint64_t>(at), kTimeout});
+    }
+    std::vector<Completion> ended;
+    group.Poll(&ended);
+    if (write(tells, "i", 1) != 1) return 1;
+    while (group.pending() > 0) {
+      group.Wait(group.NextEvent());
+      group.Poll(&ended);
+    }
+    for (const Completion& completion : ended) {
+      if (completion.status.ok()) continue;
+      std::fprintf(stderr, "%s\n", completion.status.ToString().c_str());
+      return 1;
+    }
+    if (write(tells, "r", 1) != 1) return 1;
+  }
+  return 0;
+}
+
+class StoppedProcess : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Engines, StoppedProcess,
+                         testing::Values("io_uring", "io_uring_bare",
+                                         "threads"),
+                         [](const auto& kind) {
+                           return std::string(kind.param);
+                         });
+
+TEST_P(StoppedProcess, GoesOnWithoutALateTransfer) {
+  const TemporaryFile file(kFileBytes);
+  {
+    AlignedBuffer content(kFileBytes);
+    content.FillRandom(5);
+    ASSERT_EQ(pwrite(file.fd(), content.data(), kFileBytes, 0), kFileBytes);
+  }
+  int asks[2];
+  int tells[2];
+  ASSERT_EQ(pipe(asks), 0);
+  ASSERT_EQ(pipe(tells), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    close(asks[1]);
+    close(tells[0]);
+    std::_Exit(ReadInRounds(GetParam(), file, asks[0], tells[1]));
+  }
+  close(asks[0]);
+  close(tells[1]);
+  char said = 0;
+  int status = 0;
+  int stops = 0;
+  for (; stops < kStops && write(asks[1], "g", 1) == 1; ++stops) {
+    if (read(tells[0], &said, 1) != 1 || said != 'i') break;
+    kill(child, SIGSTOP);
+    EXPECT_EQ(waitpid(child, &status, WUNTRACED), child);
+    if (!WIFSTOPPED(status)) break;
+    absl::SleepFor(2 * kTimeout);  // for which it is stopped
+    kill(child, SIGCONT);
+    if (read(tells[0], &said, 1) != 1 || said != 'r') break;
+  }
+  close(asks[1]);
+  if (!WIFEXITED(status)) {
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+  }
+  close(tells[0]);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no ring of this kind";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "after stop " << stops + 1;
+  EXPECT_EQ(stops, kStops);
+}
+
+}  // namespace
+}  // namespace terrace
