@@ -1,0 +1,98 @@
+// terrace-bench runs: every subcommand, and every section of `io`, in its
+// smallest size, gives rows that a program can read. Not how fast anything is.
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+struct Question {
+  const char* name;
+  std::vector<std::string> words;
+  bool on_disk = false;
+};
+
+class BenchSmoke : public testing::TestWithParam<Question> {};
+INSTANTIATE_TEST_SUITE_P(
+    Questions, BenchSmoke,
+    testing::ValuesIn(std::vector<Question>{
+        {"adam", {"adam", "--parameters", "64K", "--threads", "1"}},
+        {"step", {"step", "--parameters", "1M", "--threads", "1"}},
+        {"step_on_disk",
+         {"step", "--parameters", "4M", "--budget", "50", "--threads", "1"},
+         true},
+        {"paths", {"paths", "--parameters", "1M"}},
+        {"io_engines", {"io", "--sections", "engines"}, true},
+        {"io_demand", {"io", "--sections", "demand"}, true},
+        {"io_sizes", {"io", "--sections", "sizes"}, true},
+        {"io_paths", {"io", "--sections", "paths"}, true},
+        {"io_states", {"io", "--sections", "states"}, true},
+    }),
+    [](const auto& question) { return std::string(question.param.name); });
+
+// The median of what a row measured, by whichever of the names it has.
+double MedianOf(const nlohmann::json& row) {
+  for (const char* name : {"measured", "mib_per_second", "ratio"}) {
+    if (!row.contains(name)) continue;
+    const nlohmann::json& spread = row[name];
+    if (spread.is_array() && spread.size() == 3 && spread[1].is_number()) {
+      return spread[1].get<double>();
+    }
+  }
+  return 0;
+}
+
+TEST_P(BenchSmoke, RowsAreRead) {
+  const TemporaryDirectory directory;
+  std::vector<std::string> command = {TERRACE_BENCH};
+  for (const std::string& word : GetParam().words) command.push_back(word);
+  for (const char* word : {"--rounds", "1", "--json"}) command.push_back(word);
+  if (GetParam().words[0] != "adam") {
+    for (const char* word : {"--gate", "0"}) command.push_back(word);
+  }
+  if (GetParam().on_disk) {
+    for (const std::string& word : {std::string("--path"), directory.path()}) {
+      command.push_back(word);
+    }
+  }
+  if (GetParam().words[0] == "io") {
+    for (const char* word : {"--size", "256M", "--samples", "10"}) {
+      command.push_back(word);
+    }
+  }
+  ChildProcess child(command);
+  const ChildResult& result = child.Wait();
+  if (result.exit_code != 0) {
+    // Rows of a paced device are void where it could not keep its time.
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.errors, HasSubstr("the machine was too busy"));
+  }
+  std::istringstream lines(result.output);
+  int rows = 0;
+  for (std::string line; std::getline(lines, line); ++rows) {
+    const auto row = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_TRUE(row.is_object()) << line;
+    EXPECT_GT(MedianOf(row), 0) << line;
+  }
+  EXPECT_GT(rows, 0) << result.errors;
+  EXPECT_TRUE(directory.empty()) << "files are left behind";
+}
+
+TEST(Bench, AnUnknownQuestionIsRefused) {
+  ChildProcess child({TERRACE_BENCH, "speed"});
+  const ChildResult& result = child.Wait();
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.errors, HasSubstr("usage: terrace-bench"));
+}
+
+}  // namespace
+}  // namespace terrace
