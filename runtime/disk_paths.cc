@@ -52,6 +52,8 @@ void DiskPaths::StartGrowth(int path, const Growth& growth, bool must) {
   grows.must_grow = must;
   grows.growth_bytes = growth.bytes;
   grows.since = clock_.Now();
+  grows.watch.Expect(patience_);
+  grows.watch.Begin(grows.since);
   grows.progress = grows.disk->growth_progress();
   grows.background->Run([disk = grows.disk, inbox = inbox_, path, growth] {
     inbox->Post(GrownMessage{path, disk->Grow(growth)});
@@ -65,6 +67,8 @@ void DiskPaths::ForgetRefusals() {
 absl::Status DiskPaths::CheckGrowth(int path, absl::Time now) {
   Path& grows = at(path);
   if (!grows.growing || grows.late) return absl::OkStatus();
+  grows.watch.Look(now);
+  grows.since = std::max(grows.since, grows.watch.since());
   const int64_t progress = grows.disk->growth_progress();
   if (progress != grows.progress) {
     grows.progress = progress;
@@ -84,7 +88,7 @@ absl::Time DiskPaths::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const Path& path : paths_) {
     if (path.growing && !path.late) {
-      next = std::min(next, path.since + patience_);
+      next = std::min({next, path.since + patience_, path.watch.next_look()});
     }
   }
   return next;

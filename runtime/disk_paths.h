@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
+#include "runtime/base/watch.h"
 #include "runtime/mailbox.h"
 #include "tiers/disk_tier.h"
 #include "tiers/extent.h"
@@ -90,8 +91,9 @@ class DiskPaths {
     bool refused_growth = false;
     bool removing = false;
     int64_t growth_bytes = 0;
-    Time since;            // when it was asked, or was last seen to get on
+    absl::Time since;      // when it was asked, or was last seen to get on
     int64_t progress = 0;  // then
+    Watch watch;           // by CheckGrowth: when nobody looked, none is late
   };
 
   const Path& at(int path) const { return paths_[static_cast<size_t>(path)]; }

@@ -65,6 +65,20 @@ TEST_P(GrowthContract, ADiskThatHangsIsNamedInTime) {
   EXPECT_TRUE(again.ok()) << again.status();
 }
 
+// A process that was stopped looks before the thread that asked the disk.
+TEST_P(GrowthContract, ADiskIsNotLateForAGapInWhichNobodyLooked) {
+  if (GetParam() != TestWorld::kVirtual) GTEST_SKIP() << "needs virtual time";
+  MakePaths(1);
+  world().disk_faults(0).Hang();
+  VirtualClock& clock = world().virtual_clock();
+  const absl::Time gap = clock.Now() + kTimeout / 2;
+  clock.AddEvent(gap, [&] { clock.JumpTo(gap + 100 * kTimeout); });
+  clock.AddEvent(gap + 100.5 * kTimeout,
+                 [&] { world().disk_faults(0).Clear(); });
+  const absl::Status status = Register("a").status();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_P(GrowthContract, TheNextPathTakesOver) {
   MakePaths(2);
   world().disk_faults(0).Hang();
