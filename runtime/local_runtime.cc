@@ -101,7 +101,7 @@ class InProcessRuntime final : public LocalRuntime {
     OpenMessage message;
     message.slot_bytes = slot_bytes;
     message.slots = slots;
-    message.deadline = deadline;
+    message.deadline = clock_.FromWall(deadline);
     message.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
     auto reply = message.reply;
     if (!inbox_->Post(std::move(message))) return inbox_->Closed();
@@ -119,12 +119,15 @@ class InProcessRuntime final : public LocalRuntime {
       return absl::InvalidArgumentError(
           absl::StrCat("no tensor ", tensor.value));
     }
+    // Of all three together, whatever is done to the wall clock meanwhile.
+    const absl::Time end = clock_.FromWall(deadline);
     absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-        OpenQueue(size, 1, deadline);
+        OpenQueue(size, 1, clock_.ToWall(end));
     if (!queue.ok()) return queue.status();
-    absl::Status pushed = (*queue)->Push({{tensor, access}}, 0, deadline);
+    absl::Status pushed =
+        (*queue)->Push({{tensor, access}}, 0, clock_.ToWall(end));
     if (!pushed.ok()) return pushed;
-    absl::StatusOr<Ready> ready = (*queue)->Next(deadline);
+    absl::StatusOr<Ready> ready = (*queue)->Next(clock_.ToWall(end));
     if (!ready.ok()) return ready.status();
     if (!ready->pins.ok()) return ready->pins.status();
     return std::move(ready->pins->front());
@@ -147,7 +150,7 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   absl::Status Close(Time deadline) override {
-    return DoClose(deadline, /*force=*/false);
+    return DoClose(clock_.FromWall(deadline), /*force=*/false);
   }
 
   Clock& clock() override { return clock_; }
@@ -155,7 +158,8 @@ class InProcessRuntime final : public LocalRuntime {
   Mover& mover() override { return *mover_; }
 
  private:
-  absl::Status DoClose(Time deadline, bool force) {
+  // `deadline` is by clock_.
+  absl::Status DoClose(absl::Time deadline, bool force) {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     if (closed_) return absl::OkStatus();
     CloseMessage message;

@@ -40,7 +40,7 @@ bool QueuePort::closed() const {
 }
 
 absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
-                                      Time deadline) {
+                                      absl::Time deadline) {
   MutexLock lock(mutex_);
   auto blocked = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return blocked_by_own_pins_ && processed_ >= posted;

@@ -1,5 +1,6 @@
 // How the mover's customers talk to it: messages in, answers out. Nothing else
-// is shared between their threads and its own.
+// is shared between their threads and its own. Deadlines are by the runtime's
+// clock here, no longer by the wall clock.
 #pragma once
 
 #include <sys/types.h>
@@ -69,7 +70,8 @@ class QueuePort {
 
   // Customer: the next ready group; see RequestQueue::Next. `posted` is the
   // inbox's message number at the call.
-  absl::StatusOr<Ready> Take(Clock& clock, uint64_t posted, Time deadline);
+  absl::StatusOr<Ready> Take(Clock& clock, uint64_t posted,
+                             absl::Time deadline);
 
  private:
   mutable Mutex mutex_;
@@ -107,7 +109,7 @@ struct UnregisterMessage {
 struct OpenMessage {
   int64_t slot_bytes = 0;
   int slots = 0;
-  Time deadline;
+  absl::Time deadline;
   std::shared_ptr<Reply<absl::StatusOr<OpenedQueue>>> reply;
 };
 struct CloseQueueMessage {
@@ -117,7 +119,7 @@ struct PushMessage {
   int64_t queue = -1;
   std::vector<Want> wants;
   uint64_t tag = 0;
-  Time deadline;
+  absl::Time deadline;
 };
 struct EndPinMessage {
   uint64_t token = 0;
@@ -159,7 +161,7 @@ struct StatsMessage {
   std::shared_ptr<Reply<Stats>> reply;
 };
 struct CloseMessage {
-  Time deadline;
+  absl::Time deadline;
   bool force = false;  // held pins and queues do not refuse it
   std::shared_ptr<Reply<absl::Status>> reply;
 };

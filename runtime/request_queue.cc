@@ -57,7 +57,7 @@ class PostedQueue final : public RequestQueue {
     message.queue = id_;
     message.wants.assign(wants.begin(), wants.end());
     message.tag = tag;
-    message.deadline = deadline;
+    message.deadline = clock_.FromWall(deadline);
     if (!inbox_->Post(std::move(message))) return inbox_->Closed();
     ++outstanding_;
     return absl::OkStatus();
@@ -69,7 +69,7 @@ class PostedQueue final : public RequestQueue {
       return absl::FailedPreconditionError("nothing is pushed");
     }
     absl::StatusOr<Ready> ready =
-        port_->Take(clock_, inbox_->posted(), deadline);
+        port_->Take(clock_, inbox_->posted(), clock_.FromWall(deadline));
     if (ready.ok()) --outstanding_;
     return ready;
   }

@@ -14,6 +14,8 @@ class MonotonicClock final : public Clock {
            absl::FromChrono(std::chrono::steady_clock::now() - steady_start_);
   }
 
+  absl::Time WallNow() override { return absl::Now(); }
+
   bool Await(Mutex& mutex, CondVar& changed, absl::FunctionRef<bool()> ready,
              absl::Time deadline) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {

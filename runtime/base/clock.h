@@ -1,4 +1,9 @@
 // Time and waiting, so that a test can be the time.
+//
+// There are two times. Everything inside is by Now, which nobody sets. The
+// public interface's deadlines are by the wall clock as their caller reads it,
+// and that may be set, by hours: they are turned by FromWall where they come
+// in, once, and by ToWall where one part is itself a caller of that interface.
 #pragma once
 
 #include "absl/functional/function_ref.h"
@@ -13,6 +18,16 @@ class Clock {
   virtual ~Clock() = default;
 
   virtual absl::Time Now() = 0;
+  // What a caller of the public interface reads, absl::Now() as a rule.
+  virtual absl::Time WallNow() { return Now(); }
+
+  // The same distance from now by the other clock; what is infinite stays so.
+  absl::Time FromWall(absl::Time deadline) {
+    return Now() + (deadline - WallNow());
+  }
+  absl::Time ToWall(absl::Time deadline) {
+    return WallNow() + (deadline - Now());
+  }
 
   // Waits, with `mutex` held on entry and exit, until ready() or `deadline`;
   // returns ready(). `changed` is signalled whenever ready() may have become
@@ -23,8 +38,8 @@ class Clock {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) = 0;
 };
 
-// The machine's: absl::Now() advanced by a monotonic source, so that a change
-// of the wall clock neither shortens nor lengthens a wait. Lives for ever.
+// The machine's: a monotonic source, which counts from the wall clock's time
+// at its first use and does not follow it from there. Lives for ever.
 Clock& SystemClock();
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/contents.h"
@@ -49,7 +50,7 @@ class OpenCheckpoint final : public Checkpoint {
   struct State {
     OffloadedOptimizer& optimizer;
     std::vector<int64_t> steps;  // by its parameters
-    Time deadline;
+    absl::Time end;              // by SystemClock()
   };
 
   Array FindState(const std::string& parameter, const StateArray& array) const;
@@ -183,7 +184,7 @@ absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
         absl::StrCat(directory_, ": holds no optimizer's state"));
   }
   State state{optimizer, std::vector<int64_t>(optimizer.parameters().size()),
-              deadline};
+              SystemClock().FromWall(deadline)};
   for (const CheckpointTensor& tensor : parameters) {
     const auto found = manifest_.parameter_steps.find(tensor.name);
     const bool saved = found != manifest_.parameter_steps.end();
@@ -238,9 +239,10 @@ absl::Status OpenCheckpoint::WriteBlocks(int parameter,
     const int64_t elements = std::min(kPieceElements, count - piece);
     const float* values = buffer_.data() + piece;
     for (const Array& array : arrays) {
-      TERRACE_RETURN_IF_ERROR(state.optimizer.WriteState(
-          parameter, array.kind, from + piece,
-          {values, static_cast<size_t>(elements)}, state.deadline));
+      TERRACE_RETURN_IF_ERROR(
+          state.optimizer.WriteState(parameter, array.kind, from + piece,
+                                     {values, static_cast<size_t>(elements)},
+                                     SystemClock().ToWall(state.end)));
       values += count;
     }
   }
@@ -249,7 +251,8 @@ absl::Status OpenCheckpoint::WriteBlocks(int parameter,
 
 absl::Status OpenCheckpoint::LoadOptimizer(
     absl::Span<const CheckpointTensor> parameters, const State& state) {
-  TERRACE_RETURN_IF_ERROR(state.optimizer.Reset(state.deadline));
+  TERRACE_RETURN_IF_ERROR(
+      state.optimizer.Reset(SystemClock().ToWall(state.end)));
   // Once: a vector that grows has its bytes twice.
   buffer_.reserve(static_cast<size_t>(manifest_.block_bytes) / sizeof(float) *
                   std::size(kStateArrays));
@@ -309,7 +312,7 @@ absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
   if (status.ok()) status = LoadParameters(parameters);
   buffer_ = {};
   if (status.ok() || !state) return status;
-  const absl::Status reset = optimizer->Reset(deadline);
+  const absl::Status reset = optimizer->Reset(SystemClock().ToWall(state->end));
   if (reset.ok()) return status;
   return Reworded(status, absl::StrCat(status.message(),
                                        "; nor could the optimizer be reset: ",

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/contents.h"
 #include "runtime/checkpoint/directory.h"
@@ -35,7 +36,7 @@ class Part {
       : directory_(directory),
         contents_(contents),
         optimizer_(contents.optimizer),
-        deadline_(deadline) {}
+        end_(SystemClock().FromWall(deadline)) {}
   ~Part() {
     for (const std::string& name : files_) {
       unlinkat(directory_.fd(), name.c_str(), 0);
@@ -67,7 +68,7 @@ class Part {
   const File& directory_;
   const CheckpointContents& contents_;
   OffloadedOptimizer* const optimizer_;
-  const Time deadline_;
+  const absl::Time end_;  // by SystemClock()
   Manifest manifest_;
   std::vector<std::string> files_;
   std::vector<float> buffers_[std::size(kStateArrays)];
@@ -206,8 +207,8 @@ absl::Status Part::WriteBlocks(const Held& held, int64_t from,
     blocks.push_back(absl::MakeSpan(buffers_[i]));
     SpanOf(held.arrays[i].kind, spans) = blocks.back();
   }
-  TERRACE_RETURN_IF_ERROR(
-      reader.Read(tensor.optimizer_parameter, from, spans, deadline_));
+  TERRACE_RETURN_IF_ERROR(reader.Read(tensor.optimizer_parameter, from, spans,
+                                      SystemClock().ToWall(end_)));
   for (size_t i = 0; i < held.arrays.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(writer.WriteBlock(
         absl::StrCat(tensor.name, held.arrays[i].suffix), from / kBlockElements,

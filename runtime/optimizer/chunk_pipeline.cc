@@ -76,7 +76,7 @@ void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
   }
 }
 
-void ChunkPipeline::BeginAttempt(const UpdateStep& step, Time deadline) {
+void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
   step_ = &step;
   most_updating_ =
       step.staging != nullptr ? std::min(slots_, Staging::kSlots) : slots_;
@@ -103,7 +103,7 @@ bool ChunkPipeline::Advance() {
   return pushed_ == 0 && (missing_ == 0 || !error_.ok());
 }
 
-bool ChunkPipeline::Wait(Time deadline) {
+bool ChunkPipeline::Wait(absl::Time deadline) {
   const int64_t ended = meter_.ended();
   if (CanTake()) {
     meter_.Cut(StepMeter::Bucket::kOther);
@@ -120,7 +120,7 @@ bool ChunkPipeline::Wait(Time deadline) {
   if (stopped_ || to_push_.empty()) return true;
   // The queue has no room for a request, and none of ours is in it: all we
   // can do is ask again.
-  const Time now = clock_.Now();
+  const absl::Time now = clock_.Now();
   if (now >= deadline) return false;
   Mutex mutex;
   CondVar never;
@@ -137,15 +137,17 @@ void ChunkPipeline::Abandon(absl::Status error) {
 }
 
 absl::StatusOr<Pin> ChunkPipeline::Fetch(int chunk, Access access,
-                                         Time deadline) {
+                                         absl::Time deadline) {
   TERRACE_CHECK(pushed_ == 0);
   const auto i = static_cast<size_t>(chunk);
   TERRACE_CHECK(access == Access::kOverwrite || !contents_[i].fresh);
   const uint64_t tag = kFetchTag | ++fetches_;
   const Want want{tensors_[i], access};
-  TERRACE_RETURN_IF_ERROR(queue_->Push({&want, 1}, tag, deadline));
+  TERRACE_RETURN_IF_ERROR(
+      queue_->Push({&want, 1}, tag, clock_.ToWall(deadline)));
   while (true) {
-    TERRACE_ASSIGN_OR_RETURN(Ready ready, queue_->Next(deadline));
+    TERRACE_ASSIGN_OR_RETURN(Ready ready,
+                             queue_->Next(clock_.ToWall(deadline)));
     if (ready.tag != tag) {
       DropFetched(std::move(ready));
       continue;
@@ -162,10 +164,10 @@ void ChunkPipeline::DropFetched(Ready ready) {
 
 // Faults can leave a queue with no slots but those of our own kernels, fewer
 // than it was opened with. It says so at once; then a kernel has to end first.
-bool ChunkPipeline::TakeNext(Time deadline) {
+bool ChunkPipeline::TakeNext(absl::Time deadline) {
   const int64_t ended = meter_.ended();
   const bool updating = updating_.load(std::memory_order_acquire) > 0;
-  absl::StatusOr<Ready> ready = queue_->Next(deadline);
+  absl::StatusOr<Ready> ready = queue_->Next(clock_.ToWall(deadline));
   blocked_by_kernels_ = updating && absl::IsFailedPrecondition(ready.status());
   ended_when_blocked_ = ended;
   return !blocked_by_kernels_ && Take(std::move(ready));
@@ -187,8 +189,8 @@ void ChunkPipeline::PushMissing() {
     const auto i = static_cast<size_t>(chunk);
     const Want want{tensors_[i],
                     contents_[i].fresh ? Access::kOverwrite : Access::kUpdate};
-    absl::Status status =
-        queue_->Push({&want, 1}, MakeTag(attempt_, chunk), deadline_);
+    absl::Status status = queue_->Push({&want, 1}, MakeTag(attempt_, chunk),
+                                       clock_.ToWall(deadline_));
     if (absl::IsUnavailable(status)) return;  // full; again after a Next
     if (!status.ok()) return Fail(std::move(status));
     to_push_.pop_front();

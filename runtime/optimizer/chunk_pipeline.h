@@ -4,7 +4,9 @@
 //
 // One thread at a time (the customer's); kernels run on the executor. Queue,
 // chunks, meter, clock and executor must outlive it, and its last kernel must
-// have ended before it goes. Without chunks it needs no queue.
+// have ended before it goes. Without chunks it needs no queue. Deadlines are by
+// the clock; by the wall's only where the queue, as a public one, is given
+// them.
 #pragma once
 
 #include <atomic>
@@ -49,13 +51,13 @@ class ChunkPipeline {
   void BeginStep(const std::vector<bool>& wanted);
   // An attempt at the missing chunks; clears the error. `step` must stay valid
   // until the attempt ends. `deadline` is that of its requests.
-  void BeginAttempt(const UpdateStep& step, Time deadline);
+  void BeginAttempt(const UpdateStep& step, absl::Time deadline);
 
   // As far as it goes without blocking. True: the attempt has ended; error()
   // is OK if and only if no chunk is missing.
   bool Advance();
   // Blocks until Advance can go further. False: the deadline passed.
-  bool Wait(Time deadline);
+  bool Wait(absl::Time deadline);
   // Ends the attempt with `error`: nothing more is taken. What is pushed
   // stays so and is taken by the next attempt.
   void Abandon(absl::Status error);
@@ -78,14 +80,14 @@ class ChunkPipeline {
 
   // One chunk, outside of steps: no attempt may be running and nothing pushed.
   // kRead: of a chunk that is not fresh.
-  absl::StatusOr<Pin> Fetch(int chunk, Access access, Time deadline);
+  absl::StatusOr<Pin> Fetch(int chunk, Access access, absl::Time deadline);
 
  private:
   enum class State : uint8_t { kDone, kMissing, kPushed };
 
   static void DropFetched(Ready ready);
   bool CanTake() const;
-  bool TakeNext(Time deadline);
+  bool TakeNext(absl::Time deadline);
   void PushMissing();
   bool Take(absl::StatusOr<Ready> ready);
   void Dispatch(int chunk, Pin pin);
@@ -110,7 +112,7 @@ class ChunkPipeline {
   int64_t pushed_ = 0;       // chunks kPushed
   std::deque<int> to_push_;  // of this attempt
   const UpdateStep* step_ = nullptr;
-  Time deadline_;
+  absl::Time deadline_;
   uint64_t attempt_ = 0;
   uint64_t fetches_ = 0;
   bool stopped_ = false;

@@ -47,11 +47,12 @@ ChunkedOptimizer::~ChunkedOptimizer() {
 absl::Status ChunkedOptimizer::Step(const StepArguments& arguments,
                                     absl::Span<const ParameterData> parameters,
                                     Time deadline) {
-  TERRACE_RETURN_IF_ERROR(Start(arguments, parameters, deadline));
+  const absl::Time end = runtime_.clock().FromWall(deadline);
+  TERRACE_RETURN_IF_ERROR(Start(arguments, parameters, end));
   while (!Advance()) {
     if (phase_ != Phase::kUpdate) {
       meter_.WaitForAll();
-    } else if (!pipeline_.Wait(deadline)) {
+    } else if (!pipeline_.Wait(end)) {
       pipeline_.Abandon(absl::DeadlineExceededError(
           absl::StrCat("step ", report_.step, ": ", pipeline_.missing(), " of ",
                        chunks_.size(), " chunks are missing at the deadline")));
@@ -62,7 +63,7 @@ absl::Status ChunkedOptimizer::Step(const StepArguments& arguments,
 
 absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
                                      absl::Span<const ParameterData> parameters,
-                                     Time deadline) {
+                                     absl::Time deadline) {
   TERRACE_RETURN_IF_ERROR(poison_);
   if (phase_ != Phase::kIdle) {
     return absl::FailedPreconditionError("a step is running");

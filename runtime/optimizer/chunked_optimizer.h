@@ -60,6 +60,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status Reset(Time deadline) override;
 
  private:
+  // From here on deadlines are by the runtime's clock, not the wall's.
   enum class Phase : uint8_t {
     kIdle,
     kNorm,         // summing the gradients, nothing changed yet
@@ -80,7 +81,8 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   };
 
   absl::Status Start(const StepArguments& arguments,
-                     absl::Span<const ParameterData> parameters, Time deadline);
+                     absl::Span<const ParameterData> parameters,
+                     absl::Time deadline);
   absl::Status CheckMasters() const;
   absl::Status PrepareStaging(const StepArguments& arguments,
                               absl::Span<const ParameterData> parameters);
@@ -100,10 +102,10 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status CheckComplete(absl::string_view what) const;
   absl::Status CheckRange(int parameter, StateKind kind, int64_t offset,
                           size_t count) const;
-  absl::Status OpenQueue(const OptimizerPlan& plan, Time deadline);
+  absl::Status OpenQueue(const OptimizerPlan& plan, absl::Time deadline);
   std::vector<Piece> Pieces(int parameter, int64_t offset, size_t count) const;
   absl::Status WritePiece(const Piece& piece, StateKind kind,
-                          absl::Span<const float> values, Time deadline);
+                          absl::Span<const float> values, absl::Time deadline);
 
   Runtime& runtime_;
   const OptimizerOptions options_;
@@ -130,7 +132,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   uint64_t fingerprint_ = 0;  // of the incomplete step's gradients
   bool has_fingerprint_ = false;
   std::unique_ptr<GradientPass> pass_;
-  Time deadline_;
+  absl::Time deadline_;
 
   int64_t step_ = 0;                      // completed
   std::vector<int64_t> parameter_steps_;  // completed, with a gradient

@@ -88,7 +88,7 @@ absl::Status ChunkedOptimizer::AddParameters(
   }
   if (added.plan.slots != plan_.slots ||
       added.plan.chunk_bytes != plan_.chunk_bytes) {
-    const Time deadline = runtime_.clock().Now() + kOpenTimeout;
+    const absl::Time deadline = runtime_.clock().Now() + kOpenTimeout;
     TERRACE_RETURN_IF_ERROR(OpenQueue(added.plan, deadline));
   }
   std::move(forget).Cancel();
@@ -111,11 +111,12 @@ absl::Status ChunkedOptimizer::AddParameters(
 // Replaces the queue. On an error the window is as it was before; if not even
 // that can be had again, the optimizer is of no more use and says why.
 absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
-                                         Time deadline) {
+                                         absl::Time deadline) {
   const auto open = [&](const OptimizerPlan& wanted) {
     queue_.reset();
-    auto queue = runtime_.OpenQueue(wanted.chunk_bytes,
-                                    static_cast<int>(wanted.slots), deadline);
+    auto queue =
+        runtime_.OpenQueue(wanted.chunk_bytes, static_cast<int>(wanted.slots),
+                           runtime_.clock().ToWall(deadline));
     if (!queue.ok()) return queue.status();
     queue_ = *std::move(queue);
     pipeline_.SetQueue(queue_.get(), static_cast<int>(wanted.slots));
@@ -139,7 +140,8 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
   // A new queue: requests that an incomplete step left behind end with the
   // old.
   if (pipeline_.pushed() > 0) {
-    TERRACE_RETURN_IF_ERROR(OpenQueue(plan_, deadline));
+    TERRACE_RETURN_IF_ERROR(
+        OpenQueue(plan_, runtime_.clock().FromWall(deadline)));
   }
   pipeline_.Clear();
   incomplete_ = false;
@@ -211,12 +213,13 @@ absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
         specs_[static_cast<size_t>(parameter)].name, "' is written up to ",
         written, "; elements from ", offset, " on would leave a gap"));
   }
+  const absl::Time end = runtime_.clock().FromWall(deadline);
   for (const Piece& piece : Pieces(parameter, offset, values.size())) {
     TERRACE_RETURN_IF_ERROR(
         WritePiece(piece, kind,
                    values.subspan(static_cast<size_t>(piece.range_offset),
                                   static_cast<size_t>(piece.count)),
-                   deadline));
+                   end));
     if (kind == StateKind::kMaster) {
       written = std::max(written, offset + piece.range_offset + piece.count);
     }
@@ -226,7 +229,7 @@ absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
 
 absl::Status ChunkedOptimizer::WritePiece(const Piece& piece, StateKind kind,
                                           absl::Span<const float> values,
-                                          Time deadline) {
+                                          absl::Time deadline) {
   const Chunk& chunk = chunks_[static_cast<size_t>(piece.chunk)];
   ChunkContents& contents = pipeline_.contents(piece.chunk);
   const Access access = contents.fresh ? Access::kOverwrite : Access::kUpdate;

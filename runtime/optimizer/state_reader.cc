@@ -41,8 +41,8 @@ class ChunkedOptimizer::Reader final : public StateReader {
 
  private:
   absl::Status ReadPiece(const Piece& piece, const Wanted& wanted,
-                         Time deadline);
-  absl::Status Hold(int chunk, Time deadline);
+                         absl::Time deadline);
+  absl::Status Hold(int chunk, absl::Time deadline);
 
   ChunkedOptimizer& optimizer_;
   int held_ = -1;  // the chunk of the pin
@@ -68,6 +68,7 @@ absl::Status ChunkedOptimizer::Reader::Read(int parameter, int64_t offset,
   if (count == 0) {
     return optimizer_.CheckRange(parameter, StateKind::kFirstMoment, offset, 0);
   }
+  const absl::Time end = optimizer_.runtime_.clock().FromWall(deadline);
   for (const Piece& piece : optimizer_.Pieces(parameter, offset, count)) {
     for (const Wanted& wanted : ByKind(out)) {
       if (wanted.out.empty()) continue;
@@ -76,7 +77,7 @@ absl::Status ChunkedOptimizer::Reader::Read(int parameter, int64_t offset,
                     {wanted.kind,
                      wanted.out.subspan(static_cast<size_t>(piece.range_offset),
                                         static_cast<size_t>(piece.count))},
-                    deadline));
+                    end));
     }
   }
   return absl::OkStatus();
@@ -84,7 +85,7 @@ absl::Status ChunkedOptimizer::Reader::Read(int parameter, int64_t offset,
 
 absl::Status ChunkedOptimizer::Reader::ReadPiece(const Piece& piece,
                                                  const Wanted& wanted,
-                                                 Time deadline) {
+                                                 absl::Time deadline) {
   const Chunk& chunk = optimizer_.chunks_[static_cast<size_t>(piece.chunk)];
   const ChunkContents& contents = optimizer_.pipeline_.contents(piece.chunk);
   if ((contents.segments[piece.segment] & Needed(wanted.kind)) == 0) {
@@ -106,7 +107,7 @@ absl::Status ChunkedOptimizer::Reader::ReadPiece(const Piece& piece,
 }
 
 // One at a time: the window may have room for no more.
-absl::Status ChunkedOptimizer::Reader::Hold(int chunk, Time deadline) {
+absl::Status ChunkedOptimizer::Reader::Hold(int chunk, absl::Time deadline) {
   if (held_ == chunk) return absl::OkStatus();
   held_ = -1;
   pin_.Release();

@@ -44,6 +44,10 @@ class VirtualClock final : public Clock {
   absl::Time Now() override {
     return absl::FromUnixNanos(now_ns_.load(std::memory_order_relaxed));
   }
+  absl::Time WallNow() override { return Now() + wall_ahead_; }
+
+  // As somebody who sets the wall clock: it is that far ahead from here on.
+  void SetWall(absl::Duration ahead) { wall_ahead_ = ahead; }
 
   // Runs in the order added, until removed.
   int AddStep(Step run_once) {
@@ -154,6 +158,7 @@ class VirtualClock final : public Clock {
   }
 
   std::atomic<int64_t> now_ns_;
+  absl::Duration wall_ahead_;
   int next_id_ = 0;
   bool pumping_ = false;
   std::map<int, Step> steps_;

@@ -189,7 +189,7 @@ class MapQueue final : public RequestQueue {
     }
     const bool seeded = runtime_.behaviour_.seed.has_value();
     const bool idle =
-        seeded && deadline <= runtime_.clock_.Now() && random_() % 3 == 0;
+        seeded && deadline <= runtime_.clock_.WallNow() && random_() % 3 == 0;
     if (runtime_.stalled_ || idle) {
       return absl::DeadlineExceededError("nothing is ready");
     }

@@ -29,6 +29,8 @@
 
 namespace terrace {
 
+// By the wall clock, as absl::Now() tells it at the call. What counts is how
+// far ahead it is then: setting the clock later changes nothing.
 using Time = absl::Time;
 
 enum class Access : uint8_t {
