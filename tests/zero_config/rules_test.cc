@@ -23,7 +23,7 @@ void ExpectInvalid(const std::string& text,
 
 TEST(Rules, TextThatIsNotJsonNamesLineAndColumn) {
   ExpectInvalid("", {"line 1"});
-  ExpectInvalid("{\n\"a\": 1,\n}", {"line 3"});
+  ExpectInvalid("{\n\"a\": 1,\n,}", {"line 3"});
   ExpectInvalid("{\"a\": 1} 2", {"line 1", "column 10"});
   ExpectInvalid("{\n\"gradient_clipping\": NaN}", {"line 2"});
   ExpectInvalid("{\"gradient_clipping\": Infinity}", {"line 1"});
@@ -43,6 +43,31 @@ TEST(Rules, CommentsAreSkipped) {
       Read("// a comment\n{ /* another */ \"train_batch_size\": 8 // third\n}");
   ASSERT_TRUE(settings.ok()) << settings.status();
   EXPECT_EQ(settings->train_batch, 8);
+}
+
+TEST(Rules, ACommaAfterTheLastOneIsSkipped) {
+  const auto settings = Read(
+      "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"betas\": [0.5, "
+      "0.75, // the second\n ], }, },\n"
+      "\"my_own_texts\": [\",]\", \"a\\\",}\"] , /* last, */ \n"
+      "\"train_batch_size\": 8 /* } */ , // ]\n}");
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->train_batch, 8);
+  EXPECT_EQ(settings->adam->beta2, 0.75);
+}
+
+TEST(Rules, OnlyACommaAfterAValueIsSkipped) {
+  for (const char* text :
+       {"{,}", "{\"a\": [,]}", "{\"a\": 1,,}", "{\"a\": [1,,]}", "{\"a\":,}",
+        "{\"a\": 1},", ",", "{\"a\",}"}) {
+    ExpectInvalid(text, {"line 1"});
+  }
+}
+
+TEST(Rules, ACommaThatIsSkippedMovesNoLineAndNoColumn) {
+  ExpectInvalid("{\"a\": [1,\n], x}", {"line 2", "column 4"});
+  ExpectInvalid("{\"a\": [1,\n],\n\"gradient_clipping\": -7}",
+                {"gradient_clipping: -7 (line 3)"});
 }
 
 TEST(Rules, AKeyGivenTwiceNamesBothLines) {

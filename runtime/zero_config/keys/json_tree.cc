@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
+#include "runtime/zero_config/keys/trailing_commas.h"
 
 namespace terrace {
 namespace {
@@ -183,7 +184,8 @@ const JsonValue* JsonValue::Find(absl::string_view name) const {
   return nullptr;
 }
 
-absl::StatusOr<JsonValue> ParseJson(absl::string_view text) {
+absl::StatusOr<JsonValue> ParseJson(absl::string_view written) {
+  const std::string text = WithoutTrailingCommas(written);
   int line = 1;
   TreeBuilder builder(&line);
   const bool parsed = nlohmann::json::sax_parse(

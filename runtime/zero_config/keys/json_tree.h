@@ -1,7 +1,8 @@
 // JSON text as a tree that knows its lines. The only file of this folder that
 // sees the JSON library; the rest sees this plain value.
 //
-// Taken besides JSON: comments, as // and as /* */. Refused, each in one line
+// Taken besides JSON: comments, as // and as /* */, and a comma after the last
+// item. Refused, each in one line
 // that names line and column or key: a key that occurs twice in one object,
 // NaN and infinities, numbers outside of double, more than 64 levels, text
 // after the end.
