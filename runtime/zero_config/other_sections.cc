@@ -75,6 +75,20 @@ absl::Status ReadReduction(const ZeroConfigCaller& caller,
   return absl::OkStatus();
 }
 
+// A folder that only the ranks of one node see.
+absl::Status CheckNodeLocal(const ZeroConfigCaller& caller, KeyValues* values) {
+  const char* path = "checkpoint.use_node_local_storage";
+  if (!values->Boolean(path)) return absl::OkStatus();
+  if (caller.world_size > 1) {
+    return values->NotBuilt(
+        path, "a checkpoint is one folder that all ranks see; allowed: false");
+  }
+  values->AddNote(NoteKind::kIgnored, path,
+                  "accepted; no effect here: one rank sees every folder that "
+                  "it saves to");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadTheRest(const ZeroConfigCaller& caller, KeyValues* values,
@@ -89,6 +103,7 @@ absl::Status ReadTheRest(const ZeroConfigCaller& caller, KeyValues* values,
   settings->tag_validation = validation == "FAIL"     ? TagValidation::kFail
                              : validation == "IGNORE" ? TagValidation::kIgnore
                                                       : TagValidation::kWarn;
+  TERRACE_RETURN_IF_ERROR(CheckNodeLocal(caller, values));
   return ReadReduction(caller, *settings, values);
 }
 

@@ -29,6 +29,18 @@ absl::Status CheckBf16(const KeyValues& values, int stage) {
       "16-bit parameters have an fp32 master and fp32 moments; allowed: false");
 }
 
+absl::Status CheckAutoCast(bool fp16, KeyValues* values) {
+  const char* path = "fp16.auto_cast";
+  if (!values->Boolean(path)) return absl::OkStatus();
+  if (fp16) {
+    return values->NotBuilt(
+        path, "the training program casts its inputs; allowed: false");
+  }
+  values->AddNote(ZeroConfigNote::Kind::kIgnored, path,
+                  "accepted; no effect here: fp16 is off");
+  return absl::OkStatus();
+}
+
 LossScaleSettings ReadLossScale(const KeyValues& values) {
   LossScaleSettings scale;
   const double fixed = values.Number("fp16.loss_scale");
@@ -78,6 +90,7 @@ absl::Status ReadPrecision(const ZeroConfigCaller& caller, KeyValues* values,
         "; the model's are ", DTypeName(*caller.parameter_dtype),
         ": Terrace casts no model, cast it or change the keys"));
   }
+  TERRACE_RETURN_IF_ERROR(CheckAutoCast(fp16, values));
   if (fp16) settings->loss_scale = ReadLossScale(*values);
   settings->skip_nonfinite =
       fp16 || (bf16 && values->Boolean("bf16.check_grad_overflow"));

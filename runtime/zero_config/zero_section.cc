@@ -94,8 +94,9 @@ absl::Status ReadOffloadOptimizer(KeyValues* values,
       return values->Bad(ratio,
                          "Partial offloading only supported for ZeRO Stage 3.");
     }
-    return values->NotBuilt(
-        ratio, "the whole state is updated on the host; allowed: 1");
+    values->AddNote(NoteKind::kMeaning, ratio,
+                    "all of the state is updated on the host, not a part of "
+                    "it");
   }
   settings->offload_pipeline =
       values->Boolean(absl::StrCat(kO, ".pipeline_read")) ||

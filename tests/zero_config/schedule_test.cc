@@ -69,12 +69,14 @@ TEST(Schedule, LinearWarmupReachesItsEndAfterTheSteps) {
   }
 }
 
-TEST(Schedule, AWarmupOfOneStepTakesTwo) {
-  const auto settings =
-      ReadMembers(Members("WarmupLR", "\"warmup_num_steps\": 1"));
-  ASSERT_TRUE(settings.ok()) << settings.status();
-  EXPECT_EQ(settings->schedule.warmup_steps, 2);
-  EXPECT_EQ(settings->notes.size(), 1u);
+TEST(Schedule, AWarmupOfLessThanTwoStepsTakesTwo) {
+  for (const char* steps : {"0", "1"}) {
+    const auto settings = ReadMembers(
+        Members("WarmupLR", std::string("\"warmup_num_steps\": ") + steps));
+    ASSERT_TRUE(settings.ok()) << settings.status();
+    EXPECT_EQ(settings->schedule.warmup_steps, 2);
+    EXPECT_EQ(settings->notes.size(), 1u);
+  }
 }
 
 TEST(Schedule, WarmupDecayFallsToZeroAndStaysThere) {

@@ -97,11 +97,15 @@ TEST(Silence, NoDeviceBesideOtherKeysIsNoted) {
             "zero_optimization.offload_optimizer.device");
 }
 
-TEST(Silence, APartOfTheStateOnTheHostIsNotBuiltAtAnyStage) {
+TEST(Silence, APartOfTheStateOnTheHostIsAllOfItAtStageThree) {
   const std::string ratio =
       ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.3}";
-  Check({{Zero("\"stage\": 3" + ratio), 1, kNotBuilt, {"ratio: 0.3"}},
-         {Zero("\"stage\": 2" + ratio), 1, kInvalid, {"ZeRO Stage 3."}}});
+  Check({{Zero("\"stage\": 2" + ratio), 1, kInvalid, {"ZeRO Stage 3."}}});
+  const auto settings = ReadMembers(Zero("\"stage\": 3" + ratio));
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  ASSERT_EQ(settings->notes.size(), 2u);  // one is of the stage
+  EXPECT_EQ(settings->notes[0].path,
+            "zero_optimization.offload_optimizer.ratio");
 }
 
 TEST(Silence, WhatRanksWouldSplitIsBuiltForStageOneOnly) {
@@ -174,11 +178,7 @@ TEST(Silence, Bf16StatesAreCheckedAndThenNotBuilt) {
 
 TEST(Silence, EveryUnbuiltDoorIsShutNotNoted) {
   // What the issue names.
-  Check({{"\"activation_checkpointing\": {\"cpu_checkpointing\": true}",
-          1,
-          kNotBuilt,
-          {"activation_checkpointing.cpu_checkpointing"}},
-         {"\"compile\": {\"deepcompile\": true}", 1, kNotBuilt},
+  Check({{"\"compile\": {\"deepcompile\": true}", 1, kNotBuilt},
          {"\"amp\": {\"enabled\": true}", 1, kNotBuilt, {"amp"}}});
 }
 
@@ -187,6 +187,13 @@ TEST(Silence, TheFirstWrongKeyOfTheTextIsNamed) {
           1,
           kInvalid,
           {"gradient_clipping"}}});
+}
+
+TEST(Silence, ALocalFolderForEachNodeIsBuiltForOneRank) {
+  const std::string local =
+      "\"checkpoint\": {\"use_node_local_storage\": true}";
+  Check({{local, 1, kOk},
+         {local, 2, kNotBuilt, {"checkpoint.use_node_local_storage"}}});
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ std::vector<SectionSpec> Scheduler() {
        {
            NumberKey("warmup_min_lr", 0, kUnbounded, Use::kRead, "0"),
            NumberKey("warmup_max_lr", 0, kUnbounded, Use::kRead, "0.001"),
-           StepsKey("warmup_num_steps", 1, Use::kRead, "1000"),
+           StepsKey("warmup_num_steps", 0, Use::kRead, "1000"),
            WordKey(Type::kWord, "warmup_type", {"log", "linear"}, Use::kRead,
                    "log"),
            StepsKey("total_num_steps", 1, Use::kRead, "null"),
@@ -110,8 +110,7 @@ SectionSpec Fp16() {
           UnknownKeys::kError,
           {
               BooleanKey("enabled", Use::kRead, "false"),
-              BooleanKey("auto_cast", Use::kDefault, "false",
-                         "the training program casts its inputs"),
+              BooleanKey("auto_cast", Use::kRead, "false"),
               NumberKey("loss_scale", 0, kUnbounded, Use::kRead, "0"),
               power,
               IntegerKey("loss_scale_window", 1, Use::kRead, "1000"),

@@ -102,9 +102,8 @@ std::vector<KeySpec> Others() {
                  "deviations from the trace are always counted"),
       BooleanKey("save_muon_momentum_buffer_in_memory", Use::kIgnored, "false",
                  "there is no Muon"),
-      BooleanKey("elastic_checkpoint", Use::kLegacy, "false",
-                 "a legacy of DeepSpeed; checkpoints load at any world "
-                 "size without it"),
+      BooleanKey("elastic_checkpoint", Use::kIgnored, "false",
+                 "checkpoints load at any world size without it"),
       BooleanKey("legacy_stage1", Use::kLegacy, "false",
                  "DeepSpeed itself raises for it"),
       IntegerKey("zero_hpz_partition_size", 0, Use::kDefault, "1", kZeroPlus),
