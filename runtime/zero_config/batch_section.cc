@@ -55,9 +55,9 @@ absl::Status ReadBatch(const ZeroConfigCaller& caller, const KeyValues& values,
   }
   const int64_t ranks = caller.world_size;
   if (!*train && !*micro) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "neither ", kTrain, " nor ", kMicro,
-        " is known: give one of them, or for \"auto\" the caller's value"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("neither ", kTrain, " nor ", kMicro,
+                     " is known; give one of them, or pass micro_batch="));
   }
   if (*micro) {
     // The given product, or the number of steps that makes it.

@@ -61,10 +61,8 @@ absl::Status ReadAdam(const ZeroConfigCaller& caller, KeyValues* values,
                       AdamOptions* adam) {
   const std::string lr = absl::StrCat(kParams, "lr");
   if (values->IsAuto(lr) && !caller.learning_rate) {
-    return values->Bad(
-        lr,
-        "the caller gave no learning rate; allowed: a number of at least "
-        "0");
+    return values->Bad(lr,
+                       "the caller gave no learning rate; pass learning_rate=");
   }
   adam->decoupled_decay = DecoupledDecay(values);
   adam->learning_rate = FromCaller(*values, lr, caller.learning_rate, 1e-3);
@@ -104,7 +102,7 @@ absl::Status CheckOptimizerType(const JsonValue& root) {
     return absl::OkStatus();
   }
   const std::string where = absl::StrCat(
-      kType, ": ", Shortened(JsonText(*type)), " (line ", type->line, ")");
+      kType, ": ", Shortened(JsonText(*type)), LineText(type->line));
   bool known = false;
   for (const std::string& name : Known()) {
     known = known || absl::EqualsIgnoreCase(name, type->text);

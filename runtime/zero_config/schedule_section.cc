@@ -60,7 +60,8 @@ std::string Param(absl::string_view name) {
   return absl::StrCat("scheduler.params.", name);
 }
 
-// The text's number, or for "auto" the caller's. Error: neither.
+// The text's number, or for "auto" the caller's argument of that name. Error:
+// neither.
 template <typename T>
 absl::Status Required(const KeyValues& values, const char* name,
                       const std::optional<T>& caller, T* value) {
@@ -74,7 +75,9 @@ absl::Status Required(const KeyValues& values, const char* name,
     return absl::OkStatus();
   }
   if (values.IsAuto(path)) {
-    return values.Bad(path, "the caller gave no value for it");
+    return values.Bad(
+        path,
+        absl::StrCat("the caller gave no value for it; pass ", name, "="));
   }
   return values.Bad("scheduler", absl::StrCat("needs ", path));
 }
@@ -146,9 +149,13 @@ absl::Status ReadOneCycle(const KeyValues& values,
     return values.NotBuilt(decay,
                            "the first beta would grow past 1; allowed: 0");
   }
-  const std::optional<double> none;
-  TERRACE_RETURN_IF_ERROR(Required(values, "cycle_min_lr", none, &s.least));
-  TERRACE_RETURN_IF_ERROR(Required(values, "cycle_max_lr", none, &s.most));
+  for (const char* name : {"cycle_min_lr", "cycle_max_lr"}) {
+    if (values.Given(Param(name))) continue;
+    return values.Bad("scheduler",
+                      absl::StrCat("needs a number as ", Param(name)));
+  }
+  s.least = values.Number(Param("cycle_min_lr"));
+  s.most = values.Number(Param("cycle_max_lr"));
   const std::string second = Param("cycle_second_step_size");
   const std::string stairs = Param("cycle_second_stair_count");
   s.first_steps = values.Integer(Param("cycle_first_step_size"));
@@ -177,7 +184,7 @@ absl::Status CheckSchedulerType(const JsonValue& root) {
     names.push_back(one.name);
   }
   const std::string where = absl::StrCat(
-      kType, ": ", Shortened(JsonText(*type)), " (line ", type->line, ")");
+      kType, ": ", Shortened(JsonText(*type)), LineText(type->line));
   const std::string hint = DidYouMean(type->text, names);
   if (!hint.empty()) {
     return absl::InvalidArgumentError(
@@ -202,8 +209,8 @@ absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
     if (std::find(one->params.begin(), one->params.end(), name) ==
         one->params.end()) {
       return values->Bad(Param(name),
-                         absl::StrCat(type, " has no such parameter; it has ",
-                                      absl::StrJoin(one->params, ", ")));
+                         absl::StrCat(type, " has no such parameter",
+                                      Suggestion(name, one->params)));
     }
   }
   LearningRateSchedule& schedule = settings->schedule;
@@ -213,8 +220,8 @@ absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
       (one->kind == Kind::kWarmup && !values->Given(Param("warmup_max_lr")));
   if (needs_base && !settings->adam && !caller.learning_rate) {
     return values->Bad("scheduler",
-                       "needs the optimizer's learning rate: no optimizer "
-                       "here, and the caller gave none");
+                       "needs the optimizer's learning rate: there is none "
+                       "here; pass learning_rate=");
   }
   switch (one->kind) {
     case Kind::kRangeTest:

@@ -34,7 +34,8 @@ std::string Treatment(KeyUse use) {
 
 absl::StatusOr<ZeroConfigSettings> ReadZeroConfig(
     absl::string_view text, const ZeroConfigCaller& caller) {
-  TERRACE_ASSIGN_OR_RETURN(const JsonValue root, ParseJson(text));
+  TERRACE_ASSIGN_OR_RETURN(JsonValue root, ParseJson(text));
+  if (!caller.text_has_lines) ForgetLines(&root);
   TERRACE_RETURN_IF_ERROR(CheckOptimizerType(root));
   TERRACE_RETURN_IF_ERROR(CheckSchedulerType(root));
   TERRACE_ASSIGN_OR_RETURN(KeyValues values, KeyValues::Read(root));

@@ -143,6 +143,63 @@ TEST(Rules, UnknownKeysBelowAreErrorsWithTheirPath) {
   ExpectInvalid("{\"bf16\": {\"foo\": 1}}", {"bf16.foo", "enabled"});
 }
 
+TEST(Rules, NoMessageListsKeysByTheDozen) {
+  for (const ZeroConfigKey& key : ZeroConfigKeys()) {
+    if (key.allowed != "an object") continue;
+    const std::string path = key.path + ".qqqqqq";
+    const auto status =
+        Read(TextOf({path.c_str(), "1", Expect::kInvalid})).status();
+    EXPECT_LT(status.message().size(), 200u) << status;
+  }
+  const auto status = ReadMembers(
+                          "\"scheduler\": {\"type\": \"OneCycle\", \"params\": "
+                          "{\"warmup_num_steps\": 3}}")
+                          .status();
+  EXPECT_LT(status.message().size(), 200u) << status;
+}
+
+TEST(Rules, OfATextWithoutLinesNoMessageNamesOne) {
+  ZeroConfigCaller caller;
+  caller.text_has_lines = false;
+  for (const char* members :
+       {"\"gradient_clipping\": -1", "\"gradient_cliping\": 1",
+        "\"aio\": {\"qqqqqq\": 1}", "\"optimizer\": {\"type\": \"Lion\"}",
+        "\"optimizer\": {\"type\": \"AdamX\"}",
+        "\"scheduler\": {\"type\": \"None\"}",
+        "\"bf16\": {\"enabled\": true}, \"bfloat16\": {}",
+        "\"zero_optimization\": {\"cpu_offload\": 1, \"offload_optimizer\": "
+        "{}}"}) {
+    const auto with = ReadMembers(members);
+    const auto without = ReadMembers(members, caller);
+    EXPECT_TRUE(absl::StrContains(with.status().message(), "line 1)"))
+        << with.status();
+    EXPECT_FALSE(without.ok()) << members;
+    EXPECT_FALSE(absl::StrContains(without.status().message(), "line"))
+        << without.status();
+  }
+}
+
+TEST(Rules, WhatTheCallerLeavesOutIsNamedAsItIsPassed) {
+  ExpectInvalid(
+      "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"AdamW\", "
+      "\"params\": {\"lr\": \"auto\"}}}",
+      {"optimizer.params.lr", "learning_rate="});
+  for (const char* name : {"warmup_num_steps", "total_num_steps"}) {
+    const std::string other = name == std::string("total_num_steps")
+                                  ? "\"warmup_num_steps\": 3, "
+                                  : "\"total_num_steps\": 3, ";
+    ExpectInvalid(
+        "{\"train_batch_size\": 1, \"scheduler\": {\"type\": "
+        "\"WarmupDecayLR\", \"params\": {" +
+            other + "\"" + name + "\": \"auto\"}}}",
+        {std::string("scheduler.params.") + name, std::string(name) + "="});
+  }
+  ExpectInvalid(
+      "{\"train_batch_size\": 1, \"scheduler\": {\"type\": \"WarmupLR\", "
+      "\"params\": {\"warmup_num_steps\": 3}}}",
+      {"learning_rate="});
+}
+
 TEST(Rules, AutoDropsAKeyToItsDefault) {
   const auto settings = ReadMembers(
       "\"gradient_clipping\": \"auto\", \"aio\": {\"block_size\": \"auto\"}, "

@@ -41,6 +41,8 @@ struct ZeroConfigCaller {
   bool shares_state = false;
   // Of the model. Given: the text must agree. Not given: the text decides.
   std::optional<DType> parameter_dtype;
+  // false: the text was made of values; messages name no line of it.
+  bool text_has_lines = true;
 
   // For keys whose value is "auto". Where one has no value here, the default
   // holds, or what follows from the others, or it is InvalidArgument.

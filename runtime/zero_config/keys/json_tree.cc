@@ -198,6 +198,15 @@ absl::StatusOr<JsonValue> ParseJson(absl::string_view written) {
   return std::move(builder.root());
 }
 
+void ForgetLines(JsonValue* value) {
+  value->line = 0;
+  for (JsonValue& item : value->items) ForgetLines(&item);
+}
+
+std::string LineText(int line) {
+  return line == 0 ? "" : absl::StrCat(" (line ", line, ")");
+}
+
 std::string QuotedText(const std::string& text) {
   const auto replace = nlohmann::json::error_handler_t::replace;
   return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false, replace);

@@ -36,7 +36,7 @@ struct JsonValue {
   double number = 0;  // kInteger too
   std::string text;
   std::string key;               // within the object above
-  int line = 0;                  // of its key; counts from 1
+  int line = 0;                  // of its key, from 1; 0: of no text
   std::vector<JsonValue> items;  // of a list, or an object in its order
 
   // The member of that name, or null.
@@ -47,6 +47,12 @@ absl::StatusOr<JsonValue> ParseJson(absl::string_view text);
 
 // As JSON, for messages and comparison: members in their order, no spaces.
 std::string JsonText(const JsonValue& value);
+
+// Makes it a value of no text: no message names a line of it.
+void ForgetLines(JsonValue* value);
+
+// " (line 3)", or "" where there is none.
+std::string LineText(int line);
 
 // A text in quotes, escaped; for messages, so that they stay one line.
 std::string QuotedText(const std::string& text);

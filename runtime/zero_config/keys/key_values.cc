@@ -69,12 +69,10 @@ absl::Status KeyValues::ReadUnknown(const JsonValue& value,
     unknown_.push_back(PlainName(value.key));
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      PathOf(section, PlainName(value.key)), " (line ", value.line,
-      ") is no key that DeepSpeed or Terrace knows",
-      hint.empty()
-          ? absl::StrCat("; known: ", absl::StrJoin(section.Names(), ", "))
-          : hint));
+  return absl::InvalidArgumentError(
+      absl::StrCat(PathOf(section, PlainName(value.key)), LineText(value.line),
+                   " is no key that DeepSpeed or Terrace knows",
+                   Suggestion(value.key, section.Names())));
 }
 
 absl::Status KeyValues::ReadKey(const JsonValue& value,
@@ -97,7 +95,7 @@ absl::Status KeyValues::ReadKey(const JsonValue& value,
   }
   return absl::InvalidArgumentError(
       absl::StrCat(PathOf(section, value.key), ": ", Shortened(JsonText(value)),
-                   " (line ", value.line, ") is given twice: ", Where(path),
+                   LineText(value.line), " is given twice: ", Where(path),
                    " is another spelling of it"));
 }
 
@@ -189,8 +187,8 @@ const KeyValues::Entry* KeyValues::Find(absl::string_view path) const {
 std::string KeyValues::Where(absl::string_view path) const {
   const Entry* entry = Find(path);
   if (entry == nullptr) return std::string(path);
-  return absl::StrCat(path, ": ", Shortened(entry->written), " (line ",
-                      entry->line, ")");
+  return absl::StrCat(path, ": ", Shortened(entry->written),
+                      LineText(entry->line));
 }
 
 bool KeyValues::Given(absl::string_view path) const {

@@ -4,9 +4,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace terrace {
 namespace {
+
+constexpr size_t kMostListed = 110;  // characters
 
 size_t Edits(const std::string& a, const std::string& b) {
   // Rows i - 2, i - 1 and i of the table of distances between prefixes.
@@ -49,6 +52,15 @@ std::string DidYouMean(absl::string_view name,
   const std::string nearest = NearestName(name, known);
   if (nearest.empty()) return "";
   return absl::StrCat("; did you mean \"", nearest, "\"?");
+}
+
+std::string Suggestion(absl::string_view name,
+                       const std::vector<std::string>& known) {
+  const std::string nearest = DidYouMean(name, known);
+  if (!nearest.empty()) return nearest;
+  const std::string all = absl::StrJoin(known, ", ");
+  return all.size() <= kMostListed ? absl::StrCat("; known: ", all)
+                                   : "; docs/deepspeed.md has the known ones";
 }
 
 }  // namespace terrace

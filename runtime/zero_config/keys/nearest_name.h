@@ -18,4 +18,9 @@ std::string NearestName(absl::string_view name,
 std::string DidYouMean(absl::string_view name,
                        const std::vector<std::string>& known);
 
+// What to write instead of a name that is not known: DidYouMean, else the known
+// ones where they fit a line, else where they are listed.
+std::string Suggestion(absl::string_view name,
+                       const std::vector<std::string>& known);
+
 }  // namespace terrace
