@@ -10,13 +10,14 @@ constexpr char kTrain[] = "train_batch_size";
 constexpr char kMicro[] = "train_micro_batch_size_per_gpu";
 constexpr char kSteps[] = "gradient_accumulation_steps";
 
-// What the text says, or leaves to the caller; absent: unknown.
+// What the text says, or leaves to the caller as "auto", or, where it `leaves`
+// the key to the caller, by saying nothing; absent: unknown.
 absl::StatusOr<std::optional<int64_t>> Known(
     const KeyValues& values, const char* path,
-    const std::optional<int64_t>& caller) {
+    const std::optional<int64_t>& caller, bool leaves) {
   std::optional<int64_t> known;
   if (values.Given(path)) return known = values.Integer(path);
-  if (values.IsAuto(path) && caller) {
+  if ((values.IsAuto(path) || leaves) && caller) {
     if (*caller < 1) {
       return values.Bad(path, absl::StrCat("the caller's value is ", *caller,
                                            "; allowed: at least 1"));
@@ -47,9 +48,11 @@ absl::Status Indivisible(int64_t train, const char* what, int64_t by) {
 
 absl::Status ReadBatch(const ZeroConfigCaller& caller, const KeyValues& values,
                        ZeroConfigSettings* settings) {
-  auto train = Known(values, kTrain, caller.train_batch);
-  auto micro = Known(values, kMicro, caller.micro_batch);
-  auto steps = Known(values, kSteps, caller.accumulation_steps);
+  // Of a batch that is given, what is absent follows from what is there.
+  const bool open = !values.Given(kTrain);
+  auto train = Known(values, kTrain, caller.train_batch, !values.Given(kMicro));
+  auto micro = Known(values, kMicro, caller.micro_batch, open);
+  auto steps = Known(values, kSteps, caller.accumulation_steps, open);
   for (const auto* known : {&train, &micro, &steps}) {
     if (!known->ok()) return known->status();
   }

@@ -88,6 +88,13 @@ absl::Status ReadAdam(const ZeroConfigCaller& caller, KeyValues* values,
   return absl::OkStatus();
 }
 
+std::string Described(const AdamOptions& adam) {
+  return absl::StrCat(adam.decoupled_decay ? "AdamW" : "Adam", " of lr ",
+                      adam.learning_rate, ", betas ", adam.beta1, " and ",
+                      adam.beta2, ", eps ", adam.epsilon, ", weight_decay ",
+                      adam.weight_decay);
+}
+
 }  // namespace
 
 absl::Status CheckOptimizerType(const JsonValue& root) {
@@ -121,7 +128,14 @@ absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,
   settings->max_gradient_norm =
       FromCaller(*values, "gradient_clipping", caller.gradient_clipping, 1.0);
   if (!values->Given("optimizer")) {
-    settings->schedule.base = caller.learning_rate.value_or(1e-3);
+    settings->adam = caller.adam;
+    settings->schedule.base = caller.adam ? caller.adam->learning_rate
+                                          : caller.learning_rate.value_or(1e-3);
+    if (caller.adam) {
+      values->AddNote(NoteKind::kMeaning, "optimizer",
+                      absl::StrCat("not in the text; the caller's: ",
+                                   Described(*caller.adam)));
+    }
     return absl::OkStatus();
   }
   if (!values->Given(kType)) {

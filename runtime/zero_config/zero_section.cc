@@ -60,23 +60,35 @@ absl::Status CheckPath(const char* section, OffloadDevice device,
   return absl::OkStatus();
 }
 
-absl::Status ReadOffloadParam(const ZeroConfigSettings& settings,
+absl::Status ReadOffloadParam(const ZeroConfigCaller& caller,
+                              const ZeroConfigSettings& settings,
                               KeyValues* values) {
   auto device = ReadDevice(kP, "cpu_offload_param", values);
   if (!device.ok()) return device.status();
-  TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, values));
-  if (*device == OffloadDevice::kNone) return absl::OkStatus();
   const std::string old = absl::StrCat(kZero, "cpu_offload_param");
   const std::string path =
       values->Given(kP) ? absl::StrCat(kP, ".device") : old;
-  if (settings.stage != 3) {
-    return values->Bad(path,
-                       absl::StrCat("parameters are offloaded at stage 3 only, "
-                                    "and zero_optimization.stage is ",
-                                    settings.stage));
+  if (*device != OffloadDevice::kNone && settings.stage != 3) {
+    values->AddNote(NoteKind::kIgnored, path,
+                    absl::StrCat("accepted; no effect, as in DeepSpeed: "
+                                 "parameters are offloaded at stage 3 only, "
+                                 "and zero_optimization.stage is ",
+                                 settings.stage));
+    return absl::OkStatus();
   }
-  return values->NotBuilt(path,
-                          "parameters are not offloaded; allowed: \"none\"");
+  TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, values));
+  if (*device == OffloadDevice::kNone) return absl::OkStatus();
+  if (*device == OffloadDevice::kCpu && caller.parameters_in_cpu_memory) {
+    values->AddNote(NoteKind::kMeaning, path,
+                    "the model is in CPU memory: its parameters are there "
+                    "already, and stay");
+    return absl::OkStatus();
+  }
+  return values->NotBuilt(
+      path, absl::StrCat("parameters are not offloaded; allowed: \"none\"",
+                         *device == OffloadDevice::kCpu
+                             ? ", or \"cpu\" for a model in CPU memory"
+                             : ""));
 }
 
 absl::Status ReadOffloadOptimizer(KeyValues* values,
@@ -143,7 +155,7 @@ absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
   settings->sub_group_size = values->Integer(sub_group);
   settings->sub_group_size_given = values->Given(sub_group);
   TERRACE_RETURN_IF_ERROR(ReadOffloadOptimizer(values, settings));
-  TERRACE_RETURN_IF_ERROR(ReadOffloadParam(*settings, values));
+  TERRACE_RETURN_IF_ERROR(ReadOffloadParam(caller, *settings, values));
   TERRACE_RETURN_IF_ERROR(CheckStage(caller, *settings, values));
   if (!values->Given("allgather_size")) return absl::OkStatus();
   if (values->GivenBelow("zero_optimization").size() > 1) {

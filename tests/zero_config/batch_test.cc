@@ -85,10 +85,44 @@ TEST(Batch, TheTextGoesBeforeTheCaller) {
   ZeroConfigCaller caller;
   caller.micro_batch = 3;
   caller.accumulation_steps = 5;
-  const auto settings = Read(Batch(0, 2, 0), caller);
-  ASSERT_TRUE(settings.ok()) << settings.status();
-  EXPECT_EQ(settings->micro_batch, 2);
-  EXPECT_EQ(settings->accumulation_steps, 1);
+  const auto micro = Read(Batch(0, 2, 4), caller);
+  ASSERT_TRUE(micro.ok()) << micro.status();
+  EXPECT_EQ(micro->micro_batch, 2);
+  EXPECT_EQ(micro->accumulation_steps, 4);
+  // All of the batch follows from the text.
+  const auto train = Read(Batch(32, 0, 0), caller);
+  ASSERT_TRUE(train.ok()) << train.status();
+  EXPECT_EQ(train->micro_batch, 32);
+  EXPECT_EQ(train->accumulation_steps, 1);
+}
+
+TEST(Batch, WhatTheTextLeavesOutIsTheCallers) {
+  ZeroConfigCaller caller;
+  caller.world_size = 2;
+  caller.micro_batch = 3;
+  const auto micro = Read(Batch(0, 0, 0), caller);
+  ASSERT_TRUE(micro.ok()) << micro.status();
+  EXPECT_EQ(micro->micro_batch, 3);
+  EXPECT_EQ(micro->accumulation_steps, 1);
+  EXPECT_EQ(micro->train_batch, 6);
+
+  caller.accumulation_steps = 5;
+  EXPECT_EQ(Read(Batch(0, 0, 0), caller)->train_batch, 30);
+  EXPECT_EQ(Read(Batch(0, 0, 4), caller)->train_batch, 24);
+  EXPECT_EQ(Read(Batch(0, 2, 0), caller)->train_batch, 20);
+
+  ZeroConfigCaller whole;
+  whole.train_batch = 8;
+  EXPECT_EQ(Read(Batch(0, 0, 2), whole)->micro_batch, 4);
+}
+
+TEST(Batch, ABatchThatNobodyKnowsNamesWhatToPass) {
+  for (const std::string& text : {Batch(0, 0, 0), Batch(-1, -1, -1)}) {
+    const auto settings = Read(text);
+    EXPECT_EQ(settings.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(settings.status().message(), "micro_batch="))
+        << settings.status();
+  }
 }
 
 TEST(Batch, RefusesACallersValueOfZero) {

@@ -56,11 +56,18 @@ TEST(Silence, NvmeAtEveryStageIsReallyNvme) {
   }
 }
 
-TEST(Silence, OffloadedParametersAreRefusedAtEveryStage) {
-  const std::string param = ", \"offload_param\": {\"device\": \"cpu\"}";
-  Check({{Zero("\"stage\": 2" + param), 1, kInvalid, {"stage 3 only"}},
-         {Zero("\"stage\": 0" + param), 1, kInvalid, {"offload_param.device"}},
-         {Zero("\"stage\": 3" + param), 1, kNotBuilt, {"offload_param"}}});
+TEST(Silence, OffloadedParametersAreIgnoredBelowStageThree) {
+  for (const char* device :
+       {"\"cpu\"", "\"nvme\"", "\"nvme\", \"nvme_path\": \"/a\""}) {
+    const std::string param =
+        std::string(", \"offload_param\": {\"device\": ") + device + "}";
+    Check({{Zero("\"stage\": 2" + param), 1, kOk},
+           {Zero("\"stage\": 0" + param), 4, kOk}});
+  }
+  Check({{Zero("\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}"),
+          1,
+          kNotBuilt,
+          {"offload_param.device"}}});
 }
 
 TEST(Silence, IoSettingsOfZeroAreRefused) {

@@ -41,11 +41,16 @@ struct ZeroConfigCaller {
   bool shares_state = false;
   // Of the model. Given: the text must agree. Not given: the text decides.
   std::optional<DType> parameter_dtype;
+  bool parameters_in_cpu_memory = false;  // all of the model's
+  // In place of an `optimizer` that is not in the text.
+  std::optional<AdamOptions> adam;
   // false: the text was made of values; messages name no line of it.
   bool text_has_lines = true;
 
-  // For keys whose value is "auto". Where one has no value here, the default
-  // holds, or what follows from the others, or it is InvalidArgument.
+  // For keys whose value is "auto", and for those of the batch that are absent
+  // and do not follow from train_batch_size. Where one has no value here, the
+  // default holds, or what follows from the others, or it is InvalidArgument,
+  // which names the field as `micro_batch=`.
   std::optional<double> learning_rate, beta1, beta2, epsilon, weight_decay;
   std::optional<double> gradient_clipping;
   std::optional<double> warmup_min_lr, warmup_max_lr;
@@ -130,7 +135,7 @@ struct AioSettings {
 struct ZeroConfigSettings {
   int stage = 0;  // of ZeRO
 
-  // Absent: the text has no optimizer, the caller brings one.
+  // Absent: neither the text nor the caller has one.
   std::optional<AdamOptions> adam;
   LearningRateSchedule schedule;
   double max_gradient_norm = 1.0;  // 0: no clipping

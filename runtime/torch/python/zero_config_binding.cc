@@ -21,6 +21,19 @@ absl::StatusOr<DType> ParseDType(const std::string& name) {
       absl::StrCat("parameters of ", name, " cannot be stepped"));
 }
 
+// Of what AdamAsJson makes. Throws, as the library does.
+AdamOptions AdamOf(const Json& object) {
+  AdamOptions adam;
+  adam.learning_rate = object.at("lr").get<double>();
+  adam.beta1 = object.at("betas").at(0).get<double>();
+  adam.beta2 = object.at("betas").at(1).get<double>();
+  adam.epsilon = object.at("eps").get<double>();
+  adam.weight_decay = object.at("weight_decay").get<double>();
+  adam.decoupled_decay = object.at("decoupled").get<bool>();
+  adam.bias_correction = object.at("bias_correction").get<bool>();
+  return adam;
+}
+
 absl::StatusOr<ZeroConfigCaller> ReadCaller(const std::string& text) {
   ZeroConfigCaller caller;
   try {
@@ -46,6 +59,11 @@ absl::StatusOr<ZeroConfigCaller> ReadCaller(const std::string& text) {
     take("train_batch", caller.train_batch);
     caller.world_size = object.value("world_size", caller.world_size);
     caller.shares_state = object.value("shares_state", caller.shares_state);
+    caller.parameters_in_cpu_memory = object.value(
+        "parameters_in_cpu_memory", caller.parameters_in_cpu_memory);
+    caller.text_has_lines =
+        object.value("text_has_lines", caller.text_has_lines);
+    if (object.contains("adam")) caller.adam = AdamOf(object.at("adam"));
     if (object.contains("parameter_dtype")) {
       TERRACE_ASSIGN_OR_RETURN(
           caller.parameter_dtype,
