@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from terrace import _arguments, _errors, _library, _message, _ranks
+from terrace._brought import Brought
 from terrace._optimizer import AdamW
 
 _DTYPES = {torch.float32: 'fp32', torch.bfloat16: 'bf16',
@@ -84,6 +85,8 @@ def from_deepspeed_config(
     *,
     memory_budget: int | str | None = None,
     process_group: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    notes: bool = False,
     **known: float | int,
 ) -> tuple[AdamW, torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
     """What a DeepSpeed configuration asks for, as (optimizer, scheduler,
@@ -97,10 +100,16 @@ def from_deepspeed_config(
         process_group: as for AdamW. Its ranks share the state at stages 1 and
             2; every one of them calls this. At stage 0 each keeps all of it,
             as with None.
+        optimizer: for a configuration without one: a torch.optim.AdamW or
+            Adam that has not stepped. Its groups and their numbers are taken
+            over; it is not used afterwards, nor is a scheduler made for it.
+        notes: say every note on standard error; else how many there are.
         known: values for keys that are "auto": learning_rate, beta1, beta2,
             epsilon, weight_decay, gradient_clipping, warmup_min_lr,
             warmup_max_lr, warmup_num_steps, total_num_steps, micro_batch,
-            accumulation_steps, train_batch.
+            accumulation_steps, train_batch. Those of the batch count where
+            their key is absent too. A configuration without an optimizer gets
+            AdamW of the first five.
 
     Returns:
         the optimizer, which clips and skips steps as the configuration says;
@@ -126,24 +135,26 @@ def from_deepspeed_config(
     ranks = everybody = _ranks.ranks_of(process_group)
     error = None
     try:
-        native = _open(config, named, known, ranks)
+        brought = Brought(named, optimizer, known)
+        native = _open(config, model, brought, known, ranks)
         settings = json.loads(native.describe())
+        brought.check(settings)
         if settings['stage'] == 0 and not ranks.alone:
             settings['notes'].append(_NOT_SHARED)
             ranks = _ranks.ranks_of(None)
-        plan = _plan(native, named, ranks, memory_budget)
+        plan = _plan(native, brought.named, ranks, memory_budget)
     except Exception as caught:  # the other ranks are to hear of it
         error = caught
     everybody.agree('reading the configuration', error)
     settings['notes'] += plan['notes']
-    optimizer = ConfiguredAdamW(named, settings, plan,
-                                None if ranks.alone else process_group)
+    made = ConfiguredAdamW(brought.groups, settings, plan,
+                           None if ranks.alone else process_group)
     scheduler = None
     if settings.pop('has_schedule'):
-        scheduler = ConfiguredSchedule(optimizer, native,
+        scheduler = ConfiguredSchedule(made, native,
                                        settings['cycles_momentum'])
-    _message.tell_notes(settings['notes'])
-    return optimizer, scheduler, settings
+    _message.tell_notes(settings['notes'], _name_of(config), each=notes)
+    return made, scheduler, settings
 
 
 def _plan(native: Any, named: list, ranks: _ranks.Ranks,
@@ -162,10 +173,15 @@ def _plan(native: Any, named: list, ranks: _ranks.Ranks,
     return json.loads(outcome[1])
 
 
-def _open(config: Any, named: list, known: Mapping[str, Any],
-          ranks: _ranks.Ranks) -> Any:
-    dtypes = {parameter.dtype for _, parameter in named}
-    caller = dict(known)
+def _open(config: Any, model: torch.nn.Module, brought: Brought,
+          known: Mapping[str, Any], ranks: _ranks.Ranks) -> Any:
+    dtypes = {parameter.dtype for _, parameter in brought.named}
+    caller = {**known, 'text_has_lines': not isinstance(config, Mapping),
+              'parameters_in_cpu_memory': all(
+                  parameter.device.type == 'cpu'
+                  for parameter in model.parameters())}
+    if brought.numbers is not None:
+        caller['adam'] = brought.numbers
     if len(dtypes) == 1 and (dtype := dtypes.pop()) in _DTYPES:
         caller['parameter_dtype'] = _DTYPES[dtype]
     if torch.distributed.is_available() and (
@@ -178,9 +194,18 @@ def _open(config: Any, named: list, known: Mapping[str, Any],
     return native
 
 
+def _name_of(config: Any) -> str:
+    if not isinstance(config, Mapping) and os.path.exists(config):
+        return os.path.basename(os.fspath(config))
+    return 'the configuration'
+
+
 def _text_of(config: Any) -> str:
     if isinstance(config, Mapping):
-        return json.dumps(config)
+        try:
+            return json.dumps(config, allow_nan=False)
+        except ValueError as error:
+            raise ValueError(f'terrace: the configuration: {error}') from None
     path = os.fspath(config)
     if os.path.exists(path):
         with open(path, encoding='utf-8') as file:

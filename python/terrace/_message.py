@@ -72,7 +72,12 @@ def tell_copy(optimizer: AdamW) -> None:
              bytes_text(size))
 
 
-def tell_notes(notes: list[dict[str, str]]) -> None:
-    """On keys of a configuration that have no say, or another one."""
+def tell_notes(notes: list[dict[str, str]], name: str, each: bool) -> None:
+    """On keys of a configuration that have no say, or another one: one line,
+    or, where they are asked for, one of each."""
+    if not each and len(notes) > 1:
+        _say('%d notes on %s; notes=True lists them, settings["notes"] has '
+             'them', len(notes), name)
+        return
     for note in notes:
         _say('%s: %s', note['path'], note['text'])

@@ -166,7 +166,8 @@ def test_clipping_of_the_configuration():
      NotImplementedError, 'amsgrad'),
     ({'optimizer': {'type': 'Lion', 'params': {}}}, NotImplementedError,
      'Lion'),
-    ({'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}},
+    ({'zero_optimization': {'stage': 3, 'offload_param': {
+        'device': 'nvme', 'nvme_path': '/'}}},
      NotImplementedError, 'offload_param'),
     ({'zero_optimization': {'stage': 2, 'offload_optimizer': {
         'device': 'nvme'}}}, ValueError, 'nvme_path'),
