@@ -88,7 +88,7 @@ TEST(ConfigCommandTest, MistakesEndWithOneLineBeforeTraining) {
   TemporaryDirectory folder;
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {"{\"train_batch_size\": 1, \"zero_optimization\": {\"stage\": 3, "
-       "\"offload_param\": {\"device\": \"cpu\"}}}",
+       "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/\"}}}",
        "offload_param"},
       {"{\"train_batch_size\": 1, \"gradient_cliping\": 1}",
        "did you mean \"gradient_clipping\"?"},

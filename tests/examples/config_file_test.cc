@@ -127,6 +127,64 @@ TEST_F(ConfigFileTest, ASchedulersStepsMayBeTheFlags) {
   EXPECT_NEAR(terrace::LearningRateAt(flags->schedule, 12), 0, 1e-15);
 }
 
+TEST_F(ConfigFileTest, EveryAutoOfAFileHasAFlagOrADefault) {
+  const std::string file =
+      "\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": "
+      "\"auto\", \"gradient_accumulation_steps\": \"auto\", "
+      "\"gradient_clipping\": \"auto\", \"optimizer\": {\"type\": \"AdamW\", "
+      "\"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": \"auto\", "
+      "\"weight_decay\": \"auto\"}}, \"scheduler\": {\"type\": "
+      "\"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": \"auto\", "
+      "\"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\", "
+      "\"total_num_steps\": \"auto\", \"warmup_type\": \"linear\"}}, "
+      "\"zero_optimization\": {\"stage\": 3, \"offload_param\": "
+      "{\"device\": \"cpu\"}}";
+  const auto plain = Parse(file, {"--steps", "10", "--learning-rate", "0.5"});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->schedule.warmup_steps, 2);  // as of DeepSpeed's 0
+  EXPECT_EQ(plain->schedule.least, 0);
+  EXPECT_EQ(plain->schedule.most, 0.5);
+  EXPECT_EQ(plain->schedule.total_steps, 10);
+
+  const auto flags =
+      Parse(file, {"--beta1", "0.5", "--beta2", "0.75", "--epsilon", "1e-6",
+                   "--weight-decay", "0.125", "--warmup-num-steps", "4",
+                   "--warmup-min-lr", "0.25", "--warmup-max-lr", "0.75"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->adam.beta1, 0.5);
+  EXPECT_EQ(flags->adam.beta2, 0.75);
+  EXPECT_EQ(flags->adam.epsilon, 1e-6);
+  EXPECT_EQ(flags->adam.weight_decay, 0.125);
+  EXPECT_EQ(flags->schedule.warmup_steps, 4);
+  EXPECT_EQ(flags->schedule.least, 0.25);
+  EXPECT_EQ(flags->schedule.most, 0.75);
+}
+
+TEST_F(ConfigFileTest, AdamsFlagsNeedNoFile) {
+  const auto flags = ParseFlags({"--beta1", "0.5", "--weight-decay", "0"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->adam.beta1, 0.5);
+  EXPECT_EQ(flags->adam.weight_decay, 0);
+}
+
+TEST_F(ConfigFileTest, FlagsOfTheOptimizerNeedIt) {
+  const auto error = [](const std::vector<std::string>& arguments) {
+    return std::string(ParseFlags(arguments).status().message());
+  };
+  EXPECT_THAT(error({"--warmup-num-steps", "3"}),
+              HasSubstr("--warmup-num-steps needs --config"));
+  EXPECT_THAT(error({"--beta1", "0.5", "--optimizer", "sgd"}),
+              HasSubstr("--beta1 is for adamw"));
+  ExpectError(kMicro, {"--warmup-num-steps", "3"},
+              {"--warmup-num-steps needs a scheduler"});
+  const std::string cosine = With(
+      "\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": "
+      "{\"total_num_steps\": 9, \"warmup_num_steps\": \"auto\"}}");
+  EXPECT_TRUE(Parse(cosine, {"--warmup-num-steps", "3"}).ok());
+  ExpectError(cosine, {"--warmup-max-lr", "1"},
+              {"--warmup-max-lr needs a scheduler"});
+}
+
 TEST_F(ConfigFileTest, AFlagThatContradictsItNamesBoth) {
   const std::string adam =
       With("\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5}}");
@@ -148,6 +206,21 @@ TEST_F(ConfigFileTest, AFlagThatContradictsItNamesBoth) {
               {"--clip 2", "gradient_clipping 1"});
   ExpectError(adam, {"--learning-rate", "0.25"},
               {"--learning-rate 0.25", "optimizer.params.lr", "0.5"});
+  ExpectError(adam, {"--beta2", "0.75"},
+              {"--beta2 0.75", "optimizer.params.betas", "0.999"});
+  ExpectError(adam, {"--epsilon", "0.5"},
+              {"--epsilon", "optimizer.params.eps"});
+  ExpectError(adam, {"--weight-decay", "0.5"},
+              {"--weight-decay 0.5", "optimizer.params.weight_decay"});
+  const std::string warmup = With(
+      "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
+      "{\"warmup_num_steps\": 5, \"warmup_max_lr\": 0.5}}");
+  ExpectError(warmup, {"--warmup-num-steps", "4"},
+              {"--warmup-num-steps 4", "scheduler.params.warmup_num_steps"});
+  ExpectError(warmup, {"--warmup-min-lr", "0.25"},
+              {"--warmup-min-lr 0.25", "scheduler.params.warmup_min_lr"});
+  ExpectError(warmup, {"--warmup-max-lr", "0.25"},
+              {"--warmup-max-lr 0.25", "scheduler.params.warmup_max_lr"});
   ExpectError(With("\"bf16\": {\"enabled\": true}"), {"--dtype", "fp32"},
               {"--dtype fp32", "bf16"});
   ExpectError(kMicro, {"--dtype", "bf16"}, {"--dtype bf16", "fp32"});

@@ -70,6 +70,10 @@ class Laying {
   absl::Status CheckKind() const;
   absl::Status LayBatch();
   absl::Status LayOptimizer();
+  absl::Status CheckNumber(const char* flag, double value, const char* path,
+                           double of_file) const;
+  absl::Status CheckAdam() const;
+  absl::Status CheckWarmup() const;
   absl::Status LayOffload();
 
   const std::set<std::string>& given_;
@@ -88,6 +92,10 @@ absl::Status Laying::Read(const std::string& text) {
   caller.micro_batch = flags_.batch;
   caller.accumulation_steps = flags_.accumulate;
   caller.total_num_steps = flags_.steps;
+  caller.warmup_num_steps = flags_.warmup.steps;
+  caller.warmup_min_lr = flags_.warmup.least_rate;
+  caller.warmup_max_lr = flags_.warmup.most_rate;
+  caller.parameters_in_cpu_memory = true;
   const bool typed = Given("--dtype");
   const DType dtype =
       flags_.dtype == Dtype::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
@@ -170,22 +178,78 @@ absl::Status Laying::LayOptimizer() {
   }
   if (!Given("--clip")) flags_.clip = settings_.max_gradient_norm;
   if (settings_.adam) {
-    if (Given("--learning-rate") &&
-        settings_.adam->learning_rate != flags_.learning_rate) {
-      return Contradiction(
-          absl::StrCat("--learning-rate ", flags_.learning_rate),
-          absl::StrCat("optimizer.params.lr, which is ",
-                       settings_.adam->learning_rate,
-                       " (\"auto\" leaves it to the flag),"));
-    }
+    const absl::Status same = CheckAdam();
+    if (!same.ok()) return same;
     flags_.adam = *settings_.adam;
     flags_.learning_rate = flags_.adam.learning_rate;
   }
+  const absl::Status warmup = CheckWarmup();
+  if (!warmup.ok()) return warmup;
   flags_.schedule = settings_.schedule;
   flags_.skip_nonfinite = settings_.skip_nonfinite;
   flags_.dtype = settings_.parameter_dtype == DType::kBFloat16
                      ? Dtype::kBFloat16
                      : Dtype::kFloat32;
+  return absl::OkStatus();
+}
+
+absl::Status Laying::CheckNumber(const char* flag, double value,
+                                 const char* path, double of_file) const {
+  if (!Given(flag) || value == of_file) return absl::OkStatus();
+  return Contradiction(absl::StrCat(flag, " ", value),
+                       absl::StrCat(path, ", which is ", of_file,
+                                    " (\"auto\" leaves it to the flag),"));
+}
+
+absl::Status Laying::CheckAdam() const {
+  const terrace::AdamOptions& file = *settings_.adam;
+  const terrace::AdamOptions& flags = flags_.adam;
+  const char* lr = "optimizer.params.lr";
+  const char* betas = "optimizer.params.betas";
+  const char* eps = "optimizer.params.eps";
+  const char* decay = "optimizer.params.weight_decay";
+  for (const absl::Status& status :
+       {CheckNumber("--learning-rate", flags_.learning_rate, lr,
+                    file.learning_rate),
+        CheckNumber("--beta1", flags.beta1, betas, file.beta1),
+        CheckNumber("--beta2", flags.beta2, betas, file.beta2),
+        CheckNumber("--epsilon", flags.epsilon, eps, file.epsilon),
+        CheckNumber("--weight-decay", flags.weight_decay, decay,
+                    file.weight_decay)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Laying::CheckWarmup() const {
+  using Kind = terrace::LearningRateSchedule::Kind;
+  const terrace::LearningRateSchedule& schedule = settings_.schedule;
+  const bool ends =
+      schedule.kind == Kind::kWarmup || schedule.kind == Kind::kWarmupDecay;
+  const bool rises = ends || schedule.kind == Kind::kWarmupCosine;
+  const auto missing = [&](const char* flag) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " needs a scheduler that has it in --config ", flags_.config));
+  };
+  for (const char* flag : {"--warmup-min-lr", "--warmup-max-lr"}) {
+    if (Given(flag) && !ends) return missing(flag);
+  }
+  if (Given("--warmup-num-steps") && !rises) {
+    return missing("--warmup-num-steps");
+  }
+  const Warmup& warmup = flags_.warmup;
+  // Of fewer than two steps DeepSpeed makes two.
+  const auto steps = static_cast<double>(std::max<int64_t>(2, warmup.steps));
+  for (const absl::Status& status :
+       {CheckNumber("--warmup-num-steps", steps,
+                    "scheduler.params.warmup_num_steps",
+                    static_cast<double>(schedule.warmup_steps)),
+        CheckNumber("--warmup-min-lr", warmup.least_rate,
+                    "scheduler.params.warmup_min_lr", schedule.least),
+        CheckNumber("--warmup-max-lr", warmup.most_rate.value_or(0),
+                    "scheduler.params.warmup_max_lr", schedule.most)}) {
+    if (!status.ok()) return status;
+  }
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "examples/train_gpt/command_line/config_file.h"
 #include "examples/train_gpt/command_line/flag_spec.h"
 #include "examples/train_gpt/command_line/flag_values.h"
+#include "examples/train_gpt/command_line/optimizer_flags.h"
 
 namespace train_gpt {
 namespace {
@@ -76,22 +77,10 @@ std::vector<FlagSpec> TrainingFlags() {
       IntegerFlag(
           "--accumulate", 1, 65536, "micro-batches in a step",
           [](Draft * d) -> auto& { return d->flags.accumulate; }),
-      NumberFlag(
-          "--learning-rate", 0, 1e3, "of every step",
-          [](Draft * d) -> auto& { return d->flags.learning_rate; }),
-      NumberFlag(
-          "--clip", 0, 1e9,
-          "largest L2 norm of all gradients together; 0: no clipping",
-          [](Draft * d) -> auto& { return d->flags.clip; }),
       TextFlag(
           "--config", "FILE",
           "DeepSpeed's JSON: optimizer, scheduler, batch, precision, offload",
           [](Draft * d) -> auto& { return d->flags.config; }),
-      ChoiceFlag<OptimizerKind>(
-          "--optimizer",
-          {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}},
-          "sgd keeps no state at all",
-          [](Draft * d) -> auto& { return d->flags.optimizer; }),
       IntegerFlag(
           "--threads", 1, 4096, "by default every core allowed",
           [](Draft * d) -> auto& { return d->flags.threads; }),
@@ -184,7 +173,7 @@ std::vector<FlagSpec> CheckpointFlags() {
 std::vector<FlagSpec> AllFlags() {
   std::vector<FlagSpec> all = ModelFlags();
   for (const auto& group :
-       {TrainingFlags(), OffloadFlags(), CheckpointFlags()}) {
+       {TrainingFlags(), OptimizerFlags(), OffloadFlags(), CheckpointFlags()}) {
     all.insert(all.end(), group.begin(), group.end());
   }
   return all;
@@ -249,6 +238,7 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
   if (status.ok() && !draft.flags.config.empty()) {
     status = ApplyConfig(given, &draft.flags);
   }
+  if (status.ok()) status = CheckOptimizer(given, draft.flags);
   if (status.ok()) status = CheckOffload(draft.flags);
   if (status.ok()) status = CheckCheckpoints(draft.flags);
   if (!status.ok()) return status;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,13 @@ struct MemoryBudget {
   int64_t Of(int64_t state_bytes) const;
 };
 
+// What a scheduler of --config leaves open.
+struct Warmup {
+  int64_t steps = 0;
+  double least_rate = 0;
+  std::optional<double> most_rate;  // absent: the optimizer's
+};
+
 struct Flags {
   ModelShape shape;
   std::string data;  // empty: the default corpus
@@ -41,6 +49,7 @@ struct Flags {
   // that of a step without a schedule.
   terrace::AdamOptions adam = {.learning_rate = 3e-4, .beta2 = 0.95};
   terrace::LearningRateSchedule schedule = {.base = 3e-4};
+  Warmup warmup;
   double clip = 1.0;            // global L2 norm; 0: no clipping
   bool skip_nonfinite = false;  // a step with an inf or NaN changes nothing
   int64_t threads = 0;          // 0: as many as the process may use
