@@ -168,6 +168,8 @@ class TidyTest(unittest.TestCase):
         self.assert_found({'aio/x.cc': 'x' * 81}, 'aio/x.cc:1', '81 columns')
         self.assert_found({'aio/x.cc': 'a\tb\n'}, 'aio/x.cc:1', 'a tab')
         self.assert_found({'aio/x.h': '\n'}, 'aio/x.h:1', '#pragma once')
+        self.assert_clean({'kernels/cpu/x-inl.h':
+                           '#if defined(X) == defined(HWY_TARGET_TOGGLE)\n'})
 
     def test_words(self):
         for word in ('TO' + 'DO', 'FIX' + 'ME', '/ro' + 'ot/x',
