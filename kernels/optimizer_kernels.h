@@ -6,6 +6,9 @@
 // instruction set, for every split of a range, at every alignment: an element's
 // result depends on that element only.
 //
+// The floating-point environment is the thread's and has to be the default one,
+// as a pool's threads have it.
+//
 // Thread-safe: a call touches only the memory of its span; ranges updated at
 // the same time must not overlap. Owns nothing, allocates nothing.
 #pragma once

@@ -12,7 +12,8 @@ namespace terrace {
 
 // `threads` >= 1. Thread i is pinned to the processor cpus[i % cpus.size()]
 // (numbers of the operating system); an empty list pins nothing. The threads
-// block all signals, so that a program's handlers run elsewhere.
+// block all signals, so that a program's handlers run elsewhere, and compute in
+// the default floating-point environment, whatever that of the caller is.
 //
 // InvalidArgument: threads < 1, or a processor that this process may not use
 // (the message names it). ResourceExhausted: no more threads.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/blocked_signals.h"
 #include "runtime/base/check.h"
+#include "runtime/base/floating_point.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
 
@@ -79,6 +80,7 @@ class PoolExecutor final : public Executor {
   }
 
   void Work() {
+    const DefaultFloatingPoint mode;
     for (;;) {
       std::function<void()> task;
       {

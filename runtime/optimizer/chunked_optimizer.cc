@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/optimizer_kernels.h"
 #include "runtime/base/check.h"
+#include "runtime/base/floating_point.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
@@ -64,6 +65,7 @@ absl::Status ChunkedOptimizer::Step(const StepArguments& arguments,
 absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
                                      absl::Span<const ParameterData> parameters,
                                      absl::Time deadline) {
+  const DefaultFloatingPoint mode;
   TERRACE_RETURN_IF_ERROR(poison_);
   if (phase_ != Phase::kIdle) {
     return absl::FailedPreconditionError("a step is running");
@@ -169,6 +171,7 @@ void ChunkedOptimizer::MakeScalars() {
 }
 
 bool ChunkedOptimizer::Advance() {
+  const DefaultFloatingPoint mode;
   while (phase_ != Phase::kIdle) {
     if (phase_ == Phase::kUpdate) {
       if (!pipeline_.Advance()) return false;

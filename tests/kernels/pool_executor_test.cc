@@ -4,7 +4,9 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cfenv>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
@@ -15,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/mutex.h"
+#include "tests/support/floating_point_mode.h"
 
 namespace terrace {
 namespace {
@@ -146,6 +149,38 @@ TEST(PoolExecutorTest, SignalsStayOutOfItsThreadsAndTheCallersMaskStays) {
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
   EXPECT_EQ(blocked, 1);
   EXPECT_EQ(sigismember(&after, SIGINT), sigismember(&before, SIGINT));
+}
+
+TEST(PoolExecutorTest, TasksComputeInTheDefaultModeWhateverTheCreators) {
+  constexpr float kMinimum = std::numeric_limits<float>::min();
+  for (const FloatingPointMode mode :
+       {FloatingPointMode::kFlushSubnormals, FloatingPointMode::kRoundUp,
+        FloatingPointMode::kTrap}) {
+    volatile float minimum = kMinimum;
+    volatile float zero = 0;
+    volatile float half_minimum = 0;
+    volatile float infinity = 0;
+    volatile float one = 1;
+    volatile float rounded = 0;
+    std::atomic<int> rounding = -1;
+    {
+      std::unique_ptr<Executor> pool;
+      {
+        const ForeignFloatingPoint foreign(mode);
+        pool = Pool(1);
+      }
+      pool->Run([&] {
+        rounding = std::fegetround();
+        half_minimum = minimum * 0.5f;
+        rounded = one + minimum;
+        infinity = one / zero;  // a trap would end the process
+      });
+    }
+    EXPECT_EQ(rounding, FE_TONEAREST) << FloatingPointModeName(mode);
+    EXPECT_EQ(half_minimum, kMinimum * 0.5f) << FloatingPointModeName(mode);
+    EXPECT_EQ(rounded, 1.0f) << FloatingPointModeName(mode);
+    EXPECT_EQ(infinity, std::numeric_limits<float>::infinity());
+  }
 }
 
 TEST(PoolExecutorTest, BadArgumentsAreNamed) {

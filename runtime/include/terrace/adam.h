@@ -17,7 +17,7 @@
 // constants b, 1-b, wd, -lr*wd, -lr/k1, k2 and epsilon are computed in double,
 // from t and not from the step before, so that a resumed run has the same bits,
 // and each is rounded once. The bits of a NaN are not defined, that it is one
-// is.
+// is. An optimizer computes in the default floating-point environment, always.
 //
 // Thread-safe: pure functions. Spans of one call have equal sizes.
 //
