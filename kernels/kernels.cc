@@ -65,6 +65,10 @@ void StreamLikeAdam(StreamKind kind, float* p, const float* g, float* m,
   internal::ChosenKernels().stream_like_adam(kind, p, g, m, v, count);
 }
 
+uint32_t StreamRead(StreamKind kind, const uint32_t* values, int64_t count) {
+  return internal::ChosenKernels().stream_read(kind, values, count);
+}
+
 void StreamTriad(float* a, const float* b, const float* c, float scale,
                  int64_t count) {
   internal::ChosenKernels().triad(a, b, c, scale, count);

@@ -23,6 +23,8 @@ struct KernelTable {
                 int64_t count);
   void (*stream_like_adam)(StreamKind kind, float* p, const float* g, float* m,
                            float* v, int64_t count);
+  uint32_t (*stream_read)(StreamKind kind, const uint32_t* values,
+                          int64_t count);
   void (*triad)(float* a, const float* b, const float* c, float scale,
                 int64_t count);
 };

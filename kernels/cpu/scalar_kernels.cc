@@ -109,13 +109,19 @@ void Stream(StreamKind, float* p, const float* g, float* m, float* v,
   }
 }
 
+uint32_t Read(StreamKind, const uint32_t* values, int64_t count) {
+  uint32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum ^= values[i];
+  return sum;
+}
+
 void Triad(float* a, const float* b, const float* c, float scale,
            int64_t count) {
   for (int64_t i = 0; i < count; ++i) a[i] = std::fma(scale, c[i], b[i]);
 }
 
 constexpr KernelTable kScalar = {"scalar", AdamAny, SumSquares, Narrow,
-                                 Widen,    Stream,  Triad};
+                                 Widen,    Stream,  Read,       Triad};
 
 }  // namespace
 

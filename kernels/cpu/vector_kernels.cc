@@ -1,6 +1,6 @@
 // The kernels once for every vector instruction set with fused multiply-add:
-// this file is the only one that includes Highway, which compiles it again for
-// each of them.
+// this file and its stored_types-inl.h are the only ones that include Highway,
+// which compiles them again for each of them.
 //
 // Every operation is one IEEE operation per element (add, multiply, fma,
 // division and square root are correctly rounded), nothing is added across
@@ -21,73 +21,13 @@
 // After foreach_target.h, as Highway requires.
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/stored_types-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 HWY_BEFORE_NAMESPACE();
 namespace terrace::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-using F32 = hn::ScalableTag<float>;
-using U32 = hn::RebindToUnsigned<F32>;
-using U16 = hn::Rebind<uint16_t, F32>;
-using F16 = hn::Rebind<hwy::float16_t, F32>;
-using V = hn::Vec<F32>;
-
-// Asks for the line that a stream reaches in 1 KiB: measured as the best
-// distance of 256 B to 1 KiB, it lifts the fp32 update from 0.87 to 0.98 of
-// memory's speed. The address is an integer, for it may lie beyond the array.
-HWY_INLINE void PrefetchAhead(const void* at) {
-  constexpr uintptr_t kAheadBytes = 1024;
-  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) +
-                                              kAheadBytes));
-}
-
-// How a type is stored. Store also returns what the stored bits stand for.
-struct Float32 {
-  using Stored = float;
-  static float Widen(float value) { return value; }
-  static HWY_INLINE V Load(const float* at) { return hn::LoadU(F32(), at); }
-  static HWY_INLINE V Store(V value, float* at) {
-    hn::StoreU(value, F32(), at);
-    return value;
-  }
-};
-
-struct BFloat16 {
-  using Stored = uint16_t;
-  static float Widen(uint16_t bits) { return WidenBFloat16(bits); }
-  static HWY_INLINE V Load(const uint16_t* at) {
-    return hn::BitCast(
-        F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(U16(), at))));
-  }
-  static HWY_INLINE V Store(V value, uint16_t* at) {
-    const U32 d;
-    const auto bits = hn::BitCast(d, value);
-    const auto upper = hn::ShiftRight<16>(bits);
-    const auto odd = hn::And(upper, hn::Set(d, 1));
-    const auto rounded = hn::Add(hn::Add(bits, hn::Set(d, 0x7FFF)), odd);
-    const auto nan = hn::RebindMask(d, hn::IsNaN(value));
-    const auto narrow = hn::ShiftRight<16>(
-        hn::IfThenElse(nan, hn::Set(d, 0x7FC00000), rounded));
-    hn::StoreU(hn::TruncateTo(U16(), narrow), U16(), at);
-    return hn::BitCast(F32(), hn::ShiftLeft<16>(narrow));
-  }
-};
-
-struct Float16 {
-  using Stored = uint16_t;
-  static float Widen(uint16_t bits) { return WidenFloat16(bits); }
-  static HWY_INLINE V Load(const uint16_t* at) {
-    const auto bits = hn::LoadU(U16(), at);
-    return hn::PromoteTo(F32(), hn::BitCast(F16(), bits));
-  }
-  static HWY_INLINE V Store(V value, uint16_t* at) {
-    const auto narrow = hn::DemoteTo(F16(), value);
-    hn::StoreU(hn::BitCast(U16(), narrow), U16(), at);
-    return hn::PromoteTo(F32(), narrow);
-  }
-};
 
 // The constants of a step in registers.
 struct AdamVectors {
@@ -132,35 +72,42 @@ bool Adam(const AdamScalars& s, float gradient_multiplier,
   const auto* const gradient =
       static_cast<const typename Gradient::Stored*>(span.gradient);
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  // Copies: after a store the span itself would be read again.
+  float* const master = span.master;
+  float* const first = span.m;
+  float* const second = span.v;
   const V zero = hn::Zero(d);
   V nan_if_bad = zero;  // x * 0 is 0 unless x is infinite or NaN
-  int64_t i = 0;
-  for (; i + lanes <= span.count; i += lanes) {
-    PrefetchAhead(parameter + i);
-    PrefetchAhead(gradient + i);
-    PrefetchAhead(span.m + i);
-    PrefetchAhead(span.v + i);
-    if (kMaster) PrefetchAhead(span.master + i);
-    V p = kMaster ? hn::LoadU(d, span.master + i)
-                  : Parameter::Load(parameter + i);
+  const auto update = [&](int64_t i) HWY_ATTR {
+    V p = kMaster ? hn::LoadU(d, master + i) : Parameter::Load(parameter + i);
     V g = hn::Mul(Gradient::Load(gradient + i), c.multiplier);
     if (kDecay == Decay::kL2) g = hn::MulAdd(p, c.l2_decay, g);
     const V m = hn::MulAdd(g, c.one_minus_beta1,
-                           hn::Mul(hn::LoadU(d, span.m + i), c.beta1));
+                           hn::Mul(hn::LoadU(d, first + i), c.beta1));
     const V v = hn::MulAdd(hn::Mul(g, g), c.one_minus_beta2,
-                           hn::Mul(hn::LoadU(d, span.v + i), c.beta2));
+                           hn::Mul(hn::LoadU(d, second + i), c.beta2));
     if (kDecay == Decay::kDecoupled) p = hn::MulAdd(p, c.decoupled_decay, p);
     const V denominator =
         hn::MulAdd(hn::Sqrt(v), c.denominator_scale, c.epsilon);
     p = hn::MulAdd(hn::Div(m, denominator), c.step_size, p);
-    hn::StoreU(m, d, span.m + i);
-    hn::StoreU(v, d, span.v + i);
-    if (kMaster) hn::StoreU(p, d, span.master + i);
+    hn::StoreU(m, d, first + i);
+    hn::StoreU(v, d, second + i);
+    if (kMaster) hn::StoreU(p, d, master + i);
     const V stored = Parameter::Store(p, parameter + i);
-    nan_if_bad = hn::MulAdd(m, zero, nan_if_bad);
-    nan_if_bad = hn::MulAdd(v, zero, nan_if_bad);
-    nan_if_bad = hn::MulAdd(stored, zero, nan_if_bad);
+    // One addition a vector is in the chain from vector to vector.
+    const V moments = hn::MulAdd(m, zero, hn::Mul(v, zero));
+    nan_if_bad = hn::Add(nan_if_bad, hn::MulAdd(stored, zero, moments));
+  };
+  int64_t i = 0;
+  for (; i + kBlock <= span.count; i += kBlock) {
+    PrefetchAhead(parameter + i);
+    PrefetchAhead(gradient + i);
+    PrefetchAhead(first + i);
+    PrefetchAhead(second + i);
+    if (kMaster) PrefetchAhead(master + i);
+    for (int64_t j = 0; j < kBlock; j += lanes) update(i + j);
   }
+  for (; i + lanes <= span.count; i += lanes) update(i);
   const bool finite = hn::AllTrue(d, hn::Eq(nan_if_bad, zero));
   if (i == span.count) return finite;
   return ScalarKernels().adam(s, gradient_multiplier, Rest(span, i)) && finite;
@@ -220,15 +167,22 @@ double SumSquaresOf(const typename Type::Stored* values, int64_t count) {
   Wide sums[kParts];
   for (Wide& sum : sums) sum = hn::Zero(wide);
   int64_t i = 0;
-  for (; i + kNormLanes <= count; i += kNormLanes) {
-    PrefetchAhead(values + i);
+  const auto add = [&](int64_t from) HWY_ATTR {
     for (int part = 0; part < kParts; part += 2) {
-      const V value = Type::Load(values + i + part / 2 * lanes);
+      const V value = Type::Load(values + from + part / 2 * lanes);
       const Wide low = hn::PromoteTo(wide, hn::LowerHalf(half, value));
       const Wide high = hn::PromoteTo(wide, hn::UpperHalf(half, value));
       sums[part] = hn::MulAdd(low, low, sums[part]);
       sums[part + 1] = hn::MulAdd(high, high, sums[part + 1]);
     }
+  };
+  for (; i + kBlock <= count; i += kBlock) {
+    PrefetchAhead(values + i);
+    for (int64_t j = 0; j < kBlock; j += kNormLanes) add(i + j);
+  }
+  if (i + kNormLanes <= count) {
+    add(i);
+    i += kNormLanes;
   }
   double sum_of_lane[kNormLanes];
   for (int part = 0; part < kParts; ++part) {
@@ -290,18 +244,21 @@ int64_t StreamOf(float* p, const float* g, float* m, float* v, int64_t count) {
       hn::StoreU(value, d, at);
     }
   };
+  const auto move = [&](int64_t i) HWY_ATTR {
+    const V by = hn::LoadU(d, g + i);
+    store(hn::Xor(hn::LoadU(d, p + i), by), p + i);
+    store(hn::Xor(hn::LoadU(d, m + i), by), m + i);
+    store(hn::Xor(hn::LoadU(d, v + i), by), v + i);
+  };
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
+  for (; i + kBlock <= count; i += kBlock) {
     if constexpr (kKind == StreamKind::kPrefetched) {
       PrefetchAhead(p + i);
       PrefetchAhead(g + i);
       PrefetchAhead(m + i);
       PrefetchAhead(v + i);
     }
-    const V by = hn::LoadU(d, g + i);
-    store(hn::Xor(hn::LoadU(d, p + i), by), p + i);
-    store(hn::Xor(hn::LoadU(d, m + i), by), m + i);
-    store(hn::Xor(hn::LoadU(d, v + i), by), v + i);
+    for (int64_t j = 0; j < kBlock; j += lanes) move(i + j);
   }
   if constexpr (kKind == StreamKind::kNonTemporal) hwy::FlushStream();
   return i;
@@ -324,6 +281,34 @@ void Stream(StreamKind kind, float* p, const float* g, float* m, float* v,
   ScalarKernels().stream_like_adam(kind, p + i, g + i, m + i, v + i, count - i);
 }
 
+template <bool kPrefetched>
+int64_t ReadOf(const uint32_t* values, int64_t count, uint32_t& sum) {
+  const U32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    if constexpr (kPrefetched) PrefetchAhead(values + i);
+    for (int64_t j = 0; j < kBlock; j += 2 * lanes) {
+      even = hn::Xor(even, hn::LoadU(d, values + i + j));
+      odd = hn::Xor(odd, hn::LoadU(d, values + i + j + lanes));
+    }
+  }
+  HWY_ALIGN uint32_t left[hn::MaxLanes(d)];
+  hn::Store(hn::Xor(even, odd), d, left);
+  for (int64_t j = 0; j < lanes; ++j) sum ^= left[j];
+  return i;
+}
+
+uint32_t Read(StreamKind kind, const uint32_t* values, int64_t count) {
+  uint32_t sum = 0;
+  const int64_t done = kind == StreamKind::kPrefetched
+                           ? ReadOf<true>(values, count, sum)
+                           : ReadOf<false>(values, count, sum);
+  return sum ^ ScalarKernels().stream_read(kind, values + done, count - done);
+}
+
 void Triad(float* a, const float* b, const float* c, float scale,
            int64_t count) {
   const F32 d;
@@ -338,7 +323,7 @@ void Triad(float* a, const float* b, const float* c, float scale,
 }
 
 constexpr KernelTable Table(const char* name) {
-  return {name, AdamAny, SumSquares, Narrow, Widen, Stream, Triad};
+  return {name, AdamAny, SumSquares, Narrow, Widen, Stream, Read, Triad};
 }
 
 }  // namespace HWY_NAMESPACE

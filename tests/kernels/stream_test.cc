@@ -58,6 +58,22 @@ TEST_P(StreamTest, EveryElementIsReadAndWrittenAndASecondCallRestoresIt) {
   }
 }
 
+TEST_P(StreamTest, AReadLoopReadsEveryElementOnce) {
+  for (const size_t count : {0u, 1u, 7u, 16u, 33u, 100u, 1003u}) {
+    std::mt19937_64 random(count);
+    std::vector<uint32_t> values(count + 2);
+    for (uint32_t& value : values) value = static_cast<uint32_t>(random());
+    uint32_t expected = 0;
+    for (size_t i = 1; i <= count; ++i) expected ^= values[i];
+    WithEveryInstructionSet([&] {
+      EXPECT_EQ(StreamRead(GetParam(), values.data() + 1,
+                           static_cast<int64_t>(count)),
+                expected)
+          << count;
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, StreamTest,
                          testing::Values(StreamKind::kPlain,
                                          StreamKind::kPrefetched,
