@@ -141,6 +141,25 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
   return result;
 }
 
+std::string PlanText(const OffloadPlan& plan) {
+  const auto bytes = [](int64_t count) {
+    return BytesText(static_cast<double>(count));
+  };
+  std::string text = absl::StrCat(
+      "optimizer state: ", bytes(plan.plan.state_bytes),
+      ", of it in memory at most ", bytes(plan.budget_bytes), ", in ",
+      plan.plan.chunks, " chunks of at most ", bytes(plan.plan.chunk_bytes),
+      "\non disk: ", bytes(plan.plan.disk_bytes),
+      " for the state and its headers on ", plan.runtime.paths.size(),
+      " paths");
+  if (plan.verify_bytes > 0) {
+    absl::StrAppend(&text, ", ", bytes(plan.verify_bytes),
+                    " for --verify's copy of the parameters");
+  }
+  absl::StrAppend(&text, "\n");
+  return text;
+}
+
 absl::Status CheckDisk(const OffloadPlan& plan) {
   const std::vector<std::string>& paths = plan.runtime.paths;
   if (paths.empty()) {

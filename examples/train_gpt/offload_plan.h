@@ -34,6 +34,10 @@ struct OffloadPlan {
 // the message names.
 absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags);
 
+// What a run prints of it: lines that say what is in memory, and what on disk
+// and why.
+std::string PlanText(const OffloadPlan& plan);
+
 // NotFound, InvalidArgument, PermissionDenied: a path that is nothing to write
 // to, or is given twice; ResourceExhausted: less room than the plan needs.
 // Paths of one file system share its room, checkpoints too. Leaves nothing

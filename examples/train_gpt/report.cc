@@ -77,13 +77,6 @@ void AppendTimes(const Sums& sums, std::string* table) {
       "each from its own clock");
 }
 
-std::string DiskShare(const RunReport& report, double rate) {
-  if (report.disk_bytes_per_second == 0) return "no bare loop to compare with";
-  return absl::StrFormat("%.0f %% of %s/s, read and written by a bare loop",
-                         Percent(rate, report.disk_bytes_per_second),
-                         BytesText(report.disk_bytes_per_second));
-}
-
 }  // namespace
 
 std::string ProgressLine(const RunReport& report, const StepRecord& step,
@@ -132,7 +125,7 @@ std::string SummaryTable(const RunReport& report) {
     const double rate =
         (sums.bytes_read + sums.bytes_written) / sums.traffic_seconds;
     AppendRow(&table, "disk in the optimizer",
-              absl::StrCat(BytesText(rate), "/s"), DiskShare(report, rate));
+              absl::StrCat(BytesText(rate), "/s"), "read and written together");
   }
   // 28 bytes a parameter and step: moments 16, and parameter 8 and gradient 4
   // in fp32, or master 8, parameter 2 and gradient 2.

@@ -72,8 +72,8 @@ struct RunReport {
   std::string isa;
   std::vector<StepRecord> steps;
   int64_t tokens_per_step = 0;
-  // What disk and memory can do, measured in this run; 0: not measured.
-  double disk_bytes_per_second = 0;
+  // What memory can do, measured in this run; 0: not measured. The disk's rate
+  // is given alone: a loop of other sizes at another time is no measure of it.
   double memory_bytes_per_second = 0;
   std::optional<Verification> verification;
 };

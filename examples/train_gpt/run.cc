@@ -89,14 +89,7 @@ absl::Status Training::Prepare() {
   auto plan = PlanOffload(flags_);
   if (!plan.ok()) return plan.status();
   plan_ = *std::move(plan);
-  absl::PrintF(
-      "optimizer state: %s, of it in memory at most %s, on disk %s on %d "
-      "paths, in %d chunks of at most %s\n",
-      BytesText(static_cast<double>(plan_->plan.state_bytes)),
-      BytesText(static_cast<double>(plan_->budget_bytes)),
-      BytesText(static_cast<double>(plan_->disk_bytes())),
-      plan_->runtime.paths.size(), plan_->plan.chunks,
-      BytesText(static_cast<double>(plan_->plan.chunk_bytes)));
+  absl::PrintF("%s", PlanText(*plan_));
   std::fflush(stdout);
   plan_->runtime.threads = flags_.update_threads > 0
                                ? std::min(flags_.update_threads, threads)
@@ -209,10 +202,6 @@ absl::Status Training::Conclude() {
   } else {
     report_.memory_bytes_per_second =
         MeasureMemoryBytesPerSecond(at::get_num_threads());
-    const auto disk = MeasureDiskBytesPerSecond(
-        ProbeDirectories(plan_->runtime.paths), plan_->runtime.pace);
-    // No room for a probe is no reason to lose the run's numbers.
-    report_.disk_bytes_per_second = disk.ok() ? *disk : 0;
     absl::PrintF("%s", SummaryTable(report_));
   }
   std::fflush(stdout);

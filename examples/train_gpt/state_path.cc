@@ -103,15 +103,4 @@ std::string ScratchDirectory(const std::vector<std::string>& paths) {
   return ".";
 }
 
-std::vector<std::string> ProbeDirectories(
-    const std::vector<std::string>& paths) {
-  std::vector<std::string> directories;
-  for (const std::string& path : paths) {
-    const absl::StatusOr<StatePath> state = InspectStatePath(path);
-    if (!state.ok() || state->is_device()) return {};
-    directories.push_back(state->directory);
-  }
-  return directories;
-}
-
 }  // namespace train_gpt

@@ -36,9 +36,4 @@ absl::StatusOr<StatePath> InspectStatePath(const std::string& path);
 // alone, the working directory.
 std::string ScratchDirectory(const std::vector<std::string>& paths);
 
-// Where a bare loop can move bytes as a run on these paths does; none if one
-// of them is a device, whose every byte is the state's.
-std::vector<std::string> ProbeDirectories(
-    const std::vector<std::string>& paths);
-
 }  // namespace train_gpt

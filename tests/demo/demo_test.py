@@ -58,6 +58,15 @@ class Demo(unittest.TestCase):
         self.assertLessEqual(2 * report["window_bytes"],
                              report["budget_bytes"])
 
+    def test_the_output_says_what_the_disk_holds_and_claims_no_share(self):
+        self.assertRegex(self.output,
+                         r"on disk: \S+ MiB for the state and its headers on 2 "
+                         r"paths, \S+ MiB for --verify's copy")
+        rate = [line for line in self.output.splitlines()
+                if "disk in the optimizer" in line]
+        self.assertEqual(len(rate), 1)
+        self.assertNotIn("%", rate[0])
+
     def test_it_learns(self):
         losses = self.report["losses"]
         self.assertEqual(len(losses), 30)
