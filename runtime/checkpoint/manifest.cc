@@ -20,7 +20,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kFormat[] = "terrace checkpoint";
-constexpr int64_t kVersion = 1;
+// In version 1 tensors have a DType.
+constexpr int64_t kOldestVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr char kBeforeChecksum[] = "{\"checksum\":\"";
 constexpr char kBeforeObject[] = "\",\"checkpoint\":";
 constexpr char kAfterObject[] = "}\n";
@@ -194,13 +196,16 @@ absl::StatusOr<Manifest> ParseObject(const Json& json,
         absl::StrCat(path, ": is no checkpoint of Terrace's"));
   }
   const int64_t version = fields.Index("version");
-  if (version != kVersion) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": has version ", version, ", this program reads ", kVersion));
+  if (version < kOldestVersion || version > kVersion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has version ", version, ", this program reads ",
+                     kOldestVersion, " to ", kVersion));
   }
   Manifest manifest;
   manifest.block_bytes = fields.Index("block_bytes");
-  if (manifest.block_bytes < 4 || manifest.block_bytes % 4 != 0 ||
+  // Whole elements of every dtype.
+  const int64_t widest = version == 1 ? 4 : 8;
+  if (manifest.block_bytes < widest || manifest.block_bytes % widest != 0 ||
       manifest.block_bytes > kCheckpointBlockBytes) {
     fields.Fail(absl::StrCat("'block_bytes' is ", manifest.block_bytes));
   }

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/dtype_codes.h"
 
 namespace terrace {
 namespace {
@@ -18,28 +18,6 @@ using Json = nlohmann::json;
 
 constexpr char kMetadataKey[] = "__metadata__";
 constexpr int64_t kMostElements = int64_t{1} << 60;
-
-struct DTypeCode {
-  DType dtype;
-  const char* code;
-};
-constexpr DTypeCode kDTypeCodes[] = {{DType::kFloat32, "F32"},
-                                     {DType::kBFloat16, "BF16"},
-                                     {DType::kFloat16, "F16"}};
-
-const char* CodeOf(DType dtype) {
-  for (const DTypeCode& entry : kDTypeCodes) {
-    if (entry.dtype == dtype) return entry.code;
-  }
-  return "";
-}
-
-std::optional<DType> DTypeOf(const std::string& code) {
-  for (const DTypeCode& entry : kDTypeCodes) {
-    if (code == entry.code) return entry.dtype;
-  }
-  return std::nullopt;
-}
 
 absl::Status CheckNames(absl::Span<const SafetensorsEntry> tensors) {
   std::unordered_set<std::string> seen;
@@ -77,11 +55,13 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   const Json& dtype = value["dtype"];
   const Json& shape = value["shape"];
   const Json& offsets = value["data_offsets"];
-  const auto known =
-      dtype.is_string() ? DTypeOf(dtype.get<std::string>()) : std::nullopt;
+  const auto known = dtype.is_string()
+                         ? DTypeOfSafetensors(dtype.get<std::string>())
+                         : std::nullopt;
   if (!known) {
-    return BadEntry(name, absl::StrCat("has dtype ", dtype.dump(),
-                                       ", which is none of F32, BF16, F16"));
+    return BadEntry(
+        name, absl::StrCat("has dtype ", dtype.dump(), ", which is none of ",
+                           AllSafetensorsCodes()));
   }
   entry.dtype = *known;
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), IsIndex)) {
@@ -120,7 +100,7 @@ int64_t ElementCount(absl::Span<const int64_t> shape) {
   return count;
 }
 
-std::string ShapeText(DType dtype, absl::Span<const int64_t> shape) {
+std::string ShapeText(StoredDType dtype, absl::Span<const int64_t> shape) {
   return absl::StrCat(DTypeName(dtype), " [", absl::StrJoin(shape, ", "), "]");
 }
 
@@ -143,7 +123,7 @@ absl::StatusOr<std::string> MakeSafetensorsHeader(
     tensor.offset = end;
     tensor.size_bytes = count * DTypeBytes(tensor.dtype);
     end += tensor.size_bytes;
-    json[tensor.name] = {{"dtype", CodeOf(tensor.dtype)},
+    json[tensor.name] = {{"dtype", SafetensorsCode(tensor.dtype)},
                          {"shape", tensor.shape},
                          {"data_offsets", {tensor.offset, end}}};
   }

@@ -13,13 +13,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "terrace/tensor.h"
+#include "terrace/stored_dtype.h"
 
 namespace terrace {
 
 struct SafetensorsEntry {
   std::string name;
-  DType dtype = DType::kFloat32;
+  StoredDType dtype = StoredDType::kFloat32;
   std::vector<int64_t> shape;
   int64_t offset = 0;  // in the file
   int64_t size_bytes = 0;
@@ -43,7 +43,7 @@ absl::StatusOr<std::string> MakeSafetensorsHeader(
     std::vector<SafetensorsEntry> tensors, SafetensorsHeader* header);
 
 // `text`: the JSON behind the length. InvalidArgument: no header, what is
-// wrong with it, or a dtype that has no DType.
+// wrong with it, or a dtype that has no StoredDType.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
     absl::string_view text);
 
@@ -51,6 +51,6 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
 int64_t ElementCount(absl::Span<const int64_t> shape);
 
 // "fp32 [3, 4]".
-std::string ShapeText(DType dtype, absl::Span<const int64_t> shape);
+std::string ShapeText(StoredDType dtype, absl::Span<const int64_t> shape);
 
 }  // namespace terrace

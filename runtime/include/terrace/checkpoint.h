@@ -12,7 +12,8 @@
 //
 //   checkpoint.json                 what the others are; checksums, counters,
 //                                   values
-//   parameters-<id>.safetensors     NAME, in its own dtype
+//   parameters-<id>.safetensors     NAME, in its own dtype, any that
+//                                   safetensors has
 //   optimizer-<id>.safetensors      NAME.exp_avg, NAME.exp_avg_sq and, of
 //                                   16-bit parameters, NAME.master; all fp32;
 //                                   one for each rank that has state
@@ -64,7 +65,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "terrace/optimizer.h"
-#include "terrace/tensor.h"
+#include "terrace/stored_dtype.h"
 
 namespace terrace {
 
@@ -87,7 +88,7 @@ class CheckpointElements {
 
 struct CheckpointTensor {
   std::string name;  // UTF-8, not empty, not "__metadata__"
-  DType dtype = DType::kFloat32;
+  StoredDType dtype = DType::kFloat32;  // any; the optimizer has DType's
   std::vector<int64_t> shape;  // empty: a scalar, which has one element
   // Of its elements, contiguous; the caller's. Null only without elements, and
   // with these in its place:
