@@ -1,3 +1,5 @@
+#include "runtime/checkpoint/commit.h"
+
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/directory.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/values.h"
 #include "terrace/checkpoint.h"
 
 namespace terrace {
@@ -15,9 +18,9 @@ namespace {
 // Parts become one; `path` is the directory's, for messages.
 class Merger {
  public:
-  Merger(std::string path, CheckpointValues values) : path_(std::move(path)) {
-    merged_.values = std::move(values);
-  }
+  // `begun` has the values.
+  Merger(std::string path, Manifest begun)
+      : path_(std::move(path)), merged_(std::move(begun)) {}
 
   absl::Status Add(Manifest part);
   absl::StatusOr<Manifest> Finish();
@@ -71,11 +74,16 @@ absl::StatusOr<Manifest> Merger::Finish() {
 
 class DirectoryCommit final : public CheckpointCommit {
  public:
+  // `begun` has the values, without the file of those that lie in one.
   DirectoryCommit(std::unique_ptr<CheckpointWriterDirectory> directory,
-                  CheckpointValues values)
-      : directory_(std::move(directory)), values_(std::move(values)) {}
-  ~DirectoryCommit() override { directory_->RemoveLeftovers(); }
+                  Manifest begun)
+      : directory_(std::move(directory)), begun_(std::move(begun)) {}
+  ~DirectoryCommit() override {
+    directory_->RemoveUnpublished({values_name_});
+    directory_->RemoveLeftovers();
+  }
 
+  absl::Status WriteValues(const CheckpointValues& values);
   absl::StatusOr<int64_t> Commit(absl::Span<const std::string> parts) override;
 
  private:
@@ -83,8 +91,18 @@ class DirectoryCommit final : public CheckpointCommit {
   absl::StatusOr<int64_t> CommitParts(std::vector<Manifest> parts);
 
   const std::unique_ptr<CheckpointWriterDirectory> directory_;
-  const CheckpointValues values_;
+  Manifest begun_;
+  std::string values_name_;  // empty: no file of values
 };
+
+absl::Status DirectoryCommit::WriteValues(const CheckpointValues& values) {
+  if (begun_.filed_values.empty()) return absl::OkStatus();
+  values_name_ = NewCheckpointFileName("values");
+  TERRACE_ASSIGN_OR_RETURN(
+      begun_.values_file,
+      WriteFiledValues(directory_->file(), values_name_, values, begun_));
+  return absl::OkStatus();
+}
 
 // That the part was written to this directory, and not to one of that name on
 // another machine.
@@ -104,7 +122,7 @@ absl::Status DirectoryCommit::CheckFile(const ManifestFile& file) const {
 
 absl::StatusOr<int64_t> DirectoryCommit::CommitParts(
     std::vector<Manifest> parts) {
-  Merger merger(directory_->path(), values_);
+  Merger merger(directory_->path(), begun_);
   for (Manifest& part : parts) {
     TERRACE_RETURN_IF_ERROR(merger.Add(std::move(part)));
   }
@@ -132,8 +150,9 @@ absl::StatusOr<int64_t> DirectoryCommit::Commit(
       status.Update(part.status());
       continue;
     }
-    if (part->parameters) files.push_back(part->parameters->name);
-    for (const ManifestFile& file : part->state) files.push_back(file.name);
+    for (const ManifestFile* file : part->files()) {
+      files.push_back(file->name);
+    }
     manifests.push_back(*std::move(part));
   }
   if (status.ok()) {
@@ -147,17 +166,24 @@ absl::StatusOr<int64_t> DirectoryCommit::Commit(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CheckpointCommit>> CheckpointCommit::Begin(
-    const std::string& directory, CheckpointValues values) {
+absl::StatusOr<std::unique_ptr<CheckpointCommit>> BeginCommit(
+    const std::string& directory, const CheckpointValues& values) {
   Manifest only_values;
-  only_values.values = values;
+  TERRACE_RETURN_IF_ERROR(PlaceValues(values, &only_values));
   // Found out before gigabytes are written, rather than after.
   TERRACE_RETURN_IF_ERROR(ManifestText(only_values).status());
   TERRACE_ASSIGN_OR_RETURN(auto opened,
                            CheckpointWriterDirectory::Open(directory));
   opened->RemoveLeftovers();
-  return std::make_unique<DirectoryCommit>(std::move(opened),
-                                           std::move(values));
+  auto commit = std::make_unique<DirectoryCommit>(std::move(opened),
+                                                  std::move(only_values));
+  TERRACE_RETURN_IF_ERROR(commit->WriteValues(values));
+  return commit;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointCommit>> CheckpointCommit::Begin(
+    const std::string& directory, CheckpointValues values) {
+  return BeginCommit(directory, values);
 }
 
 absl::Status PrepareCheckpointDirectory(const std::string& directory) {

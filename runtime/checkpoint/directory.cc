@@ -17,7 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/files.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
@@ -25,10 +27,7 @@ namespace {
 
 constexpr char kNewManifestName[] = "checkpoint.json.new";
 constexpr char kSuffix[] = ".safetensors";
-constexpr const char* kKinds[] = {"parameters-", "optimizer-"};
-// checkpoint.json grows with 16 digits for each 4 MiB: 1 GiB of it would be
-// of a quarter of a petabyte.
-constexpr int64_t kLongestManifest = 1 << 30;
+constexpr const char* kKinds[] = {"parameters-", "optimizer-", "values-"};
 constexpr int kDirectoryMode = 0777;
 
 std::vector<std::string> NamesIn(int directory_fd) {
@@ -88,10 +87,11 @@ bool IsCheckpointFileName(absl::string_view name) {
          name.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
 }
 
-absl::StatusOr<std::string> ReadManifestText(const File& directory) {
+absl::StatusOr<std::string> ReadManifestText(const File& directory,
+                                             const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(
       const File file,
-      File::OpenToRead(directory.fd(), directory.path(), kManifestName));
+      File::OpenToRead(directory.fd(), directory.path(), name));
   TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
   if (size_bytes > kLongestManifest) {
     return Damaged(file.path(), absl::StrCat("has ", size_bytes,
@@ -144,9 +144,32 @@ absl::Status CheckpointWriterDirectory::WriteManifest(const std::string& text) {
   return file_.Flush();
 }
 
-absl::Status CheckpointWriterDirectory::Publish(const Manifest& manifest) {
-  TERRACE_ASSIGN_OR_RETURN(const std::string text, ManifestText(manifest));
-  absl::Status status = WriteManifest(text);
+absl::Status CheckpointWriterDirectory::CheckOpens() const {
+  TERRACE_ASSIGN_OR_RETURN(const std::string text,
+                           ReadManifestText(file_, kNewManifestName));
+  return CheckpointFiles::Open(file_, text, kNewManifestName).status();
+}
+
+absl::Status CheckpointWriterDirectory::Publish(const Manifest& manifest,
+                                                int64_t longest_bytes) {
+  const absl::StatusOr<std::string> text =
+      ManifestText(manifest, longest_bytes);
+  if (!text.ok()) {
+    return WithIoFault(
+        Reworded(text.status(),
+                 absl::StrCat(path(), ": ", text.status().message())),
+        {.path = absl::StrCat(path(), "/", kManifestName)});
+  }
+  absl::Status status = WriteManifest(*text);
+  if (status.ok()) {
+    const absl::Status opens = CheckOpens();
+    if (!opens.ok()) {
+      status = Reworded(
+          opens, absl::StrCat("the checkpoint that was written cannot be "
+                              "opened, and was not put in place: ",
+                              opens.message()));
+    }
+  }
   if (status.ok() &&
       renameat(fd(), kNewManifestName, fd(), kManifestName) != 0) {
     status = ErrnoError(absl::StrCat(path(), "/", kNewManifestName),
@@ -162,8 +185,9 @@ void CheckpointWriterDirectory::RemoveLeftovers() {
   if (text.ok()) {
     const auto manifest = ParseManifest(*text, path());
     if (!manifest.ok()) return;
-    if (manifest->parameters) kept.push_back(manifest->parameters->name);
-    for (const ManifestFile& file : manifest->state) kept.push_back(file.name);
+    for (const ManifestFile* file : manifest->files()) {
+      kept.push_back(file->name);
+    }
   } else if (!absl::IsNotFound(text.status())) {
     return;
   }

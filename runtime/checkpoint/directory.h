@@ -4,6 +4,7 @@
 // back also where a child was forked meanwhile.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,8 +25,10 @@ std::string NewCheckpointFileName(absl::string_view kind);
 // or remove.
 bool IsCheckpointFileName(absl::string_view name);
 
-// The text of a directory's checkpoint.json. NotFound.
-absl::StatusOr<std::string> ReadManifestText(const File& directory);
+// The text of a directory's checkpoint.json. NotFound; DataLoss: more than
+// kLongestManifest.
+absl::StatusOr<std::string> ReadManifestText(
+    const File& directory, const std::string& name = kManifestName);
 
 class CheckpointWriterDirectory {
  public:
@@ -37,11 +40,16 @@ class CheckpointWriterDirectory {
   CheckpointWriterDirectory& operator=(const CheckpointWriterDirectory&) =
       delete;
 
+  const File& file() const { return file_; }
   int fd() const { return file_.fd(); }
   const std::string& path() const { return file_.path(); }
 
-  // The commit: once it is OK the checkpoint is the new one.
-  absl::Status Publish(const Manifest& manifest);
+  // The commit: once it is OK the checkpoint is the new one. Before that, what
+  // was written is read and its files are opened as a reader would: an error
+  // of theirs, or ResourceExhausted with sizes for a checkpoint.json of more
+  // than `longest_bytes`, and the old one stays.
+  absl::Status Publish(const Manifest& manifest,
+                       int64_t longest_bytes = kLongestManifest);
   // What was published outlives a power loss.
   absl::Status Flush() { return file_.Flush(); }
 
@@ -58,6 +66,7 @@ class CheckpointWriterDirectory {
   explicit CheckpointWriterDirectory(File file) : file_(std::move(file)) {}
   absl::Status Lock();
   absl::Status WriteManifest(const std::string& text);
+  absl::Status CheckOpens() const;
 
   File file_;
   bool locked_ = false;

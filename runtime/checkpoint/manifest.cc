@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/manifest.h"
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "kernels/checksum.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/file.h"
 
@@ -20,7 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kFormat[] = "terrace checkpoint";
-// In version 1 tensors have a DType.
+// In version 1 all values lie in the text, and tensors have a DType.
 constexpr int64_t kOldestVersion = 1;
 constexpr int64_t kVersion = 2;
 constexpr char kBeforeChecksum[] = "{\"checksum\":\"";
@@ -56,6 +58,26 @@ Json FileJson(const ManifestFile& file) {
           {"header_bytes", file.header_bytes},
           {"header_checksum", Hex(file.header_checksum)},
           {"block_checksums", std::move(checksums)}};
+}
+
+// One that lies in a file is {"file": "string"} or {"file": "bytes"}.
+constexpr char kFiledKey[] = "file";
+
+const char* FiledKind(FiledValue value) {
+  return value == FiledValue::kText ? "string" : "bytes";
+}
+
+// Whether `json` is of one that lies in a file.
+bool ParseFiledValue(const Json& json, FiledValue* value) {
+  if (!json.is_object() || json.size() != 1 || !json.contains(kFiledKey)) {
+    return false;
+  }
+  for (const FiledValue kind : {FiledValue::kText, FiledValue::kBytes}) {
+    if (json[kFiledKey] != FiledKind(kind)) continue;
+    *value = kind;
+    return true;
+  }
+  return false;
 }
 
 // {"int": 3}, {"double": "0.1"}, {"string": "x"} or {"bytes": "00ff"}.
@@ -176,6 +198,10 @@ absl::Status ParseFiles(const Json& json, const std::string& path,
     TERRACE_ASSIGN_OR_RETURN(manifest->parameters,
                              ParseFile(*parameters, path));
   }
+  const auto values = json.find("values_file");
+  if (values != json.end()) {
+    TERRACE_ASSIGN_OR_RETURN(manifest->values_file, ParseFile(*values, path));
+  }
   const auto state = json.find("optimizer");
   if (state == json.end()) return absl::OkStatus();
   const auto add = [&](const Json& file) -> absl::Status {
@@ -186,6 +212,19 @@ absl::Status ParseFiles(const Json& json, const std::string& path,
   if (!state->is_array()) return add(*state);
   for (const Json& file : *state) TERRACE_RETURN_IF_ERROR(add(file));
   return absl::OkStatus();
+}
+
+void ParseValues(const Json& values, Fields* fields, Manifest* manifest) {
+  for (const auto& [key, value] : values.items()) {
+    FiledValue filed;
+    if (ParseFiledValue(value, &filed)) {
+      manifest->filed_values[key] = filed;
+      continue;
+    }
+    auto parsed = ParseValue(value);
+    if (!parsed) fields->Fail(absl::StrCat("value '", key, "' is malformed"));
+    if (parsed) manifest->values[key] = *std::move(parsed);
+  }
 }
 
 absl::StatusOr<Manifest> ParseObject(const Json& json,
@@ -218,12 +257,7 @@ absl::StatusOr<Manifest> ParseObject(const Json& json,
     }
     manifest.parameter_steps[name] = step.get<int64_t>();
   }
-  const Json& values = fields.Get("values", Json::value_t::object);
-  for (const auto& [key, value] : values.items()) {
-    auto parsed = ParseValue(value);
-    if (!parsed) fields.Fail(absl::StrCat("value '", key, "' is malformed"));
-    if (parsed) manifest.values[key] = *std::move(parsed);
-  }
+  ParseValues(fields.Get("values", Json::value_t::object), &fields, &manifest);
   if (json.contains("elsewhere")) {
     for (const Json& name : fields.Get("elsewhere", Json::value_t::array)) {
       if (!name.is_string()) fields.Fail("'elsewhere' has what is no name");
@@ -233,18 +267,44 @@ absl::StatusOr<Manifest> ParseObject(const Json& json,
   }
   TERRACE_RETURN_IF_ERROR(fields.status());
   TERRACE_RETURN_IF_ERROR(ParseFiles(json, path, &manifest));
+  if (manifest.values_file.has_value() == manifest.filed_values.empty()) {
+    return Damaged(path, "has values in a file and names none, or the reverse");
+  }
   return manifest;
+}
+
+absl::Status TooLong(const Json& json, int64_t size_bytes,
+                     int64_t longest_bytes) {
+  std::string parts;
+  for (const auto& [key, value] : json.items()) {
+    absl::StrAppend(&parts, parts.empty() ? "" : ", ", "'", key, "' ",
+                    value.dump(1).size());
+  }
+  return WithIoFault(absl::ResourceExhaustedError(
+                         absl::StrCat("checkpoint.json would have ", size_bytes,
+                                      " bytes, and no reader takes more than ",
+                                      longest_bytes, ": ", parts)),
+                     {.error = EFBIG});
 }
 
 }  // namespace
 
 int64_t Manifest::size_bytes() const {
-  int64_t sum = parameters ? parameters->size_bytes : 0;
-  for (const ManifestFile& file : state) sum += file.size_bytes;
+  int64_t sum = 0;
+  for (const ManifestFile* file : files()) sum += file->size_bytes;
   return sum;
 }
 
-absl::StatusOr<std::string> ManifestText(const Manifest& manifest) {
+std::vector<const ManifestFile*> Manifest::files() const {
+  std::vector<const ManifestFile*> all;
+  if (parameters) all.push_back(&*parameters);
+  for (const ManifestFile& file : state) all.push_back(&file);
+  if (values_file) all.push_back(&*values_file);
+  return all;
+}
+
+absl::StatusOr<std::string> ManifestText(const Manifest& manifest,
+                                         int64_t longest_bytes) {
   Json json = {{"format", kFormat},
                {"version", kVersion},
                {"block_bytes", manifest.block_bytes},
@@ -259,12 +319,18 @@ absl::StatusOr<std::string> ManifestText(const Manifest& manifest) {
        ++i) {
     json["optimizer"].push_back(FileJson(manifest.state[i]));
   }
+  if (manifest.values_file) {
+    json["values_file"] = FileJson(*manifest.values_file);
+  }
   if (!manifest.elsewhere.empty()) json["elsewhere"] = manifest.elsewhere;
   for (const auto& [name, step] : manifest.parameter_steps) {
     json["parameter_steps"][name] = step;
   }
   for (const auto& [key, value] : manifest.values) {
     json["values"][key] = ValueJson(value);
+  }
+  for (const auto& [key, value] : manifest.filed_values) {
+    json["values"][key] = {{kFiledKey, FiledKind(value)}};
   }
   std::string object;
   try {
@@ -274,9 +340,13 @@ absl::StatusOr<std::string> ManifestText(const Manifest& manifest) {
         "a name or value is no UTF-8; bytes are saved as CheckpointBytes: ",
         error.what()));
   }
-  return absl::StrCat(kBeforeChecksum,
-                      Hex(Checksum(object.data(), object.size())),
-                      kBeforeObject, object, kAfterObject);
+  std::string text =
+      absl::StrCat(kBeforeChecksum, Hex(Checksum(object.data(), object.size())),
+                   kBeforeObject, object, kAfterObject);
+  const auto size_bytes = static_cast<int64_t>(text.size());
+  if (size_bytes > longest_bytes)
+    return TooLong(json, size_bytes, longest_bytes);
+  return text;
 }
 
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text,

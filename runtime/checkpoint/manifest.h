@@ -32,6 +32,8 @@ struct ManifestFile {
   std::map<std::string, std::vector<uint64_t>> checksums;
 };
 
+enum class FiledValue { kText, kBytes };
+
 struct Manifest {
   int64_t block_bytes = kCheckpointBlockBytes;
   std::optional<ManifestFile> parameters;  // a checkpoint has them
@@ -39,15 +41,25 @@ struct Manifest {
   std::vector<ManifestFile> state;
   int64_t step = 0;
   std::map<std::string, int64_t> parameter_steps;
-  CheckpointValues values;
+  CheckpointValues values;  // those that lie in the text
+  // And by key those in a file of their own; see values.h.
+  std::map<std::string, FiledValue> filed_values;
+  std::optional<ManifestFile> values_file;  // there if there are some
   // Of a part: parameters whose counter and state another part has.
   std::vector<std::string> elsewhere;
 
   int64_t size_bytes() const;  // of the files
+  std::vector<const ManifestFile*> files() const;
 };
 
-// InvalidArgument: a key or string that is no UTF-8.
-absl::StatusOr<std::string> ManifestText(const Manifest& manifest);
+// What a reader takes, and so what a save writes. The text grows with 16
+// digits for each 4 MiB: 1 GiB of it would be of a quarter of a petabyte.
+inline constexpr int64_t kLongestManifest = 1 << 30;
+
+// InvalidArgument: a key or string that is no UTF-8. ResourceExhausted: it
+// would be longer than `longest_bytes`; with the sizes.
+absl::StatusOr<std::string> ManifestText(
+    const Manifest& manifest, int64_t longest_bytes = kLongestManifest);
 
 // `path` is for messages. DataLoss: not what was written; InvalidArgument:
 // written by another version, or no checkpoint at all.

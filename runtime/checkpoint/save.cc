@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/commit.h"
 #include "runtime/checkpoint/contents.h"
 #include "runtime/checkpoint/directory.h"
 #include "runtime/checkpoint/manifest.h"
@@ -251,7 +252,7 @@ absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
                      "' is another rank's, and a checkpoint has all"));
   }
   TERRACE_ASSIGN_OR_RETURN(const auto commit,
-                           CheckpointCommit::Begin(directory, contents.values));
+                           BeginCommit(directory, contents.values));
   TERRACE_ASSIGN_OR_RETURN(
       const std::string part,
       WriteCheckpointPart(directory, contents,

@@ -1,5 +1,6 @@
 // The files as others read them: safetensors by a reader of this test's own,
 // and headers that are none.
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/checkpoint/foreign_reader.h"
@@ -181,6 +183,9 @@ TEST(Manifests, ComeBackAsTheyWere) {
   manifest.state = {{"o", 200, 72, 7, {}}, {"q", 300, 80, 8, {}}};
   manifest.parameter_steps = {{"a", 41}, {"b", 0}};
   manifest.values = {{"seed", int64_t{INT64_MIN}}, {"rate", 0.1}};
+  manifest.filed_values = {{"long", FiledValue::kText},
+                           {"rng", FiledValue::kBytes}};
+  manifest.values_file = {"v", 50, 48, 9, {{"value.rng", {2}}}};
   manifest.elsewhere = {"b"};
   const auto text = ManifestText(manifest);
   ASSERT_TRUE(text.ok());
@@ -196,10 +201,40 @@ TEST(Manifests, ComeBackAsTheyWere) {
   ASSERT_THAT(parsed->state, SizeIs(2));
   EXPECT_EQ(parsed->state[0].size_bytes, 200);
   EXPECT_EQ(parsed->state[1].name, "q");
-  EXPECT_EQ(parsed->size_bytes(), 600);
+  EXPECT_EQ(parsed->size_bytes(), 650);
   EXPECT_EQ(parsed->elsewhere, manifest.elsewhere);
   EXPECT_EQ(parsed->parameter_steps, manifest.parameter_steps);
   EXPECT_EQ(parsed->values, manifest.values);
+  EXPECT_EQ(parsed->filed_values, manifest.filed_values);
+  ASSERT_TRUE(parsed->values_file);
+  EXPECT_EQ(parsed->values_file->checksums, manifest.values_file->checksums);
+}
+
+TEST(Manifests, ThatNoReaderWouldTakeAreRefusedWithTheirSizes) {
+  Manifest manifest;
+  manifest.parameters = {"p", 100, 64, 3, {{"a", std::vector<uint64_t>(50)}}};
+  manifest.values = {{"text", std::string(300, 'x')}};
+  const auto length = static_cast<int64_t>(ManifestText(manifest)->size());
+  EXPECT_TRUE(ManifestText(manifest, length).ok());
+  const absl::Status status = ManifestText(manifest, length - 1).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(IoFaultOf(status).error, EFBIG);
+  for (const std::string& part :
+       {std::to_string(length), std::to_string(length - 1),
+        std::string("'parameters' 9"), std::string("'values' 3")}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+}
+
+TEST(Manifests, ThatNameValuesAndNoFileOfThemAreDamaged) {
+  Manifest manifest;
+  manifest.filed_values = {{"rng", FiledValue::kBytes}};
+  EXPECT_TRUE(absl::IsDataLoss(
+      ParseManifest(*ManifestText(manifest), "the/file").status()));
+  manifest.filed_values.clear();
+  manifest.values_file = {"v", 50, 48, 9, {}};
+  EXPECT_TRUE(absl::IsDataLoss(
+      ParseManifest(*ManifestText(manifest), "the/file").status()));
 }
 
 TEST(Manifests, OfWhichAnyByteChangedAreRefused) {

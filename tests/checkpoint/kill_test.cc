@@ -60,7 +60,7 @@ class KilledSave : public testing::Test {
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     if (!checkpoint.ok()) return -1;
     const int64_t step = (*checkpoint)->step();
-    EXPECT_EQ(std::get<int64_t>((*checkpoint)->values().at(kSaverStep)), step);
+    EXPECT_EQ((*checkpoint)->values(), SaverValues(step));
     Job job(Model::Mixed(1), {});
     EXPECT_TRUE(job.ok());
     const absl::Status loaded =
@@ -154,7 +154,7 @@ TEST_F(KilledSave, AtAnySystemCallLeavesTheOldOrTheNewCheckpoint) {
       EXPECT_TRUE(step == save - 1 || step == save) << step;
       outcomes.insert(step);
       ExpectGoesOn(directory.path(), step, 3);
-      EXPECT_THAT(directory.Entries(), SizeIs(3));
+      EXPECT_THAT(directory.Entries(), SizeIs(kSaverFiles));
     }
     EXPECT_EQ(outcomes, (std::set<int64_t>{save - 1, save}));
   }
@@ -187,11 +187,11 @@ TEST_F(KilledSave, WhereAnySystemCallFailsLeavesTheOldOrTheNewCheckpoint) {
           << result.errors;
       EXPECT_TRUE(step == 1 || step == 2);
       if (step == 1) {
-        EXPECT_THAT(directory.Entries(), SizeIs(3));
+        EXPECT_THAT(directory.Entries(), SizeIs(kSaverFiles));
       }
     }
     ExpectGoesOn(directory.path(), step, 3);
-    EXPECT_THAT(directory.Entries(), SizeIs(3));
+    EXPECT_THAT(directory.Entries(), SizeIs(kSaverFiles));
   }
 }
 
@@ -231,7 +231,7 @@ TEST_F(KilledSave, FlushesBeforeItNamesAndNamesBeforeItRemoves) {
     }
   }
   EXPECT_TRUE(renamed);
-  EXPECT_THAT(created, SizeIs(3));
+  EXPECT_THAT(created, SizeIs(kSaverFiles));
 }
 
 // Killed again and again; each start goes on where the one before was.
@@ -263,7 +263,7 @@ TEST_F(KilledSave, AtAnyTimeGoesOnExactlyEachTime) {
     EXPECT_TRUE(step == told || step == told + 1) << step << " " << told;
   }
   ExpectGoesOn(directory.path(), step, step + 1);
-  EXPECT_THAT(directory.Entries(), SizeIs(3));
+  EXPECT_THAT(directory.Entries(), SizeIs(kSaverFiles));
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ int Run(const std::string& directory, int64_t steps, int64_t save, long kill_at,
     counter.counted = step == save;
     counter.kill_at = kill_at;
     counter.error = error;
-    const absl::Status saved = job.Save(directory, {{kSaverStep, step}});
+    const absl::Status saved = job.Save(directory, SaverValues(step));
     counter.counted = false;
     if (!saved.ok()) {
       std::fprintf(stderr, "%s\n", saved.ToString().c_str());

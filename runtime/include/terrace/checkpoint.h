@@ -11,18 +11,23 @@
 // A checkpoint is a directory:
 //
 //   checkpoint.json                 what the others are; checksums, counters,
-//                                   values
+//                                   numbers and short values
 //   parameters-<id>.safetensors     NAME, in its own dtype, any that
 //                                   safetensors has
 //   optimizer-<id>.safetensors      NAME.exp_avg, NAME.exp_avg_sq and, of
 //                                   16-bit parameters, NAME.master; all fp32;
 //                                   one for each rank that has state
+//   values-<id>.safetensors         value.KEY as uint8: texts and bytes of more
+//                                   than 4 KiB, or behind 1 MiB of short ones;
+//                                   only if there are some
 //
 // Any program that reads safetensors reads the latter. A parameter that
 // never had a gradient has no state there.
 //
 // The file checkpoint.json is the checkpoint: a save writes files of new
-// names, flushes them, and renames a new checkpoint.json over the old one. A
+// names, flushes them, opens them as a reader does, and renames a new
+// checkpoint.json over the old one. What a reader would refuse does not get
+// there: it is an error of the save, and the old checkpoint stays. A
 // kill or a power loss at any moment leaves the old checkpoint or the new one;
 // what nobody names is removed by the next save or PrepareCheckpointDirectory.
 // So a save needs room for both. One writer at a time (a lock on the
@@ -45,12 +50,14 @@
 //
 // State streams between its tier and the file in blocks of 4 MiB: a save and a
 // load have one of each of a parameter's two or three arrays in memory, and of
-// parameters one where they have no address. A save
+// parameters one where they have no address. Values are in memory, once where
+// they are long. A save
 // reads every chunk of the state once. Functions block; they may be called
 // from any thread, but a save or load uses its optimizer and parameters as
 // their one thread. Errors that all may have: PermissionDenied;
-// ResourceExhausted: a full disk, with path and errno; Unavailable: a device
-// that fails.
+// ResourceExhausted: a full disk, with path and errno, or a checkpoint.json of
+// more than the 1 GiB that are read, with EFBIG and sizes; Unavailable: a
+// device that fails.
 #pragma once
 
 #include <cstddef>
@@ -87,7 +94,7 @@ class CheckpointElements {
 };
 
 struct CheckpointTensor {
-  std::string name;  // UTF-8, not empty, not "__metadata__"
+  std::string name;                     // UTF-8, not empty, not "__metadata__"
   StoredDType dtype = DType::kFloat32;  // any; the optimizer has DType's
   std::vector<int64_t> shape;  // empty: a scalar, which has one element
   // Of its elements, contiguous; the caller's. Null only without elements, and
@@ -108,7 +115,8 @@ struct CheckpointBytes {
 };
 
 // Random state, data position, a scheduler's numbers. Strings and keys are
-// UTF-8. Doubles come back bit for bit, but for the bits of a NaN.
+// UTF-8. Doubles come back bit for bit, but for the bits of a NaN. Of any
+// length; long ones lie in a file of their own.
 using CheckpointValue =
     std::variant<int64_t, double, std::string, CheckpointBytes>;
 using CheckpointValues = std::map<std::string, CheckpointValue>;
@@ -152,7 +160,8 @@ absl::StatusOr<std::string> WriteCheckpointPart(
 // left that were not committed. Thread-compatible.
 class CheckpointCommit {
  public:
-  // As a save begins: makes the directory, removes what killed saves left.
+  // As a save begins: makes the directory, removes what killed saves left,
+  // writes the values that are long.
   static absl::StatusOr<std::unique_ptr<CheckpointCommit>> Begin(
       const std::string& directory, CheckpointValues values);
 
@@ -161,8 +170,8 @@ class CheckpointCommit {
   // Once, when all parts are written: makes them the checkpoint, and returns
   // its bytes. After an error the old one is what it was and the parts are
   // gone, with SaveCheckpoint's one exception. InvalidArgument: parts that are
-  // not of one whole; DataLoss: a part's text was altered; FailedPrecondition:
-  // a part's file is not in this directory.
+  // not of one whole; DataLoss: a part's text was altered, or its file is not
+  // what was written; FailedPrecondition: it is not in this directory.
   virtual absl::StatusOr<int64_t> Commit(
       absl::Span<const std::string> parts) = 0;
 };

@@ -1,0 +1,56 @@
+// The files that a checkpoint.json names, open and seen to fit together: what
+// a reader begins with, and what a save tries before it puts the new
+// checkpoint in the old one's place. Move-only; one thread at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/checkpoint/contents.h"
+#include "runtime/checkpoint/file.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/tensor_file.h"
+
+namespace terrace {
+
+class CheckpointFiles {
+ public:
+  // `text` is that of the file `name` in the directory. Reads it and the
+  // headers. NotFound: one of the files is gone. DataLoss, InvalidArgument: as
+  // of Checkpoint::Open.
+  static absl::StatusOr<CheckpointFiles> Open(const File& directory,
+                                              const std::string& text,
+                                              const std::string& name);
+
+  const Manifest& manifest() const { return manifest_; }
+  const TensorFileReader& parameters() const { return parameters_.front(); }
+  bool has_state() const { return !state_.empty(); }
+
+  struct Found {
+    const TensorFileReader* file = nullptr;
+    const SafetensorsEntry* entry = nullptr;  // null: there is none
+  };
+  Found FindState(const std::string& parameter, const StateArray& array) const;
+
+  // All of them; reads those that lie in a file.
+  absl::StatusOr<CheckpointValues> ReadValues() const;
+  // Reads everything and compares checksums.
+  absl::Status Verify() const;
+
+ private:
+  explicit CheckpointFiles(Manifest manifest)
+      : manifest_(std::move(manifest)) {}
+  absl::Status OpenAll(const File& directory, const std::string& path);
+  absl::Status CheckState(const std::string& path) const;
+  std::vector<const TensorFileReader*> All() const;
+
+  Manifest manifest_;
+  std::vector<TensorFileReader> parameters_;  // one
+  std::vector<TensorFileReader> state_;
+  std::vector<TensorFileReader> values_;  // one or none
+};
+
+}  // namespace terrace
