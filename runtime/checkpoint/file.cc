@@ -134,4 +134,9 @@ absl::Status File::Flush() {
   return ErrnoError(path_, "cannot be flushed to its device", error);
 }
 
+void File::DropCache(int64_t offset, int64_t size_bytes) const {
+  static_cast<void>(
+      posix_fadvise(fd_, offset, size_bytes, POSIX_FADV_DONTNEED));
+}
+
 }  // namespace terrace

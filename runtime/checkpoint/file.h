@@ -46,6 +46,9 @@ class File {
   absl::StatusOr<int64_t> SizeBytes() const;
   // Until it is on the device.
   absl::Status Flush();
+  // Bytes from `offset` on (0 of them: all) need not stay in the page cache;
+  // those that were not flushed do. Advice, which a file system may ignore.
+  void DropCache(int64_t offset = 0, int64_t size_bytes = 0) const;
 
  private:
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}

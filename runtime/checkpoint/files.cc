@@ -97,6 +97,7 @@ absl::StatusOr<CheckpointValues> CheckpointFiles::ReadValues() const {
   CheckpointValues values = manifest_.values;
   if (values_.empty()) return values;
   TERRACE_RETURN_IF_ERROR(ReadFiledValues(manifest_, values_.front(), &values));
+  values_.front().DropCache();
   return values;
 }
 
@@ -113,6 +114,10 @@ absl::Status CheckpointFiles::Verify() const {
     TERRACE_RETURN_IF_ERROR(file->Verify());
   }
   return absl::OkStatus();
+}
+
+void CheckpointFiles::DropCache() const {
+  for (const TensorFileReader* file : All()) file->DropCache();
 }
 
 }  // namespace terrace

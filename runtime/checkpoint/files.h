@@ -39,6 +39,8 @@ class CheckpointFiles {
   absl::StatusOr<CheckpointValues> ReadValues() const;
   // Reads everything and compares checksums.
   absl::Status Verify() const;
+  // What was read so far need not stay in the page cache.
+  void DropCache() const;
 
  private:
   explicit CheckpointFiles(Manifest manifest)

@@ -32,7 +32,7 @@ class OpenCheckpoint final : public Checkpoint {
   }
   const CheckpointValues& values() const override { return values_; }
 
-  absl::Status Verify() override { return files_.Verify(); }
+  absl::Status Verify() override;
   absl::Status Load(absl::Span<const CheckpointTensor> parameters,
                     OffloadedOptimizer* optimizer, Time deadline) override;
 
@@ -79,6 +79,12 @@ OpenCheckpoint::OpenCheckpoint(std::string directory, CheckpointFiles files,
     tensors_.push_back(
         {.name = entry.name, .dtype = entry.dtype, .shape = entry.shape});
   }
+}
+
+absl::Status OpenCheckpoint::Verify() {
+  const absl::Status status = files_.Verify();
+  files_.DropCache();
+  return status;
 }
 
 absl::Status OpenCheckpoint::CheckParameters(
@@ -168,6 +174,9 @@ absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
     }
     TERRACE_RETURN_IF_ERROR(
         WriteBlocks(tensor.optimizer_parameter, arrays, from, count, state));
+  }
+  for (const Array& array : arrays) {
+    array.found.file->DropCache(*array.found.entry);
   }
   return absl::OkStatus();
 }
@@ -260,6 +269,7 @@ absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
     state.emplace(std::move(checked));
   }
   absl::Status status = LoadAll(parameters, state ? &*state : nullptr);
+  files_.DropCache();
   buffer_ = {};
   if (status.ok() || !state) return status;
   const absl::Status reset = optimizer->Reset(SystemClock().ToWall(state->end));

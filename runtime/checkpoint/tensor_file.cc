@@ -54,6 +54,7 @@ absl::Status TensorFileWriter::WriteBlock(const std::string& tensor,
 
 absl::StatusOr<ManifestFile> TensorFileWriter::Finish() {
   TERRACE_RETURN_IF_ERROR(file_.Flush());
+  file_.DropCache();
   return manifest_;
 }
 
@@ -163,6 +164,10 @@ absl::Status TensorFileReader::ReadBlock(const SafetensorsEntry& tensor,
                            " on are not what was written"),
               offset);
   return Reworded(damaged, about(damaged.message()));
+}
+
+void TensorFileReader::DropCache(const SafetensorsEntry& tensor) const {
+  if (tensor.size_bytes > 0) file_.DropCache(tensor.offset, tensor.size_bytes);
 }
 
 absl::Status TensorFileReader::Verify() const {

@@ -33,7 +33,7 @@ class TensorFileWriter {
   // each tensor once, in any order.
   absl::Status WriteBlock(const std::string& tensor, int64_t block,
                           absl::Span<const std::byte> bytes);
-  // Flushes, and says what was written.
+  // Flushes, leaves nothing in the page cache, and says what was written.
   absl::StatusOr<ManifestFile> Finish();
 
  private:
@@ -70,6 +70,10 @@ class TensorFileReader {
                          absl::Span<std::byte> bytes) const;
   // All blocks of all tensors.
   absl::Status Verify() const;
+  // What was read need not stay in the page cache: of one tensor, but for
+  // pages that it shares, or all.
+  void DropCache(const SafetensorsEntry& tensor) const;
+  void DropCache() const { file_.DropCache(); }
 
  private:
   TensorFileReader(File file, ManifestFile manifest, int64_t block_bytes)

@@ -47,6 +47,8 @@
 //
 // Every byte is covered by an XXH3: of checkpoint.json, of each file's header,
 // and of each 4 MiB of each tensor, so that damage is found with its place.
+// Nothing of a checkpoint stays in the page cache when it was written or read,
+// as far as the file system lets go of it.
 //
 // State streams between its tier and the file in blocks of 4 MiB: a save and a
 // load have one of each of a parameter's two or three arrays in memory, and of
