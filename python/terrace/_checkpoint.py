@@ -13,6 +13,17 @@ from terrace import _arguments, _errors, _library
 from terrace._checks import DTYPES
 from terrace._optimizer import AdamW
 
+# Those of safetensors, which are streamed as they are,
+_STREAMED = frozenset(DTYPES) | {
+    torch.float64, torch.complex64, torch.int64, torch.int32, torch.int16,
+    torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8,
+    torch.bool, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
+    torch.float8_e5m2fnuz}
+# and of others those whose parts or bytes are, under 'NAME.DTYPE'.
+_IN_PARTS = {torch.complex128: torch.view_as_real,
+             torch.complex32: torch.view_as_real,
+             torch.float8_e8m0fnu: lambda tensor: tensor.view(torch.uint8)}
+
 
 def save(directory: str | os.PathLike[str], model: torch.nn.Module,
          optimizer: AdamW | None = None, *,
@@ -21,9 +32,12 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     optimizer's state and groups, torch's random state, and that of the GPUs
     if torch has used them.
 
-    The state goes from its tier to the file in blocks of 4 MiB; parameters and
-    state are safetensors, named as in the model. A kill at any moment leaves
-    the directory's old checkpoint or the new one.
+    The state goes from its tier to the file in blocks of 4 MiB; parameters,
+    buffers of any dtype and state are safetensors, named as in the model. What
+    safetensors has no dtype for is there as its parts, NAME.complex128 as
+    float64 [..., 2]; quantized and sparse buffers are pickled, as values and
+    the objects' states are, in memory. A kill at any moment leaves the
+    directory's old checkpoint or the new one.
 
     With a process_group every rank calls it, with a directory that all of them
     see: on one machine or on a file system that they share. Each streams the
@@ -50,7 +64,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
             is there.
     """
     named, others = _tensors(model)
-    content = {'others': others, 'groups': _groups(optimizer),
+    content = {'layout': 2, 'others': others, 'groups': _groups(optimizer),
                'random': torch.get_rng_state(),
                'random_of_gpus': _random_of_gpus(),
                'random_of_ranks': _of_ranks(optimizer, torch.get_rng_state()),
@@ -100,7 +114,7 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         RankError: another rank could not load, or is gone. This one may have:
             load again on all ranks.
     """
-    named, others = _tensors(model)
+    named, _ = _tensors(model)
     outcome, rest = _native(optimizer).load(
         _arguments.path_text(directory), list(named.values()), list(named),
         _positions(named, optimizer))
@@ -112,9 +126,7 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
     if missing:
         raise ValueError(f'terrace: the checkpoint in {directory} has no '
                          + ', '.join(sorted(missing)))
-    with torch.no_grad():
-        for name, tensor in others.items():
-            tensor.copy_(content['others'][name])
+    _set_others(directory, model, content)
     if optimizer is not None:
         for group, saved in zip(optimizer.param_groups, content['groups'],
                                 strict=True):
@@ -155,16 +167,48 @@ def _native(optimizer: AdamW | None) -> Any:
     return _library.new_optimizer() if optimizer is None else optimizer._native
 
 
-def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
-    """By name: those that are streamed, and the rest, of other dtypes."""
+def _all_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     persistent = model.state_dict(keep_vars=True)
-    every = {**dict(model.named_parameters()),
-             **{name: buffer for name, buffer in model.named_buffers()
-                if name in persistent}}
-    named = {name: tensor for name, tensor in every.items()
-             if tensor.dtype in DTYPES}
-    return named, {name: tensor for name, tensor in every.items()
-                   if name not in named}
+    return {**dict(model.named_parameters()),
+            **{name: buffer for name, buffer in model.named_buffers()
+               if name in persistent}}
+
+
+def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
+    """By name: those that are streamed, and the rest, which is pickled."""
+    named, others = {}, {}
+    for name, tensor in _all_tensors(model).items():
+        if tensor.dtype in DTYPES:
+            named[name] = tensor
+        elif (tensor.layout != torch.strided or tensor.is_conj()
+              or tensor.is_neg() or tensor.device.type not in ('cpu', 'cuda')):
+            others[name] = tensor
+        elif tensor.dtype in _STREAMED:
+            named[name] = tensor
+        elif tensor.dtype in _IN_PARTS:
+            suffix = str(tensor.dtype).removeprefix('torch.')
+            named[f'{name}.{suffix}'] = _IN_PARTS[tensor.dtype](tensor.detach())
+        else:
+            others[name] = tensor
+    return named, others
+
+
+def _set_others(directory: str | os.PathLike[str], model: torch.nn.Module,
+                content: dict[str, Any]) -> None:
+    """What was pickled: in the first layout all but the optimizer's dtypes."""
+    saved = content['others']
+    if 'layout' in content:
+        others = _tensors(model)[1]
+    else:
+        others = {name: tensor for name, tensor in _all_tensors(model).items()
+                  if tensor.dtype not in DTYPES}
+    if others.keys() != saved.keys():
+        raise ValueError(f'terrace: {directory} is of another model: it has '
+                         f'the pickled buffers {sorted(saved)}, the model '
+                         f'{sorted(others)}; the others are loaded')
+    with torch.no_grad():
+        for name, tensor in others.items():
+            tensor.copy_(saved[name])
 
 
 def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:

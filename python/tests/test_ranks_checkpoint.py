@@ -64,9 +64,9 @@ def test_any_number_of_ranks_goes_on(name, crew, tmp_path):
     assert sizes[0] == sizes[1] and abs(sizes[0] - size) < 20_000
     kinds = [sorted(p.name.split('-')[0] for p in (tmp_path / made).iterdir())
              for made in ('alone', 'ranks')]
-    assert kinds == [['checkpoint.json', 'optimizer', 'parameters'],
+    assert kinds == [['checkpoint.json', 'optimizer', 'parameters', 'values'],
                      ['checkpoint.json', 'optimizer', 'optimizer',
-                      'parameters']]
+                      'parameters', 'values']]
     for directory in ('alone', 'ranks'):
         results = crew.run(go_on_together, name, path, f'{path}/{directory}')
         for _, parameters, _ in results:

@@ -81,7 +81,8 @@ def test_a_save_takes_a_few_blocks_whatever_the_state(crew, tmp_path):
     for _, grown in results:
         assert grown <= 32 * MIB
     names = sorted(p.name.split('-')[0] for p in (tmp_path / 'saved').iterdir())
-    assert names == ['checkpoint.json', 'optimizer', 'optimizer', 'parameters']
+    assert names == ['checkpoint.json', 'optimizer', 'optimizer', 'parameters',
+                     'values']
 
 
 class Doomed:
@@ -177,7 +178,7 @@ def test_a_rank_killed_in_a_save(doomed, when, tmp_path, tmp_path_factory):
         assert attributes['phase'] == 'saving'
     assert errors[0][3] < TIMEOUT_SECONDS + 20 and errors[1][3] < 1
 
-    assert len(saved) == 4
+    assert len(saved) == 5
     left = contents(directory)
     assert {name: left[name] for name in saved} == saved
     # Rank 0 clears away what the other left; its own is the next save's.
@@ -191,6 +192,6 @@ def test_a_rank_killed_in_a_save(doomed, when, tmp_path, tmp_path_factory):
     assert bits(module.parameters()) == bits(alone.parameters())
     assert state == [bits(s.values()) for s in reference.state.values()]
     terrace.save(directory, module, optimizer)
-    assert len(os.listdir(directory)) == 3
+    assert len(os.listdir(directory)) == 4
     optimizer.close()
     reference.close()

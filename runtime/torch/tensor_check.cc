@@ -18,7 +18,7 @@ std::optional<DType> DTypeOf(const at::Tensor& tensor) {
   }
 }
 
-std::string StorageFault(const at::Tensor& tensor) {
+std::string PlaceFault(const at::Tensor& tensor) {
   if (!tensor.defined()) return "is undefined";
   if (tensor.layout() != at::kStrided) {
     return absl::StrCat("is ", TextOf(tensor.layout()),
@@ -28,14 +28,17 @@ std::string StorageFault(const at::Tensor& tensor) {
     return absl::StrCat("is on ", tensor.device().str(),
                         "; only CPU and CUDA memory is supported");
   }
-  if (!DTypeOf(tensor)) {
-    return absl::StrCat("is ", TextOf(tensor.scalar_type()),
-                        "; only float32, bfloat16 and float16 are supported");
-  }
-  if (tensor.is_neg() || tensor._is_zerotensor()) {
+  if (tensor.is_neg() || tensor.is_conj() || tensor._is_zerotensor()) {
     return "is a lazy view without values of its own";
   }
   return "";
+}
+
+std::string StorageFault(const at::Tensor& tensor) {
+  const std::string fault = PlaceFault(tensor);
+  if (!fault.empty() || DTypeOf(tensor)) return fault;
+  return absl::StrCat("is ", TextOf(tensor.scalar_type()),
+                      "; only float32, bfloat16 and float16 are supported");
 }
 
 at::Tensor WithOwnValues(at::Tensor tensor) {

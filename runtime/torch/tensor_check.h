@@ -16,8 +16,11 @@ namespace terrace {
 // Nothing: one that the optimizer does not know.
 std::optional<DType> DTypeOf(const at::Tensor& tensor);
 
-// What is wrong with where and how a tensor keeps its numbers, as the rest of
-// a sentence ("is on meta; ..."), or "".
+// What is wrong with where a tensor keeps its numbers, as the rest of a
+// sentence ("is on meta; ..."), or "".
+std::string PlaceFault(const at::Tensor& tensor);
+
+// The same, and what is wrong with its dtype for the optimizer.
 std::string StorageFault(const at::Tensor& tensor);
 
 // The tensor, or a copy with values where autograd left them to be made: of a

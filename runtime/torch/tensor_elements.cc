@@ -52,7 +52,25 @@ c10::List<std::optional<at::Tensor>> Indices(at::IntArrayRef sizes,
   return list;
 }
 
+// Integers as wide as the elements: those copy what there are, and all that
+// moves them knows them.
+at::ScalarType IntegerFor(const at::Tensor& tensor) {
+  switch (tensor.element_size()) {
+    case 1:
+      return at::kByte;
+    case 2:
+      return at::kShort;
+    case 4:
+      return at::kInt;
+    default:
+      return at::kLong;
+  }
+}
+
 }  // namespace
+
+TensorElements::TensorElements(const at::Tensor& tensor)
+    : tensor_(tensor.detach().view(IntegerFor(tensor))) {}
 
 absl::Status TensorElements::Read(int64_t offset,
                                   absl::Span<std::byte> target) {

@@ -18,8 +18,8 @@ namespace terrace {
 
 class TensorElements final : public CheckpointElements {
  public:
-  explicit TensorElements(const at::Tensor& tensor)
-      : tensor_(tensor.detach()) {}
+  // Of any dtype with elements of 1, 2, 4 or 8 bytes.
+  explicit TensorElements(const at::Tensor& tensor);
 
   // Whether a tensor needs this.
   static bool AreNeededFor(const at::Tensor& tensor) {
@@ -31,7 +31,7 @@ class TensorElements final : public CheckpointElements {
                      absl::Span<const std::byte> source) override;
 
  private:
-  const at::Tensor tensor_;
+  const at::Tensor tensor_;  // its bits, as integers
 };
 
 }  // namespace terrace

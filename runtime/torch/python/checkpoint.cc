@@ -6,12 +6,14 @@
 #include <c10/core/GradMode.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/python/optimizer_binding.h"
+#include "runtime/torch/tensor_check.h"
 #include "runtime/torch/tensor_elements.h"
 
 namespace terrace {
@@ -19,6 +21,54 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Hours(24);
 constexpr char kRest[] = "python";  // the key of the block
+// The layout of what the package saves. Without it, it is the first, in which
+// only the dtypes that the optimizer steps were tensors of the checkpoint.
+constexpr char kLayout[] = "python_layout";
+constexpr int64_t kTensorsOfAllDTypes = 2;
+
+// Nothing: safetensors has no such dtype.
+std::optional<StoredDType> StoredDTypeOf(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return StoredDType::kFloat32;
+    case at::kBFloat16:
+      return StoredDType::kBFloat16;
+    case at::kHalf:
+      return StoredDType::kFloat16;
+    case at::kDouble:
+      return StoredDType::kFloat64;
+    case at::kComplexFloat:
+      return StoredDType::kComplex64;
+    case at::kLong:
+      return StoredDType::kInt64;
+    case at::kInt:
+      return StoredDType::kInt32;
+    case at::kShort:
+      return StoredDType::kInt16;
+    case at::kChar:
+      return StoredDType::kInt8;
+    case at::kUInt64:
+      return StoredDType::kUInt64;
+    case at::kUInt32:
+      return StoredDType::kUInt32;
+    case at::kUInt16:
+      return StoredDType::kUInt16;
+    case at::kByte:
+      return StoredDType::kUInt8;
+    case at::kBool:
+      return StoredDType::kBool;
+    case at::kFloat8_e4m3fn:
+      return StoredDType::kFloat8E4M3;
+    case at::kFloat8_e4m3fnuz:
+      return StoredDType::kFloat8E4M3Fnuz;
+    case at::kFloat8_e5m2:
+      return StoredDType::kFloat8E5M2;
+    case at::kFloat8_e5m2fnuz:
+      return StoredDType::kFloat8E5M2Fnuz;
+    default:
+      return std::nullopt;
+  }
+}
 
 // Tensors as a checkpoint wants them.
 struct Described {
@@ -35,11 +85,20 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
   }
   Described described;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    TERRACE_ASSIGN_OR_RETURN(const ParameterSpec spec,
-                             DescribeTensor(tensors[i], names[i]));
+    std::string fault = PlaceFault(tensors[i]);
+    const auto dtype =
+        fault.empty() ? StoredDTypeOf(tensors[i].scalar_type()) : std::nullopt;
+    if (fault.empty() && !dtype) {
+      fault = absl::StrCat("is ", TextOf(tensors[i].scalar_type()),
+                           ", which safetensors does not have");
+    }
+    if (!fault.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter '", names[i], "' ", fault));
+    }
     CheckpointTensor tensor;
-    tensor.name = spec.name;
-    tensor.dtype = spec.dtype;
+    tensor.name = names[i];
+    tensor.dtype = *dtype;
     tensor.shape = tensors[i].sizes().vec();
     if (TensorElements::AreNeededFor(tensors[i])) {
       described.elements.push_back(
@@ -58,7 +117,20 @@ CheckpointValues ValuesOf(const at::Tensor& rest) {
   const at::Tensor bytes = rest.contiguous();
   return {{kRest, CheckpointBytes{std::string(
                       static_cast<const char*>(bytes.const_data_ptr()),
-                      static_cast<size_t>(bytes.nbytes()))}}};
+                      static_cast<size_t>(bytes.nbytes()))}},
+          {kLayout, kTensorsOfAllDTypes}};
+}
+
+// Without those of other dtypes, which a checkpoint of the first layout has in
+// its block of bytes: the caller finds them there.
+std::vector<CheckpointTensor> KnownTo(const Checkpoint& checkpoint,
+                                      std::vector<CheckpointTensor> tensors) {
+  if (checkpoint.values().count(kLayout) > 0) return tensors;
+  std::erase_if(tensors, [](const CheckpointTensor& tensor) {
+    return tensor.dtype != DType::kFloat32 &&
+           tensor.dtype != DType::kBFloat16 && tensor.dtype != DType::kFloat16;
+  });
+  return tensors;
 }
 
 }  // namespace
@@ -172,8 +244,9 @@ absl::Status OptimizerBinding::LoadLocked(
     return absl::InvalidArgumentError(absl::StrCat(
         directory, ": this checkpoint was not written by terrace.save"));
   }
-  TERRACE_RETURN_IF_ERROR(checkpoint->Load(described.tensors, optimizer_.get(),
-                                           absl::Now() + kPatience));
+  TERRACE_RETURN_IF_ERROR(
+      checkpoint->Load(KnownTo(*checkpoint, described.tensors),
+                       optimizer_.get(), absl::Now() + kPatience));
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();
   }
