@@ -32,12 +32,20 @@ ChunkedOptimizer::ChunkedOptimizer(Runtime& runtime,
     : runtime_(runtime),
       options_(options),
       executor_(runtime.executor()),
-      meter_(runtime.clock()),
-      pipeline_(chunks_, runtime.clock(), executor_, meter_) {}
+      tasks_(std::make_unique<Tasks>(chunks_, runtime)),
+      meter_(tasks_->meter),
+      staging_(tasks_->staging),
+      pipeline_(tasks_->pipeline),
+      pass_(tasks_->pass) {}
 
 // The names are free again, and the room. What may be refused is that of a
 // runtime that is closed, where nothing is left to give back.
 ChunkedOptimizer::~ChunkedOptimizer() {
+  if (!IsOwnProcess()) {
+    static_cast<void>(tasks_.release());
+    static_cast<void>(queue_.release());
+    return;
+  }
   meter_.WaitForAll();
   queue_.reset();
   for (size_t i = 0; i < chunks_.size(); ++i) {
@@ -66,7 +74,7 @@ absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
                                      absl::Span<const ParameterData> parameters,
                                      absl::Time deadline) {
   const DefaultFloatingPoint mode;
-  TERRACE_RETURN_IF_ERROR(poison_);
+  TERRACE_RETURN_IF_ERROR(CheckUsable());
   if (phase_ != Phase::kIdle) {
     return absl::FailedPreconditionError("a step is running");
   }
@@ -171,6 +179,10 @@ void ChunkedOptimizer::MakeScalars() {
 }
 
 bool ChunkedOptimizer::Advance() {
+  if (!IsOwnProcess()) {
+    result_ = CheckUsable();
+    return true;
+  }
   const DefaultFloatingPoint mode;
   while (phase_ != Phase::kIdle) {
     if (phase_ == Phase::kUpdate) {

@@ -2,8 +2,12 @@
 // (chunked_optimizer.cc), and the state outside of steps (chunked_state.cc;
 // state_reader.cc, who reads it).
 //
-// Thread-compatible, as its interface. The Runtime must outlive it.
+// Thread-compatible, as its interface. The Runtime must outlive it, but in a
+// forked child, where it is a shell that refuses.
 #pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -71,6 +75,19 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
 
   class Reader;
 
+  // What tasks on the executor touch. In a forked child it may be locked or
+  // half changed for ever, so that its copy is leaked, and the queue with it.
+  struct Tasks {
+    Tasks(const std::vector<Chunk>& chunks, Runtime& runtime)
+        : meter(runtime.clock()),
+          pipeline(chunks, runtime.clock(), runtime.executor(), meter) {}
+
+    StepMeter meter;
+    Staging staging;
+    ChunkPipeline pipeline;
+    std::unique_ptr<GradientPass> pass;
+  };
+
   // Where a range of a parameter meets one chunk.
   struct Piece {
     int chunk;
@@ -98,6 +115,10 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   void CountStep();
   void Finish(absl::Status result);
 
+  bool IsOwnProcess() const { return getpid() == process_; }
+  // OK where it can be used at all: it is this process's and not poisoned.
+  absl::Status CheckUsable() const;
+  absl::StatusOr<int64_t> Budget() const;
   absl::Status CheckQuiet(absl::string_view what) const;
   absl::Status CheckComplete(absl::string_view what) const;
   absl::Status CheckRange(int parameter, StateKind kind, int64_t offset,
@@ -107,18 +128,21 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status WritePiece(const Piece& piece, StateKind kind,
                           absl::Span<const float> values, absl::Time deadline);
 
+  const pid_t process_ = getpid();
   Runtime& runtime_;
   const OptimizerOptions options_;
   Executor& executor_;
-  StepMeter meter_;
-  Staging staging_;
 
   std::vector<ParameterSpec> specs_;
   OptimizerPlan plan_;
   std::vector<Chunk> chunks_;
   std::vector<int> first_chunks_;        // by parameter; of an empty one: any
   std::unique_ptr<RequestQueue> queue_;  // null: no chunks
-  ChunkPipeline pipeline_;
+  std::unique_ptr<Tasks> tasks_;         // with these in it:
+  StepMeter& meter_;
+  Staging& staging_;
+  ChunkPipeline& pipeline_;
+  std::unique_ptr<GradientPass>& pass_;
   bool reading_ = false;  // a Reader is there
 
   // Of the step that is running or incomplete.
@@ -131,7 +155,6 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   double gradient_norm_ = 0;
   uint64_t fingerprint_ = 0;  // of the incomplete step's gradients
   bool has_fingerprint_ = false;
-  std::unique_ptr<GradientPass> pass_;
   absl::Time deadline_;
 
   int64_t step_ = 0;                      // completed

@@ -21,8 +21,26 @@ size_t FloatBytes(int64_t count) {
 
 }  // namespace
 
+// A forked child has none of the threads that anything here waits for.
+absl::Status ChunkedOptimizer::CheckUsable() const {
+  if (IsOwnProcess()) return poison_;
+  return absl::CancelledError(absl::StrCat("optimizer '", options_.name,
+                                           "' belongs to process ", process_,
+                                           "; a forked child cannot use it"));
+}
+
+// Only a forked child's runtime has none, and that refuses everything.
+absl::StatusOr<int64_t> ChunkedOptimizer::Budget() const {
+  const int64_t bytes = runtime_.GetStats().host_budget_bytes;
+  if (bytes == 0) {
+    const absl::Status refusal = runtime_.Unregister(TensorId());
+    if (absl::IsCancelled(refusal)) return refusal;
+  }
+  return bytes;
+}
+
 absl::Status ChunkedOptimizer::CheckQuiet(absl::string_view what) const {
-  TERRACE_RETURN_IF_ERROR(poison_);
+  TERRACE_RETURN_IF_ERROR(CheckUsable());
   if (reading_) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, " while the state is read"));
@@ -66,10 +84,10 @@ absl::Status ChunkedOptimizer::AddParameters(
   TERRACE_RETURN_IF_ERROR(CheckComplete("parameters cannot be added"));
   std::vector<ParameterSpec> specs = specs_;
   for (ParameterSpec& spec : parameters) specs.push_back(std::move(spec));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t budget_bytes, Budget());
   TERRACE_ASSIGN_OR_RETURN(
       ChunkPlan added,
-      PlanChunks(specs, options_, runtime_.GetStats().host_budget_bytes,
-                 chunks_, specs_.size()));
+      PlanChunks(specs, options_, budget_bytes, chunks_, specs_.size()));
   std::vector<TensorId> tensors;
   // Their room goes back when the addition fails, and their names are free.
   // Nobody knows them, so only a closed runtime can refuse it.
@@ -128,6 +146,7 @@ absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
 }
 
 absl::Status ChunkedOptimizer::Reset(Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckUsable());
   if (phase_ != Phase::kIdle) {
     return absl::FailedPreconditionError(
         "an optimizer cannot be reset while a step is running");
@@ -136,7 +155,6 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
     return absl::FailedPreconditionError(
         "an optimizer cannot be reset while the state is read");
   }
-  TERRACE_RETURN_IF_ERROR(poison_);
   // A new queue: requests that an incomplete step left behind end with the
   // old.
   if (pipeline_.pushed() > 0) {

@@ -52,7 +52,7 @@ class ChunkedOptimizer::Reader final : public StateReader {
 absl::Status ChunkedOptimizer::Reader::Read(int parameter, int64_t offset,
                                             const StateSpans& out,
                                             Time deadline) {
-  TERRACE_RETURN_IF_ERROR(optimizer_.poison_);
+  TERRACE_RETURN_IF_ERROR(optimizer_.CheckUsable());
   size_t count = 0;
   for (const Wanted& wanted : ByKind(out)) {
     if (wanted.out.empty()) continue;

@@ -16,7 +16,11 @@
 // a 16-bit parameter is made from it in the first step with a gradient; from
 // then on the master is the truth and the parameter its cast.
 //
-// Thread-compatible: one thread at a time. The Runtime must outlive it.
+// Thread-compatible: one thread at a time. The Runtime must outlive it. In a
+// child of fork() whatever returns a Status, of it or of a StateReader, is
+// Cancelled at once, an Advance ends in that, and both are destroyed without an
+// effect; see terrace/runtime.h.
+//
 // Algorithm: Kingma and Ba 2015 (arXiv 1412.6980) section 2; decoupled decay:
 // Loshchilov and Hutter 2019 (arXiv 1711.05101) algorithm 2. Pipeline: read
 // ahead, update, write behind, as in ZeRO-Infinity (arXiv 2104.07857) section
