@@ -74,13 +74,11 @@ absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
                                      absl::Span<const ParameterData> parameters,
                                      absl::Time deadline) {
   const DefaultFloatingPoint mode;
-  TERRACE_RETURN_IF_ERROR(CheckUsable());
+  TERRACE_RETURN_IF_ERROR(CheckFree("no step"));
   if (phase_ != Phase::kIdle) {
     return absl::FailedPreconditionError("a step is running");
   }
-  if (reading_) {
-    return absl::FailedPreconditionError("no step while the state is read");
-  }
+  TERRACE_RETURN_IF_ERROR(CheckLoaded("no step can be made"));
   TERRACE_ASSIGN_OR_RETURN(StepSettings settings,
                            CheckStep(options_, specs_, arguments, parameters));
   if (incomplete_) {

@@ -1,6 +1,6 @@
 // The OffloadedOptimizer: a step as a state machine over a ChunkPipeline
 // (chunked_optimizer.cc), and the state outside of steps (chunked_state.cc;
-// state_reader.cc, who reads it).
+// state_reader.cc and state_writer.cc, who reads and who writes it).
 //
 // Thread-compatible, as its interface. The Runtime must outlive it, but in a
 // forked child, where it is a shell that refuses.
@@ -21,6 +21,7 @@
 #include "runtime/optimizer/chunk_layout.h"
 #include "runtime/optimizer/chunk_pipeline.h"
 #include "runtime/optimizer/gradient_pass.h"
+#include "runtime/optimizer/held_chunks.h"
 #include "runtime/optimizer/staging.h"
 #include "runtime/optimizer/step_check.h"
 #include "runtime/optimizer/step_meter.h"
@@ -56,6 +57,8 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status AddParameters(std::vector<ParameterSpec> parameters) override;
   bool HasState(int parameter, StateKind kind) const override;
   absl::StatusOr<std::unique_ptr<StateReader>> OpenStateReader() override;
+  absl::StatusOr<std::unique_ptr<StateWriter>> OpenStateWriter(
+      Time deadline) override;
   absl::Status WriteState(int parameter, StateKind kind, int64_t offset,
                           absl::Span<const float> values,
                           Time deadline) override;
@@ -74,6 +77,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   };
 
   class Reader;
+  class Writer;
 
   // What tasks on the executor touch. In a forked child it may be locked or
   // half changed for ever, so that its copy is leaked, and the queue with it.
@@ -119,14 +123,22 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   // OK where it can be used at all: it is this process's and not poisoned.
   absl::Status CheckUsable() const;
   absl::StatusOr<int64_t> Budget() const;
+  // And nobody reads or writes the state.
+  absl::Status CheckFree(absl::string_view what) const;
   absl::Status CheckQuiet(absl::string_view what) const;
   absl::Status CheckComplete(absl::string_view what) const;
+  // That no load ended before its Commit.
+  absl::Status CheckLoaded(absl::string_view what) const;
   absl::Status CheckRange(int parameter, StateKind kind, int64_t offset,
                           size_t count) const;
   absl::Status OpenQueue(const OptimizerPlan& plan, absl::Time deadline);
   std::vector<Piece> Pieces(int parameter, int64_t offset, size_t count) const;
-  absl::Status WritePiece(const Piece& piece, StateKind kind,
-                          absl::Span<const float> values, absl::Time deadline);
+  absl::Status WriteRange(HeldChunks& held, int parameter, int64_t offset,
+                          const StateValues& values, absl::Time deadline);
+  absl::Status WritePiece(HeldChunks& held, const Piece& piece,
+                          const StateValues& values, absl::Time deadline);
+  absl::Status AssignSteps(int64_t step,
+                           absl::Span<const int64_t> parameter_steps);
 
   const pid_t process_ = getpid();
   Runtime& runtime_;
@@ -143,7 +155,9 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   Staging& staging_;
   ChunkPipeline& pipeline_;
   std::unique_ptr<GradientPass>& pass_;
-  bool reading_ = false;  // a Reader is there
+  bool reading_ = false;      // a Reader is there
+  bool writing_ = false;      // or a Writer that is not committed
+  bool half_loaded_ = false;  // a Writer began, and none committed since
 
   // Of the step that is running or incomplete.
   Phase phase_ = Phase::kIdle;
@@ -159,7 +173,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
 
   int64_t step_ = 0;                      // completed
   std::vector<int64_t> parameter_steps_;  // completed, with a gradient
-  std::vector<int64_t> masters_written_;  // by WriteState: elements from 0 on
+  std::vector<int64_t> masters_written_;  // by a load: elements from 0 on
   absl::Status poison_;
   absl::Status result_;
   StepReport report_;

@@ -1,23 +1,17 @@
-// The state outside of steps: copies in and out, counters, more parameters.
+// The state outside of steps: who may have it, counters, more parameters.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/chunked_optimizer.h"
-#include "runtime/optimizer/state_array.h"
 
 namespace terrace {
 namespace {
 
 // How long AddParameters waits for residents of others to make room.
 constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
-
-size_t FloatBytes(int64_t count) {
-  return static_cast<size_t>(count) * sizeof(float);
-}
 
 }  // namespace
 
@@ -39,12 +33,15 @@ absl::StatusOr<int64_t> ChunkedOptimizer::Budget() const {
   return bytes;
 }
 
-absl::Status ChunkedOptimizer::CheckQuiet(absl::string_view what) const {
+absl::Status ChunkedOptimizer::CheckFree(absl::string_view what) const {
   TERRACE_RETURN_IF_ERROR(CheckUsable());
-  if (reading_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, " while the state is read"));
-  }
+  if (!reading_ && !writing_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " while the state is ", reading_ ? "read" : "written"));
+}
+
+absl::Status ChunkedOptimizer::CheckQuiet(absl::string_view what) const {
+  TERRACE_RETURN_IF_ERROR(CheckFree(what));
   if (phase_ == Phase::kIdle && pipeline_.pushed() == 0) {
     return absl::OkStatus();
   }
@@ -57,6 +54,12 @@ absl::Status ChunkedOptimizer::CheckComplete(absl::string_view what) const {
   if (!incomplete_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(what, " while step ", step_ + 1, " is incomplete"));
+}
+
+absl::Status ChunkedOptimizer::CheckLoaded(absl::string_view what) const {
+  if (!half_loaded_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, ": the last load of the state ended half-way; load it again"));
 }
 
 absl::Status ChunkedOptimizer::CheckRange(int parameter, StateKind kind,
@@ -146,14 +149,10 @@ absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
 }
 
 absl::Status ChunkedOptimizer::Reset(Time deadline) {
-  TERRACE_RETURN_IF_ERROR(CheckUsable());
+  TERRACE_RETURN_IF_ERROR(CheckFree("an optimizer cannot be reset"));
   if (phase_ != Phase::kIdle) {
     return absl::FailedPreconditionError(
         "an optimizer cannot be reset while a step is running");
-  }
-  if (reading_) {
-    return absl::FailedPreconditionError(
-        "an optimizer cannot be reset while the state is read");
   }
   // A new queue: requests that an incomplete step left behind end with the
   // old.
@@ -162,6 +161,7 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
         OpenQueue(plan_, runtime_.clock().FromWall(deadline)));
   }
   pipeline_.Clear();
+  half_loaded_ = false;
   incomplete_ = false;
   has_fingerprint_ = false;
   step_ = 0;
@@ -173,6 +173,12 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
 absl::Status ChunkedOptimizer::SetSteps(
     int64_t step, absl::Span<const int64_t> parameter_steps) {
   TERRACE_RETURN_IF_ERROR(CheckComplete("steps cannot be set"));
+  TERRACE_RETURN_IF_ERROR(CheckLoaded("steps cannot be set"));
+  return AssignSteps(step, parameter_steps);
+}
+
+absl::Status ChunkedOptimizer::AssignSteps(
+    int64_t step, absl::Span<const int64_t> parameter_steps) {
   if (parameter_steps.size() != specs_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("steps of ", parameter_steps.size(),
@@ -216,58 +222,6 @@ std::vector<ChunkedOptimizer::Piece> ChunkedOptimizer::Pieces(
     next = piece_end;
   }
   return pieces;
-}
-
-absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
-                                          int64_t offset,
-                                          absl::Span<const float> values,
-                                          Time deadline) {
-  TERRACE_RETURN_IF_ERROR(CheckComplete("state cannot be written"));
-  TERRACE_RETURN_IF_ERROR(CheckRange(parameter, kind, offset, values.size()));
-  int64_t& written = masters_written_[static_cast<size_t>(parameter)];
-  if (kind == StateKind::kMaster && offset > written) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the master of parameter '",
-        specs_[static_cast<size_t>(parameter)].name, "' is written up to ",
-        written, "; elements from ", offset, " on would leave a gap"));
-  }
-  const absl::Time end = runtime_.clock().FromWall(deadline);
-  for (const Piece& piece : Pieces(parameter, offset, values.size())) {
-    TERRACE_RETURN_IF_ERROR(
-        WritePiece(piece, kind,
-                   values.subspan(static_cast<size_t>(piece.range_offset),
-                                  static_cast<size_t>(piece.count)),
-                   end));
-    if (kind == StateKind::kMaster) {
-      written = std::max(written, offset + piece.range_offset + piece.count);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ChunkedOptimizer::WritePiece(const Piece& piece, StateKind kind,
-                                          absl::Span<const float> values,
-                                          absl::Time deadline) {
-  const Chunk& chunk = chunks_[static_cast<size_t>(piece.chunk)];
-  ChunkContents& contents = pipeline_.contents(piece.chunk);
-  const Access access = contents.fresh ? Access::kOverwrite : Access::kUpdate;
-  TERRACE_ASSIGN_OR_RETURN(Pin pin,
-                           pipeline_.Fetch(piece.chunk, access, deadline));
-  std::byte* payload = pin.data().data();
-  if (contents.fresh) std::memset(payload, 0, pin.data().size());
-  Held& held = contents.segments[piece.segment];
-  const Segment& segment = chunk.segments[piece.segment];
-  if (kind != StateKind::kMaster && (held & kHoldsMoments) == 0) {
-    for (float* moment :
-         {chunk.first_moment(payload), chunk.second_moment(payload)}) {
-      std::memset(moment + segment.chunk_offset, 0, FloatBytes(segment.count));
-    }
-  }
-  float* target = ArrayOf(chunk, kind, payload) + piece.chunk_offset;
-  std::memcpy(target, values.data(), FloatBytes(piece.count));
-  contents.fresh = false;
-  held = static_cast<Held>(held | Needed(kind));
-  return absl::OkStatus();
 }
 
 }  // namespace terrace

@@ -29,7 +29,8 @@ std::array<Wanted, 3> ByKind(const StateSpans& spans) {
 
 class ChunkedOptimizer::Reader final : public StateReader {
  public:
-  explicit Reader(ChunkedOptimizer& optimizer) : optimizer_(optimizer) {
+  explicit Reader(ChunkedOptimizer& optimizer)
+      : optimizer_(optimizer), held_(optimizer.pipeline_) {
     optimizer_.reading_ = true;
   }
   ~Reader() override { optimizer_.reading_ = false; }
@@ -42,11 +43,9 @@ class ChunkedOptimizer::Reader final : public StateReader {
  private:
   absl::Status ReadPiece(const Piece& piece, const Wanted& wanted,
                          absl::Time deadline);
-  absl::Status Hold(int chunk, absl::Time deadline);
 
   ChunkedOptimizer& optimizer_;
-  int held_ = -1;  // the chunk of the pin
-  Pin pin_;
+  HeldChunks held_;
 };
 
 absl::Status ChunkedOptimizer::Reader::Read(int parameter, int64_t offset,
@@ -99,21 +98,12 @@ absl::Status ChunkedOptimizer::Reader::ReadPiece(const Piece& piece,
     std::fill(wanted.out.begin(), wanted.out.end(), 0.0f);
     return absl::OkStatus();
   }
-  TERRACE_RETURN_IF_ERROR(Hold(piece.chunk, deadline));
-  const float* source =
-      ArrayOf(chunk, wanted.kind, pin_.data().data()) + piece.chunk_offset;
-  std::memcpy(wanted.out.data(), source, wanted.out.size() * sizeof(float));
-  return absl::OkStatus();
-}
-
-// One at a time: the window may have room for no more.
-absl::Status ChunkedOptimizer::Reader::Hold(int chunk, absl::Time deadline) {
-  if (held_ == chunk) return absl::OkStatus();
-  held_ = -1;
-  pin_.Release();
   TERRACE_ASSIGN_OR_RETURN(
-      pin_, optimizer_.pipeline_.Fetch(chunk, Access::kRead, deadline));
-  held_ = chunk;
+      std::byte* const payload,
+      held_.Hold(piece.chunk, chunk, Access::kRead, deadline));
+  const float* source =
+      ArrayOf(chunk, wanted.kind, payload) + piece.chunk_offset;
+  std::memcpy(wanted.out.data(), source, wanted.out.size() * sizeof(float));
   return absl::OkStatus();
 }
 
@@ -131,6 +121,7 @@ bool ChunkedOptimizer::HasState(int parameter, StateKind kind) const {
 absl::StatusOr<std::unique_ptr<StateReader>>
 ChunkedOptimizer::OpenStateReader() {
   TERRACE_RETURN_IF_ERROR(CheckQuiet("state cannot be read"));
+  TERRACE_RETURN_IF_ERROR(CheckLoaded("state cannot be read"));
   return std::make_unique<Reader>(*this);
 }
 

@@ -17,9 +17,9 @@
 // then on the master is the truth and the parameter its cast.
 //
 // Thread-compatible: one thread at a time. The Runtime must outlive it. In a
-// child of fork() whatever returns a Status, of it or of a StateReader, is
-// Cancelled at once, an Advance ends in that, and both are destroyed without an
-// effect; see terrace/runtime.h.
+// child of fork() whatever returns a Status, of it or of a StateReader or
+// StateWriter, is Cancelled at once, an Advance ends in that, and all are
+// destroyed without an effect; see terrace/runtime.h.
 //
 // Algorithm: Kingma and Ba 2015 (arXiv 1412.6980) section 2; decoupled decay:
 // Loshchilov and Hutter 2019 (arXiv 1711.05101) algorithm 2. Pipeline: read
@@ -139,7 +139,7 @@ struct StateSpans {
   absl::Span<float> second_moment;
 };
 
-// Reads state range after range. The chunk of the last one stays in memory,
+// Reads state range after range. The last chunk of each dtype stays in memory,
 // so that who takes the parameters by index and each one's ranges in order,
 // all kinds at a time, reads every chunk once. Thread-compatible.
 class StateReader {
@@ -150,6 +150,36 @@ class StateReader {
   // master: FailedPrecondition). After an error the spans hold anything.
   virtual absl::Status Read(int parameter, int64_t offset,
                             const StateSpans& out, Time deadline) = 0;
+};
+
+// Elements of a parameter's state to be copied from, as StateSpans.
+struct StateValues {
+  absl::Span<const float> master;
+  absl::Span<const float> first_moment;
+  absl::Span<const float> second_moment;
+};
+
+// A load: replaces all state, range after range. From when it is made until its
+// Commit the optimizer has no state that a step, a save or a read could use:
+// they are FailedPrecondition, also once it is gone, until the next load has
+// ended well or Reset has forgotten what there is. Chunks stay in memory as
+// with a StateReader: who takes the parameters in that order has every chunk
+// written once, and none read. Thread-compatible.
+class StateWriter {
+ public:
+  virtual ~StateWriter() = default;
+
+  // Elements from `offset` on, in ranges of any size. A master is written from
+  // its start on without gaps, and whole or not at all: it is then made from
+  // the parameter. Moments that are not written are zero. After an error, write
+  // the range again.
+  virtual absl::Status Write(int parameter, int64_t offset,
+                             const StateValues& values, Time deadline) = 0;
+
+  // The end of the load, with the counters as step() and parameter_steps()
+  // return them; nothing more is written. After an error it is not the end.
+  virtual absl::Status Commit(int64_t step,
+                              absl::Span<const int64_t> parameter_steps) = 0;
 };
 
 class OffloadedOptimizer {
@@ -226,12 +256,17 @@ class OffloadedOptimizer {
   absl::Status ReadState(int parameter, StateKind kind, absl::Span<float> out,
                          Time deadline);
 
-  // Writes elements from `offset` on, as a load does after Reset, in ranges of
-  // any size: best chunk by chunk and all kinds of a range in turn, so that
-  // what the range lies in is still in memory. A master is written from its
-  // start on without gaps, and whole before the next step (FailedPrecondition
-  // there) or not at all: it is then made from the parameter. Moments that are
-  // not written are zero. After an error, write the range again.
+  // Begins a load: forgets everything, as Reset, with its errors. One at a
+  // time, and not beside a StateReader. While it is there and not committed,
+  // whatever reads or changes the optimizer is FailedPrecondition; it must go
+  // before the optimizer does.
+  virtual absl::StatusOr<std::unique_ptr<StateWriter>> OpenStateWriter(
+      Time deadline) = 0;
+
+  // Writes elements of one kind, as StateWriter::Write, over the state that
+  // there is. A master that is not whole before the next step is
+  // FailedPrecondition there. Each call takes its chunks into memory and gives
+  // them back: for more than a few, StateWriter.
   virtual absl::Status WriteState(int parameter, StateKind kind, int64_t offset,
                                   absl::Span<const float> values,
                                   Time deadline) = 0;

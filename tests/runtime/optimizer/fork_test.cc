@@ -87,6 +87,7 @@ TEST_F(ForkedOptimizer, EveryCallIsCancelledAtOnce) {
                                              absl::MakeSpan(some), Soon())) &&
            IsCancelled(
                optimizer_->WriteState(0, Kind::kMaster, 0, some, Soon())) &&
+           IsCancelled(optimizer_->OpenStateWriter(Soon()).status()) &&
            IsCancelled(optimizer_->SetSteps(0, std::vector<int64_t>(2))) &&
            IsCancelled(optimizer_->Reset(Soon()));
   }));
@@ -123,6 +124,34 @@ TEST_F(ForkedOptimizer, AReaderOfTheParentsReadsNothing) {
     EXPECT_EQ(again, all);
   }
   StepBoth(2);
+}
+
+TEST_F(ForkedOptimizer, AWriterOfTheParentsWritesNothing) {
+  const std::vector<float> values(60'013, 0.25f);
+  auto writer = optimizer_->OpenStateWriter(Soon());
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const auto write = [&](int64_t from) {
+    return (*writer)->Write(
+        0, from, {.master = absl::MakeConstSpan(values).subspan(from)}, Soon());
+  };
+  ASSERT_TRUE(write(0).ok());
+  const std::vector<int64_t> steps = {1, 1};
+  EXPECT_TRUE(InChild([&] {
+    return IsCancelled(write(60'000)) && IsCancelled(write(0)) &&
+           IsCancelled((*writer)->Commit(1, steps));
+  }));
+  EXPECT_TRUE(InChild([&] {
+    writer->reset();
+    optimizer_.reset();
+    runtime_.reset();
+    return true;
+  }));
+  ASSERT_TRUE((*writer)->Commit(1, steps).ok());
+  std::vector<float> read(60'013);
+  ASSERT_TRUE(
+      optimizer_->ReadState(0, Kind::kMaster, absl::MakeSpan(read), Soon())
+          .ok());
+  EXPECT_EQ(read, values);
 }
 
 TEST(ForkedInAStep, WhatIsIncompleteIsTheParentsToFinish) {
