@@ -48,11 +48,22 @@ struct Loaded {
   at::Tensor master;
 };
 
+// Whether a saved tensor can be that parameter's state.
+void CheckState(const at::Tensor& tensor, const at::Tensor& parameter,
+                int index) {
+  TORCH_CHECK(tensor.defined(), "parameter ", index, " lacks a saved tensor");
+  TORCH_CHECK(tensor.sizes() == parameter.sizes(), "parameter ", index, " is ",
+              parameter.sizes(), ", its saved state is ", tensor.sizes());
+  TORCH_CHECK(tensor.is_floating_point() && tensor.layout() == at::kStrided,
+              "parameter ", index, " has a saved state of ",
+              tensor.scalar_type(), ", ", tensor.layout());
+}
+
 // Null unless the state of `key` is there.
 template <typename State>
 std::optional<Loaded<State>> ReadOne(InputArchive& states,
                                      const std::string& key, int index,
-                                     const ParameterSpec& spec) {
+                                     const at::Tensor& parameter) {
   InputArchive archive;
   if (!states.try_read(key, archive)) return std::nullopt;
   Loaded<State> loaded{index, {}, {}};
@@ -60,14 +71,24 @@ std::optional<Loaded<State>> ReadOne(InputArchive& states,
   archive.try_read(kMasterKey, loaded.master, /*is_buffer=*/true);
   TORCH_CHECK(!loaded.state.max_exp_avg_sq().defined(), "parameter ", index,
               " has a state with amsgrad");
-  for (const at::Tensor& tensor :
-       {loaded.state.exp_avg(), loaded.state.exp_avg_sq(), loaded.master}) {
-    TORCH_CHECK(!tensor.defined() || tensor.numel() == spec.count, "parameter ",
-                index, " has ", spec.count, " elements, its saved state has ",
-                tensor.numel());
-  }
-  if (spec.dtype == DType::kFloat32) loaded.master.reset();
+  TORCH_CHECK(loaded.state.step() >= 0, "parameter ", index, " is at step ",
+              loaded.state.step());
+  CheckState(loaded.state.exp_avg(), parameter, index);
+  CheckState(loaded.state.exp_avg_sq(), parameter, index);
+  if (parameter.scalar_type() == at::kFloat) loaded.master.reset();
+  if (loaded.master.defined()) CheckState(loaded.master, parameter, index);
   return loaded;
+}
+
+// Elements of a state as they are written; null of a tensor that is undefined.
+at::Tensor FloatsOf(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  return tensor.to(at::TensorOptions(at::kCPU).dtype(at::kFloat)).contiguous();
+}
+
+absl::Span<const float> SpanOf(const at::Tensor& floats) {
+  if (!floats.defined()) return {};
+  return {floats.const_data_ptr<float>(), static_cast<size_t>(floats.numel())};
 }
 
 }  // namespace
@@ -108,18 +129,6 @@ absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
   } catch (const c10::Error& error) {
     return absl::InternalError(error.what_without_backtrace());
   }
-}
-
-void OffloadedAdamBase::WriteTensor(int index, Kind kind,
-                                    const at::Tensor& tensor) {
-  if (!tensor.defined()) return;
-  const at::Tensor values =
-      tensor.to(at::TensorOptions(at::kCPU).dtype(at::kFloat)).contiguous();
-  Check(offloaded_->WriteState(
-      index, kind, 0,
-      absl::MakeConstSpan(values.const_data_ptr<float>(),
-                          static_cast<size_t>(values.numel())),
-      Deadline()));
 }
 
 template <typename State, typename Options>
@@ -183,26 +192,35 @@ void OffloadedAdamBase::LoadAs(InputArchive& archive) {
     Check(ReadGroupOptions(mode_, *groups[i].second).status());
     for (size_t j = 0; j < keys.size(); ++j) {
       const int index = IndexOf(params[j]);
-      const ParameterSpec& spec =
-          offloaded_->parameters()[static_cast<size_t>(index)];
-      auto one = ReadOne<State>(states, keys[j], index, spec);
+      auto one = ReadOne<State>(states, keys[j], index, params[j]);
       if (one) loaded.push_back(*std::move(one));
     }
   }
-  Check(offloaded_->Reset(Deadline()));
-  staged_.clear();
   std::vector<int64_t> steps(tensors_.size(), 0);
   int64_t step = 0;
   for (const Loaded<State>& one : loaded) {
-    WriteTensor(one.index, Kind::kMaster, one.master);
-    WriteTensor(one.index, Kind::kFirstMoment, one.state.exp_avg());
-    WriteTensor(one.index, Kind::kSecondMoment, one.state.exp_avg_sq());
     steps[static_cast<size_t>(one.index)] = one.state.step();
     step = std::max(step, one.state.step());
   }
   c10::IValue saved_step;
   if (archive.try_read(kStepKey, saved_step)) step = saved_step.toInt();
-  Check(offloaded_->SetSteps(step, steps));
+  TORCH_CHECK(step >= 0, "an archive of step ", step);
+  // As they lie in the chunks, each of which is then written once.
+  std::sort(loaded.begin(), loaded.end(),
+            [](const auto& a, const auto& b) { return a.index < b.index; });
+  absl::StatusOr<std::unique_ptr<StateWriter>> writer =
+      offloaded_->OpenStateWriter(Deadline());
+  Check(writer.status());
+  staged_.clear();
+  for (const Loaded<State>& one : loaded) {
+    const at::Tensor master = FloatsOf(one.master);
+    const at::Tensor exp_avg = FloatsOf(one.state.exp_avg());
+    const at::Tensor exp_avg_sq = FloatsOf(one.state.exp_avg_sq());
+    Check((*writer)->Write(
+        one.index, /*offset=*/0,
+        {SpanOf(master), SpanOf(exp_avg), SpanOf(exp_avg_sq)}, Deadline()));
+  }
+  Check((*writer)->Commit(step, steps));
   for (size_t i = 0; i < groups.size(); ++i) {
     param_groups()[i].set_options(std::move(groups[i].second));
   }

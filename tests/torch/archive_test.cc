@@ -214,6 +214,33 @@ TEST(TorchArchive, StateWithoutAMasterIsReadAndSaved) {
   }
 }
 
+TEST(TorchArchive, ALoadWritesEachChunkOnceAndReadsNone) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(toString(dtype));
+    std::vector<at::Tensor> parameters = MakeParameters(dtype);
+    parameters.push_back(
+        at::randn({300'007}).to(dtype).clone().set_requires_grad(true));
+    std::string bytes;
+    {
+      const auto runtime = MakeRuntime();
+      auto ours = Make(*runtime, TwoGroups(parameters, 1e-3), 64 << 10);
+      DrawGradients(1, parameters);
+      ours->step();
+      bytes = Saved(*ours);
+    }
+    const auto runtime = MakeRuntime();
+    auto ours = Make(*runtime, TwoGroups(parameters, 1e-3), 64 << 10);
+    const OptimizerPlan plan = ours->offloaded().plan();
+    Load(bytes, *ours);
+    ours.reset();
+    ASSERT_TRUE(runtime->Close(absl::Now() + absl::Seconds(60)).ok());
+    const Stats stats = runtime->GetStats();
+    EXPECT_EQ(stats.bytes_read(), 0);
+    EXPECT_LE(stats.bytes_written(), plan.disk_bytes);
+    EXPECT_GT(stats.bytes_written(), plan.state_bytes / 2);
+  }
+}
+
 TEST(TorchArchive, WhatDoesNotFitIsRefusedAndChangesNothing) {
   const auto runtime = MakeRuntime();
   const std::vector<at::Tensor> parameters = MakeParameters();

@@ -78,7 +78,9 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // The archive of torch::optim::AdamW (Adam), with one more tensor for a
   // 16-bit parameter: its master. Either loads what the other saved; a master
   // that is not there is made from the parameter. The archive, as LibTorch
-  // makes it, holds the whole state in memory.
+  // makes it, holds the whole state in memory. What does not fit is refused and
+  // changes nothing; a load that fails later leaves the optimizer without its
+  // state, and steps and saves are FailedPrecondition until one succeeds.
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 
@@ -111,8 +113,6 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   void Publish();
   int IndexOf(const at::Tensor& parameter) const;  // -1: unknown
   ParameterState ReadParameterState(int index, StateReader& reader) const;
-  void WriteTensor(int index, OffloadedOptimizer::StateKind kind,
-                   const at::Tensor& tensor);
   template <typename State, typename Options>
   void SaveAs(::torch::serialize::OutputArchive& archive) const;
   template <typename State, typename Options>
