@@ -23,10 +23,6 @@ inline constexpr StateArray kStateArrays[] = {
     {OffloadedOptimizer::StateKind::kFirstMoment, ".exp_avg"},
     {OffloadedOptimizer::StateKind::kSecondMoment, ".exp_avg_sq"}};
 
-// Elements that a load gives to all arrays in turn: few enough to lie in one
-// chunk or two, which are then still in memory for the second array.
-inline constexpr int64_t kPieceElements = 64 << 10;
-
 // InvalidArgument: shapes, names or addresses that cannot be; or an optimizer
 // (may be null) that has other parameters than those that name it.
 absl::Status CheckTensors(absl::Span<const CheckpointTensor> tensors,

@@ -19,6 +19,14 @@ namespace {
 // How often a save may replace the checkpoint while it is being opened.
 constexpr int kOpenTries = 100;
 
+absl::Span<const float>& ValuesOf(OffloadedOptimizer::StateKind kind,
+                                  StateValues& values) {
+  using Kind = OffloadedOptimizer::StateKind;
+  return kind == Kind::kMaster        ? values.master
+         : kind == Kind::kFirstMoment ? values.first_moment
+                                      : values.second_moment;
+}
+
 class OpenCheckpoint final : public Checkpoint {
  public:
   OpenCheckpoint(std::string directory, CheckpointFiles files,
@@ -58,9 +66,8 @@ class OpenCheckpoint final : public Checkpoint {
                        const State* state);
   absl::Status LoadOptimizer(absl::Span<const CheckpointTensor> parameters,
                              const State& state);
-  absl::Status LoadState(const CheckpointTensor& tensor, const State& state);
-  absl::Status WriteBlocks(int parameter, absl::Span<const Array> arrays,
-                           int64_t from, int64_t count, const State& state);
+  absl::Status LoadState(const CheckpointTensor& tensor, StateWriter& writer,
+                         absl::Time end);
   absl::Status LoadParameters(absl::Span<const CheckpointTensor> parameters);
 
   const std::string directory_;
@@ -153,7 +160,7 @@ absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
 }
 
 absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
-                                       const State& state) {
+                                       StateWriter& writer, absl::Time end) {
   std::vector<Array> arrays;
   for (const StateArray& array : kStateArrays) {
     const CheckpointFiles::Found found = files_.FindState(tensor.name, array);
@@ -165,15 +172,17 @@ absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
   for (int64_t from = 0; from < tensor.count(); from += block_elements) {
     const int64_t count = std::min(block_elements, tensor.count() - from);
     buffer_.resize(arrays.size() * static_cast<size_t>(count));
+    StateValues values;
     for (size_t i = 0; i < arrays.size(); ++i) {
       float* block = buffer_.data() + i * static_cast<size_t>(count);
       TERRACE_RETURN_IF_ERROR(arrays[i].found.file->ReadBlock(
           *arrays[i].found.entry, from / block_elements,
           {reinterpret_cast<std::byte*>(block),
            static_cast<size_t>(count) * sizeof(float)}));
+      ValuesOf(arrays[i].kind, values) = {block, static_cast<size_t>(count)};
     }
-    TERRACE_RETURN_IF_ERROR(
-        WriteBlocks(tensor.optimizer_parameter, arrays, from, count, state));
+    TERRACE_RETURN_IF_ERROR(writer.Write(tensor.optimizer_parameter, from,
+                                         values, SystemClock().ToWall(end)));
   }
   for (const Array& array : arrays) {
     array.found.file->DropCache(*array.found.entry);
@@ -181,37 +190,26 @@ absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
   return absl::OkStatus();
 }
 
-// One block of each array, which lie behind each other in the buffer.
-absl::Status OpenCheckpoint::WriteBlocks(int parameter,
-                                         absl::Span<const Array> arrays,
-                                         int64_t from, int64_t count,
-                                         const State& state) {
-  for (int64_t piece = 0; piece < count; piece += kPieceElements) {
-    const int64_t elements = std::min(kPieceElements, count - piece);
-    const float* values = buffer_.data() + piece;
-    for (const Array& array : arrays) {
-      TERRACE_RETURN_IF_ERROR(
-          state.optimizer.WriteState(parameter, array.kind, from + piece,
-                                     {values, static_cast<size_t>(elements)},
-                                     SystemClock().ToWall(state.end)));
-      values += count;
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status OpenCheckpoint::LoadOptimizer(
     absl::Span<const CheckpointTensor> parameters, const State& state) {
-  TERRACE_RETURN_IF_ERROR(
-      state.optimizer.Reset(SystemClock().ToWall(state.end)));
+  std::vector<const CheckpointTensor*> own;
+  for (const CheckpointTensor& tensor : parameters) {
+    if (tensor.optimizer_parameter >= 0) own.push_back(&tensor);
+  }
+  // As they lie in the chunks, each of which is then written once.
+  std::sort(own.begin(), own.end(), [](const auto* left, const auto* right) {
+    return left->optimizer_parameter < right->optimizer_parameter;
+  });
+  TERRACE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<StateWriter> writer,
+      state.optimizer.OpenStateWriter(SystemClock().ToWall(state.end)));
   // Once: a vector that grows has its bytes twice.
   buffer_.reserve(static_cast<size_t>(manifest().block_bytes) / sizeof(float) *
                   std::size(kStateArrays));
-  for (const CheckpointTensor& tensor : parameters) {
-    if (tensor.optimizer_parameter < 0) continue;
-    TERRACE_RETURN_IF_ERROR(LoadState(tensor, state));
+  for (const CheckpointTensor* tensor : own) {
+    TERRACE_RETURN_IF_ERROR(LoadState(*tensor, *writer, state.end));
   }
-  return state.optimizer.SetSteps(manifest().step, state.steps);
+  return writer->Commit(manifest().step, state.steps);
 }
 
 absl::Status OpenCheckpoint::LoadParameters(

@@ -81,6 +81,13 @@ class Job {
   Model& model() { return model_; }
   OffloadedOptimizer& optimizer() { return *optimizer_; }
   Stats stats() const { return runtime_->GetStats(); }
+  // Ends the run: what its runtime did until nothing was under way any more.
+  Stats End() {
+    optimizer_.reset();
+    const absl::Status status = runtime_->Close(InAMinute());
+    EXPECT_TRUE(status.ok()) << status;
+    return runtime_->GetStats();
+  }
   std::vector<CheckpointTensor> tensors() { return TensorsOf(model_); }
 
   // With the gradients of that step, which the seed of the model draws.

@@ -1,5 +1,5 @@
-// What a save reads from the tiers: every chunk once, however small the
-// parameters and whatever their order.
+// What a save reads from the tiers and what a load writes there: every chunk
+// once, however small the parameters and whatever their order.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -52,6 +52,84 @@ TEST_P(SaveReads, EveryChunkOnce) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SaveReads,
                          testing::Values(DType::kFloat32, DType::kBFloat16));
+
+struct Load {
+  const char* name;
+  std::vector<DType> dtypes;  // of the parameters, in turn
+  int64_t chunk_bytes = 64 << 10;
+  int64_t budget_bytes = 400 << 10;
+  int groups = 12;         // of a large one and small ones
+  int64_t count = 30'011;  // of the large ones
+};
+
+class LoadWrites : public testing::TestWithParam<Load> {
+ protected:
+  Model ModelOfCase() {
+    std::vector<ParameterSpec> specs;
+    for (int i = 0; i < GetParam().groups; ++i) {
+      for (const int64_t count :
+           {GetParam().count + i, int64_t{96}, int64_t{5}, int64_t{0}}) {
+        specs.push_back(
+            {.name = absl::StrCat("parameter", specs.size()),
+             .dtype =
+                 GetParam().dtypes[specs.size() % GetParam().dtypes.size()],
+             .count = count});
+      }
+    }
+    return Model::Of(std::move(specs), 4);
+  }
+  std::unique_ptr<Job> MakeJob() {
+    return std::make_unique<Job>(
+        ModelOfCase(), Arrangement{.files = true,
+                                   .paths = 2,
+                                   .budget_bytes = GetParam().budget_bytes,
+                                   .chunk_bytes = GetParam().chunk_bytes});
+  }
+};
+
+TEST_P(LoadWrites, EveryChunkOnceAndReadsNone) {
+  TemporaryDirectory directory;
+  {
+    const auto job = MakeJob();
+    ASSERT_TRUE(job->ok());
+    job->Step(1);
+    ASSERT_TRUE(job->Save(directory.path()).ok());
+  }
+  const auto job = MakeJob();
+  ASSERT_TRUE(job->ok());
+  const OptimizerPlan plan = job->optimizer().plan();
+  ASSERT_LT(GetParam().budget_bytes, plan.state_bytes / 2);
+  std::vector<CheckpointTensor> tensors = job->tensors();
+  std::reverse(tensors.begin(), tensors.end());
+  auto checkpoint = Checkpoint::Open(directory.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const absl::Status loaded =
+      (*checkpoint)->Load(tensors, &job->optimizer(), InAMinute());
+  ASSERT_TRUE(loaded.ok()) << loaded;
+  const Stats stats = job->End();
+  RecordProperty(
+      "written_per_mille",
+      std::to_string(1000 * stats.bytes_written() / plan.state_bytes));
+  EXPECT_EQ(stats.bytes_read(), 0);
+  EXPECT_LE(stats.bytes_written(), plan.disk_bytes);
+  EXPECT_GE(stats.bytes_written(), plan.state_bytes - GetParam().budget_bytes);
+}
+
+// The two orders of blocks of 4 MiB and chunks, and chunks of several dtypes
+// that are filled by turns.
+INSTANTIATE_TEST_SUITE_P(
+    Cases, LoadWrites,
+    testing::Values(Load{"fp32", {DType::kFloat32}},
+                    Load{"bf16", {DType::kBFloat16}},
+                    Load{"bf16ChunksAcrossBlocks",
+                         {DType::kBFloat16},
+                         8 << 20,
+                         12 << 20,
+                         2,
+                         1'200'011},
+                    Load{"byTurns",
+                         {DType::kBFloat16, DType::kFloat32, DType::kFloat16}}),
+    [](const auto& load) { return std::string(load.param.name); });
 
 TEST(StateReading, HoldsOffWhatChangesTheState) {
   Job job(ManyOf(DType::kBFloat16), {});
