@@ -1,7 +1,9 @@
 #include "runtime/optimizer/chunk_layout.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -14,6 +16,9 @@
 namespace terrace {
 namespace {
 
+// In the order in which their chunks lie.
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16,
+                             DType::kFloat16};
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kLargestWindowBytes = 128 * kMiB;
 constexpr int64_t kGoodChunkBytes = kMiB;  // header and padding: 0.4 %
@@ -73,14 +78,6 @@ absl::Status CheckOptions(const OptimizerOptions& options) {
   return absl::OkStatus();
 }
 
-int64_t LargestPayload(absl::Span<const Chunk> chunks) {
-  int64_t largest = 0;
-  for (const Chunk& chunk : chunks) {
-    largest = std::max(largest, chunk.payload_bytes());
-  }
-  return largest;
-}
-
 // The most slots, up to `most`, whose window is within `limit_bytes`.
 int64_t SlotsWithin(int64_t slot_bytes, int64_t most, int64_t limit_bytes) {
   int64_t slots = std::min(most, limit_bytes / WindowBytes(slot_bytes, 1) + 1);
@@ -124,20 +121,85 @@ std::vector<Candidate> Candidates(const OptimizerOptions& options,
   };
 }
 
-void Describe(absl::Span<const ParameterSpec> parameters,
-              absl::Span<const Chunk> existing, ChunkPlan& result) {
-  OptimizerPlan& plan = result.plan;
-  for (const ParameterSpec& parameter : parameters) {
-    plan.parameters += parameter.count;
-    plan.state_bytes +=
-        parameter.count * (parameter.dtype == DType::kFloat32 ? 8 : 12);
+// What a number of chunks come to, without making them: those of a dtype are
+// all alike but the last.
+struct ChunkSizes {
+  int64_t chunks = 0;
+  int64_t largest_payload_bytes = 0;
+  int64_t disk_bytes = 0;
+
+  void Add(const Chunk& chunk, int64_t times) {
+    const int64_t payload_bytes = chunk.payload_bytes();
+    chunks += times;
+    largest_payload_bytes = std::max(largest_payload_bytes, payload_bytes);
+    disk_bytes += times * ResidentBytes(payload_bytes);
   }
-  for (absl::Span<const Chunk> chunks :
-       {existing, absl::MakeConstSpan(result.chunks)}) {
-    for (const Chunk& chunk : chunks) {
-      plan.disk_bytes += ResidentBytes(chunk.payload_bytes());
+};
+
+// Of elements by dtype, beside others that are there.
+using ElementCounts = std::array<int64_t, std::size(kDTypes)>;
+
+ChunkSizes SizesOf(const ElementCounts& elements, int64_t chunk_bytes,
+                   ChunkSizes sizes) {
+  for (const DType dtype : kDTypes) {
+    const int64_t full = ChunkElements(dtype, chunk_bytes);
+    const int64_t count = elements[static_cast<size_t>(dtype)];
+    if (count >= full) {
+      sizes.Add({.dtype = dtype, .count = full}, count / full);
+    }
+    if (count % full > 0) {
+      sizes.Add({.dtype = dtype, .count = count % full}, 1);
     }
   }
+  return sizes;
+}
+
+// A plan, and the chunk_bytes to cut with.
+struct Choice {
+  OptimizerPlan plan;
+  int64_t chunk_bytes = 0;
+};
+
+absl::StatusOr<Choice> Choose(absl::Span<const ParameterSpec> parameters,
+                              const OptimizerOptions& options,
+                              int64_t host_budget_bytes,
+                              absl::Span<const Chunk> existing, size_t first) {
+  TERRACE_RETURN_IF_ERROR(CheckParameters(parameters));
+  TERRACE_RETURN_IF_ERROR(CheckOptions(options));
+  ChunkSizes before;
+  for (const Chunk& chunk : existing) before.Add(chunk, 1);
+  ElementCounts elements = {};
+  Choice choice;
+  OptimizerPlan& plan = choice.plan;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, dtype, count, group] = parameters[i];
+    plan.parameters += count;
+    plan.state_bytes += count * (dtype == DType::kFloat32 ? 8 : 12);
+    if (i >= first) elements[static_cast<size_t>(dtype)] += count;
+  }
+  const ChunkSizes smallest = SizesOf(elements, kSmallestChunkBytes, before);
+  plan.minimum_budget_bytes =
+      WindowBytes(smallest.largest_payload_bytes,
+                  static_cast<int>(std::min(kMinimumSlots, smallest.chunks)));
+  for (const Candidate& candidate : Candidates(options, host_budget_bytes)) {
+    const ChunkSizes sizes = SizesOf(elements, candidate.chunk_bytes, before);
+    plan.slots = SlotsWithin(sizes.largest_payload_bytes,
+                             std::min(candidate.most_slots, sizes.chunks),
+                             candidate.limit_bytes);
+    if (plan.slots < std::min(candidate.least_slots, sizes.chunks)) continue;
+    plan.chunks = sizes.chunks;
+    plan.chunk_bytes = sizes.largest_payload_bytes;
+    plan.disk_bytes = sizes.disk_bytes;
+    plan.window_bytes =
+        WindowBytes(plan.chunk_bytes, static_cast<int>(plan.slots));
+    choice.chunk_bytes = candidate.chunk_bytes;
+    return choice;
+  }
+  const bool budget = host_budget_bytes < plan.minimum_budget_bytes;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "optimizer '", options.name, "': a ", budget ? "budget" : "window",
+      " of ", budget ? host_budget_bytes : options.window_bytes,
+      " bytes is below the minimum of ", plan.minimum_budget_bytes, " bytes"));
 }
 
 }  // namespace
@@ -154,7 +216,7 @@ std::vector<Chunk> CutIntoChunks(absl::Span<const ParameterSpec> parameters,
   std::vector<Chunk> chunks;
   int64_t place = 0;
   for (size_t i = 0; i < first; ++i) place += parameters[i].count;
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+  for (const DType dtype : kDTypes) {
     const int64_t full = ChunkElements(dtype, chunk_bytes);
     bool open = false;  // the last chunk is of this dtype
     for (size_t i = first; i < parameters.size(); ++i) {
@@ -179,44 +241,25 @@ std::vector<Chunk> CutIntoChunks(absl::Span<const ParameterSpec> parameters,
   return chunks;
 }
 
+absl::StatusOr<OptimizerPlan> PlanSizes(
+    absl::Span<const ParameterSpec> parameters, const OptimizerOptions& options,
+    int64_t host_budget_bytes) {
+  TERRACE_ASSIGN_OR_RETURN(const Choice choice,
+                           Choose(parameters, options, host_budget_bytes,
+                                  /*existing=*/{}, /*first=*/0));
+  return choice.plan;
+}
+
 absl::StatusOr<ChunkPlan> PlanChunks(absl::Span<const ParameterSpec> parameters,
                                      const OptimizerOptions& options,
                                      int64_t host_budget_bytes,
                                      absl::Span<const Chunk> existing,
                                      size_t first) {
-  TERRACE_RETURN_IF_ERROR(CheckParameters(parameters));
-  TERRACE_RETURN_IF_ERROR(CheckOptions(options));
-  const auto count = [existing](const std::vector<Chunk>& chunks) {
-    return static_cast<int64_t>(existing.size() + chunks.size());
-  };
-  const int64_t existing_bytes = LargestPayload(existing);
-  const std::vector<Chunk> smallest =
-      CutIntoChunks(parameters, kSmallestChunkBytes, first);
-  const int64_t least_slots = std::min(kMinimumSlots, count(smallest));
-  const int64_t minimum_bytes =
-      WindowBytes(std::max(existing_bytes, LargestPayload(smallest)),
-                  static_cast<int>(least_slots));
-  for (const Candidate& candidate : Candidates(options, host_budget_bytes)) {
-    ChunkPlan result;
-    OptimizerPlan& plan = result.plan;
-    result.chunks = CutIntoChunks(parameters, candidate.chunk_bytes, first);
-    plan.chunks = count(result.chunks);
-    plan.chunk_bytes = std::max(existing_bytes, LargestPayload(result.chunks));
-    plan.slots = SlotsWithin(plan.chunk_bytes,
-                             std::min(candidate.most_slots, plan.chunks),
-                             candidate.limit_bytes);
-    if (plan.slots < std::min(candidate.least_slots, plan.chunks)) continue;
-    plan.window_bytes =
-        WindowBytes(plan.chunk_bytes, static_cast<int>(plan.slots));
-    plan.minimum_budget_bytes = minimum_bytes;
-    Describe(parameters, existing, result);
-    return result;
-  }
-  const bool budget = host_budget_bytes < minimum_bytes;
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "optimizer '", options.name, "': a ", budget ? "budget" : "window",
-      " of ", budget ? host_budget_bytes : options.window_bytes,
-      " bytes is below the minimum of ", minimum_bytes, " bytes"));
+  TERRACE_ASSIGN_OR_RETURN(
+      const Choice choice,
+      Choose(parameters, options, host_budget_bytes, existing, first));
+  return ChunkPlan{choice.plan,
+                   CutIntoChunks(parameters, choice.chunk_bytes, first)};
 }
 
 }  // namespace terrace

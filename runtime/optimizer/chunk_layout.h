@@ -93,4 +93,10 @@ absl::StatusOr<ChunkPlan> PlanChunks(absl::Span<const ParameterSpec> parameters,
                                      absl::Span<const Chunk> existing = {},
                                      size_t first = 0);
 
+// The same plan without the chunks, in the time of a walk over the parameters
+// and no memory.
+absl::StatusOr<OptimizerPlan> PlanSizes(
+    absl::Span<const ParameterSpec> parameters, const OptimizerOptions& options,
+    int64_t host_budget_bytes);
+
 }  // namespace terrace

@@ -12,9 +12,7 @@ namespace terrace {
 absl::StatusOr<OptimizerPlan> OffloadedOptimizer::Plan(
     absl::Span<const ParameterSpec> parameters, const OptimizerOptions& options,
     int64_t host_budget_bytes) {
-  TERRACE_ASSIGN_OR_RETURN(ChunkPlan plan,
-                           PlanChunks(parameters, options, host_budget_bytes));
-  return plan.plan;
+  return PlanSizes(parameters, options, host_budget_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<OffloadedOptimizer>> OffloadedOptimizer::Create(

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -138,6 +140,98 @@ TEST(Plan, NamesTheMinimumBudgetAndTheMinimumWorks) {
   EXPECT_TRUE(OffloadedOptimizer::Plan(specs, {}, minimum).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(
       OffloadedOptimizer::Plan(specs, {}, minimum - 1).status()));
+}
+
+auto FieldsOf(const OptimizerPlan& plan) {
+  return std::tuple(plan.parameters, plan.state_bytes, plan.disk_bytes,
+                    plan.chunk_bytes, plan.chunks, plan.slots,
+                    plan.window_bytes, plan.minimum_budget_bytes);
+}
+
+int64_t LargestPayload(const std::vector<Chunk>& chunks) {
+  int64_t largest = 0;
+  for (const Chunk& chunk : chunks) {
+    largest = std::max(largest, chunk.payload_bytes());
+  }
+  return largest;
+}
+
+// Of a model of random parameters, the first `first` of which have chunks.
+void ExpectSumsOfChunks(const std::vector<ParameterSpec>& specs, size_t first,
+                        const OptimizerOptions& options, int64_t budget) {
+  std::vector<Chunk> all =
+      CutIntoChunks({specs.data(), first}, options.chunk_bytes);
+  std::vector<Chunk> smallest = all;
+  for (const Chunk& chunk : CutIntoChunks(specs, kSmallestChunkBytes, first)) {
+    smallest.push_back(chunk);
+  }
+  const int64_t minimum =
+      WindowBytes(LargestPayload(smallest),
+                  static_cast<int>(std::min<size_t>(3, smallest.size())));
+  const auto planned = PlanChunks(specs, options, budget, all, first);
+  if (!planned.ok()) {
+    ASSERT_TRUE(absl::IsResourceExhausted(planned.status()));
+    EXPECT_NE(std::string(planned.status().message())
+                  .find(" " + std::to_string(minimum) + " bytes"),
+              std::string::npos)
+        << minimum << ": " << planned.status();
+    return;
+  }
+  const OptimizerPlan& plan = planned->plan;
+  EXPECT_EQ(plan.minimum_budget_bytes, minimum);
+  all.insert(all.end(), planned->chunks.begin(), planned->chunks.end());
+  EXPECT_EQ(plan.chunks, static_cast<int64_t>(all.size()));
+  EXPECT_EQ(plan.chunk_bytes, LargestPayload(all));
+  int64_t elements = 0, payload_bytes = 0, disk_bytes = 0;
+  for (const Chunk& chunk : all) {
+    elements += chunk.count;
+    payload_bytes += chunk.arrays() * chunk.count * 4;
+    disk_bytes += ResidentBytes(chunk.payload_bytes());
+  }
+  EXPECT_EQ(plan.parameters, elements);
+  EXPECT_EQ(plan.state_bytes, payload_bytes);
+  EXPECT_EQ(plan.disk_bytes, disk_bytes);
+  if (first > 0) return;
+  const auto alone = OffloadedOptimizer::Plan(specs, options, budget);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(FieldsOf(*alone), FieldsOf(plan));
+}
+
+TEST(Plan, IsTheSumOfItsChunksForRandomModels) {
+  const uint64_t seed = std::random_device{}();
+  RecordProperty("seed", std::to_string(seed));
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 500 && !testing::Test::HasFailure(); ++round) {
+    std::vector<ParameterSpec> specs(random() % 12);
+    for (ParameterSpec& spec : specs) {
+      const int64_t most = int64_t{1} << (random() % 21);
+      spec = {"p", static_cast<DType>(random() % 3),
+              static_cast<int64_t>(random() % most)};
+      // Whole chunks of the smallest size, now and then.
+      if (random() % 4 == 0) spec.count = spec.count / 4096 * 4096;
+    }
+    const size_t first = random() % 2 * (random() % (specs.size() + 1));
+    OptimizerOptions options;
+    options.chunk_bytes += static_cast<int64_t>(random() % kMiB);
+    if (random() % 2 == 0) options.chunk_bytes = kSmallestChunkBytes;
+    if (random() % 4 == 0) {
+      options.window_bytes = static_cast<int64_t>(random() % (4 * kMiB));
+    }
+    ExpectSumsOfChunks(specs, first, options,
+                       static_cast<int64_t>(random() % (32 * kMiB)));
+  }
+}
+
+TEST(Plan, MakesNoChunks) {
+  // As many as would not fit any memory.
+  const int64_t count = int64_t{1} << 55;
+  const auto plan = OffloadedOptimizer::Plan({{"a", DType::kBFloat16, count}},
+                                             {}, int64_t{1} << 40);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const int64_t full = ChunkElements(DType::kBFloat16, 8 * kMiB);
+  EXPECT_EQ(plan->chunks, (count + full - 1) / full);
+  EXPECT_EQ(plan->state_bytes, 12 * count);
 }
 
 TEST(Plan, HoldsEveryBudgetFromTheMinimumUp) {
