@@ -178,7 +178,8 @@ def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
     native = optimizer._native
     _errors.check(native.reset())
     steps = [0] * len(optimizer._parameters())
-    for position, state in states:
+    # In the order in which they lie in their tier.
+    for position, state in sorted(states, key=lambda item: item[0]):
         flat = {key: state[key].reshape(-1) for key in KEYS if key in state}
         for first in range(0, flat[KEYS[1]].numel(), _RANGE):
             parts = {key: array[first:first + _RANGE]
@@ -189,7 +190,7 @@ def write(optimizer: AdamW, states: list[tuple[int, dict[str, Any]]],
         if done_with is not None:
             done_with(state)
         steps[position] = int(state['step'])
-    if any(steps):
+    if states:
         _errors.check(native.set_steps(max(steps), steps))
 
 

@@ -51,6 +51,29 @@ def test_state_dict_is_a_copy():
     assert optimizer.state[network[0].weight]['exp_avg'].abs().max() > 0
 
 
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_a_load_writes_the_state_once(tmp_path, dtype):
+    def make():
+        parameters = [torch.nn.Parameter(torch.zeros(count, dtype=dtype))
+                      for count in [300_001, 3, 96] * 4]
+        return parameters, terrace.AdamW(
+            parameters, memory_budget='25%', nvme_path=str(tmp_path))
+
+    parameters, optimizer = make()
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.close()
+    state['state'] = dict(reversed(state['state'].items()))
+    _, other = make()
+    other.load_state_dict(state)
+    stats = other.stats()
+    assert stats['bytes_read'] == 0
+    assert 0.5 * stats['state_bytes'] < stats['bytes_written']
+    assert stats['bytes_written'] <= stats['disk_bytes']
+
+
 def test_torch_goes_on_where_terrace_stopped(tier):
     (network, optimizer), (other, theirs) = pair(tier, lr=2e-3,
                                                  weight_decay=0.1)

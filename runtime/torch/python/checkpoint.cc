@@ -150,7 +150,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
   CheckpointContents contents;
   contents.values = ValuesOf(rest);
   MutexLock lock(mutex_);
-  reader_.reset();
+  EndTransfer();
   contents.parameters = described->tensors;
   contents.optimizer = optimizer_.get();
   const absl::StatusOr<int64_t> size =
@@ -185,7 +185,7 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
       DescribeAll(tensors, names, positions);
   if (!described.ok()) return ToOutcome(described.status());
   MutexLock lock(mutex_);
-  reader_.reset();
+  EndTransfer();
   const absl::StatusOr<std::string> part = WriteCheckpointPart(
       directory,
       {.parameters = described->tensors, .optimizer = optimizer_.get()},
@@ -223,7 +223,7 @@ std::tuple<Outcome, at::Tensor> OptimizerBinding::Load(
   absl::Status status = CheckProcess();
   if (status.ok()) {
     MutexLock lock(mutex_);
-    reader_.reset();
+    EndTransfer();
     status = LoadLocked(directory, tensors, names, positions, rest);
   }
   return {ToOutcome(status), rest};

@@ -20,8 +20,6 @@ constexpr size_t kNumbersPerGroup = 5;
 // Where everything stays in memory the window holds nothing, but bounds how
 // many chunks are under way: small ones, two for each core.
 constexpr int64_t kResidentChunkBytes = 1 << 20;
-// State is loaded in ranges of this many elements, all arrays in turn.
-constexpr int64_t kRange = 1 << 17;
 
 absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
   if (name == "auto") return EngineKind::kAuto;
@@ -107,6 +105,7 @@ OptimizerBinding::~OptimizerBinding() {
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
   static_cast<void>(reader_.release());
+  static_cast<void>(writer_.release());
   static_cast<void>(commit_.release());
   static_cast<void>(optimizer_.release());
   static_cast<void>(runtime_.release());
@@ -119,8 +118,13 @@ absl::Status OptimizerBinding::CheckProcess() const {
                    "; a forked child cannot use it"));
 }
 
-absl::Status OptimizerBinding::CheckOpen() {
+void OptimizerBinding::EndTransfer() {
   reader_.reset();
+  writer_.reset();
+}
+
+absl::Status OptimizerBinding::CheckOpen() {
+  EndTransfer();
   if (optimizer_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError("this optimizer is closed");
 }
@@ -311,27 +315,19 @@ absl::Status OptimizerBinding::WriteLocked(int64_t parameter, int64_t offset,
                                            const at::Tensor& master,
                                            const at::Tensor& first_moment,
                                            const at::Tensor& second_moment) {
-  using Kind = OffloadedOptimizer::StateKind;
-  TERRACE_RETURN_IF_ERROR(CheckOpen());
   const int64_t count = first_moment.numel();
-  std::vector<std::pair<Kind, absl::Span<const float>>> arrays;
+  StateValues values;
   if (master.numel() > 0) {
-    TERRACE_ASSIGN_OR_RETURN(const auto floats, Floats(master, count));
-    arrays.emplace_back(Kind::kMaster, floats);
+    TERRACE_ASSIGN_OR_RETURN(values.master, Floats(master, count));
   }
-  TERRACE_ASSIGN_OR_RETURN(const auto first, Floats(first_moment, count));
-  TERRACE_ASSIGN_OR_RETURN(const auto second, Floats(second_moment, count));
-  arrays.emplace_back(Kind::kFirstMoment, first);
-  arrays.emplace_back(Kind::kSecondMoment, second);
+  TERRACE_ASSIGN_OR_RETURN(values.first_moment, Floats(first_moment, count));
+  TERRACE_ASSIGN_OR_RETURN(values.second_moment, Floats(second_moment, count));
   const Time deadline = absl::Now() + kPatience;
-  for (int64_t from = 0; from < count; from += kRange) {
-    for (const auto& [kind, values] : arrays) {
-      TERRACE_RETURN_IF_ERROR(optimizer_->WriteState(
-          static_cast<int>(parameter), kind, offset + from,
-          values.subspan(static_cast<size_t>(from), kRange), deadline));
-    }
+  if (writer_ == nullptr) {
+    TERRACE_RETURN_IF_ERROR(CheckOpen());
+    TERRACE_ASSIGN_OR_RETURN(writer_, optimizer_->OpenStateWriter(deadline));
   }
-  return absl::OkStatus();
+  return writer_->Write(static_cast<int>(parameter), offset, values, deadline);
 }
 
 std::vector<int64_t> OptimizerBinding::Steps() {
@@ -348,6 +344,11 @@ Outcome OptimizerBinding::SetSteps(int64_t step,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
+  if (writer_ != nullptr) {
+    const absl::Status committed = writer_->Commit(step, steps);
+    if (committed.ok()) writer_.reset();
+    return ToOutcome(committed);
+  }
   absl::Status status = CheckOpen();
   if (status.ok()) status = optimizer_->SetSteps(step, steps);
   return ToOutcome(status);
@@ -377,7 +378,7 @@ Outcome OptimizerBinding::Close() {
 }
 
 absl::Status OptimizerBinding::CloseLocked() {
-  reader_.reset();
+  EndTransfer();
   optimizer_.reset();
   if (runtime_ == nullptr) return absl::OkStatus();
   const std::unique_ptr<Runtime> runtime = std::move(runtime_);

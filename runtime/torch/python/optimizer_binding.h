@@ -81,7 +81,9 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome Read(int64_t parameter, int64_t offset, const at::Tensor& master,
                const at::Tensor& first_moment, const at::Tensor& second_moment);
   void EndReading();
-  // The same the other way round; an empty master is made in the next step.
+  // The same the other way round; an empty master is made in the next step. The
+  // first one begins a load, which forgets all state, and SetSteps ends it; any
+  // other use before leaves the optimizer half loaded (see StateWriter).
   Outcome Write(int64_t parameter, int64_t offset, const at::Tensor& master,
                 const at::Tensor& first_moment,
                 const at::Tensor& second_moment);
@@ -119,7 +121,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
 
  private:
   absl::Status CheckProcess() const;
-  // Whether the optimizer is open; it is not being read from here on.
+  void EndTransfer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the optimizer is open; it is neither read nor written from here on.
   absl::Status CheckOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenLocked(std::vector<ParameterSpec> specs,
                           const BindingOptions& options)
@@ -155,6 +158,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   NormTensors norm_tensors_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StateWriter> writer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
 };
