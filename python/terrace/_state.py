@@ -49,8 +49,12 @@ class StateView(Mapping):
                            in enumerate(self._optimizer._parameters())}
         return self._known
 
+    def _steps(self) -> list[int]:
+        _errors.check(self._optimizer._native.check())
+        return self._optimizer._steps()
+
     def _positions(self) -> dict[torch.Tensor, int]:
-        steps = self._optimizer._steps()
+        steps = self._steps()
         return {parameter: position for parameter, position
                 in self._every_position().items()
                 if position < len(steps) and steps[position] > 0}
@@ -66,7 +70,7 @@ class StateView(Mapping):
 
     def __getitem__(self, parameter: torch.Tensor) -> dict[str, Any]:
         position = self._every_position().get(parameter)
-        steps = self._optimizer._steps()
+        steps = self._steps()
         if (position is None or position >= len(steps)
                 or steps[position] == 0):
             return {}  # as torch's defaultdict

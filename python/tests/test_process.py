@@ -172,6 +172,8 @@ for way in ('exit', 'drop', 'use'):
             del optimizer
         elif way == 'use':
             for attempt in (optimizer.step, optimizer.stats,
+                            optimizer.state_dict,
+                            lambda: optimizer.state[weight],
                             lambda: optimizer.load_state_dict(
                                 optimizer.state_dict())):
                 try:

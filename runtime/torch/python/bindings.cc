@@ -13,6 +13,7 @@ TORCH_LIBRARY(terrace, m) {
   using terrace::ZeroConfigBinding;
   m.class_<OptimizerBinding>("Optimizer")
       .def(::torch::init<>())
+      .def("check", &OptimizerBinding::Check)
       .def("open", &OptimizerBinding::Open)
       .def("add", &OptimizerBinding::Add)
       .def("step", &OptimizerBinding::Step)

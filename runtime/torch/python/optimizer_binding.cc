@@ -118,6 +118,8 @@ absl::Status OptimizerBinding::CheckProcess() const {
                    "; a forked child cannot use it"));
 }
 
+Outcome OptimizerBinding::Check() { return ToOutcome(CheckProcess()); }
+
 void OptimizerBinding::EndTransfer() {
   reader_.reset();
   writer_.reset();

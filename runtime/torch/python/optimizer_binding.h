@@ -53,6 +53,9 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   OptimizerBinding() : process_(getpid()) {}
   ~OptimizerBinding() override;
 
+  // Whether this process can use it at all; a forked child cannot.
+  Outcome Check();
+
   // Reserves memory and disk for the state of these parameters; `groups` has
   // the group of each, `options` is as for ReadBindingOptions. Ends what was
   // open before.
