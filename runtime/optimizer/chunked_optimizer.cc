@@ -85,6 +85,7 @@ absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
     TERRACE_RETURN_IF_ERROR(
         CheckSameStep(settings_, parameters_, settings, parameters));
   } else {
+    TERRACE_RETURN_IF_ERROR(apart_.Check(specs_, parameters));
     TERRACE_RETURN_IF_ERROR(CheckMasters());
   }
   meter_.Begin();

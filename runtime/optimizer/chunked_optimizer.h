@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
+#include "runtime/optimizer/apart_check.h"
 #include "runtime/optimizer/chunk_layout.h"
 #include "runtime/optimizer/chunk_pipeline.h"
 #include "runtime/optimizer/gradient_pass.h"
@@ -164,6 +165,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   bool incomplete_ = false;
   StepSettings settings_;
   std::vector<ParameterData> parameters_;
+  ApartCheck apart_;
   std::vector<AdamScalars> scalars_;  // by parameter
   UpdateStep update_;
   double gradient_norm_ = 0;

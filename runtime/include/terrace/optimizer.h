@@ -53,7 +53,8 @@ struct ParameterSpec {
 
 // One parameter in one step. `gradient` null: none in this step, the
 // parameter and its state stay as they are. The gradient of a parameter
-// without elements is any aligned address that is not null.
+// without elements is any aligned address that is not null. Parameters with a
+// gradient that overlap in memory are InvalidArgument: all are written at once.
 //
 // With a `device` both addresses are that device's. What was queued there when
 // the step began is waited for; the step is done when the device's memory has

@@ -1,0 +1,27 @@
+// Parameters of a step are written at the same time, so no two may share an
+// element. Looked at again when an address has changed.
+//
+// Thread-compatible.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "terrace/optimizer.h"
+
+namespace terrace {
+
+class ApartCheck {
+ public:
+  // InvalidArgument, naming two parameters with a gradient that overlap. Both
+  // lists have passed CheckStep.
+  absl::Status Check(absl::Span<const ParameterSpec> specs,
+                     absl::Span<const ParameterData> parameters);
+
+ private:
+  // Where each parameter was when all of them were apart; null: not looked at.
+  std::vector<const void*> known_;
+};
+
+}  // namespace terrace
