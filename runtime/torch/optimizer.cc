@@ -3,7 +3,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <exception>
 #include <functional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/parameters.h"
+#include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
 
 namespace terrace {
@@ -57,6 +57,7 @@ OffloadedAdamBase::OffloadedAdamBase(AdamMode mode,
       mode_(mode),
       bias_correction_(options.adam.bias_correction) {
   devices_.push_back(std::make_unique<TensorDevices>());
+  apart_ = std::make_unique<TensorsApart>();
 }
 
 OffloadedAdamBase::~OffloadedAdamBase() = default;
@@ -117,6 +118,9 @@ absl::Status OffloadedAdamBase::AdoptParameters() {
     }
   }
   if (added.empty()) return absl::OkStatus();
+  std::vector<at::Tensor> all = tensors_;
+  all.insert(all.end(), added.begin(), added.end());
+  TERRACE_RETURN_IF_ERROR(CheckApart(all));
   TERRACE_RETURN_IF_ERROR(offloaded_->AddParameters(std::move(specs)));
   for (at::Tensor& parameter : added) {
     indices_.emplace(parameter.unsafeGetTensorImpl(),
@@ -127,35 +131,13 @@ absl::Status OffloadedAdamBase::AdoptParameters() {
 }
 
 // Parameters are updated at the same time, so none may share an element with
-// another. Looked at again when an address changed.
-absl::Status OffloadedAdamBase::CheckApart() {
-  std::vector<const void*> addresses;
-  for (const at::Tensor& tensor : tensors_) {
-    addresses.push_back(tensor.const_data_ptr());
-  }
-  if (addresses == checked_) return absl::OkStatus();
-  std::vector<size_t> order;
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].numel() > 0 && tensors_[i].is_contiguous()) {
-      order.push_back(i);
-    }
-  }
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::less<>()(addresses[a], addresses[b]);
-  });
-  for (size_t i = 1; i < order.size(); ++i) {
-    const at::Tensor& before = tensors_[order[i - 1]];
-    const auto* const end =
-        static_cast<const char*>(before.const_data_ptr()) + before.nbytes();
-    if (!std::less<>()(addresses[order[i]], static_cast<const void*>(end))) {
-      continue;
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("parameters ", order[i - 1], " and ", order[i],
-                     " overlap in memory; give one of them"));
-  }
-  checked_ = std::move(addresses);
-  return absl::OkStatus();
+// another.
+absl::Status OffloadedAdamBase::CheckApart(
+    absl::Span<const at::Tensor> tensors) {
+  const auto overlap = apart_->FindOverlap(tensors);
+  if (!overlap) return absl::OkStatus();
+  return OverlapError(absl::StrCat(overlap->first),
+                      absl::StrCat(overlap->second));
 }
 
 // Addresses and options of this step.
@@ -176,7 +158,7 @@ absl::Status OffloadedAdamBase::Gather() {
       present[index] = true;
     }
   }
-  TERRACE_RETURN_IF_ERROR(CheckApart());
+  TERRACE_RETURN_IF_ERROR(CheckApart(tensors_));
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (present[i] && tensors_[i].grad().defined()) {
       TERRACE_RETURN_IF_ERROR(GatherOne(i));

@@ -60,11 +60,66 @@ TEST_F(TorchRefusal, TheSameElementsTwice) {
   EXPECT_THAT(Refused({good_, at::ones({1}), good_}),
               HasSubstr("parameters 0 and 2 are the same tensor"));
   const at::Tensor flat = at::ones({10});
-  auto optimizer = Make(
-      {flat.slice(0, 0, 6).detach(), good_, flat.slice(0, 5, 10).detach()});
+  EXPECT_THAT(Refused({flat.slice(0, 0, 6).detach(), good_,
+                       flat.slice(0, 5, 10).detach()}),
+              HasSubstr("parameters 0 and 2 overlap in memory"));
+}
+
+TEST_F(TorchRefusal, ViewsThatShareElements) {
+  const at::Tensor matrix = at::ones({6, 8});
+  const auto columns = [&](int64_t from, int64_t to, int64_t step) {
+    return matrix.slice(1, from, to, step).detach();
+  };
+  EXPECT_THAT(Refused({columns(0, 8, 2), columns(3, 8, 2), columns(3, 4, 1)}),
+              HasSubstr("parameters 1 and 2 overlap in memory"));
+  EXPECT_THAT(Refused({matrix.t().detach(), columns(7, 8, 1)}),
+              HasSubstr("parameters 0 and 1 overlap in memory"));
+  EXPECT_THAT(Refused({columns(0, 4, 1), columns(3, 8, 1)}),
+              HasSubstr("parameters 0 and 1 overlap in memory"));
+  EXPECT_THAT(Refused({columns(0, 4, 1), columns(7, 8, 1),
+                       matrix.view(at::kHalf).slice(1, 6, 9).detach()}),
+              HasSubstr("parameters 0 and 2 overlap in memory"));
+}
+
+TEST_F(TorchRefusal, ViewsThatShareNoElementAreStepped) {
+  const at::Tensor matrix = at::ones({6, 8});
+  std::vector<at::Tensor> parameters = {
+      matrix.slice(1, 0, 4, 2).detach(), matrix.slice(1, 1, 4, 2).detach(),
+      matrix.slice(1, 4, 6).detach(),
+      matrix.slice(1, 6, 8).view(at::kHalf).detach(),
+      at::ones({5}).slice(0, 5).detach()};
+  const at::Tensor flat = at::ones({10});
+  parameters.push_back(flat.slice(0, 0, 5).detach());
+  parameters.push_back(flat.slice(0, 5, 10).detach());
+  auto optimizer = Make(parameters);
+  for (at::Tensor& parameter : parameters) {
+    parameter.mutable_grad() = at::ones_like(parameter);
+  }
+  EXPECT_EQ(Text(optimizer->TryStep()), "OK");
+  EXPECT_TRUE((matrix.slice(1, 0, 6) < 1).all().item<bool>());
+  EXPECT_TRUE((flat < 1).all().item<bool>());
+}
+
+TEST_F(TorchRefusal, AParameterWhoseDataMovesOntoAnothers) {
+  const at::Tensor other = at::ones({2, 3}).set_requires_grad(true);
+  auto optimizer = Make({good_, other});
+  for (const at::Tensor& parameter : {good_, other}) {
+    parameter.mutable_grad() = at::ones({2, 3});
+  }
+  EXPECT_EQ(Text(optimizer->TryStep()), "OK");
+  other.set_data(good_.detach());
+  const at::Tensor before = good_.detach().clone();
+  EXPECT_THAT(Text(optimizer->TryStep()),
+              HasSubstr("parameters 0 and 1 overlap in memory"));
+  EXPECT_TRUE(SameBits(good_, before));
+}
+
+TEST_F(TorchRefusal, AGroupThatOverlapsAndIsAddedLater) {
+  auto optimizer = Make({good_});
+  optimizer->add_param_group(OptimizerParamGroup({good_.detach()[1]}));
   good_.mutable_grad() = at::ones({2, 3});
   EXPECT_THAT(Text(optimizer->TryStep()),
-              HasSubstr("parameters 0 and 2 overlap in memory"));
+              HasSubstr("parameters 0 and 1 overlap in memory"));
 }
 
 TEST_F(TorchRefusal, AParameterThatIsAddedTwiceLater) {

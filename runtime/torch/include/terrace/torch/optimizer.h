@@ -39,6 +39,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 #include "terrace/torch/group_options.h"
@@ -46,6 +47,7 @@
 namespace terrace {
 
 class TensorDevices;
+class TensorsApart;
 
 // Copies of one parameter's state, in its shape, fp32.
 struct ParameterState {
@@ -107,7 +109,7 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // place. The default: CPU memory in place, CUDA through pinned memory.
   void set_devices(std::function<std::unique_ptr<Device>(c10::Device)> choose);
   absl::Status AdoptParameters();
-  absl::Status CheckApart();
+  absl::Status CheckApart(absl::Span<const at::Tensor> tensors);
   absl::Status Gather();
   absl::Status GatherOne(size_t index);
   void Publish();
@@ -129,7 +131,7 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // Of all parameters ever seen; kept alive, so that an address means one.
   std::vector<at::Tensor> tensors_;
   std::unordered_map<const c10::TensorImpl*, int> indices_;
-  std::vector<const void*> checked_;  // addresses that CheckApart has seen
+  std::unique_ptr<TensorsApart> apart_;
 
   // Of one step, by parameter.
   std::vector<ParameterData> data_;
