@@ -43,11 +43,30 @@ def budget_bytes(budget: float | str | None, state_bytes: int) -> int | None:
     return bytes_
 
 
-def may_grow(budget: float | str | None, reserved: int) -> bool:
-    """Whether more state may take more than the bytes reserved for it now."""
-    if budget is None or '%' in str(budget):
-        return True
-    return reserved < (budget_bytes(budget, 0) or 0)
+class Budget:
+    """What the state may take of memory, as it was asked for: in bytes, or as a
+    share of the state, which follows it and is at least what works."""
+
+    def __init__(self, given: float | str | None, has_paths: bool) -> None:
+        # What DeepSpeed's JSON means, which has no key for it.
+        self.given = '10%' if given is None and has_paths else given
+        self.is_share = '%' in str(self.given)
+        self.asked_bytes: int | None = None  # None: all of the state
+
+    def of(self, state_bytes: int) -> int | None:
+        self.asked_bytes = budget_bytes(self.given, state_bytes)
+        return self.asked_bytes
+
+    def may_grow(self, reserved: int) -> bool:
+        """Whether more state may take more than the bytes reserved for it."""
+        if self.given is None or self.is_share:
+            return True
+        return reserved < (budget_bytes(self.given, 0) or 0)
+
+    def was_raised(self, bytes_: int) -> bool:
+        """To these."""
+        return (self.is_share and self.asked_bytes is not None
+                and bytes_ > self.asked_bytes)
 
 
 def path_list(paths) -> list[str]:

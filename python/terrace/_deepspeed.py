@@ -162,15 +162,23 @@ def _plan(native: Any, named: list, ranks: _ranks.Ranks,
     """Of what this rank keeps."""
     parameters = [parameter for _, parameter in named]
     state_bytes = sum(map(_ranks.state_bytes, parameters)) // ranks.size
-    budget = _arguments.budget_bytes(memory_budget, state_bytes) or 0
+    budget = _arguments.Budget(memory_budget, has_paths=False)
+    asked_bytes = budget.of(state_bytes) or 0
     ranks.assign([{'params': parameters}])
     own = ranks.own(named)
     if not any(parameter.numel() for _, parameter in own):
         own = named  # it will keep nothing, but the paths are looked at
     outcome = native.plan([parameter for _, parameter in own],
-                          [name for name, _ in own], budget)
+                          [name for name, _ in own], asked_bytes,
+                          budget.is_share)
     _errors.check(outcome)
-    return json.loads(outcome[1])
+    plan = json.loads(outcome[1])
+    if budget.was_raised(plan['budget_bytes']):
+        plan['notes'].append({
+            'kind': 'sized', 'path': 'memory_budget',
+            'text': f'{memory_budget} of the state is {asked_bytes} bytes; the '
+                    f'least that works is {plan["budget_bytes"]}'})
+    return plan
 
 
 def _open(config: Any, model: torch.nn.Module, brought: Brought,

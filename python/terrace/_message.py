@@ -36,6 +36,10 @@ def tell_placement(optimizer: AdamW) -> None:
     state, memory = stats['state_bytes'], stats['memory_bytes']
     devices = _on_devices(optimizer)
     where = f'{bytes_text(memory)} of memory'
+    if optimizer._budget.was_raised(memory):
+        where += (f' (the least that works; memory_budget='
+                  f'{optimizer._budget.given!r} is '
+                  f'{bytes_text(optimizer._budget.asked_bytes)})')
     if stats['disk_bytes'] > 0:
         directories = ', '.join(path['directory'] for path in stats['paths'])
         where += (f', the rest in {directories} ({stats["engine"]}); '

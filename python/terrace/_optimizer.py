@@ -5,16 +5,16 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch.optim.optimizer import ParamsT
 
-from terrace import (_arguments, _checks, _errors, _library, _machine,
+from terrace import (_arguments, _checks, _errors, _groups, _library, _machine,
                      _message, _ranks, _scaling, _share, _state, _stats)
+from terrace._arguments import Budget
 
 _open = weakref.WeakSet()
 
@@ -39,7 +39,9 @@ class AdamW(torch.optim.Optimizer):
             anew in every step, so every scheduler works.
         memory_budget: how much memory the state may take: bytes, a text as
             "8GiB", "500 MB" or "10%" of the state. The state is 8 bytes an
-            element of float32, 12 of a 16-bit parameter. None: all of it.
+            element of float32, 12 of a 16-bit parameter. A share that is less
+            than what works is raised to that, and the first step's message
+            says so. None: a tenth with an nvme_path, all of it without.
         nvme_path: an existing directory, or a list of them on several devices,
             for what the budget does not hold. Also an empty file or a block
             device without data, which is one optimizer's at a time.
@@ -57,8 +59,8 @@ class AdamW(torch.optim.Optimizer):
             consolidate_state_dict() are collective: every rank calls them.
 
     Raises:
-        ValueError, TypeError: an argument; a budget below the minimum, which
-            is named.
+        ValueError, TypeError: an argument; a budget in bytes below the
+            minimum, which is named.
         NotImplementedError: complex or sparse parameters, amsgrad, maximize.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
@@ -92,7 +94,6 @@ class AdamW(torch.optim.Optimizer):
                     'weight_decay': weight_decay, **_checks.FIXED,
                     **_checks.IGNORED,
                     'decoupled_weight_decay': self._decoupled}
-        self._budget = memory_budget
         self._paths: list[str] = []
         self._max_grad_norm = 0.0
         self._engine, self._profile = io_engine, _machine.profile()
@@ -110,10 +111,7 @@ class AdamW(torch.optim.Optimizer):
             _checks.check_options(defaults)
             self._max_grad_norm = _checks.norm_of(max_grad_norm)
             self._paths = _arguments.path_list(nvme_path)
-            if self._paths and memory_budget is None:
-                warnings.warn('terrace: nvme_path is not used: without a '
-                              'memory_budget all the state is in memory',
-                              stacklevel=2)
+            self._budget = Budget(memory_budget, bool(self._paths))
             _errors.check_paths(self._paths)
             super().__init__(params, defaults)
             self._native = _share.of(_library.new_optimizer(), self._ranks)
@@ -161,7 +159,8 @@ class AdamW(torch.optim.Optimizer):
         error = None
         try:
             super().add_param_group(param_group)
-            _checks.check_group(self.param_groups[-1], self._names(count))
+            added = self.param_groups[-1]
+            _checks.check_group(added, _groups.names_in(added, count))
             if self._native is not None:
                 _state.extend(self)
         except BaseException as caught:
@@ -355,33 +354,17 @@ class AdamW(torch.optim.Optimizer):
     def _steps(self) -> list[int]:
         return self._native.steps()
 
-    def _names(self, group: int) -> list[str]:
-        given = self.param_groups[group].get('param_names')
-        if given:
-            return list(given)
-        count = len(self.param_groups[group]['params'])
-        return [f'group {group} parameter {i}' for i in range(count)]
-
-    def _description(self, groups: Iterable[int]) -> tuple[list, list, list]:
-        parameters, names, indices = [], [], []
-        for group in groups:
-            parameters += self.param_groups[group]['params']
-            names += self._names(group)
-            indices += [group] * len(self.param_groups[group]['params'])
-        return parameters, names, indices
-
     def _reopen(self) -> None:
         """Makes the compiled optimizer for all groups, without state."""
         self._ranks.assign(self.param_groups)
         if self._holds_nothing:
             _errors.check(self._native.close())
             return
-        parameters, names, groups = self._description(
-            range(len(self.param_groups)))
+        parameters, names, groups = _groups.described(self.param_groups)
         # Of ranks that share the state each gets as much.
         state_bytes = (sum(map(_ranks.state_bytes, parameters))
                        // self._ranks.size)
-        budget = _arguments.budget_bytes(self._budget, state_bytes)
+        budget = self._budget.of(state_bytes)
         try:
             _errors.check(self._native.open(
                 parameters, names, groups,
@@ -389,11 +372,12 @@ class AdamW(torch.optim.Optimizer):
         except MemoryError as error:
             if 'below the minimum' in str(error):
                 raise ValueError(f'{error} (memory_budget='
-                                 f'{self._budget!r})') from None
+                                 f'{self._budget.given!r})') from None
             raise
 
     def _native_options(self, budget: int | None) -> dict[str, Any]:
         return {'budget_bytes': -1 if budget is None else budget,
+                'at_least_minimum': self._budget.is_share,
                 'paths': self._paths, 'engine': self._engine,
                 'machine_profile': self._profile,
                 'max_gradient_norm': self._max_grad_norm,

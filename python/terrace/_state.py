@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from terrace import _arguments, _errors, _library, _share
+from terrace import _checks, _errors, _groups, _library, _ranks, _share
 
 if TYPE_CHECKING:
     from terrace._optimizer import AdamW
@@ -139,7 +139,8 @@ def read(optimizer: AdamW, position: int, offset: int,
     if _errors.has_no_master(result):
         arrays = dict(arrays)
         master = arrays.pop('master_param')
-        elements = optimizer._parameters()[position].detach().reshape(-1)
+        elements = _groups.parameter_at(
+            optimizer.param_groups, position).detach().reshape(-1)
         master.copy_(elements[offset:offset + master.numel()].reshape(
             master.shape))
         result = outcome() if arrays else _errors.DONE
@@ -163,7 +164,7 @@ def found_in(given: dict[str, Any],
     positions = {key: position for position, key in enumerate(
         key for group in given['param_groups'] for key in group['params'])}
     parameters = optimizer._parameters()
-    _, names, _ = optimizer._description(range(len(optimizer.param_groups)))
+    _, names, _ = _groups.described(optimizer.param_groups)
     return [(positions[key],
              checked(state, parameters[positions[key]],
                      names[positions[key]]))
@@ -218,12 +219,13 @@ def extend(optimizer: AdamW) -> None:
     if not any(p.numel() for p in optimizer._ranks.own(before[:count])):
         return optimizer._reopen()
     optimizer._ranks.assign(optimizer.param_groups)
-    outcome = optimizer._native.add(*optimizer._description([last]))
+    outcome = optimizer._native.add(*_groups.described(optimizer.param_groups,
+                                                       last))
     if outcome[0] == 0:
         return None
     error = _errors.exception_of(outcome)
-    if not (isinstance(error, MemoryError) and _arguments.may_grow(
-            optimizer._budget, optimizer.stats()['memory_bytes'])):
+    if not (isinstance(error, MemoryError) and optimizer._budget.may_grow(
+            optimizer.stats()['memory_bytes'])):
         raise error
     move(optimizer)
     return None

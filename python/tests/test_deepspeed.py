@@ -58,6 +58,18 @@ def test_a_budget_may_be_given(tmp_path):
     assert optimizer.stats()['memory_bytes'] == 700 << 10
 
 
+def test_a_share_below_the_minimum_is_raised_to_it_and_told(tmp_path):
+    optimizer, _, settings = terrace.from_deepspeed_config(
+        model(300), with_nvme(tmp_path), memory_budget='0.1%')
+    stats = optimizer.stats()
+    [note] = [note['text'] for note in settings['notes']
+              if note['path'] == 'memory_budget']
+    assert note.endswith(f'the least that works is {stats["memory_bytes"]}')
+    with pytest.raises((ValueError, MemoryError), match='below the minimum'):
+        terrace.from_deepspeed_config(model(300), with_nvme(tmp_path),
+                                      memory_budget=4096)
+
+
 @pytest.mark.parametrize('kind', ['dict', 'file', 'base64'])
 def test_sources_of_the_text(kind, tmp_path):
     text = json.dumps(PLAIN)

@@ -6,7 +6,7 @@ import types
 
 import torch
 
-from terrace import _message
+from terrace import _arguments, _message
 
 
 def test_the_first_step_says_where_the_state_went(tmp_path):
@@ -36,7 +36,7 @@ def test_the_message_says_what_a_device_is_spared(caplog):
              'engine': 'io_uring', 'instruction_set': 'AVX2',
              'staging_bytes': 33_554_432, 'ranks': 1}
     stand_in = types.SimpleNamespace(
-        stats=lambda: stats,
+        stats=lambda: stats, _budget=_arguments.Budget(8_000_000, True),
         _parameters=lambda: [
             types.SimpleNamespace(device=torch.device(device), dtype=dtype,
                                   numel=lambda: 1_000_000)

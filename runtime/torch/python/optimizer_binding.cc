@@ -52,15 +52,23 @@ void ForEverythingInMemory(OptimizerOptions& options) {
       WindowBytes(kResidentChunkBytes, std::clamp(2 * cores, 4, 64));
 }
 
-// The budget that keeps every chunk in memory beside a small window.
-absl::StatusOr<int64_t> BudgetForEverything(
+// The least budget that works, and the one that keeps every chunk in memory
+// beside a small window.
+struct BudgetBounds {
+  int64_t least;
+  int64_t everything;
+};
+
+absl::StatusOr<BudgetBounds> BoundsOfBudget(
     const std::vector<ParameterSpec>& specs, OptimizerOptions small) {
   ForEverythingInMemory(small);
   TERRACE_ASSIGN_OR_RETURN(
       const OptimizerPlan plan,
       OffloadedOptimizer::Plan(specs, small,
                                std::numeric_limits<int64_t>::max() / 2));
-  return std::max(plan.disk_bytes + plan.window_bytes, 3 * ResidentBytes(1));
+  const int64_t runtime = 3 * ResidentBytes(1);
+  return BudgetBounds{std::max(plan.minimum_budget_bytes, runtime),
+                      std::max(plan.disk_bytes + plan.window_bytes, runtime)};
 }
 
 AdamOptions AdamOf(const double* numbers, const BindingOptions& options) {
@@ -155,26 +163,28 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
   options.adam.decoupled_decay = asked.decoupled_decay;
   options.adam.bias_correction = asked.bias_correction;
   if (asked.chunk_bytes > 0) options.chunk_bytes = asked.chunk_bytes;
-  TERRACE_ASSIGN_OR_RETURN(const int64_t everything,
-                           BudgetForEverything(specs, options));
+  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,
+                           BoundsOfBudget(specs, options));
+  const int64_t budget = asked.at_least_minimum && asked.budget_bytes >= 0
+                             ? std::max(asked.budget_bytes, bounds.least)
+                             : asked.budget_bytes;
   Options runtime_options;
   TERRACE_ASSIGN_OR_RETURN(runtime_options.engine, ParseEngine(asked.engine));
   runtime_options.threads = asked.threads;
-  if (asked.budget_bytes == BindingOptions::kEverything ||
-      asked.budget_bytes >= everything) {
+  if (budget == BindingOptions::kEverything || budget >= bounds.everything) {
     ForEverythingInMemory(options);
-    runtime_options.host_budget_bytes = everything;
+    runtime_options.host_budget_bytes = bounds.everything;
   } else {
-    runtime_options.host_budget_bytes = asked.budget_bytes;
+    runtime_options.host_budget_bytes = budget;
     runtime_options.paths = asked.paths;
     runtime_options.machine_profile = asked.machine_profile;
     // Before anything is made: a budget below the minimum is refused here.
     TERRACE_RETURN_IF_ERROR(
-        OffloadedOptimizer::Plan(specs, options, asked.budget_bytes).status());
+        OffloadedOptimizer::Plan(specs, options, budget).status());
     if (asked.paths.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "memory_budget is ", asked.budget_bytes, " bytes, the state needs ",
-          everything, ", and there is no nvme_path for the rest"));
+          "memory_budget is ", budget, " bytes, the state needs ",
+          bounds.everything, ", and there is no nvme_path for the rest"));
     }
   }
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,

@@ -34,6 +34,7 @@ namespace terrace {
 struct BindingOptions {
   static constexpr int64_t kEverything = -1;
   int64_t budget_bytes = kEverything;
+  bool at_least_minimum = false;  // a budget below the minimum is raised to it
   std::vector<std::string> paths;
   std::string engine = "auto";  // or "io_uring" or "threads"
   std::string machine_profile;  // used with paths; empty: none

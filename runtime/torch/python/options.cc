@@ -15,6 +15,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
       if (object.contains(name)) object.at(name).get_to(value);
     };
     take("budget_bytes", options.budget_bytes);
+    take("at_least_minimum", options.at_least_minimum);
     take("paths", options.paths);
     take("engine", options.engine);
     take("machine_profile", options.machine_profile);

@@ -1,5 +1,7 @@
 #include "runtime/torch/python/zero_config_binding.h"
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -158,13 +160,19 @@ std::string ZeroConfigBinding::Describe() const {
 
 Outcome ZeroConfigBinding::Plan(const std::vector<at::Tensor>& parameters,
                                 const std::vector<std::string>& names,
-                                int64_t budget_bytes) {
+                                int64_t budget_bytes, bool at_least_minimum) {
   std::vector<ParameterSpec> specs;
   for (size_t i = 0; i < parameters.size() && i < names.size(); ++i) {
     absl::StatusOr<ParameterSpec> spec =
         DescribeTensor(parameters[i], names[i]);
     if (!spec.ok()) return ToOutcome(spec.status());
     specs.push_back(*std::move(spec));
+  }
+  if (at_least_minimum && budget_bytes > 0) {
+    const absl::StatusOr<OptimizerPlan> any = OffloadedOptimizer::Plan(
+        specs, {}, std::numeric_limits<int64_t>::max() / 2);
+    if (!any.ok()) return ToOutcome(any.status());
+    budget_bytes = std::max(budget_bytes, any->minimum_budget_bytes);
   }
   const absl::StatusOr<ZeroConfigOptions> options =
       OptionsFromZeroConfig(settings_, specs, budget_bytes);

@@ -24,10 +24,12 @@ class ZeroConfigBinding final : public ::torch::CustomClassHolder {
   std::string Describe() const;
 
   // Options for these parameters, as for OptimizerBinding::Open, and notes;
-  // looks whether paths and memory are there. budget_bytes 0: chosen. On
-  // success the message is JSON.
+  // looks whether paths and memory are there. budget_bytes 0: chosen;
+  // `at_least_minimum`: raised to the minimum if below it. On success the
+  // message is JSON.
   Outcome Plan(const std::vector<at::Tensor>& parameters,
-               const std::vector<std::string>& names, int64_t budget_bytes);
+               const std::vector<std::string>& names, int64_t budget_bytes,
+               bool at_least_minimum);
 
   // Learning rate and both betas of a step, counted from 1.
   std::vector<double> AdamOfStep(int64_t step) const;
