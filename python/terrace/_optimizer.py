@@ -15,6 +15,7 @@ from torch.optim.optimizer import ParamsT
 from terrace import (_arguments, _checks, _errors, _groups, _library, _machine,
                      _message, _ranks, _scaling, _share, _state, _stats)
 from terrace._arguments import Budget
+from terrace._positions import Positions
 
 _open = weakref.WeakSet()
 
@@ -94,6 +95,7 @@ class AdamW(torch.optim.Optimizer):
                     'weight_decay': weight_decay, **_checks.FIXED,
                     **_checks.IGNORED,
                     'decoupled_weight_decay': self._decoupled}
+        self._positions, self._copies_all = Positions(), False
         self._paths: list[str] = []
         self._max_grad_norm = 0.0
         self._engine, self._profile = io_engine, _machine.profile()
@@ -133,7 +135,8 @@ class AdamW(torch.optim.Optimizer):
     @property
     def state(self) -> _state.StateView:  # type: ignore[override]
         """Copies of the state of each parameter; see StateView."""
-        return _state.StateView(self)
+        return (_state.WholeState if self._copies_all
+                else _state.StateView)(self)
 
     @state.setter
     def state(self, value: Any) -> None:
@@ -233,8 +236,11 @@ class AdamW(torch.optim.Optimizer):
         can load; of all parameters on the rank that consolidate_state_dict()
         collected them at, until the next step."""
         _message.tell_copy(self)
-        with _state.reading(self):
+        self._copies_all = True
+        try:
             copy = super().state_dict()
+        finally:
+            self._copies_all = False
         return _share.completed(copy, self._ranks, self._collected)
 
     def consolidate_state_dict(self, to: int = 0) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from terrace import _errors, _ranks, _state
+from terrace import _checks, _errors, _ranks, _state
+from terrace._compiled import Compiled
 from terrace._ranks import Ranks
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class Share:
         self._native = native
         self._ranks = ranks
         self._count = 0  # of all ranks
+        # What they were made from, to see whether they are still right.
+        self._placed: tuple[Any, int, dict[int, int]] = (None, 0, {})
+        self._spread: tuple[Any, Any, list[int]] = (None, None, [])
         # In a step that another rank did not finish, and what it was.
         self.stepped = False
         self.begun: Any = None
@@ -43,8 +47,12 @@ class Share:
     @property
     def _places(self) -> dict[int, int]:
         """From a position to where it is behind this."""
-        return {position: place for place, position
-                in enumerate(self._ranks.own(range(self._count)))}
+        owners, count, places = self._placed
+        if owners is not self._ranks.owners or count != self._count:
+            places = {position: place for place, position
+                      in enumerate(self._ranks.own(range(self._count)))}
+            self._placed = self._ranks.owners, self._count, places
+        return places
 
     def open(self, parameters: list, names: list[str], groups: list[int],
              options: str) -> _errors.Outcome:
@@ -98,6 +106,12 @@ class Share:
         self._skipped = self._ranks.agree('stepping their shares', error,
                                           flag=self._native.skipped())
 
+    def copy_states(self, positions: list[int], parameters: list
+                    ) -> tuple[_errors.Outcome, list[torch.Tensor]]:
+        places = self._places
+        return self._native.copy_states(
+            [places[position] for position in positions], parameters)
+
     def read(self, position: int, *arguments: Any) -> _errors.Outcome:
         return self._native.read(self._places[position], *arguments)
 
@@ -108,13 +122,15 @@ class Share:
         return self._native.write(place, *arguments)
 
     def steps(self) -> list[int]:
-        """By position; 0 of another rank's."""
-        steps = self._native.steps()
-        result = [0] * self._count if steps else []
-        for position, place in self._places.items():
-            if place < len(steps):
-                result[position] = steps[place]
-        return result
+        """By position; 0 of another rank's. Not to be changed."""
+        steps, places = self._native.steps(), self._places
+        if self._spread[0] is not steps or self._spread[1] is not places:
+            result = [0] * self._count if steps else []
+            for position, place in places.items():
+                if place < len(steps):
+                    result[position] = steps[place]
+            self._spread = steps, places, result
+        return self._spread[2]
 
     def set_steps(self, step: int, steps: list[int]) -> _errors.Outcome:
         return self._native.set_steps(step, self._ranks.own(steps))
@@ -179,8 +195,9 @@ class Share:
         return outcome
 
 
-def of(native: Any, ranks: Ranks) -> Any:
-    return native if ranks.alone else Share(native, ranks)
+def of(native: Any, ranks: Ranks) -> Compiled | Share:
+    compiled = Compiled(native)
+    return compiled if ranks.alone else Share(compiled, ranks)
 
 
 def step(optimizer: AdamW, skip: bool, scale: float,

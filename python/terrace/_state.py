@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 KEYS = ('master_param', 'exp_avg', 'exp_avg_sq')
 # Elements of each array of a parameter that are under way at a time.
 _RANGE = 1 << 20
+# Of state that is copied in one call.
+_COPIED_BYTES = 1 << 30
 # Of a kind that is not wanted, or not there.
 _NOTHING = torch.empty(0, device='cpu')
 
@@ -37,47 +39,49 @@ class StateView(Mapping):
 
     def __init__(self, optimizer: AdamW):
         self._optimizer = optimizer
-        self._sizes: list[int] = []  # of the groups, when last looked at
-        self._known: dict[torch.Tensor, int] = {}
-
-    def _every_position(self) -> dict[torch.Tensor, int]:
-        sizes = [len(group['params'])
-                 for group in self._optimizer.param_groups]
-        if sizes != self._sizes:
-            self._sizes = sizes
-            self._known = {parameter: position for position, parameter
-                           in enumerate(self._optimizer._parameters())}
-        return self._known
-
-    def _steps(self) -> list[int]:
-        _errors.check(self._optimizer._native.check())
-        return self._optimizer._steps()
-
-    def _positions(self) -> dict[torch.Tensor, int]:
-        steps = self._steps()
-        return {parameter: position for parameter, position
-                in self._every_position().items()
-                if position < len(steps) and steps[position] > 0}
 
     def __len__(self) -> int:
-        return len(self._positions())
+        return self._optimizer._native.count_stepped()
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self._positions())
+        return iter([parameter for _, parameter in self._stepped()])
 
     def __contains__(self, parameter: object) -> bool:
-        return parameter in self._positions()
+        return self._position(parameter) is not None
 
     def __getitem__(self, parameter: torch.Tensor) -> dict[str, Any]:
-        position = self._every_position().get(parameter)
-        steps = self._steps()
-        if (position is None or position >= len(steps)
-                or steps[position] == 0):
+        position = self._position(parameter)
+        if position is None:
             return {}  # as torch's defaultdict
-        return copied(self._optimizer, position, parameter, steps[position])
+        return copied(self._optimizer, [(position, parameter)])[0]
 
     def __repr__(self) -> str:
         return f'<state of {len(self)} parameters, copied when read>'
+
+    def _position(self, parameter: object) -> int | None:
+        """Of one that was stepped."""
+        optimizer = self._optimizer
+        position = optimizer._positions.of(parameter, optimizer.param_groups)
+        if position is None:
+            return None
+        steps = optimizer._native.steps()
+        return position if position < len(steps) and steps[position] else None
+
+    def _stepped(self) -> list[tuple[int, torch.Tensor]]:
+        return [(position, parameter) for position, (parameter, steps)
+                in enumerate(zip(self._optimizer._parameters(),
+                                 self._optimizer._native.steps()))
+                if steps]
+
+
+class WholeState(StateView):
+    """The same to who takes all of it: read in one call, or in one for each
+    GiB, between which Ctrl-C is heard."""
+
+    def items(self) -> Any:
+        found = self._stepped()
+        return zip([parameter for _, parameter in found],
+                   copied(self._optimizer, found))
 
 
 def checked(state: dict[str, Any], parameter: torch.Tensor,
@@ -147,15 +151,27 @@ def read(optimizer: AdamW, position: int, offset: int,
     _errors.check(result)
 
 
-def copied(optimizer: AdamW, position: int, parameter: torch.Tensor,
-           steps: int) -> dict[str, torch.Tensor]:
-    """All the state of a parameter that was stepped so often."""
-    arrays = {key: torch.empty(parameter.shape, dtype=torch.float32,
-                              device='cpu')
-              for key in keys_of(parameter)}
-    with reading(optimizer):
-        read(optimizer, position, 0, arrays)
-    return {'step': torch.tensor(float(steps), device='cpu'), **arrays}
+def copied(optimizer: AdamW, stepped: Sequence[tuple[int, torch.Tensor]]
+           ) -> list[dict[str, torch.Tensor]]:
+    """All the state of parameters that were stepped, given with their
+    positions."""
+    copies: list[dict[str, torch.Tensor]] = []
+    first = 0
+    while first < len(stepped):
+        end, size = first, 0
+        while end < len(stepped) and size < _COPIED_BYTES:
+            size += _ranks.state_bytes(stepped[end][1])
+            end += 1
+        part = stepped[first:end]
+        outcome, tensors = optimizer._native.copy_states(
+            [position for position, _ in part],
+            [parameter for _, parameter in part])
+        _errors.check(outcome)
+        taken = iter(tensors)
+        copies += [dict(zip(('step', *keys_of(parameter)), taken))
+                   for _, parameter in part]
+        first = end
+    return copies
 
 
 def found_in(given: dict[str, Any],
@@ -270,8 +286,9 @@ def _move_beside(optimizer: AdamW, steps: list[int]) -> None:
 def _move_through_memory(optimizer: AdamW, steps: list[int],
                          new: bool) -> None:
     """Where a path is one optimizer's at a time."""
-    kept = [(i, copied(optimizer, i, parameter, step)) for i, (parameter, step)
-            in enumerate(zip(optimizer._parameters(), steps)) if step]
+    stepped = [(i, parameter) for i, (parameter, step)
+               in enumerate(zip(optimizer._parameters(), steps)) if step]
+    kept = list(zip([i for i, _ in stepped], copied(optimizer, stepped)))
     try:
         optimizer._reopen()
         write(optimizer, kept)

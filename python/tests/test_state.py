@@ -1,5 +1,6 @@
 """State as its users read, save and load it."""
 
+import collections
 import io
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, pair, train
+from terrace import _state
 
 
 def through_a_file(state):
@@ -169,30 +171,94 @@ def test_state_of_non_contiguous_parameters_has_their_order():
                                theirs.state[q]['exp_avg'].contiguous())
 
 
+def counting(optimizer, monkeypatch):
+    """Calls of what looks at every parameter, by name."""
+    calls = collections.Counter()
+    compiled, parameters = optimizer._native._native, optimizer._parameters
+
+    class Counted:
+        def __getattr__(self, name):
+            calls[name] += 1
+            return getattr(compiled, name)
+
+    def counted():
+        calls['_parameters'] += 1
+        return parameters()
+
+    monkeypatch.setattr(optimizer, '_parameters', counted)
+    monkeypatch.setattr(optimizer._native, '_native', Counted())
+    return calls
+
+
 def test_a_copy_looks_for_the_positions_once(monkeypatch):
     weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(50)]
     optimizer = terrace.AdamW(weights)
     for weight in weights:
         weight.grad = torch.ones(1)
     optimizer.step()
-    looked = []
-    parameters = optimizer._parameters
-
-    def counted():
-        looked.append(1)
-        return parameters()
-
-    monkeypatch.setattr(optimizer, '_parameters', counted)
+    calls = counting(optimizer, monkeypatch)
     assert len(optimizer.state_dict()['state']) == 50
-    assert len(looked) < 10
+    assert calls['copy_states'] == 1 and calls['_parameters'] < 3
     view = optimizer.state
     assert len(view) == 50
+    for weight in weights:
+        assert weight in optimizer.state and len(optimizer.state) == 50
+        assert optimizer.state[weight]['step'] == 1
+    assert calls['steps'] <= 1 and calls['_parameters'] < 3
+    assert calls['copy_states'] == 51
     optimizer.add_param_group({'params': [torch.nn.Parameter(torch.ones(2))]})
     added = optimizer.param_groups[1]['params'][0]
     assert added not in view and view[added] == {}
     added.grad = torch.ones(2)
     optimizer.step()
     assert view[added]['step'] == 1 and view[weights[0]]['step'] == 2
+
+
+def test_state_follows_a_parameter_that_took_anothers_place():
+    """As Accelerate exchanges them, in a list of its own or in place."""
+    first, second, third = (torch.nn.Parameter(torch.zeros(3))
+                            for _ in range(3))
+    optimizer = terrace.AdamW([first])
+    first.grad = torch.ones(3)
+    optimizer.step()
+    view = optimizer.state
+    moment = view[first]['exp_avg']
+    optimizer.param_groups[0]['params'] = [second]
+    assert first not in view and view[first] == {}
+    assert second in view and torch.equal(view[second]['exp_avg'], moment)
+    optimizer.param_groups[0]['params'][0] = third
+    assert second not in view and third in view and list(view) == [third]
+
+
+def test_a_copy_of_a_large_state_is_made_in_parts(tier, monkeypatch):
+    network = model(dtype=torch.bfloat16)
+    optimizer = terrace.AdamW(network.parameters(), **tier)
+    train(network, optimizer, batches(2, dtype=torch.bfloat16))
+    whole = optimizer.state_dict()['state']
+    monkeypatch.setattr(_state, '_COPIED_BYTES', 260 * 12)
+    calls = counting(optimizer, monkeypatch)
+    parts = optimizer.state_dict()['state']
+    assert calls['copy_states'] == 5  # of 8 parameters
+    assert whole.keys() == parts.keys()
+    for i, state in whole.items():
+        assert list(state) == ['step', 'master_param', 'exp_avg', 'exp_avg_sq']
+        assert all(map(torch.equal, state.values(), parts[i].values()))
+
+
+def test_counters_are_those_after_each_change():
+    network = model()
+    optimizer = terrace.AdamW(network.parameters())
+    for step in range(1, 3):
+        assert len(optimizer.state) == (8 if step > 1 else 0)
+        train(network, optimizer, batches(1))
+        assert optimizer.state[network[0].weight]['step'] == step
+    saved = optimizer.state_dict()
+    del saved['state'][1]
+    optimizer.load_state_dict(saved)
+    assert len(optimizer.state) == 7
+    assert network[0].bias not in optimizer.state
+    optimizer.close()
+    assert len(optimizer.state) == 0
 
 
 def test_state_cannot_be_assigned():

@@ -206,9 +206,10 @@ std::vector<ChunkedOptimizer::Piece> ChunkedOptimizer::Pieces(
   for (int i = first_chunks_[static_cast<size_t>(parameter)]; next < end; ++i) {
     const std::vector<Segment>& segments =
         chunks_[static_cast<size_t>(i)].segments;
-    const auto segment = std::find_if(
-        segments.begin(), segments.end(),
-        [parameter](const Segment& s) { return s.parameter == parameter; });
+    // They are in the order of their parameters, and may be many.
+    const auto segment = std::lower_bound(
+        segments.begin(), segments.end(), parameter,
+        [](const Segment& s, int wanted) { return s.parameter < wanted; });
     const int64_t segment_end = segment->parameter_offset + segment->count;
     if (segment_end <= next) continue;
     const int64_t piece_end = std::min(segment_end, end);

@@ -18,6 +18,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("add", &OptimizerBinding::Add)
       .def("step", &OptimizerBinding::Step)
       .def("skipped", &OptimizerBinding::Skipped)
+      .def("copy_states", &OptimizerBinding::CopyStates)
       .def("read", &OptimizerBinding::Read)
       .def("end_reading", &OptimizerBinding::EndReading)
       .def("write", &OptimizerBinding::Write)

@@ -79,6 +79,15 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // Whether the last step was skipped: a gradient was not finite.
   bool Skipped();
 
+  // All the state of several parameters, given with their indices: of each in
+  // turn its step, the master if it is a 16-bit one, and both moments, as new
+  // fp32 tensors in CPU memory, the step a scalar, the others of its shape. A
+  // master that is not there is made from the parameter, as the next step
+  // will.
+  std::tuple<Outcome, std::vector<at::Tensor>> CopyStates(
+      const std::vector<int64_t>& indices,
+      const std::vector<at::Tensor>& parameters);
+
   // A parameter's state from element `offset` on, into contiguous fp32 tensors
   // of one size; an empty one is not wanted. What was read last stays in
   // memory until EndReading or any other use.
@@ -134,6 +143,10 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
                           const std::vector<double>& numbers, double loss_scale,
                           const std::vector<at::Tensor>& everything)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CopyStateLocked(int64_t index, const at::Tensor& parameter,
+                               StateReader& reader,
+                               std::vector<at::Tensor>& copies)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadLocked(int64_t parameter, int64_t offset,
                           const at::Tensor& master,

@@ -1,0 +1,64 @@
+"""The compiled optimizer, whose counters are looked up once after each call
+that may change them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Compiled:
+    """torch.classes.terrace.Optimizer. Thread-safe, as that is."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self._changes = 0  # begun and ended
+        # After how many changes, the steps then, and how many are not 0.
+        self._counted: tuple[int, list[int], int] = (-1, [], 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def steps(self) -> list[int]:
+        """Those of each parameter; not to be changed."""
+        changes, steps, _ = self._counted
+        return steps if changes == self._changes else self._count()[1]
+
+    def count_stepped(self) -> int:
+        """The parameters that were stepped."""
+        changes, _, stepped = self._counted
+        return stepped if changes == self._changes else self._count()[2]
+
+    def _count(self) -> tuple[int, list[int], int]:
+        # What another thread changes meanwhile makes this an old answer.
+        changes, steps = self._changes, self._native.steps()
+        counted = changes, steps, sum(1 for step in steps if step)
+        self._counted = counted
+        return counted
+
+    def _change(self, name: str, *arguments: Any) -> Any:
+        self._changes += 1
+        try:
+            return getattr(self._native, name)(*arguments)
+        finally:
+            self._changes += 1
+
+    def open(self, *arguments: Any) -> Any:
+        return self._change('open', *arguments)
+
+    def add(self, *arguments: Any) -> Any:
+        return self._change('add', *arguments)
+
+    def step(self, *arguments: Any) -> Any:
+        return self._change('step', *arguments)
+
+    def set_steps(self, *arguments: Any) -> Any:
+        return self._change('set_steps', *arguments)
+
+    def reset(self) -> Any:
+        return self._change('reset')
+
+    def load(self, *arguments: Any) -> Any:
+        return self._change('load', *arguments)
+
+    def close(self) -> Any:
+        return self._change('close')
