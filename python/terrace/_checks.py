@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from terrace import _errors, _groups
+
+if TYPE_CHECKING:
+    from terrace._optimizer import AdamW
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Options of torch.optim.AdamW that stand in every group, so that a state_dict
@@ -48,6 +53,18 @@ def check_group(group: dict[str, Any], names: Sequence[str]) -> None:
         check_parameter(name, parameter)
     if len({id(p) for p in group['params']}) < len(group['params']):
         raise ValueError('terrace: a parameter is in the group twice')
+
+
+def check_apart(optimizer: AdamW) -> None:
+    """No two parameters share memory, also those that another rank keeps: the
+    step writes all of them at once. Parameters that are where they were cost
+    one look at each address."""
+    native, parameters = optimizer._native, optimizer._parameters()
+    outcome = native.check_apart(parameters, [])
+    if outcome[0]:
+        _, names, _ = _groups.described(optimizer.param_groups)
+        outcome = native.check_apart(parameters, names)
+    _errors.check(outcome)
 
 
 def check_parameter(name: str, parameter: torch.Tensor) -> None:

@@ -61,7 +61,7 @@ class AdamW(torch.optim.Optimizer):
 
     Raises:
         ValueError, TypeError: an argument; a budget in bytes below the
-            minimum, which is named.
+            minimum, which is named; parameters that overlap in memory.
         NotImplementedError: complex or sparse parameters, amsgrad, maximize.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
@@ -363,6 +363,7 @@ class AdamW(torch.optim.Optimizer):
     def _reopen(self) -> None:
         """Makes the compiled optimizer for all groups, without state."""
         self._ranks.assign(self.param_groups)
+        _checks.check_apart(self)
         if self._holds_nothing:
             _errors.check(self._native.close())
             return

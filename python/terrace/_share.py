@@ -212,6 +212,7 @@ def step(optimizer: AdamW, skip: bool, scale: float,
         numbers: list[float] = []
         try:
             numbers = optimizer._numbers()
+            _checks.check_apart(optimizer)
             unfinished = None if skip else native.unfinished()
             if unfinished and native.begun != _what(parameters, numbers,
                                                     scale):

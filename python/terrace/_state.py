@@ -229,6 +229,7 @@ def extend(optimizer: AdamW) -> None:
                   optimizer._native.unfinished())
     if unfinished:
         raise unfinished
+    _checks.check_apart(optimizer)
     before = optimizer._parameters()
     last = len(optimizer.param_groups) - 1
     count = len(before) - len(optimizer.param_groups[last]['params'])

@@ -16,6 +16,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("check", &OptimizerBinding::Check)
       .def("open", &OptimizerBinding::Open)
       .def("add", &OptimizerBinding::Add)
+      .def("check_apart", &OptimizerBinding::CheckApart)
       .def("step", &OptimizerBinding::Step)
       .def("skipped", &OptimizerBinding::Skipped)
       .def("copy_states", &OptimizerBinding::CopyStates)

@@ -23,6 +23,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/torch/python/outcome.h"
 #include "runtime/torch/python/tensors.h"
+#include "runtime/torch/tensors_apart.h"
 #include "terrace/checkpoint.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
@@ -67,6 +68,12 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome Add(const std::vector<at::Tensor>& parameters,
               const std::vector<std::string>& names,
               const std::vector<int64_t>& groups);
+
+  // Whether all parameters, of a share those of all ranks too, are apart in
+  // memory; the open optimizer has no say in it. Those of a step are looked at
+  // there as well. Without names they are called by their positions.
+  Outcome CheckApart(const std::vector<at::Tensor>& parameters,
+                     const std::vector<std::string>& names);
 
   // One step with the parameters' own gradients. `numbers` are five a group:
   // learning rate, both betas, epsilon, weight decay. Where these parameters
@@ -173,6 +180,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   std::unique_ptr<Runtime> runtime_ ABSL_GUARDED_BY(mutex_);
   StepTensors tensors_ ABSL_GUARDED_BY(mutex_);  // its devices are in use by:
   NormTensors norm_tensors_ ABSL_GUARDED_BY(mutex_);
+  TensorsApart apart_ ABSL_GUARDED_BY(mutex_);  // of CheckApart
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StateWriter> writer_ ABSL_GUARDED_BY(mutex_);

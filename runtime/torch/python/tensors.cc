@@ -77,6 +77,10 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
   for (size_t i = 0; i < specs.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(LocateOne(specs[i], parameters[i]));
   }
+  if (const auto overlap = apart_.FindOverlap(parameters)) {
+    return OverlapError(absl::StrCat("'", specs[overlap->first].name, "'"),
+                        absl::StrCat("'", specs[overlap->second].name, "'"));
+  }
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
 #include "terrace/optimizer.h"
 
@@ -46,8 +47,8 @@ class NormTensors {
 class StepTensors {
  public:
   // InvalidArgument, naming the parameter: it or its gradient is no longer, or
-  // not, what its spec says. Nothing was changed then. `again`: another
-  // attempt at the step before, where its copies are.
+  // not, what its spec says, or it overlaps another. Nothing was changed then.
+  // `again`: another attempt at the step before, where its copies are.
   absl::Status Locate(absl::Span<const ParameterSpec> specs,
                       const std::vector<at::Tensor>& parameters, bool again);
 
@@ -73,6 +74,7 @@ class StepTensors {
   at::Tensor InOrder(const at::Tensor& parameter, size_t index) const;
 
   TensorDevices devices_;
+  TensorsApart apart_;
   std::vector<ParameterData> data_;
   std::vector<at::Tensor> stepped_;    // parameters with a gradient
   std::vector<at::Tensor> gradients_;  // in order, copies where they were not
