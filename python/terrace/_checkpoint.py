@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
-from terrace import _arguments, _errors, _library
+from terrace import _arguments, _errors, _fits, _library
 from terrace._checks import DTYPES
+from terrace._errors import RankError
+from terrace._objects import LoadedObjects
 from terrace._optimizer import AdamW
 
 # Those of safetensors, which are streamed as they are,
@@ -65,6 +67,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     """
     named, others = _tensors(model)
     content = {'layout': 2, 'others': others, 'groups': _groups(optimizer),
+               'members': _members(optimizer, named),
                'random': torch.get_rng_state(),
                'random_of_gpus': _random_of_gpus(),
                'random_of_ranks': _of_ranks(optimizer, torch.get_rng_state()),
@@ -78,10 +81,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
         torch.save(content, rest)
     except Exception as caught:  # the other ranks are to hear of it
         error = caught
-    if optimizer is not None:
-        optimizer._ranks.agree('saving', error)
-    elif error is not None:
-        raise error
+    _agree(optimizer, 'saving', error)
     outcome = _native(optimizer).save(
         _arguments.path_text(directory), list(named.values()), list(named),
         _positions(named, optimizer),
@@ -108,33 +108,79 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         FileNotFoundError: no checkpoint is there; nothing was changed.
         DataLossError: a file is missing, truncated or altered; names it, the
             tensor and the offset.
-        ValueError: it is of another model; nothing was changed here. Or it
-            lacks one of the objects; parameters and state are loaded.
+        ValueError: it is of another model or of an optimizer with other
+            groups, or lacks one of the objects; nothing was changed here.
         OSError, MemoryError: of the checkpoint or the optimizer's paths.
         RankError: another rank could not load, or is gone. This one may have:
             load again on all ranks.
+        What load_state_dict() of one of the objects raises: all of them are
+            as they were, and so is everything else.
     """
     named, _ = _tensors(model)
-    outcome, rest = _native(optimizer).load(
-        _arguments.path_text(directory), list(named.values()), list(named),
-        _positions(named, optimizer))
-    _errors.check(outcome)
+    native = _native(optimizer)
+    try:
+        content, loaded = _begin_load(_arguments.path_text(directory), native,
+                                      model, optimizer, objects)
+        try:
+            _errors.check(native.load(list(named.values()), list(named),
+                                      _positions(named, optimizer)))
+        except RankError:  # of another rank: all of this one is loaded
+            raise
+        except BaseException:
+            loaded.give_back()
+            raise
+    finally:
+        native.end_load()
     if optimizer is not None:
         optimizer._collected = None  # what was collected is of before
-    content = torch.load(io.BytesIO(rest.numpy().tobytes()), weights_only=True)
-    missing = objects.keys() - content['objects'].keys()
-    if missing:
-        raise ValueError(f'terrace: the checkpoint in {directory} has no '
-                         + ', '.join(sorted(missing)))
-    _set_others(directory, model, content)
-    if optimizer is not None:
-        for group, saved in zip(optimizer.param_groups, content['groups'],
-                                strict=True):
-            group.update(saved)
-    for name, thing in objects.items():
-        thing.load_state_dict(content['objects'][name])
+        for group, saved in zip(optimizer.param_groups, content['groups']):
+            group.update({key: value for key, value in saved.items()
+                          if key != 'param_names'})
+            group['decoupled_weight_decay'] = optimizer._decoupled
+    with torch.no_grad():
+        for name, tensor in _others(model, content).items():
+            tensor.copy_(content['others'][name])
     _set_random(content, optimizer)
     return content['values']
+
+
+def _begin_load(directory: str, native: Any, model: torch.nn.Module,
+                optimizer: AdamW | None, objects: Mapping[str, Any]
+                ) -> tuple[dict[str, Any], LoadedObjects]:
+    """What a checkpoint holds beside parameters and state, when it fits on all
+    ranks; and the objects, which have taken theirs."""
+    loaded, error = None, None
+    try:
+        outcome, rest = native.begin_load(directory)
+        _errors.check(outcome)
+        content = torch.load(io.BytesIO(rest.numpy().tobytes()),
+                             weights_only=True)
+        _fits.check_tensors(directory, content['others'],
+                            _others(model, content))
+        _fits.check_objects(directory, content['objects'], objects)
+        if optimizer is not None:
+            _fits.check_groups(directory, content['groups'],
+                               content.get('members'),
+                               _members(optimizer, _tensors(model)[0]))
+        loaded = LoadedObjects(objects, content['objects'])
+    except Exception as caught:  # the other ranks are to hear of it
+        error = caught
+    try:
+        _agree(optimizer, 'loading', error)
+    except BaseException:
+        if loaded is not None:
+            loaded.give_back()
+        raise
+    return content, loaded
+
+
+def _agree(optimizer: AdamW | None, phase: str,
+           error: BaseException | None) -> None:
+    """All ranks go on, or none."""
+    if optimizer is not None:
+        optimizer._ranks.agree(phase, error)
+    elif error is not None:
+        raise error
 
 
 def _set_random(content: dict[str, Any], optimizer: AdamW | None) -> None:
@@ -193,22 +239,13 @@ def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
     return named, others
 
 
-def _set_others(directory: str | os.PathLike[str], model: torch.nn.Module,
-                content: dict[str, Any]) -> None:
+def _others(model: torch.nn.Module,
+            content: dict[str, Any]) -> dict[str, torch.Tensor]:
     """What was pickled: in the first layout all but the optimizer's dtypes."""
-    saved = content['others']
     if 'layout' in content:
-        others = _tensors(model)[1]
-    else:
-        others = {name: tensor for name, tensor in _all_tensors(model).items()
-                  if tensor.dtype not in DTYPES}
-    if others.keys() != saved.keys():
-        raise ValueError(f'terrace: {directory} is of another model: it has '
-                         f'the pickled buffers {sorted(saved)}, the model '
-                         f'{sorted(others)}; the others are loaded')
-    with torch.no_grad():
-        for name, tensor in others.items():
-            tensor.copy_(saved[name])
+        return _tensors(model)[1]
+    return {name: tensor for name, tensor in _all_tensors(model).items()
+            if tensor.dtype not in DTYPES}
 
 
 def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:
@@ -216,6 +253,13 @@ def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:
         return []
     return [{key: value for key, value in group.items() if key != 'params'}
             for group in optimizer.param_groups]
+
+
+def _members(optimizer: AdamW | None, named: dict) -> list[list[str]]:
+    """The names in the model of each group's parameters."""
+    names = {id(tensor): name for name, tensor in named.items()}
+    return [[names.get(id(parameter), '') for parameter in group['params']]
+            for group in ([] if optimizer is None else optimizer.param_groups)]
 
 
 def _positions(named: dict, optimizer: AdamW | None) -> list[int]:

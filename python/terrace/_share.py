@@ -172,21 +172,19 @@ class Share:
         return [places.get(position, _OF_ANOTHER_RANK)
                 for position in positions]
 
-    def load(self, directory: str, tensors: list, names: list[str],
-             positions: list[int]) -> tuple[_errors.Outcome, torch.Tensor]:
+    def load(self, tensors: list, names: list[str],
+             positions: list[int]) -> _errors.Outcome:
         """On all ranks, each its share of what one process or any number of
         ranks saved."""
-        error, result = None, (_errors.DONE, None)
+        error = None
         try:
-            result = self._native.load(directory, tensors, names,
-                                       self._places_of(positions))
-            if result[0][0]:
-                error = _errors.exception_of(result[0])
+            _errors.check(self._native.load(tensors, names,
+                                            self._places_of(positions)))
         except Exception as caught:  # the other ranks are to hear of it
             error = caught
         self._ranks.agree('loading', error)
         self.stepped = False
-        return result
+        return _errors.DONE
 
     def reset(self) -> _errors.Outcome:
         outcome = self._native.reset()

@@ -31,7 +31,9 @@ TORCH_LIBRARY(terrace, m) {
       .def("write_part", &OptimizerBinding::WritePart)
       .def("commit_save", &OptimizerBinding::CommitSave)
       .def("end_save", &OptimizerBinding::EndSave)
+      .def("begin_load", &OptimizerBinding::BeginLoad)
       .def("load", &OptimizerBinding::Load)
+      .def("end_load", &OptimizerBinding::EndLoad)
       .def("describe", &OptimizerBinding::Describe)
       .def("close", &OptimizerBinding::Close);
   m.class_<ZeroConfigBinding>("ZeroConfig")

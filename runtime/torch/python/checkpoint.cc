@@ -215,28 +215,21 @@ void OptimizerBinding::EndSave() {
   commit_.reset();
 }
 
-std::tuple<Outcome, at::Tensor> OptimizerBinding::Load(
-    const std::string& directory, const std::vector<at::Tensor>& tensors,
-    const std::vector<std::string>& names,
-    const std::vector<int64_t>& positions) {
+std::tuple<Outcome, at::Tensor> OptimizerBinding::BeginLoad(
+    const std::string& directory) {
   at::Tensor rest = at::empty({0}, at::kByte);
   absl::Status status = CheckProcess();
   if (status.ok()) {
     MutexLock lock(mutex_);
-    EndTransfer();
-    status = LoadLocked(directory, tensors, names, positions, rest);
+    status = BeginLoadLocked(directory, rest);
   }
   return {ToOutcome(status), rest};
 }
 
-absl::Status OptimizerBinding::LoadLocked(
-    const std::string& directory, const std::vector<at::Tensor>& tensors,
-    const std::vector<std::string>& names,
-    const std::vector<int64_t>& positions, at::Tensor& rest) {
-  const at::NoGradGuard without_graph;
-  TERRACE_ASSIGN_OR_RETURN(const Described described,
-                           DescribeAll(tensors, names, positions));
-  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+absl::Status OptimizerBinding::BeginLoadLocked(const std::string& directory,
+                                               at::Tensor& rest) {
+  checkpoint_.reset();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
                            Checkpoint::Open(directory));
   const auto found = checkpoint->values().find(kRest);
   if (found == checkpoint->values().end() ||
@@ -244,16 +237,47 @@ absl::Status OptimizerBinding::LoadLocked(
     return absl::InvalidArgumentError(absl::StrCat(
         directory, ": this checkpoint was not written by terrace.save"));
   }
-  TERRACE_RETURN_IF_ERROR(
-      checkpoint->Load(KnownTo(*checkpoint, described.tensors),
-                       optimizer_.get(), absl::Now() + kPatience));
-  for (const at::Tensor& tensor : tensors) {
-    tensor.unsafeGetTensorImpl()->bump_version();
-  }
   const std::string& bytes = std::get<CheckpointBytes>(found->second).value;
   rest = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(rest.mutable_data_ptr(), bytes.data(), bytes.size());
+  checkpoint_ = std::move(checkpoint);
   return absl::OkStatus();
+}
+
+Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
+                               const std::vector<std::string>& names,
+                               const std::vector<int64_t>& positions) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  EndTransfer();
+  return ToOutcome(LoadLocked(tensors, names, positions));
+}
+
+absl::Status OptimizerBinding::LoadLocked(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<std::string>& names,
+    const std::vector<int64_t>& positions) {
+  if (checkpoint_ == nullptr) {
+    return absl::FailedPreconditionError("no load was begun");
+  }
+  const at::NoGradGuard without_graph;
+  TERRACE_ASSIGN_OR_RETURN(const Described described,
+                           DescribeAll(tensors, names, positions));
+  TERRACE_RETURN_IF_ERROR(
+      checkpoint_->Load(KnownTo(*checkpoint_, described.tensors),
+                        optimizer_.get(), absl::Now() + kPatience));
+  for (const at::Tensor& tensor : tensors) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  return absl::OkStatus();
+}
+
+void OptimizerBinding::EndLoad() {
+  if (!CheckProcess().ok()) return;
+  MutexLock lock(mutex_);
+  checkpoint_.reset();
 }
 
 }  // namespace terrace

@@ -115,6 +115,7 @@ OptimizerBinding::~OptimizerBinding() {
   static_cast<void>(reader_.release());
   static_cast<void>(writer_.release());
   static_cast<void>(commit_.release());
+  static_cast<void>(checkpoint_.release());
   static_cast<void>(optimizer_.release());
   static_cast<void>(runtime_.release());
 }

@@ -129,11 +129,15 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                     const std::vector<int64_t>& positions, bool parameters);
   Outcome CommitSave(const std::vector<std::string>& parts);
   void EndSave();
-  // Fills the tensors and the optimizer; an Outcome and the `rest`.
-  std::tuple<Outcome, at::Tensor> Load(const std::string& directory,
-                                       const std::vector<at::Tensor>& tensors,
-                                       const std::vector<std::string>& names,
-                                       const std::vector<int64_t>& positions);
+  // Opens a checkpoint; an Outcome and the `rest`, by which a caller sees
+  // whether the whole fits before anything changes. Load fills the tensors and
+  // the optimizer from the checkpoint that was opened, also if another one has
+  // taken its place since. EndLoad closes it; again: nothing.
+  std::tuple<Outcome, at::Tensor> BeginLoad(const std::string& directory);
+  Outcome Load(const std::vector<at::Tensor>& tensors,
+               const std::vector<std::string>& names,
+               const std::vector<int64_t>& positions);
+  void EndLoad();
 
   // A JSON object; see stats.cc.
   std::string Describe();
@@ -165,11 +169,11 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                            const at::Tensor& first_moment,
                            const at::Tensor& second_moment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status LoadLocked(const std::string& directory,
-                          const std::vector<at::Tensor>& tensors,
+  absl::Status BeginLoadLocked(const std::string& directory, at::Tensor& rest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LoadLocked(const std::vector<at::Tensor>& tensors,
                           const std::vector<std::string>& names,
-                          const std::vector<int64_t>& positions,
-                          at::Tensor& rest)
+                          const std::vector<int64_t>& positions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -185,6 +189,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StateWriter> writer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Checkpoint> checkpoint_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
 };
 

@@ -1,0 +1,72 @@
+"""Whether a checkpoint fits what it is loaded into: asked before anything is
+changed. All raise a ValueError that says how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+
+def check_groups(directory: str, saved: Sequence[Mapping[str, Any]],
+                 members: Sequence[Sequence[str]] | None,
+                 own: Sequence[Sequence[str]]) -> None:
+    """`saved` groups of the options, and the names of the parameters in each;
+    None: of an older checkpoint, which did not keep them. `own`: those of the
+    optimizer."""
+    if len(saved) != len(own) or members and (
+            [len(names) for names in members] != [len(names) for names in own]):
+        theirs = (_counted(len(saved), 'group') if members is None
+                  else _sizes(members))
+        raise ValueError(f'terrace: {directory} is of another optimizer: it '
+                         f'has {theirs}, the optimizer has {_sizes(own)}')
+    group_of = {name: group for group, names in enumerate(members or ())
+                for name in names}
+    for group, names in enumerate(own if members else ()):
+        for name in names:
+            # One that has none is not the model's, as the library will say.
+            if name and group_of.get(name) != group:
+                raise ValueError(
+                    f"terrace: {directory} is of another optimizer: parameter "
+                    f"'{name}' is in group {group} of the optimizer and "
+                    f'{_place(group_of.get(name))} there')
+
+
+def check_tensors(directory: str, saved: Mapping[str, torch.Tensor],
+                  own: Mapping[str, torch.Tensor]) -> None:
+    """The tensors beside those that are streamed."""
+    for name in (*own, *saved):
+        here, there = own.get(name), saved.get(name)
+        if (here is None or there is None or here.shape != there.shape
+                or here.dtype != there.dtype):
+            raise ValueError(
+                f"terrace: {directory} is of another model: buffer '{name}' is "
+                f'{_kind(there)} there and {_kind(here)} in the model')
+
+
+def check_objects(directory: str, saved: Mapping[str, Any],
+                  own: Mapping[str, Any]) -> None:
+    missing = own.keys() - saved.keys()
+    if missing:
+        raise ValueError(f'terrace: the checkpoint in {directory} has no '
+                         + ', '.join(sorted(missing)))
+
+
+def _counted(count: int, what: str) -> str:
+    return f'{count} {what}' + ('' if count == 1 else 's')
+
+
+def _sizes(groups: Sequence[Sequence[str]]) -> str:
+    sizes = ' and '.join(str(len(names)) for names in groups)
+    return f'{_counted(len(groups), "group")} of {sizes or "no"} parameters'
+
+
+def _place(group: int | None) -> str:
+    return 'in none' if group is None else f'in group {group}'
+
+
+def _kind(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return 'missing'
+    return f'{list(tensor.shape)} of {str(tensor.dtype).removeprefix("torch.")}'
