@@ -115,11 +115,12 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
   result.schedule = flags.schedule;
   const int64_t parameters = ParameterCount(flags.shape);
   result.budget_bytes = flags.budget.Of(parameters * (element == 4 ? 8 : 12));
-  if (flags.budget.chosen) {
+  if (flags.budget.bytes == 0) {
     constexpr int64_t kPlenty = int64_t{1} << 60;
     const auto any =
         terrace::OffloadedOptimizer::Plan(specs, result.optimizer, kPlenty);
     if (!any.ok()) return any.status();
+    result.budget_raised = result.budget_bytes < any->minimum_budget_bytes;
     result.budget_bytes =
         std::max(result.budget_bytes, any->minimum_budget_bytes);
   }
@@ -147,7 +148,8 @@ std::string PlanText(const OffloadPlan& plan) {
   };
   std::string text = absl::StrCat(
       "optimizer state: ", bytes(plan.plan.state_bytes),
-      ", of it in memory at most ", bytes(plan.budget_bytes), ", in ",
+      ", of it in memory at most ", bytes(plan.budget_bytes),
+      plan.budget_raised ? " (the least that works)" : "", ", in ",
       plan.plan.chunks, " chunks of at most ", bytes(plan.plan.chunk_bytes),
       "\non disk: ", bytes(plan.plan.disk_bytes),
       " for the state and its headers on ", plan.runtime.paths.size(),

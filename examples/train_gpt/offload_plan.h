@@ -21,17 +21,18 @@ struct OffloadPlan {
   terrace::LearningRateSchedule schedule;
   terrace::OptimizerPlan plan;
   int64_t budget_bytes = 0;
-  std::string scratch;       // --verify's directory; empty: none
-  int64_t verify_bytes = 0;  // of its copy of the parameters
-  std::string save;          // --save's directory; empty: none
-  int64_t save_bytes = 0;    // at most, of what is there at one time
+  bool budget_raised = false;  // a share that is less than what works
+  std::string scratch;         // --verify's directory; empty: none
+  int64_t verify_bytes = 0;    // of its copy of the parameters
+  std::string save;            // --save's directory; empty: none
+  int64_t save_bytes = 0;      // at most, of what is there at one time
 
   // Over all paths.
   int64_t disk_bytes() const { return plan.disk_bytes + verify_bytes; }
 };
 
-// Of flags with a budget. ResourceExhausted: a budget below the minimum, which
-// the message names.
+// Of flags with a budget. ResourceExhausted: one in bytes below the minimum,
+// which the message names; a share is raised to it.
 absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags);
 
 // What a run prints of it: lines that say what is in memory, and what on disk

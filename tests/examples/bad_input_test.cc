@@ -124,7 +124,7 @@ TEST(BadInputTest, ABudgetBelowTheMinimumNamesAMinimumThatWorks) {
     return RunTrainGpt(Smallest({"--memory-budget", budget, "--nvme-path",
                                  path.path(), "--steps", "1"}));
   };
-  for (const char* budget : {"1", "0.001%", "5%", "64KiB"}) {
+  for (const char* budget : {"1", "64KiB"}) {
     ExpectRefusal(with(budget), AllOf(HasSubstr("--memory-budget"),
                                       HasSubstr("below the minimum of ")));
   }

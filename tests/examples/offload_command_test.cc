@@ -88,6 +88,33 @@ TEST(OffloadedTrainGptTest, Bf16OnThreadsEqualsTheReference) {
   TrainAndVerify("bf16", "threads", 12);
 }
 
+// Without a budget a path means what DeepSpeed's JSON means by one.
+TEST(OffloadedTrainGptTest, APathAloneKeepsATenthInMemory) {
+  TemporaryDirectory folder;
+  const auto run = [&](std::vector<std::string> budget) {
+    std::vector<std::string> flags = {"--steps", "1", "--nvme-path",
+                                      folder.path()};
+    flags.insert(flags.end(), budget.begin(), budget.end());
+    const ChildResult result = RunTrainGpt(Small(flags));
+    EXPECT_EQ(result.exit_code, 0) << result.errors << result.output;
+    const size_t plan = result.output.find("optimizer state:");
+    EXPECT_NE(plan, std::string::npos) << result.output;
+    return result.output.substr(plan, result.output.find('\n', plan) - plan);
+  };
+  EXPECT_EQ(run({}), run({"--memory-budget", "10%"}));
+  EXPECT_TRUE(folder.empty());
+}
+
+TEST(OffloadedTrainGptTest, AShareBelowTheMinimumIsRaisedAndTold) {
+  TemporaryDirectory folder;
+  const ChildResult run =
+      RunTrainGpt(Small({"--steps", "2", "--memory-budget", "0.01%",
+                         "--nvme-path", folder.path(), "--verify"}));
+  ASSERT_EQ(run.exit_code, 0) << run.errors << run.output;
+  EXPECT_THAT(run.output, HasSubstr("(the least that works)"));
+  EXPECT_THAT(run.output, HasSubstr("serial reference: identical"));
+}
+
 TEST(OffloadedTrainGptTest, MistakesEndWithOneLineAndLeaveNothing) {
   TemporaryDirectory folder;
   const std::string path = folder.path();
@@ -95,8 +122,9 @@ TEST(OffloadedTrainGptTest, MistakesEndWithOneLineAndLeaveNothing) {
       {{"--memory-budget", "1000", "--nvme-path", path}, "minimum of"},
       {{"--memory-budget", "10%", "--nvme-path", path + "/none"}, "/none"},
       {{"--memory-budget", "10%"}, "needs --nvme-path"},
-      {{"--nvme-path", path}, "needs --memory-budget"},
-      {{"--verify"}, "needs --memory-budget"},
+      {{"--verify"}, "needs --nvme-path"},
+      {{"--pace", "1MiB,0"}, "needs --nvme-path"},
+      {{"--nvme-path", path, "--optimizer", "sgd"}, "sgd has no state"},
       {{"--memory-budget", "10%", "--nvme-path", path, "--json",
         path + "/none/x.json"},
        "cannot be written"},

@@ -147,7 +147,7 @@ TEST_F(ResumeTest, RefusesAnotherModelAndWhatMakesNoSenseInOneLine) {
   for (const char* flag : {"--save", "--resume"}) {
     const ChildResult result = RunTrainGpt(Smallest({flag, Save()}));
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.errors, HasSubstr("needs --memory-budget"));
+    EXPECT_THAT(result.errors, HasSubstr("needs --nvme-path"));
   }
   EXPECT_EQ(save_.Entries(), before);
 }

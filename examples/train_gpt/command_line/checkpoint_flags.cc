@@ -12,7 +12,7 @@ absl::Status CheckCheckpoints(const Flags& flags) {
     return needs("--save-every", "--save");
   }
   constexpr char kBudget[] =
-      "--memory-budget: without it LibTorch's optimizer steps, whose state is "
+      "--nvme-path: without it LibTorch's optimizer steps, whose state is "
       "not Terrace's to keep";
   if (!flags.offloaded() && !flags.save.empty()) {
     return needs("--save", kBudget);

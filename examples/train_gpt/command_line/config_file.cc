@@ -21,7 +21,6 @@ using terrace::ZeroConfigSettings;
 
 constexpr char kDevice[] = "zero_optimization.offload_optimizer.device";
 constexpr char kPath[] = "zero_optimization.offload_optimizer.nvme_path";
-constexpr double kBudgetPercent = 10;  // where the command line has none
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -270,9 +269,6 @@ absl::Status Laying::LayOffload() {
         absl::StrCat(kPath, " ", absl::StrJoin(settings_.nvme_paths, ", ")));
   }
   flags_.nvme_paths = settings_.nvme_paths;
-  if (!flags_.budget.given()) {
-    flags_.budget = {.percent = kBudgetPercent, .chosen = true};
-  }
   // Sizes of chunks and threads, which do not depend on the parameters.
   ZeroConfigSettings sized = settings_;
   sized.adam = flags_.adam;

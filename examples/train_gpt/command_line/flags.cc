@@ -116,8 +116,8 @@ std::vector<FlagSpec> OffloadFlags() {
   using terrace::EngineKind;
   return {
       {"--memory-budget", "BYTES|N%",
-       "the optimizer's state in memory, e.g. 64MiB, or 10% of it; the rest "
-       "is on disk",
+       "the optimizer's state in memory, e.g. 64MiB, or 10% of it (also "
+       "without this); a share is raised to the least that works",
        SetBudget},
       {"--nvme-path", "PATH",
        "where on disk: a directory, an empty file or a block device; may be "
@@ -158,7 +158,7 @@ std::vector<FlagSpec> CheckpointFlags() {
       TextFlag(
           "--save", "DIR",
           "keep a checkpoint there, at least of the last step; with "
-          "--memory-budget: without it LibTorch's AdamW steps, whose state "
+          "--nvme-path: without it LibTorch's AdamW steps, whose state "
           "and arithmetic are its own",
           [](Draft * d) -> auto& { return d->flags.save; }),
       IntegerFlag(
@@ -196,9 +196,10 @@ absl::Status UnknownFlag(absl::string_view name,
 
 // What of the disk is asked for must be asked for whole.
 absl::Status CheckOffload(const Flags& flags) {
-  if (flags.budget.given() && flags.optimizer == OptimizerKind::kSgd) {
-    return absl::InvalidArgumentError(
-        "--memory-budget is for adamw: --optimizer sgd has no state");
+  if (flags.offloaded() && flags.optimizer == OptimizerKind::kSgd) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flags.nvme_paths.empty() ? "--memory-budget" : "--nvme-path",
+        " is for adamw: --optimizer sgd has no state"));
   }
   if (flags.budget.given() && flags.nvme_paths.empty()) {
     return absl::InvalidArgumentError(
@@ -206,10 +207,8 @@ absl::Status CheckOffload(const Flags& flags) {
   }
   if (flags.budget.given()) return absl::OkStatus();
   const auto without = [](const char* flag) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " needs --memory-budget"));
+    return absl::InvalidArgumentError(absl::StrCat(flag, " needs --nvme-path"));
   };
-  if (!flags.nvme_paths.empty()) return without("--nvme-path");
   if (flags.verify) return without("--verify");
   if (!flags.machine_profile.empty()) return without("--machine-profile");
   if (flags.engine != terrace::EngineKind::kAuto) {
@@ -239,6 +238,9 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
     status = ApplyConfig(given, &draft.flags);
   }
   if (status.ok()) status = CheckOptimizer(given, draft.flags);
+  if (!draft.flags.budget.given() && !draft.flags.nvme_paths.empty()) {
+    draft.flags.budget.percent = kBudgetPercent;
+  }
   if (status.ok()) status = CheckOffload(draft.flags);
   if (status.ok()) status = CheckCheckpoints(draft.flags);
   if (!status.ok()) return status;

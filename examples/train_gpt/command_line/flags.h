@@ -20,12 +20,15 @@ namespace train_gpt {
 enum class Dtype { kFloat32, kBFloat16 };
 enum class OptimizerKind { kAdamW, kSgd };
 
+// Of the state, where paths come without a budget.
+inline constexpr double kBudgetPercent = 10;
+
 // How much of the optimizer's state may be in memory: bytes, or a share of
 // the state.
 struct MemoryBudget {
   int64_t bytes = 0;
-  double percent = 0;   // used when bytes is 0
-  bool chosen = false;  // not by the user: at least what the pipeline needs
+  // Used when bytes is 0: at least what works.
+  double percent = 0;
 
   bool given() const { return bytes > 0 || percent > 0; }
   int64_t Of(int64_t state_bytes) const;
