@@ -34,7 +34,7 @@ class Share:
         self._count = 0  # of all ranks
         # What they were made from, to see whether they are still right.
         self._placed: tuple[Any, int, dict[int, int]] = (None, 0, {})
-        self._spread: tuple[Any, Any, list[int]] = (None, None, [])
+        self._spread: tuple[Any, Any, int, list[int]] = (None, None, 0, [])
         # In a step that another rank did not finish, and what it was.
         self.stepped = False
         self.begun: Any = None
@@ -123,14 +123,19 @@ class Share:
 
     def steps(self) -> list[int]:
         """By position; 0 of another rank's. Not to be changed."""
-        steps, places = self._native.steps(), self._places
-        if self._spread[0] is not steps or self._spread[1] is not places:
+        steps = self._native.steps()
+        known, owners, count, result = self._spread
+        if (known is not steps or owners is not self._ranks.owners
+                or count != self._count):
             result = [0] * self._count if steps else []
-            for position, place in places.items():
+            for position, place in self._places.items():
                 if place < len(steps):
                     result[position] = steps[place]
-            self._spread = steps, places, result
-        return self._spread[2]
+            self._spread = steps, self._ranks.owners, self._count, result
+        return result
+
+    def count_stepped(self) -> int:
+        return self._native.count_stepped()
 
     def set_steps(self, step: int, steps: list[int]) -> _errors.Outcome:
         return self._native.set_steps(step, self._ranks.own(steps))
