@@ -26,9 +26,6 @@ struct OffloadPlan {
   int64_t verify_bytes = 0;    // of its copy of the parameters
   std::string save;            // --save's directory; empty: none
   int64_t save_bytes = 0;      // at most, of what is there at one time
-
-  // Over all paths.
-  int64_t disk_bytes() const { return plan.disk_bytes + verify_bytes; }
 };
 
 // Of flags with a budget. ResourceExhausted: one in bytes below the minimum,
