@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from terrace import _errors
+
 
 class Compiled:
     """torch.classes.terrace.Optimizer. Thread-safe, as that is."""
@@ -29,6 +31,7 @@ class Compiled:
         return stepped if changes == self._changes else self._count()[2]
 
     def _count(self) -> tuple[int, list[int], int]:
+        _errors.check(self._native.check())  # a forked child has none
         # What another thread changes meanwhile makes this an old answer.
         changes, steps = self._changes, self._native.steps()
         counted = changes, steps, sum(1 for step in steps if step)
