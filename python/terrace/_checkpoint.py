@@ -153,8 +153,10 @@ def _begin_load(directory: str, native: Any, model: torch.nn.Module,
     try:
         outcome, rest = native.begin_load(directory)
         _errors.check(outcome)
-        content = torch.load(io.BytesIO(rest.numpy().tobytes()),
-                             weights_only=True)
+        pickled = io.BytesIO(rest.numpy().tobytes())
+        del rest  # so that large values are in memory twice, not more
+        content = torch.load(pickled, weights_only=True)
+        del pickled
         _fits.check_tensors(directory, content['others'],
                             _others(model, content))
         _fits.check_objects(directory, content['objects'], objects)

@@ -115,10 +115,12 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
 
 CheckpointValues ValuesOf(const at::Tensor& rest) {
   const at::Tensor bytes = rest.contiguous();
-  return {{kRest, CheckpointBytes{std::string(
-                      static_cast<const char*>(bytes.const_data_ptr()),
-                      static_cast<size_t>(bytes.nbytes()))}},
-          {kLayout, kTensorsOfAllDTypes}};
+  CheckpointValues values = {{kLayout, kTensorsOfAllDTypes}};
+  // Not in the list, which would copy it once more.
+  values[kRest] = CheckpointBytes{
+      std::string(static_cast<const char*>(bytes.const_data_ptr()),
+                  static_cast<size_t>(bytes.nbytes()))};
+  return values;
 }
 
 // Without those of other dtypes, which a checkpoint of the first layout has in
