@@ -32,16 +32,22 @@ using V = hn::Vec<F32>;
 // of an fp32 one, each asked for once whatever the width of a vector is.
 constexpr int64_t kBlock = 32;
 
-// Asks for the lines that a stream reaches 512 elements later: all streams of
-// an update the same time ahead, which has to be longer than memory takes to
-// answer. At 50 GB/s that is 290 ns; half of it loses a tenth of the bf16
-// update's speed with AVX-512 and a sixth with AVX2, and more where memory is
-// slower to answer. The address is an integer, for it may lie beyond the array.
+// How far ahead the lines of a stream are asked for: a time that has to be
+// longer than memory takes to answer. All streams of an update are asked for
+// the same number of elements ahead: at 50 GB/s 290 ns; half of it loses a
+// tenth of the bf16 update's speed with AVX-512 and a sixth with AVX2, and more
+// where memory is slower to answer. A stream alone is read in less time.
+constexpr int64_t kAheadElements = 512;
+constexpr int64_t kAheadBytesAlone = 4096;
+
+// Asks for the lines of the block that is so many bytes later. The address is
+// an integer, for it may lie beyond the array.
 template <typename T>
-HWY_INLINE void PrefetchAhead(const T* at) {
-  constexpr uintptr_t kAheadBytes = 512 * sizeof(T);
+HWY_INLINE void PrefetchAhead(const T* at,
+                              int64_t bytes = kAheadElements * sizeof(T)) {
   constexpr uintptr_t kLineBytes = 64;
-  const uintptr_t from = reinterpret_cast<uintptr_t>(at) + kAheadBytes;
+  const uintptr_t from =
+      reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(bytes);
   for (uintptr_t i = 0; i < kBlock * sizeof(T); i += kLineBytes) {
     hwy::Prefetch(reinterpret_cast<const char*>(from + i));
   }

@@ -177,7 +177,7 @@ double SumSquaresOf(const typename Type::Stored* values, int64_t count) {
     }
   };
   for (; i + kBlock <= count; i += kBlock) {
-    PrefetchAhead(values + i);
+    PrefetchAhead(values + i, kAheadBytesAlone);
     for (int64_t j = 0; j < kBlock; j += kNormLanes) add(i + j);
   }
   if (i + kNormLanes <= count) {
@@ -289,7 +289,7 @@ int64_t ReadOf(const uint32_t* values, int64_t count, uint32_t& sum) {
   auto odd = hn::Zero(d);
   int64_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
-    if constexpr (kPrefetched) PrefetchAhead(values + i);
+    if constexpr (kPrefetched) PrefetchAhead(values + i, kAheadBytesAlone);
     for (int64_t j = 0; j < kBlock; j += 2 * lanes) {
       even = hn::Xor(even, hn::LoadU(d, values + i + j));
       odd = hn::Xor(odd, hn::LoadU(d, values + i + j + lanes));
