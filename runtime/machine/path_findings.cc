@@ -81,8 +81,9 @@ void DiagnoseFileSystem(const PathReport& path,
     case FileSystemKind::kUserSpace:
       add(path.file_system +
               " is served by a process: each request costs its time too, and "
-              "one that it answers short may go wrong in the kernel, which our "
-              "checksums then tell as data loss. Name a directory on a drive",
+              "one that it answers short may go wrong in the kernel, so that "
+              "threads are taken in place of io_uring unless that is named. "
+              "Name a directory on a drive",
           "");
       break;
     case FileSystemKind::kDisk:
@@ -150,8 +151,8 @@ void DiagnosePath(const PathReport& path, std::vector<Finding>* findings) {
   };
   if (!path.direct_io) {
     add(absl::StrCat("no direct I/O (", path.direct_io_error,
-                     "): data go through the page cache, a third of the speed "
-                     "and memory twice over"));
+                     "): data are copied through the page cache, two thirds of "
+                     "the speed, and dropped from it"));
   } else if (path.told_offset_alignment > kOurAlignment) {
     add(absl::StrCat("direct I/O asks for offsets in multiples of ",
                      FormatBytes(path.told_offset_alignment),
