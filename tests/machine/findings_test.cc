@@ -209,7 +209,7 @@ TEST_F(FindingsTest, FileSystemsThatAreNoDrive) {
   path().file_system_kind = FileSystemKind::kUserSpace;
   Expect(Severity::kSlower, "/mnt/nvme0", "fuse.sshfs is served by a process",
          "");
-  EXPECT_THAT(Only().what, HasSubstr("checksums"));
+  EXPECT_THAT(Only().what, HasSubstr("threads are taken"));
 }
 
 TEST_F(FindingsTest, WaysToMountThatCost) {
