@@ -103,13 +103,15 @@ def from_deepspeed_config(
         optimizer: for a configuration without one: a torch.optim.AdamW or
             Adam that has not stepped. Its groups and their numbers are taken
             over; it is not used afterwards, nor is a scheduler made for it.
-        notes: say every note on standard error; else how many there are.
-        known: values for keys that are "auto": learning_rate, beta1, beta2,
-            epsilon, weight_decay, gradient_clipping, warmup_min_lr,
-            warmup_max_lr, warmup_num_steps, total_num_steps, micro_batch,
-            accumulation_steps, train_batch. Those of the batch count where
-            their key is absent too. A configuration without an optimizer gets
-            AdamW of the first five.
+        notes: say every note on standard error; else how many there are, and
+            those on what contradicts `known`.
+        known: numbers for keys that are "auto" or absent: learning_rate,
+            beta1, beta2, epsilon, weight_decay, gradient_clipping,
+            warmup_min_lr, warmup_max_lr, warmup_num_steps, total_num_steps,
+            micro_batch, accumulation_steps, train_batch. A number of the
+            configuration goes before another one here, with a note that is
+            always said. A configuration without an optimizer gets AdamW of the
+            first five, which do not go together with optimizer=.
 
     Returns:
         the optimizer, which clips and skips steps as the configuration says;
@@ -120,8 +122,9 @@ def from_deepspeed_config(
         say here, and more.
 
     Raises:
-        ValueError: the configuration is wrong, or contradicts the model; the
-            message has the path of the key and its line.
+        ValueError: the configuration is wrong, or contradicts the model, or
+            leaves a batch whose numbers do not multiply out; the message has
+            the path of the key and its line.
         NotImplementedError: DeepSpeed has it and Terrace does not.
         OSError, MemoryError: as for AdamW; before anything is reserved.
         RankError: another rank of the process_group failed, or is gone.

@@ -78,10 +78,14 @@ def tell_copy(optimizer: AdamW) -> None:
 
 def tell_notes(notes: list[dict[str, str]], name: str, each: bool) -> None:
     """On keys of a configuration that have no say, or another one: one line,
-    or, where they are asked for, one of each."""
-    if not each and len(notes) > 1:
+    or, where they are asked for, one of each. What contradicts the caller says
+    itself always."""
+    quiet = [note for note in notes if note['kind'] != 'contradicted']
+    if each or len(quiet) <= 1:
+        quiet = []
+    else:
         _say('%d notes on %s; notes=True lists them, settings["notes"] has '
-             'them', len(notes), name)
-        return
+             'them', len(quiet), name)
     for note in notes:
-        _say('%s: %s', note['path'], note['text'])
+        if note not in quiet:
+            _say('%s: %s', note['path'], note['text'])

@@ -13,6 +13,10 @@ from test_deepspeed import PLAIN
 OPEN = {'gradient_clipping': 0.0, 'zero_optimization': {'stage': 2}}
 
 
+ADAM = {'learning_rate': 2e-3, 'beta1': 0.8, 'beta2': 0.99, 'epsilon': 1e-7,
+        'weight_decay': 0.1}
+
+
 def groups_of(network, **first):
     """Matrices decay, the rest does not."""
     matrices = [p for p in network.parameters() if p.dim() > 1]
@@ -41,6 +45,66 @@ def test_what_the_caller_does_not_say_of_it_is_adamws_default():
     plain = terrace.AdamW(model().parameters(), lr=2e-3).param_groups[0]
     for key in ('lr', 'betas', 'eps', 'weight_decay'):
         assert group[key] == plain[key]
+
+
+@pytest.mark.parametrize('params', [{}, dict.fromkeys(
+    ('lr', 'betas', 'eps', 'weight_decay'), 'auto')])
+def test_what_the_section_leaves_open_is_the_callers(params):
+    network, other = model(), model()
+    optimizer, _, settings = terrace.from_deepspeed_config(
+        network, {'train_batch_size': 12, 'optimizer': {
+            'type': 'AdamW', 'params': params}},
+        gradient_clipping=0.05, **ADAM)
+    theirs = torch.optim.AdamW(other.parameters(), 2e-3, (0.8, 0.99), 1e-7, 0.1)
+    assert settings['gradient_clipping'] == 0.05
+    for inputs, targets in batches(5):
+        train(network, optimizer, [(inputs, targets)])
+        theirs.zero_grad()
+        torch.nn.functional.mse_loss(other(inputs), targets).backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.05)
+        theirs.step()
+    assert largest_difference(network, other) <= 1e-5
+
+
+def test_what_the_scheduler_leaves_open_is_the_callers():
+    _, scheduler, _ = terrace.from_deepspeed_config(
+        model(), {**PLAIN, 'scheduler': {'type': 'WarmupDecayLR', 'params': {
+            'warmup_type': 'linear'}}},
+        warmup_min_lr=0.125, warmup_max_lr=0.625, warmup_num_steps=4,
+        total_num_steps=8)
+    rates = [scheduler._config.adam_at(step)[0] for step in range(2, 11)]
+    assert rates == pytest.approx(
+        [0.125, 0.25, 0.375, 0.5, 0.625, 0.5, 0.375, 0.25, 0.125])
+
+
+def test_a_number_of_the_text_goes_before_the_callers_and_says_so(caplog):
+    config = {**PLAIN, 'dump_state': True, 'steps_per_print': 1}
+    said, settings = said_of(caplog, config, learning_rate=1e-5, beta1=0.8,
+                             weight_decay=0.1, accumulation_steps=1)
+    assert settings['optimizer']['lr'] == 2e-3
+    assert sorted(said) == [
+        '2 notes on the configuration; notes=True lists them, '
+        'settings["notes"] has them',
+        "optimizer.params.lr: 0.002 in the text; the caller's "
+        'learning_rate=1e-05 is not used']
+
+
+def test_the_caller_divides_a_batch_of_the_text():
+    config = {**PLAIN, 'train_batch_size': 32}
+    del config['train_micro_batch_size_per_gpu']
+
+    def divided(**known):
+        settings = terrace.from_deepspeed_config(model(), config, **known)[2]
+        return settings['micro_batch'], settings['accumulation_steps']
+
+    assert divided() == (32, 1)
+    assert divided(micro_batch=4) == (4, 8)
+    assert divided(accumulation_steps=4) == (8, 4)
+    with pytest.raises(ValueError, match='32 is not .*micro_batch=5'):
+        divided(micro_batch=5)
+    with pytest.raises(ValueError, match='32 is not micro_batch=4 '
+                       r'\* accumulation_steps=2'):
+        divided(micro_batch=4, accumulation_steps=2)
 
 
 def test_no_optimizer_at_all_names_what_to_pass():

@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/zero_config/caller_numbers.h"
 #include "runtime/zero_config/keys/nearest_name.h"
 #include "runtime/zero_config/sections.h"
 
@@ -22,11 +23,12 @@ std::vector<std::string> Known() {
           "ZeroOneAdam", "MuAdam", "MuAdamW",    "MuSGD"};
 }
 
-// "auto": the caller's value, else the one given here.
-double FromCaller(const KeyValues& values, const std::string& path,
-                  const std::optional<double>& caller, double otherwise) {
-  if (values.IsAuto(path) && caller) return *caller;
-  return values.Given(path) ? values.Number(path) : otherwise;
+// The text's, else the caller's, else the one given here.
+double NumberAt(const KeyValues& values, const std::string& path,
+                const ZeroConfigCaller& caller, const char* name,
+                const std::optional<double>& callers, double otherwise) {
+  if (values.Given(path)) return values.Number(path);
+  return FilledIn(caller, name, callers, values, path).value_or(otherwise);
 }
 
 absl::Status CheckTorchAdam(const KeyValues& values) {
@@ -65,10 +67,13 @@ absl::Status ReadAdam(const ZeroConfigCaller& caller, KeyValues* values,
                        "the caller gave no learning rate; pass learning_rate=");
   }
   adam->decoupled_decay = DecoupledDecay(values);
-  adam->learning_rate = FromCaller(*values, lr, caller.learning_rate, 1e-3);
+  adam->learning_rate = NumberAt(*values, lr, caller, "learning_rate",
+                                 caller.learning_rate, 1e-3);
   const std::string betas = absl::StrCat(kParams, "betas");
-  adam->beta1 = caller.beta1 && values->IsAuto(betas) ? *caller.beta1 : 0.9;
-  adam->beta2 = caller.beta2 && values->IsAuto(betas) ? *caller.beta2 : 0.999;
+  adam->beta1 =
+      FilledIn(caller, "beta1", caller.beta1, *values, betas).value_or(0.9);
+  adam->beta2 =
+      FilledIn(caller, "beta2", caller.beta2, *values, betas).value_or(0.999);
   if (const std::vector<double> two = values->Numbers(betas); !two.empty()) {
     adam->beta1 = two[0];
     adam->beta2 = two[1];
@@ -76,13 +81,13 @@ absl::Status ReadAdam(const ZeroConfigCaller& caller, KeyValues* values,
   if (adam->beta1 >= 1 || adam->beta2 >= 1) {
     return values->Bad(betas, "allowed: two numbers of at least 0, below 1");
   }
-  adam->epsilon =
-      FromCaller(*values, absl::StrCat(kParams, "eps"), caller.epsilon, 1e-8);
+  adam->epsilon = NumberAt(*values, absl::StrCat(kParams, "eps"), caller,
+                           "epsilon", caller.epsilon, 1e-8);
   // DeepSpeed's own classes decay by 0, torch.optim.AdamW by 0.01.
   const bool torch = values->Boolean(absl::StrCat(kParams, "torch_adam"));
-  adam->weight_decay = FromCaller(
-      *values, absl::StrCat(kParams, "weight_decay"), caller.weight_decay,
-      torch && adam->decoupled_decay ? 1e-2 : 0.0);
+  adam->weight_decay = NumberAt(*values, absl::StrCat(kParams, "weight_decay"),
+                                caller, "weight_decay", caller.weight_decay,
+                                torch && adam->decoupled_decay ? 1e-2 : 0.0);
   adam->bias_correction =
       values->Boolean(absl::StrCat(kParams, "bias_correction"));
   return absl::OkStatus();
@@ -125,8 +130,9 @@ absl::Status CheckOptimizerType(const JsonValue& root) {
 
 absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,
                            ZeroConfigSettings* settings) {
-  settings->max_gradient_norm =
-      FromCaller(*values, "gradient_clipping", caller.gradient_clipping, 1.0);
+  const char* clipping = "gradient_clipping";
+  settings->max_gradient_norm = NumberAt(*values, clipping, caller, clipping,
+                                         caller.gradient_clipping, 1.0);
   if (!values->Given("optimizer")) {
     settings->adam = caller.adam;
     settings->schedule.base = caller.adam ? caller.adam->learning_rate

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/zero_config/caller_numbers.h"
 #include "runtime/zero_config/keys/nearest_name.h"
 #include "runtime/zero_config/sections.h"
 
@@ -60,18 +61,17 @@ std::string Param(absl::string_view name) {
   return absl::StrCat("scheduler.params.", name);
 }
 
-// The text's number, or for "auto" the caller's argument of that name. Error:
-// neither.
-template <typename T>
-absl::Status Required(const KeyValues& values, const char* name,
-                      const std::optional<T>& caller, T* value) {
+// The text's number, else the caller's argument of that name. Error: neither.
+absl::Status Required(const ZeroConfigCaller& caller, const KeyValues& values,
+                      const char* name, const std::optional<int64_t>& callers,
+                      int64_t* value) {
   const std::string path = Param(name);
   if (values.Given(path)) {
-    *value = static_cast<T>(values.Number(path));
+    *value = static_cast<int64_t>(values.Number(path));
     return absl::OkStatus();
   }
-  if (values.IsAuto(path) && caller) {
-    *value = *caller;
+  if (const auto filled = FilledIn(caller, name, callers, values, path)) {
+    *value = *filled;
     return absl::OkStatus();
   }
   if (values.IsAuto(path)) {
@@ -82,12 +82,33 @@ absl::Status Required(const KeyValues& values, const char* name,
   return values.Bad("scheduler", absl::StrCat("needs ", path));
 }
 
-double Optional(const KeyValues& values, const char* name,
-                const std::optional<double>& caller, double otherwise) {
+double Optional(const ZeroConfigCaller& caller, const KeyValues& values,
+                const char* name, const std::optional<double>& callers,
+                double otherwise) {
   const std::string path = Param(name);
   if (values.Given(path)) return values.Number(path);
-  if (values.IsAuto(path) && caller) return *caller;
-  return otherwise;
+  return FilledIn(caller, name, callers, values, path).value_or(otherwise);
+}
+
+// Numbers of a warm-up for a scheduler that has none of these parameters. The
+// length of a run is known to every caller, whether its schedule ends or not.
+void NoteUnused(const ZeroConfigCaller& caller,
+                const std::vector<std::string>& params, KeyValues* values) {
+  std::vector<std::string> unused;
+  const auto check = [&](const char* name, bool passed) {
+    if (passed && caller.defaults.count(name) == 0 &&
+        std::find(params.begin(), params.end(), name) == params.end()) {
+      unused.push_back(absl::StrCat(name, "="));
+    }
+  };
+  check("warmup_min_lr", caller.warmup_min_lr.has_value());
+  check("warmup_max_lr", caller.warmup_max_lr.has_value());
+  check("warmup_num_steps", caller.warmup_num_steps.has_value());
+  if (unused.empty()) return;
+  values->AddNote(
+      NoteKind::kIgnored, "scheduler",
+      absl::StrCat("has no use for the caller's ", absl::StrJoin(unused, ", "),
+                   values->Given(kType) ? "" : ": it is not in the text"));
 }
 
 absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
@@ -95,9 +116,11 @@ absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
   LearningRateSchedule& s = *schedule;
   s.logarithmic = values->Text(Param("warmup_type")) == "log";
   s.warmup_steps = 1000;
-  const std::string steps = Param("warmup_num_steps");
-  if (values->Given(steps) || values->IsAuto(steps)) {
-    TERRACE_RETURN_IF_ERROR(Required(*values, "warmup_num_steps",
+  const char* name = "warmup_num_steps";
+  const std::string steps = Param(name);
+  if (values->Given(steps) || values->IsAuto(steps) ||
+      FilledIn(caller, name, caller.warmup_num_steps, *values, steps)) {
+    TERRACE_RETURN_IF_ERROR(Required(caller, *values, name,
                                      caller.warmup_num_steps, &s.warmup_steps));
   }
   if (s.warmup_steps < 2) {
@@ -105,7 +128,7 @@ absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
     s.warmup_steps = 2;
   }
   if (s.kind != Kind::kWarmup) {
-    TERRACE_RETURN_IF_ERROR(Required(*values, "total_num_steps",
+    TERRACE_RETURN_IF_ERROR(Required(caller, *values, "total_num_steps",
                                      caller.total_num_steps, &s.total_steps));
     if (s.total_steps < s.warmup_steps) {
       values->AddNote(NoteKind::kMeaning, Param("total_num_steps"),
@@ -121,8 +144,8 @@ absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
   // Without a value: WarmupLR takes the optimizer's rate, WarmupDecayLR 0.001.
   const bool own =
       s.kind == Kind::kWarmup || values->IsAuto(Param("warmup_max_lr"));
-  s.least = Optional(*values, "warmup_min_lr", caller.warmup_min_lr, 0);
-  s.most = Optional(*values, "warmup_max_lr", caller.warmup_max_lr,
+  s.least = Optional(caller, *values, "warmup_min_lr", caller.warmup_min_lr, 0);
+  s.most = Optional(caller, *values, "warmup_max_lr", caller.warmup_max_lr,
                     own ? s.base : 1e-3);
   return absl::OkStatus();
 }
@@ -196,7 +219,10 @@ absl::Status CheckSchedulerType(const JsonValue& root) {
 
 absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
                           ZeroConfigSettings* settings) {
-  if (!values->Given("scheduler")) return absl::OkStatus();
+  if (!values->Given("scheduler")) {
+    NoteUnused(caller, {}, values);
+    return absl::OkStatus();
+  }
   if (!values->Given(kType)) {
     return values->Bad("scheduler", absl::StrCat("needs a type: ", Names()));
   }
@@ -213,11 +239,14 @@ absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
                                       Suggestion(name, one->params)));
     }
   }
+  NoteUnused(caller, one->params, values);
   LearningRateSchedule& schedule = settings->schedule;
   schedule.kind = one->kind;
+  const std::string most = Param("warmup_max_lr");
   const bool needs_base =
       one->kind == Kind::kWarmupCosine ||
-      (one->kind == Kind::kWarmup && !values->Given(Param("warmup_max_lr")));
+      (one->kind == Kind::kWarmup && !values->Given(most) &&
+       !FilledIn(caller, "warmup_max_lr", caller.warmup_max_lr, *values, most));
   if (needs_base && !settings->adam && !caller.learning_rate) {
     return values->Bad("scheduler",
                        "needs the optimizer's learning rate: there is none "

@@ -22,7 +22,7 @@ absl::Status ReadZenflow(const KeyValues& values,
                          const ZeroConfigSettings& settings);
 absl::Status ReadPrecision(const ZeroConfigCaller& caller, KeyValues* values,
                            ZeroConfigSettings* settings);
-absl::Status ReadBatch(const ZeroConfigCaller& caller, const KeyValues& values,
+absl::Status ReadBatch(const ZeroConfigCaller& caller, KeyValues* values,
                        ZeroConfigSettings* settings);
 // After ReadPrecision.
 absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,

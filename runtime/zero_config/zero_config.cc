@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/zero_config/caller_numbers.h"
 #include "runtime/zero_config/keys/json_tree.h"
 #include "runtime/zero_config/keys/key_table.h"
 #include "runtime/zero_config/keys/key_values.h"
@@ -43,10 +44,11 @@ absl::StatusOr<ZeroConfigSettings> ReadZeroConfig(
   TERRACE_RETURN_IF_ERROR(ReadZero(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadZenflow(values, settings));
   TERRACE_RETURN_IF_ERROR(ReadPrecision(caller, &values, &settings));
-  TERRACE_RETURN_IF_ERROR(ReadBatch(caller, values, &settings));
+  TERRACE_RETURN_IF_ERROR(ReadBatch(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadOptimizer(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadSchedule(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadTheRest(caller, &values, &settings));
+  NoteContradictions(caller, &values);
   settings.notes = values.notes();
   settings.given = values.AllGiven();
   return settings;

@@ -114,6 +114,43 @@ TEST_F(ConfigFileTest, ABatchThatItDoesNotSayIsTheFlags) {
   EXPECT_EQ(flags->accumulate, 5);
 }
 
+TEST_F(ConfigFileTest, ABatchThatItDoesNotDivideIsDividedByTheFlags) {
+  const std::string file = "\"train_batch_size\": 12";
+  const auto batch = Parse(file, {"--batch", "3"});
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ(batch->batch, 3);
+  EXPECT_EQ(batch->accumulate, 4);
+  const auto accumulate = Parse(file, {"--accumulate", "3"});
+  ASSERT_TRUE(accumulate.ok()) << accumulate.status();
+  EXPECT_EQ(accumulate->batch, 4);
+  EXPECT_EQ(accumulate->accumulate, 3);
+  const auto neither = Parse(file);
+  ASSERT_TRUE(neither.ok()) << neither.status();
+  EXPECT_EQ(neither->batch, 12);
+  EXPECT_EQ(neither->accumulate, 1);
+}
+
+TEST_F(ConfigFileTest, WhatItsSectionsDoNotSayIsTheFlags) {
+  const std::string file = With(
+      "\"optimizer\": {\"type\": \"AdamW\"}, \"scheduler\": "
+      "{\"type\": \"WarmupDecayLR\", \"params\": {}}");
+  const auto flags =
+      Parse(file, {"--learning-rate", "0.5", "--beta1", "0.25", "--epsilon",
+                   "1e-6", "--weight-decay", "0.125", "--warmup-num-steps", "4",
+                   "--warmup-min-lr", "0.125", "--warmup-max-lr", "0.75",
+                   "--steps", "20"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->learning_rate, 0.5);
+  EXPECT_EQ(flags->adam.beta1, 0.25);
+  EXPECT_EQ(flags->adam.beta2, 0.999);  // the file's default, not the flag's
+  EXPECT_EQ(flags->adam.epsilon, 1e-6);
+  EXPECT_EQ(flags->adam.weight_decay, 0.125);
+  EXPECT_EQ(flags->schedule.warmup_steps, 4);
+  EXPECT_EQ(flags->schedule.least, 0.125);
+  EXPECT_EQ(flags->schedule.most, 0.75);
+  EXPECT_EQ(flags->schedule.total_steps, 20);
+}
+
 TEST_F(ConfigFileTest, ASchedulersStepsMayBeTheFlags) {
   const auto flags =
       Parse(With("\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
@@ -186,8 +223,9 @@ TEST_F(ConfigFileTest, FlagsOfTheOptimizerNeedIt) {
 }
 
 TEST_F(ConfigFileTest, AFlagThatContradictsItNamesBoth) {
-  const std::string adam =
-      With("\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5}}");
+  const std::string adam = With(
+      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5, "
+      "\"betas\": [0.9, 0.999], \"eps\": 1e-8, \"weight_decay\": 0}}");
   const std::string nvme = With(
       "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\", "
       "\"nvme_path\": \"/a\"}}");
@@ -196,10 +234,13 @@ TEST_F(ConfigFileTest, AFlagThatContradictsItNamesBoth) {
       "\"cpu\"}}");
   ExpectError(kMicro, {"--batch", "3"},
               {"--batch 3", "train_micro_batch_size_per_gpu", "gives 2"});
-  ExpectError("\"train_batch_size\": 4", {"--batch", "2"},
-              {"--batch 2", "train_batch_size", "gives 4"});
+  ExpectError("\"train_batch_size\": 4", {"--batch", "3"},
+              {"--batch 3", "train_batch_size 4"});
   ExpectError("\"train_batch_size\": 4", {"--batch=4", "--accumulate=2"},
-              {"--accumulate 2", "train_batch_size"});
+              {"--batch 4 --accumulate 2", "train_batch_size 4"});
+  ExpectError("\"train_batch_size\": 8, " + std::string(kMicro),
+              {"--accumulate=2"},
+              {"--accumulate 2", "train_batch_size", "gives 4"});
   ExpectError(With("\"gradient_accumulation_steps\": 5"), {"--accumulate=2"},
               {"--accumulate 2", "gradient_accumulation_steps", "5"});
   ExpectError(With("\"gradient_clipping\": 1"), {"--clip", "2"},
@@ -214,7 +255,8 @@ TEST_F(ConfigFileTest, AFlagThatContradictsItNamesBoth) {
               {"--weight-decay 0.5", "optimizer.params.weight_decay"});
   const std::string warmup = With(
       "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
-      "{\"warmup_num_steps\": 5, \"warmup_max_lr\": 0.5}}");
+      "{\"warmup_num_steps\": 5, \"warmup_min_lr\": 0, \"warmup_max_lr\": "
+      "0.5}}");
   ExpectError(warmup, {"--warmup-num-steps", "4"},
               {"--warmup-num-steps 4", "scheduler.params.warmup_num_steps"});
   ExpectError(warmup, {"--warmup-min-lr", "0.25"},

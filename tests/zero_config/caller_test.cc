@@ -58,6 +58,106 @@ TEST(Caller, ItsAdamsRateIsTheSchedules) {
   EXPECT_EQ(LearningRateAt(settings->schedule, 20), 0.25);
 }
 
+ZeroConfigCaller Everything() {
+  ZeroConfigCaller caller;
+  caller.learning_rate = 0.25;
+  caller.beta1 = 0.5;
+  caller.beta2 = 0.75;
+  caller.epsilon = 1e-6;
+  caller.weight_decay = 0.125;
+  caller.gradient_clipping = 0.0625;
+  caller.warmup_min_lr = 0.01;
+  caller.warmup_max_lr = 0.5;
+  caller.warmup_num_steps = 7;
+  caller.total_num_steps = 70;
+  return caller;
+}
+
+std::string Sections(const std::string& adam, const std::string& type,
+                     const std::string& schedule) {
+  return "\"optimizer\": {\"type\": \"AdamW\", \"params\": {" + adam +
+         "}}, \"scheduler\": {\"type\": \"" + type + "\", \"params\": {" +
+         schedule + "}}";
+}
+
+TEST(Caller, ItsNumbersStandForAbsentKeys) {
+  for (const char* type : {"WarmupLR", "WarmupDecayLR"}) {
+    const auto settings = ReadMembers(Sections("", type, ""), Everything());
+    ASSERT_TRUE(settings.ok()) << settings.status();
+    EXPECT_EQ(settings->adam, kOwn);
+    EXPECT_EQ(settings->max_gradient_norm, 0.0625);
+    EXPECT_EQ(settings->schedule.base, 0.25);
+    EXPECT_EQ(settings->schedule.least, 0.01);
+    EXPECT_EQ(settings->schedule.most, 0.5);
+    EXPECT_EQ(settings->schedule.warmup_steps, 7);
+    EXPECT_TRUE(settings->notes.empty());
+  }
+  const auto cosine =
+      ReadMembers(Sections("", "WarmupCosineLR", ""), Everything());
+  ASSERT_TRUE(cosine.ok()) << cosine.status();
+  EXPECT_TRUE(HasNote(*cosine, "scheduler", NoteKind::kIgnored));
+  EXPECT_EQ(cosine->schedule.warmup_steps, 7);
+  EXPECT_EQ(cosine->schedule.total_steps, 70);
+}
+
+TEST(Caller, ItsDefaultsStandForAutoOnly) {
+  ZeroConfigCaller caller = Everything();
+  caller.defaults = {"beta1",         "epsilon",          "weight_decay",
+                     "warmup_max_lr", "warmup_num_steps", "gradient_clipping"};
+  const auto settings = ReadMembers(
+      Sections("\"weight_decay\": \"auto\"", "WarmupLR", ""), caller);
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->adam->beta1, 0.9);
+  EXPECT_EQ(settings->adam->beta2, 0.75);
+  EXPECT_EQ(settings->adam->epsilon, 1e-8);
+  EXPECT_EQ(settings->adam->weight_decay, 0.125);
+  EXPECT_EQ(settings->schedule.most, 0.25);
+  EXPECT_EQ(settings->schedule.warmup_steps, 1000);
+  EXPECT_EQ(settings->max_gradient_norm, 1.0);
+  // Nor do they contradict anything.
+  EXPECT_TRUE(ReadMembers("\"gradient_clipping\": 2, " +
+                              Sections("\"eps\": 1, \"betas\": [0.9, 0.75]",
+                                       "WarmupLR", "\"warmup_num_steps\": 3"),
+                          caller)
+                  ->notes.empty());
+}
+
+TEST(Caller, WhatItContradictsIsNoted) {
+  const std::string members =
+      "\"gradient_clipping\": 2, " +
+      Sections(
+          "\"lr\": 0.5, \"betas\": [0.9, 0.75], \"eps\": \"1e-5\", "
+          "\"weight_decay\": 0",
+          "WarmupDecayLR",
+          "\"warmup_min_lr\": 0.02, \"warmup_max_lr\": 0.5, "
+          "\"warmup_num_steps\": 8, \"total_num_steps\": 71");
+  const auto settings = ReadMembers(members, Everything());
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->adam->learning_rate, 0.5);
+  EXPECT_EQ(settings->schedule.warmup_steps, 8);
+  for (const char* path :
+       {"gradient_clipping", "optimizer.params.lr", "optimizer.params.betas",
+        "optimizer.params.eps", "optimizer.params.weight_decay",
+        "scheduler.params.warmup_min_lr", "scheduler.params.warmup_num_steps",
+        "scheduler.params.total_num_steps"}) {
+    EXPECT_TRUE(HasNote(*settings, path, NoteKind::kContradicted)) << path;
+  }
+  EXPECT_EQ(settings->notes.size(), 8u);  // what agrees is not noted
+  EXPECT_EQ(settings->notes[0].text,
+            "0.5 in the text; the caller's learning_rate=0.25 is not used");
+}
+
+TEST(Caller, AWarmupThatNobodyTakesIsNoted) {
+  const auto none =
+      ReadMembers("\"optimizer\": {\"type\": \"AdamW\"}", Everything());
+  ASSERT_TRUE(none.ok()) << none.status();
+  ASSERT_EQ(none->notes.size(), 1u);
+  EXPECT_EQ(none->notes[0].path, "scheduler");
+  EXPECT_EQ(none->notes[0].text,
+            "has no use for the caller's warmup_min_lr=, warmup_max_lr=, "
+            "warmup_num_steps=: it is not in the text");
+}
+
 TEST(Caller, ParametersInCpuMemoryAreOffloadedThereAlready) {
   const auto zero = [](const std::string& members) {
     return "\"zero_optimization\": {\"stage\": 3, " + members + "}";

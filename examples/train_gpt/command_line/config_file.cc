@@ -65,6 +65,7 @@ class Laying {
         absl::StrCat("--config ", flags_.config, ": ", what));
   }
 
+  ZeroConfigCaller Caller() const;
   absl::Status Read(const std::string& text);
   absl::Status CheckKind() const;
   absl::Status LayBatch();
@@ -80,21 +81,39 @@ class Laying {
   ZeroConfigSettings settings_;
 };
 
-absl::Status Laying::Read(const std::string& text) {
+// The flags as what the library's caller knows; those that nobody gave are
+// its defaults.
+ZeroConfigCaller Laying::Caller() const {
   ZeroConfigCaller caller;
-  caller.learning_rate = flags_.learning_rate;
-  caller.beta1 = flags_.adam.beta1;
-  caller.beta2 = flags_.adam.beta2;
-  caller.epsilon = flags_.adam.epsilon;
-  caller.weight_decay = flags_.adam.weight_decay;
-  caller.gradient_clipping = flags_.clip;
-  caller.micro_batch = flags_.batch;
-  caller.accumulation_steps = flags_.accumulate;
-  caller.total_num_steps = flags_.steps;
-  caller.warmup_num_steps = flags_.warmup.steps;
-  caller.warmup_min_lr = flags_.warmup.least_rate;
-  caller.warmup_max_lr = flags_.warmup.most_rate;
+  const auto know = [&](const char* flag, const char* name, auto* known,
+                        auto value) {
+    *known = value;
+    if (!Given(flag)) caller.defaults.insert(name);
+  };
+  know("--learning-rate", "learning_rate", &caller.learning_rate,
+       flags_.learning_rate);
+  know("--beta1", "beta1", &caller.beta1, flags_.adam.beta1);
+  know("--beta2", "beta2", &caller.beta2, flags_.adam.beta2);
+  know("--epsilon", "epsilon", &caller.epsilon, flags_.adam.epsilon);
+  know("--weight-decay", "weight_decay", &caller.weight_decay,
+       flags_.adam.weight_decay);
+  know("--clip", "gradient_clipping", &caller.gradient_clipping, flags_.clip);
+  know("--batch", "micro_batch", &caller.micro_batch, flags_.batch);
+  know("--accumulate", "accumulation_steps", &caller.accumulation_steps,
+       flags_.accumulate);
+  know("--steps", "total_num_steps", &caller.total_num_steps, flags_.steps);
+  know("--warmup-num-steps", "warmup_num_steps", &caller.warmup_num_steps,
+       flags_.warmup.steps);
+  know("--warmup-min-lr", "warmup_min_lr", &caller.warmup_min_lr,
+       flags_.warmup.least_rate);
+  know("--warmup-max-lr", "warmup_max_lr", &caller.warmup_max_lr,
+       flags_.warmup.most_rate);
   caller.parameters_in_cpu_memory = true;
+  return caller;
+}
+
+absl::Status Laying::Read(const std::string& text) {
+  ZeroConfigCaller caller = Caller();
   const bool typed = Given("--dtype");
   const DType dtype =
       flags_.dtype == Dtype::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
@@ -102,13 +121,32 @@ absl::Status Laying::Read(const std::string& text) {
   auto settings = terrace::ReadZeroConfig(text, caller);
   if (!settings.ok() && typed) {
     // Without the flag it would read: then the flag is what is wrong.
-    caller.parameter_dtype.reset();
-    const auto plain = terrace::ReadZeroConfig(text, caller);
+    ZeroConfigCaller without = caller;
+    without.parameter_dtype.reset();
+    const auto plain = terrace::ReadZeroConfig(text, without);
     if (plain.ok() && plain->parameter_dtype != dtype) {
       return Contradiction(
           absl::StrCat("--dtype ", terrace::DTypeName(dtype)),
           absl::StrCat("bf16 and fp16, which ask for ",
                        terrace::DTypeName(plain->parameter_dtype), ","));
+    }
+  }
+  if (!settings.ok() && (Given("--batch") || Given("--accumulate"))) {
+    ZeroConfigCaller without = caller;
+    without.micro_batch.reset();
+    without.accumulation_steps.reset();
+    const auto plain = terrace::ReadZeroConfig(text, without);
+    if (plain.ok()) {
+      std::vector<std::string> of_batch;
+      if (Given("--batch")) {
+        of_batch.push_back(absl::StrCat("--batch ", flags_.batch));
+      }
+      if (Given("--accumulate")) {
+        of_batch.push_back(absl::StrCat("--accumulate ", flags_.accumulate));
+      }
+      return Contradiction(
+          absl::StrJoin(of_batch, " "),
+          absl::StrCat("train_batch_size ", plain->train_batch));
     }
   }
   if (!settings.ok()) {

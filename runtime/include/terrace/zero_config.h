@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,23 +48,29 @@ struct ZeroConfigCaller {
   // false: the text was made of values; messages name no line of it.
   bool text_has_lines = true;
 
-  // For keys whose value is "auto", and for those of the batch that are absent
-  // and do not follow from train_batch_size. Where one has no value here, the
-  // default holds, or what follows from the others, or it is InvalidArgument,
-  // which names the field as `micro_batch=`.
+  // For keys whose value is "auto" or that are absent. Where one has no value
+  // here, the default holds, or what follows from the others, or it is
+  // InvalidArgument, which names the field as `micro_batch=`. A number of the
+  // text goes before the caller's, and a note of kContradicted says so; of the
+  // batch also one that follows from two of the text's. Numbers of the batch
+  // that do not multiply out otherwise are InvalidArgument.
   std::optional<double> learning_rate, beta1, beta2, epsilon, weight_decay;
   std::optional<double> gradient_clipping;
   std::optional<double> warmup_min_lr, warmup_max_lr;
   std::optional<int64_t> warmup_num_steps, total_num_steps;
   std::optional<int64_t> micro_batch, accumulation_steps, train_batch;
+  // Names of those above that nobody asked for: they stand for "auto", and for
+  // a batch of which the text has no size, and contradict nothing.
+  std::set<std::string> defaults;
 };
 
 struct ZeroConfigNote {
   enum class Kind : uint8_t {
-    kSized,       // accepted; Terrace chooses the size itself
-    kIgnored,     // accepted; without effect on any result
-    kDeprecated,  // an old spelling or place, forwarded
-    kMeaning,     // does something else than it seems to say
+    kSized,         // accepted; Terrace chooses the size itself
+    kIgnored,       // accepted; without effect on any result
+    kDeprecated,    // an old spelling or place, forwarded
+    kMeaning,       // does something else than it seems to say
+    kContradicted,  // goes before another number of the caller's
   };
   Kind kind = Kind::kIgnored;
   std::string path;  // "zero_optimization.stage"

@@ -88,6 +88,8 @@ const char* NameOf(ZeroConfigNote::Kind kind) {
       return "deprecated";
     case ZeroConfigNote::Kind::kMeaning:
       return "meaning";
+    case ZeroConfigNote::Kind::kContradicted:
+      return "contradicted";
   }
   return "";
 }
