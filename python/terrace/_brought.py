@@ -12,6 +12,7 @@ from terrace._checks import FIXED, IGNORED
 _STEPPED = {torch.optim.AdamW: True, torch.optim.Adam: False}
 _NUMBERS = {'learning_rate': 'lr', 'epsilon': 'eps',
             'weight_decay': 'weight_decay'}
+_ADAM = ('learning_rate', 'beta1', 'beta2', 'epsilon', 'weight_decay')
 _NOT_TAKEN = ('params', 'param_names', 'decoupled_weight_decay', *FIXED,
               *IGNORED)
 
@@ -24,12 +25,19 @@ class Brought:
             (name, tensor).
         numbers: of the first group, as the library takes them; None: the
             caller brings nothing.
+
+    Raises:
+        ValueError: numbers beside an optimizer, which has its own.
     """
 
     def __init__(self, named: list[tuple[str, torch.Tensor]],
                  optimizer: torch.optim.Optimizer | None,
                  known: Mapping[str, float]) -> None:
         self.is_own = optimizer is not None
+        unused = [f'{name}=' for name in _ADAM if name in known]
+        if self.is_own and unused:
+            raise ValueError('terrace: optimizer= has numbers of its own; '
+                             f'give it, or {", ".join(unused)}')
         if optimizer is not None:
             self.groups = _groups_of(optimizer, named)
             self.numbers = _numbers_of(optimizer)

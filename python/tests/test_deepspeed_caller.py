@@ -107,6 +107,15 @@ def test_the_caller_divides_a_batch_of_the_text():
         divided(micro_batch=4, accumulation_steps=2)
 
 
+@pytest.mark.parametrize('name', ADAM)
+def test_numbers_beside_an_optimizer_are_named(name):
+    network = model()
+    with pytest.raises(ValueError, match=f'optimizer= .*{name}='):
+        terrace.from_deepspeed_config(
+            network, OPEN, micro_batch=12, **{name: ADAM[name]},
+            optimizer=torch.optim.AdamW(network.parameters()))
+
+
 def test_no_optimizer_at_all_names_what_to_pass():
     with pytest.raises(ValueError, match=r'learning_rate=.* or optimizer='):
         terrace.from_deepspeed_config(model(), OPEN, micro_batch=12)
