@@ -40,12 +40,17 @@ def refused(path, network, optimizer, error, text, **objects):
                       for name, thing in objects.items()}
 
 
-@pytest.fixture
-def saved(tmp_path):
+def trained():
     network = model()
     optimizer = grouped(network, 3, 5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     train(network, optimizer, batches(2), scheduler.step)
+    return network, optimizer, scheduler
+
+
+@pytest.fixture
+def saved(tmp_path):
+    network, optimizer, scheduler = trained()
     terrace.save(tmp_path / 'run', network, optimizer, scheduler=scheduler,
                  scaler=torch.amp.GradScaler('cpu', enabled=False))
     return tmp_path / 'run'
@@ -87,6 +92,12 @@ def test_the_order_within_a_group_does_not_matter(saved):
     assert optimizer.param_groups[0]['param_names'] == [
         name for name, _ in first[::-1]]
     assert optimizer.param_groups[1]['lr'] == pytest.approx(5e-3 * 0.01)
+    source, saved_one, _ = trained()
+    for (name, parameter), other in zip(network.named_parameters(),
+                                        source.parameters(), strict=True):
+        assert torch.equal(parameter, other), name
+        for key, value in saved_one.state[other].items():
+            assert torch.equal(optimizer.state[parameter][key], value), name
 
 
 def test_an_optimizer_where_none_was_saved(tmp_path):

@@ -1,6 +1,7 @@
 """What terrace.from_deepspeed_config takes from its caller, and tells it."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -147,12 +148,13 @@ def test_the_callers_own_groups_are_stepped(kind, on_disk, tmp_path):
 
 def test_a_part_of_the_model_may_be_the_callers():
     network = model()
-    before = network[0].weight.detach().clone()
+    before, moves = (network[i].weight.detach().clone() for i in (0, 4))
     own = torch.optim.AdamW(network[4].parameters())
     optimizer, _, _ = terrace.from_deepspeed_config(
         network, OPEN, optimizer=own, micro_batch=12)
     train(network, optimizer, batches(2))
     assert torch.equal(network[0].weight, before)
+    assert not torch.isclose(network[4].weight, moves, rtol=0).any()
 
 
 def stepped(network):
@@ -194,10 +196,11 @@ def test_the_rate_of_the_callers_own_is_the_schedules():
         network, {**OPEN, 'scheduler': {
             'type': 'WarmupLR', 'params': {'warmup_num_steps': 4}}},
         optimizer=own, micro_batch=12)
-    for batch in batches(6):
-        train(network, optimizer, [batch])
+    for rate in (0, 0, 0.125, 0.25 * math.log(3, 4), 0.25, 0.25):
+        assert [group['lr'] for group in optimizer.param_groups] == (
+            pytest.approx([rate, rate]))
+        train(network, optimizer, batches(1))
         scheduler.step()
-    assert [group['lr'] for group in optimizer.param_groups] == [0.25, 0.25]
 
 
 def test_a_batch_that_is_not_in_the_text_is_the_callers():
