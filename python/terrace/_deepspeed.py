@@ -38,11 +38,10 @@ class ConfiguredAdamW(AdamW):
             'threads': plan['threads'], 'chunk_bytes': plan['chunk_bytes'],
             'skip_nonfinite': settings['skip_nonfinite'],
             'bias_correction': adam['bias_correction']}
-        budget = plan['budget_bytes']
         super().__init__(
             params, adam['lr'], tuple(adam['betas']), adam['eps'],
             adam['weight_decay'],
-            memory_budget=None if budget < 0 else budget,
+            memory_budget=plan['memory_budget'],
             nvme_path=plan['paths'],
             max_grad_norm=settings['gradient_clipping'] or None,
             process_group=process_group)
@@ -176,6 +175,10 @@ def _plan(native: Any, named: list, ranks: _ranks.Ranks,
                           budget.is_share)
     _errors.check(outcome)
     plan = json.loads(outcome[1])
+    # A share, which none given is too, follows the state.
+    plan['memory_budget'] = (
+        memory_budget if memory_budget is None or budget.is_share
+        else plan['budget_bytes'])
     if budget.was_raised(plan['budget_bytes']):
         plan['notes'].append({
             'kind': 'sized', 'path': 'memory_budget',

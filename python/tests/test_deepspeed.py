@@ -58,16 +58,31 @@ def test_a_budget_may_be_given(tmp_path):
     assert optimizer.stats()['memory_bytes'] == 700 << 10
 
 
-def test_a_share_below_the_minimum_is_raised_to_it_and_told(tmp_path):
+def test_a_share_below_the_minimum_is_raised_to_it_and_told(tmp_path, caplog):
+    network = model(300)
     optimizer, _, settings = terrace.from_deepspeed_config(
-        model(300), with_nvme(tmp_path), memory_budget='0.1%')
+        network, with_nvme(tmp_path, dump_state=True), memory_budget='0.1%')
+    with caplog.at_level('INFO', logger='terrace'):
+        train(network, optimizer, batches(1, 300))
     stats = optimizer.stats()
+    assert ("(the least that works; memory_budget='0.1%' is "
+            in caplog.messages[-1])
     [note] = [note['text'] for note in settings['notes']
               if note['path'] == 'memory_budget']
     assert note.endswith(f'the least that works is {stats["memory_bytes"]}')
     with pytest.raises((ValueError, MemoryError), match='below the minimum'):
         terrace.from_deepspeed_config(model(300), with_nvme(tmp_path),
                                       memory_budget=4096)
+
+
+def test_a_tenth_that_nobody_asked_for_is_a_share_too(tmp_path, caplog):
+    network = model(200)
+    optimizer, _, _ = terrace.from_deepspeed_config(network,
+                                                    with_nvme(tmp_path))
+    with caplog.at_level('INFO', logger='terrace'):
+        train(network, optimizer, batches(1, 200))
+    assert ("(the least that works; memory_budget='10%' is "
+            in caplog.messages[-1])
 
 
 @pytest.mark.parametrize('kind', ['dict', 'file', 'base64'])
