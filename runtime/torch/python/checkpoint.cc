@@ -152,7 +152,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
   CheckpointContents contents;
   contents.values = ValuesOf(rest);
   MutexLock lock(mutex_);
-  EndTransfer();
+  transfer_.End();
   contents.parameters = described->tensors;
   contents.optimizer = optimizer_.get();
   const absl::StatusOr<int64_t> size =
@@ -187,7 +187,7 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
       DescribeAll(tensors, names, positions);
   if (!described.ok()) return ToOutcome(described.status());
   MutexLock lock(mutex_);
-  EndTransfer();
+  transfer_.End();
   const absl::StatusOr<std::string> part = WriteCheckpointPart(
       directory,
       {.parameters = described->tensors, .optimizer = optimizer_.get()},
@@ -253,7 +253,7 @@ Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  EndTransfer();
+  transfer_.End();
   return ToOutcome(LoadLocked(tensors, names, positions));
 }
 

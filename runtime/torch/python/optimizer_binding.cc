@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// A step or a transfer that takes longer is stuck.
+// A step that takes longer is stuck.
 constexpr absl::Duration kPatience = absl::Hours(1);
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 constexpr size_t kNumbersPerGroup = 5;
@@ -83,17 +83,6 @@ AdamOptions AdamOf(const double* numbers, const BindingOptions& options) {
   return adam;
 }
 
-absl::StatusOr<absl::Span<float>> Floats(const at::Tensor& tensor,
-                                         int64_t count) {
-  if (tensor.scalar_type() != at::kFloat || !tensor.device().is_cpu() ||
-      !tensor.is_contiguous() || tensor.numel() != count) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "state is ", count, " contiguous float32 elements in CPU memory"));
-  }
-  return absl::MakeSpan(tensor.mutable_data_ptr<float>(),
-                        static_cast<size_t>(count));
-}
-
 void Accumulate(const StepReport& report, StepReport& total) {
   total.total_seconds += report.total_seconds;
   total.compute_seconds += report.compute_seconds;
@@ -112,8 +101,7 @@ OptimizerBinding::~OptimizerBinding() {
   if (getpid() == process_) return;
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
-  static_cast<void>(reader_.release());
-  static_cast<void>(writer_.release());
+  transfer_.Leak();
   static_cast<void>(commit_.release());
   static_cast<void>(checkpoint_.release());
   static_cast<void>(optimizer_.release());
@@ -129,13 +117,12 @@ absl::Status OptimizerBinding::CheckProcess() const {
 
 Outcome OptimizerBinding::Check() { return ToOutcome(CheckProcess()); }
 
-void OptimizerBinding::EndTransfer() {
-  reader_.reset();
-  writer_.reset();
+absl::Status OptimizerBinding::CheckOpen() {
+  transfer_.End();
+  return CheckNotClosed();
 }
 
-absl::Status OptimizerBinding::CheckOpen() {
-  EndTransfer();
+absl::Status OptimizerBinding::CheckNotClosed() const {
   if (optimizer_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError("this optimizer is closed");
 }
@@ -284,32 +271,18 @@ Outcome OptimizerBinding::Read(int64_t parameter, int64_t offset,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  return ToOutcome(
-      ReadLocked(parameter, offset, master, first_moment, second_moment));
-}
-
-absl::Status OptimizerBinding::ReadLocked(int64_t parameter, int64_t offset,
-                                          const at::Tensor& master,
-                                          const at::Tensor& first_moment,
-                                          const at::Tensor& second_moment) {
-  StateSpans spans;
-  TERRACE_ASSIGN_OR_RETURN(spans.master, Floats(master, master.numel()));
-  TERRACE_ASSIGN_OR_RETURN(spans.first_moment,
-                           Floats(first_moment, first_moment.numel()));
-  TERRACE_ASSIGN_OR_RETURN(spans.second_moment,
-                           Floats(second_moment, second_moment.numel()));
-  if (reader_ == nullptr) {
-    TERRACE_RETURN_IF_ERROR(CheckOpen());
-    TERRACE_ASSIGN_OR_RETURN(reader_, optimizer_->OpenStateReader());
+  absl::Status status = CheckNotClosed();
+  if (status.ok()) {
+    status = transfer_.Read(*optimizer_, parameter, offset, master,
+                            first_moment, second_moment);
   }
-  return reader_->Read(static_cast<int>(parameter), offset, spans,
-                       absl::Now() + kPatience);
+  return ToOutcome(status);
 }
 
 void OptimizerBinding::EndReading() {
   if (!CheckProcess().ok()) return;
   MutexLock lock(mutex_);
-  reader_.reset();
+  transfer_.EndReading();
 }
 
 Outcome OptimizerBinding::Write(int64_t parameter, int64_t offset,
@@ -320,27 +293,12 @@ Outcome OptimizerBinding::Write(int64_t parameter, int64_t offset,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  return ToOutcome(
-      WriteLocked(parameter, offset, master, first_moment, second_moment));
-}
-
-absl::Status OptimizerBinding::WriteLocked(int64_t parameter, int64_t offset,
-                                           const at::Tensor& master,
-                                           const at::Tensor& first_moment,
-                                           const at::Tensor& second_moment) {
-  const int64_t count = first_moment.numel();
-  StateValues values;
-  if (master.numel() > 0) {
-    TERRACE_ASSIGN_OR_RETURN(values.master, Floats(master, count));
+  absl::Status status = CheckNotClosed();
+  if (status.ok()) {
+    status = transfer_.Write(*optimizer_, parameter, offset, master,
+                             first_moment, second_moment);
   }
-  TERRACE_ASSIGN_OR_RETURN(values.first_moment, Floats(first_moment, count));
-  TERRACE_ASSIGN_OR_RETURN(values.second_moment, Floats(second_moment, count));
-  const Time deadline = absl::Now() + kPatience;
-  if (writer_ == nullptr) {
-    TERRACE_RETURN_IF_ERROR(CheckOpen());
-    TERRACE_ASSIGN_OR_RETURN(writer_, optimizer_->OpenStateWriter(deadline));
-  }
-  return writer_->Write(static_cast<int>(parameter), offset, values, deadline);
+  return ToOutcome(status);
 }
 
 std::vector<int64_t> OptimizerBinding::Steps() {
@@ -357,13 +315,8 @@ Outcome OptimizerBinding::SetSteps(int64_t step,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  if (writer_ != nullptr) {
-    const absl::Status committed = writer_->Commit(step, steps);
-    if (committed.ok()) writer_.reset();
-    return ToOutcome(committed);
-  }
-  absl::Status status = CheckOpen();
-  if (status.ok()) status = optimizer_->SetSteps(step, steps);
+  absl::Status status = CheckNotClosed();
+  if (status.ok()) status = transfer_.SetSteps(*optimizer_, step, steps);
   return ToOutcome(status);
 }
 
@@ -391,7 +344,7 @@ Outcome OptimizerBinding::Close() {
 }
 
 absl::Status OptimizerBinding::CloseLocked() {
-  EndTransfer();
+  transfer_.End();
   optimizer_.reset();
   if (runtime_ == nullptr) return absl::OkStatus();
   const std::unique_ptr<Runtime> runtime = std::move(runtime_);

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/python/outcome.h"
+#include "runtime/torch/python/state_transfer.h"
 #include "runtime/torch/python/tensors.h"
 #include "runtime/torch/tensors_apart.h"
 #include "terrace/checkpoint.h"
@@ -145,9 +146,9 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
 
  private:
   absl::Status CheckProcess() const;
-  void EndTransfer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the optimizer is open; it is neither read nor written from here on.
   absl::Status CheckOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNotClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenLocked(std::vector<ParameterSpec> specs,
                           const BindingOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -158,16 +159,6 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   absl::Status CopyStateLocked(int64_t index, const at::Tensor& parameter,
                                StateReader& reader,
                                std::vector<at::Tensor>& copies)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ReadLocked(int64_t parameter, int64_t offset,
-                          const at::Tensor& master,
-                          const at::Tensor& first_moment,
-                          const at::Tensor& second_moment)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteLocked(int64_t parameter, int64_t offset,
-                           const at::Tensor& master,
-                           const at::Tensor& first_moment,
-                           const at::Tensor& second_moment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginLoadLocked(const std::string& directory, at::Tensor& rest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -186,8 +177,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   NormTensors norm_tensors_ ABSL_GUARDED_BY(mutex_);
   TensorsApart apart_ ABSL_GUARDED_BY(mutex_);  // of CheckApart
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<StateReader> reader_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<StateWriter> writer_ ABSL_GUARDED_BY(mutex_);
+  StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);  // of optimizer_
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Checkpoint> checkpoint_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps

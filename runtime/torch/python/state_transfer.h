@@ -1,0 +1,43 @@
+// An optimizer's state on its way to or from tensors, in as many calls as the
+// caller likes. Of an OptimizerBinding, whose lock makes it thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "terrace/optimizer.h"
+
+namespace terrace {
+
+// Every call is given the optimizer that is open, one until End().
+class StateTransfer {
+ public:
+  // As OptimizerBinding's, which see. Read ends a load, Write what is read,
+  // and SetSteps commits a load, or sets the steps where none was begun.
+  absl::Status Read(OffloadedOptimizer& optimizer, int64_t parameter,
+                    int64_t offset, const at::Tensor& master,
+                    const at::Tensor& first_moment,
+                    const at::Tensor& second_moment);
+  absl::Status Write(OffloadedOptimizer& optimizer, int64_t parameter,
+                     int64_t offset, const at::Tensor& master,
+                     const at::Tensor& first_moment,
+                     const at::Tensor& second_moment);
+  absl::Status SetSteps(OffloadedOptimizer& optimizer, int64_t step,
+                        const std::vector<int64_t>& steps);
+  void EndReading() { reader_.reset(); }
+
+  // Before any other use of the optimizer, and before it goes.
+  void End();
+  // In a forked child, which can end nothing: both are leaked.
+  void Leak();
+
+ private:
+  std::unique_ptr<StateReader> reader_;
+  std::unique_ptr<StateWriter> writer_;
+};
+
+}  // namespace terrace
