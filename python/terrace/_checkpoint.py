@@ -226,10 +226,9 @@ def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
     """By name: those that are streamed, and the rest, which is pickled."""
     named, others = {}, {}
     for name, tensor in _all_tensors(model).items():
-        if tensor.dtype in DTYPES:
-            named[name] = tensor
-        elif (tensor.layout != torch.strided or tensor.is_conj()
-              or tensor.is_neg() or tensor.device.type not in ('cpu', 'cuda')):
+        if (tensor.layout != torch.strided or tensor.is_conj()
+                or tensor.is_neg()
+                or tensor.device.type not in ('cpu', 'cuda')):
             others[name] = tensor
         elif tensor.dtype in _STREAMED:
             named[name] = tensor

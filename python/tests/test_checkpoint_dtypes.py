@@ -75,6 +75,8 @@ def test_what_cannot_be_streamed_comes_back(tmp_path):
         module.register_buffer('lazy', whole.conj())
         module.register_buffer('sparse', torch.tensor(
             [[0, value], [0, 0]]).to_sparse())
+        module.register_buffer('weights', torch.tensor(
+            [[0., value + 0.5], [0., 0.]]).to_sparse())
         module.register_buffer('quantized', torch.quantize_per_tensor(
             torch.tensor([1., value]), 0.1, 0, torch.qint8))
         return module
@@ -82,7 +84,9 @@ def test_what_cannot_be_streamed_comes_back(tmp_path):
     terrace.save(tmp_path / 'run', saved)
     terrace.load(tmp_path / 'run', loaded)
     assert torch.equal(loaded.lazy, saved.lazy)
-    assert torch.equal(loaded.sparse.to_dense(), saved.sparse.to_dense())
+    for name in ('sparse', 'weights'):
+        assert torch.equal(getattr(loaded, name).to_dense(),
+                           getattr(saved, name).to_dense()), name
     assert torch.equal(loaded.quantized.dequantize(),
                        saved.quantized.dequantize())
     del loaded.quantized
