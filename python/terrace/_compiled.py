@@ -3,6 +3,7 @@ that may change them."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from terrace import _errors
@@ -13,6 +14,7 @@ class Compiled:
 
     def __init__(self, native: Any) -> None:
         self._native = native
+        self._process = os.getpid()
         self._changes = 0  # begun and ended
         # After how many changes, the steps then, and how many are not 0.
         self._counted: tuple[int, list[int], int] = (-1, [], 0)
@@ -23,12 +25,16 @@ class Compiled:
     def steps(self) -> list[int]:
         """Those of each parameter; not to be changed."""
         changes, steps, _ = self._counted
-        return steps if changes == self._changes else self._count()[1]
+        return steps if self._is_now(changes) else self._count()[1]
 
     def count_stepped(self) -> int:
         """The parameters that were stepped."""
         changes, _, stepped = self._counted
-        return stepped if changes == self._changes else self._count()[2]
+        return stepped if self._is_now(changes) else self._count()[2]
+
+    def _is_now(self, changes: int) -> bool:
+        """Whether what was counted after so many changes still holds."""
+        return changes == self._changes and os.getpid() == self._process
 
     def _count(self) -> tuple[int, list[int], int]:
         _errors.check(self._native.check())  # a forked child has none

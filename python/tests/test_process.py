@@ -164,6 +164,7 @@ optimizer = terrace.AdamW([weight], memory_budget='1MiB',
                           nvme_path=sys.argv[1])
 weight.grad = torch.ones_like(weight)
 optimizer.step()
+assert weight in optimizer.state and len(optimizer.state) == 1  # and cached
 files = sorted(os.listdir(sys.argv[1]))
 for way in ('exit', 'drop', 'use'):
     child = os.fork()
@@ -171,7 +172,10 @@ for way in ('exit', 'drop', 'use'):
         if way == 'drop':
             del optimizer
         elif way == 'use':
-            for attempt in (optimizer.step, optimizer.stats,
+            for attempt in (lambda: weight in optimizer.state,
+                            lambda: len(optimizer.state),
+                            lambda: list(optimizer.state),
+                            optimizer.step, optimizer.stats,
                             optimizer.state_dict,
                             lambda: optimizer.state[weight],
                             lambda: optimizer.load_state_dict(
