@@ -11,7 +11,8 @@ class Positions:
 
     def __init__(self) -> None:
         # By id: the position, the group and the place in it, where it is
-        # looked at before it is believed.
+        # looked at before it is believed. Replaced, never changed: another
+        # thread may be reading it.
         self._known: dict[int, tuple[int, int, int]] = {}
 
     def of(self, parameter: object,
@@ -28,14 +29,19 @@ class Positions:
               groups: Sequence[Mapping[str, Any]]) -> int | None:
         try:
             position, group, place = self._known[id(parameter)]
-            found = groups[group]['params'][place]
+            if groups[group]['params'][place] is not parameter:
+                return None
+            for earlier in range(group):  # they may be of another size now
+                place += len(groups[earlier]['params'])
         except LookupError:
             return None
-        return position if found is parameter else None
+        return position if position == place else None
 
     def _map(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        self._known.clear()
+        known: dict[int, tuple[int, int, int]] = {}
+        position = 0
         for i, group in enumerate(groups):
-            first = len(self._known)
             for place, parameter in enumerate(group['params']):
-                self._known[id(parameter)] = (first + place, i, place)
+                known[id(parameter)] = (position, i, place)
+                position += 1
+        self._known = known
