@@ -10,7 +10,8 @@
 namespace terrace {
 namespace {
 
-// How long AddParameters waits for residents of others to make room.
+// How long AddParameters waits for others to make room, and whoever could not
+// have a new window for the old one.
 constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
 
 }  // namespace
@@ -133,18 +134,21 @@ absl::Status ChunkedOptimizer::AddParameters(
 // that can be had again, the optimizer is of no more use and says why.
 absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
                                          absl::Time deadline) {
-  const auto open = [&](const OptimizerPlan& wanted) {
+  const auto open = [this](const OptimizerPlan& wanted, absl::Time until) {
     queue_.reset();
     auto queue =
         runtime_.OpenQueue(wanted.chunk_bytes, static_cast<int>(wanted.slots),
-                           runtime_.clock().ToWall(deadline));
+                           runtime_.clock().ToWall(until));
     if (!queue.ok()) return queue.status();
     queue_ = *std::move(queue);
     pipeline_.SetQueue(queue_.get(), static_cast<int>(wanted.slots));
     return absl::OkStatus();
   };
-  const absl::Status status = open(plan);
-  if (!status.ok() && plan_.slots > 0) poison_ = open(plan_);
+  const absl::Status status = open(plan, deadline);
+  if (!status.ok() && plan_.slots > 0) {
+    // The first may have waited until its deadline.
+    poison_ = open(plan_, runtime_.clock().Now() + kOpenTimeout);
+  }
   return status;
 }
 

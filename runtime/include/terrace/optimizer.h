@@ -277,7 +277,9 @@ class OffloadedOptimizer {
                                 absl::Span<const int64_t> parameter_steps) = 0;
 
   // Forgets all state, counters and an incomplete step: as after Create. Not a
-  // DataLoss: that needs another optimizer.
+  // DataLoss: that needs another optimizer. Where others hold the room for its
+  // window at the deadline it waits for up to a minute more: without one it is
+  // of no more use.
   virtual absl::Status Reset(Time deadline) = 0;
 };
 
