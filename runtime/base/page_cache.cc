@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <cerrno>
@@ -11,6 +12,10 @@ namespace terrace {
 bool LeavesPages(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || (flags & O_DIRECT) != 0) return false;
+  // A device's node lies on a tmpfs as well, and its pages on the device.
+  struct stat node = {};
+  if (fstat(fd, &node) != 0) return false;
+  if (!S_ISREG(node.st_mode)) return S_ISBLK(node.st_mode);
   struct statfs system;
   return fstatfs(fd, &system) == 0 && system.f_type != TMPFS_MAGIC &&
          system.f_type != RAMFS_MAGIC;

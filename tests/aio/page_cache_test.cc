@@ -1,4 +1,6 @@
 // Of a file that is not open for direct I/O nothing stays in the page cache.
+#include "runtime/base/page_cache.h"
+
 #include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
@@ -11,6 +13,7 @@
 #include "aio/io_group.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
+#include "tests/support/loop_device.h"
 
 namespace terrace {
 namespace {
@@ -93,6 +96,17 @@ TEST_P(PageCacheTest, WhatWasWrittenAndReadBackDoesNotStay) {
 TEST_P(PageCacheTest, OthersTransfersStay) {
   ASSERT_EQ(pwrite(file_.fd(), buffer_.data(), kFileBytes, 0), kFileBytes);
   EXPECT_EQ(CachedBytes(file_.fd()), kFileBytes);
+}
+
+// Its node's file system says nothing of its pages.
+TEST(LeavesPages, ADeviceThatIsNotOpenForDirectTransfersDoes) {
+  const LoopDevice device(kMiB);
+  if (!device.ok()) GTEST_SKIP() << device.reason();
+  EXPECT_TRUE(LeavesPages(device.fd()));
+  const int direct = open(device.path().c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
+  ASSERT_GE(direct, 0);
+  EXPECT_FALSE(LeavesPages(direct));
+  close(direct);
 }
 
 }  // namespace
