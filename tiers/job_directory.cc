@@ -25,6 +25,9 @@ std::string Path(const std::string& path) {
   return absl::StrCat("path '", path, "'");
 }
 
+// Somebody removed it. The second: a network file system knew it still.
+bool IsGone(int error) { return error == ENOENT || error == ESTALE; }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobDirectory>> JobDirectory::Create(
@@ -77,14 +80,14 @@ absl::StatusOr<bool> JobDirectory::TryToMake() {
   fd_ = openat(path_fd_, name_.c_str(),
                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd_ < 0) {
-    if (errno == ENOENT) return false;
+    if (IsGone(errno)) return false;
     return failed(
         ErrnoError(Path(path_), "cannot open what it made", errno, path_));
   }
   lock_fd_ =
       openat(fd_, kJobLockName, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (lock_fd_ < 0) {
-    if (errno == ENOENT) return false;
+    if (IsGone(errno)) return false;
     return failed(
         ErrnoError(Path(path_), "cannot make a lock file", errno, path_));
   }
@@ -94,7 +97,10 @@ absl::StatusOr<bool> JobDirectory::TryToMake() {
         ErrnoError(Path(path_), "its files cannot be locked", errno, path_));
   }
   const std::string lock = absl::StrCat(name_, "/", kJobLockName);
-  return faccessat(path_fd_, lock.c_str(), F_OK, 0) == 0;
+  if (faccessat(path_fd_, lock.c_str(), F_OK, 0) == 0) return true;
+  if (IsGone(errno)) return false;
+  return failed(
+      ErrnoError(Path(path_), "cannot look for its lock", errno, path_));
 }
 
 JobDirectory::~JobDirectory() {

@@ -1,14 +1,21 @@
 #include "tiers/job_directory.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -291,6 +298,37 @@ TEST(JobDirectoryTest, AnUnwritablePathIsPermissionDenied) {
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(path.Entries().empty());
+}
+
+// A look for its own lock that fails does not tell that others took it.
+TEST(JobDirectoryTest, AnErrorOfALookIsToldAndLeavesNothing) {
+  TemporaryDirectory path;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_faccessat, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_faccessat2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program = {std::size(filter), filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+      _exit(77);
+    }
+    const std::string told =
+        JobDirectory::Create(path.path()).status().ToString();
+    const bool tells = told.find("EIO") != std::string::npos &&
+                       told.find(path.path()) != std::string::npos;
+    _exit(tells ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp filter here";
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_TRUE(path.Entries().empty());
 }
