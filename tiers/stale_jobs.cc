@@ -101,17 +101,28 @@ bool StaleJobs::ClaimNext() {
   return false;
 }
 
-// False: somebody has it, or it is gone. A job that is being made is in the
-// same danger, and tries again: JobDirectory.
+// False: somebody has it, it is gone, or it cannot be had, and is left alone: a
+// lock that is held is all that tells of somebody. A job that is being made is
+// in the same danger, and tries again: JobDirectory.
 bool StaleJobs::Claim(const std::string& name) {
   directory_ = openat(path_fd_, name.c_str(), kOpenDirectory);
-  if (directory_ < 0) return false;
-  lock_ = openat(directory_, kJobLockName, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-  const bool empty = lock_ < 0 && errno == ENOENT;
-  if (empty) unlinkat(path_fd_, name.c_str(), AT_REMOVEDIR);
-  if (lock_ < 0 || !TryLock(lock_)) {
+  const bool opened = directory_ >= 0;
+  if (opened) {
+    lock_ = openat(directory_, kJobLockName, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  }
+  const bool gone = !opened && errno == ENOENT;
+  const bool unlocked = opened && lock_ < 0 && errno == ENOENT;
+  bool removed = false;
+  if (unlocked) {
+    removed =
+        unlinkat(path_fd_, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
+  }
+  const bool had = lock_ >= 0 && TryLock(lock_);
+  const bool others = lock_ >= 0 && !had && errno == EWOULDBLOCK;
+  if (!had) {
     CloseIfOpen(&lock_);
     CloseIfOpen(&directory_);
+    if (!gone && !removed && !others) left_alone_.insert(name);
     return false;
   }
   name_ = name;

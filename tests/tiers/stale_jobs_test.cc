@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -137,10 +138,22 @@ TEST_F(StaleJobsTest, WhoWaitsForOneThatIsKilledGoesOnWithIt) {
   Leave(kName, {"lock", "state"}, 3 * kGiB);
   StaleJobs first(fd_);
   ASSERT_TRUE(first.RemoveSome());
-  std::thread ends([&first] { first.Stop(); });
+  // Who tries a lock for the second time has waited once.
+  const int looks = inotify_init1(IN_CLOEXEC);
+  const std::string lock = Below(std::string(kName) + ".stale/lock");
+  ASSERT_GE(inotify_add_watch(looks, lock.c_str(), IN_OPEN | IN_CLOSE), 0);
+  std::thread ends([&first, looks] {
+    for (int opens = 0; opens < 2;) {
+      inotify_event event = {};
+      if (read(looks, &event, sizeof(event)) != sizeof(event)) break;
+      opens += (event.mask & IN_OPEN) != 0 ? 1 : 0;
+    }
+    first.Stop();
+  });
   StaleJobs second(fd_);
   EXPECT_TRUE(second.MakeRoom());
   ends.join();
+  close(looks);
   EXPECT_EQ(fs::file_size(Below(std::string(kName) + ".stale/state")), kGiB);
 }
 
@@ -151,6 +164,34 @@ TEST_F(StaleJobsTest, WhereNothingIsRemovedThereWillBeNoRoom) {
   StaleJobs stale(fd_);
   EXPECT_FALSE(stale.MakeRoom());
   EXPECT_TRUE(fs::exists(Below("data/state")));
+}
+
+// What no lock tells of nobody is removing, however its bytes change.
+TEST_F(StaleJobsTest, NobodyIsWaitedForBesideWhatCannotBeRemoved) {
+  const std::string stale_name = std::string(kName) + ".stale";
+  const std::string state = Below(stale_name + "/state");
+  TemporaryDirectory elsewhere;
+  elsewhere.Write("state", "theirs");
+  for (const std::string kind : {"no lock", "a folder as its lock", "a link"}) {
+    if (kind == "a link") {
+      fs::create_directory_symlink(elsewhere.path(), Below(stale_name));
+    } else {
+      Leave(stale_name, {"state"});
+      if (kind != "no lock") fs::create_directory(Below(stale_name + "/lock"));
+    }
+    std::atomic<bool> looked = false;
+    std::thread changes([&] {
+      for (int64_t bytes = kGiB; !looked; bytes ^= 1) {
+        fs::resize_file(state, static_cast<uintmax_t>(bytes));
+      }
+    });
+    StaleJobs stale(fd_);
+    EXPECT_FALSE(stale.MakeRoom()) << kind;
+    looked = true;
+    changes.join();
+    EXPECT_TRUE(fs::exists(state)) << kind;
+    fs::remove_all(Below(stale_name));
+  }
 }
 
 // Runs `body` in a child that is killed as it enters its `call`-th system
