@@ -144,7 +144,7 @@ def from_deepspeed_config(
         if settings['stage'] == 0 and not ranks.alone:
             settings['notes'].append(_NOT_SHARED)
             ranks = _ranks.ranks_of(None)
-        plan = _plan(native, brought.named, ranks, memory_budget)
+        plan = _plan(native, brought, ranks, memory_budget)
     except Exception as caught:  # the other ranks are to hear of it
         error = caught
     everybody.agree('reading the configuration', error)
@@ -159,14 +159,17 @@ def from_deepspeed_config(
     return made, scheduler, settings
 
 
-def _plan(native: Any, named: list, ranks: _ranks.Ranks,
+def _plan(native: Any, brought: Brought, ranks: _ranks.Ranks,
           memory_budget: Any) -> dict[str, Any]:
     """Of what this rank keeps."""
+    named = brought.named
     parameters = [parameter for _, parameter in named]
     state_bytes = sum(map(_ranks.state_bytes, parameters)) // ranks.size
     budget = _arguments.Budget(memory_budget, has_paths=False)
     asked_bytes = budget.of(state_bytes) or 0
-    ranks.assign([{'params': parameters}])
+    # Group after group, as the optimizer shares them out.
+    ranks.assign([{'params': [parameter for _, parameter in group['params']]}
+                  for group in brought.groups])
     own = ranks.own(named)
     if not any(parameter.numel() for _, parameter in own):
         own = named  # it will keep nothing, but the paths are looked at

@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 import terrace
+from terrace import _deepspeed, _ranks
 from crew import bits, error_of
 
 STEPS = 8
@@ -87,6 +88,39 @@ def test_stage_0_shares_nothing_and_says_so(crew, tmp_path):
         assert stats['ranks'] == 1
         assert stats['state_bytes'] == whole['state_bytes']
         assert 'zero_optimization.stage' in notes
+
+
+def owners_of(path):
+    """As the plan has them, and as the optimizer."""
+    planned = []
+
+    def plan(*arguments):
+        result = original(*arguments)
+        planned.extend(thing.owners for thing in arguments
+                       if isinstance(thing, _ranks.Ranks))
+        return result
+
+    original, _deepspeed._plan = _deepspeed._plan, plan
+    try:
+        module = network([3_000, 10_000, 9_000])
+        asked = config(1, path)
+        del asked['optimizer'], asked['scheduler']
+        own = torch.optim.AdamW([
+            {'params': [module.w0]}, {'params': [module.w1, module.w2]}])
+        optimizer, _, _ = terrace.from_deepspeed_config(
+            module, asked, optimizer=own, process_group=dist.group.WORLD)
+    finally:
+        _deepspeed._plan = original
+    made = optimizer._ranks.owners
+    optimizer.close()
+    return planned, made
+
+
+def test_the_plan_is_of_what_the_rank_will_keep(crew, tmp_path):
+    """Also where groups of the caller's are shared out one after another."""
+    for planned, made in crew.run(owners_of, str(tmp_path)):
+        assert made == [0, 1, 0]
+        assert planned == [made]
 
 
 def read_differently(path):
