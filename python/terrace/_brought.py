@@ -24,7 +24,8 @@ class Brought:
         groups: for terrace.AdamW, each with its own numbers; parameters as
             (name, tensor).
         numbers: of the first group, as the library takes them; None: the
-            caller brings nothing.
+            caller brings nothing. Those that differ between the groups are
+            each group's own; `amend` says so.
 
     Raises:
         ValueError: numbers beside an optimizer, which has its own.
@@ -63,6 +64,31 @@ class Brought:
             raise ValueError(
                 'terrace: scheduler: it sets one rate for all groups, and '
                 f'those of optimizer= have {sorted(rates)}')
+
+    def amend(self, notes: list[dict[str, str]]) -> None:
+        """Says in the note on the optimizer where its groups differ: the
+        library knows the first one's numbers only."""
+        parts = []
+        for key in ('lr', 'betas', 'eps', 'weight_decay'):
+            found = [_number(group[key]) for group in self.groups
+                     if key in group]
+            if len(set(found)) > 1:
+                parts.append(f'{key} {" to ".join(_ends(found))}')
+        for note in notes:
+            if parts and note['path'] == 'optimizer':
+                note['text'] += (f' in the first of {len(self.groups)} groups, '
+                                 'which keep their own: ' + ', '.join(parts))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(float(each) for each in value)
+    return float(value)
+
+
+def _ends(found: list[Any]) -> list[str]:
+    return [f'{end:g}' if isinstance(end, float) else str(end)
+            for end in (min(found), max(found))]
 
 
 def _groups_of(optimizer: torch.optim.Optimizer,

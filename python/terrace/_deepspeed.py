@@ -92,7 +92,8 @@ def from_deepspeed_config(
     settings); the model is not wrapped.
 
     Args:
-        model: its parameters that require a gradient are optimized.
+        model: its parameters that require a gradient are optimized; with
+            optimizer= those of the optimizer, and only they.
         config: a dict, the path of a JSON file, or its urlsafe base64 text.
         memory_budget: as for AdamW; DeepSpeed's JSON has no key for it. None:
             all the state without NVMe, a tenth of it with.
@@ -141,6 +142,7 @@ def from_deepspeed_config(
         native = _open(config, model, brought, known, ranks)
         settings = json.loads(native.describe())
         brought.check(settings)
+        brought.amend(settings['notes'])
         if settings['stage'] == 0 and not ranks.alone:
             settings['notes'].append(_NOT_SHARED)
             ranks = _ranks.ranks_of(None)

@@ -146,6 +146,25 @@ def test_the_callers_own_groups_are_stepped(kind, on_disk, tmp_path):
     assert (optimizer.stats()['disk_bytes'] > 0) == on_disk
 
 
+def test_the_note_on_the_callers_optimizer_has_all_groups_numbers():
+    network = model()
+    settings = terrace.from_deepspeed_config(
+        network, OPEN, micro_batch=12, optimizer=torch.optim.AdamW(
+            groups_of(network, lr=3e-3, betas=(0.8, 0.99)), lr=1e-3))[2]
+    note, = [note['text'] for note in settings['notes']
+             if note['path'] == 'optimizer']
+    assert note.endswith(
+        'AdamW of lr 0.003, betas 0.8 and 0.99, eps 1e-08, weight_decay 0.2 in '
+        'the first of 2 groups, which keep their own: lr 0.001 to 0.003, betas '
+        '(0.8, 0.99) to (0.9, 0.999), weight_decay 0 to 0.2')
+    alike = torch.optim.AdamW([{'params': [parameter]}
+                               for parameter in network.parameters()])
+    settings = terrace.from_deepspeed_config(
+        network, OPEN, micro_batch=12, optimizer=alike)[2]
+    assert any(note['text'].endswith('eps 1e-08, weight_decay 0.01')
+               for note in settings['notes'])
+
+
 def test_a_part_of_the_model_may_be_the_callers():
     network = model()
     before, moves = (network[i].weight.detach().clone() for i in (0, 4))
