@@ -35,7 +35,7 @@ absl::Status Know(const ZeroConfigCaller& caller, const KeyValues& values,
     number->value = values.Integer(number->key);
     return absl::OkStatus();
   }
-  // Of a batch that has a size, or a default has no part in it.
+  // A default has no part in a batch whose size the text has.
   const bool fills =
       values.IsAuto(number->key) ||
       (leaves && (FillsIn(caller, number->name, values, number->key) ||
