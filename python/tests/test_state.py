@@ -8,7 +8,7 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, pair, train
-from terrace import _state
+from terrace import _errors, _state
 
 
 def through_a_file(state):
@@ -345,3 +345,30 @@ def test_a_default_device_does_not_take_the_state(tmp_path):
         for key, value in mine.items():
             assert value.device.type == 'cpu'
             assert torch.equal(value, its[key])
+
+
+@pytest.mark.parametrize('use', ['save', 'step'])
+def test_a_load_that_was_cut_off_is_not_committed(tmp_path, use):
+    """As another thread may use the optimizer in the midst of one."""
+    module = torch.nn.Linear(4, 2, bias=False)
+    optimizer = terrace.AdamW(module.parameters())
+    module.weight.grad = torch.ones(2, 4)
+    optimizer.step()
+    before, native = optimizer.state_dict(), optimizer._native
+
+    def write(offset):
+        return native.write(0, offset, torch.empty(0), torch.ones(4),
+                            torch.ones(4))
+
+    _errors.check(write(0))
+    with pytest.raises(RuntimeError, match='half-way'):
+        if use == 'save':
+            terrace.save(tmp_path / 'run', module, optimizer)
+        else:
+            optimizer.step()
+    for rest in (lambda: write(4), lambda: native.set_steps(1, [1])):
+        with pytest.raises(RuntimeError, match='load it again'):
+            _errors.check(rest())
+    optimizer.load_state_dict(before)
+    optimizer.step()
+    assert optimizer.state[module.weight]['step'] == 2

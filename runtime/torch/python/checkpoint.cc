@@ -270,6 +270,7 @@ absl::Status OptimizerBinding::LoadLocked(
   TERRACE_RETURN_IF_ERROR(
       checkpoint_->Load(KnownTo(*checkpoint_, described.tensors),
                         optimizer_.get(), absl::Now() + kPatience));
+  transfer_.Renew();
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();
   }

@@ -179,6 +179,7 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
                            Runtime::Create(runtime_options));
   TERRACE_ASSIGN_OR_RETURN(
       optimizer_, OffloadedOptimizer::Create(*runtime, specs, options));
+  transfer_.Renew();
   runtime_ = std::move(runtime);
   specs_ = std::move(specs);
   options_ = asked;
@@ -327,6 +328,7 @@ Outcome OptimizerBinding::Reset() {
   MutexLock lock(mutex_);
   absl::Status status = CheckOpen();
   if (status.ok()) status = optimizer_->Reset(absl::Now() + kPatience);
+  if (status.ok()) transfer_.Renew();
   return ToOutcome(status);
 }
 

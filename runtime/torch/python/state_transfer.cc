@@ -12,6 +12,12 @@ namespace {
 // A transfer that takes longer is stuck.
 constexpr absl::Duration kPatience = absl::Hours(1);
 
+absl::Status CutOff() {
+  return absl::FailedPreconditionError(
+      "another use of the optimizer ended the load of its state half-way; "
+      "load it again");
+}
+
 absl::StatusOr<absl::Span<float>> Floats(const at::Tensor& tensor,
                                          int64_t count) {
   if (tensor.scalar_type() != at::kFloat || !tensor.device().is_cpu() ||
@@ -27,6 +33,7 @@ absl::StatusOr<absl::Span<float>> Floats(const at::Tensor& tensor,
 
 void StateTransfer::End() {
   reader_.reset();
+  if (writer_ != nullptr) cut_off_ = true;
   writer_.reset();
 }
 
@@ -59,6 +66,7 @@ absl::Status StateTransfer::Write(OffloadedOptimizer& optimizer,
                                   const at::Tensor& master,
                                   const at::Tensor& first_moment,
                                   const at::Tensor& second_moment) {
+  if (cut_off_) return CutOff();
   const int64_t count = first_moment.numel();
   StateValues values;
   if (master.numel() > 0) {
@@ -77,6 +85,7 @@ absl::Status StateTransfer::Write(OffloadedOptimizer& optimizer,
 absl::Status StateTransfer::SetSteps(OffloadedOptimizer& optimizer,
                                      int64_t step,
                                      const std::vector<int64_t>& steps) {
+  if (cut_off_) return CutOff();
   if (writer_ == nullptr) {
     End();
     return optimizer.SetSteps(step, steps);

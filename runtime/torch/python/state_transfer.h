@@ -17,7 +17,10 @@ namespace terrace {
 class StateTransfer {
  public:
   // As OptimizerBinding's, which see. Read ends a load, Write what is read,
-  // and SetSteps commits a load, or sets the steps where none was begun.
+  // and SetSteps commits a load, or sets the steps where none was begun. After
+  // a load that something else ended, Write and SetSteps are
+  // FailedPrecondition: what it had written is gone, and the rest of it must
+  // not pass for the whole.
   absl::Status Read(OffloadedOptimizer& optimizer, int64_t parameter,
                     int64_t offset, const at::Tensor& master,
                     const at::Tensor& first_moment,
@@ -32,12 +35,16 @@ class StateTransfer {
 
   // Before any other use of the optimizer, and before it goes.
   void End();
+  // The optimizer has all the state that it is to have: it was opened or reset,
+  // or a load of another kind is done. A load may begin.
+  void Renew() { cut_off_ = false; }
   // In a forked child, which can end nothing: both are leaked.
   void Leak();
 
  private:
   std::unique_ptr<StateReader> reader_;
   std::unique_ptr<StateWriter> writer_;
+  bool cut_off_ = false;  // End() came before the writer's Commit
 };
 
 }  // namespace terrace
