@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/commit.h"
 #include "runtime/checkpoint/contents.h"
@@ -223,12 +224,16 @@ absl::Status CheckContents(const std::string& directory,
                            const CheckpointContents& contents) {
   TERRACE_RETURN_IF_ERROR(
       CheckTensors(contents.parameters, contents.optimizer));
-  if (contents.optimizer == nullptr || !contents.optimizer->incomplete()) {
-    return absl::OkStatus();
+  if (contents.optimizer == nullptr) return absl::OkStatus();
+  if (contents.optimizer->incomplete()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(directory, ": step ", contents.optimizer->step() + 1,
+                     " is incomplete and cannot be saved"));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat(directory, ": step ", contents.optimizer->step() + 1,
-                   " is incomplete and cannot be saved"));
+  // Whether the state can be read, before all the parameters are written.
+  const absl::Status readable = contents.optimizer->OpenStateReader().status();
+  if (readable.ok()) return readable;
+  return Reworded(readable, absl::StrCat(directory, ": ", readable.message()));
 }
 
 }  // namespace

@@ -136,7 +136,8 @@ struct CheckpointContents {
 // the directory fails, the new one is there but may not outlive a power loss.
 //
 // InvalidArgument: names, shapes or indices that do not fit together.
-// FailedPrecondition: the optimizer's last step is incomplete or running.
+// FailedPrecondition: the optimizer's last step is incomplete or running, or
+// its state is half loaded.
 // DataLoss, DeadlineExceeded: state that could not be read.
 absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
                                        const CheckpointContents& contents,
