@@ -124,7 +124,10 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         try:
             _errors.check(native.load(list(named.values()), list(named),
                                       _positions(named, optimizer)))
-        except RankError:  # of another rank: all of this one is loaded
+        # Of another rank, which failed or is gone though the checkpoint fitted
+        # it. Here parameters, state and objects are loaded by now, and groups
+        # are not: all ranks are to load again.
+        except RankError:
             raise
         except BaseException:
             loaded.give_back()
@@ -157,13 +160,16 @@ def _begin_load(directory: str, native: Any, model: torch.nn.Module,
         del rest  # so that large values are in memory twice, not more
         content = torch.load(pickled, weights_only=True)
         del pickled
+        named, _ = _tensors(model)
         _fits.check_tensors(directory, content['others'],
                             _others(model, content))
         _fits.check_objects(directory, content['objects'], objects)
         if optimizer is not None:
             _fits.check_groups(directory, content['groups'],
                                content.get('members'),
-                               _members(optimizer, _tensors(model)[0]))
+                               _members(optimizer, named))
+        _errors.check(native.fits(list(named.values()), list(named),
+                                  _positions(named, optimizer)))
         loaded = LoadedObjects(objects, content['objects'])
     except Exception as caught:  # the other ranks are to hear of it
         error = caught

@@ -177,6 +177,11 @@ class Share:
         return [places.get(position, _OF_ANOTHER_RANK)
                 for position in positions]
 
+    def fits(self, tensors: list, names: list[str],
+             positions: list[int]) -> _errors.Outcome:
+        """Of this rank alone."""
+        return self._native.fits(tensors, names, self._places_of(positions))
+
     def load(self, tensors: list, names: list[str],
              positions: list[int]) -> _errors.Outcome:
         """On all ranks, each its share of what one process or any number of

@@ -184,6 +184,32 @@ def load_other_groups(path):
     return error[:2], unchanged
 
 
+def load_another_buffer(path):
+    network = Counting(2)
+    terrace.save(path, network, terrace.AdamW(
+        network.parameters(), process_group=dist.group.WORLD))
+    network = Counting(2 + dist.get_rank())
+    for parameter in network.parameters():
+        torch.nn.init.constant_(parameter, 7)
+    network.count.fill_(7)
+    optimizer = terrace.AdamW(network.parameters(),
+                              process_group=dist.group.WORLD)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    before = everything(network, optimizer), scheduler.state_dict()
+    error = error_of(lambda: terrace.load(path, network, optimizer))
+    unchanged = before == (everything(network, optimizer),
+                           scheduler.state_dict())
+    optimizer.close()
+    return error[:2], unchanged
+
+
+def test_a_streamed_buffer_of_one_rank_leaves_all_as_they_are(crew, tmp_path):
+    first, second = crew.run(load_another_buffer, str(tmp_path / 'run'))
+    assert second[0][0] == 'ValueError' and "'count'" in second[0][1]
+    assert first[0][0] == 'RankError' and "'count'" in first[0][1]
+    assert first[1] and second[1]
+
+
 def test_one_rank_that_does_not_fit_leaves_all_as_they_are(crew, tmp_path):
     first, second = crew.run(load_other_groups, str(tmp_path / 'run'))
     assert second[0][0] == 'ValueError' and 'another optimizer' in second[0][1]

@@ -41,6 +41,10 @@ class OpenCheckpoint final : public Checkpoint {
   const CheckpointValues& values() const override { return values_; }
 
   absl::Status Verify() override;
+  absl::Status Fits(absl::Span<const CheckpointTensor> parameters,
+                    const OffloadedOptimizer* optimizer) const override {
+    return Check(parameters, optimizer).status();
+  }
   absl::Status Load(absl::Span<const CheckpointTensor> parameters,
                     OffloadedOptimizer* optimizer, Time deadline) override;
 
@@ -59,9 +63,13 @@ class OpenCheckpoint final : public Checkpoint {
   const Manifest& manifest() const { return files_.manifest(); }
   absl::Status CheckParameters(
       absl::Span<const CheckpointTensor> parameters) const;
-  absl::StatusOr<State> CheckOptimizer(
+  // Both return the steps that the optimizer's parameters are to have.
+  absl::StatusOr<std::vector<int64_t>> CheckOptimizer(
       absl::Span<const CheckpointTensor> parameters,
-      OffloadedOptimizer& optimizer, Time deadline) const;
+      const OffloadedOptimizer& optimizer) const;
+  absl::StatusOr<std::vector<int64_t>> Check(
+      absl::Span<const CheckpointTensor> parameters,
+      const OffloadedOptimizer* optimizer) const;
   absl::Status LoadAll(absl::Span<const CheckpointTensor> parameters,
                        const State* state);
   absl::Status LoadOptimizer(absl::Span<const CheckpointTensor> parameters,
@@ -131,15 +139,14 @@ absl::Status OpenCheckpoint::CheckParameters(
   return absl::OkStatus();
 }
 
-absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
+absl::StatusOr<std::vector<int64_t>> OpenCheckpoint::CheckOptimizer(
     absl::Span<const CheckpointTensor> parameters,
-    OffloadedOptimizer& optimizer, Time deadline) const {
+    const OffloadedOptimizer& optimizer) const {
   if (!files_.has_state()) {
     return absl::InvalidArgumentError(
         absl::StrCat(directory_, ": holds no optimizer's state"));
   }
-  State state{optimizer, std::vector<int64_t>(optimizer.parameters().size()),
-              SystemClock().FromWall(deadline)};
+  std::vector<int64_t> steps(optimizer.parameters().size());
   for (const CheckpointTensor& tensor : parameters) {
     const auto found = manifest().parameter_steps.find(tensor.name);
     const bool saved = found != manifest().parameter_steps.end();
@@ -152,11 +159,19 @@ absl::StatusOr<OpenCheckpoint::State> OpenCheckpoint::CheckOptimizer(
                        directory_));
     }
     if (saved && tensor.optimizer_parameter != kOfAnotherRank) {
-      state.steps[static_cast<size_t>(tensor.optimizer_parameter)] =
-          found->second;
+      steps[static_cast<size_t>(tensor.optimizer_parameter)] = found->second;
     }
   }
-  return state;
+  return steps;
+}
+
+absl::StatusOr<std::vector<int64_t>> OpenCheckpoint::Check(
+    absl::Span<const CheckpointTensor> parameters,
+    const OffloadedOptimizer* optimizer) const {
+  TERRACE_RETURN_IF_ERROR(CheckTensors(parameters, optimizer));
+  TERRACE_RETURN_IF_ERROR(CheckParameters(parameters));
+  if (optimizer == nullptr) return std::vector<int64_t>();
+  return CheckOptimizer(parameters, *optimizer);
 }
 
 absl::Status OpenCheckpoint::LoadState(const CheckpointTensor& tensor,
@@ -258,13 +273,12 @@ absl::Status OpenCheckpoint::LoadAll(
 absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
                                   OffloadedOptimizer* optimizer,
                                   Time deadline) {
-  TERRACE_RETURN_IF_ERROR(CheckTensors(parameters, optimizer));
-  TERRACE_RETURN_IF_ERROR(CheckParameters(parameters));
+  TERRACE_ASSIGN_OR_RETURN(std::vector<int64_t> steps,
+                           Check(parameters, optimizer));
   std::optional<State> state;
   if (optimizer != nullptr) {
-    TERRACE_ASSIGN_OR_RETURN(State checked,
-                             CheckOptimizer(parameters, *optimizer, deadline));
-    state.emplace(std::move(checked));
+    state.emplace(
+        State{*optimizer, std::move(steps), SystemClock().FromWall(deadline)});
   }
   absl::Status status = LoadAll(parameters, state ? &*state : nullptr);
   files_.DropCache();

@@ -41,5 +41,38 @@ TEST_F(Refusals, OfAHalfLoadedOptimizerComeBeforeAnythingIsWritten) {
   EXPECT_TRUE(job_.Save(nothing).ok());
 }
 
+TEST_F(Refusals, OfALoadAreKnownBeforeIt) {
+  const auto checkpoint = Checkpoint::Open(directory_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto fits = [&](const std::vector<CheckpointTensor>& tensors,
+                        const OffloadedOptimizer* optimizer) {
+    return (*checkpoint)->Fits(tensors, optimizer);
+  };
+  Job other(Model::Mixed(12), {});
+  ASSERT_TRUE(other.ok());
+  const Model before = other.model();
+  const std::vector<CheckpointTensor> good = other.tensors();
+  EXPECT_EQ(fits(good, &other.optimizer()), absl::OkStatus());
+  EXPECT_EQ(fits(good, nullptr), absl::OkStatus());
+
+  std::vector<CheckpointTensor> bad = good;
+  bad[0].shape.push_back(1);
+  const absl::Status shape = fits(bad, &other.optimizer());
+  EXPECT_TRUE(absl::IsInvalidArgument(shape)) << shape;
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("of another model"));
+  bad = good;
+  bad[0].data = nullptr;
+  EXPECT_TRUE(absl::IsInvalidArgument(fits(bad, &other.optimizer())));
+  bad = good;
+  bad[0].optimizer_parameter = -1;
+  EXPECT_TRUE(absl::IsInvalidArgument(fits(bad, &other.optimizer())));
+
+  EXPECT_EQ(other.optimizer().step(), 0);
+  for (size_t i = 0; i < before.parameters().size(); ++i) {
+    EXPECT_TRUE(before.parameters()[i].values.SameBits(
+        other.model().parameters()[i].values));
+  }
+}
+
 }  // namespace
 }  // namespace terrace

@@ -207,16 +207,22 @@ class Checkpoint {
   // that is not what was written: file, tensor, offset.
   virtual absl::Status Verify() = 0;
 
+  // Whether Load would take them, without a look at what the tensors hold;
+  // changes nothing. For ranks that load all or none. InvalidArgument: they do
+  // not fit, named as here and there.
+  virtual absl::Status Fits(absl::Span<const CheckpointTensor> parameters,
+                            const OffloadedOptimizer* optimizer) const = 0;
+
   // Fills `parameters`, which must be those of the checkpoint by name, dtype
   // and shape, and the optimizer (null: only parameters), whose state and
   // counters it replaces. A block is written only after its checksum was
   // right.
   //
-  // InvalidArgument: they do not fit, named as here and there; nothing was
-  // changed. DataLoss, and any other error: the optimizer is as after Reset
-  // (if even that fails, the message says so) and the parameters are
-  // untouched; only a file that is damaged during the call, which the message
-  // says, or elements that cannot be written leave them half written.
+  // InvalidArgument: they do not fit (see Fits); nothing was changed. DataLoss,
+  // and any other error: the optimizer is as after Reset (if even that fails,
+  // the message says so) and the parameters are untouched; only a file that is
+  // damaged during the call, which the message says, or elements that cannot be
+  // written leave them half written.
   virtual absl::Status Load(absl::Span<const CheckpointTensor> parameters,
                             OffloadedOptimizer* optimizer, Time deadline) = 0;
 };

@@ -32,6 +32,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("commit_save", &OptimizerBinding::CommitSave)
       .def("end_save", &OptimizerBinding::EndSave)
       .def("begin_load", &OptimizerBinding::BeginLoad)
+      .def("fits", &OptimizerBinding::Fits)
       .def("load", &OptimizerBinding::Load)
       .def("end_load", &OptimizerBinding::EndLoad)
       .def("describe", &OptimizerBinding::Describe)

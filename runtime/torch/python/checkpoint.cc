@@ -246,6 +246,29 @@ absl::Status OptimizerBinding::BeginLoadLocked(const std::string& directory,
   return absl::OkStatus();
 }
 
+Outcome OptimizerBinding::Fits(const std::vector<at::Tensor>& tensors,
+                               const std::vector<std::string>& names,
+                               const std::vector<int64_t>& positions) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  return ToOutcome(FitsLocked(tensors, names, positions));
+}
+
+absl::Status OptimizerBinding::FitsLocked(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<std::string>& names,
+    const std::vector<int64_t>& positions) {
+  if (checkpoint_ == nullptr) {
+    return absl::FailedPreconditionError("no load was begun");
+  }
+  TERRACE_ASSIGN_OR_RETURN(const Described described,
+                           DescribeAll(tensors, names, positions));
+  return checkpoint_->Fits(KnownTo(*checkpoint_, described.tensors),
+                           optimizer_.get());
+}
+
 Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
                                const std::vector<std::string>& names,
                                const std::vector<int64_t>& positions) {

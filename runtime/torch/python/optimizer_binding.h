@@ -131,11 +131,14 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                     const std::vector<int64_t>& positions, bool parameters);
   Outcome CommitSave(const std::vector<std::string>& parts);
   void EndSave();
-  // Opens a checkpoint; an Outcome and the `rest`, by which a caller sees
-  // whether the whole fits before anything changes. Load fills the tensors and
-  // the optimizer from the checkpoint that was opened, also if another one has
-  // taken its place since. EndLoad closes it; again: nothing.
+  // Opens a checkpoint; an Outcome and the `rest`, by which, and by Fits, a
+  // caller sees whether the whole fits before anything changes. Load fills the
+  // tensors and the optimizer from the checkpoint that was opened, also if
+  // another one has taken its place since. EndLoad closes it; again: nothing.
   std::tuple<Outcome, at::Tensor> BeginLoad(const std::string& directory);
+  Outcome Fits(const std::vector<at::Tensor>& tensors,
+               const std::vector<std::string>& names,
+               const std::vector<int64_t>& positions);
   Outcome Load(const std::vector<at::Tensor>& tensors,
                const std::vector<std::string>& names,
                const std::vector<int64_t>& positions);
@@ -162,6 +165,10 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                                std::vector<at::Tensor>& copies)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginLoadLocked(const std::string& directory, at::Tensor& rest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FitsLocked(const std::vector<at::Tensor>& tensors,
+                          const std::vector<std::string>& names,
+                          const std::vector<int64_t>& positions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status LoadLocked(const std::vector<at::Tensor>& tensors,
                           const std::vector<std::string>& names,
