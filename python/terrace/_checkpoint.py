@@ -116,12 +116,12 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         What load_state_dict() of one of the objects raises: all of them are
             as they were, and so is everything else.
     """
-    named, _ = _tensors(model)
     native = _native(optimizer)
     try:
         content, loaded = _begin_load(_arguments.path_text(directory), native,
                                       model, optimizer, objects)
         try:
+            named, others = _tensors_in(content, model)
             _errors.check(native.load(list(named.values()), list(named),
                                       _positions(named, optimizer)))
         # Of another rank, which failed or is gone though the checkpoint fitted
@@ -141,7 +141,7 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
                           if key != 'param_names'})
             group['decoupled_weight_decay'] = optimizer._decoupled
     with torch.no_grad():
-        for name, tensor in _others(model, content).items():
+        for name, tensor in others.items():
             tensor.copy_(content['others'][name])
     _set_random(content, optimizer)
     return content['values']
@@ -160,9 +160,8 @@ def _begin_load(directory: str, native: Any, model: torch.nn.Module,
         del rest  # so that large values are in memory twice, not more
         content = torch.load(pickled, weights_only=True)
         del pickled
-        named, _ = _tensors(model)
-        _fits.check_tensors(directory, content['others'],
-                            _others(model, content))
+        named, others = _tensors_in(content, model)
+        _fits.check_tensors(directory, content['others'], others)
         _fits.check_objects(directory, content['objects'], objects)
         if optimizer is not None:
             _fits.check_groups(directory, content['groups'],
@@ -246,13 +245,16 @@ def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
     return named, others
 
 
-def _others(model: torch.nn.Module,
-            content: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """What was pickled: in the first layout all but the optimizer's dtypes."""
+def _tensors_in(content: dict[str, Any],
+                model: torch.nn.Module) -> tuple[dict, dict]:
+    """As that checkpoint has them: in the first layout, which has no number,
+    only those of the optimizer's dtypes are streamed."""
     if 'layout' in content:
-        return _tensors(model)[1]
-    return {name: tensor for name, tensor in _all_tensors(model).items()
-            if tensor.dtype not in DTYPES}
+        return _tensors(model)
+    named, others = {}, {}
+    for name, tensor in _all_tensors(model).items():
+        (named if tensor.dtype in DTYPES else others)[name] = tensor
+    return named, others
 
 
 def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Checkpoints of tensors of every dtype, and of large values."""
 
+import io
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import terrace
+from terrace import _errors, _library
 
 # What safetensors has, by the names of its own package.
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -184,6 +186,28 @@ def test_a_checkpoint_of_version_1_loads(tmp_path):
     again = OfVersion1()
     terrace.load(run, again, terrace.AdamW(again.parameters()))
     assert again.count == 41 and again.wide[0] == 5 - 6j
+
+
+def test_version_1_has_dtypes_that_are_in_parts_now(tmp_path):
+    """As it was written then: they are pickled, and there is no layout."""
+    class Waves(torch.nn.Module):
+        def __init__(self, seed):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((3,), float(seed)))
+            for dtype in OTHERS:
+                self.register_buffer(str(dtype).removeprefix('torch.'),
+                                     random_of(dtype, seed, 2, 3))
+
+    saved, loaded, rest = Waves(1), Waves(2), io.BytesIO()
+    torch.save({'others': dict(saved.named_buffers()), 'groups': [],
+                'random': torch.get_rng_state(), 'random_of_gpus': [],
+                'values': {}, 'objects': {}}, rest)
+    _errors.check(_library.new_optimizer().save(
+        str(tmp_path / 'run'), [saved.weight], ['weight'], [-1],
+        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8)))
+    terrace.load(tmp_path / 'run', loaded)
+    for name, value in saved.state_dict().items():
+        assert torch.equal(bits(value), bits(loaded.state_dict()[name])), name
 
 
 def test_a_model_with_another_buffer_than_version_1_is_refused(tmp_path):

@@ -21,10 +21,6 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Hours(24);
 constexpr char kRest[] = "python";  // the key of the block
-// The layout of what the package saves. Without it, it is the first, in which
-// only the dtypes that the optimizer steps were tensors of the checkpoint.
-constexpr char kLayout[] = "python_layout";
-constexpr int64_t kTensorsOfAllDTypes = 2;
 
 // Nothing: safetensors has no such dtype.
 std::optional<StoredDType> StoredDTypeOf(at::ScalarType type) {
@@ -115,24 +111,12 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
 
 CheckpointValues ValuesOf(const at::Tensor& rest) {
   const at::Tensor bytes = rest.contiguous();
-  CheckpointValues values = {{kLayout, kTensorsOfAllDTypes}};
+  CheckpointValues values;
   // Not in the list, which would copy it once more.
   values[kRest] = CheckpointBytes{
       std::string(static_cast<const char*>(bytes.const_data_ptr()),
                   static_cast<size_t>(bytes.nbytes()))};
   return values;
-}
-
-// Without those of other dtypes, which a checkpoint of the first layout has in
-// its block of bytes: the caller finds them there.
-std::vector<CheckpointTensor> KnownTo(const Checkpoint& checkpoint,
-                                      std::vector<CheckpointTensor> tensors) {
-  if (checkpoint.values().count(kLayout) > 0) return tensors;
-  std::erase_if(tensors, [](const CheckpointTensor& tensor) {
-    return tensor.dtype != DType::kFloat32 &&
-           tensor.dtype != DType::kBFloat16 && tensor.dtype != DType::kFloat16;
-  });
-  return tensors;
 }
 
 }  // namespace
@@ -265,8 +249,7 @@ absl::Status OptimizerBinding::FitsLocked(
   }
   TERRACE_ASSIGN_OR_RETURN(const Described described,
                            DescribeAll(tensors, names, positions));
-  return checkpoint_->Fits(KnownTo(*checkpoint_, described.tensors),
-                           optimizer_.get());
+  return checkpoint_->Fits(described.tensors, optimizer_.get());
 }
 
 Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
@@ -290,9 +273,8 @@ absl::Status OptimizerBinding::LoadLocked(
   const at::NoGradGuard without_graph;
   TERRACE_ASSIGN_OR_RETURN(const Described described,
                            DescribeAll(tensors, names, positions));
-  TERRACE_RETURN_IF_ERROR(
-      checkpoint_->Load(KnownTo(*checkpoint_, described.tensors),
-                        optimizer_.get(), absl::Now() + kPatience));
+  TERRACE_RETURN_IF_ERROR(checkpoint_->Load(described.tensors, optimizer_.get(),
+                                            absl::Now() + kPatience));
   transfer_.Renew();
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();
