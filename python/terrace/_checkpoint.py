@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from terrace import _arguments, _errors, _fits, _library
+from terrace import _arguments, _errors, _fits, _library, _ranks
 from terrace._checks import DTYPES
 from terrace._errors import RankError
 from terrace._objects import LoadedObjects
@@ -65,6 +66,13 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
             was, unless the rank was lost after the commit; then the new one
             is there.
     """
+    with _together(optimizer):
+        return _save(_arguments.path_text(directory), model, optimizer,
+                     values or {}, objects)
+
+
+def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
+          values: Mapping[str, Any], objects: Mapping[str, Any]) -> int:
     named, others = _tensors(model)
     content = {'layout': 2, 'others': others, 'groups': _groups(optimizer),
                'members': _members(optimizer, named),
@@ -75,7 +83,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
                                                     _random_of_gpus())}
     rest, error = io.BytesIO(), None
     try:
-        content['values'] = dict(values or {})
+        content['values'] = dict(values)
         content['objects'] = {name: thing.state_dict()
                               for name, thing in objects.items()}
         torch.save(content, rest)
@@ -83,7 +91,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
         error = caught
     _agree(optimizer, 'saving', error)
     outcome = _native(optimizer).save(
-        _arguments.path_text(directory), list(named.values()), list(named),
+        directory, list(named.values()), list(named),
         _positions(named, optimizer),
         torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
     _errors.check(outcome)
@@ -116,10 +124,16 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         What load_state_dict() of one of the objects raises: all of them are
             as they were, and so is everything else.
     """
+    with _together(optimizer):
+        return _load(_arguments.path_text(directory), model, optimizer, objects)
+
+
+def _load(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
+          objects: Mapping[str, Any]) -> dict[str, Any]:
     native = _native(optimizer)
     try:
-        content, loaded = _begin_load(_arguments.path_text(directory), native,
-                                      model, optimizer, objects)
+        content, loaded = _begin_load(directory, native, model, optimizer,
+                                      objects)
         try:
             named, others = _tensors_in(content, model)
             _errors.check(native.load(list(named.values()), list(named),
@@ -179,6 +193,13 @@ def _begin_load(directory: str, native: Any, model: torch.nn.Module,
             loaded.give_back()
         raise
     return content, loaded
+
+
+def _together(optimizer: AdamW | None) -> contextlib.AbstractContextManager:
+    """Around what all ranks do: none leaves the others in the midst."""
+    if optimizer is None or optimizer._ranks.alone:
+        return contextlib.nullcontext()
+    return _ranks.uninterrupted()
 
 
 def _agree(optimizer: AdamW | None, phase: str,

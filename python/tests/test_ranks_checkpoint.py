@@ -1,5 +1,8 @@
 """Checkpoints of ranks: those of one process, for any number of ranks."""
 
+import os
+import signal
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -161,3 +164,41 @@ def test_errors_are_heard_on_all_ranks(crew, tmp_path):
     assert 'lambda' in second[2][1]
     assert 'rank 1 of 2 failed while saving' in first[2][1]
     assert 'rank 1 of 2 failed while loading' in first[3][1]
+
+
+class Interrupted:
+    """Ctrl-C reaches this rank while it is asked, when it is to."""
+
+    when = None
+
+    def state_dict(self):
+        self.come('state_dict')
+        return {'of': 'nothing'}
+
+    def load_state_dict(self, state):
+        self.come('load_state_dict')
+
+    def come(self, at):
+        if self.when == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupted(path, when):
+    weight, thing = torch.nn.Linear(4, 4), Interrupted()
+    optimizer = terrace.AdamW(weight.parameters(),
+                              process_group=dist.group.WORLD)
+    terrace.save(path, weight, optimizer, thing=thing)
+    if dist.get_rank() == 1:
+        thing.when = when
+    work = terrace.save if when == 'state_dict' else terrace.load
+    error = error_of(lambda: work(path, weight, optimizer, thing=thing))
+    thing.when = None
+    terrace.load(path, weight, optimizer, thing=thing)
+    optimizer.close()
+    return error[0]
+
+
+@pytest.mark.parametrize('when', ['state_dict', 'load_state_dict'])
+def test_ctrl_c_on_one_rank_waits_for_all(when, crew, tmp_path):
+    assert crew.run(interrupted, f'{tmp_path}/saved', when) == [
+        'nothing', 'KeyboardInterrupt']
