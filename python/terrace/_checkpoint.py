@@ -107,7 +107,8 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
     Args:
         model, optimizer: of the same names, shapes and dtypes; without an
             optimizer only the parameters are read.
-        objects: as for save(); each one's load_state_dict() is called.
+        objects: as for save(); each one's load_state_dict() is called. What
+            they were before is in memory meanwhile, to be given back.
 
     Returns:
         the `values` of save().
@@ -122,7 +123,8 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         RankError: another rank could not load, or is gone. This one may have:
             load again on all ranks.
         What load_state_dict() of one of the objects raises: all of them are
-            as they were, and so is everything else.
+            as they were, and so is everything else. One that cannot be is
+            named in a note of the exception.
     """
     with _together(optimizer):
         return _load(_arguments.path_text(directory), model, optimizer, objects)
@@ -143,8 +145,8 @@ def _load(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
         # are not: all ranks are to load again.
         except RankError:
             raise
-        except BaseException:
-            loaded.give_back()
+        except BaseException as error:
+            loaded.give_back(error)
             raise
     finally:
         native.end_load()
@@ -188,9 +190,9 @@ def _begin_load(directory: str, native: Any, model: torch.nn.Module,
         error = caught
     try:
         _agree(optimizer, 'loading', error)
-    except BaseException:
+    except BaseException as failure:
         if loaded is not None:
-            loaded.give_back()
+            loaded.give_back(failure)
         raise
     return content, loaded
 

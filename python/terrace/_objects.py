@@ -17,16 +17,35 @@ class LoadedObjects:
 
     def __init__(self, objects: Mapping[str, Any],
                  states: Mapping[str, Any]) -> None:
-        # Of a state_dict() that is no copy, too.
-        self._before = [(thing, copy.deepcopy(thing.state_dict()))
-                        for thing in objects.values()]
+        # All of them before the first is changed: one may hold another.
+        before = [(name, thing, _copied(thing.state_dict()))
+                  for name, thing in objects.items()]
+        self._before: list[tuple[str, Any, Any]] = []  # of those begun with
         try:
-            for name, thing in objects.items():
+            for was in before:
+                name, thing, _ = was
+                self._before.append(was)
                 thing.load_state_dict(states[name])
-        except BaseException:
-            self.give_back()
+        except BaseException as error:
+            self.give_back(error)
             raise
 
-    def give_back(self) -> None:
-        for thing, state in self._before:
-            thing.load_state_dict(state)
+    def give_back(self, error: BaseException) -> None:
+        """All that can; of others that `error`, which is why, has a note."""
+        for name, thing, state in self._before:
+            try:
+                thing.load_state_dict(state)
+            except Exception as caught:
+                if hasattr(error, 'add_note'):  # Python 3.11
+                    error.add_note(
+                        f'terrace: and {name} could not be given its state '
+                        f'back: {type(caught).__name__}: {caught}')
+
+
+def _copied(state: Any) -> Any:
+    """Of a state_dict() that is no copy, too. One that cannot be copied is
+    kept as it was given: it is needed only if something fails."""
+    try:
+        return copy.deepcopy(state)
+    except Exception:
+        return state

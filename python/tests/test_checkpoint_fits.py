@@ -1,6 +1,7 @@
 """A checkpoint that does not fit is refused before anything is changed."""
 
 import re
+import sys
 
 import pytest
 import torch
@@ -215,3 +216,41 @@ def test_one_rank_that_does_not_fit_leaves_all_as_they_are(crew, tmp_path):
     assert second[0][0] == 'ValueError' and 'another optimizer' in second[0][1]
     assert first[0][0] == 'RankError' and 'another optimizer' in first[0][1]
     assert first[1] and second[1]
+
+
+class Thing:
+    """Takes every state but those that it is told to refuse."""
+
+    def __init__(self, value, *refused):
+        self.state, self.refused = {'value': value}, refused
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        if state['value'] in self.refused:
+            raise KeyError(f'not {state["value"]}')
+        self.state.update(state)
+
+
+def test_an_object_that_stays_changed_hides_neither_cause_nor_others(tmp_path):
+    module = torch.nn.Linear(2, 2)
+    terrace.save(tmp_path / 'run', module, first=Thing(1), second=Thing(1),
+                 third=Thing(1), last=Thing(1))
+    first, second, third, last = (Thing(5), Thing(6, 6), Thing(7, 1), Thing(8))
+    with pytest.raises(KeyError, match='not 1') as caught:
+        terrace.load(tmp_path / 'run', module, second=second, first=first,
+                     third=third, last=last)
+    assert [thing.state['value'] for thing in (first, second, third, last)
+            ] == [5, 1, 7, 8]
+    if sys.version_info >= (3, 11):
+        assert 'second could not be given' in caught.value.__notes__[0]
+
+
+def test_a_state_that_cannot_be_copied_is_loaded(tmp_path):
+    module, weight = torch.nn.Linear(2, 2), torch.ones(2, requires_grad=True)
+    terrace.save(tmp_path / 'run', module, thing=Thing(weight * 2))
+    thing = Thing(weight * 3)
+    thing.load_state_dict = lambda state: thing.state.update(state)
+    terrace.load(tmp_path / 'run', module, thing=thing)
+    assert torch.equal(thing.state['value'], torch.full((2,), 2.))
