@@ -4,9 +4,13 @@ that may change them."""
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 from terrace import _errors
+
+
+_NOTHING_COUNTED: tuple[int, list[int], int] = (-1, [], 0)
 
 
 class Compiled:
@@ -14,10 +18,10 @@ class Compiled:
 
     def __init__(self, native: Any) -> None:
         self._native = native
-        self._process = os.getpid()
         self._changes = 0  # begun and ended
         # After how many changes, the steps then, and how many are not 0.
-        self._counted: tuple[int, list[int], int] = (-1, [], 0)
+        self._counted = _NOTHING_COUNTED
+        _all.add(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -25,16 +29,12 @@ class Compiled:
     def steps(self) -> list[int]:
         """Those of each parameter; not to be changed."""
         changes, steps, _ = self._counted
-        return steps if self._is_now(changes) else self._count()[1]
+        return steps if changes == self._changes else self._count()[1]
 
     def count_stepped(self) -> int:
         """The parameters that were stepped."""
         changes, _, stepped = self._counted
-        return stepped if self._is_now(changes) else self._count()[2]
-
-    def _is_now(self, changes: int) -> bool:
-        """Whether what was counted after so many changes still holds."""
-        return changes == self._changes and os.getpid() == self._process
+        return stepped if changes == self._changes else self._count()[2]
 
     def _count(self) -> tuple[int, list[int], int]:
         _errors.check(self._native.check())  # a forked child has none
@@ -71,3 +71,16 @@ class Compiled:
 
     def close(self) -> Any:
         return self._change('close')
+
+
+_all: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
+def _forget_counts() -> None:
+    """In a forked child, where they are asked for again, and refused: looking
+    at the process's id would cost more than the look at what was counted."""
+    for compiled in _all:
+        compiled._counted = _NOTHING_COUNTED
+
+
+os.register_at_fork(after_in_child=_forget_counts)
