@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
+
+_parameters = itemgetter('params')
 
 
 class Positions:
@@ -31,8 +34,8 @@ class Positions:
             position, group, place = self._known[id(parameter)]
             if groups[group]['params'][place] is not parameter:
                 return None
-            for earlier in range(group):  # they may be of another size now
-                place += len(groups[earlier]['params'])
+            if group:  # those before it may be of another size now
+                place += sum(map(len, map(_parameters, groups[:group])))
         except LookupError:
             return None
         return position if position == place else None
