@@ -9,7 +9,6 @@ from typing import Any
 
 from terrace import _errors
 
-
 _NOTHING_COUNTED: tuple[int, list[int], int] = (-1, [], 0)
 
 
