@@ -1,5 +1,6 @@
 // A pread/pwrite pool for kernels and containers that give no ring. Its threads
-// also see buffered transfers out of the page cache.
+// also see buffered transfers out of the page cache; which write of a file is
+// told that the device lost something: runtime/base/page_cache.h.
 #include <unistd.h>
 
 #include <algorithm>

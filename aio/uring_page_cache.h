@@ -1,7 +1,8 @@
 // A ring's transfers through the page cache. Each has moved when its result is
 // here, and ends when what it wrote is on the device and its pages are dropped:
-// these requests follow it under its tag, so it stays in flight meanwhile. One
-// thread at a time.
+// these requests follow it under its tag, so it stays in flight meanwhile. An
+// error of the device ends a write of that file, but not always the one whose
+// bytes it lost: runtime/base/page_cache.h. One thread at a time.
 #pragma once
 
 #include <cstdint>
