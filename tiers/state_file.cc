@@ -12,13 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/page_cache.h"
 #include "runtime/base/status_macros.h"
+#include "tiers/job_files.h"
 #include "tiers/page_buffer.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
 namespace {
 
-constexpr char kStateName[] = "state";
 constexpr int64_t kBlockBytes = 4096;  // what every transfer is aligned to
 
 // 0 or an errno, of a block at the beginning.
@@ -116,7 +116,7 @@ absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
                                         const std::string& name) {
   // Without O_DIRECT first: a refused open with O_CREAT leaves a file behind.
   const int fd =
-      openat(directory_fd, kStateName,
+      openat(directory_fd, kJobStateName,
              O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return ErrnoError(name, "cannot make the file", errno);
   const PageBuffer zeros(kBlockBytes);
@@ -128,7 +128,7 @@ absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
   }
   if (file.ok()) return file;
   close(fd);
-  unlinkat(directory_fd, kStateName, 0);
+  unlinkat(directory_fd, kJobStateName, 0);
   return file;
 }
 

@@ -1,14 +1,14 @@
 // What the FUSE server of fuse_fault_server.cc is told to do to whom: the
 // words of its control lines.
 //
-//   fail <read|write|grow|remove> <first> <times> <error|short|delay|hold>
-//   <value> clear                  no faults, counts from 0; what is held goes
-//   on count                  "count <calls> <faults>" since the last clear
+//   fail <call> <first> <times> <kind> <value>
+//   clear       no faults, counts from 0; what is held goes on
+//   count       answers "count <calls> <faults>", since the last clear
 //
-// A call is one request of the kernel's, of at most 1 MiB (remove: a file or a
-// folder): `first` counts
-// them from 1 since the line was read. Value: an errno; the bytes that a short
-// one moves; milliseconds of a delay; nothing for a hold. Thread-safe.
+// A call is one request of the kernel's: read or write, of at most 1 MiB, grow,
+// or remove, of a file or a folder. `first` counts them from 1 since the line
+// was read. The kinds: error, its value an errno; short, the bytes that it
+// moves; delay, milliseconds; hold, nothing. Thread-safe.
 #pragma once
 
 #include <cstdint>
