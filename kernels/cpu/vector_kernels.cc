@@ -29,6 +29,10 @@ namespace terrace::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// A block is whole vectors, two at a time, and whole rows of the norm's lanes.
+static_assert(kBlock % (2 * hn::MaxLanes(F32())) == 0);
+static_assert(kBlock % kNormLanes == 0);
+
 // The constants of a step in registers.
 struct AdamVectors {
   HWY_INLINE AdamVectors(const AdamScalars& s, float gradient_multiplier)
