@@ -79,16 +79,16 @@ class RequestQueue {
   virtual absl::StatusOr<Ready> Next(Time deadline) = 0;
 
   // From here the access trace repeats: what was pushed in the last step is
-  // prefetched in the same order in this one. Also tries failed write-backs
-  // and refusing paths again. FailedPrecondition when a step is open.
+  // prefetched in the same order in this one. Also tries failed write-backs,
+  // of all queues, and refusing paths again. FailedPrecondition when a step is open.
   virtual absl::Status BeginStep(int64_t step) = 0;
 
   // The first error of this queue's tensors since BeginStep, or OK; one that
   // was lost before counts when it is asked for. In scratch mode it does not
   // wait for write-backs: an error of one of them is returned by the next
-  // CommitStep, unless another path took the tensor, or an OpenQueue tried
-  // again before that step began: then only Stats tells. Ends the step either
-  // way.
+  // CommitStep, unless another path took the tensor, or an OpenQueue, or a
+  // BeginStep of another queue, tried again before that step began: then only
+  // Stats tells. Ends the step either way.
   // FailedPrecondition when no step is open, or another one than info.step:
   // that one then stays open.
   virtual absl::Status CommitStep(const StepInfo& info) = 0;
