@@ -1,5 +1,6 @@
 // Parameters of a step are written at the same time, so no two may share an
-// element. Looked at again when an address has changed.
+// element. Looked at again when an address has changed, which is one of its
+// device: equal ones of two devices are apart.
 //
 // Thread-compatible.
 #pragma once
@@ -20,8 +21,13 @@ class ApartCheck {
                      absl::Span<const ParameterData> parameters);
 
  private:
-  // Where each parameter was when all of them were apart; null: not looked at.
-  std::vector<const void*> known_;
+  struct Place {
+    const void* start = nullptr;  // null: not looked at
+    const Device* device = nullptr;
+    bool operator==(const Place&) const = default;
+  };
+  // Where each parameter was when all of them were apart.
+  std::vector<Place> known_;
 };
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/runtime/optimizer/training.h"
+#include "tests/support/fake_device.h"
 
 namespace terrace {
 namespace {
@@ -69,6 +70,23 @@ TEST_F(OptimizerApart, IsLookedAtAgainWhenAParameterMoved) {
 TEST_F(OptimizerApart, OfAParameterWithoutAGradientNoAddressCounts) {
   EXPECT_EQ(Step(0, false), "stepped");
   EXPECT_THAT(Step(0), HasSubstr("overlap in memory"));
+}
+
+TEST(ApartCheck, EqualAddressesOfTwoDevicesAreApart) {
+  FakeDevice one("fake:0", 1 << 20, 1);
+  FakeDevice other("fake:1", 1 << 20, 2);
+  const std::array<ParameterSpec, 2> specs = {
+      {{"a", DType::kFloat32, 10}, {"b", DType::kFloat32, 10}}};
+  std::array<float, 10> memory{};
+  std::array<ParameterData, 2> data = {
+      {{memory.data(), memory.data(), DType::kFloat32, &one},
+       {memory.data(), memory.data(), DType::kFloat32, &other}}};
+  ApartCheck check;
+  const absl::Status apart = check.Check(specs, data);
+  EXPECT_TRUE(apart.ok()) << apart;
+  data[1].device = &one;
+  EXPECT_THAT(check.Check(specs, data).ToString(),
+              HasSubstr("overlap in memory"));
 }
 
 }  // namespace
