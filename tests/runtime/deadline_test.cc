@@ -132,6 +132,38 @@ TEST_P(DeadlineTest, StepsGoOnAfterTheWallClockWasSet) {
   EXPECT_TRUE(optimizer->Reset(Soon()).ok());
 }
 
+// A Reset opens another window where requests are pushed, and a StateWriter
+// takes chunks in.
+TEST_P(DeadlineTest, WhatIsLeftIsResetAndLoadedAfterTheWallClockWasSet) {
+  auto optimizer = MakeOptimizer();
+  model_.DrawGradients(1);
+  ASSERT_TRUE(optimizer->Step({}, model_.data(), Soon()).ok());
+  world_->faults().FailAll({.kind = FaultKind::kNever}, CallFilter::kReads);
+  EXPECT_FALSE(optimizer->Step({}, model_.data(), Soon()).ok());
+  EXPECT_TRUE(optimizer->incomplete());
+  SetWall();
+  world_->faults().Clear();
+  const absl::Time asked = clock().Now();
+  const absl::Status reset = optimizer->Reset(Soon());
+  ASSERT_TRUE(reset.ok()) << reset;
+  {
+    auto writer = optimizer->OpenStateWriter(Soon());
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    const std::vector<float> values(kElements, 0.5f);
+    const absl::Status written = (*writer)->Write(
+        0, 0, {.first_moment = values, .second_moment = values}, Soon());
+    ASSERT_TRUE(written.ok()) << written;
+    ASSERT_TRUE((*writer)->Commit(1, {1}).ok());
+  }
+  EXPECT_LT(clock().Now() - asked, kPatience);
+  std::vector<float> state(kElements);
+  ASSERT_TRUE(optimizer
+                  ->ReadState(0, OffloadedOptimizer::StateKind::kFirstMoment, 0,
+                              absl::MakeSpan(state), Soon())
+                  .ok());
+  EXPECT_EQ(state, std::vector<float>(kElements, 0.5f));
+}
+
 // Neither longer nor shorter, whatever the wall says meanwhile.
 TEST_P(DeadlineTest, AStepUnderWayKeepsItsPatience) {
   auto optimizer = MakeOptimizer();
