@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/clock.h"
@@ -52,7 +53,7 @@ class FuseRuntimeTest : public testing::TestWithParam<EngineKind> {
     for (int i = 0; i < kTensors; ++i) Fill(i);
   }
 
-  static absl::Time Soon() { return SystemClock().Now() + absl::Seconds(30); }
+  static Time Soon() { return absl::Now() + absl::Seconds(30); }
 
   absl::StatusOr<Pin> Take(int i, Access access) {
     const absl::Status pushed =
@@ -76,7 +77,7 @@ class FuseRuntimeTest : public testing::TestWithParam<EngineKind> {
 
   // Once the transfers that were held have ended, which they do by themselves.
   bool HoldsAtLast(int i) {
-    const absl::Time end = Soon();
+    const absl::Time end = SystemClock().Now() + absl::Seconds(30);
     while (absl::IsDeadlineExceeded(Take(i, Access::kRead).status()) &&
            SystemClock().Now() < end) {
     }
@@ -166,7 +167,7 @@ TEST_P(FuseRuntimeTest, OneThatStopsAnsweringIsNamedAndLeftBehindInTime) {
   queue_.reset();
   const absl::Time closing = SystemClock().Now();
   const absl::Status closed =
-      runtime_->Close(closing + absl::Milliseconds(500));
+      runtime_->Close(absl::Now() + absl::Milliseconds(500));
   EXPECT_TRUE(absl::IsDeadlineExceeded(closed)) << closed;
   EXPECT_THAT(closed.ToString(), HasSubstr(mount_.path()));
   EXPECT_GT(runtime_->GetStats().leaked_bytes, 0);

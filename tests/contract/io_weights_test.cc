@@ -90,8 +90,11 @@ class IoWeightsTest : public testing::Test {
     auto readers = Open(runtime);
     if (kind == Readers::kPrefetch) {
       readers.reset();  // its room is for what is prefetched
-      while (runtime.GetStats().window_bytes > kWindowBytes) {
+      const Time closed = Soon();
+      while (runtime.GetStats().window_bytes > kWindowBytes &&
+             absl::Now() < closed) {
       }
+      EXPECT_LE(runtime.GetStats().window_bytes, kWindowBytes);
     }
     const Moved start = MovedBy(runtime);
     EXPECT_EQ(start.read, 0);
@@ -104,14 +107,18 @@ class IoWeightsTest : public testing::Test {
       }
     }
     // From when the first window's contents, of whoever came first, are gone.
+    const Time end = Soon();
     Moved from;
     do {
       from = MovedBy(runtime) - start;
-    } while (from.read + from.written < kBytes / 3);
+    } while (from.read + from.written < kBytes / 3 && absl::Now() < end);
     Moved to = from;
-    while (to.read < kBytes * 2 / 3 && to.written < kBytes * 2 / 3) {
+    while (to.read < kBytes * 2 / 3 && to.written < kBytes * 2 / 3 &&
+           absl::Now() < end) {
       to = MovedBy(runtime) - start;
     }
+    EXPECT_LT(absl::Now(), end)
+        << to.read << " read, " << to.written << " bytes written of " << kBytes;
     if (to.read > kBytes * 9 / 10 || to.written > kBytes * 9 / 10 ||
         from.read + from.written > kBytes / 2) {
       return std::nullopt;

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fuse_mount.h"
 #include "tiers/job_directory.h"
@@ -29,7 +30,11 @@ TEST(SlowRemovalTest, OtherStartsGoOnMeanwhile) {
     while (job.ok() && (*job)->Reclaim()) {
     }
   });
-  while (mount.counts().faults == 0) std::this_thread::yield();
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  while (mount.counts().faults == 0 && absl::Now() < end) {
+    std::this_thread::yield();
+  }
+  EXPECT_GT(mount.counts().faults, 0) << "nothing is held";
   std::vector<std::unique_ptr<JobDirectory>> jobs;  // their ends are removals
   for (int i = 0; i < 3; ++i) {
     auto job = JobDirectory::Create(mount.path());
