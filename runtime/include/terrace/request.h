@@ -80,7 +80,8 @@ class RequestQueue {
 
   // From here the access trace repeats: what was pushed in the last step is
   // prefetched in the same order in this one. Also tries failed write-backs,
-  // of all queues, and refusing paths again. FailedPrecondition when a step is open.
+  // of all queues, and refusing paths again. FailedPrecondition when a step is
+  // open.
   virtual absl::Status BeginStep(int64_t step) = 0;
 
   // The first error of this queue's tensors since BeginStep, or OK; one that
