@@ -9,14 +9,15 @@ moments (and the fp32 masters of 16-bit parameters) that do not fit the budget
 are streamed from and to the path during each step.
 """
 
-from terrace._adam import Adam
-from terrace._checkpoint import load, save
-from terrace._deepspeed import from_deepspeed_config
-from terrace._errors import DataLossError, RankError
-from terrace._library import instruction_set, load as _load_library, version
-from terrace._machine import use_machine_profile
-from terrace._optimizer import AdamW
-from terrace._torch_file import export_torch, import_torch
+from terrace._base.errors import DataLossError, RankError
+from terrace._base.library import (instruction_set, load as _load_library,
+                                   version)
+from terrace._base.machine import use_machine_profile
+from terrace._deepspeed.config import from_deepspeed_config
+from terrace._files.checkpoint import load, save
+from terrace._files.torch_file import export_torch, import_torch
+from terrace._optimizer.adam import Adam
+from terrace._optimizer.adamw import AdamW
 
 _load_library()
 __version__ = version()

@@ -12,13 +12,14 @@ import warnings
 import torch
 
 import terrace
-from terrace import _arguments, _errors, _library
+from terrace._base import library
+from terrace._base.paths import check_paths, path_list
 
 
 def _info(paths: list[str]) -> dict[str, str]:
     """Facts by name; makes a small optimizer to learn the engine."""
     weight = torch.nn.Parameter(torch.zeros(1 << 16))
-    _errors.check_paths(paths)
+    check_paths(paths)
     directories = [path for path in paths if os.path.isdir(path)]
     settings = ({'memory_budget': '256KiB', 'nvme_path': directories}
                 if directories else {})
@@ -28,7 +29,7 @@ def _info(paths: list[str]) -> dict[str, str]:
         'terrace': terrace.__version__,
         'torch': torch.__version__,
         'Python': platform.python_version(),
-        'library': str(_library.load()),
+        'library': str(library.load()),
         'engine': f'{stats["engine"]} ({stats["engine_reason"]})',
         'instruction set': stats['instruction_set'],
     }
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     warnings.simplefilter('ignore')
     try:
-        facts = _info(_arguments.path_list(options.nvme_path))
+        facts = _info(path_list(options.nvme_path))
     except (OSError, RuntimeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

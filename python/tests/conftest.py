@@ -50,6 +50,11 @@ def crew(tmp_path_factory):
     made.close()
 
 
+def compiled_of(optimizer):
+    """The compiled optimizer behind one of terrace's."""
+    return optimizer._store._compiled
+
+
 def model(width=130, dtype=torch.float32, seed=SEED):
     """About 35,000 parameters: three chunks on disk within 256 KiB."""
     torch.manual_seed(seed)

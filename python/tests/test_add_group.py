@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import terrace
-from conftest import batches, largest_difference, model, train
-from terrace import _library, _state
+from conftest import (batches, compiled_of, largest_difference, model,
+                      train)
+from terrace._base import library
+from terrace._state import transfer
 
 _LARGE = 400_000  # 3.2 MB of state
 
@@ -103,7 +105,8 @@ def test_ctrl_c_comes_after_the_group(tmp_path):
     data = batches(4)
     train(network, optimizer, data[:2])
     train(other, undisturbed, data[:2])
-    optimizer._native = _Native(optimizer._native, 'add', lambda: os.kill(
+    compiled = compiled_of(optimizer)
+    compiled._native = _Native(compiled._native, 'add', lambda: os.kill(
         os.getpid(), signal.SIGINT))
     added, theirs = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
     with pytest.raises(KeyboardInterrupt):
@@ -128,8 +131,8 @@ def test_state_that_cannot_be_moved_stays(monkeypatch):
     def fail():
         raise MemoryError('no room')
 
-    make = _library.new_optimizer
-    monkeypatch.setattr(_library, 'new_optimizer',
+    make = library.new_optimizer
+    monkeypatch.setattr(library, 'new_optimizer',
                         lambda: _Native(make(), 'write', fail))
     with pytest.raises(MemoryError, match='no room'):
         optimizer.add_param_group({'params': [large()]})
@@ -174,14 +177,14 @@ def test_state_is_moved_a_range_at_a_time(tmp_path, monkeypatch, dtype):
             sizes.extend(array.numel() for array in arrays)
             return self._native.write(position, offset, *arrays)
 
-    made = _library.new_optimizer
-    monkeypatch.setattr(_library, 'new_optimizer', lambda: Counted(made()))
-    monkeypatch.setattr(_state, '_RANGE', 1000)
+    made = library.new_optimizer
+    monkeypatch.setattr(library, 'new_optimizer', lambda: Counted(made()))
+    monkeypatch.setattr(transfer, '_RANGE', 1000)
     added, theirs = large(), large()
     assert optimizer.stats()['disk_bytes'] == 0
     optimizer.add_param_group({'params': [added]})
     assert optimizer.stats()['disk_bytes'] > 0
-    monkeypatch.setattr(_library, 'new_optimizer', made)
+    monkeypatch.setattr(library, 'new_optimizer', made)
     undisturbed.add_param_group({'params': [theirs]})
     kinds = 2 if dtype == torch.float32 else 3
     assert sum(sizes) == kinds * sum(p.numel() for p in network.parameters())

@@ -12,7 +12,9 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, train
-from terrace import _arguments, _errors
+from terrace._base import errors
+from terrace._base.amounts import budget_bytes
+from terrace._base.paths import path_list
 
 
 @pytest.mark.parametrize('text, expected', [
@@ -21,28 +23,28 @@ from terrace import _arguments, _errors
     ('500 MB', 500_000_000), ('2kb', 2000), ('10%', 100), ('0.15 %', 2),
     ('100%', 1000), (None, None)])
 def test_budgets(text, expected):
-    assert _arguments.budget_bytes(text, 1000) == expected
+    assert budget_bytes(text, 1000) == expected
 
 
 @pytest.mark.parametrize('text', ['', 'much', '8 apples', '-1GiB', '0', 0, -5,
                                   '10%%', '1e9'])
 def test_bad_budgets(text):
     with pytest.raises(ValueError, match='memory_budget'):
-        _arguments.budget_bytes(text, 1000)
+        budget_bytes(text, 1000)
 
 
 @pytest.mark.parametrize('value', [1.5, True, [1]])
 def test_budgets_of_a_wrong_type(value):
     with pytest.raises(TypeError, match='memory_budget'):
-        _arguments.budget_bytes(value, 1000)
+        budget_bytes(value, 1000)
 
 
 def test_paths():
-    assert _arguments.path_list(None) == []
-    assert _arguments.path_list('/a') == ['/a']
-    assert _arguments.path_list(['/a', '/b']) == ['/a', '/b']
+    assert path_list(None) == []
+    assert path_list('/a') == ['/a']
+    assert path_list(['/a', '/b']) == ['/a', '/b']
     with pytest.raises(TypeError):
-        _arguments.path_list(3)
+        path_list(3)
 
 
 def large():
@@ -159,7 +161,7 @@ def test_statuses_become_exceptions_of_the_right_type():
         (15, 'altered', 0, odd, 8192, terrace.DataLossError, errno.EIO),
     ]
     for code, message, number, path, offset, kind, expected in cases:
-        error = _errors.exception_of((code, message, number, path, offset))
+        error = errors.exception_of((code, message, number, path, offset))
         assert type(error) is kind, message
         assert message in str(error)
         if isinstance(error, OSError):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import terrace
-from terrace import _errors, _library
+from terrace._state.compiled import Compiled
 
 # What safetensors has, by the names of its own package.
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -202,9 +202,9 @@ def test_version_1_has_dtypes_that_are_in_parts_now(tmp_path):
     torch.save({'others': dict(saved.named_buffers()), 'groups': [],
                 'random': torch.get_rng_state(), 'random_of_gpus': [],
                 'values': {}, 'objects': {}}, rest)
-    _errors.check(_library.new_optimizer().save(
+    Compiled().save(
         str(tmp_path / 'run'), [saved.weight], ['weight'], [-1],
-        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8)))
+        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
     terrace.load(tmp_path / 'run', loaded)
     for name, value in saved.state_dict().items():
         assert torch.equal(bits(value), bits(loaded.state_dict()[name])), name

@@ -6,7 +6,9 @@ import types
 
 import torch
 
-from terrace import _arguments, _message
+from terrace._optimizer.placement import tell_placement
+from terrace._state.budget import Budget
+from terrace._state.settings import Settings
 
 
 def test_the_first_step_says_where_the_state_went(tmp_path):
@@ -35,16 +37,20 @@ def test_the_message_says_what_a_device_is_spared(caplog):
              'paths': [{'directory': '/a'}, {'directory': '/b'}],
              'engine': 'io_uring', 'instruction_set': 'AVX2',
              'staging_bytes': 33_554_432, 'ranks': 1}
-    stand_in = types.SimpleNamespace(
-        stats=lambda: stats, _budget=_arguments.Budget(8_000_000, True),
-        _parameters=lambda: [
-            types.SimpleNamespace(device=torch.device(device), dtype=dtype,
-                                  numel=lambda: 1_000_000)
-            for device, dtype in (('cuda:0', torch.float32),
-                                  ('cuda:1', torch.bfloat16),
-                                  ('cpu', torch.bfloat16))])
+    parameters = [
+        types.SimpleNamespace(device=torch.device(device), dtype=dtype,
+                              numel=lambda: 1_000_000)
+        for device, dtype in (('cuda:0', torch.float32),
+                              ('cuda:1', torch.bfloat16),
+                              ('cpu', torch.bfloat16))]
+    elsewhere = types.SimpleNamespace(device=torch.device('cuda:2'))
+    store = types.SimpleNamespace(
+        stats=lambda: stats, settings=Settings(Budget(8_000_000)),
+        ranks=types.SimpleNamespace(alone=True), state_bytes=32_000_000,
+        keeps=lambda parameter: parameter is not elsewhere)
+    groups = [{'params': [*parameters, elsewhere]}]
     with caplog.at_level('INFO', logger='terrace'):
-        _message.tell_placement(stand_in)
+        tell_placement(store, groups)
         assert caplog.messages == [
             'the state of 3,000,000 parameters, 32.0 MB, has 8.0 MB of memory, '
             'the rest in /a, /b (io_uring); 24.0 MB of memory saved; 8.0 MB '
@@ -52,5 +58,5 @@ def test_the_message_says_what_a_device_is_spared(caplog):
             'copies [AVX2]']
         caplog.clear()
         stats.update(disk_bytes=0, memory_bytes=32_000_000, paths=[])
-        _message.tell_placement(stand_in)
+        tell_placement(store, groups)
         assert 'nothing on disk; 8.0 MB saved on cuda:0' in caplog.messages[0]

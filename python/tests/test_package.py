@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import terrace
-from terrace import _library
+from terrace._base import library
 
 FOLDER = pathlib.Path(terrace.__file__).parent
 
@@ -26,14 +26,14 @@ def run(*arguments, **options):
 
 def test_the_file_is_named_after_this_torch():
     version = '.'.join(torch.__version__.split('.')[:2])
-    assert _library.load() == FOLDER / f'terrace_torch-{version}.so'
-    assert _library.load() == _library.load()
+    assert library.load() == FOLDER / f'terrace_torch-{version}.so'
+    assert library.load() == library.load()
 
 
 def test_another_torch_is_refused_in_one_line(tmp_path):
     package = tmp_path / 'terrace'
     shutil.copytree(FOLDER, package, ignore=shutil.ignore_patterns('*.so'))
-    shutil.copy(_library.load(), package / 'terrace_torch-2.99.so')
+    shutil.copy(library.load(), package / 'terrace_torch-2.99.so')
     result = run('-P', '-c', 'import sys; sys.path.insert(0, sys.argv[1])\n'
                  'import terrace', tmp_path)
     assert result.returncode == 1
@@ -44,7 +44,7 @@ def test_another_torch_is_refused_in_one_line(tmp_path):
 
 
 def test_the_file_needs_no_path_of_its_builder():
-    dynamic = subprocess.run(['readelf', '-d', _library.load()], check=True,
+    dynamic = subprocess.run(['readelf', '-d', library.load()], check=True,
                              capture_output=True, text=True).stdout
     paths = [line.split('[')[1].split(']')[0] for line in dynamic.splitlines()
              if 'RUNPATH' in line or 'RPATH' in line]
@@ -59,7 +59,7 @@ def test_info():
     result = run('-P', '-m', 'terrace', 'info')
     assert result.returncode == 0, result.stderr
     for word in ('terrace', terrace.__version__, torch.__version__, 'engine',
-                 terrace.instruction_set(), str(_library.load())):
+                 terrace.instruction_set(), str(library.load())):
         assert word in result.stdout
 
 
@@ -94,7 +94,7 @@ def test_everything_public_is_there_and_documented(name):
 
 def test_annotations_are_shipped():
     assert (FOLDER / 'py.typed').exists()
-    for module in ('_optimizer', '_state', '_errors'):
+    for module in ('_optimizer.adamw', '_state.store', '_base.errors'):
         module = importlib.import_module(f'terrace.{module}')
         for _, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__:

@@ -84,7 +84,7 @@ def test_other_python_threads_run_during_a_step():
     try:
         gate.release()
         before = list(ran)
-        optimizer._native.step([weight], optimizer._numbers(), 1.0, [])
+        optimizer._store.step(optimizer.param_groups, 1.0)
         after = list(ran)
     finally:
         sys.setswitchinterval(interval)

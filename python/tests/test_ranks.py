@@ -6,9 +6,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import terrace
-from conftest import batches, model
+from conftest import batches, compiled_of, model
 from crew import bits
-from terrace import _ranks
+from terrace._ranks.shares import Shares
 
 STEPS = 20
 WIDTH = 200
@@ -265,9 +265,9 @@ class _Recorded:
     def __init__(self, native):
         self._native, self.counts = native, []
 
-    def step(self, parameters, numbers, scale, everything):
-        self.counts.append(len(everything))
-        return self._native.step(parameters, numbers, scale, everything)
+    def step(self, *arguments):
+        self.counts.append(len(arguments[-1]))
+        return self._native.step(*arguments)
 
     def __getattr__(self, name):
         return getattr(self._native, name)
@@ -278,8 +278,8 @@ def gradients_for_the_norm(max_grad_norm):
     parameters = [torch.nn.Parameter(torch.randn(5 + i)) for i in range(4)]
     optimizer = terrace.AdamW(parameters, max_grad_norm=max_grad_norm,
                               process_group=dist.group.WORLD)
-    recorded = _Recorded(optimizer._native._native)
-    optimizer._native._native = recorded
+    compiled = compiled_of(optimizer)
+    compiled._native = recorded = _Recorded(compiled._native)
     for scale in (1.0, 4.0):
         optimizer.grad_scale = torch.tensor(scale)
         for parameter in parameters:
@@ -312,18 +312,31 @@ def test_what_was_collected_does_not_outlast_a_load(crew, tmp_path):
         assert after == before
 
 
+def owners_of(groups, ranks):
+    shares = Shares(ranks)
+    for group in groups:
+        shares = shares.extended(group)
+    assert len(shares.parameters) == sum(map(len, groups))
+    return [shares.owner(p) for group in groups for p in group]
+
+
 def test_shares_are_balanced_and_stay():
     sizes = [1000, 10, 900, 800, 300, 0, 5, 700]
-    groups = [{'params': [torch.empty(n) for n in sizes]}]
+    groups = [[torch.empty(n) for n in sizes]]
     for ranks in (1, 2, 3, 5, 9):
-        owners = _ranks.owners(groups, ranks)
+        owners = owners_of(groups, ranks)
         loads = [sum(n for n, o in zip(sizes, owners) if o == rank)
                  for rank in range(ranks)]
         assert sum(loads) == sum(sizes)
         assert max(loads) - min(loads) <= max(sizes)
-        more = groups + [{'params': [torch.empty(400), torch.empty(1)]}]
-        assert _ranks.owners(more, ranks)[:len(sizes)] == owners
+        more = groups + [[torch.empty(400), torch.empty(1)]]
+        assert owners_of(more, ranks)[:len(sizes)] == owners
     # A 16-bit parameter has a master besides: 12 bytes against 8.
-    mixed = [{'params': [torch.empty(10), torch.empty(9, dtype=torch.half),
-                         torch.empty(1)]}]
-    assert _ranks.owners(mixed, 2) == [1, 0, 1]
+    mixed = [[torch.empty(10), torch.empty(9, dtype=torch.half),
+              torch.empty(1)]]
+    assert owners_of(mixed, 2) == [1, 0, 1]
+    # One that is known stays where it is, whoever comes beside it.
+    known = Shares(2).extended(mixed[0])
+    again = known.extended([torch.empty(100), *mixed[0]])
+    assert [again.owner(p) for p in mixed[0]] == [1, 0, 1]
+    assert known.owner(again.parameters[3]) is None

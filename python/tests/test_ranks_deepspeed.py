@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 import terrace
-from terrace import _deepspeed, _ranks
+from terrace._deepspeed import plan
 from crew import bits, error_of
 
 STEPS = 8
@@ -94,13 +94,17 @@ def owners_of(path):
     """As the plan has them, and as the optimizer."""
     planned = []
 
-    def plan(*arguments):
-        result = original(*arguments)
-        planned.extend(thing.owners for thing in arguments
-                       if isinstance(thing, _ranks.Ranks))
-        return result
+    class Noted(plan.Shares):
+        def owner(self, parameter):
+            planned.append(super().owner(parameter))
+            return planned[-1]
 
-    original, _deepspeed._plan = _deepspeed._plan, plan
+        def extended(self, parameters):
+            result = super().extended(parameters)
+            result.__class__ = Noted
+            return result
+
+    original, plan.Shares = plan.Shares, Noted
     try:
         module = network([3_000, 10_000, 9_000])
         asked = config(1, path)
@@ -110,8 +114,9 @@ def owners_of(path):
         optimizer, _, _ = terrace.from_deepspeed_config(
             module, asked, optimizer=own, process_group=dist.group.WORLD)
     finally:
-        _deepspeed._plan = original
-    made = optimizer._ranks.owners
+        plan.Shares = original
+    made = [optimizer._store._shares.owner(p)
+            for p in (module.w0, module.w1, module.w2)]
     optimizer.close()
     return planned, made
 
@@ -120,7 +125,7 @@ def test_the_plan_is_of_what_the_rank_will_keep(crew, tmp_path):
     """Also where groups of the caller's are shared out one after another."""
     for planned, made in crew.run(owners_of, str(tmp_path)):
         assert made == [0, 1, 0]
-        assert planned == [made]
+        assert planned == made
 
 
 def read_differently(path):

@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 import terrace
 from crew import Crew, bits, error_of
+from terrace._ranks import packs
+from terrace._state import shared_store
 
 TIMEOUT_SECONDS = 4
 
@@ -246,13 +248,14 @@ def interrupt_one(seed):
     give_gradients(parameters, seed)
     if dist.get_rank() == 1:
         # In the step, before anything is exchanged.
-        numbers = optimizer._numbers
+        numbers_of = shared_store.numbers_of
 
-        def interrupted():
+        def interrupted(groups):
+            shared_store.numbers_of = numbers_of
             os.kill(os.getpid(), signal.SIGINT)
-            return numbers()
+            return numbers_of(groups)
 
-        optimizer._numbers = interrupted
+        shared_store.numbers_of = interrupted
     error = error_of(optimizer.step)
     values = bits(parameters)
     optimizer.close()
@@ -277,8 +280,7 @@ def lose_the_other(how, path):
         hook = optimizer.register_step_pre_hook(lambda *_: (
             hook.remove(), os.kill(os.getpid(), signal.SIGSTOP))[0])
     elif dist.get_rank() == 1:  # when its share is stepped
-        optimizer._ranks.broadcast = lambda *_: os.kill(os.getpid(),
-                                                        signal.SIGKILL)
+        packs.broadcast = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     give_gradients(parameters, 2)
     errors = [error_of(optimizer.step), error_of(optimizer.step),
               error_of(optimizer.consolidate_state_dict)]

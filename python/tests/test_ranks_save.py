@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import terrace
+from conftest import compiled_of
 from crew import Crew, bits, error_of
 
 TIMEOUT_SECONDS = 4
@@ -136,8 +137,8 @@ def save_and_be_killed(directory, doomed, when):
     saved = contents(directory)
     step(module, optimizer, 2)
     if dist.get_rank() == doomed:
-        share = optimizer._native
-        share._native = Doomed(share._native, when, directory)
+        compiled = compiled_of(optimizer)
+        compiled._native = Doomed(compiled._native, when, directory)
     errors = [error_of(lambda: terrace.save(directory, module, optimizer))
               for _ in range(2)]
     optimizer.close()

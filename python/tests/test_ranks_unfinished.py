@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 import terrace
+from conftest import compiled_of
 from crew import bits, error_of
 from test_ranks_failures import expected, give_gradients, make, weights
 
@@ -175,7 +176,8 @@ def raise_in_load(path):
     optimizer = make(module.parameters())
     terrace.save(path, module, optimizer)
     if dist.get_rank() == 1:
-        optimizer._native._native = _FailingLoad(optimizer._native._native)
+        compiled = compiled_of(optimizer)
+        compiled._native = _FailingLoad(compiled._native)
     error = error_of(lambda: terrace.load(path, module, optimizer))
     optimizer.close()
     return error

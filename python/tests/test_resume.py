@@ -1,7 +1,7 @@
 """A run goes on bit for bit on whatever it is resumed on; kills at any time."""
 
+import dataclasses
 import itertools
-import json
 import os
 import random
 import signal
@@ -24,9 +24,8 @@ class Chunked(terrace.AdamW):
 
     chunk_bytes = 0
 
-    def _native_options(self, budget):
-        return {**super()._native_options(budget),
-                'chunk_bytes': self.chunk_bytes}
+    def _further(self, settings):
+        return dataclasses.replace(settings, chunk_bytes=self.chunk_bytes)
 
 
 # budget, paths, engine, bytes of a chunk
@@ -88,7 +87,7 @@ def test_chunks_have_several_sizes(tmp_path):
     sizes = set()
     for name in ARRANGEMENTS:
         optimizer = arranged(model(_WIDTH), name, tmp_path)
-        told = json.loads(optimizer._native.describe())
+        told = optimizer.stats()
         if name != 'resident':
             assert told['chunks'] > 8
         sizes.add(told['chunk_bytes'])

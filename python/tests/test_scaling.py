@@ -75,16 +75,17 @@ def test_an_interrupt_after_the_finished_step():
             run.step(number)
             continue
         run.backward(number)
-        finish = run.optimizer._step_own
+        store = run.optimizer._store
+        finish = store.step
 
-        def interrupted(scale):
-            finish(scale)
+        def interrupted(*arguments):
+            finish(*arguments)
             raise KeyboardInterrupt
 
-        run.optimizer._step_own = interrupted
+        store.step = interrupted
         with pytest.raises(KeyboardInterrupt):
             run.scaler.step(run.optimizer)
-        del run.optimizer._step_own
+        del store.step
         run.scaler.update()
     assert same(run, undisturbed())
 

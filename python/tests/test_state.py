@@ -7,8 +7,11 @@ import pytest
 import torch
 
 import terrace
-from conftest import batches, largest_difference, model, pair, train
-from terrace import _errors, _state
+from conftest import (batches, compiled_of, largest_difference, model, pair,
+                      train)
+from terrace._base import errors
+from terrace._optimizer import placement
+from terrace._state import store
 
 
 def through_a_file(state):
@@ -172,25 +175,21 @@ def test_state_of_non_contiguous_parameters_has_their_order():
 
 
 def counting(optimizer, monkeypatch):
-    """Calls of what looks at every parameter, by name."""
+    """Calls of the compiled optimizer, by name."""
     calls = collections.Counter()
-    compiled, parameters = optimizer._native._native, optimizer._parameters
+    compiled = compiled_of(optimizer)
+    native = compiled._native
 
     class Counted:
         def __getattr__(self, name):
             calls[name] += 1
-            return getattr(compiled, name)
+            return getattr(native, name)
 
-    def counted():
-        calls['_parameters'] += 1
-        return parameters()
-
-    monkeypatch.setattr(optimizer, '_parameters', counted)
-    monkeypatch.setattr(optimizer._native, '_native', Counted())
+    monkeypatch.setattr(compiled, '_native', Counted())
     return calls
 
 
-def test_a_copy_looks_for_the_positions_once(monkeypatch):
+def test_a_copy_looks_for_the_steps_once(monkeypatch):
     weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(50)]
     optimizer = terrace.AdamW(weights)
     for weight in weights:
@@ -198,13 +197,13 @@ def test_a_copy_looks_for_the_positions_once(monkeypatch):
     optimizer.step()
     calls = counting(optimizer, monkeypatch)
     assert len(optimizer.state_dict()['state']) == 50
-    assert calls['copy_states'] == 1 and calls['_parameters'] < 3
+    assert calls['copy_states'] == 1
     view = optimizer.state
     assert len(view) == 50
     for weight in weights:
         assert weight in optimizer.state and len(optimizer.state) == 50
         assert optimizer.state[weight]['step'] == 1
-    assert calls['steps'] <= 1 and calls['_parameters'] < 3
+    assert calls['steps'] <= 1
     assert calls['copy_states'] == 51
     optimizer.add_param_group({'params': [torch.nn.Parameter(torch.ones(2))]})
     added = optimizer.param_groups[1]['params'][0]
@@ -214,20 +213,6 @@ def test_a_copy_looks_for_the_positions_once(monkeypatch):
     assert view[added]['step'] == 1 and view[weights[0]]['step'] == 2
 
 
-def test_state_follows_a_parameter_that_took_anothers_place():
-    """As Accelerate exchanges them, in a list of its own or in place."""
-    first, second, third = (torch.nn.Parameter(torch.zeros(3))
-                            for _ in range(3))
-    optimizer = terrace.AdamW([first])
-    first.grad = torch.ones(3)
-    optimizer.step()
-    view = optimizer.state
-    moment = view[first]['exp_avg']
-    optimizer.param_groups[0]['params'] = [second]
-    assert first not in view and view[first] == {}
-    assert second in view and torch.equal(view[second]['exp_avg'], moment)
-    optimizer.param_groups[0]['params'][0] = third
-    assert second not in view and third in view and list(view) == [third]
 
 
 def test_a_copy_of_a_large_state_is_made_in_parts(tier, monkeypatch):
@@ -235,7 +220,7 @@ def test_a_copy_of_a_large_state_is_made_in_parts(tier, monkeypatch):
     optimizer = terrace.AdamW(network.parameters(), **tier)
     train(network, optimizer, batches(2, dtype=torch.bfloat16))
     whole = optimizer.state_dict()['state']
-    monkeypatch.setattr(_state, '_COPIED_BYTES', 260 * 12)
+    monkeypatch.setattr(store, '_COPIED_BYTES', 260 * 12)
     calls = counting(optimizer, monkeypatch)
     parts = optimizer.state_dict()['state']
     assert calls['copy_states'] == 5  # of 8 parameters
@@ -315,13 +300,12 @@ def test_what_does_not_fit_changes_nothing(damage, text):
 
 
 def test_large_copies_are_announced(caplog, monkeypatch):
-    from terrace import _message
     network = model()
     optimizer = terrace.AdamW(network.parameters())
     with caplog.at_level('INFO', logger='terrace'):
         optimizer.state_dict()
         assert not caplog.messages
-        monkeypatch.setattr(_message, '_LARGE_BYTES', 1000)
+        monkeypatch.setattr(placement, '_LARGE_BYTES', 1000)
         optimizer.state_dict()
     assert any('copies the state' in text for text in caplog.messages)
 
@@ -354,13 +338,13 @@ def test_a_load_that_was_cut_off_is_not_committed(tmp_path, use):
     optimizer = terrace.AdamW(module.parameters())
     module.weight.grad = torch.ones(2, 4)
     optimizer.step()
-    before, native = optimizer.state_dict(), optimizer._native
+    before, native = optimizer.state_dict(), compiled_of(optimizer)._native
 
     def write(offset):
         return native.write(0, offset, torch.empty(0), torch.ones(4),
                             torch.ones(4))
 
-    _errors.check(write(0))
+    errors.check(write(0))
     with pytest.raises(RuntimeError, match='half-way'):
         if use == 'save':
             terrace.save(tmp_path / 'run', module, optimizer)
@@ -368,7 +352,7 @@ def test_a_load_that_was_cut_off_is_not_committed(tmp_path, use):
             optimizer.step()
     for rest in (lambda: write(4), lambda: native.set_steps(1, [1])):
         with pytest.raises(RuntimeError, match='load it again'):
-            _errors.check(rest())
+            errors.check(rest())
     optimizer.load_state_dict(before)
     optimizer.step()
     assert optimizer.state[module.weight]['step'] == 2

@@ -11,7 +11,9 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, train
-from terrace import _library, _state, _torch_format
+from terrace._base import library
+from terrace._files import torch_format
+from terrace._state import transfer
 
 
 def layouts():
@@ -35,15 +37,15 @@ def layouts():
 
 
 def test_any_tensor_is_exported_a_block_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(_torch_format, '_BLOCK', 1000)
-    monkeypatch.setattr(_torch_format, '_PIECE', 300)
-    to_host, sizes = _torch_format._to_host, []
+    monkeypatch.setattr(torch_format, '_BLOCK', 1000)
+    monkeypatch.setattr(torch_format, '_PIECE', 300)
+    to_host, sizes = torch_format._to_host, []
 
     def counted(part):
         sizes.append(part.numel())
         return to_host(part)
 
-    monkeypatch.setattr(_torch_format, '_to_host', counted)
+    monkeypatch.setattr(torch_format, '_to_host', counted)
     tensors = layouts()
     terrace.export_torch(tmp_path / 'file.pt', values=tensors)
     assert max(sizes) == 1000
@@ -100,15 +102,15 @@ def test_state_is_taken_over_a_range_at_a_time(tier, dtype, tmp_path,
     data = batches(4, dtype=dtype)
     train(network, optimizer, data[:2])
     terrace.export_torch(tmp_path / 'run.pt', network, optimizer)
-    monkeypatch.setattr(_state, '_RANGE', 1000)
+    monkeypatch.setattr(transfer, '_RANGE', 1000)
     made = []
 
     def new():
         made.append(Counted(_library_new()))
         return made[-1]
 
-    _library_new = _library.new_optimizer
-    monkeypatch.setattr(_library, 'new_optimizer', new)
+    _library_new = library.new_optimizer
+    monkeypatch.setattr(library, 'new_optimizer', new)
     other = model(dtype=dtype, seed=1)
     resumed = terrace.AdamW(other.parameters(), **tier)
     terrace.import_torch(tmp_path / 'run.pt', other, resumed)

@@ -13,7 +13,7 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, train
-from terrace import _state
+from terrace._state.store import StateStore
 
 
 def groups_of(network):
@@ -278,7 +278,7 @@ def test_state_that_is_lost_is_not_called_a_fault_of_the_file(tmp_path,
     def read(*_):
         raise lost
 
-    monkeypatch.setattr(_state, 'read', read)
+    monkeypatch.setattr(StateStore, 'read', read)
     with pytest.raises(terrace.DataLossError) as caught:
         terrace.export_torch(tmp_path / 'run.pt', network, optimizer)
     assert caught.value is lost

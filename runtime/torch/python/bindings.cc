@@ -19,6 +19,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("check_apart", &OptimizerBinding::CheckApart)
       .def("step", &OptimizerBinding::Step)
       .def("skipped", &OptimizerBinding::Skipped)
+      .def("incomplete", &OptimizerBinding::Incomplete)
       .def("copy_states", &OptimizerBinding::CopyStates)
       .def("read", &OptimizerBinding::Read)
       .def("end_reading", &OptimizerBinding::EndReading)
@@ -35,7 +36,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("fits", &OptimizerBinding::Fits)
       .def("load", &OptimizerBinding::Load)
       .def("end_load", &OptimizerBinding::EndLoad)
-      .def("describe", &OptimizerBinding::Describe)
+      .def("stats", &OptimizerBinding::Stats)
       .def("close", &OptimizerBinding::Close);
   m.class_<ZeroConfigBinding>("ZeroConfig")
       .def(::torch::init<>())

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
+#include "runtime/torch/python/group_numbers.h"
 
 namespace terrace {
 namespace {
@@ -16,7 +17,6 @@ namespace {
 // A step that takes longer is stuck.
 constexpr absl::Duration kPatience = absl::Hours(1);
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
-constexpr size_t kNumbersPerGroup = 5;
 // Where everything stays in memory the window holds nothing, but bounds how
 // many chunks are under way: small ones, two for each core.
 constexpr int64_t kResidentChunkBytes = 1 << 20;
@@ -29,17 +29,19 @@ absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
       "io_engine is 'auto', 'io_uring' or 'threads', not '", name, "'"));
 }
 
+// Each a group of its own, from the place `first` on: a step says which
+// numbers are whose.
 absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
     const std::vector<at::Tensor>& parameters,
-    const std::vector<std::string>& names, const std::vector<int64_t>& groups) {
-  if (names.size() != parameters.size() || groups.size() != names.size()) {
-    return absl::InvalidArgumentError("a name and a group for each parameter");
+    const std::vector<std::string>& names, size_t first) {
+  if (names.size() != parameters.size()) {
+    return absl::InvalidArgumentError("a name for each parameter");
   }
   std::vector<ParameterSpec> specs;
   for (size_t i = 0; i < parameters.size(); ++i) {
     TERRACE_ASSIGN_OR_RETURN(ParameterSpec spec,
                              DescribeTensor(parameters[i], names[i]));
-    spec.group = static_cast<int>(groups[i]);
+    spec.group = static_cast<int>(first + i);
     specs.push_back(std::move(spec));
   }
   return specs;
@@ -69,18 +71,6 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
   const int64_t runtime = 3 * ResidentBytes(1);
   return BudgetBounds{std::max(plan.minimum_budget_bytes, runtime),
                       std::max(plan.disk_bytes + plan.window_bytes, runtime)};
-}
-
-AdamOptions AdamOf(const double* numbers, const BindingOptions& options) {
-  AdamOptions adam;
-  adam.learning_rate = numbers[0];
-  adam.beta1 = numbers[1];
-  adam.beta2 = numbers[2];
-  adam.epsilon = numbers[3];
-  adam.weight_decay = numbers[4];
-  adam.decoupled_decay = options.decoupled_decay;
-  adam.bias_correction = options.bias_correction;
-  return adam;
 }
 
 void Accumulate(const StepReport& report, StepReport& total) {
@@ -129,14 +119,13 @@ absl::Status OptimizerBinding::CheckNotClosed() const {
 
 Outcome OptimizerBinding::Open(const std::vector<at::Tensor>& parameters,
                                const std::vector<std::string>& names,
-                               const std::vector<int64_t>& groups,
                                const std::string& options) {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return ToOutcome(status);
   }
   auto read = ReadBindingOptions(options);
   if (!read.ok()) return ToOutcome(read.status());
-  auto specs = DescribeTensors(parameters, names, groups);
+  auto specs = DescribeTensors(parameters, names, 0);
   if (!specs.ok()) return ToOutcome(specs.status());
   MutexLock lock(mutex_);
   return ToOutcome(OpenLocked(*std::move(specs), *read));
@@ -183,19 +172,19 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
   runtime_ = std::move(runtime);
   specs_ = std::move(specs);
   options_ = asked;
+  closed_ = false;
   total_ = StepReport();
   return absl::OkStatus();
 }
 
 Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
-                              const std::vector<std::string>& names,
-                              const std::vector<int64_t>& groups) {
+                              const std::vector<std::string>& names) {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return ToOutcome(status);
   }
-  auto specs = DescribeTensors(parameters, names, groups);
-  if (!specs.ok()) return ToOutcome(specs.status());
   MutexLock lock(mutex_);
+  auto specs = DescribeTensors(parameters, names, specs_.size());
+  if (!specs.ok()) return ToOutcome(specs.status());
   absl::Status status = CheckOpen();
   if (status.ok()) status = optimizer_->AddParameters(*specs);
   if (status.ok()) specs_.insert(specs_.end(), specs->begin(), specs->end());
@@ -203,6 +192,7 @@ Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
 }
 
 Outcome OptimizerBinding::Step(const std::vector<at::Tensor>& parameters,
+                               const at::Tensor& group_of,
                                const std::vector<double>& numbers,
                                double loss_scale,
                                const std::vector<at::Tensor>& everything) {
@@ -210,25 +200,26 @@ Outcome OptimizerBinding::Step(const std::vector<at::Tensor>& parameters,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  return ToOutcome(StepLocked(parameters, numbers, loss_scale, everything));
+  return ToOutcome(
+      StepLocked(parameters, group_of, numbers, loss_scale, everything));
 }
 
 absl::Status OptimizerBinding::StepLocked(
-    const std::vector<at::Tensor>& parameters,
+    const std::vector<at::Tensor>& parameters, const at::Tensor& group_of,
     const std::vector<double>& numbers, double loss_scale,
     const std::vector<at::Tensor>& everything) {
   TERRACE_RETURN_IF_ERROR(CheckOpen());
-  std::vector<AdamOptions> groups;
-  for (size_t i = 0; i + kNumbersPerGroup <= numbers.size();
-       i += kNumbersPerGroup) {
-    groups.push_back(AdamOf(numbers.data() + i, options_));
-  }
+  TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
+                           GroupsIn(group_of, specs_.size()));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<AdamOptions> adam,
+                           AdamOfEach(groups, numbers, options_));
   absl::Status status;
   // A copy may find no memory, or no device.
   status.Update(Guarded(c10::kCPU, [&] {
     status = norm_tensors_.Locate(everything);
     if (!status.ok()) return;
-    status = tensors_.Locate(specs_, parameters, optimizer_->incomplete());
+    status =
+        tensors_.Locate(specs_, parameters, groups, optimizer_->incomplete());
   }));
   if (!status.ok()) {
     tensors_.Forget();
@@ -237,7 +228,7 @@ absl::Status OptimizerBinding::StepLocked(
   }
   StepArguments arguments;
   arguments.loss_scale = loss_scale;
-  arguments.groups = groups;
+  arguments.groups = adam;
   if (!everything.empty()) arguments.norm_gradients = norm_tensors_.data();
   status =
       optimizer_->Step(arguments, tensors_.data(), absl::Now() + kPatience);
@@ -262,6 +253,12 @@ bool OptimizerBinding::Skipped() {
   if (!CheckProcess().ok()) return false;
   MutexLock lock(mutex_);
   return optimizer_ != nullptr && optimizer_->last_report().skipped;
+}
+
+bool OptimizerBinding::Incomplete() {
+  if (!CheckProcess().ok()) return false;
+  MutexLock lock(mutex_);
+  return optimizer_ != nullptr && optimizer_->incomplete();
 }
 
 Outcome OptimizerBinding::Read(int64_t parameter, int64_t offset,
@@ -332,16 +329,27 @@ Outcome OptimizerBinding::Reset() {
   return ToOutcome(status);
 }
 
-std::string OptimizerBinding::Describe() {
-  if (!CheckProcess().ok()) return "{}";
+std::tuple<Outcome, std::string> OptimizerBinding::Stats() {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return {ToOutcome(status), ""};
+  }
   MutexLock lock(mutex_);
-  if (optimizer_ == nullptr) return "{}";
-  return DescribeAsJson(runtime_->GetStats(), *optimizer_, total_);
+  if (optimizer_ == nullptr) {
+    return {ToOutcome(closed_ ? CheckNotClosed() : absl::OkStatus()),
+            StatsAsJson({}, {}, 0, {}, {})};
+  }
+  const absl::Span<const int64_t> steps = optimizer_->parameter_steps();
+  return {ToOutcome(absl::OkStatus()),
+          StatsAsJson(
+              runtime_->GetStats(), optimizer_->plan(),
+              steps.empty() ? 0 : *std::max_element(steps.begin(), steps.end()),
+              optimizer_->last_report(), total_)};
 }
 
 Outcome OptimizerBinding::Close() {
   if (!CheckProcess().ok()) return ToOutcome(absl::OkStatus());
   MutexLock lock(mutex_);
+  closed_ = true;
   return ToOutcome(CloseLocked());
 }
 

@@ -59,16 +59,15 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // Whether this process can use it at all; a forked child cannot.
   Outcome Check();
 
-  // Reserves memory and disk for the state of these parameters; `groups` has
-  // the group of each, `options` is as for ReadBindingOptions. Ends what was
+  // Reserves memory and disk for the state of these parameters, which take the
+  // places from 0 on; `options` is as for ReadBindingOptions. Ends what was
   // open before.
   Outcome Open(const std::vector<at::Tensor>& parameters,
                const std::vector<std::string>& names,
-               const std::vector<int64_t>& groups, const std::string& options);
-  // More of them, which take the next positions.
+               const std::string& options);
+  // More of them, which take the next places.
   Outcome Add(const std::vector<at::Tensor>& parameters,
-              const std::vector<std::string>& names,
-              const std::vector<int64_t>& groups);
+              const std::vector<std::string>& names);
 
   // Whether all parameters, of a share those of all ranks too, are apart in
   // memory; the open optimizer has no say in it. Those of a step are looked at
@@ -76,16 +75,19 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome CheckApart(const std::vector<at::Tensor>& parameters,
                      const std::vector<std::string>& names);
 
-  // One step with the parameters' own gradients. `numbers` are five a group:
+  // One step with the parameters' own gradients. `group_of` has the group of
+  // each as int64, -1 of one that is not stepped; `numbers` are five a group:
   // learning rate, both betas, epsilon, weight decay. Where these parameters
   // are a share, `everything` has those of all ranks, whose norm counts; else
   // nothing.
   Outcome Step(const std::vector<at::Tensor>& parameters,
-               const std::vector<double>& numbers, double loss_scale,
-               const std::vector<at::Tensor>& everything);
+               const at::Tensor& group_of, const std::vector<double>& numbers,
+               double loss_scale, const std::vector<at::Tensor>& everything);
 
   // Whether the last step was skipped: a gradient was not finite.
   bool Skipped();
+  // Whether the last step failed half-way and is to be repeated.
+  bool Incomplete();
 
   // All the state of several parameters, given with their indices: of each in
   // turn its step, the master if it is a 16-bit one, and both moments, as new
@@ -144,8 +146,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                const std::vector<int64_t>& positions);
   void EndLoad();
 
-  // A JSON object; see stats.cc.
-  std::string Describe();
+  // A JSON object; see StatsAsJson. Of one that was never open, all are 0.
+  std::tuple<Outcome, std::string> Stats();
   Outcome Close();
 
  private:
@@ -157,6 +159,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                           const BindingOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
+                          const at::Tensor& group_of,
                           const std::vector<double>& numbers, double loss_scale,
                           const std::vector<at::Tensor>& everything)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -178,6 +181,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
 
   const pid_t process_;
   Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   BindingOptions options_ ABSL_GUARDED_BY(mutex_);
   std::vector<ParameterSpec> specs_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Runtime> runtime_ ABSL_GUARDED_BY(mutex_);
@@ -191,9 +195,10 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
 };
 
-// What a Runtime, an optimizer and the sums of its reports say, as JSON.
-std::string DescribeAsJson(const Stats& stats,
-                           const OffloadedOptimizer& optimizer,
-                           const StepReport& total);
+// What Python's optimizer.stats() returns, as it comes: a counter that is added
+// there is in it. `last` is of the last step, `total` sums over all of them.
+std::string StatsAsJson(const terrace::Stats& stats, const OptimizerPlan& plan,
+                        int64_t steps, const StepReport& last,
+                        const StepReport& total);
 
 }  // namespace terrace

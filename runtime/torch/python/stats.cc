@@ -1,4 +1,4 @@
-// The JSON that OptimizerBinding::Describe returns.
+// The JSON that OptimizerBinding::Stats returns.
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -40,51 +40,46 @@ Json PathAsJson(const PathStats& path) {
           {"retries", path.retries}};
 }
 
-Json SecondsAsJson(const StepReport& report) {
-  return {{"total", report.total_seconds},
-          {"compute", report.compute_seconds},
-          {"blocked_read", report.blocked_read_seconds},
-          {"blocked_write", report.blocked_write_seconds},
-          {"blocked_space", report.blocked_space_seconds},
-          {"other", report.other_seconds}};
+int64_t UsedBytes(absl::Span<const PathStats> paths) {
+  int64_t bytes = 0;
+  for (const PathStats& path : paths) bytes += path.used_bytes;
+  return bytes;
 }
 
 }  // namespace
 
-std::string DescribeAsJson(const Stats& stats,
-                           const OffloadedOptimizer& optimizer,
-                           const StepReport& total) {
-  const OptimizerPlan& plan = optimizer.plan();
-  const StepReport& last = optimizer.last_report();
+std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
+                        int64_t steps, const StepReport& last,
+                        const StepReport& total) {
   Json paths = Json::array();
   for (const PathStats& path : stats.paths) paths.push_back(PathAsJson(path));
-  const Json description = {{"parameters", plan.parameters},
-                            {"state_bytes", plan.state_bytes},
-                            {"disk_bytes", plan.disk_bytes},
-                            {"window_bytes", plan.window_bytes},
-                            {"minimum_budget_bytes", plan.minimum_budget_bytes},
-                            {"chunk_bytes", plan.chunk_bytes},
-                            {"chunks", plan.chunks},
-                            {"host_budget_bytes", stats.host_budget_bytes},
-                            {"host_used_bytes", stats.host_used_bytes},
-                            {"host_peak_bytes", stats.host_peak_bytes},
-                            {"resident_bytes", stats.resident_bytes},
-                            {"engine", stats.engine},
-                            {"engine_reason", stats.engine_reason},
-                            {"machine_profile", stats.machine_profile},
-                            {"instruction_set", InstructionSetName()},
-                            {"bytes_read", stats.bytes_read()},
-                            {"bytes_written", stats.bytes_written()},
-                            {"paths", paths},
-                            {"staging_bytes", total.staging_bytes},
-                            {"bytes_from_devices", total.bytes_from_devices},
-                            {"bytes_to_devices", total.bytes_to_devices},
-                            {"step", last.step},
-                            {"incomplete", optimizer.incomplete()},
-                            {"gradient_norm", last.gradient_norm},
-                            {"last_step_seconds", SecondsAsJson(last)},
-                            {"seconds", SecondsAsJson(total)}};
-  return description.dump();
+  const Json result = {{"parameters", plan.parameters},
+                       {"state_bytes", plan.state_bytes},
+                       {"memory_bytes", stats.host_budget_bytes},
+                       {"memory_peak_bytes", stats.host_peak_bytes},
+                       {"resident_bytes", stats.resident_bytes},
+                       {"disk_bytes", UsedBytes(stats.paths)},
+                       {"chunks", plan.chunks},
+                       {"chunk_bytes", plan.chunk_bytes},
+                       {"bytes_read", stats.bytes_read()},
+                       {"bytes_written", stats.bytes_written()},
+                       {"staging_bytes", total.staging_bytes},
+                       {"bytes_from_devices", total.bytes_from_devices},
+                       {"bytes_to_devices", total.bytes_to_devices},
+                       {"paths", paths},
+                       {"steps", steps},
+                       {"step_seconds", total.total_seconds},
+                       {"compute_seconds", total.compute_seconds},
+                       {"blocked_seconds",
+                        {{"read", total.blocked_read_seconds},
+                         {"write", total.blocked_write_seconds},
+                         {"space", total.blocked_space_seconds}}},
+                       {"gradient_norm", last.gradient_norm},
+                       {"engine", stats.engine},
+                       {"engine_reason", stats.engine_reason},
+                       {"machine_profile", stats.machine_profile},
+                       {"instruction_set", InstructionSetName()}};
+  return result.dump();
 }
 
 }  // namespace terrace

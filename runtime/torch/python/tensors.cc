@@ -64,7 +64,7 @@ void NormTensors::Clear() {
 
 absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
                                  const std::vector<at::Tensor>& parameters,
-                                 bool again) {
+                                 absl::Span<const int64_t> groups, bool again) {
   if (!again) kept_.clear();
   Forget();
   if (parameters.size() != specs.size()) {
@@ -75,7 +75,8 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
   const at::NoGradGuard without_graph;
   data_.reserve(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
-    TERRACE_RETURN_IF_ERROR(LocateOne(specs[i], parameters[i]));
+    TERRACE_RETURN_IF_ERROR(
+        LocateOne(specs[i], parameters[i], groups[i] != kInNoGroup));
   }
   if (const auto overlap = apart_.FindOverlap(parameters)) {
     return OverlapError(absl::StrCat("'", specs[overlap->first].name, "'"),
@@ -85,7 +86,8 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
 }
 
 absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
-                                    const at::Tensor& parameter) {
+                                    const at::Tensor& parameter,
+                                    bool is_stepped) {
   const std::string fault = StorageFault(parameter);
   if (!fault.empty()) return Error("", spec.name, fault);
   if (*DTypeOf(parameter) != spec.dtype || parameter.numel() != spec.count) {
@@ -96,7 +98,8 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
                      TextOf(parameter.scalar_type())));
   }
   ParameterData data;
-  const at::Tensor gradient = WithOwnValues(parameter.grad());
+  const at::Tensor gradient =
+      is_stepped ? WithOwnValues(parameter.grad()) : at::Tensor();
   if (!gradient.defined()) {
     // Not touched in this step, but its address is asked for.
     data.parameter = parameter.data_ptr();

@@ -44,13 +44,18 @@ class NormTensors {
   std::vector<at::Tensor> gradients_;
 };
 
+// In place of a parameter's group: it is not stepped.
+inline constexpr int64_t kInNoGroup = -1;
+
 class StepTensors {
  public:
   // InvalidArgument, naming the parameter: it or its gradient is no longer, or
   // not, what its spec says, or it overlaps another. Nothing was changed then.
-  // `again`: another attempt at the step before, where its copies are.
+  // What is in no group is as if it had no gradient. `again`: another attempt
+  // at the step before, where its copies are.
   absl::Status Locate(absl::Span<const ParameterSpec> specs,
-                      const std::vector<at::Tensor>& parameters, bool again);
+                      const std::vector<at::Tensor>& parameters,
+                      absl::Span<const int64_t> groups, bool again);
 
   absl::Span<const ParameterData> data() const { return data_; }
 
@@ -69,8 +74,8 @@ class StepTensors {
     size_t index;  // among all parameters
   };
 
-  absl::Status LocateOne(const ParameterSpec& spec,
-                         const at::Tensor& parameter);
+  absl::Status LocateOne(const ParameterSpec& spec, const at::Tensor& parameter,
+                         bool is_stepped);
   at::Tensor InOrder(const at::Tensor& parameter, size_t index) const;
 
   TensorDevices devices_;

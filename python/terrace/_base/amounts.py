@@ -1,0 +1,49 @@
+"""What users write for an amount of memory."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+
+_UNITS = {'': 1, 'B': 1,
+          'KB': 10**3, 'MB': 10**6, 'GB': 10**9, 'TB': 10**12,
+          'KIB': 2**10, 'MIB': 2**20, 'GIB': 2**30, 'TIB': 2**40}
+_AMOUNT = re.compile(r'\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*|%)\s*')
+
+
+def budget_bytes(budget: float | str | None, state_bytes: int) -> int | None:
+    """Bytes of a memory_budget: a number of them, '8GiB', '500 MB', or '10%' of
+    `state_bytes`. None stays None."""
+    if budget is None:
+        return None
+    if isinstance(budget, float) and budget.is_integer():
+        budget = int(budget)  # 8e9
+    elif hasattr(budget, '__index__') and not isinstance(budget, bool):
+        budget = operator.index(budget)  # of numpy, say
+    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
+        raise TypeError('terrace: memory_budget is bytes, a text as "8GiB" or '
+                        f'"10%", or None, not {type(budget).__name__}')
+    if isinstance(budget, int):
+        bytes_ = budget
+    else:
+        match = _AMOUNT.fullmatch(budget)
+        if match and match[2] == '%':
+            bytes_ = math.ceil(float(match[1]) / 100 * state_bytes)
+        elif match and match[2].upper() in _UNITS:
+            bytes_ = int(float(match[1]) * _UNITS[match[2].upper()])
+        else:
+            raise ValueError('terrace: memory_budget is bytes, a text as '
+                             f'"8GiB" or "10%", or None, not {budget!r}')
+    if bytes_ <= 0:
+        raise ValueError(f'terrace: memory_budget is {budget!r}, which is no '
+                         'memory at all')
+    return bytes_
+
+
+def bytes_text(count: float) -> str:
+    """'1.5 GB'."""
+    for unit, size in (('TB', 1e12), ('GB', 1e9), ('MB', 1e6), ('kB', 1e3)):
+        if count >= size:
+            return f'{count / size:.1f} {unit}'
+    return f'{count:.0f} bytes'

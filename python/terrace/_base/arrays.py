@@ -1,0 +1,17 @@
+"""What the state of a parameter is."""
+
+from __future__ import annotations
+
+import torch
+
+# As torch.optim.AdamW names them, in the order in which the library takes
+# them; the master is of 16-bit parameters only. All are float32.
+KEYS = ('master_param', 'exp_avg', 'exp_avg_sq')
+
+
+def keys_of(parameter: torch.Tensor) -> tuple[str, ...]:
+    return KEYS[1:] if parameter.dtype == torch.float32 else KEYS
+
+
+def state_bytes(parameter: torch.Tensor) -> int:
+    return parameter.numel() * 4 * len(keys_of(parameter))

@@ -1,0 +1,45 @@
+"""torch's parameter groups, as lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+Groups = Sequence[Mapping[str, Any]]
+# A parameter and what messages call it.
+Named = tuple[str, torch.Tensor]
+
+
+def parameters_in(groups: Groups) -> list[torch.Tensor]:
+    return [parameter for group in groups for parameter in group['params']]
+
+
+def names_in(group: Mapping[str, Any], index: int) -> list[str]:
+    """Of its parameters, for messages; `index`: the group's."""
+    given = group.get('param_names')
+    if given:
+        return list(given)
+    return [f'group {index} parameter {i}' for i in range(len(group['params']))]
+
+
+def named_in(groups: Groups, first: int = 0) -> list[list[Named]]:
+    """The parameters of each group from the `first` on."""
+    return [list(zip(names_in(group, index), group['params']))
+            for index, group in enumerate(groups[first:], first)]
+
+
+def names_of(groups: Groups) -> list[str]:
+    return [name for index, group in enumerate(groups)
+            for name in names_in(group, index)]
+
+
+def numbers_of(groups: Groups) -> list[float]:
+    """Five a group, as the compiled optimizer takes them."""
+    numbers: list[float] = []
+    for group in groups:
+        beta1, beta2 = group['betas']
+        numbers += (float(group['lr']), float(beta1), float(beta2),
+                    float(group['eps']), float(group['weight_decay']))
+    return numbers

@@ -1,0 +1,65 @@
+"""Finds and loads the one compiled file of the package."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import threading
+
+import torch
+
+_FOLDER = pathlib.Path(__file__).resolve().parent.parent  # the package's
+_NAME = re.compile(r'terrace_torch-(\d+\.\d+)\.so')
+_lock = threading.Lock()
+_loaded: pathlib.Path | None = None
+
+
+def built_for() -> dict[str, pathlib.Path]:
+    """The compiled files of the package, by the torch they were built for:
+    {'2.11': .../terrace_torch-2.11.so}."""
+    found = {}
+    for path in _FOLDER.glob('terrace_torch-*.so'):
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found[match[1]] = path
+    return found
+
+
+def load() -> pathlib.Path:
+    """Loads the file for this torch, once; returns its path.
+
+    Raises ImportError, in one sentence, where there is none: a file built for
+    another torch would fail with a list of missing symbols.
+    """
+    global _loaded
+    with _lock:
+        if _loaded is not None:
+            return _loaded
+        version = '.'.join(torch.__version__.split('.')[:2])
+        files = built_for()
+        if version not in files:
+            built = ', '.join(sorted(files)) or 'no torch at all'
+            raise ImportError(
+                f'terrace was built for torch {built} and this is torch '
+                f'{torch.__version__}: run `pip install --force-reinstall '
+                'terrace` in this environment', name='terrace')
+        torch.ops.load_library(str(files[version]))
+        _loaded = files[version]
+        return _loaded
+
+
+def new_optimizer():
+    """An unopened torch.classes.terrace.Optimizer."""
+    load()
+    return torch.classes.terrace.Optimizer()
+
+
+def version() -> str:
+    load()
+    return torch.ops.terrace.version()
+
+
+def instruction_set() -> str:
+    """'AVX-512', 'AVX2', 'NEON' or 'scalar': what the kernels use here."""
+    load()
+    return torch.ops.terrace.instruction_set()

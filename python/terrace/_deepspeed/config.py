@@ -1,0 +1,204 @@
+"""DeepSpeed's JSON as an optimizer, a scheduler and settings."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from terrace._base import library
+from terrace._base.errors import check
+from terrace._deepspeed.brought import Brought
+from terrace._deepspeed.notes import tell_notes
+from terrace._deepspeed.plan import plan_for
+from terrace._deepspeed.schedule import ConfiguredSchedule
+from terrace._optimizer.adamw import AdamW
+from terrace._ranks.ranks import Ranks, ranks_of
+from terrace._state.settings import Settings
+
+_DTYPES = {torch.float32: 'fp32', torch.bfloat16: 'bf16',
+           torch.float16: 'fp16'}
+_KNOWN = ('learning_rate', 'beta1', 'beta2', 'epsilon', 'weight_decay',
+          'gradient_clipping', 'warmup_min_lr', 'warmup_max_lr',
+          'warmup_num_steps', 'total_num_steps', 'micro_batch',
+          'accumulation_steps', 'train_batch')
+_NOT_SHARED = {
+    'kind': 'meaning', 'path': 'zero_optimization.stage',
+    'text': 'at stage 0 every rank of the process_group keeps all the state; '
+            'at 1 they share it'}
+
+
+class ConfiguredAdamW(AdamW):
+    """AdamW or Adam with what a DeepSpeed configuration asks for besides."""
+
+    def __init__(self, params: Any, settings: Mapping[str, Any],
+                 plan: Mapping[str, Any], process_group: Any) -> None:
+        adam = settings['optimizer']
+        self._decoupled = adam['decoupled']
+        self._configured = {
+            'threads': plan['threads'], 'chunk_bytes': plan['chunk_bytes'],
+            'skip_nonfinite': settings['skip_nonfinite'],
+            'bias_correction': adam['bias_correction']}
+        super().__init__(
+            params, adam['lr'], tuple(adam['betas']), adam['eps'],
+            adam['weight_decay'],
+            memory_budget=plan['memory_budget'],
+            nvme_path=plan['paths'],
+            max_grad_norm=settings['gradient_clipping'] or None,
+            process_group=process_group)
+
+    def _further(self, settings: Settings) -> Settings:
+        return dataclasses.replace(settings, **self._configured)
+
+
+def from_deepspeed_config(
+    model: torch.nn.Module,
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    memory_budget: int | str | None = None,
+    process_group: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    notes: bool = False,
+    **known: float | int,
+) -> tuple[AdamW, torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
+    """What a DeepSpeed configuration asks for, as (optimizer, scheduler,
+    settings); the model is not wrapped.
+
+    Args:
+        model: its parameters that require a gradient are optimized; with
+            optimizer= those of the optimizer, and only they.
+        config: a dict, the path of a JSON file, or its urlsafe base64 text.
+        memory_budget: as for AdamW; DeepSpeed's JSON has no key for it. None:
+            all the state without NVMe, a tenth of it with.
+        process_group: as for AdamW. Its ranks share the state at stages 1 and
+            2; every one of them calls this. At stage 0 each keeps all of it,
+            as with None.
+        optimizer: for a configuration without one: a torch.optim.AdamW or
+            Adam that has not stepped. Its groups and their numbers are taken
+            over; it is not used afterwards, nor is a scheduler made for it.
+        notes: say every note on standard error; else how many there are, and
+            those on what contradicts `known`.
+        known: numbers for keys that are "auto" or absent: learning_rate,
+            beta1, beta2, epsilon, weight_decay, gradient_clipping,
+            warmup_min_lr, warmup_max_lr, warmup_num_steps, total_num_steps,
+            micro_batch, accumulation_steps, train_batch. A number of the
+            configuration goes before another one here, with a note that is
+            always said. A configuration without an optimizer gets AdamW of the
+            first five, which do not go together with optimizer=.
+
+    Returns:
+        the optimizer, which clips and skips steps as the configuration says;
+        a scheduler to be stepped after each of the optimizer's steps, None
+        where the configuration has none; a dict of the rest, for the loop:
+        micro_batch, accumulation_steps, train_batch, loss_scale (None or its
+        numbers, for torch.amp.GradScaler), `notes` on every key that has no
+        say here, and more.
+
+    Raises:
+        ValueError: the configuration is wrong, or contradicts the model, or
+            leaves a batch whose numbers do not multiply out; the message has
+            the path of the key and its line.
+        NotImplementedError: DeepSpeed has it and Terrace does not.
+        OSError, MemoryError: as for AdamW; before anything is reserved.
+        RankError: another rank of the process_group failed, or is gone.
+    """
+    unknown = known.keys() - set(_KNOWN)
+    if unknown:
+        raise TypeError('terrace: from_deepspeed_config knows no '
+                        + ', '.join(sorted(unknown)))
+    everybody, error = ranks_of(process_group), None
+    try:
+        read = _Read(config, model, optimizer, known, everybody, memory_budget)
+    except Exception as caught:  # the other ranks are to hear of it
+        error = caught
+    everybody.agree('reading the configuration', error)
+    settings = read.settings
+    made = ConfiguredAdamW(read.groups, settings, read.plan,
+                           process_group if read.is_shared else None)
+    scheduler = None
+    if settings.pop('has_schedule'):
+        scheduler = ConfiguredSchedule(made, read.native,
+                                       settings['cycles_momentum'])
+    tell_notes(settings['notes'], _name_of(config), each=notes)
+    return made, scheduler, settings
+
+
+class _Read:
+    """A configuration with what its caller brings.
+
+    Attributes:
+        native: the library's reading of it.
+        settings: what it asks for, as from_deepspeed_config returns it.
+        plan, groups: for ConfiguredAdamW.
+        is_shared: whether the ranks share the state.
+    """
+
+    def __init__(self, config: Any, model: torch.nn.Module,
+                 optimizer: torch.optim.Optimizer | None,
+                 known: Mapping[str, Any], ranks: Ranks,
+                 memory_budget: Any) -> None:
+        brought = Brought(
+            [(name, parameter) for name, parameter in model.named_parameters()
+             if parameter.requires_grad], optimizer, known)
+        self.native = _open(config, model, brought, known, ranks)
+        self.settings = json.loads(self.native.describe())
+        notes = self.settings['notes']
+        brought.check(self.settings)
+        brought.amend(notes)
+        if self.settings['stage'] == 0 and not ranks.alone:
+            notes.append(_NOT_SHARED)
+            ranks = Ranks(None)
+        self.plan = plan_for(self.native, brought, ranks, memory_budget)
+        notes += self.plan['notes']
+        self.groups = brought.groups
+        self.is_shared = not ranks.alone
+
+
+def _open(config: Any, model: torch.nn.Module, brought: Brought,
+          known: Mapping[str, Any], ranks: Ranks) -> Any:
+    dtypes = {parameter.dtype for _, parameter in brought.named}
+    caller = {**known, 'text_has_lines': not isinstance(config, Mapping),
+              'parameters_in_cpu_memory': all(
+                  parameter.device.type == 'cpu'
+                  for parameter in model.parameters())}
+    if brought.numbers is not None:
+        caller['adam'] = brought.numbers
+    if len(dtypes) == 1 and (dtype := dtypes.pop()) in _DTYPES:
+        caller['parameter_dtype'] = _DTYPES[dtype]
+    if torch.distributed.is_available() and (
+            torch.distributed.is_initialized()):
+        caller['world_size'] = torch.distributed.get_world_size()
+    caller['shares_state'] = not ranks.alone
+    library.load()
+    native = torch.classes.terrace.ZeroConfig()
+    check(native.open(_text_of(config), json.dumps(caller)))
+    return native
+
+
+def _name_of(config: Any) -> str:
+    if not isinstance(config, Mapping) and os.path.exists(config):
+        return os.path.basename(os.fspath(config))
+    return 'the configuration'
+
+
+def _text_of(config: Any) -> str:
+    if isinstance(config, Mapping):
+        try:
+            return json.dumps(config, allow_nan=False)
+        except ValueError as error:
+            raise ValueError(f'terrace: the configuration: {error}') from None
+    path = os.fspath(config)
+    if os.path.exists(path):
+        with open(path, encoding='utf-8') as file:
+            return file.read()
+    try:
+        return base64.urlsafe_b64decode(path).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise ValueError(f'terrace: {path!r} is neither a file nor the base64 '
+                         'text of a configuration') from None

@@ -1,0 +1,1 @@
+"""Checkpoints, and files of plain torch."""

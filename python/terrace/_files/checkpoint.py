@@ -1,0 +1,294 @@
+"""terrace.save and terrace.load: checkpoints that stream."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from terrace._base.errors import RankError
+from terrace._base.paths import path_text
+from terrace._files import fits
+from terrace._files.objects import LoadedObjects
+from terrace._optimizer.adamw import AdamW, store_of
+from terrace._optimizer.checks import DTYPES
+from terrace._ranks.interrupts import uninterrupted
+from terrace._state.settings import Settings
+from terrace._state.store import StateStore
+
+# Those of safetensors, which are streamed as they are,
+_STREAMED = frozenset(DTYPES) | {
+    torch.float64, torch.complex64, torch.int64, torch.int32, torch.int16,
+    torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8,
+    torch.bool, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
+    torch.float8_e5m2fnuz}
+# and of others those whose parts or bytes are, under 'NAME.DTYPE'.
+_IN_PARTS = {torch.complex128: torch.view_as_real,
+             torch.complex32: torch.view_as_real,
+             torch.float8_e8m0fnu: lambda tensor: tensor.view(torch.uint8)}
+
+
+def save(directory: str | os.PathLike[str], model: torch.nn.Module,
+         optimizer: AdamW | None = None, *,
+         values: Mapping[str, Any] | None = None, **objects: Any) -> int:
+    """Writes a checkpoint: the model's parameters and persistent buffers, the
+    optimizer's state and groups, torch's random state, and that of the GPUs
+    if torch has used them.
+
+    The state goes from its tier to the file in blocks of 4 MiB; parameters,
+    buffers of any dtype and state are safetensors, named as in the model. What
+    safetensors has no dtype for is there as its parts, NAME.complex128 as
+    float64 [..., 2]; quantized and sparse buffers are pickled, as values and
+    the objects' states are, in memory. A kill at any moment leaves the
+    directory's old checkpoint or the new one.
+
+    With a process_group every rank calls it, with a directory that all of them
+    see: on one machine or on a file system that they share. Each streams the
+    state of its share to a file of its own, rank 0 the parameters; the
+    checkpoint is the new one when all have written and rank 0 has said so.
+    The group's timeout must allow for what the slowest rank writes.
+
+    Args:
+        directory: made if it is not there; its parent must be.
+        values: anything that torch.load(weights_only=True) reads: the position
+            in the data, other random states.
+        objects: things with state_dict(), under names of your choice:
+            `scheduler=scheduler`, `scaler=scaler`.
+
+    Returns:
+        the bytes of the checkpoint.
+
+    Raises:
+        OSError: with errno and filename; a full disk is errno ENOSPC. The old
+            checkpoint is as it was.
+        ValueError: a parameter of the optimizer that is not the model's.
+        RankError: another rank failed or is gone. The old checkpoint is as it
+            was, unless the rank was lost after the commit; then the new one
+            is there.
+    """
+    with _together(optimizer):
+        return _save(path_text(directory), model, optimizer,
+                     values or {}, objects)
+
+
+def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
+          values: Mapping[str, Any], objects: Mapping[str, Any]) -> int:
+    named, others = _tensors(model)
+    content = {'layout': 2, 'others': others, 'groups': _groups(optimizer),
+               'members': _members(optimizer, named),
+               'random': torch.get_rng_state(),
+               'random_of_gpus': _random_of_gpus(),
+               'random_of_ranks': _of_ranks(optimizer, torch.get_rng_state()),
+               'random_of_gpus_of_ranks': _of_ranks(optimizer,
+                                                    _random_of_gpus())}
+    rest, error = io.BytesIO(), None
+    try:
+        content['values'] = dict(values)
+        content['objects'] = {name: thing.state_dict()
+                              for name, thing in objects.items()}
+        torch.save(content, rest)
+    except Exception as caught:  # the other ranks are to hear of it
+        error = caught
+    _agree(optimizer, 'saving', error)
+    return _store(optimizer).save(
+        directory, list(named.values()), list(named),
+        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
+
+
+def load(directory: str | os.PathLike[str], model: torch.nn.Module,
+         optimizer: AdamW | None = None, **objects: Any) -> dict[str, Any]:
+    """Reads what save() wrote, from which the run goes on bit for bit, also
+    with another budget, other paths, another engine or number of ranks. With a
+    process_group every rank calls it and reads its share.
+
+    Args:
+        model, optimizer: of the same names, shapes and dtypes; without an
+            optimizer only the parameters are read.
+        objects: as for save(); each one's load_state_dict() is called. What
+            they were before is in memory meanwhile, to be given back.
+
+    Returns:
+        the `values` of save().
+
+    Raises:
+        FileNotFoundError: no checkpoint is there; nothing was changed.
+        DataLossError: a file is missing, truncated or altered; names it, the
+            tensor and the offset.
+        ValueError: it is of another model or of an optimizer with other
+            groups, or lacks one of the objects; nothing was changed here.
+        OSError, MemoryError: of the checkpoint or the optimizer's paths.
+        RankError: another rank could not load, or is gone. This one may have:
+            load again on all ranks.
+        What load_state_dict() of one of the objects raises: all of them are
+            as they were, and so is everything else. One that cannot be is
+            named in a note of the exception.
+    """
+    with _together(optimizer):
+        return _load(path_text(directory), model, optimizer, objects)
+
+
+def _load(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
+          objects: Mapping[str, Any]) -> dict[str, Any]:
+    store = _store(optimizer)
+    try:
+        content, loaded = _begin_load(directory, store, model, optimizer,
+                                      objects)
+        try:
+            named, others = _tensors_in(content, model)
+            store.load(list(named.values()), list(named))
+        # Of another rank, which failed or is gone though the checkpoint fitted
+        # it. Here parameters, state and objects are loaded by now, and groups
+        # are not: all ranks are to load again.
+        except RankError:
+            raise
+        except BaseException as error:
+            loaded.give_back(error)
+            raise
+    finally:
+        store.end_load()
+    if optimizer is not None:
+        for group, saved in zip(optimizer.param_groups, content['groups']):
+            group.update({key: value for key, value in saved.items()
+                          if key != 'param_names'})
+            group['decoupled_weight_decay'] = store.settings.decoupled_decay
+    with torch.no_grad():
+        for name, tensor in others.items():
+            tensor.copy_(content['others'][name])
+    _set_random(content, optimizer)
+    return content['values']
+
+
+def _begin_load(directory: str, store: StateStore, model: torch.nn.Module,
+                optimizer: AdamW | None, objects: Mapping[str, Any]
+                ) -> tuple[dict[str, Any], LoadedObjects]:
+    """What a checkpoint holds beside parameters and state, when it fits on all
+    ranks; and the objects, which have taken theirs."""
+    loaded, error = None, None
+    try:
+        rest = store.begin_load(directory)
+        pickled = io.BytesIO(rest.numpy().tobytes())
+        del rest  # so that large values are in memory twice, not more
+        content = torch.load(pickled, weights_only=True)
+        del pickled
+        named, others = _tensors_in(content, model)
+        fits.check_tensors(directory, content['others'], others)
+        fits.check_objects(directory, content['objects'], objects)
+        if optimizer is not None:
+            fits.check_groups(directory, content['groups'],
+                               content.get('members'),
+                               _members(optimizer, named))
+        store.check_fits(list(named.values()), list(named))
+        loaded = LoadedObjects(objects, content['objects'])
+    except Exception as caught:  # the other ranks are to hear of it
+        error = caught
+    try:
+        _agree(optimizer, 'loading', error)
+    except BaseException as failure:
+        if loaded is not None:
+            loaded.give_back(failure)
+        raise
+    return content, loaded
+
+
+def _together(optimizer: AdamW | None) -> contextlib.AbstractContextManager:
+    """Around what all ranks do: none leaves the others in the midst."""
+    if optimizer is None or store_of(optimizer).ranks.alone:
+        return contextlib.nullcontext()
+    return uninterrupted()
+
+
+def _agree(optimizer: AdamW | None, phase: str,
+           error: BaseException | None) -> None:
+    """All ranks go on, or none."""
+    if optimizer is not None:
+        store_of(optimizer).ranks.agree(phase, error)
+    elif error is not None:
+        raise error
+
+
+def _set_random(content: dict[str, Any], optimizer: AdamW | None) -> None:
+    """This rank's of as many, otherwise the first one's."""
+    ranks = None if optimizer is None else store_of(optimizer).ranks
+
+    def own(name: str) -> Any:
+        every = content.get(f'{name}_of_ranks', [])
+        if ranks is not None and ranks.size == len(every) > 1:
+            return every[ranks.rank]
+        return content.get(name, [])
+
+    torch.set_rng_state(own('random'))
+    gpus = own('random_of_gpus')
+    if gpus and len(gpus) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(gpus)
+
+
+def _random_of_gpus() -> list[torch.Tensor]:
+    return (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized()
+            else [])
+
+
+def _of_ranks(optimizer: AdamW | None, own: Any) -> list[Any]:
+    """Each rank's; without ranks none."""
+    if optimizer is None or store_of(optimizer).ranks.alone:
+        return []
+    return store_of(optimizer).ranks.gather_objects('saving', own)
+
+
+def _store(optimizer: AdamW | None) -> StateStore:
+    return (StateStore(Settings()) if optimizer is None
+            else store_of(optimizer))
+
+
+def _all_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    persistent = model.state_dict(keep_vars=True)
+    return {**dict(model.named_parameters()),
+            **{name: buffer for name, buffer in model.named_buffers()
+               if name in persistent}}
+
+
+def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
+    """By name: those that are streamed, and the rest, which is pickled."""
+    named, others = {}, {}
+    for name, tensor in _all_tensors(model).items():
+        if (tensor.layout != torch.strided or tensor.is_conj()
+                or tensor.is_neg()
+                or tensor.device.type not in ('cpu', 'cuda')):
+            others[name] = tensor
+        elif tensor.dtype in _STREAMED:
+            named[name] = tensor
+        elif tensor.dtype in _IN_PARTS:
+            suffix = str(tensor.dtype).removeprefix('torch.')
+            named[f'{name}.{suffix}'] = _IN_PARTS[tensor.dtype](tensor.detach())
+        else:
+            others[name] = tensor
+    return named, others
+
+
+def _tensors_in(content: dict[str, Any],
+                model: torch.nn.Module) -> tuple[dict, dict]:
+    """As that checkpoint has them: in the first layout, which has no number,
+    only those of the optimizer's dtypes are streamed."""
+    if 'layout' in content:
+        return _tensors(model)
+    named, others = {}, {}
+    for name, tensor in _all_tensors(model).items():
+        (named if tensor.dtype in DTYPES else others)[name] = tensor
+    return named, others
+
+
+def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:
+    if optimizer is None:
+        return []
+    return [{key: value for key, value in group.items() if key != 'params'}
+            for group in optimizer.param_groups]
+
+
+def _members(optimizer: AdamW | None, named: dict) -> list[list[str]]:
+    """The names in the model of each group's parameters."""
+    names = {id(tensor): name for name, tensor in named.items()}
+    return [[names.get(id(parameter), '') for parameter in group['params']]
+            for group in ([] if optimizer is None else optimizer.param_groups)]

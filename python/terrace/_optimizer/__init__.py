@@ -1,0 +1,1 @@
+"""terrace.AdamW and terrace.Adam: torch's face."""

@@ -1,0 +1,38 @@
+"""terrace.Adam."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from terrace._optimizer.adamw import AdamW
+
+
+class Adam(AdamW):
+    """torch.optim.Adam whose state need not be in memory: weight_decay is L2,
+    added to the gradient, and 0 by default. All else as in AdamW."""
+
+    _decoupled = False
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        *,
+        memory_budget: int | str | None = None,
+        nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
+        max_grad_norm: float | None = None,
+        io_engine: str = 'auto',
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay,
+                         memory_budget=memory_budget, nvme_path=nvme_path,
+                         max_grad_norm=max_grad_norm, io_engine=io_engine,
+                         process_group=process_group)

@@ -1,0 +1,339 @@
+"""terrace.AdamW."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from terrace._base import machine
+from terrace._base.groups import named_in, names_in
+from terrace._base.paths import check_paths, path_list
+from terrace._optimizer import checks, loss_scale
+from terrace._optimizer.loss_scale import LossScale
+from terrace._optimizer.placement import tell_copy, tell_placement
+from terrace._optimizer.state_dict import completed, states_in
+from terrace._optimizer.state_view import StateView, WholeState
+from terrace._ranks.alike import check_alike
+from terrace._ranks.interrupts import uninterrupted
+from terrace._ranks.ranks import ranks_of
+from terrace._state.budget import Budget
+from terrace._state.compiled import close_all
+from terrace._state.settings import Settings
+from terrace._state.shared_store import SharedStore
+from terrace._state.store import StateStore
+
+atexit.register(close_all)
+
+
+class AdamW(torch.optim.Optimizer):
+    """torch.optim.AdamW whose state need not be in memory.
+
+    Args:
+        params: tensors, (name, tensor) pairs, or dicts of groups, as for
+            torch.optim.AdamW: dense leaves in CPU or CUDA memory, float32,
+            bfloat16 or float16, of any shape and strides. 16-bit ones are
+            stepped through a float32 master. Those in CUDA memory pass
+            through at most 32 MiB of pinned memory beside the budget; none
+            of their state is on the GPU.
+        lr, betas, eps, weight_decay: of each group that names no own; read
+            anew in every step, so every scheduler works.
+        memory_budget: how much memory the state may take: bytes, a text as
+            "8GiB", "500 MB" or "10%" of the state. The state is 8 bytes an
+            element of float32, 12 of a 16-bit parameter. A share that is less
+            than what works is raised to that, and the first step's message
+            says so. None: a tenth with an nvme_path, all of it without.
+        nvme_path: an existing directory, or a list of them on several devices,
+            for what the budget does not hold. Also an empty file or a block
+            device without data, which is one optimizer's at a time.
+        max_grad_norm: clips the global L2 norm of all gradients, in the pass
+            over them that the step makes anyway. None: no clipping.
+        io_engine: "auto", "io_uring" or "threads".
+        process_group: a torch.distributed group that moves CPU memory, such
+            as torch.distributed.group.WORLD over gloo. Each of its ranks then
+            keeps the state of its share of the parameters (ZeRO-1: whole
+            parameters, balanced by size), and the stepped parameters are
+            broadcast. The budget is each rank's, a percentage of it that of
+            the state divided by the ranks. Gradients are taken as they are:
+            average them first, as DistributedDataParallel does. The
+            constructor, step(), add_param_group() and
+            consolidate_state_dict() are collective: every rank calls them.
+
+    Raises:
+        ValueError, TypeError: an argument; a budget in bytes below the
+            minimum, which is named; parameters that overlap in memory.
+        NotImplementedError: complex or sparse parameters, amsgrad, maximize.
+        RankError: another rank of the process_group failed or is gone.
+        FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
+            path, with its errno; a full disk is errno ENOSPC.
+        MemoryError: the machine has not that much memory.
+
+    One thread at a time runs a method; others wait. Python's lock is given up
+    meanwhile. The files are removed by close(), or when the process ends. A
+    forked child (a DataLoader's worker) cannot use it and does it no harm.
+    """
+
+    # torch.amp.GradScaler leaves unscaling and skipping to step().
+    _step_supports_amp_scaling = True
+    _decoupled = True
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        memory_budget: int | str | None = None,
+        nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
+        max_grad_norm: float | None = None,
+        io_engine: str = 'auto',
+        process_group: Any = None,
+    ) -> None:
+        defaults = {'lr': lr, 'betas': betas, 'eps': eps,
+                    'weight_decay': weight_decay, **checks.FIXED,
+                    **checks.IGNORED,
+                    'decoupled_weight_decay': self._decoupled}
+        self._store: StateStore | None = None
+        self._scale = LossScale()
+        self._takes_all = False  # of the state, at once
+        self._loading: tuple[dict[str, Any], Any] | None = None
+        self._told = False
+        self.param_groups = []
+        ranks, error = ranks_of(process_group), None
+        norm = 0.0
+        try:
+            checks.check_options(defaults)
+            norm = checks.norm_of(max_grad_norm)
+            paths = path_list(nvme_path)
+            settings = self._further(Settings(
+                budget=Budget.of(memory_budget, bool(paths)),
+                paths=tuple(paths), engine=io_engine,
+                machine_profile=machine.profile(), max_gradient_norm=norm,
+                decoupled_decay=self._decoupled))
+            check_paths(paths)
+            super().__init__(params, defaults)
+            self._store = (StateStore(settings) if ranks.alone else
+                           SharedStore(settings, ranks))
+            self._store.add(named_in(self.param_groups))
+        except Exception as caught:  # the other ranks are to hear of it
+            error = caught
+        try:
+            check_alike(ranks, 'making the optimizer', self.param_groups,
+                        error, max_grad_norm=norm,
+                        the_class_of_the_optimizer=type(self).__name__)
+        except BaseException:
+            if self._store is not None:
+                self._store.close()
+            raise
+
+    def _further(self, settings: Settings) -> Settings:
+        """What a kind of this asks for besides."""
+        return settings
+
+    # What torch.optim.Optimizer keeps as a dict of dicts.
+    @property
+    def state(self) -> StateView:  # type: ignore[override]
+        """Copies of the state of each parameter; see StateView."""
+        return (WholeState if self._takes_all else StateView)(self._store)
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if value:
+            raise TypeError('terrace: the state is set by load_state_dict')
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch.optim.Optimizer.add_param_group, also between steps. Ctrl-C
+        comes after it.
+
+        Where the group needs more memory than is reserved (a larger window,
+        or more of a budget that grows with the state), memory and room on disk
+        are reserved anew and the state is copied there, 4 MiB of each array at
+        a time, before the old ones are given back: for that time both are
+        taken. With a file or a device as nvme_path, which only one can have,
+        it is copied by way of memory. If it fails, all is as before, without
+        the group."""
+        with uninterrupted():
+            self._add_group(param_group)
+
+    def _add_group(self, param_group: dict[str, Any]) -> None:
+        store, count = self._store, len(self.param_groups)
+        before = None if store is None else store.mark()
+        error = None
+        try:
+            super().add_param_group(param_group)
+            added = self.param_groups[-1]
+            checks.check_group(added, names_in(added, count))
+            if store is not None:
+                store.add(named_in(self.param_groups, count))
+        except BaseException as caught:
+            del self.param_groups[count:]
+            if store is None or not isinstance(caught, Exception):
+                raise
+            error = caught
+        if store is None:
+            return
+        try:
+            check_alike(store.ranks, 'adding a group',
+                        self.param_groups[count:], error)
+        except BaseException:
+            if error is None:  # it was added here only
+                del self.param_groups[count:]
+                store.back_to(before)
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of every parameter that has a gradient.
+
+        Args:
+            closure: evaluates the model again and returns the loss, which is
+                returned here.
+
+        With a process_group all ranks hear of an error of the closure, not of
+        one of a hook: the others wait for the group's timeout.
+
+        Raises:
+            OSError (with errno, filename, offset), DataLossError, MemoryError:
+                a path failed. Unless it is a DataLossError, step() again with
+                the same gradients finishes the step, exactly.
+            RuntimeError: a GPU failed; DataLossError if parameters there
+                could not be given their new values.
+            ValueError: a gradient that cannot be used; nothing was changed.
+            KeyboardInterrupt: after the step is finished.
+            RankError: of a process_group; another rank failed, and step() on
+                all of them finishes the step as above (other gradients or a
+                skip are then a RuntimeError), or it is gone.
+        """
+        loss, skip, scale, error = None, False, 1.0, None
+        try:
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            skip, scale = self._scale.asked(self, self._store)
+        except BaseException as caught:  # to be told to the other ranks
+            error = caught
+        self._store.step(self.param_groups, scale, skip, error)
+        if not (self._told or skip) and self._store.holds_state:
+            self._told = True
+            tell_placement(self._store, self.param_groups)
+        return loss
+
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """What torch puts around step(): its hooks."""
+        return loss_scale.taken_back(
+            torch.optim.Optimizer.profile_hook_step(func))
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy in memory of all the state, in the form of
+        torch.optim.AdamW's, which can load it. See `state` for its tensors;
+        what it takes is stats()['state_bytes'].
+
+        With a process_group: of this rank's share, which only the same share
+        can load; of all parameters on the rank that consolidate_state_dict()
+        collected them at, until the next step."""
+        tell_copy(self._store)
+        self._takes_all = True
+        try:
+            copy = super().state_dict()
+        finally:
+            self._takes_all = False
+        return completed(copy, self._store, self.param_groups)
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Collects the state of all ranks at rank `to` of the process_group,
+        in memory: the next state_dict() there is of all parameters. Every rank
+        calls it.
+
+        Raises:
+            RankError: another rank could not read its share, or is gone.
+        """
+        self._store.collect(to)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state_dict() of this class or of torch.optim.AdamW.
+        With a process_group each rank takes its share out of one that is of
+        all parameters.
+
+        Raises:
+            ValueError: other groups, a tensor of another shape, amsgrad; the
+                optimizer is as it was. After any other error it has no state.
+        """
+        self._load(state_dict, None)
+
+    def _load(self, given: dict[str, Any],
+              done_with: Callable[[Any], None] | None) -> None:
+        def take(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            # torch would cast the moments to the parameters' dtype.
+            self._loading = given, done_with
+            return {**given, 'state': {}}
+
+        handle = self.register_load_state_dict_pre_hook(take)
+        try:
+            super().load_state_dict(given)
+        finally:
+            handle.remove()
+            self._loading = None
+
+    def stats(self) -> dict[str, Any]:
+        """What the optimizer has, and what it did since it was made.
+
+        `parameters`, their elements. Bytes: `state_bytes` of the state,
+        `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
+        `resident_bytes` of what stays there, `disk_bytes` on all paths; its
+        `chunks`, of at most `chunk_bytes` each;
+        `bytes_read` and `bytes_written`; `paths`, a list of dicts: the same of
+        each path, its `state` ("healthy", "slow", "refuses writes" or
+        "unreadable"), last `write_error`, `read_bytes_per_second` and
+        `write_bytes_per_second`. `staging_bytes` pinned for parameters on a
+        GPU, `bytes_from_devices` and `bytes_to_devices` copied. Seconds:
+        `step_seconds` in all steps, of them `compute_seconds`, and
+        `blocked_seconds`, in which nothing could be computed, by what was
+        waited for: `read`, `write`, `space`. `steps` finished; the last's
+        `gradient_norm` (or 0); `engine`, `engine_reason`, `machine_profile`
+        ("holds", or why not), `instruction_set`. `rank` and `ranks` of the
+        process_group; all is this rank's. Of several: `bytes_sent`,
+        `bytes_received`, `ranks` among the blocked seconds.
+        """
+        return self._store.stats()
+
+    def close(self) -> None:
+        """Gives memory and disk back and removes the files; the optimizer
+        cannot be used afterwards. Again: nothing."""
+        self._store.close()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            f'terrace: {type(self).__name__} holds memory, files and threads '
+            'of this process and cannot be pickled or copied; use '
+            'state_dict()')
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The end of torch's load_state_dict, which calls this."""
+        if self._loading is None:
+            raise TypeError('terrace: the state is set by load_state_dict')
+        given, done_with = self._loading
+        groups = state['param_groups']
+        for group in groups:
+            checks.check_options(group)
+            group['decoupled_weight_decay'] = self._decoupled
+        self._store.replace(states_in(given, self._store, groups), done_with)
+        self.param_groups = groups
+
+
+# For the package's other parts.
+
+def store_of(optimizer: AdamW) -> StateStore:
+    return optimizer._store
+
+
+def load_streaming(optimizer: AdamW, state_dict: dict[str, Any],
+                   done_with: Callable[[Any], None]) -> None:
+    """Its load_state_dict(); `done_with` hears of tensors taken over."""
+    optimizer._load(state_dict, done_with)

@@ -1,0 +1,68 @@
+"""What groups and parameters may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Options of torch.optim.AdamW that stand in every group, so that a state_dict
+# can come from there and go there; of these only the value here is supported,
+FIXED = {'amsgrad': False, 'maximize': False, 'differentiable': False}
+# and these make no difference.
+IGNORED = {'foreach': None, 'capturable': False, 'fused': None}
+
+
+def check_options(group: dict[str, Any]) -> None:
+    """As torch.optim.AdamW, with its texts."""
+    beta1, beta2 = group['betas']
+    if not float(group['lr']) >= 0:
+        raise ValueError(f'Invalid learning rate: {group["lr"]}')
+    if not group['eps'] >= 0:
+        raise ValueError(f'Invalid epsilon value: {group["eps"]}')
+    if not 0 <= float(beta1) < 1:
+        raise ValueError(f'Invalid beta parameter at index 0: {beta1}')
+    if not 0 <= float(beta2) < 1:
+        raise ValueError(f'Invalid beta parameter at index 1: {beta2}')
+    if not group['weight_decay'] >= 0:
+        raise ValueError(f'Invalid weight_decay value: {group["weight_decay"]}')
+    for key in FIXED:
+        if group.get(key):
+            raise NotImplementedError(f'terrace: {key} is not supported')
+
+
+def norm_of(max_grad_norm: float | None) -> float:
+    """0: no clipping."""
+    if max_grad_norm is not None and not 0 < max_grad_norm < math.inf:
+        raise ValueError('terrace: max_grad_norm is a positive number or None, '
+                         f'not {max_grad_norm}')
+    return float(max_grad_norm or 0)
+
+
+def check_group(group: dict[str, Any], names: Sequence[str]) -> None:
+    check_options(group)
+    for name, parameter in zip(names, group['params'], strict=True):
+        check_parameter(name, parameter)
+    if len({id(p) for p in group['params']}) < len(group['params']):
+        raise ValueError('terrace: a parameter is in the group twice')
+
+
+def check_parameter(name: str, parameter: torch.Tensor) -> None:
+    if parameter.is_complex():
+        what = f'is complex ({parameter.dtype}); step torch.view_as_real of it'
+    elif parameter.layout != torch.strided:
+        what = f'is {parameter.layout}; only dense ones can be stepped'
+    elif parameter.device.type not in ('cpu', 'cuda'):
+        what = (f'is on {parameter.device}; only CPU and CUDA memory is '
+                'supported')
+    elif parameter.dtype not in DTYPES:
+        what = (f'is {parameter.dtype}; float32, bfloat16 and float16 are '
+                'supported')
+    elif torch._debug_has_internal_overlap(parameter) == 1:
+        what = 'has elements that share memory'
+    else:
+        return
+    raise NotImplementedError(f"terrace: parameter '{name}' {what}")

@@ -1,0 +1,50 @@
+"""What torch.amp.GradScaler asks of a step.
+
+It sets `grad_scale` and `found_inf` before and takes them back after a step
+that returned, not after one that raised: the next would be scaled by the
+square, or skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from terrace._state.store import StateStore
+
+
+class LossScale:
+    """By which the gradients of the step before were multiplied."""
+
+    def __init__(self) -> None:
+        self._last = 1.0
+
+    def asked(self, optimizer: torch.optim.Optimizer,
+              store: StateStore) -> tuple[bool, float]:
+        """Whether to skip, and the scale. Without a GradScaler 1, but of a
+        step that is unfinished the one that it began with."""
+        found_inf = getattr(optimizer, 'found_inf', None)
+        skip = found_inf is not None and bool(found_inf.item())
+        if hasattr(optimizer, 'grad_scale'):
+            given = optimizer.grad_scale
+            self._last = 1.0 if given is None else float(given)
+        elif self._last != 1.0 and not store.is_unfinished():
+            self._last = 1.0
+        return skip, self._last
+
+
+def taken_back(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step with its hooks, which takes back what was set if one raises."""
+    @functools.wraps(step)
+    def wrapper(optimizer: torch.optim.Optimizer, *arguments: Any,
+                **named: Any) -> Any:
+        try:
+            return step(optimizer, *arguments, **named)
+        except BaseException:
+            vars(optimizer).pop('grad_scale', None)
+            vars(optimizer).pop('found_inf', None)
+            raise
+    return wrapper

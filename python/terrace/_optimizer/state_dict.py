@@ -1,0 +1,94 @@
+"""What stands in a state_dict()."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from terrace._base.arrays import KEYS
+from terrace._base.groups import Groups, names_of, parameters_in
+from terrace._state.store import StateStore
+
+# In a state_dict of one rank: whose it is.
+_SHARE = 'terrace_share'
+
+
+def completed(given: dict[str, Any], store: StateStore,
+              groups: Groups) -> dict[str, Any]:
+    """With what was collected of other ranks, or with the mark of this one."""
+    if store.ranks.alone:
+        return given
+    collected = store.collected()
+    if collected is None:
+        given[_SHARE] = _mark(store, groups)
+    else:
+        positions = _positions(groups)
+        given['state'] = dict(sorted({
+            **{positions[id(parameter)]: state
+               for parameter, state in collected if id(parameter) in positions},
+            **given['state']}.items()))
+    return given
+
+
+def states_in(given: dict[str, Any], store: StateStore,
+              groups: Groups) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+    """Each parameter's state, checked. ValueError: it is of another rank's
+    share, or a state cannot be its parameter's."""
+    _check_mark(given, store, groups)
+    positions = {key: position for position, key in enumerate(
+        key for group in given['param_groups'] for key in group['params'])}
+    parameters, names = parameters_in(groups), names_of(groups)
+    return [(parameters[positions[key]],
+             _checked(state, parameters[positions[key]],
+                      names[positions[key]]))
+            for key, state in given['state'].items()
+            if key in positions and state]
+
+
+def _positions(groups: Groups) -> dict[int, int]:
+    return {id(parameter): position
+            for position, parameter in enumerate(parameters_in(groups))}
+
+
+def _mark(store: StateStore, groups: Groups) -> dict[str, Any]:
+    return {'rank': store.ranks.rank, 'ranks': store.ranks.size,
+            'positions': [position for position, parameter
+                          in enumerate(parameters_in(groups))
+                          if store.keeps(parameter)]}
+
+
+def _check_mark(given: dict[str, Any], store: StateStore,
+                groups: Groups) -> None:
+    theirs, ranks = given.get(_SHARE), store.ranks
+    if theirs and (ranks.alone or theirs != _mark(store, groups)):
+        raise ValueError(
+            f'terrace: this is the state of the share of rank '
+            f'{theirs["rank"]} of {theirs["ranks"]}, neither of all parameters '
+            f'nor of the share of rank {ranks.rank} of {ranks.size}; '
+            'consolidate_state_dict() before state_dict() makes a whole one')
+
+
+def _checked(state: dict[str, Any], parameter: torch.Tensor,
+             name: str) -> dict[str, Any]:
+    if 'max_exp_avg_sq' in state:
+        raise ValueError(f"terrace: the state of '{name}' is amsgrad's")
+    missing = {'step', 'exp_avg', 'exp_avg_sq'} - state.keys()
+    if missing:
+        raise ValueError(f"terrace: the state of '{name}' has no "
+                         f'{", ".join(sorted(missing))}')
+    step = float(state['step'])
+    if not (step >= 0 and step == int(step)):
+        raise ValueError(f"terrace: the step of '{name}' is {step}")
+    result: dict[str, Any] = {'step': int(step)}
+    for key in KEYS:
+        if key not in state or (key == 'master_param' and
+                                parameter.dtype == torch.float32):
+            continue
+        value = state[key]
+        if value.shape != parameter.shape:
+            raise ValueError(
+                f"terrace: {key} of '{name}' is {tuple(value.shape)}, not "
+                f'{tuple(parameter.shape)}')
+        result[key] = value.detach()
+    return result

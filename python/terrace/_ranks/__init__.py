@@ -1,0 +1,1 @@
+"""Several processes that share an optimizer's state."""

@@ -1,0 +1,1 @@
+"""The state of parameters, between torch's face and the compiled optimizer."""

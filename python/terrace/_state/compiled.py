@@ -1,0 +1,208 @@
+"""The compiled optimizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from terrace._base import errors, library
+from terrace._base.arrays import KEYS, keys_of
+from terrace._base.errors import check
+
+_NOTHING_COUNTED: tuple[int, list[int], int] = (-1, [], 0)
+# Of a kind that is not wanted, or not there.
+_NOTHING = torch.empty(0, device='cpu')
+
+
+class Compiled:
+    """torch.classes.terrace.Optimizer, which knows each parameter by its place:
+    the first that it was opened with has place 0. Its Outcomes are raised as
+    exceptions, and its counters are looked up once after each call that may
+    change them. Thread-safe, as that is."""
+
+    def __init__(self) -> None:
+        self._native = library.new_optimizer()
+        self._changes = 0  # begun and ended
+        # After how many changes, the steps then, and how many are not 0.
+        self._counted = _NOTHING_COUNTED
+        _all.add(self)
+
+    def open(self, parameters: Sequence[torch.Tensor], names: Sequence[str],
+             settings: str) -> None:
+        """Ends what was open before."""
+        check(self._change('open', parameters, names, settings))
+
+    def add(self, parameters: Sequence[torch.Tensor],
+            names: Sequence[str]) -> None:
+        check(self._change('add', parameters, names))
+
+    def close(self) -> None:
+        check(self._change('close'))
+
+    def check_apart(self, parameters: Sequence[torch.Tensor],
+                    names: Callable[[], Sequence[str]]) -> None:
+        """No two share memory: the step writes all of them at once. Those that
+        are where they were cost one look at each address."""
+        outcome = self._native.check_apart(parameters, [])
+        if outcome[0]:
+            check(self._native.check_apart(parameters, names()))
+
+    def step(self, parameters: Sequence[torch.Tensor], group_of: torch.Tensor,
+             numbers: Sequence[float], scale: float,
+             everything: Sequence[torch.Tensor]) -> None:
+        """`group_of`: int64, -1 of one that is not stepped."""
+        check(self._change('step', parameters, group_of, numbers, scale,
+                           everything))
+
+    def skipped(self) -> bool:
+        """The last step: a gradient was not finite."""
+        return self._native.skipped()
+
+    def incomplete(self) -> bool:
+        """A step failed half-way and is to be repeated."""
+        return self._native.incomplete()
+
+    def steps(self) -> list[int]:
+        """Those of each parameter; not to be changed."""
+        changes, steps, _ = self._counted
+        return steps if changes == self._changes else self._count()[1]
+
+    def count_stepped(self) -> int:
+        """The parameters that were stepped."""
+        changes, _, stepped = self._counted
+        return stepped if changes == self._changes else self._count()[2]
+
+    def read(self, place: int, offset: int,
+             arrays: Mapping[str, torch.Tensor]) -> bool:
+        """Fills float32 tensors of one length, by key, with the elements from
+        `offset` on. False: the parameter has no master yet. What was read last
+        stays in memory until end_reading()."""
+        outcome = self._native.read(place, offset, *(
+            arrays.get(key, _NOTHING) for key in KEYS))
+        if errors.has_no_master(outcome):
+            return False
+        check(outcome)
+        return True
+
+    def end_reading(self) -> None:
+        self._native.end_reading()
+
+    def copies(self, places: Sequence[int],
+               parameters: Sequence[torch.Tensor]
+               ) -> list[dict[str, torch.Tensor]]:
+        """All the state of each, `step` too, as new tensors."""
+        outcome, tensors = self._native.copy_states(places, parameters)
+        check(outcome)
+        taken = iter(tensors)
+        return [dict(zip(('step', *keys_of(parameter)), taken))
+                for parameter in parameters]
+
+    def write(self, place: int, offset: int,
+              arrays: Mapping[str, torch.Tensor]) -> None:
+        """Float32 elements from `offset` on. The first one begins a load, which
+        forgets all state, and set_steps() ends it."""
+        check(self._native.write(place, offset, *(
+            arrays.get(key, _NOTHING).to(
+                device='cpu', dtype=torch.float32).contiguous()
+            for key in KEYS)))
+
+    def set_steps(self, steps: Sequence[int]) -> None:
+        check(self._change('set_steps', max(steps, default=0), steps))
+
+    def reset(self) -> None:
+        check(self._change('reset'))
+
+    def save(self, directory: str, tensors: Sequence[torch.Tensor],
+             names: Sequence[str], places: Sequence[int],
+             rest: torch.Tensor) -> int:
+        """A checkpoint, of which the bytes are returned. `places`: each
+        tensor's, -1 of one that has no state, -2 of one whose state another
+        rank has."""
+        return int(_said(self._native.save(directory, tensors, names, places,
+                                           rest)))
+
+    def begin_save(self, directory: str, rest: torch.Tensor) -> None:
+        check(self._native.begin_save(directory, rest))
+
+    def write_part(self, directory: str, tensors: Sequence[torch.Tensor],
+                   names: Sequence[str], places: Sequence[int],
+                   with_parameters: bool) -> str:
+        return _said(self._native.write_part(directory, tensors, names, places,
+                                             with_parameters))
+
+    def commit_save(self, parts: Sequence[str]) -> int:
+        return int(_said(self._native.commit_save(parts)))
+
+    def end_save(self) -> None:
+        self._native.end_save()
+
+    def begin_load(self, directory: str) -> torch.Tensor:
+        """Opens a checkpoint; returns what save() was given as `rest`."""
+        outcome, rest = self._native.begin_load(directory)
+        check(outcome)
+        return rest
+
+    def check_fits(self, tensors: Sequence[torch.Tensor],
+                   names: Sequence[str], places: Sequence[int]) -> None:
+        check(self._native.fits(tensors, names, places))
+
+    def load(self, tensors: Sequence[torch.Tensor], names: Sequence[str],
+             places: Sequence[int]) -> None:
+        check(self._change('load', tensors, names, places))
+
+    def end_load(self) -> None:
+        self._native.end_load()
+
+    def stats(self) -> dict[str, Any]:
+        outcome, text = self._native.stats()
+        check(outcome)
+        return json.loads(text)
+
+    def forget_counts(self) -> None:
+        self._counted = _NOTHING_COUNTED
+
+    def _count(self) -> tuple[int, list[int], int]:
+        check(self._native.check())  # a forked child has none
+        # What another thread changes meanwhile makes this an old answer.
+        changes, steps = self._changes, self._native.steps()
+        counted = changes, steps, sum(1 for step in steps if step)
+        self._counted = counted
+        return counted
+
+    def _change(self, name: str, *arguments: Any) -> errors.Outcome:
+        self._changes += 1
+        try:
+            return getattr(self._native, name)(*arguments)
+        finally:
+            self._changes += 1
+
+
+def _said(outcome: errors.Outcome) -> str:
+    check(outcome)
+    return outcome[1]
+
+
+_all: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
+def close_all() -> None:
+    for compiled in list(_all):
+        try:
+            compiled.close()
+        except Exception:  # the process ends: nobody is there to hear of it
+            pass
+
+
+def _forget_all_counts() -> None:
+    """In a forked child, where they are asked for again, and refused: looking
+    at the process's id would cost more than the look at what was counted."""
+    for compiled in _all:
+        compiled.forget_counts()
+
+
+os.register_at_fork(after_in_child=_forget_all_counts)

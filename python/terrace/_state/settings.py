@@ -1,0 +1,55 @@
+"""What an optimizer was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+from terrace._state.budget import Budget
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """That does not change while it lives.
+
+    Attributes:
+        budget, paths: of the memory and the disk for its state.
+        engine: 'auto', 'io_uring' or 'threads'.
+        machine_profile: a file's path, '' for none.
+        max_gradient_norm: 0 for no clipping.
+        threads, chunk_bytes: 0 for the library's own choice.
+    """
+
+    budget: Budget = Budget()
+    paths: tuple[str, ...] = ()
+    engine: str = 'auto'
+    machine_profile: str = ''
+    max_gradient_norm: float = 0.0
+    skip_nonfinite: bool = False
+    decoupled_decay: bool = True
+    bias_correction: bool = True
+    threads: int = 0
+    chunk_bytes: int = 0
+
+    @property
+    def reads_norm(self) -> bool:
+        """Whether a step looks at all gradients before it."""
+        return self.max_gradient_norm > 0 or self.skip_nonfinite
+
+    @property
+    def has_exclusive_path(self) -> bool:
+        """A file or a device, which one optimizer has at a time. One that is
+        gone is a directory that fails where nothing is lost."""
+        return any(os.path.exists(path) and not os.path.isdir(path)
+                   for path in self.paths)
+
+    def for_library(self, state_bytes: int) -> str:
+        """Its JSON, for state of that size."""
+        values = {field.name: getattr(self, field.name)
+                  for field in dataclasses.fields(self)}
+        budget = values.pop('budget')
+        size = budget.bytes_of(state_bytes)
+        values['budget_bytes'] = -1 if size is None else size
+        values['at_least_minimum'] = budget.is_share
+        return json.dumps(values)

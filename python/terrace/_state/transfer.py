@@ -1,0 +1,73 @@
+"""State on its way into and out of a compiled optimizer, 4 MiB of each array at
+a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from terrace._base.arrays import KEYS, keys_of
+from terrace._state.compiled import Compiled
+
+# Elements of each array of a parameter that are under way at a time.
+_RANGE = 1 << 20
+
+# What each parameter's state is to be, with its place: a tensor for each of
+# KEYS that there is, of its shape, and `step`.
+PlacedStates = Sequence[tuple[int, Mapping[str, Any]]]
+
+
+def read(compiled: Compiled, place: int, parameter: torch.Tensor, offset: int,
+         arrays: Mapping[str, torch.Tensor]) -> None:
+    """As Compiled.read. A master that is not there yet is made from the
+    parameter, as the next step will."""
+    if compiled.read(place, offset, arrays):
+        return
+    rest = dict(arrays)
+    master = rest.pop('master_param')
+    elements = parameter.detach().reshape(-1)
+    master.copy_(elements[offset:offset + master.numel()].reshape(master.shape))
+    if rest:
+        compiled.read(place, offset, rest)
+
+
+def replace(compiled: Compiled, count: int, states: PlacedStates,
+            done_with: Callable[[Mapping[str, Any]], None] | None = None
+            ) -> None:
+    """Replaces all the state of `count` parameters. Of tensors that are not
+    float32 in CPU memory a range is copied at a time; `done_with` hears of
+    each range, and of each state."""
+    compiled.reset()
+    steps = [0] * count
+    # In the order in which they lie in their tier.
+    for place, state in sorted(states, key=lambda item: item[0]):
+        flat = {key: state[key].reshape(-1) for key in KEYS if key in state}
+        for first in range(0, flat['exp_avg'].numel(), _RANGE):
+            part = {key: array[first:first + _RANGE]
+                    for key, array in flat.items()}
+            compiled.write(place, first, part)
+            if done_with is not None:
+                done_with(part)
+        if done_with is not None:
+            done_with(state)
+        steps[place] = int(state['step'])
+    if states:
+        compiled.set_steps(steps)
+
+
+def copy(source: Compiled, target: Compiled,
+         parameters: Sequence[torch.Tensor], steps: Sequence[int]) -> None:
+    """The state of the parameters that both have, at the same places; the
+    target may have more. `steps`: of those."""
+    for place, (parameter, step) in enumerate(zip(parameters, steps)):
+        count = parameter.numel() if step else 0
+        for first in range(0, count, _RANGE):
+            part = {key: torch.empty(min(_RANGE, count - first),
+                                     dtype=torch.float32, device='cpu')
+                    for key in keys_of(parameter)}
+            read(source, place, parameter, first, part)
+            target.write(place, first, part)
+    if any(steps):
+        target.set_steps([*steps, *[0] * (len(target.steps()) - len(steps))])
