@@ -1,47 +1,17 @@
 """Each rule of the tidy test finds the snippet that breaks it, and nothing in
 one that does not."""
 
-import contextlib
-import pathlib
-import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-import built  # noqa: E402
-import shape  # noqa: E402
-import tidy  # noqa: E402
-from tree import Tree, code_of  # noqa: E402
+import built
+import shape
+from tree import Tree, code_of
+from tree_case import TreeCase, findings, tree_of
 
 HEADER = '#pragma once\n'
 
 
-@contextlib.contextmanager
-def tree_of(files):
-    with tempfile.TemporaryDirectory() as folder:
-        for path, text in files.items():
-            file = pathlib.Path(folder, path)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        yield folder
-
-
-def findings(files):
-    with tree_of(files) as folder:
-        return tidy.findings(folder)
-
-
-class TidyTest(unittest.TestCase):
-    def assert_clean(self, files):
-        self.assertEqual(findings(files), [])
-
-    def assert_found(self, files, where, what):
-        found = findings(files)
-        self.assertEqual(len(found), 1, found)
-        self.assertTrue(found[0].startswith(where + ': '), found)
-        self.assertIn(what, found[0])
-
+class TidyTest(TreeCase):
     def test_layers(self):
         allowed = [('tiers', 'aio'), ('tiers', 'kernels'), ('runtime', 'tiers'),
                    ('prefetch', 'policies'), ('aio', 'runtime/base'),
