@@ -1,6 +1,7 @@
 """Lengths of files and functions, folder sizes, and words that have no place
 in the tree."""
 
+import ast
 import re
 
 from tree import code_of
@@ -13,6 +14,7 @@ MAX_COLUMNS = 80
 MAX_NOUNS = 16
 MAX_NOUNS_OUTSIDE = 24
 OUTSIDE = ('examples', 'bench', 'tests')
+PYTHON = 'python/terrace'
 # Text, not sources.
 UNLIMITED = {'LICENSE', 'README.md', 'ARCHITECTURE.md', 'CHANGELOG.md'}
 
@@ -46,8 +48,9 @@ def check_length(file):
 def check_folders(tree):
     nouns = {}
     for file in tree.files:
-        if file.is_cpp:
-            name = file.path[len(file.folder) + 1:].rpartition('.')[0]
+        name, _, end = file.path[len(file.folder) + 1:].rpartition('.')
+        if file.is_cpp or (end == 'py' and name != '__init__'
+                           and file.path.startswith(PYTHON + '/')):
             nouns.setdefault(file.folder, set()).add(name)
     found = []
     for folder, names in nouns.items():
@@ -59,7 +62,7 @@ def check_folders(tree):
     return found
 
 
-def check_cpp(file):
+def check_lines(file):
     found = []
     for number, line in enumerate(file.lines, 1):
         if len(line) > MAX_COLUMNS and 'http' not in line and (
@@ -67,17 +70,44 @@ def check_cpp(file):
             found.append(file.says(number, f'{len(line)} columns'))
         if '\t' in line:
             found.append(file.says(number, 'a tab'))
+    return found
+
+
+def check_cpp(file):
+    found = check_lines(file)
     # What Highway compiles once for each target has Highway's own guard.
     if file.path.endswith('.h') and not re.search(
             r'^#pragma once$|defined\(HWY_TARGET_TOGGLE\)', file.text,
             re.MULTILINE):
         found.append(file.says(1, 'a header without #pragma once'))
-    for first, last in functions(file.text):
-        if last - first + 1 > MAX_FUNCTION_LINES:
-            found.append(file.says(
-                first, f'a function of {last - first + 1} lines, more than '
-                f'{MAX_FUNCTION_LINES}'))
-    return found
+    return found + _check_spans(file, functions(file.text))
+
+
+def check_python(file):
+    try:
+        tree = ast.parse(file.text)
+    except SyntaxError as error:
+        return [file.says(error.lineno or 1, 'is no Python: ' + error.msg)]
+    return check_lines(file) + _check_spans(file, python_functions(tree))
+
+
+def _check_spans(file, spans):
+    return [file.says(first, f'a function of {last - first + 1} lines, more '
+                      f'than {MAX_FUNCTION_LINES}')
+            for first, last in spans if last - first >= MAX_FUNCTION_LINES]
+
+
+def python_functions(tree):
+    """(first line, last line) of each outermost function, its decorators and
+    its docstring with it; those of a class that a function makes count with
+    it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno] + [one.lineno
+                                         for one in node.decorator_list])
+            yield first, node.end_lineno
+        else:
+            yield from python_functions(node)
 
 
 _TYPE = re.compile(r'\b(namespace|class|struct|union|enum|extern)\b')

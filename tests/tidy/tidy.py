@@ -28,6 +28,9 @@ def findings(root):
         if file.is_cpp:
             found += includes.check(tree, file)
             found += shape.check_cpp(file)
+        elif file.path.startswith(shape.PYTHON + '/') and (
+                file.path.endswith('.py')):
+            found += shape.check_python(file)
     found += shape.check_folders(tree)
     found += shape.check_readme(tree)
     return found

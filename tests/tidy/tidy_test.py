@@ -9,6 +9,7 @@ from tree import Tree, code_of
 from tree_case import TreeCase, findings, tree_of
 
 HEADER = '#pragma once\n'
+PYTHON = f'{shape.PYTHON}/_base'
 
 
 class TidyTest(TreeCase):
@@ -84,7 +85,8 @@ class TidyTest(TreeCase):
 
     def test_file_length(self):
         self.assert_clean({'aio/x.cc': '\n' * 400})
-        for path in ('aio/x.cc', 'cmake/x.cmake', 'scripts/x', 'tests/x.py'):
+        for path in ('aio/x.cc', 'cmake/x.cmake', 'scripts/x', 'tests/x.py',
+                     f'{PYTHON}/x.py'):
             self.assert_found({path: '\n' * 401}, f'{path}:401', '401 lines')
 
     def test_function_length(self):
@@ -140,6 +142,41 @@ class TidyTest(TreeCase):
         self.assert_found({'aio/x.h': '\n'}, 'aio/x.h:1', '#pragma once')
         self.assert_clean({'kernels/cpu/x-inl.h':
                            '#if defined(X) == defined(HWY_TARGET_TOGGLE)\n'})
+
+    def test_python_functions(self):
+        def function(count):
+            return '@f\ndef g(\n    a):\n' + '    a()\n' * count
+        here = f'{PYTHON}/a.py'
+        self.assert_clean({here: function(67) * 3})
+        self.assert_found({here: '\n' + function(68)}, f'{here}:2',
+                          'a function of 71 lines')
+        for before in ('class A:\n', 'if a:\n', 'class A:\n  class B:\n'):
+            with self.subTest(before=before):
+                indent = ' ' * 4 * before.count('\n')
+                text = ''.join(indent + line + '\n' for line
+                               in function(68).splitlines())
+                self.assert_found({here: before + text},
+                                  f'{here}:{before.count(chr(10)) + 1}',
+                                  'a function of 71 lines')
+        many = 'class A:\n' + '    def f(self):\n        pass\n' * 90
+        self.assert_clean({here: many})
+        nested = 'def f():\n' + '    def g():\n        pass\n' * 40
+        self.assert_found({here: nested}, f'{here}:1', 'of 81 lines')
+
+    def test_python_form(self):
+        here = f'{PYTHON}/a.py'
+        self.assert_clean({here: '#' * 80 + '\n'})
+        self.assert_found({here: '#' * 81}, f'{here}:1', '81 columns')
+        self.assert_found({here: 'a = "\t"\n'}, f'{here}:1', 'a tab')
+        self.assert_found({here: '\ndef f(:\n'}, f'{here}:2', 'is no Python')
+
+    def test_python_folders(self):
+        files = {f'{PYTHON}/n{i}.py': '' for i in range(shape.MAX_NOUNS)}
+        files[f'{PYTHON}/__init__.py'] = ''
+        self.assert_clean(files)
+        self.assert_found({**files, f'{PYTHON}/more.py': ''}, f'{PYTHON}:1',
+                          f'{shape.MAX_NOUNS + 1} sources')
+        self.assert_clean({**files, f'{shape.PYTHON}/_state/more.py': ''})
 
     def test_words(self):
         for word in ('TO' + 'DO', 'FIX' + 'ME', '/ro' + 'ot/x',
