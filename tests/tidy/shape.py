@@ -14,7 +14,6 @@ MAX_COLUMNS = 80
 MAX_NOUNS = 16
 MAX_NOUNS_OUTSIDE = 24
 OUTSIDE = ('examples', 'bench', 'tests')
-PYTHON = 'python/terrace'
 # Text, not sources.
 UNLIMITED = {'LICENSE', 'README.md', 'ARCHITECTURE.md', 'CHANGELOG.md'}
 
@@ -48,9 +47,8 @@ def check_length(file):
 def check_folders(tree):
     nouns = {}
     for file in tree.files:
-        name, _, end = file.path[len(file.folder) + 1:].rpartition('.')
-        if file.is_cpp or (end == 'py' and name != '__init__'
-                           and file.path.startswith(PYTHON + '/')):
+        name = file.path[len(file.folder) + 1:].rpartition('.')[0]
+        if file.is_cpp or (file.is_of_package and name != '__init__'):
             nouns.setdefault(file.folder, set()).add(name)
     found = []
     for folder, names in nouns.items():

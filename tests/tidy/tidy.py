@@ -14,6 +14,8 @@ import sys
 
 import built
 import includes
+import python_layers
+import python_modules
 import shape
 from tree import Tree
 
@@ -28,10 +30,10 @@ def findings(root):
         if file.is_cpp:
             found += includes.check(tree, file)
             found += shape.check_cpp(file)
-        elif file.path.startswith(shape.PYTHON + '/') and (
-                file.path.endswith('.py')):
+        elif file.is_of_package:
             found += shape.check_python(file)
     found += shape.check_folders(tree)
+    found += python_layers.check(python_modules.Package(tree))
     found += shape.check_readme(tree)
     return found
 

@@ -5,11 +5,11 @@ import unittest
 
 import built
 import shape
-from tree import Tree, code_of
+from tree import PACKAGE, Tree, code_of
 from tree_case import TreeCase, findings, tree_of
 
 HEADER = '#pragma once\n'
-PYTHON = f'{shape.PYTHON}/_base'
+PYTHON = f'{PACKAGE}/_base'
 
 
 class TidyTest(TreeCase):
@@ -176,7 +176,7 @@ class TidyTest(TreeCase):
         self.assert_clean(files)
         self.assert_found({**files, f'{PYTHON}/more.py': ''}, f'{PYTHON}:1',
                           f'{shape.MAX_NOUNS + 1} sources')
-        self.assert_clean({**files, f'{shape.PYTHON}/_state/more.py': ''})
+        self.assert_clean({**files, f'{PACKAGE}/_state/more.py': ''})
 
     def test_words(self):
         for word in ('TO' + 'DO', 'FIX' + 'ME', '/ro' + 'ot/x',

@@ -6,6 +6,8 @@ import re
 # Folders whose files are not ours or not sources.
 SKIPPED = {'.git', '.cache', 'build', 'shared', '__pycache__',
            'compile_commands.json'}
+# The Python package that customers import.
+PACKAGE = 'python/terrace'
 CPP = {'.h', '.cc'}
 OTHER = {'.py', '.cmake', '.in', '.md', '.json', '.txt', '.sh', ''}
 
@@ -32,6 +34,8 @@ class File:
         self.lines = self.text.splitlines()
         self.folder = self.path.rpartition('/')[0]
         self.is_cpp = path.suffix in CPP
+        self.is_of_package = path.suffix == '.py' and (
+            self.path.startswith(PACKAGE + '/'))
 
     def says(self, line, what):
         return f'{self.path}:{line}: {what}'
