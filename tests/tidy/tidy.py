@@ -1,6 +1,7 @@
-"""The shape of the tree: layers, doors, sizes, and that everything is built.
+"""The shape of the tree: layers, doors, private members, sizes, and that
+everything is built.
 
-  tidy.py --root TREE                      layers, doors, sizes, words
+  tidy.py --root TREE                      all that sources say by themselves
   tidy.py --root TREE --build BUILD ...    also: every source is compiled,
                                            every test is registered
 
@@ -15,6 +16,7 @@ import sys
 import built
 import includes
 import python_layers
+import python_members
 import python_modules
 import shape
 from tree import Tree
@@ -33,7 +35,9 @@ def findings(root):
         elif file.is_of_package:
             found += shape.check_python(file)
     found += shape.check_folders(tree)
-    found += python_layers.check(python_modules.Package(tree))
+    package = python_modules.Package(tree)
+    found += python_layers.check(package)
+    found += python_members.check(package)
     found += shape.check_readme(tree)
     return found
 
