@@ -35,7 +35,7 @@ class LayersTest(TreeCase):
     def test_wherever_and_however_it_imports(self):
         # @: a layer that is below this one, or above it.
         for text in ['import terrace.@.a',
-                     'import terrace.@.a as b',
+                     'import terrace.@.a as b; b.f()',
                      'import os, terrace.@.a',
                      'from terrace.@.a import b',
                      'from terrace.@.a import *',

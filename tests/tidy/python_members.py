@@ -69,7 +69,7 @@ class _Members(Visitor):
         if not is_private(name) or name in OF_LIBRARIES or (
                 self._is_own(owner)):
             return
-        dotted = owner and self.dotted(owner)
+        dotted = self.dotted(owner)
         if is_ours(dotted):
             is_foreign = self.package.split(f'{dotted}.{name}')[1]
         elif dotted:

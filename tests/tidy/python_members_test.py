@@ -86,6 +86,8 @@ class MembersTest(TreeCase):
             self.assert_private(use + text.replace('_x', '_y'), 2, 'thing._x')
         for text in ('_x = 1\n', 'def _x(): pass\n', 'class _x: pass\n',
                      'class A:\n    def f(self): self._x += 1\n',
+                     'class A:\n    def f(self): self._x()\n',
+                     'class A:\n    def f(self): del self._x\n',
                      'class A:\n    def f(self): _x = 1\n',
                      'class A:\n    def f(self): self._x.a = 1\n',
                      'class A:\n    a = "_x"\n',
