@@ -1,6 +1,5 @@
 #include "tiers/stale_jobs.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/directory_names.h"
 #include "tiers/file_lock.h"
 #include "tiers/job_files.h"
 
@@ -75,22 +75,11 @@ bool StaleJobs::MakeRoom() {
 }
 
 std::vector<std::string> StaleJobs::Names() const {
-  // A descriptor of its own: the listing owns it and moves its position.
-  const int listing_fd =
-      openat(path_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* listing = listing_fd < 0 ? nullptr : fdopendir(listing_fd);
-  std::vector<std::string> names;
-  if (listing == nullptr) {
-    if (listing_fd >= 0) close(listing_fd);
-    return names;
-  }
-  while (const dirent* entry = readdir(listing)) {
-    const bool ours = IsJobName(entry->d_name) || IsStaleJobName(entry->d_name);
-    if (ours && !left_alone_.contains(entry->d_name)) {
-      names.emplace_back(entry->d_name);
-    }
-  }
-  closedir(listing);
+  std::vector<std::string> names = NamesIn(path_fd_);
+  std::erase_if(names, [this](const std::string& name) {
+    const bool ours = IsJobName(name) || IsStaleJobName(name);
+    return !ours || left_alone_.contains(name);
+  });
   return names;
 }
 

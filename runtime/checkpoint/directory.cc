@@ -1,6 +1,5 @@
 #include "runtime/checkpoint/directory.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "runtime/base/directory_names.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/files.h"
@@ -29,23 +29,6 @@ constexpr char kNewManifestName[] = "checkpoint.json.new";
 constexpr char kSuffix[] = ".safetensors";
 constexpr const char* kKinds[] = {"parameters-", "optimizer-", "values-"};
 constexpr int kDirectoryMode = 0777;
-
-std::vector<std::string> NamesIn(int directory_fd) {
-  // A descriptor of its own: the listing owns it and moves its position.
-  const int listing_fd =
-      openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* listing = listing_fd < 0 ? nullptr : fdopendir(listing_fd);
-  std::vector<std::string> names;
-  if (listing == nullptr) {
-    if (listing_fd >= 0) close(listing_fd);
-    return names;
-  }
-  while (const dirent* entry = readdir(listing)) {
-    names.emplace_back(entry->d_name);
-  }
-  closedir(listing);
-  return names;
-}
 
 // The directory that holds `path`.
 std::string ParentOf(std::string path) {
