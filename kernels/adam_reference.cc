@@ -33,6 +33,7 @@ void StepAll(const AdamOptions& options, int64_t step, float multiplier,
              Gradient gradient) {
   TERRACE_CHECK(m.size() == p.size() && v.size() == p.size());
   const AdamScalars scalars = MakeAdamScalars(options, step);
+  multiplier *= scalars.gradient_sign;
   for (size_t i = 0; i < p.size(); ++i) {
     const Element e =
         Step(scalars, {p[i], m[i], v[i]}, gradient(i) * multiplier);
@@ -84,6 +85,7 @@ AdamScalars MakeAdamScalars(const AdamOptions& options, int64_t step) {
       .decoupled_decay = decoupled ? static_cast<float>(-lr * wd) : 0.0f,
       .step_size = static_cast<float>(-lr / k1),
       .denominator_scale = static_cast<float>(k2),
+      .gradient_sign = options.maximize ? -1.0f : 1.0f,
   };
 }
 

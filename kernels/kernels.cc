@@ -20,7 +20,8 @@ bool AdamUpdate(const AdamScalars& scalars, float gradient_multiplier,
                 span.m != nullptr && span.v != nullptr);
   TERRACE_CHECK(span.master == nullptr ||
                 span.parameter_dtype != DType::kFloat32);
-  return internal::ChosenKernels().adam(scalars, gradient_multiplier, span);
+  return internal::ChosenKernels().adam(
+      scalars, gradient_multiplier * scalars.gradient_sign, span);
 }
 
 GradientSummary SummarizeGradient(const void* values, DType dtype,

@@ -31,6 +31,7 @@ struct AdamScalars {
   float decoupled_decay;    // AdamW: -lr*wd; used if != 0
   float step_size;          // -lr/k1
   float denominator_scale;  // k2
+  float gradient_sign;      // -1 where the objective is maximized
 };
 
 // `step` counts from 1.

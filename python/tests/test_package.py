@@ -80,7 +80,9 @@ def test_signature_is_the_published_one():
     signature = inspect.signature(terrace.AdamW)
     assert [(p.name, p.default) for p in signature.parameters.values()][1:] == [
         ('lr', 1e-3), ('betas', (0.9, 0.999)), ('eps', 1e-8),
-        ('weight_decay', 1e-2), ('memory_budget', None), ('nvme_path', None),
+        ('weight_decay', 1e-2), ('amsgrad', False), ('maximize', False),
+        ('foreach', None), ('capturable', False), ('differentiable', False),
+        ('fused', None), ('memory_budget', None), ('nvme_path', None),
         ('max_grad_norm', None), ('io_engine', 'auto'),
         ('process_group', None)]
     assert issubclass(terrace.AdamW, torch.optim.Optimizer)

@@ -15,9 +15,12 @@ STEPS = 6
 
 
 class Run:
-    def __init__(self, **settings):
+    """With a step that unscales and skips by itself, as fused=True asks for."""
+
+    def __init__(self, kind=terrace.AdamW, **settings):
         self.network = model()
-        self.optimizer = terrace.AdamW(self.network.parameters(), **settings)
+        self.optimizer = kind(self.network.parameters(),
+                              **{'fused': True, **settings})
         self.scaler = torch.amp.GradScaler('cpu', init_scale=2.0 ** 10,
                                            growth_interval=3)
         self.data = batches(STEPS)
@@ -160,3 +163,65 @@ def test_a_step_that_is_refused_keeps_no_gradient():
         optimizer.step()
     gc.collect()
     assert torch._C._storage_Use_Count(storage) == before
+
+
+def test_who_unscales_is_as_with_torch():
+    """What clips in between, as Lightning, asks for this first."""
+    weight = torch.nn.Parameter(torch.zeros(3))
+    half = torch.nn.Parameter(torch.zeros(3, dtype=torch.float16))
+
+    def unscales(parameter, **keywords):
+        return terrace.AdamW([parameter], **keywords)._step_supports_amp_scaling
+
+    assert not unscales(weight) and not unscales(weight, fused=False)
+    assert not unscales(torch.nn.Parameter(weight.bfloat16()))
+    assert unscales(weight, fused=True)
+    # torch.amp.GradScaler refuses to unscale gradients of 16 bits.
+    assert unscales(half)
+
+
+def clipped(kind, by, seed=3, **settings):
+    """A loop with a scaler, with gradients clipped by hand in between: as
+    Lightning, Fabric, accelerate and Trainer do. An overflow in the fourth
+    step."""
+    run = Run(kind, **settings)
+    for number in range(STEPS):
+        run.backward(number)
+        if number == 3:
+            run.network[0].weight.grad[0, 0] = float('inf')
+        if by == 'norm':
+            run.scaler.unscale_(run.optimizer)
+            torch.nn.utils.clip_grad_norm_(run.network.parameters(), 0.1)
+        elif by == 'value':
+            run.scaler.unscale_(run.optimizer)
+            torch.nn.utils.clip_grad_value_(run.network.parameters(), 0.001)
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+    return run
+
+
+@pytest.mark.parametrize('by', ['norm', 'value', None])
+@pytest.mark.parametrize('fused', [None, False, True])
+def test_gradients_are_clipped_as_with_torch(by, fused, tier):
+    run = clipped(terrace.AdamW, by, fused=fused, **tier)
+    other = clipped(torch.optim.AdamW, by, fused=fused)
+    assert run.scaler.get_scale() == other.scaler.get_scale()
+    assert run.optimizer.stats()['steps'] == STEPS - 1
+    assert largest_difference(run.network, other.network) < 2e-6
+    run.optimizer.close()
+
+
+def test_gradients_of_16_bits_are_unscaled_by_the_step():
+    weight, other = (torch.nn.Parameter(torch.zeros(4, dtype=torch.float16))
+                     for _ in range(2))
+    optimizer, plain = terrace.AdamW([weight]), terrace.AdamW([other])
+    scaler = torch.amp.GradScaler('cpu', init_scale=8.0)
+    for number in range(3):
+        scaler.scale((weight.float() * (number + 1)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        (other.float() * (number + 1)).sum().backward()
+        plain.step()
+        optimizer.zero_grad()
+        plain.zero_grad()
+    assert torch.equal(weight, other) and weight.abs().min() > 0

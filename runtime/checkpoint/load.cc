@@ -149,16 +149,15 @@ absl::StatusOr<std::vector<int64_t>> OpenCheckpoint::CheckOptimizer(
   std::vector<int64_t> steps(optimizer.parameters().size());
   for (const CheckpointTensor& tensor : parameters) {
     const auto found = manifest().parameter_steps.find(tensor.name);
-    const bool saved = found != manifest().parameter_steps.end();
-    if (saved != (tensor.optimizer_parameter != -1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("parameter '", tensor.name, "' is ",
-                       saved ? "not the optimizer's, but was in "
-                             : "the optimizer's, but "
-                               "was not in ",
-                       directory_));
+    // What has no state there has none afterwards.
+    if (found == manifest().parameter_steps.end()) continue;
+    if (tensor.optimizer_parameter == -1) {
+      if (found->second == 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter '", tensor.name,
+          "' is not the optimizer's, but was stepped in ", directory_));
     }
-    if (saved && tensor.optimizer_parameter != kOfAnotherRank) {
+    if (tensor.optimizer_parameter != kOfAnotherRank) {
       steps[static_cast<size_t>(tensor.optimizer_parameter)] = found->second;
     }
   }

@@ -97,6 +97,8 @@ absl::Status CheckSameOptions(const AdamOptions& before, const AdamOptions& now,
        static_cast<double>(now.decoupled_decay)},
       {"bias correction", static_cast<double>(before.bias_correction),
        static_cast<double>(now.bias_correction)},
+      {"maximize", static_cast<double>(before.maximize),
+       static_cast<double>(now.maximize)},
   };
   for (const auto& number : numbers) {
     if (SameBits(number.before, number.now)) continue;

@@ -36,10 +36,19 @@ def names_of(groups: Groups) -> list[str]:
 
 
 def numbers_of(groups: Groups) -> list[float]:
-    """Five a group, as the compiled optimizer takes them."""
+    """Seven a group, as the compiled optimizer takes them."""
     numbers: list[float] = []
     for group in groups:
         beta1, beta2 = group['betas']
-        numbers += (float(group['lr']), float(beta1), float(beta2),
-                    float(group['eps']), float(group['weight_decay']))
+        numbers += (number_of(group['lr'], 'lr'), float(beta1), float(beta2),
+                    float(group['eps']), float(group['weight_decay']),
+                    float(bool(group['decoupled_weight_decay'])),
+                    float(bool(group['maximize'])))
     return numbers
+
+
+def number_of(value: Any, what: str) -> float:
+    """TypeError: it is none, or a text of one."""
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f'terrace: {what} is {value!r}, which is no number')
+    return float(value)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from terrace._optimizer.checks import FIXED, IGNORED
+from terrace._optimizer.checks import IGNORED, REFUSED
 
 _STEPPED = {torch.optim.AdamW: True, torch.optim.Adam: False}
 _NUMBERS = {'learning_rate': 'lr', 'epsilon': 'eps',
             'weight_decay': 'weight_decay'}
 _ADAM = ('learning_rate', 'beta1', 'beta2', 'epsilon', 'weight_decay')
-_NOT_TAKEN = ('params', 'param_names', 'decoupled_weight_decay', *FIXED,
+_NOT_TAKEN = ('params', 'param_names', 'decoupled_weight_decay', *REFUSED,
               *IGNORED)
 
 
@@ -108,7 +108,7 @@ def _groups_of(optimizer: torch.optim.Optimizer,
     names = {id(parameter): name for name, parameter in named}
     groups = []
     for index, group in enumerate(optimizer.param_groups):
-        for key in FIXED:
+        for key in REFUSED:
             if group.get(key):
                 raise NotImplementedError(
                     f'terrace: {key} of optimizer= is not supported')

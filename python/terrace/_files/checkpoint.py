@@ -31,6 +31,9 @@ _IN_PARTS = {torch.complex128: torch.view_as_real,
              torch.complex32: torch.view_as_real,
              torch.float8_e8m0fnu: lambda tensor: tensor.view(torch.uint8)}
 
+# Of a group, what a checkpoint does not change.
+_OWN = ('param_names', 'decoupled_weight_decay')
+
 
 def save(directory: str | os.PathLike[str], model: torch.nn.Module,
          optimizer: AdamW | None = None, *,
@@ -80,6 +83,7 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
     named, others = _tensors(model)
     content = {'layout': 2, 'others': others, 'groups': _groups(optimizer),
                'members': _members(optimizer, named),
+               'kept': _kept(optimizer, named),
                'random': torch.get_rng_state(),
                'random_of_gpus': _random_of_gpus(),
                'random_of_ranks': _of_ranks(optimizer, torch.get_rng_state()),
@@ -153,8 +157,7 @@ def _load(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
     if optimizer is not None:
         for group, saved in zip(optimizer.param_groups, content['groups']):
             group.update({key: value for key, value in saved.items()
-                          if key != 'param_names'})
-            group['decoupled_weight_decay'] = store.settings.decoupled_decay
+                          if key not in _OWN})
     with torch.no_grad():
         for name, tensor in others.items():
             tensor.copy_(content['others'][name])
@@ -169,18 +172,12 @@ def _begin_load(directory: str, store: StateStore, model: torch.nn.Module,
     ranks; and the objects, which have taken theirs."""
     loaded, error = None, None
     try:
-        rest = store.begin_load(directory)
-        pickled = io.BytesIO(rest.numpy().tobytes())
-        del rest  # so that large values are in memory twice, not more
-        content = torch.load(pickled, weights_only=True)
-        del pickled
-        named, others = _tensors_in(content, model)
-        fits.check_tensors(directory, content['others'], others)
-        fits.check_objects(directory, content['objects'], objects)
-        if optimizer is not None:
-            fits.check_groups(directory, content['groups'],
-                               content.get('members'),
-                               _members(optimizer, named))
+        content = _read(directory, store)
+        named = _check_fits(directory, content, model, optimizer, objects)
+        if _reserve(store, content, named, optimizer):
+            # In new memory, perhaps, which has not opened the checkpoint.
+            content = _read(directory, store)
+            named = _check_fits(directory, content, model, optimizer, objects)
         store.check_fits(list(named.values()), list(named))
         loaded = LoadedObjects(objects, content['objects'])
     except Exception as caught:  # the other ranks are to hear of it
@@ -192,6 +189,26 @@ def _begin_load(directory: str, store: StateStore, model: torch.nn.Module,
             loaded.give_back(failure)
         raise
     return content, loaded
+
+
+def _check_fits(directory: str, content: dict[str, Any],
+                model: torch.nn.Module, optimizer: AdamW | None,
+                objects: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """All but what is streamed, which is returned."""
+    named, others = _tensors_in(content, model)
+    fits.check_tensors(directory, content['others'], others)
+    fits.check_objects(directory, content['objects'], objects)
+    if optimizer is not None:
+        fits.check_groups(directory, content['groups'], content.get('members'),
+                          _members(optimizer, named))
+    return named
+
+
+def _read(directory: str, store: StateStore) -> dict[str, Any]:
+    """What it holds beside parameters and state."""
+    # Large values are in memory twice, not more.
+    pickled = io.BytesIO(store.begin_load(directory).numpy().tobytes())
+    return torch.load(pickled, weights_only=True)
 
 
 def _together(optimizer: AdamW | None) -> contextlib.AbstractContextManager:
@@ -285,6 +302,29 @@ def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:
         return []
     return [{key: value for key, value in group.items() if key != 'params'}
             for group in optimizer.param_groups]
+
+
+def _kept(optimizer: AdamW | None, named: dict) -> list[str]:
+    """The names of those that have memory or disk for their state."""
+    return [] if optimizer is None else [
+        name for name, tensor in named.items()
+        if store_of(optimizer).knows(tensor)]
+
+
+def _reserve(store: StateStore, content: dict[str, Any],
+             named: dict[str, torch.Tensor], optimizer: AdamW | None) -> bool:
+    """Whether parameters had state when they were saved that have none here,
+    as of a frozen one: now there is room for it."""
+    if optimizer is None:
+        return False
+    # An older checkpoint does not say it, and had room for all.
+    kept = set(content.get('kept', named))
+    new = [[(name, named[name]) for name in names
+            if name in kept and not store.knows(named[name])]
+           for names in _members(optimizer, named)]
+    if any(new):
+        store.add(new)
+    return any(new)
 
 
 def _members(optimizer: AdamW | None, named: dict) -> list[list[str]]:

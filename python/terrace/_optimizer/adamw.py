@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from terrace._base import machine
-from terrace._base.groups import named_in, names_in
+from terrace._base.groups import Named, named_in, names_in
 from terrace._base.paths import check_paths, path_list
 from terrace._optimizer import checks, loss_scale
 from terrace._optimizer.loss_scale import LossScale
@@ -29,6 +29,10 @@ from terrace._state.store import StateStore
 
 atexit.register(close_all)
 
+# Options that groups of older versions of torch lack.
+_SINCE = ('amsgrad', 'maximize', 'foreach', 'capturable', 'differentiable',
+          'fused')
+
 
 class AdamW(torch.optim.Optimizer):
     """torch.optim.AdamW whose state need not be in memory.
@@ -40,8 +44,11 @@ class AdamW(torch.optim.Optimizer):
             stepped through a float32 master. Those in CUDA memory pass
             through at most 32 MiB of pinned memory beside the budget; none
             of their state is on the GPU.
-        lr, betas, eps, weight_decay: of each group that names no own; read
-            anew in every step, so every scheduler works.
+        lr, betas, eps, weight_decay, maximize: of each group that names no
+            own; read anew in every step, so every scheduler works.
+        amsgrad, differentiable: as torch.optim.AdamW's; True is refused.
+        foreach, capturable, fused: likewise, and make no difference, but that
+            with fused=True torch.amp.GradScaler leaves unscaling to step().
         memory_budget: how much memory the state may take: bytes, a text as
             "8GiB", "500 MB" or "10%" of the state. The state is 8 bytes an
             element of float32, 12 of a 16-bit parameter. A share that is less
@@ -66,7 +73,8 @@ class AdamW(torch.optim.Optimizer):
     Raises:
         ValueError, TypeError: an argument; a budget in bytes below the
             minimum, which is named; parameters that overlap in memory.
-        NotImplementedError: complex or sparse parameters, amsgrad, maximize.
+        NotImplementedError: complex or sparse parameters, amsgrad=True,
+            differentiable=True.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC.
@@ -77,8 +85,6 @@ class AdamW(torch.optim.Optimizer):
     forked child (a DataLoader's worker) cannot use it and does it no harm.
     """
 
-    # torch.amp.GradScaler leaves unscaling and skipping to step().
-    _step_supports_amp_scaling = True
     _decoupled = True
 
     def __init__(
@@ -88,7 +94,13 @@ class AdamW(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
         memory_budget: int | str | None = None,
         nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
         max_grad_norm: float | None = None,
@@ -96,9 +108,10 @@ class AdamW(torch.optim.Optimizer):
         process_group: Any = None,
     ) -> None:
         defaults = {'lr': lr, 'betas': betas, 'eps': eps,
-                    'weight_decay': weight_decay, **checks.FIXED,
-                    **checks.IGNORED,
-                    'decoupled_weight_decay': self._decoupled}
+                    'weight_decay': weight_decay, 'amsgrad': amsgrad,
+                    'maximize': maximize, 'foreach': foreach,
+                    'capturable': capturable, 'differentiable': differentiable,
+                    'fused': fused, 'decoupled_weight_decay': self._decoupled}
         self._store: StateStore | None = None
         self._scale = LossScale()
         self._takes_all = False  # of the state, at once
@@ -114,13 +127,12 @@ class AdamW(torch.optim.Optimizer):
             settings = self._further(Settings(
                 budget=Budget.of(memory_budget, bool(paths)),
                 paths=tuple(paths), engine=io_engine,
-                machine_profile=machine.profile(), max_gradient_norm=norm,
-                decoupled_decay=self._decoupled))
+                machine_profile=machine.profile(), max_gradient_norm=norm))
             check_paths(paths)
             super().__init__(params, defaults)
             self._store = (StateStore(settings) if ranks.alone else
                            SharedStore(settings, ranks))
-            self._store.add(named_in(self.param_groups))
+            self._store.add(_trained(named_in(self.param_groups)))
         except Exception as caught:  # the other ranks are to hear of it
             error = caught
         try:
@@ -131,6 +143,16 @@ class AdamW(torch.optim.Optimizer):
             if self._store is not None:
                 self._store.close()
             raise
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether torch.amp.GradScaler leaves unscaling and skipping to
+        step(): where torch.optim.AdamW says so, and of float16 parameters,
+        whose gradients it does not unscale. What clips in between, as
+        Lightning does, wants them unscaled."""
+        return any(group.get('fused') or any(p.dtype == torch.float16
+                                             for p in group['params'])
+                   for group in self.param_groups)
 
     def _further(self, settings: Settings) -> Settings:
         """What a kind of this asks for besides."""
@@ -170,7 +192,7 @@ class AdamW(torch.optim.Optimizer):
             added = self.param_groups[-1]
             checks.check_group(added, names_in(added, count))
             if store is not None:
-                store.add(named_in(self.param_groups, count))
+                store.add(_trained(named_in(self.param_groups, count)))
         except BaseException as caught:
             del self.param_groups[count:]
             if store is None or not isinstance(caught, Exception):
@@ -215,6 +237,8 @@ class AdamW(torch.optim.Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
+            for group in self.param_groups:
+                checks.check_followed(group)
             skip, scale = self._scale.asked(self, self._store)
         except BaseException as caught:  # to be told to the other ranks
             error = caught
@@ -321,10 +345,19 @@ class AdamW(torch.optim.Optimizer):
         given, done_with = self._loading
         groups = state['param_groups']
         for group in groups:
+            for key in _SINCE:
+                group.setdefault(key, self.defaults[key])
             checks.check_options(group)
             group['decoupled_weight_decay'] = self._decoupled
         self._store.replace(states_in(given, self._store, groups), done_with)
         self.param_groups = groups
+
+
+def _trained(groups: list[list[Named]]) -> list[list[Named]]:
+    """Without those that are frozen, which get state with their first
+    gradient, if they ever have one."""
+    return [[pair for pair in named if pair[1].requires_grad]
+            for named in groups]
 
 
 # For the package's other parts.

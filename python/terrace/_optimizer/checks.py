@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from terrace._base.groups import number_of
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Options of torch.optim.AdamW that stand in every group, so that a state_dict
-# can come from there and go there; of these only the value here is supported,
-FIXED = {'amsgrad': False, 'maximize': False, 'differentiable': False}
-# and these make no difference.
-IGNORED = {'foreach': None, 'capturable': False, 'fused': None}
+# Options of torch.optim.AdamW, which stand in every group: what cannot be
+# followed, and what to do instead,
+REFUSED = {'amsgrad': 'it keeps a third moment; leave it out',
+           'differentiable': 'step() is not recorded by autograd; leave it out'}
+# and what says how to compute the same.
+IGNORED = ('foreach', 'capturable', 'fused')
 
 
 def check_options(group: dict[str, Any]) -> None:
     """As torch.optim.AdamW, with its texts."""
     beta1, beta2 = group['betas']
-    if not float(group['lr']) >= 0:
-        raise ValueError(f'Invalid learning rate: {group["lr"]}')
+    rate = group['lr']
+    if isinstance(rate, torch.Tensor) and rate.numel() != 1:
+        raise ValueError('Tensor lr must be 1-element')
+    if not number_of(rate, 'lr') >= 0:
+        raise ValueError(f'Invalid learning rate: {rate}')
     if not group['eps'] >= 0:
         raise ValueError(f'Invalid epsilon value: {group["eps"]}')
     if not 0 <= float(beta1) < 1:
@@ -29,9 +35,17 @@ def check_options(group: dict[str, Any]) -> None:
         raise ValueError(f'Invalid beta parameter at index 1: {beta2}')
     if not group['weight_decay'] >= 0:
         raise ValueError(f'Invalid weight_decay value: {group["weight_decay"]}')
-    for key in FIXED:
+    if group.get('fused') and group.get('foreach'):
+        raise RuntimeError('`fused` and `foreach` cannot be `True` together.')
+    check_followed(group)
+
+
+def check_followed(group: Mapping[str, Any]) -> None:
+    """Scripts may set what they like in a group, at any time."""
+    for key, why in REFUSED.items():
         if group.get(key):
-            raise NotImplementedError(f'terrace: {key} is not supported')
+            raise NotImplementedError(
+                f'terrace: {key}=True is not supported: {why}')
 
 
 def norm_of(max_grad_norm: float | None) -> float:
@@ -46,8 +60,6 @@ def check_group(group: dict[str, Any], names: Sequence[str]) -> None:
     check_options(group)
     for name, parameter in zip(names, group['params'], strict=True):
         check_parameter(name, parameter)
-    if len({id(p) for p in group['params']}) < len(group['params']):
-        raise ValueError('terrace: a parameter is in the group twice')
 
 
 def check_parameter(name: str, parameter: torch.Tensor) -> None:

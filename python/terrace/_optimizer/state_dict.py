@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from terrace._base.arrays import KEYS
-from terrace._base.groups import Groups, names_of, parameters_in
+from terrace._base.groups import Groups, Named, names_of, parameters_in
 from terrace._state.store import StateStore
 
 # In a state_dict of one rank: whose it is.
@@ -32,14 +32,14 @@ def completed(given: dict[str, Any], store: StateStore,
 
 
 def states_in(given: dict[str, Any], store: StateStore,
-              groups: Groups) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+              groups: Groups) -> list[tuple[Named, dict[str, Any]]]:
     """Each parameter's state, checked. ValueError: it is of another rank's
     share, or a state cannot be its parameter's."""
     _check_mark(given, store, groups)
     positions = {key: position for position, key in enumerate(
         key for group in given['param_groups'] for key in group['params'])}
     parameters, names = parameters_in(groups), names_of(groups)
-    return [(parameters[positions[key]],
+    return [((names[positions[key]], parameters[positions[key]]),
              _checked(state, parameters[positions[key]],
                       names[positions[key]]))
             for key, state in given['state'].items()

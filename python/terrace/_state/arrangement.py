@@ -17,41 +17,46 @@ class Arrangement:
     """Looked for once, and again where groups or places have changed.
 
     Attributes:
-        group_of: int64 by place: the index of the group, -1 of a parameter
-            that is in none.
+        turns: int64 by place: the index of the group, -1 of a parameter that
+            is in none. One, but where a parameter is in its group several
+            times: it is stepped in as many turns.
         without_place: parameters of the groups that have none.
     """
 
     def __init__(self) -> None:
-        self.group_of = torch.empty(0, dtype=torch.int64, device='cpu')
+        self.turns: list[torch.Tensor] = [torch.empty(0, dtype=torch.int64)]
         self.without_place: list[Named] = []
         self._seen: list[list[torch.Tensor]] = []
 
     def follow(self, groups: Groups, places: Mapping[int, int]) -> None:
         """`places` by the ids of parameters. ValueError: a parameter is in
-        the groups twice."""
+        two groups."""
         if self._holds(groups, len(places)):
             return
-        group_of = [_IN_NONE] * len(places)
+        turns = [[_IN_NONE] * len(places)]
         without: list[Named] = []
-        seen: set[int] = set()
+        times: dict[int, int] = {}
         for index, named in enumerate(named_in(groups)):
+            before = dict(times)
             for name, parameter in named:
-                if id(parameter) in seen:
-                    raise ValueError(f"terrace: parameter '{name}' is in the "
-                                     'groups twice')
-                seen.add(id(parameter))
+                if id(parameter) in before:
+                    raise ValueError(f"terrace: parameter '{name}' is in two "
+                                     'groups')
+                turn = times[id(parameter)] = times.get(id(parameter), -1) + 1
+                if turn == len(turns):
+                    turns.append([_IN_NONE] * len(places))
                 place = places.get(id(parameter))
                 if place is None:
                     without.append((name, parameter))
                 else:
-                    group_of[place] = index
-        self.group_of = torch.tensor(group_of, dtype=torch.int64, device='cpu')
+                    turns[turn][place] = index
+        self.turns = [torch.tensor(turn, dtype=torch.int64, device='cpu')
+                      for turn in turns]
         self.without_place = without
         self._seen = [list(group['params']) for group in groups]
 
     def _holds(self, groups: Groups, places: int) -> bool:
-        return (len(self.group_of) == places and len(groups) == len(self._seen)
+        return (len(self.turns[0]) == places and len(groups) == len(self._seen)
                 and all(map(_are_the_same, groups, self._seen)))
 
 

@@ -27,7 +27,6 @@ class Settings:
     machine_profile: str = ''
     max_gradient_norm: float = 0.0
     skip_nonfinite: bool = False
-    decoupled_decay: bool = True
     bias_correction: bool = True
     threads: int = 0
     chunk_bytes: int = 0

@@ -44,6 +44,7 @@ class SharedStore(StateStore):
         unfinished = self._unfinished()
         if unfinished:
             raise unfinished
+        _check_once(groups)
         self._check_apart(groups)
         before = self._shares
         self._collected = None
@@ -51,10 +52,8 @@ class SharedStore(StateStore):
             for named in groups:
                 self._shares = self._shares.extended(
                     [parameter for _, parameter in named])
-            self._add([(name, parameter) for named in groups
-                       for name, parameter in named
-                       if self._is_own(parameter)
-                       and not self.keeps(parameter)])
+            self._add([pair for pair in self._new_in(groups)
+                       if self._is_own(pair[1])])
         except BaseException:
             self._shares = before
             raise
@@ -141,7 +140,7 @@ class SharedStore(StateStore):
             'on another rank; repeat it with its gradients, or load a '
             'checkpoint')
 
-    def replace(self, states: Sequence[tuple[torch.Tensor, State]],
+    def replace(self, states: Sequence[tuple[Named, State]],
                 done_with: Callable[[State], None] | None = None) -> None:
         self._collected = self._attempt = None
         super().replace(states, done_with)
@@ -248,6 +247,14 @@ class SharedStore(StateStore):
         return [_OF_ANOTHER_RANK if place == -1 and self.knows(tensor)
                 else place
                 for place, tensor in zip(super()._places_of(tensors), tensors)]
+
+
+def _check_once(groups: Sequence[Sequence[Named]]) -> None:
+    for named in groups:
+        if len({id(parameter) for _, parameter in named}) < len(named):
+            raise ValueError('terrace: a parameter is in its group twice; one '
+                             'process can step it so, ranks that share it '
+                             'cannot')
 
 
 def _empty_state(parameter: torch.Tensor,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from terrace._base.arrays import state_bytes
-from terrace._base.groups import Groups, Named, numbers_of
+from terrace._base.groups import Groups, Named, numbers_of, parameters_in
 from terrace._ranks.ranks import Ranks
 from terrace._state import transfer
 from terrace._state.arrangement import Arrangement
@@ -46,6 +46,7 @@ class StateStore:
         self._places: dict[int, int] = {}
         self._arrangement = Arrangement()
         self._readers = 0
+        self._turn = 0  # of a step
 
     def keeps(self, parameter: object) -> bool:
         """Whether memory or disk is reserved for its state here."""
@@ -66,8 +67,7 @@ class StateStore:
         that needs more memory than is reserved, it is reserved anew and the
         state copied there."""
         self._check_apart(groups)
-        self._add([pair for named in groups for pair in named
-                   if not self.keeps(pair[1])])
+        self._add(self._new_in(groups))
 
     def mark(self) -> Any:
         """What there is now, for back_to()."""
@@ -148,21 +148,15 @@ class StateStore:
             if not self._readers:
                 self._compiled.end_reading()
 
-    def replace(self, states: Sequence[tuple[torch.Tensor, State]],
+    def replace(self, states: Sequence[tuple[Named, State]],
                 done_with: Callable[[State], None] | None = None) -> None:
         """Replaces all state; after an error there is none. `done_with` hears
         of tensors that were taken over."""
-        if not self.holds_state:
-            return
-        try:
-            transfer.replace(
-                self._compiled, len(self._parameters),
-                [(self._places[id(parameter)], state)
-                 for parameter, state in states if self.keeps(parameter)],
-                done_with)
-        except BaseException:
-            self._compiled.reset()
-            raise
+        new = [named for named, _ in states if not self.knows(named[1])]
+        if new:
+            self.add([new])
+        self._fill([(parameter, state) for (_, parameter), state in states
+                    if self.keeps(parameter)], done_with)
 
     def collect(self, to: int) -> None:
         """The state of all ranks at one of them, for collected()."""
@@ -213,10 +207,13 @@ class StateStore:
 
     # Below: for this class and its kinds.
 
+    def _new_in(self, groups: Sequence[Sequence[Named]]) -> list[Named]:
+        """Those that have no place here, each once."""
+        return list({id(pair[1]): pair for named in groups for pair in named
+                     if not self.keeps(pair[1])}.values())
+
     def _check_apart(self, groups: Sequence[Sequence[Named]]) -> None:
-        named = [*zip(self._names, self._parameters),
-                 *(pair for group in groups for pair in group
-                   if not self.keeps(pair[1]))]
+        named = [*zip(self._names, self._parameters), *self._new_in(groups)]
         self._compiled.check_apart([parameter for _, parameter in named],
                                    lambda: [name for name, _ in named])
 
@@ -247,6 +244,18 @@ class StateStore:
             after = self._parameters, self._names
             self._keep(*before)
             self._make_anew(*after)
+
+    def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
+              done_with: Callable[[State], None] | None = None) -> None:
+        if not self.holds_state:
+            return
+        try:
+            transfer.replace(self._compiled, len(self._parameters),
+                             [(self._places[id(parameter)], state)
+                              for parameter, state in states], done_with)
+        except BaseException:
+            self._compiled.reset()
+            raise
 
     def _keep(self, parameters: list[torch.Tensor], names: list[str]) -> None:
         self._parameters, self._names = parameters, names
@@ -305,14 +314,14 @@ class StateStore:
         try:
             self._keep(parameters, names)
             self._open()
-            self.replace(kept)
+            self._fill(kept)
         except BaseException:
             self._keep(*before)
             # No state is lost for want of a hint.
             self.settings = dataclasses.replace(self.settings,
                                                 machine_profile='')
             self._open()
-            self.replace(kept)
+            self._fill(kept)
             raise
 
     def _step(self, groups: Groups, scale: float,
@@ -320,9 +329,16 @@ class StateStore:
         """Of the parameters whose state is here. `everything`: of all ranks,
         where the norm of their gradients is asked for."""
         self._adopt(groups)
-        if self.holds_state:
-            self._compiled.step(self._parameters, self._arrangement.group_of,
+        if not self.holds_state:
+            return
+        turns = self._arrangement.turns
+        if len(turns) > 1 and self.settings.reads_norm:
+            everything = parameters_in(groups)
+        # From the turn on that is unfinished.
+        for self._turn in range(self._turn, len(turns)):
+            self._compiled.step(self._parameters, turns[self._turn],
                                 numbers_of(groups), scale, everything)
+        self._turn = 0
 
     def _adopt(self, groups: Groups) -> None:
         """Parameters that have their first gradient."""

@@ -41,6 +41,7 @@ struct AdamOptions {
   // true: AdamW, decay apart from the gradient; false: Adam with L2.
   bool decoupled_decay = true;
   bool bias_correction = true;
+  bool maximize = false;  // the gradient is taken with the other sign
 
   friend bool operator==(const AdamOptions&, const AdamOptions&) = default;
 };

@@ -6,7 +6,7 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kNumbersPerGroup = 5;
+constexpr size_t kNumbersPerGroup = 7;
 
 AdamOptions AdamOf(const double* numbers, const BindingOptions& options) {
   AdamOptions adam;
@@ -15,7 +15,8 @@ AdamOptions AdamOf(const double* numbers, const BindingOptions& options) {
   adam.beta2 = numbers[2];
   adam.epsilon = numbers[3];
   adam.weight_decay = numbers[4];
-  adam.decoupled_decay = options.decoupled_decay;
+  adam.decoupled_decay = numbers[5] != 0;
+  adam.maximize = numbers[6] != 0;
   adam.bias_correction = options.bias_correction;
   return adam;
 }

@@ -18,7 +18,8 @@ absl::StatusOr<absl::Span<const int64_t>> GroupsIn(const at::Tensor& group_of,
                                                    size_t parameters);
 
 // What each parameter is stepped with: the numbers of its group, of which there
-// are five a group (learning rate, both betas, epsilon, weight decay).
+// are seven a group (learning rate, both betas, epsilon, weight decay; 1 or 0:
+// whether the decay is decoupled, and whether the objective is maximized).
 // InvalidArgument: a group without numbers.
 absl::StatusOr<std::vector<AdamOptions>> AdamOfEach(
     absl::Span<const int64_t> group_of, const std::vector<double>& numbers,

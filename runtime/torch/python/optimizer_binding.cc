@@ -137,7 +137,6 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
   OptimizerOptions options;
   options.max_gradient_norm = asked.max_gradient_norm;
   options.skip_nonfinite = asked.skip_nonfinite;
-  options.adam.decoupled_decay = asked.decoupled_decay;
   options.adam.bias_correction = asked.bias_correction;
   if (asked.chunk_bytes > 0) options.chunk_bytes = asked.chunk_bytes;
   TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,

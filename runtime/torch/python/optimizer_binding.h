@@ -44,7 +44,6 @@ struct BindingOptions {
   int64_t chunk_bytes = 0;
   double max_gradient_norm = 0;
   bool skip_nonfinite = false;
-  bool decoupled_decay = true;
   bool bias_correction = true;
 };
 
@@ -76,8 +75,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                      const std::vector<std::string>& names);
 
   // One step with the parameters' own gradients. `group_of` has the group of
-  // each as int64, -1 of one that is not stepped; `numbers` are five a group:
-  // learning rate, both betas, epsilon, weight decay. Where these parameters
+  // each as int64, -1 of one that is not stepped; `numbers` are those of
+  // AdamOfEach. Where these parameters
   // are a share, `everything` has those of all ranks, whose norm counts; else
   // nothing.
   Outcome Step(const std::vector<at::Tensor>& parameters,

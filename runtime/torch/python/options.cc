@@ -23,7 +23,6 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("chunk_bytes", options.chunk_bytes);
     take("max_gradient_norm", options.max_gradient_norm);
     take("skip_nonfinite", options.skip_nonfinite);
-    take("decoupled_decay", options.decoupled_decay);
     take("bias_correction", options.bias_correction);
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(
