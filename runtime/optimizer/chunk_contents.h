@@ -24,8 +24,13 @@ struct ChunkContents {
 
   void Clear(const Chunk& chunk) {
     fresh = true;
-    segments.assign(chunk.segments.size(),
-                    chunk.has_master() ? Held{0} : kHoldsMaster);
+    segments.assign(chunk.segments.size(), NothingOf(chunk));
+  }
+  void Forget(const Chunk& chunk, size_t segment) {
+    segments[segment] = NothingOf(chunk);
+  }
+  static Held NothingOf(const Chunk& chunk) {
+    return chunk.has_master() ? Held{0} : kHoldsMaster;
   }
   bool whole() const {
     return std::all_of(segments.begin(), segments.end(),

@@ -63,6 +63,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status WriteState(int parameter, StateKind kind, int64_t offset,
                           absl::Span<const float> values,
                           Time deadline) override;
+  absl::Status ForgetState(int parameter) override;
   absl::Status SetSteps(int64_t step,
                         absl::Span<const int64_t> parameter_steps) override;
   absl::Status Reset(Time deadline) override;

@@ -174,6 +174,21 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
   return absl::OkStatus();
 }
 
+absl::Status ChunkedOptimizer::ForgetState(int parameter) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("state cannot be forgotten"));
+  TERRACE_RETURN_IF_ERROR(CheckLoaded("state cannot be forgotten"));
+  TERRACE_RETURN_IF_ERROR(CheckRange(parameter, StateKind::kFirstMoment, 0, 0));
+  const auto index = static_cast<size_t>(parameter);
+  for (const Piece& piece :
+       Pieces(parameter, 0, static_cast<size_t>(specs_[index].count))) {
+    const Chunk& chunk = chunks_[static_cast<size_t>(piece.chunk)];
+    pipeline_.contents(piece.chunk).Forget(chunk, piece.segment);
+  }
+  masters_written_[index] = 0;
+  parameter_steps_[index] = 0;
+  return absl::OkStatus();
+}
+
 absl::Status ChunkedOptimizer::SetSteps(
     int64_t step, absl::Span<const int64_t> parameter_steps) {
   TERRACE_RETURN_IF_ERROR(CheckComplete("steps cannot be set"));

@@ -114,6 +114,7 @@ class AdamW(torch.optim.Optimizer):
                     'fused': fused, 'decoupled_weight_decay': self._decoupled}
         self._store: StateStore | None = None
         self._scale = LossScale()
+        self._view: StateView | None = None
         self._takes_all = False  # of the state, at once
         self._loading: tuple[dict[str, Any], Any] | None = None
         self._told = False
@@ -132,6 +133,7 @@ class AdamW(torch.optim.Optimizer):
             super().__init__(params, defaults)
             self._store = (StateStore(settings) if ranks.alone else
                            SharedStore(settings, ranks))
+            self._view = StateView(self._store, lambda: self.param_groups)
             self._store.add(_trained(named_in(self.param_groups)))
         except Exception as caught:  # the other ranks are to hear of it
             error = caught
@@ -161,13 +163,13 @@ class AdamW(torch.optim.Optimizer):
     # What torch.optim.Optimizer keeps as a dict of dicts.
     @property
     def state(self) -> StateView:  # type: ignore[override]
-        """Copies of the state of each parameter; see StateView."""
-        return (WholeState if self._takes_all else StateView)(self._store)
+        """The state of each parameter; see StateView."""
+        return WholeState(self._view) if self._takes_all else self._view
 
     @state.setter
     def state(self, value: Any) -> None:
-        if value:
-            raise TypeError('terrace: the state is set by load_state_dict')
+        if self._view is not None and value is not self._view:
+            self._view.assign(value)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch.optim.Optimizer.add_param_group, also between steps. Ctrl-C
@@ -239,6 +241,7 @@ class AdamW(torch.optim.Optimizer):
                     loss = closure()
             for group in self.param_groups:
                 checks.check_followed(group)
+            self._view.write_back()
             skip, scale = self._scale.asked(self, self._store)
         except BaseException as caught:  # to be told to the other ranks
             error = caught
@@ -278,6 +281,7 @@ class AdamW(torch.optim.Optimizer):
         Raises:
             RankError: another rank could not read its share, or is gone.
         """
+        self._view.write_back()
         self._store.collect(to)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -349,7 +353,9 @@ class AdamW(torch.optim.Optimizer):
                 group.setdefault(key, self.defaults[key])
             checks.check_options(group)
             group['decoupled_weight_decay'] = self._decoupled
-        self._store.replace(states_in(given, self._store, groups), done_with)
+        states = states_in(given, self._store, groups)
+        self._view.forget_copies()
+        self._store.replace(states, done_with)
         self.param_groups = groups
 
 
@@ -363,6 +369,8 @@ def _trained(groups: list[list[Named]]) -> list[list[Named]]:
 # For the package's other parts.
 
 def store_of(optimizer: AdamW) -> StateStore:
+    """With all that was written into its state."""
+    optimizer._view.write_back()
     return optimizer._store
 
 

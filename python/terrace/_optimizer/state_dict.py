@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from terrace._base.arrays import KEYS
 from terrace._base.groups import Groups, Named, names_of, parameters_in
+from terrace._optimizer.checked_state import checked
 from terrace._state.store import StateStore
 
 # In a state_dict of one rank: whose it is.
@@ -40,8 +40,8 @@ def states_in(given: dict[str, Any], store: StateStore,
         key for group in given['param_groups'] for key in group['params'])}
     parameters, names = parameters_in(groups), names_of(groups)
     return [((names[positions[key]], parameters[positions[key]]),
-             _checked(state, parameters[positions[key]],
-                      names[positions[key]]))
+             checked(state, parameters[positions[key]],
+                     names[positions[key]]))
             for key, state in given['state'].items()
             if key in positions and state]
 
@@ -67,28 +67,3 @@ def _check_mark(given: dict[str, Any], store: StateStore,
             f'{theirs["rank"]} of {theirs["ranks"]}, neither of all parameters '
             f'nor of the share of rank {ranks.rank} of {ranks.size}; '
             'consolidate_state_dict() before state_dict() makes a whole one')
-
-
-def _checked(state: dict[str, Any], parameter: torch.Tensor,
-             name: str) -> dict[str, Any]:
-    if 'max_exp_avg_sq' in state:
-        raise ValueError(f"terrace: the state of '{name}' is amsgrad's")
-    missing = {'step', 'exp_avg', 'exp_avg_sq'} - state.keys()
-    if missing:
-        raise ValueError(f"terrace: the state of '{name}' has no "
-                         f'{", ".join(sorted(missing))}')
-    step = float(state['step'])
-    if not (step >= 0 and step == int(step)):
-        raise ValueError(f"terrace: the step of '{name}' is {step}")
-    result: dict[str, Any] = {'step': int(step)}
-    for key in KEYS:
-        if key not in state or (key == 'master_param' and
-                                parameter.dtype == torch.float32):
-            continue
-        value = state[key]
-        if value.shape != parameter.shape:
-            raise ValueError(
-                f"terrace: {key} of '{name}' is {tuple(value.shape)}, not "
-                f'{tuple(parameter.shape)}')
-        result[key] = value.detach()
-    return result

@@ -106,10 +106,15 @@ class Compiled:
               arrays: Mapping[str, torch.Tensor]) -> None:
         """Float32 elements from `offset` on. The first one begins a load, which
         forgets all state, and set_steps() ends it."""
-        check(self._native.write(place, offset, *(
-            arrays.get(key, _NOTHING).to(
-                device='cpu', dtype=torch.float32).contiguous()
-            for key in KEYS)))
+        check(self._native.write(place, offset, *_in_order(arrays)))
+
+    def edit(self, place: int, arrays: Mapping[str, torch.Tensor]) -> None:
+        """Replaces whole arrays of the state that there is."""
+        check(self._native.edit(place, *_in_order(arrays)))
+
+    def forget(self, places: Sequence[int]) -> None:
+        """The next step of these is their first."""
+        check(self._change('forget', places))
 
     def set_steps(self, steps: Sequence[int]) -> None:
         check(self._change('set_steps', max(steps, default=0), steps))
@@ -180,6 +185,12 @@ class Compiled:
             return getattr(self._native, name)(*arguments)
         finally:
             self._changes += 1
+
+
+def _in_order(arrays: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """As the library takes them."""
+    return [arrays.get(key, _NOTHING).detach().to(
+        device='cpu', dtype=torch.float32).contiguous() for key in KEYS]
 
 
 def _said(outcome: errors.Outcome) -> str:

@@ -33,11 +33,13 @@ class StateStore:
     Attributes:
         settings: what it was asked for.
         ranks: those that share the state; here it is alone.
+        changes: of the state by steps and loads, since it was made.
     """
 
     def __init__(self, settings: Settings, ranks: Ranks | None = None) -> None:
         self.settings = settings
         self.ranks = Ranks(None) if ranks is None else ranks
+        self.changes = 0
         self._compiled = Compiled()
         # By place in the compiled optimizer; kept alive, so that an id means
         # one of them.
@@ -158,6 +160,25 @@ class StateStore:
         self._fill([(parameter, state) for (_, parameter), state in states
                     if self.keeps(parameter)], done_with)
 
+    def edit(self, named: Named, state: State) -> None:
+        """Replaces those arrays, and the step, that are given of one
+        parameter's state."""
+        if not self.knows(named[1]):
+            self.add([[named]])
+        place = self._places.get(id(named[1]))
+        if place is None or not self.holds_state:
+            return  # another rank's
+        self._compiled.edit(place, state)
+        if 'step' in state:
+            steps = list(self._compiled.steps())
+            steps[place] = int(state['step'])
+            self._compiled.set_steps(steps)
+
+    def forget(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Their next step is their first."""
+        if parameters:
+            self._compiled.forget([self._places[id(p)] for p in parameters])
+
     def collect(self, to: int) -> None:
         """The state of all ranks at one of them, for collected()."""
         if not 0 <= to < self.ranks.size:
@@ -187,6 +208,7 @@ class StateStore:
     def load(self, tensors: Sequence[torch.Tensor],
              names: Sequence[str]) -> None:
         """Fills tensors and state from the checkpoint that was opened."""
+        self.changes += 1
         self._compiled.load(tensors, names, self._places_of(tensors))
 
     def end_load(self) -> None:
@@ -249,6 +271,7 @@ class StateStore:
               done_with: Callable[[State], None] | None = None) -> None:
         if not self.holds_state:
             return
+        self.changes += 1
         try:
             transfer.replace(self._compiled, len(self._parameters),
                              [(self._places[id(parameter)], state)
@@ -331,6 +354,7 @@ class StateStore:
         self._adopt(groups)
         if not self.holds_state:
             return
+        self.changes += 1
         turns = self._arrangement.turns
         if len(turns) > 1 and self.settings.reads_norm:
             everything = parameters_in(groups)

@@ -272,6 +272,10 @@ class OffloadedOptimizer {
                                   absl::Span<const float> values,
                                   Time deadline) = 0;
 
+  // Forgets one parameter's state and counter: its next step is its first. The
+  // others stay as they are.
+  virtual absl::Status ForgetState(int parameter) = 0;
+
   // The counters, as step() and parameter_steps() return them.
   virtual absl::Status SetSteps(int64_t step,
                                 absl::Span<const int64_t> parameter_steps) = 0;

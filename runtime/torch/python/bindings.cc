@@ -24,6 +24,8 @@ TORCH_LIBRARY(terrace, m) {
       .def("read", &OptimizerBinding::Read)
       .def("end_reading", &OptimizerBinding::EndReading)
       .def("write", &OptimizerBinding::Write)
+      .def("edit", &OptimizerBinding::Edit)
+      .def("forget", &OptimizerBinding::Forget)
       .def("steps", &OptimizerBinding::Steps)
       .def("set_steps", &OptimizerBinding::SetSteps)
       .def("reset", &OptimizerBinding::Reset)

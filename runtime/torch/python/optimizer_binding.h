@@ -110,6 +110,11 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome Write(int64_t parameter, int64_t offset, const at::Tensor& master,
                 const at::Tensor& first_moment,
                 const at::Tensor& second_moment);
+  // Over the whole state of one parameter that there is, without a load; of
+  // kinds that are empty nothing changes. Forget: of these parameters.
+  Outcome Edit(int64_t parameter, const at::Tensor& master,
+               const at::Tensor& first_moment, const at::Tensor& second_moment);
+  Outcome Forget(const std::vector<int64_t>& parameters);
   std::vector<int64_t> Steps();
   Outcome SetSteps(int64_t step, const std::vector<int64_t>& steps);
   Outcome Reset();
