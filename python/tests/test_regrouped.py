@@ -62,7 +62,7 @@ def made(kind, **settings):
 def step(weights, optimizer, number):
     torch.manual_seed(number)
     for weight in weights:
-        weight.grad = torch.randn(weight.shape)
+        weight.grad = torch.randn(weight.shape).to(weight.dtype)
     optimizer.step()
 
 
@@ -187,3 +187,42 @@ def test_groups_that_changed_are_saved_and_loaded(tier):
         assert torch.equal(weight, value)
     assert len(compiled_of(resumed).steps()) == len(expected)
     resumed.close()
+
+
+def cast_before_the_first_step(kind, to, **settings):
+    torch.manual_seed(1)
+    module = torch.nn.Linear(300, 40)
+    optimizer = kind(module.parameters(), lr=0.01, **settings)
+    module.to(to)
+    for number in range(3):
+        step(list(module.parameters()), optimizer, number)
+    return module, optimizer
+
+
+@pytest.mark.parametrize('to', [torch.bfloat16, torch.float16])
+def test_a_module_that_is_cast_after_the_optimizer_was_made(to, tier):
+    """As Fabric's setup() does; as if it had been cast before."""
+    module, optimizer = cast_before_the_first_step(terrace.AdamW, to, **tier)
+    torch.manual_seed(1)
+    other = torch.nn.Linear(300, 40).to(to)
+    made_later = terrace.AdamW(other.parameters(), lr=0.01)
+    for number in range(3):
+        step(list(other.parameters()), made_later, number)
+    for weight, expected in zip(module.parameters(), other.parameters(),
+                                strict=True):
+        assert weight.dtype == to and torch.equal(weight, expected)
+    assert optimizer.stats()['state_bytes'] == 12 * 40 * 301
+    optimizer.close()
+
+
+def test_a_module_that_is_cast_with_state_says_what_to_do():
+    module = torch.nn.Linear(4, 2, bias=False)
+    optimizer = terrace.AdamW(module.named_parameters())
+    step([module.weight], optimizer, 1)
+    module.bfloat16()
+    with pytest.raises(ValueError, match="'weight' was 8 elements of float32 "
+                       r'and is 8 elements of bfloat16; after `del optim'):
+        step([module.weight], optimizer, 2)
+    del optimizer.state[module.weight]
+    step([module.weight], optimizer, 2)
+    assert optimizer.state[module.weight]['step'] == 1

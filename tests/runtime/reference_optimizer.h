@@ -88,6 +88,15 @@ class ReferenceOptimizer {
     states_[parameter].values = model.parameters()[parameter].values;
   }
 
+  // Without the state of one parameter, as before its first step.
+  void Forget(size_t parameter) {
+    State& state = states_[parameter];
+    state.master.clear();
+    state.m.assign(state.m.size(), 0);
+    state.v.assign(state.v.size(), 0);
+    state.step = 0;
+  }
+
   // Whether the parameters of `model` have the same bits; says which not.
   std::string Difference(const Model& model) const;
   // And the state that the optimizer reads back.

@@ -48,7 +48,8 @@ class AdamW(torch.optim.Optimizer):
             own; read anew in every step, so every scheduler works.
         amsgrad, differentiable: as torch.optim.AdamW's; True is refused.
         foreach, capturable, fused: likewise, and make no difference, but that
-            with fused=True torch.amp.GradScaler leaves unscaling to step().
+            with fused=True torch.amp.GradScaler leaves unscaling to step(), as
+            it does with a process_group where fused is None.
         memory_budget: how much memory the state may take: bytes, a text as
             "8GiB", "500 MB" or "10%" of the state. The state is 8 bytes an
             element of float32, 12 of a 16-bit parameter. A share that is less
@@ -149,11 +150,14 @@ class AdamW(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether torch.amp.GradScaler leaves unscaling and skipping to
-        step(): where torch.optim.AdamW says so, and of float16 parameters,
-        whose gradients it does not unscale. What clips in between, as
-        Lightning does, wants them unscaled."""
-        return any(group.get('fused') or any(p.dtype == torch.float16
-                                             for p in group['params'])
+        step(): where torch.optim.AdamW says so; of float16 parameters, whose
+        gradients it does not unscale; and where ranks share the state, which
+        skip together, unless fused=False says otherwise. What clips in
+        between, as Lightning does, wants gradients unscaled."""
+        shared = self._store is not None and not self._store.ranks.alone
+        return any(group.get('fused')
+                   or (shared and group.get('fused') is None)
+                   or any(p.dtype == torch.float16 for p in group['params'])
                    for group in self.param_groups)
 
     def _further(self, settings: Settings) -> Settings:

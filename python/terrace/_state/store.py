@@ -15,6 +15,7 @@ from terrace._ranks.ranks import Ranks
 from terrace._state import transfer
 from terrace._state.arrangement import Arrangement
 from terrace._state.compiled import Compiled
+from terrace._state.places import Places
 from terrace._state.settings import Settings
 
 # Of state that is copied in one call.
@@ -41,18 +42,14 @@ class StateStore:
         self.ranks = Ranks(None) if ranks is None else ranks
         self.changes = 0
         self._compiled = Compiled()
-        # By place in the compiled optimizer; kept alive, so that an id means
-        # one of them.
-        self._parameters: list[torch.Tensor] = []
-        self._names: list[str] = []
-        self._places: dict[int, int] = {}
+        self._places = Places()
         self._arrangement = Arrangement()
         self._readers = 0
         self._turn = 0  # of a step
 
     def keeps(self, parameter: object) -> bool:
         """Whether memory or disk is reserved for its state here."""
-        return id(parameter) in self._places
+        return parameter in self._places
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Or at another rank."""
@@ -62,7 +59,7 @@ class StateStore:
     def holds_state(self) -> bool:
         """Whether there is anything to keep: parameters may have no
         elements."""
-        return any(p.numel() for p in self._parameters)
+        return self._places.have_elements
 
     def add(self, groups: Sequence[Sequence[Named]]) -> None:
         """Reserves memory and disk for the state of more parameters. Where
@@ -73,12 +70,12 @@ class StateStore:
 
     def mark(self) -> Any:
         """What there is now, for back_to()."""
-        return len(self._parameters)
+        return len(self._places)
 
     def back_to(self, mark: Any) -> None:
         """Without what was added since."""
-        if mark < len(self._parameters):
-            self._make_anew(self._parameters[:mark], self._names[:mark])
+        if mark < len(self._places):
+            self._make_anew(self._places.first(mark))
 
     def step(self, groups: Groups, scale: float, skip: bool = False,
              error: BaseException | None = None) -> None:
@@ -100,7 +97,7 @@ class StateStore:
 
     def steps_of(self, parameter: object) -> int:
         """In which it had a gradient; 0: there is no state of it here."""
-        place = self._places.get(id(parameter))
+        place = self._places.of(parameter)
         if place is None:
             return 0
         steps = self._compiled.steps()
@@ -109,7 +106,8 @@ class StateStore:
     def stepped(self) -> list[torch.Tensor]:
         """Those whose state is here."""
         return [parameter for parameter, step
-                in zip(self._parameters, self._compiled.steps()) if step]
+                in zip(self._places.parameters, self._compiled.steps())
+                if step]
 
     def count_stepped(self) -> int:
         return self._compiled.count_stepped()
@@ -127,7 +125,7 @@ class StateStore:
                 end += 1
             part = parameters[first:end]
             result += self._compiled.copies(
-                [self._places[id(parameter)] for parameter in part], part)
+                [self._places.of(parameter) for parameter in part], part)
             first = end
         return result
 
@@ -135,7 +133,7 @@ class StateStore:
              arrays: Mapping[str, torch.Tensor]) -> None:
         """Fills float32 tensors of one length, by key, with the elements from
         `offset` on."""
-        transfer.read(self._compiled, self._places[id(parameter)], parameter,
+        transfer.read(self._compiled, self._places.of(parameter), parameter,
                       offset, arrays)
 
     @contextlib.contextmanager
@@ -165,7 +163,7 @@ class StateStore:
         parameter's state."""
         if not self.knows(named[1]):
             self.add([[named]])
-        place = self._places.get(id(named[1]))
+        place = self._places.of(named[1])
         if place is None or not self.holds_state:
             return  # another rank's
         self._compiled.edit(place, state)
@@ -177,7 +175,7 @@ class StateStore:
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
         """Their next step is their first."""
         if parameters:
-            self._compiled.forget([self._places[id(p)] for p in parameters])
+            self._compiled.forget([self._places.of(p) for p in parameters])
 
     def collect(self, to: int) -> None:
         """The state of all ranks at one of them, for collected()."""
@@ -222,7 +220,7 @@ class StateStore:
     @property
     def state_bytes(self) -> int:
         """Of all its parameters, that a share of the budget is of."""
-        return sum(map(state_bytes, self._parameters))
+        return self._places.state_bytes
 
     def close(self) -> None:
         self._compiled.close()
@@ -235,37 +233,33 @@ class StateStore:
                      if not self.keeps(pair[1])}.values())
 
     def _check_apart(self, groups: Sequence[Sequence[Named]]) -> None:
-        named = [*zip(self._names, self._parameters), *self._new_in(groups)]
+        named = [*self._places.named, *self._new_in(groups)]
         self._compiled.check_apart([parameter for _, parameter in named],
                                    lambda: [name for name, _ in named])
 
     def _add(self, named: Sequence[Named]) -> None:
         if not named:
             return
-        parameters = [parameter for _, parameter in named]
-        names = [name for name, _ in named]
-        held = self.holds_state
-        before = self._parameters, self._names
-        self._keep([*self._parameters, *parameters], [*self._names, *names])
+        before = self._places
+        self._places = before.extended(named)
         try:
-            if not held:
-                self._open()
+            if before.have_elements:
+                self._extend(named, before)
             else:
-                self._extend(parameters, names, before)
+                self._open()
         except BaseException:
-            self._keep(*before)
+            self._places = before
             raise
 
-    def _extend(self, parameters: list[torch.Tensor], names: list[str],
-                before: tuple[list[torch.Tensor], list[str]]) -> None:
+    def _extend(self, named: Sequence[Named], before: Places) -> None:
         try:
-            self._compiled.add(parameters, names)
+            self._compiled.add([parameter for _, parameter in named],
+                               [name for name, _ in named])
         except MemoryError:
             if not self.settings.budget.may_grow(self.stats()['memory_bytes']):
                 raise
-            after = self._parameters, self._names
-            self._keep(*before)
-            self._make_anew(*after)
+            after, self._places = self._places, before
+            self._make_anew(after)
 
     def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
               done_with: Callable[[State], None] | None = None) -> None:
@@ -273,23 +267,19 @@ class StateStore:
             return
         self.changes += 1
         try:
-            transfer.replace(self._compiled, len(self._parameters),
-                             [(self._places[id(parameter)], state)
+            transfer.replace(self._compiled, len(self._places),
+                             [(self._places.of(parameter), state)
                               for parameter, state in states], done_with)
         except BaseException:
             self._compiled.reset()
             raise
-
-    def _keep(self, parameters: list[torch.Tensor], names: list[str]) -> None:
-        self._parameters, self._names = parameters, names
-        self._places = {id(p): place for place, p in enumerate(parameters)}
 
     def _open(self) -> None:
         """Makes the compiled optimizer for all parameters, without state."""
         if not self.holds_state:
             return
         try:
-            self._compiled.open(self._parameters, self._names,
+            self._compiled.open(self._places.parameters, self._places.names,
                                 self.settings.for_library(self.state_bytes))
         except MemoryError as error:
             if 'below the minimum' in str(error):
@@ -298,48 +288,43 @@ class StateStore:
                     f'{error} (memory_budget={given!r})') from None
             raise
 
-    def _make_anew(self, parameters: list[torch.Tensor],
-                   names: list[str]) -> None:
-        """All state to a compiled optimizer of these parameters, which are
-        some of the old ones or have some more behind them. If that cannot be
-        made and filled, the old one stays."""
+    def _make_anew(self, places: Places) -> None:
+        """All state to a compiled optimizer of these places, which are some of
+        the old ones or have some more behind them. If that cannot be made and
+        filled, the old one stays."""
         if self.settings.has_exclusive_path:
-            self._move_through_memory(parameters, names)
+            self._move_through_memory(places)
         else:
-            self._move_beside(parameters, names)
+            self._move_beside(places)
 
-    def _move_beside(self, parameters: list[torch.Tensor],
-                     names: list[str]) -> None:
+    def _move_beside(self, places: Places) -> None:
         """A range at a time. Both are there meanwhile, each with its memory
         and its room on disk."""
-        before, old = (self._parameters, self._names), self._compiled
-        steps = old.steps()[:len(parameters)]
-        self._compiled = Compiled()
-        self._keep(parameters, names)
+        before, old = self._places, self._compiled
+        steps = old.steps()[:len(places)]
+        self._compiled, self._places = Compiled(), places
         try:
             self._open()
             if self.holds_state:
-                transfer.copy(old, self._compiled, parameters, steps)
+                transfer.copy(old, self._compiled, places.parameters, steps)
         except BaseException:
             self._compiled.close()
-            self._compiled = old
-            self._keep(*before)
+            self._compiled, self._places = old, before
             raise
         with contextlib.suppress(OSError, RuntimeError):
             old.close()  # nothing is lost with what it could not remove
 
-    def _move_through_memory(self, parameters: list[torch.Tensor],
-                             names: list[str]) -> None:
+    def _move_through_memory(self, places: Places) -> None:
         """Where a path is one optimizer's at a time."""
-        before = self._parameters, self._names
-        stepped = self.stepped()
+        before = self._places
+        stepped = [p for p in self.stepped() if p in places]
         kept = list(zip(stepped, self.copies(stepped)))
         try:
-            self._keep(parameters, names)
+            self._places = places
             self._open()
             self._fill(kept)
         except BaseException:
-            self._keep(*before)
+            self._places = before
             # No state is lost for want of a hint.
             self.settings = dataclasses.replace(self.settings,
                                                 machine_profile='')
@@ -360,19 +345,41 @@ class StateStore:
             everything = parameters_in(groups)
         # From the turn on that is unfinished.
         for self._turn in range(self._turn, len(turns)):
-            self._compiled.step(self._parameters, turns[self._turn],
-                                numbers_of(groups), scale, everything)
+            arguments = (self._places.parameters, turns[self._turn],
+                         numbers_of(groups), scale, everything)
+            try:
+                self._compiled.step(*arguments)
+            except ValueError:
+                if not self._follow_casts():
+                    raise
+                self._compiled.step(*arguments)
         self._turn = 0
+
+    def _follow_casts(self) -> bool:
+        """Whether parameters are of another dtype or size than they were when
+        they got their places; now they are known so. ValueError: one that has
+        state, which is not that of what it is now."""
+        cast = self._places.cast()
+        for parameter, what in cast:
+            if self.steps_of(parameter):
+                raise ValueError(
+                    f'terrace: {what}; after `del optimizer.state[parameter]` '
+                    'it begins anew, and a new optimizer takes the '
+                    'state_dict() of this one')
+        if cast:
+            self._make_anew(Places(self._places.named))
+        return bool(cast)
 
     def _adopt(self, groups: Groups) -> None:
         """Parameters that have their first gradient."""
-        self._arrangement.follow(groups, self._places)
+        self._arrangement.follow(groups, self._places.by_id)
         new = [(name, parameter) for name, parameter
                in self._arrangement.without_place
                if not self.knows(parameter) and parameter.grad is not None]
         if new:
             self.add([new])
-            self._arrangement.follow(groups, self._places)
+            self._arrangement.follow(groups, self._places.by_id)
 
     def _places_of(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        return [self._places.get(id(tensor), -1) for tensor in tensors]
+        places = map(self._places.of, tensors)
+        return [-1 if place is None else place for place in places]

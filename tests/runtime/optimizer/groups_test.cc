@@ -57,6 +57,34 @@ TEST(OptimizerGroups, FollowTheirOwnOptionsThatChangeBetweenSteps) {
   training.ExpectSameState();
 }
 
+// One group maximizes what the other minimizes; clipped, with both decays.
+TEST(OptimizerGroups, MaximizeByTheGradientsOtherSign) {
+  for (const bool decoupled : {true, false}) {
+    OptimizerOptions options = SmallChunks();
+    options.max_gradient_norm = 0.5;
+    Training training(Grouped(2, 54), options, 2,
+                      {.budget_bytes = 512 << 10, .seed = 54});
+    std::vector<AdamOptions> plain(
+        2, {.weight_decay = 0.2, .decoupled_decay = decoupled});
+    std::vector<AdamOptions> groups = plain;
+    groups[1].maximize = true;
+    for (int step = 1; step <= 3; ++step) {
+      training.model().DrawGradients(step);
+      Model turned = training.model();
+      for (ModelParameter& parameter : turned.parameters()) {
+        if (parameter.spec.group == 0) continue;
+        for (int64_t i = 0; i < parameter.spec.count; ++i) {
+          parameter.gradient.Set(i, -parameter.gradient.Get(i));
+        }
+      }
+      training.reference().Step({.groups = plain}, turned);
+      ASSERT_TRUE(training.Step({.groups = groups}).ok());
+      EXPECT_EQ(training.reference().Difference(training.model()), "");
+    }
+    training.ExpectSameState();
+  }
+}
+
 TEST(OptimizerGroups, AreCheckedBeforeAnythingChanges) {
   Training training(Grouped(3, 52), SmallChunks(), 1,
                     {.budget_bytes = 1 << 20});
