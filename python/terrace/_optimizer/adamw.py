@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -134,7 +135,7 @@ class AdamW(torch.optim.Optimizer):
             super().__init__(params, defaults)
             self._store = (StateStore(settings) if ranks.alone else
                            SharedStore(settings, ranks))
-            self._view = StateView(self._store, lambda: self.param_groups)
+            self._view = StateView(self._store, weakref.ref(self))
             self._store.add(_trained(named_in(self.param_groups)))
         except Exception as caught:  # the other ranks are to hear of it
             error = caught

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
 
-from terrace._base.groups import Groups, named_in
+from terrace._base.groups import named_in
 from terrace._optimizer.parameter_state import ParameterState
 from terrace._state.store import StateStore
 
@@ -33,9 +33,9 @@ class StateView(MutableMapping):
     """
 
     def __init__(self, store: StateStore,
-                 groups: Callable[[], Groups]) -> None:
+                 owner: weakref.ref[torch.optim.Optimizer]) -> None:
         self._store = store
-        self._groups = groups
+        self._owner = owner  # whose groups have names for messages
         # By id of the parameter: all that there are; those that were looked
         # at last, with their bytes; older ones of which somebody has tensors;
         # those with keys set or deleted.
@@ -180,7 +180,8 @@ class StateView(MutableMapping):
                     self._held[key] = state
 
     def _name_of(self, parameter: torch.Tensor) -> str:
-        for named in named_in(self._groups()):
+        owner = self._owner()
+        for named in named_in([] if owner is None else owner.param_groups):
             for name, known in named:
                 if known is parameter:
                     return name
