@@ -226,3 +226,14 @@ def test_a_module_that_is_cast_with_state_says_what_to_do():
     del optimizer.state[module.weight]
     step([module.weight], optimizer, 2)
     assert optimizer.state[module.weight]['step'] == 1
+
+
+def test_a_changed_parameter_is_named():
+    w = torch.nn.Parameter(torch.zeros(3))
+    optimizer = terrace.AdamW([w])
+    w.grad = torch.zeros(3)
+    optimizer.step()
+    w.data = torch.zeros(4)
+    w.grad = torch.zeros(4)
+    with pytest.raises(ValueError, match='was 3 elements of float32 and is 4'):
+        optimizer.step()

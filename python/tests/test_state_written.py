@@ -302,12 +302,23 @@ def test_copies_that_nobody_holds_are_dropped(monkeypatch):
                for state in copies.values())
 
 
-def test_copies_of_a_state_are_plain():
+def test_it_is_a_dict_to_whoever_asks(tmp_path):
     weights, optimizer = made(terrace.AdamW)
     step(weights, optimizer, 1)
-    for copied in (copy.deepcopy(optimizer.state[weights[0]]),
-                   pickle.loads(pickle.dumps(optimizer.state[weights[0]])),
-                   {**optimizer.state[weights[0]]}):
-        assert type(copied) is dict and set(copied) == {
-            'step', 'exp_avg', 'exp_avg_sq'}
+    state = optimizer.state[weights[0]]
+    assert isinstance(state, dict) and len(state) == 3 and state
+    torch.save(state, tmp_path / 'state.pt')
+    for copied in (copy.deepcopy(state), copy.copy(state), state.copy(),
+                   pickle.loads(pickle.dumps(state)), {**state}, dict(state),
+                   torch.load(tmp_path / 'state.pt', weights_only=True),
+                   state | {}, {} | state):
+        assert isinstance(copied, dict)
+        assert type(copied) is not type(state)
+        assert list(copied) == ['step', 'exp_avg', 'exp_avg_sq']
+        assert list(reversed(copied)) == list(reversed(state))
+        for key, value in copied.items():
+            assert torch.equal(value, state[key])
     assert repr(optimizer.state[weights[1]]).startswith("{'step': tensor(1.)")
+    state |= {'step': torch.tensor(5.0)}
+    step(weights, optimizer, 2)
+    assert optimizer.state[weights[0]]['step'] == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -13,10 +14,11 @@ from terrace._optimizer.checked_state import checked_changes
 from terrace._state.store import StateStore
 
 
-class ParameterState(MutableMapping):
+class ParameterState(MutableMapping, dict):
     """`optimizer.state[parameter]`: copies, made when asked for, of what
     torch.optim.AdamW keeps there. What is changed, in place or by assignment,
-    is the state in the next step."""
+    is the state in the next step. A dict to whoever asks; nothing is in the
+    dict that it is."""
 
     def __init__(self, store: StateStore, parameter: torch.Tensor,
                  name_of: Callable[[torch.Tensor], str],
@@ -60,8 +62,24 @@ class ParameterState(MutableMapping):
     def __repr__(self) -> str:
         return repr(dict(self))
 
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._keys())
+
+    def __or__(self, other: Any) -> dict[str, Any]:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> dict[str, Any]:
+        return other | dict(self)
+
+    def __ior__(self, other: Any) -> ParameterState:
+        self.update(other)
+        return self
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return dict, (dict(self),)
+        return OrderedDict, (list(self.items()),)
 
     @property
     def bytes(self) -> int:

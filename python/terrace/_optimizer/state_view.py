@@ -76,6 +76,7 @@ class StateView(MutableMapping):
         key = id(parameter)
         state = self._known.get(key)
         if state is None:
+            self._store.steps_of(parameter)  # of a forked child it raises
             state = ParameterState(self._store, parameter, self._name_of,
                                    self._assigned)
             self._known[key] = state
