@@ -72,16 +72,16 @@ struct BFloat16 {
     return hn::BitCast(
         F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(U16(), at))));
   }
-  // Half of the last place is added, less one if that place is even, so that a
-  // tie goes to the even one. Shifts are few: they share the division's port.
+  // Less than half of the last place is added, one more if that place is odd,
+  // so that a tie goes to the even one. Shifts are few: they share the
+  // division's port.
   static HWY_INLINE V Store(V value, uint16_t* at) {
     const U32 d;
     const auto bits = hn::BitCast(d, value);
-    const auto last_place = hn::And(bits, hn::Set(d, 0x10000));
-    const auto minus_one_if_even =
-        hn::VecFromMask(d, hn::Eq(last_place, hn::Zero(d)));
+    const auto minus_one_if_odd =
+        hn::VecFromMask(d, hn::TestBit(bits, hn::Set(d, 0x10000)));
     const auto rounded =
-        hn::Add(hn::Add(bits, hn::Set(d, 0x8000)), minus_one_if_even);
+        hn::Sub(hn::Add(bits, hn::Set(d, 0x7FFF)), minus_one_if_odd);
     const V quiet_nan = hn::BitCast(F32(), hn::Set(d, 0x7FC00000));
     const V stored = hn::IfThenElse(hn::IsNaN(value), quiet_nan,
                                     hn::BitCast(F32(), rounded));

@@ -81,7 +81,11 @@ bool Adam(const AdamScalars& s, float gradient_multiplier,
   float* const first = span.m;
   float* const second = span.v;
   const V zero = hn::Zero(d);
-  V nan_if_bad = zero;  // x * 0 is 0 unless x is infinite or NaN
+  // x * 0 is 0 unless x is infinite or NaN. An m that is makes p so, also where
+  // the step size is 0. Two chains from vector to vector, so that neither waits
+  // for the other.
+  V nan_if_bad = zero;
+  V nan_if_bad_v = zero;
   const auto update = [&](int64_t i) HWY_ATTR {
     V p = kMaster ? hn::LoadU(d, master + i) : Parameter::Load(parameter + i);
     V g = hn::Mul(Gradient::Load(gradient + i), c.multiplier);
@@ -98,9 +102,8 @@ bool Adam(const AdamScalars& s, float gradient_multiplier,
     hn::StoreU(v, d, second + i);
     if (kMaster) hn::StoreU(p, d, master + i);
     const V stored = Parameter::Store(p, parameter + i);
-    // One addition a vector is in the chain from vector to vector.
-    const V moments = hn::MulAdd(m, zero, hn::Mul(v, zero));
-    nan_if_bad = hn::Add(nan_if_bad, hn::MulAdd(stored, zero, moments));
+    nan_if_bad = hn::MulAdd(stored, zero, nan_if_bad);
+    nan_if_bad_v = hn::MulAdd(v, zero, nan_if_bad_v);
   };
   int64_t i = 0;
   for (; i + kBlock <= span.count; i += kBlock) {
@@ -112,7 +115,8 @@ bool Adam(const AdamScalars& s, float gradient_multiplier,
     for (int64_t j = 0; j < kBlock; j += lanes) update(i + j);
   }
   for (; i + lanes <= span.count; i += lanes) update(i);
-  const bool finite = hn::AllTrue(d, hn::Eq(nan_if_bad, zero));
+  const bool finite =
+      hn::AllTrue(d, hn::Eq(hn::Add(nan_if_bad, nan_if_bad_v), zero));
   if (i == span.count) return finite;
   return ScalarKernels().adam(s, gradient_multiplier, Rest(span, i)) && finite;
 }

@@ -310,6 +310,29 @@ TEST(AdamTest, AnOverflowOfTheSecondMomentIsSeen) {
   }
 }
 
+// Whatever the step size is and the second moment beside it.
+TEST(AdamTest, AFirstMomentThatIsNotFiniteIsSeen) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const Types& types : AllTypes()) {
+    for (const double rate : {0.0, 1e-3}) {
+      for (const double epsilon : {0.0, 1e-8}) {
+        const AdamScalars scalars =
+            MakeAdamScalars({.learning_rate = rate, .epsilon = epsilon}, 1);
+        WithEveryInstructionSet([&] {
+          for (const float m : {infinity, -infinity, std::nanf("")}) {
+            for (const float v : {0.0f, 1.0f, 3.4e38f, infinity}) {
+              Job job(types, 37, 45, 0);
+              job.m.Set(20, m);
+              job.v.Set(20, v);
+              EXPECT_FALSE(AdamUpdate(scalars, 1.0f, job.Span(0, job.count)));
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
 // The master is finite, what is handed to the model is not.
 TEST(AdamTest, AnOverflowOfTheCastIsSeen) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
