@@ -1,7 +1,7 @@
 // How fp32, bf16 and fp16 are loaded into vectors of fp32 and stored from them,
 // and how a loop over such streams asks for memory ahead: the part that all
-// vector kernels share. Compiled once for each instruction set, by
-// vector_kernels.cc, which alone includes it.
+// vector kernels share. Compiled once for each instruction set, as part of
+// vector_kernels.cc.
 #if defined(TERRACE_KERNELS_CPU_STORED_TYPES_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_KERNELS_CPU_STORED_TYPES_INL_H_
@@ -26,7 +26,11 @@ using F32 = hn::ScalableTag<float>;
 using U32 = hn::RebindToUnsigned<F32>;
 using U16 = hn::Rebind<uint16_t, F32>;
 using F16 = hn::Rebind<hwy::float16_t, F32>;
+using Words = hn::Repartition<uint16_t, F32>;  // twice as many lanes
 using V = hn::Vec<F32>;
+struct Two {  // vectors of consecutive elements
+  V first, second;
+};
 
 // Elements between two rounds of prefetches: one line of a 16-bit stream, two
 // of an fp32 one, each asked for once whatever the width of a vector is.
@@ -53,8 +57,26 @@ HWY_INLINE void PrefetchAhead(const T* at,
   }
 }
 
+// Reordered so that InterleaveLower takes the first half of them, as they were,
+// and InterleaveUpper the second.
+template <typename D>
+HWY_INLINE hn::Vec<D> ForInterleaving(D words, hn::Vec<D> values) {
+  const hn::Repartition<uint64_t, D> d;
+  if constexpr (hn::MaxLanes(d) == 2) {
+    return values;
+  } else {
+    HWY_ALIGN static constexpr int64_t kOf4[] = {0, 2, 1, 3};
+    HWY_ALIGN static constexpr int64_t kOf8[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    const auto order =
+        hn::SetTableIndices(d, hn::MaxLanes(d) == 4 ? kOf4 : kOf8);
+    return hn::BitCast(words,
+                       hn::TableLookupLanes(hn::BitCast(d, values), order));
+  }
+}
+
 // How a type is stored. Store also returns a value that is finite if what it
-// stored is.
+// stored is. LoadTwo and StoreTwo are of two vectors, in fewer operations where
+// there are any.
 struct Float32 {
   using Stored = float;
   static float Widen(float value) { return value; }
@@ -62,6 +84,13 @@ struct Float32 {
   static HWY_INLINE V Store(V value, float* at) {
     hn::StoreU(value, F32(), at);
     return value;
+  }
+  static HWY_INLINE Two LoadTwo(const float* at) {
+    return {Load(at), Load(at + hn::Lanes(F32()))};
+  }
+  static HWY_INLINE Two StoreTwo(const Two& values, float* at) {
+    return {Store(values.first, at),
+            Store(values.second, at + hn::Lanes(F32()))};
   }
 };
 
@@ -72,22 +101,44 @@ struct BFloat16 {
     return hn::BitCast(
         F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(U16(), at))));
   }
-  // Less than half of the last place is added, one more if that place is odd,
-  // so that a tie goes to the even one. Shifts are few: they share the
-  // division's port.
   static HWY_INLINE V Store(V value, uint16_t* at) {
+    const V stored = Narrowed(value);
+    const auto upper = hn::ShiftRight<16>(hn::BitCast(U32(), stored));
+    hn::StoreU(hn::TruncateTo(U16(), upper), U16(), at);
+    return stored;
+  }
+  static HWY_INLINE Two LoadTwo(const uint16_t* at) {
+    const Words words;
+    const auto bits = ForInterleaving(words, hn::LoadU(words, at));
+    const auto zero = hn::Zero(words);
+    return {hn::BitCast(F32(), hn::InterleaveLower(words, zero, bits)),
+            hn::BitCast(F32(), hn::InterleaveUpper(words, zero, bits))};
+  }
+  static HWY_INLINE Two StoreTwo(const Two& values, uint16_t* at) {
+    const Words words;
+    const Two stored = {Narrowed(values.first), Narrowed(values.second)};
+    hn::StoreU(hn::ConcatOdd(words, hn::BitCast(words, stored.second),
+                             hn::BitCast(words, stored.first)),
+               words, at);
+    return stored;
+  }
+
+ private:
+  // In the upper halves.
+  static HWY_INLINE V Narrowed(V value) {
+    const V quiet_nan = hn::BitCast(F32(), hn::Set(U32(), 0x7FC00000));
+    return hn::IfThenElse(hn::IsNaN(value), quiet_nan,
+                          hn::BitCast(F32(), Rounded(value)));
+  }
+  // In the upper halves. Less than half of the last place is added, one more if
+  // that place is odd, so that a tie goes to the even one. Not of a NaN. Shifts
+  // are few: they share the division's port.
+  static HWY_INLINE hn::Vec<U32> Rounded(V value) {
     const U32 d;
     const auto bits = hn::BitCast(d, value);
     const auto minus_one_if_odd =
         hn::VecFromMask(d, hn::TestBit(bits, hn::Set(d, 0x10000)));
-    const auto rounded =
-        hn::Sub(hn::Add(bits, hn::Set(d, 0x7FFF)), minus_one_if_odd);
-    const V quiet_nan = hn::BitCast(F32(), hn::Set(d, 0x7FC00000));
-    const V stored = hn::IfThenElse(hn::IsNaN(value), quiet_nan,
-                                    hn::BitCast(F32(), rounded));
-    const auto upper = hn::ShiftRight<16>(hn::BitCast(d, stored));
-    hn::StoreU(hn::TruncateTo(U16(), upper), U16(), at);
-    return stored;
+    return hn::Sub(hn::Add(bits, hn::Set(d, 0x7FFF)), minus_one_if_odd);
   }
 };
 
@@ -102,6 +153,13 @@ struct Float16 {
     const auto narrow = hn::DemoteTo(F16(), value);
     hn::StoreU(hn::BitCast(U16(), narrow), U16(), at);
     return hn::PromoteTo(F32(), narrow);
+  }
+  static HWY_INLINE Two LoadTwo(const uint16_t* at) {
+    return {Load(at), Load(at + hn::Lanes(F32()))};
+  }
+  static HWY_INLINE Two StoreTwo(const Two& values, uint16_t* at) {
+    return {Store(values.first, at),
+            Store(values.second, at + hn::Lanes(F32()))};
   }
 };
 

@@ -1,12 +1,11 @@
 // The kernels once for every vector instruction set with fused multiply-add:
-// this file and its stored_types-inl.h are the only ones that include Highway,
-// which compiles them again for each of them.
+// this file and its two -inl.h are the only ones that include Highway, which
+// compiles them again for each of them.
 //
 // Every operation is one IEEE operation per element (add, multiply, fma,
 // division and square root are correctly rounded), nothing is added across
 // lanes but the norm's sixteen, and a range's last elements, too few for a
 // vector, are the scalar kernels'. So all sets and all splits agree.
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cpu/float16.h"
@@ -21,6 +20,7 @@
 // After foreach_target.h, as Highway requires.
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/adam-inl.h"
 #include "kernels/cpu/stored_types-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
@@ -32,135 +32,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 // A block is whole vectors, two at a time, and whole rows of the norm's lanes.
 static_assert(kBlock % (2 * hn::MaxLanes(F32())) == 0);
 static_assert(kBlock % kNormLanes == 0);
-
-// The constants of a step in registers.
-struct AdamVectors {
-  HWY_INLINE AdamVectors(const AdamScalars& s, float gradient_multiplier)
-      : multiplier(hn::Set(F32(), gradient_multiplier)),
-        beta1(hn::Set(F32(), s.beta1)),
-        one_minus_beta1(hn::Set(F32(), s.one_minus_beta1)),
-        beta2(hn::Set(F32(), s.beta2)),
-        one_minus_beta2(hn::Set(F32(), s.one_minus_beta2)),
-        epsilon(hn::Set(F32(), s.epsilon)),
-        l2_decay(hn::Set(F32(), s.l2_decay)),
-        decoupled_decay(hn::Set(F32(), s.decoupled_decay)),
-        step_size(hn::Set(F32(), s.step_size)),
-        denominator_scale(hn::Set(F32(), s.denominator_scale)) {}
-
-  V multiplier, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon,
-      l2_decay, decoupled_decay, step_size, denominator_scale;
-};
-
-enum class Decay { kNone, kL2, kDecoupled };
-
-AdamSpan Rest(const AdamSpan& span, int64_t from) {
-  AdamSpan rest = span;
-  rest.parameter = static_cast<char*>(span.parameter) +
-                   from * DTypeBytes(span.parameter_dtype);
-  rest.gradient = static_cast<const char*>(span.gradient) +
-                  from * DTypeBytes(span.gradient_dtype);
-  if (span.master != nullptr) rest.master += from;
-  rest.m += from;
-  rest.v += from;
-  rest.count -= from;
-  return rest;
-}
-
-template <Decay kDecay, bool kMaster, typename Parameter, typename Gradient>
-bool Adam(const AdamScalars& s, float gradient_multiplier,
-          const AdamSpan& span) {
-  const F32 d;
-  const AdamVectors c(s, gradient_multiplier);
-  auto* const parameter =
-      static_cast<typename Parameter::Stored*>(span.parameter);
-  const auto* const gradient =
-      static_cast<const typename Gradient::Stored*>(span.gradient);
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  // Copies: after a store the span itself would be read again.
-  float* const master = span.master;
-  float* const first = span.m;
-  float* const second = span.v;
-  const V zero = hn::Zero(d);
-  // x * 0 is 0 unless x is infinite or NaN. An m that is makes p so, also where
-  // the step size is 0. Two chains from vector to vector, so that neither waits
-  // for the other.
-  V nan_if_bad = zero;
-  V nan_if_bad_v = zero;
-  const auto update = [&](int64_t i) HWY_ATTR {
-    V p = kMaster ? hn::LoadU(d, master + i) : Parameter::Load(parameter + i);
-    V g = hn::Mul(Gradient::Load(gradient + i), c.multiplier);
-    if (kDecay == Decay::kL2) g = hn::MulAdd(p, c.l2_decay, g);
-    const V m = hn::MulAdd(g, c.one_minus_beta1,
-                           hn::Mul(hn::LoadU(d, first + i), c.beta1));
-    const V v = hn::MulAdd(hn::Mul(g, g), c.one_minus_beta2,
-                           hn::Mul(hn::LoadU(d, second + i), c.beta2));
-    if (kDecay == Decay::kDecoupled) p = hn::MulAdd(p, c.decoupled_decay, p);
-    const V denominator =
-        hn::MulAdd(hn::Sqrt(v), c.denominator_scale, c.epsilon);
-    p = hn::MulAdd(hn::Div(m, denominator), c.step_size, p);
-    hn::StoreU(m, d, first + i);
-    hn::StoreU(v, d, second + i);
-    if (kMaster) hn::StoreU(p, d, master + i);
-    const V stored = Parameter::Store(p, parameter + i);
-    nan_if_bad = hn::MulAdd(stored, zero, nan_if_bad);
-    nan_if_bad_v = hn::MulAdd(v, zero, nan_if_bad_v);
-  };
-  int64_t i = 0;
-  for (; i + kBlock <= span.count; i += kBlock) {
-    PrefetchAhead(parameter + i);
-    PrefetchAhead(gradient + i);
-    PrefetchAhead(first + i);
-    PrefetchAhead(second + i);
-    if (kMaster) PrefetchAhead(master + i);
-    for (int64_t j = 0; j < kBlock; j += lanes) update(i + j);
-  }
-  for (; i + lanes <= span.count; i += lanes) update(i);
-  const bool finite =
-      hn::AllTrue(d, hn::Eq(hn::Add(nan_if_bad, nan_if_bad_v), zero));
-  if (i == span.count) return finite;
-  return ScalarKernels().adam(s, gradient_multiplier, Rest(span, i)) && finite;
-}
-
-template <bool kMaster, typename Parameter, typename Gradient>
-bool AdamOfDecay(const AdamScalars& s, float multiplier, const AdamSpan& span) {
-  if (s.l2_decay > 0) {
-    return Adam<Decay::kL2, kMaster, Parameter, Gradient>(s, multiplier, span);
-  }
-  if (s.decoupled_decay != 0) {
-    return Adam<Decay::kDecoupled, kMaster, Parameter, Gradient>(s, multiplier,
-                                                                 span);
-  }
-  return Adam<Decay::kNone, kMaster, Parameter, Gradient>(s, multiplier, span);
-}
-
-template <bool kMaster, typename Parameter>
-bool AdamOfGradient(const AdamScalars& s, float multiplier,
-                    const AdamSpan& span) {
-  switch (span.gradient_dtype) {
-    case DType::kFloat32:
-      return AdamOfDecay<kMaster, Parameter, Float32>(s, multiplier, span);
-    case DType::kBFloat16:
-      return AdamOfDecay<kMaster, Parameter, BFloat16>(s, multiplier, span);
-    case DType::kFloat16:
-      return AdamOfDecay<kMaster, Parameter, Float16>(s, multiplier, span);
-  }
-  return false;
-}
-
-bool AdamAny(const AdamScalars& s, float multiplier, const AdamSpan& span) {
-  const bool master = span.master != nullptr;
-  switch (span.parameter_dtype) {
-    case DType::kFloat32:
-      return AdamOfGradient<false, Float32>(s, multiplier, span);
-    case DType::kBFloat16:
-      return master ? AdamOfGradient<true, BFloat16>(s, multiplier, span)
-                    : AdamOfGradient<false, BFloat16>(s, multiplier, span);
-    case DType::kFloat16:
-      return master ? AdamOfGradient<true, Float16>(s, multiplier, span)
-                    : AdamOfGradient<false, Float16>(s, multiplier, span);
-  }
-  return false;
-}
 
 // Sixteen fp32 values are added to sixteen lanes of double, whatever the width
 // of a vector is: `parts` of them hold these lanes.
