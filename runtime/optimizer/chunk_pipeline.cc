@@ -264,8 +264,7 @@ absl::StatusOr<std::unique_ptr<StagedChunk>> ChunkPipeline::Stage(
     int chunk) const {
   if (step_->staging == nullptr) return nullptr;
   const auto i = static_cast<size_t>(chunk);
-  return StagedChunk::Fetch(*step_->staging, chunks_[i], contents_[i],
-                            step_->parameters);
+  return StagedChunk::Fetch(*step_->staging, chunks_[i], step_->parameters);
 }
 
 // What the chunk holds once its update is done.

@@ -117,18 +117,18 @@ StagedChunk::StagedChunk(Staging& staging, const Chunk& chunk,
       segments_(chunk.segments.size()) {}
 
 absl::StatusOr<std::unique_ptr<StagedChunk>> StagedChunk::Fetch(
-    Staging& staging, const Chunk& chunk, const ChunkContents& contents,
+    Staging& staging, const Chunk& chunk,
     absl::Span<const ParameterData> parameters) {
   if (Bytes(chunk, parameters) == 0) return nullptr;
   auto staged = std::make_unique<StagedChunk>(staging, chunk, parameters);
-  absl::Status status = staged->BeginFetch(contents);
+  absl::Status status = staged->BeginFetch();
   if (status.ok()) return staged;
   // What was begun before must not be on its way into a free slot.
   staged->slot_.Wait().IgnoreError();
   return status;
 }
 
-absl::Status StagedChunk::BeginFetch(const ChunkContents& contents) {
+absl::Status StagedChunk::BeginFetch() {
   std::byte* next = slot_.bytes();
   for (size_t i = 0; i < chunk_.segments.size(); ++i) {
     const Segment& segment = chunk_.segments[i];
@@ -140,16 +140,11 @@ absl::Status StagedChunk::BeginFetch(const ChunkContents& contents) {
     const int64_t width = DTypeBytes(chunk_.dtype);
     here.parameter = next;
     next += ArrayBytes(segment.count, chunk_.dtype);
-    // A master that is there is read in the parameter's place.
-    const bool read =
-        !chunk_.has_master() || (contents.segments[i] & kHoldsMaster) == 0;
-    if (read) {
-      TERRACE_RETURN_IF_ERROR(
-          slot_.CopyToHost(*data.device, here.parameter,
-                           static_cast<const std::byte*>(data.parameter) +
-                               segment.parameter_offset * width,
-                           segment.count * width));
-    }
+    TERRACE_RETURN_IF_ERROR(
+        slot_.CopyToHost(*data.device, here.parameter,
+                         static_cast<const std::byte*>(data.parameter) +
+                             segment.parameter_offset * width,
+                         segment.count * width));
     const int64_t gradient_width = DTypeBytes(data.gradient_dtype);
     TERRACE_RETURN_IF_ERROR(
         slot_.CopyToHost(*data.device, next,

@@ -1,8 +1,9 @@
 // How chunks of parameters on a device pass through host memory: a few pinned
-// slots. A chunk's gradients, and the parameters where the update reads them,
-// are copied into a slot; kernels work there as on parameters in CPU memory;
-// the parameters are copied back and the slot is free again. While one chunk is
-// computed others are on their way in either direction.
+// slots. A chunk's parameters and gradients are copied into a slot; kernels
+// work there as on parameters in CPU memory; the parameters are copied back and
+// the slot is free again. While one chunk is computed others are on their way
+// in either direction. Parameters with a master come too, 2 bytes an element
+// beside the gradient's: what somebody wrote into them is known nowhere else.
 //
 // A slot is at most what one chunk has: 8 MiB for a chunk of fp32 parameters.
 // Four of them keep both copy engines and the kernels busy; they are one
@@ -22,7 +23,6 @@
 #include "absl/types/span.h"
 #include "runtime/base/device.h"
 #include "runtime/base/mutex.h"
-#include "runtime/optimizer/chunk_contents.h"
 #include "runtime/optimizer/chunk_layout.h"
 #include "terrace/optimizer.h"
 
@@ -102,7 +102,7 @@ class StagedChunk {
 
   // Takes a slot and begins the copies into it; null where Bytes is 0.
   static absl::StatusOr<std::unique_ptr<StagedChunk>> Fetch(
-      Staging& staging, const Chunk& chunk, const ChunkContents& contents,
+      Staging& staging, const Chunk& chunk,
       absl::Span<const ParameterData> parameters);
 
   StagedChunk(Staging& staging, const Chunk& chunk,
@@ -124,7 +124,7 @@ class StagedChunk {
   absl::Status ReturnParameters();
 
  private:
-  absl::Status BeginFetch(const ChunkContents& contents);
+  absl::Status BeginFetch();
 
   Staging& staging_;
   const Chunk& chunk_;
