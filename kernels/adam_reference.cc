@@ -131,4 +131,10 @@ uint16_t NarrowReference(DType dtype, float value) {
                                    : internal::NarrowFloat16(value);
 }
 
+float MasterReference(DType dtype, float master, uint16_t parameter) {
+  return NarrowReference(dtype, master) == parameter
+             ? master
+             : WidenReference(dtype, parameter);
+}
+
 }  // namespace terrace

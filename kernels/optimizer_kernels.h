@@ -38,10 +38,11 @@ struct AdamScalars {
 AdamScalars MakeAdamScalars(const AdamOptions& options, int64_t step);
 
 // A contiguous range of elements. What is updated in fp32 is `master` if there
-// is one (then `parameter`, of 16 bits, is only written: the cast of master),
-// else `parameter` itself (of 16 bits: widened, updated, rounded). An fp32
-// parameter has no master. Any pointer may have any alignment that its type
-// allows.
+// is one, else `parameter` itself (of 16 bits: widened, updated, rounded).
+// `parameter`, of 16 bits, beside a master is its cast: an element with other
+// bits than that was written by somebody and takes the master's place, as
+// MasterReference (terrace/adam.h) says. An fp32 parameter has no master. Any
+// pointer may have any alignment that its type allows.
 struct AdamSpan {
   void* parameter = nullptr;
   DType parameter_dtype = DType::kFloat32;

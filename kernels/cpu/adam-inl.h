@@ -8,6 +8,7 @@
 #define TERRACE_KERNELS_CPU_ADAM_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -73,6 +74,20 @@ AdamSpan Rest(const AdamSpan& span, int64_t from) {
   return rest;
 }
 
+// Makes masters anew from what somebody has written into the parameter since it
+// was their rounding. Of whole vectors, at most kGroup elements.
+template <typename Parameter>
+HWY_INLINE void TakeWritten(const uint16_t* parameter, int64_t count,
+                            float* master) {
+  const F32 d;
+  if (count == kGroup && !Parameter::MayBeWritten(master, parameter)) return;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < count; i += lanes) {
+    const V taken = Parameter::Master(hn::LoadU(d, master + i), parameter + i);
+    hn::StoreU(taken, d, master + i);
+  }
+}
+
 template <Decay kDecay, bool kMaster, typename Parameter, typename Gradient>
 bool Adam(const AdamScalars& s, float gradient_multiplier,
           const AdamSpan& span) {
@@ -119,16 +134,23 @@ bool Adam(const AdamScalars& s, float gradient_multiplier,
     nan_if_bad = hn::MulAdd(stored.first, zero, nan_if_bad);
     nan_if_bad = hn::MulAdd(stored.second, zero, nan_if_bad);
   };
+  const int64_t whole = span.count / lanes * lanes;
   int64_t i = 0;
-  for (; i + kBlock <= span.count; i += kBlock) {
-    PrefetchAhead(parameter + i);
-    PrefetchAhead(gradient + i);
-    PrefetchAhead(first + i);
-    PrefetchAhead(second + i);
-    if (kMaster) PrefetchAhead(master + i);
-    for (int64_t j = 0; j < kBlock; j += 2 * lanes) update_two(i + j);
+  while (i < whole) {
+    const int64_t end = kMaster ? std::min(i + kGroup, whole) : whole;
+    if constexpr (kMaster) {
+      TakeWritten<Parameter>(parameter + i, end - i, master + i);
+    }
+    for (; i + kBlock <= end; i += kBlock) {
+      PrefetchAhead(parameter + i);
+      PrefetchAhead(gradient + i);
+      PrefetchAhead(first + i);
+      PrefetchAhead(second + i);
+      if (kMaster) PrefetchAhead(master + i);
+      for (int64_t j = 0; j < kBlock; j += 2 * lanes) update_two(i + j);
+    }
+    for (; i < end; i += lanes) update(i);
   }
-  for (; i + lanes <= span.count; i += lanes) update(i);
   const bool finite =
       hn::AllTrue(d, hn::Eq(hn::Add(nan_if_bad, nan_if_bad_v), zero));
   if (i == span.count) return finite;

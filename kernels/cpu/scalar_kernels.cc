@@ -41,8 +41,12 @@ bool Adam(const AdamScalars& s, float multiplier, const AdamSpan& span) {
       static_cast<const typename Gradient::Stored*>(span.gradient);
   bool finite = true;
   for (int64_t i = 0; i < span.count; ++i) {
-    float p = span.master != nullptr ? span.master[i]
-                                     : Parameter::Widen(parameter[i]);
+    float p = Parameter::Widen(parameter[i]);
+    // Else somebody has written the parameter since.
+    if (span.master != nullptr &&
+        Parameter::Narrow(span.master[i]) == parameter[i]) {
+      p = span.master[i];
+    }
     float g = Gradient::Widen(gradient[i]) * multiplier;
     if (s.l2_decay > 0) g = std::fma(p, s.l2_decay, g);
     const float m = std::fma(g, s.one_minus_beta1, span.m[i] * s.beta1);

@@ -32,6 +32,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // A block is whole vectors, two at a time, and whole rows of the norm's lanes.
 static_assert(kBlock % (2 * hn::MaxLanes(F32())) == 0);
 static_assert(kBlock % kNormLanes == 0);
+static_assert(kGroup % kBlock == 0);
 
 // Sixteen fp32 values are added to sixteen lanes of double, whatever the width
 // of a vector is: `parts` of them hold these lanes.

@@ -40,7 +40,8 @@ int RangesPerChunk(int parallelism, int slots);
 class ChunkUpdate {
  public:
   // Of a segment with a gradient, moments that are not held start from zero
-  // and a master from the parameter; a fresh payload is zero elsewhere.
+  // and a master from the parameter, as do the elements of a held one that the
+  // parameter is not the cast of; a fresh payload is zero elsewhere.
   // `ranges` >= 1 is how often RunRange will run. `staged` is null of a chunk
   // whose parameters are all in CPU memory.
   ChunkUpdate(const Chunk& chunk, Pin pin, const ChunkContents& contents,

@@ -80,4 +80,10 @@ float WidenReference(DType dtype, uint16_t bits);
 // and the upper bits of its payload and is made quiet.
 uint16_t NarrowReference(DType dtype, float value);
 
+// What the step of a 16-bit parameter with an fp32 master takes as p: the
+// master where it rounds to the parameter's bits, else the parameter, which
+// somebody has written since the master was rounded. p is then the new master,
+// and the parameter its rounding. Without writes no element is ever replaced.
+float MasterReference(DType dtype, float master, uint16_t parameter);
+
 }  // namespace terrace
