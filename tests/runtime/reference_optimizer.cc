@@ -184,6 +184,12 @@ void ReferenceOptimizer::Step(const StepArguments& arguments,
     for (int64_t j = 0; !fp32 && first && j < parameter.spec.count; ++j) {
       state.master.push_back(state.values.Get(j));
     }
+    for (size_t j = 0; j < state.master.size(); ++j) {
+      const DType dtype = parameter.spec.dtype;
+      if (NarrowReference(dtype, state.master[j]) != state.values.bits()[j]) {
+        state.master[j] = WidenReference(dtype, state.values.bits()[j]);
+      }
+    }
     ++state.step;
     std::vector<float>& updated = fp32 ? state.values.fp32() : state.master;
     const Values& gradient = parameter.gradient;

@@ -83,7 +83,8 @@ class ReferenceOptimizer {
   // One step with the gradients that `model` has now.
   void Step(const StepArguments& arguments, const Model& model);
 
-  // Values that someone else wrote into the model, outside of steps.
+  // Values that someone else wrote into the model, outside of steps. A 16-bit
+  // element whose bits they changed goes on from there.
   void AdoptValues(const Model& model, size_t parameter) {
     states_[parameter].values = model.parameters()[parameter].values;
   }
@@ -102,6 +103,9 @@ class ReferenceOptimizer {
   // And the state that the optimizer reads back.
   std::string StateDifference(OffloadedOptimizer& optimizer) const;
 
+  const Values& values(size_t parameter) const {
+    return states_[parameter].values;
+  }
   int64_t step() const { return step_; }
   std::vector<int64_t> parameter_steps() const;
   double gradient_norm() const { return gradient_norm_; }

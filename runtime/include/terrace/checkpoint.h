@@ -16,7 +16,10 @@
 //                                   safetensors has
 //   optimizer-<id>.safetensors      NAME.exp_avg, NAME.exp_avg_sq and, of
 //                                   16-bit parameters, NAME.master; all fp32;
-//                                   one for each rank that has state
+//                                   one for each rank that has state. Where a
+//                                   master does not round to the parameter
+//                                   beside it, that was written after the
+//                                   last step and is what counts
 //   values-<id>.safetensors         value.KEY as uint8: texts and bytes of more
 //                                   than 4 KiB, or behind 1 MiB of short ones;
 //                                   only if there are some

@@ -14,7 +14,10 @@
 // group. As in PyTorch, a parameter without a gradient in a step stays as it
 // is, and its bias correction follows its own counter of steps. The master of
 // a 16-bit parameter is made from it in the first step with a gradient; from
-// then on the master is the truth and the parameter its cast.
+// then on the parameter is the master's cast. Where an element has other bits
+// than that, the caller has written it between steps (an older copy, an
+// average, a clamp): it is then what the step begins with, its moments stay,
+// and every other element keeps its master (MasterReference, terrace/adam.h).
 //
 // Thread-compatible: one thread at a time. The Runtime must outlive it. In a
 // child of fork() whatever returns a Status, of it or of a StateReader or
@@ -59,7 +62,8 @@ struct ParameterSpec {
 // With a `device` both addresses are that device's. What was queued there when
 // the step began is waited for; the step is done when the device's memory has
 // the new parameters. Pinned slots beside the budget (StepReport) carry the
-// bytes. A device must outlive the optimizer.
+// bytes: parameters and gradients to the CPU, parameters back. A device must
+// outlive the optimizer.
 struct ParameterData {
   void* parameter = nullptr;       // count elements of the spec's dtype
   const void* gradient = nullptr;  // count elements
@@ -172,7 +176,8 @@ class StateWriter {
 
   // Elements from `offset` on, in ranges of any size. A master is written from
   // its start on without gaps, and whole or not at all: it is then made from
-  // the parameter. Moments that are not written are zero. After an error, write
+  // the parameter, as is each element that the next step finds a parameter of
+  // other bits at. Moments that are not written are zero. After an error, write
   // the range again.
   virtual absl::Status Write(int parameter, int64_t offset,
                              const StateValues& values, Time deadline) = 0;
@@ -200,8 +205,10 @@ class OffloadedOptimizer {
   // One step over all parameters. OK only if every chunk was updated exactly
   // once. After an error the step is *incomplete*: call Step again with the
   // same gradients and arguments to finish the missing chunks (bit for bit
-  // the undisturbed step); anything else is FailedPrecondition. DataLoss is
-  // sticky: the optimizer is poisoned and says so from then on. A copy from a
+  // the undisturbed step); anything else is FailedPrecondition. A parameter
+  // written in between counts in that call where its chunk is missing, else in
+  // the next step. DataLoss is sticky: the optimizer is poisoned and says so
+  // from then on. A copy from a
   // device that fails leaves the step incomplete, one to a device is DataLoss.
   // After the first failed attempt of a step the gradients are read once more,
   // so that the next can be told from another step; where that fails too the
@@ -242,7 +249,8 @@ class OffloadedOptimizer {
 
   enum class StateKind : uint8_t { kMaster, kFirstMoment, kSecondMoment };
   // Whether all of a parameter's state of that kind is there; without it
-  // moments read as zeros, and a master cannot be read.
+  // moments read as zeros, and a master cannot be read. State is as the last
+  // step left it, also a master whose parameter was written since.
   virtual bool HasState(int parameter, StateKind kind) const = 0;
 
   // One at a time. While it is there, whatever changes the optimizer is

@@ -107,6 +107,25 @@ TEST(OptimizerOnADevice, CopiesWhatTheUpdateNeedsAndReportsIt) {
   }
 }
 
+TEST(OptimizerOnADevice, WhatWasWrittenThereCounts) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    DeviceTraining training(SmallModel(), Clipped(), 2, seed);
+    training.PlaceAll(0);
+    for (int64_t step = 1; step <= 4; ++step) {
+      for (size_t i : {0u, 1u, 4u}) {
+        Values& values = training.model().parameters()[i].values;
+        for (int64_t j = step; j < values.count(); j += 7 * step) {
+          values.Set(j, 0.01f * static_cast<float>(step * j % 100));
+        }
+        training.reference().AdoptValues(training.model(), i);
+        training.Place(i, 0);
+      }
+      training.StepBoth(step);
+    }
+  }
+}
+
 TEST(OptimizerOnADevice, ASkippedStepCopiesNothingBack) {
   OptimizerOptions options = SmallChunks();
   options.skip_nonfinite = true;
