@@ -103,7 +103,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome Read(int64_t parameter, int64_t offset, const at::Tensor& master,
                const at::Tensor& first_moment, const at::Tensor& second_moment);
   void EndReading();
-  // The same the other way round; an empty master is made in the next step. The
+  // The same the other way round; an empty master is made in the next step, and
+  // elements of one that do not round to those of the parameter. The
   // first one begins a load, which forgets all state, and SetSteps ends it; any
   // other use before leaves the optimizer half loaded (see StateWriter), and
   // both refuse to go on until Reset, Open or Load.

@@ -146,7 +146,10 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
 at::Tensor StepTensors::InOrder(const at::Tensor& parameter,
                                 size_t index) const {
   for (const Staged& kept : kept_) {
-    if (kept.index == index) return kept.in_order;
+    if (kept.index != index) continue;
+    // As the last attempt gave it back, unless somebody has written it since.
+    kept.in_order.copy_(parameter.detach());
+    return kept.in_order;
   }
   return parameter.detach().contiguous();
 }

@@ -18,8 +18,11 @@
 //
 // Parameters are leaves in CPU or CUDA memory, fp32, bf16 or fp16 (stepped
 // through an fp32 master), each with a dense gradient of its own shape that is
-// fp32 or of its own dtype. What is contiguous is used in place; a parameter or
-// gradient that is not is copied for the step and the parameter written back.
+// fp32 or of its own dtype. What a program writes into one between steps is
+// what the next begins with; of a 16-bit one every other element keeps its
+// master. What is contiguous is used in place; a parameter or gradient that is
+// not is copied for the step, once for all attempts at it, and the parameter
+// written back at its end.
 // Complex, sparse and other tensors are refused, a tensor that is given twice,
 // and parameters that overlap in memory.
 //
@@ -79,7 +82,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
 
   // The archive of torch::optim::AdamW (Adam), with one more tensor for a
   // 16-bit parameter: its master. Either loads what the other saved; a master
-  // that is not there is made from the parameter. The archive, as LibTorch
+  // that is not there, or has elements that do not round to the parameter's, is
+  // there made from the parameter in the next step. The archive, as LibTorch
   // makes it, holds the whole state in memory. What does not fit is refused and
   // changes nothing; a load that fails later leaves the optimizer without its
   // state, and steps and saves are FailedPrecondition until one succeeds.
