@@ -42,7 +42,8 @@ class AdamW(torch.optim.Optimizer):
         params: tensors, (name, tensor) pairs, or dicts of groups, as for
             torch.optim.AdamW: dense leaves in CPU or CUDA memory, float32,
             bfloat16 or float16, of any shape and strides. 16-bit ones are
-            stepped through a float32 master. Those in CUDA memory pass
+            stepped through a float32 master; what a program writes into
+            them between steps counts. Those in CUDA memory pass
             through at most 32 MiB of pinned memory beside the budget; none
             of their state is on the GPU.
         lr, betas, eps, weight_decay, maximize: of each group that names no
