@@ -12,7 +12,7 @@ from terrace._base.groups import Groups, parameters_in
 from terrace._base.message import say
 from terrace._state.store import StateStore
 
-_LARGE_BYTES = 1 << 30
+_LARGE_BYTES = 64 << 20
 
 
 def tell_placement(store: StateStore, groups: Groups) -> None:
@@ -46,7 +46,8 @@ def tell_copy(store: StateStore) -> None:
     """Before a large state_dict is made."""
     size = store.stats()['state_bytes']
     if size >= _LARGE_BYTES:
-        say('state_dict() copies the state into memory: %s', bytes_text(size))
+        say('state_dict() copies the state into memory: %s; terrace.save() '
+            'streams it', bytes_text(size))
 
 
 def _on_devices(parameters: Iterable[torch.Tensor]) -> dict[str, int]:

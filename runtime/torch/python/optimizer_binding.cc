@@ -57,6 +57,7 @@ void ForEverythingInMemory(OptimizerOptions& options) {
 // The least budget that works, and the one that keeps every chunk in memory
 // beside a small window.
 struct BudgetBounds {
+  int64_t state;  // bytes of it
   int64_t least;
   int64_t everything;
 };
@@ -69,7 +70,8 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
       OffloadedOptimizer::Plan(specs, small,
                                std::numeric_limits<int64_t>::max() / 2));
   const int64_t runtime = 3 * ResidentBytes(1);
-  return BudgetBounds{std::max(plan.minimum_budget_bytes, runtime),
+  return BudgetBounds{plan.state_bytes,
+                      std::max(plan.minimum_budget_bytes, runtime),
                       std::max(plan.disk_bytes + plan.window_bytes, runtime)};
 }
 
@@ -158,9 +160,10 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
     TERRACE_RETURN_IF_ERROR(
         OffloadedOptimizer::Plan(specs, options, budget).status());
     if (asked.paths.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "memory_budget is ", budget, " bytes, the state needs ",
-          bounds.everything, ", and there is no nvme_path for the rest"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("memory_budget is ", budget, " bytes, the state is ",
+                       bounds.state, " and takes ", bounds.everything,
+                       ", and there is no nvme_path for the rest"));
     }
   }
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
