@@ -11,7 +11,7 @@ from conftest import (batches, compiled_of, largest_difference, model, pair,
                       train)
 from terrace._base import errors
 from terrace._optimizer import placement
-from terrace._state import store
+from terrace._state import transfer
 
 
 def through_a_file(state):
@@ -222,7 +222,7 @@ def test_a_copy_of_a_large_state_is_made_in_parts(tier, monkeypatch):
     optimizer = terrace.AdamW(network.parameters(), **tier)
     train(network, optimizer, batches(2, dtype=torch.bfloat16))
     whole = optimizer.state_dict()['state']
-    monkeypatch.setattr(store, '_COPIED_BYTES', 260 * 12)
+    monkeypatch.setattr(transfer, '_COPIED_BYTES', 260 * 12)
     calls = counting(optimizer, monkeypatch)
     parts = optimizer.state_dict()['state']
     assert calls['copy_states'] == 5  # of 8 parameters

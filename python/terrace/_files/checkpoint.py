@@ -14,7 +14,7 @@ from terrace._base.errors import RankError
 from terrace._base.paths import path_text
 from terrace._files import fits
 from terrace._files.objects import LoadedObjects
-from terrace._optimizer.adamw import AdamW, store_of
+from terrace._optimizer.adamw import AdamW, store_of, write_back
 from terrace._optimizer.checks import DTYPES
 from terrace._ranks.interrupts import uninterrupted
 from terrace._state.settings import Settings
@@ -91,6 +91,8 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
                                                     _random_of_gpus())}
     rest, error = io.BytesIO(), None
     try:
+        if optimizer is not None:
+            write_back(optimizer)
         content['values'] = dict(values)
         content['objects'] = {name: thing.state_dict()
                               for name, thing in objects.items()}

@@ -16,7 +16,8 @@ import torch
 from terrace._base.arrays import keys_of
 from terrace._base.groups import parameters_in
 from terrace._files import torch_format
-from terrace._optimizer.adamw import AdamW, load_streaming, store_of
+from terrace._optimizer.adamw import (AdamW, load_streaming, store_of,
+                                      write_back)
 from terrace._state.store import StateStore
 
 # What people call them in the dict that they save.
@@ -64,6 +65,7 @@ def export_torch(path: str | os.PathLike[str],
             'of all ranks')
     if optimizer is not None:
         optimizer.stats()  # raises if it is closed: it would have no state
+        write_back(optimizer)
     content: dict[str, Any] = {}
     if model is not None:
         content['model'] = model.state_dict()

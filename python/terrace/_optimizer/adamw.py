@@ -287,8 +287,12 @@ class AdamW(torch.optim.Optimizer):
         Raises:
             RankError: another rank could not read its share, or is gone.
         """
-        self._view.write_back()
-        self._store.collect(to)
+        error = None
+        try:
+            self._view.write_back()
+        except Exception as caught:  # the other ranks are to hear of it
+            error = caught
+        self._store.collect(to, error)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state_dict() of this class or of torch.optim.AdamW.
@@ -375,9 +379,12 @@ def _trained(groups: list[list[Named]]) -> list[list[Named]]:
 # For the package's other parts.
 
 def store_of(optimizer: AdamW) -> StateStore:
-    """With all that was written into its state."""
-    optimizer._view.write_back()
     return optimizer._store
+
+
+def write_back(optimizer: AdamW) -> None:
+    """What was written into its state, into its store."""
+    optimizer._view.write_back()
 
 
 def load_streaming(optimizer: AdamW, state_dict: dict[str, Any],

@@ -3,7 +3,7 @@ ValueError that names the parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -12,17 +12,17 @@ from terrace._base.arrays import KEYS
 
 
 def checked(state: Mapping[str, Any], parameter: torch.Tensor,
-            name: str) -> dict[str, Any]:
+            name_of: Callable[[], str]) -> dict[str, Any]:
     """A whole state, as StateStore takes it."""
     if 'max_exp_avg_sq' in state:
-        raise ValueError(f"terrace: the state of '{name}' is amsgrad's")
+        raise ValueError(f"terrace: the state of '{name_of()}' is amsgrad's")
     missing = {'step', 'exp_avg', 'exp_avg_sq'} - state.keys()
     if missing:
-        raise ValueError(f"terrace: the state of '{name}' has no "
+        raise ValueError(f"terrace: the state of '{name_of()}' has no "
                          f'{", ".join(sorted(missing))}')
     step = float(state['step'])
     if not (step >= 0 and step == int(step)):
-        raise ValueError(f"terrace: the step of '{name}' is {step}")
+        raise ValueError(f"terrace: the step of '{name_of()}' is {step}")
     result: dict[str, Any] = {'step': int(step)}
     for key in KEYS:
         if key not in state or (key == 'master_param' and
@@ -31,20 +31,22 @@ def checked(state: Mapping[str, Any], parameter: torch.Tensor,
         value = state[key]
         if value.shape != parameter.shape:
             raise ValueError(
-                f"terrace: {key} of '{name}' is {tuple(value.shape)}, not "
+                f"terrace: {key} of '{name_of()}' is {tuple(value.shape)}, not "
                 f'{tuple(parameter.shape)}')
         result[key] = value.detach()
     return result
 
 
 def checked_changes(state: Mapping[str, Any], unchanged: Collection[str],
-                    parameter: torch.Tensor, name: str) -> dict[str, Any]:
+                    parameter: torch.Tensor,
+                    name_of: Callable[[], str]) -> dict[str, Any]:
     """Of a state that was changed, what is not as it was."""
     further = state.keys() - {'step', *KEYS}
     if further and 'max_exp_avg_sq' not in further:
         raise ValueError(
-            f"terrace: the state of '{name}' has no place for "
+            f"terrace: the state of '{name_of()}' has no place for "
             f'{", ".join(sorted(map(str, further)))}; keep it beside the '
             'optimizer')
     return {key: value for key, value
-            in checked(state, parameter, name).items() if key not in unchanged}
+            in checked(state, parameter, name_of).items()
+            if key not in unchanged}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Protocol
 
 import torch
 
@@ -14,56 +14,78 @@ from terrace._optimizer.checked_state import checked_changes
 from terrace._state.store import StateStore
 
 
+class Keeper(Protocol):
+    """What a ParameterState tells of itself to whom it belongs."""
+
+    def follow(self) -> None:
+        """Whether the state has changed is to be looked at."""
+
+    def keep(self, state: ParameterState, assigned: bool) -> None:
+        """It has copies, or keys that were set or deleted."""
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """For messages."""
+
+
 class ParameterState(MutableMapping, dict):
     """`optimizer.state[parameter]`: copies, made when asked for, of what
     torch.optim.AdamW keeps there. What is changed, in place or by assignment,
     is the state in the next step. A dict to whoever asks; nothing is in the
-    dict that it is."""
+    dict that it is, and who calls its type gets a plain one."""
 
-    def __init__(self, store: StateStore, parameter: torch.Tensor,
-                 name_of: Callable[[torch.Tensor], str],
-                 assigned: dict[int, ParameterState]) -> None:
+    def __new__(cls, *arguments: Any, **named: Any) -> Any:
+        return dict(*arguments, **named)
+
+    @classmethod
+    def of(cls, store: StateStore, parameter: torch.Tensor,
+           keeper: Keeper) -> ParameterState:
+        state = dict.__new__(cls)
+        state._begin(store, parameter, keeper)
+        return state
+
+    def _begin(self, store: StateStore, parameter: torch.Tensor,
+               keeper: Keeper) -> None:
         self._store = store
         self.parameter = parameter
-        self._name_of = name_of
-        self._assigned = assigned  # those of which keys were set or deleted
+        self._keeper: Keeper | None = keeper  # None: it is nobody's state
         self._values: dict[str, Any] = {}
         self._is_complete = False  # all keys are among them
         # Of each tensor that was copied out: it, and how often it was written.
         self._copied: dict[str, tuple[Any, int]] = {}
-        self._changes = store.changes  # when they were
 
     def __getitem__(self, key: str) -> Any:
-        self._refresh()
+        self._follow()
         if key not in self._values and not self._is_complete:
             steps = self._store.steps_of(self.parameter)
             if key == 'step' and steps:
-                self._copy('step', torch.tensor(float(steps), device='cpu'))
+                with torch.inference_mode(False):
+                    self._copy('step', torch.tensor(float(steps),
+                                                    device='cpu'))
             else:
                 self._complete()
         return self._values[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._complete()
-        self._assigned[id(self.parameter)] = self
         self._values[key] = value
+        self._tell(assigned=True)
 
     def __delitem__(self, key: str) -> None:
         self._complete()
-        self._assigned[id(self.parameter)] = self
         del self._values[key]
+        self._tell(assigned=True)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys())
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._keys())
 
     def __len__(self) -> int:
         return len(self._keys())
 
     def __repr__(self) -> str:
         return repr(dict(self))
-
-    def __reversed__(self) -> Iterator[str]:
-        return reversed(self._keys())
 
     def __or__(self, other: Any) -> dict[str, Any]:
         return dict(self) | other
@@ -87,46 +109,41 @@ class ParameterState(MutableMapping, dict):
         return state_bytes(self.parameter)
 
     @property
-    def was_stepped(self) -> bool:
-        """As it will be when it is written back."""
-        return len(self) > 0
-
-    @property
     def has_changed(self) -> bool:
         """What was not written back."""
-        if self._changes != self._store.changes:
-            return False
         if self._is_complete and self._values.keys() != self._copied.keys():
             return True
         return any(self._values[key] is not tensor
                    or tensor._version != version
                    for key, (tensor, version) in self._copied.items())
 
-    def write_back(self) -> None:
-        """Raises ValueError: what is there is no state."""
+    def write_back(self) -> int | None:
+        """Into the store; the number of its step, where that is to be set.
+        Raises ValueError: what is there is no state."""
         if not self.has_changed:
-            return
+            return None
         self._complete()
-        parameter = self.parameter
+        parameter, changes = self.parameter, {}
         if self._values:
-            name = self._name_of(parameter)
-            self._store.edit((name, parameter), checked_changes(
-                self._values, self._unchanged(), parameter, name))
+            changes = checked_changes(
+                self._values, self._unchanged(), parameter,
+                lambda: self._keeper.name_of(parameter))
+            self._store.edit(parameter, changes,
+                             lambda: self._keeper.name_of(parameter))
         elif self._store.steps_of(parameter):
             self._store.forget([parameter])
         self._copied = {key: (value, value._version)
                         for key, value in self._values.items()
                         if isinstance(value, torch.Tensor)}
         if self._values.keys() != self._copied.keys():
-            self.forget()  # a number as step, say
+            self._forget()  # a number as step, say
+        return changes.get('step')
 
     def release(self) -> bool:
         """Gives up what is written back and nobody else holds; whether that is
         all."""
-        held = [(key, weakref.ref(tensor), version)
-                for key, (tensor, version) in self._copied.items()]
-        tensor = None  # the loop's
-        self.forget()
+        held = self.copies()
+        self._forget()
         for key, reference, version in held:
             tensor = reference()
             if tensor is not None:
@@ -137,8 +154,18 @@ class ParameterState(MutableMapping, dict):
     def copies(self) -> list[tuple[str, weakref.ref, int]]:
         """The tensors that were given out, without holding them: what each is
         called, and how often it was written until now."""
-        return [(key, weakref.ref(tensor), tensor._version)
-                for key, (tensor, _) in self._copied.items()]
+        return [(key, weakref.ref(tensor), version)
+                for key, (tensor, version) in self._copied.items()]
+
+    def outdate(self) -> None:
+        """What was copied out is of before a change of the state."""
+        self._forget()
+
+    def detach(self) -> None:
+        """It is nobody's state any more, and stays as it is for whoever has
+        it."""
+        self._complete()
+        self._keeper = None
 
     def _unchanged(self) -> set[str]:
         return {key for key, (tensor, version) in self._copied.items()
@@ -146,20 +173,21 @@ class ParameterState(MutableMapping, dict):
                 and tensor._version == version}
 
     def _keys(self) -> list[str]:
-        self._refresh()
+        self._follow()
         if self._is_complete:
             return list(self._values)
-        parameter = self.parameter
-        return (['step', *keys_of(parameter)]
-                if self._store.steps_of(parameter) else [])
+        return (['step', *keys_of(self.parameter)]
+                if self._store.steps_of(self.parameter) else [])
 
     def _complete(self) -> None:
-        self._refresh()
+        self._follow()
         if self._is_complete:
             return
-        parameter = self.parameter
-        if self._store.steps_of(parameter):
-            for key, tensor in self._store.copies([parameter])[0].items():
+        if self._store.steps_of(self.parameter):
+            # Elsewhere a tensor does not count how often it is written.
+            with torch.inference_mode(False):
+                copies = self._store.copies([self.parameter])[0]
+            for key, tensor in copies.items():
                 if key not in self._values:
                     self._copy(key, tensor)
         self._is_complete = True
@@ -167,14 +195,16 @@ class ParameterState(MutableMapping, dict):
     def _copy(self, key: str, tensor: torch.Tensor) -> None:
         self._values[key] = tensor
         self._copied[key] = tensor, tensor._version
+        self._tell(assigned=False)
 
-    def _refresh(self) -> None:
-        """After a step or a load what was copied is of before it."""
-        if self._changes != self._store.changes:
-            self.forget()
+    def _tell(self, assigned: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.keep(self, assigned)
 
-    def forget(self) -> None:
-        """What was copied out, and written into that."""
+    def _follow(self) -> None:
+        if self._keeper is not None:
+            self._keeper.follow()
+
+    def _forget(self) -> None:
         self._values, self._copied = {}, {}
         self._is_complete = False
-        self._changes = self._store.changes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def states_in(given: dict[str, Any], store: StateStore,
     parameters, names = parameters_in(groups), names_of(groups)
     return [((names[positions[key]], parameters[positions[key]]),
              checked(state, parameters[positions[key]],
-                     names[positions[key]]))
+                     partial(names.__getitem__, positions[key])))
             for key, state in given['state'].items()
             if key in positions and state]
 

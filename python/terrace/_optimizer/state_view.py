@@ -29,16 +29,17 @@ class StateView(MutableMapping):
     As in torch it may be written, in place, by assignment, with del, pop and
     clear: a copy that was changed is written back before the next step. A
     tensor that was taken out before a step is of before it: what is written
-    into it after that is refused by the next one.
+    into it after that is refused by the next one. What is written through
+    `.data` or numpy is not seen.
     """
 
     def __init__(self, store: StateStore,
                  owner: weakref.ref[torch.optim.Optimizer]) -> None:
         self._store = store
         self._owner = owner  # whose groups have names for messages
-        # By id of the parameter: all that there are; those that were looked
-        # at last, with their bytes; older ones of which somebody has tensors;
-        # those with keys set or deleted.
+        # By id of the parameter: all that there are; those with copies, the
+        # last ones of them; older ones of which somebody has tensors; those
+        # with keys set or deleted.
         self._known: weakref.WeakValueDictionary[int, ParameterState] = (
             weakref.WeakValueDictionary())
         self._recent: OrderedDict[int, ParameterState] = OrderedDict()
@@ -51,7 +52,7 @@ class StateView(MutableMapping):
 
     def __len__(self) -> int:
         return self._store.count_stepped() + sum(
-            state.was_stepped - (self._store.steps_of(state.parameter) > 0)
+            bool(state) - (self._store.steps_of(state.parameter) > 0)
             for state in self._assigned.values())
 
     def __iter__(self) -> Iterator[torch.Tensor]:
@@ -60,38 +61,38 @@ class StateView(MutableMapping):
             ids = set(map(id, found))
             found = [p for p in found if p in self] + [
                 state.parameter for key, state in self._assigned.items()
-                if key not in ids and state.was_stepped]
+                if key not in ids and state]
         return iter(found)
 
     def __contains__(self, parameter: object) -> bool:
         if self._assigned and id(parameter) in self._assigned:
-            return self._assigned[id(parameter)].was_stepped
+            return bool(self._assigned[id(parameter)])
         return self._store.steps_of(parameter) > 0
 
     def __getitem__(self, parameter: torch.Tensor) -> ParameterState:
         """Of one that was not stepped an empty one, as torch's defaultdict."""
         if not isinstance(parameter, torch.Tensor):
             raise KeyError(parameter)
-        self._follow()
-        key = id(parameter)
-        state = self._known.get(key)
+        self.follow()
+        state = self._known.get(id(parameter))
         if state is None:
             self._store.steps_of(parameter)  # of a forked child it raises
-            state = ParameterState(self._store, parameter, self._name_of,
-                                   self._assigned)
-            self._known[key] = state
-        if key not in self._recent and key not in self._held:
-            self._recent_bytes += state.bytes
-            self._recent[key] = state
-            self._drop_old()
+            state = ParameterState.of(self._store, parameter, self)
+            self._known[id(parameter)] = state
         return state
+
+    def get(self, parameter: torch.Tensor, default: Any = None) -> Any:
+        return self[parameter] if parameter in self else default
 
     def __setitem__(self, parameter: torch.Tensor,
                     given: Mapping[str, Any]) -> None:
         if not isinstance(parameter, torch.Tensor):
             raise TypeError('terrace: state is kept for parameters, not for '
                             f'{parameter!r}')
+        if given is self._known.get(id(parameter)):
+            return
         values = dict(given)
+        self._detach(parameter)
         state = self[parameter]
         state.clear()
         state.update(values)
@@ -99,7 +100,9 @@ class StateView(MutableMapping):
     def __delitem__(self, parameter: torch.Tensor) -> None:
         if parameter not in self:
             raise KeyError(parameter)
-        self[parameter].clear()
+        self._detach(parameter)
+        if self._store.steps_of(parameter):
+            self._store.forget([parameter])
 
     def pop(self, parameter: torch.Tensor, *default: Any) -> Any:
         """Its state, as a dict."""
@@ -112,7 +115,8 @@ class StateView(MutableMapping):
         return values
 
     def clear(self) -> None:
-        self.forget_copies()
+        for state in list(self._known.values()):
+            self._detach(state.parameter)
         self._store.forget(self._store.stepped())
 
     def assign(self, given: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:
@@ -126,6 +130,9 @@ class StateView(MutableMapping):
     def __repr__(self) -> str:
         return f'<state of {len(self)} parameters, copied when read>'
 
+    def __deepcopy__(self, _: Any) -> dict[torch.Tensor, dict[str, Any]]:
+        return {parameter: dict(state) for parameter, state in self.whole()}
+
     def whole(self) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
         """All of it at once: copies, in few calls."""
         self.write_back()
@@ -135,7 +142,7 @@ class StateView(MutableMapping):
     def write_back(self) -> None:
         """What was changed, into the store. Raises ValueError: it is no state,
         or a tensor of before the last step was changed."""
-        self._follow()
+        self.follow()
         for key, reference, version in self._stale:
             tensor = reference()
             if tensor is not None and tensor._version != version:
@@ -144,25 +151,62 @@ class StateView(MutableMapping):
                     f'terrace: a tensor of shape {list(tensor.shape)} was '
                     f'taken out of optimizer.state as {key} before the last '
                     'step, and written after it; take it out again')
-        for state in list(self._known.values()):
-            state.write_back()
+        steps = {}
+        try:
+            for state in list(self._known.values()):
+                step = state.write_back()
+                if step is not None:
+                    steps[state.parameter] = step
+        finally:
+            self._store.set_steps(steps)
         self._assigned.clear()
 
     def forget_copies(self) -> None:
         """And what was written into them."""
         for state in list(self._known.values()):
-            state.forget()
+            state.outdate()
         self._drop_all()
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """After a change of the state copies are of before it."""
         if self._changes == self._store.changes:
             return
         self._changes = self._store.changes
         self._stale = [copy for copy in self._stale if copy[1]() is not None]
-        for state in self._known.values():
+        for state in list(self._known.values()):
             self._stale += state.copies()
+            state.outdate()
         self._drop_all()
+
+    def keep(self, state: ParameterState, assigned: bool) -> None:
+        """Until the next step, or until they are more than is kept."""
+        key = id(state.parameter)
+        if assigned:
+            self._assigned[key] = state
+        if key not in self._recent:
+            self._held.pop(key, None)
+            self._recent[key] = state
+            self._recent_bytes += state.bytes
+            self._drop_old()
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        owner = self._owner()
+        for named in named_in([] if owner is None else owner.param_groups):
+            for name, known in named:
+                if known is parameter:
+                    return name
+        return 'a parameter that is in no group'
+
+    def _detach(self, parameter: torch.Tensor) -> None:
+        key = id(parameter)
+        state = self._known.pop(key, None)
+        if state is None:
+            return
+        state.detach()
+        if self._recent.pop(key, None) is not None:
+            self._recent_bytes -= state.bytes
+        self._held.pop(key, None)
+        self._assigned.pop(key, None)
 
     def _drop_all(self) -> None:
         self._recent.clear()
@@ -175,18 +219,16 @@ class StateView(MutableMapping):
         while self._recent_bytes > _KEPT_BYTES and len(self._recent) > 1:
             key, state = self._recent.popitem(last=False)
             self._recent_bytes -= state.bytes
-            if key not in self._assigned:
-                state.write_back()
-                if not state.release():
-                    self._held[key] = state
-
-    def _name_of(self, parameter: torch.Tensor) -> str:
-        owner = self._owner()
-        for named in named_in([] if owner is None else owner.param_groups):
-            for name, known in named:
-                if known is parameter:
-                    return name
-        return 'a parameter that is in no group'
+            try:
+                step = state.write_back()
+            except ValueError:  # it is to be said by the next step
+                self._held[key] = state
+                continue
+            if step is not None:
+                self._store.set_steps({state.parameter: step})
+            self._assigned.pop(key, None)
+            if not state.release():
+                self._held[key] = state
 
 
 class WholeState:
@@ -194,3 +236,7 @@ class WholeState:
 
     def __init__(self, view: StateView) -> None:
         self.items = view.whole
+        self._view = view
+
+    def __len__(self) -> int:
+        return len(self._view)

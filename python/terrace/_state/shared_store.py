@@ -145,13 +145,13 @@ class SharedStore(StateStore):
         self._collected = self._attempt = None
         super().replace(states, done_with)
 
-    def collect(self, to: int) -> None:
+    def collect(self, to: int, error: Exception | None = None) -> None:
         super().collect(to)
         ranks, phase = self.ranks, 'collecting the state'
         found: list[tuple[torch.Tensor, State]] = []
-        error = None
         with uninterrupted():
-            ranks.agree(phase, self._unfinished())
+            ranks.agree(phase, error or self._unfinished())
+            error = None
             known = self._shares.parameters
             counts = ranks.greatest(phase, [self.steps_of(p) for p in known])
             for parameter, count in zip(known, counts):

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from terrace._base.arrays import state_bytes
 from terrace._base.groups import Groups, Named, numbers_of, parameters_in
 from terrace._ranks.ranks import Ranks
 from terrace._state import transfer
@@ -17,9 +16,6 @@ from terrace._state.arrangement import Arrangement
 from terrace._state.compiled import Compiled
 from terrace._state.places import Places
 from terrace._state.settings import Settings
-
-# Of state that is copied in one call.
-_COPIED_BYTES = 1 << 30
 
 State = Mapping[str, Any]
 
@@ -45,7 +41,8 @@ class StateStore:
         self._places = Places()
         self._arrangement = Arrangement()
         self._readers = 0
-        self._turn = 0  # of a step
+        # Of a step, where a parameter is in its group several times.
+        self._unfinished_turn: tuple[list[torch.Tensor], int] | None = None
 
     def keeps(self, parameter: object) -> bool:
         """Whether memory or disk is reserved for its state here."""
@@ -93,7 +90,8 @@ class StateStore:
 
     def is_unfinished(self) -> bool:
         """Whether a step failed and is to be repeated."""
-        return self._compiled.incomplete()
+        return (self._unfinished_turn is not None
+                or self._compiled.incomplete())
 
     def steps_of(self, parameter: object) -> int:
         """In which it had a gradient; 0: there is no state of it here."""
@@ -114,20 +112,8 @@ class StateStore:
 
     def copies(self, parameters: Sequence[torch.Tensor]
                ) -> list[dict[str, torch.Tensor]]:
-        """All the state of parameters that were stepped: in one call, or in
-        one for each GiB, between which Ctrl-C is heard."""
-        result: list[dict[str, torch.Tensor]] = []
-        first = 0
-        while first < len(parameters):
-            end, size = first, 0
-            while end < len(parameters) and size < _COPIED_BYTES:
-                size += state_bytes(parameters[end])
-                end += 1
-            part = parameters[first:end]
-            result += self._compiled.copies(
-                [self._places.of(parameter) for parameter in part], part)
-            first = end
-        return result
+        """All the state of parameters that were stepped."""
+        return transfer.copies(self._compiled, self._places.of, parameters)
 
     def read(self, parameter: torch.Tensor, offset: int,
              arrays: Mapping[str, torch.Tensor]) -> None:
@@ -158,27 +144,37 @@ class StateStore:
         self._fill([(parameter, state) for (_, parameter), state in states
                     if self.keeps(parameter)], done_with)
 
-    def edit(self, named: Named, state: State) -> None:
-        """Replaces those arrays, and the step, that are given of one
-        parameter's state."""
-        if not self.knows(named[1]):
-            self.add([[named]])
-        place = self._places.of(named[1])
-        if place is None or not self.holds_state:
-            return  # another rank's
-        self._compiled.edit(place, state)
-        if 'step' in state:
-            steps = list(self._compiled.steps())
-            steps[place] = int(state['step'])
-            self._compiled.set_steps(steps)
+    def edit(self, parameter: torch.Tensor, state: State,
+             name_of: Callable[[], str]) -> None:
+        """Replaces those arrays that are given of one parameter's state."""
+        if not self.knows(parameter):
+            self.add([[(name_of(), parameter)]])
+        place = self._places.of(parameter)
+        if place is not None and self.holds_state:  # else another rank's
+            self._compiled.edit(place, state)
+
+    def set_steps(self, given: Mapping[torch.Tensor, int]) -> None:
+        """In which these had a gradient."""
+        if not (given and self.holds_state):
+            return
+        steps = list(self._compiled.steps())
+        for parameter, step in given.items():
+            place = self._places.of(parameter)
+            if place is not None:
+                steps[place] = step
+        self._compiled.set_steps(steps)
 
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
         """Their next step is their first."""
+        self._unfinished_turn = None
         if parameters:
             self._compiled.forget([self._places.of(p) for p in parameters])
 
-    def collect(self, to: int) -> None:
-        """The state of all ranks at one of them, for collected()."""
+    def collect(self, to: int, error: Exception | None = None) -> None:
+        """The state of all ranks at one of them, for collected(). `error`:
+        what failed before it, as for step()."""
+        if error is not None and self.ranks.alone:
+            raise error
         if not 0 <= to < self.ranks.size:
             raise ValueError(
                 f'terrace: there is no rank {to} of {self.ranks.size}')
@@ -207,6 +203,7 @@ class StateStore:
              names: Sequence[str]) -> None:
         """Fills tensors and state from the checkpoint that was opened."""
         self.changes += 1
+        self._unfinished_turn = None
         self._compiled.load(tensors, names, self._places_of(tensors))
 
     def end_load(self) -> None:
@@ -233,7 +230,11 @@ class StateStore:
                      if not self.keeps(pair[1])}.values())
 
     def _check_apart(self, groups: Sequence[Sequence[Named]]) -> None:
-        named = [*self._places.named, *self._new_in(groups)]
+        group_of = self._arrangement.turns[0]
+        # Those that left the groups are not stepped.
+        named = [pair for place, pair in enumerate(self._places.named)
+                 if place >= len(group_of) or group_of[place] >= 0]
+        named += self._new_in(groups)
         self._compiled.check_apart([parameter for _, parameter in named],
                                    lambda: [name for name, _ in named])
 
@@ -266,6 +267,7 @@ class StateStore:
         if not self.holds_state:
             return
         self.changes += 1
+        self._unfinished_turn = None
         try:
             transfer.replace(self._compiled, len(self._places),
                              [(self._places.of(parameter), state)
@@ -343,9 +345,11 @@ class StateStore:
         turns = self._arrangement.turns
         if len(turns) > 1 and self.settings.reads_norm:
             everything = parameters_in(groups)
-        # From the turn on that is unfinished.
-        for self._turn in range(self._turn, len(turns)):
-            arguments = (self._places.parameters, turns[self._turn],
+        known, first = self._unfinished_turn or (turns, 0)
+        for turn in range(first if known is turns else 0, len(turns)):
+            if turn:
+                self._unfinished_turn = turns, turn
+            arguments = (self._places.parameters, turns[turn],
                          numbers_of(groups), scale, everything)
             try:
                 self._compiled.step(*arguments)
@@ -353,13 +357,17 @@ class StateStore:
                 if not self._follow_casts():
                     raise
                 self._compiled.step(*arguments)
-        self._turn = 0
+        self._unfinished_turn = None
 
     def _follow_casts(self) -> bool:
         """Whether parameters are of another dtype or size than they were when
         they got their places; now they are known so. ValueError: one that has
         state, which is not that of what it is now."""
         cast = self._places.cast()
+        group_of = self._arrangement.turns[0]
+        if all(p.grad is None or group_of[self._places.of(p)] < 0
+               for p, _ in cast):
+            return False
         for parameter, what in cast:
             if self.steps_of(parameter):
                 raise ValueError(

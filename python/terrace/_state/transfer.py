@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from terrace._base.arrays import KEYS, keys_of
+from terrace._base.arrays import KEYS, keys_of, state_bytes
 from terrace._state.compiled import Compiled
 
 # Elements of each array of a parameter that are under way at a time.
 _RANGE = 1 << 20
+# Of state that is copied in one call.
+_COPIED_BYTES = 1 << 30
 
 # What each parameter's state is to be, with its place: a tensor for each of
 # KEYS that there is, of its shape, and `step`.
@@ -31,6 +33,23 @@ def read(compiled: Compiled, place: int, parameter: torch.Tensor, offset: int,
     master.copy_(elements[offset:offset + master.numel()].reshape(master.shape))
     if rest:
         compiled.read(place, offset, rest)
+
+
+def copies(compiled: Compiled, place_of: Callable[[torch.Tensor], int | None],
+           parameters: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """All the state of parameters that were stepped: in one call, or in one
+    for each GiB, between which Ctrl-C is heard."""
+    result: list[dict[str, torch.Tensor]] = []
+    first = 0
+    while first < len(parameters):
+        end, size = first, 0
+        while end < len(parameters) and size < _COPIED_BYTES:
+            size += state_bytes(parameters[end])
+            end += 1
+        part = parameters[first:end]
+        result += compiled.copies(list(map(place_of, part)), part)
+        first = end
+    return result
 
 
 def replace(compiled: Compiled, count: int, states: PlacedStates,

@@ -188,9 +188,24 @@ Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
   auto specs = DescribeTensors(parameters, names, specs_.size());
   if (!specs.ok()) return ToOutcome(specs.status());
   absl::Status status = CheckOpen();
+  if (status.ok()) status = CheckRoomLocked(*specs);
   if (status.ok()) status = optimizer_->AddParameters(*specs);
   if (status.ok()) specs_.insert(specs_.end(), specs->begin(), specs->end());
   return ToOutcome(status);
+}
+
+// Without a path all chunks are to fit beside the window.
+absl::Status OptimizerBinding::CheckRoomLocked(
+    const std::vector<ParameterSpec>& added) {
+  const terrace::Stats stats = runtime_->GetStats();
+  if (!stats.paths.empty()) return absl::OkStatus();
+  std::vector<ParameterSpec> all = specs_;
+  all.insert(all.end(), added.begin(), added.end());
+  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds, BoundsOfBudget(all, {}));
+  if (bounds.everything <= stats.host_budget_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("all state takes ", bounds.everything, " bytes of memory, ",
+                   stats.host_budget_bytes, " are reserved"));
 }
 
 Outcome OptimizerBinding::Step(const std::vector<at::Tensor>& parameters,

@@ -163,6 +163,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   absl::Status OpenLocked(std::vector<ParameterSpec> specs,
                           const BindingOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckRoomLocked(const std::vector<ParameterSpec>& added)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
                           const at::Tensor& group_of,
                           const std::vector<double>& numbers, double loss_scale,

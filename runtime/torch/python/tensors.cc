@@ -74,13 +74,17 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
   }
   const at::NoGradGuard without_graph;
   data_.reserve(specs.size());
+  std::vector<size_t> places;  // of stepped_
   for (size_t i = 0; i < specs.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(
         LocateOne(specs[i], parameters[i], groups[i] != kInNoGroup));
+    if (stepped_.size() > places.size()) places.push_back(i);
   }
-  if (const auto overlap = apart_.FindOverlap(parameters)) {
-    return OverlapError(absl::StrCat("'", specs[overlap->first].name, "'"),
-                        absl::StrCat("'", specs[overlap->second].name, "'"));
+  if (const auto overlap = apart_.FindOverlap(stepped_)) {
+    const auto name = [&](size_t i) {
+      return absl::StrCat("'", specs[places[i]].name, "'");
+    };
+    return OverlapError(name(overlap->first), name(overlap->second));
   }
   return absl::OkStatus();
 }
@@ -88,6 +92,12 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
 absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
                                     const at::Tensor& parameter,
                                     bool is_stepped) {
+  const at::Tensor given = is_stepped ? parameter.grad() : at::Tensor();
+  if (!given.defined()) {
+    // Not touched in this step, whatever it has become.
+    data_.push_back({.parameter = const_cast<float*>(&kNothing)});
+    return absl::OkStatus();
+  }
   const std::string fault = StorageFault(parameter);
   if (!fault.empty()) return Error("", spec.name, fault);
   if (*DTypeOf(parameter) != spec.dtype || parameter.numel() != spec.count) {
@@ -98,14 +108,7 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
                      TextOf(parameter.scalar_type())));
   }
   ParameterData data;
-  const at::Tensor gradient =
-      is_stepped ? WithOwnValues(parameter.grad()) : at::Tensor();
-  if (!gradient.defined()) {
-    // Not touched in this step, but its address is asked for.
-    data.parameter = parameter.data_ptr();
-    data_.push_back(data);
-    return absl::OkStatus();
-  }
+  const at::Tensor gradient = WithOwnValues(given);
   const std::string gradient_fault = StorageFault(gradient);
   if (!gradient_fault.empty()) {
     return Error("the gradient of ", spec.name, gradient_fault);
