@@ -18,6 +18,8 @@ def test_several_paths_share_the_state(tmp_path):
     told = optimizer.stats()['paths']
     assert len(told) == 2 and all(path['bytes_written'] for path in told)
     for path in told:
-        assert path['state'] == 'healthy' and not path['write_error']
+        # One of two on a shared disk may be slower for a while.
+        assert path['state'] in ('healthy', 'slow')
+        assert not path['write_error']
         assert path['read_bytes_per_second'] > 0
         assert path['write_bytes_per_second'] > 0
