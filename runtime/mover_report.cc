@@ -23,6 +23,7 @@ Stats Mover::MakeStats() const {
   stats.late_completions = engine.late_completions;
   stats.paced_completions = engine.paced_completions;
   stats.host_budget_bytes = space_.capacity_bytes();
+  stats.host_reserved_bytes = stats.host_budget_bytes;
   stats.host_used_bytes = space_.used_bytes();
   stats.host_peak_bytes = peak_bytes_;
   for (const Window& window : windows_) {
