@@ -10,6 +10,7 @@ from terrace._base.amounts import bytes_text
 from terrace._base.arrays import state_bytes
 from terrace._base.groups import Groups, parameters_in
 from terrace._base.message import say
+from terrace._state.copy_file import is_wanted
 from terrace._state.store import StateStore
 
 _LARGE_BYTES = 64 << 20
@@ -45,7 +46,13 @@ def tell_placement(store: StateStore, groups: Groups) -> None:
 def tell_copy(store: StateStore) -> None:
     """Before a large state_dict is made."""
     size = store.stats()['state_bytes']
-    if size >= _LARGE_BYTES:
+    if size < _LARGE_BYTES:
+        return
+    if is_wanted(store.settings, size):
+        say('state_dict() copies the state to an unnamed file in %s: %s; '
+            'terrace.save() writes a checkpoint without the copy',
+            ' or '.join(store.settings.directories), bytes_text(size))
+    else:
         say('state_dict() copies the state into memory: %s; terrace.save() '
             'streams it', bytes_text(size))
 

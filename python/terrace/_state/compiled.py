@@ -13,6 +13,7 @@ import torch
 from terrace._base import errors, library
 from terrace._base.arrays import KEYS, keys_of
 from terrace._base.errors import check
+from terrace._state.copy_file import CopyFile
 
 _NOTHING_COUNTED: tuple[int, list[int], int] = (-1, [], 0)
 # Of a kind that is not wanted, or not there.
@@ -93,10 +94,12 @@ class Compiled:
         self._native.end_reading()
 
     def copies(self, places: Sequence[int],
-               parameters: Sequence[torch.Tensor]
-               ) -> list[dict[str, torch.Tensor]]:
-        """All the state of each, `step` too, as new tensors."""
-        outcome, tensors = self._native.copy_states(places, parameters)
+               parameters: Sequence[torch.Tensor],
+               file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
+        """All the state of each, `step` too, as new tensors: in memory, or
+        mapped from a file that was made for them."""
+        outcome, tensors = self._native.copy_states(
+            places, parameters, file and file.native)
         check(outcome)
         taken = iter(tensors)
         return [dict(zip(('step', *keys_of(parameter)), taken))

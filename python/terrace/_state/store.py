@@ -14,6 +14,7 @@ from terrace._ranks.ranks import Ranks
 from terrace._state import transfer
 from terrace._state.arrangement import Arrangement
 from terrace._state.compiled import Compiled
+from terrace._state.copy_file import CopyFile
 from terrace._state.places import Places
 from terrace._state.settings import Settings
 
@@ -110,10 +111,11 @@ class StateStore:
     def count_stepped(self) -> int:
         return self._compiled.count_stepped()
 
-    def copies(self, parameters: Sequence[torch.Tensor]
-               ) -> list[dict[str, torch.Tensor]]:
-        """All the state of parameters that were stepped."""
-        return transfer.copies(self._compiled, self._places.of, parameters)
+    def copies(self, parameters: Sequence[torch.Tensor],
+               file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
+        """All the state of parameters that were stepped; see CopyFile."""
+        return transfer.copies(self._compiled, self._places.of, parameters,
+                               file)
 
     def read(self, parameter: torch.Tensor, offset: int,
              arrays: Mapping[str, torch.Tensor]) -> None:
