@@ -176,6 +176,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CopyStateLocked(int64_t index, const at::Tensor& parameter,
                                StateReader& reader, MappedFile* file,
+                               const at::Tensor& buffer,
                                std::vector<at::Tensor>& copies)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginLoadLocked(const std::string& directory, at::Tensor& rest)

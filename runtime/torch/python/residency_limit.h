@@ -7,8 +7,9 @@
 // process has, which takes microseconds, and when there are 8 MiB more than
 // there were it unmaps the mapping's: the bytes stay in the file and its page
 // cache, and the next touch maps them again. Who reads at 2 GB/s has 8 + 10
-// MiB mapped at most, and what the thread comes late by on a busy machine. Without a thread (the system gives none, or in a forked
-// child) nothing is unmapped, and all else works.
+// MiB mapped at most, and more where a busy machine lets the thread wait.
+// Without one (the system gives none, or in a forked child) nothing is
+// unmapped, and all else works.
 #pragma once
 
 #include <sys/types.h>

@@ -31,8 +31,10 @@ absl::Span<float> Elements(const at::Tensor& tensor) {
 // or not there, are undefined.
 class StateCopy {
  public:
-  StateCopy(int place, const at::Tensor& parameter, MappedFile* file)
-      : place_(place), parameter_(parameter), file_(file) {}
+  // The buffer, of three ranges, is in front of a file; null: in memory.
+  StateCopy(int place, const at::Tensor& parameter, MappedFile* file,
+            const at::Tensor& buffer)
+      : place_(place), parameter_(parameter), file_(file), buffer_(buffer) {}
 
   absl::Status Make(bool has_master_array, bool has_master);
   absl::Status Fill(StateReader& reader);
@@ -46,9 +48,9 @@ class StateCopy {
 
   const int place_;
   const at::Tensor& parameter_;
-  MappedFile* const file_;  // null: they are in memory
+  MappedFile* const file_;
+  const at::Tensor& buffer_;
   bool reads_master_ = false;
-  at::Tensor buffer_;  // of three ranges, in front of a file
 };
 
 absl::StatusOr<at::Tensor> StateCopy::MakeOne() const {
@@ -77,8 +79,6 @@ absl::Status StateCopy::Fill(StateReader& reader) {
     return reader.Read(place_, 0, spans, absl::Now() + kPatience);
   }
   const int64_t count = parameter_.numel();
-  buffer_ = at::empty({3, std::min(count, kRange)},
-                      at::TensorOptions(at::kFloat));
   for (int64_t first = 0; first < count; first += kRange) {
     TERRACE_RETURN_IF_ERROR(
         FillRange(reader, first, std::min(kRange, count - first)));
@@ -140,12 +140,19 @@ std::tuple<Outcome, std::vector<at::Tensor>> OptimizerBinding::CopyStates(
   if (!reader.ok()) return {ToOutcome(reader.status()), copies};
   copies.reserve(indices.size() * 4);
   MappedFile* const mapped = file.has_value() ? (*file)->file() : nullptr;
+  // One for all: of one for each parameter the allocator keeps many.
+  at::Tensor buffer;
+  if (mapped != nullptr) {
+    status.Update(Guarded(c10::kCPU, [&] {
+      buffer = at::empty({3, kRange}, at::TensorOptions(at::kFloat));
+    }));
+  }
   for (size_t i = 0; i < indices.size() && status.ok(); ++i) {
     // There may be no memory for a copy.
     absl::Status copied;
     status.Update(Guarded(c10::kCPU, [&] {
       copied = CopyStateLocked(indices[i], parameters[i], **reader, mapped,
-                               copies);
+                               buffer, copies);
     }));
     status.Update(copied);
   }
@@ -155,7 +162,8 @@ std::tuple<Outcome, std::vector<at::Tensor>> OptimizerBinding::CopyStates(
 
 absl::Status OptimizerBinding::CopyStateLocked(
     int64_t index, const at::Tensor& parameter, StateReader& reader,
-    MappedFile* file, std::vector<at::Tensor>& copies) {
+    MappedFile* file, const at::Tensor& buffer,
+    std::vector<at::Tensor>& copies) {
   using Kind = OffloadedOptimizer::StateKind;
   const auto at = static_cast<size_t>(index);
   if (index < 0 || at >= specs_.size() ||
@@ -168,7 +176,7 @@ absl::Status OptimizerBinding::CopyStateLocked(
   const int64_t steps = optimizer_->parameter_steps()[at];
   copies.push_back(at::scalar_tensor(static_cast<double>(steps),
                                      at::TensorOptions(at::kFloat)));
-  StateCopy copy(place, parameter, file);
+  StateCopy copy(place, parameter, file, buffer);
   TERRACE_RETURN_IF_ERROR(
       copy.Make(specs_[at].dtype != DType::kFloat32,
                 optimizer_->HasState(place, Kind::kMaster)));
