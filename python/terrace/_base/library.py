@@ -54,6 +54,12 @@ def new_optimizer():
     return torch.classes.terrace.Optimizer()
 
 
+def new_mapped_file():
+    """A torch.classes.terrace.MappedFile that is not open."""
+    load()
+    return torch.classes.terrace.MappedFile()
+
+
 def version() -> str:
     load()
     return torch.ops.terrace.version()

@@ -266,9 +266,13 @@ class AdamW(torch.optim.Optimizer):
             torch.optim.Optimizer.profile_hook_step(func))
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy in memory of all the state, in the form of
-        torch.optim.AdamW's, which can load it. See `state` for its tensors;
-        what it takes is stats()['state_bytes'].
+        """A copy of all the state, in the form of torch.optim.AdamW's, which
+        can load it. See `state` for its tensors. What it takes is
+        stats()['state_bytes'], of memory; with an nvme_path, from 32 MiB on,
+        of disk: its tensors are mapped from an unnamed file there, which is
+        gone with the last of them, or with the process.
+
+        Raises OSError (errno ENOSPC): the path has no room for that.
 
         With a process_group: of this rank's share, which only the same share
         can load; of all parameters on the rank that consolidate_state_dict()
@@ -282,9 +286,8 @@ class AdamW(torch.optim.Optimizer):
         return completed(copy, self._store, self.param_groups)
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Collects the state of all ranks at rank `to` of the process_group,
-        in memory: the next state_dict() there is of all parameters. Every rank
-        calls it.
+        """Collects the state of all ranks at rank `to` of the process_group:
+        the next state_dict() there is of all parameters. Every rank calls it.
 
         Raises:
             RankError: another rank could not read its share, or is gone.

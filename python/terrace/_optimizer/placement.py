@@ -11,6 +11,7 @@ from terrace._base.arrays import state_bytes
 from terrace._base.groups import Groups, parameters_in
 from terrace._base.local_shard import sharding_of
 from terrace._base.message import say
+from terrace._state.copy_file import is_wanted
 from terrace._state.store import StateStore
 
 _LARGE_BYTES = 64 << 20
@@ -46,8 +47,15 @@ def tell_placement(store: StateStore, groups: Groups) -> None:
 def tell_copy(store: StateStore, groups: Groups) -> None:
     """Before a large state_dict is made."""
     size = store.stats()['state_bytes']
-    if size >= _LARGE_BYTES:
-        can_stream = not any(map(sharding_of, parameters_in(groups)))
+    if size < _LARGE_BYTES:
+        return
+    can_stream = not any(map(sharding_of, parameters_in(groups)))
+    if is_wanted(store.settings, size):
+        say('state_dict() copies the state to an unnamed file in %s: %s%s',
+            ' or '.join(store.settings.directories), bytes_text(size),
+            '; terrace.save() writes a checkpoint without the copy'
+            if can_stream else '')
+    else:
         say('state_dict() copies the state into memory: %s%s',
             bytes_text(size),
             '; terrace.save() streams it' if can_stream else '')

@@ -12,6 +12,7 @@ import torch
 from terrace._base.groups import named_in
 from terrace._base.local_shard import writes_of
 from terrace._optimizer.parameter_state import ParameterState
+from terrace._state.copy_file import CopyFile
 from terrace._state.store import StateStore
 
 # Of copies that are kept until the next step, though nobody holds them.
@@ -136,10 +137,12 @@ class StateView(MutableMapping):
         return {parameter: dict(state) for parameter, state in self.whole()}
 
     def whole(self) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-        """All of it at once: copies, in few calls."""
+        """All of it at once: copies, in few calls; large ones are mapped from a
+        file on a path. OSError: there is no room for it."""
         self.write_back()
         found = self._store.stepped()
-        return zip(found, self._store.copies(found))
+        file = CopyFile.of(self._store.settings, found)
+        return zip(found, self._store.copies(found, file))
 
     def write_back(self) -> None:
         """What was changed, into the store. Raises ValueError: it is no state,

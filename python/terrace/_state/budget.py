@@ -46,3 +46,10 @@ class Budget:
             return None
         asked = self.bytes_of(state_bytes)
         return asked if asked is not None and reserved > asked else None
+
+    def explain(self, error: MemoryError) -> Exception:
+        """What the library says of these bytes: a budget that can hold no
+        state at all is a wrong argument."""
+        if 'below the minimum' not in str(error):
+            return error
+        return ValueError(f'{error} (memory_budget={self.given!r})')

@@ -15,6 +15,7 @@ from terrace._base.arrays import KEYS, keys_of
 from terrace._base.errors import check
 from terrace._base.local_shard import (is_dtensor, local_to_step, locals_of,
                                        mark_written, placed_as)
+from terrace._state.copy_file import CopyFile
 
 _NOTHING_COUNTED: tuple[int, list[int], int] = (-1, [], 0)
 # Of a kind that is not wanted, or not there.
@@ -110,11 +111,12 @@ class Compiled:
         self._native.end_reading()
 
     def copies(self, places: Sequence[int],
-               parameters: Sequence[torch.Tensor]
-               ) -> list[dict[str, torch.Tensor]]:
-        """All the state of each, `step` too, as new tensors."""
-        outcome, tensors = self._native.copy_states(places,
-                                                    locals_of(parameters))
+               parameters: Sequence[torch.Tensor],
+               file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
+        """All the state of each, `step` too, as new tensors: in memory, or
+        mapped from a file that was made for them."""
+        outcome, tensors = self._native.copy_states(
+            places, locals_of(parameters), file and file.native)
         check(outcome)
         taken = iter(tensors)
         return [{'step': next(taken),

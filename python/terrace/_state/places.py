@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -34,6 +34,10 @@ class Places:
 
     def of(self, tensor: object) -> int | None:
         return self.by_id.get(id(tensor))
+
+    def numbers(self, tensors: Iterable[torch.Tensor]) -> list[int]:
+        """The place of each; -1: it has none."""
+        return [self.by_id.get(id(tensor), -1) for tensor in tensors]
 
     @property
     def named(self) -> list[Named]:

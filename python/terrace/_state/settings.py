@@ -43,6 +43,16 @@ class Settings:
         return any(os.path.exists(path) and not os.path.isdir(path)
                    for path in self.paths)
 
+    @property
+    def directories(self) -> list[str]:
+        """Where files may be made: the paths, and where given files lie. The
+        folder of a device's node is no disk."""
+        folders = (path if os.path.isdir(path) else
+                   os.path.dirname(os.path.realpath(path))
+                   for path in self.paths
+                   if os.path.isdir(path) or os.path.isfile(path))
+        return list(dict.fromkeys(folders))
+
     def for_library(self, state_bytes: int) -> str:
         """Its JSON, for state of that size."""
         values = {field.name: getattr(self, field.name)

@@ -15,8 +15,9 @@ from terrace._ranks.interrupts import uninterrupted
 from terrace._ranks.ranks import Ranks
 from terrace._ranks.shares import Shares
 from terrace._state.attempt import Attempt
-from terrace._state.sharded_check import check_sharded
+from terrace._state.copy_file import CopyFile
 from terrace._state.settings import Settings
+from terrace._state.sharded_check import check_sharded
 from terrace._state.store import State, StateStore
 
 _OF_ANOTHER_RANK = -2  # as a place in the compiled optimizer
@@ -153,15 +154,23 @@ class SharedStore(StateStore):
         found: list[tuple[torch.Tensor, State]] = []
         with uninterrupted():
             ranks.agree(phase, error or self._unfinished())
-            error = None
             known = self._shares.parameters
             counts = ranks.greatest(phase, [self.steps_of(p) for p in known])
-            for parameter, count in zip(known, counts):
+            sent = [(p, count) for p, count in zip(known, counts)
+                    if count and self._shares.owner(p) != to]
+            file, error = None, None
+            if ranks.rank == to:
+                try:
+                    file = CopyFile.of(self.settings, [p for p, _ in sent])
+                except Exception as caught:
+                    error = caught
+            ranks.agree(phase, error)
+            error = None
+            for parameter, count in sent:
                 owner = self._shares.owner(parameter)
-                if (count == 0 or owner == to
-                        or ranks.rank not in (owner, to)):
+                if ranks.rank not in (owner, to):
                     continue
-                state = _empty_state(parameter, count)
+                state = _empty_state(parameter, count, file)
                 if ranks.rank == to:
                     found.append((parameter, state))
                 elif error is None:
@@ -259,9 +268,10 @@ def _check_once(groups: Sequence[Sequence[Named]]) -> None:
                              'cannot')
 
 
-def _empty_state(parameter: torch.Tensor,
-                 steps: int) -> dict[str, torch.Tensor]:
+def _empty_state(parameter: torch.Tensor, steps: int,
+                 file: CopyFile | None) -> dict[str, torch.Tensor]:
     return {'step': torch.tensor(float(steps), device='cpu'),
-            **{key: torch.empty(parameter.shape, dtype=torch.float32,
-                                device='cpu')
+            **{key: (torch.empty(parameter.shape, dtype=torch.float32,
+                                 device='cpu') if file is None
+                     else file.empty(parameter.shape))
                for key in keys_of(parameter)}}

@@ -15,9 +15,10 @@ from terrace._ranks.ranks import Ranks
 from terrace._state import transfer
 from terrace._state.arrangement import Arrangement
 from terrace._state.compiled import Compiled
-from terrace._state.sharded_check import check_sharded
+from terrace._state.copy_file import CopyFile
 from terrace._state.places import Places
 from terrace._state.settings import Settings
+from terrace._state.sharded_check import check_sharded
 
 State = Mapping[str, Any]
 
@@ -112,10 +113,11 @@ class StateStore:
     def count_stepped(self) -> int:
         return self._compiled.count_stepped()
 
-    def copies(self, parameters: Sequence[torch.Tensor]
-               ) -> list[dict[str, torch.Tensor]]:
-        """All the state of parameters that were stepped."""
-        return transfer.copies(self._compiled, self._places.of, parameters)
+    def copies(self, parameters: Sequence[torch.Tensor],
+               file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
+        """All the state of parameters that were stepped; see CopyFile."""
+        return transfer.copies(self._compiled, self._places.of, parameters,
+                               file)
 
     def read(self, parameter: torch.Tensor, offset: int,
              arrays: Mapping[str, torch.Tensor]) -> None:
@@ -286,11 +288,7 @@ class StateStore:
             self._compiled.open(self._places.parameters, self._places.names,
                                 self.settings.for_library(self.state_bytes))
         except MemoryError as error:
-            if 'below the minimum' in str(error):
-                given = self.settings.budget.given
-                raise ValueError(
-                    f'{error} (memory_budget={given!r})') from None
-            raise
+            raise self.settings.budget.explain(error) from None
 
     def _make_anew(self, places: Places) -> None:
         """All state to a compiled optimizer of these places, which are some of
@@ -396,5 +394,4 @@ class StateStore:
             self._arrangement.follow(groups, self._places.by_id)
 
     def _places_of(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        places = map(self._places.of, tensors)
-        return [-1 if place is None else place for place in places]
+        return self._places.numbers(tensors)

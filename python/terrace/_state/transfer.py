@@ -11,6 +11,7 @@ import torch
 from terrace._base.arrays import KEYS, keys_of, state_bytes
 from terrace._base.local_shard import local_of
 from terrace._state.compiled import Compiled
+from terrace._state.copy_file import CopyFile
 
 # Elements of each array of a parameter that are under way at a time.
 _RANGE = 1 << 20
@@ -37,7 +38,8 @@ def read(compiled: Compiled, place: int, parameter: torch.Tensor, offset: int,
 
 
 def copies(compiled: Compiled, place_of: Callable[[torch.Tensor], int | None],
-           parameters: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+           parameters: Sequence[torch.Tensor],
+           file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
     """All the state of parameters that were stepped: in one call, or in one
     for each GiB, between which Ctrl-C is heard."""
     result: list[dict[str, torch.Tensor]] = []
@@ -48,7 +50,7 @@ def copies(compiled: Compiled, place_of: Callable[[torch.Tensor], int | None],
             size += state_bytes(parameters[end])
             end += 1
         part = parameters[first:end]
-        result += compiled.copies(list(map(place_of, part)), part)
+        result += compiled.copies(list(map(place_of, part)), part, file)
         first = end
     return result
 

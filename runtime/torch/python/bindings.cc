@@ -3,14 +3,20 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include "runtime/torch/python/copies/mapped_file.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "runtime/torch/python/zero_config_binding.h"
 #include "terrace/machine.h"
 #include "terrace/version.h"
 
 TORCH_LIBRARY(terrace, m) {
+  using terrace::MappedFileBinding;
   using terrace::OptimizerBinding;
   using terrace::ZeroConfigBinding;
+  m.class_<MappedFileBinding>("MappedFile")
+      .def(::torch::init<>())
+      .def("open", &MappedFileBinding::Open)
+      .def("take", &MappedFileBinding::Take);
   m.class_<OptimizerBinding>("Optimizer")
       .def(::torch::init<>())
       .def("check", &OptimizerBinding::Check)

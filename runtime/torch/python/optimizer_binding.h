@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/python/copies/mapped_file.h"
 #include "runtime/torch/python/outcome.h"
 #include "runtime/torch/python/state_runtime.h"
 #include "runtime/torch/python/state_transfer.h"
@@ -77,10 +79,12 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // turn its step, the master if it is a 16-bit one, and both moments, as new
   // fp32 tensors in CPU memory, the step a scalar, the others of its shape. A
   // master that is not there is made from the parameter, as the next step
-  // will.
+  // will. With a file, which was opened for these parameters among others, all
+  // but the steps are mapped from it.
   std::tuple<Outcome, std::vector<at::Tensor>> CopyStates(
       const std::vector<int64_t>& indices,
-      const std::vector<at::Tensor>& parameters);
+      const std::vector<at::Tensor>& parameters,
+      const std::optional<c10::intrusive_ptr<MappedFileBinding>>& file);
 
   // A parameter's state from element `offset` on, into contiguous fp32 tensors
   // of one size; an empty one is not wanted. What was read last stays in
@@ -154,7 +158,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                           const std::vector<at::Tensor>& everything)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CopyStateLocked(int64_t index, const at::Tensor& parameter,
-                               StateReader& reader,
+                               StateReader& reader, MappedFile* file,
+                               const at::Tensor& buffer,
                                std::vector<at::Tensor>& copies)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginLoadLocked(const std::string& directory, at::Tensor& rest)
