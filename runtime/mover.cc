@@ -20,6 +20,7 @@ Mover::Mover(MoverParts parts)
       eviction_(std::move(parts.eviction)),
       prefetch_enabled_(parts.prefetch),
       io_timeout_(parts.io_timeout),
+      transcript_(parts.transcript),
       inbox_(std::make_shared<Inbox>([io = io_.get()] { io->Wake(); })),
       paths_(std::move(parts.disks), std::move(parts.background), io_timeout_,
              clock_, inbox_),

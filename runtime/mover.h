@@ -28,6 +28,7 @@
 #include "runtime/disk_paths.h"
 #include "runtime/mailbox.h"
 #include "runtime/residency.h"
+#include "runtime/transcript.h"
 #include "runtime/wanted_tensors.h"
 #include "tiers/disk_tier.h"
 #include "tiers/extent_allocator.h"
@@ -51,6 +52,7 @@ struct MoverParts {
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
+  Transcript* transcript = nullptr;  // null: none is written
 };
 
 class Mover {
@@ -133,7 +135,8 @@ class Mover {
   struct TransferRecord {
     TensorEntry* entry = nullptr;
     IoDirection direction = IoDirection::kRead;
-    uint64_t generation = 0;  // written
+    IoClass io_class = IoClass::kDemand;
+    uint64_t generation = 0;  // read, or written
     int path = -1;
     Extent place;          // there
     int64_t failures = 0;  // of the path's writes, when one was begun
@@ -231,6 +234,9 @@ class Mover {
   // mover_report.cc.
   PathState StateOf(int path) const;
   Stats MakeStats() const;
+  void Note(TranscriptEvent event, const TransferRecord& transfer,
+            absl::StatusCode code);
+  void Note(const Queue& queue, const Ready& ready);
 
   // mover_close.cc: the end.
   void BeginClose();
@@ -252,6 +258,7 @@ class Mover {
   void FailWaiters(TensorEntry& entry, const absl::Status& status);
   void FinishGroup(Queue& queue, Group& group);
   void FailGroup(Queue& queue, Group& group, absl::Status status);
+  void AddReady(Queue& queue, Ready ready);
   void EraseWaiting(Queue& queue, uint64_t group);
   void EraseAdmitted(Queue& queue, uint64_t group);
   void ReleaseHolds(Group& group);
@@ -302,6 +309,7 @@ class Mover {
   std::unique_ptr<EvictionPolicy> eviction_;
   const bool prefetch_enabled_;
   const absl::Duration io_timeout_;
+  Transcript* const transcript_;
   std::shared_ptr<Inbox> inbox_;
   DiskPaths paths_;
 
@@ -321,7 +329,7 @@ class Mover {
   uint64_t next_group_ = 1;
   std::unordered_map<uint64_t, PinRecord> pins_;
   uint64_t next_token_ = 1;
-  std::unordered_map<uint64_t, TransferRecord> transfers_;
+  std::map<uint64_t, TransferRecord> transfers_;  // first begun, first
   uint64_t next_transfer_ = 1;
   std::deque<PendingOpen> opens_;
   std::vector<PendingRegister> registers_;  // in the order they came

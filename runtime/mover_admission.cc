@@ -243,7 +243,7 @@ void Mover::FinishGroup(Queue& queue, Group& group) {
     ready.pins = group.failure.ok()
                      ? absl::CancelledError("the queue was closed")
                      : group.failure;
-    queue.ready.push_back(std::move(ready));
+    AddReady(queue, std::move(ready));
     EraseAdmitted(queue, group.id);
     return;
   }
@@ -269,7 +269,7 @@ void Mover::FinishGroup(Queue& queue, Group& group) {
                                      entry.spec.size_bytes));
   }
   ready.pins = std::move(pins);
-  queue.ready.push_back(std::move(ready));
+  AddReady(queue, std::move(ready));
   EraseAdmitted(queue, group.id);
 }
 
@@ -278,6 +278,11 @@ void Mover::FailGroup(Queue& queue, Group& group, absl::Status status) {
   Ready ready;
   ready.tag = group.tag;
   ready.pins = std::move(status);
+  AddReady(queue, std::move(ready));
+}
+
+void Mover::AddReady(Queue& queue, Ready ready) {
+  Note(queue, ready);
   queue.ready.push_back(std::move(ready));
 }
 

@@ -68,6 +68,34 @@ Stats Mover::MakeStats() const {
   return stats;
 }
 
+void Mover::Note(TranscriptEvent event, const TransferRecord& transfer,
+                 absl::StatusCode code) {
+  if (transcript_ == nullptr) return;
+  TranscriptLine line;
+  line.at = clock_.Now();
+  line.event = event;
+  line.code = code;
+  line.tensor = transfer.entry->id.value;
+  const bool reads = transfer.direction == IoDirection::kRead;
+  line.from = reads ? 1 + transfer.path : 0;
+  line.to = reads ? 0 : 1 + transfer.path;
+  line.io_class = static_cast<int>(transfer.io_class);
+  line.generation = transfer.generation;
+  transcript_->push_back(line);
+}
+
+void Mover::Note(const Queue& queue, const Ready& ready) {
+  if (transcript_ == nullptr) return;
+  TranscriptLine line;
+  line.at = clock_.Now();
+  line.event = TranscriptEvent::kReady;
+  line.code = ready.pins.status().code();
+  line.queue = queue.id;
+  line.tag = ready.tag;
+  line.cause = static_cast<int>(ready.cause);
+  transcript_->push_back(line);
+}
+
 absl::Status Mover::CheckInvariants() const {
   absl::Status status = table_.CheckInvariants();
   if (!status.ok()) return status;

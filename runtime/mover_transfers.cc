@@ -49,11 +49,15 @@ void Mover::StartRead(TensorEntry& entry, IoClass io_class) {
   entry.io_tag = next_transfer_++;
   transfers_[entry.io_tag] = {.entry = &entry,
                               .direction = IoDirection::kRead,
+                              .io_class = io_class,
+                              .generation = entry.home_generation,
                               .path = entry.path,
                               .place = entry.home,
                               .extent = entry.extent,
                               .window = entry.window,
                               .slot = entry.slot};
+  Note(TranscriptEvent::kMoveStarted, transfers_[entry.io_tag],
+       absl::StatusCode::kOk);
   IoTransfer transfer;
   transfer.direction = IoDirection::kRead;
   transfer.io_class = io_class;
@@ -123,6 +127,7 @@ void Mover::StartWrite(TensorEntry& entry) {
   transfers_[entry.io_tag] = {
       .entry = &entry,
       .direction = IoDirection::kWrite,
+      .io_class = IoClass::kWriteBack,
       .generation = entry.generation,
       .path = entry.target_path,
       .place = entry.target,
@@ -130,6 +135,8 @@ void Mover::StartWrite(TensorEntry& entry) {
       .extent = entry.extent,
       .window = entry.window,
       .slot = entry.slot};
+  Note(TranscriptEvent::kMoveStarted, transfers_[entry.io_tag],
+       absl::StatusCode::kOk);
   IoTransfer transfer;
   transfer.direction = IoDirection::kWrite;
   transfer.io_class = IoClass::kWriteBack;
@@ -187,6 +194,9 @@ void Mover::OnCompletion(const Completion& completion) {
   auto found = transfers_.find(completion.tag);
   TERRACE_CHECK(found != transfers_.end());
   const TransferRecord record = found->second;
+  Note(completion.released ? TranscriptEvent::kMoveReleased
+                           : TranscriptEvent::kMoveEnded,
+       record, completion.status.code());
   if (completion.status.ok() && !completion.released) {
     PathMeter& meter = meters_[static_cast<size_t>(record.path)];
     ++(record.direction == IoDirection::kRead ? meter.reads : meter.writes);

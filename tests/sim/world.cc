@@ -52,6 +52,7 @@ World::World(const WorldOptions& options)
   parts.mover.eviction = MakeEvictionPolicy(options.eviction);
   parts.mover.prefetch = options.prefetch;
   parts.mover.io_timeout = options.io_timeout;
+  parts.mover.transcript = options.transcript;
   runtime_ = LocalRuntime::Start(std::move(parts));
   step_ = clock_.AddStep([this] { return Turn(); });
 }

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "aio/engine.h"
 #include "runtime/local_runtime.h"
+#include "runtime/transcript.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
@@ -65,6 +66,7 @@ struct WorldOptions {
   absl::Duration task_spread = absl::ZeroDuration();
   absl::Duration io_timeout = absl::Seconds(60);
   IoQueueOptions io;
+  Transcript* transcript = nullptr;  // outlives the world
 };
 
 class World {
