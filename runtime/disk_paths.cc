@@ -56,7 +56,7 @@ void DiskPaths::StartGrowth(int path, const Growth& growth, bool must) {
   grows.watch.Begin(grows.since);
   grows.progress = grows.disk->growth_progress();
   grows.background->Run([disk = grows.disk, inbox = inbox_, path, growth] {
-    inbox->Post(GrownMessage{path, disk->Grow(growth)});
+    inbox->Post(Grown{path, disk->Grow(growth)});
   });
 }
 
@@ -94,7 +94,7 @@ absl::Time DiskPaths::NextDeadline() const {
   return next;
 }
 
-DiskPaths::Answer DiskPaths::OnGrown(const GrownMessage& message) {
+DiskPaths::Answer DiskPaths::OnGrown(const Grown& message) {
   Path& grew = at(message.path);
   grew.growing = false;
   grew.refused_growth = !message.gained_bytes.ok();
@@ -105,11 +105,11 @@ DiskPaths::Answer DiskPaths::OnGrown(const GrownMessage& message) {
 
 void DiskPaths::StartReclaim(int path) {
   at(path).background->Run([disk = at(path).disk, inbox = inbox_, path] {
-    inbox->Post(ReclaimedMessage{path, disk->Reclaim()});
+    inbox->Post(Reclaimed{path, disk->Reclaim()});
   });
 }
 
-void DiskPaths::OnReclaimed(const ReclaimedMessage& message) {
+void DiskPaths::OnReclaimed(const Reclaimed& message) {
   if (message.more && !removing_) StartReclaim(message.path);
 }
 
@@ -119,12 +119,12 @@ void DiskPaths::StartRemovals() {
   for (int i = 0; i < count(); ++i) {
     at(i).removing = true;
     at(i).background->Run([disk = at(i).disk, inbox = inbox_, path = i] {
-      inbox->Post(RemovedMessage{path, disk->Remove()});
+      inbox->Post(Removed{path, disk->Remove()});
     });
   }
 }
 
-void DiskPaths::OnRemoved(const RemovedMessage& message) {
+void DiskPaths::OnRemoved(const Removed& message) {
   at(message.path).removing = false;
   removal_status_.Update(message.status);
 }

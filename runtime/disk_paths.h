@@ -5,7 +5,7 @@
 // What killed jobs left on the paths goes from the beginning, piece by piece.
 //
 // A file that must grow is asked on the path's background executor; the
-// answer comes through the inbox (GrownMessage). A disk that does not answer
+// answer comes through the inbox (Grown). A disk that does not answer
 // in time is late: nothing more is asked of it until it does.
 #pragma once
 
@@ -21,7 +21,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
 #include "runtime/base/watch.h"
-#include "runtime/mailbox.h"
+#include "runtime/messages/inbox.h"
 #include "tiers/disk_tier.h"
 #include "tiers/extent.h"
 
@@ -63,16 +63,16 @@ class DiskPaths {
     bool late = false;  // whoever had asked has gone on
     bool must = false;  // as that one asked
   };
-  Answer OnGrown(const GrownMessage& message);
+  Answer OnGrown(const Grown& message);
 
   // A piece is gone of what killed jobs left on a path: the next one's turn
   // is behind a file that wants to grow meanwhile.
-  void OnReclaimed(const ReclaimedMessage& message);
+  void OnReclaimed(const Reclaimed& message);
 
-  // Removes all files; RemovedMessages tell of it.
+  // Removes all files; Removed events tell of it.
   void StartRemovals();
   bool removals_started() const { return removing_; }
-  void OnRemoved(const RemovedMessage& message);
+  void OnRemoved(const Removed& message);
   std::vector<std::string> unremoved() const;  // names
   const absl::Status& removal_status() const { return removal_status_; }
   // For transfers that never ended: their descriptors, whose numbers must not

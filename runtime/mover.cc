@@ -39,7 +39,9 @@ absl::Time Mover::RunOnce() {
   for (const Completion& completion : completions_) OnCompletion(completion);
   MeasurePaths();
   processed_ = inbox_->Drain(&messages_);
-  for (Message& message : messages_) Handle(message);
+  for (Message& message : messages_) {
+    std::visit([this](auto& each) { Handle(each); }, message);
+  }
   messages_.clear();
 
   const absl::Time now = clock_.Now();
@@ -76,11 +78,15 @@ absl::Time Mover::RunOnce() {
   return std::min(io_->NextEvent(), NextDeadline());
 }
 
-void Mover::Handle(Message& message) {
-  std::visit([this](auto& body) { Handle(body); }, message);
+void Mover::Handle(Request& request) {
+  std::visit([this](auto& body) { Handle(body); }, request);
 }
 
-void Mover::Handle(OpenMessage& message) {
+void Mover::Handle(Event& event) {
+  std::visit([this](auto& body) { Handle(body); }, event);
+}
+
+void Mover::Handle(OpenRequest& message) {
   if (closing_) {
     message.reply->Set(Closed());
     return;
@@ -105,7 +111,7 @@ void Mover::Handle(OpenMessage& message) {
   opens_.push_back({std::move(message), bytes});
 }
 
-void Mover::Handle(CloseQueueMessage& message) {
+void Mover::Handle(CloseQueueRequest& message) {
   auto found = queues_.find(message.queue);
   if (found == queues_.end() || found->second->closed) return;
   Queue& queue = *found->second;
@@ -121,7 +127,7 @@ void Mover::Handle(CloseQueueMessage& message) {
   NoteIfEnded(queue);
 }
 
-void Mover::Handle(PushMessage& message) {
+void Mover::Handle(PushRequest& message) {
   Queue* queue = FindQueue(message.queue);
   if (queue == nullptr || closing_) return;
   Group group;
@@ -134,7 +140,7 @@ void Mover::Handle(PushMessage& message) {
   queue->waiting.emplace(group.id, std::move(group));
 }
 
-void Mover::Handle(EndPinMessage& message) {
+void Mover::Handle(EndPinRequest& message) {
   auto found = pins_.find(message.token);
   TERRACE_CHECK(found != pins_.end());
   const PinRecord pin = found->second;
@@ -142,13 +148,13 @@ void Mover::Handle(EndPinMessage& message) {
   EndPin(pin, message.end);
 }
 
-void Mover::Handle(StepMessage& message) {
+void Mover::Handle(StepRequest& message) {
   Queue* queue = FindQueue(message.queue);
   if (queue == nullptr || closing_) {
     message.reply->Set(Closed());
     return;
   }
-  if (message.kind == StepMessage::Kind::kBegin) {
+  if (message.kind == StepRequest::Kind::kBegin) {
     if (queue->step_open) {
       message.reply->Set(absl::FailedPreconditionError(
           absl::StrCat("step ", queue->step, " is still open")));
@@ -166,7 +172,7 @@ void Mover::Handle(StepMessage& message) {
     message.reply->Set(absl::FailedPreconditionError("no step is open"));
     return;
   }
-  if (message.kind == StepMessage::Kind::kCommit &&
+  if (message.kind == StepRequest::Kind::kCommit &&
       message.step != queue->step) {
     message.reply->Set(absl::FailedPreconditionError(absl::StrCat(
         "step ", queue->step, " is open, not step ", message.step)));
@@ -174,14 +180,14 @@ void Mover::Handle(StepMessage& message) {
   }
   queue->step_open = false;
   absl::Status result = std::exchange(queue->first_error, absl::OkStatus());
-  if (!result.ok() || message.kind == StepMessage::Kind::kAbort) {
+  if (!result.ok() || message.kind == StepRequest::Kind::kAbort) {
     queue->trace.Forget();
   }
-  if (message.kind == StepMessage::Kind::kAbort) result = absl::OkStatus();
+  if (message.kind == StepRequest::Kind::kAbort) result = absl::OkStatus();
   message.reply->Set(result);
 }
 
-void Mover::Handle(PrefetchMessage& message) {
+void Mover::Handle(PrefetchRequest& message) {
   if (closing_) return;
   for (TensorId id : message.tensors) {
     TensorEntry* entry = FindRegistered(id);
@@ -197,7 +203,7 @@ void Mover::Handle(PrefetchMessage& message) {
   }
 }
 
-void Mover::Handle(StatsMessage& message) { message.reply->Set(MakeStats()); }
+void Mover::Handle(StatsRequest& message) { message.reply->Set(MakeStats()); }
 
 void Mover::DropWaiting(Queue& queue) {
   for (const auto& [id, group] : queue.waiting) wanted_.Remove(group.wants);
@@ -231,7 +237,7 @@ absl::Time Mover::NextDeadline() const {
     next = std::min(next, open.message.deadline);
   }
   if (!closing_) next = std::min(next, paths_.NextDeadline());
-  for (const CloseMessage& close : closes_) {
+  for (const CloseRequest& close : closes_) {
     next = std::min(next, close.deadline);
   }
   return next;

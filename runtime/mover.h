@@ -26,7 +26,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
 #include "runtime/disk_paths.h"
-#include "runtime/mailbox.h"
+#include "runtime/messages/inbox.h"
 #include "runtime/residency.h"
 #include "runtime/transcript.h"
 #include "runtime/wanted_tensors.h"
@@ -148,7 +148,7 @@ class Mover {
 
   // A registration that waits for a file to grow.
   struct PendingRegister {
-    RegisterMessage message;
+    RegisterRequest message;
     TensorEntry* entry = nullptr;
     int path = -1;              // the file's
     std::vector<bool> refused;  // per path: not asked again
@@ -156,13 +156,13 @@ class Mover {
   };
 
   struct PendingUnregister {
-    UnregisterMessage message;     // its reply is null once it is given
+    UnregisterRequest message;     // its reply is null once it is given
     TensorEntry* entry = nullptr;  // once nobody wants it
     uint64_t after = 0;  // pins that nobody took have ended by this message
   };
 
   struct PendingOpen {
-    OpenMessage message;
+    OpenRequest message;
     int64_t bytes = 0;
   };
 
@@ -188,21 +188,23 @@ class Mover {
   };
 
   // mover.cc: messages and the step.
-  void Handle(Message& message);
-  void Handle(RegisterMessage& message);
-  void Handle(UnregisterMessage& message);
-  void Handle(OpenMessage& message);
-  void Handle(CloseQueueMessage& message);
-  void Handle(PushMessage& message);
-  void Handle(EndPinMessage& message);
-  void Handle(StepMessage& message);
-  void Handle(PrefetchMessage& message);
-  void Handle(HashedMessage& message);
-  void Handle(GrownMessage& message);
-  void Handle(ReclaimedMessage& message);
-  void Handle(RemovedMessage& message);
-  void Handle(StatsMessage& message);
-  void Handle(CloseMessage& message);
+  void Handle(Request& request);
+  void Handle(Event& event);
+  void Handle(RegisterRequest& message);
+  void Handle(UnregisterRequest& message);
+  void Handle(OpenRequest& message);
+  void Handle(CloseQueueRequest& message);
+  void Handle(PushRequest& message);
+  void Handle(EndPinRequest& message);
+  void Handle(StepRequest& message);
+  void Handle(PrefetchRequest& message);
+  void Handle(Sealed& sealed);
+  void Handle(Checked& checked);
+  void Handle(Grown& message);
+  void Handle(Reclaimed& message);
+  void Handle(Removed& message);
+  void Handle(StatsRequest& message);
+  void Handle(CloseRequest& message);
   void DropWaiting(Queue& queue);
   void PublishQueues();
   void NoteIfEnded(const Queue& queue);
@@ -355,7 +357,7 @@ class Mover {
   bool closing_ = false;
   bool closed_ = false;
   bool abandoned_ = false;
-  std::vector<CloseMessage> closes_;  // not answered yet
+  std::vector<CloseRequest> closes_;  // not answered yet
   uint64_t close_after_ = 0;          // not before this message
   Stats final_stats_;
 };

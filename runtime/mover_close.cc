@@ -16,7 +16,7 @@ constexpr size_t kNamedPins = 8;
 
 }  // namespace
 
-void Mover::Handle(CloseMessage& message) {
+void Mover::Handle(CloseRequest& message) {
   if (!closing_) BeginClose();
   closes_.push_back(std::move(message));
 }
@@ -50,7 +50,7 @@ void Mover::FinishClose(absl::Time now) {
   if (closes_.empty() || processed_ < close_after_) return;
   const std::string holders = Holders();
   absl::Time deadline = absl::InfiniteFuture();
-  std::erase_if(closes_, [&](CloseMessage& close) {
+  std::erase_if(closes_, [&](CloseRequest& close) {
     const bool refused = !holders.empty() && !close.force;
     if (refused) {
       close.reply->Set(
@@ -69,7 +69,7 @@ void Mover::FinishClose(absl::Time now) {
   if ((quiet && removed) || now >= deadline) End(quiet);
 }
 
-void Mover::Handle(RemovedMessage& message) { paths_.OnRemoved(message); }
+void Mover::Handle(Removed& message) { paths_.OnRemoved(message); }
 
 void Mover::End(bool quiet) {
   std::vector<std::string> late;
@@ -99,9 +99,11 @@ void Mover::End(bool quiet) {
     paths_.LeaveBehind();
   }
   for (Message& message : left) {
-    if (auto* asked = std::get_if<StatsMessage>(&message)) {
+    Request* const request = std::get_if<Request>(&message);
+    if (request == nullptr) continue;  // whoever waited for it is told below
+    if (auto* asked = std::get_if<StatsRequest>(request)) {
       asked->reply->Set(final_stats_);
-    } else if (auto* close = std::get_if<CloseMessage>(&message)) {
+    } else if (auto* close = std::get_if<CloseRequest>(request)) {
       close->reply->Set(status);
     } else {
       std::visit(
@@ -110,7 +112,7 @@ void Mover::End(bool quiet) {
               body.reply->Set(Closed());
             }
           },
-          message);
+          *request);
     }
   }
   // No reference to what the last one is told stays behind here.

@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-void Mover::Handle(RegisterMessage& message) {
+void Mover::Handle(RegisterRequest& message) {
   if (closing_) {
     message.reply->Set(Closed());
     return;
@@ -108,7 +108,7 @@ void Mover::RefuseHome(PendingRegister& pending, const absl::Status& status) {
   pending.path = -1;
 }
 
-void Mover::Handle(UnregisterMessage& message) {
+void Mover::Handle(UnregisterRequest& message) {
   if (closing_) {
     message.reply->Set(Closed());
     return;

@@ -188,7 +188,7 @@ void Mover::CheckGrowth(absl::Time now) {
   }
 }
 
-void Mover::Handle(GrownMessage& message) {
+void Mover::Handle(Grown& message) {
   const DiskPaths::Answer answer = paths_.OnGrown(message);
   // Who had asked has gone on, or looks elsewhere.
   if (answer.status.ok() || answer.late || !answer.must) return;
@@ -200,6 +200,6 @@ void Mover::Handle(GrownMessage& message) {
   }
 }
 
-void Mover::Handle(ReclaimedMessage& message) { paths_.OnReclaimed(message); }
+void Mover::Handle(Reclaimed& message) { paths_.OnReclaimed(message); }
 
 }  // namespace terrace

@@ -77,7 +77,7 @@ void Mover::StartVerify(TensorEntry& entry) {
   const ExtentHeader expected =
       HeaderOf(entry, paths_.id(entry.path), entry.home, entry.home_generation);
   executor_.Run([copy, expected, inbox = inbox_, id = entry.id] {
-    inbox->Post(HashedMessage{id, true, VerifyCopy(copy, expected)});
+    inbox->Post(Checked{id, VerifyCopy(copy, expected)});
   });
 }
 
@@ -114,7 +114,7 @@ bool Mover::StartHash(TensorEntry& entry) {
     header.payload_hash =
         Checksum(copy.data() + kExtentHeaderBytes, header.payload_bytes);
     EncodeExtentHeader(header, copy.subspan(0, kExtentHeaderBytes));
-    inbox->Post(HashedMessage{id, false, absl::OkStatus()});
+    inbox->Post(Sealed{id});
   });
   return true;
 }
@@ -148,32 +148,34 @@ void Mover::StartWrite(TensorEntry& entry) {
   io_->Enqueue(entry.target_path, transfer);
 }
 
-void Mover::Handle(HashedMessage& message) {
+void Mover::Handle(Sealed& sealed) {
   --hashing_;
-  TensorEntry& entry = *table_.Find(message.tensor);
-  if (!message.verified) {
-    entry.write = WriteState::kIdle;
-    if (closing_ || entry.unregistered) return DropTarget(entry);
-    // A reader may have pinned it meanwhile; only a writer's hold waits for
-    // the state to be idle, and he is admitted before the next write-back.
-    bool wanted = false;
-    for (const Queue* queue : open_queues_) {
-      if (queue->waiting.empty()) continue;
-      for (const Want& want : queue->waiting.begin()->second.wants) {
-        wanted |= want.tensor == entry.id && want.access != Access::kRead;
-      }
+  TensorEntry& entry = *table_.Find(sealed.tensor);
+  entry.write = WriteState::kIdle;
+  if (closing_ || entry.unregistered) return DropTarget(entry);
+  // A reader may have pinned it meanwhile; only a writer's hold waits for
+  // the state to be idle, and he is admitted before the next write-back.
+  bool wanted = false;
+  for (const Queue* queue : open_queues_) {
+    if (queue->waiting.empty()) continue;
+    for (const Want& want : queue->waiting.begin()->second.wants) {
+      wanted |= want.tensor == entry.id && want.access != Access::kRead;
     }
-    if (wanted && !entry.yielded) {
-      entry.yielded = true;
-      DropTarget(entry);
-      SetLeaving(entry, false);
-      dirty_.push_back(&entry);
-    } else {
-      StartWrite(entry);
-    }
-    return;
   }
-  if (message.status.ok() || entry.unregistered) {
+  if (wanted && !entry.yielded) {
+    entry.yielded = true;
+    DropTarget(entry);
+    SetLeaving(entry, false);
+    dirty_.push_back(&entry);
+  } else {
+    StartWrite(entry);
+  }
+}
+
+void Mover::Handle(Checked& checked) {
+  --hashing_;
+  TensorEntry& entry = *table_.Find(checked.tensor);
+  if (checked.status.ok() || entry.unregistered) {
     CopyBecameValid(entry);
     return;
   }
@@ -185,7 +187,7 @@ void Mover::Handle(HashedMessage& message) {
   const absl::Status loss = absl::DataLossError(
       absl::StrCat("tensor '", entry.spec.name, "': ", path, ", offset ",
                    entry.home.offset, ", ", entry.extent.size_bytes,
-                   " bytes: ", absl::string_view(message.status.message())));
+                   " bytes: ", absl::string_view(checked.status.message())));
   LoseTensor(entry,
              WithIoFault(loss, {.path = path, .offset = entry.home.offset}));
 }

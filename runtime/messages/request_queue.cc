@@ -1,4 +1,4 @@
-#include "runtime/request_queue.h"
+#include "runtime/messages/request_queue.h"
 
 #include <utility>
 
@@ -23,7 +23,7 @@ class PostedQueue final : public RequestQueue {
   ~PostedQueue() override {
     // In a forked child the port's lock may be held by nobody it has.
     if (!inbox_->IsOwnProcess()) return;
-    inbox_->Post(CloseQueueMessage{id_});
+    inbox_->Post(CloseQueueRequest{id_});
     port_->Close();
   }
 
@@ -53,7 +53,7 @@ class PostedQueue final : public RequestQueue {
         }
       }
     }
-    PushMessage message;
+    PushRequest message;
     message.queue = id_;
     message.wants.assign(wants.begin(), wants.end());
     message.tag = tag;
@@ -75,21 +75,21 @@ class PostedQueue final : public RequestQueue {
   }
 
   absl::Status BeginStep(int64_t step) override {
-    return Ask(StepMessage::Kind::kBegin, step);
+    return Ask(StepRequest::Kind::kBegin, step);
   }
   absl::Status CommitStep(const StepInfo& info) override {
-    return Ask(StepMessage::Kind::kCommit, info.step);
+    return Ask(StepRequest::Kind::kCommit, info.step);
   }
   absl::Status AbortStep() override {
-    return Ask(StepMessage::Kind::kAbort, 0);
+    return Ask(StepRequest::Kind::kAbort, 0);
   }
 
  private:
   bool IsClosed() const { return !inbox_->IsOwnProcess() || port_->closed(); }
 
-  absl::Status Ask(StepMessage::Kind kind, int64_t step) {
+  absl::Status Ask(StepRequest::Kind kind, int64_t step) {
     auto reply = std::make_shared<Reply<absl::Status>>();
-    if (!inbox_->Post(StepMessage{kind, id_, step, reply}))
+    if (!inbox_->Post(StepRequest{kind, id_, step, reply}))
       return inbox_->Closed();
     return reply->Await(clock_);
   }

@@ -1,4 +1,4 @@
-#include "runtime/mailbox.h"
+#include "runtime/messages/inbox.h"
 
 #include <sys/wait.h>
 
@@ -40,7 +40,7 @@ void Publish(QueuePort& port, Ready ready) {
 absl::Time Late() { return SystemClock().Now() + absl::Seconds(30); }
 
 uint64_t TokenOf(const Message& message) {
-  return std::get<EndPinMessage>(message).token;
+  return std::get<EndPinRequest>(std::get<Request>(message)).token;
 }
 
 TEST(Reply, TheFirstAnswerCounts) {
@@ -64,7 +64,7 @@ TEST(Inbox, MessagesComeInOrderAndAreNumberedFromOne) {
   ASSERT_EQ(drained.size(), 10u);
   for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(TokenOf(drained[i]), i);
   drained.clear();
-  EXPECT_TRUE(inbox.Post(EndPinMessage{10, PinEnd::kDiscard}));
+  EXPECT_TRUE(inbox.Post(EndPinRequest{10, PinEnd::kDiscard}));
   EXPECT_EQ(inbox.Drain(&drained), 11u);
   EXPECT_EQ(drained.size(), 1u);
 }
@@ -72,23 +72,23 @@ TEST(Inbox, MessagesComeInOrderAndAreNumberedFromOne) {
 TEST(Inbox, WakesForTheFirstMessageInAnEmptyBoxOnly) {
   int wakes = 0;
   Inbox inbox([&] { ++wakes; });
-  inbox.Post(EndPinMessage{});
-  inbox.Post(EndPinMessage{});
+  inbox.Post(EndPinRequest{});
+  inbox.Post(EndPinRequest{});
   EXPECT_EQ(wakes, 1);
   std::deque<Message> drained;
   inbox.Drain(&drained);
-  inbox.Post(EndPinMessage{});
+  inbox.Post(EndPinRequest{});
   EXPECT_EQ(wakes, 2);
 }
 
 TEST(Inbox, ShutReturnsWhatIsOwedAndRefusesTheRest) {
   int wakes = 0;
   Inbox inbox([&] { ++wakes; });
-  inbox.Post(EndPinMessage{7, PinEnd::kPublish});
+  inbox.Post(EndPinRequest{7, PinEnd::kPublish});
   const std::deque<Message> left = inbox.Shut();
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(TokenOf(left[0]), 7u);
-  EXPECT_FALSE(inbox.Post(EndPinMessage{}));
+  EXPECT_FALSE(inbox.Post(EndPinRequest{}));
   inbox.EndPin(1, PinEnd::kPublish);  // a pin that outlived its mover
   EXPECT_EQ(wakes, 1);
   EXPECT_TRUE(absl::IsCancelled(inbox.Closed()));
@@ -134,7 +134,7 @@ TEST(Inbox, AForkedChildIsRefused) {
   const pid_t child = fork();
   if (child == 0) {
     const bool refused = !inbox.IsOwnProcess() &&
-                         !inbox.Post(EndPinMessage{}) && wakes == 0 &&
+                         !inbox.Post(EndPinRequest{}) && wakes == 0 &&
                          absl::IsCancelled(inbox.Closed());
     _exit(refused ? 0 : 1);
   }
@@ -142,7 +142,7 @@ TEST(Inbox, AForkedChildIsRefused) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(inbox.IsOwnProcess());
-  EXPECT_TRUE(inbox.Post(EndPinMessage{}));
+  EXPECT_TRUE(inbox.Post(EndPinRequest{}));
 }
 
 TEST(QueuePort, WhatIsReadyComesInOrder) {

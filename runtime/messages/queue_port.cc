@@ -1,4 +1,6 @@
-#include "runtime/mailbox.h"
+#include "runtime/messages/queue_port.h"
+
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
@@ -64,52 +66,6 @@ absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
                                  absl::string_view(blocked_also_.message())));
   }
   return absl::DeadlineExceededError("nothing became ready in time");
-}
-
-bool Inbox::Post(Message message) {
-  if (!IsOwnProcess()) return false;
-  bool was_empty = false;
-  {
-    MutexLock lock(mutex_);
-    if (shut_) return false;
-    was_empty = messages_.empty();
-    messages_.push_back(std::move(message));
-    ++posted_;
-  }
-  if (was_empty) {
-    MutexLock lock(wake_mutex_);
-    if (!wake_shut_) wake_();
-  }
-  return true;
-}
-
-absl::Status Inbox::Closed() const {
-  return absl::CancelledError(IsOwnProcess()
-                                  ? "the runtime was closed"
-                                  : "the runtime is the parent process's");
-}
-
-uint64_t Inbox::posted() const {
-  MutexLock lock(mutex_);
-  return posted_;
-}
-
-uint64_t Inbox::Drain(std::deque<Message>* messages) {
-  MutexLock lock(mutex_);
-  messages->swap(messages_);
-  return posted_;
-}
-
-std::deque<Message> Inbox::Shut() {
-  {
-    MutexLock lock(wake_mutex_);
-    wake_shut_ = true;
-  }
-  std::deque<Message> left;
-  MutexLock lock(mutex_);
-  shut_ = true;
-  left.swap(messages_);
-  return left;
 }
 
 }  // namespace terrace

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "runtime/base/clock.h"
-#include "runtime/mailbox.h"
+#include "runtime/messages/inbox.h"
 #include "terrace/request.h"
 
 namespace terrace {
@@ -15,7 +15,7 @@ namespace terrace {
 class TensorSizes {
  public:
   void Set(TensorId id, int64_t size_bytes);  // -1: no longer
-  int64_t Get(TensorId id) const;  // -1: unknown
+  int64_t Get(TensorId id) const;             // -1: unknown
 
  private:
   mutable Mutex mutex_;
