@@ -11,7 +11,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/chunk_update.h"
 #include "terrace/optimizer.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace::bench {
 namespace {

@@ -21,7 +21,7 @@
 #include "runtime/base/status_macros.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace::bench {
 namespace {

@@ -13,7 +13,7 @@ extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
 
 namespace terrace {
 
-DiskPaths::DiskPaths(std::vector<std::unique_ptr<DiskTier>> disks,
+DiskPaths::DiskPaths(std::vector<std::unique_ptr<DiskFile>> disks,
                      std::vector<Executor*> background, absl::Duration patience,
                      Clock& clock, std::shared_ptr<Inbox> inbox)
     : paths_(disks.size()),
@@ -139,7 +139,7 @@ std::vector<std::string> DiskPaths::unremoved() const {
 
 void DiskPaths::LeaveBehind() {
   for (const Path& path : paths_) {
-    const auto* const left = new std::shared_ptr<DiskTier>(path.disk);
+    const auto* const left = new std::shared_ptr<DiskFile>(path.disk);
     if (__lsan_ignore_object != nullptr) __lsan_ignore_object(left);
   }
 }

@@ -22,7 +22,7 @@
 #include "runtime/base/executor.h"
 #include "runtime/base/watch.h"
 #include "runtime/messages/inbox.h"
-#include "tiers/disk_tier.h"
+#include "tiers/disk/disk_file.h"
 #include "tiers/extent.h"
 
 namespace terrace {
@@ -31,13 +31,13 @@ class DiskPaths {
  public:
   // Path k has disks[k], and its background is background[k], which outlives
   // this; `patience` is how long a growing disk may seem to stand still.
-  DiskPaths(std::vector<std::unique_ptr<DiskTier>> disks,
+  DiskPaths(std::vector<std::unique_ptr<DiskFile>> disks,
             std::vector<Executor*> background, absl::Duration patience,
             Clock& clock, std::shared_ptr<Inbox> inbox);
 
   int count() const { return static_cast<int>(paths_.size()); }
   const std::string& name(int path) const { return info(path).file; }
-  const DiskTierInfo& info(int path) const { return at(path).disk->info(); }
+  const DiskFileInfo& info(int path) const { return at(path).disk->info(); }
   uint64_t id(int path) const { return at(path).id; }  // random
   int64_t capacity_bytes(int path) const {
     return at(path).disk->capacity_bytes();
@@ -82,7 +82,7 @@ class DiskPaths {
  private:
   struct Path {
     // Shared with the background's tasks: one that hangs outlives this.
-    std::shared_ptr<DiskTier> disk;
+    std::shared_ptr<DiskFile> disk;
     Executor* background = nullptr;
     uint64_t id = 0;
     bool growing = false;

@@ -11,7 +11,7 @@
 #include "runtime/base/executor.h"
 #include "runtime/mover.h"
 #include "terrace/runtime.h"
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace {
 

@@ -30,7 +30,7 @@
 #include "runtime/residency.h"
 #include "runtime/transcript.h"
 #include "runtime/wanted_tensors.h"
-#include "tiers/disk_tier.h"
+#include "tiers/disk/disk_file.h"
 #include "tiers/extent_allocator.h"
 
 namespace terrace {
@@ -42,7 +42,7 @@ struct MoverParts {
   Executor* executor = nullptr;
   absl::Span<std::byte> arena;  // of the host budget's size
   std::unique_ptr<IoGroup> io;
-  std::vector<std::unique_ptr<DiskTier>> disks;  // path k is io's path k
+  std::vector<std::unique_ptr<DiskFile>> disks;  // path k is io's path k
   // Path k's speed, as far as it is known before the job; empty: of none.
   std::vector<PathPrior> priors;
   // Path k's: grows and removes its file and what killed jobs left beside it,

@@ -35,7 +35,7 @@ Stats Mover::MakeStats() const {
   }
   for (int i = 0; i < paths_.count(); ++i) {
     const IoPathStats io = io_->stats(i);
-    const DiskTierInfo& info = paths_.info(i);
+    const DiskFileInfo& info = paths_.info(i);
     PathStats path;
     path.directory = info.directory;
     path.file = info.file;

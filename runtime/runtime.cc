@@ -11,9 +11,9 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "runtime/machine/profile/tuning.h"
-#include "tiers/disk_tier.h"
-#include "tiers/host_arena.h"
-#include "tiers/topology.h"
+#include "tiers/disk/disk_file.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {
@@ -85,18 +85,18 @@ absl::Status CheckOptions(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<DiskTier>>> OpenDisks(
+absl::StatusOr<std::vector<std::unique_ptr<DiskFile>>> OpenDisks(
     const Options& options) {
-  std::vector<std::unique_ptr<DiskTier>> disks;
+  std::vector<std::unique_ptr<DiskFile>> disks;
   for (const std::string& path : options.paths) {
-    DiskTierOptions disk;
+    DiskFileOptions disk;
     disk.path = path;
-    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DiskTier> opened,
-                             OpenDiskTier(disk));
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> opened,
+                             OpenDiskFile(disk));
     disks.push_back(std::move(opened));
   }
   for (int i = 0; i < options.memory_paths; ++i) {
-    disks.push_back(MakeMemoryDiskTier(i, options.memory_path_bytes));
+    disks.push_back(MakeMemoryDiskFile(i, options.memory_path_bytes));
   }
   return disks;
 }
@@ -127,7 +127,7 @@ IoQueueOptions QueueOptions(const IoWeights& weights,
 
 absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
     const Options& options, const MachineTuning& tuning,
-    const std::vector<std::unique_ptr<DiskTier>>& disks) {
+    const std::vector<std::unique_ptr<DiskFile>>& disks) {
   std::unique_ptr<IoEngine> engine;
   if (options.memory_paths > 0) {
     engine = MakeMemoryEngine(options.memory_paths, options.memory_path_bytes,

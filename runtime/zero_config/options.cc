@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/zero_config.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {

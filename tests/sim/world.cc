@@ -40,7 +40,7 @@ World::World(const WorldOptions& options)
   engine = MakePacedEngine(std::move(engine), paces_, clock_);
   parts.mover.io = std::make_unique<IoGroup>(std::move(engine), clock_);
   for (int path = 0; path < options.paths; ++path) {
-    auto disk = MakeMemoryDiskTier(path, options.path_bytes);
+    auto disk = MakeMemoryDiskFile(path, options.path_bytes);
     const auto added =
         parts.mover.io->AddPath(disk->info().file, disk->fd(), options.io);
     EXPECT_TRUE(added.ok()) << added.status();

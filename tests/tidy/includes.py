@@ -32,7 +32,7 @@ API_ABSEIL = re.compile(
 # pattern after '*' must match the file's name.
 DOORS = [
     (r'liburing\.h|linux/io_uring\.h', ['aio/uring_*.cc']),
-    (r'hwloc(\.h|/)', ['tiers/topology.cc']),
+    (r'hwloc(\.h|/)', ['tiers/memory/topology.cc']),
     (r'libpmem2?\.h', ['tiers/pmem_tier.cc']),
     (r'sqlite3\.h', ['tiers/catalog.cc']),
     (r'(cuda|nccl|cub|cublas|cupti|nvml|thrust)\w*(\.h|/)', ['kernels/cuda/']),

@@ -56,7 +56,7 @@ class TidyTest(TreeCase):
     def test_doors(self):
         for header, open_to, closed_to in [
                 ('<liburing.h>', 'aio/uring_engine.cc', 'aio/engine.h'),
-                ('<hwloc.h>', 'tiers/topology.cc', 'tiers/topology.h'),
+                ('<hwloc.h>', 'tiers/memory/topology.cc', 'tiers/memory/topology.h'),
                 ('<libpmem2.h>', 'tiers/pmem_tier.cc', 'tiers/host.cc'),
                 ('<sqlite3.h>', 'tiers/catalog.cc', 'runtime/x.cc'),
                 ('<cuda_runtime.h>', 'kernels/cuda/x.cc', 'kernels/x.cc'),

@@ -1,4 +1,4 @@
-#include "tiers/given_file.h"
+#include "tiers/disk/given_file.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -15,8 +15,8 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/shell_word.h"
 #include "runtime/base/status_macros.h"
-#include "tiers/file_lock.h"
-#include "tiers/page_buffer.h"
+#include "tiers/disk/file_lock.h"
+#include "tiers/memory/page_buffer.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "tiers/disk_tier.h"
+#include "tiers/disk/disk_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,10 +13,10 @@
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "tiers/disk/given_file.h"
+#include "tiers/disk/job_directory.h"
+#include "tiers/disk/state_file.h"
 #include "tiers/extent_allocator.h"
-#include "tiers/given_file.h"
-#include "tiers/job_directory.h"
-#include "tiers/state_file.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
@@ -28,7 +28,7 @@ constexpr int64_t kGrowthUnit = 1 << 20;
 // calls for a large state, little waste for a small one.
 constexpr int64_t kGrowthShare = 16;
 
-absl::StatusOr<Extent> Named(const DiskTierInfo& info,
+absl::StatusOr<Extent> Named(const DiskFileInfo& info,
                              absl::StatusOr<Extent> extent) {
   if (extent.ok()) return extent;
   return WithIoFault(
@@ -38,7 +38,7 @@ absl::StatusOr<Extent> Named(const DiskTierInfo& info,
 }
 
 // The answer of what cannot grow.
-absl::Status Full(const DiskTierInfo& info, const ExtentAllocator& extents,
+absl::Status Full(const DiskFileInfo& info, const ExtentAllocator& extents,
                   int64_t size_bytes) {
   return WithIoFault(absl::ResourceExhaustedError(
                          absl::StrCat(info.file, ": an extent of ", size_bytes,
@@ -103,9 +103,9 @@ struct Usable {
   bool grows = true;
 };
 
-class FileDiskTier : public DiskTier {
+class FileDiskTier : public DiskFile {
  public:
-  FileDiskTier(std::unique_ptr<Holder> holder, int fd, DiskTierInfo info,
+  FileDiskTier(std::unique_ptr<Holder> holder, int fd, DiskFileInfo info,
                Usable usable, int64_t segment_bytes)
       : segment_bytes_(segment_bytes),
         holder_(std::move(holder)),
@@ -169,7 +169,7 @@ class FileDiskTier : public DiskTier {
   int64_t used_bytes() const override {
     return extents_.used_bytes() - kept_bytes_;
   }
-  const DiskTierInfo& info() const override { return info_; }
+  const DiskFileInfo& info() const override { return info_; }
 
   bool reclaims() const override { return holder_->reclaims(); }
   bool Reclaim() override { return holder_->Reclaim(); }
@@ -184,14 +184,14 @@ class FileDiskTier : public DiskTier {
   const int64_t segment_bytes_;
   const std::unique_ptr<Holder> holder_;
   const int fd_;  // the holder's
-  const DiskTierInfo info_;
+  const DiskFileInfo info_;
   const bool grows_;
   ExtentAllocator extents_;
   int64_t kept_bytes_ = 0;  // at the beginning, allocated for ever
   std::atomic<int64_t> growth_progress_ = 0;  // read to see that it changes
 };
 
-class MemoryDiskTier : public DiskTier {
+class MemoryDiskTier : public DiskFile {
  public:
   MemoryDiskTier(int device, int64_t capacity_bytes)
       : device_(device),
@@ -217,16 +217,16 @@ class MemoryDiskTier : public DiskTier {
   int fd() const override { return device_; }
   int64_t capacity_bytes() const override { return extents_.capacity_bytes(); }
   int64_t used_bytes() const override { return extents_.used_bytes(); }
-  const DiskTierInfo& info() const override { return info_; }
+  const DiskFileInfo& info() const override { return info_; }
   absl::Status Remove() override { return absl::OkStatus(); }
 
  private:
   const int device_;
-  const DiskTierInfo info_;
+  const DiskFileInfo info_;
   ExtentAllocator extents_;
 };
 
-DiskTierInfo InfoOf(const std::string& path, const std::string& name,
+DiskFileInfo InfoOf(const std::string& path, const std::string& name,
                     const StateFile& file) {
   return {.directory = path,
           .file = name,
@@ -237,8 +237,8 @@ DiskTierInfo InfoOf(const std::string& path, const std::string& name,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DiskTier>> OpenDiskTier(
-    const DiskTierOptions& options) {
+absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
+    const DiskFileOptions& options) {
   TERRACE_CHECK(options.segment_bytes > 0);
   struct stat node = {};
   if (stat(options.path.c_str(), &node) == 0 &&
@@ -267,7 +267,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> OpenDiskTier(
       InfoOf(options.path, name, file), Usable(), options.segment_bytes);
 }
 
-std::unique_ptr<DiskTier> MakeMemoryDiskTier(int device,
+std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,
                                              int64_t capacity_bytes) {
   return std::make_unique<MemoryDiskTier>(device, capacity_bytes);
 }

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tiers/stale_jobs.h"
+#include "tiers/disk/stale_jobs.h"
 
 namespace terrace {
 

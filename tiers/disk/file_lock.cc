@@ -1,4 +1,4 @@
-#include "tiers/file_lock.h"
+#include "tiers/disk/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -22,7 +22,7 @@
 
 namespace terrace {
 
-struct DiskTierInfo {
+struct DiskFileInfo {
   std::string directory;  // as the user named it: perhaps a file or device
   std::string file;
   bool direct_io = false;
@@ -37,9 +37,9 @@ struct Growth {
   int64_t bytes = 0;        // better: the next extents have room as well
 };
 
-class DiskTier {
+class DiskFile {
  public:
-  virtual ~DiskTier() = default;
+  virtual ~DiskFile() = default;
 
   // 4 KiB-aligned, of the space there is. ResourceExhausted: that has no room
   // for it; names path and bytes.
@@ -66,23 +66,23 @@ class DiskTier {
   virtual int fd() const = 0;                  // for IoGroup::AddPath
   virtual int64_t capacity_bytes() const = 0;  // preallocated
   virtual int64_t used_bytes() const = 0;
-  virtual const DiskTierInfo& info() const = 0;
+  virtual const DiskFileInfo& info() const = 0;
 
   // Removes the job's file and directory and gives back their space; of a
   // given file its space. The destructor does so too for a directory.
   virtual absl::Status Remove() = 0;
 };
 
-struct DiskTierOptions {
+struct DiskFileOptions {
   std::string path;  // an existing directory, regular file or block device
   int64_t segment_bytes = 64 << 20;  // growth
 };
 
-absl::StatusOr<std::unique_ptr<DiskTier>> OpenDiskTier(
-    const DiskTierOptions& options);
+absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
+    const DiskFileOptions& options);
 
 // Space of device `device` of a memory engine.
-std::unique_ptr<DiskTier> MakeMemoryDiskTier(int device,
+std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,
                                              int64_t capacity_bytes);
 
 }  // namespace terrace

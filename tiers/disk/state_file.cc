@@ -1,4 +1,4 @@
-#include "tiers/state_file.h"
+#include "tiers/disk/state_file.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/page_cache.h"
 #include "runtime/base/status_macros.h"
-#include "tiers/job_files.h"
-#include "tiers/page_buffer.h"
+#include "tiers/disk/job_files.h"
+#include "tiers/memory/page_buffer.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "tiers/disk_tier.h"
+#include "tiers/disk/disk_file.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -23,15 +23,15 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-std::unique_ptr<DiskTier> MustOpen(const std::string& directory) {
-  absl::StatusOr<std::unique_ptr<DiskTier>> tier =
-      OpenDiskTier({.path = directory});
+std::unique_ptr<DiskFile> MustOpen(const std::string& directory) {
+  absl::StatusOr<std::unique_ptr<DiskFile>> tier =
+      OpenDiskFile({.path = directory});
   EXPECT_TRUE(tier.ok()) << tier.status();
   return tier.ok() ? *std::move(tier) : nullptr;
 }
 
 // An extent, of a file that grows where it must.
-absl::StatusOr<Extent> Take(DiskTier& tier, int64_t size_bytes) {
+absl::StatusOr<Extent> Take(DiskFile& tier, int64_t size_bytes) {
   absl::StatusOr<Extent> extent = tier.Allocate(size_bytes);
   if (!absl::IsResourceExhausted(extent.status())) return extent;
   const absl::StatusOr<Growth> growth = tier.GrowthFor(size_bytes);
@@ -62,24 +62,24 @@ struct stat StatOf(int fd) {
 }
 
 // What every disk tier promises.
-class DiskTierContract : public testing::TestWithParam<const char*> {
+class DiskFileContract : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     tier_ = std::string(GetParam()) == "Memory"
-                ? MakeMemoryDiskTier(0, 64 * kMiB)
+                ? MakeMemoryDiskFile(0, 64 * kMiB)
                 : MustOpen(directory_.path());
     ASSERT_NE(tier_, nullptr);
   }
   TemporaryDirectory directory_;
-  std::unique_ptr<DiskTier> tier_;
+  std::unique_ptr<DiskFile> tier_;
 };
-INSTANTIATE_TEST_SUITE_P(All, DiskTierContract,
+INSTANTIATE_TEST_SUITE_P(All, DiskFileContract,
                          testing::Values("File", "Memory"),
                          [](const auto& param_info) {
                            return std::string(param_info.param);
                          });
 
-TEST_P(DiskTierContract, ExtentsAreAlignedAndDoNotOverlap) {
+TEST_P(DiskFileContract, ExtentsAreAlignedAndDoNotOverlap) {
   std::mt19937_64 random(3);
   std::vector<Extent> live;
   std::set<int64_t> pages;
@@ -109,7 +109,7 @@ TEST_P(DiskTierContract, ExtentsAreAlignedAndDoNotOverlap) {
   }
 }
 
-TEST_P(DiskTierContract, FreedSpaceIsUsedAgain) {
+TEST_P(DiskFileContract, FreedSpaceIsUsedAgain) {
   const Extent first = Take(*tier_, 3 * kMiB).value();
   const Extent second = Take(*tier_, kMiB).value();
   const int64_t capacity = tier_->capacity_bytes();
@@ -119,7 +119,7 @@ TEST_P(DiskTierContract, FreedSpaceIsUsedAgain) {
   EXPECT_EQ(tier_->capacity_bytes(), capacity);
 }
 
-TEST_P(DiskTierContract, ZeroAndTheImpossibleAreRefused) {
+TEST_P(DiskFileContract, ZeroAndTheImpossibleAreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(Take(*tier_, 0).status()));
   const int64_t capacity = tier_->capacity_bytes();
   for (const int64_t size : {int64_t{1} << 60, INT64_MAX}) {
@@ -133,7 +133,7 @@ TEST_P(DiskTierContract, ZeroAndTheImpossibleAreRefused) {
   EXPECT_TRUE(Take(*tier_, kMiB).ok()) << "it goes on after a refusal";
 }
 
-TEST(FileDiskTierTest, AllocateNeverGrowsTheFile) {
+TEST(FileDiskFileTest, AllocateNeverGrowsTheFile) {
   TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
   const absl::Status status = tier->Allocate(kMiB).status();
@@ -150,20 +150,20 @@ TEST(FileDiskTierTest, AllocateNeverGrowsTheFile) {
   EXPECT_EQ(tier->capacity_bytes(), 0) << "not before AddSpace";
 }
 
-TEST_P(DiskTierContract, SaysWhatItIs) {
+TEST_P(DiskFileContract, SaysWhatItIs) {
   EXPECT_FALSE(tier_->info().file.empty());
   EXPECT_FALSE(tier_->info().direct_io_reason.empty());
   EXPECT_GE(tier_->fd(), 0);
 }
 
-TEST_P(DiskTierContract, RemoveLeavesNothing) {
+TEST_P(DiskFileContract, RemoveLeavesNothing) {
   ASSERT_TRUE(Take(*tier_, kMiB).ok());
   EXPECT_TRUE(tier_->Remove().ok());
   EXPECT_TRUE(directory_.Entries().empty());
 }
 
-TEST(MemoryDiskTierTest, IsAsLargeAsSaid) {
-  const auto tier = MakeMemoryDiskTier(5, 3 * kMiB + 100);
+TEST(MemoryDiskFileTest, IsAsLargeAsSaid) {
+  const auto tier = MakeMemoryDiskFile(5, 3 * kMiB + 100);
   EXPECT_EQ(tier->fd(), 5);
   EXPECT_EQ(tier->capacity_bytes(), 3 * kMiB);
   ASSERT_TRUE(Take(*tier, 3 * kMiB).ok());
@@ -172,7 +172,7 @@ TEST(MemoryDiskTierTest, IsAsLargeAsSaid) {
   EXPECT_NE(status.ToString().find("memory:5"), std::string::npos) << status;
 }
 
-TEST(FileDiskTierTest, TheDestructorRemovesTheJobsFiles) {
+TEST(FileDiskFileTest, TheDestructorRemovesTheJobsFiles) {
   TemporaryDirectory directory;
   {
     const auto tier = MustOpen(directory.path());
@@ -182,7 +182,7 @@ TEST(FileDiskTierTest, TheDestructorRemovesTheJobsFiles) {
   EXPECT_TRUE(directory.Entries().empty());
 }
 
-TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
+TEST(FileDiskFileTest, SpaceIsPreallocatedAndLittleIsWasted) {
   TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
   EXPECT_EQ(tier->capacity_bytes(), 0);
@@ -197,7 +197,7 @@ TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
   }
 }
 
-TEST(FileDiskTierTest, WhatIsWrittenComesBack) {
+TEST(FileDiskFileTest, WhatIsWrittenComesBack) {
   TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
   const Extent skipped = Take(*tier, 12288).value();
@@ -214,7 +214,7 @@ TEST(FileDiskTierTest, WhatIsWrittenComesBack) {
   for (int i = 0; i < 8192; ++i) ASSERT_EQ(bytes[i], 0x37) << "byte " << i;
 }
 
-TEST(FileDiskTierTest, DirectIoIsWhatTheFileSays) {
+TEST(FileDiskFileTest, DirectIoIsWhatTheFileSays) {
   TemporaryDirectory directory;
   const auto tier = MustOpen(directory.path());
   const bool direct = (fcntl(tier->fd(), F_GETFL) & O_DIRECT) != 0;
@@ -224,7 +224,7 @@ TEST(FileDiskTierTest, DirectIoIsWhatTheFileSays) {
   EXPECT_TRUE(fcntl(tier->fd(), F_GETFD) & FD_CLOEXEC);
 }
 
-TEST(FileDiskTierTest, TmpfsIsBufferedAndSaysSo) {
+TEST(FileDiskFileTest, TmpfsIsBufferedAndSaysSo) {
   TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=8m")) {
     GTEST_SKIP() << "mounting is not allowed here";
@@ -238,7 +238,7 @@ TEST(FileDiskTierTest, TmpfsIsBufferedAndSaysSo) {
 
 // Four extents of 1.75 MiB fill 7 of the 8 MiB: the last one fits only as it
 // does not insist on a whole growth unit.
-TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
+TEST(FileDiskFileTest, AFullDiskIsNamedAndTheTierGoesOn) {
   TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=8m")) {
     GTEST_SKIP() << "mounting is not allowed here";
@@ -267,7 +267,7 @@ TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
   EXPECT_TRUE(directory.Entries().empty());
 }
 
-TEST(FileDiskTierTest, ADiskFullFromTheStartLeavesNothing) {
+TEST(FileDiskFileTest, ADiskFullFromTheStartLeavesNothing) {
   TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=16k")) {
     GTEST_SKIP() << "mounting is not allowed here";
@@ -279,7 +279,7 @@ TEST(FileDiskTierTest, ADiskFullFromTheStartLeavesNothing) {
   while (write(fd, block.data(), block.size()) > 0) {
   }
   close(fd);
-  const absl::Status status = OpenDiskTier({.path = directory.path()}).status();
+  const absl::Status status = OpenDiskFile({.path = directory.path()}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_NE(status.ToString().find("ENOSPC"), std::string::npos) << status;
   EXPECT_EQ(directory.Entries(), std::vector<std::string>{"filler"});
@@ -295,7 +295,7 @@ bool InChild(const std::function<bool()>& body) {
 }
 
 // A limit that needs no root, on a file system with blocks of its own.
-TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
+TEST(FileDiskFileTest, ALimitOnTheFilesSizeIsAFullDisk) {
   TemporaryDirectory directory;
   EXPECT_TRUE(InChild([&] {
     signal(SIGXFSZ, SIG_IGN);
@@ -311,7 +311,7 @@ TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
   EXPECT_TRUE(directory.Entries().empty());
 }
 
-TEST(FileDiskTierTest, AForkedChildLeavesTheFileAlone) {
+TEST(FileDiskFileTest, AForkedChildLeavesTheFileAlone) {
   TemporaryDirectory directory;
   auto tier = MustOpen(directory.path());
   ASSERT_TRUE(Take(*tier, kMiB).ok());
@@ -324,14 +324,14 @@ TEST(FileDiskTierTest, AForkedChildLeavesTheFileAlone) {
   EXPECT_EQ(StatOf(tier->fd()).st_size, tier->capacity_bytes());
 }
 
-TEST(FileDiskTierTest, AMissingDirectoryIsNotFound) {
+TEST(FileDiskFileTest, AMissingDirectoryIsNotFound) {
   const absl::Status status =
-      OpenDiskTier({.path = testing::TempDir() + "/not-there"}).status();
+      OpenDiskFile({.path = testing::TempDir() + "/not-there"}).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
-  EXPECT_TRUE(absl::IsNotFound(OpenDiskTier({.path = ""}).status()));
+  EXPECT_TRUE(absl::IsNotFound(OpenDiskFile({.path = ""}).status()));
 }
 
-TEST(FileDiskTierTest, WhatAKilledJobLeftDoesNotKeepTheDiskFull) {
+TEST(FileDiskFileTest, WhatAKilledJobLeftDoesNotKeepTheDiskFull) {
   TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=8m")) {
     GTEST_SKIP() << "mounting is not allowed here";
@@ -344,7 +344,7 @@ TEST(FileDiskTierTest, WhatAKilledJobLeftDoesNotKeepTheDiskFull) {
   EXPECT_EQ(directory.Entries().size(), 1u);
 }
 
-TEST(FileDiskTierTest, AFileGrowsIntoTheRoomThatKilledJobsLeave) {
+TEST(FileDiskFileTest, AFileGrowsIntoTheRoomThatKilledJobsLeave) {
   TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=8m")) {
     GTEST_SKIP() << "mounting is not allowed here";

@@ -1,4 +1,4 @@
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 #include <sys/mman.h>
 
@@ -17,9 +17,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/machine.h"
-#include "tiers/process_memory.h"
+#include "tiers/memory/process_memory.h"
+#include "tiers/memory/topology.h"
 #include "tiers/system_error.h"
-#include "tiers/topology.h"
 
 // Linux 5.14 and 6.1; absent from older C libraries' headers.
 #ifndef MADV_POPULATE_WRITE

@@ -1,4 +1,4 @@
-#include "tiers/process_memory.h"
+#include "tiers/memory/process_memory.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // Any disk tier with a file system that hangs or is full.
 //
 //   auto faults = std::make_shared<DiskFaults>();
-//   tier = MakeFaultDiskTier(std::move(tier), faults);
+//   tier = MakeFaultDiskFile(std::move(tier), faults);
 //   faults->Hang();        // Grow and Remove do not return
 //   faults->Clear();       // now they do
 //
@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
-#include "tiers/disk_tier.h"
+#include "tiers/disk/disk_file.h"
 
 namespace terrace {
 
@@ -65,9 +65,9 @@ class DiskFaults {
   int growths_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-class FaultDiskTier final : public DiskTier {
+class FaultDiskFile final : public DiskFile {
  public:
-  FaultDiskTier(std::unique_ptr<DiskTier> tier,
+  FaultDiskFile(std::unique_ptr<DiskFile> tier,
                 std::shared_ptr<DiskFaults> faults)
       : tier_(std::move(tier)),
         faults_(std::move(faults)),
@@ -108,22 +108,22 @@ class FaultDiskTier final : public DiskTier {
   int fd() const override { return tier_->fd(); }
   int64_t capacity_bytes() const override { return tier_->capacity_bytes(); }
   int64_t used_bytes() const override { return tier_->used_bytes(); }
-  const DiskTierInfo& info() const override { return tier_->info(); }
+  const DiskFileInfo& info() const override { return tier_->info(); }
   absl::Status Remove() override {
     faults_->Enter(/*grows=*/false);
     return tier_->Remove();
   }
 
  private:
-  const std::unique_ptr<DiskTier> tier_;
+  const std::unique_ptr<DiskFile> tier_;
   const std::shared_ptr<DiskFaults> faults_;
   const bool dealt_out_;
   int64_t grown_bytes_ = 0;
 };
 
-inline std::unique_ptr<DiskTier> MakeFaultDiskTier(
-    std::unique_ptr<DiskTier> tier, std::shared_ptr<DiskFaults> faults) {
-  return std::make_unique<FaultDiskTier>(std::move(tier), std::move(faults));
+inline std::unique_ptr<DiskFile> MakeFaultDiskFile(
+    std::unique_ptr<DiskFile> tier, std::shared_ptr<DiskFaults> faults) {
+  return std::make_unique<FaultDiskFile>(std::move(tier), std::move(faults));
 }
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-#include "tiers/job_files.h"
+#include "tiers/disk/job_files.h"
 
 #include <fcntl.h>
 #include <sys/random.h>

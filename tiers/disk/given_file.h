@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tiers/state_file.h"
+#include "tiers/disk/state_file.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "tiers/job_directory.h"
+#include "tiers/disk/job_directory.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
-#include "tiers/file_lock.h"
-#include "tiers/job_files.h"
+#include "tiers/disk/file_lock.h"
+#include "tiers/disk/job_files.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "tiers/stale_jobs.h"
+#include "tiers/disk/stale_jobs.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "runtime/base/directory_names.h"
-#include "tiers/file_lock.h"
-#include "tiers/job_files.h"
+#include "tiers/disk/file_lock.h"
+#include "tiers/disk/job_files.h"
 
 namespace terrace {
 namespace {
