@@ -73,13 +73,15 @@ class InProcessRuntime final : public LocalRuntime {
                        " bytes: a name and a positive size are needed"));
     }
     RegisterRequest message;
-    message.spec = spec;
-    message.reply = std::make_shared<Reply<absl::StatusOr<TensorId>>>();
+    message.specs = {spec};
+    message.reply =
+        std::make_shared<Reply<absl::StatusOr<std::vector<TensorId>>>>();
     auto reply = message.reply;
     if (!inbox_->Post(std::move(message))) return inbox_->Closed();
-    absl::StatusOr<TensorId> id = reply->Await(clock_);
-    if (id.ok()) sizes_->Set(*id, spec.size_bytes);
-    return id;
+    absl::StatusOr<std::vector<TensorId>> ids = reply->Await(clock_);
+    if (!ids.ok()) return ids.status();
+    sizes_->Set(ids->front(), spec.size_bytes);
+    return ids->front();
   }
 
   absl::Status Unregister(TensorId tensor) override {

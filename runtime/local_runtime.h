@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
-#include "runtime/mover.h"
+#include "runtime/mover/mover.h"
 #include "terrace/runtime.h"
 #include "tiers/memory/host_arena.h"
 

@@ -24,7 +24,7 @@ using Message = std::variant<Request, Event>;
 
 // Messages to the mover, in order. Thread-safe. Shared with every Pin, which
 // may outlive the mover.
-class Inbox final : public PinOwner {
+class Inbox final : public PinOwner, public TierEvents {
  public:
   // `wake` is called when a message arrives in an empty box: on the poster's
   // thread, one at a time, under a lock of its own. It must not post.
@@ -41,6 +41,9 @@ class Inbox final : public PinOwner {
   void EndPin(uint64_t token, PinEnd end) override {
     Post(EndPinRequest{token, end});
   }
+  void OnTier(Grown event) override { Post(std::move(event)); }
+  void OnTier(Reclaimed event) override { Post(event); }
+  void OnTier(Removed event) override { Post(std::move(event)); }
   // Number of the last message posted; they count from 1.
   uint64_t posted() const;
 

@@ -25,9 +25,10 @@ struct OpenedQueue {
   std::shared_ptr<QueuePort> port;
 };
 
+// All of them or none.
 struct RegisterRequest {
-  TensorSpec spec;
-  std::shared_ptr<Reply<absl::StatusOr<TensorId>>> reply;
+  std::vector<TensorSpec> specs;
+  std::shared_ptr<Reply<absl::StatusOr<std::vector<TensorId>>>> reply;
 };
 struct UnregisterRequest {
   TensorId tensor;

@@ -1,4 +1,4 @@
-#include "runtime/wanted_tensors.h"
+#include "runtime/mover/wanted_tensors.h"
 
 #include <vector>
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "gtest/gtest.h"
-#include "runtime/transcript.h"
+#include "runtime/motion/transcript.h"
 #include "tests/sim/random_operations.h"
 #include "tests/sim/seeds.h"
 

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "aio/engine.h"
 #include "runtime/local_runtime.h"
-#include "runtime/transcript.h"
+#include "runtime/motion/transcript.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"

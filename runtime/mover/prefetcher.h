@@ -1,0 +1,41 @@
+// Fetches what the plan says comes next, into slots that hold nothing needed
+// sooner. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/mover/admission.h"
+#include "runtime/mover/customers.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/tensor/tensor_table.h"
+
+namespace terrace {
+
+// All outlive the prefetcher.
+struct PrefetcherParts {
+  const TensorTable* table = nullptr;
+  const TracePlanner* planner = nullptr;
+  TierResidency* residency = nullptr;
+  Transfers* transfers = nullptr;
+  Admission* admission = nullptr;
+  bool enabled = true;
+};
+
+class Prefetcher {
+ public:
+  explicit Prefetcher(PrefetcherParts parts) : parts_(parts) {}
+
+  // Of a queue in which no group waits: those come first.
+  void Propose(const Customer& customer);
+  // A customer's hint: into room outside the windows.
+  void Hint(absl::Span<const TensorId> tensors);
+
+ private:
+  const PrefetcherParts parts_;
+};
+
+}  // namespace terrace
