@@ -207,7 +207,9 @@ def test_nothing_but_empty_parameters():
     assert stats.keys() == other.keys()
     assert stats['blocked_seconds'].keys() == other['blocked_seconds'].keys()
     assert {type(stats[key]) is type(other[key]) for key in stats} == {True}
-    assert stats['memory_bytes'] == stats['steps'] == 0
+    assert stats['state_bytes'] == 0 and stats['memory_bytes'] < 1 << 20
+    assert stats['steps'] == optimizer.state[empty]['step'] == 1  # as torch's
+    assert list(optimizer.state_dict()['state']) == [0]
 
 
 def test_closure_is_evaluated_with_gradients():

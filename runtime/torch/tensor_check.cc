@@ -4,6 +4,17 @@
 #include "runtime/torch/torch_device.h"
 
 namespace terrace {
+namespace {
+
+// A subclass in Python may have none, and a null pointer in its place.
+bool HasMemory(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  if (!tensor.has_storage()) return false;
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  return storage->_mutable_data_ptr_no_checks().get() != nullptr;
+}
+
+}  // namespace
 
 std::optional<DType> DTypeOf(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -30,6 +41,9 @@ std::string PlaceFault(const at::Tensor& tensor) {
   }
   if (tensor.is_neg() || tensor.is_conj() || tensor._is_zerotensor()) {
     return "is a lazy view without values of its own";
+  }
+  if (!HasMemory(tensor)) {
+    return "wraps other tensors and has no memory of its own";
   }
   return "";
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from terrace._base.local_shard import local_of
+
 # As torch.optim.AdamW names them, in the order in which the library takes
 # them; the master is of 16-bit parameters only. All are float32.
 KEYS = ('master_param', 'exp_avg', 'exp_avg_sq')
@@ -14,4 +16,5 @@ def keys_of(parameter: torch.Tensor) -> tuple[str, ...]:
 
 
 def state_bytes(parameter: torch.Tensor) -> int:
-    return parameter.numel() * 4 * len(keys_of(parameter))
+    """Of what of it is here."""
+    return local_of(parameter).numel() * 4 * len(keys_of(parameter))

@@ -7,6 +7,7 @@ from typing import Any
 
 from terrace._base.arrays import state_bytes
 from terrace._base.errors import check
+from terrace._base.local_shard import locals_of
 from terrace._deepspeed.brought import Brought
 from terrace._ranks.ranks import Ranks
 from terrace._ranks.shares import Shares
@@ -27,7 +28,7 @@ def plan_for(native: Any, brought: Brought, ranks: Ranks,
            if shares.owner(parameter) == ranks.rank]
     if not any(parameter.numel() for _, parameter in own):
         own = brought.named  # it will keep nothing, but the paths are looked at
-    outcome = native.plan([parameter for _, parameter in own],
+    outcome = native.plan(locals_of(parameter for _, parameter in own),
                           [name for name, _ in own], asked, budget.is_share)
     check(outcome)
     plan = json.loads(outcome[1])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from terrace._base.errors import RankError
+from terrace._base.local_shard import check_whole
 from terrace._base.paths import path_text
 from terrace._files import fits
 from terrace._files.objects import LoadedObjects
@@ -69,10 +70,13 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
         OSError: with errno and filename; a full disk is errno ENOSPC. The old
             checkpoint is as it was.
         ValueError: a parameter of the optimizer that is not the model's.
+        NotImplementedError: a DTensor, as fully_shard makes them:
+            torch.distributed.checkpoint writes those. So does load().
         RankError: another rank failed or is gone. The old checkpoint is as it
             was, unless the rank was lost after the commit; then the new one
             is there.
     """
+    check_whole(_all_tensors(model).items())
     with _together(optimizer):
         return _save(path_text(directory), model, optimizer,
                      values or {}, objects)
@@ -133,6 +137,7 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
             as they were, and so is everything else. One that cannot be is
             named in a note of the exception.
     """
+    check_whole(_all_tensors(model).items())
     with _together(optimizer):
         return _load(path_text(directory), model, optimizer, objects)
 

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from terrace._base.arrays import keys_of
-from terrace._base.groups import parameters_in
+from terrace._base.groups import named_in, parameters_in
+from terrace._base.local_shard import check_whole
 from terrace._files import torch_format
 from terrace._optimizer.adamw import (AdamW, load_streaming, store_of,
                                       write_back)
@@ -52,13 +53,14 @@ def export_torch(path: str | os.PathLike[str],
             there and only its name may not outlast a crash of the machine.
         DataLossError: of the state that was to be read, as step() raises it.
         NotImplementedError: a tensor that is sparse, quantized or of a dtype
-            that torch.save of version 2.0 has not (float8, uint16); an
-            optimizer whose state is shared over ranks.
+            that torch.save of version 2.0 has not (float8, uint16); a
+            DTensor; an optimizer whose state is shared over ranks.
         RuntimeError: the optimizer is closed, belongs to a parent process, or
             has a step that is unfinished.
         TypeError: the optimizer is none of terrace's.
     """
     _check_ours(optimizer)
+    _check_whole(model, optimizer)
     if optimizer is not None and not store_of(optimizer).ranks.alone:
         raise NotImplementedError(
             'terrace: this rank has a share of the state; save() writes that '
@@ -85,6 +87,15 @@ def _check_ours(optimizer: object) -> None:
         raise TypeError("terrace: the optimizer is one of terrace's, not a "
                         f'{type(optimizer).__name__}; name another as one of '
                         'the objects')
+
+
+def _check_whole(model: torch.nn.Module | None,
+                 optimizer: AdamW | None) -> None:
+    if model is not None:
+        check_whole(model.state_dict(keep_vars=True).items())
+    if optimizer is not None:
+        for named in named_in(optimizer.param_groups):
+            check_whole(named)
 
 
 def _streamed_state_dict(optimizer: AdamW) -> dict[str, Any]:
@@ -131,6 +142,7 @@ def import_torch(path: str | os.PathLike[str],
 
     Raises:
         FileNotFoundError: it is not there.
+        NotImplementedError: a parameter is a DTensor.
         ValueError: it has not what was asked for, or does not fit; the
             optimizer is as it was.
         RuntimeError: as model.load_state_dict; the optimizer is loaded. Or as
@@ -141,6 +153,7 @@ def import_torch(path: str | os.PathLike[str],
             load_state_dict().
     """
     _check_ours(optimizer)
+    _check_whole(model, optimizer)
     mapped = zipfile.is_zipfile(path)  # torch's old format cannot be
     content = torch.load(path, map_location='cpu', weights_only=True,
                          mmap=mapped)

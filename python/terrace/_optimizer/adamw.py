@@ -45,7 +45,8 @@ class AdamW(torch.optim.Optimizer):
             stepped through a float32 master; what a program writes into
             them between steps counts. Those in CUDA memory pass
             through at most 32 MiB of pinned memory beside the budget; none
-            of their state is on the GPU.
+            of their state is on the GPU. Of DTensors, as fully_shard makes
+            them, each rank steps its shards; their state is DTensors too.
         lr, betas, eps, weight_decay, maximize: of each group that names no
             own; read anew in every step, so every scheduler works.
         amsgrad, differentiable: as torch.optim.AdamW's; True is refused.
@@ -76,8 +77,9 @@ class AdamW(torch.optim.Optimizer):
     Raises:
         ValueError, TypeError: an argument; a budget in bytes below the
             minimum, which is named; parameters that overlap in memory.
-        NotImplementedError: complex or sparse parameters, amsgrad=True,
-            differentiable=True.
+        NotImplementedError: complex or sparse parameters, tensors that wrap
+            others but DTensors, these with max_grad_norm or process_group;
+            amsgrad=True, differentiable=True.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC.
@@ -271,7 +273,7 @@ class AdamW(torch.optim.Optimizer):
         With a process_group: of this rank's share, which only the same share
         can load; of all parameters on the rank that consolidate_state_dict()
         collected them at, until the next step."""
-        tell_copy(self._store)
+        tell_copy(self._store, self.param_groups)
         self._takes_all = True
         try:
             copy = super().state_dict()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from terrace._base.arrays import KEYS
+from terrace._base.local_shard import local_of_state
 
 
 def checked(state: Mapping[str, Any], parameter: torch.Tensor,
@@ -33,7 +34,10 @@ def checked(state: Mapping[str, Any], parameter: torch.Tensor,
             raise ValueError(
                 f"terrace: {key} of '{name_of()}' is {tuple(value.shape)}, not "
                 f'{tuple(parameter.shape)}')
-        result[key] = value.detach()
+        local, fault = local_of_state(value, parameter)
+        if fault:
+            raise ValueError(f"terrace: {key} of '{name_of()}' {fault}")
+        result[key] = local.detach()
     return result
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from terrace._base.groups import number_of
+from terrace._base.local_shard import local_of, wrapper_fault
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Options of torch.optim.AdamW, which stand in every group: what cannot be
@@ -67,13 +68,15 @@ def check_parameter(name: str, parameter: torch.Tensor) -> None:
         what = f'is complex ({parameter.dtype}); step torch.view_as_real of it'
     elif parameter.layout != torch.strided:
         what = f'is {parameter.layout}; only dense ones can be stepped'
+    elif wrapper_fault(parameter):
+        what = wrapper_fault(parameter)
     elif parameter.device.type not in ('cpu', 'cuda'):
         what = (f'is on {parameter.device}; only CPU and CUDA memory is '
                 'supported')
     elif parameter.dtype not in DTYPES:
         what = (f'is {parameter.dtype}; float32, bfloat16 and float16 are '
                 'supported')
-    elif torch._debug_has_internal_overlap(parameter) == 1:
+    elif torch._debug_has_internal_overlap(local_of(parameter)) == 1:
         what = 'has elements that share memory'
     else:
         return

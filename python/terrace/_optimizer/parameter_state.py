@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from terrace._base.arrays import keys_of, state_bytes
+from terrace._base.local_shard import writes_of
 from terrace._optimizer.checked_state import checked_changes
 from terrace._state.store import StateStore
 
@@ -114,7 +115,7 @@ class ParameterState(MutableMapping, dict):
         if self._is_complete and self._values.keys() != self._copied.keys():
             return True
         return any(self._values[key] is not tensor
-                   or tensor._version != version
+                   or writes_of(tensor) != version
                    for key, (tensor, version) in self._copied.items())
 
     def write_back(self) -> int | None:
@@ -132,7 +133,7 @@ class ParameterState(MutableMapping, dict):
                              lambda: self._keeper.name_of(parameter))
         elif self._store.steps_of(parameter):
             self._store.forget([parameter])
-        self._copied = {key: (value, value._version)
+        self._copied = {key: (value, writes_of(value))
                         for key, value in self._values.items()
                         if isinstance(value, torch.Tensor)}
         if self._values.keys() != self._copied.keys():
@@ -170,7 +171,7 @@ class ParameterState(MutableMapping, dict):
     def _unchanged(self) -> set[str]:
         return {key for key, (tensor, version) in self._copied.items()
                 if self._values.get(key) is tensor
-                and tensor._version == version}
+                and writes_of(tensor) == version}
 
     def _keys(self) -> list[str]:
         self._follow()
@@ -194,7 +195,7 @@ class ParameterState(MutableMapping, dict):
 
     def _copy(self, key: str, tensor: torch.Tensor) -> None:
         self._values[key] = tensor
-        self._copied[key] = tensor, tensor._version
+        self._copied[key] = tensor, writes_of(tensor)
         self._tell(assigned=False)
 
     def _tell(self, assigned: bool) -> None:

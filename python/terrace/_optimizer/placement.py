@@ -9,6 +9,7 @@ import torch
 from terrace._base.amounts import bytes_text
 from terrace._base.arrays import state_bytes
 from terrace._base.groups import Groups, parameters_in
+from terrace._base.local_shard import sharding_of
 from terrace._base.message import say
 from terrace._state.store import StateStore
 
@@ -42,12 +43,14 @@ def tell_placement(store: StateStore, groups: Groups) -> None:
         stats['instruction_set'])
 
 
-def tell_copy(store: StateStore) -> None:
+def tell_copy(store: StateStore, groups: Groups) -> None:
     """Before a large state_dict is made."""
     size = store.stats()['state_bytes']
     if size >= _LARGE_BYTES:
-        say('state_dict() copies the state into memory: %s; terrace.save() '
-            'streams it', bytes_text(size))
+        can_stream = not any(map(sharding_of, parameters_in(groups)))
+        say('state_dict() copies the state into memory: %s%s',
+            bytes_text(size),
+            '; terrace.save() streams it' if can_stream else '')
 
 
 def _on_devices(parameters: Iterable[torch.Tensor]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from terrace._base.groups import named_in
+from terrace._base.local_shard import writes_of
 from terrace._optimizer.parameter_state import ParameterState
 from terrace._state.store import StateStore
 
@@ -25,12 +26,13 @@ class StateView(MutableMapping):
         exp_avg_sq    float32, the parameter's shape: second moment
         master_param  float32, the parameter's shape; of 16-bit parameters
 
-    A look at a tensor copies it out of its tier; `step` alone costs nothing.
-    As in torch it may be written, in place, by assignment, with del, pop and
-    clear: a copy that was changed is written back before the next step. A
-    tensor that was taken out before a step is of before it: what is written
-    into it after that is refused by the next one. What is written through
-    `.data` or numpy is not seen.
+    of which those of a DTensor are DTensors that are placed as it is, in CPU
+    memory. A look at a tensor copies it out of its tier; `step` alone costs
+    nothing. As in torch it may be written, in place, by assignment, with del,
+    pop and clear: a copy that was changed is written back before the next
+    step. A tensor that was taken out before a step is of before it: what is
+    written into it after that is refused by the next one. What is written
+    through `.data` or numpy is not seen.
     """
 
     def __init__(self, store: StateStore,
@@ -145,7 +147,7 @@ class StateView(MutableMapping):
         self.follow()
         for key, reference, version in self._stale:
             tensor = reference()
-            if tensor is not None and tensor._version != version:
+            if tensor is not None and writes_of(tensor) != version:
                 self._stale = []
                 raise ValueError(
                     f'terrace: a tensor of shape {list(tensor.shape)} was '

@@ -29,7 +29,9 @@ class Budget:
         return '%' in str(self.given)
 
     def bytes_of(self, state_bytes: int) -> int | None:
-        """None: all of the state."""
+        """None: all of the state, of which a share of nothing is."""
+        if self.is_share and state_bytes == 0:
+            return None
         return budget_bytes(self.given, state_bytes)
 
     def may_grow(self, reserved: int) -> bool:

@@ -13,6 +13,8 @@ import torch
 from terrace._base import errors, library
 from terrace._base.arrays import KEYS, keys_of
 from terrace._base.errors import check
+from terrace._base.local_shard import (is_dtensor, local_to_step, locals_of,
+                                       mark_written, placed_as)
 
 _NOTHING_COUNTED: tuple[int, list[int], int] = (-1, [], 0)
 # Of a kind that is not wanted, or not there.
@@ -23,23 +25,30 @@ class Compiled:
     """torch.classes.terrace.Optimizer, which knows each parameter by its place:
     the first that it was opened with has place 0. Its Outcomes are raised as
     exceptions, and its counters are looked up once after each call that may
-    change them. Thread-safe, as that is."""
+    change them. Of DTensors it is given the shards that are here. Thread-safe,
+    as that is."""
 
     def __init__(self) -> None:
         self._native = library.new_optimizer()
         self._changes = 0  # begun and ended
         # After how many changes, the steps then, and how many are not 0.
         self._counted = _NOTHING_COUNTED
+        self._names: list[str] = []  # by place
+        self._has_dtensors = False
         _all.add(self)
 
     def open(self, parameters: Sequence[torch.Tensor], names: Sequence[str],
              settings: str) -> None:
         """Ends what was open before."""
-        check(self._change('open', parameters, names, settings))
+        check(self._change('open', locals_of(parameters), names, settings))
+        self._names = list(names)
+        self._has_dtensors = any(map(is_dtensor, parameters))
 
     def add(self, parameters: Sequence[torch.Tensor],
             names: Sequence[str]) -> None:
-        check(self._change('add', parameters, names))
+        check(self._change('add', locals_of(parameters), names))
+        self._names += names
+        self._has_dtensors |= any(map(is_dtensor, parameters))
 
     def close(self) -> None:
         check(self._change('close'))
@@ -47,7 +56,8 @@ class Compiled:
     def check_apart(self, parameters: Sequence[torch.Tensor],
                     names: Callable[[], Sequence[str]]) -> None:
         """No two share memory: the step writes all of them at once. Those that
-        are where they were cost one look at each address."""
+        are where they were cost one look at each address. Of DTensors it takes
+        the shards."""
         outcome = self._native.check_apart(parameters, [])
         if outcome[0]:
             check(self._native.check_apart(parameters, names()))
@@ -56,8 +66,15 @@ class Compiled:
              numbers: Sequence[float], scale: float,
              everything: Sequence[torch.Tensor]) -> None:
         """`group_of`: int64, -1 of one that is not stepped."""
-        check(self._change('step', parameters, group_of, numbers, scale,
-                           everything))
+        shards = parameters
+        if self._has_dtensors:
+            shards = list(map(local_to_step, parameters, self._names))
+        outcome = self._change('step', shards, group_of, numbers, scale,
+                               everything)
+        if self._has_dtensors:
+            mark_written([p for p in parameters
+                          if is_dtensor(p) and p.grad is not None])
+        check(outcome)
 
     def skipped(self) -> bool:
         """The last step: a gradient was not finite."""
@@ -96,10 +113,13 @@ class Compiled:
                parameters: Sequence[torch.Tensor]
                ) -> list[dict[str, torch.Tensor]]:
         """All the state of each, `step` too, as new tensors."""
-        outcome, tensors = self._native.copy_states(places, parameters)
+        outcome, tensors = self._native.copy_states(places,
+                                                    locals_of(parameters))
         check(outcome)
         taken = iter(tensors)
-        return [dict(zip(('step', *keys_of(parameter)), taken))
+        return [{'step': next(taken),
+                 **{key: placed_as(parameter, next(taken))
+                    for key in keys_of(parameter)}}
                 for parameter in parameters]
 
     def write(self, place: int, offset: int,

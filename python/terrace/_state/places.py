@@ -8,6 +8,7 @@ import torch
 
 from terrace._base.arrays import state_bytes
 from terrace._base.groups import Named
+from terrace._base.local_shard import is_dtensor, local_of
 
 
 class Places:
@@ -40,7 +41,7 @@ class Places:
 
     @property
     def have_elements(self) -> bool:
-        return any(p.numel() for p in self.parameters)
+        return any(local_of(p).numel() for p in self.parameters)
 
     @property
     def state_bytes(self) -> int:
@@ -52,8 +53,15 @@ class Places:
     def first(self, count: int) -> Places:
         return Places(self.named[:count])
 
+    def used(self, group_of: torch.Tensor) -> Places:
+        """Without those that are in no group, -1 by place."""
+        groups = group_of.tolist()
+        return Places([pair for pair, group in zip(self.named, groups)
+                       if group >= 0])
+
     def cast(self) -> list[tuple[torch.Tensor, str]]:
-        """Parameters that are of another dtype or size by now, and how."""
+        """Parameters that are of another dtype, size or kind by now,
+        and how."""
         return [(parameter,
                  f"parameter '{name}' was {_text_of(form)} and is "
                  f'{_text_of(_form_of(parameter))}')
@@ -61,9 +69,11 @@ class Places:
                 if _form_of(parameter) != form]
 
 
-def _form_of(parameter: torch.Tensor) -> tuple[torch.dtype, int]:
-    return parameter.dtype, parameter.numel()
+def _form_of(parameter: torch.Tensor) -> tuple[torch.dtype, int, bool]:
+    return (parameter.dtype, local_of(parameter).numel(),
+            is_dtensor(parameter))
 
 
-def _text_of(form: tuple[torch.dtype, int]) -> str:
-    return f'{form[1]} elements of {str(form[0]).removeprefix("torch.")}'
+def _text_of(form: tuple[torch.dtype, int, bool]) -> str:
+    return (f'{form[1]} elements of {str(form[0]).removeprefix("torch.")}'
+            + (' of a DTensor' if form[2] else ''))

@@ -15,6 +15,7 @@ from terrace._ranks.interrupts import uninterrupted
 from terrace._ranks.ranks import Ranks
 from terrace._ranks.shares import Shares
 from terrace._state.attempt import Attempt
+from terrace._state.sharded_check import check_sharded
 from terrace._state.settings import Settings
 from terrace._state.store import State, StateStore
 
@@ -44,6 +45,7 @@ class SharedStore(StateStore):
         unfinished = self._unfinished()
         if unfinished:
             raise unfinished
+        check_sharded(groups, self.settings, self.ranks)
         _check_once(groups)
         self._check_apart(groups)
         before = self._shares

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from terrace._base.groups import Groups, Named, numbers_of, parameters_in
+from terrace._base.local_shard import locals_of
 from terrace._ranks.ranks import Ranks
 from terrace._state import transfer
 from terrace._state.arrangement import Arrangement
 from terrace._state.compiled import Compiled
+from terrace._state.sharded_check import check_sharded
 from terrace._state.places import Places
 from terrace._state.settings import Settings
 
@@ -54,14 +56,14 @@ class StateStore:
 
     @property
     def holds_state(self) -> bool:
-        """Whether there is anything to keep: parameters may have no
-        elements."""
+        """Whether it takes any room: parameters may have no elements."""
         return self._places.have_elements
 
     def add(self, groups: Sequence[Sequence[Named]]) -> None:
         """Reserves memory and disk for the state of more parameters. Where
         that needs more memory than is reserved, it is reserved anew and the
         state copied there."""
+        check_sharded(groups, self.settings, self.ranks)
         self._check_apart(groups)
         self._add(self._new_in(groups))
 
@@ -150,12 +152,12 @@ class StateStore:
         if not self.knows(parameter):
             self.add([[(name_of(), parameter)]])
         place = self._places.of(parameter)
-        if place is not None and self.holds_state:  # else another rank's
+        if place is not None:  # else another rank's
             self._compiled.edit(place, state)
 
     def set_steps(self, given: Mapping[torch.Tensor, int]) -> None:
         """In which these had a gradient."""
-        if not (given and self.holds_state):
+        if not (given and self._places):
             return
         steps = list(self._compiled.steps())
         for parameter, step in given.items():
@@ -235,7 +237,7 @@ class StateStore:
         named = [pair for place, pair in enumerate(self._places.named)
                  if place >= len(group_of) or group_of[place] >= 0]
         named += self._new_in(groups)
-        self._compiled.check_apart([parameter for _, parameter in named],
+        self._compiled.check_apart(locals_of(p for _, p in named),
                                    lambda: [name for name, _ in named])
 
     def _add(self, named: Sequence[Named]) -> None:
@@ -244,7 +246,7 @@ class StateStore:
         before = self._places
         self._places = before.extended(named)
         try:
-            if before.have_elements:
+            if before:
                 self._extend(named, before)
             else:
                 self._open()
@@ -264,7 +266,7 @@ class StateStore:
 
     def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
               done_with: Callable[[State], None] | None = None) -> None:
-        if not self.holds_state:
+        if not self._places:
             return
         self.changes += 1
         self._unfinished_turn = None
@@ -278,7 +280,7 @@ class StateStore:
 
     def _open(self) -> None:
         """Makes the compiled optimizer for all parameters, without state."""
-        if not self.holds_state:
+        if not self._places:
             return
         try:
             self._compiled.open(self._places.parameters, self._places.names,
@@ -307,7 +309,7 @@ class StateStore:
         self._compiled, self._places = Compiled(), places
         try:
             self._open()
-            if self.holds_state:
+            if self._places:
                 transfer.copy(old, self._compiled, places.parameters, steps)
         except BaseException:
             self._compiled.close()
@@ -339,7 +341,7 @@ class StateStore:
         """Of the parameters whose state is here. `everything`: of all ranks,
         where the norm of their gradients is asked for."""
         self._adopt(groups)
-        if not self.holds_state:
+        if not self._places:
             return
         self.changes += 1
         turns = self._arrangement.turns
@@ -385,6 +387,11 @@ class StateStore:
                in self._arrangement.without_place
                if not self.knows(parameter) and parameter.grad is not None]
         if new:
+            used = self._places.used(self._arrangement.turns[0])
+            if (len(used) < len(self._places) and self.ranks.alone
+                    and not (self.count_stepped() or self.is_unfinished())):
+                self._move_through_memory(used)  # others took their place
+                self._arrangement.follow(groups, self._places.by_id)
             self.add([new])
             self._arrangement.follow(groups, self._places.by_id)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from terrace._base.arrays import KEYS, keys_of, state_bytes
+from terrace._base.local_shard import local_of
 from terrace._state.compiled import Compiled
 
 # Elements of each array of a parameter that are under way at a time.
@@ -29,7 +30,7 @@ def read(compiled: Compiled, place: int, parameter: torch.Tensor, offset: int,
         return
     rest = dict(arrays)
     master = rest.pop('master_param')
-    elements = parameter.detach().reshape(-1)
+    elements = local_of(parameter).detach().reshape(-1)
     master.copy_(elements[offset:offset + master.numel()].reshape(master.shape))
     if rest:
         compiled.read(place, offset, rest)
@@ -81,7 +82,7 @@ def copy(source: Compiled, target: Compiled,
     """The state of the parameters that both have, at the same places; the
     target may have more. `steps`: of those."""
     for place, (parameter, step) in enumerate(zip(parameters, steps)):
-        count = parameter.numel() if step else 0
+        count = local_of(parameter).numel() if step else 0
         for first in range(0, count, _RANGE):
             part = {key: torch.empty(min(_RANGE, count - first),
                                      dtype=torch.float32, device='cpu')
