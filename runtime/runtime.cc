@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/pool_executor.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "runtime/machine/profile/tuning.h"
+#include "runtime/memory/compute_threads.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/topology.h"
@@ -153,16 +153,6 @@ absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
   return io;
 }
 
-// Pinned only where it has a thread for every processor. A smaller pool would
-// always take the first ones, and so would that of the next job.
-absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(
-    const Options& options, const Topology& topology) {
-  const int all = static_cast<int>(topology.cpus.size());
-  const int threads = options.threads > 0 ? options.threads : all;
-  return MakePoolExecutor(
-      threads, threads < all ? absl::Span<const int>() : topology.cpus);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
@@ -188,7 +178,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   arena.preferred_node = NearestNode(topology, topology.cpus);
   TERRACE_ASSIGN_OR_RETURN(parts.arena, HostArena::Create(arena));
   parts.mover.io->RegisterArena(parts.arena->bytes());
-  TERRACE_ASSIGN_OR_RETURN(parts.executor, MakeExecutor(options, topology));
+  TERRACE_ASSIGN_OR_RETURN(parts.executor,
+                           MakeComputeThreads(options.threads, topology));
   parts.mover.eviction = MakeEvictionPolicy(options.eviction);
   parts.mover.prefetch = options.prefetch;
   parts.mover.io_timeout = options.io_timeout;

@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument('--optimizer', choices=['terrace', 'torch'],
                         default='terrace')
     parser.add_argument('--nvme-path', action='append')
-    parser.add_argument('--memory-budget', default='256KiB')
+    parser.add_argument('--memory-budget', default='200KiB')
     parser.add_argument('--steps', type=int, default=30)
     parser.add_argument('--accumulate', type=int, default=2)
     parser.add_argument('--lr', type=float, default=2e-3)

@@ -120,9 +120,11 @@ def test_ctrl_c_comes_after_the_group(tmp_path):
     assert torch.equal(added, theirs)
 
 
-def test_state_that_cannot_be_moved_stays(monkeypatch):
+def test_state_that_cannot_be_moved_stays(tmp_path, monkeypatch):
     network, other = model(), model()
-    optimizer = terrace.AdamW(network.parameters())
+    # All in memory, until there is more than that.
+    optimizer = terrace.AdamW(network.parameters(), memory_budget='1MiB',
+                              nvme_path=str(tmp_path))
     undisturbed = terrace.AdamW(other.parameters())
     data = batches(4)
     train(network, optimizer, data[:2])

@@ -237,3 +237,23 @@ def test_a_changed_parameter_is_named():
     w.grad = torch.zeros(4)
     with pytest.raises(ValueError, match='was 3 elements of float32 and is 4'):
         optimizer.step()
+
+
+def test_an_equal_parameter_is_another():
+    """Lists of tensors of one element may be compared by their values."""
+    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
+    optimizer = terrace.AdamW(weights, lr=0.1)
+
+    def step(parameters):
+        for parameter in parameters:
+            parameter.grad = torch.ones(1)
+        optimizer.step()
+
+    step(weights)
+    gone, other = weights[1], torch.nn.Parameter(weights[1].detach().clone())
+    optimizer.param_groups[0]['params'][1] = other
+    left = gone.detach().clone()
+    step([*weights, other])
+    assert torch.equal(gone, left)
+    assert not torch.equal(other, left)
+    assert optimizer.state[other]['step'] == 1

@@ -42,6 +42,8 @@ def test_losses_are_those_of_torch(arguments, crew, tmp_path):
     assert len(losses) == 30
     for step, (ours, theirs) in enumerate(zip(losses, expected)):
         assert abs(ours - theirs) <= 1e-4, step
-    # Both ranks had files on the one path, and both removed them.
-    assert result.stderr.count(f'the rest in {tmp_path}') == 2
+    # Both ranks had files on the one path, and both removed them. One's share
+    # is less than the least budget for a disk, and stays in memory.
+    assert (result.stderr.count(f'the rest in {tmp_path}')
+            == (1 if arguments else 2))
     assert not list(tmp_path.iterdir())

@@ -25,6 +25,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.paced_completions = engine.paced_completions;
   const TierUsage memory = parts_.dram->usage();
   stats.host_budget_bytes = memory.capacity_bytes;
+  stats.host_reserved_bytes = memory.capacity_bytes;
   stats.host_used_bytes = memory.used_bytes;
   stats.host_peak_bytes = memory.peak_bytes;
   stats.window_bytes = parts_.residency->window_bytes(/*closing_too=*/true);

@@ -172,6 +172,7 @@ absl::Status HostArena::Build(const HostArenaOptions& options) {
   if (options.huge_pages == HugePages::kRequired) {
     TERRACE_RETURN_IF_ERROR(RequireHugePages(bytes_));
   }
+  if (!options.inspect && options.numa_node < 0) return absl::OkStatus();
   huge_page_share_ =
       static_cast<double>(HugeBytes(bytes_)) / static_cast<double>(size);
   return VerifyNode(options.numa_node);

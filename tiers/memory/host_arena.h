@@ -26,6 +26,9 @@ struct HostArenaOptions {
   // Else there as far as there is room, which is no error; -1: where the
   // kernel puts it.
   int preferred_node = -1;
+  // Whether to look at what was had, which takes milliseconds; without it the
+  // share is 0, and the node unknown unless one is named.
+  bool inspect = true;
 };
 
 class HostArena {

@@ -50,12 +50,13 @@ struct PathStats {
 };
 
 struct Stats {
-  std::string engine;         // "io_uring" or "threads"
+  std::string engine;         // "io_uring" or "threads"; "memory": none
   std::string engine_reason;  // flags in force, or the errno that forced it
   bool buffers_registered = false;
   // Of Options::machine_profile: "holds", or why it or a path of it does not.
   std::string machine_profile;
   int64_t host_budget_bytes = 0;
+  int64_t host_reserved_bytes = 0;  // taken from the machine for it
   int64_t host_used_bytes = 0;  // windows, residents, headers
   int64_t host_peak_bytes = 0;  // highest host_used_bytes so far
   int64_t window_bytes = 0;     // of all open queues

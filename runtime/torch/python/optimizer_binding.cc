@@ -1,8 +1,6 @@
 #include "runtime/torch/python/optimizer_binding.h"
 
 #include <algorithm>
-#include <limits>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,17 +15,6 @@ namespace {
 // A step that takes longer is stuck.
 constexpr absl::Duration kPatience = absl::Hours(1);
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
-// Where everything stays in memory the window holds nothing, but bounds how
-// many chunks are under way: small ones, two for each core.
-constexpr int64_t kResidentChunkBytes = 1 << 20;
-
-absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
-  if (name == "auto") return EngineKind::kAuto;
-  if (name == "io_uring") return EngineKind::kUring;
-  if (name == "threads") return EngineKind::kThreads;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "io_engine is 'auto', 'io_uring' or 'threads', not '", name, "'"));
-}
 
 // Each a group of its own, from the place `first` on: a step says which
 // numbers are whose.
@@ -45,34 +32,6 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
     specs.push_back(std::move(spec));
   }
   return specs;
-}
-
-void ForEverythingInMemory(OptimizerOptions& options) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  options.chunk_bytes = kResidentChunkBytes;
-  options.window_bytes =
-      WindowBytes(kResidentChunkBytes, std::clamp(2 * cores, 4, 64));
-}
-
-// The least budget that works, and the one that keeps every chunk in memory
-// beside a small window.
-struct BudgetBounds {
-  int64_t state;  // bytes of it
-  int64_t least;
-  int64_t everything;
-};
-
-absl::StatusOr<BudgetBounds> BoundsOfBudget(
-    const std::vector<ParameterSpec>& specs, OptimizerOptions small) {
-  ForEverythingInMemory(small);
-  TERRACE_ASSIGN_OR_RETURN(
-      const OptimizerPlan plan,
-      OffloadedOptimizer::Plan(specs, small,
-                               std::numeric_limits<int64_t>::max() / 2));
-  const int64_t runtime = 3 * ResidentBytes(1);
-  return BudgetBounds{plan.state_bytes,
-                      std::max(plan.minimum_budget_bytes, runtime),
-                      std::max(plan.disk_bytes + plan.window_bytes, runtime)};
 }
 
 void Accumulate(const StepReport& report, StepReport& total) {
@@ -141,35 +100,10 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
   options.skip_nonfinite = asked.skip_nonfinite;
   options.adam.bias_correction = asked.bias_correction;
   if (asked.chunk_bytes > 0) options.chunk_bytes = asked.chunk_bytes;
-  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,
-                           BoundsOfBudget(specs, options));
-  const int64_t budget = asked.at_least_minimum && asked.budget_bytes >= 0
-                             ? std::max(asked.budget_bytes, bounds.least)
-                             : asked.budget_bytes;
-  Options runtime_options;
-  TERRACE_ASSIGN_OR_RETURN(runtime_options.engine, ParseEngine(asked.engine));
-  runtime_options.threads = asked.threads;
-  if (budget == BindingOptions::kEverything || budget >= bounds.everything) {
-    ForEverythingInMemory(options);
-    runtime_options.host_budget_bytes = bounds.everything;
-  } else {
-    runtime_options.host_budget_bytes = budget;
-    runtime_options.paths = asked.paths;
-    runtime_options.machine_profile = asked.machine_profile;
-    // Before anything is made: a budget below the minimum is refused here.
-    TERRACE_RETURN_IF_ERROR(
-        OffloadedOptimizer::Plan(specs, options, budget).status());
-    if (asked.paths.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("memory_budget is ", budget, " bytes, the state is ",
-                       bounds.state, " and takes ", bounds.everything,
-                       ", and there is no nvme_path for the rest"));
-    }
-  }
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
-                           Runtime::Create(runtime_options));
-  TERRACE_ASSIGN_OR_RETURN(
-      optimizer_, OffloadedOptimizer::Create(*runtime, specs, options));
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<StateRuntime> runtime,
+                           StateRuntime::Open(specs, asked, options));
+  TERRACE_ASSIGN_OR_RETURN(optimizer_, OffloadedOptimizer::Create(
+                                           runtime->runtime(), specs, options));
   transfer_.Renew();
   runtime_ = std::move(runtime);
   specs_ = std::move(specs);
@@ -188,24 +122,13 @@ Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
   auto specs = DescribeTensors(parameters, names, specs_.size());
   if (!specs.ok()) return ToOutcome(specs.status());
   absl::Status status = CheckOpen();
-  if (status.ok()) status = CheckRoomLocked(*specs);
-  if (status.ok()) status = optimizer_->AddParameters(*specs);
+  if (status.ok()) status = runtime_->Extend(specs_, *specs);
+  if (status.ok()) {
+    status = optimizer_->AddParameters(*specs);
+    runtime_->ReleaseUnused();
+  }
   if (status.ok()) specs_.insert(specs_.end(), specs->begin(), specs->end());
   return ToOutcome(status);
-}
-
-// Without a path all chunks are to fit beside the window.
-absl::Status OptimizerBinding::CheckRoomLocked(
-    const std::vector<ParameterSpec>& added) {
-  const terrace::Stats stats = runtime_->GetStats();
-  if (!stats.paths.empty()) return absl::OkStatus();
-  std::vector<ParameterSpec> all = specs_;
-  all.insert(all.end(), added.begin(), added.end());
-  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds, BoundsOfBudget(all, {}));
-  if (bounds.everything <= stats.host_budget_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("all state takes ", bounds.everything, " bytes of memory, ",
-                   stats.host_budget_bytes, " are reserved"));
 }
 
 Outcome OptimizerBinding::Step(const std::vector<at::Tensor>& parameters,
@@ -358,7 +281,7 @@ std::tuple<Outcome, std::string> OptimizerBinding::Stats() {
   const absl::Span<const int64_t> steps = optimizer_->parameter_steps();
   return {ToOutcome(absl::OkStatus()),
           StatsAsJson(
-              runtime_->GetStats(), optimizer_->plan(),
+              runtime_->runtime().GetStats(), optimizer_->plan(),
               steps.empty() ? 0 : *std::max_element(steps.begin(), steps.end()),
               optimizer_->last_report(), total_)};
 }
@@ -374,7 +297,7 @@ absl::Status OptimizerBinding::CloseLocked() {
   transfer_.End();
   optimizer_.reset();
   if (runtime_ == nullptr) return absl::OkStatus();
-  const std::unique_ptr<Runtime> runtime = std::move(runtime_);
+  const std::unique_ptr<StateRuntime> runtime = std::move(runtime_);
   return runtime->Close(absl::Now() + kClosePatience);
 }
 

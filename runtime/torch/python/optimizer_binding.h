@@ -1,5 +1,5 @@
-// One optimizer of the Python package: a Runtime and an OffloadedOptimizer of
-// its own behind a class that TORCH_LIBRARY can hand to Python.
+// One optimizer of the Python package: an OffloadedOptimizer and the place of
+// its state behind a class that TORCH_LIBRARY can hand to Python.
 //
 // Nothing here throws: a method that can fail returns an Outcome, from which
 // the package makes an exception of the right Python type. LibTorch calls the
@@ -22,32 +22,17 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/python/outcome.h"
+#include "runtime/torch/python/state_runtime.h"
 #include "runtime/torch/python/state_transfer.h"
 #include "runtime/torch/python/tensors.h"
 #include "runtime/torch/tensors_apart.h"
 #include "terrace/checkpoint.h"
 #include "terrace/optimizer.h"
-#include "terrace/runtime.h"
+#include "terrace/stats.h"
 
 namespace terrace {
 
-// What the package asks for; bytes, or kEverything for a budget that holds
-// all the state. 0 threads or chunk bytes: the library's default.
-struct BindingOptions {
-  static constexpr int64_t kEverything = -1;
-  int64_t budget_bytes = kEverything;
-  bool at_least_minimum = false;  // a budget below the minimum is raised to it
-  std::vector<std::string> paths;
-  std::string engine = "auto";  // or "io_uring" or "threads"
-  std::string machine_profile;  // used with paths; empty: none
-  int threads = 0;
-  int64_t chunk_bytes = 0;
-  double max_gradient_norm = 0;
-  bool skip_nonfinite = false;
-  bool bias_correction = true;
-};
-
-// From a JSON object with those names, all of them optional.
+// From a JSON object with the names of BindingOptions, all of them optional.
 absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json);
 
 class OptimizerBinding final : public ::torch::CustomClassHolder {
@@ -163,8 +148,6 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   absl::Status OpenLocked(std::vector<ParameterSpec> specs,
                           const BindingOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckRoomLocked(const std::vector<ParameterSpec>& added)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
                           const at::Tensor& group_of,
                           const std::vector<double>& numbers, double loss_scale,
@@ -191,7 +174,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   BindingOptions options_ ABSL_GUARDED_BY(mutex_);
   std::vector<ParameterSpec> specs_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Runtime> runtime_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StateRuntime> runtime_ ABSL_GUARDED_BY(mutex_);
   StepTensors tensors_ ABSL_GUARDED_BY(mutex_);  // its devices are in use by:
   NormTensors norm_tensors_ ABSL_GUARDED_BY(mutex_);
   TensorsApart apart_ ABSL_GUARDED_BY(mutex_);  // of CheckApart

@@ -55,7 +55,7 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
   for (const PathStats& path : stats.paths) paths.push_back(PathAsJson(path));
   const Json result = {{"parameters", plan.parameters},
                        {"state_bytes", plan.state_bytes},
-                       {"memory_bytes", stats.host_budget_bytes},
+                       {"memory_bytes", stats.host_reserved_bytes},
                        {"memory_peak_bytes", stats.host_peak_bytes},
                        {"resident_bytes", stats.resident_bytes},
                        {"disk_bytes", UsedBytes(stats.paths)},

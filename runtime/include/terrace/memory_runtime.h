@@ -1,0 +1,58 @@
+// A Runtime for state that all fits: its tensors stay in memory, so that
+// nothing moves and nobody has to move it. There are no paths, no mover and no
+// windows; what it has of threads are those that it is given, which any number
+// of such runtimes may share.
+//
+//   auto threads = ComputeThreads::Create(0);
+//   auto runtime = MemoryRuntime::Create(*threads);
+//   runtime->Reserve(64 << 20);
+//
+// As terrace/runtime.h, with these differences. A pin shows the tensor itself.
+// A queue's window takes no memory: its slots say how many tensors a group may
+// have. There is no budget (Stats::host_budget_bytes is INT64_MAX / 2): memory
+// is what Reserve took, and a Register that finds no room there is
+// ResourceExhausted. Nobody looks at the pages and the node that the kernel
+// gave for it (Stats). Prefetch does nothing. Pins that are held when the
+// Runtime goes keep the memory until they end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+// Threads for the kernels of several runtimes. Shared by these: the last one
+// ends the threads. Thread-safe. A forked child has none of them, and its copy
+// goes without an effect.
+class ComputeThreads {
+ public:
+  // 0: one for each processor that this process may use, which it stays on.
+  // InvalidArgument: threads < 0; ResourceExhausted: no more threads;
+  // Unavailable: the machine cannot be read.
+  static absl::StatusOr<std::shared_ptr<ComputeThreads>> Create(int threads);
+  virtual ~ComputeThreads() = default;
+
+  virtual Executor& executor() = 0;
+  // The memory node that all the processors are nearest to; -1: none.
+  virtual int nearest_node() const = 0;
+};
+
+class MemoryRuntime : public Runtime {
+ public:
+  static std::unique_ptr<MemoryRuntime> Create(
+      std::shared_ptr<ComputeThreads> threads);
+
+  // Takes memory, in one piece, for tensors that are registered later: each of
+  // these takes its size in whole pages of 4 KiB. ResourceExhausted: there is
+  // no such memory. Cancelled: after Close.
+  virtual absl::Status Reserve(int64_t size_bytes) = 0;
+
+  // Gives back the pieces in which there is no tensor.
+  virtual void ReleaseUnused() = 0;
+};
+
+}  // namespace terrace

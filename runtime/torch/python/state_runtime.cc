@@ -1,0 +1,125 @@
+#include "runtime/torch/python/state_runtime.h"
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/python/shared_threads.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 2;
+// Where everything stays in memory nothing is read ahead: slots bound how many
+// chunks are under way, small ones, two for each core.
+constexpr int64_t kResidentChunkBytes = 1 << 20;
+
+absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
+  if (name == "auto") return EngineKind::kAuto;
+  if (name == "io_uring") return EngineKind::kUring;
+  if (name == "threads") return EngineKind::kThreads;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "io_engine is 'auto', 'io_uring' or 'threads', not '", name, "'"));
+}
+
+void ForEverythingInMemory(OptimizerOptions& options) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  options.chunk_bytes = kResidentChunkBytes;
+  options.window_bytes =
+      WindowBytes(kResidentChunkBytes, std::clamp(2 * cores, 4, 64));
+}
+
+// The least budget that works, and the memory that all chunks take.
+struct BudgetBounds {
+  int64_t state;  // bytes of it
+  int64_t least;
+  int64_t everything;
+};
+
+absl::StatusOr<BudgetBounds> BoundsOfBudget(
+    const std::vector<ParameterSpec>& specs, OptimizerOptions small) {
+  ForEverythingInMemory(small);
+  TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan plan,
+                           OffloadedOptimizer::Plan(specs, small, kUnlimited));
+  // In memory they have no headers.
+  const int64_t header_bytes = ResidentBytes(4096) - 4096;
+  return BudgetBounds{plan.state_bytes,
+                      std::max(plan.minimum_budget_bytes, 3 * ResidentBytes(1)),
+                      plan.disk_bytes - plan.chunks * header_bytes};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
+    const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+    OptimizerOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(const EngineKind engine, ParseEngine(asked.engine));
+  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,
+                           BoundsOfBudget(specs, options));
+  const int64_t budget = asked.at_least_minimum && asked.budget_bytes >= 0
+                             ? std::max(asked.budget_bytes, bounds.least)
+                             : asked.budget_bytes;
+  std::unique_ptr<StateRuntime> state(new StateRuntime);
+  if (budget == BindingOptions::kEverything || budget >= bounds.everything) {
+    ForEverythingInMemory(options);
+    state->most_bytes_ =
+        budget == BindingOptions::kEverything ? kUnlimited : budget;
+    TERRACE_RETURN_IF_ERROR(
+        state->OpenInMemory(asked.threads, bounds.everything));
+    return state;
+  }
+  // Before anything is made: a budget below the minimum is refused here.
+  TERRACE_RETURN_IF_ERROR(
+      OffloadedOptimizer::Plan(specs, options, budget).status());
+  if (asked.paths.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory_budget is ", budget, " bytes, the state is ",
+                     bounds.state, " and takes ", bounds.everything,
+                     ", and there is no nvme_path for the rest"));
+  }
+  Options runtime;
+  runtime.engine = engine;
+  runtime.threads = asked.threads;
+  runtime.host_budget_bytes = budget;
+  runtime.paths = asked.paths;
+  runtime.machine_profile = asked.machine_profile;
+  TERRACE_ASSIGN_OR_RETURN(state->runtime_, Runtime::Create(runtime));
+  return state;
+}
+
+absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<ComputeThreads> shared,
+                           SharedThreads(threads));
+  std::unique_ptr<MemoryRuntime> memory =
+      MemoryRuntime::Create(std::move(shared));
+  memory_ = memory.get();
+  runtime_ = std::move(memory);
+  return state_bytes > 0 ? memory_->Reserve(state_bytes) : absl::OkStatus();
+}
+
+absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
+                                  const std::vector<ParameterSpec>& added) {
+  if (memory_ == nullptr) return absl::OkStatus();
+  std::vector<ParameterSpec> all = specs;
+  all.insert(all.end(), added.begin(), added.end());
+  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds whole, BoundsOfBudget(all, {}));
+  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds more, BoundsOfBudget(added, {}));
+  const int64_t taken = memory_->GetStats().host_reserved_bytes;
+  if (more.everything > most_bytes_ - taken) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all state takes ", whole.everything,
+                     " bytes of memory, and ", more.everything, " more than ",
+                     taken, " are beyond its budget of ", most_bytes_));
+  }
+  return more.everything > 0 ? memory_->Reserve(more.everything)
+                             : absl::OkStatus();
+}
+
+void StateRuntime::ReleaseUnused() {
+  if (memory_ != nullptr) memory_->ReleaseUnused();
+}
+
+}  // namespace terrace
