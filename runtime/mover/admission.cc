@@ -183,7 +183,7 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
                      Reservation room, Group& group) {
   const bool absent = tensor.at(kDram) == nullptr;
   const bool writes = want.access != Access::kRead;
-  tensor.SetCustomer(customer.id);
+  tensor.customer = customer.id;
   parts_.residency->Stay(tensor);
   if (writes) parts_.write_back->EndYield(tensor);
   if (tensor.drain() == Drain::kNone || tensor.drain() == Drain::kLate) {

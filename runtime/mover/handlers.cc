@@ -7,38 +7,78 @@
 
 namespace terrace {
 
-void Mover::Handle(RegisterRequest& request) {
-  if (closing_.begun()) return request.reply->Set(Closing::Closed());
-  registrar_.Register(std::move(request));
+namespace {
+
+// A visitor of one function for each alternative.
+template <typename... Functions>
+struct ForEach : Functions... {
+  using Functions::operator()...;
+};
+
+}  // namespace
+
+void Mover::Hear(Request& request) {
+  const bool closing = closing_.begun();
+  const auto refuse = [](auto& asked) { asked.reply->Set(Closing::Closed()); };
+  std::visit(
+      ForEach{
+          [&](RegisterRequest& asked) {
+            if (closing) return refuse(asked);
+            registrar_.Register(std::move(asked));
+          },
+          [&](UnregisterRequest& asked) {
+            if (closing) return refuse(asked);
+            registrar_.Unregister(std::move(asked), inbox_->posted());
+          },
+          [&](OpenRequest& asked) { closing ? refuse(asked) : Open(asked); },
+          [&](CloseQueueRequest& asked) { CloseQueue(asked); },
+          [&](PushRequest& asked) {
+            Customer* const customer = customers_.FindOpen(asked.queue);
+            if (customer == nullptr || closing) return;
+            customers_.Push(*customer, std::move(asked));
+          },
+          [&](EndPinRequest& asked) { EndPin(asked); },
+          [&](StepRequest& asked) {
+            closing ? refuse(asked) : ChangeStep(asked);
+          },
+          [&](PrefetchRequest& asked) {
+            if (!closing) prefetcher_.Hint(asked.tensors);
+          },
+          [&](StatsRequest& asked) {
+            asked.reply->Set(report().MakeStats(first_error_));
+          },
+          [&](CloseRequest& asked) { Close(asked); },
+      },
+      request);
 }
 
-void Mover::Handle(UnregisterRequest& request) {
-  if (closing_.begun()) return request.reply->Set(Closing::Closed());
-  registrar_.Unregister(std::move(request), inbox_->posted());
+void Mover::Hear(Event& event) {
+  std::visit(
+      ForEach{
+          [&](Sealed& heard) { OnSealed(heard); },
+          [&](Checked& heard) { OnChecked(heard); },
+          [&](Grown& heard) { registrar_.On(heard); },
+          [&](Reclaimed& heard) { resting_.at(heard.tier).OnReclaimed(heard); },
+          [&](Removed& heard) { resting_.OnRemoved(heard); },
+      },
+      event);
 }
 
-void Mover::Handle(OpenRequest& request) {
-  if (closing_.begun()) return request.reply->Set(Closing::Closed());
+void Mover::Open(OpenRequest& request) {
   // The room may be waiting for one of them.
   if (opener_.Add(std::move(request))) write_back_.RetryFailed();
 }
 
-void Mover::Handle(CloseQueueRequest& request) {
+void Mover::CloseQueue(const CloseQueueRequest& request) {
   Customer* const customer = customers_.FindOpen(request.queue);
   if (customer == nullptr) return;
   customers_.Close(*customer);
   admission_.OnClosed(*customer);
-  residency_.CloseWindow(*customer->window);
+  residency_.windows().Close(*customer->window);
   customers_.NoteIfEnded(*customer);
 }
 
-void Mover::Handle(PushRequest& request) {
-  Customer* const customer = customers_.FindOpen(request.queue);
-  if (customer == nullptr || closing_.begun()) return;
-  customers_.Push(*customer, std::move(request));
-}
-
-void Mover::Handle(EndPinRequest& request) {
+void Mover::EndPin(const EndPinRequest& request) {
   const absl::StatusOr<EndedPin> ended = pins_.End(request.token, request.end);
   if (!ended.ok()) return;  // of no pin: nothing ends
   Customer* const customer = customers_.Find(ended->queue);
@@ -57,11 +97,9 @@ void Mover::Handle(EndPinRequest& request) {
                    "' was discarded and no lower copy is current")));
 }
 
-void Mover::Handle(StepRequest& request) {
+void Mover::ChangeStep(const StepRequest& request) {
   Customer* const customer = customers_.FindOpen(request.queue);
-  if (customer == nullptr || closing_.begun()) {
-    return request.reply->Set(Closing::Closed());
-  }
+  if (customer == nullptr) return request.reply->Set(Closing::Closed());
   const absl::Status wrong = Customers::CheckStep(*customer, request);
   if (!wrong.ok()) return request.reply->Set(wrong);
   if (request.kind == StepRequest::Kind::kBegin) {
@@ -79,15 +117,7 @@ void Mover::Handle(StepRequest& request) {
   request.reply->Set(aborts ? absl::OkStatus() : std::move(result));
 }
 
-void Mover::Handle(PrefetchRequest& request) {
-  if (!closing_.begun()) prefetcher_.Hint(request.tensors);
-}
-
-void Mover::Handle(StatsRequest& request) {
-  request.reply->Set(report().MakeStats(first_error_));
-}
-
-void Mover::Handle(CloseRequest& request) {
+void Mover::Close(CloseRequest& request) {
   if (!closing_.Add(std::move(request))) return;
   customers_.CloseAll();
   admission_.Refuse();
@@ -97,7 +127,7 @@ void Mover::Handle(CloseRequest& request) {
   closing_.WaitFor(inbox_->posted());
 }
 
-void Mover::Handle(Sealed& event) {
+void Mover::OnSealed(const Sealed& event) {
   Tensor& tensor = transfers_.OnSealed(event);
   if (closing_.begun() || !table_.IsAdmitted(tensor)) {
     return write_back_.GiveUpSealed(tensor);
@@ -105,19 +135,11 @@ void Mover::Handle(Sealed& event) {
   write_back_.OnSealed(tensor, admission_.WriterWaits(tensor));
 }
 
-void Mover::Handle(Checked& event) {
+void Mover::OnChecked(const Checked& event) {
   const bool matters = table_.IsAdmitted(transfers_.TensorOf(event.transfer));
   transfers_.OnChecked(event, /*again=*/!closing_.begun(), matters,
                        &turn_.arrivals);
   HearArrivals();
 }
-
-void Mover::Handle(Grown& event) { registrar_.On(event); }
-
-void Mover::Handle(Reclaimed& event) {
-  resting_.at(event.tier).OnReclaimed(event);
-}
-
-void Mover::Handle(Removed& event) { resting_.OnRemoved(event); }
 
 }  // namespace terrace

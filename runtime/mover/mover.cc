@@ -126,11 +126,7 @@ void Mover::PollLinks() {
 void Mover::HearMessages() {
   turn_.processed = inbox_->Drain(&turn_.messages);
   for (Message& message : turn_.messages) {
-    std::visit(
-        [this](auto& kind) {
-          std::visit([this](auto& body) { Handle(body); }, kind);
-        },
-        message);
+    std::visit([this](auto& each) { Hear(each); }, message);
   }
   turn_.messages.clear();
 }
@@ -199,7 +195,7 @@ void Mover::Hear(const Arrival& arrival) {
   // A fetch ahead that failed is nobody's error: who asks will fetch again.
   if (admission_.HasWaiters(tensor)) {
     admission_.ForgetAheadFailed(tensor);
-    turn_.errors.push_back({tensor.customer(), arrival.status});
+    turn_.errors.push_back({tensor.customer, arrival.status});
     HearErrors();
   } else {
     admission_.NoteAheadFailed(tensor);
@@ -229,7 +225,7 @@ void Mover::HearErrors() {
 // Its copies are gone already.
 void Mover::Lose(Tensor& tensor, const absl::Status& why) {
   tensor.Lose(why);
-  turn_.errors.push_back({tensor.customer(), why});
+  turn_.errors.push_back({tensor.customer, why});
   HearErrors();
   admission_.OnFetchFailed(tensor, why);
 }

@@ -99,23 +99,16 @@ class Mover {
     uint64_t processed = 0;  // messages
   };
 
-  // Requests.
-  void Handle(RegisterRequest& request);
-  void Handle(UnregisterRequest& request);
-  void Handle(OpenRequest& request);
-  void Handle(CloseQueueRequest& request);
-  void Handle(PushRequest& request);
-  void Handle(EndPinRequest& request);
-  void Handle(StepRequest& request);
-  void Handle(PrefetchRequest& request);
-  void Handle(StatsRequest& request);
-  void Handle(CloseRequest& request);
-  // Events.
-  void Handle(Sealed& event);
-  void Handle(Checked& event);
-  void Handle(Grown& event);
-  void Handle(Reclaimed& event);
-  void Handle(Removed& event);
+  // What a message means for the parts.
+  void Hear(Request& request);
+  void Hear(Event& event);
+  void Open(OpenRequest& request);
+  void CloseQueue(const CloseQueueRequest& request);
+  void EndPin(const EndPinRequest& request);
+  void ChangeStep(const StepRequest& request);
+  void Close(CloseRequest& request);
+  void OnSealed(const Sealed& event);
+  void OnChecked(const Checked& event);
 
   void PollLinks();
   void HearMessages();

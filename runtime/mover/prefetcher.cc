@@ -25,7 +25,7 @@ void Prefetcher::Propose(const Customer& customer) {
                                                   /*prefetch=*/true);
     if (found.space != Space::kFound) return;
     parts_.admission->NoteAhead(*tensor);
-    tensor->SetCustomer(customer.id);
+    tensor->customer = customer.id;
     parts_.transfers->StartFill(*tensor, std::move(found.room),
                                 IoClass::kPrefetch);
   }

@@ -28,7 +28,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.host_reserved_bytes = memory.capacity_bytes;
   stats.host_used_bytes = memory.used_bytes;
   stats.host_peak_bytes = memory.peak_bytes;
-  stats.window_bytes = parts_.residency->window_bytes(/*closing_too=*/true);
+  stats.window_bytes = parts_.residency->windows().size_bytes();
   stats.resident_bytes = parts_.residency->residents().size_bytes();
   std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
   for (const auto& tensor : parts_.table->all()) {
@@ -122,7 +122,7 @@ absl::Status Report::CheckMemory() const {
                      parts_.residency->residents().size_bytes()));
   }
   const int64_t sum = resident_bytes + parts_.transfers->late_bytes() +
-                      parts_.residency->window_bytes(/*closing_too=*/true);
+                      parts_.residency->windows().size_bytes();
   const TierUsage memory = parts_.dram->usage();
   if (sum != memory.used_bytes || memory.used_bytes > memory.capacity_bytes) {
     return absl::InternalError(

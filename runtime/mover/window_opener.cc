@@ -11,7 +11,7 @@ namespace terrace {
 
 bool WindowOpener::Add(OpenRequest request) {
   const int64_t bytes = WindowBytes(request.slot_bytes, request.slots);
-  const int64_t others = parts_.residency->window_bytes(/*closing_too=*/false);
+  const int64_t others = parts_.residency->windows().open_bytes();
   const int64_t budget = parts_.residency->tier().usage().capacity_bytes;
   if (bytes > budget - others) {
     const int64_t windows = bytes > INT64_MAX - others ? bytes : bytes + others;
@@ -40,7 +40,7 @@ void WindowOpener::Serve(absl::Time now,
       openings_.pop_front();
       continue;
     }
-    Window* const window = parts_.residency->OpenWindow(
+    Window* const window = parts_.residency->windows().Open(
         std::move(range), ResidentBytes(opening.request.slot_bytes),
         opening.request.slots);
     const Customer& customer = parts_.customers->Open(*window);

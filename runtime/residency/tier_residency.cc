@@ -78,7 +78,7 @@ void TierResidency::EvictAll(const std::vector<TensorId>& victims,
 }
 
 bool TierResidency::Evict(Tensor& tensor) {
-  if (!IsFree(tensor) || IsLeaving(tensor)) return false;
+  if (!IsFree(tensor) || residents_.IsLeaving(tensor)) return false;
   ++evictions_;
   if (!tensor.Dirty(kDram)) {
     Drop(tensor);
@@ -95,7 +95,7 @@ bool TierResidency::MayLeave(const Tensor& tensor) const {
 }
 
 int64_t TierResidency::NextUse(const Tensor& tensor) const {
-  return planner_.NextUse(tensor.customer(), tensor.id);
+  return planner_.NextUse(tensor.customer, tensor.id);
 }
 
 FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
@@ -156,14 +156,10 @@ void TierResidency::Drop(Tensor& tensor) {
 }
 
 void TierResidency::OnGone(const Tensor& tensor, const Reservation* late,
-                           absl::Status why) {
+                           const absl::Status& why) {
   residents_.Remove(tensor);
   residents_.SetLeaving(tensor, false);
-  if (late == nullptr || late->from() == &tier_) return;
-  for (const auto& window : windows_) {
-    if (window.get() != late->from()) continue;
-    window->Disown(late->extent(), std::move(why));
-  }
+  if (late != nullptr) windows_.Disown(*late, why);
 }
 
 const Window* TierResidency::WindowOf(const Tensor& tensor) const {
@@ -192,10 +188,11 @@ void TierResidency::EvictForRange(int64_t bytes,
 }
 
 bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
-  if (late_fetches || !closing_.empty()) return true;
+  if (late_fetches || windows_.closing()) return true;
   // Pinned or moving ones may be had later.
   for (const ResidentSet::Resident& each : residents_.all()) {
-    if (!IsFree(*each.tensor) || IsLeaving(*each.tensor)) return true;
+    if (!IsFree(*each.tensor) || residents_.IsLeaving(*each.tensor))
+      return true;
   }
   // So may the room of open windows, if they are all that is between.
   return HasRoomWithoutWindows(bytes);
@@ -218,38 +215,15 @@ bool TierResidency::HasRoomWithoutWindows(int64_t bytes) const {
   return false;
 }
 
-Window* TierResidency::OpenWindow(Reservation range, int64_t stride,
-                                  int slots) {
-  windows_.push_back(std::make_unique<Window>(std::move(range), stride, slots));
-  return windows_.back().get();
-}
-
-void TierResidency::CloseWindow(Window& window) {
-  window.Close();
-  closing_.push_back(&window);
-}
-
 void TierResidency::CloseEmptyWindows() {
-  std::erase_if(closing_, [this](const Window* window) {
-    for (int slot = 0; slot < window->slots(); ++slot) {
-      Tensor* const owner = window->owner(slot);
+  windows_.Sweep([this](const Window& window) {
+    for (int slot = 0; slot < window.slots(); ++slot) {
+      Tensor* const owner = window.owner(slot);
       if (owner != nullptr && IsFree(*owner) && !owner->Dirty(kDram)) {
         Drop(*owner);
       }
     }
-    if (!window->empty()) return false;
-    std::erase_if(windows_,
-                  [window](const auto& each) { return each.get() == window; });
-    return true;
   });
-}
-
-int64_t TierResidency::window_bytes(bool closing_too) const {
-  int64_t bytes = 0;
-  for (const auto& window : windows_) {
-    if (closing_too || !window->closing()) bytes += window->size_bytes();
-  }
-  return bytes;
 }
 
 }  // namespace terrace

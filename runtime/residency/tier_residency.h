@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "prefetch/trace_planner.h"
 #include "runtime/residency/resident_set.h"
-#include "runtime/residency/window.h"
+#include "runtime/residency/windows.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
 #include "tiers/memory/dram_tier.h"
@@ -68,14 +68,12 @@ class TierResidency {
   void Drop(Tensor& tensor);
   // The tensor has no copy here any more; `late`: the room that a device may
   // still write to, and why.
-  void OnGone(const Tensor& tensor, const Reservation* late, absl::Status why);
+  void OnGone(const Tensor& tensor, const Reservation* late,
+              const absl::Status& why);
   // Leaves at once when clean; true: after its write-back.
   bool Evict(Tensor& tensor);
   // It stays after all.
   void Stay(const Tensor& tensor) { residents_.SetLeaving(tensor, false); }
-  bool IsLeaving(const Tensor& tensor) const {
-    return residents_.IsLeaving(tensor);
-  }
   void Touch(const Tensor& tensor) { residents_.Touch(tensor); }
   // Null: outside all windows, or not here.
   const Window* WindowOf(const Tensor& tensor) const;
@@ -91,16 +89,14 @@ class TierResidency {
   // Whether room for one may come later by itself; `late_fetches`: late ones
   // have room that they will give back.
   bool RangeMayCome(int64_t bytes, bool late_fetches) const;
-  Window* OpenWindow(Reservation range, int64_t stride, int slots);
-  void CloseWindow(Window& window);
   // Those that are empty by now go.
   void CloseEmptyWindows();
   // Nothing new becomes resident while a window waits for room.
   void HoldRoom(bool hold) { hold_room_ = hold; }
 
-  DramTier& tier() { return tier_; }
-  const DramTier& tier() const { return tier_; }
-  int64_t window_bytes(bool closing_too) const;
+  DramTier& tier() const { return tier_; }
+  Windows& windows() { return windows_; }
+  const Windows& windows() const { return windows_; }
   const ResidentSet& residents() const { return residents_; }
   int64_t evictions() const { return evictions_; }
 
@@ -122,8 +118,7 @@ class TierResidency {
   const PinBook& pins_;
   const TracePlanner& planner_;
   ResidentSet residents_;
-  std::vector<std::unique_ptr<Window>> windows_;
-  std::vector<Window*> closing_;  // waiting for their slots
+  Windows windows_;
   absl::flat_hash_set<const Tensor*> kept_;
   bool hold_room_ = false;
   int64_t evictions_ = 0;

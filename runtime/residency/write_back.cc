@@ -71,7 +71,7 @@ void WriteBack::OnWritten(const Arrival& arrival) {
   tensor.refusals.Forget();
   tensor.refusals.TryAgain();
   yielded_.erase(&tensor);
-  const bool leaves = parts_.residency->IsLeaving(tensor);
+  const bool leaves = parts_.residency->residents().IsLeaving(tensor);
   if (leaves && tensor.Idle(kDram)) parts_.residency->Drop(tensor);
   parts_.residency->Stay(tensor);
 }
@@ -109,7 +109,7 @@ void WriteBack::GiveUp(Tensor& tensor, std::vector<QueueError>* errors) {
   tensor.refusals.Forget();
   tensor.refusals.GiveUp();
   failed_.push_back(&tensor);
-  errors->push_back({tensor.customer(), tensor.refusals.error(), &tensor});
+  errors->push_back({tensor.customer, tensor.refusals.error(), &tensor});
 }
 
 void WriteBack::SetUnsaid(const Tensor& tensor, int64_t queue) {

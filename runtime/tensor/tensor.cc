@@ -12,12 +12,10 @@ const Copy* Tensor::at(TierId tier) const {
   return nullptr;
 }
 
-Copy* Tensor::find(TierId tier) { return const_cast<Copy*>(at(tier)); }
-
 Copy& Tensor::get(TierId tier) {
-  Copy* const copy = find(tier);
+  const Copy* const copy = at(tier);
   TERRACE_CHECK(copy != nullptr);
-  return *copy;
+  return const_cast<Copy&>(*copy);
 }
 
 const Copy* Tensor::resting() const {
@@ -70,16 +68,15 @@ void Tensor::GivePlace(Reservation place) {
 
 void Tensor::BeginFill(TierId tier, Reservation room, uint64_t transfer) {
   TERRACE_CHECK(resting() != nullptr && drain_ == Drain::kNone);
-  Copy* copy = find(tier);
-  if (copy == nullptr) {
+  if (at(tier) == nullptr) {
     TERRACE_CHECK(room.tier() == tier);
     copies_.emplace_back();
-    copy = &copies_.back();
-    copy->place = std::move(room);
+    copies_.back().place = std::move(room);
   } else {
-    TERRACE_CHECK(copy->state == CopyState::kChecking && room.empty());
+    const bool again = get(tier).state == CopyState::kChecking;
+    TERRACE_CHECK(again && room.empty());
   }
-  copy->state = CopyState::kFilling;
+  get(tier).state = CopyState::kFilling;
   transfer_ = transfer;
 }
 
@@ -169,7 +166,7 @@ void Tensor::EndDrain(bool late) {
 }
 
 void Tensor::Drop(TierId tier) {
-  Copy* const copy = find(tier);
+  const Copy* const copy = at(tier);
   TERRACE_CHECK(drain_ == Drain::kNone);
   refusals.Forget();
   refusals.TryAgain();
@@ -183,32 +180,32 @@ void Tensor::Lose(absl::Status why) {
   loss_ = std::move(why);
 }
 
-absl::Status Tensor::CheckInvariants() const {
-  auto broken = [this](const char* rule) {
+absl::Status CheckInvariants(const Tensor& tensor) {
+  auto broken = [&tensor](const char* rule) {
     return absl::InternalError(
-        absl::StrCat("tensor '", spec.name, "': ", rule));
+        absl::StrCat("tensor '", tensor.spec.name, "': ", rule));
   };
-  const Copy* const copy = at(kDram);
-  const Copy* const below = resting();
-  const bool delivered = Delivered(kDram);
-  const uint64_t below_generation = below == nullptr ? 0 : below->generation;
-  if (write_pinned_ && (copy == nullptr || copy->pins != 1)) {
+  const Copy* const copy = tensor.at(kDram);
+  const Copy* const below = tensor.resting();
+  const bool delivered = tensor.Delivered(kDram);
+  const bool drains = tensor.drain() != Drain::kNone;
+  if (tensor.write_pinned() && (copy == nullptr || copy->pins != 1)) {
     return broken("a write pin is not alone");
   }
-  if (write_pinned_ && drain_ != Drain::kNone) {
+  if (tensor.write_pinned() && drains) {
     return broken("a transfer runs out of a write pin");
   }
-  if (!delivered && drain_ != Drain::kNone && drain_ != Drain::kLate) {
-    return broken("two transfers at once");
-  }
-  if (Dirty(kDram) && below_generation != 0 &&
-      below_generation >= generation_) {
+  if (!delivered && drains) return broken("a transfer out of no copy");
+  if (tensor.Dirty(kDram) && below != nullptr &&
+      below->generation >= tensor.generation()) {
     return broken("a dirty copy above a current one");
   }
-  if (copies_.size() > 2) return broken("more copies than tiers");
-  for (const Copy& each : copies_) {
+  if (tensor.copies().size() > 2) return broken("more copies than tiers");
+  for (const Copy& each : tensor.copies()) {
     if (each.place.empty()) return broken("a copy without room");
-    if (each.generation > generation_) return broken("newer than its newest");
+    if (each.generation > tensor.generation()) {
+      return broken("newer than its newest");
+    }
     const bool works = IsWorkingTier(each.place.tier());
     if (works && each.state == CopyState::kPlace) {
       return broken("an empty place where customers work");

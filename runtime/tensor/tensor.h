@@ -30,6 +30,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "runtime/tensor/write_refusals.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
@@ -73,13 +74,11 @@ class Tensor {
   const TensorId id;
   // What the places below had against the present contents.
   WriteRefusals refusals;
+  int64_t customer = -1;  // the queue that asked for it last
 
   // Newest contents; 0: never written.
   uint64_t generation() const { return generation_; }
   const absl::Status& loss() const { return loss_; }
-  // The queue that asked for it last.
-  int64_t customer() const { return customer_; }
-  void SetCustomer(int64_t queue) { customer_ = queue; }
 
   // Null: no copy there.
   const Copy* at(TierId tier) const;
@@ -119,11 +118,10 @@ class Tensor {
   void Drop(TierId tier);
   void Lose(absl::Status why);
 
-  // Internal; the message names the tensor.
-  absl::Status CheckInvariants() const;
+  // Working copies, and the place below.
+  absl::Span<const Copy> copies() const { return copies_; }
 
  private:
-  Copy* find(TierId tier);
   Copy& get(TierId tier);
 
   uint64_t generation_ = 0;
@@ -132,8 +130,11 @@ class Tensor {
   bool write_pinned_ = false;  // by the one pin or hold there is
   Drain drain_ = Drain::kNone;
   uint64_t transfer_ = 0;
-  int64_t customer_ = -1;
   absl::Status loss_;
 };
+
+// What must hold of a tensor between two turns of the mover: Internal, and the
+// message names the tensor.
+absl::Status CheckInvariants(const Tensor& tensor);
 
 }  // namespace terrace

@@ -60,7 +60,7 @@ Tensor* TensorTable::Find(TensorId id) const {
 absl::Status TensorTable::CheckInvariants() const {
   for (const auto& tensor : tensors_) {
     if (tensor == nullptr) continue;
-    absl::Status status = tensor->CheckInvariants();
+    absl::Status status = terrace::CheckInvariants(*tensor);
     if (!status.ok()) return status;
     const bool admitted = IsAdmitted(*tensor);
     const char* broken = nullptr;
