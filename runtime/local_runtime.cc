@@ -67,21 +67,29 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
-    if (spec.name.empty() || spec.size_bytes <= 0) {
+    const absl::StatusOr<std::vector<TensorId>> ids =
+        Register(absl::MakeConstSpan(&spec, 1));
+    if (!ids.ok()) return ids.status();
+    return ids->front();
+  }
+
+  absl::StatusOr<std::vector<TensorId>> Register(
+      absl::Span<const TensorSpec> specs) override {
+    for (const TensorSpec& spec : specs) {
+      if (!spec.name.empty() && spec.size_bytes > 0) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,
                        " bytes: a name and a positive size are needed"));
     }
     RegisterRequest message;
-    message.specs = {spec};
+    message.specs.assign(specs.begin(), specs.end());
     message.reply =
         std::make_shared<Reply<absl::StatusOr<std::vector<TensorId>>>>();
     auto reply = message.reply;
     if (!inbox_->Post(std::move(message))) return inbox_->Closed();
     absl::StatusOr<std::vector<TensorId>> ids = reply->Await(clock_);
-    if (!ids.ok()) return ids.status();
-    sizes_->Set(ids->front(), spec.size_bytes);
-    return ids->front();
+    if (ids.ok()) sizes_->Set(*ids, specs);
+    return ids;
   }
 
   absl::Status Unregister(TensorId tensor) override {
@@ -90,7 +98,7 @@ class InProcessRuntime final : public LocalRuntime {
       return inbox_->Closed();
     }
     absl::Status status = reply->Await(clock_);
-    if (status.ok()) sizes_->Set(tensor, -1);
+    if (status.ok()) sizes_->Erase(tensor);
     return status;
   }
 

@@ -155,6 +155,21 @@ absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
 
 }  // namespace
 
+absl::StatusOr<std::vector<TensorId>> Runtime::Register(
+    absl::Span<const TensorSpec> specs) {
+  std::vector<TensorId> ids;
+  for (const TensorSpec& spec : specs) {
+    const absl::StatusOr<TensorId> id = Register(spec);
+    if (id.ok()) {
+      ids.push_back(*id);
+      continue;
+    }
+    for (const TensorId before : ids) Unregister(before).IgnoreError();
+    return id.status();
+  }
+  return ids;
+}
+
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const Options& options) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));

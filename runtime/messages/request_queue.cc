@@ -106,12 +106,19 @@ class PostedQueue final : public RequestQueue {
 
 }  // namespace
 
-void TensorSizes::Set(TensorId id, int64_t size_bytes) {
+void TensorSizes::Set(absl::Span<const TensorId> ids,
+                      absl::Span<const TensorSpec> specs) {
   MutexLock lock(mutex_);
-  if (static_cast<int64_t>(sizes_.size()) <= id.value) {
-    sizes_.resize(id.value + 1, -1);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto id = static_cast<size_t>(ids[i].value);
+    if (sizes_.size() <= id) sizes_.resize(id + 1, -1);
+    sizes_[id] = specs[i].size_bytes;
   }
-  sizes_[id.value] = size_bytes;
+}
+
+void TensorSizes::Erase(TensorId id) {
+  MutexLock lock(mutex_);
+  sizes_[static_cast<size_t>(id.value)] = -1;
 }
 
 int64_t TensorSizes::Get(TensorId id) const {

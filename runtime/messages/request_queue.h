@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/inbox.h"
 #include "terrace/request.h"
@@ -14,7 +15,8 @@ namespace terrace {
 // Sizes of registered tensors, by id. Thread-safe.
 class TensorSizes {
  public:
-  void Set(TensorId id, int64_t size_bytes);  // -1: no longer
+  void Set(absl::Span<const TensorId> ids, absl::Span<const TensorSpec> specs);
+  void Erase(TensorId id);
   int64_t Get(TensorId id) const;             // -1: unknown
 
  private:
