@@ -1,12 +1,17 @@
 #include "prefetch/trace_planner.h"
 
+#include <algorithm>
+
 #include "policies/eviction.h"
 
 namespace terrace {
 
-int64_t TracePlanner::NextUse(int64_t queue, TensorId tensor) const {
-  const auto found = traces_.find(queue);
-  return found == traces_.end() ? kUnknownUse : found->second.NextUse(tensor);
+int64_t TracePlanner::NextUse(TensorId tensor) const {
+  int64_t next = kUnknownUse;
+  for (const auto& [queue, trace] : traces_) {
+    next = std::min(next, trace.NextUse(tensor));
+  }
+  return next;
 }
 
 bool TracePlanner::Upcoming(int64_t queue, int64_t count,

@@ -22,9 +22,9 @@ class TracePlanner {
     traces_.at(queue).OnAccess(tensor);
   }
 
-  // Accesses of that queue from now until it asks for the tensor; kUnknownUse
-  // when nothing says so.
-  int64_t NextUse(int64_t queue, TensorId tensor) const;
+  // Accesses from now until the first queue asks for the tensor, each by its
+  // own; kUnknownUse when nothing says so.
+  int64_t NextUse(TensorId tensor) const;
   // The queue's next `count` tensors, in order; false: nothing says which.
   bool Upcoming(int64_t queue, int64_t count, std::vector<TensorId>* out) const;
 

@@ -38,7 +38,7 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
   FoundPlace found;
   found.room = FindRoom(tensor);
   if (found.room.empty()) {
-    MakeRoom(queue, tensor, leaving);
+    MakeRoom(tensor, leaving);
     found.room = FindRoom(tensor);
   }
   if (found.room.empty()) {
@@ -58,15 +58,14 @@ Reservation TierResidency::FindRoom(Tensor& tensor) {
 }
 
 // The newcomer need not wait for it: it may take a slot.
-void TierResidency::MakeRoom(int64_t queue, const Tensor& newcomer,
+void TierResidency::MakeRoom(const Tensor& newcomer,
                              std::vector<Tensor*>* leaving) {
-  EvictAll(
-      residents_.PickVictims(
-          ResidentBytes(newcomer.spec.size_bytes),
-          planner_.NextUse(queue, newcomer.id), /*must=*/false, kEvictionSample,
-          [this](const Tensor& tensor) { return MayLeave(tensor); },
-          [this](const Tensor& tensor) { return NextUse(tensor); }),
-      leaving);
+  EvictAll(residents_.PickVictims(
+               ResidentBytes(newcomer.spec.size_bytes),
+               planner_.NextUse(newcomer.id), /*must=*/false, kEvictionSample,
+               [this](const Tensor& tensor) { return MayLeave(tensor); },
+               [this](const Tensor& tensor) { return NextUse(tensor); }),
+           leaving);
 }
 
 void TierResidency::EvictAll(const std::vector<TensorId>& victims,
@@ -95,7 +94,7 @@ bool TierResidency::MayLeave(const Tensor& tensor) const {
 }
 
 int64_t TierResidency::NextUse(const Tensor& tensor) const {
-  return planner_.NextUse(tensor.customer, tensor.id);
+  return planner_.NextUse(tensor.id);
 }
 
 FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
@@ -114,7 +113,7 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
     // Placed a moment ago for the same group.
     if (owner->at(kDram) == nullptr) continue;
     if (IsFree(*owner) && !owner->Dirty(kDram)) {
-      const int64_t use = planner_.NextUse(queue, owner->id);
+      const int64_t use = planner_.NextUse(owner->id);
       if (use > search.victim_use) {
         search.victim_use = use;
         search.victim = slot;
@@ -136,7 +135,7 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
     }
   }
   if (search.victim >= 0 &&
-      (!prefetch || search.victim_use > planner_.NextUse(queue, tensor.id))) {
+      (!prefetch || search.victim_use > planner_.NextUse(tensor.id))) {
     Drop(*window.owner(search.victim));
     return {Space::kFound, window.Take(search.victim, tensor, bytes), {}};
   }

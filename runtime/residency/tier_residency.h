@@ -108,8 +108,7 @@ class TierResidency {
   int64_t NextUse(const Tensor& tensor) const;
   // Whether the residents leave a range of so many bytes between them.
   bool HasRoomWithoutWindows(int64_t bytes) const;
-  void MakeRoom(int64_t queue, const Tensor& newcomer,
-                std::vector<Tensor*>* leaving);
+  void MakeRoom(const Tensor& newcomer, std::vector<Tensor*>* leaving);
   void EvictAll(const std::vector<TensorId>& victims,
                 std::vector<Tensor*>* leaving);
 
