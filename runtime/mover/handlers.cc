@@ -139,7 +139,6 @@ void Mover::OnChecked(const Checked& event) {
   const bool matters = table_.IsAdmitted(transfers_.TensorOf(event.transfer));
   transfers_.OnChecked(event, /*again=*/!closing_.begun(), matters,
                        &turn_.arrivals);
-  HearArrivals();
 }
 
 }  // namespace terrace

@@ -95,6 +95,7 @@ absl::Time Mover::RunOnce() {
   PollLinks();
   placement_.Measure();
   HearMessages();
+  HearArrivals();
   const absl::Time now = clock_.Now();
   const bool more = !closing_.begun() && Serve(now);
   for (const int64_t queue : customers_.Publish(turn_.processed)) {
@@ -104,6 +105,7 @@ absl::Time Mover::RunOnce() {
   if (closed()) return absl::InfiniteFuture();
 
   PollLinks();  // submits what this turn has begun
+  HearArrivals();
   if (more || !turn_.moved.empty() || inbox_->posted() != turn_.processed) {
     return clock_.Now();
   }
@@ -117,9 +119,7 @@ void Mover::PollLinks() {
   turn_.moved.clear();
   links_.Poll(&turn_.moved);
   for (const Moved& moved : turn_.moved) {
-    const MoveReport told = transfers_.OnMoved(moved, &turn_.arrivals);
-    placement_.OnMoved(told);
-    HearArrivals();
+    placement_.OnMoved(transfers_.OnMoved(moved, &turn_.arrivals));
   }
 }
 
@@ -155,6 +155,7 @@ bool Mover::Serve(absl::Time now) {
   const bool gave_up = write_back_.failed() != failed;
   // A write-back that failed at once, or a copy that was dropped, may have
   // changed what a head waits for.
+  prefetcher_.ServeHints();
   for (const Customer* const customer : customers_.open()) {
     prefetcher_.Propose(*customer);
   }

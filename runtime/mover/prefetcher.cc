@@ -31,8 +31,8 @@ void Prefetcher::Propose(const Customer& customer) {
   }
 }
 
-void Prefetcher::Hint(absl::Span<const TensorId> tensors) {
-  for (const TensorId id : tensors) {
+void Prefetcher::ServeHints() {
+  for (const TensorId id : std::exchange(hints_, {})) {
     Tensor* const tensor = parts_.table->Find(id);
     if (tensor == nullptr || tensor->at(kDram) != nullptr ||
         !tensor->Fetchable()) {

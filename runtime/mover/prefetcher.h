@@ -31,11 +31,15 @@ class Prefetcher {
 
   // Of a queue in which no group waits: those come first.
   void Propose(const Customer& customer);
-  // A customer's hint: into room outside the windows.
-  void Hint(absl::Span<const TensorId> tensors);
+  // A customer's hints: into room outside the windows, while there is any.
+  void Hint(absl::Span<const TensorId> tensors) {
+    hints_.insert(hints_.end(), tensors.begin(), tensors.end());
+  }
+  void ServeHints();
 
  private:
   const PrefetcherParts parts_;
+  std::vector<TensorId> hints_;  // of this turn
 };
 
 }  // namespace terrace

@@ -13,7 +13,7 @@ namespace terrace {
 namespace {
 
 // Of all seeds below. It changes with a commit that says why.
-constexpr uint64_t kDigest = 0x25a7d144774e40ee;
+constexpr uint64_t kDigest = 0xfc4e6ca308e05fe1;
 constexpr uint64_t kSeeds = 1000;
 constexpr int kOperations = 300;
 
