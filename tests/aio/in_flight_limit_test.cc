@@ -1,6 +1,6 @@
 // The window that adapts, on devices in virtual time: exact, whatever else the
 // machine does.
-#include "aio/io_window.h"
+#include "aio/queue/in_flight_limit.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -21,9 +21,9 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr double kGiB = 1 << 30;
 constexpr int64_t kTransfer = 8 * kMiB;
 
-class IoWindowTest : public testing::Test {
+class InFlightLimitTest : public testing::Test {
  protected:
-  IoWindowTest() : buffer_(kTransfer) {}
+  InFlightLimitTest() : buffer_(kTransfer) {}
 
   void Make(const DeviceModel& device, const IoQueueOptions& options = {}) {
     device_ = device;
@@ -116,7 +116,7 @@ class IoWindowTest : public testing::Test {
   uint64_t tag_ = 0;
 };
 
-class SmallBehindLarge : public IoWindowTest,
+class SmallBehindLarge : public InFlightLimitTest,
                          public testing::WithParamInterface<double> {};
 INSTANTIATE_TEST_SUITE_P(Rates, SmallBehindLarge,
                          testing::Values(0.5, 1.0, 2.0, 4.0));
@@ -144,7 +144,7 @@ TEST_P(SmallBehindLarge, P99Is3MsBeyondItsOwnTimeAndNothingIsLost) {
   EXPECT_GE(fifo / (classes / runs), 0.95);
 }
 
-TEST_F(IoWindowTest, ShrinksToWhatPassesInTheLatencyAskedFor) {
+TEST_F(InFlightLimitTest, ShrinksToWhatPassesInTheLatencyAskedFor) {
   Make({kGiB / 2, kGiB / 2, absl::Microseconds(100), true});
   // 1 GiB at half a GiB per second.
   EXPECT_LE(Move(1 << 30, 0), 2 / 0.97);
@@ -153,7 +153,7 @@ TEST_F(IoWindowTest, ShrinksToWhatPassesInTheLatencyAskedFor) {
   EXPECT_LE(Move(1 << 29, 1 << 29), 2 / 0.97);
 }
 
-TEST_F(IoWindowTest, GrowsWhereTheDeviceIsFarAway) {
+TEST_F(InFlightLimitTest, GrowsWhereTheDeviceIsFarAway) {
   // 32 MiB are on the way: the first window gives a quarter of the rate.
   Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(8)});
   Move(1 << 30, 0);
@@ -161,7 +161,7 @@ TEST_F(IoWindowTest, GrowsWhereTheDeviceIsFarAway) {
   EXPECT_LE(Move(1 << 30, 0), 0.25 * 1.4);
 }
 
-TEST_F(IoWindowTest, ShrinksAgainWhenADeviceIsFarAwayNoMore) {
+TEST_F(InFlightLimitTest, ShrinksAgainWhenADeviceIsFarAwayNoMore) {
   Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(8)});
   Move(1 << 30, 0);
   Move(1 << 30, 0);
@@ -172,7 +172,7 @@ TEST_F(IoWindowTest, ShrinksAgainWhenADeviceIsFarAwayNoMore) {
   EXPECT_LE(window(), kMiB);
 }
 
-TEST_F(IoWindowTest, FollowsADeviceThatSlowsDown) {
+TEST_F(InFlightLimitTest, FollowsADeviceThatSlowsDown) {
   Make({4 * kGiB, 4 * kGiB});
   Move(1 << 30, 0);
   EXPECT_GE(window(), 6 * kMiB);  // 6.6 are 1.65 ms of it
@@ -182,7 +182,7 @@ TEST_F(IoWindowTest, FollowsADeviceThatSlowsDown) {
   EXPECT_LE(Move(1 << 29, 0), 2 / 0.97);
 }
 
-TEST_F(IoWindowTest, ANoisyDeviceKeepsItsThroughput) {
+TEST_F(InFlightLimitTest, ANoisyDeviceKeepsItsThroughput) {
   const DeviceModel noisy{kGiB, kGiB, absl::ZeroDuration(), false,
                           absl::Milliseconds(12)};
   IoQueueOptions fixed;
@@ -199,7 +199,7 @@ TEST_F(IoWindowTest, ANoisyDeviceKeepsItsThroughput) {
 // A step's traffic: what was read is written back, six of eight chunks at once,
 // and only that makes room for the next reads. So now one direction has the
 // queue to itself, now the other.
-TEST_F(IoWindowTest, BothDirectionsAreKeptBusyByASmallWindow) {
+TEST_F(InFlightLimitTest, BothDirectionsAreKeptBusyByASmallWindow) {
   constexpr int64_t kRate = 300 * kMiB;
   constexpr int64_t kChunk = 516 << 10;
   constexpr int kChunks = 6 * 300;
@@ -238,7 +238,7 @@ TEST_F(IoWindowTest, BothDirectionsAreKeptBusyByASmallWindow) {
   }
 }
 
-TEST_F(IoWindowTest, WhoHasTheQueueToHimselfLeavesHalfInAMixedLoad) {
+TEST_F(InFlightLimitTest, WhoHasTheQueueToHimselfLeavesHalfInAMixedLoad) {
   Make({kGiB, kGiB, absl::Milliseconds(2)});
   Move(1 << 29, 1 << 29);
   const auto in_flight = [this] {
@@ -265,7 +265,7 @@ TEST_F(IoWindowTest, WhoHasTheQueueToHimselfLeavesHalfInAMixedLoad) {
   while (group_->pending() > 0) Turn();
 }
 
-TEST_F(IoWindowTest, TheSmallestWindowGrowsWhereTheDeviceIsFarAway) {
+TEST_F(InFlightLimitTest, TheSmallestWindowGrowsWhereTheDeviceIsFarAway) {
   IoQueueOptions options;
   options.window_bytes = kMiB;
   Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(20)}, options);
@@ -273,7 +273,7 @@ TEST_F(IoWindowTest, TheSmallestWindowGrowsWhereTheDeviceIsFarAway) {
   EXPECT_GE(window(), 16 * kMiB);
 }
 
-TEST_F(IoWindowTest, WeightsHoldWhereBothDirectionsShareTheDevice) {
+TEST_F(InFlightLimitTest, WeightsHoldWhereBothDirectionsShareTheDevice) {
   IoQueueOptions options;
   options.weights[static_cast<int>(IoClass::kPrefetch)] = 4;
   Make({kGiB, kGiB, absl::ZeroDuration(), true}, options);
@@ -289,7 +289,7 @@ TEST_F(IoWindowTest, WeightsHoldWhereBothDirectionsShareTheDevice) {
   while (group_->pending() > 0) Turn();
 }
 
-TEST_F(IoWindowTest, StaysWhereItWasSet) {
+TEST_F(InFlightLimitTest, StaysWhereItWasSet) {
   IoQueueOptions options;
   options.window_bytes = 6 * kMiB;
   options.piece_bytes = 2 * kMiB;
@@ -299,13 +299,13 @@ TEST_F(IoWindowTest, StaysWhereItWasSet) {
   EXPECT_EQ(window(), 6 * kMiB);
 }
 
-TEST_F(IoWindowTest, LearnsNothingFromADeviceThatIsNotKeptBusy) {
+TEST_F(InFlightLimitTest, LearnsNothingFromADeviceThatIsNotKeptBusy) {
   Make({kGiB / 8, kGiB / 8});
   for (int i = 0; i < 100; ++i) Move(kTransfer, 0);
   EXPECT_EQ(window(), IoQueueOptions().window_bytes);
 }
 
-TEST_F(IoWindowTest, PiecesAreEqualWhateverTheWindowBecomes) {
+TEST_F(InFlightLimitTest, PiecesAreEqualWhateverTheWindowBecomes) {
   Make({kGiB / 2, kGiB / 2, absl::ZeroDuration(), true});
   Move(1 << 30, 1 << 29);
   const IoPathStats stats = group_->stats(path_);
