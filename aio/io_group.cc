@@ -62,8 +62,8 @@ void IoGroup::Promote(int path, uint64_t tag, IoClass io_class) {
 void IoGroup::Poll(std::vector<Completion>* completions) {
   IoResult results[64];
   constexpr int kMost = static_cast<int>(std::size(results));
-  // Everything that has landed, then one turn: the windows are refilled in
-  // one go, and what was promised first goes first.
+  // Everything that has landed, then one turn: what is in flight is refilled
+  // in one go, and what was promised first goes first.
   for (int n = kMost; n == kMost;) {
     n = rep_->engine->Poll(absl::MakeSpan(results));
     TERRACE_CHECK(n >= 0 && n <= kMost);

@@ -42,8 +42,8 @@ class IoGroup {
   // Raises a pending transfer to a more urgent class.
   void Promote(int path, uint64_t tag, IoClass io_class);
 
-  // Turns the crank: reaps, continues, retries, refills the windows; appends
-  // what ended. Never blocks.
+  // Turns the crank: reaps, continues, retries, refills what is in flight,
+  // appends what ended. Never blocks.
   void Poll(std::vector<Completion>* completions);
 
   // Pending transfers, over all paths, quarantined ones included.

@@ -50,12 +50,12 @@ struct Completion {
 };
 
 struct IoQueueOptions {
-  int64_t window_bytes = 8 << 20;  // in flight; at first, if it adapts
-  int64_t piece_bytes = 4 << 20;   // at most; equal pieces
+  int64_t in_flight_bytes = 8 << 20;  // the limit; at first, if it adapts
+  int64_t piece_bytes = 4 << 20;      // at most; equal pieces
   // Whether the limit follows the device: aio/queue/in_flight_limit.h.
   bool adapts = true;
-  int64_t max_window_bytes = 32 << 20;
-  absl::Duration window_latency = absl::Microseconds(1650);
+  int64_t most_in_flight_bytes = 32 << 20;
+  absl::Duration in_flight_latency = absl::Microseconds(1650);
   int max_retries = 8;                  // EAGAIN, EINTR, with a growing pause
   int read_error_retries = 2;           // EIO of a read; writes none
   int weights[kIoClasses] = {4, 1, 1};  // demand, prefetch, write-back
@@ -70,7 +70,7 @@ struct IoPathStats {
   int64_t continuations = 0;
   int64_t in_flight_bytes = 0;
   int64_t quarantined_bytes = 0;
-  int64_t window_bytes = 0;  // now
+  int64_t in_flight_limit_bytes = 0;  // now
   // How long requests of that direction were in flight, late ones left out.
   absl::Duration read_busy;
   absl::Duration write_busy;

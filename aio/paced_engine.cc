@@ -3,7 +3,7 @@
 //
 // I/O goes down at once; only its completion is held back until the server of
 // its file and direction would have been done. Holding back the submission
-// instead would make every window look free.
+// instead would make every limit look free.
 #include <algorithm>
 #include <array>
 #include <map>

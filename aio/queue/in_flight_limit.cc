@@ -19,10 +19,11 @@ constexpr int64_t kLimitsPerFarEpoch = 4;
 
 InFlightLimit::InFlightLimit(const IoQueueOptions& options)
     : is_adaptive_(options.adapts),
-      most_bytes_(std::max(options.max_window_bytes, options.window_bytes)),
+      most_bytes_(
+          std::max(options.most_in_flight_bytes, options.in_flight_bytes)),
       largest_piece_(options.piece_bytes),
-      latency_seconds_(absl::ToDoubleSeconds(options.window_latency)),
-      bytes_(options.window_bytes) {}
+      latency_seconds_(absl::ToDoubleSeconds(options.in_flight_latency)),
+      bytes_(options.in_flight_bytes) {}
 
 int64_t InFlightLimit::least_bytes() const {
   return std::min(pieces() * std::min(kLeastPiece, largest_piece_),

@@ -28,7 +28,8 @@ IoQueue::IoQueue(int path, std::string name, int file,
       schedule_(options.weights),
       pieces_(path, file),
       limit_(options) {
-  TERRACE_CHECK(options.window_bytes > 0 && options.piece_bytes >= kBlockBytes);
+  TERRACE_CHECK(options.in_flight_bytes > 0 &&
+                options.piece_bytes >= kBlockBytes);
   TERRACE_CHECK(options.piece_bytes % kBlockBytes == 0);
 }
 
@@ -109,7 +110,7 @@ absl::Time IoQueue::NextEvent() const {
 
 IoPathStats IoQueue::stats() const {
   IoPathStats stats = meter_.stats(clock_.Now());
-  stats.window_bytes = limit_.bytes();
+  stats.in_flight_limit_bytes = limit_.bytes();
   return stats;
 }
 

@@ -1,4 +1,4 @@
-// The window that adapts, on devices in virtual time: exact, whatever else the
+// The limit that adapts, on devices in virtual time: exact, whatever else the
 // machine does.
 #include "aio/queue/in_flight_limit.h"
 
@@ -95,7 +95,7 @@ class InFlightLimitTest : public testing::Test {
     return latencies_[latencies_.size() * 99 / 100];
   }
 
-  int64_t window() { return group_->stats(path_).window_bytes; }
+  int64_t limit() { return group_->stats(path_).in_flight_limit_bytes; }
 
   VirtualClock clock_;
   AlignedBuffer buffer_;
@@ -126,7 +126,7 @@ TEST_P(SmallBehindLarge, P99Is3MsBeyondItsOwnTimeAndNothingIsLost) {
   // As many as come while the bulk is under way.
   const int demands = static_cast<int>(1 / GetParam() / 0.005);
   Make({rate, rate});
-  Move(1 << 30, 1 << 30, demands);  // the window settles
+  Move(1 << 30, 1 << 30, demands);  // the limit settles
   latencies_.clear();
   double classes = 0;
   int runs = 0;
@@ -136,7 +136,7 @@ TEST_P(SmallBehindLarge, P99Is3MsBeyondItsOwnTimeAndNothingIsLost) {
   const double own_ms = static_cast<double>(kMiB) / rate * 1e3;
   const double p99_ms = P99();
   std::printf("p99 %.2f of %.2f ms\n", p99_ms, 3 + own_ms);
-  EXPECT_LE(p99_ms, 3 + own_ms) << "window " << window() / 1024 << " KiB";
+  EXPECT_LE(p99_ms, 3 + own_ms) << "limit " << limit() / 1024 << " KiB";
   IoQueueOptions fixed;
   fixed.adapts = false;
   Make({rate, rate}, fixed);
@@ -148,16 +148,16 @@ TEST_F(InFlightLimitTest, ShrinksToWhatPassesInTheLatencyAskedFor) {
   Make({kGiB / 2, kGiB / 2, absl::Microseconds(100), true});
   // 1 GiB at half a GiB per second.
   EXPECT_LE(Move(1 << 30, 0), 2 / 0.97);
-  EXPECT_LE(window(), 1.2 * kMiB);
-  EXPECT_GE(window(), 0.8 * kMiB);
+  EXPECT_LE(limit(), 1.2 * kMiB);
+  EXPECT_GE(limit(), 0.8 * kMiB);
   EXPECT_LE(Move(1 << 29, 1 << 29), 2 / 0.97);
 }
 
 TEST_F(InFlightLimitTest, GrowsWhereTheDeviceIsFarAway) {
-  // 32 MiB are on the way: the first window gives a quarter of the rate.
+  // 32 MiB are on the way: the first limit gives a quarter of the rate.
   Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(8)});
   Move(1 << 30, 0);
-  EXPECT_GE(window(), 24 * kMiB);
+  EXPECT_GE(limit(), 24 * kMiB);
   EXPECT_LE(Move(1 << 30, 0), 0.25 * 1.4);
 }
 
@@ -165,20 +165,20 @@ TEST_F(InFlightLimitTest, ShrinksAgainWhenADeviceIsFarAwayNoMore) {
   Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(8)});
   Move(1 << 30, 0);
   Move(1 << 30, 0);
-  ASSERT_GE(window(), 24 * kMiB);
+  ASSERT_GE(limit(), 24 * kMiB);
   device_.latency = absl::ZeroDuration();
   device_.read_rate = kGiB / 4;
   Move(int64_t{4} << 30, 0);
-  EXPECT_LE(window(), kMiB);
+  EXPECT_LE(limit(), kMiB);
 }
 
 TEST_F(InFlightLimitTest, FollowsADeviceThatSlowsDown) {
   Make({4 * kGiB, 4 * kGiB});
   Move(1 << 30, 0);
-  EXPECT_GE(window(), 6 * kMiB);  // 6.6 are 1.65 ms of it
+  EXPECT_GE(limit(), 6 * kMiB);  // 6.6 are 1.65 ms of it
   device_.read_rate = kGiB / 4;
   Move(1 << 29, 0);
-  EXPECT_LE(window(), kMiB);
+  EXPECT_LE(limit(), kMiB);
   EXPECT_LE(Move(1 << 29, 0), 2 / 0.97);
 }
 
@@ -199,13 +199,13 @@ TEST_F(InFlightLimitTest, ANoisyDeviceKeepsItsThroughput) {
 // A step's traffic: what was read is written back, six of eight chunks at once,
 // and only that makes room for the next reads. So now one direction has the
 // queue to itself, now the other.
-TEST_F(InFlightLimitTest, BothDirectionsAreKeptBusyByASmallWindow) {
+TEST_F(InFlightLimitTest, BothDirectionsAreKeptBusyByASmallLimit) {
   constexpr int64_t kRate = 300 * kMiB;
   constexpr int64_t kChunk = 516 << 10;
   constexpr int kChunks = 6 * 300;
-  for (const int64_t window : {kMiB / 2, kMiB}) {
+  for (const int64_t first : {kMiB / 2, kMiB}) {
     IoQueueOptions options;
-    options.window_bytes = window;
+    options.in_flight_bytes = first;
     Make({kRate, kRate, absl::Microseconds(100)}, options);
     const absl::Time start = clock_.Now();
     int read = 0;
@@ -234,7 +234,7 @@ TEST_F(InFlightLimitTest, BothDirectionsAreKeptBusyByASmallWindow) {
     }
     const double seconds = absl::ToDoubleSeconds(clock_.Now() - start);
     EXPECT_GE(kChunks * static_cast<double>(kChunk) / seconds / kRate, 0.95)
-        << window / 1024 << " KiB at first, now " << this->window() / 1024;
+        << first / 1024 << " KiB at first, now " << limit() / 1024;
   }
 }
 
@@ -247,7 +247,7 @@ TEST_F(InFlightLimitTest, WhoHasTheQueueToHimselfLeavesHalfInAMixedLoad) {
     return group_->stats(path_).in_flight_bytes;
   };
   Start(4 * kTransfer, 0);
-  EXPECT_LE(in_flight(), window() / 2);
+  EXPECT_LE(in_flight(), limit() / 2);
   const int64_t reads = in_flight();
   EXPECT_GT(reads, 0);
   // The other half is there at once, for a demand read too.
@@ -255,29 +255,29 @@ TEST_F(InFlightLimitTest, WhoHasTheQueueToHimselfLeavesHalfInAMixedLoad) {
                           0, 64 << 10, 1 << 20});
   EXPECT_EQ(in_flight(), reads + (64 << 10));
   Start(0, kTransfer);
-  EXPECT_GT(in_flight(), window() / 2);
+  EXPECT_GT(in_flight(), limit() / 2);
   while (group_->pending() > 0) Turn();
-  // Nobody wrote for twelve windows: all of it is the reads', although none of
+  // Nobody wrote for twelve limits: all of it is the reads', although none of
   // these loads was long enough to measure.
   for (int i = 0; i < 30; ++i) Move(kTransfer, 0);
   Start(4 * kTransfer, 0);
-  EXPECT_GT(in_flight(), window() / 2);
+  EXPECT_GT(in_flight(), limit() / 2);
   while (group_->pending() > 0) Turn();
 }
 
-TEST_F(InFlightLimitTest, TheSmallestWindowGrowsWhereTheDeviceIsFarAway) {
+TEST_F(InFlightLimitTest, TheSmallestLimitGrowsWhereTheDeviceIsFarAway) {
   IoQueueOptions options;
-  options.window_bytes = kMiB;
+  options.in_flight_bytes = kMiB;
   Make({4 * kGiB, 4 * kGiB, absl::Milliseconds(20)}, options);
   Move(1 << 30, 1 << 30);
-  EXPECT_GE(window(), 16 * kMiB);
+  EXPECT_GE(limit(), 16 * kMiB);
 }
 
 TEST_F(InFlightLimitTest, WeightsHoldWhereBothDirectionsShareTheDevice) {
   IoQueueOptions options;
   options.weights[static_cast<int>(IoClass::kPrefetch)] = 4;
   Make({kGiB, kGiB, absl::ZeroDuration(), true}, options);
-  Move(1 << 28, 1 << 28);  // the window settles
+  Move(1 << 28, 1 << 28);  // the limit settles
   const IoPathStats before = group_->stats(path_);
   Start(1 << 29, 1 << 29);
   while (group_->stats(path_).bytes_read - before.bytes_read < 1 << 28) {
@@ -291,21 +291,21 @@ TEST_F(InFlightLimitTest, WeightsHoldWhereBothDirectionsShareTheDevice) {
 
 TEST_F(InFlightLimitTest, StaysWhereItWasSet) {
   IoQueueOptions options;
-  options.window_bytes = 6 * kMiB;
+  options.in_flight_bytes = 6 * kMiB;
   options.piece_bytes = 2 * kMiB;
   options.adapts = false;
   Make({kGiB / 4, kGiB / 4}, options);
   Move(1 << 28, 1 << 28, 10);
-  EXPECT_EQ(window(), 6 * kMiB);
+  EXPECT_EQ(limit(), 6 * kMiB);
 }
 
 TEST_F(InFlightLimitTest, LearnsNothingFromADeviceThatIsNotKeptBusy) {
   Make({kGiB / 8, kGiB / 8});
   for (int i = 0; i < 100; ++i) Move(kTransfer, 0);
-  EXPECT_EQ(window(), IoQueueOptions().window_bytes);
+  EXPECT_EQ(limit(), IoQueueOptions().in_flight_bytes);
 }
 
-TEST_F(InFlightLimitTest, PiecesAreEqualWhateverTheWindowBecomes) {
+TEST_F(InFlightLimitTest, PiecesAreEqualWhateverTheLimitBecomes) {
   Make({kGiB / 2, kGiB / 2, absl::ZeroDuration(), true});
   Move(1 << 30, 1 << 29);
   const IoPathStats stats = group_->stats(path_);

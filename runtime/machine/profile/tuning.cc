@@ -27,7 +27,7 @@ double BestRate(const PathProfile& profile, const std::string& direction) {
   return best;
 }
 
-// The sizes of pieces that a full window was measured with, and that were fast.
+// The sizes of pieces that a full limit was measured with, and that were fast.
 std::set<int64_t> FastPieces(const PathProfile& profile,
                              const std::string& direction) {
   const double best = BestRate(profile, direction);
@@ -60,9 +60,9 @@ PathTuning TuningOf(const PathProfile& profile) {
   if (slower > 0) {
     const IoQueueOptions defaults;
     const double bytes =
-        std::min(slower * absl::ToDoubleSeconds(defaults.window_latency),
-                 static_cast<double>(defaults.max_window_bytes));
-    tuning.window_bytes =
+        std::min(slower * absl::ToDoubleSeconds(defaults.in_flight_latency),
+                 static_cast<double>(defaults.most_in_flight_bytes));
+    tuning.in_flight_bytes =
         std::max(static_cast<int64_t>(bytes) / kGrain * kGrain, kLeastWindow);
   }
   const std::set<int64_t> written = FastPieces(profile, "write");
