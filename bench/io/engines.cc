@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "aio/uring_raw_loop.h"
 #include "bench/io/bench.h"
 #include "bench/io/fio.h"
 #include "bench/io/libaio_loop.h"
@@ -13,6 +12,7 @@
 #include "bench/io/raw_threads.h"
 #include "bench/io/ring_workers.h"
 #include "bench/io/scratch_file.h"
+#include "bench/io/uring_raw_loop.h"
 #include "bench/rounds.h"
 #include "runtime/base/status_macros.h"
 

@@ -31,7 +31,7 @@ API_ABSEIL = re.compile(
 # Foreign header -> where it may be included. A folder ends with a slash; a
 # pattern after '*' must match the file's name.
 DOORS = [
-    (r'liburing\.h|linux/io_uring\.h', ['aio/uring_*.cc']),
+    (r'liburing\.h|linux/io_uring\.h', ['aio/uring_*.cc', 'bench/io/uring_*.cc']),
     (r'hwloc(\.h|/)', ['tiers/topology.cc']),
     (r'libpmem2?\.h', ['tiers/pmem_tier.cc']),
     (r'sqlite3\.h', ['tiers/catalog.cc']),

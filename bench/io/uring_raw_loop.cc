@@ -1,4 +1,4 @@
-#include "aio/uring_raw_loop.h"
+#include "bench/io/uring_raw_loop.h"
 
 #include <liburing.h>
 #include <sys/uio.h>

@@ -1,6 +1,6 @@
 // The least that moves a file through io_uring: what terrace-bench io
 // compares IoGroup with. No queue, no continuation, no retry; a transfer that
-// is not whole is an error. Built into the benchmark only.
+// is not whole is an error.
 #pragma once
 
 #include <cstddef>
