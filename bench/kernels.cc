@@ -36,7 +36,7 @@
 #include "kernels/stream.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 
 namespace terrace::bench {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/chunk_layout.h"
 #include "runtime/optimizer/chunked_optimizer.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 
 #include <algorithm>
 #include <random>

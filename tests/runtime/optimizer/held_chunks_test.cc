@@ -1,4 +1,4 @@
-#include "runtime/optimizer/held_chunks.h"
+#include "runtime/optimizer/chunks/held_chunks.h"
 
 #include <cstring>
 #include <memory>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "runtime/optimizer/step_meter.h"
+#include "runtime/optimizer/step/step_meter.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

@@ -1,8 +1,8 @@
 // The arrays of a chunk by the kind of state that they hold.
 #pragma once
 
-#include "runtime/optimizer/chunk_contents.h"
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_contents.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {

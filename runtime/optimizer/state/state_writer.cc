@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/chunked_optimizer.h"
-#include "runtime/optimizer/state_array.h"
+#include "runtime/optimizer/state/state_array.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/optimizer/step_meter.h"
+#include "runtime/optimizer/step/step_meter.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/optimizer/held_chunks.h"
+#include "runtime/optimizer/chunks/held_chunks.h"
 
 #include <algorithm>
 #include <utility>

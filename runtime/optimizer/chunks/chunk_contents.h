@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/optimizer/chunk_update.h"
+#include "runtime/optimizer/step/chunk_update.h"
 
 #include <algorithm>
 #include <cstring>

@@ -21,10 +21,10 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
 #include "runtime/base/mutex.h"
-#include "runtime/optimizer/chunk_contents.h"
-#include "runtime/optimizer/chunk_layout.h"
-#include "runtime/optimizer/chunk_update.h"
-#include "runtime/optimizer/step_meter.h"
+#include "runtime/optimizer/chunks/chunk_contents.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
+#include "runtime/optimizer/step/chunk_update.h"
+#include "runtime/optimizer/step/step_meter.h"
 #include "terrace/request.h"
 
 namespace terrace {

@@ -10,8 +10,8 @@
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "runtime/optimizer/chunk_layout.h"
-#include "runtime/optimizer/chunk_pipeline.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
+#include "runtime/optimizer/step/chunk_pipeline.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/optimizer/step_check.h"
+#include "runtime/optimizer/step/step_check.h"
 
 #include <bit>
 #include <cmath>

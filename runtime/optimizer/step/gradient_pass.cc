@@ -1,4 +1,4 @@
-#include "runtime/optimizer/gradient_pass.h"
+#include "runtime/optimizer/step/gradient_pass.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/optimizer/chunk_pipeline.h"
+#include "runtime/optimizer/step/chunk_pipeline.h"
 
 #include <algorithm>
 #include <memory>

@@ -20,8 +20,8 @@
 #include "runtime/base/device.h"
 #include "runtime/base/executor.h"
 #include "runtime/base/mutex.h"
-#include "runtime/optimizer/staging.h"
-#include "runtime/optimizer/step_meter.h"
+#include "runtime/optimizer/step/staging.h"
+#include "runtime/optimizer/step/step_meter.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {

@@ -17,9 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/optimizer_kernels.h"
-#include "runtime/optimizer/chunk_contents.h"
-#include "runtime/optimizer/chunk_layout.h"
-#include "runtime/optimizer/staging.h"
+#include "runtime/optimizer/chunks/chunk_contents.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
+#include "runtime/optimizer/step/staging.h"
 #include "terrace/optimizer.h"
 #include "terrace/pin.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/step_check.h"
+#include "runtime/optimizer/step/step_check.h"
 
 namespace terrace {
 namespace {

@@ -23,7 +23,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/device.h"
 #include "runtime/base/mutex.h"
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {

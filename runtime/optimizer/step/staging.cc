@@ -1,4 +1,4 @@
-#include "runtime/optimizer/staging.h"
+#include "runtime/optimizer/step/staging.h"
 
 #include <algorithm>
 
