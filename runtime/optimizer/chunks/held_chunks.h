@@ -2,16 +2,16 @@
 // state, outside of steps: the last one of each dtype, so that parameters of
 // several dtypes may come by turns.
 //
-// One thread at a time. The pipeline and its chunks must outlive it; nothing
-// else may fetch through that pipeline meanwhile.
+// One thread at a time. Chunks and requests must outlive it; nothing else
+// may make requests meanwhile.
 #pragma once
 
 #include <array>
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "runtime/optimizer/chunks/chunk_layout.h"
-#include "runtime/optimizer/step/chunk_pipeline.h"
+#include "runtime/optimizer/chunks/chunk_requests.h"
+#include "runtime/optimizer/chunks/chunk_table.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
 
@@ -19,13 +19,14 @@ namespace terrace {
 
 class HeldChunks {
  public:
-  explicit HeldChunks(ChunkPipeline& pipeline) : pipeline_(pipeline) {}
+  HeldChunks(const ChunkTable& chunks, ChunkRequests& requests)
+      : chunks_(chunks), requests_(requests) {}
 
   // The payload of chunk `index`, until the next call or Release. The last
   // chunk of its dtype is released for it, and all others where the window has
-  // not room for them too. `access` is looked at when the chunk is not held;
-  // as ChunkPipeline::Fetch.
-  absl::StatusOr<std::byte*> Hold(int index, const Chunk& chunk, Access access,
+  // not room for them too. `access` is looked at when the chunk is not held,
+  // and is not kRead of one that is fresh.
+  absl::StatusOr<std::byte*> Hold(int index, Access access,
                                   absl::Time deadline);
 
   void Release();
@@ -37,7 +38,10 @@ class HeldChunks {
   };
   static constexpr size_t kDTypes = 3;
 
-  ChunkPipeline& pipeline_;
+  absl::StatusOr<Pin> Fetch(int index, Access access, absl::Time deadline);
+
+  const ChunkTable& chunks_;
+  ChunkRequests& requests_;
   std::array<Held, kDTypes> held_;  // by dtype
 };
 

@@ -3,57 +3,30 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/chunked_optimizer.h"
 #include "runtime/optimizer/state/state_array.h"
+#include "runtime/optimizer/state/state_store.h"
 
 namespace terrace {
-namespace {
 
-struct Wanted {
-  OffloadedOptimizer::StateKind kind;
+struct StateStore::Wanted {
+  Kind kind;
   absl::Span<float> out;
-};
 
-std::array<Wanted, 3> ByKind(const StateSpans& spans) {
-  using Kind = OffloadedOptimizer::StateKind;
-  return {{{Kind::kMaster, spans.master},
-           {Kind::kFirstMoment, spans.first_moment},
-           {Kind::kSecondMoment, spans.second_moment}}};
-}
-
-}  // namespace
-
-class ChunkedOptimizer::Reader final : public StateReader {
- public:
-  explicit Reader(ChunkedOptimizer& optimizer)
-      : optimizer_(optimizer), held_(optimizer.pipeline_) {
-    optimizer_.reading_ = true;
+  static std::array<Wanted, 3> ByKind(const StateSpans& spans) {
+    return {{{Kind::kMaster, spans.master},
+             {Kind::kFirstMoment, spans.first_moment},
+             {Kind::kSecondMoment, spans.second_moment}}};
   }
-  ~Reader() override { optimizer_.reading_ = false; }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  absl::Status Read(int parameter, int64_t offset, const StateSpans& out,
-                    Time deadline) override;
-
- private:
-  absl::Status ReadPiece(const Piece& piece, const Wanted& wanted,
-                         absl::Time deadline);
-
-  ChunkedOptimizer& optimizer_;
-  HeldChunks held_;
 };
 
-absl::Status ChunkedOptimizer::Reader::Read(int parameter, int64_t offset,
-                                            const StateSpans& out,
-                                            Time deadline) {
-  TERRACE_RETURN_IF_ERROR(optimizer_.CheckUsable());
+absl::Status StateStore::Read(HeldChunks& held, int parameter, int64_t offset,
+                              const StateSpans& out,
+                              absl::Time deadline) const {
   size_t count = 0;
-  for (const Wanted& wanted : ByKind(out)) {
+  for (const Wanted& wanted : Wanted::ByKind(out)) {
     if (wanted.out.empty()) continue;
     if (count > 0 && wanted.out.size() != count) {
       return absl::InvalidArgumentError(
@@ -61,68 +34,78 @@ absl::Status ChunkedOptimizer::Reader::Read(int parameter, int64_t offset,
                        " for ", wanted.out.size(), " of another"));
     }
     count = wanted.out.size();
-    TERRACE_RETURN_IF_ERROR(
-        optimizer_.CheckRange(parameter, wanted.kind, offset, count));
+    TERRACE_RETURN_IF_ERROR(CheckRange(parameter, wanted.kind, offset, count));
   }
-  if (count == 0) {
-    return optimizer_.CheckRange(parameter, StateKind::kFirstMoment, offset, 0);
-  }
-  const absl::Time end = optimizer_.runtime_.clock().FromWall(deadline);
-  for (const Piece& piece : optimizer_.Pieces(parameter, offset, count)) {
-    for (const Wanted& wanted : ByKind(out)) {
+  if (count == 0) return CheckRange(parameter, Kind::kFirstMoment, offset, 0);
+  for (const ChunkPiece& piece :
+       state_.chunks.Pieces(parameter, offset, count)) {
+    for (const Wanted& wanted : Wanted::ByKind(out)) {
       if (wanted.out.empty()) continue;
       TERRACE_RETURN_IF_ERROR(
-          ReadPiece(piece,
+          ReadPiece(held, piece,
                     {wanted.kind,
                      wanted.out.subspan(static_cast<size_t>(piece.range_offset),
                                         static_cast<size_t>(piece.count))},
-                    end));
+                    deadline));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status ChunkedOptimizer::Reader::ReadPiece(const Piece& piece,
-                                                 const Wanted& wanted,
-                                                 absl::Time deadline) {
-  const Chunk& chunk = optimizer_.chunks_[static_cast<size_t>(piece.chunk)];
-  const ChunkContents& contents = optimizer_.pipeline_.contents(piece.chunk);
+absl::Status StateStore::ReadPiece(HeldChunks& held, const ChunkPiece& piece,
+                                   const Wanted& wanted,
+                                   absl::Time deadline) const {
+  const Chunk& chunk = state_.chunks.chunk(piece.chunk);
+  const ChunkContents& contents = state_.chunks.contents(piece.chunk);
   if ((contents.segments[piece.segment] & Needed(wanted.kind)) == 0) {
-    if (wanted.kind == StateKind::kMaster) {
+    if (wanted.kind == Kind::kMaster) {
       const auto parameter =
           static_cast<size_t>(chunk.segments[piece.segment].parameter);
       return absl::FailedPreconditionError(
-          absl::StrCat("parameter '", optimizer_.specs_[parameter].name,
+          absl::StrCat("parameter '", state_.specs[parameter].name,
                        "' has no master before its first step"));
     }
     std::fill(wanted.out.begin(), wanted.out.end(), 0.0f);
     return absl::OkStatus();
   }
-  TERRACE_ASSIGN_OR_RETURN(
-      std::byte* const payload,
-      held_.Hold(piece.chunk, chunk, Access::kRead, deadline));
+  TERRACE_ASSIGN_OR_RETURN(std::byte* const payload,
+                           held.Hold(piece.chunk, Access::kRead, deadline));
   const float* source =
       ArrayOf(chunk, wanted.kind, payload) + piece.chunk_offset;
   std::memcpy(wanted.out.data(), source, wanted.out.size() * sizeof(float));
   return absl::OkStatus();
 }
 
-bool ChunkedOptimizer::HasState(int parameter, StateKind kind) const {
-  if (!CheckRange(parameter, kind, 0, 0).ok()) return false;
-  const ParameterSpec& spec = specs_[static_cast<size_t>(parameter)];
-  const std::vector<Piece> pieces =
-      Pieces(parameter, 0, static_cast<size_t>(spec.count));
-  return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-    const Held held = pipeline_.contents(piece.chunk).segments[piece.segment];
-    return (held & Needed(kind)) != 0;
-  });
-}
+namespace {
 
-absl::StatusOr<std::unique_ptr<StateReader>>
-ChunkedOptimizer::OpenStateReader() {
-  TERRACE_RETURN_IF_ERROR(CheckQuiet("state cannot be read"));
-  TERRACE_RETURN_IF_ERROR(CheckLoaded("state cannot be read"));
-  return std::make_unique<Reader>(*this);
+class Reader final : public StateReader {
+ public:
+  Reader(const StateStore& store, StateGuard& guard)
+      : store_(store), guard_(guard), held_(store.Hold()) {
+    guard_.BeginRead();
+  }
+  ~Reader() override { guard_.EndRead(); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  absl::Status Read(int parameter, int64_t offset, const StateSpans& out,
+                    Time deadline) override {
+    TERRACE_RETURN_IF_ERROR(guard_.CheckUsable());
+    return store_.Read(held_, parameter, offset, out,
+                       store_.clock().FromWall(deadline));
+  }
+
+ private:
+  const StateStore& store_;
+  StateGuard& guard_;
+  HeldChunks held_;
+};
+
+}  // namespace
+
+std::unique_ptr<StateReader> MakeStateReader(const StateStore& store,
+                                             StateGuard& guard) {
+  return std::make_unique<Reader>(store, guard);
 }
 
 }  // namespace terrace

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/chunked_optimizer.h"
 #include "runtime/optimizer/state/state_array.h"
+#include "runtime/optimizer/state/state_store.h"
 
 namespace terrace {
 namespace {
@@ -38,17 +38,14 @@ size_t FloatBytes(int64_t count) {
   return static_cast<size_t>(count) * sizeof(float);
 }
 
-}  // namespace
-
-class ChunkedOptimizer::Writer final : public StateWriter {
+class Writer final : public StateWriter {
  public:
-  explicit Writer(ChunkedOptimizer& optimizer)
-      : optimizer_(optimizer), held_(optimizer.pipeline_) {
-    optimizer_.writing_ = true;
-    optimizer_.half_loaded_ = true;
+  Writer(StateStore& store, StateGuard& guard)
+      : store_(store), guard_(guard), held_(store.Hold()) {
+    guard_.BeginLoad();
   }
   ~Writer() override {
-    if (!committed_) optimizer_.writing_ = false;
+    if (!committed_) guard_.EndLoad(false);
   }
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -56,63 +53,46 @@ class ChunkedOptimizer::Writer final : public StateWriter {
   absl::Status Write(int parameter, int64_t offset, const StateValues& values,
                      Time deadline) override {
     TERRACE_RETURN_IF_ERROR(CheckOpen());
-    return optimizer_.WriteRange(
-        held_, parameter, offset, values,
-        optimizer_.runtime_.clock().FromWall(deadline));
+    return store_.Write(held_, parameter, offset, values,
+                        store_.clock().FromWall(deadline));
   }
 
   absl::Status Commit(int64_t step,
                       absl::Span<const int64_t> parameter_steps) override {
     TERRACE_RETURN_IF_ERROR(CheckOpen());
-    TERRACE_RETURN_IF_ERROR(optimizer_.CheckMasters());
-    TERRACE_RETURN_IF_ERROR(optimizer_.AssignSteps(step, parameter_steps));
+    OptimizerState& state = store_.state();
+    TERRACE_RETURN_IF_ERROR(state.counts.CheckMasters(state.specs));
+    TERRACE_RETURN_IF_ERROR(
+        state.counts.Assign(state.specs, step, parameter_steps));
     held_.Release();
     committed_ = true;
-    optimizer_.writing_ = false;
-    optimizer_.half_loaded_ = false;
+    guard_.EndLoad(true);
     return absl::OkStatus();
   }
 
  private:
   absl::Status CheckOpen() const {
-    TERRACE_RETURN_IF_ERROR(optimizer_.CheckUsable());
+    TERRACE_RETURN_IF_ERROR(guard_.CheckUsable());
     if (!committed_) return absl::OkStatus();
     return absl::FailedPreconditionError("the load was committed");
   }
 
-  ChunkedOptimizer& optimizer_;
+  StateStore& store_;
+  StateGuard& guard_;
   HeldChunks held_;
   bool committed_ = false;
 };
 
-absl::StatusOr<std::unique_ptr<StateWriter>> ChunkedOptimizer::OpenStateWriter(
-    Time deadline) {
-  TERRACE_RETURN_IF_ERROR(Reset(deadline));
-  return std::make_unique<Writer>(*this);
+}  // namespace
+
+std::unique_ptr<StateWriter> MakeStateWriter(StateStore& store,
+                                             StateGuard& guard) {
+  return std::make_unique<Writer>(store, guard);
 }
 
-absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
-                                          int64_t offset,
-                                          absl::Span<const float> values,
-                                          Time deadline) {
-  TERRACE_RETURN_IF_ERROR(CheckComplete("state cannot be written"));
-  TERRACE_RETURN_IF_ERROR(CheckLoaded("state cannot be written"));
-  StateValues given;
-  (kind == StateKind::kMaster        ? given.master
-   : kind == StateKind::kFirstMoment ? given.first_moment
-                                     : given.second_moment) = values;
-  TERRACE_RETURN_IF_ERROR(CheckRange(parameter, kind, offset, values.size()));
-  HeldChunks held(pipeline_);
-  return WriteRange(held, parameter, offset, given,
-                    runtime_.clock().FromWall(deadline));
-}
-
-absl::Status ChunkedOptimizer::WriteRange(HeldChunks& held, int parameter,
-                                          int64_t offset,
-                                          const StateValues& values,
-                                          absl::Time deadline) {
-  TERRACE_RETURN_IF_ERROR(
-      CheckRange(parameter, StateKind::kFirstMoment, offset, 0));
+absl::Status StateStore::Write(HeldChunks& held, int parameter, int64_t offset,
+                               const StateValues& values, absl::Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckRange(parameter, Kind::kFirstMoment, offset, 0));
   size_t count = 0;
   for (const Given& given : ByKind(values)) {
     if (given.values.empty()) continue;
@@ -124,14 +104,16 @@ absl::Status ChunkedOptimizer::WriteRange(HeldChunks& held, int parameter,
     count = given.values.size();
     TERRACE_RETURN_IF_ERROR(CheckRange(parameter, given.kind, offset, count));
   }
-  int64_t& written = masters_written_[static_cast<size_t>(parameter)];
+  int64_t& written = state_.counts.master_written(parameter);
   if (!values.master.empty() && offset > written) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the master of parameter '",
-        specs_[static_cast<size_t>(parameter)].name, "' is written up to ",
-        written, "; elements from ", offset, " on would leave a gap"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the master of parameter '",
+                     state_.specs[static_cast<size_t>(parameter)].name,
+                     "' is written up to ", written, "; elements from ", offset,
+                     " on would leave a gap"));
   }
-  for (const Piece& piece : Pieces(parameter, offset, count)) {
+  for (const ChunkPiece& piece :
+       state_.chunks.Pieces(parameter, offset, count)) {
     TERRACE_RETURN_IF_ERROR(WritePiece(
         held, piece, Part(values, piece.range_offset, piece.count), deadline));
     if (values.master.empty()) continue;
@@ -140,14 +122,14 @@ absl::Status ChunkedOptimizer::WriteRange(HeldChunks& held, int parameter,
   return absl::OkStatus();
 }
 
-absl::Status ChunkedOptimizer::WritePiece(HeldChunks& held, const Piece& piece,
-                                          const StateValues& values,
-                                          absl::Time deadline) {
-  const Chunk& chunk = chunks_[static_cast<size_t>(piece.chunk)];
-  ChunkContents& contents = pipeline_.contents(piece.chunk);
+absl::Status StateStore::WritePiece(HeldChunks& held, const ChunkPiece& piece,
+                                    const StateValues& values,
+                                    absl::Time deadline) {
+  const Chunk& chunk = state_.chunks.chunk(piece.chunk);
+  ChunkContents& contents = state_.chunks.contents(piece.chunk);
   const Access access = contents.fresh ? Access::kOverwrite : Access::kUpdate;
   TERRACE_ASSIGN_OR_RETURN(std::byte* const payload,
-                           held.Hold(piece.chunk, chunk, access, deadline));
+                           held.Hold(piece.chunk, access, deadline));
   if (contents.fresh) {
     std::memset(payload, 0, static_cast<size_t>(chunk.payload_bytes()));
   }
@@ -156,7 +138,7 @@ absl::Status ChunkedOptimizer::WritePiece(HeldChunks& held, const Piece& piece,
   const Segment& segment = chunk.segments[piece.segment];
   for (const Given& given : ByKind(values)) {
     if (given.values.empty()) continue;
-    if (given.kind != StateKind::kMaster && (holds & kHoldsMoments) == 0) {
+    if (given.kind != Kind::kMaster && (holds & kHoldsMoments) == 0) {
       for (float* moment :
            {chunk.first_moment(payload), chunk.second_moment(payload)}) {
         std::memset(moment + segment.chunk_offset, 0,

@@ -8,18 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace {
 namespace {
-
-// A tag says whether it is a fetch outside of steps, else which attempt pushed
-// which chunk: 1 + 31 + 32 bits.
-constexpr uint64_t kFetchTag = uint64_t{1} << 63;
-
-uint64_t MakeTag(uint64_t attempt, int chunk) {
-  return (attempt << 32 & ~kFetchTag) | static_cast<uint32_t>(chunk);
-}
 
 StepMeter::Bucket BucketOf(WaitCause cause) {
   switch (cause) {
@@ -37,43 +28,22 @@ StepMeter::Bucket BucketOf(WaitCause cause) {
 
 }  // namespace
 
-void ChunkPipeline::SetQueue(RequestQueue* queue, int slots) {
+void ChunkPipeline::SetSlots(int slots) {
   TERRACE_CHECK(updating_ == 0 && slots >= 1);
-  queue_ = queue;
   slots_ = slots;
-  pushed_ = 0;
-  for (State& state : states_) {
-    if (state == State::kPushed) state = State::kMissing;
-  }
-}
-
-void ChunkPipeline::AddChunks(absl::Span<const TensorId> tensors) {
-  tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
-  TERRACE_CHECK(tensors_.size() == chunks_.size());
-  for (size_t i = states_.size(); i < chunks_.size(); ++i) {
-    states_.push_back(State::kDone);
-    contents_.emplace_back(chunks_[i]);
-  }
+  progress_.ForgetPushed();
 }
 
 void ChunkPipeline::Clear() {
-  TERRACE_CHECK(pushed_ == 0);
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    states_[i] = State::kDone;
-    contents_[i].Clear(chunks_[i]);
-  }
-  missing_ = 0;
+  TERRACE_CHECK(requests_.pushed() == 0);
+  progress_.Clear();
   stopped_ = false;
   error_ = absl::OkStatus();
 }
 
 void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
-  TERRACE_CHECK(missing_ == 0);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i]) continue;
-    states_[i] = State::kMissing;
-    ++missing_;
-  }
+  progress_.Resize(chunks_.size());
+  progress_.BeginStep(wanted);
 }
 
 void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
@@ -84,23 +54,20 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
   ranges_ =
       RangesPerChunk(executor_.parallelism(), std::max(1, most_updating_));
   deadline_ = deadline;
-  ++attempt_;
   stopped_ = false;
   error_ = absl::OkStatus();
-  to_push_.clear();
-  for (size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i] == State::kMissing) to_push_.push_back(static_cast<int>(i));
-  }
+  requests_.BeginAttempt();
+  progress_.BeginAttempt();
 }
 
 bool ChunkPipeline::Advance() {
-  TakeUnstaged();
+  TakeFailed();
   PushMissing();
   while (CanTake() && TakeNext(clock_.Now())) PushMissing();
   if (meter_.running() > 0) return false;
-  TakeUnstaged();
+  TakeFailed();
   if (stopped_) return true;
-  return pushed_ == 0 && (missing_ == 0 || !error_.ok());
+  return requests_.pushed() == 0 && (missing() == 0 || !error_.ok());
 }
 
 bool ChunkPipeline::Wait(absl::Time deadline) {
@@ -117,7 +84,7 @@ bool ChunkPipeline::Wait(absl::Time deadline) {
     meter_.WaitForEnd(ended, absl::InfiniteFuture());
     return true;
   }
-  if (stopped_ || to_push_.empty()) return true;
+  if (stopped_ || !progress_.has_next()) return true;
   // The queue has no room for a request, and none of ours is in it: all we
   // can do is ask again.
   const absl::Time now = clock_.Now();
@@ -136,38 +103,12 @@ void ChunkPipeline::Abandon(absl::Status error) {
   Fail(std::move(error));
 }
 
-absl::StatusOr<Pin> ChunkPipeline::Fetch(int chunk, Access access,
-                                         absl::Time deadline) {
-  TERRACE_CHECK(pushed_ == 0);
-  const auto i = static_cast<size_t>(chunk);
-  TERRACE_CHECK(access == Access::kOverwrite || !contents_[i].fresh);
-  const uint64_t tag = kFetchTag | ++fetches_;
-  const Want want{tensors_[i], access};
-  TERRACE_RETURN_IF_ERROR(
-      queue_->Push({&want, 1}, tag, clock_.ToWall(deadline)));
-  while (true) {
-    TERRACE_ASSIGN_OR_RETURN(Ready ready,
-                             queue_->Next(clock_.ToWall(deadline)));
-    if (ready.tag != tag) {
-      DropFetched(std::move(ready));
-      continue;
-    }
-    TERRACE_RETURN_IF_ERROR(ready.pins.status());
-    return std::move(ready.pins->front());
-  }
-}
-
-// Of a fetch whose customer gave up at its deadline: nothing was written.
-void ChunkPipeline::DropFetched(Ready ready) {
-  if (ready.pins.ok()) ready.pins->front().ReleaseUnchanged();
-}
-
 // Faults can leave a queue with no slots but those of our own kernels, fewer
 // than it was opened with. It says so at once; then a kernel has to end first.
 bool ChunkPipeline::TakeNext(absl::Time deadline) {
   const int64_t ended = meter_.ended();
   const bool updating = updating_.load(std::memory_order_acquire) > 0;
-  absl::StatusOr<Ready> ready = queue_->Next(clock_.ToWall(deadline));
+  absl::StatusOr<ChunkReady> ready = requests_.Next(deadline);
   blocked_by_kernels_ = updating && absl::IsFailedPrecondition(ready.status());
   ended_when_blocked_ = ended;
   return !blocked_by_kernels_ && Take(std::move(ready));
@@ -179,79 +120,73 @@ bool ChunkPipeline::CanTake() const {
     return false;
   }
   // Pairs with the release in the task: a chunk not counted holds no pin.
-  return !stopped_ && pushed_ > 0 &&
+  return !stopped_ && requests_.pushed() > 0 &&
          updating_.load(std::memory_order_acquire) < most_updating_;
 }
 
 void ChunkPipeline::PushMissing() {
-  while (!to_push_.empty() && error_.ok() && !stopped_) {
-    const int chunk = to_push_.front();
-    const auto i = static_cast<size_t>(chunk);
-    const Want want{tensors_[i],
-                    contents_[i].fresh ? Access::kOverwrite : Access::kUpdate};
-    absl::Status status = queue_->Push({&want, 1}, MakeTag(attempt_, chunk),
-                                       clock_.ToWall(deadline_));
+  while (progress_.has_next() && error_.ok() && !stopped_) {
+    const int chunk = progress_.next();
+    const Access access =
+        chunks_.contents(chunk).fresh ? Access::kOverwrite : Access::kUpdate;
+    absl::Status status =
+        requests_.Push(chunk, chunks_.tensor(chunk), access, deadline_);
     if (absl::IsUnavailable(status)) return;  // full; again after a Next
     if (!status.ok()) return Fail(std::move(status));
-    to_push_.pop_front();
-    states_[i] = State::kPushed;
-    ++pushed_;
+    progress_.SetPushed();
   }
 }
 
 // False: nothing was ready, or the queue gives nothing more.
-bool ChunkPipeline::Take(absl::StatusOr<Ready> ready) {
+bool ChunkPipeline::Take(absl::StatusOr<ChunkReady> ready) {
   if (!ready.ok()) {
     if (!absl::IsDeadlineExceeded(ready.status())) Abandon(ready.status());
     return false;
   }
   meter_.Cut(BucketOf(ready->cause));
-  if ((ready->tag & kFetchTag) != 0) {
-    DropFetched(*std::move(ready));
-    return true;
-  }
-  const int chunk = static_cast<int>(ready->tag & 0xFFFFFFFF);
-  const auto i = static_cast<size_t>(chunk);
-  TERRACE_CHECK(i < states_.size() && states_[i] == State::kPushed);
-  --pushed_;
-  if (ready->pins.ok()) {
-    states_[i] = State::kDone;
-    --missing_;
-    Dispatch(chunk, std::move(ready->pins->front()));
-    return true;
-  }
-  states_[i] = State::kMissing;
-  const absl::Status& status = ready->pins.status();
-  if (ready->tag == MakeTag(attempt_, chunk) || absl::IsDataLoss(status)) {
-    Fail(Reworded(status, absl::StrCat("chunk ", chunk, " of ", chunks_.size(),
-                                       ": ", status.message())));
+  if (ready->chunk == ChunkReady::kOfAFetch) {
+    ChunkRequests::Drop(*std::move(ready));
+  } else if (ready->pin.ok()) {
+    progress_.SetDone(ready->chunk);
+    Dispatch(ready->chunk, *std::move(ready->pin));
   } else {
-    to_push_.push_back(chunk);  // a request of an abandoned attempt
+    progress_.SetRefused(ready->chunk);
+    TakeRefusal(ready->chunk, ready->is_current, ready->pin.status());
   }
   return true;
 }
 
+void ChunkPipeline::TakeRefusal(int chunk, bool is_current,
+                                const absl::Status& status) {
+  if (is_current || absl::IsDataLoss(status)) {
+    Fail(Reworded(status, absl::StrCat(Named(chunk), status.message())));
+  } else {
+    progress_.PushAgain(chunk);  // a request of an abandoned attempt
+  }
+}
+
+std::string ChunkPipeline::Named(int chunk) const {
+  return absl::StrCat("chunk ", chunk, " of ", chunks_.size(), ": ");
+}
+
 void ChunkPipeline::Dispatch(int chunk, Pin pin) {
-  const auto i = static_cast<size_t>(chunk);
   absl::StatusOr<std::unique_ptr<StagedChunk>> staged = Stage(chunk);
   if (!staged.ok()) {
     pin.ReleaseUnchanged();
-    states_[i] = State::kMissing;
-    ++missing_;
+    progress_.SetLost(chunk);
     return Fail(staged.status());
   }
-  auto update =
-      std::make_shared<ChunkUpdate>(chunks_[i], std::move(pin), contents_[i],
-                                    *step_, ranges_, *std::move(staged));
-  SetUpdated(chunk);
+  auto update = std::make_shared<ChunkUpdate>(
+      chunks_.chunk(chunk), std::move(pin), chunks_.contents(chunk), *step_,
+      ranges_, *std::move(staged));
+  chunks_.SetUpdated(chunk, step_->parameters);
   updating_.fetch_add(1, std::memory_order_relaxed);
   meter_.Start(ranges_);
   for (int range = 0; range < ranges_; ++range) {
     executor_.Run([this, chunk, update, range] {
       if (update->RunRange(range)) {
         if (!update->arrived().ok() || !update->returned().ok()) {
-          MutexLock lock(mutex_);
-          unstaged_.push_back({chunk, update});
+          failed_.Add({chunk, update});
         }
         updating_.fetch_sub(1, std::memory_order_release);
       }
@@ -263,45 +198,24 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
 absl::StatusOr<std::unique_ptr<StagedChunk>> ChunkPipeline::Stage(
     int chunk) const {
   if (step_->staging == nullptr) return nullptr;
-  const auto i = static_cast<size_t>(chunk);
-  return StagedChunk::Fetch(*step_->staging, chunks_[i], step_->parameters);
+  return StagedChunk::Fetch(*step_->staging, chunks_.chunk(chunk),
+                            step_->parameters);
 }
 
-// What the chunk holds once its update is done.
-void ChunkPipeline::SetUpdated(int chunk) {
-  const auto i = static_cast<size_t>(chunk);
-  ChunkContents& contents = contents_[i];
-  contents.fresh = false;
-  for (size_t j = 0; j < contents.segments.size(); ++j) {
-    const auto parameter =
-        static_cast<size_t>(chunks_[i].segments[j].parameter);
-    if (step_->parameters[parameter].gradient != nullptr) {
-      contents.segments[j] = kHoldsAll;
-    }
-  }
-}
-
-void ChunkPipeline::TakeUnstaged() {
-  std::vector<Unstaged> unstaged;
-  {
-    MutexLock lock(mutex_);
-    unstaged.swap(unstaged_);
-  }
-  for (const Unstaged& one : unstaged) {
-    const auto i = static_cast<size_t>(one.chunk);
-    const std::string which =
-        absl::StrCat("chunk ", one.chunk, " of ", chunks_.size(), ": ");
-    if (!one.update->arrived().ok()) {
-      one.update->Restore(contents_[i]);
-      states_[i] = State::kMissing;
-      ++missing_;
-      const absl::Status& status = one.update->arrived();
-      Fail(Reworded(status, absl::StrCat(which, status.message())));
+void ChunkPipeline::TakeFailed() {
+  for (const FailedUpdate& failed : failed_.Take()) {
+    const absl::Status& arrived = failed.update->arrived();
+    if (!arrived.ok()) {
+      failed.update->Restore(chunks_.contents(failed.chunk));
+      progress_.SetLost(failed.chunk);
+      Fail(Reworded(arrived,
+                    absl::StrCat(Named(failed.chunk), arrived.message())));
     } else {
       // Nothing else has the parameters of this step.
-      Fail(absl::DataLossError(absl::StrCat(
-          which, "its state was stepped, its parameters were not: ",
-          one.update->returned().message())));
+      Fail(absl::DataLossError(
+          absl::StrCat(Named(failed.chunk),
+                       "its state was stepped, its parameters were not: ",
+                       failed.update->returned().message())));
     }
   }
 }

@@ -1,50 +1,50 @@
 // One step's way through the chunks: pushes those that are missing, hands each
-// to the executor as it becomes ready, and keeps count, so that no chunk is
-// updated twice in a step and none is forgotten, whatever fails.
+// to the executor as it becomes ready, and keeps count (step_progress.h), so
+// that no chunk is updated twice in a step and none is forgotten, whatever
+// fails.
 //
-// One thread at a time (the customer's); kernels run on the executor. Queue,
-// chunks, meter, clock and executor must outlive it, and its last kernel must
-// have ended before it goes. Without chunks it needs no queue. Deadlines are by
-// the clock; by the wall's only where the queue, as a public one, is given
-// them.
+// One thread at a time (the customer's); kernels run on the executor. Chunks,
+// requests, meter, clock and executor must outlive it, and its last kernel must
+// have ended before it goes.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
-#include "runtime/base/mutex.h"
-#include "runtime/optimizer/chunks/chunk_contents.h"
-#include "runtime/optimizer/chunks/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_requests.h"
+#include "runtime/optimizer/chunks/chunk_table.h"
 #include "runtime/optimizer/step/chunk_update.h"
+#include "runtime/optimizer/step/failed_updates.h"
 #include "runtime/optimizer/step/step_meter.h"
-#include "terrace/request.h"
+#include "runtime/optimizer/step/step_progress.h"
 
 namespace terrace {
 
 class ChunkPipeline {
  public:
-  // `chunks` may grow between steps; see AddChunks.
-  ChunkPipeline(const std::vector<Chunk>& chunks, Clock& clock,
+  // `chunks` may grow between steps.
+  ChunkPipeline(ChunkTable& chunks, ChunkRequests& requests, Clock& clock,
                 Executor& executor, StepMeter& meter)
-      : chunks_(chunks), clock_(clock), executor_(executor), meter_(meter) {}
+      : chunks_(chunks),
+        requests_(requests),
+        clock_(clock),
+        executor_(executor),
+        meter_(meter) {}
   ChunkPipeline(const ChunkPipeline&) = delete;
   ChunkPipeline& operator=(const ChunkPipeline&) = delete;
 
-  // From here on requests go to `queue`, and what was pushed is forgotten. No
-  // attempt may be running. At most `slots` chunks are updated at a time, so
-  // that the queue's window is never full of our own pins.
-  void SetQueue(RequestQueue* queue, int slots);
-  // The tensors of the chunks that were appended since the last call.
-  void AddChunks(absl::Span<const TensorId> tensors);
-  // Forgets what chunks hold and what a step is missing.
+  // The requests have a new queue, of that many slots: at most so many chunks
+  // are updated at a time, so that its window is never full of our own pins. No
+  // attempt may be running.
+  void SetSlots(int slots);
+  // Forgets what a step is missing. Nothing may be pushed.
   void Clear();
 
   // A new step of the chunks with wanted[i] true. None may be missing.
@@ -64,57 +64,34 @@ class ChunkPipeline {
 
   // The first error of the attempt; a DataLoss goes before all others.
   const absl::Status& error() const { return error_; }
-  int64_t missing() const { return missing_; }
-  // Requests that the queue still holds for us.
-  int64_t pushed() const { return pushed_; }
-  TensorId tensor(int chunk) const {
-    return tensors_[static_cast<size_t>(chunk)];
-  }
-  // What a chunk holds. Kept up by the updates; otherwise by who writes.
-  ChunkContents& contents(int chunk) {
-    return contents_[static_cast<size_t>(chunk)];
-  }
-  const ChunkContents& contents(int chunk) const {
-    return contents_[static_cast<size_t>(chunk)];
-  }
-
-  // One chunk, outside of steps: no attempt may be running and nothing pushed.
-  // kRead: of a chunk that is not fresh.
-  absl::StatusOr<Pin> Fetch(int chunk, Access access, absl::Time deadline);
+  int64_t missing() const { return progress_.missing(); }
 
  private:
-  enum class State : uint8_t { kDone, kMissing, kPushed };
-
-  static void DropFetched(Ready ready);
   bool CanTake() const;
   bool TakeNext(absl::Time deadline);
   void PushMissing();
-  bool Take(absl::StatusOr<Ready> ready);
+  bool Take(absl::StatusOr<ChunkReady> ready);
+  void TakeRefusal(int chunk, bool is_current, const absl::Status& status);
   void Dispatch(int chunk, Pin pin);
   absl::StatusOr<std::unique_ptr<StagedChunk>> Stage(int chunk) const;
-  void SetUpdated(int chunk);
-  void TakeUnstaged();
+  void TakeFailed();
+  // "chunk 3 of 17: ".
+  std::string Named(int chunk) const;
   void Fail(absl::Status error);
 
-  const std::vector<Chunk>& chunks_;
-  std::vector<TensorId> tensors_;  // tensors_[i] holds chunks_[i]
-  RequestQueue* queue_ = nullptr;
-  int slots_ = 0;
-  int most_updating_ = 0;  // chunks of this attempt at a time
+  ChunkTable& chunks_;
+  ChunkRequests& requests_;
   Clock& clock_;
   Executor& executor_;
   StepMeter& meter_;
-  int ranges_ = 1;  // tasks for a chunk
+  int slots_ = 0;
+  StepProgress progress_;
 
-  std::vector<State> states_;
-  std::vector<ChunkContents> contents_;
-  int64_t missing_ = 0;      // chunks not kDone
-  int64_t pushed_ = 0;       // chunks kPushed
-  std::deque<int> to_push_;  // of this attempt
+  // Of the attempt.
   const UpdateStep* step_ = nullptr;
   absl::Time deadline_;
-  uint64_t attempt_ = 0;
-  uint64_t fetches_ = 0;
+  int most_updating_ = 0;  // chunks at a time
+  int ranges_ = 1;         // tasks for a chunk
   bool stopped_ = false;
   // The queue said that only our pins block it, when this many had ended.
   bool blocked_by_kernels_ = false;
@@ -122,14 +99,7 @@ class ChunkPipeline {
   absl::Status error_;
   // Chunks with kernels; decreased by tasks before the meter counts their end.
   std::atomic<int> updating_ = 0;
-
-  // Chunks whose copies from or to a device failed, by the tasks, before too.
-  struct Unstaged {
-    int chunk;
-    std::shared_ptr<ChunkUpdate> update;
-  };
-  Mutex mutex_;
-  std::vector<Unstaged> unstaged_ ABSL_GUARDED_BY(mutex_);
+  FailedUpdates failed_;  // added to by the tasks, before too
 };
 
 }  // namespace terrace
