@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/floating_point.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/optimizer/state/state_array.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -209,9 +210,7 @@ absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
   TERRACE_RETURN_IF_ERROR(CheckComplete("state cannot be written"));
   TERRACE_RETURN_IF_ERROR(guard_.CheckLoaded("state cannot be written"));
   StateValues given;
-  (kind == StateKind::kMaster        ? given.master
-   : kind == StateKind::kFirstMoment ? given.first_moment
-                                     : given.second_moment) = values;
+  SpanOf(given, kind) = values;
   TERRACE_RETURN_IF_ERROR(
       store_.CheckRange(parameter, kind, offset, values.size()));
   HeldChunks held = store_.Hold();

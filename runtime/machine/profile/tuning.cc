@@ -5,6 +5,7 @@
 
 #include "absl/time/time.h"
 #include "aio/io_group.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/machine/pseudo_files.h"
 #include "runtime/machine/storage.h"
@@ -67,7 +68,7 @@ PathTuning TuningOf(const PathProfile& profile) {
   }
   const std::set<int64_t> written = FastPieces(profile, "write");
   for (const int64_t piece : FastPieces(profile, "read")) {
-    const bool is_piece = piece >= 4096 && piece % 4096 == 0;
+    const bool is_piece = piece >= kBlockBytes && piece % kBlockBytes == 0;
     if (is_piece && written.contains(piece)) tuning.piece_bytes = piece;
   }
   return tuning;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/step/step_check.h"
@@ -28,10 +29,6 @@ constexpr int64_t kGoodSlots = 8;
 constexpr int64_t kMostSlots = 64;
 // Keeps every later sum and product of 12 bytes an element far from overflow.
 constexpr int64_t kMostElements = int64_t{1} << 56;
-
-int64_t RoundDown(int64_t value, int64_t multiple) {
-  return value / multiple * multiple;
-}
 
 absl::Status CheckParameters(absl::Span<const ParameterSpec> parameters) {
   int64_t total = 0;
@@ -206,7 +203,7 @@ absl::StatusOr<Choice> Choose(absl::Span<const ParameterSpec> parameters,
 
 int64_t ChunkElements(DType dtype, int64_t chunk_bytes) {
   const int64_t element_bytes = dtype == DType::kFloat32 ? 8 : 12;
-  return RoundDown((chunk_bytes - kChunkHeaderBytes) / element_bytes,
+  return RoundDown((chunk_bytes - kTensorHeaderBytes) / element_bytes,
                    kChunkGranule);
 }
 

@@ -24,11 +24,9 @@ namespace terrace {
 
 // Chunks but the last of a dtype hold a multiple of this many elements.
 inline constexpr int64_t kChunkGranule = 4096;
-// The least chunk_bytes: one granule of 12 bytes an element and the extent
-// header, rounded up.
+// The least chunk_bytes, which include kTensorHeaderBytes: one granule of 12
+// bytes an element and the header, rounded up.
 inline constexpr int64_t kSmallestChunkBytes = 64 << 10;
-// Of each chunk on disk (store-format header); chunk_bytes include it.
-inline constexpr int64_t kChunkHeaderBytes = 4096;
 
 struct Segment {
   int parameter = 0;             // index in the list of parameters

@@ -13,6 +13,15 @@ inline Held Needed(OffloadedOptimizer::StateKind kind) {
                                                         : kHoldsMoments;
 }
 
+// That of StateSpans or StateValues.
+template <typename Spans>
+auto& SpanOf(Spans& spans, OffloadedOptimizer::StateKind kind) {
+  using Kind = OffloadedOptimizer::StateKind;
+  return kind == Kind::kMaster        ? spans.master
+         : kind == Kind::kFirstMoment ? spans.first_moment
+                                      : spans.second_moment;
+}
+
 // In a chunk's payload; a chunk of fp32 parameters has no master.
 inline float* ArrayOf(const Chunk& chunk, OffloadedOptimizer::StateKind kind,
                       void* payload) {
