@@ -12,7 +12,7 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/step/step_check.h"
+#include "runtime/optimizer/chunks/adam_check.h"
 
 namespace terrace {
 namespace {

@@ -27,10 +27,6 @@ struct StepSettings {
   }
 };
 
-// InvalidArgument, naming the number and its value after `what`.
-absl::Status CheckAdamOptions(const AdamOptions& options,
-                              absl::string_view what);
-
 // InvalidArgument, naming the parameter or argument and its value.
 absl::StatusOr<StepSettings> CheckStep(
     const OptimizerOptions& options, absl::Span<const ParameterSpec> specs,
