@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "aio/uring_raw_loop.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/io/raw_threads.h"
 #include "bench/io/scratch_file.h"
+#include "bench/io/uring_raw_loop.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"
 #include "bench/step_compute.h"

@@ -16,6 +16,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "terrace/optimizer.h"
+#include "tests/support/pace_board.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/host_arena.h"
 

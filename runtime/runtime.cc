@@ -120,7 +120,9 @@ IoQueueOptions QueueOptions(const IoWeights& weights,
   queue.weights[static_cast<int>(IoClass::kDemand)] = weights.demand;
   queue.weights[static_cast<int>(IoClass::kPrefetch)] = weights.prefetch;
   queue.weights[static_cast<int>(IoClass::kWriteBack)] = weights.write_back;
-  if (tuning.window_bytes > 0) queue.window_bytes = tuning.window_bytes;
+  if (tuning.in_flight_bytes > 0) {
+    queue.in_flight_bytes = tuning.in_flight_bytes;
+  }
   if (tuning.piece_bytes > 0) queue.piece_bytes = tuning.piece_bytes;
   return queue;
 }

@@ -30,7 +30,7 @@ WorldOptions DrawWorld(uint64_t seed, Trouble trouble,
   options.task_spread = absl::Microseconds(random() % 2 * 100);
   options.io_timeout = absl::Milliseconds(200);
   options.io.piece_bytes = 4096 << random() % 4;
-  options.io.window_bytes = options.io.piece_bytes * (1 + random() % 4);
+  options.io.in_flight_bytes = options.io.piece_bytes * (1 + random() % 4);
   options.io.adapts = random() % 2 == 0;
   return options;
 }

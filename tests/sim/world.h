@@ -24,6 +24,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/pace_board.h"
 
 namespace terrace {
 
