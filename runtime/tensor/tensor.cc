@@ -69,7 +69,7 @@ void Tensor::GivePlace(Reservation place) {
 }
 
 void Tensor::BeginFill(TierId tier, Reservation room, uint64_t transfer) {
-  TERRACE_CHECK(resting() != nullptr && drain_ == Drain::kNone);
+  TERRACE_CHECK(Fetchable() && drain_ == Drain::kNone);
   Copy* copy = find(tier);
   if (copy == nullptr) {
     TERRACE_CHECK(room.tier() == tier);
@@ -131,14 +131,13 @@ void Tensor::Unhold(TierId tier, Access access) {
 
 void Tensor::Publish(TierId tier) {
   Copy& copy = get(tier);
-  TERRACE_CHECK(copy.delivered() && copy.pins == 0 && !write_pinned_);
+  TERRACE_CHECK(copy.delivered() && write_pinned_);
   copy.generation = ++generation_;
   copy.state = CopyState::kWhole;
 }
 
 void Tensor::BeginDrain(uint64_t transfer) {
-  TERRACE_CHECK(drain_ == Drain::kNone && !write_pinned_);
-  TERRACE_CHECK(resting() != nullptr);
+  TERRACE_CHECK(Idle(kDram) && resting() != nullptr);
   drain_ = Drain::kSealing;
   transfer_ = transfer;
 }
@@ -170,7 +169,7 @@ void Tensor::EndDrain(bool late) {
 
 void Tensor::Drop(TierId tier) {
   Copy* const copy = find(tier);
-  TERRACE_CHECK(drain_ == Drain::kNone);
+  TERRACE_CHECK(drain_ == Drain::kNone && !Arriving(tier));
   refusals.Forget();
   refusals.TryAgain();
   if (copy == nullptr) return;
