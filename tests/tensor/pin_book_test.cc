@@ -121,8 +121,7 @@ TEST_F(PinBookTest, ATokenEndsOnce) {
   Fetch();
   const uint64_t token = Pin(kRead);
   EXPECT_TRUE(pins_.End(token, kUnchanged).ok());
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(pins_.End(token, kUnchanged).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(pins_.End(token, kUnchanged).status()));
 }
 
 TEST_F(PinBookTest, AnUnknownTokenIsAnErrorThatNamesIt) {

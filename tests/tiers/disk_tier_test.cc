@@ -176,8 +176,9 @@ TEST_F(DiskTierTest, ADiskThatDoesNotAnswerIsLateOnce) {
   EXPECT_FALSE(tier().late());
   const absl::Status late = LookUntil(tier(), clock_, start + kPatience);
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  EXPECT_THAT(std::string(late.message()),
-              HasSubstr("disk0/state: growing by 4096 bytes: no answer for 8s"));
+  EXPECT_THAT(
+      std::string(late.message()),
+      HasSubstr("disk0/state: growing by 4096 bytes: no answer for 8s"));
   EXPECT_EQ(IoFaultOf(late).path, "disk0/state");
   EXPECT_TRUE(tier().late());
   EXPECT_TRUE(tier().CheckGrowth(clock_.Now() + kPatience).ok());
