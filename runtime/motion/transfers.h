@@ -19,7 +19,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/transcript.h"
-#include "runtime/residency/resting_tiers.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/tensor/tensor.h"
 #include "tiers/memory/dram_tier.h"
 #include "tiers/reservation.h"

@@ -17,7 +17,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/customers.h"
-#include "runtime/residency/resting_tiers.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/tensor/pin_book.h"

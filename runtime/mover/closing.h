@@ -13,7 +13,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/transfers.h"
-#include "runtime/residency/resting_tiers.h"
+#include "runtime/motion/resting_tiers.h"
 #include "terrace/stats.h"
 #include "tiers/memory/dram_tier.h"
 

@@ -31,7 +31,7 @@
 #include "runtime/mover/report.h"
 #include "runtime/mover/window_opener.h"
 #include "runtime/residency/registrar.h"
-#include "runtime/residency/resting_tiers.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/residency/write_placement.h"

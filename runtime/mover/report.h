@@ -9,7 +9,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
-#include "runtime/residency/resting_tiers.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"

@@ -17,7 +17,7 @@
 #include "policies/placement.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/transfers.h"
-#include "runtime/residency/resting_tiers.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/tensor/tensor.h"
 #include "terrace/stats.h"
 #include "tiers/reservation.h"

@@ -38,6 +38,9 @@ absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {
   auto& holders = held->second;
   holders.erase(std::find(holders.begin(), holders.end(), pin.queue));
   if (holders.empty()) holders_.erase(held);
+  const bool published =
+      pin.access != Access::kRead && end == PinEnd::kPublish;
+  if (published) tensor.Publish(pin.tier);
   tensor.Unhold(pin.tier, pin.access);
 
   EndedPin ended{.tensor = &tensor, .queue = pin.queue, .tier = pin.tier};
@@ -49,8 +52,7 @@ absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {
     ended.drop = end == PinEnd::kDiscard && !ended.dirty;
     return ended;
   }
-  if (end == PinEnd::kPublish) {
-    tensor.Publish(pin.tier);
+  if (published) {
     ended.dirty = true;
     return ended;
   }

@@ -67,7 +67,7 @@ void Tensor::GivePlace(Reservation place) {
 }
 
 void Tensor::BeginFill(TierId tier, Reservation room, uint64_t transfer) {
-  TERRACE_CHECK(resting() != nullptr && drain_ == Drain::kNone);
+  TERRACE_CHECK(Fetchable() && drain_ == Drain::kNone);
   if (at(tier) == nullptr) {
     TERRACE_CHECK(room.tier() == tier);
     copies_.emplace_back();
@@ -128,14 +128,13 @@ void Tensor::Unhold(TierId tier, Access access) {
 
 void Tensor::Publish(TierId tier) {
   Copy& copy = get(tier);
-  TERRACE_CHECK(copy.delivered() && copy.pins == 0 && !write_pinned_);
+  TERRACE_CHECK(copy.delivered() && write_pinned_);
   copy.generation = ++generation_;
   copy.state = CopyState::kWhole;
 }
 
 void Tensor::BeginDrain(uint64_t transfer) {
-  TERRACE_CHECK(drain_ == Drain::kNone && !write_pinned_);
-  TERRACE_CHECK(resting() != nullptr);
+  TERRACE_CHECK(Idle(kDram) && resting() != nullptr);
   drain_ = Drain::kSealing;
   transfer_ = transfer;
 }
@@ -167,7 +166,7 @@ void Tensor::EndDrain(bool late) {
 
 void Tensor::Drop(TierId tier) {
   const Copy* const copy = at(tier);
-  TERRACE_CHECK(drain_ == Drain::kNone);
+  TERRACE_CHECK(drain_ == Drain::kNone && !Arriving(tier));
   refusals.Forget();
   refusals.TryAgain();
   if (copy == nullptr) return;
@@ -200,16 +199,13 @@ absl::Status CheckInvariants(const Tensor& tensor) {
       below->generation >= tensor.generation()) {
     return broken("a dirty copy above a current one");
   }
-  if (tensor.copies().size() > 2) return broken("more copies than tiers");
-  for (const Copy& each : tensor.copies()) {
-    if (each.place.empty()) return broken("a copy without room");
-    if (each.generation > tensor.generation()) {
+  for (const Copy* const each : {copy, below}) {
+    if (each != nullptr && each->generation > tensor.generation()) {
       return broken("newer than its newest");
     }
-    const bool works = IsWorkingTier(each.place.tier());
-    if (works && each.state == CopyState::kPlace) {
-      return broken("an empty place where customers work");
-    }
+  }
+  if (copy != nullptr && copy->state == CopyState::kPlace) {
+    return broken("an empty place where customers work");
   }
   return absl::OkStatus();
 }

@@ -30,7 +30,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "runtime/tensor/write_refusals.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
@@ -117,9 +116,6 @@ class Tensor {
   void EndDrain(bool late);
   void Drop(TierId tier);
   void Lose(absl::Status why);
-
-  // Working copies, and the place below.
-  absl::Span<const Copy> copies() const { return copies_; }
 
  private:
   Copy& get(TierId tier);

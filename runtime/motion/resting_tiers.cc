@@ -1,4 +1,4 @@
-#include "runtime/residency/resting_tiers.h"
+#include "runtime/motion/resting_tiers.h"
 
 #include <algorithm>
 #include <utility>
