@@ -172,9 +172,9 @@ TEST_F(FillTest, CancelledBeforeItIsIssuedItFails) {
 class NarrowFillTest : public TransferTest {
  protected:
   NarrowFillTest()
-      : TransferTest({.io = {.window_bytes = kCopyBytes,
+      : TransferTest({.io = {.in_flight_bytes = kCopyBytes,
                              .adapts = false,
-                             .max_window_bytes = kCopyBytes}}) {}
+                             .most_in_flight_bytes = kCopyBytes}}) {}
 
   static std::vector<std::string> NamesOf(
       const std::vector<Arrival>& arrivals) {
