@@ -84,6 +84,7 @@ struct Core {
   Admission admission;
   std::vector<MoveReport> reports;
   std::vector<EndPinRequest> ended_pins;
+  bool is_abandoned = false;  // its links are left behind
 };
 
 }  // namespace terrace
