@@ -38,8 +38,7 @@ absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {
   auto& holders = held->second;
   holders.erase(std::find(holders.begin(), holders.end(), pin.queue));
   if (holders.empty()) holders_.erase(held);
-  const bool published =
-      pin.access != Access::kRead && end == PinEnd::kPublish;
+  const bool published = pin.access != Access::kRead && end == PinEnd::kPublish;
   if (published) tensor.Publish(pin.tier);
   tensor.Unhold(pin.tier, pin.access);
 

@@ -199,13 +199,16 @@ absl::Status CheckInvariants(const Tensor& tensor) {
       below->generation >= tensor.generation()) {
     return broken("a dirty copy above a current one");
   }
-  for (const Copy* const each : {copy, below}) {
-    if (each != nullptr && each->generation > tensor.generation()) {
+  if (tensor.copies_.size() > 2) return broken("more copies than tiers");
+  for (const Copy& each : tensor.copies_) {
+    if (each.place.empty()) return broken("a copy without room");
+    if (each.generation > tensor.generation()) {
       return broken("newer than its newest");
     }
-  }
-  if (copy != nullptr && copy->state == CopyState::kPlace) {
-    return broken("an empty place where customers work");
+    const bool works = IsWorkingTier(each.place.tier());
+    if (works && each.state == CopyState::kPlace) {
+      return broken("an empty place where customers work");
+    }
   }
   return absl::OkStatus();
 }

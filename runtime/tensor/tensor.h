@@ -117,6 +117,10 @@ class Tensor {
   void Drop(TierId tier);
   void Lose(absl::Status why);
 
+  // What must hold between two turns of the mover: Internal, and the message
+  // names the tensor.
+  friend absl::Status CheckInvariants(const Tensor& tensor);
+
  private:
   Copy& get(TierId tier);
 
@@ -129,8 +133,6 @@ class Tensor {
   absl::Status loss_;
 };
 
-// What must hold of a tensor between two turns of the mover: Internal, and the
-// message names the tensor.
 absl::Status CheckInvariants(const Tensor& tensor);
 
 }  // namespace terrace

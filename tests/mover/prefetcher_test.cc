@@ -32,6 +32,11 @@ class PrefetcherTest : public AdmissionTest {
                        .enabled = enabled});
   }
   void Propose() { Make().Propose(customer_); }
+  void Hint(absl::Span<const TensorId> tensors) {
+    Prefetcher prefetcher = Make();
+    prefetcher.Hint(tensors);
+    prefetcher.ServeHints();
+  }
   // The tensors whose fetches were begun.
   std::vector<int64_t> Begun() const {
     std::vector<int64_t> ids;
@@ -54,7 +59,7 @@ TEST_F(PrefetcherTest, WhatComesNextIsFetchedIntoFreeSlots) {
   Propose();
   EXPECT_THAT(Begun(), ElementsAre(0, 1));  // there are two
   EXPECT_EQ(core_.residency.WindowOf(a_), customer_.window);
-  EXPECT_EQ(a_.customer(), customer_.id);
+  EXPECT_EQ(a_.customer, customer_.id);
   EXPECT_EQ(core_.admission.counts().prefetch_reads, 2);
   core_.Settle();
   Propose();  // what is there is needed sooner
@@ -110,7 +115,7 @@ TEST_F(PrefetcherTest, WhatIsGoneOrTooLargeForASlotIsPassedOver) {
 
 TEST_F(PrefetcherTest, AHintGoesOutsideTheWindows) {
   const TensorId hint[] = {TensorId{99}, c_.id, a_.id};
-  Make().Hint(hint);
+  Hint(hint);
   EXPECT_THAT(Begun(), ElementsAre(2, 0));
   EXPECT_EQ(core_.residency.WindowOf(c_), nullptr);
   EXPECT_TRUE(core_.residency.residents().Has(c_));
@@ -122,7 +127,7 @@ TEST_F(PrefetcherTest, AHintDisplacesNobody) {
   core_.transcript.clear();
   core_.residency.HoldRoom(true);
   const TensorId hint[] = {a_.id, b_.id};
-  Make().Hint(hint);
+  Hint(hint);
   EXPECT_THAT(Begun(), IsEmpty());
   EXPECT_NE(a_.at(kDram), nullptr);
 }

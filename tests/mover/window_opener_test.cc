@@ -62,7 +62,7 @@ TEST_F(WindowOpenerTest, AWindowThatHasRoomOpens) {
   EXPECT_EQ(opened->port, customer->port);
   EXPECT_EQ(customer->window->slots(), 3);
   EXPECT_EQ(customer->window->stride(), 2 * kPage);
-  EXPECT_EQ(core_.residency.window_bytes(true), 6 * kPage);
+  EXPECT_EQ(core_.residency.windows().size_bytes(), 6 * kPage);
 }
 
 TEST_F(WindowOpenerTest, WhatExceedsTheBudgetWithTheOthersIsRefusedAtOnce) {

@@ -31,7 +31,7 @@ TEST_F(TracePlannerTest, NothingIsKnownBeforeTheFirstStepHasEnded) {
   EXPECT_FALSE(planner_.Upcoming(1, 2, &next_));
   Ask(1, {kA, kB});
   EXPECT_FALSE(planner_.Upcoming(1, 2, &next_));
-  EXPECT_EQ(planner_.NextUse(1, kA), kUnknownUse);
+  EXPECT_EQ(planner_.NextUse(kA), kUnknownUse);
 }
 
 TEST_F(TracePlannerTest, TheNextStepAsksForWhatTheLastOneDid) {
@@ -39,23 +39,25 @@ TEST_F(TracePlannerTest, TheNextStepAsksForWhatTheLastOneDid) {
   planner_.BeginStep(1);
   ASSERT_TRUE(planner_.Upcoming(1, 2, &next_));
   EXPECT_THAT(next_, ElementsAre(kA, kB));
-  EXPECT_EQ(planner_.NextUse(1, kA), 0);
-  EXPECT_EQ(planner_.NextUse(1, kC), 2);
+  EXPECT_EQ(planner_.NextUse(kA), 0);
+  EXPECT_EQ(planner_.NextUse(kC), 2);
   Ask(1, {kA});
   ASSERT_TRUE(planner_.Upcoming(1, 3, &next_));
   EXPECT_THAT(next_, ElementsAre(kB, kC, kA));
-  EXPECT_EQ(planner_.NextUse(1, kA), 2);
+  EXPECT_EQ(planner_.NextUse(kA), 2);
 }
 
-TEST_F(TracePlannerTest, AQueueKnowsOfItsOwnStepsAlone) {
-  Ask(1, {kA});
-  Ask(2, {kB});
+TEST_F(TracePlannerTest, TheFirstQueueThatAsksCounts) {
+  Ask(1, {kA, kB, kC});
+  Ask(2, {kC, kB});
   planner_.BeginStep(1);
+  EXPECT_EQ(planner_.NextUse(kC), 2);
   planner_.BeginStep(2);
-  EXPECT_EQ(planner_.NextUse(1, kB), kUnknownUse);
-  EXPECT_EQ(planner_.NextUse(2, kB), 0);
-  ASSERT_TRUE(planner_.Upcoming(2, 9, &next_));
-  EXPECT_THAT(next_, ElementsAre(kB));
+  EXPECT_EQ(planner_.NextUse(kA), 0);
+  EXPECT_EQ(planner_.NextUse(kB), 1);
+  EXPECT_EQ(planner_.NextUse(kC), 0);
+  ASSERT_TRUE(planner_.Upcoming(2, 9, &next_));  // its own steps alone
+  EXPECT_THAT(next_, ElementsAre(kC, kB));
 }
 
 TEST_F(TracePlannerTest, AQueueThatForgetsOrIsClosedSaysNothing) {
@@ -64,9 +66,10 @@ TEST_F(TracePlannerTest, AQueueThatForgetsOrIsClosedSaysNothing) {
     planner_.BeginStep(queue);
   }
   planner_.Forget(1);
+  EXPECT_EQ(planner_.NextUse(kA), 0);
   planner_.Close(2);
+  EXPECT_EQ(planner_.NextUse(kA), kUnknownUse);
   for (const int64_t queue : {1, 2, 3}) {  // nor one that never was
-    EXPECT_EQ(planner_.NextUse(queue, kA), kUnknownUse);
     EXPECT_FALSE(planner_.Upcoming(queue, 1, &next_));
   }
 }

@@ -115,7 +115,7 @@ absl::Span<std::byte> Core::Payload(const Tensor& tensor) {
 Customer& Core::Open(int64_t slot_bytes, int slots) {
   Reservation range = residency.FindRange(WindowBytes(slot_bytes, slots));
   TERRACE_CHECK(!range.empty());
-  Customer& customer = customers.Open(*residency.OpenWindow(
+  Customer& customer = customers.Open(*residency.windows().Open(
       std::move(range), ResidentBytes(slot_bytes), slots));
   planner.Open(customer.id);
   return customer;
