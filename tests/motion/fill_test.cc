@@ -125,6 +125,7 @@ TEST_F(FillTest, WhatIsWrongTwiceIsLost) {
   EXPECT_EQ(core_.dram.usage().used_bytes, 0);
   EXPECT_FALSE(transfers_.Has(tensor));
   EXPECT_TRUE(other.Fetchable());
+  EXPECT_EQ(faults_.calls(CallFilter::kReads), 2);
 }
 
 TEST_F(FillTest, AtTheEndNothingIsFetchedAgain) {

@@ -245,6 +245,31 @@ TEST_F(AdmitTest, WhatIsWantedIsCountedWhileItIsFetched) {
   EXPECT_EQ(core_.customers.wanted(), WantedTensors());
 }
 
+// Room for one tensor beside a window of two slots.
+class NarrowAdmitTest : public AdmissionTest {
+ protected:
+  NarrowAdmitTest() : AdmissionTest({.budget_bytes = 6 * kPage}) {}
+};
+
+TEST_F(NarrowAdmitTest, RoomThatWasFoundForAGroupThatWaitsIsGivenBack) {
+  Tensor& a = AddResting("a");
+  Tensor& b = AddResting("b");
+  Tensor& c = AddResting("c");
+  Tensor& d = AddResting("d");
+  Customer& customer = core_.Open(kPage, 2);
+  core_.residency.HoldRoom(true);  // the first two have slots
+  Push(customer, {Overwrite(a), Overwrite(b)});
+  Admit(customer);
+  core_.residency.HoldRoom(false);
+  Push(customer, {Read(c), Read(d)});
+  Admit(customer);
+  EXPECT_TRUE(customer.blocked_by_own_pins);
+  EXPECT_FALSE(core_.residency.residents().Has(c));
+  EXPECT_EQ(core_.residency.residents().size_bytes(), 0);
+  EXPECT_EQ(core_.dram.usage().used_bytes, 4 * kPage);
+  EXPECT_EQ(core_.admission.counts().demand_reads, 0);
+}
+
 // Memory for one window of two slots, and nothing beside it.
 class FullAdmitTest : public AdmissionTest {
  protected:

@@ -108,6 +108,7 @@ TEST_F(WritePlacementTest, WhereNoneIsTrustedItsOwnPlaceIsAskedFirst) {
   EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
   tensor_.refusals.Add(1, Refused("EIO"));
   EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 2);
+  EXPECT_EQ(placement_.ChooseTarget(core_.Add("b", kPage, 2)).tier, 2);
 }
 
 TEST_F(WritePlacementTest, NoneIsUsableSaysWhyOfEachAndTheFirstErrno) {
