@@ -8,17 +8,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
 #include "terrace/options.h"
 
 namespace terrace {
@@ -101,33 +99,10 @@ std::unique_ptr<IoEngine> MakePacedEngine(std::unique_ptr<IoEngine> engine,
                                           const PaceOptions& pace,
                                           Clock& clock);
 
-// What each of several paced devices may move, which may change while they
-// run. Thread-safe.
-class PaceBoard {
- public:
-  // Of every file that has none of its own.
-  explicit PaceBoard(const PaceOptions& others) : others_(others) {}
-
-  // Of requests that come from here on; `file` is the engine's.
-  void Set(int file, const PaceOptions& pace) {
-    MutexLock lock(mutex_);
-    paces_[file] = pace;
-  }
-  PaceOptions of(int file) const {
-    MutexLock lock(mutex_);
-    const auto found = paces_.find(file);
-    return found == paces_.end() ? others_ : found->second;
-  }
-
- private:
-  const PaceOptions others_;
-  mutable Mutex mutex_;
-  std::map<int, PaceOptions> paces_ ABSL_GUARDED_BY(mutex_);
-};
-
-// The same at the board's rates: it is looked at for every request.
+// The same at the rates that `pace_of` gives for a file: it is asked for every
+// request.
 std::unique_ptr<IoEngine> MakePacedEngine(
-    std::unique_ptr<IoEngine> engine, std::shared_ptr<const PaceBoard> board,
-    Clock& clock);
+    std::unique_ptr<IoEngine> engine,
+    std::function<PaceOptions(int file)> pace_of, Clock& clock);
 
 }  // namespace terrace

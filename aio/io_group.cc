@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "aio/io_queue.h"
+#include "aio/queue/io_queue.h"
+#include "aio/queue/piece_table.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 
@@ -36,9 +37,9 @@ IoGroup::~IoGroup() = default;
 absl::StatusOr<int> IoGroup::AddPath(const std::string& name, int fd,
                                      const IoQueueOptions& options) {
   const int path = static_cast<int>(rep_->queues.size());
-  if (path >= IoQueue::kMaxPaths) {
+  if (path >= PieceTable::kMaxPaths) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no more than ", IoQueue::kMaxPaths, " disk paths: ", name));
+        "no more than ", PieceTable::kMaxPaths, " disk paths: ", name));
   }
   TERRACE_ASSIGN_OR_RETURN(const int file, rep_->engine->AddFile(fd));
   rep_->queues.push_back(std::make_unique<IoQueue>(
@@ -61,13 +62,13 @@ void IoGroup::Promote(int path, uint64_t tag, IoClass io_class) {
 void IoGroup::Poll(std::vector<Completion>* completions) {
   IoResult results[64];
   constexpr int kMost = static_cast<int>(std::size(results));
-  // Everything that has landed, then one turn: the windows are refilled in
-  // one go, and what was promised first goes first.
+  // Everything that has landed, then one turn: what is in flight is refilled
+  // in one go, and what was promised first goes first.
   for (int n = kMost; n == kMost;) {
     n = rep_->engine->Poll(absl::MakeSpan(results));
     TERRACE_CHECK(n >= 0 && n <= kMost);
     for (int i = 0; i < n; ++i) {
-      rep_->queue(IoQueue::PathOf(results[i].tag)).OnResult(results[i]);
+      rep_->queue(PieceTable::PathOf(results[i].tag)).OnResult(results[i]);
     }
   }
   for (const auto& queue : rep_->queues) queue->Turn(completions);

@@ -3,9 +3,10 @@
 //
 // I/O goes down at once; only its completion is held back until the server of
 // its file and direction would have been done. Holding back the submission
-// instead would make every window look free.
+// instead would make every limit look free.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <thread>
 #include <unordered_map>
@@ -27,8 +28,10 @@ constexpr absl::Duration kLate = absl::Milliseconds(1);
 class PacedEngine final : public IoEngine {
  public:
   PacedEngine(std::unique_ptr<IoEngine> engine,
-              std::shared_ptr<const PaceBoard> board, Clock& clock)
-      : board_(std::move(board)), clock_(clock), engine_(std::move(engine)) {}
+              std::function<PaceOptions(int)> pace_of, Clock& clock)
+      : pace_of_(std::move(pace_of)),
+        clock_(clock),
+        engine_(std::move(engine)) {}
 
   absl::StatusOr<int> AddFile(int fd) override {
     absl::StatusOr<int> file = engine_->AddFile(fd);
@@ -47,7 +50,7 @@ class PacedEngine final : public IoEngine {
     const int taken = engine_->Submit(requests);
     for (const IoRequest& request : requests.first(taken)) {
       const int direction = request.direction == IoDirection::kRead ? 0 : 1;
-      const PaceOptions pace = board_->of(request.file);
+      const PaceOptions pace = pace_of_(request.file);
       const int64_t rate = direction == 0 ? pace.read_bytes_per_second
                                           : pace.write_bytes_per_second;
       TERRACE_CHECK(rate >= 0);
@@ -110,7 +113,7 @@ class PacedEngine final : public IoEngine {
   EngineInfo info() const override {
     EngineInfo info = engine_->info();
     for (size_t file = 0; file < busy_until_.size(); ++file) {
-      const PaceOptions pace = board_->of(static_cast<int>(file));
+      const PaceOptions pace = pace_of_(static_cast<int>(file));
       absl::StrAppend(&info.reason, "; paced at ", pace.read_bytes_per_second,
                       " bytes/s read, ", pace.write_bytes_per_second,
                       " written");
@@ -139,7 +142,7 @@ class PacedEngine final : public IoEngine {
     }
   }
 
-  const std::shared_ptr<const PaceBoard> board_;
+  const std::function<PaceOptions(int)> pace_of_;
   Clock& clock_;
   std::vector<std::array<absl::Time, 2>> busy_until_;  // per file
   std::unordered_map<uint64_t, absl::Time> due_;       // per tag in flight
@@ -154,14 +157,14 @@ class PacedEngine final : public IoEngine {
 std::unique_ptr<IoEngine> MakePacedEngine(std::unique_ptr<IoEngine> engine,
                                           const PaceOptions& pace,
                                           Clock& clock) {
-  return MakePacedEngine(std::move(engine), std::make_shared<PaceBoard>(pace),
-                         clock);
+  return MakePacedEngine(
+      std::move(engine), [pace](int /*file*/) { return pace; }, clock);
 }
 
 std::unique_ptr<IoEngine> MakePacedEngine(
-    std::unique_ptr<IoEngine> engine, std::shared_ptr<const PaceBoard> board,
-    Clock& clock) {
-  return std::make_unique<PacedEngine>(std::move(engine), std::move(board),
+    std::unique_ptr<IoEngine> engine,
+    std::function<PaceOptions(int file)> pace_of, Clock& clock) {
+  return std::make_unique<PacedEngine>(std::move(engine), std::move(pace_of),
                                        clock);
 }
 

@@ -22,6 +22,7 @@
 #include "aio/make_engine.h"
 #include "aio/uring_buffers.h"
 #include "aio/uring_page_cache.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/page_cache.h"
 
@@ -36,7 +37,7 @@ constexpr unsigned kCompletionEntries = 1024;
 constexpr int kFileSlots = 128;
 // A request's length is 32 bits wide and cut to this by the kernel; what is
 // cut comes back as a short transfer.
-constexpr int64_t kMaxRequestBytes = (int64_t{1} << 31) - 4096;
+constexpr int64_t kMaxRequestBytes = (int64_t{1} << 31) - kBlockBytes;
 constexpr uint64_t kWakeTag = LIBURING_UDATA_TIMEOUT - 1;
 // Of the kernel's worker threads, of each kind. They move what cannot be
 // started without waiting: writes that extend a file or fill a hole. More

@@ -34,9 +34,10 @@
 #include "kernels/optimizer_kernels.h"
 #include "kernels/pool_executor.h"
 #include "kernels/stream.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 
 namespace terrace::bench {
 namespace {
@@ -124,7 +125,7 @@ class Arrays {
   float* StateAt(DType dtype, int64_t i, int array) {
     const int64_t elements = TaskElements(dtype);
     auto* const extent = static_cast<std::byte*>(state_.bytes()) +
-                         i / elements * kExtentBytes + kChunkHeaderBytes;
+                         i / elements * kExtentBytes + kTensorHeaderBytes;
     return reinterpret_cast<float*>(extent) + array * elements;
   }
   // Of `n` elements of one chunk.

@@ -6,6 +6,7 @@
 #include "bench/harness.h"
 #include "bench/io/io.h"
 #include "bench/kernels.h"
+#include "bench/mover.h"
 #include "bench/step.h"
 #include "bench/step_disk.h"
 #include "bench/step_paths.h"
@@ -32,6 +33,10 @@ const Subcommand kSubcommands[] = {
        return flags.has("path") ? RunStepOnDisk(flags)
                                 : RunStepBenchmark(flags);
      }},
+    {"mover",
+     "the mover alone: registering, bytes a tensor, time a transfer",
+     {"path", "rounds"},
+     RunMoverBenchmark},
     {"paths",
      "a step over two paced devices of 3:1, also when one slows to half",
      {"parameters", "rounds", "gate", "json"},

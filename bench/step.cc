@@ -9,9 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "bench/step_compute.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/chunk_update.h"
+#include "runtime/optimizer/step/chunk_update.h"
 #include "terrace/optimizer.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace::bench {
 namespace {

@@ -46,6 +46,10 @@ class RepeatingRuntime final : public Runtime {
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
     return inner_.Register(spec);
   }
+  absl::StatusOr<std::vector<TensorId>> Register(
+      absl::Span<const TensorSpec> specs) override {
+    return inner_.Register(specs);
+  }
   absl::Status Unregister(TensorId tensor) override {
     return inner_.Unregister(tensor);
   }

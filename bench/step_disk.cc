@@ -10,18 +10,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "aio/uring_raw_loop.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/io/raw_threads.h"
 #include "bench/io/scratch_file.h"
+#include "bench/io/uring_raw_loop.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"
 #include "bench/step_compute.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace::bench {
 namespace {

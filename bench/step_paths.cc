@@ -16,8 +16,9 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "terrace/optimizer.h"
-#include "tiers/disk_tier.h"
-#include "tiers/host_arena.h"
+#include "tests/support/pace_board.h"
+#include "tiers/disk/disk_file.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace::bench {
 namespace {
@@ -46,7 +47,7 @@ class Workbench {
                         bench->paces_, SystemClock()),
         SystemClock());
     for (int i = 0; i < 2; ++i) {
-      auto disk = MakeMemoryDiskTier(i, device);
+      auto disk = MakeMemoryDiskFile(i, device);
       TERRACE_RETURN_IF_ERROR(
           parts.mover.io
               ->AddPath(disk->info().file, disk->fd(), IoQueueOptions())

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/background_thread.h"
 #include "runtime/base/blocked_signals.h"
-#include "runtime/mailbox.h"
-#include "runtime/request_queue.h"
+#include "runtime/messages/inbox.h"
+#include "runtime/messages/request_queue.h"
 #include "tiers/extent_header.h"
 
 namespace terrace {
@@ -67,28 +67,38 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
-    if (spec.name.empty() || spec.size_bytes <= 0) {
+    const absl::StatusOr<std::vector<TensorId>> ids =
+        Register(absl::MakeConstSpan(&spec, 1));
+    if (!ids.ok()) return ids.status();
+    return ids->front();
+  }
+
+  absl::StatusOr<std::vector<TensorId>> Register(
+      absl::Span<const TensorSpec> specs) override {
+    for (const TensorSpec& spec : specs) {
+      if (!spec.name.empty() && spec.size_bytes > 0) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,
                        " bytes: a name and a positive size are needed"));
     }
-    RegisterMessage message;
-    message.spec = spec;
-    message.reply = std::make_shared<Reply<absl::StatusOr<TensorId>>>();
+    RegisterRequest message;
+    message.specs.assign(specs.begin(), specs.end());
+    message.reply =
+        std::make_shared<Reply<absl::StatusOr<std::vector<TensorId>>>>();
     auto reply = message.reply;
     if (!inbox_->Post(std::move(message))) return inbox_->Closed();
-    absl::StatusOr<TensorId> id = reply->Await(clock_);
-    if (id.ok()) sizes_->Set(*id, spec.size_bytes);
-    return id;
+    absl::StatusOr<std::vector<TensorId>> ids = reply->Await(clock_);
+    if (ids.ok()) sizes_->Set(*ids, specs);
+    return ids;
   }
 
   absl::Status Unregister(TensorId tensor) override {
     auto reply = std::make_shared<Reply<absl::Status>>();
-    if (!inbox_->Post(UnregisterMessage{tensor, reply})) {
+    if (!inbox_->Post(UnregisterRequest{tensor, reply})) {
       return inbox_->Closed();
     }
     absl::Status status = reply->Await(clock_);
-    if (status.ok()) sizes_->Set(tensor, -1);
+    if (status.ok()) sizes_->Erase(tensor);
     return status;
   }
 
@@ -98,7 +108,7 @@ class InProcessRuntime final : public LocalRuntime {
       return absl::InvalidArgumentError(absl::StrCat(
           "a window of ", slots, " slots of ", slot_bytes, " bytes"));
     }
-    OpenMessage message;
+    OpenRequest message;
     message.slot_bytes = slot_bytes;
     message.slots = slots;
     message.deadline = clock_.FromWall(deadline);
@@ -134,13 +144,13 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   void Prefetch(absl::Span<const TensorId> tensors) override {
-    inbox_->Post(PrefetchMessage{{tensors.begin(), tensors.end()}});
+    inbox_->Post(PrefetchRequest{{tensors.begin(), tensors.end()}});
   }
 
   Stats GetStats() const override {
     if (!inbox_->IsOwnProcess()) return Stats();
     auto reply = std::make_shared<Reply<Stats>>();
-    Stats stats = inbox_->Post(StatsMessage{reply}) ? reply->Await(clock_)
+    Stats stats = inbox_->Post(StatsRequest{reply}) ? reply->Await(clock_)
                                                     : mover_->final_stats();
     stats.machine_profile = machine_profile_;
     stats.huge_page_share = arena_->huge_page_share();
@@ -162,7 +172,7 @@ class InProcessRuntime final : public LocalRuntime {
   absl::Status DoClose(absl::Time deadline, bool force) {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     if (closed_) return absl::OkStatus();
-    CloseMessage message;
+    CloseRequest message;
     message.deadline = deadline;
     message.force = force;
     message.reply = std::make_shared<Reply<absl::Status>>();

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
-#include "runtime/mover.h"
+#include "runtime/mover/mover.h"
 #include "terrace/runtime.h"
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace {
 

@@ -11,9 +11,9 @@
 #include "runtime/local_runtime.h"
 #include "runtime/machine/profile/tuning.h"
 #include "runtime/memory/compute_threads.h"
-#include "tiers/disk_tier.h"
-#include "tiers/host_arena.h"
-#include "tiers/topology.h"
+#include "tiers/disk/disk_file.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {
@@ -85,18 +85,18 @@ absl::Status CheckOptions(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<DiskTier>>> OpenDisks(
+absl::StatusOr<std::vector<std::unique_ptr<DiskFile>>> OpenDisks(
     const Options& options) {
-  std::vector<std::unique_ptr<DiskTier>> disks;
+  std::vector<std::unique_ptr<DiskFile>> disks;
   for (const std::string& path : options.paths) {
-    DiskTierOptions disk;
+    DiskFileOptions disk;
     disk.path = path;
-    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DiskTier> opened,
-                             OpenDiskTier(disk));
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> opened,
+                             OpenDiskFile(disk));
     disks.push_back(std::move(opened));
   }
   for (int i = 0; i < options.memory_paths; ++i) {
-    disks.push_back(MakeMemoryDiskTier(i, options.memory_path_bytes));
+    disks.push_back(MakeMemoryDiskFile(i, options.memory_path_bytes));
   }
   return disks;
 }
@@ -120,14 +120,16 @@ IoQueueOptions QueueOptions(const IoWeights& weights,
   queue.weights[static_cast<int>(IoClass::kDemand)] = weights.demand;
   queue.weights[static_cast<int>(IoClass::kPrefetch)] = weights.prefetch;
   queue.weights[static_cast<int>(IoClass::kWriteBack)] = weights.write_back;
-  if (tuning.window_bytes > 0) queue.window_bytes = tuning.window_bytes;
+  if (tuning.in_flight_bytes > 0) {
+    queue.in_flight_bytes = tuning.in_flight_bytes;
+  }
   if (tuning.piece_bytes > 0) queue.piece_bytes = tuning.piece_bytes;
   return queue;
 }
 
 absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
     const Options& options, const MachineTuning& tuning,
-    const std::vector<std::unique_ptr<DiskTier>>& disks) {
+    const std::vector<std::unique_ptr<DiskFile>>& disks) {
   std::unique_ptr<IoEngine> engine;
   if (options.memory_paths > 0) {
     engine = MakeMemoryEngine(options.memory_paths, options.memory_path_bytes,
@@ -154,6 +156,21 @@ absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<TensorId>> Runtime::Register(
+    absl::Span<const TensorSpec> specs) {
+  std::vector<TensorId> ids;
+  for (const TensorSpec& spec : specs) {
+    const absl::StatusOr<TensorId> id = Register(spec);
+    if (id.ok()) {
+      ids.push_back(*id);
+      continue;
+    }
+    for (const TensorId before : ids) Unregister(before).IgnoreError();
+    return id.status();
+  }
+  return ids;
+}
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const Options& options) {

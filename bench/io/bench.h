@@ -33,7 +33,7 @@ struct IoBench {
 // raw loops in the same process; processor time beside libaio; fio.
 absl::StatusOr<std::vector<Section>> MeasureEngines(const IoBench& bench);
 
-// Bandwidth and processor time over piece and window.
+// Bandwidth and processor time over piece and bytes in flight.
 absl::StatusOr<Section> MeasureSizes(const IoBench& bench);
 
 // A 1 MiB demand read beside 1 GiB of reads and 1 GiB of writes, on a device
@@ -48,9 +48,9 @@ absl::StatusOr<Section> MeasurePaths(const IoBench& bench);
 absl::StatusOr<Section> MeasureStates(const IoBench& bench);
 
 // Options of a fixed window.
-IoQueueOptions Fixed(int64_t piece_bytes, int64_t window_bytes);
+IoQueueOptions Fixed(int64_t piece_bytes, int64_t in_flight_bytes);
 
 // "1 MiB x 8".
-std::string Shape(int64_t piece_bytes, int64_t window_bytes);
+std::string Shape(int64_t piece_bytes, int64_t in_flight_bytes);
 
 }  // namespace terrace::bench

@@ -23,7 +23,7 @@ constexpr double kPeriod = 0.005;  // seconds between two demand reads
 // under way.
 constexpr int64_t kFastDisk = 5 * kGiB;
 constexpr int64_t kDevice = 64 * kMiB;
-constexpr int64_t kWindow = 8 * kMiB;
+constexpr int64_t kInFlight = 8 * kMiB;
 constexpr double kMostLate = 0.01;  // of the paced completions
 
 // One way to order the same transfers, and the latencies of the runs that
@@ -205,7 +205,7 @@ absl::StatusOr<Section> MeasureDemand(const IoBench& bench,
              static_cast<double>(is_paced ? load.read_bytes : load.total()) /
              static_cast<double>(is_paced ? bytes_per_second : kFastDisk) /
              kPeriod));
-  const IoQueueOptions fixed = Fixed(4 * kMiB, kWindow);
+  const IoQueueOptions fixed = Fixed(4 * kMiB, kInFlight);
   TERRACE_ASSIGN_OR_RETURN(
       Discipline classes, Make(bench, fd, bytes_per_second,
                                is_paced ? bench.queue : fixed, false, demands));
@@ -213,10 +213,10 @@ absl::StatusOr<Section> MeasureDemand(const IoBench& bench,
       Discipline fifo, Make(bench, fd, bytes_per_second, fixed, true, demands));
   const std::vector<Contender> contenders = {
       ContenderOf(
-          is_paced ? "classes, window that adapts" : "classes, 4 MiB x 2",
-          bench, load, &classes),
+          is_paced ? "classes, limit that adapts" : "classes, 4 MiB x 2", bench,
+          load, &classes),
       ContenderOf("first come, first served, 4 MiB x 2", bench, load, &fifo)};
-  // The window settles.
+  // The limit settles.
   TERRACE_RETURN_IF_ERROR(contenders[0].run().status());
   const int needed = (bench.samples + demands - 1) / demands;
   classes.paced = classes.side->info().paced_completions;
@@ -226,15 +226,15 @@ absl::StatusOr<Section> MeasureDemand(const IoBench& bench,
       Rounds::Run(contenders, std::max(bench.rounds, needed), *bench.gate));
 
   Section section = SectionOf(load, bytes_per_second, rounds, classes, fifo);
-  const double window_seconds =
-      static_cast<double>(kWindow) / kMiB / rounds.Of(0, Figure::kRate).median;
+  const double limit_seconds = static_cast<double>(kInFlight) / kMiB /
+                               rounds.Of(0, Figure::kRate).median;
   section.ratios.push_back(
       is_paced ? LatencyRow("3 ms + 1 MiB / bandwidth",
                             3e-3 + static_cast<double>(kDemand) /
                                        static_cast<double>(bytes_per_second),
                             Bar{1.0, false}, classes, bench.samples)
-               : LatencyRow("window / bandwidth", window_seconds,
-                            Bar{1.5, false}, classes, bench.samples));
+               : LatencyRow("limit / bandwidth", limit_seconds, Bar{1.5, false},
+                            classes, bench.samples));
   section.ratios.push_back({rounds.name(0), rounds.name(1), "MiB/s",
                             rounds.Ratio(0, 1, Figure::kRate), Bar{0.95, true},
                             "", ""});

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "aio/uring_raw_loop.h"
 #include "bench/io/bench.h"
 #include "bench/io/fio.h"
 #include "bench/io/libaio_loop.h"
@@ -13,6 +12,7 @@
 #include "bench/io/raw_threads.h"
 #include "bench/io/ring_workers.h"
 #include "bench/io/scratch_file.h"
+#include "bench/io/uring_raw_loop.h"
 #include "bench/rounds.h"
 #include "runtime/base/status_macros.h"
 
@@ -20,10 +20,10 @@ namespace terrace::bench {
 namespace {
 
 constexpr int64_t kSmallFootprint = 8 * kMiB;
-constexpr int64_t kWindow = 8 * kMiB;
+constexpr int64_t kInFlight = 8 * kMiB;
 // What 4 MiB pieces need for few sleeps a byte; the 8 MiB of the default are
 // for short waits.
-constexpr int64_t kWideWindow = 16 * kMiB;
+constexpr int64_t kManyInFlight = 16 * kMiB;
 // As long as fio runs, which goes through the file again and again: a pass of
 // 1 GiB takes a fast disk a tenth of it, and begins and ends with an idle disk.
 constexpr double kPeerSeconds = 1;
@@ -79,10 +79,11 @@ absl::Status Contest::OpenRing() {
   ring_->RegisterArena(bench_.bulk);
   const int fd = file_->fd();
   TERRACE_ASSIGN_OR_RETURN(ring_4m_,
-                           ring_->AddPath(fd, Fixed(4 * kMiB, kWindow)));
+                           ring_->AddPath(fd, Fixed(4 * kMiB, kInFlight)));
   TERRACE_ASSIGN_OR_RETURN(ring_wide_,
-                           ring_->AddPath(fd, Fixed(4 * kMiB, kWideWindow)));
-  TERRACE_ASSIGN_OR_RETURN(ring_1m_, ring_->AddPath(fd, Fixed(kMiB, kWindow)));
+                           ring_->AddPath(fd, Fixed(4 * kMiB, kManyInFlight)));
+  TERRACE_ASSIGN_OR_RETURN(ring_1m_,
+                           ring_->AddPath(fd, Fixed(kMiB, kInFlight)));
   TERRACE_ASSIGN_OR_RETURN(ring_adaptive_, ring_->AddPath(fd, bench_.queue));
   TERRACE_ASSIGN_OR_RETURN(raw_, UringRawLoop::Create({fd}, bench_.bulk));
   return absl::OkStatus();
@@ -92,7 +93,7 @@ absl::Status Contest::OpenThreads() {
   TERRACE_ASSIGN_OR_RETURN(auto engine, MakeEngine(EngineKind::kThreads));
   threads_ = std::make_unique<QueueSide>(std::move(engine));
   TERRACE_ASSIGN_OR_RETURN(
-      threads_4m_, threads_->AddPath(file_->fd(), Fixed(4 * kMiB, kWindow)));
+      threads_4m_, threads_->AddPath(file_->fd(), Fixed(4 * kMiB, kInFlight)));
   return absl::OkStatus();
 }
 
@@ -139,7 +140,7 @@ void Contest::AddQueue(const char* key, const std::string& name,
 
 void Contest::AddRaw(const char* key, const std::string& suffix,
                      int64_t piece_bytes, const Load& load, double seconds) {
-  const int depth = static_cast<int>(kWindow / piece_bytes);
+  const int depth = static_cast<int>(kInFlight / piece_bytes);
   index_[key] = static_cast<int>(contenders_.size());
   const auto run = [=, this]() -> absl::StatusOr<Sample> {
     const Stopwatch watch;
@@ -162,19 +163,19 @@ void Contest::AddRaw(const char* key, const std::string& suffix,
   };
   contenders_.push_back(
       {absl::StrCat("raw ", raw_ != nullptr ? "io_uring" : "pread/pwrite", ", ",
-                    Shape(piece_bytes, kWindow), suffix),
+                    Shape(piece_bytes, kInFlight), suffix),
        run});
 }
 
 void Contest::AddLibaio(const Load& load) {
   if (libaio_ == nullptr) return;
   index_["libaio"] = static_cast<int>(contenders_.size());
-  contenders_.push_back({absl::StrCat("raw libaio, ", Shape(kMiB, kWindow)),
+  contenders_.push_back({absl::StrCat("raw libaio, ", Shape(kMiB, kInFlight)),
                          [=, this]() -> absl::StatusOr<Sample> {
                            const Stopwatch watch;
                            LoadCursor cursor(load, bench_.bulk, kMiB);
                            TERRACE_RETURN_IF_ERROR(libaio_->Run(
-                               static_cast<int>(kWindow / kMiB),
+                               static_cast<int>(kInFlight / kMiB),
                                [&](IoRequest* r) { return cursor.Next(r); }));
                            return watch.Stop(load.total());
                          }});
@@ -186,7 +187,7 @@ void Contest::AddPeer(const Load& load) {
   if (fio_ == nullptr || (reads && load.written_bytes > 0)) return;
   index_["fio"] = static_cast<int>(contenders_.size());
   contenders_.push_back(
-      {absl::StrCat(fio_->version(), " io_uring, ", Shape(kMiB, kWindow)),
+      {absl::StrCat(fio_->version(), " io_uring, ", Shape(kMiB, kInFlight)),
        [this, reads] {
          return fio_->Run(reads ? IoDirection::kRead : IoDirection::kWrite);
        }});
@@ -256,18 +257,18 @@ void Contest::CompareAll(Section* section, const Rounds& rounds,
 absl::StatusOr<Section> Contest::Measure(const char* title, const Load& load) {
   contenders_.clear();
   index_.clear();
-  AddQueue("4m", absl::StrCat("queue, ", Shape(4 * kMiB, kWindow)), ring_.get(),
-           ring_4m_, load);
+  AddQueue("4m", absl::StrCat("queue, ", Shape(4 * kMiB, kInFlight)),
+           ring_.get(), ring_4m_, load);
   AddRaw("raw 4m", "", 4 * kMiB, load);
-  AddQueue("wide", absl::StrCat("queue, ", Shape(4 * kMiB, kWideWindow)),
+  AddQueue("wide", absl::StrCat("queue, ", Shape(4 * kMiB, kManyInFlight)),
            ring_.get(), ring_wide_, load);
-  AddQueue("1m", absl::StrCat("queue, ", Shape(kMiB, kWindow)), ring_.get(),
+  AddQueue("1m", absl::StrCat("queue, ", Shape(kMiB, kInFlight)), ring_.get(),
            ring_1m_, load);
   AddRaw("raw 1m", "", kMiB, load);
-  AddQueue("adaptive", "queue, window that adapts", ring_.get(), ring_adaptive_,
+  AddQueue("adaptive", "queue, limit that adapts", ring_.get(), ring_adaptive_,
            load);
   AddQueue("threads",
-           absl::StrCat("queue over threads, ", Shape(4 * kMiB, kWindow)),
+           absl::StrCat("queue over threads, ", Shape(4 * kMiB, kInFlight)),
            threads_.get(), threads_4m_, load);
   AddLibaio(load);
   AddPeer(load);
@@ -324,16 +325,16 @@ Chart CpuChart(const std::vector<Section>& sections) {
 
 }  // namespace
 
-IoQueueOptions Fixed(int64_t piece_bytes, int64_t window_bytes) {
+IoQueueOptions Fixed(int64_t piece_bytes, int64_t in_flight_bytes) {
   IoQueueOptions options;
   options.piece_bytes = piece_bytes;
-  options.window_bytes = window_bytes;
+  options.in_flight_bytes = in_flight_bytes;
   options.adapts = false;
   return options;
 }
 
-std::string Shape(int64_t piece_bytes, int64_t window_bytes) {
-  const int64_t depth = window_bytes / piece_bytes;
+std::string Shape(int64_t piece_bytes, int64_t in_flight_bytes) {
+  const int64_t depth = in_flight_bytes / piece_bytes;
   return piece_bytes >= kMiB
              ? absl::StrCat(piece_bytes / kMiB, " MiB x ", depth)
              : absl::StrCat(piece_bytes / 1024, " KiB x ", depth);

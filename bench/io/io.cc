@@ -19,7 +19,7 @@
 #include "bench/machine.h"
 #include "bench/report/document.h"
 #include "runtime/base/status_macros.h"
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace::bench {
 namespace {

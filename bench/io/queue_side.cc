@@ -57,7 +57,7 @@ absl::StatusOr<int64_t> QueueSide::Run(const Load& load,
       ++bulk;
     }
     SendDemands(paths[0], order);
-    // Returns at once where the enqueued has room in the window.
+    // Returns at once where the enqueued has room in flight.
     if (group_.pending() > 0 || demands_sent_ < order.demands) {
       group_.Wait(demands_sent_ < order.demands
                       ? SystemClock().Now() +

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "aio/uring_raw_loop.h"
 #include "bench/io/bench.h"
 #include "bench/io/queue_side.h"
 #include "bench/io/scratch_file.h"
+#include "bench/io/uring_raw_loop.h"
 #include "bench/rounds.h"
 #include "runtime/base/status_macros.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kPieces[] = {256 << 10, 512 << 10, kMiB,
                                2 * kMiB,  4 * kMiB,  8 * kMiB};
-constexpr int64_t kWindows[] = {4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB};
+constexpr int64_t kInFlight[] = {4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB};
 
 std::string SizeName(int64_t bytes) {
   return bytes >= kMiB ? absl::StrCat(bytes / kMiB, " MiB")
@@ -55,7 +55,7 @@ struct Sweep {
   std::unique_ptr<ScratchFile> file;
   std::unique_ptr<QueueSide> queue;
   std::unique_ptr<UringRawLoop> raw;                 // null: no io_uring
-  std::map<std::pair<int64_t, int64_t>, int> paths;  // of piece and window
+  std::map<std::pair<int64_t, int64_t>, int> paths;  // of piece and in_flight
 
   absl::Status Setup() {
     TERRACE_ASSIGN_OR_RETURN(
@@ -71,33 +71,33 @@ struct Sweep {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<int> PathOf(int64_t piece, int64_t window) {
-    const auto at = paths.find({piece, window});
+  absl::StatusOr<int> PathOf(int64_t piece, int64_t in_flight) {
+    const auto at = paths.find({piece, in_flight});
     if (at != paths.end()) return at->second;
-    TERRACE_ASSIGN_OR_RETURN(const int path,
-                             queue->AddPath(file->fd(), Fixed(piece, window)));
-    paths[{piece, window}] = path;
+    TERRACE_ASSIGN_OR_RETURN(
+        const int path, queue->AddPath(file->fd(), Fixed(piece, in_flight)));
+    paths[{piece, in_flight}] = path;
     return path;
   }
 
   absl::Status Row(const char* direction, const Load& load, size_t column,
-                   int64_t window, Section* section, Series* rates,
+                   int64_t in_flight, Section* section, Series* rates,
                    Series* cpus);
 };
 
 absl::Status Sweep::Row(const char* direction, const Load& load, size_t column,
-                        int64_t window, Section* section, Series* rates,
+                        int64_t in_flight, Section* section, Series* rates,
                         Series* cpus) {
   const int64_t piece = kPieces[column];
-  TERRACE_ASSIGN_OR_RETURN(const int path, PathOf(piece, window));
-  const std::string shape = Shape(piece, window);
+  TERRACE_ASSIGN_OR_RETURN(const int path, PathOf(piece, in_flight));
+  const std::string shape = Shape(piece, in_flight);
   std::vector<Contender> contenders;
   contenders.push_back(
       {absl::StrCat(direction, ", queue, ", shape),
        [&, path]() -> absl::StatusOr<Sample> {
          const Stopwatch watch;
          Order order;
-         order.ahead = static_cast<int>(2 * window / kTransfer) + 2;
+         order.ahead = static_cast<int>(2 * in_flight / kTransfer) + 2;
          TERRACE_ASSIGN_OR_RETURN(const int64_t moved,
                                   queue->Run(load, bench.bulk, {path}, order));
          return watch.Stop(moved);
@@ -108,7 +108,7 @@ absl::Status Sweep::Row(const char* direction, const Load& load, size_t column,
                             const Stopwatch watch;
                             LoadCursor cursor(load, bench.bulk, piece);
                             TERRACE_RETURN_IF_ERROR(raw->Run(
-                                static_cast<int>(window / piece),
+                                static_cast<int>(in_flight / piece),
                                 [&](IoRequest* r) { return cursor.Next(r); }));
                             return watch.Stop(load.total());
                           }});
@@ -134,22 +134,21 @@ absl::StatusOr<Section> MeasureSizes(const IoBench& bench) {
   Sweep sweep{bench, nullptr, nullptr, nullptr, {}};
   TERRACE_RETURN_IF_ERROR(sweep.Setup());
   Section section;
-  section.title = "Piece and window";
-  section.text =
-      absl::StrCat("One file, written before; ", bench.size_bytes / 2 / kMiB,
-                   " MiB a run. A window is the bytes in flight.");
+  section.title = "Piece and bytes in flight";
+  section.text = absl::StrCat("One file, written before; ",
+                              bench.size_bytes / 2 / kMiB, " MiB a run.");
   const std::pair<const char*, Load> loads[] = {
       {"read", {bench.size_bytes / 2, 0}},
       {"write", {0, bench.size_bytes / 2}}};
   for (const auto& [direction, load] : loads) {
     Charts charts = EmptyCharts(direction);
-    for (const int64_t window : kWindows) {
-      Series rates{absl::StrCat(SizeName(window), " in flight"), {}};
+    for (const int64_t in_flight : kInFlight) {
+      Series rates{absl::StrCat(SizeName(in_flight), " in flight"), {}};
       Series cpus = rates;
       for (size_t i = 0; i < std::size(kPieces); ++i) {
-        if (kPieces[i] > window || window / kPieces[i] > 64) continue;
+        if (kPieces[i] > in_flight || in_flight / kPieces[i] > 64) continue;
         TERRACE_RETURN_IF_ERROR(
-            sweep.Row(direction, load, i, window, &section, &rates, &cpus));
+            sweep.Row(direction, load, i, in_flight, &section, &rates, &cpus));
       }
       charts.rate.series.push_back(std::move(rates));
       charts.cpu.series.push_back(std::move(cpus));

@@ -6,9 +6,18 @@
 
 namespace terrace {
 
+// What direct I/O asks of offsets, lengths and addresses at most; a page of
+// memory; so the grain of every place for a tensor.
+inline constexpr int64_t kBlockBytes = 4096;
+// Before each tensor's bytes in a place of its own.
+inline constexpr int64_t kTensorHeaderBytes = kBlockBytes;
+
 // To a multiple of `unit`; neither is negative.
+constexpr int64_t RoundDown(int64_t bytes, int64_t unit) {
+  return bytes / unit * unit;
+}
 constexpr int64_t RoundUp(int64_t bytes, int64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
+  return RoundDown(bytes + unit - 1, unit);
 }
 
 // Three or four digits and a binary unit: "8 MiB", "1.5 GiB", "512 bytes".

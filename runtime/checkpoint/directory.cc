@@ -2,23 +2,19 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <ctime>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "runtime/base/directory_names.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/files.h"
 #include "tiers/system_error.h"
 
@@ -26,8 +22,6 @@ namespace terrace {
 namespace {
 
 constexpr char kNewManifestName[] = "checkpoint.json.new";
-constexpr char kSuffix[] = ".safetensors";
-constexpr const char* kKinds[] = {"parameters-", "optimizer-", "values-"};
 constexpr int kDirectoryMode = 0777;
 
 // The directory that holds `path`.
@@ -49,26 +43,6 @@ absl::Status MakeDirectory(const std::string& path) {
 }
 
 }  // namespace
-
-std::string NewCheckpointFileName(absl::string_view kind) {
-  uint64_t random = 0;
-  if (getrandom(&random, sizeof(random), 0) != sizeof(random)) {
-    // Time and place: the file is made with O_EXCL in any case.
-    static std::atomic<uint64_t> count{0};
-    random = static_cast<uint64_t>(time(nullptr)) << 32 ^
-             static_cast<uint64_t>(getpid()) << 16 ^ ++count;
-  }
-  return absl::StrFormat("%s-%016x%s", kind, random, kSuffix);
-}
-
-bool IsCheckpointFileName(absl::string_view name) {
-  if (!absl::ConsumeSuffix(&name, kSuffix)) return false;
-  const bool known =
-      std::any_of(std::begin(kKinds), std::end(kKinds),
-                  [&](const char* k) { return absl::ConsumePrefix(&name, k); });
-  return known && name.size() == 16 &&
-         name.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
-}
 
 absl::StatusOr<std::string> ReadManifestText(const File& directory,
                                              const std::string& name) {

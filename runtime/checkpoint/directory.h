@@ -11,19 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "runtime/checkpoint/file.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace terrace {
 
 inline constexpr char kManifestName[] = "checkpoint.json";
-
-// A name that no other file has.
-std::string NewCheckpointFileName(absl::string_view kind);
-// Whether one could have been made by the above: nothing else is ours to open
-// or remove.
-bool IsCheckpointFileName(absl::string_view name);
 
 // The text of a directory's checkpoint.json. NotFound; DataLoss: more than
 // kLongestManifest.

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/checkpoint/directory.h"
+#include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/values.h"
 
 namespace terrace {

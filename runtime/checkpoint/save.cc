@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/commit.h"
 #include "runtime/checkpoint/contents.h"
 #include "runtime/checkpoint/directory.h"
+#include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/tensor_file.h"
 #include "terrace/checkpoint.h"

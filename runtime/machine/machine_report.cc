@@ -10,7 +10,7 @@
 #include "runtime/machine/findings.h"
 #include "runtime/machine/storage.h"
 #include "terrace/machine.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {

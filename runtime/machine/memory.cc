@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "runtime/machine/facts.h"
-#include "tiers/host_arena.h"
-#include "tiers/process_memory.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/memory/process_memory.h"
 
 namespace terrace {
 namespace {

@@ -17,8 +17,6 @@ constexpr int64_t kLittleSpace = int64_t{1} << 30;
 // A piece of I/O is cut into requests of this many bytes at most without much
 // cost; below it, each piece is many requests.
 constexpr int64_t kGoodRequest = 1 << 20;
-// All offsets of Terrace's own files are multiples of this.
-constexpr int64_t kOurAlignment = 4096;
 
 bool HasOption(const PathReport& path, const std::string& option) {
   for (const absl::string_view word : absl::StrSplit(path.mount_options, ',')) {
@@ -153,7 +151,7 @@ void DiagnosePath(const PathReport& path, std::vector<Finding>* findings) {
     add(absl::StrCat("no direct I/O (", path.direct_io_error,
                      "): data are copied through the page cache, two thirds of "
                      "the speed, and dropped from it"));
-  } else if (path.told_offset_alignment > kOurAlignment) {
+  } else if (path.told_offset_alignment > kBlockBytes) {
     add(absl::StrCat("direct I/O asks for offsets in multiples of ",
                      FormatBytes(path.told_offset_alignment),
                      ": requests of 4 KiB are refused or buffered"));

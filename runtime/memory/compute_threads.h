@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/base/executor.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 

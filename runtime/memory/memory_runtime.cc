@@ -72,6 +72,7 @@ class SharingRuntime final : public MemoryRuntime {
     if (store_->IsOwnProcess()) store_->ReleaseUnused();
   }
 
+  using Runtime::Register;
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
     if (!store_->IsOwnProcess()) return store_->Closed();
     return store_->Register(spec);

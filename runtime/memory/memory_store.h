@@ -30,7 +30,7 @@
 #include "terrace/stats.h"
 #include "terrace/tensor.h"
 #include "tiers/extent_allocator.h"
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace {
 

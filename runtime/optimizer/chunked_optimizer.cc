@@ -1,29 +1,20 @@
 #include "runtime/optimizer/chunked_optimizer.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/optimizer_kernels.h"
-#include "runtime/base/check.h"
 #include "runtime/base/floating_point.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/optimizer/state/state_array.h"
+#include "terrace/runtime.h"
 
 namespace terrace {
 namespace {
 
-// The inverse of the loss scale times the clip factor:
-// 1 / (scale * max(1, (norm/scale + 1e-6) / clip)); a norm that is NaN gives
-// NaN, as in PyTorch.
-float GradientMultiplier(double squared_norm, double scale, double clip) {
-  double divisor = scale;
-  if (clip > 0) {
-    const double ratio = (std::sqrt(squared_norm) / scale + 1e-6) / clip;
-    if (!(ratio <= 1)) divisor *= ratio;
-  }
-  return static_cast<float>(1.0 / divisor);
-}
+// How long AddParameters waits for others to make room, and whoever could not
+// have a new window for the old one.
+constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
 
 }  // namespace
 
@@ -31,25 +22,26 @@ ChunkedOptimizer::ChunkedOptimizer(Runtime& runtime,
                                    const OptimizerOptions& options)
     : runtime_(runtime),
       options_(options),
-      executor_(runtime.executor()),
-      tasks_(std::make_unique<Tasks>(chunks_, runtime)),
-      meter_(tasks_->meter),
-      staging_(tasks_->staging),
-      pipeline_(tasks_->pipeline),
-      pass_(tasks_->pass) {}
+      guard_(options.name),
+      state_(std::make_unique<OptimizerState>()),
+      requests_(std::make_unique<ChunkRequests>(runtime.clock())),
+      running_(std::make_unique<RunningStep>(*state_, guard_, *requests_,
+                                             options_, runtime)),
+      store_(*state_, *requests_, runtime.clock()) {}
 
 // The names are free again, and the room. What may be refused is that of a
 // runtime that is closed, where nothing is left to give back.
 ChunkedOptimizer::~ChunkedOptimizer() {
-  if (!IsOwnProcess()) {
-    static_cast<void>(tasks_.release());
-    static_cast<void>(queue_.release());
+  if (!guard_.IsOwnProcess()) {
+    static_cast<void>(running_.release());
+    static_cast<void>(requests_.release());
+    static_cast<void>(state_.release());
     return;
   }
-  meter_.WaitForAll();
-  queue_.reset();
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    runtime_.Unregister(pipeline_.tensor(static_cast<int>(i))).IgnoreError();
+  running_->WaitForTasks();
+  requests_->CloseQueue();
+  for (int i = 0; i < state_->chunks.size(); ++i) {
+    runtime_.Unregister(state_->chunks.tensor(i)).IgnoreError();
   }
 }
 
@@ -57,270 +49,189 @@ absl::Status ChunkedOptimizer::Step(const StepArguments& arguments,
                                     absl::Span<const ParameterData> parameters,
                                     Time deadline) {
   const absl::Time end = runtime_.clock().FromWall(deadline);
-  TERRACE_RETURN_IF_ERROR(Start(arguments, parameters, end));
+  TERRACE_RETURN_IF_ERROR(StartUntil(end, arguments, parameters));
   while (!Advance()) {
-    if (phase_ != Phase::kUpdate) {
-      meter_.WaitForAll();
-    } else if (!pipeline_.Wait(end)) {
-      pipeline_.Abandon(absl::DeadlineExceededError(
-          absl::StrCat("step ", report_.step, ": ", pipeline_.missing(), " of ",
-                       chunks_.size(), " chunks are missing at the deadline")));
-    }
+    if (!running_->Wait(end)) running_->OnDeadline();
   }
-  return result_;
+  return running_->result();
 }
 
-absl::Status ChunkedOptimizer::Start(const StepArguments& arguments,
-                                     absl::Span<const ParameterData> parameters,
-                                     absl::Time deadline) {
+absl::Status ChunkedOptimizer::StartUntil(
+    absl::Time deadline, const StepArguments& arguments,
+    absl::Span<const ParameterData> parameters) {
   const DefaultFloatingPoint mode;
-  TERRACE_RETURN_IF_ERROR(CheckFree("no step"));
-  if (phase_ != Phase::kIdle) {
+  TERRACE_RETURN_IF_ERROR(guard_.CheckFree("no step"));
+  if (running_->is_running()) {
     return absl::FailedPreconditionError("a step is running");
   }
-  TERRACE_RETURN_IF_ERROR(CheckLoaded("no step can be made"));
-  TERRACE_ASSIGN_OR_RETURN(StepSettings settings,
-                           CheckStep(options_, specs_, arguments, parameters));
-  if (incomplete_) {
-    TERRACE_RETURN_IF_ERROR(
-        CheckSameStep(settings_, parameters_, settings, parameters));
-  } else {
-    TERRACE_RETURN_IF_ERROR(apart_.Check(specs_, parameters));
-    TERRACE_RETURN_IF_ERROR(CheckMasters());
-  }
-  meter_.Begin();
-  TERRACE_RETURN_IF_ERROR(PrepareStaging(arguments, parameters));
-  report_ = {.step = step_ + 1,
-             .bytes_from_devices = -staging_.bytes_from_devices(),
-             .bytes_to_devices = -staging_.bytes_to_devices()};
-  result_ = absl::FailedPreconditionError("the step is running");
-  settings_ = std::move(settings);
-  parameters_.assign(parameters.begin(), parameters.end());
-  update_.parameters = parameters_;
-  deadline_ = deadline;
-  if (incomplete_) {
-    Launch(Phase::kRecognise, GradientPass::Kind::kFingerprint, OwnGradients());
-    return absl::OkStatus();
-  }
-  MakeScalars();
-  gradient_norm_ = 0;
-  if (settings_.max_gradient_norm > 0 || settings_.skip_nonfinite ||
-      settings_.loss_scale != 1) {
-    if (arguments.norm_gradients) {
-      Launch(Phase::kNorm, GradientPass::Kind::kNorm,
-             *arguments.norm_gradients);
-    } else {
-      Launch(Phase::kNorm, GradientPass::Kind::kNorm, OwnGradients());
-    }
-    return absl::OkStatus();
-  }
-  update_.gradient_multiplier = 1;
-  Attempt();
-  return absl::OkStatus();
-}
-
-// A load that ended in the middle of a master must not go unnoticed.
-absl::Status ChunkedOptimizer::CheckMasters() const {
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    const int64_t written = masters_written_[i];
-    if (written == 0 || written == specs_[i].count) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "parameter '", specs_[i].name, "' has a master of which ", written,
-        " of ", specs_[i].count, " elements were written"));
-  }
-  return absl::OkStatus();
-}
-
-// Slots for what is on devices, whose queued work ends here.
-absl::Status ChunkedOptimizer::PrepareStaging(
-    const StepArguments& arguments,
-    absl::Span<const ParameterData> parameters) {
-  std::vector<Device*> devices;
-  const auto add = [&devices](Device* device, const void* gradient) {
-    if (device == nullptr || gradient == nullptr) return;
-    const auto end = devices.end();
-    if (std::find(devices.begin(), end, device) == end) {
-      devices.push_back(device);
-    }
-  };
-  for (const ParameterData& data : parameters) add(data.device, data.gradient);
-  if (arguments.norm_gradients) {
-    for (const GradientData& data : *arguments.norm_gradients) {
-      add(data.device, data.values);
-    }
-  }
-  update_.staging = nullptr;
-  if (devices.empty()) return absl::OkStatus();
-  int64_t slot_bytes = GradientPass::kSlotBytes;
-  for (const Chunk& chunk : chunks_) {
-    slot_bytes = std::max(slot_bytes, StagedChunk::Bytes(chunk, parameters));
-  }
-  TERRACE_RETURN_IF_ERROR(staging_.Prepare(*devices.front(), slot_bytes));
-  for (Device* device : devices) {
-    TERRACE_RETURN_IF_ERROR(device->Synchronize());
-  }
-  update_.staging = &staging_;
-  return absl::OkStatus();
-}
-
-// Each parameter's by its own count of steps; most share them with the one
-// before.
-void ChunkedOptimizer::MakeScalars() {
-  scalars_.resize(specs_.size());
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    const AdamOptions& options = settings_.group(specs_[i].group);
-    const bool same = i > 0 && parameter_steps_[i] == parameter_steps_[i - 1] &&
-                      options == settings_.group(specs_[i - 1].group);
-    scalars_[i] = same ? scalars_[i - 1]
-                       : MakeAdamScalars(options, parameter_steps_[i] + 1);
-  }
-  update_.scalars = scalars_;
+  TERRACE_RETURN_IF_ERROR(guard_.CheckLoaded("no step can be made"));
+  return running_->Start(arguments, parameters, deadline);
 }
 
 bool ChunkedOptimizer::Advance() {
-  if (!IsOwnProcess()) {
-    result_ = CheckUsable();
+  if (!guard_.IsOwnProcess()) {
+    running_->Refuse(guard_.CheckUsable());
     return true;
   }
   const DefaultFloatingPoint mode;
-  while (phase_ != Phase::kIdle) {
-    if (phase_ == Phase::kUpdate) {
-      if (!pipeline_.Advance()) return false;
-      EndUpdate();
-      continue;
-    }
-    if (meter_.running() > 0) return false;
-    if (phase_ == Phase::kNorm) {
-      EndNorm();
-    } else if (phase_ == Phase::kRecognise) {
-      EndRecognise();
-    } else {
-      EndFingerprint();
-    }
-  }
-  return true;
+  return running_->Advance();
 }
 
-std::vector<GradientData> ChunkedOptimizer::OwnGradients() const {
-  std::vector<GradientData> gradients;
-  gradients.reserve(specs_.size());
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    gradients.push_back({parameters_[i].gradient, parameters_[i].gradient_dtype,
-                         specs_[i].count, parameters_[i].device});
+absl::Status ChunkedOptimizer::CheckQuiet(absl::string_view what) const {
+  TERRACE_RETURN_IF_ERROR(guard_.CheckFree(what));
+  if (!running_->is_running() && requests_->pushed() == 0) {
+    return absl::OkStatus();
   }
-  return gradients;
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " while a step is running or has requests under way"));
 }
 
-void ChunkedOptimizer::Launch(Phase phase, GradientPass::Kind kind,
-                              absl::Span<const GradientData> gradients) {
-  phase_ = phase;
-  pass_ = std::make_unique<GradientPass>(kind, gradients);
-  pass_->Launch(executor_, meter_, update_.staging);
+absl::Status ChunkedOptimizer::CheckComplete(absl::string_view what) const {
+  TERRACE_RETURN_IF_ERROR(CheckQuiet(what));
+  if (!incomplete()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " while step ", step() + 1, " is incomplete"));
 }
 
-void ChunkedOptimizer::EndNorm() {
-  if (absl::Status status = pass_->status(); !status.ok()) {
-    return Finish(std::move(status));
+// Only a forked child's runtime has none, and that refuses everything.
+absl::StatusOr<int64_t> ChunkedOptimizer::Budget() const {
+  const int64_t bytes = runtime_.GetStats().host_budget_bytes;
+  if (bytes == 0) {
+    const absl::Status refusal = runtime_.Unregister(TensorId());
+    if (absl::IsCancelled(refusal)) return refusal;
   }
-  const double squared = pass_->SquaredNorm();
-  gradient_norm_ = std::sqrt(squared) / settings_.loss_scale;
-  if (settings_.skip_nonfinite && !std::isfinite(squared)) {
-    report_.skipped = true;
-    return Finish(absl::OkStatus());
-  }
-  update_.gradient_multiplier = GradientMultiplier(
-      squared, settings_.loss_scale, settings_.max_gradient_norm);
-  Attempt();
+  return bytes;
 }
 
-void ChunkedOptimizer::EndRecognise() {
-  if (absl::Status status = pass_->status(); !status.ok()) {
-    return Finish(std::move(status));
+absl::Status ChunkedOptimizer::AddParameters(
+    std::vector<ParameterSpec> parameters) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("parameters cannot be added"));
+  std::vector<ParameterSpec> specs = state_->specs;
+  for (ParameterSpec& spec : parameters) specs.push_back(std::move(spec));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t budget_bytes, Budget());
+  TERRACE_ASSIGN_OR_RETURN(
+      ChunkPlan added,
+      PlanChunks(specs, options_, budget_bytes, state_->chunks.chunks(),
+                 state_->specs.size()));
+  std::vector<TensorId> tensors;
+  // Their room goes back when the addition fails, and their names are free.
+  // Nothing knows them, so only a closed runtime can refuse it.
+  absl::Cleanup forget = [this, &tensors] {
+    for (TensorId id : tensors) runtime_.Unregister(id).IgnoreError();
+  };
+  TERRACE_RETURN_IF_ERROR(Register(added.chunks, &tensors));
+  if (added.plan.slots != state_->plan.slots ||
+      added.plan.chunk_bytes != state_->plan.chunk_bytes) {
+    const absl::Time deadline = runtime_.clock().Now() + kOpenTimeout;
+    TERRACE_RETURN_IF_ERROR(OpenQueue(added.plan, deadline));
   }
-  if (pass_->Fingerprint() != fingerprint_) {
-    return Finish(absl::FailedPreconditionError(
-        absl::StrCat("step ", step_ + 1,
-                     " is incomplete and the gradients are not those it began "
-                     "with")));
-  }
-  Attempt();
+  std::move(forget).Cancel();
+  state_->chunks.Append(std::move(added.chunks), tensors, specs.size());
+  state_->counts.Resize(specs.size());
+  state_->specs = std::move(specs);
+  state_->plan = added.plan;
+  return absl::OkStatus();
 }
 
-// Begins or takes up the update of the chunks that are missing.
-void ChunkedOptimizer::Attempt() {
-  phase_ = Phase::kUpdate;
-  if (!incomplete_) {
-    std::vector<bool> wanted(chunks_.size(), false);
-    for (size_t i = 0; i < chunks_.size(); ++i) {
-      for (const Segment& segment : chunks_[i].segments) {
-        const auto parameter = static_cast<size_t>(segment.parameter);
-        if (parameters_[parameter].gradient != nullptr) wanted[i] = true;
-      }
-    }
-    pipeline_.BeginStep(wanted);
-    incomplete_ = true;
-    has_fingerprint_ = false;
+// Appends those that could be, also where one could not.
+absl::Status ChunkedOptimizer::Register(absl::Span<const Chunk> chunks,
+                                        std::vector<TensorId>* tensors) {
+  for (const Chunk& chunk : chunks) {
+    const size_t index =
+        static_cast<size_t>(state_->chunks.size()) + tensors->size();
+    TERRACE_ASSIGN_OR_RETURN(
+        TensorId tensor,
+        runtime_.Register({.name = absl::StrCat(options_.name, "/chunk", index),
+                           .size_bytes = chunk.payload_bytes(),
+                           .global_offset = chunk.first}));
+    tensors->push_back(tensor);
   }
-  pipeline_.BeginAttempt(update_, deadline_);
-  if (queue_ == nullptr) return;
-  absl::Status status = queue_->BeginStep(step_ + 1);
-  if (!status.ok()) pipeline_.Abandon(std::move(status));
+  return absl::OkStatus();
 }
 
-void ChunkedOptimizer::EndUpdate() {
-  absl::Status status = pipeline_.error();
-  if (status.ok()) {
-    TERRACE_CHECK(pipeline_.missing() == 0);
-    if (queue_ != nullptr) status = queue_->CommitStep({step_ + 1});
-    if (status.ok()) {
-      CountStep();
-      return Finish(absl::OkStatus());
-    }
-    pipeline_.Abandon(status);
-  } else {
-    // The first error is the one to tell.
-    queue_->AbortStep().IgnoreError();
+// Replaces the queue. On an error the window is as it was before; if not even
+// that can be had again, the optimizer is of no more use and says why.
+absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
+                                         absl::Time deadline) {
+  const auto open = [this](const OptimizerPlan& wanted, absl::Time until) {
+    requests_->CloseQueue();
+    auto queue =
+        runtime_.OpenQueue(wanted.chunk_bytes, static_cast<int>(wanted.slots),
+                           runtime_.clock().ToWall(until));
+    if (!queue.ok()) return queue.status();
+    requests_->SetQueue(*std::move(queue));
+    running_->SetSlots(static_cast<int>(wanted.slots));
+    return absl::OkStatus();
+  };
+  const absl::Status status = open(plan, deadline);
+  if (!status.ok() && state_->plan.slots > 0) {
+    // The first may have waited until its deadline.
+    guard_.Poison(open(state_->plan, runtime_.clock().Now() + kOpenTimeout));
   }
-  if (absl::IsDataLoss(status)) {
-    poison_ = status;
-    return Finish(std::move(status));
-  }
-  // A later attempt has brought the gradients of the first.
-  if (has_fingerprint_) return Finish(std::move(status));
-  Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint, OwnGradients());
+  return status;
 }
 
-// Without it nobody could tell whether the next attempt is at the same step.
-void ChunkedOptimizer::EndFingerprint() {
-  fingerprint_ = pass_->Fingerprint();
-  has_fingerprint_ = pass_->status().ok();
-  if (const absl::Status status = pass_->status(); !status.ok()) {
-    poison_ = absl::FailedPreconditionError(
-        absl::StrCat("step ", step_ + 1, " is incomplete and its gradients ",
-                     "could not be read again: ", status.message()));
+absl::Status ChunkedOptimizer::Reset(Time deadline) {
+  TERRACE_RETURN_IF_ERROR(guard_.CheckFree("an optimizer cannot be reset"));
+  if (running_->is_running()) {
+    return absl::FailedPreconditionError(
+        "an optimizer cannot be reset while a step is running");
   }
-  Finish(pipeline_.error());
+  // A new queue: requests that an incomplete step left behind end with the
+  // old.
+  if (requests_->pushed() > 0) {
+    TERRACE_RETURN_IF_ERROR(
+        OpenQueue(state_->plan, runtime_.clock().FromWall(deadline)));
+  }
+  running_->Clear();
+  state_->chunks.Clear();
+  state_->counts.Clear();
+  guard_.ForgetLoad();
+  return absl::OkStatus();
 }
 
-void ChunkedOptimizer::CountStep() {
-  incomplete_ = false;
-  ++step_;
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    if (parameters_[i].gradient == nullptr) continue;
-    ++parameter_steps_[i];
-    masters_written_[i] = specs_[i].count;
-  }
+absl::StatusOr<std::unique_ptr<StateReader>>
+ChunkedOptimizer::OpenStateReader() {
+  TERRACE_RETURN_IF_ERROR(CheckQuiet("state cannot be read"));
+  TERRACE_RETURN_IF_ERROR(guard_.CheckLoaded("state cannot be read"));
+  return MakeStateReader(store_, guard_);
 }
 
-void ChunkedOptimizer::Finish(absl::Status result) {
-  phase_ = Phase::kIdle;
-  pass_.reset();
-  result_ = std::move(result);
-  report_.gradient_norm = gradient_norm_;
-  meter_.Fill(report_);
-  report_.staging_bytes = staging_.bytes();
-  report_.bytes_from_devices += staging_.bytes_from_devices();
-  report_.bytes_to_devices += staging_.bytes_to_devices();
+absl::StatusOr<std::unique_ptr<StateWriter>> ChunkedOptimizer::OpenStateWriter(
+    Time deadline) {
+  TERRACE_RETURN_IF_ERROR(Reset(deadline));
+  return MakeStateWriter(store_, guard_);
+}
+
+absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
+                                          int64_t offset,
+                                          absl::Span<const float> values,
+                                          Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("state cannot be written"));
+  TERRACE_RETURN_IF_ERROR(guard_.CheckLoaded("state cannot be written"));
+  StateValues given;
+  SpanOf(given, kind) = values;
+  TERRACE_RETURN_IF_ERROR(
+      store_.CheckRange(parameter, kind, offset, values.size()));
+  HeldChunks held = store_.Hold();
+  return store_.Write(held, parameter, offset, given,
+                      runtime_.clock().FromWall(deadline));
+}
+
+absl::Status ChunkedOptimizer::ForgetState(int parameter) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("state cannot be forgotten"));
+  TERRACE_RETURN_IF_ERROR(guard_.CheckLoaded("state cannot be forgotten"));
+  TERRACE_RETURN_IF_ERROR(
+      store_.CheckRange(parameter, StateKind::kFirstMoment, 0, 0));
+  store_.Forget(parameter);
+  return absl::OkStatus();
+}
+
+absl::Status ChunkedOptimizer::SetSteps(
+    int64_t step, absl::Span<const int64_t> parameter_steps) {
+  TERRACE_RETURN_IF_ERROR(CheckComplete("steps cannot be set"));
+  TERRACE_RETURN_IF_ERROR(guard_.CheckLoaded("steps cannot be set"));
+  return state_->counts.Assign(state_->specs, step, parameter_steps);
 }
 
 }  // namespace terrace

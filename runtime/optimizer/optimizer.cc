@@ -4,8 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/optimizer/chunk_layout.h"
 #include "runtime/optimizer/chunked_optimizer.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
+#include "runtime/optimizer/state/state_array.h"
 
 namespace terrace {
 
@@ -30,9 +31,7 @@ absl::Status OffloadedOptimizer::ReadState(int parameter, StateKind kind,
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> reader,
                            OpenStateReader());
   StateSpans spans;
-  (kind == StateKind::kMaster        ? spans.master
-   : kind == StateKind::kFirstMoment ? spans.first_moment
-                                     : spans.second_moment) = out;
+  SpanOf(spans, kind) = out;
   return reader->Read(parameter, offset, spans, deadline);
 }
 

@@ -2,16 +2,16 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/zero_config.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {
 
 constexpr int64_t kLeastChunkBytes = 64 << 10;
 constexpr int64_t kMostChunkBytes = 8 << 20;
-constexpr int64_t kHeaderBytes = 4096;
 // Of a state that stays in memory, beside which it is: an eighth, within these.
 constexpr int64_t kLeastWindowBytes = 4 << 20;
 constexpr int64_t kMostWindowBytes = 128 << 20;
@@ -26,8 +26,8 @@ int64_t ChunkBytes(const ZeroConfigSettings& settings) {
       settings.parameter_dtype == DType::kFloat32 ? 8 : 12;
   const int64_t elements =
       std::min(settings.sub_group_size, kMostChunkBytes / element_bytes);
-  return std::clamp(elements * element_bytes + kHeaderBytes, kLeastChunkBytes,
-                    kMostChunkBytes);
+  return std::clamp(elements * element_bytes + kTensorHeaderBytes,
+                    kLeastChunkBytes, kMostChunkBytes);
 }
 
 // All chunks and the window at once. A smaller budget may mean smaller chunks

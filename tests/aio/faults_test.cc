@@ -60,7 +60,7 @@ class FaultsTest : public testing::TestWithParam<const char*> {
     group_ = std::make_unique<IoGroup>(
         MakeFaultEngine(std::move(made_.engine), plan_, clock()), clock());
     IoQueueOptions options;
-    options.window_bytes = 8 * kBlock;
+    options.in_flight_bytes = 8 * kBlock;
     options.piece_bytes = 4 * kBlock;
     options.adapts = false;
     for (int i = 0; i < kPaths; ++i) {

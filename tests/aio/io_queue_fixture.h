@@ -17,7 +17,7 @@ namespace terrace {
 
 inline constexpr int64_t kBlock = 4096;
 inline constexpr int64_t kPiece = 4 * kBlock;
-inline constexpr int64_t kWindow = 2 * kPiece;
+inline constexpr int64_t kLimit = 2 * kPiece;
 
 class IoQueueTest : public testing::Test {
  protected:
@@ -26,7 +26,7 @@ class IoQueueTest : public testing::Test {
     engine_ = engine.get();
     group_ = std::make_unique<IoGroup>(std::move(engine), clock_);
     IoQueueOptions options;
-    options.window_bytes = kWindow;
+    options.in_flight_bytes = kLimit;
     options.piece_bytes = kPiece;
     options.adapts = false;
     path_ = *group_->AddPath("/mnt/a/state", 0, options);

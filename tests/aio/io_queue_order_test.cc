@@ -17,7 +17,7 @@ using testing::IsEmpty;
 
 using IoQueueOrderTest = IoQueueTest;
 
-TEST_F(IoQueueOrderTest, CutsATransferIntoEqualPiecesWithinTheWindow) {
+TEST_F(IoQueueOrderTest, CutsATransferIntoEqualPiecesWithinTheLimit) {
   Read(9 * kBlock);  // three pieces of three blocks
   EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock, 4 * kBlock));
@@ -54,9 +54,9 @@ TEST_F(IoQueueOrderTest, OffersAgainWhatTheEngineDidNotTake) {
   EXPECT_EQ(group_->stats(path_).requests_read, 2);
 }
 
-TEST_F(IoQueueOrderTest, APieceLargerThanTheWindowGoesAlone) {
+TEST_F(IoQueueOrderTest, APieceLargerThanTheLimitGoesAlone) {
   IoQueueOptions options;
-  options.window_bytes = kBlock;
+  options.in_flight_bytes = kBlock;
   options.piece_bytes = kPiece;
   options.adapts = false;
   const int narrow = *group_->AddPath("narrow", 1, options);
@@ -98,7 +98,7 @@ TEST_F(IoQueueOrderTest, SharesBandwidthFourToOneToOne) {
   }
 }
 
-TEST_F(IoQueueOrderTest, ADemandOutOfSilenceWaitsForTheWindowOnly) {
+TEST_F(IoQueueOrderTest, ADemandOutOfSilenceWaitsForTheLimitOnly) {
   Enqueue(IoDirection::kWrite, 0, 16 * kPiece, 1, IoClass::kWriteBack);
   Enqueue(IoDirection::kRead, 0, 16 * kPiece, 2, IoClass::kPrefetch);
   Poll();
@@ -132,7 +132,7 @@ TEST_F(IoQueueOrderTest, PromoteMovesATransferAheadOfItsOldClass) {
 }
 
 TEST_F(IoQueueOrderTest, WhoIsDueFirstInAClassGoesFirst) {
-  Enqueue(IoDirection::kRead, 0, 2 * kPiece, 1);  // the window is full
+  Enqueue(IoDirection::kRead, 0, 2 * kPiece, 1);  // no room is left
   Poll();
   const auto read = [&](uint64_t tag, absl::Duration timeout,
                         IoClass io_class = IoClass::kDemand) {
@@ -179,9 +179,9 @@ TEST_F(IoQueueOrderTest, WhoIsDueFirstOvertakesATransferThatIsPartlyOut) {
   EXPECT_EQ(group_->stats(path_).bytes_read, 5 * kPiece);
 }
 
-TEST_F(IoQueueOrderTest, PathsHaveWindowsOfTheirOwn) {
+TEST_F(IoQueueOrderTest, PathsHaveLimitsOfTheirOwn) {
   IoQueueOptions options;
-  options.window_bytes = kWindow;
+  options.in_flight_bytes = kLimit;
   options.piece_bytes = kPiece;
   options.adapts = false;
   const int other = *group_->AddPath("/mnt/b/state", 1, options);

@@ -219,7 +219,7 @@ TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
   EXPECT_EQ(group_->stats(path_).quarantined_bytes, 2 * kPiece);
   EXPECT_EQ(group_->pending(), 1);
 
-  Read(kPiece, 2);  // the window is not the stuck transfer's for ever
+  Read(kPiece, 2);  // the limit is not the stuck transfer's for ever
   Poll();
   EXPECT_EQ(engine_->in_flight().size(), 3u);
   engine_->CompleteAll();
@@ -247,7 +247,7 @@ TEST_F(IoQueueTest, AReleasedWriteThatWasWholeSaysSo) {
 
 TEST_F(IoQueueTest, AnUnissuedTransferExpiresWithoutQuarantine) {
   Read(2 * kPiece, 1);
-  Poll();  // the window is full
+  Poll();  // no room is left
   Enqueue(IoDirection::kRead, 0, kPiece, 2, IoClass::kDemand, absl::Seconds(1));
   const auto ended = Watch(absl::Seconds(1));
   ASSERT_EQ(ended.size(), 1u);

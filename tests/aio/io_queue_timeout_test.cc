@@ -24,7 +24,7 @@ class IoQueueTimeoutTest : public IoQueueTest {
   void Pass(absl::Duration time) { clock_.JumpTo(clock_.Now() + time); }
 };
 
-// Twice the window, and one answer in 0.9 timeouts: the last one takes long.
+// Twice the limit, and one answer in 0.9 timeouts: the last one takes long.
 TEST_F(IoQueueTimeoutTest, WhatWaitsBehindOursDoesNotExpireWhileItIsAnswered) {
   for (uint64_t tag = 1; tag <= 6; ++tag) ReadPiece(tag);
   EXPECT_THAT(Poll(), IsEmpty());
@@ -96,7 +96,7 @@ TEST_F(IoQueueTimeoutTest, BehindASilentDeviceAllEndWithinTwoTimeouts) {
     clock_.JumpTo(group_->NextEvent());
   }
   for (uint64_t tag = 1; tag <= 8; ++tag) EXPECT_EQ(ends[tag], kTimeout);
-  // Two of them had the window that the first ones left.
+  // Two of them had the room that the first ones left.
   for (uint64_t tag = 9; tag <= 10; ++tag) EXPECT_EQ(ends[tag], 2 * kTimeout);
   for (uint64_t tag = 11; tag <= 16; ++tag) {
     EXPECT_EQ(ends[tag], 1.5 * kTimeout);
@@ -128,7 +128,7 @@ TEST_F(IoQueueTimeoutTest, WhatAnEngineNeverTakesExpires) {
 TEST_F(IoQueueTimeoutTest, WhatWasNotLookedAtIsNotLate) {
   ReadPiece(1);
   ReadPiece(2);
-  ReadPiece(3);  // not in the window
+  ReadPiece(3);  // not in flight
   EXPECT_THAT(Watch(0.4 * kTimeout), IsEmpty());
   Pass(100 * kTimeout);
   EXPECT_THAT(Poll(), IsEmpty());

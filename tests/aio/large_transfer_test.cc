@@ -60,7 +60,7 @@ class FoldedBuffer {
 
 IoQueueOptions OnePiece() {
   IoQueueOptions options;
-  options.window_bytes = 2 * kLarge;
+  options.in_flight_bytes = 2 * kLarge;
   options.piece_bytes = 2 * kLarge;
   options.adapts = false;
   return options;

@@ -34,7 +34,7 @@ int ReadInRounds(const std::string& kind, const TemporaryFile& file, int asks,
                                   : MakeRingOfKind(kind);
   if (!engine.ok()) return 77;
   IoQueueOptions options;
-  options.window_bytes = kFileBytes;
+  options.in_flight_bytes = kFileBytes;
   options.piece_bytes = kMiB;
   options.adapts = false;
   IoGroup group(*std::move(engine), SystemClock());

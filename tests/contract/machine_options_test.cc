@@ -16,7 +16,7 @@
 #include "runtime/base/executor.h"
 #include "runtime/base/mutex.h"
 #include "terrace/runtime.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {

@@ -151,7 +151,7 @@ TEST_P(WindowContract, AWindowBehindOneThatWaitsEndsAtItsOwnDeadline) {
   ASSERT_TRUE(pin.ok());
   // As another thread's OpenQueue, which comes first and waits for the pin.
   Inbox& inbox = static_cast<LocalRuntime&>(runtime()).mover().inbox();
-  OpenMessage first;
+  OpenRequest first;
   first.slot_bytes = kPage;
   first.slots = 3;
   first.deadline = absl::InfiniteFuture();
@@ -163,7 +163,7 @@ TEST_P(WindowContract, AWindowBehindOneThatWaitsEndsAtItsOwnDeadline) {
   absl::StatusOr<OpenedQueue> opened = first.reply->Await(runtime().clock());
   ASSERT_TRUE(opened.ok()) << opened.status();
   opened->port->Close();
-  inbox.Post(CloseQueueMessage{opened->id});
+  inbox.Post(CloseQueueRequest{opened->id});
 }
 
 // Windows lie where they were opened: what is free is two parts.
@@ -194,7 +194,7 @@ TEST_P(WindowContract, RoomInPartsIsHadWhenTheWindowBetweenGoes) {
   last.reset();
   // As another thread's OpenQueue.
   Inbox& inbox = static_cast<LocalRuntime&>(runtime()).mover().inbox();
-  OpenMessage waits;
+  OpenRequest waits;
   waits.slot_bytes = kPage;
   waits.slots = 3;
   waits.deadline = Soon();
@@ -207,7 +207,7 @@ TEST_P(WindowContract, RoomInPartsIsHadWhenTheWindowBetweenGoes) {
   absl::StatusOr<OpenedQueue> opened = waits.reply->Await(runtime().clock());
   ASSERT_TRUE(opened.ok()) << opened.status();
   opened->port->Close();
-  inbox.Post(CloseQueueMessage{opened->id});
+  inbox.Post(CloseQueueRequest{opened->id});
 }
 
 TEST_P(WindowContract, ResidentsArePinnedInPlaceAndNotChargedToTheWindow) {

@@ -22,7 +22,7 @@ constexpr int64_t kBlock = 4096;
 constexpr int64_t kRegion = 6 * kBlock;  // of one transfer at a time
 constexpr int kRegions = 4;              // of a path
 constexpr int kPaths = 2;
-constexpr int64_t kWindow = 6 * kBlock;
+constexpr int64_t kLimit = 6 * kBlock;
 constexpr int kErrors[] = {EIO,    EAGAIN, EINTR, ENOSPC,
                            EINVAL, EBADF,  EIO,   ENOMEM};
 constexpr int kOfWhichMayHeal = 3;  // the first ones, EIO for reads alone
@@ -46,8 +46,8 @@ class Script {
     engine_ = engine.get();
     group_ = std::make_unique<IoGroup>(std::move(engine), clock_);
     IoQueueOptions options;
-    options.window_bytes = kWindow;
-    options.max_window_bytes = kWindow;
+    options.in_flight_bytes = kLimit;
+    options.most_in_flight_bytes = kLimit;
     options.piece_bytes = 3 * kBlock;
     options.adapts = Next() % 2 == 0;
     for (int path = 0; path < kPaths; ++path) {
@@ -307,9 +307,9 @@ class Script {
     }
   }
 
-  // What the device has is of pending transfers, once, and within the window.
+  // What the device has is of pending transfers, once, and within the limit.
   void CheckDevice() {
-    int64_t window[kPaths] = {};
+    int64_t in_flight[kPaths] = {};
     const std::vector<IoRequest>& all = engine_->in_flight();
     for (size_t i = 0; i < all.size(); ++i) {
       const Asked* const asked = OwnerOf(all[i]);
@@ -317,7 +317,7 @@ class Script {
       if (all[i].size_bytes <= 0 || all[i].size_bytes % kBlock != 0) {
         return Fail("a request that is not of whole blocks");
       }
-      if (!asked->is_quarantined) window[all[i].file] += all[i].size_bytes;
+      if (!asked->is_quarantined) in_flight[all[i].file] += all[i].size_bytes;
       for (size_t j = 0; j < i; ++j) {
         if (all[i].file == all[j].file &&
             all[i].offset < all[j].offset + all[j].size_bytes &&
@@ -326,8 +326,8 @@ class Script {
         }
       }
     }
-    for (const int64_t bytes : window) {
-      if (bytes > kWindow) Fail("more in flight than the window");
+    for (const int64_t bytes : in_flight) {
+      if (bytes > kLimit) Fail("more in flight than the limit");
     }
   }
 

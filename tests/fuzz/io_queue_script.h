@@ -8,7 +8,7 @@
 // - a bad end names an error that the device gave it, the first that cannot be
 //   tried again; a cancel that was made; a deadline that has passed;
 // - the device is asked only for bytes of pending transfers, at most once at a
-//   time, and for no more at a time than the window holds;
+//   time, and for no more at a time than the limit lets in;
 // - something always happens next: an answer, an event, or nothing is pending.
 //
 // One thread; all of it in virtual time.

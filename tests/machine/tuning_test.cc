@@ -53,7 +53,7 @@ TEST(TuningTest, TheSlowerDirectionMakesTheWindow) {
   EXPECT_EQ(tuning.read_bytes_per_second, 3e9);
   EXPECT_EQ(tuning.write_bytes_per_second, 2e9);
   // 2e9 * 1.65 ms = 3.3e6 bytes: 50 times 64 KiB.
-  EXPECT_EQ(tuning.window_bytes, 50 * 64 * 1024);
+  EXPECT_EQ(tuning.in_flight_bytes, 50 * 64 * 1024);
   EXPECT_EQ(tuning.piece_bytes, 4 * kMiB);
 }
 
@@ -62,8 +62,8 @@ TEST(TuningTest, WindowsStayWithinReason) {
   PathProfile fast = slow;
   for (RateProfile& rate : slow.rates) rate.bytes_per_second /= 1e4;
   for (RateProfile& rate : fast.rates) rate.bytes_per_second *= 1e12;
-  EXPECT_EQ(TuningOf(slow).window_bytes, 512 << 10);
-  EXPECT_EQ(TuningOf(fast).window_bytes, 32 * kMiB);
+  EXPECT_EQ(TuningOf(slow).in_flight_bytes, 512 << 10);
+  EXPECT_EQ(TuningOf(fast).in_flight_bytes, 32 * kMiB);
 }
 
 TEST(TuningTest, PiecesThatAreSlowInOneDirectionAreNotTaken) {
@@ -74,7 +74,7 @@ TEST(TuningTest, PiecesThatAreSlowInOneDirectionAreNotTaken) {
   profile.rates.pop_back();
   profile.rates.pop_back();  // writes
   EXPECT_EQ(TuningOf(profile).piece_bytes, 0);
-  EXPECT_EQ(TuningOf(profile).window_bytes, 0);
+  EXPECT_EQ(TuningOf(profile).in_flight_bytes, 0);
 }
 
 class ReadTuningTest : public testing::Test {
@@ -104,7 +104,7 @@ TEST_F(ReadTuningTest, AnotherMachineMakesAllOfItStale) {
   EXPECT_THAT(tuning->stale, ElementsAre(HasSubstr("kernel was '1.0'")));
   ASSERT_EQ(tuning->paths.size(), 1u);
   EXPECT_EQ(tuning->paths[0].read_bytes_per_second, 0);
-  EXPECT_EQ(tuning->paths[0].window_bytes, 0);
+  EXPECT_EQ(tuning->paths[0].in_flight_bytes, 0);
 }
 
 TEST_F(ReadTuningTest, AnotherDriveMakesThatPathStale) {

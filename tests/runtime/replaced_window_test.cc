@@ -63,7 +63,7 @@ TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
   // Another thread's OpenQueue gets of what the optimizer gave up, for a while,
   // what leaves enough for the old window, but in parts.
   Inbox& inbox = static_cast<LocalRuntime&>(world.runtime()).mover().inbox();
-  OpenMessage second;
+  OpenRequest second;
   second.slot_bytes = missing_bytes - kPage;
   second.slots = 1;
   second.deadline = absl::InfiniteFuture();
@@ -76,7 +76,7 @@ TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
     had_it = opened.ok();
     if (!had_it) return;
     opened->port->Close();
-    inbox.Post(CloseQueueMessage{opened->id});
+    inbox.Post(CloseQueueRequest{opened->id});
   });
   const absl::Status refused = (*optimizer)->AddParameters(more);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;

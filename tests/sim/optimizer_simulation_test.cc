@@ -30,7 +30,7 @@ WorldOptions Arrangement(uint64_t seed, std::mt19937_64& random) {
   options.prefetch = random() % 4 != 0;
   options.io_timeout = absl::Milliseconds(500);
   options.io.piece_bytes = 16 * kKiB << random() % 4;
-  options.io.window_bytes = options.io.piece_bytes * 4;
+  options.io.in_flight_bytes = options.io.piece_bytes * 4;
   return options;
 }
 

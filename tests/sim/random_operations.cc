@@ -14,10 +14,12 @@ constexpr int kTensors = 14;
 constexpr int kMostCustomers = 4;
 constexpr int64_t kLargest = 5 * 4096;
 
-WorldOptions DrawWorld(uint64_t seed, Trouble trouble) {
+WorldOptions DrawWorld(uint64_t seed, Trouble trouble,
+                       Transcript* transcript) {
   std::mt19937_64 random(seed * 77);
   WorldOptions options;
   options.seed = seed;
+  options.transcript = transcript;
   options.budget_bytes = static_cast<int64_t>(24 + random() % 60) * 4096;
   options.paths = 1 + static_cast<int>(random() % 3);
   if (trouble == Trouble::kRefusal) options.paths = 2 + options.paths % 2;
@@ -28,7 +30,7 @@ WorldOptions DrawWorld(uint64_t seed, Trouble trouble) {
   options.task_spread = absl::Microseconds(random() % 2 * 100);
   options.io_timeout = absl::Milliseconds(200);
   options.io.piece_bytes = 4096 << random() % 4;
-  options.io.window_bytes = options.io.piece_bytes * (1 + random() % 4);
+  options.io.in_flight_bytes = options.io.piece_bytes * (1 + random() % 4);
   options.io.adapts = random() % 2 == 0;
   return options;
 }
@@ -48,11 +50,12 @@ bool SameBytes(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
 
 }  // namespace
 
-RandomOperations::RandomOperations(uint64_t seed, Trouble trouble)
+RandomOperations::RandomOperations(uint64_t seed, Trouble trouble,
+                                   Transcript* transcript)
     : random_(seed),
       trouble_(trouble),
       faulty_(trouble == Trouble::kAny),
-      world_(DrawWorld(seed, trouble)) {
+      world_(DrawWorld(seed, trouble, transcript)) {
   for (int i = 0; i < 3; ++i) ChangePace();
   for (int i = 0; i < kTensors; ++i) {
     Truth truth;

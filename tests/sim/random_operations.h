@@ -28,7 +28,9 @@ enum class Trouble : uint8_t {
 
 class RandomOperations {
  public:
-  RandomOperations(uint64_t seed, Trouble trouble);
+  // `transcript`: what the mover does is written there; null: nowhere.
+  RandomOperations(uint64_t seed, Trouble trouble,
+                   Transcript* transcript = nullptr);
 
   // `count` operations, then Drain and Audit.
   void Run(int count);

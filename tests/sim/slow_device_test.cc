@@ -68,7 +68,7 @@ TEST(SlowDeviceTest, AFullWindowInFlightIsNotLate) { WriteAndReadAtOnce({}); }
 
 TEST(SlowDeviceTest, WhatWaitsForTheWindowIsNotLate) {
   IoQueueOptions io;
-  io.window_bytes = 128 << 10;
+  io.in_flight_bytes = 128 << 10;
   WriteAndReadAtOnce(io);
 }
 

@@ -40,7 +40,7 @@ World::World(const WorldOptions& options)
   engine = MakePacedEngine(std::move(engine), paces_, clock_);
   parts.mover.io = std::make_unique<IoGroup>(std::move(engine), clock_);
   for (int path = 0; path < options.paths; ++path) {
-    auto disk = MakeMemoryDiskTier(path, options.path_bytes);
+    auto disk = MakeMemoryDiskFile(path, options.path_bytes);
     const auto added =
         parts.mover.io->AddPath(disk->info().file, disk->fd(), options.io);
     EXPECT_TRUE(added.ok()) << added.status();
@@ -52,6 +52,7 @@ World::World(const WorldOptions& options)
   parts.mover.eviction = MakeEvictionPolicy(options.eviction);
   parts.mover.prefetch = options.prefetch;
   parts.mover.io_timeout = options.io_timeout;
+  parts.mover.transcript = options.transcript;
   runtime_ = LocalRuntime::Start(std::move(parts));
   step_ = clock_.AddStep([this] { return Turn(); });
 }

@@ -20,9 +20,11 @@
 #include "absl/time/time.h"
 #include "aio/engine.h"
 #include "runtime/local_runtime.h"
+#include "runtime/motion/transcript.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/pace_board.h"
 
 namespace terrace {
 
@@ -65,6 +67,7 @@ struct WorldOptions {
   absl::Duration task_spread = absl::ZeroDuration();
   absl::Duration io_timeout = absl::Seconds(60);
   IoQueueOptions io;
+  Transcript* transcript = nullptr;  // outlives the world
 };
 
 class World {

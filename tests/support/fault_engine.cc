@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 
 namespace terrace {
@@ -281,7 +282,8 @@ class FaultEngine final : public IoEngine {
     } else if (fault.kind == FaultKind::kBitFlip &&
                request.direction == IoDirection::kWrite) {
       flight.copy.reset(static_cast<std::byte*>(std::aligned_alloc(
-          4096, static_cast<size_t>((request.size_bytes + 4095) & ~4095))));
+          kBlockBytes,
+          static_cast<size_t>(RoundUp(request.size_bytes, kBlockBytes)))));
       TERRACE_CHECK(flight.copy != nullptr);
       std::memcpy(flight.copy.get(), request.data,
                   static_cast<size_t>(request.size_bytes));

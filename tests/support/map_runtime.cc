@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
 
 namespace terrace {
 namespace {
 
-constexpr size_t kPage = 4096;
+constexpr auto kPage = static_cast<size_t>(kBlockBytes);
 // What a pin for kOverwrite shows: NaNs, so that bytes left unwritten show.
 constexpr int kGarbage = 0xFF;
 

@@ -68,6 +68,7 @@ class MapRuntime final : public Runtime {
   // By id; those that were unregistered have no name.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
+  using Runtime::Register;
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override;
   absl::Status Unregister(TensorId tensor) override;
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(

@@ -8,8 +8,8 @@
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
 #include "runtime/base/check.h"
-#include "tiers/disk_tier.h"
-#include "tiers/host_arena.h"
+#include "tiers/disk/disk_file.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace {
 
@@ -42,7 +42,7 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
   // A device in memory has a file that grows as well.
   for (auto& disk : parts.mover.disks) {
     disk_faults_.push_back(std::make_shared<DiskFaults>());
-    disk = MakeFaultDiskTier(std::move(disk), disk_faults_.back());
+    disk = MakeFaultDiskFile(std::move(disk), disk_faults_.back());
   }
   if (world_ != TestWorld::kVirtual) {
     parts.executor = *MakePoolExecutor(2, {});
@@ -86,14 +86,14 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   if (is_virtual()) parts.clock = &virtual_clock_;
   for (int path = 0; path < options.paths; ++path) {
     if (memory) {
-      parts.mover.disks.push_back(MakeMemoryDiskTier(path, options.path_bytes));
+      parts.mover.disks.push_back(MakeMemoryDiskFile(path, options.path_bytes));
       continue;
     }
-    DiskTierOptions disk;
+    DiskFileOptions disk;
     folders_.push_back(std::make_unique<TemporaryDirectory>());
     disk.path = folders_.back()->path();
     disk.segment_bytes = 1 << 20;
-    parts.mover.disks.push_back(*OpenDiskTier(disk));
+    parts.mover.disks.push_back(*OpenDiskFile(disk));
   }
   std::unique_ptr<IoEngine> engine;
   if (memory) {

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/local_runtime.h"
-#include "tests/support/fault_disk_tier.h"
+#include "tests/support/fault_disk_file.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"

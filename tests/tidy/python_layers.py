@@ -4,6 +4,7 @@ and no circle."""
 import ast
 import collections
 
+from graphs import circles
 from python_modules import NAME, Visitor, is_ours
 
 # Each may import itself and those before it, at whatever place: at the top of
@@ -115,28 +116,7 @@ class _Imports(Visitor):
 
 
 def _check_circles(package, edges):
-    found, told = [], set()
-    for name in sorted(edges):
-        circle = [] if name in told else _shortest_circle(edges, name)
-        if circle:
-            told.update(circle)
-            found.append(package.modules[name].file.says(
-                edges[name][circle[1]],
-                f'a circle of imports: {" -> ".join(circle)}: move what they '
-                'share to a module of its own'))
-    return found
-
-
-def _shortest_circle(edges, start):
-    """[start, ..., start], or nothing."""
-    ways = collections.deque([[start]])
-    seen = set()
-    while ways:
-        way = ways.popleft()
-        for target in sorted(edges.get(way[-1], ())):
-            if target == start:
-                return way + [start]
-            if target not in seen:
-                seen.add(target)
-                ways.append(way + [target])
-    return []
+    return [package.modules[circle[0]].file.says(
+        edges[circle[0]][circle[1]],
+        f'a circle of imports: {" -> ".join(circle)}: move what they '
+        'share to a module of its own') for circle in circles(edges)]

@@ -1,5 +1,5 @@
-"""The shape of the tree: layers, doors, private members, sizes, and that
-everything is built.
+"""The shape of the tree: layers, doors, circles, private members, sizes, and
+that everything is built.
 
   tidy.py --root TREE                      all that sources say by themselves
   tidy.py --root TREE --build BUILD ...    also: every source is compiled,
@@ -14,6 +14,9 @@ import pathlib
 import sys
 
 import built
+import circles
+import classes
+import exceptions
 import includes
 import python_layers
 import python_members
@@ -22,8 +25,9 @@ import shape
 from tree import Tree
 
 
-def findings(root):
-    """Everything that can be said from the sources alone."""
+def findings(root, allowed):
+    """Everything that can be said from the sources alone, but what is
+    `allowed` (exceptions.py)."""
     tree = Tree(root)
     found = []
     for file in tree.files:
@@ -32,8 +36,11 @@ def findings(root):
         if file.is_cpp:
             found += includes.check(tree, file)
             found += shape.check_cpp(file)
+            found += classes.check(file, allowed.classes)
         elif file.is_of_package:
             found += shape.check_python(file)
+    found += classes.check_exceptions(tree, allowed.classes)
+    found += circles.check(tree, allowed.circles)
     found += shape.check_folders(tree)
     package = python_modules.Package(tree)
     found += python_layers.check(package)
@@ -51,7 +58,7 @@ def main():
                         help='a feature this build leaves out: torch')
     arguments = parser.parse_args()
 
-    found = findings(arguments.root)
+    found = findings(arguments.root, exceptions.OF_THIS_TREE)
     if arguments.build:
         found += built.check(Tree(arguments.root), arguments.build,
                              arguments.ctest, arguments.without)

@@ -5,6 +5,7 @@ import pathlib
 import tempfile
 import unittest
 
+import exceptions
 import tidy
 
 
@@ -18,9 +19,9 @@ def tree_of(files):
         yield folder
 
 
-def findings(files):
+def findings(files, allowed=exceptions.OF_NONE):
     with tree_of(files) as folder:
-        return tidy.findings(folder)
+        return tidy.findings(folder, allowed)
 
 
 class TreeCase(unittest.TestCase):

@@ -1,359 +1,273 @@
-#include "tiers/disk_tier.h"
+#include "tiers/disk/disk_tier.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <memory>
-#include <random>
-#include <set>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/temporary_directory.h"
+#include "runtime/base/io_fault.h"
+#include "tests/support/inline_executor.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/scripted_disk_file.h"
 
 namespace terrace {
 namespace {
 
-constexpr int64_t kMiB = 1 << 20;
+using testing::HasSubstr;
 
-std::unique_ptr<DiskTier> MustOpen(const std::string& directory) {
-  absl::StatusOr<std::unique_ptr<DiskTier>> tier =
-      OpenDiskTier({.path = directory});
-  EXPECT_TRUE(tier.ok()) << tier.status();
-  return tier.ok() ? *std::move(tier) : nullptr;
-}
+constexpr int64_t kPage = 4096;
+constexpr absl::Duration kPatience = absl::Seconds(8);
 
-// An extent, of a file that grows where it must.
-absl::StatusOr<Extent> Take(DiskTier& tier, int64_t size_bytes) {
-  absl::StatusOr<Extent> extent = tier.Allocate(size_bytes);
-  if (!absl::IsResourceExhausted(extent.status())) return extent;
-  const absl::StatusOr<Growth> growth = tier.GrowthFor(size_bytes);
-  if (!growth.ok()) return growth.status();
-  const absl::StatusOr<int64_t> gained = tier.Grow(*growth);
-  if (!gained.ok()) return gained.status();
-  tier.AddSpace(*gained);
-  return tier.Allocate(size_bytes);
-}
+struct EventLog final : public TierEvents {
+  void OnTier(Grown event) override { grown.push_back(std::move(event)); }
+  void OnTier(Reclaimed event) override { reclaimed.push_back(event); }
+  void OnTier(Removed event) override { removed.push_back(std::move(event)); }
 
-// What a killed job left, so that the disk is full.
-void FillWithStaleState(const std::string& directory) {
-  const std::string stale = directory + "/terrace-1-0123456789abcdef";
-  ASSERT_EQ(mkdir(stale.c_str(), 0700), 0);
-  close(open((stale + "/lock").c_str(), O_CREAT | O_RDWR, 0600));
-  const int fd = open((stale + "/state").c_str(), O_CREAT | O_RDWR, 0600);
-  const std::vector<char> block(4096, 'x');
-  off_t size = 0;
-  while (pwrite(fd, block.data(), block.size(), size) > 0) size += 4096;
-  EXPECT_EQ(errno, ENOSPC);
-  close(fd);
-}
+  std::vector<Grown> grown;
+  std::vector<Reclaimed> reclaimed;
+  std::vector<Removed> removed;
+};
 
-struct stat StatOf(int fd) {
-  struct stat status = {};
-  EXPECT_EQ(fstat(fd, &status), 0);
-  return status;
-}
-
-// What every disk tier promises.
-class DiskTierContract : public testing::TestWithParam<const char*> {
+// Two pages, which grow to six.
+class DiskTierTest : public testing::Test {
  protected:
-  void SetUp() override {
-    tier_ = std::string(GetParam()) == "Memory"
-                ? MakeMemoryDiskTier(0, 64 * kMiB)
-                : MustOpen(directory_.path());
-    ASSERT_NE(tier_, nullptr);
+  using Asked = absl::StatusOr<std::optional<Reservation>>;
+
+  ~DiskTierTest() override { background_.RunAll(); }
+
+  DiskTier& tier() {
+    if (tier_ == nullptr) {
+      DiskTierParts parts;
+      parts.id = 3;
+      parts.file = std::move(owned_);
+      parts.background = &background_;
+      parts.events = events_;
+      parts.clock = &clock_;
+      parts.patience = kPatience;
+      tier_ = std::make_unique<DiskTier>(std::move(parts));
+    }
+    return *tier_;
   }
-  TemporaryDirectory directory_;
+  Asked Ask(int64_t pages, bool must = true) {
+    return tier().Allocate(pages * kPage, must);
+  }
+  Reservation Take(int64_t pages) { return *std::move(*Ask(pages)); }
+  static bool Grows(const Asked& asked) {
+    return asked.ok() && !asked->has_value();
+  }
+  // Lets the disk answer.
+  DiskTier::Answer Answer() {
+    TERRACE_CHECK(background_.RunAll() == 1 && events_->grown.size() == 1);
+    const Grown grown = std::exchange(events_->grown, {}).front();
+    EXPECT_EQ(grown.tier, 3);
+    return tier().OnGrown(grown);
+  }
+
+  VirtualClock clock_;
+  InlineExecutor background_;
+  const std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
+  std::unique_ptr<ScriptedDiskFile> owned_ =
+      std::make_unique<ScriptedDiskFile>(0, 2 * kPage, 6 * kPage);
+  ScriptedDiskFile& file_ = *owned_;
   std::unique_ptr<DiskTier> tier_;
 };
-INSTANTIATE_TEST_SUITE_P(All, DiskTierContract,
-                         testing::Values("File", "Memory"),
-                         [](const auto& param_info) {
-                           return std::string(param_info.param);
-                         });
 
-TEST_P(DiskTierContract, ExtentsAreAlignedAndDoNotOverlap) {
-  std::mt19937_64 random(3);
-  std::vector<Extent> live;
-  std::set<int64_t> pages;
-  int64_t used = 0;
-  for (int i = 0; i < 400; ++i) {
-    if (live.size() > 20) {
-      const Extent extent = live[random() % live.size()];
-      tier_->Free(extent);
-      used -= extent.size_bytes;
-      for (int64_t at = extent.offset; at < extent.end(); at += 4096) {
-        pages.erase(at);
-      }
-      std::erase(live, extent);
-    }
-    const auto size = static_cast<int64_t>(1 + random() % (kMiB + 99));
-    const absl::StatusOr<Extent> extent = Take(*tier_, size);
-    ASSERT_TRUE(extent.ok()) << extent.status();
-    EXPECT_EQ(extent->offset % 4096, 0);
-    EXPECT_EQ(extent->size_bytes, (size + 4095) / 4096 * 4096);
-    for (int64_t at = extent->offset; at < extent->end(); at += 4096) {
-      ASSERT_TRUE(pages.insert(at).second) << "offset " << at;
-    }
-    live.push_back(*extent);
-    used += extent->size_bytes;
-    EXPECT_EQ(tier_->used_bytes(), used);
-    EXPECT_LE(extent->end(), tier_->capacity_bytes());
+TEST_F(DiskTierTest, ItIsItsFile) {
+  EXPECT_EQ(tier().id(), 3);
+  EXPECT_EQ(tier().name(), "disk0/state");
+  EXPECT_EQ(tier().info().directory, "disk0");
+  EXPECT_EQ(tier().usage().capacity_bytes, 2 * kPage);
+  EXPECT_EQ(tier().Address({0, kPage}), nullptr);
+  EXPECT_FALSE(IsWorkingTier(tier().id()));
+}
+
+TEST_F(DiskTierTest, NoTwoPathsHaveOneId) {
+  DiskTierParts parts;
+  parts.file = std::make_unique<ScriptedDiskFile>(1, 0, 0);
+  parts.background = &background_;
+  parts.clock = &clock_;
+  EXPECT_NE(DiskTier(std::move(parts)).path_id(), tier().path_id());
+}
+
+TEST_F(DiskTierTest, SpaceThatThereIsComesAtOnce) {
+  Reservation room = Take(2);
+  EXPECT_EQ(room.tier(), 3);
+  EXPECT_EQ(tier().usage().used_bytes, 2 * kPage);
+  room.Reset();
+  EXPECT_EQ(tier().usage().used_bytes, 0);
+  EXPECT_EQ(tier().usage().peak_bytes, 2 * kPage);
+  EXPECT_EQ(file_.growths, 0);
+}
+
+TEST_F(DiskTierTest, ItGrowsInTheBackgroundAndIsAskedAgain) {
+  const Reservation first = Take(2);
+  EXPECT_TRUE(Grows(Ask(1)));
+  EXPECT_EQ(file_.growths, 0);  // not in the call
+  EXPECT_TRUE(Grows(Ask(1)));   // nor twice
+  const DiskTier::Answer answer = Answer();
+  EXPECT_TRUE(answer.status.ok());
+  EXPECT_FALSE(answer.late);
+  EXPECT_TRUE(answer.must);
+  EXPECT_EQ(file_.growths, 1);
+  EXPECT_EQ(tier().usage().capacity_bytes, 3 * kPage);
+  EXPECT_EQ(Take(1).extent(), (Extent{2 * kPage, kPage}));
+}
+
+TEST_F(DiskTierTest, WhileItGrowsNothingElseIsHadEither) {
+  EXPECT_TRUE(Grows(Ask(3)));
+  EXPECT_TRUE(Grows(Ask(1)));  // though there are two
+  Answer();
+  EXPECT_EQ(Take(3).extent(), (Extent{0, 3 * kPage}));
+}
+
+TEST_F(DiskTierTest, WhatItCannotGrowByIsRefusedAtOnce) {
+  const Asked refused = Ask(7);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("disk0/state"));
+  EXPECT_EQ(background_.RunAll(), 0);
+}
+
+TEST_F(DiskTierTest, ARefusedGrowthIsNotTriedAgainForWhatFitsElsewhere) {
+  file_.grow_status = absl::ResourceExhaustedError("ENOSPC");
+  EXPECT_TRUE(Grows(Ask(3, /*must=*/false)));
+  const DiskTier::Answer answer = Answer();
+  EXPECT_EQ(answer.status, file_.grow_status);
+  EXPECT_FALSE(answer.must);
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(3, /*must=*/false).status()));
+  EXPECT_TRUE(Ask(2, /*must=*/false)->has_value());  // what there is
+  // Until it is forgotten, or it must.
+  tier().ForgetRefusals();
+  EXPECT_TRUE(Grows(Ask(3, /*must=*/false)));
+  Answer();
+  EXPECT_TRUE(Grows(Ask(3, /*must=*/true)));
+  EXPECT_TRUE(Answer().must);
+  EXPECT_EQ(file_.growths, 3);
+}
+
+TEST_F(DiskTierTest, AGrowthThatSucceedsForgetsARefusal) {
+  file_.grow_status = absl::ResourceExhaustedError("ENOSPC");
+  ASSERT_TRUE(Grows(Ask(3)));
+  Answer();
+  file_.grow_status = absl::OkStatus();
+  ASSERT_TRUE(Grows(Ask(3)));
+  Answer();
+  const Reservation all = Take(3);
+  EXPECT_TRUE(Grows(Ask(1, /*must=*/false)));
+}
+
+// As the mover does: it looks when a look is due.
+absl::Status LookUntil(DiskTier& tier, VirtualClock& clock, absl::Time end) {
+  while (true) {
+    absl::Status status = tier.CheckGrowth(clock.Now());
+    if (!status.ok() || clock.Now() == end) return status;
+    clock.JumpTo(std::min(end, tier.NextEvent()));
   }
 }
 
-TEST_P(DiskTierContract, FreedSpaceIsUsedAgain) {
-  const Extent first = Take(*tier_, 3 * kMiB).value();
-  const Extent second = Take(*tier_, kMiB).value();
-  const int64_t capacity = tier_->capacity_bytes();
-  tier_->Free(first);
-  EXPECT_EQ(Take(*tier_, 3 * kMiB).value(), first);
-  tier_->Free(second);
-  EXPECT_EQ(tier_->capacity_bytes(), capacity);
+TEST_F(DiskTierTest, ADiskThatDoesNotAnswerIsLateOnce) {
+  const absl::Time start = clock_.Now();
+  ASSERT_TRUE(Grows(Ask(3)));
+  EXPECT_TRUE(
+      LookUntil(tier(), clock_, start + kPatience - absl::Seconds(1)).ok());
+  EXPECT_FALSE(tier().late());
+  const absl::Status late = LookUntil(tier(), clock_, start + kPatience);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(
+      std::string(late.message()),
+      HasSubstr("disk0/state: growing by 4096 bytes: no answer for 8s"));
+  EXPECT_EQ(IoFaultOf(late).path, "disk0/state");
+  EXPECT_TRUE(tier().late());
+  EXPECT_TRUE(tier().CheckGrowth(clock_.Now() + kPatience).ok());
+  EXPECT_EQ(tier().NextEvent(), absl::InfiniteFuture());
+  EXPECT_TRUE(Grows(Ask(1)));  // it is asked for nothing
 }
 
-TEST_P(DiskTierContract, ZeroAndTheImpossibleAreRefused) {
-  EXPECT_TRUE(absl::IsInvalidArgument(Take(*tier_, 0).status()));
-  const int64_t capacity = tier_->capacity_bytes();
-  for (const int64_t size : {int64_t{1} << 60, INT64_MAX}) {
-    const absl::Status status = Take(*tier_, size).status();
-    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-    EXPECT_NE(status.ToString().find(tier_->info().file), std::string::npos)
-        << status;
-  }
-  EXPECT_EQ(tier_->capacity_bytes(), capacity);
-  EXPECT_EQ(tier_->used_bytes(), 0);
-  EXPECT_TRUE(Take(*tier_, kMiB).ok()) << "it goes on after a refusal";
+TEST_F(DiskTierTest, AnAnswerThatIsLateCountsAllTheSame) {
+  ASSERT_TRUE(Grows(Ask(3)));
+  LookUntil(tier(), clock_, clock_.Now() + kPatience).IgnoreError();
+  ASSERT_TRUE(tier().late());
+  const DiskTier::Answer answer = Answer();
+  EXPECT_TRUE(answer.late);
+  EXPECT_TRUE(answer.status.ok());
+  EXPECT_FALSE(tier().late());
+  EXPECT_TRUE(Ask(3)->has_value());
 }
 
-TEST(FileDiskTierTest, AllocateNeverGrowsTheFile) {
-  TemporaryDirectory directory;
-  const auto tier = MustOpen(directory.path());
-  const absl::Status status = tier->Allocate(kMiB).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_NE(status.ToString().find(tier->info().file), std::string::npos);
-  EXPECT_EQ(StatOf(tier->fd()).st_size, 0);
-  const absl::StatusOr<Growth> growth = tier->GrowthFor(kMiB);
-  ASSERT_TRUE(growth.ok()) << growth.status();
-  EXPECT_EQ(growth->offset, 0);
-  EXPECT_EQ(growth->least_bytes, kMiB);
-  const absl::StatusOr<int64_t> gained = tier->Grow(*growth);
-  ASSERT_TRUE(gained.ok()) << gained.status();
-  EXPECT_EQ(StatOf(tier->fd()).st_size, *gained);
-  EXPECT_EQ(tier->capacity_bytes(), 0) << "not before AddSpace";
+TEST_F(DiskTierTest, OneThatGetsOnIsNotLate) {
+  const absl::Time start = clock_.Now();
+  ASSERT_TRUE(Grows(Ask(3)));
+  EXPECT_TRUE(LookUntil(tier(), clock_, start + absl::Seconds(6)).ok());
+  file_.progress = 1;
+  EXPECT_TRUE(LookUntil(tier(), clock_, start + absl::Seconds(13)).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      LookUntil(tier(), clock_, start + absl::Seconds(15))));
 }
 
-TEST_P(DiskTierContract, SaysWhatItIs) {
-  EXPECT_FALSE(tier_->info().file.empty());
-  EXPECT_FALSE(tier_->info().direct_io_reason.empty());
-  EXPECT_GE(tier_->fd(), 0);
+TEST_F(DiskTierTest, TimeInWhichNobodyLookedIsNotCounted) {
+  ASSERT_TRUE(Grows(Ask(3)));
+  clock_.JumpTo(clock_.Now() + 3 * kPatience);  // the process was stopped
+  EXPECT_TRUE(tier().CheckGrowth(clock_.Now()).ok());
+  EXPECT_FALSE(tier().late());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      LookUntil(tier(), clock_, clock_.Now() + kPatience)));
 }
 
-TEST_P(DiskTierContract, RemoveLeavesNothing) {
-  ASSERT_TRUE(Take(*tier_, kMiB).ok());
-  EXPECT_TRUE(tier_->Remove().ok());
-  EXPECT_TRUE(directory_.Entries().empty());
+TEST_F(DiskTierTest, WhatKilledJobsLeftGoesPieceByPieceFromTheBeginning) {
+  file_.reclaim_pieces = 2;
+  tier();
+  EXPECT_EQ(background_.RunAll(), 1);
+  ASSERT_EQ(events_->reclaimed.size(), 1u);
+  EXPECT_TRUE(events_->reclaimed[0].more);
+  tier().OnReclaimed(events_->reclaimed[0]);
+  EXPECT_EQ(background_.RunAll(), 1);
+  ASSERT_EQ(events_->reclaimed.size(), 2u);
+  EXPECT_FALSE(events_->reclaimed[1].more);
+  tier().OnReclaimed(events_->reclaimed[1]);
+  EXPECT_EQ(background_.RunAll(), 0);
 }
 
-TEST(MemoryDiskTierTest, IsAsLargeAsSaid) {
-  const auto tier = MakeMemoryDiskTier(5, 3 * kMiB + 100);
-  EXPECT_EQ(tier->fd(), 5);
-  EXPECT_EQ(tier->capacity_bytes(), 3 * kMiB);
-  ASSERT_TRUE(Take(*tier, 3 * kMiB).ok());
-  const absl::Status status = Take(*tier, 1).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_NE(status.ToString().find("memory:5"), std::string::npos) << status;
+TEST_F(DiskTierTest, ATierThatEndsReclaimsNoMore) {
+  file_.reclaim_pieces = 9;
+  tier();
+  EXPECT_EQ(background_.RunAll(), 1);
+  tier().BeginRemove();
+  tier().OnReclaimed(events_->reclaimed[0]);
+  EXPECT_EQ(background_.RunAll(), 1);  // the removal alone
+  EXPECT_EQ(file_.removals, 1);
 }
 
-TEST(FileDiskTierTest, TheDestructorRemovesTheJobsFiles) {
-  TemporaryDirectory directory;
-  {
-    const auto tier = MustOpen(directory.path());
-    ASSERT_TRUE(Take(*tier, kMiB).ok());
-    EXPECT_TRUE(std::filesystem::exists(tier->info().file));
-  }
-  EXPECT_TRUE(directory.Entries().empty());
+TEST_F(DiskTierTest, ItsFileGoesInTheBackground) {
+  file_.remove_status = absl::UnavailableError("EBUSY");
+  tier().BeginRemove();
+  EXPECT_FALSE(tier().removed());
+  EXPECT_EQ(file_.removals, 0);
+  background_.RunAll();
+  ASSERT_EQ(events_->removed.size(), 1u);
+  EXPECT_EQ(events_->removed[0].tier, 3);
+  EXPECT_EQ(events_->removed[0].status, absl::UnavailableError("EBUSY"));
+  tier().OnRemoved();
+  EXPECT_TRUE(tier().removed());
 }
 
-TEST(FileDiskTierTest, SpaceIsPreallocatedAndLittleIsWasted) {
-  TemporaryDirectory directory;
-  const auto tier = MustOpen(directory.path());
-  EXPECT_EQ(tier->capacity_bytes(), 0);
-  int64_t asked = 0;
-  for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(Take(*tier, kMiB + 4096).ok());
-    asked += kMiB + 4096;
-    const struct stat status = StatOf(tier->fd());
-    EXPECT_EQ(status.st_size, tier->capacity_bytes());
-    EXPECT_GE(status.st_blocks * 512, tier->capacity_bytes()) << "no holes";
-    EXPECT_LE(tier->capacity_bytes(), asked + asked / 8 + 2 * kMiB);
-  }
+TEST_F(DiskTierTest, AbandonedItTakesNothingBackAndItsFileStays) {
+  Reservation room = Take(1);
+  tier().Abandon();
+  room.Reset();
+  EXPECT_EQ(file_.used_bytes(), kPage);
+  tier_.reset();
+  EXPECT_EQ(file_.used_bytes(), kPage);  // it is there
 }
 
-TEST(FileDiskTierTest, WhatIsWrittenComesBack) {
-  TemporaryDirectory directory;
-  const auto tier = MustOpen(directory.path());
-  const Extent skipped = Take(*tier, 12288).value();
-  const Extent extent = Take(*tier, 8192).value();
-  tier->Free(skipped);
-  const std::unique_ptr<void, decltype(&std::free)> memory(
-      std::aligned_alloc(4096, 8192), &std::free);
-  std::memset(memory.get(), 0x37, 8192);
-  ASSERT_EQ(pwrite(tier->fd(), memory.get(), 8192, extent.offset), 8192)
-      << "aligned as info says";
-  std::memset(memory.get(), 0, 8192);
-  ASSERT_EQ(pread(tier->fd(), memory.get(), 8192, extent.offset), 8192);
-  const auto* bytes = static_cast<const unsigned char*>(memory.get());
-  for (int i = 0; i < 8192; ++i) ASSERT_EQ(bytes[i], 0x37) << "byte " << i;
-}
-
-TEST(FileDiskTierTest, DirectIoIsWhatTheFileSays) {
-  TemporaryDirectory directory;
-  const auto tier = MustOpen(directory.path());
-  const bool direct = (fcntl(tier->fd(), F_GETFL) & O_DIRECT) != 0;
-  EXPECT_EQ(tier->info().direct_io, direct) << tier->info().direct_io_reason;
-  EXPECT_GT(tier->info().alignment, 0);
-  EXPECT_EQ(4096 % tier->info().alignment, 0);
-  EXPECT_TRUE(fcntl(tier->fd(), F_GETFD) & FD_CLOEXEC);
-}
-
-TEST(FileDiskTierTest, TmpfsIsBufferedAndSaysSo) {
-  TemporaryDirectory directory;
-  if (!directory.MountTmpfs("size=8m")) {
-    GTEST_SKIP() << "mounting is not allowed here";
-  }
-  const auto tier = MustOpen(directory.path());
-  ASSERT_NE(tier, nullptr);
-  EXPECT_FALSE(tier->info().direct_io);
-  EXPECT_NE(tier->info().direct_io_reason.find("tmpfs"), std::string::npos);
-  EXPECT_EQ(fcntl(tier->fd(), F_GETFL) & O_DIRECT, 0);
-}
-
-// Four extents of 1.75 MiB fill 7 of the 8 MiB: the last one fits only as it
-// does not insist on a whole growth unit.
-TEST(FileDiskTierTest, AFullDiskIsNamedAndTheTierGoesOn) {
-  TemporaryDirectory directory;
-  if (!directory.MountTmpfs("size=8m")) {
-    GTEST_SKIP() << "mounting is not allowed here";
-  }
-  auto tier = MustOpen(directory.path());
-  ASSERT_NE(tier, nullptr);
-  std::vector<Extent> extents;
-  absl::StatusOr<Extent> extent = Take(*tier, 7 * kMiB / 4);
-  while (extent.ok()) {
-    extents.push_back(*extent);
-    extent = Take(*tier, 7 * kMiB / 4);
-  }
-  EXPECT_EQ(extents.size(), 4u);
-  EXPECT_TRUE(absl::IsResourceExhausted(extent.status())) << extent.status();
-  const std::string message = extent.status().ToString();
-  for (const char* part : {"ENOSPC", "bytes at offset"}) {
-    EXPECT_NE(message.find(part), std::string::npos) << message;
-  }
-  EXPECT_NE(message.find(tier->info().file), std::string::npos) << message;
-  EXPECT_EQ(StatOf(tier->fd()).st_size, tier->capacity_bytes());
-  EXPECT_EQ(StatOf(tier->fd()).st_blocks * 512, tier->capacity_bytes())
-      << "what the failed attempt got is given back";
-  tier->Free(extents[1]);
-  EXPECT_EQ(Take(*tier, 7 * kMiB / 4).value(), extents[1]);
-  tier.reset();
-  EXPECT_TRUE(directory.Entries().empty());
-}
-
-TEST(FileDiskTierTest, ADiskFullFromTheStartLeavesNothing) {
-  TemporaryDirectory directory;
-  if (!directory.MountTmpfs("size=16k")) {
-    GTEST_SKIP() << "mounting is not allowed here";
-  }
-  const std::string filler = directory.path() + "/filler";
-  const int fd = open(filler.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  ASSERT_GE(fd, 0);
-  const std::vector<char> block(4096);
-  while (write(fd, block.data(), block.size()) > 0) {
-  }
-  close(fd);
-  const absl::Status status = OpenDiskTier({.path = directory.path()}).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_NE(status.ToString().find("ENOSPC"), std::string::npos) << status;
-  EXPECT_EQ(directory.Entries(), std::vector<std::string>{"filler"});
-}
-
-// Runs `body` in a child; true when it returned true.
-bool InChild(const std::function<bool()>& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body() ? 0 : 1);
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status == 0;
-}
-
-// A limit that needs no root, on a file system with blocks of its own.
-TEST(FileDiskTierTest, ALimitOnTheFilesSizeIsAFullDisk) {
-  TemporaryDirectory directory;
-  EXPECT_TRUE(InChild([&] {
-    signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{3 * kMiB, 3 * kMiB};
-    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
-    const auto tier = MustOpen(directory.path());
-    if (!Take(*tier, 2 * kMiB).ok()) return false;
-    const absl::Status status = Take(*tier, 2 * kMiB).status();
-    return absl::IsResourceExhausted(status) &&
-           status.ToString().find("EFBIG") != std::string::npos &&
-           StatOf(tier->fd()).st_size == 2 * kMiB && Take(*tier, kMiB).ok();
-  }));
-  EXPECT_TRUE(directory.Entries().empty());
-}
-
-TEST(FileDiskTierTest, AForkedChildLeavesTheFileAlone) {
-  TemporaryDirectory directory;
-  auto tier = MustOpen(directory.path());
-  ASSERT_TRUE(Take(*tier, kMiB).ok());
-  EXPECT_TRUE(InChild([&] {
-    const bool ok = tier->Remove().ok();
-    tier.reset();
-    return ok;
-  }));
-  EXPECT_TRUE(std::filesystem::exists(tier->info().file));
-  EXPECT_EQ(StatOf(tier->fd()).st_size, tier->capacity_bytes());
-}
-
-TEST(FileDiskTierTest, AMissingDirectoryIsNotFound) {
-  const absl::Status status =
-      OpenDiskTier({.path = testing::TempDir() + "/not-there"}).status();
-  EXPECT_TRUE(absl::IsNotFound(status)) << status;
-  EXPECT_TRUE(absl::IsNotFound(OpenDiskTier({.path = ""}).status()));
-}
-
-TEST(FileDiskTierTest, WhatAKilledJobLeftDoesNotKeepTheDiskFull) {
-  TemporaryDirectory directory;
-  if (!directory.MountTmpfs("size=8m")) {
-    GTEST_SKIP() << "mounting is not allowed here";
-  }
-  FillWithStaleState(directory.path());
-  const auto tier = MustOpen(directory.path());
-  ASSERT_NE(tier, nullptr);
-  const absl::StatusOr<Extent> extent = Take(*tier, 6 * kMiB);
-  EXPECT_TRUE(extent.ok()) << extent.status();
-  EXPECT_EQ(directory.Entries().size(), 1u);
-}
-
-TEST(FileDiskTierTest, AFileGrowsIntoTheRoomThatKilledJobsLeave) {
-  TemporaryDirectory directory;
-  if (!directory.MountTmpfs("size=8m")) {
-    GTEST_SKIP() << "mounting is not allowed here";
-  }
-  const auto tier = MustOpen(directory.path());
-  ASSERT_NE(tier, nullptr);
-  FillWithStaleState(directory.path());
-  const absl::StatusOr<Extent> extent = Take(*tier, 6 * kMiB);
-  EXPECT_TRUE(extent.ok()) << extent.status();
+TEST_F(DiskTierTest, ATaskThatHangsOutlivesTheTier) {
+  ASSERT_TRUE(Grows(Ask(3)));
+  tier().Abandon();
+  tier_.reset();
+  EXPECT_EQ(background_.RunAll(), 1);
+  EXPECT_EQ(events_->grown.size(), 1u);
 }
 
 }  // namespace

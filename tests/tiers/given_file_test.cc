@@ -1,6 +1,6 @@
 // Paths that are a file or a block device: what is taken, what is refused and
 // not touched, and what is left behind.
-#include "tiers/given_file.h"
+#include "tiers/disk/given_file.h"
 
 #include <signal.h>
 #include <sys/mount.h>
@@ -22,8 +22,8 @@
 #include "tests/support/loop_device.h"
 #include "tests/support/runtime_fixture.h"
 #include "tests/support/temporary_directory.h"
-#include "tiers/disk_tier.h"
-#include "tiers/page_buffer.h"
+#include "tiers/disk/disk_file.h"
+#include "tiers/memory/page_buffer.h"
 
 namespace terrace {
 namespace {
@@ -45,7 +45,7 @@ std::string BytesAt(int fd, int64_t offset, int64_t size_bytes) {
   return bytes;
 }
 
-absl::StatusOr<Extent> Take(DiskTier& tier, int64_t size_bytes) {
+absl::StatusOr<Extent> Take(DiskFile& tier, int64_t size_bytes) {
   absl::StatusOr<Extent> extent = tier.Allocate(size_bytes);
   if (!absl::IsResourceExhausted(extent.status())) return extent;
   const absl::StatusOr<Growth> growth = tier.GrowthFor(size_bytes);
@@ -57,7 +57,7 @@ absl::StatusOr<Extent> Take(DiskTier& tier, int64_t size_bytes) {
 }
 
 // Fills an extent through the tier's descriptor.
-void WriteAll(const DiskTier& tier, Extent extent, char value) {
+void WriteAll(const DiskFile& tier, Extent extent, char value) {
   PageBuffer buffer(extent.size_bytes);
   std::fill_n(buffer.data(), extent.size_bytes, value);
   ASSERT_EQ(pwrite(tier.fd(), buffer.data(),
@@ -66,7 +66,7 @@ void WriteAll(const DiskTier& tier, Extent extent, char value) {
 }
 
 absl::Status OpenFails(const std::string& path) {
-  return OpenDiskTier({.path = path}).status();
+  return OpenDiskFile({.path = path}).status();
 }
 
 // A child that holds a tier on `path`, with a MiB written, until it is killed.
@@ -78,7 +78,7 @@ class OtherJob {
     child_ = fork();
     if (child_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const auto tier = OpenDiskTier({.path = path});
+      const auto tier = OpenDiskFile({.path = path});
       char verdict = 'n';
       if (tier.ok()) {
         WriteAll(**tier, Take(**tier, kMiB).value(), 'x');
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GivenPathTest,
 TEST_P(GivenPathTest, ItIsUsedAgainAndAgain) {
   std::string mark;
   for (int job = 0; job < 3; ++job) {
-    const auto tier = OpenDiskTier({.path = path_});
+    const auto tier = OpenDiskFile({.path = path_});
     ASSERT_TRUE(tier.ok()) << tier.status();
     EXPECT_EQ((*tier)->info().file, path_);
     EXPECT_EQ((*tier)->used_bytes(), 0);
@@ -147,13 +147,13 @@ TEST_P(GivenPathTest, ItIsUsedAgainAndAgain) {
 }
 
 TEST_P(GivenPathTest, TwoJobsDoNotMeet) {
-  auto first = OpenDiskTier({.path = path_});
+  auto first = OpenDiskFile({.path = path_});
   ASSERT_TRUE(first.ok()) << first.status();
   const absl::Status second = OpenFails(path_);
   EXPECT_TRUE(absl::IsUnavailable(second)) << second;
   EXPECT_THAT(second.ToString(), AllOf(HasSubstr(path_), HasSubstr("job")));
   first->reset();
-  EXPECT_TRUE(OpenDiskTier({.path = path_}).ok());
+  EXPECT_TRUE(OpenDiskFile({.path = path_}).ok());
   OtherJob other(path_);
   EXPECT_TRUE(absl::IsUnavailable(OpenFails(path_)));
 }
@@ -161,14 +161,14 @@ TEST_P(GivenPathTest, TwoJobsDoNotMeet) {
 TEST_P(GivenPathTest, WhatAKilledJobLeftDisturbsNobody) {
   OtherJob other(path_);
   other.Kill();
-  const auto tier = OpenDiskTier({.path = path_});
+  const auto tier = OpenDiskFile({.path = path_});
   ASSERT_TRUE(tier.ok()) << tier.status();
   EXPECT_EQ((*tier)->used_bytes(), 0);
   EXPECT_TRUE(Take(**tier, kMiB).ok());
 }
 
 TEST_P(GivenPathTest, AForkedChildLeavesItAlone) {
-  auto tier = OpenDiskTier({.path = path_});
+  auto tier = OpenDiskFile({.path = path_});
   ASSERT_TRUE(tier.ok()) << tier.status();
   const Extent extent = Take(**tier, kMiB).value();
   WriteAll(**tier, extent, 'z');
@@ -223,7 +223,7 @@ TEST_P(GivenPathTest, ARuntimeTrainsOnItAndCloses) {
 TEST(GivenFileTest, ItsSpaceIsGivenBack) {
   TemporaryDirectory directory;
   const std::string file = directory.Write("state", "");
-  auto tier = *OpenDiskTier({.path = file});
+  auto tier = *OpenDiskFile({.path = file});
   ASSERT_TRUE(Take(*tier, 3 * kMiB).ok());
   EXPECT_GE(std::filesystem::file_size(file), 3 * kMiB + kMark);
   EXPECT_TRUE(tier->Remove().ok());
@@ -244,14 +244,14 @@ TEST(GivenFileTest, AFileOfOthersIsRefusedAndNotTouched) {
                       HasSubstr("truncate -s 0 " + file)));
     EXPECT_EQ(Contents(file), content);
     ASSERT_EQ(truncate(file.c_str(), 0), 0);
-    EXPECT_TRUE(OpenDiskTier({.path = file}).ok()) << "as the message says";
+    EXPECT_TRUE(OpenDiskFile({.path = file}).ok()) << "as the message says";
   }
 }
 
 TEST(GivenFileTest, AMarkWithOneByteChangedIsNoMark) {
   TemporaryDirectory directory;
   const std::string file = directory.Write("state", "");
-  ASSERT_TRUE(OpenDiskTier({.path = file}).ok());
+  ASSERT_TRUE(OpenDiskFile({.path = file}).ok());
   const std::string mark = Contents(file);
   ASSERT_EQ(mark.size(), static_cast<size_t>(kMark));
   for (const size_t at : {size_t{0}, size_t{100}, mark.size() - 1}) {
@@ -268,7 +268,7 @@ TEST(GivenFileTest, AFullDiskIsNamedAndTheFileGoesOn) {
     GTEST_SKIP() << "mounting is not allowed here";
   }
   const std::string file = directory.Write("state", "");
-  const auto tier = *OpenDiskTier({.path = file});
+  const auto tier = *OpenDiskFile({.path = file});
   ASSERT_TRUE(Take(*tier, 2 * kMiB).ok());
   const absl::Status full = Take(*tier, 3 * kMiB).status();
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
@@ -295,7 +295,7 @@ TEST(GivenFileTest, OneThatCannotBeWrittenIsPermissionDenied) {
 TEST(GivenDeviceTest, ExtentsStayWithinItsMargins) {
   LoopDevice device(8 * kMiB + 512);
   if (!device.ok()) GTEST_SKIP() << device.reason();
-  const auto tier = *OpenDiskTier({.path = device.path()});
+  const auto tier = *OpenDiskFile({.path = device.path()});
   EXPECT_TRUE(tier->info().direct_io) << tier->info().direct_io_reason;
   const Extent all = tier->Allocate(6 * kMiB).value();
   EXPECT_EQ(all.offset, kMiB);
@@ -345,7 +345,7 @@ TEST(GivenDeviceTest, DataOfOthersAreRefusedAndNotTouched) {
       ASSERT_EQ(pwrite(device.fd(), "", 1, offset), 1);  // a zero
       ASSERT_EQ(fsync(device.fd()), 0);
     }
-    EXPECT_TRUE(OpenDiskTier({.path = device.path()}).ok()) << "and marks it";
+    EXPECT_TRUE(OpenDiskFile({.path = device.path()}).ok()) << "and marks it";
   }
 }
 
@@ -361,7 +361,7 @@ TEST(GivenDeviceTest, TheCommandOfTheMessageClearsIt) {
   const size_t command = refused.find("blkdiscard");
   ASSERT_NE(command, std::string::npos) << refused;
   ASSERT_EQ(std::system(refused.substr(command).c_str()), 0) << refused;
-  const auto tier = OpenDiskTier({.path = device.path()});
+  const auto tier = OpenDiskFile({.path = device.path()});
   EXPECT_TRUE(tier.ok()) << tier.status();
 }
 

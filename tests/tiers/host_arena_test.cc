@@ -1,4 +1,4 @@
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,7 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "terrace/machine.h"
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/job_directory.h"
+#include "tiers/disk/job_directory.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>

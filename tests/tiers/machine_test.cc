@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/temporary_directory.h"
-#include "tiers/process_memory.h"
+#include "tiers/memory/process_memory.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fuse_mount.h"
-#include "tiers/job_directory.h"
+#include "tiers/disk/job_directory.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/stale_jobs.h"
+#include "tiers/disk/stale_jobs.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/temporary_directory.h"
-#include "tiers/job_directory.h"
+#include "tiers/disk/job_directory.h"
 
 namespace terrace {
 namespace {

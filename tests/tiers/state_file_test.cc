@@ -1,4 +1,4 @@
-#include "tiers/state_file.h"
+#include "tiers/disk/state_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

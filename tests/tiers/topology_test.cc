@@ -1,4 +1,4 @@
-#include "tiers/topology.h"
+#include "tiers/memory/topology.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -16,9 +16,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "terrace/options.h"
 #include "terrace/request.h"
 #include "terrace/stats.h"
@@ -55,6 +57,10 @@ class Runtime {
   // name path and bytes. Unavailable: all paths are degraded; names each and
   // what it refused.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec) = 0;
+  // All of them, in that order, or none: with the first error. One answer for
+  // many, where each Register is a round trip to the mover's thread.
+  virtual absl::StatusOr<std::vector<TensorId>> Register(
+      absl::Span<const TensorSpec> specs);
 
   // Forgets the tensor and its contents: its home and its name are free again,
   // its id is never reused. Transfers of it in flight are cancelled and waited

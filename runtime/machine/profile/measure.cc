@@ -28,9 +28,9 @@
 #include "runtime/machine/pseudo_files.h"
 #include "runtime/machine/storage.h"
 #include "terrace/adam.h"
-#include "tiers/host_arena.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/memory/topology.h"
 #include "tiers/system_error.h"
-#include "tiers/topology.h"
 
 // The leak checker's, in builds that have it.
 extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));

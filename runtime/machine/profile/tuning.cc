@@ -5,6 +5,7 @@
 
 #include "absl/time/time.h"
 #include "aio/io_group.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/machine/pseudo_files.h"
 #include "runtime/machine/storage.h"
@@ -27,7 +28,7 @@ double BestRate(const PathProfile& profile, const std::string& direction) {
   return best;
 }
 
-// The sizes of pieces that a full window was measured with, and that were fast.
+// The sizes of pieces that a full limit was measured with, and that were fast.
 std::set<int64_t> FastPieces(const PathProfile& profile,
                              const std::string& direction) {
   const double best = BestRate(profile, direction);
@@ -60,14 +61,14 @@ PathTuning TuningOf(const PathProfile& profile) {
   if (slower > 0) {
     const IoQueueOptions defaults;
     const double bytes =
-        std::min(slower * absl::ToDoubleSeconds(defaults.window_latency),
-                 static_cast<double>(defaults.max_window_bytes));
-    tuning.window_bytes =
+        std::min(slower * absl::ToDoubleSeconds(defaults.in_flight_latency),
+                 static_cast<double>(defaults.most_in_flight_bytes));
+    tuning.in_flight_bytes =
         std::max(static_cast<int64_t>(bytes) / kGrain * kGrain, kLeastWindow);
   }
   const std::set<int64_t> written = FastPieces(profile, "write");
   for (const int64_t piece : FastPieces(profile, "read")) {
-    const bool is_piece = piece >= 4096 && piece % 4096 == 0;
+    const bool is_piece = piece >= kBlockBytes && piece % kBlockBytes == 0;
     if (is_piece && written.contains(piece)) tuning.piece_bytes = piece;
   }
   return tuning;

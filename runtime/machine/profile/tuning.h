@@ -14,8 +14,8 @@ namespace terrace {
 struct PathTuning {
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
-  int64_t window_bytes = 0;  // to begin with
-  int64_t piece_bytes = 0;   // at most
+  int64_t in_flight_bytes = 0;  // to begin with
+  int64_t piece_bytes = 0;      // at most
 };
 
 struct MachineTuning {
@@ -23,10 +23,10 @@ struct MachineTuning {
   std::vector<std::string> stale;  // why some or all of them are zeros
 };
 
-// The best rate of each direction. The window is what the slower direction
-// moves in the latency that the queue aims at, within 512 KiB and its largest
-// window; it adapts from there. The piece is the largest that came within 10 %
-// of the best in both directions.
+// The best rate of each direction. In flight, to begin with, is what the slower
+// direction moves in the latency that the queue aims at, within 512 KiB and its
+// largest limit; it adapts from there. The piece is the largest that came
+// within 10 % of the best in both directions.
 PathTuning TuningOf(const PathProfile& profile);
 
 // Of the profile in `file`, for this machine. Nothing is measured, no path is

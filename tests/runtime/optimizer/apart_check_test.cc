@@ -1,4 +1,4 @@
-#include "runtime/optimizer/apart_check.h"
+#include "runtime/optimizer/step/apart_check.h"
 
 #include <array>
 #include <string>

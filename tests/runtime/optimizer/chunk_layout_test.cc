@@ -1,4 +1,4 @@
-#include "runtime/optimizer/chunk_layout.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
 
 #include <algorithm>
 #include <random>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/base/bytes.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -23,7 +24,7 @@ void ExpectSound(const std::vector<ParameterSpec>& specs,
   for (size_t i = 0; i < chunks.size(); ++i) {
     const Chunk& chunk = chunks[i];
     EXPECT_EQ(chunk.first, first);
-    EXPECT_LE(chunk.payload_bytes() + kChunkHeaderBytes, chunk_bytes);
+    EXPECT_LE(chunk.payload_bytes() + kTensorHeaderBytes, chunk_bytes);
     const bool last_of_dtype =
         i + 1 == chunks.size() || chunks[i + 1].dtype != chunk.dtype;
     if (!last_of_dtype) {
@@ -107,7 +108,7 @@ TEST_P(PlanForBudget, WindowIsHalfTheBudgetAtMostAndPaddingIsSmall) {
   EXPECT_EQ(plan->state_bytes, state);
   EXPECT_LE(plan->window_bytes, budget / 2);
   EXPECT_GE(plan->slots, std::min<int64_t>(4, plan->chunks));
-  EXPECT_LE(plan->chunk_bytes + kChunkHeaderBytes, 8 * kMiB);
+  EXPECT_LE(plan->chunk_bytes + kTensorHeaderBytes, 8 * kMiB);
   EXPECT_LE(plan->disk_bytes, state * (1 + c.overhead));
   EXPECT_GE(plan->disk_bytes, state);
   EXPECT_LE(plan->minimum_budget_bytes, budget);
@@ -258,7 +259,7 @@ TEST(Plan, KeepsToTheSizesThatOptionsName) {
   options.window_bytes = kMiB;
   const auto plan = OffloadedOptimizer::Plan(specs, options, 64 * kMiB);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_LE(plan->chunk_bytes + kChunkHeaderBytes, options.chunk_bytes);
+  EXPECT_LE(plan->chunk_bytes + kTensorHeaderBytes, options.chunk_bytes);
   EXPECT_LE(plan->window_bytes, options.window_bytes);
   EXPECT_GE(plan->slots, 3);
   options.window_bytes = 1000;

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/optimizer/staging.h"
+#include "runtime/optimizer/step/staging.h"
 #include "tests/runtime/optimizer/device_training.h"
 
 namespace terrace {

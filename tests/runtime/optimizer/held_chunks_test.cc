@@ -1,4 +1,4 @@
-#include "runtime/optimizer/held_chunks.h"
+#include "runtime/optimizer/chunks/held_chunks.h"
 
 #include <cstring>
 #include <memory>
@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "runtime/optimizer/step_meter.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -39,20 +38,18 @@ class HeldChunksTest : public testing::Test {
           *runtime_->Register({.name = absl::StrCat("chunk", tensors.size()),
                                .size_bytes = chunk.payload_bytes()}));
     }
-    queue_ = *runtime_->OpenQueue(kSmallestChunkBytes, slots, Soon());
-    meter_ = std::make_unique<StepMeter>(runtime_->clock());
-    pipeline_ = std::make_unique<ChunkPipeline>(chunks_, runtime_->clock(),
-                                                runtime_->executor(), *meter_);
-    pipeline_->SetQueue(queue_.get(), slots);
-    pipeline_->AddChunks(tensors);
+    requests_ = std::make_unique<ChunkRequests>(runtime_->clock());
+    requests_->SetQueue(
+        *runtime_->OpenQueue(kSmallestChunkBytes, slots, Soon()));
+    table_ = ChunkTable();
+    table_.Append(chunks_, tensors, specs.size());
   }
 
   // Where chunk `index` is; null after an error.
   std::byte* Hold(HeldChunks& held, int index) {
-    const auto i = static_cast<size_t>(index);
     const Access access =
-        pipeline_->contents(index).fresh ? Access::kOverwrite : Access::kUpdate;
-    auto payload = held.Hold(index, chunks_[i], access, Soon());
+        table_.contents(index).fresh ? Access::kOverwrite : Access::kUpdate;
+    auto payload = held.Hold(index, access, Soon());
     EXPECT_TRUE(payload.ok()) << payload.status();
     return payload.ok() ? *payload : nullptr;
   }
@@ -62,19 +59,18 @@ class HeldChunksTest : public testing::Test {
     const auto i = static_cast<size_t>(index);
     std::memset(payload, value,
                 static_cast<size_t>(chunks_[i].payload_bytes()));
-    pipeline_->contents(index).fresh = false;
+    table_.contents(index).fresh = false;
   }
 
   std::vector<Chunk> chunks_;
   std::unique_ptr<Runtime> runtime_;
-  std::unique_ptr<RequestQueue> queue_;
-  std::unique_ptr<StepMeter> meter_;
-  std::unique_ptr<ChunkPipeline> pipeline_;
+  ChunkTable table_;
+  std::unique_ptr<ChunkRequests> requests_;
 };
 
 TEST_F(HeldChunksTest, KeepTheLastOfEachDtype) {
   Open(/*slots=*/3);
-  HeldChunks held(*pipeline_);
+  HeldChunks held(table_, *requests_);
   for (int i = 0; i < 6; i += 2) Fill(held, i, i);
   std::vector<std::byte*> first;
   for (int i = 0; i < 6; i += 2) first.push_back(Hold(held, i));
@@ -88,7 +84,7 @@ TEST_F(HeldChunksTest, ManageWithAnyWindow) {
   for (const int slots : {1, 2, 3, 4}) {
     SCOPED_TRACE(slots);
     Open(slots);
-    HeldChunks held(*pipeline_);
+    HeldChunks held(table_, *requests_);
     for (const int i : {0, 2, 4, 1, 3, 5}) Fill(held, i, i);
     for (const int i : {4, 0, 5, 1, 2, 3}) {
       const std::byte* const payload = Hold(held, i);
@@ -96,8 +92,7 @@ TEST_F(HeldChunksTest, ManageWithAnyWindow) {
       EXPECT_EQ(static_cast<int>(payload[7]), i);
     }
     held.Release();
-    pipeline_.reset();
-    queue_.reset();
+    requests_.reset();
   }
 }
 

@@ -1,5 +1,5 @@
 // How much pinned memory parameters on a device pass through.
-#include "runtime/optimizer/staging.h"
+#include "runtime/optimizer/step/staging.h"
 
 #include <utility>
 #include <vector>

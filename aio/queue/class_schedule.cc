@@ -1,0 +1,70 @@
+#include "aio/queue/class_schedule.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "runtime/base/check.h"
+
+namespace terrace {
+namespace {
+
+// Deficits of the class of the least weight grow by this, those of the others
+// in proportion: small, so that shares are even over a few pieces.
+constexpr int64_t kQuantumBytes = 256 << 10;
+
+}  // namespace
+
+ClassSchedule::ClassSchedule(absl::Span<const int> weights) {
+  TERRACE_CHECK(weights.size() == kIoClasses);
+  const int least = *std::min_element(weights.begin(), weights.end());
+  TERRACE_CHECK(least > 0);
+  for (int i = 0; i < kIoClasses; ++i) {
+    quantum_bytes_[i] = weights[i] * kQuantumBytes / least;
+  }
+}
+
+void ClassSchedule::Add(Transfer* transfer, int64_t piece_limit) {
+  auto& transfers = ClassOf(*transfer);
+  if (transfers.empty() && transfer->request.io_class == IoClass::kDemand) {
+    current_ = static_cast<int>(IoClass::kDemand);
+    deficit_bytes_[current_] = transfer->NextPieceBytes(piece_limit);
+  }
+  transfers.emplace(UrgencyOf(*transfer), transfer);
+}
+
+bool ClassSchedule::Remove(const Transfer& transfer) {
+  return ClassOf(transfer).erase(UrgencyOf(transfer)) > 0;
+}
+
+bool ClassSchedule::empty() const {
+  return std::all_of(std::begin(transfers_), std::end(transfers_),
+                     [](const auto& transfers) { return transfers.empty(); });
+}
+
+Transfer* ClassSchedule::Next(int64_t piece_limit) {
+  if (empty()) return nullptr;
+  while (true) {
+    const auto& transfers = transfers_[current_];
+    if (transfers.empty()) {
+      deficit_bytes_[current_] = 0;  // silence saves up no share
+    } else {
+      Transfer* const first = transfers.begin()->second;
+      if (deficit_bytes_[current_] >= first->NextPieceBytes(piece_limit)) {
+        return first;
+      }
+    }
+    current_ = (current_ + 1) % kIoClasses;
+    deficit_bytes_[current_] += quantum_bytes_[current_];
+  }
+}
+
+bool ClassSchedule::HasFirstOfOther(IoDirection direction) const {
+  return std::any_of(std::begin(transfers_), std::end(transfers_),
+                     [direction](const auto& transfers) {
+                       return !transfers.empty() &&
+                              transfers.begin()->second->request.direction !=
+                                  direction;
+                     });
+}
+
+}  // namespace terrace

@@ -1,0 +1,144 @@
+#include "bench/mover.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "terrace/runtime.h"
+
+namespace terrace::bench {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr int kSlots = 16;
+constexpr int64_t kTransfers = 200'000;  // that a figure is made from
+
+absl::Time Soon() { return absl::Now() + absl::Minutes(5); }
+
+// The newest thread of this process: the mover's, which a runtime starts last.
+std::string NewestThread() {
+  int64_t newest = 0;
+  for (const auto& each :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    newest = std::max<int64_t>(newest, std::stoll(each.path().filename()));
+  }
+  return absl::StrCat("/proc/self/task/", newest, "/schedstat");
+}
+
+double SecondsOf(const std::string& thread) {
+  std::ifstream file(thread);
+  double nanoseconds = 0;
+  file >> nanoseconds;
+  return nanoseconds / 1e9;
+}
+
+double HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<double>(info.uordblks + info.hblkhd);
+}
+
+struct Figures {
+  double register_seconds = 0;
+  double registered_bytes = 0;  // a tensor
+  double stepped_bytes = 0;     // a tensor
+  double transfer_seconds = 0;  // of the mover's thread
+};
+
+std::vector<TensorSpec> Specs(int count) {
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < count; ++i) {
+    specs.push_back({.name = absl::StrCat("tensor ", i), .size_bytes = kPage});
+  }
+  return specs;
+}
+
+absl::Status Step(RequestQueue& queue, absl::Span<const TensorId> tensors,
+                  int64_t step) {
+  TERRACE_RETURN_IF_ERROR(queue.BeginStep(step));
+  const Access access = step == 1 ? Access::kOverwrite : Access::kUpdate;
+  for (const TensorId tensor : tensors) {
+    const Want want{tensor, access};
+    TERRACE_RETURN_IF_ERROR(queue.Push({&want, 1}, 0, Soon()));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TERRACE_ASSIGN_OR_RETURN(Ready ready, queue.Next(Soon()));
+    TERRACE_RETURN_IF_ERROR(ready.pins.status());
+  }
+  return queue.CommitStep({.step = step});
+}
+
+absl::StatusOr<Figures> Measure(const std::string& path, int count) {
+  Options options;
+  options.host_budget_bytes = WindowBytes(kPage, kSlots) + 3 * 2 * kPage;
+  options.paths = {path};
+  options.engine = EngineKind::kThreads;
+  options.threads = 1;
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
+                           Runtime::Create(options));
+  const std::string mover = NewestThread();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RequestQueue> queue,
+                           runtime->OpenQueue(kPage, kSlots, Soon()));
+  const std::vector<TensorSpec> specs = Specs(count);
+  Figures figures;
+  const double before = HeapBytes();
+  const auto start = std::chrono::steady_clock::now();
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> tensors,
+                           runtime->Register(specs));
+  figures.register_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  const auto bytes_each = [&] { return (HeapBytes() - before) / count; };
+  figures.registered_bytes = bytes_each();
+  TERRACE_RETURN_IF_ERROR(Step(*queue, tensors, 1));
+  TERRACE_RETURN_IF_ERROR(Step(*queue, tensors, 2));
+  figures.stepped_bytes = bytes_each();
+  const double begun = SecondsOf(mover);
+  const int64_t steps = std::max<int64_t>(1, kTransfers / (2 * count));
+  for (int64_t step = 0; step < steps; ++step) {
+    TERRACE_RETURN_IF_ERROR(Step(*queue, tensors, 3 + step));
+  }
+  figures.transfer_seconds =
+      (SecondsOf(mover) - begun) / static_cast<double>(steps * 2 * count);
+  queue.reset();
+  TERRACE_RETURN_IF_ERROR(runtime->Close(Soon()));
+  return figures;
+}
+
+}  // namespace
+
+absl::Status RunMoverBenchmark(const Flags& flags) {
+  const std::string path = flags.text("path", "/dev/shm");
+  TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 5));
+  std::vector<double> ratios;
+  for (int64_t round = 0; round < rounds; ++round) {
+    double each[2] = {};
+    int i = 0;
+    for (const int count : {1'000, 100'000}) {
+      TERRACE_ASSIGN_OR_RETURN(const Figures figures, Measure(path, count));
+      std::printf(
+          "%7d tensors: registered in %.3f s, %.0f bytes each, %.0f after "
+          "steps; %.2f us of the mover a transfer\n",
+          count, figures.register_seconds, figures.registered_bytes,
+          figures.stepped_bytes, figures.transfer_seconds * 1e6);
+      each[i++] = figures.transfer_seconds;
+    }
+    ratios.push_back(each[1] / each[0]);
+  }
+  const Spread ratio = SpreadOf(ratios);
+  std::printf(
+      "a transfer with 100,000 tensors to one with 1,000: %.3f "
+      "(%.3f to %.3f)\n",
+      ratio.median, ratio.minimum, ratio.maximum);
+  return absl::OkStatus();
+}
+
+}  // namespace terrace::bench

@@ -1,0 +1,13 @@
+// terrace-bench mover: what the mover costs by itself, with a thousand tensors
+// and with a hundred thousand: registration, memory for each, and its thread's
+// time for each transfer of one page. The engine's threads move the bytes.
+#pragma once
+
+#include "absl/status/status.h"
+#include "bench/harness.h"
+
+namespace terrace::bench {
+
+absl::Status RunMoverBenchmark(const Flags& flags);
+
+}  // namespace terrace::bench

@@ -1,0 +1,35 @@
+// What comes next, by today's rule: every queue's next step asks for what its
+// last one did, in that order. One thread at a time (the mover).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "prefetch/access_trace.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+class TracePlanner {
+ public:
+  void Open(int64_t queue) { traces_[queue]; }
+  void Close(int64_t queue) { traces_.erase(queue); }
+
+  void BeginStep(int64_t queue) { traces_.at(queue).BeginStep(); }
+  void Forget(int64_t queue) { traces_.at(queue).Forget(); }
+  void OnAccess(int64_t queue, TensorId tensor) {
+    traces_.at(queue).OnAccess(tensor);
+  }
+
+  // Accesses from now until the first queue asks for the tensor, each by its
+  // own; kUnknownUse when nothing says so.
+  int64_t NextUse(TensorId tensor) const;
+  // The queue's next `count` tensors, in order; false: nothing says which.
+  bool Upcoming(int64_t queue, int64_t count, std::vector<TensorId>* out) const;
+
+ private:
+  absl::flat_hash_map<int64_t, AccessTrace> traces_;  // by queue
+};
+
+}  // namespace terrace

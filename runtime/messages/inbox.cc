@@ -1,0 +1,51 @@
+#include "runtime/messages/inbox.h"
+
+namespace terrace {
+
+bool Inbox::Post(Message message) {
+  if (!IsOwnProcess()) return false;
+  bool was_empty = false;
+  {
+    MutexLock lock(mutex_);
+    if (shut_) return false;
+    was_empty = messages_.empty();
+    messages_.push_back(std::move(message));
+    ++posted_;
+  }
+  if (was_empty) {
+    MutexLock lock(wake_mutex_);
+    if (!wake_shut_) wake_();
+  }
+  return true;
+}
+
+absl::Status Inbox::Closed() const {
+  return absl::CancelledError(IsOwnProcess()
+                                  ? "the runtime was closed"
+                                  : "the runtime is the parent process's");
+}
+
+uint64_t Inbox::posted() const {
+  MutexLock lock(mutex_);
+  return posted_;
+}
+
+uint64_t Inbox::Drain(std::deque<Message>* messages) {
+  MutexLock lock(mutex_);
+  messages->swap(messages_);
+  return posted_;
+}
+
+std::deque<Message> Inbox::Shut() {
+  {
+    MutexLock lock(wake_mutex_);
+    wake_shut_ = true;
+  }
+  std::deque<Message> left;
+  MutexLock lock(mutex_);
+  shut_ = true;
+  left.swap(messages_);
+  return left;
+}
+
+}  // namespace terrace

@@ -1,0 +1,69 @@
+// How the mover hears of anything: requests of its customers and events of the
+// threads that work for it, in the order in which they came. Nothing else is
+// shared between their threads and its own.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "runtime/base/mutex.h"
+#include "runtime/messages/events.h"
+#include "runtime/messages/requests.h"
+#include "terrace/pin.h"
+
+namespace terrace {
+
+using Message = std::variant<Request, Event>;
+
+// Messages to the mover, in order. Thread-safe. Shared with every Pin, which
+// may outlive the mover.
+class Inbox final : public PinOwner, public TierEvents {
+ public:
+  // `wake` is called when a message arrives in an empty box: on the poster's
+  // thread, one at a time, under a lock of its own. It must not post.
+  explicit Inbox(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // False: the mover is gone, or this is a forked child, which never had it;
+  // the message is dropped.
+  bool Post(Message message);
+  // What a refused Post means: Cancelled.
+  absl::Status Closed() const;
+  // False in a forked child. There no method but these three may be called: a
+  // thread that the child does not have may hold the lock.
+  bool IsOwnProcess() const { return getpid() == process_; }
+  void EndPin(uint64_t token, PinEnd end) override {
+    Post(EndPinRequest{token, end});
+  }
+  void OnTier(Grown event) override { Post(std::move(event)); }
+  void OnTier(Reclaimed event) override { Post(event); }
+  void OnTier(Removed event) override { Post(std::move(event)); }
+  // Number of the last message posted; they count from 1.
+  uint64_t posted() const;
+
+  // Mover: everything that has arrived; returns the last one's number.
+  uint64_t Drain(std::deque<Message>* messages);
+  // No message is accepted from here on, and wake is not called any more.
+  // Returns what nobody has drained: its replies are still owed.
+  std::deque<Message> Shut();
+
+ private:
+  const pid_t process_ = getpid();
+  const std::function<void()> wake_;
+  mutable Mutex mutex_;
+  // Held while wake runs, so that Shut can promise what it says. Taken before
+  // mutex_, never inside it.
+  Mutex wake_mutex_;
+  std::deque<Message> messages_ ABSL_GUARDED_BY(mutex_);
+  uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool shut_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wake_shut_ ABSL_GUARDED_BY(wake_mutex_) = false;
+};
+
+}  // namespace terrace

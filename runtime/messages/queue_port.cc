@@ -1,0 +1,71 @@
+#include "runtime/messages/queue_port.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
+
+namespace terrace {
+
+void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
+                        uint64_t processed, const absl::Status& blocked_also) {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) {
+      const bool news = !ready->empty() || blocked_by_own_pins;
+      for (Ready& group : *ready) ready_.push_back(std::move(group));
+      ready->clear();
+      blocked_by_own_pins_ = blocked_by_own_pins;
+      blocked_also_ = blocked_also;
+      processed_ = processed;
+      if (news) changed_.SignalAll();
+      return;
+    }
+  }
+  EndUntaken(*ready);
+}
+
+void QueuePort::Close() {
+  std::deque<Ready> untaken;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    untaken.swap(ready_);
+    changed_.SignalAll();
+  }
+  EndUntaken(untaken);
+}
+
+bool QueuePort::closed() const {
+  MutexLock lock(mutex_);
+  return closed_;
+}
+
+absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
+                                      absl::Time deadline) {
+  MutexLock lock(mutex_);
+  auto blocked = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return blocked_by_own_pins_ && processed_ >= posted;
+  };
+  clock.Await(
+      mutex_, changed_,
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return !ready_.empty() || closed_ || blocked();
+      },
+      deadline);
+  if (!ready_.empty()) {
+    Ready ready = std::move(ready_.front());
+    ready_.pop_front();
+    return ready;
+  }
+  if (closed_) return absl::CancelledError("the runtime was closed");
+  if (blocked()) {
+    return Reworded(blocked_also_, absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("only pins of this queue block its next group",
+                                 blocked_also_.ok() ? "" : "; besides them: ",
+                                 absl::string_view(blocked_also_.message())));
+  }
+  return absl::DeadlineExceededError("nothing became ready in time");
+}
+
+}  // namespace terrace

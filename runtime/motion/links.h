@@ -1,0 +1,51 @@
+// The edges between tiers, each with the transport that moves bytes along it;
+// and the one place where the mover sleeps.
+//
+// Mover only; but Wake is thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "aio/io_group.h"
+#include "tiers/transport.h"
+
+namespace terrace {
+
+class Links {
+ public:
+  // Disks: tier 1 + k is `io`'s path k. There without disks too, as waiting is
+  // its engine's.
+  Links(std::unique_ptr<IoGroup> io, int tiers);
+
+  void Begin(const Move& move) { on(move.edge).Begin(move); }
+  void Cancel(Edge edge, uint64_t tag) { on(edge).Cancel(edge, tag); }
+  void Promote(Edge edge, uint64_t tag, IoClass io_class) {
+    on(edge).Promote(edge, tag, io_class);
+  }
+  void Poll(std::vector<Moved>* moved);
+  int64_t pending() const;
+  absl::Time NextEvent() const;
+
+  // Sleeps until a message, a move's end, or `deadline`.
+  void Wait(absl::Time deadline) { io_->Wait(deadline); }
+  void Wake() { io_->Wake(); }
+
+  IoPathStats stats(TierId disk) const { return io_->stats(disk - 1); }
+  EngineInfo engine_info() const { return io_->engine_info(); }
+  // Leaves behind what moves that never ended may still use.
+  void Abandon() { io_->Abandon(); }
+
+ private:
+  Transport& on(Edge edge);
+
+  const std::unique_ptr<IoGroup> io_;
+  const int tiers_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<Transport*> edges_;  // by from * tiers + to; null: none
+};
+
+}  // namespace terrace

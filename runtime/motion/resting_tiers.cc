@@ -1,0 +1,49 @@
+#include "runtime/motion/resting_tiers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace terrace {
+
+RestingTiers::RestingTiers(std::vector<std::unique_ptr<DiskTier>> tiers)
+    : tiers_(std::move(tiers)) {
+  for (int i = 0; i < count(); ++i) {
+    TERRACE_CHECK(tiers_[static_cast<size_t>(i)]->id() == first() + i);
+  }
+}
+
+void RestingTiers::ForgetRefusals() {
+  for (const auto& tier : tiers_) tier->ForgetRefusals();
+}
+
+absl::Time RestingTiers::NextEvent() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& tier : tiers_) next = std::min(next, tier->NextEvent());
+  return next;
+}
+
+void RestingTiers::BeginRemove() {
+  removing_ = true;
+  for (const auto& tier : tiers_) tier->BeginRemove();
+}
+
+void RestingTiers::OnRemoved(const Removed& event) {
+  at(event.tier).OnRemoved();
+  removal_status_.Update(event.status);
+}
+
+std::vector<std::string> RestingTiers::unremoved() const {
+  std::vector<std::string> names;
+  for (const auto& tier : tiers_) {
+    if (!tier->removed()) names.push_back(tier->name());
+  }
+  return names;
+}
+
+void RestingTiers::Abandon() {
+  for (const auto& tier : tiers_) tier->Abandon();
+}
+
+}  // namespace terrace

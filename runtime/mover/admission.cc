@@ -1,0 +1,349 @@
+#include "runtime/mover/admission.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+#include "tiers/extent_header.h"
+
+namespace terrace {
+
+void Admission::Admit(Customer& customer, absl::Time now,
+                      std::vector<QueueError>* errors) {
+  customer.blocked_by_own_pins = false;
+  customer.blocked_also = absl::OkStatus();
+  while (!customer.waiting.empty()) {
+    Group& head = customer.waiting.begin()->second;
+    const uint64_t id = head.id;
+    if (!head.headed) {
+      head.headed = true;
+      head.at_head = now;
+      // Before space is sought: from here on a tensor's next use is the one
+      // after this, also its own.
+      if (customer.step_open) {
+        for (const Want& want : head.wants) {
+          parts_.planner->OnAccess(customer.id, want.tensor);
+        }
+      }
+    }
+    if (!TryAdmit(customer, head, now, errors)) break;
+    parts_.customers->EraseWaiting(customer, id);
+  }
+  if (customer.admitted > 0) customer.blocked_by_own_pins = false;
+}
+
+bool Admission::HasExpired(const Customer& customer, absl::Time now) const {
+  return !customer.deadlines.empty() &&
+         customer.deadlines.begin()->first <= now;
+}
+
+bool Admission::Expire(Customer& customer, absl::Time now,
+                       const std::string& holders) {
+  bool any = false;
+  while (HasExpired(customer, now)) {
+    any = true;
+    const Group& group =
+        customer.waiting.at(customer.deadlines.begin()->second);
+    parts_.customers->Fail(customer, group,
+                           absl::ResourceExhaustedError(absl::StrCat(
+                               "group ", group.tag,
+                               " was not admitted in time; held: ", holders)));
+    parts_.customers->EraseWaiting(customer, group.id);
+  }
+  return any;
+}
+
+absl::Status Admission::Refusal(const Want& want, const Tensor* tensor) const {
+  if (tensor == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no tensor ", want.tensor.value));
+  }
+  if (!tensor->loss().ok()) return tensor->loss();
+  if (tensor->generation() == 0 && !tensor->Delivered(kDram) &&
+      want.access != Access::kOverwrite) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor '", tensor->spec.name, "' was never written"));
+  }
+  if (tensor->drain() == Drain::kLate && want.access != Access::kRead) {
+    // Nobody knows until when: its last write passed its deadline.
+    const std::string& path =
+        parts_.resting->name(parts_.transfers->DrainTier(*tensor));
+    const int64_t offset = parts_.transfers->DrainPlace(*tensor).offset;
+    return WithIoFault(
+        absl::DeadlineExceededError(absl::StrCat(
+            "tensor '", tensor->spec.name, "': a write to ", path, ", offset ",
+            offset, ", ", tensor->at(kDram)->place.extent().size_bytes,
+            " bytes, is past its deadline and still under way")),
+        {.path = path, .offset = offset});
+  }
+  return absl::OkStatus();
+}
+
+// True when the group left the queue's front: admitted, ready or failed.
+bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
+                         std::vector<QueueError>* errors) {
+  for (const Want& want : group.wants) {
+    Tensor* const tensor = parts_.table->Find(want.tensor);
+    absl::Status refusal = Refusal(want, tensor);
+    if (!refusal.ok()) {
+      if (tensor != nullptr && !tensor->loss().ok()) {
+        errors->push_back({customer.id, refusal});
+      }
+      parts_.customers->Fail(customer, group, std::move(refusal));
+      return true;
+    }
+    if (!CanPin(want, *tensor, customer, group)) return false;
+  }
+  // All wants can be had as far as pins go; now space.
+  absl::Status failure;
+  std::vector<Reservation> rooms;
+  const Space space = PlaceGroup(customer, group, &rooms, &failure, errors);
+  if (space != Space::kFound) {
+    customer.blocked_by_own_pins = space == Space::kOwnPins;
+    if (space == Space::kOwnPins) customer.blocked_also = failure;
+    if (space == Space::kWriteBack) group.waited_for_write = true;
+    if (space == Space::kFailed) {
+      parts_.customers->Fail(customer, group, failure);
+    }
+    return space == Space::kFailed;
+  }
+  group.admitted = now;
+  group.held.assign(group.wants.size(), true);
+  ++customer.admitted;
+  // EraseWaiting takes the wants of the group as it stands there: none.
+  auto& [queue, kept] = admitted_[group.id];
+  queue = customer.id;
+  kept = std::move(group);
+  group.wants.clear();
+  for (size_t i = 0; i < kept.wants.size(); ++i) {
+    Hold(customer, kept.wants[i], *parts_.table->Find(kept.wants[i].tensor),
+         std::move(rooms[i]), kept);
+  }
+  if (kept.missing == 0) Finish(customer, kept);
+  return true;
+}
+
+// A place for every want that has none, or for none: what was taken is given
+// back when a later one has to wait.
+Space Admission::PlaceGroup(Customer& customer, const Group& group,
+                            std::vector<Reservation>* rooms,
+                            absl::Status* failure,
+                            std::vector<QueueError>* errors) {
+  TierResidency& residency = *parts_.residency;
+  std::vector<Tensor*> tensors;
+  for (const Want& want : group.wants) {
+    tensors.push_back(parts_.table->Find(want.tensor));
+    // From making room for the others.
+    if (tensors.back()->at(kDram) != nullptr) residency.Keep(*tensors.back());
+  }
+  rooms->resize(tensors.size());
+  std::vector<Tensor*> leaving;
+  Space space = Space::kFound;
+  for (size_t i = 0; i < tensors.size() && space == Space::kFound; ++i) {
+    if (tensors[i]->at(kDram) != nullptr) continue;
+    FoundPlace found = residency.FindPlace(customer.id, *customer.window,
+                                           *tensors[i], &leaving);
+    space = found.space;
+    if (!found.failure.ok()) *failure = std::move(found.failure);
+    (*rooms)[i] = std::move(found.room);
+  }
+  residency.EndKeep();
+  parts_.write_back->StartLeaving(&leaving, errors);
+  if (space == Space::kFound) return space;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Reservation& room = (*rooms)[i];
+    if (!room.empty()) residency.GiveBack(*tensors[i], std::move(room));
+  }
+  return space;
+}
+
+// Whether pins and transfers allow this want now. A writer waits for readers
+// and for the transfer out, which gives way to it.
+bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
+                       Group& group) {
+  const bool reads = want.access == Access::kRead;
+  if (tensor.write_pinned() || (!reads && tensor.Pinned(kDram))) {
+    customer.blocked_by_own_pins =
+        !parts_.pins->WhoPins(tensor, kDram, customer.id).others;
+    return false;
+  }
+  if (reads || tensor.drain() == Drain::kNone) return true;
+  group.waited_for_write = true;
+  parts_.write_back->Yield(tensor);
+  return false;
+}
+
+void Admission::CountHit(const Tensor& tensor) {
+  if (ahead_.erase(tensor.id.value) > 0) ++counts_.prefetch_hits;
+}
+
+// Takes the want's hold; starts the fetch when there is nothing to pin yet.
+void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
+                     Reservation room, Group& group) {
+  const bool absent = tensor.at(kDram) == nullptr;
+  const bool writes = want.access != Access::kRead;
+  tensor.customer = customer.id;
+  parts_.residency->Stay(tensor);
+  if (writes) parts_.write_back->EndYield(tensor);
+  if (tensor.drain() == Drain::kNone || tensor.drain() == Drain::kLate) {
+    tensor.refusals.Forget();
+  }
+  failed_ahead_.erase(tensor.id.value);
+  parts_.residency->Touch(tensor);
+  if (absent) {
+    ahead_.erase(tensor.id.value);
+    if (want.access == Access::kOverwrite) {
+      tensor.BeginOverwrite(std::move(room));
+      tensor.Hold(kDram, want.access);
+      return;
+    }
+    ++counts_.demand_reads;
+    parts_.transfers->StartFill(tensor, std::move(room), IoClass::kDemand);
+    tensor.Hold(kDram, want.access);
+  } else {
+    tensor.Hold(kDram, want.access);
+    if (tensor.Delivered(kDram)) {
+      ++counts_.hits;
+      CountHit(tensor);
+      return;
+    }
+    CountHit(tensor);
+    if (tensor.at(kDram)->state == CopyState::kFilling) {
+      parts_.transfers->Promote(tensor, IoClass::kDemand);
+    }
+  }
+  group.fetched = true;
+  ++group.missing;
+  waiters_[&tensor].push_back(group.id);
+}
+
+void Admission::OnWhole(const Tensor& tensor) {
+  const auto found = waiters_.find(&tensor);
+  if (found == waiters_.end()) return;
+  const std::vector<uint64_t> groups = std::move(found->second);
+  waiters_.erase(found);
+  for (const uint64_t id : groups) {
+    const auto admitted = admitted_.find(id);
+    if (admitted == admitted_.end()) continue;
+    Group& group = admitted->second.second;
+    if (--group.missing > 0) continue;
+    Finish(*parts_.customers->Find(admitted->second.first), group);
+  }
+}
+
+void Admission::OnFetchFailed(const Tensor& tensor, const absl::Status& why) {
+  const auto found = waiters_.find(&tensor);
+  if (found == waiters_.end()) return;
+  const std::vector<uint64_t> groups = std::move(found->second);
+  waiters_.erase(found);
+  for (const uint64_t id : groups) {
+    const auto admitted = admitted_.find(id);
+    if (admitted == admitted_.end()) continue;
+    Group& group = admitted->second.second;
+    if (group.failure.ok()) group.failure = why;
+    for (size_t i = 0; i < group.wants.size(); ++i) {
+      if (group.wants[i].tensor == tensor.id) group.held[i] = false;
+    }
+    if (--group.missing > 0) continue;  // its other fetches are under way
+    Finish(*parts_.customers->Find(admitted->second.first), group);
+  }
+}
+
+// All fetches of an admitted group have ended.
+void Admission::Finish(Customer& customer, Group& group) {
+  Ready ready;
+  ready.tag = group.tag;
+  if (!group.failure.ok() || customer.closed || refusing_) {
+    ReleaseHolds(group);
+    ready.pins = group.failure.ok()
+                     ? absl::CancelledError("the queue was closed")
+                     : group.failure;
+    parts_.customers->AddReady(customer, std::move(ready));
+    EraseAdmitted(customer, group.id);
+    return;
+  }
+  const absl::Duration waited = group.admitted - group.at_head;
+  const absl::Duration fetched = parts_.clock->Now() - group.admitted;
+  if (group.fetched && fetched >= waited) {
+    ready.cause = WaitCause::kRead;
+  } else if (waited > absl::ZeroDuration()) {
+    ready.cause =
+        group.waited_for_write ? WaitCause::kWriteBack : WaitCause::kSpace;
+  }
+  std::vector<Pin> pins;
+  for (const Want& want : group.wants) {
+    Tensor& tensor = *parts_.table->Find(want.tensor);
+    const uint64_t token =
+        parts_.pins->Grant(tensor, kDram, customer.id, want.access);
+    ++customer.held_pins;
+    std::byte* const copy =
+        parts_.residency->tier().Address(tensor.at(kDram)->place.extent());
+    pins.emplace_back(
+        parts_.inbox, token, tensor.id,
+        absl::Span<std::byte>(copy + kExtentHeaderBytes,
+                              static_cast<size_t>(tensor.spec.size_bytes)));
+  }
+  ready.pins = std::move(pins);
+  parts_.customers->AddReady(customer, std::move(ready));
+  EraseAdmitted(customer, group.id);
+}
+
+// Undoes the holds of a group that failed: as ReleaseUnchanged. Those of the
+// copies that failed are gone already.
+void Admission::ReleaseHolds(Group& group) {
+  for (size_t i = 0; i < group.wants.size(); ++i) {
+    if (!group.held[i]) continue;
+    const Want& want = group.wants[i];
+    Tensor& tensor = *parts_.table->Find(want.tensor);
+    tensor.Unhold(kDram, want.access);
+    const Copy* const below = tensor.resting();
+    const uint64_t lower = below == nullptr ? 0 : below->generation;
+    if (want.access == Access::kOverwrite && tensor.generation() == lower) {
+      parts_.residency->Drop(tensor);
+    } else if (tensor.Dirty(kDram) &&
+               parts_.residency->WindowOf(tensor) != nullptr) {
+      parts_.write_back->OnDirty(tensor);
+    }
+  }
+}
+
+void Admission::EraseAdmitted(Customer& customer, uint64_t group) {
+  const auto found = admitted_.find(group);
+  if (!customer.closed) parts_.customers->DropWants(found->second.second);
+  admitted_.erase(found);
+  --customer.admitted;
+  parts_.customers->NoteIfEnded(customer);
+}
+
+bool Admission::WriterWaits(const Tensor& tensor) const {
+  for (const Customer* const customer : parts_.customers->open()) {
+    if (customer->waiting.empty()) continue;
+    for (const Want& want : customer->waiting.begin()->second.wants) {
+      if (want.tensor == tensor.id && want.access != Access::kRead) return true;
+    }
+  }
+  return false;
+}
+
+void Admission::OnClosed(const Customer& customer) {
+  for (const auto& [id, admitted] : admitted_) {
+    if (admitted.first == customer.id) {
+      parts_.customers->DropWants(admitted.second);
+    }
+  }
+}
+
+void Admission::NoteAhead(const Tensor& tensor) {
+  ++counts_.prefetch_reads;
+  ahead_.insert(tensor.id.value);
+}
+
+void Admission::AddWanted(WantedTensors* wanted) const {
+  for (const auto& [id, admitted] : admitted_) {
+    const Customer* const customer = parts_.customers->Find(admitted.first);
+    if (!customer->closed) wanted->Add(admitted.second.wants);
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,121 @@
+// Who is served, in which order: the head of each queue is admitted when all
+// it wants can be held, its fetches are begun, and it is ready when the last
+// of them has ended. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "runtime/base/clock.h"
+#include "runtime/messages/inbox.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/mover/customers.h"
+#include "runtime/motion/resting_tiers.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/write_back.h"
+#include "runtime/tensor/pin_book.h"
+#include "runtime/tensor/tensor_table.h"
+
+namespace terrace {
+
+// All outlive the admission.
+struct AdmissionParts {
+  Customers* customers = nullptr;
+  TensorTable* table = nullptr;
+  PinBook* pins = nullptr;
+  TracePlanner* planner = nullptr;
+  TierResidency* residency = nullptr;
+  Transfers* transfers = nullptr;
+  WriteBack* write_back = nullptr;
+  const RestingTiers* resting = nullptr;
+  Clock* clock = nullptr;
+  std::shared_ptr<Inbox> inbox;  // that pins report to
+};
+
+class Admission {
+ public:
+  explicit Admission(AdmissionParts parts) : parts_(std::move(parts)) {}
+
+  // The queue's heads, as many as can be had.
+  void Admit(Customer& customer, absl::Time now,
+             std::vector<QueueError>* errors);
+  // Ends the waiting groups whose deadline has come, wherever they stand;
+  // `holders` is what they were kept from by. True: one did, so that what stood
+  // behind it may have its turn.
+  bool Expire(Customer& customer, absl::Time now, const std::string& holders);
+  bool HasExpired(const Customer& customer, absl::Time now) const;
+
+  // Its copy is whole; or the fetch has failed, and those that waited for it
+  // fail with it.
+  void OnWhole(const Tensor& tensor);
+  void OnFetchFailed(const Tensor& tensor, const absl::Status& why);
+  bool HasWaiters(const Tensor& tensor) const {
+    return waiters_.contains(&tensor);
+  }
+  // Whether the head of an open queue waits to write it.
+  bool WriterWaits(const Tensor& tensor) const;
+
+  // A closed queue's groups are not wanted any more.
+  void OnClosed(const Customer& customer);
+  // From here on what becomes ready is cancelled.
+  void Refuse() { refusing_ = true; }
+
+  // Fetched ahead, and not asked for yet; or that failed, and is not tried
+  // again before it is asked for.
+  void NoteAhead(const Tensor& tensor);
+  void NoteAheadFailed(const Tensor& tensor) {
+    failed_ahead_.insert(tensor.id.value);
+  }
+  void ForgetAheadFailed(const Tensor& tensor) {
+    failed_ahead_.erase(tensor.id.value);
+  }
+  bool HasFailedAhead(const Tensor& tensor) const {
+    return failed_ahead_.contains(tensor.id.value);
+  }
+
+  struct Counts {
+    int64_t demand_reads = 0;
+    int64_t prefetch_reads = 0;
+    int64_t prefetch_hits = 0;
+    int64_t hits = 0;
+  };
+  const Counts& counts() const { return counts_; }
+  // Those that open queues want, for the books.
+  void AddWanted(WantedTensors* wanted) const;
+
+ private:
+  bool TryAdmit(Customer& customer, Group& group, absl::Time now,
+                std::vector<QueueError>* errors);
+  // Why a want can never be had; OK: it can.
+  absl::Status Refusal(const Want& want, const Tensor* tensor) const;
+  Space PlaceGroup(Customer& customer, const Group& group,
+                   std::vector<Reservation>* rooms, absl::Status* failure,
+                   std::vector<QueueError>* errors);
+  bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
+              Group& group);
+  void Hold(Customer& customer, const Want& want, Tensor& tensor,
+            Reservation room, Group& group);
+  void Finish(Customer& customer, Group& group);
+  void ReleaseHolds(Group& group);
+  void EraseAdmitted(Customer& customer, uint64_t group);
+  void CountHit(const Tensor& tensor);
+
+  const AdmissionParts parts_;
+  // By id; with the customer's.
+  std::unordered_map<uint64_t, std::pair<int64_t, Group>> admitted_;
+  // Groups that wait for a copy to be whole.
+  absl::flat_hash_map<const Tensor*, std::vector<uint64_t>> waiters_;
+  absl::flat_hash_set<int64_t> ahead_;
+  absl::flat_hash_set<int64_t> failed_ahead_;
+  Counts counts_;
+  bool refusing_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,116 @@
+#include "runtime/mover/closing.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace terrace {
+
+absl::Status Closing::Closed() {
+  return absl::CancelledError("the runtime was closed");
+}
+
+bool Closing::Add(CloseRequest request) {
+  requests_.push_back(std::move(request));
+  if (begun_) return false;
+  begun_ = true;
+  return true;
+}
+
+absl::Time Closing::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const CloseRequest& each : requests_) {
+    next = std::min(next, each.deadline);
+  }
+  return next;
+}
+
+bool Closing::Advance(absl::Time now, uint64_t processed,
+                      const std::string& holders) {
+  if (requests_.empty() || processed < after_) return false;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::erase_if(requests_, [&](CloseRequest& each) {
+    const bool refused = !holders.empty() && !each.force;
+    if (refused) {
+      each.reply->Set(
+          absl::FailedPreconditionError(absl::StrCat("still held: ", holders)));
+    } else {
+      deadline = std::min(deadline, each.deadline);
+    }
+    return refused;
+  });
+  if (requests_.empty()) return false;
+  // Beside the transfers that still end: a disk that hangs in one of them may
+  // yet let go of the names.
+  if (!parts_.resting->removals_begun()) parts_.resting->BeginRemove();
+  const bool removed = parts_.resting->unremoved().empty();
+  return (quiet() && removed) || now >= deadline;
+}
+
+absl::Status Closing::Result() const {
+  std::vector<std::string> late;
+  if (!quiet()) {
+    late.push_back(absl::StrCat(
+        parts_.links->pending(), " transfers and ", parts_.transfers->tasks(),
+        " tasks never ended; the arena of ",
+        parts_.dram->usage().capacity_bytes, " bytes is leaked"));
+  }
+  for (const std::string& name : parts_.resting->unremoved()) {
+    late.push_back(absl::StrCat(name, " could not be removed in time"));
+  }
+  if (late.empty()) return parts_.resting->removal_status();
+  return absl::DeadlineExceededError(
+      absl::StrCat("closing: ", absl::StrJoin(late, "; ")));
+}
+
+void Closing::End(bool pinned, Stats stats) {
+  absl::Status result = Result();
+  // Who still holds a pin may go on using its bytes.
+  abandoned_ = !quiet() || pinned;
+  ended_ = true;
+  final_stats_ = std::move(stats);
+  if (abandoned_) {
+    final_stats_.leaked_bytes = parts_.dram->usage().capacity_bytes;
+  }
+  // Before the engine is left behind: a message would wake it.
+  std::deque<Message> left = parts_.inbox->Shut();
+  // What a transfer that never ended may still use: the engine, its buffers,
+  // and the files' descriptors.
+  if (!quiet()) {
+    parts_.links->Abandon();
+    parts_.resting->Abandon();
+    parts_.dram->Abandon();
+  }
+  Answer(std::move(left), result);
+  // No reference to what the last one is told stays behind here.
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const bool last = i + 1 == requests_.size();
+    requests_[i].reply->Set(last ? std::move(result) : result);
+  }
+}
+
+void Closing::Answer(std::deque<Message> left,
+                     const absl::Status& result) const {
+  for (Message& message : left) {
+    Request* const request = std::get_if<Request>(&message);
+    if (request == nullptr) continue;  // nobody waits for an event
+    if (auto* asked = std::get_if<StatsRequest>(request)) {
+      asked->reply->Set(final_stats_);
+    } else if (auto* close = std::get_if<CloseRequest>(request)) {
+      close->reply->Set(result);
+    } else {
+      std::visit(
+          [](auto& body) {
+            if constexpr (requires { body.reply->Set(Closed()); }) {
+              body.reply->Set(Closed());
+            }
+          },
+          *request);
+    }
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,138 @@
+#include "runtime/mover/customers.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+
+Customer& Customers::Open(Window& window) {
+  auto customer = std::make_unique<Customer>();
+  customer->id = next_customer_++;
+  customer->port = std::make_shared<QueuePort>();
+  customer->window = &window;
+  Customer& opened = *customer;
+  open_.push_back(&opened);
+  customers_[opened.id] = std::move(customer);
+  return opened;
+}
+
+void Customers::DropWaiting(Customer& customer) {
+  for (const auto& [id, group] : customer.waiting) DropWants(group);
+  customer.waiting.clear();
+  customer.deadlines.clear();
+}
+
+void Customers::Close(Customer& customer) {
+  DropWaiting(customer);
+  EndUntaken(customer.ready);
+  customer.closed = true;
+  std::erase(open_, &customer);
+}
+
+void Customers::CloseAll() {
+  for (Customer* const customer : open_) {
+    DropWaiting(*customer);
+    EndUntaken(customer->ready);
+    customer->port->Close();
+  }
+}
+
+Customer* Customers::Find(int64_t id) const {
+  const auto found = customers_.find(id);
+  return found == customers_.end() ? nullptr : found->second.get();
+}
+
+Customer* Customers::FindOpen(int64_t id) const {
+  Customer* const customer = Find(id);
+  return customer == nullptr || customer->closed ? nullptr : customer;
+}
+
+void Customers::Push(Customer& customer, PushRequest request) {
+  Group group;
+  group.id = next_group_++;
+  group.tag = request.tag;
+  group.wants = std::move(request.wants);
+  group.deadline = request.deadline;
+  KeepWants(group);
+  customer.deadlines.emplace(group.deadline, group.id);
+  customer.waiting.emplace(group.id, std::move(group));
+}
+
+void Customers::EraseWaiting(Customer& customer, uint64_t group) {
+  const auto found = customer.waiting.find(group);
+  DropWants(found->second);  // none when it was admitted
+  customer.deadlines.erase({found->second.deadline, group});
+  customer.waiting.erase(found);
+}
+
+void Customers::AddReady(Customer& customer, Ready ready) {
+  if (transcript_ != nullptr) {
+    TranscriptLine line;
+    line.at = clock_.Now();
+    line.event = TranscriptEvent::kReady;
+    line.code = ready.pins.status().code();
+    line.queue = customer.id;
+    line.tag = ready.tag;
+    line.cause = static_cast<int>(ready.cause);
+    transcript_->push_back(line);
+  }
+  customer.ready.push_back(std::move(ready));
+}
+
+void Customers::Fail(Customer& customer, const Group& group,
+                     absl::Status status) {
+  Ready ready;
+  ready.tag = group.tag;
+  ready.pins = std::move(status);
+  AddReady(customer, std::move(ready));
+}
+
+void Customers::NoteIfEnded(const Customer& customer) {
+  if (customer.closed && customer.held_pins == 0 && customer.admitted == 0) {
+    ended_.push_back(customer.id);
+  }
+}
+
+std::vector<int64_t> Customers::Publish(uint64_t processed) {
+  for (Customer* const customer : open_) {
+    customer->port->Publish(&customer->ready, customer->blocked_by_own_pins,
+                            processed, customer->blocked_also);
+  }
+  for (const int64_t id : ended_) customers_.erase(id);
+  return std::exchange(ended_, {});
+}
+
+absl::Time Customers::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Customer* const customer : open_) {
+    if (customer->deadlines.empty()) continue;
+    next = std::min(next, customer->deadlines.begin()->first);
+  }
+  return next;
+}
+
+void Customers::Report(int64_t queue, const absl::Status& status) {
+  Customer* const hears = FindOpen(queue);
+  if (hears != nullptr && hears->step_open) hears->first_error.Update(status);
+}
+
+absl::Status Customers::CheckStep(const Customer& customer,
+                                  const StepRequest& request) {
+  if (request.kind == StepRequest::Kind::kBegin) {
+    if (!customer.step_open) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", customer.step, " is still open"));
+  }
+  if (!customer.step_open) {
+    return absl::FailedPreconditionError("no step is open");
+  }
+  if (request.kind == StepRequest::Kind::kCommit &&
+      request.step != customer.step) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "step ", customer.step, " is open, not step ", request.step));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

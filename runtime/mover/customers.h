@@ -1,0 +1,110 @@
+// The mover's end of the queues: what each has pushed and waits for, its step,
+// and what is ready for it. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "runtime/base/clock.h"
+#include "runtime/messages/requests.h"
+#include "runtime/motion/transcript.h"
+#include "runtime/mover/wanted_tensors.h"
+#include "runtime/residency/window.h"
+
+namespace terrace {
+
+// Tensors that are asked for together: all or none.
+struct Group {
+  uint64_t id = 0;
+  uint64_t tag = 0;
+  std::vector<Want> wants;
+  std::vector<bool> held;  // per want, once admitted
+  absl::Time deadline;
+  int missing = 0;     // copies that are not whole yet, once admitted
+  absl::Time at_head;  // when it became the head of its queue
+  absl::Time admitted;
+  bool headed = false;
+  bool waited_for_write = false;
+  bool fetched = false;
+  absl::Status failure;
+};
+
+struct Customer {
+  int64_t id = -1;
+  Window* window = nullptr;
+  std::shared_ptr<QueuePort> port;
+  std::map<uint64_t, Group> waiting;  // by id, which is first in first out
+  std::set<std::pair<absl::Time, uint64_t>> deadlines;  // of those waiting
+  int admitted = 0;                                     // of its groups
+  std::vector<Ready> ready;                             // until published
+  bool step_open = false;
+  int64_t step = 0;
+  absl::Status first_error;  // of the open step
+  int held_pins = 0;
+  bool blocked_by_own_pins = false;
+  absl::Status blocked_also;  // then: of a slot that failed
+  bool closed = false;
+};
+
+class Customers {
+ public:
+  // Both outlive the customers; `transcript` may be null.
+  Customers(Clock& clock, Transcript* transcript)
+      : clock_(clock), transcript_(transcript) {}
+
+  Customer& Open(Window& window);
+  // Nothing more of it is served; it stays for its pins and for the fetches
+  // that still end in it.
+  void Close(Customer& customer);
+  // From here on nothing is served.
+  void CloseAll();
+
+  Customer* FindOpen(int64_t id) const;  // null: closed, or none
+  Customer* Find(int64_t id) const;      // null: none
+  const std::vector<Customer*>& open() const { return open_; }
+
+  void Push(Customer& customer, PushRequest request);
+  // The group is admitted, or failed.
+  void EraseWaiting(Customer& customer, uint64_t group);
+  // The wants of a group that is admitted, until it is ready or its queue
+  // closed.
+  void KeepWants(const Group& group) { wanted_.Add(group.wants); }
+  void DropWants(const Group& group) { wanted_.Remove(group.wants); }
+  const WantedTensors& wanted() const { return wanted_; }
+
+  void AddReady(Customer& customer, Ready ready);
+  void Fail(Customer& customer, const Group& group, absl::Status status);
+  void NoteIfEnded(const Customer& customer);
+  // Hands over what is ready, as of message number `processed`; returns the
+  // queues that have ended and are gone.
+  std::vector<int64_t> Publish(uint64_t processed);
+
+  absl::Time NextDeadline() const;
+  // The step that is open there hears of it.
+  void Report(int64_t queue, const absl::Status& status);
+  // OK, or what is wrong with a step's begin or end.
+  static absl::Status CheckStep(const Customer& customer,
+                                const StepRequest& request);
+
+ private:
+  void DropWaiting(Customer& customer);
+
+  Clock& clock_;
+  Transcript* const transcript_;
+  std::unordered_map<int64_t, std::unique_ptr<Customer>> customers_;
+  std::vector<Customer*> open_;  // in the order they came
+  std::vector<int64_t> ended_;   // closed, without pins or fetches
+  WantedTensors wanted_;         // by groups of open queues
+  int64_t next_customer_ = 0;
+  uint64_t next_group_ = 1;
+};
+
+}  // namespace terrace

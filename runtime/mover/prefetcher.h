@@ -1,0 +1,45 @@
+// Fetches what the plan says comes next, into slots that hold nothing needed
+// sooner. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/mover/admission.h"
+#include "runtime/mover/customers.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/tensor/tensor_table.h"
+
+namespace terrace {
+
+// All outlive the prefetcher.
+struct PrefetcherParts {
+  const TensorTable* table = nullptr;
+  const TracePlanner* planner = nullptr;
+  TierResidency* residency = nullptr;
+  Transfers* transfers = nullptr;
+  Admission* admission = nullptr;
+  bool enabled = true;
+};
+
+class Prefetcher {
+ public:
+  explicit Prefetcher(PrefetcherParts parts) : parts_(parts) {}
+
+  // Of a queue in which no group waits: those come first.
+  void Propose(const Customer& customer);
+  // A customer's hints: into room outside the windows, while there is any.
+  void Hint(absl::Span<const TensorId> tensors) {
+    hints_.insert(hints_.end(), tensors.begin(), tensors.end());
+  }
+  void ServeHints();
+
+ private:
+  const PrefetcherParts parts_;
+  std::vector<TensorId> hints_;  // of this turn
+};
+
+}  // namespace terrace

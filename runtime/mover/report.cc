@@ -1,0 +1,135 @@
+#include "runtime/mover/report.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// How many pins a message names.
+constexpr size_t kNamedPins = 8;
+
+}  // namespace
+
+Stats Report::MakeStats(const absl::Status& first_error) const {
+  Stats stats;
+  const EngineInfo engine = parts_.links->engine_info();
+  stats.engine = engine.name;
+  stats.engine_reason = engine.reason;
+  stats.buffers_registered = engine.buffers_registered;
+  stats.late_completions = engine.late_completions;
+  stats.paced_completions = engine.paced_completions;
+  const TierUsage memory = parts_.dram->usage();
+  stats.host_budget_bytes = memory.capacity_bytes;
+  stats.host_reserved_bytes = memory.capacity_bytes;
+  stats.host_used_bytes = memory.used_bytes;
+  stats.host_peak_bytes = memory.peak_bytes;
+  stats.window_bytes = parts_.residency->windows().size_bytes();
+  stats.resident_bytes = parts_.residency->residents().size_bytes();
+  std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
+  for (const auto& tensor : parts_.table->all()) {
+    if (tensor == nullptr || tensor->resting() == nullptr) continue;
+    ++tensors[static_cast<size_t>(tensor->resting()->place.tier() -
+                                  RestingTiers::first())];
+  }
+  for (int i = 0; i < parts_.resting->count(); ++i) {
+    const TierId tier = RestingTiers::first() + i;
+    PathStats path = parts_.placement->StatsOf(tier);
+    path.tensors = tensors[static_cast<size_t>(i)];
+    stats.quarantined_bytes += parts_.links->stats(tier).quarantined_bytes;
+    stats.paths.push_back(std::move(path));
+  }
+  const Admission::Counts& counts = parts_.admission->counts();
+  stats.demand_reads = counts.demand_reads;
+  stats.prefetch_reads = counts.prefetch_reads;
+  stats.prefetch_hits = counts.prefetch_hits;
+  stats.hits = counts.hits;
+  stats.evictions = parts_.residency->evictions();
+  stats.first_error = first_error;
+  return stats;
+}
+
+std::string Report::Holders() const {
+  std::vector<std::string> names;
+  if (!parts_.customers->open().empty()) {
+    names.push_back(absl::StrCat(parts_.customers->open().size(), " queues"));
+  }
+  for (const std::string& name : parts_.pins->Names(kNamedPins)) {
+    names.push_back(absl::StrCat("'", name, "'"));
+  }
+  if (parts_.pins->size() > kNamedPins) {
+    names.push_back(absl::StrCat("and more, ", parts_.pins->size(), " pins"));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+absl::Status Report::CheckInvariants() const {
+  TERRACE_RETURN_IF_ERROR(parts_.table->CheckInvariants());
+  TERRACE_RETURN_IF_ERROR(CheckWanted());
+  TERRACE_RETURN_IF_ERROR(CheckPlaces());
+  return CheckMemory();
+}
+
+absl::Status Report::CheckWanted() const {
+  WantedTensors wanted;
+  for (const Customer* const customer : parts_.customers->open()) {
+    for (const auto& [id, group] : customer->waiting) wanted.Add(group.wants);
+  }
+  parts_.admission->AddWanted(&wanted);
+  if (wanted == parts_.customers->wanted()) return absl::OkStatus();
+  return absl::InternalError("the groups want others than were counted");
+}
+
+absl::Status Report::CheckPlaces() const {
+  std::vector<int64_t> stored(static_cast<size_t>(parts_.resting->count()));
+  for (const auto& tensor : parts_.table->all()) {
+    if (tensor == nullptr || tensor->resting() == nullptr) continue;
+    const Reservation& place = tensor->resting()->place;
+    stored[static_cast<size_t>(place.tier() - RestingTiers::first())] +=
+        place.extent().size_bytes;
+  }
+  for (int i = 0; i < parts_.resting->count(); ++i) {
+    const TierId tier = RestingTiers::first() + i;
+    const int64_t sum =
+        stored[static_cast<size_t>(i)] + parts_.transfers->second_bytes(tier);
+    const int64_t used = parts_.resting->at(tier).usage().used_bytes;
+    if (sum == used) continue;
+    return absl::InternalError(absl::StrCat(parts_.resting->name(tier),
+                                            ": its tensors have ", sum,
+                                            " bytes, its books say ", used));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Report::CheckMemory() const {
+  int64_t resident_bytes = 0;
+  for (const ResidentSet::Resident& each :
+       parts_.residency->residents().all()) {
+    const Copy* const copy = each.tensor->at(kDram);
+    if (copy == nullptr || copy->place.extent() != each.room) {
+      return absl::InternalError(absl::StrCat(
+          "tensor '", each.tensor->spec.name, "': a resident without a copy"));
+    }
+    resident_bytes += each.room.size_bytes;
+  }
+  if (resident_bytes != parts_.residency->residents().size_bytes()) {
+    return absl::InternalError(
+        absl::StrCat("residents have ", resident_bytes, " bytes; counted were ",
+                     parts_.residency->residents().size_bytes()));
+  }
+  const int64_t sum = resident_bytes + parts_.transfers->late_bytes() +
+                      parts_.residency->windows().size_bytes();
+  const TierUsage memory = parts_.dram->usage();
+  if (sum != memory.used_bytes || memory.used_bytes > memory.capacity_bytes) {
+    return absl::InternalError(
+        absl::StrCat("extents add up to ", sum, " bytes, the budget says ",
+                     memory.used_bytes, " of ", memory.capacity_bytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

@@ -1,0 +1,54 @@
+// What the mover says of itself, and what must hold between two of its steps.
+// Mover only.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "runtime/motion/links.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/mover/admission.h"
+#include "runtime/mover/customers.h"
+#include "runtime/motion/resting_tiers.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/write_placement.h"
+#include "runtime/tensor/pin_book.h"
+#include "runtime/tensor/tensor_table.h"
+#include "terrace/stats.h"
+#include "tiers/memory/dram_tier.h"
+
+namespace terrace {
+
+// All outlive the report.
+struct ReportParts {
+  const DramTier* dram = nullptr;
+  const RestingTiers* resting = nullptr;
+  const Links* links = nullptr;
+  const TierResidency* residency = nullptr;
+  const TensorTable* table = nullptr;
+  const PinBook* pins = nullptr;
+  const Transfers* transfers = nullptr;
+  const WritePlacement* placement = nullptr;
+  const Customers* customers = nullptr;
+  const Admission* admission = nullptr;
+};
+
+class Report {
+ public:
+  explicit Report(const ReportParts& parts) : parts_(parts) {}
+
+  Stats MakeStats(const absl::Status& first_error) const;
+  // Open queues and held pins, as errors name them; empty: none.
+  std::string Holders() const;
+  // The tensors' own invariants, and that the books of all parts agree.
+  absl::Status CheckInvariants() const;
+
+ private:
+  absl::Status CheckMemory() const;
+  absl::Status CheckPlaces() const;
+  absl::Status CheckWanted() const;
+
+  const ReportParts parts_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,229 @@
+#include "runtime/optimizer/step/chunk_pipeline.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+
+namespace terrace {
+namespace {
+
+StepMeter::Bucket BucketOf(WaitCause cause) {
+  switch (cause) {
+    case WaitCause::kRead:
+      return StepMeter::Bucket::kRead;
+    case WaitCause::kWriteBack:
+      return StepMeter::Bucket::kWrite;
+    case WaitCause::kSpace:
+      return StepMeter::Bucket::kSpace;
+    case WaitCause::kNone:
+      break;
+  }
+  return StepMeter::Bucket::kOther;
+}
+
+}  // namespace
+
+void ChunkPipeline::SetSlots(int slots) {
+  TERRACE_CHECK(updating_ == 0 && slots >= 1);
+  slots_ = slots;
+  progress_.ForgetPushed();
+}
+
+void ChunkPipeline::Clear() {
+  TERRACE_CHECK(requests_.pushed() == 0);
+  progress_.Clear();
+  stopped_ = false;
+  error_ = absl::OkStatus();
+}
+
+void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
+  progress_.Resize(chunks_.size());
+  progress_.BeginStep(wanted);
+}
+
+void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
+  step_ = &step;
+  most_updating_ =
+      step.staging != nullptr ? std::min(slots_, Staging::kSlots) : slots_;
+  // Without parameters that have elements there are no slots.
+  ranges_ =
+      RangesPerChunk(executor_.parallelism(), std::max(1, most_updating_));
+  deadline_ = deadline;
+  stopped_ = false;
+  error_ = absl::OkStatus();
+  requests_.BeginAttempt();
+  progress_.BeginAttempt();
+}
+
+bool ChunkPipeline::Advance() {
+  TakeFailed();
+  PushMissing();
+  while (CanTake() && TakeNext(clock_.Now())) PushMissing();
+  if (meter_.running() > 0) return false;
+  TakeFailed();
+  if (stopped_) return true;
+  return requests_.pushed() == 0 && (missing() == 0 || !error_.ok());
+}
+
+bool ChunkPipeline::Wait(absl::Time deadline) {
+  const int64_t ended = meter_.ended();
+  if (CanTake()) {
+    meter_.Cut(StepMeter::Bucket::kOther);
+    if (TakeNext(deadline) || stopped_) return true;
+    meter_.Cut(StepMeter::Bucket::kOther);
+    if (!blocked_by_kernels_) return false;
+  }
+  if (meter_.running() > 0) {
+    // Tasks end on their own, those that copy when the device answers: memory
+    // that they use cannot be left before, whatever the deadline.
+    meter_.WaitForEnd(ended, absl::InfiniteFuture());
+    return true;
+  }
+  if (stopped_ || !progress_.has_next()) return true;
+  // The queue has no room for a request, and none of ours is in it: all we
+  // can do is ask again.
+  const absl::Time now = clock_.Now();
+  if (now >= deadline) return false;
+  Mutex mutex;
+  CondVar never;
+  MutexLock lock(mutex);
+  clock_.Await(
+      mutex, never, [] { return false; },
+      std::min(deadline, now + absl::Milliseconds(1)));
+  return true;
+}
+
+void ChunkPipeline::Abandon(absl::Status error) {
+  stopped_ = true;
+  Fail(std::move(error));
+}
+
+// Faults can leave a queue with no slots but those of our own kernels, fewer
+// than it was opened with. It says so at once; then a kernel has to end first.
+bool ChunkPipeline::TakeNext(absl::Time deadline) {
+  const int64_t ended = meter_.ended();
+  const bool updating = updating_.load(std::memory_order_acquire) > 0;
+  absl::StatusOr<ChunkReady> ready = requests_.Next(deadline);
+  blocked_by_kernels_ = updating && absl::IsFailedPrecondition(ready.status());
+  ended_when_blocked_ = ended;
+  return !blocked_by_kernels_ && Take(std::move(ready));
+}
+
+bool ChunkPipeline::CanTake() const {
+  if (blocked_by_kernels_ && meter_.running() > 0 &&
+      meter_.ended() == ended_when_blocked_) {
+    return false;
+  }
+  // Pairs with the release in the task: a chunk not counted holds no pin.
+  return !stopped_ && requests_.pushed() > 0 &&
+         updating_.load(std::memory_order_acquire) < most_updating_;
+}
+
+void ChunkPipeline::PushMissing() {
+  while (progress_.has_next() && error_.ok() && !stopped_) {
+    const int chunk = progress_.next();
+    const Access access =
+        chunks_.contents(chunk).fresh ? Access::kOverwrite : Access::kUpdate;
+    absl::Status status =
+        requests_.Push(chunk, chunks_.tensor(chunk), access, deadline_);
+    if (absl::IsUnavailable(status)) return;  // full; again after a Next
+    if (!status.ok()) return Fail(std::move(status));
+    progress_.SetPushed();
+  }
+}
+
+// False: nothing was ready, or the queue gives nothing more.
+bool ChunkPipeline::Take(absl::StatusOr<ChunkReady> ready) {
+  if (!ready.ok()) {
+    if (!absl::IsDeadlineExceeded(ready.status())) Abandon(ready.status());
+    return false;
+  }
+  meter_.Cut(BucketOf(ready->cause));
+  if (ready->chunk == ChunkReady::kOfAFetch) {
+    ChunkRequests::Drop(*std::move(ready));
+  } else if (ready->pin.ok()) {
+    progress_.SetDone(ready->chunk);
+    Dispatch(ready->chunk, *std::move(ready->pin));
+  } else {
+    progress_.SetRefused(ready->chunk);
+    TakeRefusal(ready->chunk, ready->is_current, ready->pin.status());
+  }
+  return true;
+}
+
+void ChunkPipeline::TakeRefusal(int chunk, bool is_current,
+                                const absl::Status& status) {
+  if (is_current || absl::IsDataLoss(status)) {
+    Fail(Reworded(status, absl::StrCat(Named(chunk), status.message())));
+  } else {
+    progress_.PushAgain(chunk);  // a request of an abandoned attempt
+  }
+}
+
+std::string ChunkPipeline::Named(int chunk) const {
+  return absl::StrCat("chunk ", chunk, " of ", chunks_.size(), ": ");
+}
+
+void ChunkPipeline::Dispatch(int chunk, Pin pin) {
+  absl::StatusOr<std::unique_ptr<StagedChunk>> staged = Stage(chunk);
+  if (!staged.ok()) {
+    pin.ReleaseUnchanged();
+    progress_.SetLost(chunk);
+    return Fail(staged.status());
+  }
+  auto update = std::make_shared<ChunkUpdate>(
+      chunks_.chunk(chunk), std::move(pin), chunks_.contents(chunk), *step_,
+      ranges_, *std::move(staged));
+  chunks_.SetUpdated(chunk, step_->parameters);
+  updating_.fetch_add(1, std::memory_order_relaxed);
+  meter_.Start(ranges_);
+  for (int range = 0; range < ranges_; ++range) {
+    executor_.Run([this, chunk, update, range] {
+      if (update->RunRange(range)) {
+        if (!update->arrived().ok() || !update->returned().ok()) {
+          failed_.Add({chunk, update});
+        }
+        updating_.fetch_sub(1, std::memory_order_release);
+      }
+      meter_.End();
+    });
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StagedChunk>> ChunkPipeline::Stage(
+    int chunk) const {
+  if (step_->staging == nullptr) return nullptr;
+  return StagedChunk::Fetch(*step_->staging, chunks_.chunk(chunk),
+                            step_->parameters);
+}
+
+void ChunkPipeline::TakeFailed() {
+  for (const FailedUpdate& failed : failed_.Take()) {
+    const absl::Status& arrived = failed.update->arrived();
+    if (!arrived.ok()) {
+      failed.update->Restore(chunks_.contents(failed.chunk));
+      progress_.SetLost(failed.chunk);
+      Fail(Reworded(arrived,
+                    absl::StrCat(Named(failed.chunk), arrived.message())));
+    } else {
+      // Nothing else has the parameters of this step.
+      Fail(absl::DataLossError(
+          absl::StrCat(Named(failed.chunk),
+                       "its state was stepped, its parameters were not: ",
+                       failed.update->returned().message())));
+    }
+  }
+}
+
+void ChunkPipeline::Fail(absl::Status error) {
+  if (error_.ok() || (absl::IsDataLoss(error) && !absl::IsDataLoss(error_))) {
+    error_ = std::move(error);
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,105 @@
+// One step's way through the chunks: pushes those that are missing, hands each
+// to the executor as it becomes ready, and keeps count (step_progress.h), so
+// that no chunk is updated twice in a step and none is forgotten, whatever
+// fails.
+//
+// One thread at a time (the customer's); kernels run on the executor. Chunks,
+// requests, meter, clock and executor must outlive it, and its last kernel must
+// have ended before it goes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/optimizer/chunks/chunk_requests.h"
+#include "runtime/optimizer/chunks/chunk_table.h"
+#include "runtime/optimizer/step/chunk_update.h"
+#include "runtime/optimizer/step/failed_updates.h"
+#include "runtime/optimizer/step/step_meter.h"
+#include "runtime/optimizer/step/step_progress.h"
+
+namespace terrace {
+
+class ChunkPipeline {
+ public:
+  // `chunks` may grow between steps.
+  ChunkPipeline(ChunkTable& chunks, ChunkRequests& requests, Clock& clock,
+                Executor& executor, StepMeter& meter)
+      : chunks_(chunks),
+        requests_(requests),
+        clock_(clock),
+        executor_(executor),
+        meter_(meter) {}
+  ChunkPipeline(const ChunkPipeline&) = delete;
+  ChunkPipeline& operator=(const ChunkPipeline&) = delete;
+
+  // The requests have a new queue, of that many slots: at most so many chunks
+  // are updated at a time, so that its window is never full of our own pins. No
+  // attempt may be running.
+  void SetSlots(int slots);
+  // Forgets what a step is missing. Nothing may be pushed.
+  void Clear();
+
+  // A new step of the chunks with wanted[i] true. None may be missing.
+  void BeginStep(const std::vector<bool>& wanted);
+  // An attempt at the missing chunks; clears the error. `step` must stay valid
+  // until the attempt ends. `deadline` is that of its requests.
+  void BeginAttempt(const UpdateStep& step, absl::Time deadline);
+
+  // As far as it goes without blocking. True: the attempt has ended; error()
+  // is OK if and only if no chunk is missing.
+  bool Advance();
+  // Blocks until Advance can go further. False: the deadline passed.
+  bool Wait(absl::Time deadline);
+  // Ends the attempt with `error`: nothing more is taken. What is pushed
+  // stays so and is taken by the next attempt.
+  void Abandon(absl::Status error);
+
+  // The first error of the attempt; a DataLoss goes before all others.
+  const absl::Status& error() const { return error_; }
+  int64_t missing() const { return progress_.missing(); }
+
+ private:
+  bool CanTake() const;
+  bool TakeNext(absl::Time deadline);
+  void PushMissing();
+  bool Take(absl::StatusOr<ChunkReady> ready);
+  void TakeRefusal(int chunk, bool is_current, const absl::Status& status);
+  void Dispatch(int chunk, Pin pin);
+  absl::StatusOr<std::unique_ptr<StagedChunk>> Stage(int chunk) const;
+  void TakeFailed();
+  // "chunk 3 of 17: ".
+  std::string Named(int chunk) const;
+  void Fail(absl::Status error);
+
+  ChunkTable& chunks_;
+  ChunkRequests& requests_;
+  Clock& clock_;
+  Executor& executor_;
+  StepMeter& meter_;
+  int slots_ = 0;
+  StepProgress progress_;
+
+  // Of the attempt.
+  const UpdateStep* step_ = nullptr;
+  absl::Time deadline_;
+  int most_updating_ = 0;  // chunks at a time
+  int ranges_ = 1;         // tasks for a chunk
+  bool stopped_ = false;
+  // The queue said that only our pins block it, when this many had ended.
+  bool blocked_by_kernels_ = false;
+  int64_t ended_when_blocked_ = 0;
+  absl::Status error_;
+  // Chunks with kernels; decreased by tasks before the meter counts their end.
+  std::atomic<int> updating_ = 0;
+  FailedUpdates failed_;  // added to by the tasks, before too
+};
+
+}  // namespace terrace

@@ -1,0 +1,237 @@
+#include "runtime/optimizer/step/running_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/base/device.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/optimizer/step/step_check.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+namespace {
+
+// Those that have a gradient of the step, each once.
+std::vector<Device*> DevicesOf(const StepArguments& arguments,
+                               absl::Span<const ParameterData> parameters) {
+  std::vector<Device*> devices;
+  const auto add = [&devices](Device* device, const void* gradient) {
+    if (device == nullptr || gradient == nullptr) return;
+    const auto end = devices.end();
+    if (std::find(devices.begin(), end, device) == end) {
+      devices.push_back(device);
+    }
+  };
+  for (const ParameterData& data : parameters) add(data.device, data.gradient);
+  if (arguments.norm_gradients) {
+    for (const GradientData& data : *arguments.norm_gradients) {
+      add(data.device, data.values);
+    }
+  }
+  return devices;
+}
+
+}  // namespace
+
+RunningStep::RunningStep(OptimizerState& state, StateGuard& guard,
+                         ChunkRequests& requests,
+                         const OptimizerOptions& options, Runtime& runtime)
+    : state_(state),
+      guard_(guard),
+      requests_(requests),
+      options_(options),
+      executor_(runtime.executor()),
+      meter_(runtime.clock()),
+      pipeline_(state.chunks, requests, runtime.clock(), executor_, meter_) {}
+
+absl::Status RunningStep::Start(const StepArguments& arguments,
+                                absl::Span<const ParameterData> parameters,
+                                absl::Time deadline) {
+  TERRACE_ASSIGN_OR_RETURN(
+      StepSettings settings,
+      CheckStep(options_, state_.specs, arguments, parameters));
+  if (incomplete_) {
+    TERRACE_RETURN_IF_ERROR(CheckSameStep(
+        input_.settings(), input_.parameters(), settings, parameters));
+  } else {
+    TERRACE_RETURN_IF_ERROR(apart_.Check(state_.specs, parameters));
+    TERRACE_RETURN_IF_ERROR(state_.counts.CheckMasters(state_.specs));
+  }
+  meter_.Begin();
+  TERRACE_ASSIGN_OR_RETURN(Staging* const staging,
+                           PrepareStaging(arguments, parameters));
+  report_ = {.step = state_.counts.step() + 1,
+             .bytes_from_devices = -staging_.bytes_from_devices(),
+             .bytes_to_devices = -staging_.bytes_to_devices()};
+  result_ = absl::FailedPreconditionError("the step is running");
+  input_.Set(std::move(settings), parameters, staging);
+  deadline_ = deadline;
+  if (incomplete_) {
+    Launch(Phase::kRecognise, GradientPass::Kind::kFingerprint,
+           input_.Gradients(state_.specs));
+    return absl::OkStatus();
+  }
+  input_.BeginStep(state_.specs, state_.counts.by_parameter());
+  if (!input_.NeedsNorm()) {
+    Attempt();
+  } else if (arguments.norm_gradients) {
+    Launch(Phase::kNorm, GradientPass::Kind::kNorm, *arguments.norm_gradients);
+  } else {
+    Launch(Phase::kNorm, GradientPass::Kind::kNorm,
+           input_.Gradients(state_.specs));
+  }
+  return absl::OkStatus();
+}
+
+// Slots for what is on devices, whose queued work ends here; null: nothing is.
+absl::StatusOr<Staging*> RunningStep::PrepareStaging(
+    const StepArguments& arguments,
+    absl::Span<const ParameterData> parameters) {
+  const std::vector<Device*> devices = DevicesOf(arguments, parameters);
+  if (devices.empty()) return nullptr;
+  int64_t slot_bytes = GradientPass::kSlotBytes;
+  for (const Chunk& chunk : state_.chunks.chunks()) {
+    slot_bytes = std::max(slot_bytes, StagedChunk::Bytes(chunk, parameters));
+  }
+  TERRACE_RETURN_IF_ERROR(staging_.Prepare(*devices.front(), slot_bytes));
+  for (Device* device : devices) {
+    TERRACE_RETURN_IF_ERROR(device->Synchronize());
+  }
+  return &staging_;
+}
+
+bool RunningStep::Advance() {
+  while (phase_ != Phase::kIdle) {
+    if (phase_ == Phase::kUpdate) {
+      if (!pipeline_.Advance()) return false;
+      EndUpdate();
+      continue;
+    }
+    if (meter_.running() > 0) return false;
+    if (phase_ == Phase::kNorm) {
+      EndNorm();
+    } else if (phase_ == Phase::kRecognise) {
+      EndRecognise();
+    } else {
+      EndFingerprint();
+    }
+  }
+  return true;
+}
+
+bool RunningStep::Wait(absl::Time deadline) {
+  if (phase_ == Phase::kUpdate) return pipeline_.Wait(deadline);
+  meter_.WaitForAll();
+  return true;
+}
+
+void RunningStep::OnDeadline() {
+  pipeline_.Abandon(absl::DeadlineExceededError(absl::StrCat(
+      "step ", report_.step, ": ", pipeline_.missing(), " of ",
+      state_.chunks.size(), " chunks are missing at the deadline")));
+}
+
+void RunningStep::Clear() {
+  pipeline_.Clear();
+  incomplete_ = false;
+  fingerprint_.reset();
+}
+
+void RunningStep::Launch(Phase phase, GradientPass::Kind kind,
+                         absl::Span<const GradientData> gradients) {
+  phase_ = phase;
+  pass_ = std::make_unique<GradientPass>(kind, gradients);
+  pass_->Launch(executor_, meter_, input_.update().staging);
+}
+
+void RunningStep::EndNorm() {
+  if (absl::Status status = pass_->status(); !status.ok()) {
+    return Finish(std::move(status));
+  }
+  const double squared = pass_->SquaredNorm();
+  input_.SetSquaredNorm(squared);
+  if (input_.settings().skip_nonfinite && !std::isfinite(squared)) {
+    report_.skipped = true;
+    return Finish(absl::OkStatus());
+  }
+  Attempt();
+}
+
+void RunningStep::EndRecognise() {
+  if (absl::Status status = pass_->status(); !status.ok()) {
+    return Finish(std::move(status));
+  }
+  if (pass_->Fingerprint() != fingerprint_) {
+    return Finish(absl::FailedPreconditionError(
+        absl::StrCat("step ", state_.counts.step() + 1,
+                     " is incomplete and the gradients are not those it began "
+                     "with")));
+  }
+  Attempt();
+}
+
+// Begins or takes up the update of the chunks that are missing.
+void RunningStep::Attempt() {
+  phase_ = Phase::kUpdate;
+  if (!incomplete_) {
+    pipeline_.BeginStep(state_.chunks.WithGradient(input_.parameters()));
+    incomplete_ = true;
+    fingerprint_.reset();
+  }
+  pipeline_.BeginAttempt(input_.update(), deadline_);
+  absl::Status status = requests_.BeginStep(state_.counts.step() + 1);
+  if (!status.ok()) pipeline_.Abandon(std::move(status));
+}
+
+void RunningStep::EndUpdate() {
+  absl::Status status = pipeline_.error();
+  if (status.ok()) {
+    TERRACE_CHECK(pipeline_.missing() == 0);
+    status = requests_.CommitStep(state_.counts.step() + 1);
+    if (status.ok()) {
+      incomplete_ = false;
+      state_.counts.CountStep(state_.specs, input_.parameters());
+      return Finish(absl::OkStatus());
+    }
+    pipeline_.Abandon(status);
+  } else {
+    // The first error is the one to tell.
+    requests_.AbortStep().IgnoreError();
+  }
+  if (absl::IsDataLoss(status)) {
+    guard_.Poison(status);
+    return Finish(std::move(status));
+  }
+  // A later attempt has brought the gradients of the first.
+  if (fingerprint_.has_value()) return Finish(std::move(status));
+  Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint,
+         input_.Gradients(state_.specs));
+}
+
+// Without it nothing could tell whether the next attempt is at the same step.
+void RunningStep::EndFingerprint() {
+  if (const absl::Status status = pass_->status(); status.ok()) {
+    fingerprint_ = pass_->Fingerprint();
+  } else {
+    guard_.Poison(absl::FailedPreconditionError(absl::StrCat(
+        "step ", state_.counts.step() + 1, " is incomplete and its gradients ",
+        "could not be read again: ", status.message())));
+  }
+  Finish(pipeline_.error());
+}
+
+void RunningStep::Finish(absl::Status result) {
+  phase_ = Phase::kIdle;
+  pass_.reset();
+  result_ = std::move(result);
+  report_.gradient_norm = input_.gradient_norm();
+  meter_.Fill(report_);
+  report_.staging_bytes = staging_.bytes();
+  report_.bytes_from_devices += staging_.bytes_from_devices();
+  report_.bytes_to_devices += staging_.bytes_to_devices();
+}
+
+}  // namespace terrace

@@ -1,0 +1,111 @@
+// The step that is running or incomplete: a state machine over the passes over
+// all gradients and the ChunkPipeline.
+//
+//   idle --Start--> norm ------> update --> idle
+//        \--------> recognise -/       \--> fingerprint --> idle, incomplete
+//
+// Its tasks touch meter, staging, pipeline and pass: in a forked child, where
+// they may be locked or half changed for ever, it is leaked.
+//
+// One thread at a time. State, guard, requests and runtime must outlive it.
+// Deadlines are by the runtime's clock, not the wall's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/base/executor.h"
+#include "runtime/optimizer/chunks/chunk_requests.h"
+#include "runtime/optimizer/state/optimizer_state.h"
+#include "runtime/optimizer/state/state_guard.h"
+#include "runtime/optimizer/step/apart_check.h"
+#include "runtime/optimizer/step/chunk_pipeline.h"
+#include "runtime/optimizer/step/gradient_pass.h"
+#include "runtime/optimizer/step/staging.h"
+#include "runtime/optimizer/step/step_input.h"
+#include "runtime/optimizer/step/step_meter.h"
+#include "terrace/optimizer.h"
+
+namespace terrace {
+
+class RunningStep {
+ public:
+  RunningStep(OptimizerState& state, StateGuard& guard, ChunkRequests& requests,
+              const OptimizerOptions& options, Runtime& runtime);
+  RunningStep(const RunningStep&) = delete;
+  RunningStep& operator=(const RunningStep&) = delete;
+
+  // As OffloadedOptimizer's. What the guard forbids is the caller's to ask.
+  absl::Status Start(const StepArguments& arguments,
+                     absl::Span<const ParameterData> parameters,
+                     absl::Time deadline);
+  bool Advance();
+  // Blocks until Advance can go further. False: the deadline passed.
+  bool Wait(absl::Time deadline);
+  // This process cannot run it; its result says so.
+  void Refuse(absl::Status why) { result_ = std::move(why); }
+  // It has run into its deadline: what is missing stays so.
+  void OnDeadline();
+  // Until no task of it runs.
+  void WaitForTasks() { meter_.WaitForAll(); }
+
+  bool is_running() const { return phase_ != Phase::kIdle; }
+  // Some of its chunks are missing; the next must be an attempt at them.
+  bool incomplete() const { return incomplete_; }
+  const absl::Status& result() const { return result_; }
+  const StepReport& report() const { return report_; }
+
+  // The requests have a new queue; none is running.
+  void SetSlots(int slots) { pipeline_.SetSlots(slots); }
+  // No step is incomplete. Nothing may be pushed.
+  void Clear();
+
+ private:
+  enum class Phase : uint8_t {
+    kIdle,
+    kNorm,         // summing the gradients, nothing changed yet
+    kRecognise,    // are these the gradients of the incomplete step?
+    kUpdate,       // chunks are under way
+    kFingerprint,  // failed: keeping what the next attempt must bring again
+  };
+
+  absl::StatusOr<Staging*> PrepareStaging(
+      const StepArguments& arguments,
+      absl::Span<const ParameterData> parameters);
+  void Launch(Phase phase, GradientPass::Kind kind,
+              absl::Span<const GradientData> gradients);
+  void EndNorm();
+  void EndRecognise();
+  void Attempt();
+  void EndUpdate();
+  void EndFingerprint();
+  void Finish(absl::Status result);
+
+  OptimizerState& state_;
+  StateGuard& guard_;
+  ChunkRequests& requests_;
+  const OptimizerOptions& options_;
+  Executor& executor_;
+  StepMeter meter_;
+  Staging staging_;
+  ChunkPipeline pipeline_;
+  std::unique_ptr<GradientPass> pass_;
+
+  Phase phase_ = Phase::kIdle;
+  bool incomplete_ = false;
+  ApartCheck apart_;
+  StepInput input_;
+  // Of the incomplete step's gradients.
+  std::optional<uint64_t> fingerprint_;
+  absl::Time deadline_;
+  absl::Status result_;
+  StepReport report_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,186 @@
+#include "runtime/optimizer/step/staging.h"
+
+#include <algorithm>
+
+#include "runtime/base/check.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// A multiple of `unit`.
+int64_t Padded(int64_t bytes, int64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Arrays in a slot begin where any dtype may. More would make the slot of a
+// full chunk of fp32 parameters larger than the chunk: for each 8 bytes of
+// moments it holds 8 of parameter and gradient.
+int64_t ArrayBytes(int64_t count, DType dtype) {
+  return Padded(count * DTypeBytes(dtype), DTypeBytes(DType::kFloat32));
+}
+
+bool IsStaged(const ParameterData& data) {
+  return data.device != nullptr && data.gradient != nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<Device::Stream*> StagingSlot::StreamOf(Device& device) {
+  for (const auto& [owner, stream] : streams_) {
+    if (owner == &device) return stream.get();
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Device::Stream> stream,
+                           device.MakeStream());
+  streams_.emplace_back(&device, std::move(stream));
+  return streams_.back().second.get();
+}
+
+absl::Status StagingSlot::CopyToHost(Device& device, void* target,
+                                     const void* source, int64_t bytes) {
+  TERRACE_ASSIGN_OR_RETURN(Device::Stream * stream, StreamOf(device));
+  staging_.from_devices_.fetch_add(bytes, std::memory_order_relaxed);
+  return stream->CopyToHost(target, source, bytes);
+}
+
+absl::Status StagingSlot::CopyToDevice(Device& device, void* target,
+                                       const void* source, int64_t bytes) {
+  TERRACE_ASSIGN_OR_RETURN(Device::Stream * stream, StreamOf(device));
+  staging_.to_devices_.fetch_add(bytes, std::memory_order_relaxed);
+  return stream->CopyToDevice(target, source, bytes);
+}
+
+absl::Status StagingSlot::Wait() {
+  absl::Status first;
+  for (const auto& [device, stream] : streams_) {
+    first.Update(stream->Wait());
+  }
+  return first;
+}
+
+Staging::~Staging() {
+  MutexLock lock(mutex_);
+  TERRACE_CHECK(free_.size() == slots_.size());
+}
+
+absl::Status Staging::Prepare(Device& device, int64_t slot_bytes) {
+  if (slot_bytes <= slot_bytes_) return absl::OkStatus();
+  MutexLock lock(mutex_);
+  TERRACE_CHECK(free_.size() == slots_.size());
+  free_.clear();
+  slots_.clear();
+  memory_.reset();
+  slot_bytes_ = 0;
+  const int64_t padded = Padded(slot_bytes, 64);
+  TERRACE_ASSIGN_OR_RETURN(memory_, device.AllocatePinned(kSlots * padded));
+  slot_bytes_ = padded;
+  for (int i = 0; i < kSlots; ++i) {
+    slots_.push_back(
+        std::make_unique<StagingSlot>(*this, memory_.get() + i * padded));
+    free_.push_back(slots_.back().get());
+  }
+  return absl::OkStatus();
+}
+
+StagingSlot& Staging::Take() {
+  MutexLock lock(mutex_);
+  TERRACE_CHECK(!free_.empty());
+  StagingSlot& slot = *free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+void Staging::Return(StagingSlot& slot) {
+  MutexLock lock(mutex_);
+  free_.push_back(&slot);
+}
+
+int64_t StagedChunk::Bytes(const Chunk& chunk,
+                           absl::Span<const ParameterData> parameters) {
+  int64_t bytes = 0;
+  for (const Segment& segment : chunk.segments) {
+    const ParameterData& data =
+        parameters[static_cast<size_t>(segment.parameter)];
+    if (!IsStaged(data)) continue;
+    bytes += ArrayBytes(segment.count, chunk.dtype) +
+             ArrayBytes(segment.count, data.gradient_dtype);
+  }
+  return bytes;
+}
+
+StagedChunk::StagedChunk(Staging& staging, const Chunk& chunk,
+                         absl::Span<const ParameterData> parameters)
+    : staging_(staging),
+      chunk_(chunk),
+      parameters_(parameters),
+      slot_(staging.Take()),
+      segments_(chunk.segments.size()) {}
+
+absl::StatusOr<std::unique_ptr<StagedChunk>> StagedChunk::Fetch(
+    Staging& staging, const Chunk& chunk,
+    absl::Span<const ParameterData> parameters) {
+  if (Bytes(chunk, parameters) == 0) return nullptr;
+  auto staged = std::make_unique<StagedChunk>(staging, chunk, parameters);
+  absl::Status status = staged->BeginFetch();
+  if (status.ok()) return staged;
+  // What was begun before must not be on its way into a free slot.
+  staged->slot_.Wait().IgnoreError();
+  return status;
+}
+
+absl::Status StagedChunk::BeginFetch() {
+  std::byte* next = slot_.bytes();
+  for (size_t i = 0; i < chunk_.segments.size(); ++i) {
+    const Segment& segment = chunk_.segments[i];
+    const ParameterData& data =
+        parameters_[static_cast<size_t>(segment.parameter)];
+    if (!IsStaged(data)) continue;
+    ParameterData& here = segments_[i];
+    here = {.gradient_dtype = data.gradient_dtype, .device = data.device};
+    const int64_t width = DTypeBytes(chunk_.dtype);
+    here.parameter = next;
+    next += ArrayBytes(segment.count, chunk_.dtype);
+    TERRACE_RETURN_IF_ERROR(
+        slot_.CopyToHost(*data.device, here.parameter,
+                         static_cast<const std::byte*>(data.parameter) +
+                             segment.parameter_offset * width,
+                         segment.count * width));
+    const int64_t gradient_width = DTypeBytes(data.gradient_dtype);
+    TERRACE_RETURN_IF_ERROR(
+        slot_.CopyToHost(*data.device, next,
+                         static_cast<const std::byte*>(data.gradient) +
+                             segment.parameter_offset * gradient_width,
+                         segment.count * gradient_width));
+    here.gradient = next;
+    next += ArrayBytes(segment.count, data.gradient_dtype);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StagedChunk::Arrived() {
+  MutexLock lock(mutex_);
+  if (!waited_) {
+    arrived_ = slot_.Wait();
+    waited_ = true;
+  }
+  return arrived_;
+}
+
+absl::Status StagedChunk::ReturnParameters() {
+  absl::Status first;
+  for (size_t i = 0; i < segments_.size() && first.ok(); ++i) {
+    if (segments_[i].device == nullptr) continue;
+    const Segment& segment = chunk_.segments[i];
+    const ParameterData& data =
+        parameters_[static_cast<size_t>(segment.parameter)];
+    const int64_t width = DTypeBytes(chunk_.dtype);
+    first = slot_.CopyToDevice(*data.device,
+                               static_cast<std::byte*>(data.parameter) +
+                                   segment.parameter_offset * width,
+                               segments_[i].parameter, segment.count * width);
+  }
+  first.Update(slot_.Wait());
+  return first;
+}
+
+}  // namespace terrace

@@ -1,0 +1,140 @@
+// How chunks of parameters on a device pass through host memory: a few pinned
+// slots. A chunk's parameters and gradients are copied into a slot; kernels
+// work there as on parameters in CPU memory; the parameters are copied back and
+// the slot is free again. While one chunk is computed others are on their way
+// in either direction. Parameters with a master come too, 2 bytes an element
+// beside the gradient's: what somebody wrote into them is known nowhere else.
+//
+// A slot is at most what one chunk has: 8 MiB for a chunk of fp32 parameters.
+// Four of them keep both copy engines and the kernels busy; they are one
+// allocation of at most 32 MiB, beside the Runtime's budget and reported. An
+// allocator may round it up to a power of two, as LibTorch's does: 32 MiB too.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/base/device.h"
+#include "runtime/base/mutex.h"
+#include "runtime/optimizer/chunks/chunk_layout.h"
+#include "terrace/optimizer.h"
+
+namespace terrace {
+
+class Staging;
+
+// Bytes of pinned memory and a stream of each device. One thread at a time.
+class StagingSlot {
+ public:
+  StagingSlot(Staging& staging, std::byte* bytes)
+      : staging_(staging), bytes_(bytes) {}
+
+  std::byte* bytes() const { return bytes_; }
+
+  // As of Device::Stream, which they pass on to.
+  absl::Status CopyToHost(Device& device, void* target, const void* source,
+                          int64_t bytes);
+  absl::Status CopyToDevice(Device& device, void* target, const void* source,
+                            int64_t bytes);
+  // Of all devices.
+  absl::Status Wait();
+
+ private:
+  absl::StatusOr<Device::Stream*> StreamOf(Device& device);
+
+  Staging& staging_;
+  std::byte* const bytes_;
+  std::vector<std::pair<Device*, std::unique_ptr<Device::Stream>>> streams_;
+};
+
+// Thread-safe but for Prepare, which needs every slot free. Devices must
+// outlive it.
+class Staging {
+ public:
+  static constexpr int kSlots = 4;
+
+  Staging() = default;
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging();
+
+  // Slots of at least `slot_bytes`; keeps larger ones.
+  absl::Status Prepare(Device& device, int64_t slot_bytes);
+
+  // There is one: of those that take slots, at most kSlots are at work.
+  StagingSlot& Take();
+  void Return(StagingSlot& slot);
+
+  int64_t bytes() const { return kSlots * slot_bytes_; }
+  // Copied since it was made.
+  int64_t bytes_from_devices() const { return from_devices_; }
+  int64_t bytes_to_devices() const { return to_devices_; }
+
+ private:
+  friend class StagingSlot;
+
+  int64_t slot_bytes_ = 0;
+  PinnedMemory memory_;
+  std::vector<std::unique_ptr<StagingSlot>> slots_;
+  // Relaxed: sums only.
+  std::atomic<int64_t> from_devices_ = 0;
+  std::atomic<int64_t> to_devices_ = 0;
+
+  Mutex mutex_;
+  std::vector<StagingSlot*> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One chunk in a slot, for one step. Made by the customer's thread, used by the
+// tasks that update it. `chunk` and `parameters` must outlive it.
+class StagedChunk {
+ public:
+  // What a slot must hold for it; 0 where no parameter with a gradient is on a
+  // device.
+  static int64_t Bytes(const Chunk& chunk,
+                       absl::Span<const ParameterData> parameters);
+
+  // Takes a slot and begins the copies into it; null where Bytes is 0.
+  static absl::StatusOr<std::unique_ptr<StagedChunk>> Fetch(
+      Staging& staging, const Chunk& chunk,
+      absl::Span<const ParameterData> parameters);
+
+  StagedChunk(Staging& staging, const Chunk& chunk,
+              absl::Span<const ParameterData> parameters);
+  StagedChunk(const StagedChunk&) = delete;
+  StagedChunk& operator=(const StagedChunk&) = delete;
+  ~StagedChunk() { staging_.Return(slot_); }
+
+  // Blocks until everything has arrived. Thread-safe; each call returns the
+  // same.
+  absl::Status Arrived();
+
+  // Where segment `index` is in host memory, from its first element on; null
+  // addresses: where the caller has it. After Arrived.
+  const ParameterData& segment(size_t index) const { return segments_[index]; }
+
+  // Copies the parameters back and blocks until they are there. Once, after
+  // the update.
+  absl::Status ReturnParameters();
+
+ private:
+  absl::Status BeginFetch();
+
+  Staging& staging_;
+  const Chunk& chunk_;
+  const absl::Span<const ParameterData> parameters_;
+  StagingSlot& slot_;
+  std::vector<ParameterData> segments_;
+
+  Mutex mutex_;
+  bool waited_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status arrived_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

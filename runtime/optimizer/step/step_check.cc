@@ -1,0 +1,189 @@
+#include "runtime/optimizer/step/step_check.h"
+
+#include <bit>
+#include <cmath>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/optimizer/chunks/adam_check.h"
+
+namespace terrace {
+namespace {
+
+bool SameBits(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+bool Aligned(const void* pointer, DType dtype) {
+  return reinterpret_cast<uintptr_t>(pointer) %
+             static_cast<uintptr_t>(DTypeBytes(dtype)) ==
+         0;
+}
+
+// What is wrong with one parameter, or null.
+const char* Fault(const ParameterSpec& spec, const ParameterData& data) {
+  if (spec.count > 0 && data.parameter == nullptr) return "has no data";
+  if (!Aligned(data.parameter, spec.dtype)) {
+    return "is not aligned to its elements";
+  }
+  if (data.gradient_dtype > DType::kFloat16) {
+    return "has a gradient of unknown dtype";
+  }
+  if (!Aligned(data.gradient, data.gradient_dtype)) {
+    return "has a gradient that is not aligned to its elements";
+  }
+  return nullptr;
+}
+
+absl::Status CheckParameters(absl::Span<const ParameterSpec> specs,
+                             const StepArguments& arguments,
+                             absl::Span<const ParameterData> parameters) {
+  if (parameters.size() != specs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(parameters.size(), " parameters given, the optimizer has ",
+                     specs.size()));
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto group = static_cast<size_t>(specs[i].group);
+    if (!arguments.groups.empty() && group >= arguments.groups.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter ", i, " ('", specs[i].name, "') is in group ", group,
+          ", options are given for ", arguments.groups.size(), " groups"));
+    }
+    const char* fault = Fault(specs[i], parameters[i]);
+    if (fault == nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter ", i, " ('", specs[i].name, "') ", fault));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNormGradients(absl::Span<const GradientData> gradients) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const GradientData& data = gradients[i];
+    const auto bad = [i](const std::string& what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("norm_gradients[", i, "] ", what));
+    };
+    if (data.count < 0) return bad(absl::StrCat("has count ", data.count));
+    if (data.dtype > DType::kFloat16) {
+      return bad(
+          absl::StrCat("is of unknown dtype ", static_cast<int>(data.dtype)));
+    }
+    if (!Aligned(data.values, data.dtype)) {
+      return bad("is not aligned to its elements");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Different(const std::string& what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the step before is incomplete; it had another ", what));
+}
+
+absl::Status CheckSameOptions(const AdamOptions& before, const AdamOptions& now,
+                              size_t group) {
+  const struct {
+    const char* name;
+    double before, now;
+  } numbers[] = {
+      {"learning rate", before.learning_rate, now.learning_rate},
+      {"beta1", before.beta1, now.beta1},
+      {"beta2", before.beta2, now.beta2},
+      {"epsilon", before.epsilon, now.epsilon},
+      {"weight decay", before.weight_decay, now.weight_decay},
+      {"mode", static_cast<double>(before.decoupled_decay),
+       static_cast<double>(now.decoupled_decay)},
+      {"bias correction", static_cast<double>(before.bias_correction),
+       static_cast<double>(now.bias_correction)},
+      {"maximize", static_cast<double>(before.maximize),
+       static_cast<double>(now.maximize)},
+  };
+  for (const auto& number : numbers) {
+    if (SameBits(number.before, number.now)) continue;
+    return Different(
+        absl::StrCat(number.name, " of group ", group, ", ", number.before));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StepSettings> CheckStep(
+    const OptimizerOptions& options, absl::Span<const ParameterSpec> specs,
+    const StepArguments& arguments,
+    absl::Span<const ParameterData> parameters) {
+  StepSettings settings;
+  settings.loss_scale = arguments.loss_scale;
+  settings.max_gradient_norm =
+      arguments.max_gradient_norm.value_or(options.max_gradient_norm);
+  settings.skip_nonfinite =
+      arguments.skip_nonfinite.value_or(options.skip_nonfinite);
+  settings.groups.assign(arguments.groups.begin(), arguments.groups.end());
+  if (settings.groups.empty()) settings.groups.push_back(options.adam);
+  for (size_t i = 0; i < settings.groups.size(); ++i) {
+    AdamOptions& group = settings.groups[i];
+    if (arguments.learning_rate) {
+      group.learning_rate = *arguments.learning_rate;
+    }
+    // There may be as many groups as parameters: text only when it is needed.
+    if (!CheckAdamOptions(group, "").ok()) {
+      return CheckAdamOptions(group, absl::StrCat("group ", i, ":"));
+    }
+  }
+  if (!(settings.loss_scale > 0) || !std::isfinite(settings.loss_scale)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("loss scale is ", settings.loss_scale));
+  }
+  if (!(settings.max_gradient_norm >= 0) ||
+      !std::isfinite(settings.max_gradient_norm)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_gradient_norm is ", settings.max_gradient_norm));
+  }
+  TERRACE_RETURN_IF_ERROR(CheckParameters(specs, arguments, parameters));
+  if (arguments.norm_gradients) {
+    TERRACE_RETURN_IF_ERROR(CheckNormGradients(*arguments.norm_gradients));
+  }
+  return settings;
+}
+
+absl::Status CheckSameStep(const StepSettings& settings_before,
+                           absl::Span<const ParameterData> parameters_before,
+                           const StepSettings& settings,
+                           absl::Span<const ParameterData> parameters) {
+  const StepSettings& before = settings_before;
+  if (!SameBits(settings.loss_scale, before.loss_scale)) {
+    return Different(absl::StrCat("loss scale, ", before.loss_scale));
+  }
+  if (!SameBits(settings.max_gradient_norm, before.max_gradient_norm)) {
+    return Different(
+        absl::StrCat("max_gradient_norm, ", before.max_gradient_norm));
+  }
+  if (settings.skip_nonfinite != before.skip_nonfinite) {
+    return Different("skip_nonfinite");
+  }
+  if (settings.groups.size() != before.groups.size()) {
+    return Different(absl::StrCat("number of groups, ", before.groups.size()));
+  }
+  for (size_t i = 0; i < settings.groups.size(); ++i) {
+    TERRACE_RETURN_IF_ERROR(
+        CheckSameOptions(before.groups[i], settings.groups[i], i));
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const ParameterData& now = parameters[i];
+    const ParameterData& then = parameters_before[i];
+    if (now.parameter != then.parameter || now.device != then.device) {
+      return Different(absl::StrCat("address of parameter ", i));
+    }
+    const bool has_gradient = now.gradient != nullptr;
+    if (has_gradient != (then.gradient != nullptr) ||
+        (has_gradient && now.gradient_dtype != then.gradient_dtype)) {
+      return Different(absl::StrCat("gradient of parameter ", i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

@@ -1,0 +1,93 @@
+// Where each chunk is in a step: done, missing, or pushed; and in which order
+// an attempt pushes those that are missing. Of several attempts, so that no
+// chunk is updated twice in a step and none is forgotten, whatever fails.
+//
+// One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "runtime/base/check.h"
+
+namespace terrace {
+
+class StepProgress {
+ public:
+  // Chunks beyond those it knows are done.
+  void Resize(int chunks) {
+    states_.resize(static_cast<size_t>(chunks), State::kDone);
+  }
+  // No chunk is missing.
+  void Clear() {
+    states_.assign(states_.size(), State::kDone);
+    missing_ = 0;
+  }
+
+  // A new step of the chunks with wanted[i] true. None may be missing.
+  void BeginStep(const std::vector<bool>& wanted) {
+    TERRACE_CHECK(missing_ == 0);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i]) SetState(static_cast<int>(i), State::kMissing);
+    }
+  }
+  // What is missing is to be pushed, in the order of the chunks.
+  void BeginAttempt() {
+    to_push_.clear();
+    for (size_t i = 0; i < states_.size(); ++i) {
+      if (states_[i] == State::kMissing) {
+        to_push_.push_back(static_cast<int>(i));
+      }
+    }
+  }
+  // The queue that they were pushed to is gone.
+  void ForgetPushed() {
+    for (State& state : states_) {
+      if (state == State::kPushed) state = State::kMissing;
+    }
+  }
+
+  bool has_next() const { return !to_push_.empty(); }
+  int next() const { return to_push_.front(); }
+  void SetPushed() {
+    SetState(next(), State::kPushed);
+    to_push_.pop_front();
+  }
+  // Of a chunk that was pushed.
+  void SetDone(int chunk) {
+    CheckPushed(chunk);
+    SetState(chunk, State::kDone);
+  }
+  void SetRefused(int chunk) {
+    CheckPushed(chunk);
+    SetState(chunk, State::kMissing);
+  }
+  // It was refused to an earlier attempt: this one pushes it, last.
+  void PushAgain(int chunk) { to_push_.push_back(chunk); }
+  // A chunk that was done was not updated after all.
+  void SetLost(int chunk) { SetState(chunk, State::kMissing); }
+
+  int64_t missing() const { return missing_; }  // or pushed
+
+ private:
+  enum class State : uint8_t { kDone, kMissing, kPushed };
+
+  void CheckPushed(int chunk) const {
+    const auto i = static_cast<size_t>(chunk);
+    TERRACE_CHECK(i < states_.size() && states_[i] == State::kPushed);
+  }
+  void SetState(int chunk, State state) {
+    State& old = states_[static_cast<size_t>(chunk)];
+    missing_ -= old == State::kDone ? 0 : 1;
+    missing_ += state == State::kDone ? 0 : 1;
+    old = state;
+  }
+
+  std::vector<State> states_;  // by chunk
+  int64_t missing_ = 0;        // chunks not kDone
+  std::deque<int> to_push_;    // of this attempt
+};
+
+}  // namespace terrace

@@ -1,0 +1,201 @@
+#include "runtime/residency/registrar.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+void Registrar::Register(RegisterRequest request) {
+  Registration registration;
+  for (const TensorSpec& spec : request.specs) {
+    const absl::StatusOr<Tensor*> added = parts_.table->Add(spec);
+    if (!added.ok()) {
+      TakeBack(registration);
+      request.reply->Set(added.status());
+      return;
+    }
+    registration.tensors.push_back(*added);
+  }
+  registration.request = std::move(request);
+  registration.refused.assign(static_cast<size_t>(parts_.resting->count()), 0);
+  registrations_.push_back(std::move(registration));  // behind what waits
+}
+
+// The last one first, so that no id is spent.
+void Registrar::TakeBack(const Registration& registration) {
+  for (size_t i = registration.tensors.size(); i-- > 0;) {
+    parts_.table->TakeBack(*registration.tensors[i]);
+  }
+}
+
+void Registrar::ServeRegistrations() {
+  for (auto each = registrations_.begin(); each != registrations_.end();) {
+    each = Serve(*each) ? registrations_.erase(each) : each + 1;
+  }
+}
+
+// True when it is answered; else it waits for its tier to grow, or for a write
+// that finds out whether a tier takes any again.
+bool Registrar::Serve(Registration& registration) {
+  while (registration.placed < registration.tensors.size()) {
+    if (!PlaceNext(registration)) return false;
+    if (registration.request.reply == nullptr) return true;  // refused
+  }
+  std::vector<TensorId> ids;
+  for (const Tensor* const tensor : registration.tensors) {
+    parts_.table->Admit(*tensor);
+    ids.push_back(tensor->id);
+  }
+  registration.request.reply->Set(std::move(ids));
+  return true;
+}
+
+// False: it waits.
+bool Registrar::PlaceNext(Registration& registration) {
+  Tensor& tensor = *registration.tensors[registration.placed];
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  while (tensor.resting() == nullptr && parts_.resting->count() > 0) {
+    if (registration.tier == kNoTier) {
+      std::vector<bool> refused;
+      for (const int64_t least : registration.refused) {
+        refused.push_back(least > 0 && bytes >= least);
+      }
+      registration.tier = parts_.placement->ChooseHome(refused, bytes);
+    }
+    if (registration.tier == kNoTier) {
+      if (parts_.placement->trying()) return false;  // a write finds one out
+      const absl::Status refused = registration.refusal.ok()
+                                       ? parts_.placement->NoneIsUsable()
+                                       : registration.refusal;
+      TakeBack(registration);
+      std::exchange(registration.request.reply, nullptr)->Set(refused);
+      return true;
+    }
+    absl::StatusOr<std::optional<Reservation>> place =
+        parts_.resting->at(registration.tier).Allocate(bytes, /*must=*/true);
+    if (!place.ok()) {
+      RefuseTier(registration, place.status());
+      continue;
+    }
+    if (!place->has_value()) return false;
+    tensor.GivePlace(std::move(**place));
+  }
+  registration.tier = kNoTier;
+  ++registration.placed;
+  return true;
+}
+
+// The next tier is tried; the last one's answer counts, with all messages.
+void Registrar::RefuseTier(Registration& registration,
+                           const absl::Status& why) {
+  const std::string others =
+      registration.refusal.ok()
+          ? ""
+          : absl::StrCat("; ",
+                         absl::string_view(registration.refusal.message()));
+  registration.refusal =
+      Reworded(why, absl::StrCat(absl::string_view(why.message()), others));
+  const Tensor& tensor = *registration.tensors[registration.placed];
+  registration
+      .refused[static_cast<size_t>(registration.tier - RestingTiers::first())] =
+      ResidentBytes(tensor.spec.size_bytes);
+  registration.tier = kNoTier;
+}
+
+void Registrar::CheckGrowth(absl::Time now, std::vector<QueueError>* errors) {
+  for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
+       ++tier) {
+    const absl::Status status = parts_.resting->at(tier).CheckGrowth(now);
+    if (status.ok()) continue;
+    parts_.placement->SetWriteError(tier, status);
+    errors->push_back({-1, status});
+    for (Registration& each : registrations_) {
+      if (each.tier == tier) RefuseTier(each, status);
+    }
+  }
+}
+
+void Registrar::On(const Grown& event) {
+  const DiskTier::Answer answer = parts_.resting->at(event.tier).OnGrown(event);
+  // What had asked has gone on, or looks elsewhere.
+  if (answer.status.ok() || answer.late || !answer.must) return;
+  // It was the first one's need; the others' may be less.
+  for (Registration& each : registrations_) {
+    if (each.tier != event.tier) continue;
+    RefuseTier(each, answer.status);
+    return;
+  }
+}
+
+void Registrar::Unregister(UnregisterRequest request, uint64_t after) {
+  ends_.push_back({std::move(request), nullptr, after});
+}
+
+// True when nothing is left to do. Once nobody wants the tensor its own
+// transfers end, and it is gone; a late one of them keeps its places.
+bool Registrar::ServeEnd(End& end, bool is_wanted, uint64_t processed) {
+  if (end.tensor == nullptr && !BeginEnd(end, is_wanted, processed)) {
+    return end.request.reply == nullptr;
+  }
+  Tensor& tensor = *end.tensor;
+  const Drain drain = tensor.drain();
+  if (tensor.Arriving(kDram) || drain == Drain::kSealing ||
+      drain == Drain::kMoving) {
+    return false;
+  }
+  if (drain == Drain::kNone) parts_.residency->Drop(tensor);
+  if (end.request.reply != nullptr) {
+    parts_.table->FreeName(tensor);
+    std::exchange(end.request.reply, nullptr)->Set(absl::OkStatus());
+  }
+  if (parts_.transfers->Has(tensor)) return false;
+  parts_.write_back->Forget(tensor);
+  parts_.table->Erase(tensor);
+  return true;
+}
+
+// Whether the tensor may go now. If not, it is refused, or waited for: what a
+// closed queue still fetches, or had ready, ends by itself.
+bool Registrar::BeginEnd(End& end, bool is_wanted, uint64_t processed) {
+  const TensorId id = end.request.tensor;
+  Tensor* const tensor = parts_.table->Find(id);
+  absl::Status refused;
+  if (tensor == nullptr) {
+    refused = absl::InvalidArgumentError(absl::StrCat("no tensor ", id.value));
+  } else if (parts_.pins->IsPinned(*tensor) && processed >= end.after) {
+    refused = absl::FailedPreconditionError(
+        absl::StrCat("tensor '", tensor->spec.name, "' is pinned"));
+  } else if (is_wanted) {
+    refused = absl::FailedPreconditionError(absl::StrCat(
+        "tensor '", tensor->spec.name, "' is wanted by a group of a queue"));
+  }
+  if (!refused.ok()) {
+    std::exchange(end.request.reply, nullptr)->Set(refused);
+    return false;
+  }
+  if (tensor->Pinned(kDram)) return false;
+  end.tensor = tensor;
+  parts_.table->Retire(*tensor);
+  const Copy* const copy = tensor->at(kDram);
+  const bool filling = copy != nullptr && copy->state == CopyState::kFilling;
+  if (filling || tensor->drain() == Drain::kMoving) {
+    parts_.transfers->Cancel(*tensor);
+  }
+  return true;
+}
+
+void Registrar::Refuse(const absl::Status& why) {
+  for (const Registration& each : registrations_) each.request.reply->Set(why);
+  registrations_.clear();
+  for (const End& end : ends_) {
+    if (end.request.reply != nullptr) end.request.reply->Set(why);
+  }
+  ends_.clear();
+}
+
+}  // namespace terrace

@@ -1,0 +1,62 @@
+#include "runtime/residency/resident_set.h"
+
+#include <utility>
+
+namespace terrace {
+
+void ResidentSet::Add(Tensor& tensor, const Extent& room) {
+  places_[&tensor] = residents_.size();
+  residents_.push_back({&tensor, room});
+  size_bytes_ += room.size_bytes;
+  policy_->OnResident(tensor.id);
+}
+
+void ResidentSet::Remove(const Tensor& tensor) {
+  const auto found = places_.find(&tensor);
+  if (found == places_.end()) return;
+  const size_t place = found->second;
+  places_.erase(found);
+  size_bytes_ -= residents_[place].room.size_bytes;
+  if (place + 1 != residents_.size()) {
+    residents_[place] = residents_.back();
+    places_[residents_[place].tensor] = place;
+  }
+  residents_.pop_back();
+  policy_->OnGone(tensor.id);
+}
+
+void ResidentSet::Touch(const Tensor& tensor) {
+  if (Has(tensor)) policy_->OnTouch(tensor.id);
+}
+
+void ResidentSet::SetLeaving(const Tensor& tensor, bool leaving) {
+  if (leaving) {
+    leaving_.insert(&tensor);
+  } else {
+    leaving_.erase(&tensor);
+  }
+}
+
+std::vector<TensorId> ResidentSet::PickVictims(
+    int64_t bytes, int64_t newcomer_use, bool must, int64_t sample,
+    absl::FunctionRef<bool(const Tensor&)> may_leave,
+    absl::FunctionRef<int64_t(const Tensor&)> next_use) {
+  std::vector<EvictionCandidate> candidates;
+  const size_t count = residents_.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (static_cast<int64_t>(candidates.size()) >= sample) break;
+    const Resident& each = residents_[(hand_ + i) % count];
+    if (IsLeaving(*each.tensor) || !may_leave(*each.tensor)) continue;
+    candidates.push_back(
+        {each.tensor->id, each.room.size_bytes, next_use(*each.tensor)});
+  }
+  if (count > static_cast<size_t>(sample)) {
+    hand_ = (hand_ + static_cast<size_t>(sample)) % count;
+  }
+  std::vector<TensorId> victims;
+  if (candidates.empty() && !must) return victims;
+  policy_->PickVictims(bytes, newcomer_use, must, candidates, &victims);
+  return victims;
+}
+
+}  // namespace terrace

@@ -1,0 +1,62 @@
+// Copies outside all windows: who is among them and who is asked to leave. A
+// decision looks at a sample of them, so that it costs no more with many
+// residents than with few; the hand moves on, so that all come up in turn.
+// Mover only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "policies/eviction.h"
+#include "runtime/tensor/tensor.h"
+#include "tiers/extent.h"
+
+namespace terrace {
+
+class ResidentSet {
+ public:
+  explicit ResidentSet(std::unique_ptr<EvictionPolicy> policy)
+      : policy_(std::move(policy)) {}
+
+  void Add(Tensor& tensor, const Extent& room);
+  // Of one that is none: nothing.
+  void Remove(const Tensor& tensor);
+  void Touch(const Tensor& tensor);
+  bool Has(const Tensor& tensor) const { return places_.contains(&tensor); }
+
+  // On its way out: written back first, then dropped.
+  void SetLeaving(const Tensor& tensor, bool leaving);
+  bool IsLeaving(const Tensor& tensor) const {
+    return leaving_.contains(&tensor);
+  }
+  int leaving() const { return static_cast<int>(leaving_.size()); }
+
+  struct Resident {
+    Tensor* tensor = nullptr;
+    Extent room;
+  };
+  const std::vector<Resident>& all() const { return residents_; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+  // Whom the policy would see off, best first, of up to `sample` that may
+  // leave; `next_use` says when each is needed. `must`: as the policy's.
+  std::vector<TensorId> PickVictims(
+      int64_t bytes, int64_t newcomer_use, bool must, int64_t sample,
+      absl::FunctionRef<bool(const Tensor&)> may_leave,
+      absl::FunctionRef<int64_t(const Tensor&)> next_use);
+
+ private:
+  const std::unique_ptr<EvictionPolicy> policy_;
+  std::vector<Resident> residents_;
+  absl::flat_hash_map<const Tensor*, size_t> places_;  // in those
+  absl::flat_hash_set<const Tensor*> leaving_;
+  size_t hand_ = 0;  // where the next sample starts
+  int64_t size_bytes_ = 0;
+};
+
+}  // namespace terrace

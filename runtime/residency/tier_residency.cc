@@ -1,0 +1,228 @@
+#include "runtime/residency/tier_residency.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+namespace {
+
+// How many residents one decision looks at: it must not cost more than the
+// transfer it is about.
+constexpr int64_t kEvictionSample = 64;
+
+// What the slots of a window have against a newcomer.
+struct SlotSearch {
+  int victim = -1;
+  int64_t victim_use = -1;
+  bool moving = false;
+  bool writing = false;
+  bool own_pins = false;
+  absl::Status failure;
+};
+
+}  // namespace
+
+TierResidency::TierResidency(TierResidencyParts parts)
+    : tier_(*parts.tier),
+      table_(*parts.table),
+      pins_(*parts.pins),
+      planner_(*parts.planner),
+      residents_(std::move(parts.eviction)) {}
+
+FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
+                                    Tensor& tensor,
+                                    std::vector<Tensor*>* leaving) {
+  FoundPlace found;
+  found.room = FindRoom(tensor);
+  if (found.room.empty()) {
+    MakeRoom(tensor, leaving);
+    found.room = FindRoom(tensor);
+  }
+  if (found.room.empty()) {
+    return FindSlot(queue, window, tensor, /*prefetch=*/false);
+  }
+  found.space = Space::kFound;
+  return found;
+}
+
+Reservation TierResidency::FindRoom(Tensor& tensor) {
+  if (hold_room_) return {};
+  absl::StatusOr<std::optional<Reservation>> room =
+      tier_.Allocate(ResidentBytes(tensor.spec.size_bytes), /*must=*/true);
+  if (!room.ok()) return {};
+  residents_.Add(tensor, (*room)->extent());
+  return std::move(**room);
+}
+
+// The newcomer need not wait for it: it may take a slot.
+void TierResidency::MakeRoom(const Tensor& newcomer,
+                             std::vector<Tensor*>* leaving) {
+  EvictAll(residents_.PickVictims(
+               ResidentBytes(newcomer.spec.size_bytes),
+               planner_.NextUse(newcomer.id), /*must=*/false, kEvictionSample,
+               [this](const Tensor& tensor) { return MayLeave(tensor); },
+               [this](const Tensor& tensor) { return NextUse(tensor); }),
+           leaving);
+}
+
+void TierResidency::EvictAll(const std::vector<TensorId>& victims,
+                             std::vector<Tensor*>* leaving) {
+  for (const TensorId id : victims) {
+    Tensor& victim = *table_.Find(id);
+    if (Evict(victim)) leaving->push_back(&victim);
+  }
+}
+
+bool TierResidency::Evict(Tensor& tensor) {
+  if (!IsFree(tensor) || residents_.IsLeaving(tensor)) return false;
+  ++evictions_;
+  if (!tensor.Dirty(kDram)) {
+    Drop(tensor);
+    return false;
+  }
+  residents_.SetLeaving(tensor, true);
+  return true;
+}
+
+bool TierResidency::MayLeave(const Tensor& tensor) const {
+  if (!IsFree(tensor) || tensor.refusals.gave_up()) return false;
+  // Without a place below there is nowhere to go.
+  return !tensor.Dirty(kDram) || tensor.resting() != nullptr;
+}
+
+int64_t TierResidency::NextUse(const Tensor& tensor) const {
+  return planner_.NextUse(tensor.id);
+}
+
+FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
+                                   Tensor& tensor, bool prefetch) {
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  SlotSearch search;
+  for (int slot = 0; slot < window.slots(); ++slot) {
+    if (!window.taken(slot)) {
+      return {Space::kFound, window.Take(slot, tensor, bytes), {}};
+    }
+    const Tensor* const owner = window.owner(slot);
+    if (owner == nullptr) {
+      search.failure = window.late(slot);
+      continue;
+    }
+    // Placed a moment ago for the same group.
+    if (owner->at(kDram) == nullptr) continue;
+    if (IsFree(*owner) && !owner->Dirty(kDram)) {
+      const int64_t use = planner_.NextUse(owner->id);
+      if (use > search.victim_use) {
+        search.victim_use = use;
+        search.victim = slot;
+      }
+    } else if (owner->Delivered(kDram) &&
+               (owner->Pinned(kDram) || kept_.contains(owner))) {
+      const PinnedBy by = pins_.WhoPins(*owner, kDram, queue);
+      search.own_pins |= by.own && !by.others;
+      search.moving |= by.others;
+    } else if (owner->refusals.gave_up()) {
+      search.failure = owner->refusals.error();
+    } else if (IsFree(*owner) && owner->resting() == nullptr) {
+      search.failure = absl::ResourceExhaustedError(
+          "the budget is full and there is no path to write to");
+    } else {
+      search.moving = true;  // on its way in or out
+      search.writing |=
+          owner->drain() == Drain::kSealing || owner->drain() == Drain::kMoving;
+    }
+  }
+  if (search.victim >= 0 &&
+      (!prefetch || search.victim_use > planner_.NextUse(tensor.id))) {
+    Drop(*window.owner(search.victim));
+    return {Space::kFound, window.Take(search.victim, tensor, bytes), {}};
+  }
+  Space space = search.own_pins ? Space::kOwnPins : Space::kFailed;
+  if (search.moving) space = search.writing ? Space::kWriteBack : Space::kWait;
+  return {space, {}, std::move(search.failure)};
+}
+
+void TierResidency::GiveBack(const Tensor& tensor, Reservation room) {
+  room.Reset();
+  residents_.Remove(tensor);
+}
+
+void TierResidency::Drop(Tensor& tensor) {
+  tensor.Drop(kDram);
+  OnGone(tensor, nullptr, absl::OkStatus());
+}
+
+void TierResidency::OnGone(const Tensor& tensor, const Reservation* late,
+                           const absl::Status& why) {
+  residents_.Remove(tensor);
+  residents_.SetLeaving(tensor, false);
+  if (late != nullptr) windows_.Disown(*late, why);
+}
+
+const Window* TierResidency::WindowOf(const Tensor& tensor) const {
+  const Copy* const copy = tensor.at(kDram);
+  if (copy == nullptr || copy->place.from() == &tier_) return nullptr;
+  return static_cast<const Window*>(copy->place.from());
+}
+
+Reservation TierResidency::FindRange(int64_t bytes) {
+  absl::StatusOr<std::optional<Reservation>> room =
+      tier_.Allocate(bytes, /*must=*/true);
+  return room.ok() ? std::move(**room) : Reservation();
+}
+
+// What is missing first, as much as all of it only if what is then free is in
+// parts.
+void TierResidency::EvictForRange(int64_t bytes,
+                                  std::vector<Tensor*>* leaving) {
+  const int64_t missing = bytes - tier_.free_bytes();
+  EvictAll(residents_.PickVictims(
+               missing > 0 ? missing : bytes, /*newcomer_use=*/0,
+               /*must=*/true, static_cast<int64_t>(residents_.all().size()),
+               [this](const Tensor& tensor) { return MayLeave(tensor); },
+               [this](const Tensor& tensor) { return NextUse(tensor); }),
+           leaving);
+}
+
+bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
+  if (late_fetches || windows_.closing()) return true;
+  // Pinned or moving ones may be had later.
+  for (const ResidentSet::Resident& each : residents_.all()) {
+    if (!IsFree(*each.tensor) || residents_.IsLeaving(*each.tensor))
+      return true;
+  }
+  // So may the room of open windows, if they are all that is between.
+  return HasRoomWithoutWindows(bytes);
+}
+
+bool TierResidency::HasRoomWithoutWindows(int64_t bytes) const {
+  std::vector<Extent> taken;
+  for (const ResidentSet::Resident& each : residents_.all()) {
+    taken.push_back(each.room);
+  }
+  taken.push_back({tier_.usage().capacity_bytes, 0});
+  std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) {
+    return a.offset < b.offset;
+  });
+  int64_t end = 0;
+  for (const Extent& each : taken) {
+    if (each.offset - end >= bytes) return true;
+    end = each.end();
+  }
+  return false;
+}
+
+void TierResidency::CloseEmptyWindows() {
+  windows_.Sweep([this](const Window& window) {
+    for (int slot = 0; slot < window.slots(); ++slot) {
+      Tensor* const owner = window.owner(slot);
+      if (owner != nullptr && IsFree(*owner) && !owner->Dirty(kDram)) {
+        Drop(*owner);
+      }
+    }
+  });
+}
+
+}  // namespace terrace

@@ -1,0 +1,126 @@
+// Who is in memory, where, and who gives room to whom: the windows of the
+// queues, and the residents outside them. It does no harm: nothing that is
+// needed sooner leaves for something that is needed later. Mover only.
+//
+// Who leaves and is newer than what is below must be written back first: its
+// caller hands it to the write-back at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/residency/resident_set.h"
+#include "runtime/residency/windows.h"
+#include "runtime/tensor/pin_book.h"
+#include "runtime/tensor/tensor_table.h"
+#include "tiers/memory/dram_tier.h"
+
+namespace terrace {
+
+// How the search for a place ended; kWriteBack: nothing can be had before a
+// write-back ends.
+enum class Space : uint8_t { kFound, kWait, kWriteBack, kOwnPins, kFailed };
+
+struct FoundPlace {
+  Space space = Space::kFailed;
+  Reservation room;      // kFound
+  absl::Status failure;  // of a slot that could have been had without
+};
+
+// Everything referenced outlives the residency.
+struct TierResidencyParts {
+  DramTier* tier = nullptr;
+  const TensorTable* table = nullptr;
+  const PinBook* pins = nullptr;
+  const TracePlanner* planner = nullptr;
+  std::unique_ptr<EvictionPolicy> eviction;
+};
+
+class TierResidency {
+ public:
+  explicit TierResidency(TierResidencyParts parts);
+
+  // A place for an absent tensor: outside the windows while there is room, so
+  // that it may stay; else a slot of the queue's window. `leaving`: who must be
+  // written back for it.
+  FoundPlace FindPlace(int64_t queue, Window& window, Tensor& tensor,
+                       std::vector<Tensor*>* leaving);
+  // The same in the window alone. A prefetch takes nothing that is needed no
+  // later than what it fetches.
+  FoundPlace FindSlot(int64_t queue, Window& window, Tensor& tensor,
+                      bool prefetch);
+  // Room outside the windows, if there is any.
+  Reservation FindRoom(Tensor& tensor);
+  // What FindPlace found is not used.
+  void GiveBack(const Tensor& tensor, Reservation room);
+  // For as long as places are sought for the others of its group.
+  void Keep(Tensor& tensor) { kept_.insert(&tensor); }
+  void EndKeep() { kept_.clear(); }
+
+  // Gives up a copy that nobody uses. The caller knows that it is not the only
+  // one, or says so (Tensor::Lose).
+  void Drop(Tensor& tensor);
+  // The tensor has no copy here any more; `late`: the room that a device may
+  // still write to, and why.
+  void OnGone(const Tensor& tensor, const Reservation* late,
+              const absl::Status& why);
+  // Leaves at once when clean; true: after its write-back.
+  bool Evict(Tensor& tensor);
+  // It stays after all.
+  void Stay(const Tensor& tensor) { residents_.SetLeaving(tensor, false); }
+  void Touch(const Tensor& tensor) { residents_.Touch(tensor); }
+  // Null: outside all windows, or not here.
+  const Window* WindowOf(const Tensor& tensor) const;
+  // Goes down as soon as nobody uses it: in a window, or on its way out.
+  bool GoesDown(const Tensor& tensor) const {
+    return WindowOf(tensor) != nullptr || residents_.IsLeaving(tensor);
+  }
+
+  // A range for a window; empty: there is none.
+  Reservation FindRange(int64_t bytes);
+  // Residents make room for one.
+  void EvictForRange(int64_t bytes, std::vector<Tensor*>* leaving);
+  // Whether room for one may come later by itself; `late_fetches`: late ones
+  // have room that they will give back.
+  bool RangeMayCome(int64_t bytes, bool late_fetches) const;
+  // Those that are empty by now go.
+  void CloseEmptyWindows();
+  // Nothing new becomes resident while a window waits for room.
+  void HoldRoom(bool hold) { hold_room_ = hold; }
+
+  DramTier& tier() const { return tier_; }
+  Windows& windows() { return windows_; }
+  const Windows& windows() const { return windows_; }
+  const ResidentSet& residents() const { return residents_; }
+  int64_t evictions() const { return evictions_; }
+
+ private:
+  bool MayLeave(const Tensor& tensor) const;
+  bool IsFree(const Tensor& tensor) const {
+    return tensor.Idle(kDram) && !kept_.contains(&tensor);
+  }
+  int64_t NextUse(const Tensor& tensor) const;
+  // Whether the residents leave a range of so many bytes between them.
+  bool HasRoomWithoutWindows(int64_t bytes) const;
+  void MakeRoom(const Tensor& newcomer, std::vector<Tensor*>* leaving);
+  void EvictAll(const std::vector<TensorId>& victims,
+                std::vector<Tensor*>* leaving);
+
+  DramTier& tier_;
+  const TensorTable& table_;
+  const PinBook& pins_;
+  const TracePlanner& planner_;
+  ResidentSet residents_;
+  Windows windows_;
+  absl::flat_hash_set<const Tensor*> kept_;
+  bool hold_room_ = false;
+  int64_t evictions_ = 0;
+};
+
+}  // namespace terrace

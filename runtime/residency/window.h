@@ -1,0 +1,66 @@
+// The slots of one queue: a range of memory that is the queue's alone. A slot
+// is reserved for one tensor's copy at a time; one that a late fetch may still
+// write to is nobody's until the device lets go. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/tensor/tensor.h"
+#include "tiers/reservation.h"
+
+namespace terrace {
+
+class Window final : public Reserver {
+ public:
+  // Slots of `stride` bytes each, headers included, all of `range`.
+  Window(Reservation range, int64_t stride, int slots)
+      : range_(std::move(range)),
+        stride_(stride),
+        slots_(static_cast<size_t>(slots)) {}
+
+  TierId id() const override { return range_.tier(); }
+  int64_t size_bytes() const { return range_.extent().size_bytes; }
+  int64_t stride() const { return stride_; }
+  int slots() const { return static_cast<int>(slots_.size()); }
+
+  bool taken(int slot) const { return at(slot).taken; }
+  // Null: free, or a late fetch's.
+  Tensor* owner(int slot) const { return at(slot).owner; }
+  // Why a taken slot is no tensor's.
+  const absl::Status& late(int slot) const { return at(slot).late; }
+
+  Reservation Take(int slot, Tensor& owner, int64_t size_bytes);
+  // The slot of that range is a late fetch's from here on.
+  void Disown(const Extent& extent, absl::Status why);
+  void Free(Extent extent) override { slots_[IndexOf(extent)] = {}; }
+  int SlotOf(const Extent& extent) const {
+    return static_cast<int>(IndexOf(extent));
+  }
+
+  // Its queue is closed: it goes when the last slot is empty.
+  bool closing() const { return closing_; }
+  void Close() { closing_ = true; }
+  bool empty() const;
+
+ private:
+  struct Slot {
+    Tensor* owner = nullptr;
+    bool taken = false;
+    absl::Status late;
+  };
+  const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
+  size_t IndexOf(const Extent& extent) const {
+    return static_cast<size_t>((extent.offset - range_.extent().offset) /
+                               stride_);
+  }
+
+  const Reservation range_;
+  const int64_t stride_;
+  std::vector<Slot> slots_;
+  bool closing_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,169 @@
+#include "runtime/residency/write_back.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+
+namespace terrace {
+
+void WriteBack::Start(std::vector<QueueError>* errors) {
+  std::deque<Tensor*> dirty;
+  dirty.swap(dirty_);
+  for (Tensor* const tensor : dirty) {
+    if (!tensor->Idle(kDram) || !tensor->Dirty(kDram) ||
+        !parts_.residency->GoesDown(*tensor) || tensor->resting() == nullptr ||
+        tensor->refusals.gave_up()) {
+      // By then they may do better.
+      const bool still =
+          tensor->drain() == Drain::kNone || tensor->drain() == Drain::kLate;
+      if (still) tensor->refusals.Forget();
+      continue;
+    }
+    if (!StartOne(*tensor, errors)) dirty_.push_back(tensor);
+  }
+}
+
+void WriteBack::StartLeaving(std::vector<Tensor*>* leaving,
+                             std::vector<QueueError>* errors) {
+  for (Tensor* const tensor : *leaving) {
+    if (!StartOne(*tensor, errors)) dirty_.push_back(tensor);
+  }
+  leaving->clear();
+}
+
+bool WriteBack::StartOne(Tensor& tensor, std::vector<QueueError>* errors) {
+  TERRACE_CHECK(tensor.Idle(kDram) && tensor.resting() != nullptr);
+  WriteTarget target = parts_.placement->ChooseTarget(tensor);
+  if (target.room == WriteTarget::Room::kNone) GiveUp(tensor, errors);
+  if (target.room != WriteTarget::Room::kFound) {
+    return target.room == WriteTarget::Room::kNone;
+  }
+  parts_.transfers->StartDrain(tensor, target.tier, std::move(target.second));
+  return true;
+}
+
+void WriteBack::OnSealed(Tensor& tensor, bool writer_waits) {
+  if (!writer_waits || yielded_.contains(&tensor)) {
+    const TierId to = parts_.transfers->DrainTier(tensor);
+    parts_.transfers->StartMove(tensor, parts_.placement->failures(to));
+    return;
+  }
+  yielded_.insert(&tensor);
+  GiveUpSealed(tensor);
+  parts_.residency->Stay(tensor);
+  OnDirty(tensor);
+}
+
+void WriteBack::GiveUpSealed(Tensor& tensor) {
+  parts_.placement->GiveUp(parts_.transfers->GiveUp(tensor));
+}
+
+void WriteBack::Yield(Tensor& tensor) {
+  if (tensor.drain() != Drain::kMoving) return;
+  if (yielded_.insert(&tensor).second) parts_.transfers->Cancel(tensor);
+}
+
+void WriteBack::OnWritten(const Arrival& arrival) {
+  Tensor& tensor = *arrival.tensor;
+  if (arrival.moved) parts_.placement->OnRelocated(arrival.edge.to);
+  tensor.refusals.Forget();
+  tensor.refusals.TryAgain();
+  yielded_.erase(&tensor);
+  const bool leaves = parts_.residency->residents().IsLeaving(tensor);
+  if (leaves && tensor.Idle(kDram)) parts_.residency->Drop(tensor);
+  parts_.residency->Stay(tensor);
+}
+
+void WriteBack::OnWriteFailed(const Arrival& arrival, bool is_registered,
+                              std::vector<QueueError>* errors) {
+  Tensor& tensor = *arrival.tensor;
+  if (absl::IsCancelled(arrival.status)) {
+    parts_.residency->Stay(tensor);
+    tensor.refusals.Forget();
+    if (parts_.residency->WindowOf(tensor) != nullptr) OnDirty(tensor);
+    return;
+  }
+  if (!is_registered) {
+    // The tier's own report says so; who waits for the slot hears why.
+    parts_.residency->Stay(tensor);
+    if (arrival.late) tensor.refusals.GiveUp(arrival.status);
+    return;
+  }
+  // The tensor stays in memory, dirty. Where another tier takes it only the
+  // refusing one's own report says so. While it is late its bytes are not to
+  // be touched.
+  tensor.refusals.Add(arrival.edge.to, arrival.status);
+  if (arrival.late || tensor.refusals.count() >= parts_.resting->count()) {
+    GiveUp(tensor, errors);
+    return;
+  }
+  errors->push_back({-1, arrival.status});
+  tensor.refusals.TryAgain();
+  OnDirty(tensor);
+}
+
+void WriteBack::GiveUp(Tensor& tensor, std::vector<QueueError>* errors) {
+  parts_.residency->Stay(tensor);
+  tensor.refusals.Forget();
+  tensor.refusals.GiveUp();
+  failed_.push_back(&tensor);
+  errors->push_back({tensor.customer, tensor.refusals.error(), &tensor});
+}
+
+void WriteBack::SetUnsaid(const Tensor& tensor, int64_t queue) {
+  if (queue < 0) {
+    unsaid_.erase(&tensor);
+  } else {
+    unsaid_[&tensor] = queue;
+  }
+}
+
+absl::Status WriteBack::TakeUnsaid(int64_t queue) {
+  absl::Status first;
+  for (const Tensor* const tensor : failed_) {
+    const auto found = unsaid_.find(tensor);
+    if (found == unsaid_.end() || found->second != queue) continue;
+    unsaid_.erase(found);
+    first.Update(tensor->refusals.error());
+  }
+  return first;
+}
+
+void WriteBack::RetryFailed() {
+  parts_.placement->TryAgain();
+  // For balance alone a full disk is not asked over and over.
+  if (!failed_.empty()) parts_.resting->ForgetRefusals();
+  for (Tensor* const tensor : std::exchange(failed_, {})) {
+    if (!tensor->refusals.gave_up()) continue;  // its copy was dropped since
+    if (tensor->drain() == Drain::kLate) {
+      failed_.push_back(tensor);
+      continue;
+    }
+    tensor->refusals.TryAgain();
+    if (parts_.residency->WindowOf(*tensor) != nullptr) OnDirty(*tensor);
+  }
+}
+
+absl::Status WriteBack::Unwritten() const {
+  for (const Tensor* const tensor : failed_) {
+    const absl::Status error = tensor->refusals.error();
+    if (error.ok()) continue;  // its copy was dropped since
+    const Window* const window = parts_.residency->WindowOf(*tensor);
+    if (window != nullptr && !window->closing()) continue;
+    return Reworded(error,
+                    absl::StrCat("; not written back: '", tensor->spec.name,
+                                 "': ", absl::string_view(error.message())));
+  }
+  return absl::OkStatus();
+}
+
+void WriteBack::Forget(const Tensor& tensor) {
+  std::erase(dirty_, &tensor);
+  std::erase(failed_, &tensor);
+  unsaid_.erase(&tensor);
+  yielded_.erase(&tensor);
+}
+
+}  // namespace terrace

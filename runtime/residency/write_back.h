@@ -1,0 +1,94 @@
+// What is newer in memory than below: which of it goes down now, what a tier
+// refused, and what waits for another try. Mover only.
+//
+// The step that asked for a tensor hears of a write-back that failed, or the
+// queue's next one, if the tensor is not written by then; it is tried again at
+// the next BeginStep or OpenQueue.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/write_placement.h"
+#include "runtime/tensor/tensor.h"
+
+namespace terrace {
+
+// An error, and the queue whose step is to hear of it; -1: none.
+struct QueueError {
+  int64_t queue = -1;
+  absl::Status status;
+  // Of its write-back, which has failed: what to call SetUnsaid for.
+  const Tensor* unwritten = nullptr;
+};
+
+// All outlive the write-back.
+struct WriteBackParts {
+  TierResidency* residency = nullptr;
+  Transfers* transfers = nullptr;
+  WritePlacement* placement = nullptr;
+  RestingTiers* resting = nullptr;
+  const TensorTable* table = nullptr;
+};
+
+class WriteBack {
+ public:
+  explicit WriteBack(WriteBackParts parts) : parts_(parts) {}
+
+  // Its copy became dirty, or may go by now: it is looked at in Start.
+  void OnDirty(Tensor& tensor) { dirty_.push_back(&tensor); }
+  // Starts all that may go. Waiters for the same tensor were admitted before,
+  // so what is still idle here nobody wants now.
+  void Start(std::vector<QueueError>* errors);
+  // At once: residents that leave, before anything else finds a place.
+  void StartLeaving(std::vector<Tensor*>* leaving,
+                    std::vector<QueueError>* errors);
+
+  // A sealed tensor moves, unless a writer waits for it that it has not given
+  // way to yet.
+  void OnSealed(Tensor& tensor, bool writer_waits);
+  // A writer waits: what was not issued of its move is cancelled, once, as a
+  // writer who waits for something else too would else keep it from ever being
+  // written.
+  void Yield(Tensor& tensor);
+  void EndYield(const Tensor& tensor) { yielded_.erase(&tensor); }
+  // Nothing more goes down: the runtime closes, or the tensor goes.
+  void GiveUpSealed(Tensor& tensor);
+  void OnWritten(const Arrival& arrival);
+  void OnWriteFailed(const Arrival& arrival, bool is_registered,
+                     std::vector<QueueError>* errors);
+
+  // Those that failed are tried again, and so are the tiers that refused.
+  void RetryFailed();
+  bool has_failed() const { return !failed_.empty(); }
+  size_t failed() const { return failed_.size(); }
+  // The next step of that queue hears of it, as no step is open now; -1: it
+  // was heard.
+  void SetUnsaid(const Tensor& tensor, int64_t queue);
+  // The first error since the queue's last step that was not tried again.
+  absl::Status TakeUnsaid(int64_t queue);
+  // Which failed write-back, as an error, keeps a closed queue's window, or
+  // room outside all.
+  absl::Status Unwritten() const;
+  void Forget(const Tensor& tensor);
+
+ private:
+  // False: it waits for room.
+  bool StartOne(Tensor& tensor, std::vector<QueueError>* errors);
+  void GiveUp(Tensor& tensor, std::vector<QueueError>* errors);
+
+  const WriteBackParts parts_;
+  std::deque<Tensor*> dirty_;
+  std::vector<Tensor*> failed_;
+  // Of those: the queue whose next step begins with its error.
+  absl::flat_hash_map<const Tensor*, int64_t> unsaid_;
+  absl::flat_hash_set<const Tensor*> yielded_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,194 @@
+#include "runtime/residency/write_placement.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+WritePlacement::WritePlacement(RestingTiers& tiers, const Links& links,
+                               absl::Span<const PathPrior> priors)
+    : tiers_(tiers),
+      links_(links),
+      placement_(tiers.count(), priors),
+      meters_(static_cast<size_t>(tiers.count())) {}
+
+void WritePlacement::OnMoved(const MoveReport& report) {
+  const bool reads = report.edge.to == kDram;
+  const TierId tier = reads ? report.edge.from : report.edge.to;
+  const bool ok = report.status.ok();
+  const bool cancelled = absl::IsCancelled(report.status);
+  if (ok && !report.released) {
+    ++(reads ? at(tier).reads : at(tier).writes);
+  }
+  if (reads) {
+    if (!report.released && !cancelled) placement_.OnRead(PathOf(tier), ok);
+    return;
+  }
+  if (!ok && !report.late) GiveUp(tier);
+  if (cancelled) return;
+  placement_.OnWritten(PathOf(tier), ok, report.failures);
+  if (!ok) at(tier).write_error = report.status;
+}
+
+void WritePlacement::Measure() {
+  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+    Meter& meter = at(tier);
+    if (meter.reads + meter.writes == 0) continue;
+    const IoPathStats now = links_.stats(tier);
+    if (meter.reads > 0) {
+      placement_.read_rate(PathOf(tier))
+          .Add(meter.reads, now.bytes_read - meter.last.bytes_read,
+               absl::ToDoubleSeconds(now.read_busy - meter.last.read_busy));
+      meter.last.bytes_read = now.bytes_read;
+      meter.last.read_busy = now.read_busy;
+    }
+    if (meter.writes > 0) {
+      placement_.write_rate(PathOf(tier))
+          .Add(meter.writes, now.bytes_written - meter.last.bytes_written,
+               absl::ToDoubleSeconds(now.write_busy - meter.last.write_busy));
+      meter.last.bytes_written = now.bytes_written;
+      meter.last.write_busy = now.write_busy;
+    }
+    meter.reads = meter.writes = 0;
+  }
+}
+
+void WritePlacement::NoteUnanswered(int64_t size_bytes) {
+  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+    const Meter& meter = at(tier);
+    const IoPathStats now = links_.stats(tier);
+    placement_.read_rate(PathOf(tier))
+        .SetUnanswered(
+            absl::ToDoubleSeconds(now.read_busy - meter.last.read_busy),
+            size_bytes);
+    placement_.write_rate(PathOf(tier))
+        .SetUnanswered(
+            absl::ToDoubleSeconds(now.write_busy - meter.last.write_busy),
+            size_bytes);
+  }
+}
+
+WriteTarget WritePlacement::ChooseTarget(const Tensor& tensor) {
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  const TierId home = tensor.resting()->place.tier();
+  std::vector<bool> usable(static_cast<size_t>(tiers_.count()));
+  for (int i = 0; i < tiers_.count(); ++i) {
+    const TierId tier = tiers_.first() + i;
+    usable[i] =
+        !tensor.refusals.Has(tier) && (tier == home || !tiers_.at(tier).late());
+  }
+  if (tiers_.count() > 1) NoteUnanswered(bytes);
+  bool waits = false;
+  while (true) {
+    int chosen = placement_.ChooseTarget(PathOf(home), usable, bytes);
+    if (chosen < 0 && (waits || placement_.trying())) {
+      return {.room = WriteTarget::Room::kWait};
+    }
+    if (chosen < 0 && usable[PathOf(home)]) chosen = PathOf(home);
+    if (chosen < 0) {
+      const auto any = std::find(usable.begin(), usable.end(), true);
+      if (any == usable.end()) return {.room = WriteTarget::Room::kNone};
+      chosen = static_cast<int>(any - usable.begin());
+    }
+    WriteTarget target;
+    target.tier = tiers_.first() + chosen;
+    if (target.tier != home) {
+      absl::StatusOr<std::optional<Reservation>> room =
+          tiers_.at(target.tier).Allocate(bytes, /*must=*/false);
+      if (!room.ok() || !room->has_value()) {
+        waits |= room.ok();
+        usable[chosen] = false;
+        continue;
+      }
+      target.second = std::move(**room);
+    }
+    target.room = WriteTarget::Room::kFound;
+    placement_.OnPlaced(chosen, bytes);
+    return target;
+  }
+}
+
+TierId WritePlacement::ChooseHome(const std::vector<bool>& refused,
+                                  int64_t size_bytes) const {
+  std::vector<int64_t> placed_bytes;
+  std::vector<bool> usable;
+  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+    placed_bytes.push_back(tiers_.at(tier).usage().used_bytes);
+    usable.push_back(!tiers_.at(tier).late() && !refused[PathOf(tier)]);
+  }
+  const int path = placement_.ChooseHome(placed_bytes, usable, size_bytes);
+  return path < 0 ? kNoTier : tiers_.first() + path;
+}
+
+absl::Status WritePlacement::NoneIsUsable() const {
+  const absl::Status* first = nullptr;
+  std::vector<std::string> reasons;
+  for (const Meter& meter : meters_) {
+    if (meter.write_error.ok()) continue;
+    if (first == nullptr) first = &meter.write_error;
+    reasons.emplace_back(meter.write_error.message());
+  }
+  const std::string message = absl::StrCat("no usable path: all are degraded; ",
+                                           absl::StrJoin(reasons, "; "));
+  return first == nullptr
+             ? absl::UnavailableError(message)
+             : Reworded(*first, absl::StatusCode::kUnavailable, message);
+}
+
+void WritePlacement::TryAgain() {
+  std::vector<bool> hold;
+  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+    hold.push_back(tiers_.at(tier).late() ||
+                   links_.stats(tier).quarantined_bytes > 0);
+  }
+  placement_.TryAgain(hold);
+}
+
+PathState WritePlacement::StateOf(TierId tier) const {
+  const int path = PathOf(tier);
+  if (placement_.refuses(path) || tiers_.at(tier).late()) {
+    return PathState::kRefusesWrites;
+  }
+  if (placement_.reads_fail(path)) return PathState::kUnreadable;
+  const bool slow =
+      placement_.read_rate(path).slow() || placement_.write_rate(path).slow();
+  return slow ? PathState::kSlow : PathState::kHealthy;
+}
+
+PathStats WritePlacement::StatsOf(TierId tier) const {
+  const DiskTier& disk = tiers_.at(tier);
+  const IoPathStats io = links_.stats(tier);
+  const TierUsage usage = disk.usage();
+  PathStats path;
+  path.directory = disk.info().directory;
+  path.file = disk.info().file;
+  path.direct_io = disk.info().direct_io;
+  path.direct_io_reason = disk.info().direct_io_reason;
+  path.state = StateOf(tier);
+  path.degraded = path.state == PathState::kRefusesWrites;
+  path.write_error = at(tier).write_error;
+  path.read_bytes_per_second =
+      placement_.read_rate(PathOf(tier)).bytes_per_second();
+  path.write_bytes_per_second =
+      placement_.write_rate(PathOf(tier)).bytes_per_second();
+  path.tensors_moved_in = at(tier).relocated;
+  path.capacity_bytes = usage.capacity_bytes;
+  path.used_bytes = usage.used_bytes;
+  path.bytes_read = io.bytes_read;
+  path.bytes_written = io.bytes_written;
+  path.requests_read = io.requests_read;
+  path.requests_written = io.requests_written;
+  path.retries = io.retries;
+  path.continuations = io.continuations;
+  return path;
+}
+
+}  // namespace terrace

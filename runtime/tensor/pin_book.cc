@@ -1,0 +1,95 @@
+#include "runtime/tensor/pin_book.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+
+namespace terrace {
+namespace {
+
+uint64_t GenerationBelow(const Tensor& tensor) {
+  const Copy* const below = tensor.resting();
+  return below == nullptr ? 0 : below->generation;
+}
+
+}  // namespace
+
+uint64_t PinBook::Grant(Tensor& tensor, TierId tier, int64_t queue,
+                        Access access) {
+  TERRACE_CHECK(tensor.Delivered(tier) && tensor.Pinned(tier));
+  const uint64_t token = next_token_++;
+  const bool was_dirty = tensor.generation() != 0 &&
+                         tensor.generation() != GenerationBelow(tensor);
+  pins_[token] = {&tensor, tier, queue, access, was_dirty};
+  holders_[tensor.id.value].push_back(queue);
+  return token;
+}
+
+absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {
+  const auto found = pins_.find(token);
+  if (found == pins_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("no pin ", token));
+  }
+  const Record pin = found->second;
+  pins_.erase(found);
+  Tensor& tensor = *pin.tensor;
+  const auto held = holders_.find(tensor.id.value);
+  auto& holders = held->second;
+  holders.erase(std::find(holders.begin(), holders.end(), pin.queue));
+  if (holders.empty()) holders_.erase(held);
+  const bool published = pin.access != Access::kRead && end == PinEnd::kPublish;
+  if (published) tensor.Publish(pin.tier);
+  tensor.Unhold(pin.tier, pin.access);
+
+  EndedPin ended{.tensor = &tensor, .queue = pin.queue, .tier = pin.tier};
+  if (pin.access == Access::kRead) {
+    if (tensor.Pinned(pin.tier)) return ended;
+    // A reader may have come before the write-back of what it read.
+    ended.dirty = tensor.Dirty(pin.tier);
+    // A reader's promise that it needs no copy any more.
+    ended.drop = end == PinEnd::kDiscard && !ended.dirty;
+    return ended;
+  }
+  if (published) {
+    ended.dirty = true;
+    return ended;
+  }
+  // Also: never written.
+  const bool lower_is_current = tensor.generation() == GenerationBelow(tensor);
+  const bool overwritten = pin.access == Access::kOverwrite;
+  if (end == PinEnd::kUnchanged && !(overwritten && lower_is_current)) {
+    ended.dirty = pin.was_dirty;  // the copy is as it was
+    return ended;
+  }
+  ended.drop = true;
+  ended.lost = !lower_is_current;
+  return ended;
+}
+
+PinnedBy PinBook::WhoPins(const Tensor& tensor, TierId tier,
+                          int64_t queue) const {
+  PinnedBy by;
+  int32_t pins = 0;
+  const auto held = holders_.find(tensor.id.value);
+  if (held != holders_.end()) {
+    for (const int64_t holder : held->second) {
+      (holder == queue ? by.own : by.others) = true;
+    }
+    pins = static_cast<int32_t>(held->second.size());
+  }
+  const Copy* const copy = tensor.at(tier);
+  if (copy != nullptr && copy->pins > pins) by.others = true;
+  return by;
+}
+
+std::vector<std::string> PinBook::Names(size_t most) const {
+  std::vector<std::string> names;
+  for (const auto& [token, pin] : pins_) {
+    if (names.size() == most) break;
+    names.push_back(pin.tensor->spec.name);
+  }
+  return names;
+}
+
+}  // namespace terrace

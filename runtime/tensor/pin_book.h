@@ -1,0 +1,69 @@
+// Who has which tensor pinned. A pin's token is all that a customer gives back;
+// what its end means for the tensor comes up as a value. Mover only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "runtime/tensor/tensor.h"
+#include "terrace/pin.h"
+#include "terrace/request.h"
+
+namespace terrace {
+
+// Who stands behind the pins and holds of a tensor.
+struct PinnedBy {
+  bool own = false;     // by the queue in question
+  bool others = false;  // by others, or for a group that will be ready
+};
+
+struct EndedPin {
+  Tensor* tensor = nullptr;
+  int64_t queue = -1;
+  TierId tier = kNoTier;
+  bool dirty = false;  // the copy is newer than what is below
+  bool drop = false;   // nobody needs the copy, or it is undefined
+  bool lost = false;   // and with it the tensor: no lower copy is current
+};
+
+class PinBook {
+ public:
+  // A hold of the tensor's copy on `tier` becomes a pin; returns its token.
+  uint64_t Grant(Tensor& tensor, TierId tier, int64_t queue, Access access);
+  // InvalidArgument: no such token.
+  absl::StatusOr<EndedPin> End(uint64_t token, PinEnd end);
+
+  // Holds count as pins of others: their groups will have the tensor, and its
+  // owner will let go of it.
+  PinnedBy WhoPins(const Tensor& tensor, TierId tier, int64_t queue) const;
+  // Holds not counted.
+  bool IsPinned(const Tensor& tensor) const {
+    return holders_.contains(tensor.id.value);
+  }
+  size_t size() const { return pins_.size(); }
+  bool empty() const { return pins_.empty(); }
+  // Of the tensors pinned, the first `most` pins'.
+  std::vector<std::string> Names(size_t most) const;
+
+ private:
+  struct Record {
+    Tensor* tensor = nullptr;
+    TierId tier = kNoTier;
+    int64_t queue = -1;
+    Access access = Access::kRead;
+    bool was_dirty = false;  // before the pin
+  };
+
+  absl::btree_map<uint64_t, Record> pins_;  // by token
+  // By tensor, the queue of each pin.
+  absl::flat_hash_map<int64_t, absl::InlinedVector<int64_t, 2>> holders_;
+  uint64_t next_token_ = 1;
+};
+
+}  // namespace terrace

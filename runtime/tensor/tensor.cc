@@ -1,0 +1,216 @@
+#include "runtime/tensor/tensor.h"
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+
+namespace terrace {
+
+const Copy* Tensor::at(TierId tier) const {
+  for (const Copy& copy : copies_) {
+    if (copy.place.tier() == tier) return &copy;
+  }
+  return nullptr;
+}
+
+Copy& Tensor::get(TierId tier) {
+  const Copy* const copy = at(tier);
+  TERRACE_CHECK(copy != nullptr);
+  return const_cast<Copy&>(*copy);
+}
+
+const Copy* Tensor::resting() const {
+  for (const Copy& copy : copies_) {
+    if (!IsWorkingTier(copy.place.tier())) return &copy;
+  }
+  return nullptr;
+}
+
+bool Tensor::Delivered(TierId tier) const {
+  const Copy* const copy = at(tier);
+  return copy != nullptr && copy->delivered();
+}
+
+bool Tensor::Pinned(TierId tier) const {
+  const Copy* const copy = at(tier);
+  return copy != nullptr && copy->pins > 0;
+}
+
+bool Tensor::Arriving(TierId tier) const {
+  const Copy* const copy = at(tier);
+  return copy != nullptr && (copy->state == CopyState::kFilling ||
+                             copy->state == CopyState::kChecking);
+}
+
+bool Tensor::Fetchable() const {
+  const Copy* const below = resting();
+  return below != nullptr && below->generation != 0 &&
+         below->generation == generation_ && loss_.ok();
+}
+
+bool Tensor::Dirty(TierId tier) const {
+  if (write_pinned_ || !Delivered(tier)) return false;
+  const Copy* const below = resting();
+  return generation_ != (below == nullptr ? 0 : below->generation);
+}
+
+bool Tensor::Idle(TierId tier) const {
+  const Copy* const copy = at(tier);
+  return copy != nullptr && copy->delivered() && copy->pins == 0 &&
+         drain_ == Drain::kNone;
+}
+
+void Tensor::GivePlace(Reservation place) {
+  TERRACE_CHECK(resting() == nullptr && !IsWorkingTier(place.tier()));
+  Copy copy;
+  copy.place = std::move(place);
+  copies_.push_back(std::move(copy));
+}
+
+void Tensor::BeginFill(TierId tier, Reservation room, uint64_t transfer) {
+  TERRACE_CHECK(Fetchable() && drain_ == Drain::kNone);
+  if (at(tier) == nullptr) {
+    TERRACE_CHECK(room.tier() == tier);
+    copies_.emplace_back();
+    copies_.back().place = std::move(room);
+  } else {
+    const bool again = get(tier).state == CopyState::kChecking;
+    TERRACE_CHECK(again && room.empty());
+  }
+  get(tier).state = CopyState::kFilling;
+  transfer_ = transfer;
+}
+
+void Tensor::Filled(TierId tier) {
+  Copy& copy = get(tier);
+  TERRACE_CHECK(copy.state == CopyState::kFilling);
+  copy.state = CopyState::kChecking;
+}
+
+void Tensor::Checked(TierId tier) {
+  Copy& copy = get(tier);
+  TERRACE_CHECK(copy.state == CopyState::kChecking);
+  copy.state = CopyState::kWhole;
+  copy.generation = generation_;
+}
+
+Reservation Tensor::FillFailed(TierId tier) {
+  Copy& copy = get(tier);
+  TERRACE_CHECK(Arriving(tier));
+  Reservation room = std::move(copy.place);
+  copies_.erase(copies_.begin() + (&copy - copies_.data()));
+  write_pinned_ = false;  // its holds go with it
+  return room;
+}
+
+void Tensor::BeginOverwrite(Reservation room) {
+  TERRACE_CHECK(at(room.tier()) == nullptr && drain_ == Drain::kNone);
+  Copy copy;
+  copy.place = std::move(room);
+  copy.state = CopyState::kUndefined;
+  copies_.push_back(std::move(copy));
+}
+
+void Tensor::Hold(TierId tier, Access access) {
+  Copy& copy = get(tier);
+  const bool writes = access != Access::kRead;
+  TERRACE_CHECK(!write_pinned_ && (!writes || copy.pins == 0));
+  TERRACE_CHECK(!writes || drain_ == Drain::kNone);
+  ++copy.pins;
+  write_pinned_ = writes;
+}
+
+void Tensor::Unhold(TierId tier, Access access) {
+  Copy& copy = get(tier);
+  TERRACE_CHECK(copy.pins > 0);
+  --copy.pins;
+  if (access != Access::kRead) write_pinned_ = false;
+}
+
+void Tensor::Publish(TierId tier) {
+  Copy& copy = get(tier);
+  TERRACE_CHECK(copy.delivered() && write_pinned_);
+  copy.generation = ++generation_;
+  copy.state = CopyState::kWhole;
+}
+
+void Tensor::BeginDrain(uint64_t transfer) {
+  TERRACE_CHECK(Idle(kDram) && resting() != nullptr);
+  drain_ = Drain::kSealing;
+  transfer_ = transfer;
+}
+
+void Tensor::BeginMove(bool in_place, uint64_t transfer) {
+  TERRACE_CHECK(drain_ == Drain::kSealing);
+  drain_ = Drain::kMoving;
+  transfer_ = transfer;
+  if (!in_place) return;
+  // It is torn from here until it is whole.
+  Copy& below = const_cast<Copy&>(*resting());
+  below.generation = 0;
+  below.state = CopyState::kPlace;
+}
+
+void Tensor::Drained(Reservation second, uint64_t generation) {
+  TERRACE_CHECK(drain_ == Drain::kMoving || drain_ == Drain::kLate);
+  Copy& below = const_cast<Copy&>(*resting());
+  if (!second.empty()) below.place = std::move(second);
+  below.generation = generation;
+  below.state = CopyState::kWhole;
+  drain_ = Drain::kNone;
+}
+
+void Tensor::EndDrain(bool late) {
+  TERRACE_CHECK(drain_ != Drain::kNone);
+  drain_ = late ? Drain::kLate : Drain::kNone;
+}
+
+void Tensor::Drop(TierId tier) {
+  const Copy* const copy = at(tier);
+  TERRACE_CHECK(drain_ == Drain::kNone && !Arriving(tier));
+  refusals.Forget();
+  refusals.TryAgain();
+  if (copy == nullptr) return;
+  TERRACE_CHECK(copy->pins == 0);
+  copies_.erase(copies_.begin() + (copy - copies_.data()));
+}
+
+void Tensor::Lose(absl::Status why) {
+  TERRACE_CHECK(!why.ok());
+  loss_ = std::move(why);
+}
+
+absl::Status CheckInvariants(const Tensor& tensor) {
+  auto broken = [&tensor](const char* rule) {
+    return absl::InternalError(
+        absl::StrCat("tensor '", tensor.spec.name, "': ", rule));
+  };
+  const Copy* const copy = tensor.at(kDram);
+  const Copy* const below = tensor.resting();
+  const bool delivered = tensor.Delivered(kDram);
+  const bool drains = tensor.drain() != Drain::kNone;
+  if (tensor.write_pinned() && (copy == nullptr || copy->pins != 1)) {
+    return broken("a write pin is not alone");
+  }
+  if (tensor.write_pinned() && drains) {
+    return broken("a transfer runs out of a write pin");
+  }
+  if (!delivered && drains) return broken("a transfer out of no copy");
+  if (tensor.Dirty(kDram) && below != nullptr &&
+      below->generation >= tensor.generation()) {
+    return broken("a dirty copy above a current one");
+  }
+  if (tensor.copies_.size() > 2) return broken("more copies than tiers");
+  for (const Copy& each : tensor.copies_) {
+    if (each.place.empty()) return broken("a copy without room");
+    if (each.generation > tensor.generation()) {
+      return broken("newer than its newest");
+    }
+    const bool works = IsWorkingTier(each.place.tier());
+    if (works && each.state == CopyState::kPlace) {
+      return broken("an empty place where customers work");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

@@ -1,0 +1,138 @@
+// One tensor's life: its copies on the tiers, who pins them, and the one
+// transfer that is under way. Every transition checks what it needs; what
+// follows from it elsewhere (room, queues, files) is its caller's.
+//
+//   transition       needs                          then
+//   GivePlace        no place below                 an empty place there
+//   BeginFill        no copy there, a whole one     a copy there, kFilling
+//                    below, nothing under way
+//   Filled, Checked  kFilling; kChecking            kChecking; kWhole
+//   FillFailed       kFilling or kChecking          no copy there
+//   BeginOverwrite   no copy there                  a copy there, kUndefined
+//   Hold, Unhold     access allows it               pins +1, -1
+//   Publish          the write pin                  generation + 1; the copy is
+//                                                   whole, places below stale
+//   BeginDrain       whole and newest, idle         kSealing
+//   BeginMove        kSealing                       kMoving; in place, the copy
+//                                                   below is an empty place
+//   Drained          kMoving or kLate               whole below; a second place
+//                                                   becomes the place
+//   EndDrain         a transfer out                 none, or kLate: dirty still
+//   Drop             no pin, nothing under way      no copy there
+//   Lose             no whole copy is left          DataLoss, for good
+//
+// Mover only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "runtime/tensor/write_refusals.h"
+#include "terrace/request.h"
+#include "terrace/tensor.h"
+#include "tiers/reservation.h"
+
+namespace terrace {
+
+enum class CopyState : uint8_t {
+  kPlace,      // room below, with nothing whole in it
+  kFilling,    // bytes are on their way in
+  kChecking,   // they are compared with their header
+  kUndefined,  // a writer has it, who writes all of it
+  kWhole,
+};
+
+struct Copy {
+  Reservation place;
+  uint64_t generation = 0;  // of what is whole there; 0: nothing
+  int32_t pins = 0;         // pins, and holds of admitted groups
+  CopyState state = CopyState::kPlace;
+
+  // What may be pinned.
+  bool delivered() const {
+    return state == CopyState::kWhole || state == CopyState::kUndefined;
+  }
+};
+
+// The transfer out of a working copy.
+enum class Drain : uint8_t {
+  kNone,
+  kSealing,  // checksum and header are computed
+  kMoving,
+  kLate,  // past its deadline: the device may still read the copy
+};
+
+class Tensor {
+ public:
+  Tensor(TensorSpec of, TensorId named) : spec(std::move(of)), id(named) {}
+
+  const TensorSpec spec;
+  const TensorId id;
+  // What the places below had against the present contents.
+  WriteRefusals refusals;
+  int64_t customer = -1;  // the queue that asked for it last
+
+  // Newest contents; 0: never written.
+  uint64_t generation() const { return generation_; }
+  const absl::Status& loss() const { return loss_; }
+
+  // Null: no copy there.
+  const Copy* at(TierId tier) const;
+  // The copy, or the empty place, on a tier that nobody works in; null: none.
+  const Copy* resting() const;
+  // Whether a copy there may be pinned.
+  bool Delivered(TierId tier) const;
+  bool Pinned(TierId tier) const;
+  bool write_pinned() const { return write_pinned_; }
+  Drain drain() const { return drain_; }
+  // On its way there, or being checked there.
+  bool Arriving(TierId tier) const;
+  uint64_t transfer() const { return transfer_; }  // the one under way
+  // The newest contents are whole below.
+  bool Fetchable() const;
+  // The copy there is newer than what is below, and no writer has it.
+  bool Dirty(TierId tier) const;
+  // Nobody uses the copy there, and nothing moves it.
+  bool Idle(TierId tier) const;
+
+  void GivePlace(Reservation place);
+  // `room` is empty when the copy is fetched once more into the room it has.
+  void BeginFill(TierId tier, Reservation room, uint64_t transfer);
+  void Filled(TierId tier);
+  void Checked(TierId tier);
+  // The room that the copy had: a late device may still write there.
+  Reservation FillFailed(TierId tier);
+  void BeginOverwrite(Reservation room);
+  void Hold(TierId tier, Access access);
+  void Unhold(TierId tier, Access access);
+  void Publish(TierId tier);
+  void BeginDrain(uint64_t transfer);
+  void BeginMove(bool in_place, uint64_t transfer);
+  // `second` is empty for what was written in place.
+  void Drained(Reservation second, uint64_t generation);
+  void EndDrain(bool late);
+  void Drop(TierId tier);
+  void Lose(absl::Status why);
+
+  // What must hold between two turns of the mover: Internal, and the message
+  // names the tensor.
+  friend absl::Status CheckInvariants(const Tensor& tensor);
+
+ private:
+  Copy& get(TierId tier);
+
+  uint64_t generation_ = 0;
+  // Few: the working ones, and at most one place below.
+  absl::InlinedVector<Copy, 2> copies_;
+  bool write_pinned_ = false;  // by the one pin or hold there is
+  Drain drain_ = Drain::kNone;
+  uint64_t transfer_ = 0;
+  absl::Status loss_;
+};
+
+absl::Status CheckInvariants(const Tensor& tensor);
+
+}  // namespace terrace

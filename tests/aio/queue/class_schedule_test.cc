@@ -1,0 +1,155 @@
+// Whose piece goes next, without a device: shares, silence, who is due first.
+#include "aio/queue/class_schedule.h"
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/base/bytes.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPiece = 256 << 10;
+constexpr int64_t kAll = int64_t{1} << 40;
+
+class ClassScheduleTest : public testing::Test {
+ protected:
+  Transfer* Add(IoClass io_class, int64_t size_bytes = kAll,
+                absl::Duration timeout = absl::InfiniteDuration(),
+                IoDirection direction = IoDirection::kRead) {
+    Transfer& transfer = transfers_.emplace_back();
+    transfer.request.io_class = io_class;
+    transfer.request.direction = direction;
+    transfer.request.size_bytes = size_bytes;
+    transfer.request.timeout = timeout;
+    transfer.order = static_cast<int64_t>(transfers_.size());
+    schedule_.Add(&transfer, kPiece);
+    return &transfer;
+  }
+  // Issues the next piece; whose it was, null: nothing is left.
+  Transfer* Issue() {
+    Transfer* const next = schedule_.Next(kPiece);
+    if (next == nullptr) return nullptr;
+    const int64_t bytes = next->NextPieceBytes(kPiece);
+    schedule_.Charge(bytes);
+    next->issued_bytes += bytes;
+    if (next->all_issued()) {
+      EXPECT_TRUE(schedule_.Remove(*next));
+    }
+    return next;
+  }
+  // How many of `count` pieces each class gets.
+  std::array<int, kIoClasses> Shares(int count) {
+    std::array<int, kIoClasses> shares = {};
+    for (int i = 0; i < count; ++i) {
+      ++shares[static_cast<size_t>(Issue()->request.io_class)];
+    }
+    return shares;
+  }
+
+  std::deque<Transfer> transfers_;
+  const int weights_[kIoClasses] = {4, 2, 1};
+  ClassSchedule schedule_{weights_};
+};
+
+TEST_F(ClassScheduleTest, EachClassGetsItsShareOfTheBytes) {
+  Add(IoClass::kDemand);
+  Add(IoClass::kPrefetch);
+  Add(IoClass::kWriteBack);
+  const std::array<int, kIoClasses> shares = Shares(700);
+  EXPECT_NEAR(shares[0], 400, 4);
+  EXPECT_NEAR(shares[1], 200, 4);
+  EXPECT_NEAR(shares[2], 100, 4);
+}
+
+TEST_F(ClassScheduleTest, WhatIsSilentLeavesItsShareToTheOthers) {
+  Add(IoClass::kDemand);
+  Add(IoClass::kWriteBack);
+  const std::array<int, kIoClasses> shares = Shares(500);
+  EXPECT_NEAR(shares[0], 400, 4);
+  EXPECT_NEAR(shares[2], 100, 4);
+}
+
+TEST_F(ClassScheduleTest, SilenceSavesUpNoShare) {
+  Add(IoClass::kWriteBack);
+  Shares(1000);
+  Add(IoClass::kPrefetch);
+  EXPECT_NEAR(Shares(300)[1], 200, 4);
+}
+
+TEST_F(ClassScheduleTest, ADemandOutOfSilenceGoesNext) {
+  Add(IoClass::kPrefetch);
+  Add(IoClass::kWriteBack);
+  for (int i = 0; i < 20; ++i) {
+    Shares(i);
+    Transfer* const demand = Add(IoClass::kDemand, kPiece);
+    EXPECT_EQ(Issue(), demand);
+  }
+}
+
+TEST_F(ClassScheduleTest, WithinAClassWhoIsDueFirstThenWhoCameFirst) {
+  Transfer* const third = Add(IoClass::kPrefetch, kPiece);
+  Transfer* const fourth = Add(IoClass::kPrefetch, kPiece);
+  Transfer* const second = Add(IoClass::kPrefetch, kPiece, absl::Seconds(2));
+  Transfer* const first = Add(IoClass::kPrefetch, kPiece, absl::Seconds(1));
+  for (Transfer* const expected : {first, second, third, fourth}) {
+    EXPECT_EQ(Issue(), expected);
+  }
+  EXPECT_EQ(Issue(), nullptr);
+  EXPECT_TRUE(schedule_.empty());
+}
+
+TEST_F(ClassScheduleTest, AskedAgainItAnswersTheSame) {
+  Add(IoClass::kPrefetch);
+  Add(IoClass::kWriteBack);
+  for (int i = 0; i < 50; ++i) {
+    Transfer* const next = schedule_.Next(kPiece);
+    for (int j = 0; j < 5; ++j) EXPECT_EQ(schedule_.Next(kPiece), next);
+    EXPECT_EQ(Issue(), next);
+  }
+}
+
+TEST_F(ClassScheduleTest, WhatIsRemovedIsNotAskedFor) {
+  Transfer* const removed = Add(IoClass::kDemand);
+  Transfer* const left = Add(IoClass::kWriteBack);
+  EXPECT_TRUE(schedule_.Remove(*removed));
+  EXPECT_FALSE(schedule_.Remove(*removed));
+  EXPECT_EQ(Issue(), left);
+}
+
+TEST_F(ClassScheduleTest, KnowsWhoeverWouldMoveBytesTheOtherWay) {
+  Add(IoClass::kDemand);
+  EXPECT_FALSE(schedule_.HasFirstOfOther(IoDirection::kRead));
+  EXPECT_TRUE(schedule_.HasFirstOfOther(IoDirection::kWrite));
+  Transfer* const write = Add(IoClass::kWriteBack, kPiece,
+                              absl::InfiniteDuration(), IoDirection::kWrite);
+  EXPECT_TRUE(schedule_.HasFirstOfOther(IoDirection::kRead));
+  schedule_.Remove(*write);
+  EXPECT_FALSE(schedule_.HasFirstOfOther(IoDirection::kRead));
+}
+
+TEST(Transfer, IsCutIntoEqualPiecesOfWholeBlocks) {
+  Transfer transfer;
+  transfer.request.size_bytes = 10 * kBlockBytes;
+  std::vector<int64_t> pieces;
+  while (!transfer.all_issued()) {
+    pieces.push_back(transfer.NextPieceBytes(4 * kBlockBytes));
+    transfer.issued_bytes += pieces.back();
+  }
+  EXPECT_EQ(pieces, (std::vector<int64_t>{4 * kBlockBytes, 4 * kBlockBytes,
+                                          2 * kBlockBytes}));
+}
+
+TEST(Transfer, ALimitThatChangesCutsWhatIsLeftAnew) {
+  Transfer transfer;
+  transfer.request.size_bytes = 12 * kBlockBytes;
+  EXPECT_EQ(transfer.NextPieceBytes(6 * kBlockBytes), 6 * kBlockBytes);
+  transfer.issued_bytes = 6 * kBlockBytes;
+  EXPECT_EQ(transfer.NextPieceBytes(2 * kBlockBytes), 2 * kBlockBytes);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,139 @@
+// The edges between tiers, and the disks' transport at their ends.
+#include "runtime/motion/links.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/aio/scripted_engine.h"
+#include "tests/support/manual_clock.h"
+#include "tiers/memory/page_buffer.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+class LinksTest : public testing::Test {
+ protected:
+  LinksTest() {
+    auto engine = std::make_unique<ScriptedEngine>();
+    engine_ = engine.get();
+    auto io = std::make_unique<IoGroup>(std::move(engine), clock_);
+    for (const char* name : {"first", "second"}) {
+      TERRACE_CHECK(io->AddPath(name, 0, {}).ok());
+    }
+    links_ = std::make_unique<Links>(std::move(io), 3);
+  }
+
+  Move MoveOf(uint64_t tag, TierId from, TierId to) {
+    Move move;
+    move.tag = tag;
+    move.edge = {from, to};
+    move.from = {from == kDram ? 5 * kPage : 2 * kPage, kPage};
+    move.to = {to == kDram ? 5 * kPage : 2 * kPage, kPage};
+    move.data = reinterpret_cast<std::byte*>(memory_.data());
+    move.timeout = absl::Seconds(1);
+    return move;
+  }
+  std::vector<Moved> Poll() {
+    std::vector<Moved> moved;
+    links_->Poll(&moved);
+    return moved;
+  }
+
+  VirtualClock clock_;
+  PageBuffer memory_{kPage};
+  ScriptedEngine* engine_ = nullptr;
+  std::unique_ptr<Links> links_;
+};
+
+TEST_F(LinksTest, AMoveUpReadsFromItsTiersPath) {
+  links_->Begin(MoveOf(7, 2, kDram));
+  EXPECT_EQ(links_->pending(), 1);
+  EXPECT_TRUE(Poll().empty());
+  ASSERT_EQ(engine_->in_flight().size(), 1u);
+  const IoRequest& request = engine_->in_flight()[0];
+  EXPECT_EQ(request.file, 1);  // the second path is tier 2
+  EXPECT_EQ(request.direction, IoDirection::kRead);
+  EXPECT_EQ(request.offset, 2 * kPage);
+  EXPECT_EQ(request.size_bytes, kPage);
+  EXPECT_EQ(request.data, reinterpret_cast<std::byte*>(memory_.data()));
+  engine_->CompleteAll();
+  const std::vector<Moved> moved = Poll();
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_EQ(moved[0].tag, 7u);
+  EXPECT_TRUE(moved[0].status.ok());
+  EXPECT_FALSE(moved[0].late);
+  EXPECT_FALSE(moved[0].released);
+  EXPECT_EQ(links_->pending(), 0);
+}
+
+TEST_F(LinksTest, AMoveDownWritesToItsTiersPath) {
+  links_->Begin(MoveOf(7, kDram, 1));
+  Poll();
+  ASSERT_EQ(engine_->in_flight().size(), 1u);
+  const IoRequest& request = engine_->in_flight()[0];
+  EXPECT_EQ(request.file, 0);
+  EXPECT_EQ(request.direction, IoDirection::kWrite);
+  EXPECT_EQ(request.offset, 2 * kPage);
+  engine_->CompleteAll();
+  EXPECT_EQ(Poll().size(), 1u);
+  EXPECT_EQ(links_->stats(1).bytes_written, kPage);
+  EXPECT_EQ(links_->stats(2).bytes_written, 0);
+}
+
+TEST_F(LinksTest, WhatIsNotIssuedIsCancelled) {
+  links_->Begin(MoveOf(1, kDram, 1));
+  links_->Begin(MoveOf(1, kDram, 2));  // tags are an edge's own here
+  links_->Cancel({kDram, 2}, 1);
+  links_->Cancel({kDram, 2}, 99);  // no such move: nothing
+  const std::vector<Moved> moved = Poll();
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(moved[0].status));
+  EXPECT_EQ(links_->pending(), 1);
+  engine_->CompleteAll();
+  Poll();
+}
+
+TEST_F(LinksTest, AMoveThatIsLateEndsTwice) {
+  links_->Begin(MoveOf(7, 1, kDram));
+  Poll();
+  std::vector<Moved> moved;
+  while (moved.empty()) {
+    ASSERT_LT(links_->NextEvent(), absl::InfiniteFuture());
+    clock_.JumpTo(std::max(clock_.Now(), links_->NextEvent()));
+    moved = Poll();
+  }
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_TRUE(moved[0].late);
+  EXPECT_FALSE(moved[0].released);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(moved[0].status));
+  EXPECT_EQ(links_->pending(), 1);
+  engine_->CompleteAll();
+  moved = Poll();
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_EQ(moved[0].tag, 7u);
+  EXPECT_FALSE(moved[0].late);
+  EXPECT_TRUE(moved[0].released);
+  EXPECT_EQ(links_->pending(), 0);
+}
+
+TEST_F(LinksTest, IdleTheyHaveNothingToDo) {
+  Poll();
+  EXPECT_EQ(links_->NextEvent(), absl::InfiniteFuture());
+  EXPECT_EQ(links_->engine_info().name, "scripted");
+}
+
+using LinksDeathTest = LinksTest;
+
+TEST_F(LinksDeathTest, NoEdgeJoinsTwoDisksOrATierWithItself) {
+  EXPECT_DEATH(links_->Begin(MoveOf(1, 1, 2)), "internal error");
+  EXPECT_DEATH(links_->Begin(MoveOf(1, kDram, kDram)), "internal error");
+}
+
+}  // namespace
+}  // namespace terrace

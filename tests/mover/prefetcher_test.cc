@@ -1,0 +1,136 @@
+#include "runtime/mover/prefetcher.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/mover/admission_fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class PrefetcherTest : public AdmissionTest {
+ protected:
+  PrefetcherTest() {
+    for (Tensor* const tensor : {&a_, &b_, &c_}) {
+      core_.planner.OnAccess(customer_.id, tensor->id);
+    }
+    core_.planner.BeginStep(customer_.id);
+    core_.transcript.clear();
+  }
+
+  Prefetcher Make(bool enabled = true) {
+    return Prefetcher({.table = &core_.table,
+                       .planner = &core_.planner,
+                       .residency = &core_.residency,
+                       .transfers = &core_.transfers,
+                       .admission = &core_.admission,
+                       .enabled = enabled});
+  }
+  void Propose() { Make().Propose(customer_); }
+  void Hint(absl::Span<const TensorId> tensors) {
+    Prefetcher prefetcher = Make();
+    prefetcher.Hint(tensors);
+    prefetcher.ServeHints();
+  }
+  // The tensors whose fetches were begun.
+  std::vector<int64_t> Begun() const {
+    std::vector<int64_t> ids;
+    for (const TranscriptLine& line : core_.transcript) {
+      EXPECT_EQ(line.io_class, static_cast<int>(IoClass::kPrefetch));
+      if (line.event == TranscriptEvent::kMoveStarted) {
+        ids.push_back(line.tensor);
+      }
+    }
+    return ids;
+  }
+
+  Tensor& a_ = AddResting("a");  // 0
+  Tensor& b_ = AddResting("b");  // 1
+  Tensor& c_ = AddResting("c");  // 2
+  Customer& customer_ = core_.Open(kPage, 2);
+};
+
+TEST_F(PrefetcherTest, WhatComesNextIsFetchedIntoFreeSlots) {
+  Propose();
+  EXPECT_THAT(Begun(), ElementsAre(0, 1));  // there are two
+  EXPECT_EQ(core_.residency.WindowOf(a_), customer_.window);
+  EXPECT_EQ(a_.customer, customer_.id);
+  EXPECT_EQ(core_.admission.counts().prefetch_reads, 2);
+  core_.Settle();
+  Propose();  // what is there is needed sooner
+  EXPECT_THAT(Begun(), ElementsAre(0, 1));
+}
+
+TEST_F(PrefetcherTest, WhatIsNeededLaterGivesWay) {
+  Propose();
+  core_.Settle();
+  core_.planner.OnAccess(customer_.id, a_.id);  // next use: b, c, then a
+  Propose();
+  EXPECT_THAT(Begun(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(a_.at(kDram), nullptr);
+}
+
+TEST_F(PrefetcherTest, AWaitingGroupComesFirst) {
+  Push(customer_, {Read(c_)});
+  Propose();
+  EXPECT_THAT(Begun(), IsEmpty());
+}
+
+TEST_F(PrefetcherTest, SwitchedOffItFetchesNothing) {
+  Make(/*enabled=*/false).Propose(customer_);
+  EXPECT_THAT(Begun(), IsEmpty());
+}
+
+TEST_F(PrefetcherTest, WithoutATraceItFetchesNothing) {
+  core_.planner.Forget(customer_.id);
+  Propose();
+  EXPECT_THAT(Begun(), IsEmpty());
+}
+
+TEST_F(PrefetcherTest, WhatCannotBeFetchedIsPassedOver) {
+  core_.admission.NoteAheadFailed(a_);
+  b_.Lose(absl::DataLossError("torn"));
+  Propose();
+  EXPECT_THAT(Begun(), ElementsAre(2));
+}
+
+TEST_F(PrefetcherTest, WhatIsGoneOrTooLargeForASlotIsPassedOver) {
+  Tensor& large = core_.Add("large", 2 * kPage);
+  core_.Rest(large);
+  core_.transcript.clear();
+  core_.planner.Forget(customer_.id);
+  for (Tensor* const tensor : {&a_, &large, &b_}) {
+    core_.planner.OnAccess(customer_.id, tensor->id);
+  }
+  core_.planner.BeginStep(customer_.id);
+  core_.table.Retire(a_);
+  Propose();
+  EXPECT_THAT(Begun(), ElementsAre(1));
+}
+
+TEST_F(PrefetcherTest, AHintGoesOutsideTheWindows) {
+  const TensorId hint[] = {TensorId{99}, c_.id, a_.id};
+  Hint(hint);
+  EXPECT_THAT(Begun(), ElementsAre(2, 0));
+  EXPECT_EQ(core_.residency.WindowOf(c_), nullptr);
+  EXPECT_TRUE(core_.residency.residents().Has(c_));
+  EXPECT_EQ(core_.admission.counts().prefetch_reads, 2);
+}
+
+TEST_F(PrefetcherTest, AHintDisplacesNobody) {
+  core_.Fetch(a_);
+  core_.transcript.clear();
+  core_.residency.HoldRoom(true);
+  const TensorId hint[] = {a_.id, b_.id};
+  Hint(hint);
+  EXPECT_THAT(Begun(), IsEmpty());
+  EXPECT_NE(a_.at(kDram), nullptr);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,78 @@
+#include "prefetch/trace_planner.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "policies/eviction.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr TensorId kA{10}, kB{11}, kC{12};
+
+class TracePlannerTest : public testing::Test {
+ protected:
+  TracePlannerTest() {
+    planner_.Open(1);
+    planner_.Open(2);
+  }
+  void Ask(int64_t queue, std::vector<TensorId> tensors) {
+    for (const TensorId id : tensors) planner_.OnAccess(queue, id);
+  }
+
+  TracePlanner planner_;
+  std::vector<TensorId> next_;
+};
+
+TEST_F(TracePlannerTest, NothingIsKnownBeforeTheFirstStepHasEnded) {
+  EXPECT_FALSE(planner_.Upcoming(1, 2, &next_));
+  Ask(1, {kA, kB});
+  EXPECT_FALSE(planner_.Upcoming(1, 2, &next_));
+  EXPECT_EQ(planner_.NextUse(kA), kUnknownUse);
+}
+
+TEST_F(TracePlannerTest, TheNextStepAsksForWhatTheLastOneDid) {
+  Ask(1, {kA, kB, kC});
+  planner_.BeginStep(1);
+  ASSERT_TRUE(planner_.Upcoming(1, 2, &next_));
+  EXPECT_THAT(next_, ElementsAre(kA, kB));
+  EXPECT_EQ(planner_.NextUse(kA), 0);
+  EXPECT_EQ(planner_.NextUse(kC), 2);
+  Ask(1, {kA});
+  ASSERT_TRUE(planner_.Upcoming(1, 3, &next_));
+  EXPECT_THAT(next_, ElementsAre(kB, kC, kA));
+  EXPECT_EQ(planner_.NextUse(kA), 2);
+}
+
+TEST_F(TracePlannerTest, TheFirstQueueThatAsksCounts) {
+  Ask(1, {kA, kB, kC});
+  Ask(2, {kC, kB});
+  planner_.BeginStep(1);
+  EXPECT_EQ(planner_.NextUse(kC), 2);
+  planner_.BeginStep(2);
+  EXPECT_EQ(planner_.NextUse(kA), 0);
+  EXPECT_EQ(planner_.NextUse(kB), 1);
+  EXPECT_EQ(planner_.NextUse(kC), 0);
+  ASSERT_TRUE(planner_.Upcoming(2, 9, &next_));  // its own steps alone
+  EXPECT_THAT(next_, ElementsAre(kC, kB));
+}
+
+TEST_F(TracePlannerTest, AQueueThatForgetsOrIsClosedSaysNothing) {
+  for (const int64_t queue : {1, 2}) {
+    Ask(queue, {kA});
+    planner_.BeginStep(queue);
+  }
+  planner_.Forget(1);
+  EXPECT_EQ(planner_.NextUse(kA), 0);
+  planner_.Close(2);
+  EXPECT_EQ(planner_.NextUse(kA), kUnknownUse);
+  for (const int64_t queue : {1, 2, 3}) {  // nor one that never was
+    EXPECT_FALSE(planner_.Upcoming(queue, 1, &next_));
+  }
+}
+
+}  // namespace
+}  // namespace terrace

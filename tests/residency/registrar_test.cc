@@ -1,0 +1,189 @@
+#include "runtime/residency/registrar.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/core.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int64_t kCopyBytes = 2 * kPage;
+
+class RegistrarTest : public testing::Test {
+ protected:
+  using Ids = absl::StatusOr<std::vector<TensorId>>;
+
+  explicit RegistrarTest(const TestMachineOptions& options = {})
+      : core_(options) {}
+
+  // The sizes in pages; their names are those of the alphabet from `first` on.
+  std::shared_ptr<Reply<Ids>> Register(const std::vector<int>& pages,
+                                       char first = 'a') {
+    RegisterRequest request;
+    request.reply = std::make_shared<Reply<Ids>>();
+    for (size_t i = 0; i < pages.size(); ++i) {
+      request.specs.push_back(
+          {.name = std::string(1, static_cast<char>(first + i)),
+           .size_bytes = pages[i] * kPage});
+    }
+    auto reply = request.reply;
+    registrar_.Register(std::move(request));
+    registrar_.ServeRegistrations();
+    return reply;
+  }
+  // An answer that is there.
+  template <typename T>
+  T Get(const std::shared_ptr<Reply<T>>& reply) {
+    return reply->Await(core_.machine.clock);
+  }
+  // The disk's background answers.
+  void Grow(size_t path) {
+    TERRACE_CHECK(core_.machine.background[path].RunAll() == 1);
+    core_.Hear();
+    registrar_.ServeRegistrations();
+  }
+  int64_t used(TierId tier) {
+    return core_.resting.at(tier).usage().used_bytes;
+  }
+
+  Core core_;
+  Registrar& registrar_ = core_.registrar;
+};
+
+TEST_F(RegistrarTest, AllOfASpanAreRegisteredWithAPlaceEach) {
+  const Ids ids = Get(Register({1, 2, 1}));
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_THAT(*ids, ElementsAre(TensorId{0}, TensorId{1}, TensorId{2}));
+  for (const TensorId id : *ids) {
+    ASSERT_NE(core_.table.Find(id), nullptr);
+    EXPECT_NE(core_.table.Find(id)->resting(), nullptr);
+  }
+  EXPECT_EQ(used(1) + used(2), 3 * kPage + 4 * kPage);  // a header each
+}
+
+TEST_F(RegistrarTest, ANameThatIsTakenRefusesAllAndGivesTheOthersBack) {
+  ASSERT_TRUE(Get(Register({1}, 'c')).ok());
+  const absl::Status refused = Get(Register({1, 1, 1}, 'a')).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("'c'"));
+  const Ids again = Get(Register({1, 1}, 'a'));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_THAT(*again, ElementsAre(TensorId{1}, TensorId{2}));  // none spent
+}
+
+TEST_F(RegistrarTest, WhatHasNoRoomRefusesAllAndGivesTheirPlacesBack) {
+  const absl::Status refused = Get(Register({1, 1, 1000})).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              testing::AllOf(HasSubstr("disk0/state"), HasSubstr("disk1")));
+  EXPECT_EQ(used(1) + used(2), 0);
+  EXPECT_TRUE(Get(Register({1})).ok());
+}
+
+TEST_F(RegistrarTest, WhatWaitsIsToldWhyItIsRefused) {
+  RegisterRequest request;
+  request.specs = {{.name = "a", .size_bytes = kPage}};
+  request.reply = std::make_shared<Reply<Ids>>();
+  auto reply = request.reply;
+  registrar_.Register(std::move(request));
+  registrar_.Refuse(absl::CancelledError("closing"));
+  EXPECT_EQ(Get(reply).status(), absl::CancelledError("closing"));
+  registrar_.ServeRegistrations();  // none waits
+}
+
+class NoDiskRegistrarTest : public RegistrarTest {
+ protected:
+  NoDiskRegistrarTest() : RegistrarTest({.paths = 0}) {}
+};
+
+TEST_F(NoDiskRegistrarTest, WithoutATierBelowTheyHaveNoPlace) {
+  ASSERT_TRUE(Get(Register({1, 1})).ok());
+  EXPECT_EQ(core_.table.Find(TensorId{1})->resting(), nullptr);
+}
+
+// Two disks that have nothing yet.
+class GrowingRegistrarTest : public RegistrarTest {
+ protected:
+  GrowingRegistrarTest() : RegistrarTest({.path_bytes = 0}) {}
+
+  void FillDisk(size_t path) {
+    core_.machine.files[path]->grow_status =
+        absl::ResourceExhaustedError("disk0: ENOSPC");
+  }
+};
+
+TEST_F(GrowingRegistrarTest, ItWaitsForItsTierToGrow) {
+  const auto reply = Register({1});
+  EXPECT_EQ(core_.table.Find(TensorId{0}), nullptr);
+  Grow(0);
+  EXPECT_NE(core_.table.Find(TensorId{0}), nullptr);
+  EXPECT_TRUE(Get(reply).ok());
+}
+
+TEST_F(GrowingRegistrarTest, ANameIsTakenWhileItWaits) {
+  const auto reply = Register({1});
+  EXPECT_TRUE(absl::IsAlreadyExists(Get(Register({1})).status()));
+  Grow(0);
+  EXPECT_TRUE(Get(reply).ok());
+}
+
+TEST_F(GrowingRegistrarTest, ATierThatRefusedIsAskedAgainOnlyForLess) {
+  FillDisk(0);
+  const auto reply = Register({4, 2, 2, 1});
+  Grow(0);  // refused for 4
+  Grow(1);
+  EXPECT_EQ(core_.machine.files[0]->growths, 1);
+  Grow(0);  // refused for 2
+  Grow(1);
+  EXPECT_EQ(core_.machine.files[0]->growths, 2);
+  Grow(1);  // the second of 2 is not asked for there
+  EXPECT_EQ(core_.machine.files[0]->growths, 2);
+  Grow(0);  // but 1 is
+  EXPECT_EQ(core_.machine.files[0]->growths, 3);
+  Grow(1);
+  EXPECT_EQ(Get(reply)->size(), 4u);
+  EXPECT_EQ(used(1), 0);
+}
+
+TEST_F(GrowingRegistrarTest, TheLastTiersAnswerCountsWithAllMessages) {
+  FillDisk(0);
+  core_.machine.files[1]->grow_status = absl::UnavailableError("disk1: EIO");
+  const auto reply = Register({1});
+  Grow(0);
+  Grow(1);
+  const absl::Status refused = Get(reply).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_EQ(refused.message(), "disk1: EIO; disk0: ENOSPC");
+}
+
+TEST_F(GrowingRegistrarTest, ALateTierIsLeftForTheNext) {
+  const auto reply = Register({1});
+  std::vector<QueueError> errors;
+  VirtualClock& clock = core_.machine.clock;
+  for (int i = 0; i < 8; ++i) {
+    clock.JumpTo(clock.Now() + absl::Milliseconds(125));
+    registrar_.CheckGrowth(clock.Now(), &errors);
+  }
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].queue, -1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(errors[0].status));
+  EXPECT_EQ(core_.placement.StatsOf(1).write_error, errors[0].status);
+  registrar_.ServeRegistrations();
+  Grow(1);
+  EXPECT_TRUE(Get(reply).ok());
+  EXPECT_EQ(used(2), kCopyBytes);
+  Grow(0);  // its answer may still come: it has room for the next
+  EXPECT_TRUE(Get(Register({1}, 'b')).ok());
+  EXPECT_EQ(used(1), kCopyBytes);
+}
+
+}  // namespace
+}  // namespace terrace

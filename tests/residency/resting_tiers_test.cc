@@ -1,0 +1,82 @@
+#include "runtime/motion/resting_tiers.h"
+
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/core.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class RestingTiersTest : public testing::Test {
+ protected:
+  void RunBackground(size_t path) {
+    core_.machine.background[path].RunAll();
+    core_.Hear();
+  }
+
+  // Full as they are.
+  Core core_{{.path_bytes = 0, .most_path_bytes = 16 * kPage}};
+  RestingTiers& tiers_ = core_.resting;
+};
+
+TEST_F(RestingTiersTest, TheyFollowMemory) {
+  EXPECT_EQ(tiers_.count(), 2);
+  EXPECT_EQ(tiers_.first(), 1);
+  EXPECT_EQ(tiers_.end(), 3);
+  EXPECT_EQ(tiers_.at(2).id(), 2);
+  EXPECT_EQ(tiers_.name(1), "disk0/state");
+}
+
+TEST_F(RestingTiersTest, TheNextEventIsTheFirstOfAny) {
+  EXPECT_EQ(tiers_.NextEvent(), absl::InfiniteFuture());
+  ASSERT_TRUE(tiers_.at(2).Allocate(kPage, true).ok());  // it grows
+  // It is looked at eight times in the second that it has.
+  EXPECT_EQ(tiers_.NextEvent(),
+            core_.machine.clock.Now() + absl::Milliseconds(125));
+  RunBackground(1);
+  EXPECT_EQ(tiers_.NextEvent(), absl::InfiniteFuture());
+}
+
+TEST_F(RestingTiersTest, RefusalsOfAllAreForgotten) {
+  for (const TierId tier : {1, 2}) {
+    const auto path = static_cast<size_t>(tier - 1);
+    core_.machine.files[path]->grow_status =
+        absl::ResourceExhaustedError("ENOSPC");
+    ASSERT_TRUE(tiers_.at(tier).Allocate(kPage, false).ok());
+    RunBackground(path);
+    ASSERT_FALSE(tiers_.at(tier).Allocate(kPage, false).ok());
+  }
+  tiers_.ForgetRefusals();
+  EXPECT_TRUE(tiers_.at(1).Allocate(kPage, false).ok());
+  EXPECT_TRUE(tiers_.at(2).Allocate(kPage, false).ok());
+}
+
+TEST_F(RestingTiersTest, ARemovalIsOfAllAndItsFirstErrorCounts) {
+  core_.machine.files[0]->remove_status = absl::UnavailableError("EBUSY");
+  core_.machine.files[1]->remove_status = absl::InternalError("later");
+  EXPECT_FALSE(tiers_.removals_begun());
+  EXPECT_THAT(tiers_.unremoved(), IsEmpty());
+  tiers_.BeginRemove();
+  EXPECT_TRUE(tiers_.removals_begun());
+  EXPECT_THAT(tiers_.unremoved(), ElementsAre("disk0/state", "disk1/state"));
+  RunBackground(0);
+  EXPECT_THAT(tiers_.unremoved(), ElementsAre("disk1/state"));
+  RunBackground(1);
+  EXPECT_THAT(tiers_.unremoved(), IsEmpty());
+  EXPECT_EQ(tiers_.removal_status(), absl::UnavailableError("EBUSY"));
+}
+
+TEST(RestingTiersDeathTest, TheirNumbersAreTheirPlaces) {
+  TestMachine machine({.paths = 2});
+  auto disks = machine.MakeDisks(nullptr);
+  std::swap(disks[0], disks[1]);
+  EXPECT_DEATH(RestingTiers tiers(std::move(disks)), "internal error");
+}
+
+}  // namespace
+}  // namespace terrace

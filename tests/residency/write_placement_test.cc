@@ -1,0 +1,221 @@
+#include "runtime/residency/write_placement.h"
+
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/base/io_fault.h"
+#include "tests/support/core.h"
+
+namespace terrace {
+namespace {
+
+using Room = WriteTarget::Room;
+
+constexpr int64_t kCopyBytes = 2 * kPage;
+
+// Tier 2 was measured to be a hundred times as fast as tier 1.
+const std::vector<PathPrior> kSecondIsFaster = {{1e6, 1e6}, {1e8, 1e8}};
+
+class WritePlacementTest : public testing::Test {
+ protected:
+  explicit WritePlacementTest(const TestMachineOptions& options = {},
+                              const std::vector<PathPrior>& priors = {})
+      : core_(options, priors) {}
+
+  // A write to that tier ends.
+  void Written(TierId tier, absl::Status status) {
+    placement_.OnMoved({.edge = {kDram, tier},
+                        .status = std::move(status),
+                        .failures = placement_.failures(tier)});
+  }
+  static absl::Status Refused(const char* what) {
+    return WithIoFault(absl::UnavailableError(what), {.error = EIO});
+  }
+  PathState StateOf(TierId tier) { return placement_.StatsOf(tier).state; }
+
+  Core core_;
+  WritePlacement& placement_ = core_.placement;
+  Tensor& tensor_ = core_.Add("a");  // at home on tier 1
+};
+
+TEST_F(WritePlacementTest, AmongEqualsATensorStaysAtHome) {
+  const WriteTarget target = placement_.ChooseTarget(tensor_);
+  EXPECT_EQ(target.room, Room::kFound);
+  EXPECT_EQ(target.tier, 1);
+  EXPECT_TRUE(target.second.empty());
+}
+
+TEST_F(WritePlacementTest, NoTierThatRefusedTheTensorIsAskedAgain) {
+  tensor_.refusals.Add(1, Refused("EIO"));
+  WriteTarget target = placement_.ChooseTarget(tensor_);
+  EXPECT_EQ(target.tier, 2);
+  EXPECT_EQ(target.second.extent().size_bytes, kCopyBytes);
+  tensor_.refusals.Add(2, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).room, Room::kNone);
+}
+
+TEST_F(WritePlacementTest, ATierThatRefusedIsLeftForAnother) {
+  Written(1, Refused("EIO"));
+  EXPECT_EQ(StateOf(1), PathState::kRefusesWrites);
+  EXPECT_TRUE(placement_.StatsOf(1).degraded);
+  EXPECT_EQ(placement_.StatsOf(1).write_error, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 2);
+}
+
+TEST_F(WritePlacementTest, OneWriteFindsOutWhetherItDoesBetter) {
+  Written(1, Refused("EIO"));
+  EXPECT_FALSE(placement_.trying());
+  placement_.TryAgain();
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
+  EXPECT_TRUE(placement_.trying());
+  Tensor& other = core_.Add("b");
+  EXPECT_EQ(placement_.ChooseTarget(other).tier, 2);
+  Written(1, absl::OkStatus());
+  EXPECT_FALSE(placement_.trying());
+  EXPECT_EQ(StateOf(1), PathState::kHealthy);
+}
+
+TEST_F(WritePlacementTest, ATrialThatIsNotBegunOrCancelledTellsNothing) {
+  for (const bool begun : {false, true}) {
+    Written(1, Refused("EIO"));
+    placement_.TryAgain();
+    ASSERT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
+    if (begun) {
+      Written(1, absl::CancelledError("gave way"));
+    } else {
+      placement_.GiveUp(1);
+    }
+    EXPECT_FALSE(placement_.trying());
+    EXPECT_EQ(StateOf(1), PathState::kRefusesWrites);
+  }
+}
+
+TEST_F(WritePlacementTest, WhoWaitsForATrialWaits) {
+  Written(1, Refused("EIO"));
+  Written(2, Refused("EIO"));
+  placement_.TryAgain();
+  Tensor& first = core_.Add("first");
+  Tensor& second = core_.Add("second");
+  EXPECT_EQ(placement_.ChooseTarget(first).tier, 1);
+  EXPECT_EQ(placement_.ChooseTarget(second).tier, 2);
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).room, Room::kWait);
+}
+
+TEST_F(WritePlacementTest, WhereNoneIsTrustedItsOwnPlaceIsAskedFirst) {
+  Written(1, Refused("EIO"));
+  Written(2, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
+  tensor_.refusals.Add(1, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 2);
+  EXPECT_EQ(placement_.ChooseTarget(core_.Add("b", kPage, 2)).tier, 2);
+}
+
+TEST_F(WritePlacementTest, NoneIsUsableSaysWhyOfEachAndTheFirstErrno) {
+  Written(1, Refused("first: EIO"));
+  Written(2, absl::ResourceExhaustedError("second: full"));
+  const absl::Status none = placement_.NoneIsUsable();
+  EXPECT_TRUE(absl::IsUnavailable(none));
+  EXPECT_EQ(none.message(),
+            "no usable path: all are degraded; first: EIO; second: full");
+  EXPECT_EQ(IoFaultOf(none).error, EIO);
+}
+
+TEST_F(WritePlacementTest, ATierThatCannotBeReadIsToldUntilItCan) {
+  placement_.OnMoved({.edge = {2, kDram}, .status = Refused("EIO")});
+  EXPECT_EQ(StateOf(2), PathState::kUnreadable);
+  placement_.OnMoved(
+      {.edge = {2, kDram}, .status = absl::CancelledError("closing")});
+  EXPECT_EQ(StateOf(2), PathState::kUnreadable);  // that says nothing
+  placement_.OnMoved({.edge = {2, kDram}});
+  EXPECT_EQ(StateOf(2), PathState::kHealthy);
+}
+
+TEST_F(WritePlacementTest, ANewTensorGoesWhereLeastIsPlaced) {
+  EXPECT_EQ(placement_.ChooseHome({false, false}, kCopyBytes), 2);
+  EXPECT_EQ(placement_.ChooseHome({false, true}, kCopyBytes), 1);
+  EXPECT_EQ(placement_.ChooseHome({true, true}, kCopyBytes), kNoTier);
+  Written(2, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseHome({false, false}, kCopyBytes), 1);
+}
+
+TEST_F(WritePlacementTest, WhoCameFromElsewhereIsCounted) {
+  placement_.OnRelocated(2);
+  placement_.OnRelocated(2);
+  EXPECT_EQ(placement_.StatsOf(2).tensors_moved_in, 2);
+  EXPECT_EQ(placement_.StatsOf(1).tensors_moved_in, 0);
+}
+
+TEST_F(WritePlacementTest, ARateIsOfTheTimeInWhichItMoved) {
+  Fault slow;
+  slow.kind = FaultKind::kDelay;
+  slow.delay = absl::Milliseconds(100);
+  core_.machine.faults->FailAll(slow);
+  core_.Write(tensor_);
+  core_.transfers.StartDrain(tensor_, 1, {});
+  core_.SettleFor(absl::Seconds(1));
+  placement_.Measure();
+  // 8192 bytes in a tenth of a second, and nothing in all others.
+  EXPECT_DOUBLE_EQ(placement_.StatsOf(1).write_bytes_per_second, 81920);
+  EXPECT_EQ(placement_.StatsOf(1).read_bytes_per_second, 0);
+  EXPECT_EQ(placement_.StatsOf(1).bytes_written, kCopyBytes);
+  EXPECT_EQ(placement_.StatsOf(2).write_bytes_per_second, 0);
+}
+
+class FasterPlacementTest : public WritePlacementTest {
+ protected:
+  FasterPlacementTest() : WritePlacementTest({}, kSecondIsFaster) {}
+};
+
+TEST_F(FasterPlacementTest, TheFasterTierGetsIt) {
+  const WriteTarget target = placement_.ChooseTarget(tensor_);
+  EXPECT_EQ(target.tier, 2);
+  EXPECT_EQ(target.second.tier(), 2);
+  EXPECT_EQ(core_.resting.at(2).usage().used_bytes, kCopyBytes);
+  EXPECT_EQ(tensor_.resting()->place.tier(), 1);  // until it is whole there
+}
+
+TEST_F(FasterPlacementTest, FullItIsPassedOver) {
+  const auto all = core_.resting.at(2).Allocate(64 * kPage, true);
+  ASSERT_TRUE(all.ok());
+  const WriteTarget target = placement_.ChooseTarget(tensor_);
+  EXPECT_EQ(target.tier, 1);
+  EXPECT_TRUE(target.second.empty());
+}
+
+// Two tiers with room for the first tensor alone; more must grow.
+class GrowingPlacementTest : public WritePlacementTest {
+ protected:
+  GrowingPlacementTest()
+      : WritePlacementTest({.path_bytes = kCopyBytes}, kSecondIsFaster) {
+    full_ = *std::move(*core_.resting.at(2).Allocate(kCopyBytes, true));
+  }
+  Reservation full_;
+};
+
+TEST_F(GrowingPlacementTest, ATierThatGrowsIsWaitedForOnlyWithoutAHome) {
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
+  tensor_.refusals.Add(1, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).room, Room::kWait);
+  core_.machine.background[1].RunAll();
+  core_.Hear();
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 2);
+}
+
+TEST_F(GrowingPlacementTest, ALateTierIsNoTargetAndNoHome) {
+  ASSERT_EQ(placement_.ChooseTarget(tensor_).tier, 1);  // it grows
+  std::vector<QueueError> errors;
+  VirtualClock& clock = core_.machine.clock;
+  for (int i = 0; i < 10; ++i) {
+    clock.JumpTo(clock.Now() + absl::Milliseconds(125));
+    core_.registrar.CheckGrowth(clock.Now(), &errors);
+  }
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(StateOf(2), PathState::kRefusesWrites);
+  EXPECT_EQ(placement_.ChooseHome({false, false}, kCopyBytes), 1);
+  tensor_.refusals.Add(1, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).room, Room::kNone);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,90 @@
+// The mover's parts, put together as the mover does, without its turn: a test
+// calls what it is about and turns the rest by hand.
+//
+//   Core core({.paths = 1});
+//   Tensor& tensor = core.Add("a");
+//   core.Rest(tensor);                      // written, whole on tier 1 alone
+//   core.transfers.StartFill(tensor, core.residency.FindRoom(tensor), ...);
+//   std::vector<Arrival> arrivals = core.Settle();
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/messages/inbox.h"
+#include "runtime/motion/links.h"
+#include "runtime/motion/transcript.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/mover/admission.h"
+#include "runtime/mover/customers.h"
+#include "runtime/residency/registrar.h"
+#include "runtime/motion/resting_tiers.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/write_back.h"
+#include "runtime/residency/write_placement.h"
+#include "runtime/tensor/pin_book.h"
+#include "runtime/tensor/tensor_table.h"
+#include "tests/support/test_machine.h"
+#include "tiers/memory/dram_tier.h"
+
+namespace terrace {
+
+struct Core {
+  explicit Core(const TestMachineOptions& options = {},
+                const std::vector<PathPrior>& priors = {});
+  // What `never` holds back is let go, and ends.
+  ~Core();
+
+  // A registered tensor with a place on that tier; kNoTier: without.
+  Tensor& Add(const std::string& name, int64_t size_bytes = kPage,
+              TierId home = 1);
+  // Written in memory outside the windows, and not below.
+  void Write(Tensor& tensor);
+  // Publishes new contents in the copy that it has.
+  void Update(Tensor& tensor);
+  // Written, and whole below alone.
+  void Rest(Tensor& tensor);
+  // From below into room outside the windows.
+  void Fetch(Tensor& tensor);
+  // The payload of its copy in memory.
+  absl::Span<std::byte> Payload(const Tensor& tensor);
+  Customer& Open(int64_t slot_bytes, int slots);
+
+  // Moves that end at once; their reports are kept.
+  std::vector<Arrival> Poll();
+  // Runs tasks and hears of events: what is sealed moves, what is wrong is
+  // fetched again. Pins that end are kept for the test.
+  std::vector<Arrival> Hear();
+  // Both, until nothing moves any more but what a fault holds.
+  std::vector<Arrival> Settle();
+  // The same for so long, with a look whenever one is due.
+  std::vector<Arrival> SettleFor(absl::Duration time);
+
+  TestMachine machine;
+  std::shared_ptr<Inbox> inbox;
+  DramTier dram;
+  Links links;
+  RestingTiers resting;
+  TracePlanner planner;
+  PinBook pins;
+  TierResidency residency;
+  TensorTable table;
+  Transcript transcript;
+  Transfers transfers;
+  WritePlacement placement;
+  WriteBack write_back;
+  Registrar registrar;
+  Customers customers;
+  Admission admission;
+  std::vector<MoveReport> reports;
+  std::vector<EndPinRequest> ended_pins;
+  bool is_abandoned = false;  // its links are left behind
+};
+
+}  // namespace terrace

@@ -1,0 +1,92 @@
+// What the mover's parts stand on, for tests: disks of memory behind a plan of
+// faults, virtual time, and executors whose tasks run when the test says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "aio/io_group.h"
+#include "runtime/base/check.h"
+#include "tests/support/fault_engine.h"
+#include "tests/support/inline_executor.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/scripted_disk_file.h"
+#include "tiers/disk/disk_tier.h"
+#include "tiers/memory/page_buffer.h"
+
+namespace terrace {
+
+inline constexpr int64_t kPage = 4096;
+
+struct TestMachineOptions {
+  int64_t budget_bytes = 64 * kPage;
+  int paths = 2;
+  // Of each path: what its file has, and how far it grows.
+  int64_t path_bytes = 64 * kPage;
+  int64_t most_path_bytes = 64 * kPage;
+  absl::Duration io_timeout = absl::Seconds(1);
+  IoQueueOptions io;
+};
+
+struct TestMachine {
+  explicit TestMachine(const TestMachineOptions& of)
+      : options(of),
+        faults(std::make_shared<FaultPlan>()),
+        memory(of.budget_bytes),
+        background(static_cast<size_t>(of.paths)) {}
+
+  absl::Span<std::byte> arena() const {
+    return {reinterpret_cast<std::byte*>(memory.data()),
+            static_cast<size_t>(options.budget_bytes)};
+  }
+
+  std::unique_ptr<IoGroup> MakeIo() {
+    auto io = std::make_unique<IoGroup>(
+        MakeFaultEngine(
+            MakeMemoryEngine(options.paths, options.most_path_bytes, clock),
+            faults, clock),
+        clock);
+    for (int path = 0; path < options.paths; ++path) {
+      const auto added =
+          io->AddPath(absl::StrCat("disk", path, "/state"), path, options.io);
+      TERRACE_CHECK(added.ok() && *added == path);
+    }
+    return io;
+  }
+
+  std::vector<std::unique_ptr<DiskTier>> MakeDisks(
+      const std::shared_ptr<TierEvents>& events) {
+    std::vector<std::unique_ptr<DiskTier>> tiers;
+    for (int path = 0; path < options.paths; ++path) {
+      auto file = std::make_unique<ScriptedDiskFile>(path, options.path_bytes,
+                                                     options.most_path_bytes);
+      files.push_back(file.get());
+      DiskTierParts parts;
+      parts.id = path + 1;
+      parts.file = std::move(file);
+      parts.background = &background[static_cast<size_t>(path)];
+      parts.events = events;
+      parts.clock = &clock;
+      parts.patience = options.io_timeout;
+      tiers.push_back(std::make_unique<DiskTier>(std::move(parts)));
+    }
+    return tiers;
+  }
+
+  const TestMachineOptions options;
+  VirtualClock clock;
+  const std::shared_ptr<FaultPlan> faults;
+  PageBuffer memory;
+  InlineExecutor executor;
+  std::deque<InlineExecutor> background;  // per path
+  std::vector<ScriptedDiskFile*> files;   // path k's, the tier's
+};
+
+}  // namespace terrace

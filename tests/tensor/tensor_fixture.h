@@ -1,0 +1,50 @@
+// A tensor, and what its copies are reserved from: memory, tier 1 and tier 2.
+#pragma once
+
+#include "gtest/gtest.h"
+#include "runtime/tensor/tensor.h"
+#include "tests/support/fake_reserver.h"
+
+namespace terrace {
+
+class TensorTest : public testing::Test {
+ protected:
+  // A write pin that publishes what nobody had before.
+  void Overwrite() {
+    tensor_.BeginOverwrite(memory_.Give(0));
+    tensor_.Hold(kDram, Access::kOverwrite);
+    tensor_.Publish(kDram);
+    tensor_.Unhold(kDram, Access::kOverwrite);
+  }
+  void Update() {
+    tensor_.Hold(kDram, Access::kUpdate);
+    tensor_.Publish(kDram);
+    tensor_.Unhold(kDram, Access::kUpdate);
+  }
+  void WriteBack() {
+    tensor_.BeginDrain(1);
+    tensor_.BeginMove(/*in_place=*/true, 2);
+    tensor_.Drained({}, tensor_.generation());
+  }
+  // Generation 1, whole on tier 1 and nowhere else.
+  void Rest() {
+    tensor_.GivePlace(disk_.Give(0));
+    Overwrite();
+    WriteBack();
+    tensor_.Drop(kDram);
+  }
+  void Fetch() {
+    tensor_.BeginFill(kDram, memory_.Give(0), 3);
+    tensor_.Filled(kDram);
+    tensor_.Checked(kDram);
+  }
+
+  // They outlive the tensor.
+  FakeReserver memory_{kDram};
+  FakeReserver disk_{1};
+  FakeReserver other_{2};
+  Tensor tensor_{{.name = "weights", .size_bytes = 4096}, TensorId{7}};
+};
+using TensorDeathTest = TensorTest;
+
+}  // namespace terrace

@@ -1,0 +1,82 @@
+#include "tiers/memory/dram_tier.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+class DramTierTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::optional<Reservation>> Ask(int64_t pages,
+                                                 bool must = true) {
+    return tier_.Allocate(pages * kPage, must);
+  }
+  // What is asked for and there.
+  Reservation Take(int64_t pages) { return *std::move(*Ask(pages)); }
+
+  std::vector<std::byte> arena_ = std::vector<std::byte>(8 * kPage);
+  DramTier tier_{absl::MakeSpan(arena_)};
+};
+
+TEST_F(DramTierTest, ItIsTheFirstTierAndNamed) {
+  EXPECT_EQ(tier_.id(), 0);
+  EXPECT_EQ(tier_.name(), "memory");
+  EXPECT_TRUE(IsWorkingTier(tier_.id()));
+}
+
+TEST_F(DramTierTest, WhatIsUsedIsCountedAndItsPeakStays) {
+  EXPECT_EQ(tier_.usage().capacity_bytes, 8 * kPage);
+  EXPECT_EQ(tier_.usage().used_bytes, 0);
+  Reservation two = Take(2);
+  const Reservation three = Take(3);
+  EXPECT_EQ(tier_.usage().used_bytes, 5 * kPage);
+  EXPECT_EQ(tier_.free_bytes(), 3 * kPage);
+  two.Reset();
+  EXPECT_EQ(tier_.usage().used_bytes, 3 * kPage);
+  EXPECT_EQ(tier_.usage().peak_bytes, 5 * kPage);
+  EXPECT_EQ(tier_.free_bytes(), 5 * kPage);
+  EXPECT_EQ(tier_.largest_free_bytes(), 3 * kPage);  // behind what is used
+}
+
+TEST_F(DramTierTest, FullItSaysSoAtOnceAndNeverGrows) {
+  const Reservation most = Take(6);
+  for (const bool must : {true, false}) {
+    const auto refused = Ask(3, must);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused.status()))
+        << refused.status();
+  }
+  EXPECT_EQ(tier_.usage().used_bytes, 6 * kPage);
+  EXPECT_TRUE(Ask(2).ok());
+  EXPECT_EQ(tier_.NextEvent(), absl::InfiniteFuture());
+  EXPECT_FALSE(tier_.late());
+}
+
+TEST_F(DramTierTest, AnExtentIsBytesOfTheArena) {
+  const Reservation first = Take(1);
+  const Reservation second = Take(1);
+  EXPECT_EQ(tier_.Address(first.extent()), arena_.data());
+  EXPECT_EQ(tier_.Address(second.extent()), arena_.data() + kPage);
+}
+
+TEST_F(DramTierTest, AbandonedItTakesNothingBack) {
+  Reservation room = Take(2);
+  tier_.Abandon();
+  room.Reset();
+  EXPECT_EQ(tier_.usage().used_bytes, 2 * kPage);
+}
+
+using DramTierDeathTest = DramTierTest;
+
+TEST_F(DramTierDeathTest, NothingIsGivenBackTwice) {
+  const Extent extent = Take(1).extent();
+  EXPECT_DEATH(tier_.Free(extent), "internal error");
+}
+
+}  // namespace
+}  // namespace terrace

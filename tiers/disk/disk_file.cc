@@ -1,0 +1,275 @@
+#include "tiers/disk/disk_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+#include "runtime/base/status_macros.h"
+#include "tiers/disk/given_file.h"
+#include "tiers/disk/job_directory.h"
+#include "tiers/disk/state_file.h"
+#include "tiers/extent_allocator.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kGranularity = 4096;
+constexpr int64_t kGrowthUnit = 1 << 20;
+// What growth may take beyond the need, as a share of what is there: few
+// calls for a large state, little waste for a small one.
+constexpr int64_t kGrowthShare = 16;
+
+absl::StatusOr<Extent> Named(const DiskFileInfo& info,
+                             absl::StatusOr<Extent> extent) {
+  if (extent.ok()) return extent;
+  return WithIoFault(
+      Reworded(extent.status(),
+               absl::StrCat(info.file, ": ", extent.status().message())),
+      {.path = info.file});
+}
+
+// The answer of what cannot grow.
+absl::Status Full(const DiskFileInfo& info, const ExtentAllocator& extents,
+                  int64_t size_bytes) {
+  return WithIoFault(absl::ResourceExhaustedError(
+                         absl::StrCat(info.file, ": an extent of ", size_bytes,
+                                      " bytes: ", extents.free_bytes(), " of ",
+                                      extents.capacity_bytes(), " are free")),
+                     {ENOSPC, info.file});
+}
+
+// Whose file it is, and what becomes of it in the end.
+class Holder {
+ public:
+  virtual ~Holder() = default;  // closes the file
+  virtual absl::Status Remove() = 0;
+  // What killed jobs left beside it, as JobDirectory has it.
+  virtual bool reclaims() const { return false; }
+  virtual bool Reclaim() { return false; }
+  virtual bool MakeRoom() { return false; }
+};
+
+class DirectoryHolder final : public Holder {
+ public:
+  DirectoryHolder(std::unique_ptr<JobDirectory> directory, int fd)
+      : directory_(std::move(directory)), fd_(fd) {}
+  ~DirectoryHolder() override { close(fd_); }
+
+  // The open file keeps its blocks until it is closed, so they are given back
+  // here; a transfer still in flight then hits nothing of anybody's. Last, as
+  // it may have to wait for such a transfer.
+  absl::Status Remove() override {
+    if (!directory_->IsOwner()) return absl::OkStatus();
+    absl::Status status = directory_->Remove();
+    if (ftruncate(fd_, 0) != 0) {
+      status.Update(ErrnoError(directory_->state_file(),
+                               "cannot give back its space", errno));
+    }
+    return status;
+  }
+
+  bool reclaims() const override { return true; }
+  bool Reclaim() override { return directory_->Reclaim(); }
+  bool MakeRoom() override { return directory_->MakeRoom(); }
+
+ private:
+  const std::unique_ptr<JobDirectory> directory_;  // goes after the file
+  const int fd_;
+};
+
+class GivenHolder final : public Holder {
+ public:
+  explicit GivenHolder(std::unique_ptr<GivenFile> given)
+      : given_(std::move(given)) {}
+  absl::Status Remove() override { return given_->Remove(); }
+
+ private:
+  const std::unique_ptr<GivenFile> given_;
+};
+
+// What of a file extents may take.
+struct Usable {
+  int64_t begin = 0;
+  int64_t end = 0;  // now
+  bool grows = true;
+};
+
+class FileDiskTier : public DiskFile {
+ public:
+  FileDiskTier(std::unique_ptr<Holder> holder, int fd, DiskFileInfo info,
+               Usable usable, int64_t segment_bytes)
+      : segment_bytes_(segment_bytes),
+        holder_(std::move(holder)),
+        fd_(fd),
+        info_(std::move(info)),
+        grows_(usable.grows),
+        extents_(usable.end, kGranularity) {
+    if (usable.begin == 0) return;
+    // The lowest offset of the only free range.
+    const absl::StatusOr<Extent> kept = extents_.Allocate(usable.begin);
+    TERRACE_CHECK(kept.ok() && kept->offset == 0);
+    kept_bytes_ = usable.begin;
+  }
+
+  absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
+    return Named(info_, extents_.Allocate(size_bytes));
+  }
+
+  void Free(Extent extent) override { extents_.Free(extent); }
+
+  // By what is needed and a share more.
+  absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
+    if (size_bytes > INT64_MAX / 4) {
+      return WithIoFault(absl::ResourceExhaustedError(absl::StrCat(
+                             info_.file, ": an extent of ", size_bytes,
+                             " bytes, more than a file can have")),
+                         {EFBIG, info_.file});
+    }
+    if (!grows_) return Full(info_, extents_, size_bytes);
+    const int64_t capacity = extents_.capacity_bytes();
+    const int64_t need =
+        RoundUp(size_bytes, kGranularity) - extents_.free_tail_bytes();
+    const int64_t ahead = std::min(segment_bytes_, capacity / kGrowthShare);
+    return Growth{.offset = capacity,
+                  .least_bytes = need,
+                  .bytes = RoundUp(std::max(need, ahead), kGrowthUnit)};
+  }
+
+  absl::StatusOr<int64_t> Grow(const Growth& growth) override {
+    TERRACE_CHECK(grows_);
+    int64_t bytes = growth.bytes;
+    absl::Status status = Lengthen(growth.offset, bytes);
+    if (absl::IsResourceExhausted(status) && bytes > growth.least_bytes) {
+      bytes = growth.least_bytes;
+      status = Lengthen(growth.offset, bytes);
+    }
+    for (bool more = true; more && LacksRoom(status);) {
+      more = holder_->MakeRoom();
+      ++growth_progress_;
+      status = Lengthen(growth.offset, bytes);
+    }
+    TERRACE_RETURN_IF_ERROR(status);
+    return bytes;
+  }
+
+  void AddSpace(int64_t size_bytes) override { extents_.Grow(size_bytes); }
+  int64_t growth_progress() const override { return growth_progress_; }
+
+  int fd() const override { return fd_; }
+  int64_t capacity_bytes() const override { return extents_.capacity_bytes(); }
+  int64_t used_bytes() const override {
+    return extents_.used_bytes() - kept_bytes_;
+  }
+  const DiskFileInfo& info() const override { return info_; }
+
+  bool reclaims() const override { return holder_->reclaims(); }
+  bool Reclaim() override { return holder_->Reclaim(); }
+
+  absl::Status Remove() override { return holder_->Remove(); }
+
+ private:
+  absl::Status Lengthen(int64_t offset, int64_t size_bytes) {
+    return Preallocate(fd_, info_.file, offset, size_bytes, &growth_progress_);
+  }
+
+  const int64_t segment_bytes_;
+  const std::unique_ptr<Holder> holder_;
+  const int fd_;  // the holder's
+  const DiskFileInfo info_;
+  const bool grows_;
+  ExtentAllocator extents_;
+  int64_t kept_bytes_ = 0;  // at the beginning, allocated for ever
+  std::atomic<int64_t> growth_progress_ = 0;  // read to see that it changes
+};
+
+class MemoryDiskTier : public DiskFile {
+ public:
+  MemoryDiskTier(int device, int64_t capacity_bytes)
+      : device_(device),
+        info_{.file = absl::StrCat("memory:", device),
+              .direct_io_reason = "a device in memory",
+              .alignment = 1},
+        extents_(capacity_bytes / kGranularity * kGranularity, kGranularity) {}
+
+  absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
+    return Named(info_, extents_.Allocate(size_bytes));
+  }
+
+  void Free(Extent extent) override { extents_.Free(extent); }
+
+  absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
+    return Full(info_, extents_, size_bytes);
+  }
+  absl::StatusOr<int64_t> Grow(const Growth& growth) override {
+    return GrowthFor(growth.bytes).status();
+  }
+  void AddSpace(int64_t size_bytes) override { extents_.Grow(size_bytes); }
+
+  int fd() const override { return device_; }
+  int64_t capacity_bytes() const override { return extents_.capacity_bytes(); }
+  int64_t used_bytes() const override { return extents_.used_bytes(); }
+  const DiskFileInfo& info() const override { return info_; }
+  absl::Status Remove() override { return absl::OkStatus(); }
+
+ private:
+  const int device_;
+  const DiskFileInfo info_;
+  ExtentAllocator extents_;
+};
+
+DiskFileInfo InfoOf(const std::string& path, const std::string& name,
+                    const StateFile& file) {
+  return {.directory = path,
+          .file = name,
+          .direct_io = file.direct_io,
+          .direct_io_reason = file.direct_io_reason,
+          .alignment = file.alignment};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
+    const DiskFileOptions& options) {
+  TERRACE_CHECK(options.segment_bytes > 0);
+  struct stat node = {};
+  if (stat(options.path.c_str(), &node) == 0 &&
+      (S_ISREG(node.st_mode) || S_ISBLK(node.st_mode))) {
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<GivenFile> given,
+                             GivenFile::Open(options.path));
+    const Usable usable = {given->begin_bytes(), given->end_bytes(),
+                           !given->is_device()};
+    const StateFile file = given->file();
+    return std::make_unique<FileDiskTier>(
+        std::make_unique<GivenHolder>(std::move(given)), file.fd,
+        InfoOf(options.path, options.path, file), usable,
+        options.segment_bytes);
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<JobDirectory> directory,
+                           JobDirectory::Create(options.path));
+  const std::string name = directory->state_file();
+  absl::StatusOr<StateFile> made = MakeStateFile(directory->fd(), name);
+  for (bool more = true; more && LacksRoom(made.status());) {
+    more = directory->MakeRoom();
+    made = MakeStateFile(directory->fd(), name);
+  }
+  TERRACE_ASSIGN_OR_RETURN(const StateFile file, std::move(made));
+  return std::make_unique<FileDiskTier>(
+      std::make_unique<DirectoryHolder>(std::move(directory), file.fd), file.fd,
+      InfoOf(options.path, name, file), Usable(), options.segment_bytes);
+}
+
+std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,
+                                             int64_t capacity_bytes) {
+  return std::make_unique<MemoryDiskTier>(device, capacity_bytes);
+}
+
+}  // namespace terrace

@@ -1,0 +1,88 @@
+// One disk path: the job's file or device, its extents and its space. Moves no
+// bytes; aio does.
+//
+// Of a directory, <path>/terrace-<pid>-<random>/state: the subdirectory is
+// locked (flock) for as long as the tier lives. Locked ones of others are never
+// touched; stale unlocked ones are removed by Reclaim, piece by piece, and
+// where opening or Grow lacks room.
+// A regular file or a block device is itself locked and used: given_file.h.
+//
+// One thread at a time (the mover), and it never blocks, but for Grow, Reclaim
+// and Remove: these ask the disk, which may not answer. They run on any one
+// other thread meanwhile, one after the other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tiers/extent.h"
+
+namespace terrace {
+
+struct DiskFileInfo {
+  std::string directory;  // as the user named it: perhaps a file or device
+  std::string file;
+  bool direct_io = false;
+  std::string direct_io_reason;  // of the buffered fallback
+  int64_t alignment = 4096;      // of memory, offset and length
+};
+
+// What a tier's file gets at its end.
+struct Growth {
+  int64_t offset = 0;       // its end now
+  int64_t least_bytes = 0;  // without which there is no use in it
+  int64_t bytes = 0;        // better: the next extents have room as well
+};
+
+class DiskFile {
+ public:
+  virtual ~DiskFile() = default;
+
+  // 4 KiB-aligned, of the space there is. ResourceExhausted: that has no room
+  // for it; names path and bytes.
+  virtual absl::StatusOr<Extent> Allocate(int64_t size_bytes) = 0;
+  virtual void Free(Extent extent) = 0;
+
+  // What the file lacks for such an extent. ResourceExhausted: it cannot grow
+  // by that much.
+  virtual absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const = 0;
+  // Preallocates; returns the bytes gained, for AddSpace. ResourceExhausted:
+  // the disk is full, also without what killed jobs left there; names path,
+  // bytes and errno. The file is as before then.
+  virtual absl::StatusOr<int64_t> Grow(const Growth& growth) = 0;
+  virtual void AddSpace(int64_t size_bytes) = 0;
+  // Rises while Grow gets on. Thread-safe.
+  virtual int64_t growth_progress() const { return 0; }
+
+  // Whether Reclaim may have anything to do. Constant.
+  virtual bool reclaims() const { return false; }
+  // Gives back a piece of what killed jobs left on the path. False: nothing is
+  // left to do.
+  virtual bool Reclaim() { return false; }
+
+  virtual int fd() const = 0;                  // for IoGroup::AddPath
+  virtual int64_t capacity_bytes() const = 0;  // preallocated
+  virtual int64_t used_bytes() const = 0;
+  virtual const DiskFileInfo& info() const = 0;
+
+  // Removes the job's file and directory and gives back their space; of a
+  // given file its space. The destructor does so too for a directory.
+  virtual absl::Status Remove() = 0;
+};
+
+struct DiskFileOptions {
+  std::string path;  // an existing directory, regular file or block device
+  int64_t segment_bytes = 64 << 20;  // growth
+};
+
+absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
+    const DiskFileOptions& options);
+
+// Space of device `device` of a memory engine.
+std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,
+                                             int64_t capacity_bytes);
+
+}  // namespace terrace

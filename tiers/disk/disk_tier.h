@@ -1,0 +1,97 @@
+// A disk path as a tier: the space of its file, which grows and goes in the
+// background.
+//
+// What killed jobs left on the path goes from the beginning, piece by piece.
+// A disk that does not answer in time while its file grows is late: nothing
+// more is asked of it until it does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/base/watch.h"
+#include "tiers/disk/disk_file.h"
+#include "tiers/tier.h"
+#include "tiers/tier_events.h"
+
+namespace terrace {
+
+// What a DiskTier is made from.
+struct DiskTierParts {
+  TierId id = kNoTier;
+  std::unique_ptr<DiskFile> file;
+  Executor* background = nullptr;  // outlives the tier
+  std::shared_ptr<TierEvents> events;
+  Clock* clock = nullptr;   // outlives the tier
+  absl::Duration patience;  // how long growth may seem to stand still
+};
+
+class DiskTier final : public Tier {
+ public:
+  explicit DiskTier(DiskTierParts parts);
+
+  TierId id() const override { return id_; }
+  const std::string& name() const override { return info().file; }
+  const DiskFileInfo& info() const { return file_->info(); }
+  // Random: what a header says of where it was written.
+  uint64_t path_id() const { return path_id_; }
+  TierUsage usage() const override;
+
+  absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
+                                                      bool must) override;
+  void Free(Extent extent) override;
+  void ForgetRefusals() override { refused_growth_ = false; }
+  std::byte* Address(const Extent&) override { return nullptr; }
+
+  bool late() const override { return late_; }
+  absl::Status CheckGrowth(absl::Time now) override;
+  absl::Time NextEvent() const override;
+  // How growth ended; late: whoever had asked has gone on; must: as it asked.
+  struct Answer {
+    absl::Status status;
+    bool late = false;
+    bool must = false;
+  };
+  Answer OnGrown(const Grown& event);
+  // The next piece's turn is behind a file that wants to grow meanwhile.
+  void OnReclaimed(const Reclaimed& event);
+
+  void BeginRemove() override;
+  void OnRemoved() { removing_ = false; }
+  bool removed() const override { return !removing_; }
+  void Abandon() override;
+
+ private:
+  void StartGrowth(const Growth& growth, bool must);
+  void StartReclaim();
+
+  const TierId id_;
+  // Shared with the background's tasks: one that hangs outlives the tier.
+  const std::shared_ptr<DiskFile> file_;
+  Executor& background_;
+  const std::shared_ptr<TierEvents> events_;
+  Clock& clock_;
+  const absl::Duration patience_;
+  const uint64_t path_id_;
+  bool growing_ = false;
+  bool late_ = false;  // growing, past its deadline
+  bool must_grow_ = false;
+  bool refused_growth_ = false;
+  bool ending_ = false;
+  bool removing_ = false;
+  bool abandoned_ = false;
+  int64_t growth_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+  absl::Time since_;      // when it was asked, or was last seen to get on
+  int64_t progress_ = 0;  // then
+  Watch watch_;           // by CheckGrowth: when nobody looked, none is late
+};
+
+}  // namespace terrace

@@ -1,0 +1,47 @@
+#include "tiers/disk/disk_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace terrace {
+namespace {
+
+// The end that is no memory is the disk's.
+int PathOf(Edge edge) { return std::max(edge.from, edge.to) - 1; }
+
+}  // namespace
+
+void DiskTransport::Begin(const Move& move) {
+  const bool reads = move.edge.to == kDram;
+  TERRACE_CHECK(reads || move.edge.from == kDram);
+  IoTransfer transfer;
+  transfer.direction = reads ? IoDirection::kRead : IoDirection::kWrite;
+  transfer.io_class = move.io_class;
+  transfer.data = move.data;
+  transfer.offset = reads ? move.from.offset : move.to.offset;
+  transfer.size_bytes = reads ? move.to.size_bytes : move.from.size_bytes;
+  transfer.tag = move.tag;
+  transfer.timeout = move.timeout;
+  io_.Enqueue(PathOf(move.edge), transfer);
+}
+
+void DiskTransport::Cancel(Edge edge, uint64_t tag) {
+  io_.Cancel(PathOf(edge), tag);
+}
+
+void DiskTransport::Promote(Edge edge, uint64_t tag, IoClass io_class) {
+  io_.Promote(PathOf(edge), tag, io_class);
+}
+
+void DiskTransport::Poll(std::vector<Moved>* moved) {
+  completions_.clear();
+  io_.Poll(&completions_);
+  for (Completion& each : completions_) {
+    moved->push_back(
+        {each.tag, std::move(each.status), each.quarantined, each.released});
+  }
+}
+
+}  // namespace terrace

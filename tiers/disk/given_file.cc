@@ -1,0 +1,220 @@
+#include "tiers/disk/given_file.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
+#include "runtime/base/shell_word.h"
+#include "runtime/base/status_macros.h"
+#include "tiers/disk/file_lock.h"
+#include "tiers/memory/page_buffer.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+// Zeros follow. Whoever changes a byte of it takes the file back.
+constexpr char kMark[] =
+    "Terrace 1\n"
+    "The state of training jobs. Nothing here outlives the job that wrote it.\n"
+    "To use the file or device for something else, just overwrite it.\n";
+static_assert(sizeof(kMark) <= GivenFile::kMarkBytes);
+
+// udev locks a device that changed while it looks at it.
+constexpr absl::Duration kLockPatience = absl::Milliseconds(500);
+constexpr absl::Duration kClaimPatience = absl::Seconds(1);
+
+bool IsMark(const char* block) {
+  const char* const end = block + GivenFile::kMarkBytes;
+  return std::memcmp(block, kMark, sizeof(kMark)) == 0 &&
+         std::all_of(block + sizeof(kMark), end, [](char c) { return c == 0; });
+}
+
+// The offset of the first byte that is not zero; -1: all are.
+absl::StatusOr<int64_t> FirstNonZero(int fd, const std::string& path,
+                                     int64_t offset, int64_t size_bytes) {
+  const PageBuffer buffer(size_bytes);
+  if (!buffer.ok()) return ErrnoError(path, "no memory to read it", ENOMEM);
+  for (int64_t at = 0; at < size_bytes;) {
+    const ssize_t n = pread(fd, buffer.data() + at,
+                            static_cast<size_t>(size_bytes - at), offset + at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return ErrnoError(path,
+                        absl::StrCat("cannot be read at offset ", offset + at),
+                        n < 0 ? errno : EIO);
+    }
+    at += n;
+  }
+  const char* const begin = buffer.data();
+  const char* const end = begin + size_bytes;
+  const char* const found =
+      std::find_if(begin, end, [](char c) { return c != 0; });
+  return found == end ? -1 : offset + (found - begin);
+}
+
+}  // namespace
+
+GivenFile::GivenFile(const std::string& path)
+    : path_(path), owner_pid_(getpid()) {}
+
+GivenFile::~GivenFile() {
+  // A forked child shares the open file, and with it the lock.
+  if (lock_fd_ >= 0 && getpid() == owner_pid_) flock(lock_fd_, LOCK_UN);
+  if (fd_ >= 0 && fd_ != lock_fd_) close(fd_);
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+std::string GivenFile::Name() const {
+  return absl::StrCat("path '", path_, "'");
+}
+
+absl::Status GivenFile::Failed(const std::string& what, int error) const {
+  return ErrnoError(Name(), what, error, path_);
+}
+
+absl::StatusOr<std::unique_ptr<GivenFile>> GivenFile::Open(
+    const std::string& path) {
+  std::unique_ptr<GivenFile> given(new GivenFile(path));
+  TERRACE_RETURN_IF_ERROR(given->OpenAndLock());
+  TERRACE_RETURN_IF_ERROR(given->is_device_ ? given->CheckDevice()
+                                            : given->CheckFile());
+  TERRACE_RETURN_IF_ERROR(given->Mark());
+  return given;
+}
+
+absl::Status GivenFile::OpenAndLock() {
+  lock_fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (lock_fd_ < 0) {
+    // Kernels may refuse to open what is mounted, even without O_EXCL.
+    return errno == EBUSY ? InUse() : Failed("cannot be opened", errno);
+  }
+  struct stat node = {};
+  if (fstat(lock_fd_, &node) != 0) {
+    return Failed("cannot be looked at", errno);
+  }
+  is_device_ = S_ISBLK(node.st_mode);
+  if (!is_device_ && !S_ISREG(node.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(), ": no directory, file or block device"));
+  }
+  fcntl(lock_fd_, F_SETFL, 0);  // no O_NONBLOCK
+  if (!LockWithin(lock_fd_, kLockPatience)) {
+    const int error = errno;
+    return WithIoFault(absl::UnavailableError(absl::StrCat(
+                           Name(), ": another job uses it, or has it locked: ",
+                           ErrnoName(error))),
+                       {error, path_});
+  }
+  fd_ = lock_fd_;
+  return is_device_ ? ClaimDevice() : absl::OkStatus();
+}
+
+absl::Status GivenFile::ClaimDevice() {
+  // A ring that is gone holds its files for some ten milliseconds more.
+  fd_ = OpenWithin(path_, O_RDWR | O_EXCL | O_CLOEXEC, kClaimPatience);
+  if (fd_ < 0) {
+    return errno == EBUSY ? InUse() : Failed("cannot be opened", errno);
+  }
+  struct stat locked = {};
+  struct stat claimed = {};
+  uint64_t size_bytes = 0;
+  if (fstat(lock_fd_, &locked) != 0 || fstat(fd_, &claimed) != 0 ||
+      ioctl(fd_, BLKGETSIZE64, &size_bytes) != 0) {
+    return Failed("cannot be looked at", errno);
+  }
+  if (locked.st_rdev != claimed.st_rdev) {
+    return absl::UnavailableError(
+        absl::StrCat(Name(), ": became another device meanwhile"));
+  }
+  constexpr int64_t kLeast = 2 * kDeviceMarginBytes + kMarkBytes;
+  const auto size = static_cast<int64_t>(size_bytes) / kMarkBytes * kMarkBytes;
+  if (size < kLeast) {
+    return WithIoFault(absl::ResourceExhaustedError(
+                           absl::StrCat(Name(), ": a device of ", size_bytes,
+                                        " bytes; the least ", "is ", kLeast)),
+                       {ENOSPC, path_});
+  }
+  end_bytes_ = size - kDeviceMarginBytes;
+  return absl::OkStatus();
+}
+
+absl::Status GivenFile::InUse() const {
+  return WithIoFault(
+      absl::FailedPreconditionError(absl::StrCat(
+          Name(),
+          ": the device is in use: it, or a part of it, is mounted, swap, "
+          "or part of a RAID or a volume group (see `lsblk ",
+          ShellWord(path_), "`)")),
+      {EBUSY, path_});
+}
+
+absl::Status GivenFile::CheckDevice() {
+  char mark[kMarkBytes];
+  const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
+  if (n != kMarkBytes) {
+    return Failed("cannot be read at offset 0", n < 0 ? errno : EIO);
+  }
+  const int64_t begin = IsMark(mark) ? kMarkBytes : 0;
+  TERRACE_ASSIGN_OR_RETURN(
+      int64_t found,
+      FirstNonZero(fd_, path_, begin, kDeviceMarginBytes - begin));
+  if (found < 0) {
+    TERRACE_ASSIGN_OR_RETURN(
+        found, FirstNonZero(fd_, path_, end_bytes_, kDeviceMarginBytes));
+  }
+  if (found < 0) return absl::OkStatus();
+  const std::string device = ShellWord(path_);
+  return absl::InvalidArgumentError(
+      absl::StrCat(Name(), ": the device holds data of others, at offset ",
+                   found, ". If nobody needs them: blkdiscard -f -z -l ",
+                   kDeviceMarginBytes, " ", device, " && blkdiscard -f -z -o ",
+                   end_bytes_, " -l ", kDeviceMarginBytes, " ", device));
+}
+
+absl::Status GivenFile::CheckFile() {
+  end_bytes_ = kMarkBytes;
+  struct stat node = {};
+  if (fstat(fd_, &node) != 0) {
+    return Failed("cannot be looked at", errno);
+  }
+  if (node.st_size == 0) return absl::OkStatus();
+  char mark[kMarkBytes] = {};
+  const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
+  if (n < 0) return Failed("cannot be read at offset 0", errno);
+  if (n != kMarkBytes || !IsMark(mark)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(), ": the file holds ", node.st_size,
+                     " bytes of others. If nobody needs them: truncate -s 0 ",
+                     ShellWord(path_)));
+  }
+  if (ftruncate(fd_, kMarkBytes) != 0) {
+    return Failed("cannot be cut to its mark", errno);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GivenFile::Mark() {
+  const PageBuffer block(kMarkBytes);
+  if (!block.ok()) return Failed("no memory for a block", ENOMEM);
+  std::memcpy(block.data(), kMark, sizeof(kMark));
+  TERRACE_ASSIGN_OR_RETURN(file_, ChooseTransfers(fd_, path_, block.data()));
+  return absl::OkStatus();
+}
+
+absl::Status GivenFile::Remove() {
+  if (getpid() != owner_pid_ || is_device_) return absl::OkStatus();
+  if (ftruncate(fd_, kMarkBytes) == 0) return absl::OkStatus();
+  return Failed("cannot give back its space", errno);
+}
+
+}  // namespace terrace

@@ -1,0 +1,137 @@
+#include "tiers/disk/job_directory.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
+#include "runtime/base/status_macros.h"
+#include "tiers/disk/file_lock.h"
+#include "tiers/disk/job_files.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+// Each one more takes another start that looks just when this one makes its
+// directory.
+constexpr int kTries = 100;
+
+std::string Path(const std::string& path) {
+  return absl::StrCat("path '", path, "'");
+}
+
+// Somebody removed it. The second: a network file system knew it still.
+bool IsGone(int error) { return error == ENOENT || error == ESTALE; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobDirectory>> JobDirectory::Create(
+    const std::string& path) {
+  std::unique_ptr<JobDirectory> job(new JobDirectory);
+  job->path_ = path;
+  job->owner_pid_ = getpid();
+  job->path_fd_ = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (job->path_fd_ < 0) {
+    return ErrnoError(Path(path), "cannot open directory", errno, path);
+  }
+  job->stale_.emplace(job->path_fd_);
+  absl::Status status = job->Make();
+  for (bool more = true; more && LacksRoom(status);) {
+    more = job->MakeRoom();
+    status = job->Make();
+  }
+  TERRACE_RETURN_IF_ERROR(status);
+  return job;
+}
+
+absl::Status JobDirectory::Make() {
+  for (int i = 0; i < kTries; ++i) {
+    TERRACE_ASSIGN_OR_RETURN(made_, TryToMake());
+    if (made_) return absl::OkStatus();
+    CloseOwn();
+  }
+  return WithIoFault(
+      absl::UnavailableError(absl::StrCat(
+          Path(path_), ": others took ", kTries,
+          " directories that this job made for those of dead ones")),
+      {.error = EAGAIN, .path = path_});
+}
+
+// False: another start took it for a dead one's, and removes it. Who looks for
+// those gets the lock first, or finds it held; so once it is held here, and is
+// still there by its name, nobody else will have it.
+absl::StatusOr<bool> JobDirectory::TryToMake() {
+  name_ = NewJobName();
+  if (mkdirat(path_fd_, name_.c_str(), 0700) != 0) {
+    if (errno == EEXIST) return false;
+    return ErrnoError(Path(path_), "cannot make a directory", errno, path_);
+  }
+  const auto failed = [this](absl::Status status) {
+    if (fd_ >= 0) unlinkat(fd_, kJobLockName, 0);
+    unlinkat(path_fd_, name_.c_str(), AT_REMOVEDIR);
+    CloseOwn();
+    return status;
+  };
+  fd_ = openat(path_fd_, name_.c_str(),
+               O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd_ < 0) {
+    if (IsGone(errno)) return false;
+    return failed(
+        ErrnoError(Path(path_), "cannot open what it made", errno, path_));
+  }
+  lock_fd_ =
+      openat(fd_, kJobLockName, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (lock_fd_ < 0) {
+    if (IsGone(errno)) return false;
+    return failed(
+        ErrnoError(Path(path_), "cannot make a lock file", errno, path_));
+  }
+  if (!TryLock(lock_fd_)) {
+    if (errno == EWOULDBLOCK) return false;
+    return failed(
+        ErrnoError(Path(path_), "its files cannot be locked", errno, path_));
+  }
+  const std::string lock = absl::StrCat(name_, "/", kJobLockName);
+  if (faccessat(path_fd_, lock.c_str(), F_OK, 0) == 0) return true;
+  if (IsGone(errno)) return false;
+  return failed(
+      ErrnoError(Path(path_), "cannot look for its lock", errno, path_));
+}
+
+JobDirectory::~JobDirectory() {
+  if (made_ && IsOwner()) RemoveJobFiles(path_fd_, fd_, name_);
+  stale_.reset();
+  CloseOwn();
+  if (path_fd_ >= 0) close(path_fd_);
+}
+
+std::string JobDirectory::state_file() const {
+  return absl::StrCat(path_, absl::EndsWith(path_, "/") ? "" : "/", name_, "/",
+                      kJobStateName);
+}
+
+absl::Status JobDirectory::Remove() {
+  if (!made_ || !IsOwner()) return absl::OkStatus();
+  made_ = false;
+  stale_->Stop();
+  const int error = RemoveJobFiles(path_fd_, fd_, name_);
+  if (error == 0) return absl::OkStatus();
+  return ErrnoError(Path(path_), absl::StrCat("cannot remove ", name_), error,
+                    path_);
+}
+
+bool JobDirectory::IsOwner() const { return getpid() == owner_pid_; }
+
+void JobDirectory::CloseOwn() {
+  for (int* const fd : {&lock_fd_, &fd_}) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+  }
+}
+
+}  // namespace terrace

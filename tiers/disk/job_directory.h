@@ -1,0 +1,69 @@
+// A job's own subdirectory of a disk path, locked as long as this lives.
+//
+// <path>/terrace-<pid>-<random>/ holds `lock`, on which an exclusive flock is
+// held, and `state`. Locks die with their holder, so an unlocked one is what
+// a killed job left: later jobs on the path remove it (stale_jobs.h), in the
+// background and where they lack room. A locked one is never touched, nor is
+// anything of another name.
+//
+// There is no lock on the path, so that no start waits for another, or for a
+// checkpoint that is saved there: a directory whose lock another start got
+// before this job did is given up for one of another name.
+//
+// A lock belongs to the open file, so two jobs of one process do not meet
+// either. A forked child shares it: there the destructor only closes.
+// One thread at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tiers/disk/stale_jobs.h"
+
+namespace terrace {
+
+class JobDirectory {
+ public:
+  // NotFound: `path` does not exist; InvalidArgument: it is no directory;
+  // PermissionDenied: it cannot be written; ResourceExhausted: the disk is
+  // full, also without what killed jobs left; Unavailable: its file system has
+  // no locks.
+  static absl::StatusOr<std::unique_ptr<JobDirectory>> Create(
+      const std::string& path);
+  // Removes the directory unless Remove did.
+  ~JobDirectory();
+  JobDirectory(const JobDirectory&) = delete;
+  JobDirectory& operator=(const JobDirectory&) = delete;
+
+  int fd() const { return fd_; }
+  std::string state_file() const;
+
+  // What killed jobs left on the path, until Remove: stale_jobs.h.
+  bool Reclaim() { return stale_->RemoveSome(); }
+  bool MakeRoom() { return stale_->MakeRoom(); }
+
+  // Removes `state`, the lock and the directory. Once.
+  absl::Status Remove();
+  // False in a forked child.
+  bool IsOwner() const;
+
+ private:
+  JobDirectory() = default;
+  absl::Status Make();
+  absl::StatusOr<bool> TryToMake();
+  void CloseOwn();
+
+  std::string path_;  // as the user named it
+  std::string name_;  // in the path
+  int path_fd_ = -1;
+  int fd_ = -1;  // of the directory
+  int lock_fd_ = -1;
+  int owner_pid_ = 0;
+  bool made_ = false;
+  std::optional<StaleJobs> stale_;  // once the path is open
+};
+
+}  // namespace terrace

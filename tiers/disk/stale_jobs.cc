@@ -1,0 +1,178 @@
+#include "tiers/disk/stale_jobs.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "runtime/base/directory_names.h"
+#include "tiers/disk/file_lock.h"
+#include "tiers/disk/job_files.h"
+
+namespace terrace {
+namespace {
+
+// Some 30 ms of a file system's work: who waits behind a piece is not late.
+constexpr int64_t kPieceBytes = int64_t{1} << 30;
+// Hundreds of pieces' time: whoever got no further in it does not get on.
+constexpr absl::Duration kPatience = absl::Seconds(10);
+constexpr absl::Duration kPause = absl::Milliseconds(10);
+
+constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+void CloseIfOpen(int* fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}
+
+}  // namespace
+
+StaleJobs::StaleJobs(int path_fd) : path_fd_(path_fd), owner_pid_(getpid()) {}
+
+StaleJobs::~StaleJobs() { Stop(); }
+
+void StaleJobs::Stop() {
+  stopped_ = true;
+  Release();
+}
+
+bool StaleJobs::RemoveSome() {
+  if (stopped_ || getpid() != owner_pid_) return false;
+  for (int64_t bytes = 0; bytes < kPieceBytes;) {
+    if (name_.empty() && !ClaimNext()) return false;
+    ++removals_;
+    const int64_t freed = Shrink();
+    if (freed == 0) Remove();
+    bytes += freed;
+  }
+  return true;
+}
+
+bool StaleJobs::MakeRoom() {
+  const int64_t removals = removals_;
+  const auto removes_some = [&] {
+    RemoveSome();
+    return removals_ != removals;
+  };
+  if (removes_some()) return true;
+  const int64_t before = BytesOfOthers();
+  if (before == 0 || stopped_ || getpid() != owner_pid_) return false;
+  const timespec pause = absl::ToTimespec(kPause);
+  for (absl::Duration waited; waited < kPatience; waited += kPause) {
+    nanosleep(&pause, nullptr);
+    // One who was killed in it left it to us.
+    if (BytesOfOthers() != before || removes_some()) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> StaleJobs::Names() const {
+  std::vector<std::string> names = NamesIn(path_fd_);
+  std::erase_if(names, [this](const std::string& name) {
+    const bool ours = IsJobName(name) || IsStaleJobName(name);
+    return !ours || left_alone_.contains(name);
+  });
+  return names;
+}
+
+bool StaleJobs::ClaimNext() {
+  for (const std::string& name : Names()) {
+    if (Claim(name)) return true;
+  }
+  return false;
+}
+
+// False: somebody has it, it is gone, or it cannot be had, and is left alone: a
+// lock that is held is all that tells of somebody. A job that is being made is
+// in the same danger, and tries again: JobDirectory.
+bool StaleJobs::Claim(const std::string& name) {
+  directory_ = openat(path_fd_, name.c_str(), kOpenDirectory);
+  const bool opened = directory_ >= 0;
+  if (opened) {
+    lock_ = openat(directory_, kJobLockName, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  }
+  const bool gone = !opened && errno == ENOENT;
+  const bool unlocked = opened && lock_ < 0 && errno == ENOENT;
+  bool removed = false;
+  if (unlocked) {
+    removed =
+        unlinkat(path_fd_, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
+  }
+  const bool had = lock_ >= 0 && TryLock(lock_);
+  const bool others = lock_ >= 0 && !had && errno == EWOULDBLOCK;
+  if (!had) {
+    CloseIfOpen(&lock_);
+    CloseIfOpen(&directory_);
+    if (!gone && !removed && !others) left_alone_.insert(name);
+    return false;
+  }
+  name_ = name;
+  if (IsStaleJobName(name)) return true;
+  const std::string stale = absl::StrCat(name, kStaleSuffix);
+  if (renameat(path_fd_, name.c_str(), path_fd_, stale.c_str()) == 0) {
+    name_ = stale;
+  } else if (errno == ENOENT) {
+    Release();  // somebody else had removed it before its lock was ours
+    return false;
+  }
+  return true;
+}
+
+// By a piece from the end on, so that what is left is as good as before; the
+// bytes. Only a file that has no other name: whoever gave it one wants it.
+int64_t StaleJobs::Shrink() {
+  if (state_ < 0) {
+    state_ = openat(directory_, kJobStateName,
+                    O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  }
+  struct stat file = {};
+  if (state_ < 0 || fstat(state_, &file) != 0 || !S_ISREG(file.st_mode) ||
+      file.st_nlink != 1) {
+    return 0;
+  }
+  const int64_t freed = std::min<int64_t>(file.st_size, kPieceBytes);
+  return ftruncate(state_, file.st_size - freed) == 0 ? freed : 0;
+}
+
+// The names go last: while they are there, others know that there will be
+// room.
+void StaleJobs::Remove() {
+  CloseIfOpen(&state_);
+  if (RemoveJobFiles(path_fd_, directory_, name_) != 0) {
+    left_alone_.insert(name_);
+  }
+  Release();
+}
+
+void StaleJobs::Release() {
+  // A child that was forked meanwhile shares the lock, and may live on.
+  if (lock_ >= 0 && getpid() == owner_pid_) flock(lock_, LOCK_UN);
+  CloseIfOpen(&state_);
+  CloseIfOpen(&lock_);
+  CloseIfOpen(&directory_);
+  name_.clear();
+}
+
+// What is still there of what is being removed; 0: nothing is.
+int64_t StaleJobs::BytesOfOthers() const {
+  int64_t bytes = 0;
+  for (const std::string& name : Names()) {
+    if (!IsStaleJobName(name)) continue;
+    struct stat file = {};
+    const std::string state = absl::StrCat(name, "/", kJobStateName);
+    const int result =
+        fstatat(path_fd_, state.c_str(), &file, AT_SYMLINK_NOFOLLOW);
+    bytes += 1 + (result == 0 ? 1 + file.st_size : 0);
+  }
+  return bytes;
+}
+
+}  // namespace terrace

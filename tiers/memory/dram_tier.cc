@@ -1,0 +1,28 @@
+#include "tiers/memory/dram_tier.h"
+
+#include <algorithm>
+
+namespace terrace {
+
+DramTier::DramTier(absl::Span<std::byte> arena)
+    : arena_(arena), space_(static_cast<int64_t>(arena.size())) {}
+
+TierUsage DramTier::usage() const {
+  return {.capacity_bytes = space_.capacity_bytes(),
+          .used_bytes = space_.used_bytes(),
+          .peak_bytes = peak_bytes_};
+}
+
+absl::StatusOr<std::optional<Reservation>> DramTier::Allocate(
+    int64_t size_bytes, bool /*must*/) {
+  const absl::StatusOr<Extent> extent = space_.Allocate(size_bytes);
+  if (!extent.ok()) return extent.status();
+  peak_bytes_ = std::max(peak_bytes_, space_.used_bytes());
+  return std::optional<Reservation>(Reservation(this, *extent));
+}
+
+void DramTier::Free(Extent extent) {
+  if (!abandoned_) space_.Free(extent);
+}
+
+}  // namespace terrace

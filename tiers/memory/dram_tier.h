@@ -1,0 +1,44 @@
+// The host's memory: one arena and its ranges, the budget of a job. It never
+// grows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tiers/extent_allocator.h"
+#include "tiers/tier.h"
+
+namespace terrace {
+
+class DramTier final : public Tier {
+ public:
+  // The arena outlives the tier.
+  explicit DramTier(absl::Span<std::byte> arena);
+
+  TierId id() const override { return kDram; }
+  const std::string& name() const override { return name_; }
+  TierUsage usage() const override;
+  absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
+                                                      bool must) override;
+  void Free(Extent extent) override;
+  std::byte* Address(const Extent& extent) override {
+    return arena_.data() + extent.offset;
+  }
+  void Abandon() override { abandoned_ = true; }
+
+  int64_t free_bytes() const { return space_.free_bytes(); }
+  int64_t largest_free_bytes() const { return space_.largest_free_bytes(); }
+
+ private:
+  const std::string name_ = "memory";
+  const absl::Span<std::byte> arena_;
+  ExtentAllocator space_;
+  int64_t peak_bytes_ = 0;
+  bool abandoned_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,213 @@
+#include "tiers/memory/host_arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/check.h"
+#include "runtime/base/status_macros.h"
+#include "terrace/machine.h"
+#include "tiers/memory/process_memory.h"
+#include "tiers/memory/topology.h"
+#include "tiers/system_error.h"
+
+// Linux 5.14 and 6.1; absent from older C libraries' headers.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kHugePageBytes = 2 << 20;
+// One call's worth: large against the call, small against an arena, so that
+// two threads end together.
+constexpr int64_t kPopulatePieceBytes = 16 * kHugePageBytes;
+
+std::string Arena(int64_t size_bytes) {
+  return absl::StrCat("host arena of ", size_bytes, " bytes");
+}
+
+// Populates pieces in turn until none is left or one failed. A kernel that
+// cannot populate (EINVAL) has its pages touched instead.
+void PopulatePieces(absl::Span<std::byte> area, std::atomic<size_t>& next,
+                    std::atomic<int>& error) {
+  while (error.load(std::memory_order_relaxed) == 0) {
+    const size_t begin = next.fetch_add(kPopulatePieceBytes);
+    if (begin >= area.size()) return;
+    const absl::Span<std::byte> piece =
+        area.subspan(begin, kPopulatePieceBytes);
+    int result = 0;
+    do {
+      result = madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE);
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) continue;
+    if (errno != EINVAL) {
+      error.store(errno);
+      return;
+    }
+    for (size_t at = 0; at < piece.size(); at += kPageBytes) {
+      *const_cast<volatile std::byte*>(&piece[at]) = std::byte{0};
+    }
+  }
+}
+
+// Two threads: on two cores twice as fast, and one is bound by the clearing of
+// pages. Where a second thread cannot be had the first does it all.
+absl::Status Populate(absl::Span<std::byte> area) {
+  std::atomic<size_t> next{0};
+  std::atomic<int> error{0};
+  std::thread second;
+  if (area.size() > kPopulatePieceBytes) {
+    try {
+      second = std::thread([&] { PopulatePieces(area, next, error); });
+    } catch (const std::system_error&) {
+      // The work below covers it.
+    }
+  }
+  PopulatePieces(area, next, error);
+  if (second.joinable()) second.join();
+  if (error.load() == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(Arena(static_cast<int64_t>(area.size())),
+                   ": cannot be populated: ", ErrnoName(error.load())));
+}
+
+// Whole huge pages only: a tail can have none, and counts as had.
+absl::Status RequireHugePages(absl::Span<std::byte> area) {
+  const auto size = static_cast<int64_t>(area.size());
+  const int64_t whole = size / kHugePageBytes * kHugePageBytes;
+  if (whole > 0 && HugeBytes(area) < whole) {
+    // Best effort: the count below is the judge.
+    madvise(area.data(), static_cast<size_t>(whole), MADV_COLLAPSE);
+  }
+  const int64_t huge = HugeBytes(area);
+  if (whole > 0 && huge >= whole) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      Arena(size), ": huge pages are required, but ", huge, " of ", whole,
+      " bytes have them: write 'madvise' to ",
+      "/sys/kernel/mm/transparent_hugepage/enabled, free memory ('echo 1 > "
+      "/proc/sys/vm/compact_memory'), or ask for them as 'preferred'"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
+    const HostArenaOptions& options) {
+  constexpr int64_t kGuardBytes = kPageBytes;
+  constexpr int64_t kSlackBytes = kHugePageBytes + 2 * kGuardBytes;
+  if (options.size_bytes <= 0 ||
+      options.size_bytes > INT64_MAX / 2 - kSlackBytes) {
+    return absl::InvalidArgumentError(Arena(options.size_bytes));
+  }
+  const int64_t size = RoundUp(options.size_bytes, kPageBytes);
+  // Asked before, as the kernel's answer to too much is to kill.
+  const int64_t available = AvailableMemoryBytes();
+  if (size > available) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Arena(size), ": only ", available,
+                     " bytes of memory are available to this process"));
+  }
+  // The rest of the reservation stays inaccessible: it aligns the arena,
+  // catches overruns, and keeps the kernel from merging neighbours into it.
+  const int64_t mapping_bytes = size + kSlackBytes;
+  void* mapping = mmap(nullptr, static_cast<size_t>(mapping_bytes), PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Arena(size), ": ", ErrnoName(errno)));
+  }
+  std::unique_ptr<HostArena> arena(new HostArena);
+  arena->mapping_ = mapping;
+  arena->mapping_bytes_ = mapping_bytes;
+  const int64_t start = RoundUp(
+      static_cast<int64_t>(reinterpret_cast<intptr_t>(mapping)) + kGuardBytes,
+      kHugePageBytes);
+  arena->bytes_ = absl::MakeSpan(reinterpret_cast<std::byte*>(start),
+                                 static_cast<size_t>(size));
+  TERRACE_RETURN_IF_ERROR(arena->Build(options));
+  return arena;
+}
+
+HostArena::~HostArena() {
+  if (leaked_ || mapping_ == nullptr) return;
+  TERRACE_CHECK(munmap(mapping_, static_cast<size_t>(mapping_bytes_)) == 0);
+}
+
+// A policy steers later faults only, and pinned pages cannot move: so bind,
+// then advise, then populate, then look.
+absl::Status HostArena::Build(const HostArenaOptions& options) {
+  const auto size = static_cast<int64_t>(bytes_.size());
+  if (mprotect(bytes_.data(), bytes_.size(), PROT_READ | PROT_WRITE) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Arena(size), ": ", ErrnoName(errno)));
+  }
+  TERRACE_RETURN_IF_ERROR(ChooseNode(options));
+  // Refused by a kernel without huge pages: then the share is 0, which is
+  // what is reported and judged.
+  madvise(
+      bytes_.data(), bytes_.size(),
+      options.huge_pages == HugePages::kOff ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  // A forked child must neither copy pages that a device writes to nor double
+  // the budget.
+  if (madvise(bytes_.data(), bytes_.size(), MADV_DONTFORK) != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        Arena(size), ": cannot be kept from children: ", ErrnoName(errno)));
+  }
+  TERRACE_RETURN_IF_ERROR(Populate(bytes_));
+  if (options.huge_pages == HugePages::kRequired) {
+    TERRACE_RETURN_IF_ERROR(RequireHugePages(bytes_));
+  }
+  if (!options.inspect && options.numa_node < 0) return absl::OkStatus();
+  huge_page_share_ =
+      static_cast<double>(HugeBytes(bytes_)) / static_cast<double>(size);
+  return VerifyNode(options.numa_node);
+}
+
+absl::Status HostArena::ChooseNode(const HostArenaOptions& options) {
+  asked_node_ =
+      options.numa_node >= 0 ? options.numa_node : options.preferred_node;
+  if (asked_node_ < 0) return absl::OkStatus();
+  if (options.numa_node < 0) {
+    // A kernel or container that refuses decides by itself; what it did is
+    // found below.
+    BindToNode(bytes_, asked_node_, Binding::kPreferred).IgnoreError();
+    return absl::OkStatus();
+  }
+  TERRACE_RETURN_IF_ERROR(BindToNode(bytes_, asked_node_, Binding::kStrict));
+  // Asked before, as the kernel's answer to too much is to kill.
+  const absl::StatusOr<int64_t> available = AvailableNodeBytes(asked_node_);
+  const auto size = static_cast<int64_t>(bytes_.size());
+  if (!available.ok() || size <= *available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(Arena(size), ": only ", *available,
+                   " bytes are available on memory node ", asked_node_));
+}
+
+absl::Status HostArena::VerifyNode(int required) {
+  // All pages where a promise depends on it.
+  const absl::StatusOr<std::vector<int>> nodes =
+      required >= 0 ? FindNodes(bytes_) : SampleNodes(bytes_);
+  if (nodes.ok() && nodes->size() == 1) found_node_ = nodes->front();
+  if (required < 0 || found_node_ == required) return absl::OkStatus();
+  if (!nodes.ok()) return nodes.status();
+  return absl::UnavailableError(absl::StrCat(
+      Arena(static_cast<int64_t>(bytes_.size())), ": asked for memory node ",
+      required, ", but its pages lie on ", absl::StrJoin(*nodes, ", ")));
+}
+
+}  // namespace terrace

@@ -1,0 +1,65 @@
+// A range of a tier, or a slot of a window there, that somebody has: while it
+// lives nobody else gets those bytes. Move-only; the destructor gives them
+// back. A transfer past its deadline keeps its reservations for as long as the
+// device may still touch them.
+//
+// One thread at a time (the mover). What it was reserved from outlives it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "tiers/extent.h"
+
+namespace terrace {
+
+// Tiers of a runtime, the fastest first. Memory is the only one that customers
+// work in; all others are places to rest.
+using TierId = int;
+inline constexpr TierId kNoTier = -1;
+inline constexpr TierId kDram = 0;
+constexpr bool IsWorkingTier(TierId tier) { return tier == kDram; }
+
+// What ranges are reserved from.
+class Reserver {
+ public:
+  virtual TierId id() const = 0;
+  // Only a Reservation's end calls it, once for each.
+  virtual void Free(Extent extent) = 0;
+
+ protected:
+  ~Reserver() = default;
+};
+
+class Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reserver* from, Extent extent) : from_(from), extent_(extent) {}
+  ~Reservation() { Reset(); }
+  Reservation(Reservation&& other) noexcept
+      : from_(std::exchange(other.from_, nullptr)),
+        extent_(std::exchange(other.extent_, {})) {}
+  Reservation& operator=(Reservation&& other) noexcept {
+    if (this == &other) return *this;
+    Reset();
+    from_ = std::exchange(other.from_, nullptr);
+    extent_ = std::exchange(other.extent_, {});
+    return *this;
+  }
+
+  bool empty() const { return from_ == nullptr; }
+  TierId tier() const { return from_ == nullptr ? kNoTier : from_->id(); }
+  const Extent& extent() const { return extent_; }
+  const Reserver* from() const { return from_; }
+
+  void Reset() {
+    if (from_ == nullptr) return;
+    std::exchange(from_, nullptr)->Free(std::exchange(extent_, {}));
+  }
+
+ private:
+  Reserver* from_ = nullptr;
+  Extent extent_;
+};
+
+}  // namespace terrace

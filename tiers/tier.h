@@ -1,0 +1,61 @@
+// One pool of bytes with one budget. Moves no bytes; a Transport does.
+//
+// One thread at a time, the mover's, and nothing here blocks: what asks a
+// device (a file that grows or goes) runs on the tier's background, and its
+// end comes back as a TierEvent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tiers/extent.h"
+#include "tiers/reservation.h"
+
+namespace terrace {
+
+struct TierUsage {
+  int64_t capacity_bytes = 0;
+  int64_t used_bytes = 0;
+  int64_t peak_bytes = 0;  // used at once, since the beginning
+};
+
+class Tier : public Reserver {
+ public:
+  virtual ~Tier() = default;
+
+  // As errors name it: a disk's file.
+  virtual const std::string& name() const = 0;
+  virtual TierUsage usage() const = 0;
+
+  // Room; nullopt: it grows, ask again after the answer. An error: it has no
+  // room and cannot grow by that much. For what may as well be stored
+  // elsewhere (`must` is false), a tier that could not grow is not asked again
+  // until ForgetRefusals.
+  virtual absl::StatusOr<std::optional<Reservation>> Allocate(
+      int64_t size_bytes, bool must) = 0;
+  virtual void ForgetRefusals() {}
+
+  // Null: the bytes are not the CPU's.
+  virtual std::byte* Address(const Extent& extent) = 0;
+
+  // Growing, past its deadline: nothing is asked of it until it answers.
+  virtual bool late() const { return false; }
+  // DeadlineExceeded, once, when growth has become late.
+  virtual absl::Status CheckGrowth(absl::Time) { return absl::OkStatus(); }
+  // When CheckGrowth may have something to say.
+  virtual absl::Time NextEvent() const { return absl::InfiniteFuture(); }
+
+  // The end: gives the tier's files back in the background.
+  virtual void BeginRemove() {}
+  virtual bool removed() const { return true; }
+  // From here on reservations free nothing and check nothing: memory, files
+  // and descriptors stay for transfers that never ended.
+  virtual void Abandon() = 0;
+};
+
+}  // namespace terrace

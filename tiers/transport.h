@@ -1,0 +1,61 @@
+// One kind of edge between tiers: it moves bytes. Whole moves or a Status,
+// never short; exactly one Moved each, but for one past its deadline, which has
+// a second one (`released`) when the device has let go of the bytes.
+//
+// One thread, the mover's; nothing here blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "aio/io_group.h"
+#include "tiers/extent.h"
+#include "tiers/reservation.h"
+
+namespace terrace {
+
+struct Edge {
+  TierId from = kNoTier;
+  TierId to = kNoTier;
+};
+
+struct Move {
+  uint64_t tag = 0;  // unique among moves under way
+  Edge edge;
+  Extent from;  // of the same size
+  Extent to;
+  // Of the end that the CPU addresses; null: of neither.
+  std::byte* data = nullptr;
+  IoClass io_class = IoClass::kDemand;
+  // When the bytes are needed at their end.
+  absl::Time need_by = absl::InfiniteFuture();
+  absl::Duration timeout = absl::InfiniteDuration();  // as IoTransfer's
+};
+
+struct Moved {
+  uint64_t tag = 0;
+  absl::Status status;
+  bool late = false;      // DeadlineExceeded; both ends stay as they are
+  bool released = false;  // a late one's ends are free; status is its own
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual void Begin(const Move& move) = 0;
+  // Drops what is not yet issued: the move ends as Cancelled when the rest has
+  // landed. No such move: nothing.
+  virtual void Cancel(Edge edge, uint64_t tag) = 0;
+  // Raises a move under way to a more urgent class.
+  virtual void Promote(Edge edge, uint64_t tag, IoClass io_class) = 0;
+  // Turns the crank; appends what ended.
+  virtual void Poll(std::vector<Moved>* moved) = 0;
+  virtual int64_t pending() const = 0;  // late ones included
+  // When Poll has something to do without an outside event.
+  virtual absl::Time NextEvent() const = 0;
+};
+
+}  // namespace terrace
