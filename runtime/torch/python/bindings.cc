@@ -3,7 +3,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include "runtime/torch/python/copies/mapped_file.h"
+#include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "runtime/torch/python/zero_config_binding.h"
 #include "terrace/machine.h"

@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
-#include "runtime/torch/python/copies/mapped_file.h"
+#include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/outcome.h"
 #include "runtime/torch/python/state_runtime.h"
 #include "runtime/torch/python/state_transfer.h"

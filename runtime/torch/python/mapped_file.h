@@ -26,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/torch/python/outcome.h"
-#include "runtime/torch/python/copies/residency_limit.h"
+#include "runtime/torch/residency_limit.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/torch/python/copies/residency_limit.h"
+#include "runtime/torch/residency_limit.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

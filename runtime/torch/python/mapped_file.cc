@@ -1,4 +1,4 @@
-#include "runtime/torch/python/copies/mapped_file.h"
+#include "runtime/torch/python/mapped_file.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
@@ -43,9 +43,9 @@ absl::Status NoRoom(const std::string& directory, int64_t size_bytes,
 
 absl::Status CannotMap(const std::string& directory, const char* what,
                        int error) {
-  return absl::UnimplementedError(absl::StrCat(
-      directory, " has no file that can be ", what, ": ",
-      std::strerror(error)));
+  return absl::UnimplementedError(
+      absl::StrCat(directory, " has no file that can be ", what, ": ",
+                   std::strerror(error)));
 }
 
 int OpenUnnamed(const std::string& directory) {
@@ -160,8 +160,8 @@ absl::StatusOr<at::Tensor> MappedFile::Take(at::IntArrayRef sizes) {
   }
   std::byte* data = mapping_.data() + taken_bytes_;
   TERRACE_RETURN_IF_ERROR(Guarded(c10::kCPU, [&] {
-    auto holder = std::make_unique<std::shared_ptr<MappedFile>>(
-        shared_from_this());
+    auto holder =
+        std::make_unique<std::shared_ptr<MappedFile>>(shared_from_this());
     c10::DataPtr pointer(data, holder.get(), &Release, c10::kCPU);
     static_cast<void>(holder.release());
     // Its holder may resize it, into memory then.
@@ -181,12 +181,12 @@ absl::Status MappedFile::Write(const at::Tensor& tensor, int64_t first,
                                absl::Span<const float> values) {
   const auto* target =
       reinterpret_cast<const std::byte*>(tensor.const_data_ptr<float>());
-  const int64_t start = target - mapping_.data() +
-                        first * static_cast<int64_t>(sizeof(float));
+  const int64_t start =
+      target - mapping_.data() + first * static_cast<int64_t>(sizeof(float));
   int64_t offset = start;
-  auto bytes = absl::MakeConstSpan(
-      reinterpret_cast<const std::byte*>(values.data()),
-      values.size() * sizeof(float));
+  auto bytes =
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
+                          values.size() * sizeof(float));
   while (!bytes.empty()) {
     const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), offset);
     if (written < 0 && errno == EINTR) continue;
@@ -196,10 +196,10 @@ absl::Status MappedFile::Write(const at::Tensor& tensor, int64_t first,
         return NoRoom(directory_, static_cast<int64_t>(mapping_.size()), error);
       }
       return WithIoFault(
-          absl::UnavailableError(absl::StrCat(
-              "cannot write ", bytes.size(), " bytes at offset ", offset,
-              " of a copy of the state in ", directory_, ": ",
-              std::strerror(error))),
+          absl::UnavailableError(
+              absl::StrCat("cannot write ", bytes.size(), " bytes at offset ",
+                           offset, " of a copy of the state in ", directory_,
+                           ": ", std::strerror(error))),
           {.error = error, .path = directory_, .offset = offset});
     }
     offset += written;
