@@ -113,13 +113,13 @@ absl::Status ChunkedOptimizer::AddParameters(
       ChunkPlan added,
       PlanChunks(specs, options_, budget_bytes, state_->chunks.chunks(),
                  state_->specs.size()));
-  std::vector<TensorId> tensors;
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> tensors,
+                           Register(added.chunks));
   // Their room goes back when the addition fails, and their names are free.
   // Nothing knows them, so only a closed runtime can refuse it.
   absl::Cleanup forget = [this, &tensors] {
     for (TensorId id : tensors) runtime_.Unregister(id).IgnoreError();
   };
-  TERRACE_RETURN_IF_ERROR(Register(added.chunks, &tensors));
   if (added.plan.slots != state_->plan.slots ||
       added.plan.chunk_bytes != state_->plan.chunk_bytes) {
     const absl::Time deadline = runtime_.clock().Now() + kOpenTimeout;
@@ -133,20 +133,17 @@ absl::Status ChunkedOptimizer::AddParameters(
   return absl::OkStatus();
 }
 
-// Appends those that could be, also where one could not.
-absl::Status ChunkedOptimizer::Register(absl::Span<const Chunk> chunks,
-                                        std::vector<TensorId>* tensors) {
+absl::StatusOr<std::vector<TensorId>> ChunkedOptimizer::Register(
+    absl::Span<const Chunk> chunks) {
+  std::vector<TensorSpec> specs;
   for (const Chunk& chunk : chunks) {
     const size_t index =
-        static_cast<size_t>(state_->chunks.size()) + tensors->size();
-    TERRACE_ASSIGN_OR_RETURN(
-        TensorId tensor,
-        runtime_.Register({.name = absl::StrCat(options_.name, "/chunk", index),
-                           .size_bytes = chunk.payload_bytes(),
-                           .global_offset = chunk.first}));
-    tensors->push_back(tensor);
+        static_cast<size_t>(state_->chunks.size()) + specs.size();
+    specs.push_back({.name = absl::StrCat(options_.name, "/chunk", index),
+                     .size_bytes = chunk.payload_bytes(),
+                     .global_offset = chunk.first});
   }
-  return absl::OkStatus();
+  return runtime_.Register(specs);
 }
 
 // Replaces the queue. On an error the window is as it was before; if not even

@@ -80,8 +80,8 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status CheckQuiet(absl::string_view what) const;
   absl::Status CheckComplete(absl::string_view what) const;
   absl::StatusOr<int64_t> Budget() const;
-  absl::Status Register(absl::Span<const Chunk> chunks,
-                        std::vector<TensorId>* tensors);
+  absl::StatusOr<std::vector<TensorId>> Register(
+      absl::Span<const Chunk> chunks);
   absl::Status OpenQueue(const OptimizerPlan& plan, absl::Time deadline);
 
   Runtime& runtime_;

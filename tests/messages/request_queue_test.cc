@@ -16,14 +16,19 @@ namespace {
 
 using testing::HasSubstr;
 
+void SetOne(TensorSizes& sizes, TensorId id, int64_t size_bytes) {
+  const TensorSpec spec = {.name = "a", .size_bytes = size_bytes};
+  sizes.Set({&id, 1}, {&spec, 1});
+}
+
 TEST(TensorSizesTest, WhatIsNotRegisteredHasNone) {
   TensorSizes sizes;
   EXPECT_EQ(sizes.Get(TensorId{0}), -1);
-  sizes.Set(TensorId{3}, 100);
+  SetOne(sizes, TensorId{3}, 100);
   EXPECT_EQ(sizes.Get(TensorId{3}), 100);
   EXPECT_EQ(sizes.Get(TensorId{2}), -1);
   EXPECT_EQ(sizes.Get(TensorId{-1}), -1);
-  sizes.Set(TensorId{3}, -1);
+  sizes.Erase(TensorId{3});
   EXPECT_EQ(sizes.Get(TensorId{3}), -1);
 }
 
@@ -31,9 +36,9 @@ TEST(TensorSizesTest, WhatIsNotRegisteredHasNone) {
 class RequestQueueTest : public testing::Test {
  protected:
   RequestQueueTest() {
-    sizes_->Set(TensorId{0}, 100);
-    sizes_->Set(TensorId{1}, 1);
-    sizes_->Set(TensorId{2}, 101);
+    SetOne(*sizes_, TensorId{0}, 100);
+    SetOne(*sizes_, TensorId{1}, 1);
+    SetOne(*sizes_, TensorId{2}, 101);
     queue_ = MakeRequestQueue({.id = 9, .port = port_}, 100, 2, clock_, inbox_,
                               sizes_);
   }
