@@ -25,8 +25,8 @@ struct Edge {
 struct Move {
   uint64_t tag = 0;  // unique among moves under way
   Edge edge;
-  Extent from;  // of the same size
-  Extent to;
+  Extent from;
+  Extent to;  // both have the same size
   // Of the end that the CPU addresses; null: of neither.
   std::byte* data = nullptr;
   IoClass io_class = IoClass::kDemand;
@@ -37,6 +37,8 @@ struct Move {
 
 struct Moved {
   uint64_t tag = 0;
+  // DataLoss: what `from` held is gone for good. Of anything else it may be
+  // tried again.
   absl::Status status;
   bool late = false;      // DeadlineExceeded; both ends stay as they are
   bool released = false;  // a late one's ends are free; status is its own

@@ -1,7 +1,8 @@
 // The edges between tiers, each with the transport that moves bytes along it;
 // and the one place where the mover sleeps.
 //
-// Mover only; but Wake is thread-safe.
+// Mover only. What wakes it is a move's end, or the inbox, which calls the
+// engine's own Wake.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ namespace terrace {
 
 class Links {
  public:
-  // Disks: tier 1 + k is `io`'s path k. There without disks too, as waiting is
-  // its engine's.
+  // Disks: tier 1 + k is `io`'s path k. `io` is given without disks too: the
+  // mover sleeps in its engine.
   Links(std::unique_ptr<IoGroup> io, int tiers);
 
   void Begin(const Move& move) { on(move.edge).Begin(move); }
@@ -32,7 +33,6 @@ class Links {
 
   // Sleeps until a message, a move's end, or `deadline`.
   void Wait(absl::Time deadline) { io_->Wait(deadline); }
-  void Wake() { io_->Wake(); }
 
   IoPathStats stats(TierId disk) const { return io_->stats(disk - 1); }
   EngineInfo engine_info() const { return io_->engine_info(); }

@@ -175,7 +175,6 @@ void Transfers::OnFilled(Map::iterator transfer, const Moved& moved,
     transfers_.erase(transfer);
     return;
   }
-  fill.late = true;
   ++late_fills_[&tensor];
   if (room.from() == parts_.dram) late_bytes_ += room.extent().size_bytes;
   fill.room = std::move(room);
@@ -198,7 +197,6 @@ void Transfers::OnDrained(Map::iterator transfer, const Moved& moved,
     arrival.kind = Arrival::Kind::kWriteFailed;
     tensor.EndDrain(moved.late);
   }
-  drain.late = moved.late;
   if (!moved.late) transfers_.erase(transfer);
   arrivals->push_back(std::move(arrival));
 }

@@ -18,8 +18,8 @@
 #include "runtime/base/executor.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
-#include "runtime/motion/transcript.h"
 #include "runtime/motion/resting_tiers.h"
+#include "runtime/motion/transcript.h"
 #include "runtime/tensor/tensor.h"
 #include "tiers/memory/dram_tier.h"
 #include "tiers/reservation.h"
@@ -111,8 +111,7 @@ class Transfers {
     Tensor* tensor = nullptr;
     Edge edge;
     IoClass io_class = IoClass::kDemand;
-    bool moving = false;  // not sealed or checked just now
-    bool late = false;
+    bool moving = false;      // not sealed or checked just now
     uint64_t generation = 0;  // read, or written
     int64_t failures = 0;
     int bad_checks = 0;

@@ -38,11 +38,9 @@ bool Admission::HasExpired(const Customer& customer, absl::Time now) const {
          customer.deadlines.begin()->first <= now;
 }
 
-bool Admission::Expire(Customer& customer, absl::Time now,
+void Admission::Expire(Customer& customer, absl::Time now,
                        const std::string& holders) {
-  bool any = false;
   while (HasExpired(customer, now)) {
-    any = true;
     const Group& group =
         customer.waiting.at(customer.deadlines.begin()->second);
     parts_.customers->Fail(customer, group,
@@ -51,7 +49,6 @@ bool Admission::Expire(Customer& customer, absl::Time now,
                                " was not admitted in time; held: ", holders)));
     parts_.customers->EraseWaiting(customer, group.id);
   }
-  return any;
 }
 
 absl::Status Admission::Refusal(const Want& want, const Tensor* tensor) const {

@@ -15,9 +15,9 @@
 #include "absl/time/time.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/inbox.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/customers.h"
-#include "runtime/motion/resting_tiers.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/tensor/pin_book.h"
@@ -46,10 +46,10 @@ class Admission {
   // The queue's heads, as many as can be had.
   void Admit(Customer& customer, absl::Time now,
              std::vector<QueueError>* errors);
-  // Ends the waiting groups whose deadline has come, wherever they stand;
-  // `holders` is what they were kept from by. True: one did, so that what stood
-  // behind it may have its turn.
-  bool Expire(Customer& customer, absl::Time now, const std::string& holders);
+  // Ends the waiting groups that were not admitted by their deadlines, wherever
+  // they stand: ResourceExhausted, which names the `holders`. What stood behind
+  // one may have its turn then.
+  void Expire(Customer& customer, absl::Time now, const std::string& holders);
   bool HasExpired(const Customer& customer, absl::Time now) const;
 
   // Its copy is whole; or the fetch has failed, and those that waited for it

@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
-#include "runtime/motion/transfers.h"
 #include "runtime/motion/resting_tiers.h"
+#include "runtime/motion/transfers.h"
 #include "terrace/stats.h"
 #include "tiers/memory/dram_tier.h"
 
@@ -45,8 +45,9 @@ class Closing {
   bool Add(CloseRequest request);
   // The pins that nobody took end by that message: holders are known after.
   void WaitFor(uint64_t message) { after_ = message; }
-  // Refuses those that may not be, while `holders` are left; then gives the
-  // files back and waits. True: it is time to end.
+  // Refuses the requests that are not forced while `holders` are left; then
+  // gives the files back and waits, until the first of all deadlines. True: it
+  // is time to end.
   bool Advance(absl::Time now, uint64_t processed, const std::string& holders);
   // Tells everybody; `stats` is what is true now.
   void End(bool pinned, Stats stats);

@@ -22,6 +22,7 @@
 #include "runtime/base/executor.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
@@ -31,7 +32,6 @@
 #include "runtime/mover/report.h"
 #include "runtime/mover/window_opener.h"
 #include "runtime/residency/registrar.h"
-#include "runtime/motion/resting_tiers.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/residency/write_placement.h"
@@ -80,8 +80,8 @@ class Mover {
   void Wait(absl::Time deadline) { links_.Wait(deadline); }
 
   bool closed() const { return closing_.ended(); }
-  // Closed past its deadline: transfers may still write into the arena, so it
-  // must be leaked.
+  // Closed past its deadline or with pins held: the arena may still be used, so
+  // it must be leaked.
   bool abandoned() const { return closing_.abandoned(); }
   // Once the inbox refuses messages: what was true at the end. Thread-safe.
   const Stats& final_stats() const { return closing_.final_stats(); }

@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "runtime/motion/links.h"
+#include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
-#include "runtime/motion/resting_tiers.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"

@@ -1,6 +1,8 @@
 // Who is in memory, where, and who gives room to whom: the windows of the
-// queues, and the residents outside them. It does no harm: nothing that is
-// needed sooner leaves for something that is needed later. Mover only.
+// queues, and the residents outside them. It does no harm: no resident leaves
+// for one that is needed later, and no slot is taken for a prefetch of what is
+// needed later. A group that waits takes any slot that is free to take; a
+// window that opens takes the room of residents. Mover only.
 //
 // Who leaves and is newer than what is below must be written back first: its
 // caller hands it to the write-back at once.
@@ -23,14 +25,20 @@
 
 namespace terrace {
 
-// How the search for a place ended; kWriteBack: nothing can be had before a
-// write-back ends.
-enum class Space : uint8_t { kFound, kWait, kWriteBack, kOwnPins, kFailed };
+// How the search for a place ended.
+enum class Space : uint8_t {
+  kFound,
+  kWait,       // for what moves, or is pinned by others
+  kWriteBack,  // nothing can be had before a write-back ends
+  kOwnPins,    // only the queue's own pins are in the way
+  kFailed,     // it will not come by itself
+};
 
 struct FoundPlace {
   Space space = Space::kFailed;
-  Reservation room;      // kFound
-  absl::Status failure;  // of a slot that could have been had without
+  Reservation room;  // kFound
+  // Of a write-back that failed, whose slot would have done.
+  absl::Status failure;
 };
 
 // Everything referenced outlives the residency.
@@ -55,7 +63,8 @@ class TierResidency {
   // later than what it fetches.
   FoundPlace FindSlot(int64_t queue, Window& window, Tensor& tensor,
                       bool prefetch);
-  // Room outside the windows, if there is any.
+  // Room outside the windows, if there is any: the tensor is a resident from
+  // here on, until GiveBack or Drop.
   Reservation FindRoom(Tensor& tensor);
   // What FindPlace found is not used.
   void GiveBack(const Tensor& tensor, Reservation room);

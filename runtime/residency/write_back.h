@@ -34,7 +34,6 @@ struct WriteBackParts {
   Transfers* transfers = nullptr;
   WritePlacement* placement = nullptr;
   RestingTiers* resting = nullptr;
-  const TensorTable* table = nullptr;
 };
 
 class WriteBack {

@@ -1,12 +1,14 @@
-// One tensor's life: its copies on the tiers, who pins them, and the one
-// transfer that is under way. Every transition checks what it needs; what
-// follows from it elsewhere (room, queues, files) is its caller's.
+// One tensor's life: its copies on the tiers, how often they are pinned, and
+// the one transfer that is under way. Every transition checks what it can see
+// of what it needs; what follows from it elsewhere (room, queues, files) is its
+// caller's.
 //
 //   transition       needs                          then
 //   GivePlace        no place below                 an empty place there
 //   BeginFill        no copy there, a whole one     a copy there, kFilling
 //                    below, nothing under way
 //   Filled, Checked  kFilling; kChecking            kChecking; kWhole
+//   BeginFill again  kChecking                      kFilling, in the same room
 //   FillFailed       kFilling or kChecking          no copy there
 //   BeginOverwrite   no copy there                  a copy there, kUndefined
 //   Hold, Unhold     access allows it               pins +1, -1
@@ -18,7 +20,8 @@
 //   Drained          kMoving or kLate               whole below; a second place
 //                                                   becomes the place
 //   EndDrain         a transfer out                 none, or kLate: dirty still
-//   Drop             no pin, nothing under way      no copy there
+//   Drop             no pin, nothing under way      no copy there; what tiers
+//                                                   refused is forgotten
 //   Lose             no whole copy is left          DataLoss, for good
 //
 // Mover only.
@@ -90,7 +93,8 @@ class Tensor {
   Drain drain() const { return drain_; }
   // On its way there, or being checked there.
   bool Arriving(TierId tier) const;
-  uint64_t transfer() const { return transfer_; }  // the one under way
+  // The one under way; without one, the last.
+  uint64_t transfer() const { return transfer_; }
   // The newest contents are whole below.
   bool Fetchable() const;
   // The copy there is newer than what is below, and no writer has it.

@@ -2,8 +2,8 @@
 // the order in which it becomes ready.
 //
 //   queue->BeginStep(step);
-//   for (TensorId t : chunks) queue->Push({{t, Access::kUpdate}}, i++, now);
-//   while (...) { StatusOr<Ready> ready = queue->Next(deadline); ... }
+//   for (TensorId t : chunks) queue->Push({{t, Access::kUpdate}}, i++, late);
+//   while (...) { StatusOr<Ready> ready = queue->Next(late); ... }
 //   queue->CommitStep({step});
 //
 // One thread at a time; pins may be released on any thread. All methods may
@@ -66,7 +66,7 @@ class RequestQueue {
   // Asks for a group: all of it or nothing. Never blocks. Groups are admitted
   // first in, first out; a waiting group holds nothing. InvalidArgument: an
   // unknown tensor, one named twice, or more than the window's slots.
-  // Past `deadline` the group ends as ResourceExhausted, naming the holders.
+  // Not admitted by `deadline`: ResourceExhausted, naming the holders.
   virtual absl::Status Push(absl::Span<const Want> wants, uint64_t tag,
                             Time deadline) = 0;
 
