@@ -21,7 +21,7 @@ class QueuePort {
  public:
   // Mover: hands over what became ready and says whether only the queue's own
   // pins block its head, as of the inbox's message number `processed`;
-  // `blocked_also`: the error of a failed write-back whose slot would have done.
+  // `blocked_also`: of a failed write-back whose slot would have done.
   void Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
                uint64_t processed,
                const absl::Status& blocked_also = absl::OkStatus());
