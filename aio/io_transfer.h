@@ -1,5 +1,5 @@
-// The values that pass between a path's queue and those who ask it: a
-// transfer, its end, what a queue may do and what it has done.
+// The values that pass between a path's queue and its callers: a transfer, its
+// end, what a queue may do and what it has done.
 //
 // Plain values.
 #pragma once
@@ -13,12 +13,12 @@
 
 namespace terrace {
 
-// Served by deficit round robin in bytes, by the weights; within a class first
-// who is due first: its arrival and its timeout.
+// Served by deficit round robin in bytes, by the weights; within a class the
+// transfer that is due first goes first: by its arrival and its timeout.
 enum class IoClass : uint8_t { kDemand = 0, kPrefetch = 1, kWriteBack = 2 };
 inline constexpr int kIoClasses = 3;
 
-// Offset, size and data are aligned to kBlockBytes. The buffer is the group's
+// Offset, size and data are aligned to kBlockBytes. The buffer is the paths'
 // until the completion with this tag; after a DeadlineExceeded completion it
 // stays the kernel's (quarantined) until a second one, `released`, gives it
 // back.
@@ -29,7 +29,7 @@ inline constexpr int kIoClasses = 3;
 // that long after it was issued or one issued no later was answered; a transfer
 // with none in flight, that long after its arrival or the path's last answer.
 // So with a device that answers nothing all end within twice the timeout. Time
-// in which nobody polled, as of a process that was stopped, is not counted:
+// in which the queue was not polled, as of a stopped process, is not counted:
 // after a gap of more than half a timeout all begin anew.
 struct IoTransfer {
   IoDirection direction = IoDirection::kRead;

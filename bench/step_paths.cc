@@ -13,6 +13,7 @@
 #include "bench/report/document.h"
 #include "bench/rounds.h"
 #include "kernels/pool_executor.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "terrace/optimizer.h"
@@ -40,22 +41,16 @@ class Workbench {
     parts.clock = &SystemClock();
     TERRACE_ASSIGN_OR_RETURN(
         parts.arena,
-        HostArena::Create({.size_bytes = state / 10 / 4096 * 4096}));
+        HostArena::Create({.size_bytes = RoundDown(state / 10, kBlockBytes)}));
     TERRACE_ASSIGN_OR_RETURN(parts.executor, MakePoolExecutor(1, {}));
-    parts.mover.io = std::make_unique<IoGroup>(
-        MakePacedEngine(MakeMemoryEngine(2, device, SystemClock()),
-                        bench->paces_, SystemClock()),
-        SystemClock());
+    parts.engine = MakePacedEngine(MakeMemoryEngine(2, device, SystemClock()),
+                                   bench->paces_, SystemClock());
     for (int i = 0; i < 2; ++i) {
-      auto disk = MakeMemoryDiskFile(i, device);
-      TERRACE_RETURN_IF_ERROR(
-          parts.mover.io
-              ->AddPath(disk->info().file, disk->fd(), IoQueueOptions())
-              .status());
-      parts.mover.disks.push_back(std::move(disk));
+      parts.paths.emplace_back().file = MakeMemoryDiskFile(i, device);
     }
-    parts.mover.eviction = MakeEvictionPolicy(EvictionKind::kNextUse);
-    bench->runtime_ = LocalRuntime::Start(std::move(parts));
+    parts.eviction = MakeEvictionPolicy(EvictionKind::kNextUse);
+    TERRACE_ASSIGN_OR_RETURN(bench->runtime_,
+                             LocalRuntime::Start(std::move(parts)));
     // Slots for both devices to be busy in both directions.
     const OptimizerOptions optimizer{.chunk_bytes = 512 << 10,
                                      .window_bytes = 16 << 20};

@@ -40,7 +40,7 @@ AdamScalars MakeAdamScalars(const AdamOptions& options, int64_t step);
 // A contiguous range of elements. What is updated in fp32 is `master` if there
 // is one, else `parameter` itself (of 16 bits: widened, updated, rounded).
 // `parameter`, of 16 bits, beside a master is its cast: an element with other
-// bits than that was written by somebody and takes the master's place, as
+// bits than that was written since and takes the master's place, as
 // MasterReference (terrace/adam.h) says. An fp32 parameter has no master. Any
 // pointer may have any alignment that its type allows.
 struct AdamSpan {

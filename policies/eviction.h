@@ -1,5 +1,5 @@
-// Who leaves the resident set. Policies know ids and times only; they run
-// inside the mover, live, and alone in tests. One thread at a time.
+// Which tensors leave the resident set. Policies know ids and times only; they
+// run inside the mover, live, and alone in tests. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class EvictionPolicy {
 
   // Appends victims, best first, whose sizes add up to at least `bytes`, or
   // fewer when the policy would rather keep the rest: none, unless `must`, as
-  // too little room helps nobody. `newcomer_use` is the next use of what the
+  // too little room is of no use. `newcomer_use` is the next use of what the
   // room is for (do no harm: next-use never displaces what is needed sooner,
   // nor on unknown futures: a newcomer of unknown use displaces nothing);
   // `must` asks for room at any price (a window that opens).

@@ -17,7 +17,6 @@ class NextUsePolicy final : public RecencyPolicy {
                    std::vector<TensorId>* victims) override {
     if (bytes <= 0) return;
     std::vector<RankedCandidate> ranked;
-    ranked.reserve(evictable.size());
     for (const EvictionCandidate& candidate : evictable) {
       // Equal counts as sooner: an exchange of equals only costs transfers.
       if (!must && candidate.next_use <= newcomer_use) continue;

@@ -55,8 +55,8 @@ Placement::Placement(int paths, absl::Span<const PathPrior> priors) {
   }
 }
 
-std::vector<double> Placement::RoundTripRates() const {
-  std::vector<double> rates;
+Placement::Rates Placement::RoundTripRates() const {
+  Rates rates;
   double sum = 0;
   int known = 0;
   for (const Path& path : paths_) {
@@ -111,7 +111,7 @@ PathTrust Placement::trust(int path) const {
 int Placement::ChooseHome(absl::Span<const int64_t> placed_bytes,
                           const std::vector<bool>& usable,
                           int64_t size_bytes) const {
-  const std::vector<double> rates = RoundTripRates();
+  const Rates rates = RoundTripRates();
   for (const bool good : {true, false}) {
     std::vector<PathLoad> loads;
     for (int i = 0; i < static_cast<int>(paths_.size()); ++i) {

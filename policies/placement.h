@@ -14,6 +14,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "policies/measured_rate.h"
 
@@ -86,6 +87,7 @@ class Placement {
   bool trying() const;
 
  private:
+  using Rates = absl::InlinedVector<double, 4>;  // of each path
   struct Path {
     MeasuredRate read;
     MeasuredRate write;
@@ -102,7 +104,7 @@ class Placement {
   // What all paths are compared by at one moment: their rates, and the clocks
   // of those that can be trusted.
   struct Field {
-    std::vector<double> rates;
+    Rates rates;
     double earliest = std::numeric_limits<double>::infinity();
     double latest = -std::numeric_limits<double>::infinity();
     double slowest = 0;  // seconds of the largest extent
@@ -111,7 +113,7 @@ class Placement {
     }
   };
   // Per path; unknown ones are taken to be as fast as the mean of the others.
-  std::vector<double> RoundTripRates() const;
+  Rates RoundTripRates() const;
   Field MakeField() const;
   double FinishTime(const Field& field, int path, int64_t size_bytes) const;
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "prefetch/access_trace.h"
 #include "terrace/tensor.h"
 
@@ -13,14 +13,12 @@ namespace terrace {
 
 class TracePlanner {
  public:
-  void Open(int64_t queue) { traces_[queue]; }
-  void Close(int64_t queue) { traces_.erase(queue); }
+  void Open(int64_t queue);
+  void Close(int64_t queue);
 
-  void BeginStep(int64_t queue) { traces_.at(queue).BeginStep(); }
-  void Forget(int64_t queue) { traces_.at(queue).Forget(); }
-  void OnAccess(int64_t queue, TensorId tensor) {
-    traces_.at(queue).OnAccess(tensor);
-  }
+  void BeginStep(int64_t queue) { Of(queue).BeginStep(); }
+  void Forget(int64_t queue) { Of(queue).Forget(); }
+  void OnAccess(int64_t queue, TensorId tensor) { Of(queue).OnAccess(tensor); }
 
   // Accesses from now until the first queue asks for the tensor, each by its
   // own; kUnknownUse when nothing says so.
@@ -29,7 +27,13 @@ class TracePlanner {
   bool Upcoming(int64_t queue, int64_t count, std::vector<TensorId>* out) const;
 
  private:
-  absl::flat_hash_map<int64_t, AccessTrace> traces_;  // by queue
+  using Traces = std::vector<std::pair<int64_t, AccessTrace>>;  // by queue
+
+  Traces::const_iterator Find(int64_t queue) const;
+  AccessTrace& Of(int64_t queue);
+
+  // Few, and gone through for every decision.
+  Traces traces_;
 };
 
 }  // namespace terrace

@@ -65,7 +65,7 @@ class BackgroundThread final : public Executor {
     if (ended) {
       thread_.join();
     } else {
-      thread_.detach();  // in the kernel, who knows until when
+      thread_.detach();  // in the kernel, for an unknown time
     }
   }
 

@@ -1,15 +1,18 @@
 #include "runtime/local_runtime.h"
 
 #include <atomic>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/background_thread.h"
 #include "runtime/base/blocked_signals.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/messages/inbox.h"
+#include "runtime/messages/request_checks.h"
 #include "runtime/messages/request_queue.h"
-#include "tiers/extent_header.h"
 
 namespace terrace {
 namespace {
@@ -18,25 +21,29 @@ constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
 
 class InProcessRuntime final : public LocalRuntime {
  public:
-  explicit InProcessRuntime(LocalRuntimeParts parts)
+  InProcessRuntime(LocalRuntimeParts parts, std::unique_ptr<IoPaths> io)
       : clock_(*parts.clock),
         arena_(std::move(parts.arena)),
         executor_(std::move(parts.executor)),
-        background_(std::move(parts.background)),
         machine_profile_(std::move(parts.machine_profile)),
         sizes_(std::make_shared<TensorSizes>()) {
-    parts.mover.clock = &clock_;
-    parts.mover.executor = executor_.get();
-    parts.mover.arena = arena_->bytes();
-    if (background_.empty()) {
-      for (size_t i = 0; i < parts.mover.disks.size(); ++i) {
-        background_.push_back(MakeBackgroundThread());
-      }
+    CoreParts core;
+    core.clock = &clock_;
+    core.executor = executor_.get();
+    core.arena = arena_->bytes();
+    core.io = std::move(io);
+    for (LocalPath& path : parts.paths) {
+      background_.push_back(path.background != nullptr
+                                ? std::move(path.background)
+                                : MakeBackgroundThread());
+      core.paths.push_back(
+          {std::move(path.file), path.prior, background_.back().get()});
     }
-    for (const auto& thread : background_) {
-      parts.mover.background.push_back(thread.get());
-    }
-    mover_ = std::make_unique<Mover>(std::move(parts.mover));
+    core.eviction = std::move(parts.eviction);
+    core.prefetch = parts.prefetch;
+    core.io_timeout = parts.io_timeout;
+    core.transcript = parts.transcript;
+    mover_ = std::make_unique<Mover>(std::move(core));
     inbox_ = mover_->shared_inbox();
     const BlockedSignals blocked;
     if (!parts.start_thread) return;
@@ -76,10 +83,7 @@ class InProcessRuntime final : public LocalRuntime {
   absl::StatusOr<std::vector<TensorId>> Register(
       absl::Span<const TensorSpec> specs) override {
     for (const TensorSpec& spec : specs) {
-      if (!spec.name.empty() && spec.size_bytes > 0) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,
-                       " bytes: a name and a positive size are needed"));
+      TERRACE_RETURN_IF_ERROR(CheckSpec(spec));
     }
     RegisterRequest message;
     message.specs.assign(specs.begin(), specs.end());
@@ -220,13 +224,27 @@ class InProcessRuntime final : public LocalRuntime {
 
 }  // namespace
 
-std::unique_ptr<LocalRuntime> LocalRuntime::Start(LocalRuntimeParts parts) {
-  return std::make_unique<InProcessRuntime>(std::move(parts));
+absl::StatusOr<std::unique_ptr<LocalRuntime>> LocalRuntime::Start(
+    LocalRuntimeParts parts) {
+  auto io = std::make_unique<IoPaths>(std::move(parts.engine), *parts.clock);
+  for (const LocalPath& path : parts.paths) {
+    TERRACE_RETURN_IF_ERROR(
+        io->AddPath(path.file->info().file, path.file->fd(), path.queue)
+            .status());
+  }
+  io->RegisterArena(parts.arena->bytes());
+  try {
+    return std::make_unique<InProcessRuntime>(std::move(parts), std::move(io));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start the mover's thread: ", error.what()));
+  }
 }
 
 int64_t ResidentBytes(int64_t size_bytes) {
-  if (size_bytes > INT64_MAX - kExtentHeaderBytes - 4095) return INT64_MAX;
-  return kExtentHeaderBytes + (size_bytes + 4095) / 4096 * 4096;
+  constexpr int64_t kMost = INT64_MAX - kTensorHeaderBytes - kBlockBytes + 1;
+  if (size_bytes > kMost) return INT64_MAX;
+  return kTensorHeaderBytes + RoundUp(size_bytes, kBlockBytes);
 }
 
 int64_t WindowBytes(int64_t slot_bytes, int slots) {

@@ -7,29 +7,49 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "aio/engine.h"
+#include "aio/io_paths.h"
+#include "policies/eviction.h"
+#include "policies/placement.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
+#include "runtime/motion/transcript.h"
 #include "runtime/mover/mover.h"
 #include "terrace/runtime.h"
+#include "tiers/disk/disk_file.h"
 #include "tiers/memory/host_arena.h"
 
 namespace terrace {
 
+struct LocalPath {
+  std::unique_ptr<DiskFile> file;
+  IoQueueOptions queue;
+  PathPrior prior;  // its speed, as far as it is known before the job
+  // For what its file system may hang in; null: a thread of its own.
+  std::unique_ptr<Executor> background;
+};
+
 struct LocalRuntimeParts {
-  MoverParts mover;  // arena, clock and executor are filled from below
+  Clock* clock = nullptr;  // outlives the runtime
+  std::unique_ptr<IoEngine> engine;
+  std::vector<LocalPath> paths;
   std::unique_ptr<HostArena> arena;
   std::unique_ptr<Executor> executor;
-  // Per path, for what its file system may hang in; empty: a thread each.
-  std::vector<std::unique_ptr<Executor>> background;
-  Clock* clock = nullptr;       // outlives the runtime
-  std::string machine_profile;  // as Stats tells it
-  // False: nobody turns the crank but the test (or its clock), by mover().
+  std::unique_ptr<EvictionPolicy> eviction;
+  bool prefetch = true;
+  absl::Duration io_timeout = absl::Seconds(60);
+  Transcript* transcript = nullptr;  // outlives the runtime; null: none
+  std::string machine_profile;       // as Stats tells it
+  // False: nothing turns the crank but the test (or its clock), by mover().
   bool start_thread = true;
 };
 
 class LocalRuntime : public Runtime {
  public:
-  static std::unique_ptr<LocalRuntime> Start(LocalRuntimeParts parts);
+  // ResourceExhausted: the engine takes no more paths, or there is no thread.
+  static absl::StatusOr<std::unique_ptr<LocalRuntime>> Start(
+      LocalRuntimeParts parts);
   virtual Mover& mover() = 0;
 };
 

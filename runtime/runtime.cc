@@ -2,15 +2,16 @@
 #include "terrace/runtime.h"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "runtime/machine/profile/tuning.h"
 #include "runtime/memory/compute_threads.h"
+#include "runtime/tier_options.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/topology.h"
@@ -37,11 +38,6 @@ absl::Status CheckWeights(const IoWeights& weights) {
 }
 
 absl::Status CheckOptions(const Options& options) {
-  if (options.host_budget_bytes < 3 * ResidentBytes(1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a host budget of ", options.host_budget_bytes,
-                     " bytes; the least is ", 3 * ResidentBytes(1)));
-  }
   if (!options.paths.empty() && options.memory_paths > 0) {
     return absl::InvalidArgumentError("paths and memory_paths together");
   }
@@ -62,56 +58,19 @@ absl::Status CheckOptions(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.threads, " threads"));
   }
-  if (options.numa_node.value_or(0) < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory node ", *options.numa_node));
-  }
   if (options.io_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "an I/O timeout of ", absl::FormatDuration(options.io_timeout)));
   }
-  TERRACE_RETURN_IF_ERROR(CheckWeights(options.io_weights));
-  for (size_t i = 0; i < options.paths.size(); ++i) {
-    if (options.paths[i].empty()) {
-      return absl::InvalidArgumentError("a path is empty");
-    }
-    for (size_t j = 0; j < i; ++j) {
-      if (options.paths[i] == options.paths[j]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("path '", options.paths[i], "' is named twice"));
-      }
-    }
-  }
-  return absl::OkStatus();
+  return CheckWeights(options.io_weights);
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<DiskFile>>> OpenDisks(
-    const Options& options) {
-  std::vector<std::unique_ptr<DiskFile>> disks;
-  for (const std::string& path : options.paths) {
-    DiskFileOptions disk;
-    disk.path = path;
-    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> opened,
-                             OpenDiskFile(disk));
-    disks.push_back(std::move(opened));
-  }
-  for (int i = 0; i < options.memory_paths; ++i) {
-    disks.push_back(MakeMemoryDiskFile(i, options.memory_path_bytes));
-  }
-  return disks;
-}
-
-absl::StatusOr<MachineTuning> OpenProfile(const Options& options) {
+absl::StatusOr<MachineTuning> OpenProfile(const Options& options,
+                                          absl::Span<const TierSpec> disks) {
   if (options.machine_profile.empty()) return MachineTuning();
-  return ReadTuning(options.machine_profile, options.paths);
-}
-
-std::vector<PathPrior> PriorsOf(const MachineTuning& tuning) {
-  std::vector<PathPrior> priors;
-  for (const PathTuning& path : tuning.paths) {
-    priors.push_back({path.read_bytes_per_second, path.write_bytes_per_second});
-  }
-  return priors;
+  std::vector<std::string> paths;
+  for (const TierSpec& disk : disks) paths.push_back(disk.place);
+  return ReadTuning(options.machine_profile, paths);
 }
 
 IoQueueOptions QueueOptions(const IoWeights& weights,
@@ -127,32 +86,46 @@ IoQueueOptions QueueOptions(const IoWeights& weights,
   return queue;
 }
 
-absl::StatusOr<std::unique_ptr<IoGroup>> OpenIo(
-    const Options& options, const MachineTuning& tuning,
-    const std::vector<std::unique_ptr<DiskFile>>& disks) {
+absl::StatusOr<std::vector<LocalPath>> OpenPaths(
+    const Options& options, absl::Span<const TierSpec> disks,
+    const MachineTuning& tuning) {
+  std::vector<LocalPath> paths;
+  for (const TierSpec& tier : disks) {
+    DiskFileOptions disk;
+    disk.path = tier.place;
+    disk.budget_bytes = tier.budget_bytes;
+    TERRACE_ASSIGN_OR_RETURN(paths.emplace_back().file, OpenDiskFile(disk));
+  }
+  for (int i = 0; i < options.memory_paths; ++i) {
+    paths.emplace_back().file =
+        MakeMemoryDiskFile(i, options.memory_path_bytes);
+  }
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const PathTuning known =
+        i < tuning.paths.size() ? tuning.paths[i] : PathTuning();
+    paths[i].queue = QueueOptions(options.io_weights, known);
+    paths[i].prior = {known.read_bytes_per_second,
+                      known.write_bytes_per_second};
+  }
+  return paths;
+}
+
+absl::StatusOr<std::unique_ptr<IoEngine>> OpenEngine(
+    const Options& options, const std::vector<LocalPath>& paths) {
   std::unique_ptr<IoEngine> engine;
   if (options.memory_paths > 0) {
     engine = MakeMemoryEngine(options.memory_paths, options.memory_path_bytes,
                               SystemClock());
   } else {
     std::vector<int> files;
-    for (const auto& disk : disks) files.push_back(disk->fd());
+    for (const LocalPath& path : paths) files.push_back(path.file->fd());
     TERRACE_ASSIGN_OR_RETURN(engine, MakeEngine(options.engine, files));
   }
   if (options.pace.read_bytes_per_second > 0 ||
       options.pace.write_bytes_per_second > 0) {
     engine = MakePacedEngine(std::move(engine), options.pace, SystemClock());
   }
-  auto io = std::make_unique<IoGroup>(std::move(engine), SystemClock());
-  for (size_t i = 0; i < disks.size(); ++i) {
-    const PathTuning known =
-        i < tuning.paths.size() ? tuning.paths[i] : PathTuning();
-    TERRACE_ASSIGN_OR_RETURN(
-        [[maybe_unused]] int path,
-        io->AddPath(disks[i]->info().file, disks[i]->fd(),
-                    QueueOptions(options.io_weights, known)));
-  }
-  return io;
+  return engine;
 }
 
 }  // namespace
@@ -175,37 +148,34 @@ absl::StatusOr<std::vector<TensorId>> Runtime::Register(
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const Options& options) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> tiers, TiersOf(options));
+  const TierSpec& memory = tiers.front();
+  const absl::Span<const TierSpec> disks =
+      absl::MakeConstSpan(tiers).subspan(1);
   TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
   LocalRuntimeParts parts;
   parts.clock = &SystemClock();
-  TERRACE_ASSIGN_OR_RETURN(const MachineTuning tuning, OpenProfile(options));
+  TERRACE_ASSIGN_OR_RETURN(const MachineTuning tuning,
+                           OpenProfile(options, disks));
   if (!options.machine_profile.empty()) {
     parts.machine_profile =
         tuning.stale.empty() ? "holds" : absl::StrJoin(tuning.stale, "; ");
   }
-  parts.mover.priors = PriorsOf(tuning);
   // Paths first: a wrong one is found before memory is populated.
-  TERRACE_ASSIGN_OR_RETURN(parts.mover.disks, OpenDisks(options));
-  TERRACE_ASSIGN_OR_RETURN(parts.mover.io,
-                           OpenIo(options, tuning, parts.mover.disks));
+  TERRACE_ASSIGN_OR_RETURN(parts.paths, OpenPaths(options, disks, tuning));
+  TERRACE_ASSIGN_OR_RETURN(parts.engine, OpenEngine(options, parts.paths));
   HostArenaOptions arena;
-  arena.size_bytes = options.host_budget_bytes / 4096 * 4096;
+  arena.size_bytes = RoundDown(memory.budget_bytes, kBlockBytes);
   arena.huge_pages = options.huge_pages;
-  arena.numa_node = options.numa_node.value_or(-1);
+  arena.numa_node = NodeOf(memory);
   arena.preferred_node = NearestNode(topology, topology.cpus);
   TERRACE_ASSIGN_OR_RETURN(parts.arena, HostArena::Create(arena));
-  parts.mover.io->RegisterArena(parts.arena->bytes());
   TERRACE_ASSIGN_OR_RETURN(parts.executor,
                            MakeComputeThreads(options.threads, topology));
-  parts.mover.eviction = MakeEvictionPolicy(options.eviction);
-  parts.mover.prefetch = options.prefetch;
-  parts.mover.io_timeout = options.io_timeout;
-  try {
-    return LocalRuntime::Start(std::move(parts));
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start the mover's thread: ", error.what()));
-  }
+  parts.eviction = MakeEvictionPolicy(options.eviction);
+  parts.prefetch = options.prefetch;
+  parts.io_timeout = options.io_timeout;
+  return LocalRuntime::Start(std::move(parts));
 }
 
 }  // namespace terrace

@@ -40,31 +40,37 @@ absl::StatusOr<Extent> ExtentAllocator::Allocate(int64_t size_bytes,
     return absl::InvalidArgumentError(
         absl::StrCat("an alignment of ", alignment, ", no power of two"));
   }
-  if (size_bytes <= capacity_) {
-    const int64_t size = size_bytes + Padding(size_bytes, granularity_);
-    // The first that fits is the smallest that does. Only an alignment beyond
-    // the granularity can make this look at more than one.
-    for (auto it = by_size_.lower_bound({size, 0}); it != by_size_.end();
-         ++it) {
-      const auto [free_size, free_offset] = *it;
-      const int64_t padding = Padding(free_offset, alignment);
-      if (padding > free_size - size) continue;
-      const Extent extent{free_offset + padding, size};
-      RemoveFree(free_.find(free_offset));
-      if (padding > 0) free_[free_offset] = padding;
-      if (padding > 0) by_size_.insert({padding, free_offset});
-      const int64_t rest = free_size - padding - size;
-      if (rest > 0) free_[extent.end()] = rest;
-      if (rest > 0) by_size_.insert({rest, extent.end()});
-      allocated_[extent.offset] = size;
-      used_ += size;
-      return extent;
-    }
-  }
+  const std::optional<Extent> extent = TryAllocate(size_bytes, alignment);
+  if (extent.has_value()) return *extent;
   return absl::ResourceExhaustedError(
       absl::StrCat("no free range of ", size_bytes, " bytes aligned to ",
                    alignment, ": largest ", largest_free_bytes(), ", free ",
                    free_bytes(), " of ", capacity_));
+}
+
+std::optional<Extent> ExtentAllocator::TryAllocate(int64_t size_bytes,
+                                                   int64_t alignment) {
+  TERRACE_CHECK(size_bytes > 0 && IsPowerOfTwo(alignment));
+  if (size_bytes > capacity_) return std::nullopt;
+  const int64_t size = size_bytes + Padding(size_bytes, granularity_);
+  // The first that fits is the smallest that does. Only an alignment beyond
+  // the granularity can make this look at more than one.
+  for (auto it = by_size_.lower_bound({size, 0}); it != by_size_.end(); ++it) {
+    const auto [free_size, free_offset] = *it;
+    const int64_t padding = Padding(free_offset, alignment);
+    if (padding > free_size - size) continue;
+    const Extent extent{free_offset + padding, size};
+    RemoveFree(free_.find(free_offset));
+    if (padding > 0) free_[free_offset] = padding;
+    if (padding > 0) by_size_.insert({padding, free_offset});
+    const int64_t rest = free_size - padding - size;
+    if (rest > 0) free_[extent.end()] = rest;
+    if (rest > 0) by_size_.insert({rest, extent.end()});
+    allocated_[extent.offset] = size;
+    used_ += size;
+    return extent;
+  }
+  return std::nullopt;
 }
 
 void ExtentAllocator::Free(Extent extent) {

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "runtime/base/bytes.h"
 #include "tiers/extent.h"
 
 namespace terrace {
@@ -18,11 +20,15 @@ namespace terrace {
 class ExtentAllocator {
  public:
   // Sizes are rounded up to `granularity`, a power of two.
-  explicit ExtentAllocator(int64_t capacity_bytes, int64_t granularity = 4096);
+  explicit ExtentAllocator(int64_t capacity_bytes,
+                           int64_t granularity = kBlockBytes);
 
   // InvalidArgument: size <= 0 or an alignment that is no power of two;
   // ResourceExhausted: no free range is large enough (both are named).
   absl::StatusOr<Extent> Allocate(int64_t size_bytes, int64_t alignment = 1);
+  // For what has another place to ask where there is none: no reason is given.
+  // TERRACE_CHECKs the two numbers.
+  std::optional<Extent> TryAllocate(int64_t size_bytes, int64_t alignment = 1);
   // TERRACE_CHECKs that exactly this extent is allocated.
   void Free(Extent extent);
   // Adds free bytes at the end.

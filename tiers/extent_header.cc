@@ -32,7 +32,7 @@ enum Word : size_t {
   kWords,
 };
 constexpr size_t kNameAt = kWords * 8;
-constexpr size_t kHashAt = kExtentHeaderBytes - 8;
+constexpr size_t kHashAt = kTensorHeaderBytes - 8;
 static_assert(kNameAt + kMaxNameBytes <= kHashAt);
 
 void PutWord(absl::Span<std::byte> block, size_t at, uint64_t value) {
@@ -69,7 +69,7 @@ absl::Status Differs(const char* field, const T& found, const T& expected) {
 
 void EncodeExtentHeader(const ExtentHeader& header,
                         absl::Span<std::byte> block) {
-  TERRACE_CHECK(block.size() == kExtentHeaderBytes);
+  TERRACE_CHECK(block.size() == kTensorHeaderBytes);
   std::fill(block.begin(), block.end(), std::byte{0});
   const std::string name = CutName(header.name);
   const auto put = [&block](Word word, auto value) {
@@ -92,7 +92,7 @@ void EncodeExtentHeader(const ExtentHeader& header,
 
 absl::Status DecodeExtentHeader(absl::Span<const std::byte> block,
                                 ExtentHeader* header) {
-  TERRACE_CHECK(block.size() == kExtentHeaderBytes);
+  TERRACE_CHECK(block.size() == kTensorHeaderBytes);
   const auto get = [&block](Word word) { return GetWord(block, word * 8); };
   const auto get_signed = [&get](Word word) {
     return static_cast<int64_t>(get(word));

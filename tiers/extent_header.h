@@ -11,10 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "runtime/base/bytes.h"
 
 namespace terrace {
-
-inline constexpr int64_t kExtentHeaderBytes = 4096;
 
 struct ExtentHeader {
   uint64_t path_id = 0;    // random, of the tier's file
@@ -30,7 +29,7 @@ struct ExtentHeader {
   friend bool operator==(const ExtentHeader&, const ExtentHeader&) = default;
 };
 
-// `block` is kExtentHeaderBytes long.
+// `block` is kTensorHeaderBytes long.
 void EncodeExtentHeader(const ExtentHeader& header,
                         absl::Span<std::byte> block);
 

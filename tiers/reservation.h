@@ -1,5 +1,5 @@
-// A range of a tier, or a slot of a window there, that somebody has: while it
-// lives nobody else gets those bytes. Move-only; the destructor gives them
+// A range of a tier, or a slot of a window there, that is taken: while it lives
+// no other reservation has those bytes. Move-only; the destructor gives them
 // back. A transfer past its deadline keeps its reservations for as long as the
 // device may still touch them.
 //
@@ -17,8 +17,8 @@ namespace terrace {
 // work in; all others are places to rest.
 using TierId = int;
 inline constexpr TierId kNoTier = -1;
-inline constexpr TierId kDram = 0;
-constexpr bool IsWorkingTier(TierId tier) { return tier == kDram; }
+inline constexpr TierId kDramTier = 0;
+constexpr bool IsWorkingTier(TierId tier) { return tier == kDramTier; }
 
 // What ranges are reserved from.
 class Reserver {
@@ -34,31 +34,36 @@ class Reserver {
 class Reservation {
  public:
   Reservation() = default;
-  Reservation(Reserver* from, Extent extent) : from_(from), extent_(extent) {}
+  Reservation(Reserver* from, Extent extent)
+      : from_(from), tier_(from->id()), extent_(extent) {}
   ~Reservation() { Reset(); }
   Reservation(Reservation&& other) noexcept
       : from_(std::exchange(other.from_, nullptr)),
+        tier_(std::exchange(other.tier_, kNoTier)),
         extent_(std::exchange(other.extent_, {})) {}
   Reservation& operator=(Reservation&& other) noexcept {
     if (this == &other) return *this;
     Reset();
     from_ = std::exchange(other.from_, nullptr);
+    tier_ = std::exchange(other.tier_, kNoTier);
     extent_ = std::exchange(other.extent_, {});
     return *this;
   }
 
   bool empty() const { return from_ == nullptr; }
-  TierId tier() const { return from_ == nullptr ? kNoTier : from_->id(); }
+  TierId tier() const { return tier_; }
   const Extent& extent() const { return extent_; }
   const Reserver* from() const { return from_; }
 
   void Reset() {
     if (from_ == nullptr) return;
+    tier_ = kNoTier;
     std::exchange(from_, nullptr)->Free(std::exchange(extent_, {}));
   }
 
  private:
   Reserver* from_ = nullptr;
+  TierId tier_ = kNoTier;
   Extent extent_;
 };
 

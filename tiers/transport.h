@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "tiers/extent.h"
 #include "tiers/reservation.h"
 

@@ -1,5 +1,5 @@
 // Which transfer's next piece is to go: three classes by deficit round robin
-// (Shreedhar and Varghese, 1995) in bytes, and within each who is due first.
+// (Shreedhar and Varghese, 1995) in bytes, and within each what is due first.
 //
 //   ClassSchedule schedule({4, 1, 1});
 //   schedule.Add(&transfer, piece_limit);

@@ -1,5 +1,5 @@
-// When to look whether a transfer has expired. Time in which nobody looked is
-// the lateness of nobody (runtime/base/watch.h).
+// When to look whether a transfer has expired. Time without such a look makes
+// no transfer late (runtime/base/watch.h).
 //
 //   expiries.Add(transfer);                      // it has just arrived
 //   expiries.Look(now);                          // each turn

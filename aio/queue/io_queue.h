@@ -5,9 +5,9 @@
 //
 //   ClassSchedule  whose next piece goes        PieceTable   the pieces
 //   InFlightLimit  how many bytes, what pieces  InFlightUse  what of it is used
-//   PieceOutcome   what a result means          Expiries     who is late
+//   PieceOutcome   what a result means          Expiries     what is late
 //
-// Owned by IoGroup, which routes results here; one thread at a time. Never
+// Owned by IoPaths, which routes results here; one thread at a time. Never
 // blocks.
 #pragma once
 
@@ -41,7 +41,7 @@ class IoQueue {
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  // As IoGroup's.
+  // As IoPaths's.
   void Enqueue(const IoTransfer& transfer);
   bool Cancel(uint64_t tag);
   void Promote(uint64_t tag, IoClass io_class);

@@ -1,4 +1,4 @@
-// A transfer that a path's queue has and has not ended, and who of several is
+// A transfer that a path's queue has and has not ended, and which of several is
 // due first.
 //
 // Plain values; the queue's.
@@ -47,8 +47,8 @@ struct Transfer {
   }
 };
 
-// Who goes first within a class: who is due first, were it alone, then the
-// first to arrive.
+// What goes first within a class: the transfer that is due first, were it
+// alone, then the first to arrive.
 using Urgency = std::pair<absl::Time, int64_t>;
 inline Urgency UrgencyOf(const Transfer& transfer) {
   return {transfer.enqueued + transfer.request.timeout, transfer.order};

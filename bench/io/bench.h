@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/report/document.h"

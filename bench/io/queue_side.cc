@@ -18,14 +18,14 @@ constexpr uint64_t kDemandTags = uint64_t{1} << 32;
 }  // namespace
 
 QueueSide::QueueSide(std::unique_ptr<IoEngine> engine)
-    : group_(std::move(engine), SystemClock()) {}
+    : io_(std::move(engine), SystemClock()) {}
 
 void QueueSide::RegisterArena(absl::Span<std::byte> arena) {
-  group_.RegisterArena(arena);
+  io_.RegisterArena(arena);
 }
 
 absl::StatusOr<int> QueueSide::AddPath(int fd, const IoQueueOptions& options) {
-  return group_.AddPath(absl::StrCat("file ", fd), fd, options);
+  return io_.AddPath(absl::StrCat("file ", fd), fd, options);
 }
 
 absl::StatusOr<int64_t> QueueSide::Run(const Load& load,
@@ -42,13 +42,13 @@ absl::StatusOr<int64_t> QueueSide::Run(const Load& load,
   const double end = order.most_seconds > 0
                          ? Seconds() + order.most_seconds
                          : std::numeric_limits<double>::max();
-  while (has_more || demands_sent_ < order.demands || group_.pending() > 0) {
+  while (has_more || demands_sent_ < order.demands || io_.pending() > 0) {
     IoRequest request;
     while (has_more && bulk < order.ahead) {
       has_more = Seconds() < end && cursor.Next(&request);
       if (!has_more) break;
       const bool is_read = request.direction == IoDirection::kRead;
-      group_.Enqueue(
+      io_.Enqueue(
           paths[request.file],
           {request.direction,
            is_read || order.fifo ? IoClass::kPrefetch : IoClass::kWriteBack,
@@ -58,11 +58,11 @@ absl::StatusOr<int64_t> QueueSide::Run(const Load& load,
     }
     SendDemands(paths[0], order);
     // Returns at once where the enqueued has room in flight.
-    if (group_.pending() > 0 || demands_sent_ < order.demands) {
-      group_.Wait(demands_sent_ < order.demands
-                      ? SystemClock().Now() +
-                            absl::Seconds(next_demand_ - Seconds())
-                      : absl::InfiniteFuture());
+    if (io_.pending() > 0 || demands_sent_ < order.demands) {
+      io_.Wait(demands_sent_ < order.demands
+                   ? SystemClock().Now() +
+                         absl::Seconds(next_demand_ - Seconds())
+                   : absl::InfiniteFuture());
     }
     TERRACE_ASSIGN_OR_RETURN(const int ended, Reap());
     bulk -= ended;
@@ -74,7 +74,7 @@ void QueueSide::SendDemands(int path, const Order& order) {
   const auto blocks = static_cast<uint64_t>(order.demand_span / kDemand);
   while (demands_sent_ < order.demands && Seconds() >= next_demand_) {
     const uint64_t tag = kDemandTags + static_cast<uint64_t>(demands_sent_);
-    group_.Enqueue(
+    io_.Enqueue(
         path,
         {IoDirection::kRead, order.fifo ? IoClass::kPrefetch : IoClass::kDemand,
          order.demand_memory,
@@ -89,7 +89,7 @@ void QueueSide::SendDemands(int path, const Order& order) {
 // How many bulk transfers ended.
 absl::StatusOr<int> QueueSide::Reap() {
   std::vector<Completion> ended;
-  group_.Poll(&ended);
+  io_.Poll(&ended);
   int bulk = 0;
   for (const Completion& completion : ended) {
     if (!completion.status.ok()) return completion.status;

@@ -1,4 +1,4 @@
-// Our side of `terrace-bench io`: transfers of a chunk through IoGroup, as the
+// Our side of `terrace-bench io`: transfers of a chunk through IoPaths, as the
 // mover makes them.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "bench/io/load.h"
 
 namespace terrace::bench {
@@ -24,7 +24,7 @@ struct Order {
   int ahead = 4;  // bulk transfers enqueued at a time
   // From when on the load ends early: no more of it is begun. 0: it does not.
   double most_seconds = 0;
-  // All in one class, so that who came first goes first.
+  // All in one class, so that what came first goes first.
   bool fifo = false;
   // So many random demand reads, one every `demand_period` seconds however
   // the ones before fare, into `demand_memory`, of kDemand bytes.
@@ -52,14 +52,14 @@ class QueueSide {
   const std::vector<double>& latencies() const { return latencies_; }
   void ForgetLatencies() { latencies_.clear(); }
 
-  EngineInfo info() const { return group_.engine_info(); }
-  IoPathStats stats(int path) const { return group_.stats(path); }
+  EngineInfo info() const { return io_.engine_info(); }
+  IoPathStats stats(int path) const { return io_.stats(path); }
 
  private:
   void SendDemands(int path, const Order& order);
   absl::StatusOr<int> Reap();
 
-  IoGroup group_;
+  IoPaths io_;
   std::mt19937_64 random_{7};
   int demands_sent_ = 0;    // of this run
   double next_demand_ = 0;  // when the next one is due, seconds

@@ -1,5 +1,5 @@
 // The least that moves a file through io_uring: what terrace-bench io
-// compares IoGroup with. No queue, no continuation, no retry; a transfer that
+// compares IoPaths with. No queue, no continuation, no retry; a transfer that
 // is not whole is an error.
 #pragma once
 

@@ -134,7 +134,7 @@ absl::Status CheckResume(const Flags& flags, const Corpus& corpus) {
   return absl::OkStatus();
 }
 
-// Somebody's hours of training are not overwritten by mistake.
+// Hours of training are not overwritten by mistake.
 absl::Status CheckSave(const Flags& flags) {
   std::error_code error;
   if (Checkpoint::Open(flags.save).ok() &&

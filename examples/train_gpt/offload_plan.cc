@@ -49,8 +49,8 @@ void Add(FileSystem& system, const std::string& place, const char* what,
   system.need += bytes;
 }
 
-// That of a directory. Null where nothing can be found out: then whoever writes
-// there says what is wrong with it.
+// That of a directory. Null where nothing can be found out: then the first
+// write there says what is wrong with it.
 FileSystem* Find(FileSystems& systems, const std::string& directory) {
   const absl::StatusOr<int64_t> free = terrace::FreeDiskBytes(directory);
   struct stat info;
@@ -133,8 +133,12 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
   if (flags.verify) result.scratch = ScratchDirectory(flags.nvme_paths);
   result.save = flags.save;
   result.save_bytes = SaveBytes(flags, parameters, plan->state_bytes);
-  result.runtime.host_budget_bytes = result.budget_bytes;
-  result.runtime.paths = flags.nvme_paths;
+  result.paths = flags.nvme_paths;
+  result.runtime.tiers = flags.tiers;
+  if (flags.tiers.empty()) {
+    result.runtime.host_budget_bytes = result.budget_bytes;
+    result.runtime.paths = flags.nvme_paths;
+  }
   result.runtime.engine = flags.engine;
   result.runtime.pace = flags.pace;
   result.runtime.machine_profile = flags.machine_profile;
@@ -152,8 +156,7 @@ std::string PlanText(const OffloadPlan& plan) {
       plan.budget_raised ? " (the least that works)" : "", ", in ",
       plan.plan.chunks, " chunks of at most ", bytes(plan.plan.chunk_bytes),
       "\non disk: ", bytes(plan.plan.disk_bytes),
-      " for the state and its headers on ", plan.runtime.paths.size(),
-      " paths");
+      " for the state and its headers on ", plan.paths.size(), " paths");
   if (plan.verify_bytes > 0) {
     absl::StrAppend(&text, ", ", bytes(plan.verify_bytes),
                     " for --verify's copy of the parameters");
@@ -163,7 +166,7 @@ std::string PlanText(const OffloadPlan& plan) {
 }
 
 absl::Status CheckDisk(const OffloadPlan& plan) {
-  const std::vector<std::string>& paths = plan.runtime.paths;
+  const std::vector<std::string>& paths = plan.paths;
   if (paths.empty()) {
     return absl::InvalidArgumentError("--nvme-path: no path is given");
   }

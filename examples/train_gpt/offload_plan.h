@@ -17,6 +17,7 @@ namespace train_gpt {
 
 struct OffloadPlan {
   terrace::Options runtime;
+  std::vector<std::string> paths;  // of its disks
   terrace::OptimizerOptions optimizer;
   terrace::LearningRateSchedule schedule;
   terrace::OptimizerPlan plan;

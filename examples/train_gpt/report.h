@@ -65,6 +65,8 @@ struct RunReport {
   int64_t window_bytes = 0;
   int64_t chunk_bytes = 0;
   int64_t arena_peak_bytes = 0;
+  std::vector<terrace::TierStats> tiers;
+  std::vector<terrace::LinkStats> links;
   int64_t rss_peak_bytes = 0;
   std::string engine = "none";
   std::string machine_profile;  // "holds", or why not; empty: none was named

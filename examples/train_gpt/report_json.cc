@@ -32,6 +32,18 @@ std::string JsonText(const RunReport& report) {
   json["window_bytes"] = report.window_bytes;
   json["chunk_bytes"] = report.chunk_bytes;
   json["arena_peak_bytes"] = report.arena_peak_bytes;
+  json["tiers"] = Json::array();
+  for (const terrace::TierStats& tier : report.tiers) {
+    json["tiers"].push_back({{"name", tier.name},
+                             {"kind", terrace::TierKindName(tier.kind)},
+                             {"budget_bytes", tier.budget_bytes},
+                             {"peak_bytes", tier.peak_bytes}});
+  }
+  json["links"] = Json::array();
+  for (const terrace::LinkStats& link : report.links) {
+    json["links"].push_back(
+        {{"from", link.from}, {"to", link.to}, {"bytes", link.bytes}});
+  }
   json["rss_peak_bytes"] = report.rss_peak_bytes;
   json["engine"] = report.engine;
   json["direct_io"] = report.direct_io;

@@ -74,8 +74,8 @@ AdamSpan Rest(const AdamSpan& span, int64_t from) {
   return rest;
 }
 
-// Makes masters anew from what somebody has written into the parameter since it
-// was their rounding. Of whole vectors, at most kGroup elements.
+// Makes masters anew from what was written into the parameter since it was
+// their rounding. Of whole vectors, at most kGroup elements.
 template <typename Parameter>
 HWY_INLINE void TakeWritten(const uint16_t* parameter, int64_t count,
                             float* master) {

@@ -42,7 +42,7 @@ bool Adam(const AdamScalars& s, float multiplier, const AdamSpan& span) {
   bool finite = true;
   for (int64_t i = 0; i < span.count; ++i) {
     float p = Parameter::Widen(parameter[i]);
-    // Else somebody has written the parameter since.
+    // Else the parameter has been written since.
     if (span.master != nullptr &&
         Parameter::Narrow(span.master[i]) == parameter[i]) {
       p = span.master[i];

@@ -1,6 +1,6 @@
 // Time and waiting, so that a test can be the time.
 //
-// There are two times. Everything inside is by Now, which nobody sets. The
+// There are two times. Everything inside is by Now, which cannot be set. The
 // public interface's deadlines are by the wall clock as their caller reads it,
 // and that may be set, by hours: they are turned by FromWall where they come
 // in, once, and by ToWall where one part is itself a caller of that interface.

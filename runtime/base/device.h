@@ -1,7 +1,7 @@
 // A device whose memory the CPU cannot reach: a GPU. Its addresses are opaque
 // here, bytes come and go through pinned host memory. Production has LibTorch's
-// devices (runtime/torch/torch_device.h), tests one whose copies happen only
-// when somebody waits for them.
+// devices (runtime/torch/torch_device.h), tests one whose copies happen, at the
+// latest, when they are waited for.
 //
 // Thread-safe; a Stream is one thread at a time. A Device outlives its streams.
 // Errors are what the device says, ResourceExhausted where memory is lacking.

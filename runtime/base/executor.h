@@ -1,5 +1,5 @@
 // Where computation runs: kernels, checksums, codecs. The caller hands over a
-// task and goes on; the task itself tells whoever waits that it is done.
+// task and goes on; the task itself tells its waiter that it is done.
 // Production has a pool of threads (kernels/pool_executor.h), tests run tasks
 // when and in which order they like.
 #pragma once

@@ -1,6 +1,6 @@
 // What an error of the system carries beside its message, for programs that
 // act on it: the errno, the path and the offset, as a payload of the Status.
-// Copies of a Status keep it. Whoever makes a new one from another's message
+// Copies of a Status keep it. Code that makes a new one from another's message
 // calls Reworded, which takes it along.
 //
 // Thread-safe: values only.

@@ -1,6 +1,6 @@
 // Tells the silence of what is watched from our own. A process that did not
 // run (stopped by a signal or a debugger, starved, swapped out) has not looked,
-// and its own threads have not answered it: that time is nobody's lateness.
+// and its own threads have not answered it: that time makes nothing late.
 //
 // Looks are due often while anything is awaited; where one comes far too late,
 // whatever is awaited is given its whole patience again from there.

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/machine/probe_file.h"
 #include "runtime/machine/storage.h"
 #include "tiers/system_error.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int64_t kProbeBytes = 64 << 10;
 // Every device that there is takes this.
-constexpr int64_t kSafeAlignment = 4096;
+constexpr int64_t kSafeAlignment = kBlockBytes;
 
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }

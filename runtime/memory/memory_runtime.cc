@@ -54,8 +54,8 @@ class SharingRuntime final : public MemoryRuntime {
         clock_(SystemClock()),
         store_(std::make_shared<MemoryStore>(clock_)) {}
   ~SharingRuntime() override {
-    // A forked child's copy of the lock may be held by nobody it has, and the
-    // memory is not mapped there.
+    // A forked child's copy of the lock may be held by a thread that it lacks,
+    // and the memory is not mapped there.
     if (!store_->IsOwnProcess()) {
       new std::shared_ptr<MemoryStore>(store_);
       return;

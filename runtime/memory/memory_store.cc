@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/messages/request_checks.h"
 
 namespace terrace {
 namespace {
@@ -50,11 +51,7 @@ void MemoryStore::ReleaseUnused() {
 }
 
 absl::StatusOr<TensorId> MemoryStore::Register(const TensorSpec& spec) {
-  if (spec.name.empty() || spec.size_bytes <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,
-                     " bytes: a name and a positive size are needed"));
-  }
+  TERRACE_RETURN_IF_ERROR(CheckSpec(spec));
   MutexLock lock(mutex_);
   if (closed_) return Closed();
   if (names_.contains(spec.name)) {
@@ -111,6 +108,10 @@ Stats MemoryStore::GetStats() const {
   stats.engine_reason = "everything stays in memory";
   stats.host_budget_bytes = INT64_MAX / 2;
   stats.resident_bytes = stats.host_used_bytes;
+  stats.tiers.push_back({.name = TierKindName(TierKind::kDram),
+                         .kind = TierKind::kDram,
+                         .used_bytes = stats.host_used_bytes,
+                         .peak_bytes = stats.host_peak_bytes});
   return stats;
 }
 
@@ -150,36 +151,14 @@ absl::Status MemoryStore::Push(int64_t id, absl::Span<const Want> wants,
   MutexLock lock(mutex_);
   if (closed_) return Closed();
   Line& line = lines_.at(id);
-  TERRACE_RETURN_IF_ERROR(CheckWants(line, wants));
+  TERRACE_RETURN_IF_ERROR(CheckWants(
+      wants, line.slots, line.slot_bytes,
+      [this](TensorId tensor) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        const auto found = tensors_.find(tensor.value);
+        return found == tensors_.end() ? -1 : found->second.spec.size_bytes;
+      }));
   for (const Want& want : wants) ++tensors_.at(want.tensor.value).wanted;
   line.groups.push_back({{wants.begin(), wants.end()}, tag, deadline});
-  return absl::OkStatus();
-}
-
-absl::Status MemoryStore::CheckWants(const Line& line,
-                                     absl::Span<const Want> wants) const {
-  if (wants.empty() || static_cast<int>(wants.size()) > line.slots) {
-    return absl::InvalidArgumentError(absl::StrCat("a group of ", wants.size(),
-                                                   " tensors; the window has ",
-                                                   line.slots, " slots"));
-  }
-  for (size_t i = 0; i < wants.size(); ++i) {
-    const int64_t wanted = wants[i].tensor.value;
-    const auto found = tensors_.find(wanted);
-    if (found == tensors_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("no tensor ", wanted));
-    }
-    if (found->second.spec.size_bytes > line.slot_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor ", wanted, " has ", found->second.spec.size_bytes,
-          " bytes; a slot holds ", line.slot_bytes));
-    }
-    for (size_t j = 0; j < i; ++j) {
-      if (wants[j].tensor.value != wanted) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", wanted, " twice in one group"));
-    }
-  }
   return absl::OkStatus();
 }
 
@@ -306,7 +285,7 @@ void MemoryStore::EndPin(uint64_t token, PinEnd end) {
   tensor.loss = absl::DataLossError(
       absl::StrCat("tensor '", tensor.spec.name,
                    "' was discarded and no lower copy is current"));
-  // Of the step of whoever did it; without one nobody asks.
+  // Of the step of the pin's queue; one that is gone has no step.
   const auto line = lines_.find(pin.line);
   if (line != lines_.end()) line->second.first_error.Update(tensor.loss);
 }
@@ -315,10 +294,7 @@ absl::Status MemoryStore::BeginStep(int64_t id, int64_t step) {
   MutexLock lock(mutex_);
   if (closed_) return Closed();
   Line& line = lines_.at(id);
-  if (line.step) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("step ", *line.step, " is still open"));
-  }
+  TERRACE_RETURN_IF_ERROR(CheckStepBegins(line.step));
   line.step = step;
   line.first_error = absl::OkStatus();
   return absl::OkStatus();
@@ -328,11 +304,7 @@ absl::Status MemoryStore::EndStep(int64_t id, std::optional<int64_t> step) {
   MutexLock lock(mutex_);
   if (closed_) return Closed();
   Line& line = lines_.at(id);
-  if (!line.step) return absl::FailedPreconditionError("no step is open");
-  if (step && *step != *line.step) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("step ", *line.step, " is open, not step ", *step));
-  }
+  TERRACE_RETURN_IF_ERROR(CheckStepEnds(line.step, step));
   line.step.reset();
   return std::exchange(line.first_error, absl::OkStatus());
 }

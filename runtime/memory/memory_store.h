@@ -99,8 +99,6 @@ class MemoryStore final : public PinOwner,
     Access access = Access::kRead;
   };
 
-  absl::Status CheckWants(const Line& line, absl::Span<const Want> wants) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Ready> TryAdmit(int64_t id, Line& line)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Group TakeHead(Line& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

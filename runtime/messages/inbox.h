@@ -50,7 +50,7 @@ class Inbox final : public PinOwner, public TierEvents {
   // Mover: everything that has arrived; returns the last one's number.
   uint64_t Drain(std::deque<Message>* messages);
   // No message is accepted from here on, and wake is not called any more.
-  // Returns what nobody has drained: its replies are still owed.
+  // Returns what was never drained: its replies are still owed.
   std::deque<Message> Shut();
 
  private:

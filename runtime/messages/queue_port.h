@@ -25,7 +25,7 @@ class QueuePort {
   void Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
                uint64_t processed,
                const absl::Status& blocked_also = absl::OkStatus());
-  // Nobody takes any more, as the customer closed the queue or the mover the
+  // No more is taken, as the customer closed the queue or the mover the
   // runtime: ends the pins that were never taken, now and from now on.
   void Close();
   bool closed() const;

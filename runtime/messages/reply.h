@@ -1,7 +1,6 @@
 // One answer to one request, awaited by the thread that asked.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <utility>
 

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/messages/request_checks.h"
 
 namespace terrace {
 namespace {
@@ -21,7 +22,7 @@ class PostedQueue final : public RequestQueue {
         sizes_(std::move(sizes)) {}
 
   ~PostedQueue() override {
-    // In a forked child the port's lock may be held by nobody it has.
+    // In a forked child the port's lock may be held by a thread it lacks.
     if (!inbox_->IsOwnProcess()) return;
     inbox_->Post(CloseQueueRequest{id_});
     port_->Close();
@@ -30,29 +31,9 @@ class PostedQueue final : public RequestQueue {
   absl::Status Push(absl::Span<const Want> wants, uint64_t tag,
                     Time deadline) override {
     if (IsClosed()) return inbox_->Closed();
-    if (wants.empty() || static_cast<int>(wants.size()) > slots_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a group of ", wants.size(), " tensors; the window has ",
-                       slots_, " slots"));
-    }
-    for (size_t i = 0; i < wants.size(); ++i) {
-      const int64_t size = sizes_->Get(wants[i].tensor);
-      if (size < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("no tensor ", wants[i].tensor.value));
-      }
-      if (size > slot_bytes_) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor ", wants[i].tensor.value, " has ", size,
-                         " bytes; a slot holds ", slot_bytes_));
-      }
-      for (size_t j = 0; j < i; ++j) {
-        if (wants[i].tensor == wants[j].tensor) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "tensor ", wants[i].tensor.value, " twice in one group"));
-        }
-      }
-    }
+    TERRACE_RETURN_IF_ERROR(
+        CheckWants(wants, slots_, slot_bytes_,
+                   [this](TensorId tensor) { return sizes_->Get(tensor); }));
     PushRequest message;
     message.queue = id_;
     message.wants.assign(wants.begin(), wants.end());

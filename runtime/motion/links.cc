@@ -8,14 +8,14 @@
 
 namespace terrace {
 
-Links::Links(std::unique_ptr<IoGroup> io, int tiers)
+Links::Links(std::unique_ptr<IoPaths> io, int tiers)
     : io_(std::move(io)),
       tiers_(tiers),
       edges_(static_cast<size_t>(tiers) * static_cast<size_t>(tiers)) {
   transports_.push_back(std::make_unique<DiskTransport>(*io_));
-  for (TierId disk = kDram + 1; disk < tiers; ++disk) {
-    edges_[static_cast<size_t>(kDram * tiers + disk)] =
-        edges_[static_cast<size_t>(disk * tiers + kDram)] =
+  for (TierId disk = kDramTier + 1; disk < tiers; ++disk) {
+    edges_[static_cast<size_t>(kDramTier * tiers + disk)] =
+        edges_[static_cast<size_t>(disk * tiers + kDramTier)] =
             transports_.front().get();
   }
 }

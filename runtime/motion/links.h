@@ -5,13 +5,12 @@
 // engine's own Wake.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "tiers/transport.h"
 
 namespace terrace {
@@ -20,7 +19,7 @@ class Links {
  public:
   // Disks: tier 1 + k is `io`'s path k. `io` is given without disks too: the
   // mover sleeps in its engine.
-  Links(std::unique_ptr<IoGroup> io, int tiers);
+  Links(std::unique_ptr<IoPaths> io, int tiers);
 
   void Begin(const Move& move) { on(move.edge).Begin(move); }
   void Cancel(Edge edge, uint64_t tag) { on(edge).Cancel(edge, tag); }
@@ -42,7 +41,7 @@ class Links {
  private:
   Transport& on(Edge edge);
 
-  const std::unique_ptr<IoGroup> io_;
+  const std::unique_ptr<IoPaths> io_;
   const int tiers_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<Transport*> edges_;  // by from * tiers + to; null: none

@@ -19,7 +19,7 @@ class RestingTiers {
   explicit RestingTiers(std::vector<std::unique_ptr<DiskTier>> tiers);
 
   int count() const { return static_cast<int>(tiers_.size()); }
-  static constexpr TierId first() { return kDram + 1; }
+  static constexpr TierId first() { return kDramTier + 1; }
   TierId end() const { return first() + count(); }
   DiskTier& at(TierId tier) {
     return *tiers_[static_cast<size_t>(tier - first())];

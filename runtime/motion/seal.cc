@@ -19,18 +19,18 @@ ExtentHeader HeaderOf(const Tensor& tensor, uint64_t path_id,
 
 void Seal(ExtentHeader header, absl::Span<std::byte> copy) {
   header.payload_hash =
-      Checksum(copy.data() + kExtentHeaderBytes, header.payload_bytes);
-  EncodeExtentHeader(header, copy.subspan(0, kExtentHeaderBytes));
+      Checksum(copy.data() + kTensorHeaderBytes, header.payload_bytes);
+  EncodeExtentHeader(header, copy.subspan(0, kTensorHeaderBytes));
 }
 
 absl::Status CheckSeal(absl::Span<const std::byte> copy,
                        ExtentHeader expected) {
   ExtentHeader found;
   absl::Status status =
-      DecodeExtentHeader(copy.subspan(0, kExtentHeaderBytes), &found);
+      DecodeExtentHeader(copy.subspan(0, kTensorHeaderBytes), &found);
   if (!status.ok()) return status;
   expected.payload_hash =
-      Checksum(copy.data() + kExtentHeaderBytes, expected.payload_bytes);
+      Checksum(copy.data() + kTensorHeaderBytes, expected.payload_bytes);
   return MatchExtentHeader(found, expected);
 }
 

@@ -17,7 +17,7 @@ constexpr int kFetchesAgain = 1;
 }  // namespace
 
 absl::Span<std::byte> Transfers::BytesOf(const Tensor& tensor) const {
-  const Extent& extent = tensor.at(kDram)->place.extent();
+  const Extent& extent = tensor.at(kDramTier)->place.extent();
   return {parts_.dram->Address(extent), static_cast<size_t>(extent.size_bytes)};
 }
 
@@ -36,8 +36,8 @@ Transfers::Map::iterator Transfers::Renumber(Map::iterator transfer) {
 void Transfers::Move(const Map::value_type& transfer) {
   const auto& [tag, moves] = transfer;
   Note(TranscriptEvent::kMoveStarted, moves, absl::StatusCode::kOk);
-  const Extent& here = moves.tensor->at(kDram)->place.extent();
-  const bool reads = moves.edge.to == kDram;
+  const Extent& here = moves.tensor->at(kDramTier)->place.extent();
+  const bool reads = moves.edge.to == kDramTier;
   parts_.links->Begin({.tag = tag,
                        .edge = moves.edge,
                        .from = reads ? moves.below : here,
@@ -51,14 +51,14 @@ void Transfers::StartFill(Tensor& tensor, Reservation room, IoClass io_class) {
   const Copy* const below = tensor.resting();
   TERRACE_CHECK(below != nullptr);
   const uint64_t tag = next_tag_++;
-  Transfer& transfer = transfers_[tag];
+  Transfer& transfer = transfers_.try_emplace(transfers_.end(), tag)->second;
   transfer.tensor = &tensor;
-  transfer.edge = {below->place.tier(), kDram};
+  transfer.edge = {below->place.tier(), kDramTier};
   transfer.io_class = io_class;
   transfer.moving = true;
   transfer.generation = below->generation;
   transfer.below = below->place.extent();
-  tensor.BeginFill(kDram, std::move(room), tag);
+  tensor.BeginFill(kDramTier, std::move(room), tag);
   Move(*transfers_.find(tag));
 }
 
@@ -79,9 +79,9 @@ void Transfers::StartCheck(Map::iterator transfer) {
 
 void Transfers::StartDrain(Tensor& tensor, TierId to, Reservation second) {
   const uint64_t tag = next_tag_++;
-  Transfer& transfer = transfers_[tag];
+  Transfer& transfer = transfers_.try_emplace(transfers_.end(), tag)->second;
   transfer.tensor = &tensor;
-  transfer.edge = {kDram, to};
+  transfer.edge = {kDramTier, to};
   transfer.io_class = IoClass::kWriteBack;
   transfer.generation = tensor.generation();
   transfer.below =
@@ -132,7 +132,7 @@ MoveReport Transfers::OnMoved(const Moved& moved,
                              .failures = transfer.failures,
                              .late = moved.late,
                              .released = moved.released};
-  if (transfer.edge.to == kDram) {
+  if (transfer.edge.to == kDramTier) {
     OnFilled(found, moved, arrivals);
   } else {
     OnDrained(found, moved, arrivals);
@@ -154,7 +154,7 @@ void Transfers::OnFilled(Map::iterator transfer, const Moved& moved,
     return;
   }
   if (moved.status.ok()) {
-    tensor.Filled(kDram);
+    tensor.Filled(kDramTier);
     StartCheck(transfer);
     return;
   }
@@ -170,7 +170,7 @@ void Transfers::OnFilled(Map::iterator transfer, const Moved& moved,
                                    absl::string_view(moved.status.message())));
   }
   arrivals->push_back(std::move(arrival));
-  Reservation room = tensor.FillFailed(kDram);
+  Reservation room = tensor.FillFailed(kDramTier);
   if (!moved.late) {
     transfers_.erase(transfer);
     return;
@@ -209,7 +209,7 @@ void Transfers::OnChecked(const Checked& event, bool again, bool matters,
   Transfer& fill = found->second;
   Tensor& tensor = *fill.tensor;
   if (event.status.ok() || !matters) {
-    tensor.Checked(kDram);
+    tensor.Checked(kDramTier);
     arrivals->push_back({.tensor = &tensor, .edge = fill.edge});
     transfers_.erase(found);
     return;
@@ -218,7 +218,7 @@ void Transfers::OnChecked(const Checked& event, bool again, bool matters,
     const auto transfer = Renumber(found);
     transfer->second.moving = true;
     transfer->second.io_class = IoClass::kDemand;
-    tensor.BeginFill(kDram, {}, transfer->first);
+    tensor.BeginFill(kDramTier, {}, transfer->first);
     Move(*transfer);
     return;
   }
@@ -232,7 +232,7 @@ void Transfers::OnChecked(const Checked& event, bool again, bool matters,
                        .edge = fill.edge,
                        .status = WithIoFault(
                            loss, {.path = path, .offset = fill.below.offset})});
-  tensor.FillFailed(kDram);
+  tensor.FillFailed(kDramTier);
   transfers_.erase(found);
 }
 
@@ -251,7 +251,7 @@ void Transfers::CancelAll() {
 }
 
 bool Transfers::Has(const Tensor& tensor) const {
-  return tensor.drain() != Drain::kNone || tensor.Arriving(kDram) ||
+  return tensor.drain() != Drain::kNone || tensor.Arriving(kDramTier) ||
          late_fills_.contains(&tensor);
 }
 

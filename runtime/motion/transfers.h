@@ -84,8 +84,8 @@ class Transfers {
   TierId GiveUp(Tensor& tensor);
 
   MoveReport OnMoved(const Moved& moved, std::vector<Arrival>* arrivals);
-  // `again`: what is wrong is fetched once more; `matters`: somebody still
-  // knows the tensor.
+  // `again`: what is wrong is fetched once more; `matters`: the tensor is
+  // still registered.
   void OnChecked(const Checked& event, bool again, bool matters,
                  std::vector<Arrival>* arrivals);
 

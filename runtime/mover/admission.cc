@@ -21,7 +21,7 @@ void Admission::Admit(Customer& customer, absl::Time now,
       head.at_head = now;
       // Before space is sought: from here on a tensor's next use is the one
       // after this, also its own.
-      if (customer.step_open) {
+      if (customer.step.has_value()) {
         for (const Want& want : head.wants) {
           parts_.planner->OnAccess(customer.id, want.tensor);
         }
@@ -57,20 +57,20 @@ absl::Status Admission::Refusal(const Want& want, const Tensor* tensor) const {
         absl::StrCat("no tensor ", want.tensor.value));
   }
   if (!tensor->loss().ok()) return tensor->loss();
-  if (tensor->generation() == 0 && !tensor->Delivered(kDram) &&
+  if (tensor->generation() == 0 && !tensor->Delivered(kDramTier) &&
       want.access != Access::kOverwrite) {
     return absl::FailedPreconditionError(
         absl::StrCat("tensor '", tensor->spec.name, "' was never written"));
   }
   if (tensor->drain() == Drain::kLate && want.access != Access::kRead) {
-    // Nobody knows until when: its last write passed its deadline.
+    // It is unknown until when: its last write passed its deadline.
     const std::string& path =
         parts_.resting->name(parts_.transfers->DrainTier(*tensor));
     const int64_t offset = parts_.transfers->DrainPlace(*tensor).offset;
     return WithIoFault(
         absl::DeadlineExceededError(absl::StrCat(
             "tensor '", tensor->spec.name, "': a write to ", path, ", offset ",
-            offset, ", ", tensor->at(kDram)->place.extent().size_bytes,
+            offset, ", ", tensor->at(kDramTier)->place.extent().size_bytes,
             " bytes, is past its deadline and still under way")),
         {.path = path, .offset = offset});
   }
@@ -80,6 +80,7 @@ absl::Status Admission::Refusal(const Want& want, const Tensor* tensor) const {
 // True when the group left the queue's front: admitted, ready or failed.
 bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
                          std::vector<QueueError>* errors) {
+  absl::InlinedVector<Tensor*, 4> tensors;
   for (const Want& want : group.wants) {
     Tensor* const tensor = parts_.table->Find(want.tensor);
     absl::Status refusal = Refusal(want, tensor);
@@ -91,11 +92,12 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
       return true;
     }
     if (!CanPin(want, *tensor, customer, group)) return false;
+    tensors.push_back(tensor);
   }
   // All wants can be had as far as pins go; now space.
   absl::Status failure;
-  std::vector<Reservation> rooms;
-  const Space space = PlaceGroup(customer, group, &rooms, &failure, errors);
+  Rooms rooms;
+  const Space space = PlaceGroup(customer, tensors, &rooms, &failure, errors);
   if (space != Space::kFound) {
     customer.blocked_by_own_pins = space == Space::kOwnPins;
     if (space == Space::kOwnPins) customer.blocked_also = failure;
@@ -114,8 +116,7 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   kept = std::move(group);
   group.wants.clear();
   for (size_t i = 0; i < kept.wants.size(); ++i) {
-    Hold(customer, kept.wants[i], *parts_.table->Find(kept.wants[i].tensor),
-         std::move(rooms[i]), kept);
+    Hold(customer, kept.wants[i], *tensors[i], std::move(rooms[i]), kept);
   }
   if (kept.missing == 0) Finish(customer, kept);
   return true;
@@ -123,22 +124,20 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
 
 // A place for every want that has none, or for none: what was taken is given
 // back when a later one has to wait.
-Space Admission::PlaceGroup(Customer& customer, const Group& group,
-                            std::vector<Reservation>* rooms,
+Space Admission::PlaceGroup(Customer& customer,
+                            absl::Span<Tensor* const> tensors, Rooms* rooms,
                             absl::Status* failure,
                             std::vector<QueueError>* errors) {
   TierResidency& residency = *parts_.residency;
-  std::vector<Tensor*> tensors;
-  for (const Want& want : group.wants) {
-    tensors.push_back(parts_.table->Find(want.tensor));
+  for (Tensor* const tensor : tensors) {
     // From making room for the others.
-    if (tensors.back()->at(kDram) != nullptr) residency.Keep(*tensors.back());
+    if (tensor->at(kDramTier) != nullptr) residency.Keep(*tensor);
   }
   rooms->resize(tensors.size());
   std::vector<Tensor*> leaving;
   Space space = Space::kFound;
   for (size_t i = 0; i < tensors.size() && space == Space::kFound; ++i) {
-    if (tensors[i]->at(kDram) != nullptr) continue;
+    if (tensors[i]->at(kDramTier) != nullptr) continue;
     FoundPlace found = residency.FindPlace(customer.id, *customer.window,
                                            *tensors[i], &leaving);
     space = found.space;
@@ -160,9 +159,9 @@ Space Admission::PlaceGroup(Customer& customer, const Group& group,
 bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
                        Group& group) {
   const bool reads = want.access == Access::kRead;
-  if (tensor.write_pinned() || (!reads && tensor.Pinned(kDram))) {
+  if (tensor.write_pinned() || (!reads && tensor.Pinned(kDramTier))) {
     customer.blocked_by_own_pins =
-        !parts_.pins->WhoPins(tensor, kDram, customer.id).others;
+        !parts_.pins->WhoPins(tensor, kDramTier, customer.id).others;
     return false;
   }
   if (reads || tensor.drain() == Drain::kNone) return true;
@@ -178,7 +177,7 @@ void Admission::CountHit(const Tensor& tensor) {
 // Takes the want's hold; starts the fetch when there is nothing to pin yet.
 void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
                      Reservation room, Group& group) {
-  const bool absent = tensor.at(kDram) == nullptr;
+  const bool absent = tensor.at(kDramTier) == nullptr;
   const bool writes = want.access != Access::kRead;
   tensor.customer = customer.id;
   parts_.residency->Stay(tensor);
@@ -192,21 +191,21 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
     ahead_.erase(tensor.id.value);
     if (want.access == Access::kOverwrite) {
       tensor.BeginOverwrite(std::move(room));
-      tensor.Hold(kDram, want.access);
+      tensor.Hold(kDramTier, want.access);
       return;
     }
     ++counts_.demand_reads;
     parts_.transfers->StartFill(tensor, std::move(room), IoClass::kDemand);
-    tensor.Hold(kDram, want.access);
+    tensor.Hold(kDramTier, want.access);
   } else {
-    tensor.Hold(kDram, want.access);
-    if (tensor.Delivered(kDram)) {
+    tensor.Hold(kDramTier, want.access);
+    if (tensor.Delivered(kDramTier)) {
       ++counts_.hits;
       CountHit(tensor);
       return;
     }
     CountHit(tensor);
-    if (tensor.at(kDram)->state == CopyState::kFilling) {
+    if (tensor.at(kDramTier)->state == CopyState::kFilling) {
       parts_.transfers->Promote(tensor, IoClass::kDemand);
     }
   }
@@ -272,13 +271,13 @@ void Admission::Finish(Customer& customer, Group& group) {
   for (const Want& want : group.wants) {
     Tensor& tensor = *parts_.table->Find(want.tensor);
     const uint64_t token =
-        parts_.pins->Grant(tensor, kDram, customer.id, want.access);
+        parts_.pins->Grant(tensor, kDramTier, customer.id, want.access);
     ++customer.held_pins;
     std::byte* const copy =
-        parts_.residency->tier().Address(tensor.at(kDram)->place.extent());
+        parts_.residency->tier().Address(tensor.at(kDramTier)->place.extent());
     pins.emplace_back(
         parts_.inbox, token, tensor.id,
-        absl::Span<std::byte>(copy + kExtentHeaderBytes,
+        absl::Span<std::byte>(copy + kTensorHeaderBytes,
                               static_cast<size_t>(tensor.spec.size_bytes)));
   }
   ready.pins = std::move(pins);
@@ -293,12 +292,11 @@ void Admission::ReleaseHolds(Group& group) {
     if (!group.held[i]) continue;
     const Want& want = group.wants[i];
     Tensor& tensor = *parts_.table->Find(want.tensor);
-    tensor.Unhold(kDram, want.access);
-    const Copy* const below = tensor.resting();
-    const uint64_t lower = below == nullptr ? 0 : below->generation;
-    if (want.access == Access::kOverwrite && tensor.generation() == lower) {
+    tensor.Unhold(kDramTier, want.access);
+    if (want.access == Access::kOverwrite &&
+        tensor.generation() == GenerationBelow(tensor)) {
       parts_.residency->Drop(tensor);
-    } else if (tensor.Dirty(kDram) &&
+    } else if (tensor.Dirty(kDramTier) &&
                parts_.residency->WindowOf(tensor) != nullptr) {
       parts_.write_back->OnDirty(tensor);
     }

@@ -1,23 +1,27 @@
-// Who is served, in which order: the head of each queue is admitted when all
-// it wants can be held, its fetches are begun, and it is ready when the last
-// of them has ended. Mover only.
+// Which requests are served, in which order: the head of each queue is admitted
+// when all it wants can be held, its fetches are begun, and it is ready when
+// the last of them has ended. Mover only.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/customers.h"
+#include "runtime/residency/queue_error.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/tensor/pin_book.h"
@@ -95,8 +99,10 @@ class Admission {
                 std::vector<QueueError>* errors);
   // Why a want can never be had; OK: it can.
   absl::Status Refusal(const Want& want, const Tensor* tensor) const;
-  Space PlaceGroup(Customer& customer, const Group& group,
-                   std::vector<Reservation>* rooms, absl::Status* failure,
+  // Of a group's wants, in their order.
+  using Rooms = absl::InlinedVector<Reservation, 4>;
+  Space PlaceGroup(Customer& customer, absl::Span<Tensor* const> tensors,
+                   Rooms* rooms, absl::Status* failure,
                    std::vector<QueueError>* errors);
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
               Group& group);

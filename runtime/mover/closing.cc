@@ -68,7 +68,7 @@ absl::Status Closing::Result() const {
 
 void Closing::End(bool pinned, Stats stats) {
   absl::Status result = Result();
-  // Who still holds a pin may go on using its bytes.
+  // A customer that still holds a pin may go on using its bytes.
   abandoned_ = !quiet() || pinned;
   ended_ = true;
   final_stats_ = std::move(stats);
@@ -96,7 +96,7 @@ void Closing::Answer(std::deque<Message> left,
                      const absl::Status& result) const {
   for (Message& message : left) {
     Request* const request = std::get_if<Request>(&message);
-    if (request == nullptr) continue;  // nobody waits for an event
+    if (request == nullptr) continue;  // nothing waits for an event
     if (auto* asked = std::get_if<StatsRequest>(request)) {
       asked->reply->Set(final_stats_);
     } else if (auto* close = std::get_if<CloseRequest>(request)) {

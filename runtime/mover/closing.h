@@ -1,6 +1,6 @@
-// The end of a runtime: open, refusing, draining, and ended or abandoned. Who
-// asks for it is refused while anything is held; the rest waits for transfers
-// in flight and for files to be removed, until its deadline. Mover only.
+// The end of a runtime: open, refusing, draining, and ended or abandoned. It
+// is refused while anything is held; the rest waits for transfers in flight and
+// for files to be removed, until its deadline. Mover only.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +43,13 @@ class Closing {
 
   // True: it is the first.
   bool Add(CloseRequest request);
-  // The pins that nobody took end by that message: holders are known after.
+  // Pins never taken end by that message: holders are known after.
   void WaitFor(uint64_t message) { after_ = message; }
   // Refuses the requests that are not forced while `holders` are left; then
   // gives the files back and waits, until the first of all deadlines. True: it
   // is time to end.
   bool Advance(absl::Time now, uint64_t processed, const std::string& holders);
-  // Tells everybody; `stats` is what is true now.
+  // Answers all requests; `stats` is what is true now.
   void End(bool pinned, Stats stats);
 
   static absl::Status Closed();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "runtime/messages/request_checks.h"
 
 namespace terrace {
 
@@ -114,25 +114,21 @@ absl::Time Customers::NextDeadline() const {
 
 void Customers::Report(int64_t queue, const absl::Status& status) {
   Customer* const hears = FindOpen(queue);
-  if (hears != nullptr && hears->step_open) hears->first_error.Update(status);
+  if (hears != nullptr && hears->step.has_value())
+    hears->first_error.Update(status);
 }
 
 absl::Status Customers::CheckStep(const Customer& customer,
                                   const StepRequest& request) {
-  if (request.kind == StepRequest::Kind::kBegin) {
-    if (!customer.step_open) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("step ", customer.step, " is still open"));
+  switch (request.kind) {
+    case StepRequest::Kind::kBegin:
+      return CheckStepBegins(customer.step);
+    case StepRequest::Kind::kCommit:
+      return CheckStepEnds(customer.step, request.step);
+    case StepRequest::Kind::kAbort:
+      break;
   }
-  if (!customer.step_open) {
-    return absl::FailedPreconditionError("no step is open");
-  }
-  if (request.kind == StepRequest::Kind::kCommit &&
-      request.step != customer.step) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "step ", customer.step, " is open, not step ", request.step));
-  }
-  return absl::OkStatus();
+  return CheckStepEnds(customer.step, std::nullopt);
 }
 
 }  // namespace terrace

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -16,8 +16,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transcript.h"
-#include "runtime/mover/wanted_tensors.h"
 #include "runtime/residency/window.h"
+#include "runtime/tensor/wanted_tensors.h"
 
 namespace terrace {
 
@@ -45,9 +45,8 @@ struct Customer {
   std::set<std::pair<absl::Time, uint64_t>> deadlines;  // of those waiting
   int admitted = 0;                                     // of its groups
   std::vector<Ready> ready;                             // until published
-  bool step_open = false;
-  int64_t step = 0;
-  absl::Status first_error;  // of the open step
+  std::optional<int64_t> step;                          // that is open
+  absl::Status first_error;                             // of the open step
   int held_pins = 0;
   bool blocked_by_own_pins = false;
   absl::Status blocked_also;  // then: of a slot that failed

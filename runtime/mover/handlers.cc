@@ -18,34 +18,34 @@ struct ForEach : Functions... {
 }  // namespace
 
 void Mover::Hear(Request& request) {
-  const bool closing = closing_.begun();
+  const bool closing = core_.closing.begun();
   const auto refuse = [](auto& asked) { asked.reply->Set(Closing::Closed()); };
   std::visit(
       ForEach{
           [&](RegisterRequest& asked) {
             if (closing) return refuse(asked);
-            registrar_.Register(std::move(asked));
+            core_.registrar.Register(std::move(asked));
           },
           [&](UnregisterRequest& asked) {
             if (closing) return refuse(asked);
-            registrar_.Unregister(std::move(asked), inbox_->posted());
+            core_.registrar.Unregister(std::move(asked), core_.inbox->posted());
           },
           [&](OpenRequest& asked) { closing ? refuse(asked) : Open(asked); },
           [&](CloseQueueRequest& asked) { CloseQueue(asked); },
           [&](PushRequest& asked) {
-            Customer* const customer = customers_.FindOpen(asked.queue);
+            Customer* const customer = core_.customers.FindOpen(asked.queue);
             if (customer == nullptr || closing) return;
-            customers_.Push(*customer, std::move(asked));
+            core_.customers.Push(*customer, std::move(asked));
           },
           [&](EndPinRequest& asked) { EndPin(asked); },
           [&](StepRequest& asked) {
             closing ? refuse(asked) : ChangeStep(asked);
           },
           [&](PrefetchRequest& asked) {
-            if (!closing) prefetcher_.Hint(asked.tensors);
+            if (!closing) core_.prefetcher.Hint(asked.tensors);
           },
           [&](StatsRequest& asked) {
-            asked.reply->Set(report().MakeStats(first_error_));
+            asked.reply->Set(core_.report().MakeStats(first_error_));
           },
           [&](CloseRequest& asked) { Close(asked); },
       },
@@ -53,44 +53,46 @@ void Mover::Hear(Request& request) {
 }
 
 void Mover::Hear(Event& event) {
-  std::visit(
-      ForEach{
-          [&](Sealed& heard) { OnSealed(heard); },
-          [&](Checked& heard) { OnChecked(heard); },
-          [&](Grown& heard) { registrar_.On(heard); },
-          [&](Reclaimed& heard) { resting_.at(heard.tier).OnReclaimed(heard); },
-          [&](Removed& heard) { resting_.OnRemoved(heard); },
-      },
-      event);
+  std::visit(ForEach{
+                 [&](Sealed& heard) { OnSealed(heard); },
+                 [&](Checked& heard) { OnChecked(heard); },
+                 [&](Grown& heard) { core_.registrar.On(heard); },
+                 [&](Reclaimed& heard) {
+                   core_.resting.at(heard.tier).OnReclaimed(heard);
+                 },
+                 [&](Removed& heard) { core_.resting.OnRemoved(heard); },
+             },
+             event);
 }
 
 void Mover::Open(OpenRequest& request) {
   // The room may be waiting for one of them.
-  if (opener_.Add(std::move(request))) write_back_.RetryFailed();
+  if (core_.opener.Add(std::move(request))) core_.write_back.RetryFailed();
 }
 
 void Mover::CloseQueue(const CloseQueueRequest& request) {
-  Customer* const customer = customers_.FindOpen(request.queue);
+  Customer* const customer = core_.customers.FindOpen(request.queue);
   if (customer == nullptr) return;
-  customers_.Close(*customer);
-  admission_.OnClosed(*customer);
-  residency_.windows().Close(*customer->window);
-  customers_.NoteIfEnded(*customer);
+  core_.customers.Close(*customer);
+  core_.admission.OnClosed(*customer);
+  core_.residency.windows().Close(*customer->window);
+  core_.customers.NoteIfEnded(*customer);
 }
 
 void Mover::EndPin(const EndPinRequest& request) {
-  const absl::StatusOr<EndedPin> ended = pins_.End(request.token, request.end);
+  const absl::StatusOr<EndedPin> ended =
+      core_.pins.End(request.token, request.end);
   if (!ended.ok()) return;  // of no pin: nothing ends
-  Customer* const customer = customers_.Find(ended->queue);
+  Customer* const customer = core_.customers.Find(ended->queue);
   TERRACE_CHECK(customer != nullptr);
   --customer->held_pins;
-  customers_.NoteIfEnded(*customer);
+  core_.customers.NoteIfEnded(*customer);
   Tensor& tensor = *ended->tensor;
-  if (ended->dirty && residency_.WindowOf(tensor) != nullptr) {
-    write_back_.OnDirty(tensor);
+  if (ended->dirty && core_.residency.WindowOf(tensor) != nullptr) {
+    core_.write_back.OnDirty(tensor);
   }
-  if (!ended->drop || !tensor.Idle(kDram)) return;
-  residency_.Drop(tensor);
+  if (!ended->drop || !tensor.Idle(kDramTier)) return;
+  core_.residency.Drop(tensor);
   if (!ended->lost) return;
   Lose(tensor, absl::DataLossError(absl::StrCat(
                    "tensor '", tensor.spec.name,
@@ -98,47 +100,47 @@ void Mover::EndPin(const EndPinRequest& request) {
 }
 
 void Mover::ChangeStep(const StepRequest& request) {
-  Customer* const customer = customers_.FindOpen(request.queue);
+  Customer* const customer = core_.customers.FindOpen(request.queue);
   if (customer == nullptr) return request.reply->Set(Closing::Closed());
   const absl::Status wrong = Customers::CheckStep(*customer, request);
   if (!wrong.ok()) return request.reply->Set(wrong);
   if (request.kind == StepRequest::Kind::kBegin) {
-    customer->step_open = true;
     customer->step = request.step;
-    planner_.BeginStep(customer->id);
-    customer->first_error = write_back_.TakeUnsaid(customer->id);
-    write_back_.RetryFailed();
+    core_.planner.BeginStep(customer->id);
+    customer->first_error = core_.write_back.TakeUnsaid(customer->id);
+    core_.write_back.RetryFailed();
     return request.reply->Set(absl::OkStatus());
   }
-  customer->step_open = false;
+  customer->step.reset();
   absl::Status result = std::exchange(customer->first_error, absl::OkStatus());
   const bool aborts = request.kind == StepRequest::Kind::kAbort;
-  if (!result.ok() || aborts) planner_.Forget(customer->id);
+  if (!result.ok() || aborts) core_.planner.Forget(customer->id);
   request.reply->Set(aborts ? absl::OkStatus() : std::move(result));
 }
 
 void Mover::Close(CloseRequest& request) {
-  if (!closing_.Add(std::move(request))) return;
-  customers_.CloseAll();
-  admission_.Refuse();
-  opener_.Refuse(Closing::Closed());
-  registrar_.Refuse(Closing::Closed());
-  transfers_.CancelAll();
-  closing_.WaitFor(inbox_->posted());
+  if (!core_.closing.Add(std::move(request))) return;
+  core_.customers.CloseAll();
+  core_.admission.Refuse();
+  core_.opener.Refuse(Closing::Closed());
+  core_.registrar.Refuse(Closing::Closed());
+  core_.transfers.CancelAll();
+  core_.closing.WaitFor(core_.inbox->posted());
 }
 
 void Mover::OnSealed(const Sealed& event) {
-  Tensor& tensor = transfers_.OnSealed(event);
-  if (closing_.begun() || !table_.IsAdmitted(tensor)) {
-    return write_back_.GiveUpSealed(tensor);
+  Tensor& tensor = core_.transfers.OnSealed(event);
+  if (core_.closing.begun() || !core_.table.IsAdmitted(tensor)) {
+    return core_.write_back.GiveUpSealed(tensor);
   }
-  write_back_.OnSealed(tensor, admission_.WriterWaits(tensor));
+  core_.write_back.OnSealed(tensor, core_.admission.WriterWaits(tensor));
 }
 
 void Mover::OnChecked(const Checked& event) {
-  const bool matters = table_.IsAdmitted(transfers_.TensorOf(event.transfer));
-  transfers_.OnChecked(event, /*again=*/!closing_.begun(), matters,
-                       &turn_.arrivals);
+  const bool matters =
+      core_.table.IsAdmitted(core_.transfers.TensorOf(event.transfer));
+  core_.transfers.OnChecked(event, /*again=*/!core_.closing.begun(), matters,
+                            &turn_.arrivals);
 }
 
 }  // namespace terrace

@@ -16,7 +16,7 @@ void Prefetcher::Propose(const Customer& customer) {
   }
   for (const TensorId id : upcoming) {
     Tensor* const tensor = parts_.table->Find(id);
-    if (tensor == nullptr || tensor->at(kDram) != nullptr ||
+    if (tensor == nullptr || tensor->at(kDramTier) != nullptr ||
         !tensor->Fetchable() || parts_.admission->HasFailedAhead(*tensor) ||
         ResidentBytes(tensor->spec.size_bytes) > window.stride()) {
       continue;
@@ -34,7 +34,7 @@ void Prefetcher::Propose(const Customer& customer) {
 void Prefetcher::ServeHints() {
   for (const TensorId id : std::exchange(hints_, {})) {
     Tensor* const tensor = parts_.table->Find(id);
-    if (tensor == nullptr || tensor->at(kDram) != nullptr ||
+    if (tensor == nullptr || tensor->at(kDramTier) != nullptr ||
         !tensor->Fetchable()) {
       continue;
     }

@@ -50,7 +50,33 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.hits = counts.hits;
   stats.evictions = parts_.residency->evictions();
   stats.first_error = first_error;
+  AddTiers(&stats);
   return stats;
+}
+
+// From what the statistics say of memory and of each path.
+void Report::AddTiers(Stats* stats) const {
+  stats->tiers.push_back({.name = TierKindName(TierKind::kDram),
+                          .kind = TierKind::kDram,
+                          .budget_bytes = stats->host_budget_bytes,
+                          .used_bytes = stats->host_used_bytes,
+                          .peak_bytes = stats->host_peak_bytes});
+  TierId tier = RestingTiers::first();
+  for (const PathStats& path : stats->paths) {
+    const DiskTier& disk = parts_.resting->at(tier++);
+    const TierSpec named = {
+        .kind = TierKind::kDisk,
+        .place = path.directory.empty() ? path.file : path.directory};
+    stats->tiers.push_back({.name = TierText(named),
+                            .kind = named.kind,
+                            .budget_bytes = disk.info().budget_bytes,
+                            .used_bytes = path.used_bytes,
+                            .peak_bytes = disk.usage().peak_bytes});
+    const std::string& above = stats->tiers.front().name;
+    const std::string& below = stats->tiers.back().name;
+    stats->links.push_back({above, below, path.bytes_written});
+    stats->links.push_back({below, above, path.bytes_read});
+  }
 }
 
 std::string Report::Holders() const {
@@ -109,7 +135,7 @@ absl::Status Report::CheckMemory() const {
   int64_t resident_bytes = 0;
   for (const ResidentSet::Resident& each :
        parts_.residency->residents().all()) {
-    const Copy* const copy = each.tensor->at(kDram);
+    const Copy* const copy = each.tensor->at(kDramTier);
     if (copy == nullptr || copy->place.extent() != each.room) {
       return absl::InternalError(absl::StrCat(
           "tensor '", each.tensor->spec.name, "': a resident without a copy"));

@@ -44,6 +44,7 @@ class Report {
   absl::Status CheckInvariants() const;
 
  private:
+  void AddTiers(Stats* stats) const;
   absl::Status CheckMemory() const;
   absl::Status CheckPlaces() const;
   absl::Status CheckWanted() const;

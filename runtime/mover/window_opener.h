@@ -13,6 +13,7 @@
 #include "prefetch/trace_planner.h"
 #include "runtime/messages/requests.h"
 #include "runtime/mover/customers.h"
+#include "runtime/residency/queue_error.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_back.h"
 
@@ -34,7 +35,7 @@ class WindowOpener {
   // Refused at once where all windows together exceed the budget. True: it
   // waits for room.
   bool Add(OpenRequest request);
-  // Opens as many as there is room for; `holders` says who has the rest.
+  // Opens as many as there is room for; `holders` says what has the rest.
   void Serve(absl::Time now, const std::function<std::string()>& holders,
              std::vector<QueueError>* errors);
   absl::Time NextDeadline() const;

@@ -12,8 +12,8 @@
 namespace terrace {
 namespace {
 
-// How long AddParameters waits for others to make room, and whoever could not
-// have a new window for the old one.
+// How long AddParameters waits for others to make room, and any call that could
+// not have a new window for the old one.
 constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
 
 }  // namespace

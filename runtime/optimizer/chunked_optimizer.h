@@ -1,13 +1,13 @@
 // The OffloadedOptimizer over its parts, each with a header of its own:
 //
 //   OptimizerState  parameters, chunks and counts     state/, chunks/
-//   StateGuard      who may use it                    state/
+//   StateGuard      when it may be used               state/
 //   StateStore      reads and writes outside of steps state/
 //   ChunkRequests   requests for chunks               chunks/
 //   RunningStep     the step                          step/
 //
-// Here: who is asked in which order, and what a window and tensors need of the
-// Runtime.
+// Here: in which order they are asked, and what a window and tensors need of
+// the Runtime.
 //
 // Thread-compatible, as its interface. The Runtime must outlive it, but in a
 // forked child, where it is a shell that refuses.

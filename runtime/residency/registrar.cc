@@ -69,11 +69,12 @@ bool Registrar::PlaceNext(Registration& registration) {
     }
     if (registration.tier == kNoTier) {
       if (parts_.placement->trying()) return false;  // a write finds one out
-      const absl::Status refused = registration.refusal.ok()
-                                       ? parts_.placement->NoneIsUsable()
-                                       : registration.refusal;
+      absl::Status refused = registration.refusal.ok()
+                                 ? parts_.placement->NoneIsUsable()
+                                 : std::move(registration.refusal);
       TakeBack(registration);
-      std::exchange(registration.request.reply, nullptr)->Set(refused);
+      std::exchange(registration.request.reply, nullptr)
+          ->Set(std::move(refused));
       return true;
     }
     absl::StatusOr<std::optional<Reservation>> place =
@@ -136,7 +137,14 @@ void Registrar::Unregister(UnregisterRequest request, uint64_t after) {
   ends_.push_back({std::move(request), nullptr, after});
 }
 
-// True when nothing is left to do. Once nobody wants the tensor its own
+void Registrar::ServeEnds(const WantedTensors& wanted, uint64_t processed) {
+  for (auto end = ends_.begin(); end != ends_.end();) {
+    const bool is_wanted = wanted.Contains(end->request.tensor);
+    end = ServeEnd(*end, is_wanted, processed) ? ends_.erase(end) : end + 1;
+  }
+}
+
+// True when nothing is left to do. Once no group wants the tensor its own
 // transfers end, and it is gone; a late one of them keeps its places.
 bool Registrar::ServeEnd(End& end, bool is_wanted, uint64_t processed) {
   if (end.tensor == nullptr && !BeginEnd(end, is_wanted, processed)) {
@@ -144,7 +152,7 @@ bool Registrar::ServeEnd(End& end, bool is_wanted, uint64_t processed) {
   }
   Tensor& tensor = *end.tensor;
   const Drain drain = tensor.drain();
-  if (tensor.Arriving(kDram) || drain == Drain::kSealing ||
+  if (tensor.Arriving(kDramTier) || drain == Drain::kSealing ||
       drain == Drain::kMoving) {
     return false;
   }
@@ -178,10 +186,10 @@ bool Registrar::BeginEnd(End& end, bool is_wanted, uint64_t processed) {
     std::exchange(end.request.reply, nullptr)->Set(refused);
     return false;
   }
-  if (tensor->Pinned(kDram)) return false;
+  if (tensor->Pinned(kDramTier)) return false;
   end.tensor = tensor;
   parts_.table->Retire(*tensor);
-  const Copy* const copy = tensor->at(kDram);
+  const Copy* const copy = tensor->at(kDramTier);
   const bool filling = copy != nullptr && copy->state == CopyState::kFilling;
   if (filling || tensor->drain() == Drain::kMoving) {
     parts_.transfers->Cancel(*tensor);

@@ -9,10 +9,12 @@
 #include "absl/time/time.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transfers.h"
+#include "runtime/residency/queue_error.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
+#include "runtime/tensor/wanted_tensors.h"
 
 namespace terrace {
 
@@ -32,7 +34,7 @@ class Registrar {
   explicit Registrar(RegistrarParts parts) : parts_(parts) {}
 
   void Register(RegisterRequest request);
-  // `after`: pins that nobody took have ended by that message.
+  // `after`: pins never taken have ended by that message.
   void Unregister(UnregisterRequest request, uint64_t after);
   // A disk that does not answer in time is degraded, and what waits for it
   // tries the next one. Its answer may still come.
@@ -41,13 +43,7 @@ class Registrar {
 
   // What waited first goes first. `wanted` says which tensors groups of open
   // queues want; messages up to number `processed` have been heard.
-  template <typename Wanted>
-  void ServeEnds(const Wanted& wanted, uint64_t processed) {
-    for (auto end = ends_.begin(); end != ends_.end();) {
-      const bool is_wanted = wanted.Contains(end->request.tensor);
-      end = ServeEnd(*end, is_wanted, processed) ? ends_.erase(end) : end + 1;
-    }
-  }
+  void ServeEnds(const WantedTensors& wanted, uint64_t processed);
   void ServeRegistrations();
   // All that wait are told `why`.
   void Refuse(const absl::Status& why);
@@ -64,7 +60,7 @@ class Registrar {
   };
   struct End {
     UnregisterRequest request;  // its reply is null once it is given
-    Tensor* tensor = nullptr;   // once nobody wants it
+    Tensor* tensor = nullptr;   // once no group wants it
     uint64_t after = 0;
   };
 

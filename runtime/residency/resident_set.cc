@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+
 namespace terrace {
 
 void ResidentSet::Add(Tensor& tensor, const Extent& room) {
@@ -41,7 +43,7 @@ std::vector<TensorId> ResidentSet::PickVictims(
     int64_t bytes, int64_t newcomer_use, bool must, int64_t sample,
     absl::FunctionRef<bool(const Tensor&)> may_leave,
     absl::FunctionRef<int64_t(const Tensor&)> next_use) {
-  std::vector<EvictionCandidate> candidates;
+  absl::InlinedVector<EvictionCandidate, 16> candidates;
   const size_t count = residents_.size();
   for (size_t i = 0; i < count; ++i) {
     if (static_cast<int64_t>(candidates.size()) >= sample) break;

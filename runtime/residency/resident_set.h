@@ -1,4 +1,4 @@
-// Copies outside all windows: who is among them and who is asked to leave. A
+// Copies outside all windows: which there are and which are asked to leave. A
 // decision looks at a sample of them, so that it costs no more with many
 // residents than with few; the hand moves on, so that all come up in turn.
 // Mover only.
@@ -43,7 +43,7 @@ class ResidentSet {
   const std::vector<Resident>& all() const { return residents_; }
   int64_t size_bytes() const { return size_bytes_; }
 
-  // Whom the policy would see off, best first, of up to `sample` that may
+  // What the policy would evict, best first, of up to `sample` that may
   // leave; `next_use` says when each is needed. `must`: as the policy's.
   std::vector<TensorId> PickVictims(
       int64_t bytes, int64_t newcomer_use, bool must, int64_t sample,

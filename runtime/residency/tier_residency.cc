@@ -23,6 +23,10 @@ struct SlotSearch {
   absl::Status failure;
 };
 
+bool Has(const std::vector<const Tensor*>& tensors, const Tensor& tensor) {
+  return std::find(tensors.begin(), tensors.end(), &tensor) != tensors.end();
+}
+
 }  // namespace
 
 TierResidency::TierResidency(TierResidencyParts parts)
@@ -37,8 +41,7 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
                                     std::vector<Tensor*>* leaving) {
   FoundPlace found;
   found.room = FindRoom(tensor);
-  if (found.room.empty()) {
-    MakeRoom(tensor, leaving);
+  if (found.room.empty() && MakeRoom(tensor, leaving)) {
     found.room = FindRoom(tensor);
   }
   if (found.room.empty()) {
@@ -50,36 +53,39 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
 
 Reservation TierResidency::FindRoom(Tensor& tensor) {
   if (hold_room_) return {};
-  absl::StatusOr<std::optional<Reservation>> room =
-      tier_.Allocate(ResidentBytes(tensor.spec.size_bytes), /*must=*/true);
-  if (!room.ok()) return {};
-  residents_.Add(tensor, (*room)->extent());
-  return std::move(**room);
+  Reservation room = tier_.TryAllocate(ResidentBytes(tensor.spec.size_bytes));
+  if (!room.empty()) residents_.Add(tensor, room.extent());
+  return room;
 }
 
-// The newcomer need not wait for it: it may take a slot.
-void TierResidency::MakeRoom(const Tensor& newcomer,
+// Whether any of it is free now. The newcomer need not wait for the rest: it
+// may take a slot.
+bool TierResidency::MakeRoom(const Tensor& newcomer,
                              std::vector<Tensor*>* leaving) {
-  EvictAll(residents_.PickVictims(
-               ResidentBytes(newcomer.spec.size_bytes),
-               planner_.NextUse(newcomer.id), /*must=*/false, kEvictionSample,
-               [this](const Tensor& tensor) { return MayLeave(tensor); },
-               [this](const Tensor& tensor) { return NextUse(tensor); }),
-           leaving);
+  return EvictAll(
+      residents_.PickVictims(
+          ResidentBytes(newcomer.spec.size_bytes),
+          planner_.NextUse(newcomer.id), /*must=*/false, kEvictionSample,
+          [this](const Tensor& tensor) { return MayLeave(tensor); },
+          [this](const Tensor& tensor) { return planner_.NextUse(tensor.id); }),
+      leaving);
 }
 
-void TierResidency::EvictAll(const std::vector<TensorId>& victims,
+// Whether any of them is gone already.
+bool TierResidency::EvictAll(const std::vector<TensorId>& victims,
                              std::vector<Tensor*>* leaving) {
+  const int64_t free_bytes = tier_.free_bytes();
   for (const TensorId id : victims) {
     Tensor& victim = *table_.Find(id);
     if (Evict(victim)) leaving->push_back(&victim);
   }
+  return tier_.free_bytes() != free_bytes;
 }
 
 bool TierResidency::Evict(Tensor& tensor) {
   if (!IsFree(tensor) || residents_.IsLeaving(tensor)) return false;
   ++evictions_;
-  if (!tensor.Dirty(kDram)) {
+  if (!tensor.Dirty(kDramTier)) {
     Drop(tensor);
     return false;
   }
@@ -87,14 +93,14 @@ bool TierResidency::Evict(Tensor& tensor) {
   return true;
 }
 
+bool TierResidency::IsFree(const Tensor& tensor, const Copy& copy) const {
+  return copy.idle() && tensor.drain() == Drain::kNone && !Has(kept_, tensor);
+}
+
 bool TierResidency::MayLeave(const Tensor& tensor) const {
   if (!IsFree(tensor) || tensor.refusals.gave_up()) return false;
   // Without a place below there is nowhere to go.
-  return !tensor.Dirty(kDram) || tensor.resting() != nullptr;
-}
-
-int64_t TierResidency::NextUse(const Tensor& tensor) const {
-  return planner_.NextUse(tensor.id);
+  return !tensor.Dirty(kDramTier) || tensor.resting() != nullptr;
 }
 
 FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
@@ -110,22 +116,22 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
       search.failure = window.late(slot);
       continue;
     }
-    // Placed a moment ago for the same group.
-    if (owner->at(kDram) == nullptr) continue;
-    if (IsFree(*owner) && !owner->Dirty(kDram)) {
+    const Copy* const copy = owner->at(kDramTier);
+    if (copy == nullptr) continue;  // placed a moment ago for the same group
+    const bool is_free = IsFree(*owner, *copy);
+    if (is_free && !owner->Dirty(kDramTier)) {
       const int64_t use = planner_.NextUse(owner->id);
       if (use > search.victim_use) {
         search.victim_use = use;
         search.victim = slot;
       }
-    } else if (owner->Delivered(kDram) &&
-               (owner->Pinned(kDram) || kept_.contains(owner))) {
-      const PinnedBy by = pins_.WhoPins(*owner, kDram, queue);
+    } else if (copy->delivered() && (copy->pins > 0 || Has(kept_, *owner))) {
+      const PinnedBy by = pins_.WhoPins(*owner, kDramTier, queue);
       search.own_pins |= by.own && !by.others;
       search.moving |= by.others;
     } else if (owner->refusals.gave_up()) {
       search.failure = owner->refusals.error();
-    } else if (IsFree(*owner) && owner->resting() == nullptr) {
+    } else if (is_free && owner->resting() == nullptr) {
       search.failure = absl::ResourceExhaustedError(
           "the budget is full and there is no path to write to");
     } else {
@@ -150,7 +156,7 @@ void TierResidency::GiveBack(const Tensor& tensor, Reservation room) {
 }
 
 void TierResidency::Drop(Tensor& tensor) {
-  tensor.Drop(kDram);
+  tensor.Drop(kDramTier);
   OnGone(tensor, nullptr, absl::OkStatus());
 }
 
@@ -162,15 +168,13 @@ void TierResidency::OnGone(const Tensor& tensor, const Reservation* late,
 }
 
 const Window* TierResidency::WindowOf(const Tensor& tensor) const {
-  const Copy* const copy = tensor.at(kDram);
+  const Copy* const copy = tensor.at(kDramTier);
   if (copy == nullptr || copy->place.from() == &tier_) return nullptr;
   return static_cast<const Window*>(copy->place.from());
 }
 
 Reservation TierResidency::FindRange(int64_t bytes) {
-  absl::StatusOr<std::optional<Reservation>> room =
-      tier_.Allocate(bytes, /*must=*/true);
-  return room.ok() ? std::move(**room) : Reservation();
+  return tier_.TryAllocate(bytes);
 }
 
 // What is missing first, as much as all of it only if what is then free is in
@@ -178,12 +182,13 @@ Reservation TierResidency::FindRange(int64_t bytes) {
 void TierResidency::EvictForRange(int64_t bytes,
                                   std::vector<Tensor*>* leaving) {
   const int64_t missing = bytes - tier_.free_bytes();
-  EvictAll(residents_.PickVictims(
-               missing > 0 ? missing : bytes, /*newcomer_use=*/0,
-               /*must=*/true, static_cast<int64_t>(residents_.all().size()),
-               [this](const Tensor& tensor) { return MayLeave(tensor); },
-               [this](const Tensor& tensor) { return NextUse(tensor); }),
-           leaving);
+  EvictAll(
+      residents_.PickVictims(
+          missing > 0 ? missing : bytes, /*newcomer_use=*/0,
+          /*must=*/true, static_cast<int64_t>(residents_.all().size()),
+          [this](const Tensor& tensor) { return MayLeave(tensor); },
+          [this](const Tensor& tensor) { return planner_.NextUse(tensor.id); }),
+      leaving);
 }
 
 bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
@@ -218,7 +223,7 @@ void TierResidency::CloseEmptyWindows() {
   windows_.Sweep([this](const Window& window) {
     for (int slot = 0; slot < window.slots(); ++slot) {
       Tensor* const owner = window.owner(slot);
-      if (owner != nullptr && IsFree(*owner) && !owner->Dirty(kDram)) {
+      if (owner != nullptr && IsFree(*owner) && !owner->Dirty(kDramTier)) {
         Drop(*owner);
       }
     }

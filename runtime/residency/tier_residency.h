@@ -1,21 +1,18 @@
-// Who is in memory, where, and who gives room to whom: the windows of the
-// queues, and the residents outside them. It does no harm: no resident leaves
-// for one that is needed later, and no slot is taken for a prefetch of what is
-// needed later. A group that waits takes any slot that is free to take; a
-// window that opens takes the room of residents. Mover only.
+// Which tensors are in memory, where, and which give room to which: the windows
+// of the queues, and the residents outside them. It does no harm: no resident
+// leaves for one that is needed later, and no slot is taken for a prefetch of
+// what is needed later. A group that waits takes any slot that is free to take;
+// a window that opens takes the room of residents. Mover only.
 //
-// Who leaves and is newer than what is below must be written back first: its
-// caller hands it to the write-back at once.
+// A copy that leaves and is newer than what is below must be written back
+// first: the caller hands it to the write-back at once.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "prefetch/trace_planner.h"
 #include "runtime/residency/resident_set.h"
 #include "runtime/residency/windows.h"
@@ -55,8 +52,8 @@ class TierResidency {
   explicit TierResidency(TierResidencyParts parts);
 
   // A place for an absent tensor: outside the windows while there is room, so
-  // that it may stay; else a slot of the queue's window. `leaving`: who must be
-  // written back for it.
+  // that it may stay; else a slot of the queue's window. `leaving`: what
+  // must be written back for it.
   FoundPlace FindPlace(int64_t queue, Window& window, Tensor& tensor,
                        std::vector<Tensor*>* leaving);
   // The same in the window alone. A prefetch takes nothing that is needed no
@@ -69,10 +66,10 @@ class TierResidency {
   // What FindPlace found is not used.
   void GiveBack(const Tensor& tensor, Reservation room);
   // For as long as places are sought for the others of its group.
-  void Keep(Tensor& tensor) { kept_.insert(&tensor); }
+  void Keep(Tensor& tensor) { kept_.push_back(&tensor); }
   void EndKeep() { kept_.clear(); }
 
-  // Gives up a copy that nobody uses. The caller knows that it is not the only
+  // Gives up a copy that is not used. The caller knows that it is not the only
   // one, or says so (Tensor::Lose).
   void Drop(Tensor& tensor);
   // The tensor has no copy here any more; `late`: the room that a device may
@@ -86,7 +83,7 @@ class TierResidency {
   void Touch(const Tensor& tensor) { residents_.Touch(tensor); }
   // Null: outside all windows, or not here.
   const Window* WindowOf(const Tensor& tensor) const;
-  // Goes down as soon as nobody uses it: in a window, or on its way out.
+  // Goes down as soon as it is not used: in a window, or on its way out.
   bool GoesDown(const Tensor& tensor) const {
     return WindowOf(tensor) != nullptr || residents_.IsLeaving(tensor);
   }
@@ -112,13 +109,15 @@ class TierResidency {
  private:
   bool MayLeave(const Tensor& tensor) const;
   bool IsFree(const Tensor& tensor) const {
-    return tensor.Idle(kDram) && !kept_.contains(&tensor);
+    const Copy* const copy = tensor.at(kDramTier);
+    return copy != nullptr && IsFree(tensor, *copy);
   }
-  int64_t NextUse(const Tensor& tensor) const;
+  // The tensor's copy here may be given up.
+  bool IsFree(const Tensor& tensor, const Copy& copy) const;
   // Whether the residents leave a range of so many bytes between them.
   bool HasRoomWithoutWindows(int64_t bytes) const;
-  void MakeRoom(const Tensor& newcomer, std::vector<Tensor*>* leaving);
-  void EvictAll(const std::vector<TensorId>& victims,
+  bool MakeRoom(const Tensor& newcomer, std::vector<Tensor*>* leaving);
+  bool EvictAll(const std::vector<TensorId>& victims,
                 std::vector<Tensor*>* leaving);
 
   DramTier& tier_;
@@ -127,7 +126,7 @@ class TierResidency {
   const TracePlanner& planner_;
   ResidentSet residents_;
   Windows windows_;
-  absl::flat_hash_set<const Tensor*> kept_;
+  std::vector<const Tensor*> kept_;  // few: a group's
   bool hold_room_ = false;
   int64_t evictions_ = 0;
 };

@@ -1,6 +1,6 @@
 // The slots of one queue: a range of memory that is the queue's alone. A slot
 // is reserved for one tensor's copy at a time; one that a late fetch may still
-// write to is nobody's until the device lets go. Mover only.
+// write to is no tensor's until the device lets go. Mover only.
 #pragma once
 
 #include <cstdint>

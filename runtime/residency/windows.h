@@ -18,7 +18,7 @@ class Windows {
   // All of `range`; stays where it is until it is closed and empty.
   Window* Open(Reservation range, int64_t stride, int slots);
   void Close(Window& window);
-  // Those closed that are empty go, once `leave` has seen off who may.
+  // Those closed that are empty go, once `leave` has dropped what may leave.
   void Sweep(absl::FunctionRef<void(const Window&)> leave);
 
   // That room is a late fetch's from here on, if it is a slot.

@@ -9,10 +9,9 @@
 namespace terrace {
 
 void WriteBack::Start(std::vector<QueueError>* errors) {
-  std::deque<Tensor*> dirty;
-  dirty.swap(dirty_);
-  for (Tensor* const tensor : dirty) {
-    if (!tensor->Idle(kDram) || !tensor->Dirty(kDram) ||
+  looked_at_.swap(dirty_);
+  for (Tensor* const tensor : looked_at_) {
+    if (!tensor->Idle(kDramTier) || !tensor->Dirty(kDramTier) ||
         !parts_.residency->GoesDown(*tensor) || tensor->resting() == nullptr ||
         tensor->refusals.gave_up()) {
       // By then they may do better.
@@ -23,6 +22,7 @@ void WriteBack::Start(std::vector<QueueError>* errors) {
     }
     if (!StartOne(*tensor, errors)) dirty_.push_back(tensor);
   }
+  looked_at_.clear();
 }
 
 void WriteBack::StartLeaving(std::vector<Tensor*>* leaving,
@@ -34,7 +34,7 @@ void WriteBack::StartLeaving(std::vector<Tensor*>* leaving,
 }
 
 bool WriteBack::StartOne(Tensor& tensor, std::vector<QueueError>* errors) {
-  TERRACE_CHECK(tensor.Idle(kDram) && tensor.resting() != nullptr);
+  TERRACE_CHECK(tensor.Idle(kDramTier) && tensor.resting() != nullptr);
   WriteTarget target = parts_.placement->ChooseTarget(tensor);
   if (target.room == WriteTarget::Room::kNone) GiveUp(tensor, errors);
   if (target.room != WriteTarget::Room::kFound) {
@@ -72,7 +72,7 @@ void WriteBack::OnWritten(const Arrival& arrival) {
   tensor.refusals.TryAgain();
   yielded_.erase(&tensor);
   const bool leaves = parts_.residency->residents().IsLeaving(tensor);
-  if (leaves && tensor.Idle(kDram)) parts_.residency->Drop(tensor);
+  if (leaves && tensor.Idle(kDramTier)) parts_.residency->Drop(tensor);
   parts_.residency->Stay(tensor);
 }
 
@@ -86,7 +86,7 @@ void WriteBack::OnWriteFailed(const Arrival& arrival, bool is_registered,
     return;
   }
   if (!is_registered) {
-    // The tier's own report says so; who waits for the slot hears why.
+    // The tier's own report says so; a request for the slot hears why.
     parts_.residency->Stay(tensor);
     if (arrival.late) tensor.refusals.GiveUp(arrival.status);
     return;

@@ -7,26 +7,18 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "runtime/motion/transfers.h"
+#include "runtime/residency/queue_error.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/tensor.h"
 
 namespace terrace {
-
-// An error, and the queue whose step is to hear of it; -1: none.
-struct QueueError {
-  int64_t queue = -1;
-  absl::Status status;
-  // Of its write-back, which has failed: what to call SetUnsaid for.
-  const Tensor* unwritten = nullptr;
-};
 
 // All outlive the write-back.
 struct WriteBackParts {
@@ -43,7 +35,7 @@ class WriteBack {
   // Its copy became dirty, or may go by now: it is looked at in Start.
   void OnDirty(Tensor& tensor) { dirty_.push_back(&tensor); }
   // Starts all that may go. Waiters for the same tensor were admitted before,
-  // so what is still idle here nobody wants now.
+  // so what is still idle here is not wanted now.
   void Start(std::vector<QueueError>* errors);
   // At once: residents that leave, before anything else finds a place.
   void StartLeaving(std::vector<Tensor*>* leaving,
@@ -53,7 +45,7 @@ class WriteBack {
   // way to yet.
   void OnSealed(Tensor& tensor, bool writer_waits);
   // A writer waits: what was not issued of its move is cancelled, once, as a
-  // writer who waits for something else too would else keep it from ever being
+  // writer that waits for something else too would else keep it from ever being
   // written.
   void Yield(Tensor& tensor);
   void EndYield(const Tensor& tensor) { yielded_.erase(&tensor); }
@@ -65,7 +57,6 @@ class WriteBack {
 
   // Those that failed are tried again, and so are the tiers that refused.
   void RetryFailed();
-  bool has_failed() const { return !failed_.empty(); }
   size_t failed() const { return failed_.size(); }
   // The next step of that queue hears of it, as no step is open now; -1: it
   // was heard.
@@ -83,7 +74,8 @@ class WriteBack {
   void GiveUp(Tensor& tensor, std::vector<QueueError>* errors);
 
   const WriteBackParts parts_;
-  std::deque<Tensor*> dirty_;
+  std::vector<Tensor*> dirty_;
+  std::vector<Tensor*> looked_at_;  // in Start; keeps its memory
   std::vector<Tensor*> failed_;
   // Of those: the queue whose next step begins with its error.
   absl::flat_hash_map<const Tensor*, int64_t> unsaid_;

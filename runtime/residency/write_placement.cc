@@ -21,7 +21,7 @@ WritePlacement::WritePlacement(RestingTiers& tiers, const Links& links,
       meters_(static_cast<size_t>(tiers.count())) {}
 
 void WritePlacement::OnMoved(const MoveReport& report) {
-  const bool reads = report.edge.to == kDram;
+  const bool reads = report.edge.to == kDramTier;
   const TierId tier = reads ? report.edge.from : report.edge.to;
   const bool ok = report.status.ok();
   const bool cancelled = absl::IsCancelled(report.status);

@@ -6,15 +6,6 @@
 #include "runtime/base/check.h"
 
 namespace terrace {
-namespace {
-
-uint64_t GenerationBelow(const Tensor& tensor) {
-  const Copy* const below = tensor.resting();
-  return below == nullptr ? 0 : below->generation;
-}
-
-}  // namespace
-
 uint64_t PinBook::Grant(Tensor& tensor, TierId tier, int64_t queue,
                         Access access) {
   TERRACE_CHECK(tensor.Delivered(tier) && tensor.Pinned(tier));

@@ -1,5 +1,5 @@
-// Who has which tensor pinned. A pin's token is all that a customer gives back;
-// what its end means for the tensor comes up as a value. Mover only.
+// Which queue has which tensor pinned. A pin's token is all a customer gives
+// back; what its end means for the tensor comes up as a value. Mover only.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace terrace {
 
-// Who stands behind the pins and holds of a tensor.
+// By which queues a tensor is pinned or held.
 struct PinnedBy {
   bool own = false;     // by the queue in question
   bool others = false;  // by others, or for a group that will be ready
@@ -28,7 +28,7 @@ struct EndedPin {
   int64_t queue = -1;
   TierId tier = kNoTier;
   bool dirty = false;  // the copy is newer than what is below
-  bool drop = false;   // nobody needs the copy, or it is undefined
+  bool drop = false;   // the copy is not needed, or it is undefined
   bool lost = false;   // and with it the tensor: no lower copy is current
 };
 

@@ -5,34 +5,10 @@
 
 namespace terrace {
 
-const Copy* Tensor::at(TierId tier) const {
-  for (const Copy& copy : copies_) {
-    if (copy.place.tier() == tier) return &copy;
-  }
-  return nullptr;
-}
-
 Copy& Tensor::get(TierId tier) {
   const Copy* const copy = at(tier);
   TERRACE_CHECK(copy != nullptr);
   return const_cast<Copy&>(*copy);
-}
-
-const Copy* Tensor::resting() const {
-  for (const Copy& copy : copies_) {
-    if (!IsWorkingTier(copy.place.tier())) return &copy;
-  }
-  return nullptr;
-}
-
-bool Tensor::Delivered(TierId tier) const {
-  const Copy* const copy = at(tier);
-  return copy != nullptr && copy->delivered();
-}
-
-bool Tensor::Pinned(TierId tier) const {
-  const Copy* const copy = at(tier);
-  return copy != nullptr && copy->pins > 0;
 }
 
 bool Tensor::Arriving(TierId tier) const {
@@ -42,21 +18,8 @@ bool Tensor::Arriving(TierId tier) const {
 }
 
 bool Tensor::Fetchable() const {
-  const Copy* const below = resting();
-  return below != nullptr && below->generation != 0 &&
-         below->generation == generation_ && loss_.ok();
-}
-
-bool Tensor::Dirty(TierId tier) const {
-  if (write_pinned_ || !Delivered(tier)) return false;
-  const Copy* const below = resting();
-  return generation_ != (below == nullptr ? 0 : below->generation);
-}
-
-bool Tensor::Idle(TierId tier) const {
-  const Copy* const copy = at(tier);
-  return copy != nullptr && copy->delivered() && copy->pins == 0 &&
-         drain_ == Drain::kNone;
+  return generation_ != 0 && generation_ == GenerationBelow(*this) &&
+         loss_.ok();
 }
 
 void Tensor::GivePlace(Reservation place) {
@@ -134,7 +97,7 @@ void Tensor::Publish(TierId tier) {
 }
 
 void Tensor::BeginDrain(uint64_t transfer) {
-  TERRACE_CHECK(Idle(kDram) && resting() != nullptr);
+  TERRACE_CHECK(Idle(kDramTier) && resting() != nullptr);
   drain_ = Drain::kSealing;
   transfer_ = transfer;
 }
@@ -184,9 +147,9 @@ absl::Status CheckInvariants(const Tensor& tensor) {
     return absl::InternalError(
         absl::StrCat("tensor '", tensor.spec.name, "': ", rule));
   };
-  const Copy* const copy = tensor.at(kDram);
+  const Copy* const copy = tensor.at(kDramTier);
   const Copy* const below = tensor.resting();
-  const bool delivered = tensor.Delivered(kDram);
+  const bool delivered = tensor.Delivered(kDramTier);
   const bool drains = tensor.drain() != Drain::kNone;
   if (tensor.write_pinned() && (copy == nullptr || copy->pins != 1)) {
     return broken("a write pin is not alone");
@@ -195,7 +158,7 @@ absl::Status CheckInvariants(const Tensor& tensor) {
     return broken("a transfer runs out of a write pin");
   }
   if (!delivered && drains) return broken("a transfer out of no copy");
-  if (tensor.Dirty(kDram) && below != nullptr &&
+  if (tensor.Dirty(kDramTier) && below != nullptr &&
       below->generation >= tensor.generation()) {
     return broken("a dirty copy above a current one");
   }

@@ -28,7 +28,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -44,7 +43,7 @@ enum class CopyState : uint8_t {
   kPlace,      // room below, with nothing whole in it
   kFilling,    // bytes are on their way in
   kChecking,   // they are compared with their header
-  kUndefined,  // a writer has it, who writes all of it
+  kUndefined,  // a writer has it and writes all of it
   kWhole,
 };
 
@@ -58,6 +57,7 @@ struct Copy {
   bool delivered() const {
     return state == CopyState::kWhole || state == CopyState::kUndefined;
   }
+  bool idle() const { return delivered() && pins == 0; }
 };
 
 // The transfer out of a working copy.
@@ -83,12 +83,28 @@ class Tensor {
   const absl::Status& loss() const { return loss_; }
 
   // Null: no copy there.
-  const Copy* at(TierId tier) const;
-  // The copy, or the empty place, on a tier that nobody works in; null: none.
-  const Copy* resting() const;
+  const Copy* at(TierId tier) const {
+    for (const Copy& copy : copies_) {
+      if (copy.place.tier() == tier) return &copy;
+    }
+    return nullptr;
+  }
+  // The copy, or the empty place, on a resting tier; null: none.
+  const Copy* resting() const {
+    for (const Copy& copy : copies_) {
+      if (!IsWorkingTier(copy.place.tier())) return &copy;
+    }
+    return nullptr;
+  }
   // Whether a copy there may be pinned.
-  bool Delivered(TierId tier) const;
-  bool Pinned(TierId tier) const;
+  bool Delivered(TierId tier) const {
+    const Copy* const copy = at(tier);
+    return copy != nullptr && copy->delivered();
+  }
+  bool Pinned(TierId tier) const {
+    const Copy* const copy = at(tier);
+    return copy != nullptr && copy->pins > 0;
+  }
   bool write_pinned() const { return write_pinned_; }
   Drain drain() const { return drain_; }
   // On its way there, or being checked there.
@@ -99,8 +115,11 @@ class Tensor {
   bool Fetchable() const;
   // The copy there is newer than what is below, and no writer has it.
   bool Dirty(TierId tier) const;
-  // Nobody uses the copy there, and nothing moves it.
-  bool Idle(TierId tier) const;
+  // The copy there is not used, and nothing moves it.
+  bool Idle(TierId tier) const {
+    const Copy* const copy = at(tier);
+    return copy != nullptr && copy->idle() && drain_ == Drain::kNone;
+  }
 
   void GivePlace(Reservation place);
   // `room` is empty when the copy is fetched once more into the room it has.
@@ -138,5 +157,16 @@ class Tensor {
 };
 
 absl::Status CheckInvariants(const Tensor& tensor);
+
+// Of what is whole below; 0: nothing.
+inline uint64_t GenerationBelow(const Tensor& tensor) {
+  const Copy* const below = tensor.resting();
+  return below == nullptr ? 0 : below->generation;
+}
+
+inline bool Tensor::Dirty(TierId tier) const {
+  if (write_pinned_ || !Delivered(tier)) return false;
+  return generation_ != GenerationBelow(*this);
+}
 
 }  // namespace terrace

@@ -22,7 +22,7 @@ class TensorTable {
   absl::StatusOr<Tensor*> Add(const TensorSpec& spec);
   // Its owner is told the id.
   void Admit(const Tensor& tensor);
-  // Undoes an Add whose id nobody knows: the name is free again.
+  // Undoes an Add whose id was never told: the name is free again.
   void TakeBack(const Tensor& tensor);
 
   // Ends a tensor's life in three parts: it is not found any more; the name is

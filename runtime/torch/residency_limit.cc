@@ -103,8 +103,8 @@ ResidencyLimit::ResidencyLimit(absl::Span<std::byte> mapping)
 }
 
 ResidencyLimit::~ResidencyLimit() {
-  // In a forked child the thread is the parent's, and who waited on what at the
-  // fork waits for ever: nothing there can be ended.
+  // In a forked child the thread is the parent's, and what waited at the fork
+  // waits for ever: nothing there can be ended.
   if (process_ != getpid()) static_cast<void>(watcher_.release());
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
@@ -57,7 +57,7 @@ class FaultsTest : public testing::TestWithParam<const char*> {
     made_ = MakeEngineUnderTest(is_virtual_ ? "paced_memory" : kind, kPaths,
                                 kRegions * kRegion, clock());
     if (made_.engine == nullptr) GTEST_SKIP() << made_.reason_to_skip;
-    group_ = std::make_unique<IoGroup>(
+    io_ = std::make_unique<IoPaths>(
         MakeFaultEngine(std::move(made_.engine), plan_, clock()), clock());
     IoQueueOptions options;
     options.in_flight_bytes = 8 * kBlock;
@@ -65,8 +65,7 @@ class FaultsTest : public testing::TestWithParam<const char*> {
     options.adapts = false;
     for (int i = 0; i < kPaths; ++i) {
       ASSERT_TRUE(
-          group_
-              ->AddPath(absl::StrCat("path", i), made_.descriptors[i], options)
+          io_->AddPath(absl::StrCat("path", i), made_.descriptors[i], options)
               .ok());
     }
   }
@@ -99,9 +98,9 @@ class FaultsTest : public testing::TestWithParam<const char*> {
     }
     operation->at_end =
         operation->buffer->Copy(0, operation->buffer->size_bytes());
-    group_->Enqueue(path, transfer);
-    if (random() % 16 == 0) group_->Cancel(path, tag);
-    if (random() % 8 == 0) group_->Promote(path, tag, IoClass::kDemand);
+    io_->Enqueue(path, transfer);
+    if (random() % 16 == 0) io_->Cancel(path, tag);
+    if (random() % 8 == 0) io_->Promote(path, tag, IoClass::kDemand);
     busy_[{path, region}] = true;
     operations_.push_back(std::move(operation));
   }
@@ -168,12 +167,12 @@ class FaultsTest : public testing::TestWithParam<const char*> {
   // Turns the crank once and lets time pass if nothing ended.
   void Turn() {
     std::vector<Completion> completions;
-    group_->Poll(&completions);
+    io_->Poll(&completions);
     for (const Completion& completion : completions) End(completion);
     if (!completions.empty()) return;
-    const absl::Time next = group_->NextEvent();
+    const absl::Time next = io_->NextEvent();
     if (!is_virtual_) {
-      group_->Wait(std::min(next, clock().Now() + absl::Milliseconds(5)));
+      io_->Wait(std::min(next, clock().Now() + absl::Milliseconds(5)));
     } else if (next == absl::InfiniteFuture()) {
       plan_->Release();
     } else if (next > clock().Now()) {
@@ -189,7 +188,7 @@ class FaultsTest : public testing::TestWithParam<const char*> {
   Medium media_[kPaths];
   std::map<std::pair<int, int>, bool> busy_;
   int64_t compared_blocks_ = 0;
-  std::unique_ptr<IoGroup> group_;  // first to go: buffers outlive it
+  std::unique_ptr<IoPaths> io_;  // first to go: buffers outlive it
 };
 
 TEST_P(FaultsTest, EveryTransferEndsOnceAndAGoodEndIsTheTruth) {
@@ -208,7 +207,7 @@ TEST_P(FaultsTest, EveryTransferEndsOnceAndAGoodEndIsTheTruth) {
   plan_->SetChances(chances);
   constexpr size_t kOperations = 600;
   while (operations_.size() < kOperations && !HasFatalFailure()) {
-    for (int tries = 0; tries < 3 && group_->pending() < 12; ++tries) {
+    for (int tries = 0; tries < 3 && io_->pending() < 12; ++tries) {
       const int path = static_cast<int>(random() % kPaths);
       const int region = static_cast<int>(random() % kRegions);
       if (!busy_[{path, region}]) Start(path, region, random);
@@ -219,7 +218,7 @@ TEST_P(FaultsTest, EveryTransferEndsOnceAndAGoodEndIsTheTruth) {
   EXPECT_GT(plan_->faults(), 50);
   plan_->Clear();
   const absl::Time limit = clock().Now() + absl::Seconds(60);
-  while (group_->pending() > 0 && !HasFatalFailure()) {
+  while (io_->pending() > 0 && !HasFatalFailure()) {
     ASSERT_LT(clock().Now(), limit);
     Turn();
   }
@@ -234,10 +233,10 @@ TEST_P(FaultsTest, EveryTransferEndsOnceAndAGoodEndIsTheTruth) {
   }
   EXPECT_GT(compared_blocks_, 100);
   for (int path = 0; path < kPaths; ++path) {
-    EXPECT_EQ(group_->stats(path).in_flight_bytes, 0);
-    EXPECT_EQ(group_->stats(path).quarantined_bytes, 0);
-    EXPECT_GT(group_->stats(path).continuations, 0);
-    EXPECT_GT(group_->stats(path).retries, 0);
+    EXPECT_EQ(io_->stats(path).in_flight_bytes, 0);
+    EXPECT_EQ(io_->stats(path).quarantined_bytes, 0);
+    EXPECT_GT(io_->stats(path).continuations, 0);
+    EXPECT_GT(io_->stats(path).retries, 0);
   }
   RecordProperty("quarantined", quarantined);
 }
@@ -250,21 +249,21 @@ TEST_P(FaultsTest, EachCallInTurnFailsByItself) {
     plan_->Clear();
     plan_->FailCall(n, {FaultKind::kError, ENOSPC, absl::ZeroDuration()});
     const auto tag = static_cast<uint64_t>(n);
-    group_->Enqueue(0, {IoDirection::kWrite, IoClass::kWriteBack, buffer.data(),
-                        0, kRegion, tag});
+    io_->Enqueue(0, {IoDirection::kWrite, IoClass::kWriteBack, buffer.data(), 0,
+                     kRegion, tag});
     std::vector<Completion> ended;
     while (ended.empty()) {
-      group_->Poll(&ended);
+      io_->Poll(&ended);
       if (ended.empty() && is_virtual_) {
-        if (group_->NextEvent() > clock().Now()) {
-          virtual_clock_.JumpTo(group_->NextEvent());
+        if (io_->NextEvent() > clock().Now()) {
+          virtual_clock_.JumpTo(io_->NextEvent());
         }
       } else if (ended.empty()) {
-        group_->Wait(absl::InfiniteFuture());
+        io_->Wait(absl::InfiniteFuture());
       }
     }
     ASSERT_EQ(ended.size(), 1u);
-    ASSERT_EQ(group_->pending(), 0);
+    ASSERT_EQ(io_->pending(), 0);
     if (plan_->faults() == 0) {
       EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
       break;
@@ -295,21 +294,21 @@ TEST_P(FaultsTest, AnyFaultOfAnyCallEndsATransferExactlyOnce) {
           absl::StrCat("fault ", static_cast<int>(kind), " of call ", n));
       plan_->Clear();
       plan_->FailCall(n, {kind, EIO, absl::Milliseconds(1)});
-      group_->Enqueue(
+      io_->Enqueue(
           0, {direction, IoClass::kDemand, buffer.data(), 0, kRegion, ++tag});
       std::vector<Completion> ended;
-      while (group_->pending() > 0) {
-        group_->Poll(&ended);
-        if (group_->pending() == 0) break;
+      while (io_->pending() > 0) {
+        io_->Poll(&ended);
+        if (io_->pending() == 0) break;
         if (!is_virtual_) {
-          group_->Wait(std::min(group_->NextEvent(),
-                                clock().Now() + absl::Milliseconds(5)));
-        } else if (group_->NextEvent() > clock().Now()) {
-          ASSERT_NE(group_->NextEvent(), absl::InfiniteFuture());
-          virtual_clock_.JumpTo(group_->NextEvent());
+          io_->Wait(std::min(io_->NextEvent(),
+                             clock().Now() + absl::Milliseconds(5)));
+        } else if (io_->NextEvent() > clock().Now()) {
+          ASSERT_NE(io_->NextEvent(), absl::InfiniteFuture());
+          virtual_clock_.JumpTo(io_->NextEvent());
         }
       }
-      group_->Poll(&ended);
+      io_->Poll(&ended);
       ASSERT_EQ(ended.size(), 1u);
       EXPECT_EQ(ended[0].tag, tag);
       EXPECT_FALSE(ended[0].quarantined || ended[0].released);
@@ -326,16 +325,16 @@ TEST_P(FaultsTest, AFlippedBitPassesUnnoticedSoThatChecksumsMustSeeIt) {
   const IoDirection directions[] = {IoDirection::kWrite, IoDirection::kRead,
                                     IoDirection::kRead};
   for (int i = 0; i < 3; ++i) {
-    group_->Enqueue(0, {directions[i], IoClass::kDemand,
-                        buffer.data() + i * kBlock, 0, kBlock, 1});
+    io_->Enqueue(0, {directions[i], IoClass::kDemand,
+                     buffer.data() + i * kBlock, 0, kBlock, 1});
     std::vector<Completion> ended;
     while (ended.empty()) {
-      group_->Poll(&ended);
+      io_->Poll(&ended);
       if (!ended.empty()) break;
       if (is_virtual_) {
-        virtual_clock_.JumpTo(std::max(group_->NextEvent(), clock().Now()));
+        virtual_clock_.JumpTo(std::max(io_->NextEvent(), clock().Now()));
       } else {
-        group_->Wait(absl::InfiniteFuture());
+        io_->Wait(absl::InfiniteFuture());
       }
     }
     EXPECT_TRUE(ended[0].status.ok());

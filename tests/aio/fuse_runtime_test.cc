@@ -148,7 +148,7 @@ TEST_P(FuseRuntimeTest, AFileSystemThatIsFullIsToldWhenATensorIsRegistered) {
   EXPECT_TRUE(runtime_->Close(Soon()).ok());
 }
 
-// Nobody waits for ever: not who reads, not who closes; and when the server is
+// No call waits for ever, neither a read nor a close; and when the server is
 // gone the file system can be unmounted.
 TEST_P(FuseRuntimeTest, OneThatStopsAnsweringIsNamedAndLeftBehindInTime) {
   mount_.Stop();

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
@@ -41,37 +41,37 @@ class FuseTest : public testing::TestWithParam<const char*> {
     content_ = buffer_.Copy(0, kFileBytes);
     ASSERT_EQ(pwrite(fd_, buffer_.data(), kFileBytes, 0), kFileBytes);
     buffer_.Fill(0);
-    group_ = std::make_unique<IoGroup>(*std::move(engine), SystemClock());
+    io_ = std::make_unique<IoPaths>(*std::move(engine), SystemClock());
     IoQueueOptions options;
     options.adapts = false;
-    path_ = *group_->AddPath(name_, fd_, options);
+    path_ = *io_->AddPath(name_, fd_, options);
     mount_.Clear();
   }
   void TearDown() override {
-    if (group_ == nullptr) return;
+    if (io_ == nullptr) return;
     mount_.Kill();  // what still waits ends now
     Drain(0);
-    group_.reset();
+    io_.reset();
     close(fd_);
   }
 
   void Start(IoDirection direction, uint64_t tag = 1,
              absl::Duration timeout = absl::Seconds(30)) {
-    group_->Enqueue(path_, {direction, IoClass::kDemand, buffer_.data(), 0,
-                            kFileBytes, tag, timeout});
+    io_->Enqueue(path_, {direction, IoClass::kDemand, buffer_.data(), 0,
+                         kFileBytes, tag, timeout});
   }
   // Until `ends` completions are there, or nothing is pending; all of them.
   std::vector<Completion> Drain(size_t ends) {
     std::vector<Completion> all;
     const absl::Time limit = SystemClock().Now() + absl::Seconds(60);
-    group_->Poll(&all);
-    while (group_->pending() > 0 && (ends == 0 || all.size() < ends)) {
+    io_->Poll(&all);
+    while (io_->pending() > 0 && (ends == 0 || all.size() < ends)) {
       if (SystemClock().Now() > limit) {
-        ADD_FAILURE() << group_->pending() << " never ended";
+        ADD_FAILURE() << io_->pending() << " never ended";
         break;
       }
-      group_->Wait(std::min(group_->NextEvent(), limit));
-      group_->Poll(&all);
+      io_->Wait(std::min(io_->NextEvent(), limit));
+      io_->Poll(&all);
     }
     return all;
   }
@@ -99,7 +99,7 @@ class FuseTest : public testing::TestWithParam<const char*> {
   int fd_ = -1;
   AlignedBuffer buffer_{kFileBytes};
   std::vector<std::byte> content_;
-  std::unique_ptr<IoGroup> group_;
+  std::unique_ptr<IoPaths> io_;
   int path_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(
@@ -112,7 +112,7 @@ TEST_P(FuseTest, AReadThatFailsOnceIsHealed) {
   EXPECT_TRUE(ended.status.ok()) << ended.status;
   EXPECT_TRUE(BufferHoldsTheFile());
   EXPECT_EQ(mount_.counts().faults, 1);
-  EXPECT_EQ(group_->stats(path_).retries, 1);
+  EXPECT_EQ(io_->stats(path_).retries, 1);
 }
 
 TEST_P(FuseTest, AReadThatKeepsFailingIsDataLossThatNamesThePlace) {
@@ -122,7 +122,7 @@ TEST_P(FuseTest, AReadThatKeepsFailingIsDataLossThatNamesThePlace) {
   EXPECT_THAT(std::string(ended.status.message()),
               testing::AllOf(HasSubstr(name_), HasSubstr("offset 0"),
                              HasSubstr("EIO")));
-  EXPECT_EQ(group_->stats(path_).retries, 2);
+  EXPECT_EQ(io_->stats(path_).retries, 2);
   mount_.Clear();
   EXPECT_TRUE(EndOf(IoDirection::kRead).status.ok()) << "it goes on after it";
   EXPECT_TRUE(BufferHoldsTheFile());
@@ -147,7 +147,7 @@ TEST_P(FuseTest, AWriteThatFailsIsToldAtOnce) {
     EXPECT_THAT(std::string(ended.status.message()), HasSubstr(expected.name));
     EXPECT_EQ(FileNow(), content_) << "nothing of it was stored";
   }
-  EXPECT_EQ(group_->stats(path_).retries, 0);
+  EXPECT_EQ(io_->stats(path_).retries, 0);
 }
 
 TEST_P(FuseTest, ShortTransfersAreContinuedToTheLastByte) {
@@ -168,7 +168,7 @@ TEST_P(FuseTest, ShortTransfersAreContinuedToTheLastByte) {
     EXPECT_EQ(FileNow(), content_);
   }
   // Of the 80 short answers the kernel goes on after some by itself.
-  EXPECT_GT(group_->stats(path_).continuations, 10);
+  EXPECT_GT(io_->stats(path_).continuations, 10);
 }
 
 TEST_P(FuseTest, AFileThatEndsTooSoonIsDataLoss) {
@@ -214,28 +214,28 @@ TEST_P(FuseTest, WhatStopsAnsweringIsToldInTimeAndGivenBackLater) {
               testing::AllOf(HasSubstr(name_), HasSubstr("no answer for "),
                              HasSubstr("1048576 bytes in flight")));
   EXPECT_GE(SystemClock().Now() - start, absl::Milliseconds(100));
-  EXPECT_EQ(group_->stats(path_).quarantined_bytes, kFileBytes);
+  EXPECT_EQ(io_->stats(path_).quarantined_bytes, kFileBytes);
   mount_.Continue();
   const std::vector<Completion> released = Drain(1);
   ASSERT_EQ(released.size(), 1u);
   EXPECT_TRUE(released[0].released);
   EXPECT_EQ(released[0].tag, 7u);
   EXPECT_TRUE(BufferHoldsTheFile());
-  EXPECT_EQ(group_->stats(path_).quarantined_bytes, 0);
+  EXPECT_EQ(io_->stats(path_).quarantined_bytes, 0);
 }
 
 TEST_P(FuseTest, AServerThatDiesEndsEveryTransferOnce) {
   mount_.Arm({.call = FuseCall::kRead, .kind = Kind::kHold});
   mount_.Arm({.call = FuseCall::kWrite, .kind = Kind::kHold});
   for (uint64_t tag = 0; tag < 8; ++tag) {
-    group_->Enqueue(
-        path_, {tag % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-                IoClass::kDemand,
-                buffer_.data() + static_cast<int64_t>(tag) * 32 * kBlock,
-                static_cast<int64_t>(tag) * 32 * kBlock, 32 * kBlock, tag});
+    io_->Enqueue(path_,
+                 {tag % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
+                  IoClass::kDemand,
+                  buffer_.data() + static_cast<int64_t>(tag) * 32 * kBlock,
+                  static_cast<int64_t>(tag) * 32 * kBlock, 32 * kBlock, tag});
   }
   std::vector<Completion> none;
-  group_->Poll(&none);
+  io_->Poll(&none);
   EXPECT_TRUE(none.empty());
   mount_.Kill();
   std::vector<int> ends(8);
@@ -247,7 +247,7 @@ TEST_P(FuseTest, AServerThatDiesEndsEveryTransferOnce) {
   EXPECT_EQ(ends, std::vector<int>(8, 1));
 }
 
-// Faults of all kinds among each other: whoever ends well has told the truth.
+// Faults of all kinds together: a transfer that ends well has told the truth.
 TEST_P(FuseTest, AGoodEndIsTheTruthWhateverElseFails) {
   constexpr uint64_t kSeed = 90210;
   SCOPED_TRACE(kSeed);
@@ -276,10 +276,10 @@ TEST_P(FuseTest, AGoodEndIsTheTruthWhateverElseFails) {
     for (uint64_t part = 0; part < 8; ++part) {
       writes[part] = random() % 2 == 0;
       const int64_t at = static_cast<int64_t>(part) * kPart;
-      group_->Enqueue(path_,
-                      {writes[part] ? IoDirection::kWrite : IoDirection::kRead,
-                       IoClass::kDemand, buffer_.data() + at, at, kPart, part,
-                       absl::Seconds(30)});
+      io_->Enqueue(path_,
+                   {writes[part] ? IoDirection::kWrite : IoDirection::kRead,
+                    IoClass::kDemand, buffer_.data() + at, at, kPart, part,
+                    absl::Seconds(30)});
     }
     const std::vector<Completion> ended = Drain(0);
     ASSERT_EQ(ended.size(), 8u);

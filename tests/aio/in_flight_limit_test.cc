@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gtest/gtest.h"
 #include "tests/aio/model_engine.h"
 #include "tests/aio/test_files.h"
@@ -27,9 +27,9 @@ class InFlightLimitTest : public testing::Test {
 
   void Make(const DeviceModel& device, const IoQueueOptions& options = {}) {
     device_ = device;
-    group_ = std::make_unique<IoGroup>(
+    io_ = std::make_unique<IoPaths>(
         std::make_unique<ModelEngine>(device_, clock_), clock_);
-    path_ = *group_->AddPath("model", 0, options);
+    path_ = *io_->AddPath("model", 0, options);
   }
 
   // Reads and writes of these bytes, all enqueued at once and in turn, and
@@ -41,17 +41,17 @@ class InFlightLimitTest : public testing::Test {
     Start(read_bytes, written_bytes, fifo);
     std::map<uint64_t, absl::Time> sent;
     absl::Time next_demand = start;
-    while (group_->pending() > 0 || demands > 0) {
+    while (io_->pending() > 0 || demands > 0) {
       while (demands > 0 && clock_.Now() >= next_demand) {
         sent[++tag_] = clock_.Now();
-        group_->Enqueue(path_, {IoDirection::kRead,
-                                fifo ? IoClass::kPrefetch : IoClass::kDemand,
-                                buffer_.data(), 0, kMiB, tag_});
+        io_->Enqueue(path_, {IoDirection::kRead,
+                             fifo ? IoClass::kPrefetch : IoClass::kDemand,
+                             buffer_.data(), 0, kMiB, tag_});
         --demands;
         next_demand += absl::Milliseconds(5);
       }
       std::vector<Completion> ended;
-      group_->Poll(&ended);
+      io_->Poll(&ended);
       for (const Completion& completion : ended) {
         EXPECT_TRUE(completion.status.ok()) << completion.status;
         const auto demand = sent.find(completion.tag);
@@ -59,7 +59,7 @@ class InFlightLimitTest : public testing::Test {
         latencies_.push_back(
             absl::ToDoubleMilliseconds(clock_.Now() - demand->second));
       }
-      absl::Time next = group_->NextEvent();
+      absl::Time next = io_->NextEvent();
       if (demands > 0) next = std::min(next, next_demand);
       if (next > clock_.Now() && next < absl::InfiniteFuture()) {
         clock_.JumpTo(next);
@@ -79,11 +79,11 @@ class InFlightLimitTest : public testing::Test {
   // What ended now; then it is the time of the next event.
   std::vector<Completion> Turn() {
     std::vector<Completion> ended;
-    group_->Poll(&ended);
+    io_->Poll(&ended);
     for (const Completion& completion : ended) {
       EXPECT_TRUE(completion.status.ok()) << completion.status;
     }
-    const absl::Time next = group_->NextEvent();
+    const absl::Time next = io_->NextEvent();
     if (next > clock_.Now() && next < absl::InfiniteFuture()) {
       clock_.JumpTo(next);
     }
@@ -95,19 +95,19 @@ class InFlightLimitTest : public testing::Test {
     return latencies_[latencies_.size() * 99 / 100];
   }
 
-  int64_t limit() { return group_->stats(path_).in_flight_limit_bytes; }
+  int64_t limit() { return io_->stats(path_).in_flight_limit_bytes; }
 
   VirtualClock clock_;
   AlignedBuffer buffer_;
   DeviceModel device_;
-  std::unique_ptr<IoGroup> group_;
+  std::unique_ptr<IoPaths> io_;
   int path_ = 0;
   std::vector<double> latencies_;  // of demand reads, ms
 
  private:
   void Enqueue(IoDirection direction, int64_t at, bool fifo) {
     const bool is_read = direction == IoDirection::kRead;
-    group_->Enqueue(
+    io_->Enqueue(
         path_,
         {direction, is_read || fifo ? IoClass::kPrefetch : IoClass::kWriteBack,
          buffer_.data(), at, kTransfer, ++tag_});
@@ -213,7 +213,7 @@ TEST_F(InFlightLimitTest, BothDirectionsAreKeptBusyByASmallLimit) {
     std::vector<int> computed;
     const auto enqueue = [&](IoDirection direction, int chunk) {
       const bool is_read = direction == IoDirection::kRead;
-      group_->Enqueue(
+      io_->Enqueue(
           path_, {direction, is_read ? IoClass::kPrefetch : IoClass::kWriteBack,
                   buffer_.data(), chunk * kChunk, kChunk,
                   static_cast<uint64_t>(2 * chunk + (is_read ? 0 : 1))});
@@ -243,26 +243,26 @@ TEST_F(InFlightLimitTest, WhoHasTheQueueToHimselfLeavesHalfInAMixedLoad) {
   Move(1 << 29, 1 << 29);
   const auto in_flight = [this] {
     std::vector<Completion> ended;
-    group_->Poll(&ended);
-    return group_->stats(path_).in_flight_bytes;
+    io_->Poll(&ended);
+    return io_->stats(path_).in_flight_bytes;
   };
   Start(4 * kTransfer, 0);
   EXPECT_LE(in_flight(), limit() / 2);
   const int64_t reads = in_flight();
   EXPECT_GT(reads, 0);
   // The other half is there at once, for a demand read too.
-  group_->Enqueue(path_, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),
-                          0, 64 << 10, 1 << 20});
+  io_->Enqueue(path_, {IoDirection::kRead, IoClass::kDemand, buffer_.data(), 0,
+                       64 << 10, 1 << 20});
   EXPECT_EQ(in_flight(), reads + (64 << 10));
   Start(0, kTransfer);
   EXPECT_GT(in_flight(), limit() / 2);
-  while (group_->pending() > 0) Turn();
-  // Nobody wrote for twelve limits: all of it is the reads', although none of
+  while (io_->pending() > 0) Turn();
+  // No write came for twelve limits: all of it is the reads', although none of
   // these loads was long enough to measure.
   for (int i = 0; i < 30; ++i) Move(kTransfer, 0);
   Start(4 * kTransfer, 0);
   EXPECT_GT(in_flight(), limit() / 2);
-  while (group_->pending() > 0) Turn();
+  while (io_->pending() > 0) Turn();
 }
 
 TEST_F(InFlightLimitTest, TheSmallestLimitGrowsWhereTheDeviceIsFarAway) {
@@ -278,15 +278,15 @@ TEST_F(InFlightLimitTest, WeightsHoldWhereBothDirectionsShareTheDevice) {
   options.weights[static_cast<int>(IoClass::kPrefetch)] = 4;
   Make({kGiB, kGiB, absl::ZeroDuration(), true}, options);
   Move(1 << 28, 1 << 28);  // the limit settles
-  const IoPathStats before = group_->stats(path_);
+  const IoPathStats before = io_->stats(path_);
   Start(1 << 29, 1 << 29);
-  while (group_->stats(path_).bytes_read - before.bytes_read < 1 << 28) {
+  while (io_->stats(path_).bytes_read - before.bytes_read < 1 << 28) {
     Turn();
   }
-  const auto written = static_cast<double>(group_->stats(path_).bytes_written -
+  const auto written = static_cast<double>(io_->stats(path_).bytes_written -
                                            before.bytes_written);
   EXPECT_NEAR(written / (1 << 28), 0.25, 0.03);
-  while (group_->pending() > 0) Turn();
+  while (io_->pending() > 0) Turn();
 }
 
 TEST_F(InFlightLimitTest, StaysWhereItWasSet) {
@@ -308,7 +308,7 @@ TEST_F(InFlightLimitTest, LearnsNothingFromADeviceThatIsNotKeptBusy) {
 TEST_F(InFlightLimitTest, PiecesAreEqualWhateverTheLimitBecomes) {
   Make({kGiB / 2, kGiB / 2, absl::ZeroDuration(), true});
   Move(1 << 30, 1 << 29);
-  const IoPathStats stats = group_->stats(path_);
+  const IoPathStats stats = io_->stats(path_);
   EXPECT_LE(stats.requests_written, (1 << 29) / (256 << 10));
   EXPECT_EQ(stats.bytes_written, 1 << 29);
 }

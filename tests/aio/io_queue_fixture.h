@@ -1,4 +1,4 @@
-// An IoGroup of one path over an engine that does what the test says, in
+// An IoPaths of one path over an engine that does what the test says, in
 // virtual time.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gtest/gtest.h"
 #include "tests/aio/scripted_engine.h"
 #include "tests/aio/test_files.h"
@@ -24,19 +24,19 @@ class IoQueueTest : public testing::Test {
   IoQueueTest() : buffer_(1 << 20) {
     auto engine = std::make_unique<ScriptedEngine>();
     engine_ = engine.get();
-    group_ = std::make_unique<IoGroup>(std::move(engine), clock_);
+    io_ = std::make_unique<IoPaths>(std::move(engine), clock_);
     IoQueueOptions options;
     options.in_flight_bytes = kLimit;
     options.piece_bytes = kPiece;
     options.adapts = false;
-    path_ = *group_->AddPath("/mnt/a/state", 0, options);
+    path_ = *io_->AddPath("/mnt/a/state", 0, options);
   }
 
   void Enqueue(IoDirection direction, int64_t offset, int64_t size_bytes,
                uint64_t tag, IoClass io_class = IoClass::kDemand,
                absl::Duration timeout = absl::InfiniteDuration()) {
-    group_->Enqueue(path_, {direction, io_class, buffer_.data(), offset,
-                            size_bytes, tag, timeout});
+    io_->Enqueue(path_, {direction, io_class, buffer_.data(), offset,
+                         size_bytes, tag, timeout});
   }
   void Read(int64_t size_bytes, uint64_t tag = 1) {
     Enqueue(IoDirection::kRead, kBlock, size_bytes, tag);
@@ -48,7 +48,7 @@ class IoQueueTest : public testing::Test {
   // What ended since the last call.
   std::vector<Completion> Poll() {
     std::vector<Completion> completions;
-    group_->Poll(&completions);
+    io_->Poll(&completions);
     return completions;
   }
 
@@ -57,7 +57,7 @@ class IoQueueTest : public testing::Test {
     const absl::Time end = clock_.Now() + time;
     std::vector<Completion> ended = Poll();
     while (clock_.Now() < end) {
-      clock_.JumpTo(std::min(end, group_->NextEvent()));
+      clock_.JumpTo(std::min(end, io_->NextEvent()));
       for (Completion& completion : Poll()) ended.push_back(completion);
     }
     return ended;
@@ -68,17 +68,17 @@ class IoQueueTest : public testing::Test {
   Completion EndOf(IoDirection direction, int64_t result) {
     Enqueue(direction, kBlock, kBlock, 1);
     std::vector<Completion> all = Poll();
-    for (int i = 0; i < 100 && group_->pending() > 0; ++i) {
+    for (int i = 0; i < 100 && io_->pending() > 0; ++i) {
       while (!engine_->in_flight().empty()) engine_->Complete(0, result);
       for (const Completion& completion : Poll()) all.push_back(completion);
-      const absl::Time next = group_->NextEvent();
+      const absl::Time next = io_->NextEvent();
       if (next > clock_.Now() && next < absl::InfiniteFuture()) {
         clock_.JumpTo(next);
       }
       for (const Completion& completion : Poll()) all.push_back(completion);
     }
     EXPECT_EQ(all.size(), 1u);
-    EXPECT_EQ(group_->NextEvent(), absl::InfiniteFuture());
+    EXPECT_EQ(io_->NextEvent(), absl::InfiniteFuture());
     return all.empty() ? Completion{} : all[0];
   }
 
@@ -93,7 +93,7 @@ class IoQueueTest : public testing::Test {
   VirtualClock clock_;
   AlignedBuffer buffer_;
   ScriptedEngine* engine_ = nullptr;
-  std::unique_ptr<IoGroup> group_;
+  std::unique_ptr<IoPaths> io_;
   int path_ = 0;
 };
 

@@ -22,7 +22,7 @@ TEST_F(IoQueueOrderTest, CutsATransferIntoEqualPiecesWithinTheLimit) {
   EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock, 4 * kBlock));
   EXPECT_EQ(engine_->in_flight()[1].data, buffer_.data() + 3 * kBlock);
-  EXPECT_EQ(group_->stats(path_).in_flight_bytes, 6 * kBlock);
+  EXPECT_EQ(io_->stats(path_).in_flight_bytes, 6 * kBlock);
   engine_->Complete(1);  // any order
   EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock, 7 * kBlock));
@@ -31,9 +31,9 @@ TEST_F(IoQueueOrderTest, CutsATransferIntoEqualPiecesWithinTheLimit) {
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_TRUE(ended[0].status.ok());
   EXPECT_EQ(ended[0].tag, 1u);
-  EXPECT_EQ(group_->stats(path_).bytes_read, 9 * kBlock);
-  EXPECT_EQ(group_->stats(path_).requests_read, 3);
-  EXPECT_EQ(group_->pending(), 0);
+  EXPECT_EQ(io_->stats(path_).bytes_read, 9 * kBlock);
+  EXPECT_EQ(io_->stats(path_).requests_read, 3);
+  EXPECT_EQ(io_->pending(), 0);
 }
 
 TEST_F(IoQueueOrderTest, OffersAgainWhatTheEngineDidNotTake) {
@@ -42,7 +42,7 @@ TEST_F(IoQueueOrderTest, OffersAgainWhatTheEngineDidNotTake) {
   Poll();
   EXPECT_THAT(engine_->in_flight(), IsEmpty());
   // Nothing is in flight that could wake us: there must be a time.
-  EXPECT_LT(group_->NextEvent(), clock_.Now() + absl::Seconds(1));
+  EXPECT_LT(io_->NextEvent(), clock_.Now() + absl::Seconds(1));
   engine_->set_room(1);
   Poll();
   EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock));
@@ -51,7 +51,7 @@ TEST_F(IoQueueOrderTest, OffersAgainWhatTheEngineDidNotTake) {
   EXPECT_THAT(InFlightOffsets(), ElementsAre(kBlock, kBlock + kPiece));
   engine_->CompleteAll();
   EXPECT_EQ(Poll().size(), 1u);
-  EXPECT_EQ(group_->stats(path_).requests_read, 2);
+  EXPECT_EQ(io_->stats(path_).requests_read, 2);
 }
 
 TEST_F(IoQueueOrderTest, APieceLargerThanTheLimitGoesAlone) {
@@ -59,9 +59,9 @@ TEST_F(IoQueueOrderTest, APieceLargerThanTheLimitGoesAlone) {
   options.in_flight_bytes = kBlock;
   options.piece_bytes = kPiece;
   options.adapts = false;
-  const int narrow = *group_->AddPath("narrow", 1, options);
-  group_->Enqueue(narrow, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),
-                           0, 2 * kPiece, 1});
+  const int narrow = *io_->AddPath("narrow", 1, options);
+  io_->Enqueue(narrow, {IoDirection::kRead, IoClass::kDemand, buffer_.data(), 0,
+                        2 * kPiece, 1});
   Poll();
   EXPECT_EQ(engine_->in_flight().size(), 1u);
   engine_->CompleteAll();
@@ -92,7 +92,7 @@ TEST_F(IoQueueOrderTest, SharesBandwidthFourToOneToOne) {
   EXPECT_NEAR(issued[0], 320, 16);
   EXPECT_NEAR(issued[1], 80, 8);
   EXPECT_NEAR(issued[2], 80, 8);
-  while (group_->pending() > 0) {
+  while (io_->pending() > 0) {
     engine_->CompleteAll();
     Poll();
   }
@@ -106,7 +106,7 @@ TEST_F(IoQueueOrderTest, ADemandOutOfSilenceWaitsForTheLimitOnly) {
   engine_->Complete(0);
   Poll();
   EXPECT_EQ(engine_->submitted().back().offset, 1 << 20);
-  while (group_->pending() > 0) {
+  while (io_->pending() > 0) {
     engine_->CompleteAll();
     Poll();
   }
@@ -117,15 +117,15 @@ TEST_F(IoQueueOrderTest, PromoteMovesATransferAheadOfItsOldClass) {
   Enqueue(IoDirection::kRead, 0, 8 * kPiece, 2, IoClass::kPrefetch);
   Enqueue(IoDirection::kRead, 1 << 20, kPiece, 3, IoClass::kPrefetch);
   Poll();
-  group_->Promote(path_, 3, IoClass::kDemand);
-  group_->Promote(path_, 99, IoClass::kDemand);  // long gone: no harm
+  io_->Promote(path_, 3, IoClass::kDemand);
+  io_->Promote(path_, 99, IoClass::kDemand);  // long gone: no harm
   for (int i = 0; i < 2; ++i) {
     engine_->Complete(0);
     Poll();
   }
   const auto& submitted = engine_->submitted();
   EXPECT_TRUE(submitted[2].offset == 1 << 20 || submitted[3].offset == 1 << 20);
-  while (group_->pending() > 0) {
+  while (io_->pending() > 0) {
     engine_->CompleteAll();
     Poll();
   }
@@ -146,9 +146,9 @@ TEST_F(IoQueueOrderTest, WhoIsDueFirstInAClassGoesFirst) {
   read(6, absl::Seconds(1), IoClass::kPrefetch);
   read(7, absl::Seconds(5));
   read(8, absl::Seconds(2), IoClass::kPrefetch);
-  group_->Promote(path_, 8, IoClass::kDemand);
+  io_->Promote(path_, 8, IoClass::kDemand);
   std::vector<int64_t> order;
-  while (group_->pending() > 0) {
+  while (io_->pending() > 0) {
     engine_->Complete(0);
     Poll();
   }
@@ -171,12 +171,12 @@ TEST_F(IoQueueOrderTest, WhoIsDueFirstOvertakesATransferThatIsPartlyOut) {
   EXPECT_EQ(engine_->submitted().back().offset, 1 << 20);
   // What was cut off is finished, and only once.
   int ended = 0;
-  while (group_->pending() > 0) {
+  while (io_->pending() > 0) {
     engine_->CompleteAll();
     ended += static_cast<int>(Poll().size());
   }
   EXPECT_EQ(ended, 2);
-  EXPECT_EQ(group_->stats(path_).bytes_read, 5 * kPiece);
+  EXPECT_EQ(io_->stats(path_).bytes_read, 5 * kPiece);
 }
 
 TEST_F(IoQueueOrderTest, PathsHaveLimitsOfTheirOwn) {
@@ -184,10 +184,10 @@ TEST_F(IoQueueOrderTest, PathsHaveLimitsOfTheirOwn) {
   options.in_flight_bytes = kLimit;
   options.piece_bytes = kPiece;
   options.adapts = false;
-  const int other = *group_->AddPath("/mnt/b/state", 1, options);
+  const int other = *io_->AddPath("/mnt/b/state", 1, options);
   Read(8 * kPiece, 1);
-  group_->Enqueue(other, {IoDirection::kRead, IoClass::kDemand, buffer_.data(),
-                          0, kBlock, 1});
+  io_->Enqueue(other, {IoDirection::kRead, IoClass::kDemand, buffer_.data(), 0,
+                       kBlock, 1});
   Poll();
   ASSERT_EQ(engine_->in_flight().size(), 3u);
   engine_->Complete(2, 0);
@@ -196,7 +196,7 @@ TEST_F(IoQueueOrderTest, PathsHaveLimitsOfTheirOwn) {
   EXPECT_EQ(ended[0].path, other);
   EXPECT_THAT(std::string(ended[0].status.message()),
               HasSubstr("/mnt/b/state"));
-  while (group_->pending() > 0) {
+  while (io_->pending() > 0) {
     engine_->CompleteAll();
     Poll();
   }

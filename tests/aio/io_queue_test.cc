@@ -26,8 +26,8 @@ TEST_F(IoQueueTest, ContinuesAShortTransferFromTheLastAlignedByte) {
   const auto ended = Poll();
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_TRUE(ended[0].status.ok());
-  EXPECT_EQ(group_->stats(path_).continuations, 1);
-  EXPECT_EQ(group_->stats(path_).retries, 0);  // progress is not a retry
+  EXPECT_EQ(io_->stats(path_).continuations, 1);
+  EXPECT_EQ(io_->stats(path_).retries, 0);  // progress is not a retry
 }
 
 TEST_F(IoQueueTest, EndsAReadThatNeverFillsABlockAsDataLoss) {
@@ -57,7 +57,7 @@ TEST_F(IoQueueTest, RetriesEagainEightTimesWithAGrowingPause) {
   EXPECT_EQ(end.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(end.status.message()), HasSubstr("EAGAIN"));
   EXPECT_EQ(engine_->submitted().size(), 9u);
-  EXPECT_EQ(group_->stats(path_).retries, 8);
+  EXPECT_EQ(io_->stats(path_).retries, 8);
   // 100 us x (1 + 2 + ... + 128).
   EXPECT_EQ(clock_.Now() - start, absl::Microseconds(25500));
 }
@@ -68,7 +68,7 @@ TEST_F(IoQueueTest, GoesOnAfterAnInterruptedCall) {
   engine_->Complete(0, -EINTR);
   EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_THAT(engine_->in_flight(), IsEmpty());  // not before its pause
-  clock_.JumpTo(group_->NextEvent());
+  clock_.JumpTo(io_->NextEvent());
   Poll();
   engine_->CompleteAll();
   const auto ended = Poll();
@@ -121,7 +121,7 @@ TEST_F(IoQueueTest, KeepsTheFirstErrorAndEndsWhenNothingIsInFlight) {
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(engine_->submitted().size(), 2u);  // the rest was dropped
-  EXPECT_EQ(group_->stats(path_).bytes_written, 0);
+  EXPECT_EQ(io_->stats(path_).bytes_written, 0);
 }
 
 TEST_F(IoQueueTest, DropsAPieceThatWaitsForItsRetryWhenAnotherFails) {
@@ -133,38 +133,38 @@ TEST_F(IoQueueTest, DropsAPieceThatWaitsForItsRetryWhenAnotherFails) {
   const auto ended = Poll();
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_THAT(std::string(ended[0].status.message()), HasSubstr("EIO"));
-  EXPECT_EQ(group_->NextEvent(), absl::InfiniteFuture());
+  EXPECT_EQ(io_->NextEvent(), absl::InfiniteFuture());
 }
 
 TEST_F(IoQueueTest, CancelLetsTheIssuedLandAndDropsTheRest) {
   Read(5 * kPiece);
   Poll();
-  EXPECT_TRUE(group_->Cancel(path_, 1));
+  EXPECT_TRUE(io_->Cancel(path_, 1));
   EXPECT_THAT(Poll(), IsEmpty());
   engine_->CompleteAll();
   const auto ended = Poll();
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(engine_->submitted().size(), 2u);
-  EXPECT_FALSE(group_->Cancel(path_, 1));
+  EXPECT_FALSE(io_->Cancel(path_, 1));
 }
 
 // As the kernel counts: what a failed or cancelled transfer moved has moved.
 TEST_F(IoQueueTest, CountsTheBytesThatMovedWhateverTheirTransferCameTo) {
   Write(4 * kPiece);
   Poll();
-  EXPECT_TRUE(group_->Cancel(path_, 1));
+  EXPECT_TRUE(io_->Cancel(path_, 1));
   engine_->Complete(0);
   engine_->Complete(0, kBlock + 512);
   ASSERT_EQ(Poll().size(), 1u);
-  EXPECT_EQ(group_->stats(path_).bytes_written, kPiece + kBlock + 512);
+  EXPECT_EQ(io_->stats(path_).bytes_written, kPiece + kBlock + 512);
 
   Write(2 * kPiece, 2);
   Poll();
   engine_->Complete(0);
   engine_->Complete(0, -ENOSPC);
   ASSERT_EQ(Poll().size(), 1u);
-  EXPECT_EQ(group_->stats(path_).bytes_written, 2 * kPiece + kBlock + 512);
+  EXPECT_EQ(io_->stats(path_).bytes_written, 2 * kPiece + kBlock + 512);
 
   Read(kPiece, 3);  // half a block of it twice
   Poll();
@@ -172,16 +172,16 @@ TEST_F(IoQueueTest, CountsTheBytesThatMovedWhateverTheirTransferCameTo) {
   Poll();
   engine_->Complete(0);
   ASSERT_EQ(Poll().size(), 1u);
-  EXPECT_EQ(group_->stats(path_).bytes_read, kPiece + 512);
-  EXPECT_EQ(group_->stats(path_).in_flight_bytes, 0);
+  EXPECT_EQ(io_->stats(path_).bytes_read, kPiece + 512);
+  EXPECT_EQ(io_->stats(path_).in_flight_bytes, 0);
 }
 
 TEST_F(IoQueueTest, CancelOfAnUnissuedTransferEndsItAtOnce) {
   Read(2 * kPiece, 1);
   Read(kPiece, 2);
   Poll();
-  EXPECT_TRUE(group_->Cancel(path_, 2));
-  EXPECT_LE(group_->NextEvent(), clock_.Now());
+  EXPECT_TRUE(io_->Cancel(path_, 2));
+  EXPECT_LE(io_->NextEvent(), clock_.Now());
   const auto ended = Poll();
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].tag, 2u);
@@ -195,8 +195,8 @@ TEST_F(IoQueueTest, CancelOfWhatTheEngineDidNotTakeAsksForTheRefill) {
   Read(2 * kPiece, 1);  // one piece in flight, one offered in vain
   Enqueue(IoDirection::kRead, 1 << 20, kPiece, 2);
   Poll();
-  EXPECT_TRUE(group_->Cancel(path_, 1));
-  EXPECT_LE(group_->NextEvent(), clock_.Now());
+  EXPECT_TRUE(io_->Cancel(path_, 1));
+  EXPECT_LE(io_->NextEvent(), clock_.Now());
   engine_->set_room(1);
   EXPECT_THAT(Poll(), IsEmpty());
   ASSERT_EQ(engine_->in_flight().size(), 2u);
@@ -210,14 +210,14 @@ TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
           absl::Seconds(1));
   Poll();
   EXPECT_THAT(Watch(absl::Seconds(1) - absl::Nanoseconds(1)), IsEmpty());
-  EXPECT_EQ(group_->NextEvent(), clock_.Now() + absl::Nanoseconds(1));
+  EXPECT_EQ(io_->NextEvent(), clock_.Now() + absl::Nanoseconds(1));
   auto ended = Watch(absl::Nanoseconds(1));
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(ended[0].quarantined);
   EXPECT_FALSE(ended[0].released);
-  EXPECT_EQ(group_->stats(path_).quarantined_bytes, 2 * kPiece);
-  EXPECT_EQ(group_->pending(), 1);
+  EXPECT_EQ(io_->stats(path_).quarantined_bytes, 2 * kPiece);
+  EXPECT_EQ(io_->pending(), 1);
 
   Read(kPiece, 2);  // the limit is not the stuck transfer's for ever
   Poll();
@@ -230,8 +230,8 @@ TEST_F(IoQueueTest, QuarantinesTheBufferOfAnExpiredTransfer) {
   // One piece was never read.
   EXPECT_EQ(ended[0].status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(ended[1].status.ok());
-  EXPECT_EQ(group_->stats(path_).quarantined_bytes, 0);
-  EXPECT_EQ(group_->pending(), 0);
+  EXPECT_EQ(io_->stats(path_).quarantined_bytes, 0);
+  EXPECT_EQ(io_->pending(), 0);
 }
 
 TEST_F(IoQueueTest, AReleasedWriteThatWasWholeSaysSo) {
@@ -261,16 +261,16 @@ TEST_F(IoQueueTest, AnUnissuedTransferExpiresWithoutQuarantine) {
 TEST_F(IoQueueTest, AbandonLeavesTransfersBehindWithoutACheck) {
   Read(kPiece);
   Poll();
-  group_->Abandon();
+  io_->Abandon();
   testing::internal::CaptureStderr();
-  group_.reset();
+  io_.reset();
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST_F(IoQueueTest, DestroyingItWithTransfersInFlightIsABug) {
   Read(kPiece);
   Poll();
-  EXPECT_DEATH(group_.reset(), "in_flight");
+  EXPECT_DEATH(io_.reset(), "in_flight");
   engine_->CompleteAll();
   Poll();
 }

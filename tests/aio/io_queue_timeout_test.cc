@@ -37,7 +37,7 @@ TEST_F(IoQueueTimeoutTest, WhatWaitsBehindOursDoesNotExpireWhileItIsAnswered) {
     EXPECT_EQ(ended[0].tag, tag);
     EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
   }
-  EXPECT_EQ(group_->NextEvent(), absl::InfiniteFuture());
+  EXPECT_EQ(io_->NextEvent(), absl::InfiniteFuture());
 }
 
 TEST_F(IoQueueTimeoutTest, ATransferOfManyPiecesMayTakeMuchLonger) {
@@ -92,8 +92,8 @@ TEST_F(IoQueueTimeoutTest, BehindASilentDeviceAllEndWithinTwoTimeouts) {
       EXPECT_TRUE(ends.emplace(completion.tag, clock_.Now() - start).second);
     }
     if (ends.size() == 16) break;
-    ASSERT_LT(group_->NextEvent(), absl::InfiniteFuture());
-    clock_.JumpTo(group_->NextEvent());
+    ASSERT_LT(io_->NextEvent(), absl::InfiniteFuture());
+    clock_.JumpTo(io_->NextEvent());
   }
   for (uint64_t tag = 1; tag <= 8; ++tag) EXPECT_EQ(ends[tag], kTimeout);
   // Two of them had the room that the first ones left.
@@ -101,10 +101,10 @@ TEST_F(IoQueueTimeoutTest, BehindASilentDeviceAllEndWithinTwoTimeouts) {
   for (uint64_t tag = 11; tag <= 16; ++tag) {
     EXPECT_EQ(ends[tag], 1.5 * kTimeout);
   }
-  EXPECT_EQ(group_->stats(path_).quarantined_bytes, 4 * kPiece);
+  EXPECT_EQ(io_->stats(path_).quarantined_bytes, 4 * kPiece);
   engine_->CompleteAll();
   EXPECT_EQ(Poll().size(), 4u);
-  EXPECT_EQ(group_->pending(), 0);
+  EXPECT_EQ(io_->pending(), 0);
 }
 
 TEST_F(IoQueueTimeoutTest, WhatAnEngineNeverTakesExpires) {
@@ -114,8 +114,8 @@ TEST_F(IoQueueTimeoutTest, WhatAnEngineNeverTakesExpires) {
   const absl::Time start = clock_.Now();
   std::vector<Completion> ended;
   while (ended.empty()) {
-    ASSERT_LT(group_->NextEvent(), absl::InfiniteFuture());
-    clock_.JumpTo(group_->NextEvent());
+    ASSERT_LT(io_->NextEvent(), absl::InfiniteFuture());
+    clock_.JumpTo(io_->NextEvent());
     ended = Poll();
   }
   EXPECT_EQ(clock_.Now(), start + kTimeout);
@@ -172,7 +172,7 @@ TEST_F(IoQueueTimeoutTest, WhatIsAskedAfterALongSilenceHasItsTimeoutOnly) {
   Poll();
   engine_->CompleteAll();
   EXPECT_EQ(Poll().size(), 1u);
-  EXPECT_EQ(group_->NextEvent(), absl::InfiniteFuture());
+  EXPECT_EQ(io_->NextEvent(), absl::InfiniteFuture());
   Pass(100 * kTimeout);
   ReadPiece(2);
   EXPECT_EQ(Watch(kTimeout).size(), 1u);

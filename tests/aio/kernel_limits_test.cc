@@ -1,5 +1,5 @@
 // What the kernel sets bounds to: the size of a disk and of a file, the rate of
-// a device; what somebody closes or pulls out. On the engines of production.
+// a device; what is closed or pulled out. On the engines of production.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "aio/uring_probe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -46,25 +46,25 @@ absl::StatusOr<std::unique_ptr<IoEngine>> EngineOf(const std::string& kind) {
 class OneFile {
  public:
   OneFile(std::unique_ptr<IoEngine> engine, const std::string& name, int fd)
-      : group_(std::move(engine), SystemClock()) {
-    path_ = *group_.AddPath(name, fd, {});
+      : io_(std::move(engine), SystemClock()) {
+    path_ = *io_.AddPath(name, fd, {});
   }
   absl::Status Move(IoDirection direction, std::byte* data, int64_t offset,
                     int64_t size_bytes) {
-    group_.Enqueue(path_, {direction, IoClass::kDemand, data, offset,
-                           size_bytes, 1, absl::Seconds(60)});
+    io_.Enqueue(path_, {direction, IoClass::kDemand, data, offset, size_bytes,
+                        1, absl::Seconds(60)});
     std::vector<Completion> ended;
-    group_.Poll(&ended);
-    while (group_.pending() > 0) {
-      group_.Wait(group_.NextEvent());
-      group_.Poll(&ended);
+    io_.Poll(&ended);
+    while (io_.pending() > 0) {
+      io_.Wait(io_.NextEvent());
+      io_.Poll(&ended);
     }
     return ended.size() == 1 ? ended[0].status
                              : absl::InternalError("not one end");
   }
 
  private:
-  IoGroup group_;
+  IoPaths io_;
   int path_ = 0;
 };
 
@@ -200,25 +200,24 @@ TEST_P(KernelLimits, ADeviceThatIsPulledOutEndsAllTransfersOnce) {
   TemporaryFile file(16 * kMiB);
   AlignedBuffer buffer(16 * kMiB);
   auto plan = std::make_shared<FaultPlan>();
-  IoGroup group(MakeFaultEngine(*std::move(engine), plan, SystemClock()),
-                SystemClock());
-  const int path = *group.AddPath(file.name(), file.fd(), {});
-  // One is lost in the device, the next ones find nobody.
+  IoPaths io(MakeFaultEngine(*std::move(engine), plan, SystemClock()),
+             SystemClock());
+  const int path = *io.AddPath(file.name(), file.fd(), {});
+  // One is lost in the device, the next ones find no device.
   plan->FailCall(3, {FaultKind::kErrorAfter, ENODEV, absl::ZeroDuration()});
   plan->FailCall(4, {FaultKind::kError, ENODEV, absl::ZeroDuration()},
                  CallFilter::kAny, INT64_MAX / 2);
   for (uint64_t tag = 0; tag < 16; ++tag) {
     const int64_t at = static_cast<int64_t>(tag) * kMiB;
-    group.Enqueue(path,
-                  {tag % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-                   IoClass::kDemand, buffer.data() + at, at, kMiB, tag});
+    io.Enqueue(path, {tag % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
+                      IoClass::kDemand, buffer.data() + at, at, kMiB, tag});
   }
   std::vector<Completion> ended;
   const absl::Time limit = SystemClock().Now() + absl::Seconds(60);
-  group.Poll(&ended);
-  while (group.pending() > 0 && SystemClock().Now() < limit) {
-    group.Wait(std::min(group.NextEvent(), limit));
-    group.Poll(&ended);
+  io.Poll(&ended);
+  while (io.pending() > 0 && SystemClock().Now() < limit) {
+    io.Wait(std::min(io.NextEvent(), limit));
+    io.Poll(&ended);
   }
   ASSERT_EQ(ended.size(), 16u);
   std::vector<int> ends(16);
@@ -233,7 +232,7 @@ TEST_P(KernelLimits, ADeviceThatIsPulledOutEndsAllTransfersOnce) {
   }
   EXPECT_EQ(ends, std::vector<int>(16, 1));
   EXPECT_EQ(good, 2);
-  EXPECT_EQ(group.stats(path).in_flight_bytes, 0);
+  EXPECT_EQ(io.stats(path).in_flight_bytes, 0);
 }
 
 // The kernel's throttle is exact on average: going faster would mean that

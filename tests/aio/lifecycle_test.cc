@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
 
@@ -63,12 +63,12 @@ INSTANTIATE_TEST_SUITE_P(Engines, Lifecycle,
                          });
 
 // Turns the crank until nothing is pending; counts how each ended.
-void Drain(IoGroup& group, int* ended, int* cancelled) {
+void Drain(IoPaths& io, int* ended, int* cancelled) {
   std::vector<Completion> completions;
-  group.Poll(&completions);  // what a Cancel ended is no longer pending
-  while (group.pending() > 0) {
-    group.Wait(SystemClock().Now() + absl::Seconds(30));
-    group.Poll(&completions);
+  io.Poll(&completions);  // what a Cancel ended is no longer pending
+  while (io.pending() > 0) {
+    io.Wait(SystemClock().Now() + absl::Seconds(30));
+    io.Poll(&completions);
   }
   for (const Completion& completion : completions) {
     ++*ended;
@@ -86,9 +86,9 @@ TEST_P(Lifecycle, AHundredThousandTransfersLeaveNothingBehind) {
   constexpr int kBatches = 1000;
   constexpr int kBatch = 100;
   AlignedBuffer buffer(kBatch * kBlock);  // one for each in flight
-  IoGroup group(std::move(made.engine), SystemClock());
-  group.RegisterArena({buffer.data(), static_cast<size_t>(kBatch * kBlock)});
-  const int path = *group.AddPath("file", made.descriptors[0], {});
+  IoPaths io(std::move(made.engine), SystemClock());
+  io.RegisterArena({buffer.data(), static_cast<size_t>(kBatch * kBlock)});
+  const int path = *io.AddPath("file", made.descriptors[0], {});
   std::mt19937 random(31);
   int ended = 0;
   int cancelled = 0;
@@ -96,14 +96,13 @@ TEST_P(Lifecycle, AHundredThousandTransfersLeaveNothingBehind) {
   for (int batch = 0; batch < kBatches; ++batch) {
     for (uint64_t i = 0; i < kBatch; ++i) {
       const int64_t at = static_cast<int64_t>(random() % 64) * kBlock;
-      group.Enqueue(
-          path,
-          {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-           static_cast<IoClass>(i % 3),
-           buffer.data() + static_cast<int64_t>(i) * kBlock, at, kBlock, i});
+      io.Enqueue(path, {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
+                        static_cast<IoClass>(i % 3),
+                        buffer.data() + static_cast<int64_t>(i) * kBlock, at,
+                        kBlock, i});
     }
-    for (int i = 0; i < 5; ++i) group.Cancel(path, random() % kBatch);
-    Drain(group, &ended, &cancelled);
+    for (int i = 0; i < 5; ++i) io.Cancel(path, random() % kBatch);
+    Drain(io, &ended, &cancelled);
     // Once everything has been used: threads, the ring's workers.
     if (batch == 20) before = Footprint();
   }
@@ -122,32 +121,31 @@ TEST_P(Lifecycle, AThousandStartsStopsAndCancelsDoNotHang) {
         std::string(GetParam()) == "threads" ? MakeEngine(EngineKind::kThreads)
                                              : MakeRingOfKind(GetParam());
     if (!engine.ok()) GTEST_SKIP() << engine.status();
-    IoGroup group(*std::move(engine), SystemClock());
-    const int path = *group.AddPath("file", file.fd(), {});
+    IoPaths io(*std::move(engine), SystemClock());
+    const int path = *io.AddPath("file", file.fd(), {});
     std::atomic<bool> done = false;
     // Wakes at any moment, until after the last completion.
     std::thread waker([&] {
       while (!done.load()) {
-        group.Wake();
+        io.Wake();
         std::this_thread::yield();
       }
     });
     const uint64_t count = 1 + random() % 16;
     for (uint64_t i = 0; i < count; ++i) {
       const int64_t at = static_cast<int64_t>(random() % 64) * kBlock;
-      group.Enqueue(
-          path,
-          {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-           IoClass::kDemand, buffer.data() + static_cast<int64_t>(i) * kBlock,
-           at, kBlock, i});
+      io.Enqueue(path, {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
+                        IoClass::kDemand,
+                        buffer.data() + static_cast<int64_t>(i) * kBlock, at,
+                        kBlock, i});
     }
     int ended = 0;
     int cancelled = 0;
-    if (random() % 2 == 0) group.Wait(SystemClock().Now());
+    if (random() % 2 == 0) io.Wait(SystemClock().Now());
     for (uint64_t i = 0; i < count; i += 1 + random() % 3) {
-      group.Cancel(path, i);
+      io.Cancel(path, i);
     }
-    Drain(group, &ended, &cancelled);
+    Drain(io, &ended, &cancelled);
     done.store(true);
     waker.join();
     ASSERT_EQ(ended, static_cast<int>(count)) << "run " << run;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/loop_device.h"
@@ -46,9 +46,9 @@ class PageCacheTest : public testing::TestWithParam<const char*> {
                       ? MakeEngine(EngineKind::kThreads)
                       : MakeRingOfKind(GetParam());
     if (!engine.ok()) GTEST_SKIP() << engine.status();
-    group_ = std::make_unique<IoGroup>(*std::move(engine), SystemClock());
-    path_ = *group_->AddPath(file_.name(), file_.fd(), {});
-    group_->RegisterArena(
+    io_ = std::make_unique<IoPaths>(*std::move(engine), SystemClock());
+    path_ = *io_->AddPath(file_.name(), file_.fd(), {});
+    io_->RegisterArena(
         {buffer_.data(), static_cast<size_t>(buffer_.size_bytes())});
     buffer_.FillRandom(3);
   }
@@ -56,14 +56,14 @@ class PageCacheTest : public testing::TestWithParam<const char*> {
   // The whole file, all transfers at once, from or into the buffer.
   void MoveAll(IoDirection direction) {
     for (int64_t at = 0; at < kFileBytes; at += kTransferBytes) {
-      group_->Enqueue(path_, {direction, IoClass::kDemand, buffer_.data() + at,
-                              at, kTransferBytes, static_cast<uint64_t>(at)});
+      io_->Enqueue(path_, {direction, IoClass::kDemand, buffer_.data() + at, at,
+                           kTransferBytes, static_cast<uint64_t>(at)});
     }
     std::vector<Completion> ended;
-    group_->Poll(&ended);
-    while (group_->pending() > 0) {
-      group_->Wait(group_->NextEvent());
-      group_->Poll(&ended);
+    io_->Poll(&ended);
+    while (io_->pending() > 0) {
+      io_->Wait(io_->NextEvent());
+      io_->Poll(&ended);
     }
     for (const Completion& completion : ended) {
       EXPECT_TRUE(completion.status.ok()) << completion.status;
@@ -72,7 +72,7 @@ class PageCacheTest : public testing::TestWithParam<const char*> {
 
   TemporaryFile file_{kFileBytes, /*direct=*/false};
   AlignedBuffer buffer_{kFileBytes};
-  std::unique_ptr<IoGroup> group_;
+  std::unique_ptr<IoPaths> io_;
   int path_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Engines, PageCacheTest,

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
 
@@ -24,16 +24,16 @@ void Move(int fd, IoDirection direction, std::byte* data) {
   absl::StatusOr<std::unique_ptr<IoEngine>> engine =
       MakeEngine(EngineKind::kUring);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  IoGroup group(*std::move(engine), SystemClock());
-  const int path = *group.AddPath("file", fd, {});
+  IoPaths io(*std::move(engine), SystemClock());
+  const int path = *io.AddPath("file", fd, {});
   for (int64_t at = 0; at < kSize; at += kTransfer) {
-    group.Enqueue(path, {direction, IoClass::kDemand, data, at, kTransfer,
-                         static_cast<uint64_t>(at)});
+    io.Enqueue(path, {direction, IoClass::kDemand, data, at, kTransfer,
+                      static_cast<uint64_t>(at)});
   }
   std::vector<Completion> ended;
-  while (group.pending() > 0) {
-    group.Poll(&ended);
-    if (group.pending() > 0) group.Wait(absl::InfiniteFuture());
+  while (io.pending() > 0) {
+    io.Poll(&ended);
+    if (io.pending() > 0) io.Wait(absl::InfiniteFuture());
   }
   for (const Completion& completion : ended) {
     EXPECT_TRUE(completion.status.ok()) << completion.status;

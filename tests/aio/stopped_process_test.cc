@@ -1,5 +1,5 @@
 // A process that is stopped and goes on (^Z and fg, a debugger): the device is
-// not late for the time in which nobody looked, nor are an engine's threads,
+// not late for the time in which no thread looked, nor are an engine's threads,
 // which stood still as well. On the engines of production.
 #include <signal.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "gtest/gtest.h"
 #include "tests/aio/test_files.h"
 
@@ -37,22 +37,22 @@ int ReadInRounds(const std::string& kind, const TemporaryFile& file, int asks,
   options.in_flight_bytes = kFileBytes;
   options.piece_bytes = kMiB;
   options.adapts = false;
-  IoGroup group(*std::move(engine), SystemClock());
-  const int path = *group.AddPath(file.name(), file.fd(), options);
+  IoPaths io(*std::move(engine), SystemClock());
+  const int path = *io.AddPath(file.name(), file.fd(), options);
   const AlignedBuffer buffer(kFileBytes);
   for (char go = 0; read(asks, &go, 1) == 1;) {
     for (int64_t at = 0; at < kFileBytes; at += kMiB) {
-      group.Enqueue(
-          path, {IoDirection::kRead, IoClass::kDemand, buffer.data() + at, at,
-                 kMiB, static_cast<uint64_t>(at), kTimeout});
+      io.Enqueue(path,
+                 {IoDirection::kRead, IoClass::kDemand, buffer.data() + at, at,
+                  kMiB, static_cast<uint64_t>(at), kTimeout});
     }
     std::vector<Completion> ended;
-    group.Poll(&ended);
-    if (group.pending() == 0) return 78;
+    io.Poll(&ended);
+    if (io.pending() == 0) return 78;
     raise(SIGSTOP);
-    while (group.pending() > 0) {
-      group.Wait(group.NextEvent());
-      group.Poll(&ended);
+    while (io.pending() > 0) {
+      io.Wait(io.NextEvent());
+      io.Poll(&ended);
     }
     for (const Completion& completion : ended) {
       if (completion.status.ok()) continue;

@@ -182,7 +182,7 @@ TEST_F(Parts, ThatAreNotCommittedAreRemoved) {
     ASSERT_TRUE(commit.ok()) << commit.status();
     ASSERT_TRUE(Write(1, directory_.path()).ok());
     EXPECT_THAT(directory_.Entries(), SizeIs(5));
-    // Meanwhile nobody else saves there.
+    // Meanwhile no other save begins there.
     EXPECT_TRUE(absl::IsUnavailable(
         CheckpointCommit::Begin(directory_.path(), {}).status()));
     EXPECT_TRUE(absl::IsUnavailable(shares_[0]->Save(directory_.path())));

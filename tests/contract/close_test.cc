@@ -93,7 +93,7 @@ TEST_P(CloseContract, ARefusedCloseHasCancelledWhatWasPushed) {
   }
   const absl::Status refused = Close();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  // What nobody took holds nothing.
+  // What was never taken holds nothing.
   EXPECT_THAT(Message(refused), HasSubstr("1 queues"));
   EXPECT_THAT(Message(refused), Not(HasSubstr("'")));
   EXPECT_TRUE(absl::IsCancelled(queue->Next(absl::InfiniteFuture()).status()));
@@ -142,7 +142,7 @@ TEST_P(CloseContract, TheDestructorClosesUnderHeldPins) {
   ASSERT_TRUE(pin.ok());
   queue.reset();
   world().Destroy();
-  // The bytes stay; the release says nothing to anybody.
+  // The bytes stay; the release does nothing.
   WritePattern(pin->data(), 3);
   EXPECT_TRUE(HasPattern(pin->data(), 3));
   pin->Release();

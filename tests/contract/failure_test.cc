@@ -225,7 +225,7 @@ TEST_P(FailureContract, AClosedQueuesFailedWriteIsKeptAndTriedByOpenQueue) {
   world().Fill(*queue, a, 1);
   ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
   queue.reset();
-  // Its contents are anybody's, its room is nobody's.
+  // Any queue may read it, and no window gets its room.
   EXPECT_TRUE(world().Holds(*other, a, 1));
   EXPECT_EQ(stats().window_bytes, 4 * kPlace);
   const absl::Status full = runtime().OpenQueue(kPage, 2, Shortly()).status();

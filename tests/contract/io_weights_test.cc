@@ -1,5 +1,5 @@
-// Options::io_weights reach the path's queue: who waits beside whom moves bytes
-// in that ratio. Counted, on a memory path of known rates.
+// Options::io_weights reach the path's queue: kinds that wait side by side move
+// bytes in that ratio. Counted, on a memory path of known rates.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -67,7 +67,7 @@ class IoWeightsTest : public testing::Test {
   }
 
   // Reads over bytes written back, of many that all wait at once. Nullopt:
-  // nobody looked before one of them was nearly through.
+  // no look was taken before one of them was nearly through.
   static std::optional<double> SharesBeside(Readers kind,
                                             const IoWeights& weights) {
     Options options;
@@ -106,7 +106,8 @@ class IoWeightsTest : public testing::Test {
         EXPECT_TRUE(readers->Push({{tensor, Access::kRead}}, 0, Soon()).ok());
       }
     }
-    // From when the first window's contents, of whoever came first, are gone.
+    // From when the first window's contents, of the kind that came first, are
+    // gone.
     const Time end = Soon();
     Moved from;
     do {

@@ -10,7 +10,7 @@ using testing::HasSubstr;
 
 class PinContract : public ContractTest {
  protected:
-  // Makes whoever was in the window leave it, written back.
+  // Makes the tensors in the window leave it, written back.
   void Flush(RequestQueue& queue, int slots) {
     for (int i = 0; i < slots; ++i) {
       const TensorId filler =
@@ -109,7 +109,7 @@ TEST_P(PinContract, WhatDoesNotStayIsWrittenAtOnce) {
   const TensorId a = world().Register("a", kPage);
   auto queue = world().OpenQueue(kPage, 2);
   world().Fill(*queue, a, 1);
-  // Nobody asks for its slot.
+  // No request asks for its slot.
   EXPECT_TRUE(
       world().WaitUntil([&] { return stats().bytes_written() == kPlace; }));
 }
@@ -218,7 +218,7 @@ TEST_P(PinContract, DiscardWithoutALowerCopyIsDataLoss) {
     EXPECT_THAT(Message(lost), HasSubstr("'a'"));
   }
   EXPECT_TRUE(absl::IsDataLoss(queue->CommitStep({.step = 1})));
-  // Nobody else suffers.
+  // No other tensor suffers.
   world().Fill(*queue, b, 2);
   EXPECT_TRUE(world().Holds(*queue, b, 2));
 }

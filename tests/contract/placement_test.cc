@@ -52,7 +52,7 @@ TEST_P(PlacementContract, WhatOnePathRefusesTheOtherTakes) {
   ASSERT_TRUE(queue->BeginStep(1).ok());
   world().Fill(*queue, a, 3);
   ASSERT_TRUE(IsWritten(1));
-  // Nobody has lost anything: the step is whole, the path is told.
+  // Nothing is lost: the step is whole, the path is told.
   EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
   const Stats told = stats();
   EXPECT_TRUE(told.paths[0].degraded);
@@ -170,7 +170,7 @@ TEST_P(PlacementContract, WhereNoOtherPathHasRoomItStaysAboveAndTheStepHears) {
   Refuse(0);
   ASSERT_TRUE(queue->BeginStep(1).ok());
   world().Fill(*queue, a, 3);
-  // Who wants its slot hears of it, and so does the step.
+  // A request for its slot hears of it, and so does the step.
   const absl::Status full =
       world().Take(*queue, b, Access::kOverwrite).status();
   EXPECT_TRUE(absl::IsUnavailable(full)) << full;

@@ -137,7 +137,7 @@ TEST_P(QueueContract, PastItsDeadlineAGroupNamesTheHolders) {
   EXPECT_EQ(ready->tag, 1u);
   EXPECT_TRUE(absl::IsResourceExhausted(ready->pins.status()));
   EXPECT_THAT(Message(ready->pins.status()), HasSubstr("'weights of a'"));
-  // Who stood behind it goes on.
+  // The request behind it goes on.
   ready = two->Next(Soon());
   ASSERT_TRUE(ready.ok()) << ready.status();
   EXPECT_EQ(ready->tag, 2u);

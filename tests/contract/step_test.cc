@@ -55,7 +55,7 @@ TEST_P(StepContract, ARepeatedTraceIsPrefetched) {
         world().Fill(*queue, tensors[i], i);
         continue;
       }
-      // Whoever computes for a while finds the next one there.
+      // A customer that computes for a while finds the next one there.
       if (step > 2) {
         EXPECT_TRUE(world().WaitUntil([&] {
           const Stats now = stats();

@@ -1,4 +1,4 @@
-// Several customers on threads of their own, at random, until somebody
+// Several customers on threads of their own, at random, until the runtime
 // closes. TERRACE_STRESS_SECONDS=N runs N seconds a world in place of one.
 //
 // Contents are checked against a plain array. Nothing but the runtime orders

@@ -28,7 +28,7 @@ class WindowContract : public ContractTest {
     const std::vector<TensorId> tensors = world().RegisterMany(12, kPage);
     auto queue = world().OpenQueue(kPage, 2);
     for (int i = 0; i < 12; ++i) world().Fill(*queue, tensors[i], i);
-    // Everything is written, so that from here on nobody waits for a victim.
+    // Everything is written, so that from here on no group waits for a victim.
     world().OpenQueue(kPage, 6).reset();
     EXPECT_TRUE(world().WaitUntil([&] {
       return stats().window_bytes == 2 * kPlace &&

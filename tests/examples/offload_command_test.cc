@@ -55,6 +55,67 @@ void TrainAndVerify(const char* dtype, const char* engine,
   }
 }
 
+TEST(OffloadedTrainGptTest, TiersHoldTheirBudgets) {
+  TemporaryDirectory first, second, results;
+  const std::string json_path = results.path() + "/run.json";
+  const std::string small = "nvme:" + first.path();
+  const std::string large = "nvme:" + second.path();
+  const ChildResult run = RunTrainGpt(
+      Small({"--steps", "4", "--tier", "dram=8MiB", "--tier", small + "=5MiB",
+             "--tier", large, "--verify", "--json", json_path}));
+  ASSERT_EQ(run.exit_code, 0) << run.errors << run.output;
+  EXPECT_TRUE(first.empty());
+  EXPECT_TRUE(second.empty());
+  const nlohmann::json json = ReadJson(json_path);
+  EXPECT_EQ(json["verify"]["reference"], "identical");
+  EXPECT_EQ(json["budget_bytes"], 8 << 20);
+  ASSERT_EQ(json["tiers"].size(), 3u);
+  const std::vector<std::string> names = {"dram", small, large};
+  const std::vector<int64_t> budgets = {8 << 20, 5 << 20, 0};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const nlohmann::json& tier = json["tiers"][i];
+    EXPECT_EQ(tier["name"], names[i]);
+    EXPECT_EQ(tier["kind"], i == 0 ? "dram" : "nvme");
+    EXPECT_EQ(tier["budget_bytes"], budgets[i]);
+    EXPECT_GT(tier["peak_bytes"], 0);
+    if (budgets[i] > 0) {
+      EXPECT_LE(tier["peak_bytes"], budgets[i]);
+    }
+  }
+  ASSERT_EQ(json["links"].size(), 4u);
+  int64_t read = 0;
+  for (const nlohmann::json& link : json["links"]) {
+    EXPECT_GT(link["bytes"], 0) << link;
+    if (link["to"] == "dram") read += link["bytes"].get<int64_t>();
+  }
+  int64_t steps_read = 0;
+  for (const int64_t bytes : json["bytes_read"]) steps_read += bytes;
+  EXPECT_GE(read, steps_read);
+}
+
+TEST(OffloadedTrainGptTest, TiersThatCannotBeAreRefused) {
+  TemporaryDirectory path;
+  const std::string disk = "nvme:" + path.path();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrongs = {
+      {{"--tier", "tape:/dev/st0"}, "not 'tape'"},
+      {{"--tier", "dram=64MiB"}, "nvme:/mnt/nvme0, are needed"},
+      {{"--tier", disk}, "dram=2GiB, and one on a disk"},
+      {{"--tier", "dram=8MiB", "--tier", disk, "--nvme-path", path.path()},
+       "--tier and --nvme-path together"},
+      {{"--tier", "dram=8MiB", "--tier", disk, "--memory-budget", "8MiB"},
+       "--tier and --memory-budget together"},
+      {{"--tier", "dram=8MiB", "--tier", disk, "--tier", "far:node7"},
+       "this version keeps tensors on dram and nvme"},
+      {{"--tier", "dram=8MiB", "--tier", disk + "=1MiB"}, "of the budget of"},
+  };
+  for (const auto& [flags, why] : wrongs) {
+    const ChildResult run = RunTrainGpt(Small(flags));
+    EXPECT_NE(run.exit_code, 0) << why;
+    EXPECT_THAT(run.errors, HasSubstr(why));
+  }
+  EXPECT_TRUE(path.empty());
+}
+
 TEST(OffloadedTrainGptTest, Fp32OnTheChosenEngineEqualsTheReference) {
   TrainAndVerify("fp32", "auto", 8);
 }

@@ -2,6 +2,10 @@
 // from its own readings of the clock, add up to the step, on real runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/corpus.h"
 #include "examples/train_gpt/gpt.h"
@@ -56,21 +60,34 @@ std::vector<TimedStep> TrainWith(const std::vector<std::string>& more) {
   return steps;
 }
 
-// Each sum within 2 % of what it is the sum of.
+// How much of a whole its parts do not account for.
+double Unaccounted(double whole, double parts) {
+  return (whole - parts) / whole;
+}
+
+// Parts are timed within their whole, so that they never add up to more; a
+// piece without a clock is missing from every step, while a thread that is
+// kept waiting between two readings of the clock is missing from one.
 void ExpectSums(const std::vector<TimedStep>& steps) {
+  double step_gap = 1, update_gap = 1, whole_gap = 1;
   for (const auto& [record, report] : steps) {
     SCOPED_TRACE(record.step);
     const double compute = record.text_seconds + record.model_seconds +
                            record.update_seconds + record.other_seconds;
-    EXPECT_NEAR(compute + record.blocked_seconds(), record.seconds,
-                0.02 * record.seconds);
+    const double step =
+        Unaccounted(record.seconds, compute + record.blocked_seconds());
     const double blocked = report.blocked_read_seconds +
                            report.blocked_write_seconds +
                            report.blocked_space_seconds;
-    EXPECT_NEAR(report.compute_seconds + report.other_seconds + blocked,
-                report.total_seconds, 0.02 * report.total_seconds);
-    EXPECT_NEAR(report.total_seconds, record.optimizer_seconds,
-                0.02 * record.seconds);
+    const double update =
+        Unaccounted(report.total_seconds,
+                    report.compute_seconds + report.other_seconds + blocked);
+    const double whole =
+        Unaccounted(record.optimizer_seconds, report.total_seconds);
+    for (const double gap : {step, update, whole}) EXPECT_GE(gap, -0.02);
+    step_gap = std::min(step_gap, step);
+    update_gap = std::min(update_gap, update);
+    whole_gap = std::min(whole_gap, whole);
     EXPECT_EQ(report.step, record.step);
     for (const double part :
          {record.text_seconds, record.model_seconds, record.update_seconds,
@@ -79,6 +96,9 @@ void ExpectSums(const std::vector<TimedStep>& steps) {
       EXPECT_GE(part, 0.0);
     }
   }
+  EXPECT_LE(step_gap, 0.02);
+  EXPECT_LE(update_gap, 0.02);
+  EXPECT_LE(whole_gap, 0.04);
 }
 
 double BlockedShare(const std::vector<TimedStep>& steps) {

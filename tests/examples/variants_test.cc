@@ -55,28 +55,27 @@ double SumOf(const nlohmann::json& list) {
   return std::accumulate(numbers.begin(), numbers.end(), 0.0);
 }
 
-const std::vector<std::string> kKeys = {"parameters",
-                                        "dtype",
-                                        "state_bytes",
-                                        "budget_bytes",
-                                        "window_bytes",
-                                        "chunk_bytes",
-                                        "arena_peak_bytes",
-                                        "rss_peak_bytes",
-                                        "engine",
-                                        "direct_io",
-                                        "isa",
-                                        "losses",
-                                        "step_seconds",
-                                        "blocked_seconds",
-                                        "bytes_read",
-                                        "bytes_written"};
+const std::vector<std::string> kKeys = {
+    "parameters",   "dtype",          "state_bytes",      "budget_bytes",
+    "window_bytes", "chunk_bytes",    "arena_peak_bytes", "tiers",
+    "links",        "rss_peak_bytes", "engine",           "direct_io",
+    "isa",          "losses",         "step_seconds",     "blocked_seconds",
+    "bytes_read",   "bytes_written"};
 
 TEST(ReportTest, HasTheKeysOfTheReadmeAndNoOthers) {
   const nlohmann::json report = OffloadedReport({"--steps", "3", "--verify"});
   std::vector<std::string> keys = kKeys;
   keys.push_back("verify");
   EXPECT_THAT(KeysOf(report), UnorderedElementsAreArray(keys));
+  for (const nlohmann::json& tier : report["tiers"]) {
+    EXPECT_THAT(KeysOf(tier),
+                UnorderedElementsAreArray(
+                    {"name", "kind", "budget_bytes", "peak_bytes"}));
+  }
+  for (const nlohmann::json& link : report["links"]) {
+    EXPECT_THAT(KeysOf(link),
+                UnorderedElementsAreArray({"from", "to", "bytes"}));
+  }
   EXPECT_THAT(KeysOf(report["blocked_seconds"]),
               UnorderedElementsAreArray({"read", "write", "space"}));
   EXPECT_THAT(KeysOf(report["verify"]),

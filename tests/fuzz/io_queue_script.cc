@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "tests/aio/scripted_engine.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/manual_clock.h"
@@ -44,14 +44,14 @@ class Script {
   explicit Script(absl::Span<const uint8_t> bytes) : bytes_(bytes) {
     auto engine = std::make_unique<ScriptedEngine>();
     engine_ = engine.get();
-    group_ = std::make_unique<IoGroup>(std::move(engine), clock_);
+    io_ = std::make_unique<IoPaths>(std::move(engine), clock_);
     IoQueueOptions options;
     options.in_flight_bytes = kLimit;
     options.most_in_flight_bytes = kLimit;
     options.piece_bytes = 3 * kBlock;
     options.adapts = Next() % 2 == 0;
     for (int path = 0; path < kPaths; ++path) {
-      if (!group_->AddPath(absl::StrCat("path", path), path, options).ok()) {
+      if (!io_->AddPath(absl::StrCat("path", path), path, options).ok()) {
         Fail("no path");
       }
       media_[path].resize(kRegions * kRegion);
@@ -67,7 +67,7 @@ class Script {
       CheckDevice();
     }
     Drain();
-    if (!result_.problem.empty()) group_->Abandon();
+    if (!result_.problem.empty()) io_->Abandon();
     return result_;
   }
 
@@ -91,7 +91,7 @@ class Script {
       case 4:
         if (Asked* asked = Pick()) {
           // Only a cancel can have ended it already.
-          if (!group_->Cancel(asked->path, asked->transfer.tag) &&
+          if (!io_->Cancel(asked->path, asked->transfer.tag) &&
               !asked->is_cancelled) {
             Fail("a pending transfer is not known to Cancel");
           }
@@ -100,8 +100,8 @@ class Script {
         break;
       case 5:
         if (Asked* asked = Pick()) {
-          group_->Promote(asked->path, asked->transfer.tag,
-                          static_cast<IoClass>(Next() % 3));
+          io_->Promote(asked->path, asked->transfer.tag,
+                       static_cast<IoClass>(Next() % 3));
         }
         break;
       case 6:
@@ -168,7 +168,7 @@ class Script {
       asked.bytes.assign(transfer.data, transfer.data + transfer.size_bytes);
     }
     ++result_.transfers;
-    group_->Enqueue(path, transfer);
+    io_->Enqueue(path, transfer);
   }
 
   Asked* Pick() {
@@ -230,7 +230,7 @@ class Script {
   }
 
   void ToNextEvent() {
-    const absl::Time next = group_->NextEvent();
+    const absl::Time next = io_->NextEvent();
     if (next > clock_.Now() && next < absl::InfiniteFuture()) {
       clock_.JumpTo(next);
     }
@@ -238,7 +238,7 @@ class Script {
 
   void Poll() {
     std::vector<Completion> completions;
-    group_->Poll(&completions);
+    io_->Poll(&completions);
     for (const Completion& completion : completions) End(completion);
     CheckDevice();
   }
@@ -331,14 +331,14 @@ class Script {
     }
   }
 
-  // Everything ends, without anybody's help but the device's and time's.
+  // Everything ends, with no help but the device's and time's.
   void Drain() {
     engine_->set_room(1 << 20);
     for (int i = 0; i < 10'000 && result_.problem.empty(); ++i) {
       Poll();
       CheckDevice();
-      if (group_->pending() == 0) break;
-      const absl::Time next = group_->NextEvent();
+      if (io_->pending() == 0) break;
+      const absl::Time next = io_->NextEvent();
       if (!engine_->in_flight().empty()) {
         Answer(0, INT64_MAX);
       } else if (next > clock_.Now() && next < absl::InfiniteFuture()) {
@@ -347,10 +347,10 @@ class Script {
         Fail("transfers are pending and nothing will ever happen");
       }
     }
-    if (group_->pending() > 0) Fail("it does not come to an end");
+    if (io_->pending() > 0) Fail("it does not come to an end");
     if (!asked_.empty()) Fail("transfers that never ended");
     for (int path = 0; path < kPaths; ++path) {
-      const IoPathStats stats = group_->stats(path);
+      const IoPathStats stats = io_->stats(path);
       if (stats.in_flight_bytes != 0 || stats.quarantined_bytes != 0) {
         Fail("bytes are counted in flight at the end");
       }
@@ -369,7 +369,7 @@ class Script {
   std::map<uint64_t, Asked> asked_;  // pending, by tag
   bool busy_[kPaths][kRegions] = {};
   uint64_t next_tag_ = 1;
-  std::unique_ptr<IoGroup> group_;  // first to go: buffers outlive it
+  std::unique_ptr<IoPaths> io_;  // first to go: buffers outlive it
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Any bytes as a script of what callers, a device and time do to an IoGroup,
-// beside a model that knows nothing of queues: who was asked for what, which
+// Any bytes as a script of what callers, a device and time do to an IoPaths,
+// beside a model that knows nothing of queues: what was asked for, which
 // bytes the device moved, what errors it gave. After each step and at the end:
 //
 // - each transfer ends exactly once, and once more as `released` if it was

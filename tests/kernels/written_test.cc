@@ -1,4 +1,4 @@
-// A 16-bit parameter that somebody has written: where it has other bits than
+// A 16-bit parameter that the program has written: where it has other bits than
 // its master's rounding the step starts from the parameter, element by element,
 // under every instruction set; elsewhere from the master, bit for bit.
 #include <bit>

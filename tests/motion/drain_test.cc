@@ -39,7 +39,7 @@ TEST_F(DrainTest, ItIsSealedAndThenMovedInPlace) {
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWritten);
   EXPECT_EQ(arrivals[0].tensor, &tensor);
-  EXPECT_EQ(arrivals[0].edge.from, kDram);
+  EXPECT_EQ(arrivals[0].edge.from, kDramTier);
   EXPECT_EQ(arrivals[0].edge.to, 1);
   EXPECT_FALSE(arrivals[0].moved);
   EXPECT_TRUE(tensor.Fetchable());
@@ -58,7 +58,7 @@ TEST_F(DrainTest, TheSealSaysWhatItIsAndWhereItGoes) {
   ExtentHeader header;
   ASSERT_TRUE(
       DecodeExtentHeader(
-          {payload.data() - kExtentHeaderBytes, kExtentHeaderBytes}, &header)
+          {payload.data() - kTensorHeaderBytes, kTensorHeaderBytes}, &header)
           .ok());
   EXPECT_EQ(header.path_id, core_.resting.at(1).path_id());
   EXPECT_EQ(header.own_offset, kCopyBytes);
@@ -76,7 +76,7 @@ TEST_F(DrainTest, WhatIsWrittenComesBack) {
   core_.Settle();
   std::fill(core_.Payload(tensor).begin(), core_.Payload(tensor).end(),
             std::byte{99});
-  tensor.Drop(kDram);
+  tensor.Drop(kDramTier);
   StartFill(tensor);
   core_.Settle();
   EXPECT_THAT(core_.Payload(tensor), Each(std::byte{1}));
@@ -111,7 +111,7 @@ TEST_F(DrainTest, ARefusedSecondPlaceLeavesTheFirstAsItWas) {
   EXPECT_EQ(arrivals[0].kind, Kind::kWriteFailed);
   EXPECT_EQ(IoFaultOf(arrivals[0].status).error, ENOSPC);
   EXPECT_EQ(arrivals[0].edge.to, 2);
-  EXPECT_TRUE(tensor.Dirty(kDram));
+  EXPECT_TRUE(tensor.Dirty(kDramTier));
   EXPECT_EQ(tensor.resting()->place.tier(), 1);
   EXPECT_EQ(tensor.resting()->generation, 1u);  // the one before
   EXPECT_EQ(core_.resting.at(2).usage().used_bytes, 0);
@@ -126,7 +126,7 @@ TEST_F(DrainTest, ARefusedWriteInPlaceLeavesItTorn) {
   const std::vector<Arrival> arrivals = core_.SettleFor(absl::Seconds(1));
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWriteFailed);
-  EXPECT_TRUE(tensor.Dirty(kDram));
+  EXPECT_TRUE(tensor.Dirty(kDramTier));
   EXPECT_EQ(tensor.resting()->generation, 0u);
   EXPECT_FALSE(tensor.Fetchable());
 }
@@ -137,8 +137,8 @@ TEST_F(DrainTest, GivenUpOnceSealedNothingIsWritten) {
   const std::vector<Sealed> sealed = RunTasks<Sealed>();
   ASSERT_EQ(sealed.size(), 1u);
   EXPECT_EQ(transfers_.GiveUp(transfers_.OnSealed(sealed[0])), 2);
-  EXPECT_TRUE(tensor.Idle(kDram));
-  EXPECT_TRUE(tensor.Dirty(kDram));
+  EXPECT_TRUE(tensor.Idle(kDramTier));
+  EXPECT_TRUE(tensor.Dirty(kDramTier));
   EXPECT_EQ(core_.resting.at(2).usage().used_bytes, 0);
   EXPECT_FALSE(transfers_.Has(tensor));
   EXPECT_THAT(core_.Settle(), IsEmpty());
@@ -154,7 +154,7 @@ TEST_F(DrainTest, CancelledBeforeItIsIssuedItIsDirtyStill) {
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWriteFailed);
   EXPECT_TRUE(absl::IsCancelled(arrivals[0].status));
-  EXPECT_TRUE(tensor.Dirty(kDram));
+  EXPECT_TRUE(tensor.Dirty(kDramTier));
   EXPECT_EQ(faults_.calls(CallFilter::kWrites), 0);
 }
 

@@ -21,20 +21,20 @@ using Kind = Arrival::Kind;
 Fault FlippedBit() {
   Fault fault;
   fault.kind = FaultKind::kBitFlip;
-  fault.flipped_byte = kExtentHeaderBytes + 5;
+  fault.flipped_byte = kTensorHeaderBytes + 5;
   return fault;
 }
 
 TEST_F(FillTest, ItIsMovedAndThenChecked) {
   Tensor& tensor = AddResting("a");
   StartFill(tensor);
-  EXPECT_EQ(tensor.at(kDram)->state, CopyState::kFilling);
+  EXPECT_EQ(tensor.at(kDramTier)->state, CopyState::kFilling);
   EXPECT_TRUE(transfers_.Has(tensor));
   EXPECT_EQ(core_.links.pending(), 1);
   EXPECT_EQ(transfers_.tasks(), 0);
   EXPECT_THAT(core_.Poll(), IsEmpty());  // issues it
   EXPECT_THAT(core_.Poll(), IsEmpty());
-  EXPECT_EQ(tensor.at(kDram)->state, CopyState::kChecking);
+  EXPECT_EQ(tensor.at(kDramTier)->state, CopyState::kChecking);
   EXPECT_EQ(core_.links.pending(), 0);
   EXPECT_EQ(transfers_.tasks(), 1);
   const std::vector<Arrival> arrivals = core_.Hear();
@@ -42,8 +42,8 @@ TEST_F(FillTest, ItIsMovedAndThenChecked) {
   EXPECT_EQ(arrivals[0].kind, Kind::kWhole);
   EXPECT_EQ(arrivals[0].tensor, &tensor);
   EXPECT_EQ(arrivals[0].edge.from, 1);
-  EXPECT_EQ(arrivals[0].edge.to, kDram);
-  EXPECT_TRUE(tensor.Idle(kDram));
+  EXPECT_EQ(arrivals[0].edge.to, kDramTier);
+  EXPECT_TRUE(tensor.Idle(kDramTier));
   EXPECT_THAT(core_.Payload(tensor), Each(std::byte{1}));
   EXPECT_EQ(transfers_.tasks(), 0);
   EXPECT_FALSE(transfers_.Has(tensor));
@@ -55,7 +55,7 @@ TEST_F(FillTest, TheMovesReportIsOfItsEdge) {
   core_.Settle();
   ASSERT_EQ(core_.reports.size(), 1u);
   EXPECT_EQ(core_.reports[0].edge.from, 1);
-  EXPECT_EQ(core_.reports[0].edge.to, kDram);
+  EXPECT_EQ(core_.reports[0].edge.to, kDramTier);
   EXPECT_TRUE(core_.reports[0].status.ok());
   EXPECT_FALSE(core_.reports[0].late);
   EXPECT_FALSE(core_.reports[0].released);
@@ -71,7 +71,7 @@ TEST_F(FillTest, ADeviceThatRefusesLeavesNoCopyAndNoRoomTaken) {
   EXPECT_EQ(IoFaultOf(arrivals[0].status).error, ENODEV);
   EXPECT_FALSE(arrivals[0].late);
   EXPECT_EQ(arrivals[0].late_room, nullptr);
-  EXPECT_EQ(tensor.at(kDram), nullptr);
+  EXPECT_EQ(tensor.at(kDramTier), nullptr);
   EXPECT_TRUE(tensor.Fetchable());
   EXPECT_EQ(core_.dram.usage().used_bytes, 0);
   EXPECT_FALSE(transfers_.Has(tensor));
@@ -87,7 +87,7 @@ TEST_F(FillTest, WhatIsCutOffBelowIsLostAndNamed) {
   EXPECT_TRUE(absl::IsDataLoss(arrivals[0].status)) << arrivals[0].status;
   EXPECT_THAT(std::string(arrivals[0].status.message()),
               HasSubstr("tensor 'a': read failed: disk0/state, offset 0"));
-  EXPECT_EQ(tensor.at(kDram), nullptr);
+  EXPECT_EQ(tensor.at(kDramTier), nullptr);
 }
 
 TEST_F(FillTest, WhatWasFlippedOnTheWayIsFetchedOnceMore) {
@@ -121,7 +121,7 @@ TEST_F(FillTest, WhatIsWrongTwiceIsLost) {
               HasSubstr("tensor 'a': disk0/state, offset 8192, 8192 bytes: "));
   EXPECT_EQ(IoFaultOf(loss).path, "disk0/state");
   EXPECT_EQ(IoFaultOf(loss).offset, 8192);
-  EXPECT_EQ(tensor.at(kDram), nullptr);
+  EXPECT_EQ(tensor.at(kDramTier), nullptr);
   EXPECT_EQ(core_.dram.usage().used_bytes, 0);
   EXPECT_FALSE(transfers_.Has(tensor));
   EXPECT_TRUE(other.Fetchable());

@@ -42,7 +42,7 @@ TEST_F(LateTransferTest, ALateFillTakesItsRoomAlong) {
   ASSERT_NE(arrival.late_room, nullptr);
   EXPECT_EQ(arrival.late_room->from(), &core_.dram);
   EXPECT_EQ(arrival.late_room->extent(), (Extent{0, kCopyBytes}));
-  EXPECT_EQ(tensor.at(kDram), nullptr);
+  EXPECT_EQ(tensor.at(kDramTier), nullptr);
   EXPECT_TRUE(tensor.Fetchable());
   EXPECT_TRUE(transfers_.Has(tensor));
   EXPECT_EQ(transfers_.late_bytes(), kCopyBytes);
@@ -64,7 +64,8 @@ TEST_F(LateTransferTest, ItsTensorMayBeFetchedAgainMeanwhile) {
   const std::vector<Arrival> arrivals = core_.Settle();
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWhole);
-  EXPECT_EQ(tensor.at(kDram)->place.extent(), (Extent{kCopyBytes, kCopyBytes}));
+  EXPECT_EQ(tensor.at(kDramTier)->place.extent(),
+            (Extent{kCopyBytes, kCopyBytes}));
   EXPECT_TRUE(transfers_.Has(tensor));  // the late one
   LetGo();
   EXPECT_FALSE(transfers_.Has(tensor));
@@ -119,7 +120,7 @@ TEST_F(LateTransferTest, ALateDrainLeavesItsCopyAndThenItIsWrittenAfterAll) {
   EXPECT_EQ(arrival.kind, Kind::kWriteFailed);
   EXPECT_EQ(arrival.late_room, nullptr);
   EXPECT_EQ(tensor.drain(), Drain::kLate);
-  EXPECT_TRUE(tensor.Delivered(kDram));
+  EXPECT_TRUE(tensor.Delivered(kDramTier));
   EXPECT_TRUE(transfers_.Has(tensor));
   EXPECT_EQ(transfers_.DrainTier(tensor), 2);
   EXPECT_EQ(transfers_.DrainPlace(tensor), (Extent{0, kCopyBytes}));
@@ -132,7 +133,7 @@ TEST_F(LateTransferTest, ALateDrainLeavesItsCopyAndThenItIsWrittenAfterAll) {
   EXPECT_FALSE(arrivals[0].late);
   EXPECT_TRUE(arrivals[0].moved);
   EXPECT_EQ(tensor.resting()->place.tier(), 2);
-  EXPECT_TRUE(tensor.Idle(kDram));
+  EXPECT_TRUE(tensor.Idle(kDramTier));
   EXPECT_FALSE(transfers_.Has(tensor));
 }
 
@@ -150,7 +151,7 @@ TEST_F(LateTransferTest, TheTranscriptTellsLateFromReleased) {
   for (const TranscriptLine& line : core_.transcript) {
     EXPECT_EQ(line.tensor, tensor.id.value);
     EXPECT_EQ(line.from, 1);
-    EXPECT_EQ(line.to, kDram);
+    EXPECT_EQ(line.to, kDramTier);
     EXPECT_EQ(line.generation, 1u);
   }
 }

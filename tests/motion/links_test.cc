@@ -22,7 +22,7 @@ class LinksTest : public testing::Test {
   LinksTest() {
     auto engine = std::make_unique<ScriptedEngine>();
     engine_ = engine.get();
-    auto io = std::make_unique<IoGroup>(std::move(engine), clock_);
+    auto io = std::make_unique<IoPaths>(std::move(engine), clock_);
     for (const char* name : {"first", "second"}) {
       TERRACE_CHECK(io->AddPath(name, 0, {}).ok());
     }
@@ -33,8 +33,8 @@ class LinksTest : public testing::Test {
     Move move;
     move.tag = tag;
     move.edge = {from, to};
-    move.from = {from == kDram ? 5 * kPage : 2 * kPage, kPage};
-    move.to = {to == kDram ? 5 * kPage : 2 * kPage, kPage};
+    move.from = {from == kDramTier ? 5 * kPage : 2 * kPage, kPage};
+    move.to = {to == kDramTier ? 5 * kPage : 2 * kPage, kPage};
     move.data = reinterpret_cast<std::byte*>(memory_.data());
     move.timeout = absl::Seconds(1);
     return move;
@@ -52,7 +52,7 @@ class LinksTest : public testing::Test {
 };
 
 TEST_F(LinksTest, AMoveUpReadsFromItsTiersPath) {
-  links_->Begin(MoveOf(7, 2, kDram));
+  links_->Begin(MoveOf(7, 2, kDramTier));
   EXPECT_EQ(links_->pending(), 1);
   EXPECT_TRUE(Poll().empty());
   ASSERT_EQ(engine_->in_flight().size(), 1u);
@@ -73,7 +73,7 @@ TEST_F(LinksTest, AMoveUpReadsFromItsTiersPath) {
 }
 
 TEST_F(LinksTest, AMoveDownWritesToItsTiersPath) {
-  links_->Begin(MoveOf(7, kDram, 1));
+  links_->Begin(MoveOf(7, kDramTier, 1));
   Poll();
   ASSERT_EQ(engine_->in_flight().size(), 1u);
   const IoRequest& request = engine_->in_flight()[0];
@@ -87,10 +87,10 @@ TEST_F(LinksTest, AMoveDownWritesToItsTiersPath) {
 }
 
 TEST_F(LinksTest, WhatIsNotIssuedIsCancelled) {
-  links_->Begin(MoveOf(1, kDram, 1));
-  links_->Begin(MoveOf(1, kDram, 2));  // tags are an edge's own here
-  links_->Cancel({kDram, 2}, 1);
-  links_->Cancel({kDram, 2}, 99);  // no such move: nothing
+  links_->Begin(MoveOf(1, kDramTier, 1));
+  links_->Begin(MoveOf(1, kDramTier, 2));  // tags are an edge's own here
+  links_->Cancel({kDramTier, 2}, 1);
+  links_->Cancel({kDramTier, 2}, 99);  // no such move: nothing
   const std::vector<Moved> moved = Poll();
   ASSERT_EQ(moved.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(moved[0].status));
@@ -100,7 +100,7 @@ TEST_F(LinksTest, WhatIsNotIssuedIsCancelled) {
 }
 
 TEST_F(LinksTest, AMoveThatIsLateEndsTwice) {
-  links_->Begin(MoveOf(7, 1, kDram));
+  links_->Begin(MoveOf(7, 1, kDramTier));
   Poll();
   std::vector<Moved> moved;
   while (moved.empty()) {
@@ -132,7 +132,8 @@ using LinksDeathTest = LinksTest;
 
 TEST_F(LinksDeathTest, NoEdgeJoinsTwoDisksOrATierWithItself) {
   EXPECT_DEATH(links_->Begin(MoveOf(1, 1, 2)), "internal error");
-  EXPECT_DEATH(links_->Begin(MoveOf(1, kDram, kDram)), "internal error");
+  EXPECT_DEATH(links_->Begin(MoveOf(1, kDramTier, kDramTier)),
+               "internal error");
 }
 
 }  // namespace

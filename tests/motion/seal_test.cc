@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 class SealTest : public testing::Test {
  protected:
-  SealTest() : copy_(kExtentHeaderBytes + 8192, std::byte{7}) {
+  SealTest() : copy_(kTensorHeaderBytes + 8192, std::byte{7}) {
     Seal(HeaderOf(tensor_, kPath, kPlace, 5), absl::MakeSpan(copy_));
   }
 
@@ -49,10 +49,10 @@ TEST_F(SealTest, TheHashIsOfThePayloadAlone) {
   ExtentHeader found;
   ASSERT_TRUE(
       DecodeExtentHeader(
-          absl::MakeConstSpan(copy_).subspan(0, kExtentHeaderBytes), &found)
+          absl::MakeConstSpan(copy_).subspan(0, kTensorHeaderBytes), &found)
           .ok());
   EXPECT_EQ(found.payload_hash,
-            XXH3_64bits(copy_.data() + kExtentHeaderBytes, 5000));
+            XXH3_64bits(copy_.data() + kTensorHeaderBytes, 5000));
 }
 
 TEST_F(SealTest, WhatWasSealedPasses) {
@@ -68,7 +68,7 @@ TEST_F(SealTest, EveryFieldThatDiffersIsNamed) {
 }
 
 TEST_F(SealTest, AFlippedBitOfThePayloadIsFound) {
-  copy_[kExtentHeaderBytes + 4999] ^= std::byte{1};
+  copy_[kTensorHeaderBytes + 4999] ^= std::byte{1};
   EXPECT_THAT(Wrong(kPath, kPlace, 5), HasSubstr("hash"));
 }
 

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 
@@ -41,7 +41,7 @@ class TransferTest : public testing::Test {
     core_.transfers.StartDrain(tensor, 1, {});
     core_.Settle();
     TERRACE_CHECK(tensor.Fetchable());
-    tensor.Drop(kDram);
+    tensor.Drop(kDramTier);
     core_.reports.clear();
     core_.transcript.clear();
     return tensor;
@@ -59,7 +59,7 @@ class TransferTest : public testing::Test {
     return events;
   }
 
-  Core core_;
+  TestCore core_;
   Transfers& transfers_ = core_.transfers;
   FaultPlan& faults_ = *core_.machine.faults;
 };

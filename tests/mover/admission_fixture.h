@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 
@@ -73,7 +73,7 @@ class AdmissionTest : public testing::Test {
     return tensor;
   }
 
-  Core core_;
+  TestCore core_;
   std::vector<QueueError> errors_;
 };
 

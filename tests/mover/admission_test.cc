@@ -1,4 +1,4 @@
-// Who is admitted, when it is ready, and with what.
+// Which request is admitted, when it is ready, and with what.
 #include "runtime/mover/admission.h"
 
 #include <utility>
@@ -202,9 +202,9 @@ TEST_F(AdmitTest, AFetchThatFailsFailsItsGroupOnceTheOthersHaveEnded) {
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].tag, 5u);
   EXPECT_EQ(IoFaultOf(ready[0].pins.status()).error, ENODEV);
-  EXPECT_FALSE(a_.Pinned(kDram));
-  EXPECT_FALSE(b_.Pinned(kDram));
-  EXPECT_TRUE(b_.Idle(kDram));
+  EXPECT_FALSE(a_.Pinned(kDramTier));
+  EXPECT_FALSE(b_.Pinned(kDramTier));
+  EXPECT_TRUE(b_.Idle(kDramTier));
   EXPECT_EQ(customer_.held_pins, 0);
   EXPECT_EQ(customer_.admitted, 0);
 }
@@ -219,8 +219,8 @@ TEST_F(AdmitTest, WhatAClosedQueueFetchedIsLetGoOf) {
   const std::vector<Ready> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(ready[0].pins.status()));
-  EXPECT_TRUE(a_.Idle(kDram));
-  EXPECT_EQ(b_.at(kDram), nullptr);  // undefined; below is the truth
+  EXPECT_TRUE(a_.Idle(kDramTier));
+  EXPECT_EQ(b_.at(kDramTier), nullptr);  // undefined; below is the truth
   EXPECT_TRUE(b_.Fetchable());
 }
 
@@ -288,7 +288,7 @@ TEST_F(FullAdmitTest, AGroupThatWaitsHoldsNothing) {
   Push(customer_, {Read(b_), Read(c_)});
   Admit(customer_);
   EXPECT_TRUE(customer_.blocked_by_own_pins);
-  EXPECT_EQ(b_.at(kDram), nullptr);
+  EXPECT_EQ(b_.at(kDramTier), nullptr);
   EXPECT_FALSE(customer_.window->taken(1));
   EXPECT_EQ(core_.admission.counts().demand_reads, 0);
   EndPins(std::move(first), PinEnd::kUnchanged);

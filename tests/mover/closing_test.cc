@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 namespace {
@@ -33,7 +33,7 @@ class ClosingTest : public testing::Test {
   }
   absl::Time now() { return core_.machine.clock.Now(); }
 
-  Core core_;
+  TestCore core_;
   Closing closing_{{.links = &core_.links,
                     .transfers = &core_.transfers,
                     .resting = &core_.resting,
@@ -66,7 +66,7 @@ TEST_F(ClosingTest, WhileAnythingIsHeldItIsRefusedUnlessForced) {
   EXPECT_EQ(Get(reply),
             absl::FailedPreconditionError("still held: 1 queues, 'a'"));
   EXPECT_FALSE(core_.resting.removals_begun());
-  EXPECT_FALSE(Advance());  // nobody asks any more
+  EXPECT_FALSE(Advance());  // no request is left
   Ask(absl::InfiniteDuration(), /*force=*/true);
   EXPECT_FALSE(Advance("1 queues, 'a'"));
   EXPECT_TRUE(core_.resting.removals_begun());
@@ -139,7 +139,7 @@ TEST_F(ClosingTest, WhatWasAskedMeanwhileIsAnswered) {
   core_.inbox->Post(StatsRequest{stats});
   core_.inbox->Post(CloseRequest{.reply = again});
   core_.inbox->Post(UnregisterRequest{TensorId{0}, gone});
-  core_.inbox->Post(PushRequest{});  // nobody waits
+  core_.inbox->Post(PushRequest{});  // nothing waits
   core_.inbox->Post(Sealed{1});
   closing_.End(false, {.hits = 5});
   EXPECT_EQ(opened->Await(core_.machine.clock).status(), Closing::Closed());

@@ -41,7 +41,7 @@ class CustomersTest : public testing::Test {
 
   VirtualClock clock_;
   Transcript transcript_;
-  FakeReserver memory_{kDram};
+  FakeReserver memory_{kDramTier};
   Window window_{memory_.Give(0), 8192, 1};
   Customers customers_{clock_, &transcript_};
   Customer& first_ = customers_.Open(window_);
@@ -139,7 +139,7 @@ TEST_F(CustomersTest, AtTheEndAllPortsAreClosed) {
 TEST_F(CustomersTest, AnOpenStepHearsTheFirstError) {
   customers_.Report(0, absl::InternalError("between steps"));
   EXPECT_TRUE(first_.first_error.ok());
-  first_.step_open = true;
+  first_.step = 1;
   customers_.Report(0, absl::InternalError("first"));
   customers_.Report(0, absl::InternalError("second"));
   customers_.Report(-1, absl::InternalError("nobody's"));
@@ -157,7 +157,6 @@ TEST_F(CustomersTest, StepsBeginAndEndInTurn) {
             absl::FailedPreconditionError("no step is open"));
   EXPECT_EQ(check(Kind::kAbort, 7),
             absl::FailedPreconditionError("no step is open"));
-  first_.step_open = true;
   first_.step = 7;
   EXPECT_EQ(check(Kind::kBegin, 8),
             absl::FailedPreconditionError("step 7 is still open"));

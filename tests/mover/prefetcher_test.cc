@@ -72,7 +72,7 @@ TEST_F(PrefetcherTest, WhatIsNeededLaterGivesWay) {
   core_.planner.OnAccess(customer_.id, a_.id);  // next use: b, c, then a
   Propose();
   EXPECT_THAT(Begun(), ElementsAre(0, 1, 2));
-  EXPECT_EQ(a_.at(kDram), nullptr);
+  EXPECT_EQ(a_.at(kDramTier), nullptr);
 }
 
 TEST_F(PrefetcherTest, AWaitingGroupComesFirst) {
@@ -129,7 +129,7 @@ TEST_F(PrefetcherTest, AHintDisplacesNobody) {
   const TensorId hint[] = {a_.id, b_.id};
   Hint(hint);
   EXPECT_THAT(Begun(), IsEmpty());
-  EXPECT_NE(a_.at(kDram), nullptr);
+  EXPECT_NE(a_.at(kDramTier), nullptr);
 }
 
 }  // namespace

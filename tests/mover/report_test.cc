@@ -16,39 +16,27 @@ using testing::HasSubstr;
 
 class ReportTest : public AdmissionTest {
  protected:
-  Report report() const {
-    return Report({.dram = &core_.dram,
-                   .resting = &core_.resting,
-                   .links = &core_.links,
-                   .residency = &core_.residency,
-                   .table = &core_.table,
-                   .pins = &core_.pins,
-                   .transfers = &core_.transfers,
-                   .placement = &core_.placement,
-                   .customers = &core_.customers,
-                   .admission = &core_.admission});
-  }
   void ExpectBroken(const std::string& rule) {
-    const absl::Status status = report().CheckInvariants();
+    const absl::Status status = core_.report().CheckInvariants();
     EXPECT_TRUE(absl::IsInternal(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(rule));
   }
 };
 
 TEST_F(ReportTest, ThoseWhoHoldAreNamedSomeOfThem) {
-  EXPECT_EQ(report().Holders(), "");
+  EXPECT_EQ(core_.report().Holders(), "");
   Customer& customer = core_.Open(kPage, 1);
-  EXPECT_EQ(report().Holders(), "1 queues");
+  EXPECT_EQ(core_.report().Holders(), "1 queues");
   Tensor& tensor = AddResting("a");
   core_.Fetch(tensor);
   Push(customer, {Read(tensor)});
   Admit(customer);
-  EXPECT_EQ(report().Holders(), "1 queues, 'a'");
+  EXPECT_EQ(core_.report().Holders(), "1 queues, 'a'");
   for (int pins = 2; pins <= 9; ++pins) {
     Push(customer, {Read(tensor)});
     Admit(customer);
   }
-  EXPECT_EQ(report().Holders(),
+  EXPECT_EQ(core_.report().Holders(),
             "1 queues, 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', and more, 9 "
             "pins");
 }
@@ -61,7 +49,7 @@ TEST_F(ReportTest, TheNumbersAreThoseOfTheParts) {
   Customer& customer = core_.Open(kPage, 3);
   Push(customer, {Read(tensor)});
   Admit(customer);
-  const Stats stats = report().MakeStats(absl::UnavailableError("first"));
+  const Stats stats = core_.report().MakeStats(absl::UnavailableError("first"));
   EXPECT_EQ(stats.engine, "faulty memory");
   EXPECT_EQ(stats.host_budget_bytes, 64 * kPage);
   EXPECT_EQ(stats.host_used_bytes, 8 * kPage);
@@ -76,6 +64,22 @@ TEST_F(ReportTest, TheNumbersAreThoseOfTheParts) {
   EXPECT_EQ(stats.paths[0].capacity_bytes, 64 * kPage);
   EXPECT_EQ(stats.bytes_written(), 2 * kPage);
   EXPECT_EQ(stats.bytes_read(), 2 * kPage);
+  ASSERT_EQ(stats.tiers.size(), 3u);
+  EXPECT_EQ(stats.tiers[0].name, "dram");
+  EXPECT_EQ(stats.tiers[0].budget_bytes, 64 * kPage);
+  EXPECT_EQ(stats.tiers[0].used_bytes, 8 * kPage);
+  EXPECT_EQ(stats.tiers[0].peak_bytes, 8 * kPage);
+  EXPECT_EQ(stats.tiers[2].name, "nvme:disk1");
+  EXPECT_EQ(stats.tiers[2].kind, TierKind::kDisk);
+  EXPECT_EQ(stats.tiers[2].used_bytes, 4 * kPage);
+  ASSERT_EQ(stats.links.size(), 4u);
+  EXPECT_EQ(stats.links[0].from, "dram");
+  EXPECT_EQ(stats.links[0].to, "nvme:disk0");
+  EXPECT_EQ(stats.links[0].bytes, 2 * kPage);
+  EXPECT_EQ(stats.links[1].from, "nvme:disk0");
+  EXPECT_EQ(stats.links[1].to, "dram");
+  EXPECT_EQ(stats.links[1].bytes, 2 * kPage);
+  EXPECT_EQ(stats.links[3].bytes, 0);
   EXPECT_EQ(stats.hits, 1);
   EXPECT_EQ(stats.demand_reads, 0);
   EXPECT_EQ(stats.evictions, 0);
@@ -84,7 +88,7 @@ TEST_F(ReportTest, TheNumbersAreThoseOfTheParts) {
 }
 
 TEST_F(ReportTest, TheBooksAgreeWhateverIsUnderWay) {
-  EXPECT_TRUE(report().CheckInvariants().ok());
+  EXPECT_TRUE(core_.report().CheckInvariants().ok());
   Tensor& fetched = AddResting("fetched");
   Tensor& written = core_.Add("written");
   core_.Write(written);
@@ -93,13 +97,15 @@ TEST_F(ReportTest, TheBooksAgreeWhateverIsUnderWay) {
   Admit(customer);
   core_.transfers.StartDrain(
       written, 2, *std::move(*core_.resting.at(2).Allocate(2 * kPage, true)));
-  EXPECT_TRUE(report().CheckInvariants().ok()) << report().CheckInvariants();
+  EXPECT_TRUE(core_.report().CheckInvariants().ok())
+      << core_.report().CheckInvariants();
   core_.machine.faults->FailCall(1, {.kind = FaultKind::kNever},
                                  CallFilter::kReads);
   Hear(core_.SettleFor(absl::Seconds(3)));
   EXPECT_EQ(core_.transfers.late_bytes(), 2 * kPage);
-  EXPECT_TRUE(report().CheckInvariants().ok()) << report().CheckInvariants();
-  EXPECT_EQ(report().MakeStats({}).quarantined_bytes, 2 * kPage);
+  EXPECT_TRUE(core_.report().CheckInvariants().ok())
+      << core_.report().CheckInvariants();
+  EXPECT_EQ(core_.report().MakeStats({}).quarantined_bytes, 2 * kPage);
 }
 
 TEST_F(ReportTest, ATensorsOwnInvariantIsTold) {

@@ -85,7 +85,7 @@ TEST_F(WindowOpenerTest, ResidentsLeaveForIt) {
   const auto reply = Open(4);
   Serve();
   EXPECT_EQ(open(), 0u);
-  EXPECT_EQ(clean.at(kDram), nullptr);
+  EXPECT_EQ(clean.at(kDramTier), nullptr);
   EXPECT_EQ(dirty.drain(), Drain::kSealing);  // its window is not waited with
   Hear(core_.Settle());
   Serve();
@@ -96,12 +96,12 @@ TEST_F(WindowOpenerTest, ResidentsLeaveForIt) {
 TEST_F(WindowOpenerTest, WhileOneWaitsNothingBecomesResident) {
   Tensor& pinned = AddResting("pinned");
   core_.Fetch(pinned);
-  pinned.Hold(kDram, Access::kRead);
+  pinned.Hold(kDramTier, Access::kRead);
   const auto reply = Open(4);
   Serve();
   Tensor& other = core_.Add("other");
   EXPECT_TRUE(core_.residency.FindRoom(other).empty());
-  pinned.Unhold(kDram, Access::kRead);
+  pinned.Unhold(kDramTier, Access::kRead);
   Serve();
   EXPECT_TRUE(Get(reply).ok());
 }
@@ -109,7 +109,7 @@ TEST_F(WindowOpenerTest, WhileOneWaitsNothingBecomesResident) {
 TEST_F(WindowOpenerTest, FirstInFirstOutAndOthersEndAtTheirDeadlines) {
   Tensor& pinned = AddResting("pinned");
   core_.Fetch(pinned);
-  pinned.Hold(kDram, Access::kRead);
+  pinned.Hold(kDramTier, Access::kRead);
   const auto first = Open(4, After(9));
   const auto second = Open(1, After(3));  // it would have room
   Serve();
@@ -128,7 +128,7 @@ TEST_F(WindowOpenerTest, FirstInFirstOutAndOthersEndAtTheirDeadlines) {
             "in one part, and what is between could not be moved out in time; "
             "held: 2 queues");
   EXPECT_EQ(opener_.NextDeadline(), absl::InfiniteFuture());
-  pinned.Unhold(kDram, Access::kRead);
+  pinned.Unhold(kDramTier, Access::kRead);
   EXPECT_FALSE(core_.residency.FindRoom(core_.Add("x")).empty());
 }
 
@@ -145,7 +145,7 @@ TEST_F(WindowOpenerTest, AWriteBackThatFailedIsNamed) {
   core_.Write(dirty);
   for (const TierId tier : {1, 2}) {
     core_.write_back.OnWriteFailed({.tensor = &dirty,
-                                    .edge = {kDram, tier},
+                                    .edge = {kDramTier, tier},
                                     .status = absl::UnavailableError("EIO")},
                                    true, &errors_);
   }

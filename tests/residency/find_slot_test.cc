@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 namespace {
@@ -36,11 +36,11 @@ class FindSlotTest : public testing::Test {
   }
   // A hold, and the queue's pin if it has one.
   void Pin(Tensor& tensor, int64_t queue) {
-    tensor.Hold(kDram, Access::kRead);
-    core_.pins.Grant(tensor, kDram, queue, Access::kRead);
+    tensor.Hold(kDramTier, Access::kRead);
+    core_.pins.Grant(tensor, kDramTier, queue, Access::kRead);
   }
 
-  Core core_;
+  TestCore core_;
   Customer& customer_ = core_.Open(kPage, 2);
   Window& window_ = *customer_.window;
   const int64_t queue_ = customer_.id;
@@ -54,21 +54,21 @@ TEST_F(FindSlotTest, AFreeSlotIsTaken) {
   const FoundPlace found = Find(c_);
   EXPECT_EQ(found.space, Space::kFound);
   EXPECT_EQ(window_.SlotOf(found.room.extent()), 1);
-  EXPECT_NE(a_.at(kDram), nullptr);
+  EXPECT_NE(a_.at(kDramTier), nullptr);
 }
 
 TEST_F(FindSlotTest, OfCleanOnesTheOneNeededLastGoes) {
   Trace({&b_, &c_, &a_});
   EXPECT_EQ(window_.SlotOf(Find(c_).room.extent()), 0);
-  EXPECT_EQ(a_.at(kDram), nullptr);
-  EXPECT_NE(b_.at(kDram), nullptr);
+  EXPECT_EQ(a_.at(kDramTier), nullptr);
+  EXPECT_NE(b_.at(kDramTier), nullptr);
 }
 
 TEST_F(FindSlotTest, APrefetchTakesNothingNeededNoLater) {
   Trace({&a_, &b_, &c_});
   EXPECT_EQ(Find(c_, /*prefetch=*/true).space, Space::kFailed);
-  EXPECT_NE(a_.at(kDram), nullptr);
-  EXPECT_NE(b_.at(kDram), nullptr);
+  EXPECT_NE(a_.at(kDramTier), nullptr);
+  EXPECT_NE(b_.at(kDramTier), nullptr);
   EXPECT_EQ(Find(c_).space, Space::kFound);  // one that was asked for does
 }
 
@@ -87,7 +87,7 @@ TEST_F(FindSlotTest, OwnPinsAreToldFromThoseOfOthers) {
 
 TEST_F(FindSlotTest, AHoldIsWaitedFor) {
   Pin(a_, queue_);
-  b_.Hold(kDram, Access::kRead);
+  b_.Hold(kDramTier, Access::kRead);
   EXPECT_EQ(Find(c_).space, Space::kWait);
 }
 
@@ -154,7 +154,7 @@ TEST_F(FindSlotTest, TheOthersOfAGroupAreKeptAndOnesPlacedForItToo) {
   core_.residency.Keep(b_);
   Tensor& d = core_.Add("d");
   EXPECT_EQ(Find(d).space, Space::kFailed);
-  EXPECT_NE(b_.at(kDram), nullptr);
+  EXPECT_NE(b_.at(kDramTier), nullptr);
   core_.residency.EndKeep();
   EXPECT_EQ(window_.SlotOf(Find(d).room.extent()), 1);
 }

@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 namespace {
@@ -54,7 +54,7 @@ class RegistrarTest : public testing::Test {
     return core_.resting.at(tier).usage().used_bytes;
   }
 
-  Core core_;
+  TestCore core_;
   Registrar& registrar_ = core_.registrar;
 };
 

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 namespace {
@@ -20,7 +20,7 @@ class RestingTiersTest : public testing::Test {
   }
 
   // Full as they are.
-  Core core_{{.path_bytes = 0, .most_path_bytes = 16 * kPage}};
+  TestCore core_{{.path_bytes = 0, .most_path_bytes = 16 * kPage}};
   RestingTiers& tiers_ = core_.resting;
 };
 
@@ -72,10 +72,15 @@ TEST_F(RestingTiersTest, ARemovalIsOfAllAndItsFirstErrorCounts) {
 }
 
 TEST(RestingTiersDeathTest, TheirNumbersAreTheirPlaces) {
-  TestMachine machine({.paths = 2});
-  auto disks = machine.MakeDisks(nullptr);
-  std::swap(disks[0], disks[1]);
-  EXPECT_DEATH(RestingTiers tiers(std::move(disks)), "internal error");
+  TestMachine machine({.paths = 1});
+  DiskTierParts second;
+  second.id = 2;
+  second.file = machine.MakeFile(0);
+  second.background = &machine.background[0];
+  second.clock = &machine.clock;
+  std::vector<std::unique_ptr<DiskTier>> tiers;
+  tiers.push_back(std::make_unique<DiskTier>(std::move(second)));
+  EXPECT_DEATH(RestingTiers resting(std::move(tiers)), "internal error");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Who is in memory: rooms and residents, who leaves for whom, and windows.
-// Slots are find_slot_test.cc's.
+// Which tensors are in memory: rooms and residents, which leave for which, and
+// windows. Slots are find_slot_test.cc's.
 #include "runtime/residency/tier_residency.h"
 
 #include <utility>
@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 namespace {
@@ -41,7 +41,7 @@ class TierResidencyTest : public testing::Test {
     return residency_.FindPlace(queue_, window_, tensor, &leaving_);
   }
 
-  Core core_{{.budget_bytes = 8 * kPage}};
+  TestCore core_{{.budget_bytes = 8 * kPage}};
   TierResidency& residency_ = core_.residency;
   Customer& customer_ = core_.Open(kPage, 2);
   Window& window_ = *customer_.window;
@@ -79,8 +79,8 @@ TEST_F(TierResidencyTest, WhoIsNeededLaterLeavesForWhoIsNeededSooner) {
   Trace({&a, &c, &b});
   const FoundPlace found = FindPlace(c);
   EXPECT_EQ(found.room.from(), &core_.dram);
-  EXPECT_EQ(b.at(kDram), nullptr);
-  EXPECT_NE(a.at(kDram), nullptr);
+  EXPECT_EQ(b.at(kDramTier), nullptr);
+  EXPECT_NE(a.at(kDramTier), nullptr);
   EXPECT_EQ(residency_.evictions(), 1);
 }
 
@@ -90,8 +90,8 @@ TEST_F(TierResidencyTest, NobodyLeavesForWhoIsNeededLater) {
   Tensor& c = core_.Add("c");
   Trace({&a, &b, &c});
   EXPECT_EQ(FindPlace(c).room.from(), &window_);
-  EXPECT_NE(a.at(kDram), nullptr);
-  EXPECT_NE(b.at(kDram), nullptr);
+  EXPECT_NE(a.at(kDramTier), nullptr);
+  EXPECT_NE(b.at(kDramTier), nullptr);
 }
 
 TEST_F(TierResidencyTest, WhoLeavesDirtyIsNamedAndStaysUntilItIsWritten) {
@@ -104,7 +104,7 @@ TEST_F(TierResidencyTest, WhoLeavesDirtyIsNamedAndStaysUntilItIsWritten) {
   EXPECT_THAT(leaving_, ElementsAre(&b));
   EXPECT_TRUE(residency_.residents().IsLeaving(b));
   EXPECT_TRUE(residency_.GoesDown(b));
-  EXPECT_NE(b.at(kDram), nullptr);
+  EXPECT_NE(b.at(kDramTier), nullptr);
   residency_.Stay(b);
   EXPECT_FALSE(residency_.GoesDown(b));
 }
@@ -127,7 +127,7 @@ TEST_F(TierResidencyTest, TheOthersOfAGroupAreKept) {
   Trace({&a, &c, &b});
   residency_.Keep(b);
   EXPECT_EQ(FindPlace(c).room.from(), &window_);
-  EXPECT_NE(b.at(kDram), nullptr);
+  EXPECT_NE(b.at(kDramTier), nullptr);
   residency_.EndKeep();
   EXPECT_EQ(FindPlace(c).room.from(), &core_.dram);
 }
@@ -158,7 +158,7 @@ TEST_F(TierResidencyTest, ResidentsMakeRoomForARange) {
   core_.Update(dirty);
   EXPECT_TRUE(residency_.FindRange(4 * kPage).empty());
   residency_.EvictForRange(4 * kPage, &leaving_);
-  EXPECT_EQ(clean.at(kDram), nullptr);
+  EXPECT_EQ(clean.at(kDramTier), nullptr);
   EXPECT_THAT(leaving_, ElementsAre(&dirty));
   EXPECT_EQ(residency_.residents().leaving(), 1);
   EXPECT_EQ(residency_.FindRange(2 * kPage).extent().size_bytes, 2 * kPage);
@@ -170,9 +170,9 @@ TEST_F(TierResidencyTest, ARangeMayComeIfOnlyWindowsAreInBetween) {
   Tensor& a = AddResident("a", kNoTier);
   EXPECT_FALSE(residency_.RangeMayCome(8 * kPage, false));
   EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, /*late_fetches=*/true));
-  a.Hold(kDram, Access::kRead);  // it may be let go of
+  a.Hold(kDramTier, Access::kRead);  // it may be let go of
   EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, false));
-  a.Unhold(kDram, Access::kRead);
+  a.Unhold(kDramTier, Access::kRead);
   residency_.windows().Close(window_);  // it will go
   EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, false));
 }
@@ -185,28 +185,28 @@ TEST_F(TierResidencyTest, AClosedWindowGoesWithItsLastSlot) {
   core_.Settle();
   Tensor& pinned = core_.Add("pinned");
   pinned.BeginOverwrite(window_.Take(1, pinned, 2 * kPage));
-  pinned.Hold(kDram, Access::kRead);
+  pinned.Hold(kDramTier, Access::kRead);
   residency_.CloseEmptyWindows();
-  EXPECT_NE(clean.at(kDram), nullptr);  // it is open
+  EXPECT_NE(clean.at(kDramTier), nullptr);  // it is open
   residency_.windows().Close(window_);
   EXPECT_EQ(residency_.windows().open_bytes(), 0);
   EXPECT_EQ(residency_.windows().size_bytes(), 4 * kPage);
   residency_.CloseEmptyWindows();
-  EXPECT_EQ(clean.at(kDram), nullptr);
+  EXPECT_EQ(clean.at(kDramTier), nullptr);
   EXPECT_EQ(core_.dram.usage().used_bytes, 4 * kPage);
-  pinned.Unhold(kDram, Access::kRead);
+  pinned.Unhold(kDramTier, Access::kRead);
   residency_.CloseEmptyWindows();
   EXPECT_EQ(core_.dram.usage().used_bytes, 0);
 }
 
 TEST_F(TierResidencyTest, WhoIsUsedOrMovesIsNotEvicted) {
   Tensor& a = AddResident("a");
-  a.Hold(kDram, Access::kRead);
+  a.Hold(kDramTier, Access::kRead);
   EXPECT_FALSE(residency_.Evict(a));
-  EXPECT_NE(a.at(kDram), nullptr);
-  a.Unhold(kDram, Access::kRead);
+  EXPECT_NE(a.at(kDramTier), nullptr);
+  a.Unhold(kDramTier, Access::kRead);
   EXPECT_FALSE(residency_.Evict(a));  // clean: it is gone
-  EXPECT_EQ(a.at(kDram), nullptr);
+  EXPECT_EQ(a.at(kDramTier), nullptr);
   EXPECT_FALSE(residency_.Evict(a));
   EXPECT_EQ(residency_.evictions(), 1);
 }

@@ -6,9 +6,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/mover/wanted_tensors.h"
 #include "runtime/residency/registrar.h"
-#include "tests/support/core.h"
+#include "runtime/tensor/wanted_tensors.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 namespace {
@@ -41,7 +41,7 @@ class UnregisterTest : public testing::Test {
     return added.ok();
   }
 
-  Core core_;
+  TestCore core_;
   WantedTensors wanted_;
   Tensor& tensor_ = core_.Add("a");
 };
@@ -77,8 +77,8 @@ TEST_F(UnregisterTest, WhatIsPinnedOrWantedIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("'a' is wanted"));
   wanted_.Remove(want);
-  tensor_.Hold(kDram, Access::kRead);
-  const uint64_t token = core_.pins.Grant(tensor_, kDram, 0, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kRead);
+  const uint64_t token = core_.pins.Grant(tensor_, kDramTier, 0, Access::kRead);
   status = Get(Unregister(tensor_.id));
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("'a' is pinned"));
@@ -89,8 +89,8 @@ TEST_F(UnregisterTest, WhatIsPinnedOrWantedIsRefused) {
 
 TEST_F(UnregisterTest, PinsThatNobodyTookAreWaitedFor) {
   core_.Fetch(tensor_);
-  tensor_.Hold(kDram, Access::kRead);
-  const uint64_t token = core_.pins.Grant(tensor_, kDram, 0, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kRead);
+  const uint64_t token = core_.pins.Grant(tensor_, kDramTier, 0, Access::kRead);
   const auto reply = Unregister(tensor_.id, /*after=*/5);
   Serve(/*processed=*/4);
   EXPECT_TRUE(IsFound());
@@ -102,10 +102,10 @@ TEST_F(UnregisterTest, PinsThatNobodyTookAreWaitedFor) {
 
 TEST_F(UnregisterTest, AHoldIsWaitedFor) {
   core_.Fetch(tensor_);
-  tensor_.Hold(kDram, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kRead);
   const auto reply = Unregister(tensor_.id);
   EXPECT_TRUE(IsFound());
-  tensor_.Unhold(kDram, Access::kRead);
+  tensor_.Unhold(kDramTier, Access::kRead);
   Serve();
   EXPECT_TRUE(Get(reply).ok());
 }
@@ -160,11 +160,11 @@ TEST_F(UnregisterTest, ALateFetchKeepsThePlaceButNotTheNameOrTheCaller) {
 
 TEST_F(UnregisterTest, WhoWaitsIsToldWhyItIsRefused) {
   core_.Fetch(tensor_);
-  tensor_.Hold(kDram, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kRead);
   const auto reply = Unregister(tensor_.id);
   core_.registrar.Refuse(absl::CancelledError("closing"));
   EXPECT_EQ(Get(reply), absl::CancelledError("closing"));
-  tensor_.Unhold(kDram, Access::kRead);
+  tensor_.Unhold(kDramTier, Access::kRead);
 }
 
 }  // namespace

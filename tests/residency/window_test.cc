@@ -14,14 +14,14 @@ using testing::ElementsAre;
 // Three slots of 8192 bytes behind the first 8192 of memory.
 class WindowTest : public testing::Test {
  protected:
-  FakeReserver memory_{kDram};
+  FakeReserver memory_{kDramTier};
   Tensor a_{{.name = "a", .size_bytes = 4096}, TensorId{0}};
   Tensor b_{{.name = "b", .size_bytes = 100}, TensorId{1}};
   Window window_{memory_.Give(8192, 3 * 8192), 8192, 3};
 };
 
 TEST_F(WindowTest, ItIsSlotsOfItsRange) {
-  EXPECT_EQ(window_.id(), kDram);
+  EXPECT_EQ(window_.id(), kDramTier);
   EXPECT_EQ(window_.size_bytes(), 3 * 8192);
   EXPECT_EQ(window_.stride(), 8192);
   EXPECT_EQ(window_.slots(), 3);

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/base/io_fault.h"
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 namespace terrace {
 namespace {
@@ -25,7 +25,7 @@ class WritePlacementTest : public testing::Test {
 
   // A write to that tier ends.
   void Written(TierId tier, absl::Status status) {
-    placement_.OnMoved({.edge = {kDram, tier},
+    placement_.OnMoved({.edge = {kDramTier, tier},
                         .status = std::move(status),
                         .failures = placement_.failures(tier)});
   }
@@ -34,7 +34,7 @@ class WritePlacementTest : public testing::Test {
   }
   PathState StateOf(TierId tier) { return placement_.StatsOf(tier).state; }
 
-  Core core_;
+  TestCore core_;
   WritePlacement& placement_ = core_.placement;
   Tensor& tensor_ = core_.Add("a");  // at home on tier 1
 };
@@ -122,12 +122,12 @@ TEST_F(WritePlacementTest, NoneIsUsableSaysWhyOfEachAndTheFirstErrno) {
 }
 
 TEST_F(WritePlacementTest, ATierThatCannotBeReadIsToldUntilItCan) {
-  placement_.OnMoved({.edge = {2, kDram}, .status = Refused("EIO")});
+  placement_.OnMoved({.edge = {2, kDramTier}, .status = Refused("EIO")});
   EXPECT_EQ(StateOf(2), PathState::kUnreadable);
   placement_.OnMoved(
-      {.edge = {2, kDram}, .status = absl::CancelledError("closing")});
+      {.edge = {2, kDramTier}, .status = absl::CancelledError("closing")});
   EXPECT_EQ(StateOf(2), PathState::kUnreadable);  // that says nothing
-  placement_.OnMoved({.edge = {2, kDram}});
+  placement_.OnMoved({.edge = {2, kDramTier}});
   EXPECT_EQ(StateOf(2), PathState::kHealthy);
 }
 

@@ -1,5 +1,5 @@
 // Deadlines are by the wall clock as their caller reads it, and are kept by
-// the runtime's own: in virtual time, with a wall clock that somebody sets.
+// the runtime's own: in virtual time, with a wall clock that is set.
 #include <memory>
 #include <optional>
 
@@ -17,7 +17,7 @@ constexpr int64_t kBudget = 256 << 10;
 constexpr int64_t kElements = 100'000;  // 800 kB of state
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-// Set back or forward by far more than anybody's patience.
+// Set back or forward by far more than any call's patience.
 class DeadlineTest : public testing::TestWithParam<int> {
  protected:
   DeadlineTest() : model_(Model::Of({{.name = "w", .count = kElements}}, 1)) {

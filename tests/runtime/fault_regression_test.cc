@@ -22,7 +22,7 @@ class FaultRegression : public ContractTest {
     return queue.Push({{first, Access::kUpdate}, {second, Access::kUpdate}}, 0,
                       Soon());
   }
-  // Pushes an overwrite that is admitted and that nobody takes: a reader has
+  // Pushes an overwrite that is admitted and never taken: a reader has
   // to wait for it then.
   void LeaveUntaken(RequestQueue& queue, TensorId tensor) {
     ASSERT_TRUE(queue.Push({{tensor, Access::kOverwrite}}, 0, Soon()).ok());
@@ -67,7 +67,7 @@ TEST_P(FaultRegression, AStepGoesOnWithTheSlotsThatAFailedWriteLeaves) {
   EXPECT_EQ(training.StateDifference(), "");
 }
 
-// He waited for his deadline.
+// The writer waited for its deadline.
 TEST_P(FaultRegression, AWriterBehindALateWriteFailsAtOnce) {
   TestRuntimeOptions options;
   options.io_timeout = absl::Milliseconds(100);
@@ -167,7 +167,7 @@ TEST_P(FaultRegression, AnUntakenOverwriteOfNothingLeavesNothing) {
   EXPECT_TRUE(world().Holds(*reader, a, 2));
 }
 
-// A writer who also waits for something else: the copy was hashed, gave way
+// A writer that also waits for something else: the copy was hashed, gave way
 // and was hashed again for ever.
 TEST_P(FaultRegression, AWriteBackGivesWayToAWaitingWriterOnlyOnce) {
   Make(3);

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 enum class Heard : uint8_t {
   kNever,   // healed
   kTold,    // healed, and the path's report says what it was
-  kMay,     // unless it was a fetch ahead, or a copy that nobody read
+  kMay,     // unless it was a fetch ahead, or a copy that was not read
   kAlways,  // in this step or, a late write-back, in the next
 };
 
@@ -56,7 +56,7 @@ constexpr FaultTrainingOptions kNoPrefetch = {.prefetch = false};
 constexpr FaultTrainingOptions kOnePath = {.paths = 1};
 
 const Disturbance kDisturbances[] = {
-    // Healed: nobody hears of them.
+    // Healed: no step hears of them.
     {"Short", kAny, {FaultKind::kShort}, false, Heard::kNever, kOk, ""},
     {"Late", kAny, {FaultKind::kDelay}, false, Heard::kNever, kOk, ""},
     {"Reordered", kAny, {FaultKind::kReorder}, false, Heard::kNever, kOk, ""},

@@ -1,5 +1,5 @@
-// The whole runtime as an ordinary user of an ordinary distribution, who may
-// lock 8 MiB of memory: what the kernel refuses costs the registration of that
+// The whole runtime as an ordinary user of an ordinary distribution, with 8 MiB
+// of memory to lock: what the kernel refuses costs the registration of that
 // memory and nothing else. Each in a child, as a user cannot be undone.
 #include <unistd.h>
 

@@ -83,7 +83,7 @@ class ReferenceOptimizer {
   // One step with the gradients that `model` has now.
   void Step(const StepArguments& arguments, const Model& model);
 
-  // Values that someone else wrote into the model, outside of steps. A 16-bit
+  // Values that were written into the model outside of steps. A 16-bit
   // element whose bits they changed goes on from there.
   void AdoptValues(const Model& model, size_t parameter) {
     states_[parameter].values = model.parameters()[parameter].values;

@@ -27,7 +27,7 @@ TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
       {.name = "b", .count = kElements / 2}};
   TestRuntimeOptions runtime_options;
   runtime_options.budget_bytes = kBudget;
-  // What it has, and what it wants then, as where nobody is in the way.
+  // What it has, and what it wants then, as where nothing is in the way.
   int64_t had_bytes = 0;
   int64_t wanted_bytes = 0;
   {

@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// Everybody lets go of everything at once and takes what comes: all that was
+// All customers let go of everything at once and take what comes: all that was
 // pushed becomes ready or fails, in bounded time.
 void RandomOperations::Drain() {
   while (!held_.empty()) ReleaseAt(held_.size() - 1, true);

@@ -356,7 +356,7 @@ bool RandomOperations::IsPushed(int tensor) const {
 }
 
 // Another tensor in the place of one that goes, unless it is pinned. Whether a
-// group that nobody has taken yet still wants it cannot be told from here.
+// group that was not taken yet still wants it cannot be told from here.
 void RandomOperations::Replace() {
   const auto tensor = static_cast<int>(Draw(kTensors));
   if (IsPushed(tensor)) return;

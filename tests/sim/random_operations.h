@@ -22,7 +22,7 @@ namespace terrace {
 enum class Trouble : uint8_t {
   kNone,
   kAny,
-  // One path of several refuses all writes for a while; nobody may notice.
+  // One path of several refuses all writes for a while; no customer may notice.
   kRefusal,
 };
 

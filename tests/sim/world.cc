@@ -38,22 +38,22 @@ World::World(const WorldOptions& options)
       MakeMemoryEngine(options.paths, options.path_bytes, clock_);
   engine = MakeFaultEngine(std::move(engine), faults_, clock_);
   engine = MakePacedEngine(std::move(engine), paces_, clock_);
-  parts.mover.io = std::make_unique<IoGroup>(std::move(engine), clock_);
+  parts.engine = std::move(engine);
   for (int path = 0; path < options.paths; ++path) {
-    auto disk = MakeMemoryDiskFile(path, options.path_bytes);
-    const auto added =
-        parts.mover.io->AddPath(disk->info().file, disk->fd(), options.io);
-    EXPECT_TRUE(added.ok()) << added.status();
-    parts.mover.disks.push_back(std::move(disk));
     auto background = std::make_unique<InlineExecutor>();
     background_.push_back(background.get());
-    parts.background.push_back(std::move(background));
+    LocalPath& disk = parts.paths.emplace_back();
+    disk.file = MakeMemoryDiskFile(path, options.path_bytes);
+    disk.queue = options.io;
+    disk.background = std::move(background);
   }
-  parts.mover.eviction = MakeEvictionPolicy(options.eviction);
-  parts.mover.prefetch = options.prefetch;
-  parts.mover.io_timeout = options.io_timeout;
-  parts.mover.transcript = options.transcript;
-  runtime_ = LocalRuntime::Start(std::move(parts));
+  parts.eviction = MakeEvictionPolicy(options.eviction);
+  parts.prefetch = options.prefetch;
+  parts.io_timeout = options.io_timeout;
+  parts.transcript = options.transcript;
+  auto runtime = LocalRuntime::Start(std::move(parts));
+  EXPECT_TRUE(runtime.ok()) << runtime.status();
+  runtime_ = *std::move(runtime);
   step_ = clock_.AddStep([this] { return Turn(); });
 }
 

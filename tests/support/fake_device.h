@@ -1,10 +1,10 @@
 // A device of plain memory for tests of what is copied from and to one. Its
 // addresses cannot be read or written: doing so ends the test with a signal.
 //
-// Copies happen late: when somebody waits for their stream, or, drawn from a
+// Copies happen late: when their stream is waited for, or, drawn from a
 // seed, at any call before that. Until then the target of a copy to the host
 // holds 0xFF bytes (NaN), and a copy to the device takes what its source holds
-// at that time. So whoever does not wait is found out by wrong numbers. Any
+// at that time. So code that does not wait is found out by wrong numbers. Any
 // call can be told to fail.
 //
 // Thread-safe.

@@ -5,7 +5,7 @@
 // Speaks the kernel's FUSE protocol itself, so that the tests need no library
 // for it; mounts by mount(2), so it needs root and /dev/fuse. Prints "mounted"
 // or "refused: <why>", then answers the lines of fuse_script.h, one each. Ends
-// with its standard input. Stopped by a signal, it answers nobody; killed, all
+// with its standard input. Stopped by a signal, it answers nothing; killed, all
 // that the kernel asked it fails with ENOTCONN or ECONNABORTED.
 #include <fcntl.h>
 #include <linux/fuse.h>
@@ -32,7 +32,7 @@ namespace {
 
 constexpr uint32_t kMostBytes = 1 << 20;  // of one request's data
 constexpr uint32_t kMostPages = kMostBytes / 4096;
-constexpr int kThreads = 12;  // who is held or delayed holds up nobody else
+constexpr int kThreads = 12;  // a call held or delayed holds up no other
 
 class FuseServer {
  public:
@@ -65,7 +65,7 @@ class FuseServer {
     header.len = static_cast<uint32_t>(sizeof(header) + size);
     const iovec parts[] = {{&header, sizeof(header)},
                            {const_cast<void*>(data), size}};
-    // ENOENT: whoever asked was interrupted, or the file system is gone.
+    // ENOENT: the caller was interrupted, or the file system is gone.
     [[maybe_unused]] const ssize_t told = writev(device_, parts, 2);
   }
   template <typename T>

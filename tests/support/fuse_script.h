@@ -1,5 +1,5 @@
-// What the FUSE server of fuse_fault_server.cc is told to do to whom: the
-// words of its control lines.
+// What the FUSE server of fuse_fault_server.cc is told to do to which calls:
+// the words of its control lines.
 //
 //   fail <call> <first> <times> <kind> <value>
 //   clear       no faults, counts from 0; what is held goes on

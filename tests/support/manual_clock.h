@@ -7,7 +7,7 @@
 //
 // A step runs production code once, never blocks, and returns when it has to
 // run again: a time that is not in the future means "I did something, go
-// round again"; InfiniteFuture means "only after somebody else did". Time
+// round again"; InfiniteFuture means "only after another step did". Time
 // moves only when every step is quiet, and then to the earliest of the steps'
 // times and the events. Nothing left to jump to is a deadlock: Advance says
 // so, Await with an infinite deadline fails a check.
@@ -46,7 +46,7 @@ class VirtualClock final : public Clock {
   }
   absl::Time WallNow() override { return Now() + wall_ahead_; }
 
-  // As somebody who sets the wall clock: it is that far ahead from here on.
+  // Sets the wall clock: it is that far ahead from here on.
   void SetWall(absl::Duration ahead) { wall_ahead_ = ahead; }
 
   // Runs in the order added, until removed.

@@ -28,7 +28,7 @@ inline int ExitCodeInChild(absl::FunctionRef<void()> body) {
 
 constexpr uid_t kNobody = 65534;
 
-// Makes this process an ordinary user's, who may lock so many bytes of memory:
+// Makes this process an ordinary user's, with so many bytes of memory to lock:
 // root is exempt from that limit. False: not here, or not any more.
 inline bool BecomeAUserWhoMayLock(int64_t bytes) {
   const auto most = static_cast<rlim_t>(bytes);

@@ -42,7 +42,7 @@ class PaceBoard {
   std::map<int, PaceOptions> paces_ ABSL_GUARDED_BY(mutex_);
 };
 
-// At the board's rates. The engine and whoever changes them share it.
+// At the board's rates. The engine and the test that changes them share it.
 inline std::unique_ptr<IoEngine> MakePacedEngine(
     std::unique_ptr<IoEngine> engine, std::shared_ptr<const PaceBoard> board,
     Clock& clock) {

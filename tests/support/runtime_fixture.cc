@@ -3,11 +3,9 @@
 #include <thread>
 #include <utility>
 
-#include "aio/io_group.h"
 #include "aio/make_engine.h"
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
-#include "runtime/base/check.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/host_arena.h"
 
@@ -40,25 +38,25 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
     : world_(world), faults_(std::make_shared<FaultPlan>()) {
   LocalRuntimeParts parts = MakeParts(options);
   // A device in memory has a file that grows as well.
-  for (auto& disk : parts.mover.disks) {
+  for (LocalPath& path : parts.paths) {
     disk_faults_.push_back(std::make_shared<DiskFaults>());
-    disk = MakeFaultDiskFile(std::move(disk), disk_faults_.back());
+    path.file = MakeFaultDiskFile(std::move(path.file), disk_faults_.back());
   }
   if (world_ != TestWorld::kVirtual) {
     parts.executor = *MakePoolExecutor(2, {});
-    runtime_ = LocalRuntime::Start(std::move(parts));
+    runtime_ = *LocalRuntime::Start(std::move(parts));
     return;
   }
   auto executor = std::make_unique<InlineExecutor>();
   InlineExecutor& tasks = *executor;
   parts.executor = std::move(executor);
   parts.start_thread = false;
-  for (size_t i = 0; i < parts.mover.disks.size(); ++i) {
+  for (LocalPath& path : parts.paths) {
     auto queued = std::make_unique<InlineExecutor>();
     background_.push_back(queued.get());
-    parts.background.push_back(std::move(queued));
+    path.background = std::move(queued);
   }
-  runtime_ = LocalRuntime::Start(std::move(parts));
+  runtime_ = *LocalRuntime::Start(std::move(parts));
   virtual_clock_.AddStep([this, &tasks] {
     return tasks.RunOne() ? virtual_clock_.Now() : absl::InfiniteFuture();
   });
@@ -86,14 +84,15 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   if (is_virtual()) parts.clock = &virtual_clock_;
   for (int path = 0; path < options.paths; ++path) {
     if (memory) {
-      parts.mover.disks.push_back(MakeMemoryDiskFile(path, options.path_bytes));
+      parts.paths.emplace_back().file =
+          MakeMemoryDiskFile(path, options.path_bytes);
       continue;
     }
     DiskFileOptions disk;
     folders_.push_back(std::make_unique<TemporaryDirectory>());
     disk.path = folders_.back()->path();
     disk.segment_bytes = 1 << 20;
-    parts.mover.disks.push_back(*OpenDiskFile(disk));
+    parts.paths.emplace_back().file = *OpenDiskFile(disk);
   }
   std::unique_ptr<IoEngine> engine;
   if (memory) {
@@ -108,19 +107,14 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
       options.pace.write_bytes_per_second > 0) {
     engine = MakePacedEngine(std::move(engine), options.pace, *parts.clock);
   }
-  parts.mover.io = std::make_unique<IoGroup>(std::move(engine), *parts.clock);
-  for (const auto& disk : parts.mover.disks) {
-    TERRACE_CHECK(
-        parts.mover.io->AddPath(disk->info().file, disk->fd(), {}).ok());
-  }
+  parts.engine = std::move(engine);
   HostArenaOptions arena;
   arena.size_bytes = options.budget_bytes;
   arena.huge_pages = HugePages::kOff;
   parts.arena = *HostArena::Create(arena);
-  parts.mover.io->RegisterArena(parts.arena->bytes());
-  parts.mover.eviction = MakeEvictionPolicy(options.eviction);
-  parts.mover.prefetch = options.prefetch;
-  parts.mover.io_timeout = options.io_timeout;
+  parts.eviction = MakeEvictionPolicy(options.eviction);
+  parts.prefetch = options.prefetch;
+  parts.io_timeout = options.io_timeout;
   return parts;
 }
 

@@ -12,13 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
+#include "policies/eviction.h"
 #include "runtime/base/check.h"
+#include "runtime/mover/core.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_disk_file.h"
-#include "tiers/disk/disk_tier.h"
 #include "tiers/memory/page_buffer.h"
 
 namespace terrace {
@@ -47,8 +48,8 @@ struct TestMachine {
             static_cast<size_t>(options.budget_bytes)};
   }
 
-  std::unique_ptr<IoGroup> MakeIo() {
-    auto io = std::make_unique<IoGroup>(
+  std::unique_ptr<IoPaths> MakeIo() {
+    auto io = std::make_unique<IoPaths>(
         MakeFaultEngine(
             MakeMemoryEngine(options.paths, options.most_path_bytes, clock),
             faults, clock),
@@ -61,23 +62,31 @@ struct TestMachine {
     return io;
   }
 
-  std::vector<std::unique_ptr<DiskTier>> MakeDisks(
-      const std::shared_ptr<TierEvents>& events) {
-    std::vector<std::unique_ptr<DiskTier>> tiers;
+  std::unique_ptr<DiskFile> MakeFile(int path) {
+    auto file = std::make_unique<ScriptedDiskFile>(path, options.path_bytes,
+                                                   options.most_path_bytes);
+    files.push_back(file.get());
+    return file;
+  }
+
+  // `priors`: one for each path, or none.
+  CoreParts MakeParts(const std::vector<PathPrior>& priors,
+                      Transcript* transcript) {
+    CoreParts parts;
+    parts.clock = &clock;
+    parts.executor = &executor;
+    parts.arena = arena();
+    parts.io = MakeIo();
     for (int path = 0; path < options.paths; ++path) {
-      auto file = std::make_unique<ScriptedDiskFile>(path, options.path_bytes,
-                                                     options.most_path_bytes);
-      files.push_back(file.get());
-      DiskTierParts parts;
-      parts.id = path + 1;
-      parts.file = std::move(file);
-      parts.background = &background[static_cast<size_t>(path)];
-      parts.events = events;
-      parts.clock = &clock;
-      parts.patience = options.io_timeout;
-      tiers.push_back(std::make_unique<DiskTier>(std::move(parts)));
+      const auto k = static_cast<size_t>(path);
+      parts.paths.push_back({MakeFile(path),
+                             priors.empty() ? PathPrior() : priors[k],
+                             &background[k]});
     }
-    return tiers;
+    parts.eviction = MakeNextUsePolicy();
+    parts.io_timeout = options.io_timeout;
+    parts.transcript = transcript;
+    return parts;
   }
 
   const TestMachineOptions options;
@@ -86,7 +95,7 @@ struct TestMachine {
   PageBuffer memory;
   InlineExecutor executor;
   std::deque<InlineExecutor> background;  // per path
-  std::vector<ScriptedDiskFile*> files;   // path k's, the tier's
+  std::vector<ScriptedDiskFile*> files;  // in the order of MakeFile; the tiers'
 };
 
 }  // namespace terrace

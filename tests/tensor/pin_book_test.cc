@@ -17,8 +17,8 @@ constexpr int64_t kQueue = 4;
 class PinBookTest : public TensorTest {
  protected:
   uint64_t Pin(Access access, int64_t queue = kQueue) {
-    tensor_.Hold(kDram, access);
-    return pins_.Grant(tensor_, kDram, queue, access);
+    tensor_.Hold(kDramTier, access);
+    return pins_.Grant(tensor_, kDramTier, queue, access);
   }
 
   PinBook pins_;
@@ -93,12 +93,12 @@ TEST_P(PinEndTest, MeansWhatTheTableSays) {
   ASSERT_TRUE(ended.ok()) << ended.status();
   EXPECT_EQ(ended->tensor, &tensor_);
   EXPECT_EQ(ended->queue, kQueue);
-  EXPECT_EQ(ended->tier, kDram);
+  EXPECT_EQ(ended->tier, kDramTier);
   EXPECT_EQ(ended->dirty, row.dirty);
   EXPECT_EQ(ended->drop, row.drop);
   EXPECT_EQ(ended->lost, row.lost);
   EXPECT_EQ(tensor_.generation(), row.generation);
-  EXPECT_FALSE(tensor_.Pinned(kDram));
+  EXPECT_FALSE(tensor_.Pinned(kDramTier));
   EXPECT_FALSE(tensor_.write_pinned());
   EXPECT_TRUE(pins_.empty());
 }
@@ -142,11 +142,11 @@ TEST_F(PinBookTest, NoTwoPinsHaveOneToken) {
 TEST_F(PinBookTest, AHoldIsAPinOfAnother) {
   Rest();
   Fetch();
-  EXPECT_FALSE(pins_.WhoPins(tensor_, kDram, kQueue).own);
-  EXPECT_FALSE(pins_.WhoPins(tensor_, kDram, kQueue).others);
-  tensor_.Hold(kDram, kRead);
-  EXPECT_FALSE(pins_.WhoPins(tensor_, kDram, kQueue).own);
-  EXPECT_TRUE(pins_.WhoPins(tensor_, kDram, kQueue).others);
+  EXPECT_FALSE(pins_.WhoPins(tensor_, kDramTier, kQueue).own);
+  EXPECT_FALSE(pins_.WhoPins(tensor_, kDramTier, kQueue).others);
+  tensor_.Hold(kDramTier, kRead);
+  EXPECT_FALSE(pins_.WhoPins(tensor_, kDramTier, kQueue).own);
+  EXPECT_TRUE(pins_.WhoPins(tensor_, kDramTier, kQueue).others);
   EXPECT_FALSE(pins_.IsPinned(tensor_));
 }
 
@@ -154,13 +154,13 @@ TEST_F(PinBookTest, OwnPinsAndThoseOfOthersAreTold) {
   Rest();
   Fetch();
   Pin(kRead);
-  EXPECT_TRUE(pins_.WhoPins(tensor_, kDram, kQueue).own);
-  EXPECT_FALSE(pins_.WhoPins(tensor_, kDram, kQueue).others);
-  EXPECT_FALSE(pins_.WhoPins(tensor_, kDram, 5).own);
-  EXPECT_TRUE(pins_.WhoPins(tensor_, kDram, 5).others);
+  EXPECT_TRUE(pins_.WhoPins(tensor_, kDramTier, kQueue).own);
+  EXPECT_FALSE(pins_.WhoPins(tensor_, kDramTier, kQueue).others);
+  EXPECT_FALSE(pins_.WhoPins(tensor_, kDramTier, 5).own);
+  EXPECT_TRUE(pins_.WhoPins(tensor_, kDramTier, 5).others);
   Pin(kRead, 5);
-  EXPECT_TRUE(pins_.WhoPins(tensor_, kDram, kQueue).own);
-  EXPECT_TRUE(pins_.WhoPins(tensor_, kDram, kQueue).others);
+  EXPECT_TRUE(pins_.WhoPins(tensor_, kDramTier, kQueue).own);
+  EXPECT_TRUE(pins_.WhoPins(tensor_, kDramTier, kQueue).others);
 }
 
 TEST_F(PinBookTest, SomeOfTheNames) {
@@ -177,7 +177,8 @@ using PinBookDeathTest = PinBookTest;
 TEST_F(PinBookDeathTest, APinBeginsAsAHold) {
   Rest();
   Fetch();
-  EXPECT_DEATH(pins_.Grant(tensor_, kDram, kQueue, kRead), "internal error");
+  EXPECT_DEATH(pins_.Grant(tensor_, kDramTier, kQueue, kRead),
+               "internal error");
 }
 
 }  // namespace

@@ -9,17 +9,17 @@ namespace terrace {
 
 class TensorTest : public testing::Test {
  protected:
-  // A write pin that publishes what nobody had before.
+  // A write pin that publishes what no copy had before.
   void Overwrite() {
     tensor_.BeginOverwrite(memory_.Give(0));
-    tensor_.Hold(kDram, Access::kOverwrite);
-    tensor_.Publish(kDram);
-    tensor_.Unhold(kDram, Access::kOverwrite);
+    tensor_.Hold(kDramTier, Access::kOverwrite);
+    tensor_.Publish(kDramTier);
+    tensor_.Unhold(kDramTier, Access::kOverwrite);
   }
   void Update() {
-    tensor_.Hold(kDram, Access::kUpdate);
-    tensor_.Publish(kDram);
-    tensor_.Unhold(kDram, Access::kUpdate);
+    tensor_.Hold(kDramTier, Access::kUpdate);
+    tensor_.Publish(kDramTier);
+    tensor_.Unhold(kDramTier, Access::kUpdate);
   }
   void WriteBack() {
     tensor_.BeginDrain(1);
@@ -31,16 +31,16 @@ class TensorTest : public testing::Test {
     tensor_.GivePlace(disk_.Give(0));
     Overwrite();
     WriteBack();
-    tensor_.Drop(kDram);
+    tensor_.Drop(kDramTier);
   }
   void Fetch() {
-    tensor_.BeginFill(kDram, memory_.Give(0), 3);
-    tensor_.Filled(kDram);
-    tensor_.Checked(kDram);
+    tensor_.BeginFill(kDramTier, memory_.Give(0), 3);
+    tensor_.Filled(kDramTier);
+    tensor_.Checked(kDramTier);
   }
 
   // They outlive the tensor.
-  FakeReserver memory_{kDram};
+  FakeReserver memory_{kDramTier};
   FakeReserver disk_{1};
   FakeReserver other_{2};
   Tensor tensor_{{.name = "weights", .size_bytes = 4096}, TensorId{7}};

@@ -42,8 +42,8 @@ TEST_F(TensorInvariantsTest, TheyHoldThroughoutALife) {
 TEST_F(TensorInvariantsTest, AWritePinIsAlone) {
   Rest();
   Fetch();
-  tensor_.Hold(kDram, Access::kUpdate);
-  tensor_.Unhold(kDram, Access::kRead);  // of another's
+  tensor_.Hold(kDramTier, Access::kUpdate);
+  tensor_.Unhold(kDramTier, Access::kRead);  // of another's
   ExpectBroken("a write pin is not alone");
 }
 
@@ -63,14 +63,14 @@ TEST_F(TensorInvariantsTest, NoCopyIsNewerThanTheNewest) {
   tensor_.BeginDrain(1);
   tensor_.BeginMove(true, 2);
   tensor_.Drained({}, 2);
-  tensor_.Drop(kDram);
+  tensor_.Drop(kDramTier);
   ExpectBroken("newer than its newest");
 }
 
 TEST_F(TensorInvariantsTest, ThereIsOneCopyATier) {
   Rest();
   Fetch();
-  tensor_.BeginOverwrite(other_.Give(0));  // where nobody works
+  tensor_.BeginOverwrite(other_.Give(0));  // on a resting tier
   ExpectBroken("more copies than tiers");
 }
 
@@ -88,7 +88,7 @@ class TableInvariantsTest : public testing::Test {
         << status;
   }
 
-  FakeReserver memory_{kDram};
+  FakeReserver memory_{kDramTier};
   TensorTable table_;
   Tensor& tensor_ = **table_.Add({.name = "a", .size_bytes = 1});
 };
@@ -102,11 +102,11 @@ TEST_F(TableInvariantsTest, ThoseOfEachTensorAreItsOwn) {
 TEST_F(TableInvariantsTest, WhatWasWrittenIsSomewhereOrLost) {
   table_.Admit(tensor_);
   tensor_.BeginOverwrite(memory_.Give(0));
-  tensor_.Hold(kDram, Access::kOverwrite);
-  tensor_.Publish(kDram);
-  tensor_.Unhold(kDram, Access::kOverwrite);
+  tensor_.Hold(kDramTier, Access::kOverwrite);
+  tensor_.Publish(kDramTier);
+  tensor_.Unhold(kDramTier, Access::kOverwrite);
   EXPECT_TRUE(table_.CheckInvariants().ok());
-  tensor_.Drop(kDram);
+  tensor_.Drop(kDramTier);
   ExpectBroken("written once, has no whole copy and no DataLoss");
   tensor_.Lose(absl::DataLossError("dropped"));
   EXPECT_TRUE(table_.CheckInvariants().ok());
@@ -115,7 +115,7 @@ TEST_F(TableInvariantsTest, WhatWasWrittenIsSomewhereOrLost) {
 TEST_F(TableInvariantsTest, WhatEndedIsNotPinned) {
   table_.Admit(tensor_);
   tensor_.BeginOverwrite(memory_.Give(0));
-  tensor_.Hold(kDram, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kRead);
   EXPECT_TRUE(table_.CheckInvariants().ok());
   table_.Retire(tensor_);
   ExpectBroken("pinned after its end");

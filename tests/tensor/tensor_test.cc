@@ -15,7 +15,7 @@ using testing::ElementsAre;
 constexpr char kCheck[] = "internal error at .*tensor\\.cc";
 
 TEST_F(TensorTest, ANewTensorIsNowhere) {
-  EXPECT_EQ(tensor_.at(kDram), nullptr);
+  EXPECT_EQ(tensor_.at(kDramTier), nullptr);
   EXPECT_EQ(tensor_.resting(), nullptr);
   EXPECT_EQ(tensor_.generation(), 0u);
   EXPECT_EQ(tensor_.customer, -1);
@@ -23,11 +23,11 @@ TEST_F(TensorTest, ANewTensorIsNowhere) {
   EXPECT_TRUE(tensor_.loss().ok());
   EXPECT_FALSE(tensor_.write_pinned());
   EXPECT_FALSE(tensor_.Fetchable());
-  EXPECT_FALSE(tensor_.Arriving(kDram));
-  EXPECT_FALSE(tensor_.Delivered(kDram));
-  EXPECT_FALSE(tensor_.Pinned(kDram));
-  EXPECT_FALSE(tensor_.Dirty(kDram));
-  EXPECT_FALSE(tensor_.Idle(kDram));
+  EXPECT_FALSE(tensor_.Arriving(kDramTier));
+  EXPECT_FALSE(tensor_.Delivered(kDramTier));
+  EXPECT_FALSE(tensor_.Pinned(kDramTier));
+  EXPECT_FALSE(tensor_.Dirty(kDramTier));
+  EXPECT_FALSE(tensor_.Idle(kDramTier));
 }
 
 TEST_F(TensorTest, GivePlaceIsAnEmptyPlaceBelow) {
@@ -48,97 +48,97 @@ TEST_F(TensorDeathTest, ATensorHasOnePlaceAndItIsBelow) {
 
 TEST_F(TensorTest, AFillGoesFromFillingOverCheckingToWhole) {
   Rest();
-  tensor_.BeginFill(kDram, memory_.Give(8192), 11);
-  EXPECT_EQ(tensor_.at(kDram)->state, CopyState::kFilling);
-  EXPECT_TRUE(tensor_.Arriving(kDram));
-  EXPECT_FALSE(tensor_.Delivered(kDram));
-  EXPECT_FALSE(tensor_.Idle(kDram));
+  tensor_.BeginFill(kDramTier, memory_.Give(8192), 11);
+  EXPECT_EQ(tensor_.at(kDramTier)->state, CopyState::kFilling);
+  EXPECT_TRUE(tensor_.Arriving(kDramTier));
+  EXPECT_FALSE(tensor_.Delivered(kDramTier));
+  EXPECT_FALSE(tensor_.Idle(kDramTier));
   EXPECT_EQ(tensor_.transfer(), 11u);
-  tensor_.Filled(kDram);
-  EXPECT_EQ(tensor_.at(kDram)->state, CopyState::kChecking);
-  EXPECT_TRUE(tensor_.Arriving(kDram));
-  tensor_.Checked(kDram);
-  EXPECT_EQ(tensor_.at(kDram)->state, CopyState::kWhole);
-  EXPECT_EQ(tensor_.at(kDram)->generation, 1u);
-  EXPECT_FALSE(tensor_.Arriving(kDram));
-  EXPECT_TRUE(tensor_.Delivered(kDram));
-  EXPECT_TRUE(tensor_.Idle(kDram));
-  EXPECT_FALSE(tensor_.Dirty(kDram));
+  tensor_.Filled(kDramTier);
+  EXPECT_EQ(tensor_.at(kDramTier)->state, CopyState::kChecking);
+  EXPECT_TRUE(tensor_.Arriving(kDramTier));
+  tensor_.Checked(kDramTier);
+  EXPECT_EQ(tensor_.at(kDramTier)->state, CopyState::kWhole);
+  EXPECT_EQ(tensor_.at(kDramTier)->generation, 1u);
+  EXPECT_FALSE(tensor_.Arriving(kDramTier));
+  EXPECT_TRUE(tensor_.Delivered(kDramTier));
+  EXPECT_TRUE(tensor_.Idle(kDramTier));
+  EXPECT_FALSE(tensor_.Dirty(kDramTier));
 }
 
 TEST_F(TensorTest, WhatIsWrongIsFilledOnceMoreIntoTheSameRoom) {
   Rest();
-  tensor_.BeginFill(kDram, memory_.Give(8192), 11);
-  tensor_.Filled(kDram);
-  tensor_.BeginFill(kDram, {}, 12);
-  EXPECT_EQ(tensor_.at(kDram)->state, CopyState::kFilling);
-  EXPECT_EQ(tensor_.at(kDram)->place.extent(), (Extent{8192, 8192}));
+  tensor_.BeginFill(kDramTier, memory_.Give(8192), 11);
+  tensor_.Filled(kDramTier);
+  tensor_.BeginFill(kDramTier, {}, 12);
+  EXPECT_EQ(tensor_.at(kDramTier)->state, CopyState::kFilling);
+  EXPECT_EQ(tensor_.at(kDramTier)->place.extent(), (Extent{8192, 8192}));
   EXPECT_EQ(tensor_.transfer(), 12u);
 }
 
 TEST_F(TensorDeathTest, AFillNeedsAWholeNewestCopyBelow) {
-  EXPECT_DEATH(tensor_.BeginFill(kDram, memory_.Give(0), 1), kCheck);
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, memory_.Give(0), 1), kCheck);
   tensor_.GivePlace(disk_.Give(0));
-  EXPECT_DEATH(tensor_.BeginFill(kDram, memory_.Give(0), 1), kCheck);
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, memory_.Give(0), 1), kCheck);
   Overwrite();
-  tensor_.Drop(kDram);  // below, it is not there
-  EXPECT_DEATH(tensor_.BeginFill(kDram, memory_.Give(0), 1), kCheck);
+  tensor_.Drop(kDramTier);  // below, it is not there
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, memory_.Give(0), 1), kCheck);
 }
 
 TEST_F(TensorDeathTest, AFillNeedsRoomThereAndNoCopy) {
   Rest();
-  EXPECT_DEATH(tensor_.BeginFill(kDram, {}, 1), kCheck);
-  EXPECT_DEATH(tensor_.BeginFill(kDram, other_.Give(0), 1), kCheck);
-  tensor_.BeginFill(kDram, memory_.Give(0), 1);
-  EXPECT_DEATH(tensor_.BeginFill(kDram, {}, 2), kCheck);
-  tensor_.Filled(kDram);
-  EXPECT_DEATH(tensor_.BeginFill(kDram, memory_.Give(8192), 2), kCheck);
-  tensor_.Checked(kDram);
-  EXPECT_DEATH(tensor_.BeginFill(kDram, {}, 2), kCheck);
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, {}, 1), kCheck);
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, other_.Give(0), 1), kCheck);
+  tensor_.BeginFill(kDramTier, memory_.Give(0), 1);
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, {}, 2), kCheck);
+  tensor_.Filled(kDramTier);
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, memory_.Give(8192), 2), kCheck);
+  tensor_.Checked(kDramTier);
+  EXPECT_DEATH(tensor_.BeginFill(kDramTier, {}, 2), kCheck);
 }
 
 TEST_F(TensorDeathTest, FilledAndCheckedComeInTheirOrder) {
-  EXPECT_DEATH(tensor_.Filled(kDram), kCheck);
-  EXPECT_DEATH(tensor_.Checked(kDram), kCheck);
+  EXPECT_DEATH(tensor_.Filled(kDramTier), kCheck);
+  EXPECT_DEATH(tensor_.Checked(kDramTier), kCheck);
   Rest();
-  tensor_.BeginFill(kDram, memory_.Give(0), 1);
-  EXPECT_DEATH(tensor_.Checked(kDram), kCheck);
-  tensor_.Filled(kDram);
-  EXPECT_DEATH(tensor_.Filled(kDram), kCheck);
-  tensor_.Checked(kDram);
-  EXPECT_DEATH(tensor_.Checked(kDram), kCheck);
+  tensor_.BeginFill(kDramTier, memory_.Give(0), 1);
+  EXPECT_DEATH(tensor_.Checked(kDramTier), kCheck);
+  tensor_.Filled(kDramTier);
+  EXPECT_DEATH(tensor_.Filled(kDramTier), kCheck);
+  tensor_.Checked(kDramTier);
+  EXPECT_DEATH(tensor_.Checked(kDramTier), kCheck);
 }
 
 TEST_F(TensorTest, AFailedFillLeavesNoCopyAndHandsItsRoomOver) {
   Rest();
-  tensor_.BeginFill(kDram, memory_.Give(8192), 11);
-  tensor_.Hold(kDram, Access::kUpdate);
-  Reservation room = tensor_.FillFailed(kDram);
-  EXPECT_EQ(room.tier(), kDram);
+  tensor_.BeginFill(kDramTier, memory_.Give(8192), 11);
+  tensor_.Hold(kDramTier, Access::kUpdate);
+  Reservation room = tensor_.FillFailed(kDramTier);
+  EXPECT_EQ(room.tier(), kDramTier);
   EXPECT_EQ(room.extent(), (Extent{8192, 8192}));
-  EXPECT_EQ(tensor_.at(kDram), nullptr);
+  EXPECT_EQ(tensor_.at(kDramTier), nullptr);
   EXPECT_FALSE(tensor_.write_pinned());
   EXPECT_TRUE(tensor_.Fetchable());
   // Also of one that was being checked; and it can be had again.
-  tensor_.BeginFill(kDram, memory_.Give(0), 12);
-  tensor_.Filled(kDram);
-  EXPECT_EQ(tensor_.FillFailed(kDram).extent(), (Extent{0, 8192}));
+  tensor_.BeginFill(kDramTier, memory_.Give(0), 12);
+  tensor_.Filled(kDramTier);
+  EXPECT_EQ(tensor_.FillFailed(kDramTier).extent(), (Extent{0, 8192}));
   EXPECT_TRUE(CheckInvariants(tensor_).ok());
 }
 
 TEST_F(TensorDeathTest, AWholeCopyIsNoFillThatFails) {
-  EXPECT_DEATH(tensor_.FillFailed(kDram), kCheck);
+  EXPECT_DEATH(tensor_.FillFailed(kDramTier), kCheck);
   Rest();
   Fetch();
-  EXPECT_DEATH(tensor_.FillFailed(kDram), kCheck);
+  EXPECT_DEATH(tensor_.FillFailed(kDramTier), kCheck);
 }
 
 TEST_F(TensorTest, AnOverwriteBeginsUndefined) {
   tensor_.BeginOverwrite(memory_.Give(0));
-  EXPECT_EQ(tensor_.at(kDram)->state, CopyState::kUndefined);
-  EXPECT_EQ(tensor_.at(kDram)->generation, 0u);
-  EXPECT_TRUE(tensor_.Delivered(kDram));
-  EXPECT_TRUE(tensor_.Idle(kDram));
+  EXPECT_EQ(tensor_.at(kDramTier)->state, CopyState::kUndefined);
+  EXPECT_EQ(tensor_.at(kDramTier)->generation, 0u);
+  EXPECT_TRUE(tensor_.Delivered(kDramTier));
+  EXPECT_TRUE(tensor_.Idle(kDramTier));
   EXPECT_EQ(tensor_.generation(), 0u);
 }
 
@@ -150,70 +150,70 @@ TEST_F(TensorDeathTest, AnOverwriteNeedsNoCopyThere) {
 TEST_F(TensorTest, ReadersAddUp) {
   Rest();
   Fetch();
-  tensor_.Hold(kDram, Access::kRead);
-  tensor_.Hold(kDram, Access::kRead);
-  EXPECT_EQ(tensor_.at(kDram)->pins, 2);
+  tensor_.Hold(kDramTier, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kRead);
+  EXPECT_EQ(tensor_.at(kDramTier)->pins, 2);
   EXPECT_FALSE(tensor_.write_pinned());
-  EXPECT_FALSE(tensor_.Idle(kDram));
-  tensor_.Unhold(kDram, Access::kRead);
-  EXPECT_TRUE(tensor_.Pinned(kDram));
-  tensor_.Unhold(kDram, Access::kRead);
-  EXPECT_FALSE(tensor_.Pinned(kDram));
-  EXPECT_TRUE(tensor_.Idle(kDram));
+  EXPECT_FALSE(tensor_.Idle(kDramTier));
+  tensor_.Unhold(kDramTier, Access::kRead);
+  EXPECT_TRUE(tensor_.Pinned(kDramTier));
+  tensor_.Unhold(kDramTier, Access::kRead);
+  EXPECT_FALSE(tensor_.Pinned(kDramTier));
+  EXPECT_TRUE(tensor_.Idle(kDramTier));
 }
 
 TEST_F(TensorDeathTest, AWriterIsAlone) {
-  EXPECT_DEATH(tensor_.Hold(kDram, Access::kRead), kCheck);
-  EXPECT_DEATH(tensor_.Unhold(kDram, Access::kRead), kCheck);
+  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kRead), kCheck);
+  EXPECT_DEATH(tensor_.Unhold(kDramTier, Access::kRead), kCheck);
   Rest();
   Fetch();
-  EXPECT_DEATH(tensor_.Unhold(kDram, Access::kRead), kCheck);
-  tensor_.Hold(kDram, Access::kRead);
-  EXPECT_DEATH(tensor_.Hold(kDram, Access::kUpdate), kCheck);
-  tensor_.Unhold(kDram, Access::kRead);
-  tensor_.Hold(kDram, Access::kUpdate);
+  EXPECT_DEATH(tensor_.Unhold(kDramTier, Access::kRead), kCheck);
+  tensor_.Hold(kDramTier, Access::kRead);
+  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kUpdate), kCheck);
+  tensor_.Unhold(kDramTier, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kUpdate);
   EXPECT_TRUE(tensor_.write_pinned());
-  EXPECT_DEATH(tensor_.Hold(kDram, Access::kRead), kCheck);
-  EXPECT_DEATH(tensor_.Hold(kDram, Access::kOverwrite), kCheck);
+  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kRead), kCheck);
+  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kOverwrite), kCheck);
 }
 
 TEST_F(TensorDeathTest, AWriterWaitsForTheTransferOutAReaderDoesNot) {
   tensor_.GivePlace(disk_.Give(0));
   Overwrite();
   tensor_.BeginDrain(1);
-  EXPECT_DEATH(tensor_.Hold(kDram, Access::kUpdate), kCheck);
-  tensor_.Hold(kDram, Access::kRead);
-  EXPECT_EQ(tensor_.at(kDram)->pins, 1);
+  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kUpdate), kCheck);
+  tensor_.Hold(kDramTier, Access::kRead);
+  EXPECT_EQ(tensor_.at(kDramTier)->pins, 1);
 }
 
 TEST_F(TensorTest, PublishMakesTheNextGenerationAndTheOneBelowStale) {
   Rest();
   Fetch();
   EXPECT_TRUE(tensor_.Fetchable());
-  tensor_.Hold(kDram, Access::kUpdate);
-  EXPECT_FALSE(tensor_.Dirty(kDram));  // a writer has it
-  tensor_.Publish(kDram);
-  tensor_.Unhold(kDram, Access::kUpdate);
+  tensor_.Hold(kDramTier, Access::kUpdate);
+  EXPECT_FALSE(tensor_.Dirty(kDramTier));  // a writer has it
+  tensor_.Publish(kDramTier);
+  tensor_.Unhold(kDramTier, Access::kUpdate);
   EXPECT_EQ(tensor_.generation(), 2u);
-  EXPECT_EQ(tensor_.at(kDram)->generation, 2u);
-  EXPECT_EQ(tensor_.at(kDram)->state, CopyState::kWhole);
+  EXPECT_EQ(tensor_.at(kDramTier)->generation, 2u);
+  EXPECT_EQ(tensor_.at(kDramTier)->state, CopyState::kWhole);
   EXPECT_EQ(tensor_.resting()->generation, 1u);
-  EXPECT_TRUE(tensor_.Dirty(kDram));
+  EXPECT_TRUE(tensor_.Dirty(kDramTier));
   EXPECT_FALSE(tensor_.Fetchable());
 }
 
 TEST_F(TensorDeathTest, PublishNeedsTheWritePin) {
-  EXPECT_DEATH(tensor_.Publish(kDram), kCheck);
+  EXPECT_DEATH(tensor_.Publish(kDramTier), kCheck);
   Rest();
-  tensor_.BeginFill(kDram, memory_.Give(0), 3);
-  tensor_.Hold(kDram, Access::kUpdate);
-  EXPECT_DEATH(tensor_.Publish(kDram), kCheck);  // not whole yet
-  tensor_.Filled(kDram);
-  tensor_.Checked(kDram);
-  tensor_.Unhold(kDram, Access::kUpdate);
-  EXPECT_DEATH(tensor_.Publish(kDram), kCheck);
-  tensor_.Hold(kDram, Access::kRead);
-  EXPECT_DEATH(tensor_.Publish(kDram), kCheck);
+  tensor_.BeginFill(kDramTier, memory_.Give(0), 3);
+  tensor_.Hold(kDramTier, Access::kUpdate);
+  EXPECT_DEATH(tensor_.Publish(kDramTier), kCheck);  // not whole yet
+  tensor_.Filled(kDramTier);
+  tensor_.Checked(kDramTier);
+  tensor_.Unhold(kDramTier, Access::kUpdate);
+  EXPECT_DEATH(tensor_.Publish(kDramTier), kCheck);
+  tensor_.Hold(kDramTier, Access::kRead);
+  EXPECT_DEATH(tensor_.Publish(kDramTier), kCheck);
 }
 
 TEST_F(TensorTest, ADrainIsSealedAndThenMoved) {
@@ -222,15 +222,15 @@ TEST_F(TensorTest, ADrainIsSealedAndThenMoved) {
   tensor_.BeginDrain(5);
   EXPECT_EQ(tensor_.drain(), Drain::kSealing);
   EXPECT_EQ(tensor_.transfer(), 5u);
-  EXPECT_FALSE(tensor_.Idle(kDram));
-  EXPECT_TRUE(tensor_.Dirty(kDram));
+  EXPECT_FALSE(tensor_.Idle(kDramTier));
+  EXPECT_TRUE(tensor_.Dirty(kDramTier));
   tensor_.BeginMove(/*in_place=*/true, 6);
   EXPECT_EQ(tensor_.drain(), Drain::kMoving);
   EXPECT_EQ(tensor_.transfer(), 6u);
   tensor_.Drained({}, 1);
   EXPECT_EQ(tensor_.drain(), Drain::kNone);
-  EXPECT_FALSE(tensor_.Dirty(kDram));
-  EXPECT_TRUE(tensor_.Idle(kDram));
+  EXPECT_FALSE(tensor_.Dirty(kDramTier));
+  EXPECT_TRUE(tensor_.Idle(kDramTier));
   EXPECT_TRUE(tensor_.Fetchable());
   EXPECT_EQ(tensor_.resting()->state, CopyState::kWhole);
 }
@@ -239,16 +239,16 @@ TEST_F(TensorDeathTest, ADrainNeedsAnIdleCopyAndAPlace) {
   Overwrite();
   EXPECT_DEATH(tensor_.BeginDrain(1), kCheck);  // nowhere to go
   tensor_.GivePlace(disk_.Give(0));
-  tensor_.Hold(kDram, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kRead);
   EXPECT_DEATH(tensor_.BeginDrain(1), kCheck);
-  tensor_.Unhold(kDram, Access::kRead);
-  tensor_.Hold(kDram, Access::kUpdate);
+  tensor_.Unhold(kDramTier, Access::kRead);
+  tensor_.Hold(kDramTier, Access::kUpdate);
   EXPECT_DEATH(tensor_.BeginDrain(1), kCheck);
-  tensor_.Unhold(kDram, Access::kUpdate);
+  tensor_.Unhold(kDramTier, Access::kUpdate);
   tensor_.BeginDrain(1);
   EXPECT_DEATH(tensor_.BeginDrain(2), kCheck);
   tensor_.EndDrain(/*late=*/false);
-  tensor_.Drop(kDram);
+  tensor_.Drop(kDramTier);
   EXPECT_DEATH(tensor_.BeginDrain(2), kCheck);
 }
 
@@ -275,7 +275,7 @@ TEST_F(TensorTest, AMoveInPlaceTearsTheCopyBelow) {
   EXPECT_EQ(tensor_.resting()->state, CopyState::kPlace);
   tensor_.EndDrain(/*late=*/false);
   EXPECT_EQ(tensor_.resting()->generation, 0u);  // torn for good
-  EXPECT_TRUE(tensor_.Dirty(kDram));
+  EXPECT_TRUE(tensor_.Dirty(kDramTier));
   EXPECT_FALSE(tensor_.Fetchable());
 }
 
@@ -303,12 +303,12 @@ TEST_F(TensorDeathTest, ALateDrainLeavesAReadableCopyThatStays) {
   tensor_.BeginMove(/*in_place=*/true, 2);
   tensor_.EndDrain(/*late=*/true);
   EXPECT_EQ(tensor_.drain(), Drain::kLate);
-  EXPECT_TRUE(tensor_.Dirty(kDram));
-  EXPECT_FALSE(tensor_.Idle(kDram));
-  tensor_.Hold(kDram, Access::kRead);
-  tensor_.Unhold(kDram, Access::kRead);
-  EXPECT_DEATH(tensor_.Hold(kDram, Access::kUpdate), kCheck);
-  EXPECT_DEATH(tensor_.Drop(kDram), kCheck);
+  EXPECT_TRUE(tensor_.Dirty(kDramTier));
+  EXPECT_FALSE(tensor_.Idle(kDramTier));
+  tensor_.Hold(kDramTier, Access::kRead);
+  tensor_.Unhold(kDramTier, Access::kRead);
+  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kUpdate), kCheck);
+  EXPECT_DEATH(tensor_.Drop(kDramTier), kCheck);
   EXPECT_DEATH(tensor_.BeginDrain(3), kCheck);
   tensor_.Drained({}, 1);  // its device wrote it after all
   EXPECT_EQ(tensor_.drain(), Drain::kNone);
@@ -321,28 +321,28 @@ TEST_F(TensorTest, DropGivesTheRoomBackAndForgetsRefusals) {
   tensor_.refusals.Add(1, absl::ResourceExhaustedError("full"));
   tensor_.refusals.GiveUp();
   const size_t before = memory_.freed().size();
-  tensor_.Drop(kDram);
-  EXPECT_EQ(tensor_.at(kDram), nullptr);
+  tensor_.Drop(kDramTier);
+  EXPECT_EQ(tensor_.at(kDramTier), nullptr);
   EXPECT_EQ(memory_.freed().size(), before + 1);
   EXPECT_FALSE(tensor_.refusals.Has(1));
   EXPECT_FALSE(tensor_.refusals.gave_up());
-  tensor_.Drop(kDram);  // none there: nothing
+  tensor_.Drop(kDramTier);  // none there: nothing
   EXPECT_EQ(memory_.freed().size(), before + 1);
 }
 
 TEST_F(TensorDeathTest, DropNeedsNoPinAndNothingUnderWay) {
   Rest();
-  tensor_.BeginFill(kDram, memory_.Give(0), 1);
-  EXPECT_DEATH(tensor_.Drop(kDram), kCheck);
-  tensor_.Filled(kDram);
-  EXPECT_DEATH(tensor_.Drop(kDram), kCheck);
-  tensor_.Checked(kDram);
-  tensor_.Hold(kDram, Access::kRead);
-  EXPECT_DEATH(tensor_.Drop(kDram), kCheck);
-  tensor_.Unhold(kDram, Access::kRead);
+  tensor_.BeginFill(kDramTier, memory_.Give(0), 1);
+  EXPECT_DEATH(tensor_.Drop(kDramTier), kCheck);
+  tensor_.Filled(kDramTier);
+  EXPECT_DEATH(tensor_.Drop(kDramTier), kCheck);
+  tensor_.Checked(kDramTier);
+  tensor_.Hold(kDramTier, Access::kRead);
+  EXPECT_DEATH(tensor_.Drop(kDramTier), kCheck);
+  tensor_.Unhold(kDramTier, Access::kRead);
   Update();
   tensor_.BeginDrain(2);
-  EXPECT_DEATH(tensor_.Drop(kDram), kCheck);
+  EXPECT_DEATH(tensor_.Drop(kDramTier), kCheck);
 }
 
 TEST_F(TensorTest, ALossIsForGood) {

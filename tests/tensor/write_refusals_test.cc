@@ -25,7 +25,7 @@ TEST(WriteRefusalsTest, AnErrorIsOneOnceItHasGivenUp) {
   refusals.GiveUp();
   EXPECT_TRUE(refusals.gave_up());
   EXPECT_EQ(refusals.error(), absl::UnavailableError("gone"));
-  refusals.Forget();  // whom to ask, not what became of it
+  refusals.Forget();  // which tiers to ask, not what became of it
   EXPECT_TRUE(refusals.gave_up());
   refusals.TryAgain();
   EXPECT_FALSE(refusals.gave_up());

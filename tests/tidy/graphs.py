@@ -1,4 +1,4 @@
-"""Circles in who uses whom."""
+"""Circles in what uses what."""
 
 import collections
 

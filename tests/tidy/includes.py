@@ -1,4 +1,4 @@
-"""Who may include whom, and through which door a foreign library comes in."""
+"""What may include what, and through which door a foreign library comes in."""
 
 import re
 

@@ -122,7 +122,7 @@ class LayersTest(TreeCase):
                      f'{P}/_utils/__init__.py'):
             self.assert_found({path: ''}, f'{path}:1', 'is in no layer')
         self.assert_clean({f'{BASE}/__init__.py': '', f'{BASE}/b/c.py': ''})
-        # Told of once, not by whoever imports it as well.
+        # Told of once, not by each importer as well.
         self.assert_found({f'{P}/errors.py': '', f'{STATE}/a.py':
                            'from terrace import errors\n'},
                           f'{P}/errors.py:1', 'is in no layer')

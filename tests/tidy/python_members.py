@@ -65,7 +65,7 @@ class _Members(Visitor):
         self.generic_visit(node)
 
     def _judge(self, node, owner, name):
-        """`name` as a member of `owner`, which is None if nobody knows."""
+        """`name` as a member of `owner`, which is None if unknown."""
         if not is_private(name) or name in OF_LIBRARIES or (
                 self._is_own(owner)):
             return

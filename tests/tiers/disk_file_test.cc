@@ -17,6 +17,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/tiers/grown_extent.h"
 
 namespace terrace {
 namespace {
@@ -28,18 +29,6 @@ std::unique_ptr<DiskFile> MustOpen(const std::string& directory) {
       OpenDiskFile({.path = directory});
   EXPECT_TRUE(tier.ok()) << tier.status();
   return tier.ok() ? *std::move(tier) : nullptr;
-}
-
-// An extent, of a file that grows where it must.
-absl::StatusOr<Extent> Take(DiskFile& tier, int64_t size_bytes) {
-  absl::StatusOr<Extent> extent = tier.Allocate(size_bytes);
-  if (!absl::IsResourceExhausted(extent.status())) return extent;
-  const absl::StatusOr<Growth> growth = tier.GrowthFor(size_bytes);
-  if (!growth.ok()) return growth.status();
-  const absl::StatusOr<int64_t> gained = tier.Grow(*growth);
-  if (!gained.ok()) return gained.status();
-  tier.AddSpace(*gained);
-  return tier.Allocate(size_bytes);
 }
 
 // What a killed job left, so that the disk is full.

@@ -27,7 +27,7 @@ ExtentHeader Example() {
 }
 
 Block Encoded(const ExtentHeader& header) {
-  Block block(kExtentHeaderBytes, std::byte{0xee});
+  Block block(kTensorHeaderBytes, std::byte{0xee});
   EncodeExtentHeader(header, absl::MakeSpan(block));
   return block;
 }
@@ -112,9 +112,9 @@ TEST(ExtentHeaderTest, EveryTornWriteIsFound) {
 
 TEST(ExtentHeaderTest, ATornFirstWriteOverZerosIsFound) {
   const Block after = Encoded(Example());
-  EXPECT_TRUE(absl::IsDataLoss(Decode(Block(kExtentHeaderBytes))));
+  EXPECT_TRUE(absl::IsDataLoss(Decode(Block(kTensorHeaderBytes))));
   for (size_t kept = 512; kept < 4096; kept += 512) {
-    Block torn(kExtentHeaderBytes);
+    Block torn(kTensorHeaderBytes);
     std::copy_n(after.begin(), kept, torn.begin());
     EXPECT_TRUE(absl::IsDataLoss(Decode(torn))) << kept << " bytes kept";
   }
@@ -144,7 +144,7 @@ TEST(ExtentHeaderTest, ANameLongerThanItsRoomIsFound) {
 TEST(ExtentHeaderTest, RandomBytesAreNoHeader) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 200; ++i) {
-    Block block(kExtentHeaderBytes);
+    Block block(kTensorHeaderBytes);
     for (std::byte& byte : block) byte = static_cast<std::byte>(random());
     if (i % 2 == 0) std::copy_n(Encoded(Example()).begin(), 16, block.begin());
     EXPECT_TRUE(absl::IsDataLoss(Decode(block)));

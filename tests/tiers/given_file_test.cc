@@ -22,6 +22,7 @@
 #include "tests/support/loop_device.h"
 #include "tests/support/runtime_fixture.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/tiers/grown_extent.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/page_buffer.h"
 
@@ -43,17 +44,6 @@ std::string BytesAt(int fd, int64_t offset, int64_t size_bytes) {
   std::string bytes(static_cast<size_t>(size_bytes), '?');
   EXPECT_EQ(pread(fd, bytes.data(), bytes.size(), offset), size_bytes);
   return bytes;
-}
-
-absl::StatusOr<Extent> Take(DiskFile& tier, int64_t size_bytes) {
-  absl::StatusOr<Extent> extent = tier.Allocate(size_bytes);
-  if (!absl::IsResourceExhausted(extent.status())) return extent;
-  const absl::StatusOr<Growth> growth = tier.GrowthFor(size_bytes);
-  if (!growth.ok()) return growth.status();
-  const absl::StatusOr<int64_t> gained = tier.Grow(*growth);
-  if (!gained.ok()) return gained.status();
-  tier.AddSpace(*gained);
-  return tier.Allocate(size_bytes);
 }
 
 // Fills an extent through the tier's descriptor.

@@ -88,7 +88,7 @@ TEST_F(StaleJobsTest, WhatOneLeavesUnfinishedTheNextOneGoesOnWith) {
   {
     StaleJobs first(fd_);
     EXPECT_TRUE(first.RemoveSome());
-    // Held: nobody else's.
+    // Held: not the second one's.
     StaleJobs second(fd_);
     EXPECT_FALSE(second.RemoveSome());
     first.Stop();
@@ -138,7 +138,7 @@ TEST_F(StaleJobsTest, WhoWaitsForOneThatIsKilledGoesOnWithIt) {
   Leave(kName, {"lock", "state"}, 3 * kGiB);
   StaleJobs first(fd_);
   ASSERT_TRUE(first.RemoveSome());
-  // Who tries a lock for the second time has waited once.
+  // A start that tries a lock for the second time has waited once.
   const int looks = inotify_init1(IN_CLOEXEC);
   const std::string lock = Below(std::string(kName) + ".stale/lock");
   ASSERT_GE(inotify_add_watch(looks, lock.c_str(), IN_OPEN | IN_CLOSE), 0);
@@ -166,7 +166,7 @@ TEST_F(StaleJobsTest, WhereNothingIsRemovedThereWillBeNoRoom) {
   EXPECT_TRUE(fs::exists(Below("data/state")));
 }
 
-// What no lock tells of nobody is removing, however its bytes change.
+// What no lock tells of is not being removed, however its bytes change.
 TEST_F(StaleJobsTest, NobodyIsWaitedForBesideWhatCannotBeRemoved) {
   const std::string stale_name = std::string(kName) + ".stale";
   const std::string state = Below(stale_name + "/state");

@@ -1,6 +1,7 @@
 #include "tiers/disk/disk_file.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kGranularity = 4096;
+constexpr int64_t kLargestFile = INT64_MAX;
 constexpr int64_t kGrowthUnit = 1 << 20;
 // What growth may take beyond the need, as a share of what is there: few
 // calls for a large state, little waste for a small one.
@@ -47,6 +48,16 @@ absl::Status Full(const DiskFileInfo& info, const ExtentAllocator& extents,
                      {ENOSPC, info.file});
 }
 
+// The answer of what may not grow.
+absl::Status OverBudget(const DiskFileInfo& info, int64_t size_bytes,
+                        int64_t budget_bytes, int64_t used_bytes) {
+  return WithIoFault(
+      absl::ResourceExhaustedError(absl::StrCat(
+          info.file, ": an extent of ", size_bytes, " bytes: ", used_bytes,
+          " of the budget of ", budget_bytes, " are taken")),
+      {EDQUOT, info.file});
+}
+
 // Whose file it is, and what becomes of it in the end.
 class Holder {
  public:
@@ -65,7 +76,7 @@ class DirectoryHolder final : public Holder {
   ~DirectoryHolder() override { close(fd_); }
 
   // The open file keeps its blocks until it is closed, so they are given back
-  // here; a transfer still in flight then hits nothing of anybody's. Last, as
+  // here; a transfer still in flight then hits no other file's bytes. Last, as
   // it may have to wait for such a transfer.
   absl::Status Remove() override {
     if (!directory_->IsOwner()) return absl::OkStatus();
@@ -101,7 +112,42 @@ struct Usable {
   int64_t begin = 0;
   int64_t end = 0;  // now
   bool grows = true;
+  int64_t most = kLargestFile;  // where `end` never goes beyond
 };
+
+// No more than a budget takes.
+Usable Within(Usable usable, int64_t budget_bytes) {
+  if (budget_bytes == kNoBudget) return usable;
+  usable.most = std::min(usable.most,
+                         usable.begin + RoundDown(budget_bytes, kBlockBytes));
+  usable.end = std::min(usable.end, usable.most);
+  return usable;
+}
+
+// `all_bytes` are what the path could ever hold.
+absl::Status CheckBudget(const DiskFileOptions& options, int64_t all_bytes) {
+  const int64_t budget = options.budget_bytes;
+  if (budget == kNoBudget) return absl::OkStatus();
+  if (budget < kBlockBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("path '", options.path, "': a budget of ", budget,
+                     " bytes; the least is ", kBlockBytes));
+  }
+  if (budget <= all_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("path '", options.path, "': a budget of ", budget,
+                   " bytes, and there are ", all_bytes));
+}
+
+// Of the file system that it is on; any number where that cannot be told.
+int64_t FileSystemBytes(const std::string& path) {
+  struct statvfs found = {};
+  if (statvfs(path.c_str(), &found) != 0 || found.f_blocks == 0) {
+    return kLargestFile;
+  }
+  return static_cast<int64_t>(
+      std::min<uint64_t>(found.f_blocks * found.f_frsize, kLargestFile));
+}
 
 class FileDiskTier : public DiskFile {
  public:
@@ -112,7 +158,8 @@ class FileDiskTier : public DiskFile {
         fd_(fd),
         info_(std::move(info)),
         grows_(usable.grows),
-        extents_(usable.end, kGranularity) {
+        most_bytes_(usable.most),
+        extents_(usable.end) {
     if (usable.begin == 0) return;
     // The lowest offset of the only free range.
     const absl::StatusOr<Extent> kept = extents_.Allocate(usable.begin);
@@ -134,14 +181,19 @@ class FileDiskTier : public DiskFile {
                              " bytes, more than a file can have")),
                          {EFBIG, info_.file});
     }
-    if (!grows_) return Full(info_, extents_, size_bytes);
     const int64_t capacity = extents_.capacity_bytes();
     const int64_t need =
-        RoundUp(size_bytes, kGranularity) - extents_.free_tail_bytes();
+        RoundUp(size_bytes, kBlockBytes) - extents_.free_tail_bytes();
+    if (need > most_bytes_ - capacity) {
+      return OverBudget(info_, size_bytes, most_bytes_ - kept_bytes_,
+                        used_bytes());
+    }
+    if (!grows_) return Full(info_, extents_, size_bytes);
     const int64_t ahead = std::min(segment_bytes_, capacity / kGrowthShare);
     return Growth{.offset = capacity,
                   .least_bytes = need,
-                  .bytes = RoundUp(std::max(need, ahead), kGrowthUnit)};
+                  .bytes = std::min(RoundUp(std::max(need, ahead), kGrowthUnit),
+                                    most_bytes_ - capacity)};
   }
 
   absl::StatusOr<int64_t> Grow(const Growth& growth) override {
@@ -186,6 +238,7 @@ class FileDiskTier : public DiskFile {
   const int fd_;  // the holder's
   const DiskFileInfo info_;
   const bool grows_;
+  const int64_t most_bytes_;  // of the file
   ExtentAllocator extents_;
   int64_t kept_bytes_ = 0;  // at the beginning, allocated for ever
   std::atomic<int64_t> growth_progress_ = 0;  // read to see that it changes
@@ -197,8 +250,9 @@ class MemoryDiskTier : public DiskFile {
       : device_(device),
         info_{.file = absl::StrCat("memory:", device),
               .direct_io_reason = "a device in memory",
-              .alignment = 1},
-        extents_(capacity_bytes / kGranularity * kGranularity, kGranularity) {}
+              .alignment = 1,
+              .budget_bytes = capacity_bytes},
+        extents_(RoundDown(capacity_bytes, kBlockBytes)) {}
 
   absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
     return Named(info_, extents_.Allocate(size_bytes));
@@ -226,13 +280,14 @@ class MemoryDiskTier : public DiskFile {
   ExtentAllocator extents_;
 };
 
-DiskFileInfo InfoOf(const std::string& path, const std::string& name,
+DiskFileInfo InfoOf(const DiskFileOptions& options, const std::string& name,
                     const StateFile& file) {
-  return {.directory = path,
+  return {.directory = options.path,
           .file = name,
           .direct_io = file.direct_io,
           .direct_io_reason = file.direct_io_reason,
-          .alignment = file.alignment};
+          .alignment = file.alignment,
+          .budget_bytes = options.budget_bytes};
 }
 
 }  // namespace
@@ -245,14 +300,19 @@ absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
       (S_ISREG(node.st_mode) || S_ISBLK(node.st_mode))) {
     TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<GivenFile> given,
                              GivenFile::Open(options.path));
-    const Usable usable = {given->begin_bytes(), given->end_bytes(),
-                           !given->is_device()};
+    const int64_t all_bytes = given->is_device()
+                                  ? given->end_bytes() - given->begin_bytes()
+                                  : FileSystemBytes(options.path);
+    TERRACE_RETURN_IF_ERROR(CheckBudget(options, all_bytes));
+    const Usable usable =
+        Within({given->begin_bytes(), given->end_bytes(), !given->is_device()},
+               options.budget_bytes);
     const StateFile file = given->file();
     return std::make_unique<FileDiskTier>(
         std::make_unique<GivenHolder>(std::move(given)), file.fd,
-        InfoOf(options.path, options.path, file), usable,
-        options.segment_bytes);
+        InfoOf(options, options.path, file), usable, options.segment_bytes);
   }
+  TERRACE_RETURN_IF_ERROR(CheckBudget(options, FileSystemBytes(options.path)));
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<JobDirectory> directory,
                            JobDirectory::Create(options.path));
   const std::string name = directory->state_file();
@@ -264,7 +324,8 @@ absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
   TERRACE_ASSIGN_OR_RETURN(const StateFile file, std::move(made));
   return std::make_unique<FileDiskTier>(
       std::make_unique<DirectoryHolder>(std::move(directory), file.fd), file.fd,
-      InfoOf(options.path, name, file), Usable(), options.segment_bytes);
+      InfoOf(options, name, file), Within({}, options.budget_bytes),
+      options.segment_bytes);
 }
 
 std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,

@@ -18,16 +18,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/bytes.h"
 #include "tiers/extent.h"
 
 namespace terrace {
+
+// As far as the disk has room.
+inline constexpr int64_t kNoBudget = 0;
 
 struct DiskFileInfo {
   std::string directory;  // as the user named it: perhaps a file or device
   std::string file;
   bool direct_io = false;
-  std::string direct_io_reason;  // of the buffered fallback
-  int64_t alignment = 4096;      // of memory, offset and length
+  std::string direct_io_reason;     // of the buffered fallback
+  int64_t alignment = kBlockBytes;  // of memory, offset and length
+  int64_t budget_bytes = kNoBudget;
 };
 
 // What a tier's file gets at its end.
@@ -63,7 +68,7 @@ class DiskFile {
   // left to do.
   virtual bool Reclaim() { return false; }
 
-  virtual int fd() const = 0;                  // for IoGroup::AddPath
+  virtual int fd() const = 0;                  // for IoPaths::AddPath
   virtual int64_t capacity_bytes() const = 0;  // preallocated
   virtual int64_t used_bytes() const = 0;
   virtual const DiskFileInfo& info() const = 0;
@@ -76,6 +81,9 @@ class DiskFile {
 struct DiskFileOptions {
   std::string path;  // an existing directory, regular file or block device
   int64_t segment_bytes = 64 << 20;  // growth
+  // Of extents, at most; the mark of a given file is not one. InvalidArgument:
+  // less than a block, or more than the device or the file system has.
+  int64_t budget_bytes = kNoBudget;
 };
 
 absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(

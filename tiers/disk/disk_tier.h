@@ -53,7 +53,7 @@ class DiskTier final : public Tier {
   bool late() const override { return late_; }
   absl::Status CheckGrowth(absl::Time now) override;
   absl::Time NextEvent() const override;
-  // How growth ended; late: whoever had asked has gone on; must: as it asked.
+  // How growth ended; late: its caller has gone on; must: as it asked.
   struct Answer {
     absl::Status status;
     bool late = false;
@@ -91,7 +91,7 @@ class DiskTier final : public Tier {
   int64_t peak_bytes_ = 0;
   absl::Time since_;      // when it was asked, or was last seen to get on
   int64_t progress_ = 0;  // then
-  Watch watch_;           // by CheckGrowth: when nobody looked, none is late
+  Watch watch_;           // by CheckGrowth: time without looks is not counted
 };
 
 }  // namespace terrace

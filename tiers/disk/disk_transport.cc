@@ -14,8 +14,8 @@ int PathOf(Edge edge) { return std::max(edge.from, edge.to) - 1; }
 }  // namespace
 
 void DiskTransport::Begin(const Move& move) {
-  const bool reads = move.edge.to == kDram;
-  TERRACE_CHECK(reads || move.edge.from == kDram);
+  const bool reads = move.edge.to == kDramTier;
+  TERRACE_CHECK(reads || move.edge.from == kDramTier);
   IoTransfer transfer;
   transfer.direction = reads ? IoDirection::kRead : IoDirection::kWrite;
   transfer.io_class = move.io_class;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "tiers/transport.h"
 
 namespace terrace {
@@ -14,7 +14,7 @@ namespace terrace {
 class DiskTransport final : public Transport {
  public:
   // `io` outlives the transport.
-  explicit DiskTransport(IoGroup& io) : io_(io) {}
+  explicit DiskTransport(IoPaths& io) : io_(io) {}
 
   void Begin(const Move& move) override;
   void Cancel(Edge edge, uint64_t tag) override;
@@ -24,7 +24,7 @@ class DiskTransport final : public Transport {
   absl::Time NextEvent() const override { return io_.NextEvent(); }
 
  private:
-  IoGroup& io_;
+  IoPaths& io_;
   std::vector<Completion> completions_;
 };
 

@@ -11,7 +11,7 @@ namespace terrace {
 // the lock was had; errno says why not. Does not wait.
 bool TryLock(int fd);
 
-// Waits for whoever has it, but no longer than `patience`.
+// Waits for its holder, but no longer than `patience`.
 bool LockWithin(int fd, absl::Duration patience);
 
 // open(2), again while it is EBUSY, but no longer than `patience`.

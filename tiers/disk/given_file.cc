@@ -22,7 +22,7 @@
 namespace terrace {
 namespace {
 
-// Zeros follow. Whoever changes a byte of it takes the file back.
+// Zeros follow. A program that changes a byte of it takes the file back.
 constexpr char kMark[] =
     "Terrace 1\n"
     "The state of training jobs. Nothing here outlives the job that wrote it.\n"

@@ -5,7 +5,7 @@
 // and a device whose first and last MiB are not zero hold data of others: they
 // are refused, with the command that clears them, and never written. Of a
 // device these two MiB, but for the mark, stay zero for ever, so that whatever
-// somebody puts there later (a partition table, a superblock) is seen.
+// is put there later (a partition table, a superblock) is seen.
 //
 // The job holds an exclusive flock on it, which dies with the job; what a
 // killed one left behind the mark is space for the next. A device is opened
@@ -20,13 +20,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/bytes.h"
 #include "tiers/disk/state_file.h"
 
 namespace terrace {
 
 class GivenFile {
  public:
-  static constexpr int64_t kMarkBytes = 4096;
+  static constexpr int64_t kMarkBytes = kBlockBytes;
   // Kept free at both ends of a device.
   static constexpr int64_t kDeviceMarginBytes = 1 << 20;
 
@@ -50,7 +51,7 @@ class GivenFile {
   int64_t end_bytes() const { return end_bytes_; }
 
   // Gives a file's space back; the mark stays. A transfer that is still under
-  // way then hits nothing of anybody's.
+  // way then hits no other file's bytes.
   absl::Status Remove();
 
  private:

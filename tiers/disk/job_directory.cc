@@ -25,7 +25,7 @@ std::string Path(const std::string& path) {
   return absl::StrCat("path '", path, "'");
 }
 
-// Somebody removed it. The second: a network file system knew it still.
+// It was removed. The second: a network file system knew it still.
 bool IsGone(int error) { return error == ENOENT || error == ESTALE; }
 
 }  // namespace
@@ -62,9 +62,9 @@ absl::Status JobDirectory::Make() {
       {.error = EAGAIN, .path = path_});
 }
 
-// False: another start took it for a dead one's, and removes it. Who looks for
-// those gets the lock first, or finds it held; so once it is held here, and is
-// still there by its name, nobody else will have it.
+// False: another start took it for a dead one's, and removes it. A start that
+// looks for those gets the lock first, or finds it held; so once it is held
+// here, and is still there by its name, no other start will have it.
 absl::StatusOr<bool> JobDirectory::TryToMake() {
   name_ = NewJobName();
   if (mkdirat(path_fd_, name_.c_str(), 0700) != 0) {

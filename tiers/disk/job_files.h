@@ -23,8 +23,8 @@ bool IsJobName(absl::string_view name);
 bool IsStaleJobName(absl::string_view name);
 
 // Removes the state, the lock and the directory. The lock goes last: while it
-// is there and held, nobody else removes anything. 0, or the first errno; what
-// is not there is no error.
+// is there and held, no other process removes anything. 0, or the first errno;
+// what is not there is no error.
 int RemoveJobFiles(int path_fd, int directory_fd, const std::string& name);
 
 }  // namespace terrace

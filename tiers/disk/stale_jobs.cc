@@ -20,9 +20,9 @@
 namespace terrace {
 namespace {
 
-// Some 30 ms of a file system's work: who waits behind a piece is not late.
+// Some 30 ms of a file system's work: growth behind a piece is not late.
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
-// Hundreds of pieces' time: whoever got no further in it does not get on.
+// Hundreds of pieces' time: a process that gets no further in it is stuck.
 constexpr absl::Duration kPatience = absl::Seconds(10);
 constexpr absl::Duration kPause = absl::Milliseconds(10);
 
@@ -68,7 +68,7 @@ bool StaleJobs::MakeRoom() {
   const timespec pause = absl::ToTimespec(kPause);
   for (absl::Duration waited; waited < kPatience; waited += kPause) {
     nanosleep(&pause, nullptr);
-    // One who was killed in it left it to us.
+    // A process that was killed in it left it to this one.
     if (BytesOfOthers() != before || removes_some()) return true;
   }
   return false;
@@ -90,9 +90,9 @@ bool StaleJobs::ClaimNext() {
   return false;
 }
 
-// False: somebody has it, it is gone, or it cannot be had, and is left alone: a
-// lock that is held is all that tells of somebody. A job that is being made is
-// in the same danger, and tries again: JobDirectory.
+// False: it is held, it is gone, or it cannot be had, and is left alone: a lock
+// that is held is all that tells of a living process. A job that is being made
+// is in the same danger, and tries again: JobDirectory.
 bool StaleJobs::Claim(const std::string& name) {
   directory_ = openat(path_fd_, name.c_str(), kOpenDirectory);
   const bool opened = directory_ >= 0;
@@ -120,14 +120,14 @@ bool StaleJobs::Claim(const std::string& name) {
   if (renameat(path_fd_, name.c_str(), path_fd_, stale.c_str()) == 0) {
     name_ = stale;
   } else if (errno == ENOENT) {
-    Release();  // somebody else had removed it before its lock was ours
+    Release();  // another start removed it before its lock was ours
     return false;
   }
   return true;
 }
 
 // By a piece from the end on, so that what is left is as good as before; the
-// bytes. Only a file that has no other name: whoever gave it one wants it.
+// bytes. Only a file that has no other name: under another one it is wanted.
 int64_t StaleJobs::Shrink() {
   if (state_ < 0) {
     state_ = openat(directory_, kJobStateName,

@@ -38,9 +38,9 @@ class StaleJobs {
   // opened.
   bool RemoveSome();
 
-  // For whom the disk has no room: as RemoveSome, but where others remove
-  // something, waits until they got on, a few seconds at most. False: there
-  // will be no more room by this than there is now.
+  // For a call that the disk has no room for: as RemoveSome, but where others
+  // remove something, waits until they got on, a few seconds at most. False:
+  // there will be no more room by this than there is now.
   bool MakeRoom();
 
   // Gives back what is claimed; from here on nothing is left to do.

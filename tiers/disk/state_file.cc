@@ -19,8 +19,6 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kBlockBytes = 4096;  // what every transfer is aligned to
-
 // 0 or an errno, of a block at the beginning.
 int WriteBlock(int fd, const void* block) {
   ssize_t written = -1;

@@ -9,14 +9,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/bytes.h"
 
 namespace terrace {
 
 struct StateFile {
   int fd = -1;  // the caller's to close
   bool direct_io = false;
-  std::string direct_io_reason;  // why not, or how it was found out
-  int64_t alignment = 4096;      // of memory, offset and length
+  std::string direct_io_reason;     // why not, or how it was found out
+  int64_t alignment = kBlockBytes;  // of memory, offset and length
 };
 
 // Makes the file `state` in the directory `directory_fd`, open for reading,
@@ -27,8 +28,8 @@ absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
                                         const std::string& name);
 
 // The same of a file or block device that is open already: takes O_DIRECT where
-// that works, which is tried by writing `block`, 4096 page-aligned bytes, at
-// offset 0.
+// that works, which is tried by writing `block`, kBlockBytes page-aligned
+// bytes, at offset 0.
 absl::StatusOr<StateFile> ChooseTransfers(int fd, const std::string& name,
                                           const void* block);
 

@@ -17,8 +17,17 @@ absl::StatusOr<std::optional<Reservation>> DramTier::Allocate(
     int64_t size_bytes, bool /*must*/) {
   const absl::StatusOr<Extent> extent = space_.Allocate(size_bytes);
   if (!extent.ok()) return extent.status();
+  return std::optional<Reservation>(Reserve(*extent));
+}
+
+Reservation DramTier::TryAllocate(int64_t size_bytes) {
+  const std::optional<Extent> extent = space_.TryAllocate(size_bytes);
+  return extent.has_value() ? Reserve(*extent) : Reservation();
+}
+
+Reservation DramTier::Reserve(const Extent& extent) {
   peak_bytes_ = std::max(peak_bytes_, space_.used_bytes());
-  return std::optional<Reservation>(Reservation(this, *extent));
+  return {this, extent};
 }
 
 void DramTier::Free(Extent extent) {

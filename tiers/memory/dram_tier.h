@@ -19,11 +19,13 @@ class DramTier final : public Tier {
   // The arena outlives the tier.
   explicit DramTier(absl::Span<std::byte> arena);
 
-  TierId id() const override { return kDram; }
+  TierId id() const override { return kDramTier; }
   const std::string& name() const override { return name_; }
   TierUsage usage() const override;
   absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
                                                       bool must) override;
+  // Empty: there is no room now.
+  Reservation TryAllocate(int64_t size_bytes);
   void Free(Extent extent) override;
   std::byte* Address(const Extent& extent) override {
     return arena_.data() + extent.offset;
@@ -34,6 +36,9 @@ class DramTier final : public Tier {
   int64_t largest_free_bytes() const { return space_.largest_free_bytes(); }
 
  private:
+  // Of what was just allocated.
+  Reservation Reserve(const Extent& extent);
+
   const std::string name_ = "memory";
   const absl::Span<std::byte> arena_;
   ExtentAllocator space_;

@@ -32,7 +32,6 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kHugePageBytes = 2 << 20;
 // One call's worth: large against the call, small against an arena, so that
 // two threads end together.
@@ -60,7 +59,7 @@ void PopulatePieces(absl::Span<std::byte> area, std::atomic<size_t>& next,
       error.store(errno);
       return;
     }
-    for (size_t at = 0; at < piece.size(); at += kPageBytes) {
+    for (size_t at = 0; at < piece.size(); at += kBlockBytes) {
       *const_cast<volatile std::byte*>(&piece[at]) = std::byte{0};
     }
   }
@@ -108,13 +107,13 @@ absl::Status RequireHugePages(absl::Span<std::byte> area) {
 
 absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
     const HostArenaOptions& options) {
-  constexpr int64_t kGuardBytes = kPageBytes;
+  constexpr int64_t kGuardBytes = kBlockBytes;
   constexpr int64_t kSlackBytes = kHugePageBytes + 2 * kGuardBytes;
   if (options.size_bytes <= 0 ||
       options.size_bytes > INT64_MAX / 2 - kSlackBytes) {
     return absl::InvalidArgumentError(Arena(options.size_bytes));
   }
-  const int64_t size = RoundUp(options.size_bytes, kPageBytes);
+  const int64_t size = RoundUp(options.size_bytes, kBlockBytes);
   // Asked before, as the kernel's answer to too much is to kill.
   const int64_t available = AvailableMemoryBytes();
   if (size > available) {

@@ -18,13 +18,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
 namespace {
-
-constexpr size_t kPageBytes = 4096;
 
 struct DestroyTopology {
   void operator()(hwloc_topology_t topology) const {
@@ -237,6 +236,7 @@ absl::StatusOr<std::vector<int>> FindNodes(absl::Span<const std::byte> area) {
 
 absl::StatusOr<std::vector<int>> SampleNodes(absl::Span<const std::byte> area) {
   constexpr size_t kPages = 64;
+  constexpr size_t kPageBytes = kBlockBytes;
   return FindNodes(
       area, kPageBytes,
       std::max(area.size() / kPages / kPageBytes, size_t{1}) * kPageBytes);

@@ -81,7 +81,7 @@ class Laying {
   ZeroConfigSettings settings_;
 };
 
-// The flags as what the library's caller knows; those that nobody gave are
+// The flags as what the library's caller knows; those that were not given are
 // its defaults.
 ZeroConfigCaller Laying::Caller() const {
   ZeroConfigCaller caller;
@@ -292,7 +292,7 @@ absl::Status Laying::CheckWarmup() const {
 
 absl::Status Laying::LayOffload() {
   if (settings_.offload_device == OffloadDevice::kCpu) {
-    for (const char* flag : {"--nvme-path", "--memory-budget"}) {
+    for (const char* flag : {"--nvme-path", "--memory-budget", "--tier"}) {
       if (!Given(flag)) continue;
       return Contradiction(flag, absl::StrCat(kDevice, " \"cpu\""));
     }
@@ -300,6 +300,9 @@ absl::Status Laying::LayOffload() {
   }
   if (settings_.offload_device == OffloadDevice::kNone) {
     return absl::OkStatus();
+  }
+  if (Given("--tier")) {
+    return Contradiction("--tier", absl::StrCat(kDevice, " \"nvme\""));
   }
   if (Given("--nvme-path") && flags_.nvme_paths != settings_.nvme_paths) {
     return Contradiction(

@@ -1,14 +1,13 @@
 #include "examples/train_gpt/command_line/flag_values.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "terrace/tier.h"
 
 namespace train_gpt {
 namespace {
@@ -57,36 +56,8 @@ absl::StatusOr<double> ParseNumber(absl::string_view flag,
 
 absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,
                                    absl::string_view text) {
-  struct Suffix {
-    const char* text;
-    double factor;
-  };
-  static constexpr Suffix kSuffixes[] = {
-      {"KiB", 1024.0},
-      {"MiB", 1048576.0},
-      {"GiB", 1073741824.0},
-      {"TiB", 1099511627776.0},
-      {"KB", 1e3},
-      {"MB", 1e6},
-      {"GB", 1e9},
-      {"TB", 1e12},
-      {"B", 1.0},
-  };
-  absl::string_view digits = text;
-  double factor = 1.0;
-  for (const Suffix& suffix : kSuffixes) {
-    if (absl::EndsWithIgnoreCase(digits, suffix.text)) {
-      digits.remove_suffix(absl::string_view(suffix.text).size());
-      factor = suffix.factor;
-      break;
-    }
-  }
-  double number = 0;
-  // 2^62: no sum of two such counts overflows.
-  if (absl::SimpleAtod(digits, &number) && number > 0 &&
-      number * factor >= 1.0 && number * factor <= 4.6e18) {
-    return static_cast<int64_t>(std::llround(number * factor));
-  }
+  absl::StatusOr<int64_t> bytes = terrace::ParseBytes(text);
+  if (bytes.ok()) return bytes;
   return absl::InvalidArgumentError(absl::StrCat(
       flag, " takes a count of bytes such as 67108864, 64MiB or 1GB, not '",
       text, "'"));

@@ -112,6 +112,16 @@ absl::Status SetPace(absl::string_view text, Draft* draft) {
   return absl::OkStatus();
 }
 
+absl::Status AddTier(absl::string_view text, Draft* draft) {
+  auto tier = terrace::ParseTier(text);
+  if (!tier.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tier: ", tier.status().message()));
+  }
+  draft->flags.tiers.push_back(*std::move(tier));
+  return absl::OkStatus();
+}
+
 std::vector<FlagSpec> OffloadFlags() {
   using terrace::EngineKind;
   return {
@@ -129,6 +139,12 @@ std::vector<FlagSpec> OffloadFlags() {
          draft->flags.nvme_paths.emplace_back(text);
          return absl::OkStatus();
        }},
+      {"--tier", "TEXT",
+       "a tier of memory or disk with its budget, e.g. dram=2GiB or "
+       "nvme:/mnt/nvme0=100GiB, in place of the two above; may be given "
+       "several "
+       "times",
+       AddTier},
       ChoiceFlag<EngineKind>(
           "--io-engine",
           {{"auto", EngineKind::kAuto},
@@ -194,6 +210,29 @@ absl::Status UnknownFlag(absl::string_view name,
                       : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
+// The short forms of what --tier says.
+absl::Status ApplyTiers(const std::set<std::string>& given, Flags* flags) {
+  if (flags->tiers.empty()) return absl::OkStatus();
+  for (const char* flag : {"--memory-budget", "--nvme-path"}) {
+    if (given.count(flag) == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tier and ", flag, " together: the tiers say it all"));
+  }
+  for (const terrace::TierSpec& tier : flags->tiers) {
+    if (tier.kind == terrace::TierKind::kDram) {
+      flags->budget.bytes = tier.budget_bytes;
+    } else if (tier.kind == terrace::TierKind::kDisk) {
+      flags->nvme_paths.push_back(tier.place);
+    }
+  }
+  if (flags->budget.given() && !flags->nvme_paths.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--tier: one of memory, dram=2GiB, and one on a disk, "
+      "nvme:/mnt/nvme0, are needed");
+}
+
 // What of the disk is asked for must be asked for whole.
 absl::Status CheckOffload(const Flags& flags) {
   if (flags.offloaded() && flags.optimizer == OptimizerKind::kSgd) {
@@ -234,6 +273,7 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
   absl::Status status = CheckShape(*shape);
   draft.flags.adam.learning_rate = draft.flags.learning_rate;
   draft.flags.schedule.base = draft.flags.learning_rate;
+  if (status.ok()) status = ApplyTiers(given, &draft.flags);
   if (status.ok() && !draft.flags.config.empty()) {
     status = ApplyConfig(given, &draft.flags);
   }

@@ -68,6 +68,8 @@ struct Flags {
   // The optimizer's state on disk: together, or not at all.
   MemoryBudget budget;
   std::vector<std::string> nvme_paths;
+  // Of --tier, which stands for both: the budget and the paths are theirs.
+  std::vector<terrace::TierSpec> tiers;
   terrace::EngineKind engine = terrace::EngineKind::kAuto;
   terrace::PaceOptions pace;
   std::string machine_profile;    // of terrace tune; empty: none

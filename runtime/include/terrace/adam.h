@@ -82,7 +82,7 @@ uint16_t NarrowReference(DType dtype, float value);
 
 // What the step of a 16-bit parameter with an fp32 master takes as p: the
 // master where it rounds to the parameter's bits, else the parameter, which
-// somebody has written since the master was rounded. p is then the new master,
+// has been written since the master was rounded. p is then the new master,
 // and the parameter its rounding. Without writes no element is ever replaced.
 float MasterReference(DType dtype, float master, uint16_t parameter);
 

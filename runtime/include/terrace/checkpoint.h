@@ -32,9 +32,9 @@
 // checkpoint.json over the old one. What a reader would refuse does not get
 // there: it is an error of the save, and the old checkpoint stays. A
 // kill or a power loss at any moment leaves the old checkpoint or the new one;
-// what nobody names is removed by the next save or PrepareCheckpointDirectory.
-// So a save needs room for both. One writer at a time (a lock on the
-// directory: Unavailable); readers need no lock.
+// what it does not name is removed by the next save or
+// PrepareCheckpointDirectory. So a save needs room for both. One writer at a
+// time (a lock on the directory: Unavailable); readers need no lock.
 //
 // Ranks that share the state each write their part to the one directory, which
 // all of them see (one machine, or a file system that they share):
@@ -86,7 +86,7 @@ namespace terrace {
 inline constexpr int kOfAnotherRank = -2;
 
 // Elements that have no address: they are on a device, or do not lie in order.
-// Those of one tensor; the caller's, who keeps them for the length of a call.
+// Those of one tensor; the caller keeps them for the length of a call.
 // Both are given whole elements, at most 4 MiB of them, by their place in bytes
 // among all of them in order. An error ends the save or load with that error.
 class CheckpointElements {

@@ -1,5 +1,5 @@
 // A Runtime for state that all fits: its tensors stay in memory, so that
-// nothing moves and nobody has to move it. There are no paths, no mover and no
+// nothing moves and no part has to move it. There are no paths, no mover and no
 // windows; what it has of threads are those that it is given, which any number
 // of such runtimes may share.
 //
@@ -11,8 +11,8 @@
 // A queue's window takes no memory: its slots say how many tensors a group may
 // have. There is no budget (Stats::host_budget_bytes is INT64_MAX / 2): memory
 // is what Reserve took, and a Register that finds no room there is
-// ResourceExhausted. Nobody looks at the pages and the node that the kernel
-// gave for it (Stats). Prefetch does nothing. Pins that are held when the
+// ResourceExhausted. The pages and the node that the kernel gave for it are not
+// looked at (Stats). Prefetch does nothing. Pins that are held when the
 // Runtime goes keep the memory until they end.
 #pragma once
 

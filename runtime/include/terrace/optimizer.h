@@ -145,8 +145,8 @@ struct StateSpans {
 };
 
 // Reads state range after range. The last chunk of each dtype stays in memory,
-// so that who takes the parameters by index and each one's ranges in order,
-// all kinds at a time, reads every chunk once. Thread-compatible.
+// so that a caller that takes the parameters by index and each one's ranges in
+// order, all kinds at a time, reads every chunk once. Thread-compatible.
 class StateReader {
  public:
   virtual ~StateReader() = default;
@@ -168,8 +168,8 @@ struct StateValues {
 // Commit the optimizer has no state that a step, a save or a read could use:
 // they are FailedPrecondition, also once it is gone, until the next load has
 // ended well or Reset has forgotten what there is. Chunks stay in memory as
-// with a StateReader: who takes the parameters in that order has every chunk
-// written once, and none read. Thread-compatible.
+// with a StateReader: a caller that takes the parameters in that order has
+// every chunk written once, and none read. Thread-compatible.
 class StateWriter {
  public:
   virtual ~StateWriter() = default;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "terrace/tier.h"
 
 namespace terrace {
 
@@ -31,7 +32,7 @@ struct PaceOptions {
 };
 
 // How the transfers of a path share it, in bytes, while those of several kinds
-// wait: 1 to 1000 each. Whoever waits alone has all of it.
+// wait: 1 to 1000 each. A kind that waits alone has all of it.
 struct IoWeights {
   int demand = 4;  // what a program waits for
   int prefetch = 1;
@@ -39,6 +40,11 @@ struct IoWeights {
 };
 
 struct Options {
+  // Memory and the disks below it, each with its budget: the long form of
+  // host_budget_bytes, numa_node and paths, which are not set beside it.
+  //
+  //   options.tiers = {*ParseTier("dram=8GiB"), *ParseTier("nvme:/mnt/a")};
+  std::vector<TierSpec> tiers;
   // Hard limit of the host arena: windows, residents and headers.
   int64_t host_budget_bytes = 0;
   // Existing and writable; none is ever made. Of a directory each job owns a

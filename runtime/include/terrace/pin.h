@@ -1,8 +1,8 @@
 // A Pin promises that a tensor's bytes stay where they are.
 //
-// Owned by whoever took it from a RequestQueue; move-only; may be handed to
-// and released on another thread (one thread at a time). A Pin taken for
-// kUpdate or kOverwrite is dirty by type: releasing it publishes what was
+// Owned by the caller that took it from a RequestQueue; move-only; may be
+// handed to and released on another thread (one thread at a time). A Pin taken
+// for kUpdate or kOverwrite is dirty by type: releasing it publishes what was
 // written. A Pin may outlive its queue; its Runtime only where Close said so:
 // the bytes stay, and releasing it then does nothing. In a forked child it does
 // nothing either.

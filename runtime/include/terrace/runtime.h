@@ -6,7 +6,7 @@
 //   auto runtime = Runtime::Create(options);
 //
 // Thread-safe. Everything made from a Runtime must be gone before it is;
-// Close says who is not.
+// Close says what is not.
 //
 // A child of fork() has nothing of it: there every call is Cancelled at once,
 // GetStats is empty, and queues, pins and the Runtime itself are destroyed

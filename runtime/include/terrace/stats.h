@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "terrace/tier.h"
 
 namespace terrace {
 
@@ -49,7 +50,26 @@ struct PathStats {
   int64_t continuations = 0;  // short transfers that were continued
 };
 
+struct TierStats {
+  std::string name;  // as its text without the budget: "nvme:/mnt/nvme0"
+  TierKind kind = TierKind::kDram;
+  int64_t budget_bytes = 0;  // 0: all that there is
+  int64_t used_bytes = 0;    // given to tensors and windows, headers included
+  int64_t peak_bytes = 0;    // highest used_bytes so far
+};
+
+// What moved from one tier to another.
+struct LinkStats {
+  std::string from;  // a tier's name
+  std::string to;
+  int64_t bytes = 0;  // headers and retries included
+};
+
 struct Stats {
+  // Memory first, then what lies below; links in the order of their tiers, down
+  // before up.
+  std::vector<TierStats> tiers;
+  std::vector<LinkStats> links;
   std::string engine;         // "io_uring" or "threads"; "memory": none
   std::string engine_reason;  // flags in force, or the errno that forced it
   bool buffers_registered = false;
@@ -57,13 +77,13 @@ struct Stats {
   std::string machine_profile;
   int64_t host_budget_bytes = 0;
   int64_t host_reserved_bytes = 0;  // taken from the machine for it
-  int64_t host_used_bytes = 0;  // windows, residents, headers
-  int64_t host_peak_bytes = 0;  // highest host_used_bytes so far
-  int64_t window_bytes = 0;     // of all open queues
-  int64_t resident_bytes = 0;   // outside the windows
-  double huge_page_share = 0;   // of the arena, as the kernel reports it
-  int numa_node_asked = -1;     // by Options, or the nearest; -1: none
-  int numa_node_found = -1;     // that the arena lies on; -1: several, unknown
+  int64_t host_used_bytes = 0;      // windows, residents, headers
+  int64_t host_peak_bytes = 0;      // highest host_used_bytes so far
+  int64_t window_bytes = 0;         // of all open queues
+  int64_t resident_bytes = 0;       // outside the windows
+  double huge_page_share = 0;       // of the arena, as the kernel reports it
+  int numa_node_asked = -1;         // by Options, or the nearest; -1: none
+  int numa_node_found = -1;  // that the arena lies on; -1: several, unknown
   std::vector<PathStats> paths;
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request

@@ -59,8 +59,8 @@ struct ZeroConfigCaller {
   std::optional<double> warmup_min_lr, warmup_max_lr;
   std::optional<int64_t> warmup_num_steps, total_num_steps;
   std::optional<int64_t> micro_batch, accumulation_steps, train_batch;
-  // Names of those above that nobody asked for: they stand for "auto", and for
-  // a batch of which the text has no size, and contradict nothing.
+  // Names of those above that were not asked for: they stand for "auto", and
+  // for a batch of which the text has no size, and contradict nothing.
   std::set<std::string> defaults;
 };
 

@@ -90,7 +90,7 @@ absl::StatusOr<int64_t> FileBytes(const std::string& path, int fd,
   return bytes;
 }
 
-// What the kernel may still use is owned by nobody from here on.
+// What the kernel may still use has no owner from here on.
 template <typename T>
 void LeaveBehind(std::unique_ptr<T> owned) {
   const T* const left = owned.release();

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "absl/time/time.h"
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/machine/pseudo_files.h"

@@ -1,6 +1,6 @@
 // An optimizer's requests for single chunks, over its queue: those of a step's
 // attempts, which are pushed ahead, and those outside of steps, one at a time.
-// A request may outlive who made it: an attempt that was abandoned, a fetch
+// A request may outlive its maker: an attempt that was abandoned, a fetch
 // whose deadline passed. Tags tell them apart.
 //
 // One thread at a time. The clock must outlive it; without chunks it needs no

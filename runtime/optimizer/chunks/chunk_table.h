@@ -43,7 +43,7 @@ class ChunkTable {
   TensorId tensor(int index) const {
     return tensors_[static_cast<size_t>(index)];
   }
-  // Kept up by who updates and who writes.
+  // Kept up by steps and by writes of state.
   ChunkContents& contents(int index) {
     return contents_[static_cast<size_t>(index)];
   }

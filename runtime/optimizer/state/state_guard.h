@@ -1,6 +1,6 @@
-// Who may use an optimizer's state: nobody in a forked child, nobody after an
-// error that left it of no use, no step while it is read or written, and none
-// after a load that ended half-way.
+// When an optimizer's state may be used: never in a forked child, never after
+// an error that left it of no use, by no step while it is read or written, and
+// by none after a load that ended half-way.
 //
 // Its methods return OK or why not: `what` begins the message ("no step").
 //

@@ -2,7 +2,7 @@
 // parameter, wherever its chunks are.
 //
 // One thread at a time. State, requests and clock must outlive it; each chunk
-// is held in the HeldChunks that callers bring. Who may do what and when is not
+// is held in the HeldChunks that callers bring. What is allowed when is not
 // asked here: see StateGuard.
 #pragma once
 

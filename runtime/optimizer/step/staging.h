@@ -3,7 +3,7 @@
 // work there as on parameters in CPU memory; the parameters are copied back and
 // the slot is free again. While one chunk is computed others are on their way
 // in either direction. Parameters with a master come too, 2 bytes an element
-// beside the gradient's: what somebody wrote into them is known nowhere else.
+// beside the gradient's: what was written into them is known nowhere else.
 //
 // A slot is at most what one chunk has: 8 MiB for a chunk of fp32 parameters.
 // Four of them keep both copy engines and the kernels busy; they are one

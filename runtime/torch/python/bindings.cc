@@ -3,11 +3,29 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <string>
+#include <tuple>
+
 #include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "runtime/torch/python/zero_config_binding.h"
 #include "terrace/machine.h"
+#include "terrace/tier.h"
 #include "terrace/version.h"
+
+namespace {
+
+// Kind, place, budget in bytes, and what is wrong with the text; of the first
+// and the last one is empty.
+std::tuple<std::string, std::string, int64_t, std::string> ParseTierText(
+    std::string text) {
+  const absl::StatusOr<terrace::TierSpec> tier = terrace::ParseTier(text);
+  if (!tier.ok()) return {"", "", 0, std::string(tier.status().message())};
+  return {terrace::TierKindName(tier->kind), tier->place, tier->budget_bytes,
+          ""};
+}
+
+}  // namespace
 
 TORCH_LIBRARY(terrace, m) {
   using terrace::MappedFileBinding;
@@ -52,6 +70,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("describe", &ZeroConfigBinding::Describe)
       .def("plan", &ZeroConfigBinding::Plan)
       .def("adam_at", &ZeroConfigBinding::AdamOfStep);
+  m.def("parse_tier(str text) -> (str, str, int, str)", &ParseTierText);
   m.def("version() -> str", [] { return std::string(terrace::kVersion); });
   m.def("instruction_set() -> str", &terrace::InstructionSetName);
 }

@@ -118,7 +118,7 @@ absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::CreateIn(
     close(fd);
     return CannotMap(directory, "mapped", refused);
   }
-  // Who saves it goes through it once: read far ahead.
+  // A save goes through it once: read far ahead.
   madvise(mapping, size, MADV_SEQUENTIAL);
   return std::shared_ptr<MappedFile>(new MappedFile(
       fd, directory, absl::MakeSpan(static_cast<std::byte*>(mapping), size)));

@@ -5,9 +5,9 @@
 // process.
 //
 // Its bytes are reserved when it is made, so that the lack of room is an error
-// there and not a signal to whom a tensor is touched by; a file system that
-// cannot reserve says it when the file is written. Not to be used for what
-// must outlive the process.
+// there and not a signal at the touch of a tensor; a file system that cannot
+// reserve says it when the file is written. Not to be used for what must
+// outlive the process.
 //
 // One thread at a time.
 #pragma once
@@ -30,7 +30,7 @@
 
 namespace terrace {
 
-// Shared by its tensors: nobody knows whose life is the longest.
+// Shared by its tensors: which of them lives longest is not known.
 class MappedFile : public std::enable_shared_from_this<MappedFile> {
  public:
   // In the one of the directories that has most room. ResourceExhausted: there

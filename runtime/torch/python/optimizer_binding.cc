@@ -89,6 +89,7 @@ Outcome OptimizerBinding::Open(const std::vector<at::Tensor>& parameters,
   auto specs = DescribeTensors(parameters, names, 0);
   if (!specs.ok()) return ToOutcome(specs.status());
   MutexLock lock(mutex_);
+  tensors_.Expect(parameters, 0);
   return ToOutcome(OpenLocked(*std::move(specs), *read));
 }
 
@@ -127,7 +128,10 @@ Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
     status = optimizer_->AddParameters(*specs);
     runtime_->ReleaseUnused();
   }
-  if (status.ok()) specs_.insert(specs_.end(), specs->begin(), specs->end());
+  if (status.ok()) {
+    tensors_.Expect(parameters, specs_.size());
+    specs_.insert(specs_.end(), specs->begin(), specs->end());
+  }
   return ToOutcome(status);
 }
 

@@ -17,6 +17,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("budget_bytes", options.budget_bytes);
     take("at_least_minimum", options.at_least_minimum);
     take("paths", options.paths);
+    take("path_budgets", options.path_budgets);
     take("engine", options.engine);
     take("machine_profile", options.machine_profile);
     take("threads", options.threads);

@@ -13,9 +13,9 @@
 
 namespace terrace {
 
-// Those of everyone in this process who asked for that number and is still
-// there, or new ones; errors as ComputeThreads::Create. Thread-safe; a forked
-// child has its own.
+// Those of that number that a caller in this process still holds, or else new
+// ones; errors as ComputeThreads::Create. Thread-safe; a forked child has its
+// own.
 absl::StatusOr<std::shared_ptr<ComputeThreads>> SharedThreads(int threads);
 
 }  // namespace terrace

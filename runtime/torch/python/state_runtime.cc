@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/python/shared_threads.h"
 
@@ -45,10 +46,9 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
   TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan plan,
                            OffloadedOptimizer::Plan(specs, small, kUnlimited));
   // In memory they have no headers.
-  const int64_t header_bytes = ResidentBytes(4096) - 4096;
   return BudgetBounds{plan.state_bytes,
                       std::max(plan.minimum_budget_bytes, 3 * ResidentBytes(1)),
-                      plan.disk_bytes - plan.chunks * header_bytes};
+                      plan.disk_bytes - plan.chunks * kTensorHeaderBytes};
 }
 
 }  // namespace
@@ -83,8 +83,14 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   Options runtime;
   runtime.engine = engine;
   runtime.threads = asked.threads;
-  runtime.host_budget_bytes = budget;
-  runtime.paths = asked.paths;
+  runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = budget}};
+  for (size_t i = 0; i < asked.paths.size(); ++i) {
+    const bool is_limited = i < asked.path_budgets.size();
+    runtime.tiers.push_back(
+        {.kind = TierKind::kDisk,
+         .place = asked.paths[i],
+         .budget_bytes = is_limited ? asked.path_budgets[i] : 0});
+  }
   runtime.machine_profile = asked.machine_profile;
   TERRACE_ASSIGN_OR_RETURN(state->runtime_, Runtime::Create(runtime));
   return state;

@@ -25,6 +25,7 @@ struct BindingOptions {
   int64_t budget_bytes = kEverything;
   bool at_least_minimum = false;  // a budget below the minimum is raised to it
   std::vector<std::string> paths;
+  std::vector<int64_t> path_budgets;  // of each, 0: what there is; empty: all 0
   std::string engine = "auto";  // or "io_uring" or "threads"
   std::string machine_profile;  // used with paths; empty: none
   int threads = 0;

@@ -40,6 +40,27 @@ Json PathAsJson(const PathStats& path) {
           {"retries", path.retries}};
 }
 
+Json TiersAsJson(absl::Span<const TierStats> tiers) {
+  Json list = Json::array();
+  for (const TierStats& tier : tiers) {
+    list.push_back({{"name", tier.name},
+                    {"kind", TierKindName(tier.kind)},
+                    {"budget_bytes", tier.budget_bytes},
+                    {"used_bytes", tier.used_bytes},
+                    {"peak_bytes", tier.peak_bytes}});
+  }
+  return list;
+}
+
+Json LinksAsJson(absl::Span<const LinkStats> links) {
+  Json list = Json::array();
+  for (const LinkStats& link : links) {
+    list.push_back(
+        {{"from", link.from}, {"to", link.to}, {"bytes", link.bytes}});
+  }
+  return list;
+}
+
 int64_t UsedBytes(absl::Span<const PathStats> paths) {
   int64_t bytes = 0;
   for (const PathStats& path : paths) bytes += path.used_bytes;
@@ -67,6 +88,8 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
                        {"bytes_from_devices", total.bytes_from_devices},
                        {"bytes_to_devices", total.bytes_to_devices},
                        {"paths", paths},
+                       {"tiers", TiersAsJson(stats.tiers)},
+                       {"links", LinksAsJson(stats.links)},
                        {"steps", steps},
                        {"step_seconds", total.total_seconds},
                        {"compute_seconds", total.compute_seconds},

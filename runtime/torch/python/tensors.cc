@@ -62,6 +62,14 @@ void NormTensors::Clear() {
   gradients_.clear();
 }
 
+void StepTensors::Expect(const std::vector<at::Tensor>& parameters,
+                         size_t first) {
+  shapes_.resize(first);
+  for (const at::Tensor& parameter : parameters) {
+    shapes_.emplace_back(parameter.sizes());
+  }
+}
+
 absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
                                  const std::vector<at::Tensor>& parameters,
                                  absl::Span<const int64_t> groups, bool again) {
@@ -100,13 +108,7 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
   }
   const std::string fault = StorageFault(parameter);
   if (!fault.empty()) return Error("", spec.name, fault);
-  if (*DTypeOf(parameter) != spec.dtype || parameter.numel() != spec.count) {
-    return Error(
-        "", spec.name,
-        absl::StrCat("was ", spec.count, " elements of ", DTypeName(spec.dtype),
-                     " and is ", parameter.numel(), " of ",
-                     TextOf(parameter.scalar_type())));
-  }
+  TERRACE_RETURN_IF_ERROR(CheckForm(spec, parameter));
   ParameterData data;
   const at::Tensor gradient = WithOwnValues(given);
   const std::string gradient_fault = StorageFault(gradient);
@@ -146,11 +148,24 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
   return absl::OkStatus();
 }
 
+absl::Status StepTensors::CheckForm(const ParameterSpec& spec,
+                                    const at::Tensor& parameter) const {
+  const at::IntArrayRef shape = shapes_[data_.size()];
+  if (*DTypeOf(parameter) == spec.dtype && parameter.sizes() == shape) {
+    return absl::OkStatus();
+  }
+  return Error(
+      "", spec.name,
+      absl::StrCat("was ", TextOf(shape), " of ", DTypeName(spec.dtype),
+                   " and is ", TextOf(parameter.sizes()), " of ",
+                   TextOf(parameter.scalar_type())));
+}
+
 at::Tensor StepTensors::InOrder(const at::Tensor& parameter,
                                 size_t index) const {
   for (const Staged& kept : kept_) {
     if (kept.index != index) continue;
-    // As the last attempt gave it back, unless somebody has written it since.
+    // As the last attempt gave it back, unless it was written since.
     kept.in_order.copy_(parameter.detach());
     return kept.in_order;
   }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <string>
 #include <vector>
@@ -49,6 +50,10 @@ inline constexpr int64_t kInNoGroup = -1;
 
 class StepTensors {
  public:
+  // The parameters from the place `first` on, and none behind them: Locate()
+  // takes them in the shapes that they have now, which their state has too.
+  void Expect(const std::vector<at::Tensor>& parameters, size_t first);
+
   // InvalidArgument, naming the parameter: it or its gradient is no longer, or
   // not, what its spec says, or it overlaps another. Nothing was changed then.
   // What is in no group is as if it had no gradient. `again`: another attempt
@@ -76,8 +81,11 @@ class StepTensors {
 
   absl::Status LocateOne(const ParameterSpec& spec, const at::Tensor& parameter,
                          bool is_stepped);
+  absl::Status CheckForm(const ParameterSpec& spec,
+                         const at::Tensor& parameter) const;
   at::Tensor InOrder(const at::Tensor& parameter, size_t index) const;
 
+  std::vector<c10::DimVector> shapes_;  // of all parameters
   TensorDevices devices_;
   TensorsApart apart_;
   std::vector<ParameterData> data_;

@@ -1,4 +1,4 @@
-// Whose piece goes next, without a device: shares, silence, who is due first.
+// Whose piece goes next, without a device: shares, silence, what is due first.
 #include "aio/queue/class_schedule.h"
 
 #include <array>

@@ -52,7 +52,7 @@ TEST(OptimizerGroups, FollowTheirOwnOptionsThatChangeBetweenSteps) {
   // One learning rate for all goes before those of the groups.
   const std::vector<AdamOptions> groups = ThreeGroups(6);
   training.StepBoth(6, {.learning_rate = 0.02, .groups = groups});
-  // And without groups in a step, the options are everybody's.
+  // And without groups in a step, the options are all parameters'.
   training.StepBoth(7);
   training.ExpectSameState();
 }
@@ -144,7 +144,7 @@ TEST(ParameterSteps, AMasterIsMadeAtTheFirstGradientNotBefore) {
   std::vector<float> out(3001);
   EXPECT_TRUE(absl::IsFailedPrecondition(training.optimizer().ReadState(
       1, OffloadedOptimizer::StateKind::kMaster, absl::MakeSpan(out), Soon())));
-  // Somebody loads other weights into the parameter.
+  // Other weights are loaded into the parameter.
   ModelParameter& late = training.model().parameters()[1];
   for (int64_t i = 0; i < late.spec.count; ++i) {
     late.values.Set(i, 0.001f * static_cast<float>(i));

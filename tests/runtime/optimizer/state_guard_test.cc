@@ -1,4 +1,4 @@
-// Who may use the state, and what is counted of it.
+// When the state may be used, and what is counted of it.
 #include "runtime/optimizer/state/state_guard.h"
 
 #include <vector>

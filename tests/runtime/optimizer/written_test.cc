@@ -1,4 +1,4 @@
-// Parameters that somebody writes between steps: an older copy, an average, a
+// Parameters that are written between steps: an older copy, an average, a
 // clamp, one element. The optimizer goes on from what was written, and with
 // every bit from its masters where nothing was.
 #include <algorithm>

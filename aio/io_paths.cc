@@ -1,4 +1,4 @@
-#include "aio/io_group.h"
+#include "aio/io_paths.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
 
 namespace terrace {
 
-struct IoGroup::Rep {
+struct IoPaths::Rep {
   std::unique_ptr<IoEngine> engine;
   Clock* clock = nullptr;
   // Last, so gone first: a queue refers to the engine.
@@ -26,15 +26,15 @@ struct IoGroup::Rep {
   }
 };
 
-IoGroup::IoGroup(std::unique_ptr<IoEngine> engine, Clock& clock)
+IoPaths::IoPaths(std::unique_ptr<IoEngine> engine, Clock& clock)
     : rep_(std::make_unique<Rep>()) {
   rep_->engine = std::move(engine);
   rep_->clock = &clock;
 }
 
-IoGroup::~IoGroup() = default;
+IoPaths::~IoPaths() = default;
 
-absl::StatusOr<int> IoGroup::AddPath(const std::string& name, int fd,
+absl::StatusOr<int> IoPaths::AddPath(const std::string& name, int fd,
                                      const IoQueueOptions& options) {
   const int path = static_cast<int>(rep_->queues.size());
   if (path >= PieceTable::kMaxPaths) {
@@ -47,19 +47,19 @@ absl::StatusOr<int> IoGroup::AddPath(const std::string& name, int fd,
   return path;
 }
 
-void IoGroup::Enqueue(int path, const IoTransfer& transfer) {
+void IoPaths::Enqueue(int path, const IoTransfer& transfer) {
   rep_->queue(path).Enqueue(transfer);
 }
 
-bool IoGroup::Cancel(int path, uint64_t tag) {
+bool IoPaths::Cancel(int path, uint64_t tag) {
   return rep_->queue(path).Cancel(tag);
 }
 
-void IoGroup::Promote(int path, uint64_t tag, IoClass io_class) {
+void IoPaths::Promote(int path, uint64_t tag, IoClass io_class) {
   rep_->queue(path).Promote(tag, io_class);
 }
 
-void IoGroup::Poll(std::vector<Completion>* completions) {
+void IoPaths::Poll(std::vector<Completion>* completions) {
   IoResult results[64];
   constexpr int kMost = static_cast<int>(std::size(results));
   // Everything that has landed, then one turn: what is in flight is refilled
@@ -74,13 +74,13 @@ void IoGroup::Poll(std::vector<Completion>* completions) {
   for (const auto& queue : rep_->queues) queue->Turn(completions);
 }
 
-int64_t IoGroup::pending() const {
+int64_t IoPaths::pending() const {
   int64_t pending = 0;
   for (const auto& queue : rep_->queues) pending += queue->pending();
   return pending;
 }
 
-absl::Time IoGroup::NextEvent() const {
+absl::Time IoPaths::NextEvent() const {
   absl::Time next = rep_->engine->NextEvent();
   for (const auto& queue : rep_->queues) {
     next = std::min(next, queue->NextEvent());
@@ -88,23 +88,23 @@ absl::Time IoGroup::NextEvent() const {
   return next;
 }
 
-void IoGroup::Wait(absl::Time deadline) {
+void IoPaths::Wait(absl::Time deadline) {
   // Not when there is something to do: a wait would only delay it.
   const absl::Time until = std::min(deadline, NextEvent());
   rep_->engine->Wait(until);
 }
 
-void IoGroup::Wake() { rep_->engine->Wake(); }
+void IoPaths::Wake() { rep_->engine->Wake(); }
 
-void IoGroup::RegisterArena(absl::Span<std::byte> arena) {
+void IoPaths::RegisterArena(absl::Span<std::byte> arena) {
   rep_->engine->RegisterArena(arena);
 }
 
-EngineInfo IoGroup::engine_info() const { return rep_->engine->info(); }
+EngineInfo IoPaths::engine_info() const { return rep_->engine->info(); }
 
-IoPathStats IoGroup::stats(int path) const { return rep_->queue(path).stats(); }
+IoPathStats IoPaths::stats(int path) const { return rep_->queue(path).stats(); }
 
-void IoGroup::Abandon() {
+void IoPaths::Abandon() {
   // The kernel may still write into buffers, and results must find the
   // bookkeeping: all of it stays behind, unowned.
   const Rep* const abandoned = rep_.release();

@@ -1,4 +1,4 @@
-#include "runtime/mover/wanted_tensors.h"
+#include "runtime/tensor/wanted_tensors.h"
 
 #include <vector>
 

@@ -1,7 +1,7 @@
-// The mover's parts, put together as the mover does, without its turn: a test
-// calls what it is about and turns the rest by hand.
+// The mover's parts without its turn: a test calls what it is about and turns
+// the rest by hand.
 //
-//   Core core({.paths = 1});
+//   TestCore core({.paths = 1});
 //   Tensor& tensor = core.Add("a");
 //   core.Rest(tensor);                      // written, whole on tier 1 alone
 //   core.transfers.StartFill(tensor, core.residency.FindRoom(tensor), ...);
@@ -10,36 +10,28 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "prefetch/trace_planner.h"
-#include "runtime/messages/inbox.h"
-#include "runtime/motion/links.h"
 #include "runtime/motion/transcript.h"
-#include "runtime/motion/transfers.h"
-#include "runtime/mover/admission.h"
-#include "runtime/mover/customers.h"
-#include "runtime/residency/registrar.h"
-#include "runtime/motion/resting_tiers.h"
-#include "runtime/residency/tier_residency.h"
-#include "runtime/residency/write_back.h"
-#include "runtime/residency/write_placement.h"
-#include "runtime/tensor/pin_book.h"
-#include "runtime/tensor/tensor_table.h"
+#include "runtime/mover/core.h"
 #include "tests/support/test_machine.h"
-#include "tiers/memory/dram_tier.h"
 
 namespace terrace {
 
-struct Core {
-  explicit Core(const TestMachineOptions& options = {},
-                const std::vector<PathPrior>& priors = {});
+// What a core for tests stands on, so made before it.
+struct TestCoreGround {
+  TestMachine machine;
+  Transcript transcript;
+};
+
+struct TestCore : TestCoreGround, Core {
+  explicit TestCore(const TestMachineOptions& options = {},
+                    const std::vector<PathPrior>& priors = {});
   // What `never` holds back is let go, and ends.
-  ~Core();
+  ~TestCore();
 
   // A registered tensor with a place on that tier; kNoTier: without.
   Tensor& Add(const std::string& name, int64_t size_bytes = kPage,
@@ -66,22 +58,6 @@ struct Core {
   // The same for so long, with a look whenever one is due.
   std::vector<Arrival> SettleFor(absl::Duration time);
 
-  TestMachine machine;
-  std::shared_ptr<Inbox> inbox;
-  DramTier dram;
-  Links links;
-  RestingTiers resting;
-  TracePlanner planner;
-  PinBook pins;
-  TierResidency residency;
-  TensorTable table;
-  Transcript transcript;
-  Transfers transfers;
-  WritePlacement placement;
-  WriteBack write_back;
-  Registrar registrar;
-  Customers customers;
-  Admission admission;
   std::vector<MoveReport> reports;
   std::vector<EndPinRequest> ended_pins;
   bool is_abandoned = false;  // its links are left behind

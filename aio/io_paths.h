@@ -19,15 +19,15 @@
 
 namespace terrace {
 
-class IoGroup {
+class IoPaths {
  public:
-  // `clock` must outlive the group.
-  IoGroup(std::unique_ptr<IoEngine> engine, Clock& clock);
+  // `clock` must outlive them.
+  IoPaths(std::unique_ptr<IoEngine> engine, Clock& clock);
   // TERRACE_CHECKs that nothing is in flight; see Abandon.
-  ~IoGroup();
+  ~IoPaths();
 
   // `name` (a file's path) is what errors name. `fd` as IoEngine::AddFile
-  // takes it; it must outlive the group.
+  // takes it; it must outlive them.
   absl::StatusOr<int> AddPath(const std::string& name, int fd,
                               const IoQueueOptions& options);
 

@@ -1,4 +1,4 @@
-#include "tests/support/core.h"
+#include "tests/support/test_core.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,56 +7,18 @@
 #include <utility>
 #include <variant>
 
+#include "runtime/base/check.h"
 #include "terrace/runtime.h"
 #include "tiers/extent_header.h"
 
 namespace terrace {
 
-Core::Core(const TestMachineOptions& options,
-           const std::vector<PathPrior>& priors)
-    : machine(options),
-      inbox(std::make_shared<Inbox>([] {})),
-      dram(machine.arena()),
-      links(machine.MakeIo(), 1 + options.paths),
-      resting(machine.MakeDisks(inbox)),
-      residency({.tier = &dram,
-                 .table = &table,
-                 .pins = &pins,
-                 .planner = &planner,
-                 .eviction = MakeNextUsePolicy()}),
-      transfers({.links = &links,
-                 .executor = &machine.executor,
-                 .inbox = inbox,
-                 .dram = &dram,
-                 .resting = &resting,
-                 .clock = &machine.clock,
-                 .transcript = &transcript,
-                 .timeout = options.io_timeout}),
-      placement(resting, links, priors),
-      write_back({.residency = &residency,
-                  .transfers = &transfers,
-                  .placement = &placement,
-                  .resting = &resting}),
-      registrar({.table = &table,
-                 .resting = &resting,
-                 .placement = &placement,
-                 .transfers = &transfers,
-                 .residency = &residency,
-                 .write_back = &write_back,
-                 .pins = &pins}),
-      customers(machine.clock, &transcript),
-      admission({.customers = &customers,
-                 .table = &table,
-                 .pins = &pins,
-                 .planner = &planner,
-                 .residency = &residency,
-                 .transfers = &transfers,
-                 .write_back = &write_back,
-                 .resting = &resting,
-                 .clock = &machine.clock,
-                 .inbox = inbox}) {}
+TestCore::TestCore(const TestMachineOptions& options,
+                   const std::vector<PathPrior>& priors)
+    : TestCoreGround{TestMachine(options), {}},
+      Core(machine.MakeParts(priors, &transcript)) {}
 
-Core::~Core() {
+TestCore::~TestCore() {
   machine.faults->Clear();
   if (!is_abandoned) {
     Settle();
@@ -65,7 +27,8 @@ Core::~Core() {
   for (InlineExecutor& each : machine.background) each.RunAll();
 }
 
-Tensor& Core::Add(const std::string& name, int64_t size_bytes, TierId home) {
+Tensor& TestCore::Add(const std::string& name, int64_t size_bytes,
+                      TierId home) {
   Tensor& tensor = **table.Add({.name = name, .size_bytes = size_bytes});
   table.Admit(tensor);
   if (home == kNoTier) return tensor;
@@ -75,22 +38,22 @@ Tensor& Core::Add(const std::string& name, int64_t size_bytes, TierId home) {
   return tensor;
 }
 
-void Core::Write(Tensor& tensor) {
+void TestCore::Write(Tensor& tensor) {
   Reservation room = residency.FindRoom(tensor);
   TERRACE_CHECK(!room.empty());
   tensor.BeginOverwrite(std::move(room));
   Update(tensor);
 }
 
-void Core::Update(Tensor& tensor) {
-  tensor.Hold(kDram, Access::kOverwrite);
+void TestCore::Update(Tensor& tensor) {
+  tensor.Hold(kDramTier, Access::kOverwrite);
   std::memset(Payload(tensor).data(), 1 + static_cast<int>(tensor.id.value),
               Payload(tensor).size());
-  tensor.Publish(kDram);
-  tensor.Unhold(kDram, Access::kOverwrite);
+  tensor.Publish(kDramTier);
+  tensor.Unhold(kDramTier, Access::kOverwrite);
 }
 
-void Core::Rest(Tensor& tensor) {
+void TestCore::Rest(Tensor& tensor) {
   Write(tensor);
   transfers.StartDrain(tensor, tensor.resting()->place.tier(), {});
   Settle();
@@ -98,21 +61,21 @@ void Core::Rest(Tensor& tensor) {
   residency.Drop(tensor);
 }
 
-void Core::Fetch(Tensor& tensor) {
+void TestCore::Fetch(Tensor& tensor) {
   Reservation room = residency.FindRoom(tensor);
   TERRACE_CHECK(!room.empty());
   transfers.StartFill(tensor, std::move(room), IoClass::kDemand);
   Settle();
-  TERRACE_CHECK(tensor.Delivered(kDram));
+  TERRACE_CHECK(tensor.Delivered(kDramTier));
 }
 
-absl::Span<std::byte> Core::Payload(const Tensor& tensor) {
-  std::byte* const copy = dram.Address(tensor.at(kDram)->place.extent());
-  return {copy + kExtentHeaderBytes,
+absl::Span<std::byte> TestCore::Payload(const Tensor& tensor) {
+  std::byte* const copy = dram.Address(tensor.at(kDramTier)->place.extent());
+  return {copy + kTensorHeaderBytes,
           static_cast<size_t>(tensor.spec.size_bytes)};
 }
 
-Customer& Core::Open(int64_t slot_bytes, int slots) {
+Customer& TestCore::Open(int64_t slot_bytes, int slots) {
   Reservation range = residency.FindRange(WindowBytes(slot_bytes, slots));
   TERRACE_CHECK(!range.empty());
   Customer& customer = customers.Open(*residency.windows().Open(
@@ -121,7 +84,7 @@ Customer& Core::Open(int64_t slot_bytes, int slots) {
   return customer;
 }
 
-std::vector<Arrival> Core::Poll() {
+std::vector<Arrival> TestCore::Poll() {
   std::vector<Moved> moved;
   links.Poll(&moved);
   std::vector<Arrival> arrivals;
@@ -132,7 +95,7 @@ std::vector<Arrival> Core::Poll() {
   return arrivals;
 }
 
-std::vector<Arrival> Core::Hear() {
+std::vector<Arrival> TestCore::Hear() {
   machine.executor.RunAll();
   std::deque<Message> messages;
   inbox->Drain(&messages);
@@ -159,11 +122,11 @@ std::vector<Arrival> Core::Hear() {
   return arrivals;
 }
 
-std::vector<Arrival> Core::Settle() {
+std::vector<Arrival> TestCore::Settle() {
   constexpr int kRounds = 16;  // a move has two, its task one
   std::vector<Arrival> all;
   for (int round = 0; round < kRounds; ++round) {
-    for (auto hear : {&Core::Poll, &Core::Hear}) {
+    for (auto hear : {&TestCore::Poll, &TestCore::Hear}) {
       std::vector<Arrival> arrivals = (this->*hear)();
       std::move(arrivals.begin(), arrivals.end(), std::back_inserter(all));
     }
@@ -171,7 +134,7 @@ std::vector<Arrival> Core::Settle() {
   return all;
 }
 
-std::vector<Arrival> Core::SettleFor(absl::Duration time) {
+std::vector<Arrival> TestCore::SettleFor(absl::Duration time) {
   const absl::Time end = machine.clock.Now() + time;
   std::vector<Arrival> all = Settle();
   while (machine.clock.Now() < end) {

@@ -1,0 +1,59 @@
+#include "runtime/messages/request_checks.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+
+absl::Status CheckSpec(const TensorSpec& spec) {
+  if (!spec.name.empty() && spec.size_bytes > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,
+                   " bytes: a name and a positive size are needed"));
+}
+
+absl::Status CheckWants(absl::Span<const Want> wants, int slots,
+                        int64_t slot_bytes,
+                        absl::FunctionRef<int64_t(TensorId)> size_of) {
+  if (wants.empty() || static_cast<int>(wants.size()) > slots) {
+    return absl::InvalidArgumentError(absl::StrCat("a group of ", wants.size(),
+                                                   " tensors; the window has ",
+                                                   slots, " slots"));
+  }
+  for (size_t i = 0; i < wants.size(); ++i) {
+    const TensorId tensor = wants[i].tensor;
+    const int64_t size_bytes = size_of(tensor);
+    if (size_bytes < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no tensor ", tensor.value));
+    }
+    if (size_bytes > slot_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", tensor.value, " has ", size_bytes,
+                       " bytes; a slot holds ", slot_bytes));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (wants[j].tensor != tensor) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", tensor.value, " twice in one group"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStepBegins(std::optional<int64_t> open) {
+  if (!open.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("step ", *open, " is still open"));
+}
+
+absl::Status CheckStepEnds(std::optional<int64_t> open,
+                           std::optional<int64_t> named) {
+  if (!open.has_value()) {
+    return absl::FailedPreconditionError("no step is open");
+  }
+  if (!named.has_value() || *named == *open) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("step ", *open, " is open, not step ", *named));
+}
+
+}  // namespace terrace

@@ -1,0 +1,93 @@
+// A mover's parts, put together: each with what it needs of the others. Their
+// holder says when each is called: the mover in the order of its turn, a test
+// of one part as the test goes.
+//
+// One thread; only the inbox is thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "aio/io_paths.h"
+#include "policies/eviction.h"
+#include "policies/placement.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/executor.h"
+#include "runtime/messages/inbox.h"
+#include "runtime/motion/links.h"
+#include "runtime/motion/resting_tiers.h"
+#include "runtime/motion/transcript.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/mover/admission.h"
+#include "runtime/mover/closing.h"
+#include "runtime/mover/customers.h"
+#include "runtime/mover/prefetcher.h"
+#include "runtime/mover/report.h"
+#include "runtime/mover/window_opener.h"
+#include "runtime/residency/registrar.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/write_back.h"
+#include "runtime/residency/write_placement.h"
+#include "runtime/tensor/pin_book.h"
+#include "runtime/tensor/tensor_table.h"
+#include "tiers/disk/disk_file.h"
+#include "tiers/memory/dram_tier.h"
+
+namespace terrace {
+
+struct CorePath {
+  std::unique_ptr<DiskFile> file;
+  PathPrior prior;  // its speed, as far as it is known before the job
+  // Grows and removes its file and what killed jobs left beside it, one task
+  // after the other, and may hang in it; the tasks own what they use. No part
+  // waits for one.
+  Executor* background = nullptr;
+};
+
+// What a core is made from; a test replaces any of it. All referenced objects
+// outlive the core.
+struct CoreParts {
+  Clock* clock = nullptr;
+  Executor* executor = nullptr;
+  absl::Span<std::byte> arena;  // of the host budget's size
+  std::unique_ptr<IoPaths> io;
+  std::vector<CorePath> paths;  // path k is io's path k
+  std::unique_ptr<EvictionPolicy> eviction;
+  bool prefetch = true;
+  absl::Duration io_timeout = absl::Seconds(60);
+  Transcript* transcript = nullptr;  // null: none is written
+};
+
+struct Core {
+  explicit Core(CoreParts parts);
+
+  // What it says of itself, by what is true at the call.
+  Report report() const;
+
+  Clock& clock;
+  const std::shared_ptr<Inbox> inbox;
+  // Reservations outlive nothing that they are made from: tiers first, then
+  // windows, then tensors, then transfers.
+  DramTier dram;
+  Links links;
+  RestingTiers resting;
+  TracePlanner planner;
+  PinBook pins;
+  TierResidency residency;
+  TensorTable table;
+  Transfers transfers;
+  WritePlacement placement;
+  WriteBack write_back;
+  Registrar registrar;
+  Customers customers;
+  Admission admission;
+  Prefetcher prefetcher;
+  WindowOpener opener;
+  Closing closing;
+};
+
+}  // namespace terrace

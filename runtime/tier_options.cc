@@ -1,0 +1,108 @@
+#include "runtime/tier_options.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+namespace {
+
+std::vector<TierSpec> FromShortForms(const Options& options) {
+  std::vector<TierSpec> tiers;
+  TierSpec& memory = tiers.emplace_back();
+  memory.budget_bytes = options.host_budget_bytes;
+  if (options.numa_node.has_value()) {
+    memory.place = absl::StrCat("node", *options.numa_node);
+  }
+  for (const std::string& path : options.paths) {
+    tiers.push_back({.kind = TierKind::kDisk, .place = path});
+  }
+  return tiers;
+}
+
+absl::Status CheckAlone(const Options& options) {
+  const char* const other = options.host_budget_bytes != 0 ? "host_budget_bytes"
+                            : !options.paths.empty()       ? "paths"
+                            : options.memory_paths != 0    ? "memory_paths"
+                            : options.numa_node.has_value() ? "numa_node"
+                                                            : nullptr;
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tiers and ", other, " together"));
+}
+
+// One tier of memory, and where it stands.
+absl::StatusOr<size_t> FindMemory(const std::vector<TierSpec>& tiers) {
+  size_t found = tiers.size();
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    if (tiers[i].kind != TierKind::kDram) continue;
+    if (found < tiers.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tiers '", TierText(tiers[found]), "' and '",
+                       TierText(tiers[i]), "': there is one of memory"));
+    }
+    found = i;
+  }
+  if (found < tiers.size()) return found;
+  return absl::InvalidArgumentError(
+      "no tier of memory, such as dram=8GiB, is named");
+}
+
+absl::Status CheckKind(const TierSpec& tier) {
+  if (tier.kind == TierKind::kDram || tier.kind == TierKind::kDisk) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("tier '", TierText(tier),
+                   "': this version keeps tensors on dram and nvme"));
+}
+
+absl::Status CheckPaths(const std::vector<TierSpec>& tiers) {
+  for (auto tier = tiers.begin(); tier != tiers.end(); ++tier) {
+    if (tier->kind != TierKind::kDisk) continue;
+    if (tier->place.empty()) {
+      return absl::InvalidArgumentError("a path is empty");
+    }
+    const bool is_twice = std::any_of(
+        tiers.begin(), tier,
+        [&](const TierSpec& other) { return other.place == tier->place; });
+    if (is_twice) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("path '", tier->place, "' is named twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options) {
+  std::vector<TierSpec> tiers = options.tiers;
+  if (!tiers.empty()) {
+    TERRACE_RETURN_IF_ERROR(CheckAlone(options));
+    for (const TierSpec& tier : tiers) {
+      TERRACE_RETURN_IF_ERROR(CheckTier(tier));
+      TERRACE_RETURN_IF_ERROR(CheckKind(tier));
+    }
+  } else {
+    if (options.numa_node.value_or(0) < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("memory node ", *options.numa_node));
+    }
+    tiers = FromShortForms(options);
+  }
+  TERRACE_ASSIGN_OR_RETURN(const size_t memory, FindMemory(tiers));
+  std::rotate(tiers.begin(), tiers.begin() + static_cast<ptrdiff_t>(memory),
+              tiers.begin() + static_cast<ptrdiff_t>(memory) + 1);
+  if (tiers.front().budget_bytes < 3 * ResidentBytes(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a host budget of ", tiers.front().budget_bytes,
+                     " bytes; the least is ", 3 * ResidentBytes(1)));
+  }
+  TERRACE_RETURN_IF_ERROR(CheckPaths(tiers));
+  return tiers;
+}
+
+}  // namespace terrace

@@ -1,0 +1,102 @@
+#include "runtime/tier_options.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+const TierSpec kMemory = {TierKind::kDram, "", 8 * kMiB};
+
+Options WithTiers(std::vector<TierSpec> tiers) {
+  Options options;
+  options.tiers = std::move(tiers);
+  return options;
+}
+
+TEST(TierOptionsTest, ShortFormsAreTiersWithoutDiskBudgets) {
+  Options options;
+  options.host_budget_bytes = 8 * kMiB;
+  options.numa_node = 1;
+  options.paths = {"/a", "/b"};
+  const auto tiers = TiersOf(options);
+  ASSERT_TRUE(tiers.ok()) << tiers.status();
+  EXPECT_THAT(*tiers, ElementsAre(TierSpec{TierKind::kDram, "node1", 8 * kMiB},
+                                  TierSpec{TierKind::kDisk, "/a", 0},
+                                  TierSpec{TierKind::kDisk, "/b", 0}));
+}
+
+TEST(TierOptionsTest, MemoryIsFirstAndDisksKeepTheirOrder) {
+  const TierSpec b = {TierKind::kDisk, "/b", 5 * kMiB};
+  const TierSpec a = {TierKind::kDisk, "/a", 0};
+  const TierSpec c = {TierKind::kDisk, "/c", 1 * kMiB};
+  const auto tiers = TiersOf(WithTiers({b, a, kMemory, c}));
+  ASSERT_TRUE(tiers.ok()) << tiers.status();
+  EXPECT_THAT(*tiers, ElementsAre(kMemory, b, a, c));
+}
+
+struct Refused {
+  std::string why;
+  std::vector<TierSpec> tiers;
+};
+
+TEST(TierOptionsTest, WhatCannotBeIsRefusedByItsName) {
+  const TierSpec disk = {TierKind::kDisk, "/a", 0};
+  const Refused refused[] = {
+      {"no tier of memory", {disk}},
+      {"tiers 'dram=8MiB' and 'dram:node1=4MiB'",
+       {kMemory, disk, {TierKind::kDram, "node1", 4 * kMiB}}},
+      {"path '/a' is named twice", {disk, kMemory, disk}},
+      {"its place is a path", {kMemory, {TierKind::kDisk, "", 0}}},
+      {"a budget of -5 bytes", {kMemory, {TierKind::kDisk, "/a", -5}}},
+      {"dram needs a budget", {{TierKind::kDram, "", 0}, disk}},
+      {"its place is a memory node", {{TierKind::kDram, "/a", kMiB}}},
+      {"a host budget of 4096 bytes; the least is 24576",
+       {{TierKind::kDram, "", 4096}}},
+  };
+  for (const Refused& each : refused) {
+    const absl::Status status = TiersOf(WithTiers(each.tiers)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(each.why));
+  }
+}
+
+TEST(TierOptionsTest, AKindThatThereIsNotYetIsNamed) {
+  for (const TierSpec& tier : {TierSpec{TierKind::kHbm, "cuda:0", kMiB},
+                               TierSpec{TierKind::kFar, "node2", 0},
+                               TierSpec{TierKind::kPmem, "/mnt/p", 0}}) {
+    const absl::Status status = TiersOf(WithTiers({kMemory, tier})).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(TierText(tier)));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("dram and nvme"));
+  }
+}
+
+TEST(TierOptionsTest, TiersAndAShortFormTogetherAreRefused) {
+  const auto status_with = [](auto set) {
+    Options options = WithTiers({kMemory});
+    set(options);
+    const absl::Status status = TiersOf(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(status_with([](Options& o) { o.host_budget_bytes = 5; }),
+            "tiers and host_budget_bytes together");
+  EXPECT_EQ(status_with([](Options& o) { o.paths = {"/a"}; }),
+            "tiers and paths together");
+  EXPECT_EQ(status_with([](Options& o) { o.memory_paths = 1; }),
+            "tiers and memory_paths together");
+  EXPECT_EQ(status_with([](Options& o) { o.numa_node = 0; }),
+            "tiers and numa_node together");
+}
+
+}  // namespace
+}  // namespace terrace
