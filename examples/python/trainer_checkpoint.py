@@ -87,7 +87,7 @@ class Sequences(torch.utils.data.Dataset):
 
 
 class Interruption(transformers.TrainerCallback):
-    """Ends the run as somebody who stops it would."""
+    """Ends the run as a user would stop it."""
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -120,7 +120,7 @@ def overlap_on_ranks(when):
 
 
 def test_parameters_of_two_ranks_are_looked_at_together(crew):
-    """Each rank has one of them, and all are given to everybody."""
+    """Each rank has one of them, and all are given to every rank."""
     for (name, text), _ in crew.run(overlap_on_ranks, 'made'):
         assert name == 'ValueError' and HINT in text
     results = crew.run(overlap_on_ranks, 'stepped')

@@ -139,7 +139,7 @@ print(measured(lambda: terrace.save(sys.argv[1] + '/run', module)),
 
 
 def test_a_large_bool_buffer_takes_a_few_blocks_of_memory(tmp_path):
-    """A process of its own, whose memory nobody else grows."""
+    """A process of its own, whose memory no other test grows."""
     result = subprocess.run(
         [sys.executable, '-P', '-c', MEASURED, str(tmp_path)], check=False,
         capture_output=True, text=True, timeout=120)

@@ -79,7 +79,7 @@ def doomed_disk(request, tmp_path):
 
 def become_read_only(directory):
     """What ext4 does by itself when it finds damage; while files are open for
-    writing the kernel lets nobody ask for it in another way."""
+    writing the kernel takes no other way of asking for it."""
     with open(directory / 'probe', 'wb') as probe:
         probe.write(bytes(4096))
         probe.flush()

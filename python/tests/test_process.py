@@ -80,7 +80,7 @@ def test_other_python_threads_run_during_a_step():
     thread = threading.Thread(target=work)
     thread.start()
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)  # nobody is asked to give the lock up
+    sys.setswitchinterval(1000)  # no thread is asked to give the lock up
     try:
         gate.release()
         before = list(ran)

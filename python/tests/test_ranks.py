@@ -335,7 +335,7 @@ def test_shares_are_balanced_and_stay():
     mixed = [[torch.empty(10), torch.empty(9, dtype=torch.half),
               torch.empty(1)]]
     assert owners_of(mixed, 2) == [1, 0, 1]
-    # One that is known stays where it is, whoever comes beside it.
+    # One that is known stays where it is, whatever comes beside it.
     known = Shares(2).extended(mixed[0])
     again = known.extended([torch.empty(100), *mixed[0]])
     assert [again.owner(p) for p in mixed[0]] == [1, 0, 1]

@@ -308,12 +308,12 @@ def test_a_rank_that_is_gone(how, phases, doomed, tmp_path):
         assert attributes['phase'] in phases
         assert attributes['rank'] == 0 and attributes['failed'] == ()
         assert f'rank 0 of 2 lost rank 1 while {attributes["phase"]}' in text
-    # When it is known once, nobody waits a second time.
+    # When it is known once, no call waits a second time.
     assert errors[0][3] < TIMEOUT_SECONDS + 20
     assert errors[1][3] < 1 and errors[2][3] < 1
     assert state == 2  # this rank's share is still there to read
     left = list(tmp_path.iterdir())
-    assert len(left) == 1  # the other's, who could not remove it
+    assert len(left) == 1  # the other rank's, which could not remove it
     if how == 'stops':
         os.kill(doomed.processes[1].pid, signal.SIGCONT)
         others, _ = doomed.result(1)

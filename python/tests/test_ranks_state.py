@@ -55,3 +55,28 @@ def test_steps_are_looked_up_once_for_all_looks(crew, tmp_path):
         assert looks <= 1 and same
         assert len(mine) == _COUNT // 2
     assert sorted(first[1] + second[1]) == list(range(_COUNT))
+
+
+def collect_reshaped():
+    """What each rank hears of a parameter that rank 1 keeps and that was
+    transposed in place."""
+    torch.manual_seed(5)
+    weights = [torch.nn.Parameter(torch.randn(3, 4)) for _ in range(2)]
+    optimizer = terrace.AdamW(weights, process_group=dist.group.WORLD)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    for weight in weights:
+        weight.data = weight.data.t().contiguous()
+    try:
+        optimizer.consolidate_state_dict()
+        heard = 'nothing'
+    except Exception as error:
+        heard = f'{type(error).__name__}: {error}'
+    optimizer.close()
+    return heard
+
+
+def test_state_of_another_shape_is_not_collected(crew):
+    for heard in crew.run(collect_reshaped):
+        assert '[3, 4]' in heard and '[4, 3]' in heard, heard

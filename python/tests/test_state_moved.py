@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import terrace
+from drawn import step
 
 
 def stepped(kind, count=2, size=4, **settings):
@@ -15,13 +16,6 @@ def stepped(kind, count=2, size=4, **settings):
     optimizer = kind(weights, lr=0.01, **settings)
     step(weights, optimizer, 1)
     return weights, optimizer
-
-
-def step(weights, optimizer, number):
-    torch.manual_seed(number)
-    for weight in weights:
-        weight.grad = torch.randn(weight.shape)
-    optimizer.step()
 
 
 KINDS = (terrace.AdamW, torch.optim.AdamW)

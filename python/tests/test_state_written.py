@@ -2,16 +2,20 @@
 
 import collections
 import copy
+import functools
 import gc
 import pickle
 
 import pytest
 import torch
 
+import drawn
 import terrace
+from drawn import step
 from conftest import compiled_of
 
 SHAPES = ((300, 40), (7,), (40, 30))
+made = functools.partial(drawn.made, SHAPES)
 STEPS = 5
 
 
@@ -93,19 +97,6 @@ def each_replaced(state, weights):
 CHANGES = [zero_in_place, scaled_in_place, part_in_place, assigned_part,
            assigned, assigned_step, step_in_place, updated, whole, deleted,
            popped, emptied, all_cleared, exchanged, each_replaced]
-
-
-def made(kind, **settings):
-    torch.manual_seed(1)
-    weights = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
-    return weights, kind(weights, lr=0.01, **settings)
-
-
-def step(weights, optimizer, number):
-    torch.manual_seed(number)
-    for weight in weights:
-        weight.grad = torch.randn(weight.shape).to(weight.dtype)
-    optimizer.step()
 
 
 def assert_alike(ours, theirs):

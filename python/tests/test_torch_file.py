@@ -1,4 +1,4 @@
-"""export_torch and import_torch: files for those who come and go."""
+"""export_torch and import_torch: runs come from plain torch and go to it."""
 
 import copy
 import errno
@@ -304,7 +304,7 @@ def test_names_that_cannot_be_flushed_are_said_so(tmp_path, monkeypatch):
 
 
 def test_the_file_is_what_torch_would_have_written(tmp_path):
-    """Also for those who read its pickle with other tools."""
+    """Also for other tools that read its pickle."""
     network, optimizer = stepped({}, torch.float32)
     terrace.export_torch(tmp_path / 'run.pt', network, optimizer)
     file = io.BytesIO()

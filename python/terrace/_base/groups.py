@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 Groups = Sequence[Mapping[str, Any]]
 # A parameter and what messages call it.
@@ -52,3 +53,11 @@ def number_of(value: Any, what: str) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError(f'terrace: {what} is {value!r}, which is no number')
     return float(value)
+
+
+def trained(groups: list[list[Named]]) -> list[list[Named]]:
+    """Without those that are frozen, or have no shape yet, which get state with
+    their first gradient, if they ever have one."""
+    return [[pair for pair in named
+             if pair[1].requires_grad and not is_lazy(pair[1])]
+            for named in groups]

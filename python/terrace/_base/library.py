@@ -65,6 +65,15 @@ def version() -> str:
     return torch.ops.terrace.version()
 
 
+def parse_tier(text: str) -> tuple[str, str, int]:
+    """Kind, place and budget in bytes (0: all that there is) of a tier."""
+    load()
+    kind, place, budget, error = torch.ops.terrace.parse_tier(text)
+    if error:
+        raise ValueError(f'terrace: {error}')
+    return kind, place, budget
+
+
 def instruction_set() -> str:
     """'AVX-512', 'AVX2', 'NEON' or 'scalar': what the kernels use here."""
     load()

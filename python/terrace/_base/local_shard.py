@@ -107,12 +107,6 @@ def placed_as(parameter: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
         requires_grad=False)
 
 
-def writes_of(tensor: torch.Tensor) -> int:
-    """How often it was written; a DTensor itself, or through its shard."""
-    shard = local_of(tensor)
-    return tensor._version + (0 if shard is tensor else shard._version)
-
-
 def wrapper_fault(tensor: torch.Tensor) -> str:
     """Why a tensor that wraps others cannot be stepped; '' of one that can, or
     that wraps none."""

@@ -15,6 +15,7 @@ from terrace._base.local_shard import check_whole
 from terrace._base.paths import path_text
 from terrace._files import fits
 from terrace._files.objects import LoadedObjects
+from terrace._files.step_zero import check_step_zero
 from terrace._optimizer.adamw import AdamW, store_of, write_back
 from terrace._optimizer.checks import DTYPES
 from terrace._ranks.interrupts import uninterrupted
@@ -69,7 +70,8 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     Raises:
         OSError: with errno and filename; a full disk is errno ENOSPC. The old
             checkpoint is as it was.
-        ValueError: a parameter of the optimizer that is not the model's.
+        ValueError: a parameter of the optimizer that is not the model's, or
+            whose state has step 0 and is not zeros.
         NotImplementedError: a DTensor, as fully_shard makes them:
             torch.distributed.checkpoint writes those. So does load().
         RankError: another rank failed or is gone. The old checkpoint is as it
@@ -97,6 +99,8 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
     try:
         if optimizer is not None:
             write_back(optimizer)
+            store_of(optimizer).follow_casts()
+            check_step_zero(store_of(optimizer), optimizer.param_groups)
         content['values'] = dict(values)
         content['objects'] = {name: thing.state_dict()
                               for name, thing in objects.items()}
@@ -179,6 +183,7 @@ def _begin_load(directory: str, store: StateStore, model: torch.nn.Module,
     ranks; and the objects, which have taken theirs."""
     loaded, error = None, None
     try:
+        store.follow_casts()
         content = _read(directory, store)
         named = _check_fits(directory, content, model, optimizer, objects)
         if _reserve(store, content, named, optimizer):

@@ -1,4 +1,4 @@
-"""Files that plain torch reads and writes, for those who come and go."""
+"""Files that plain torch reads and writes: runs come from it and go to it."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def export_torch(path: str | os.PathLike[str],
     if optimizer is not None:
         optimizer.stats()  # raises if it is closed: it would have no state
         write_back(optimizer)
+        store_of(optimizer).follow_casts()
     content: dict[str, Any] = {}
     if model is not None:
         content['model'] = model.state_dict()
@@ -102,10 +103,10 @@ def _streamed_state_dict(optimizer: AdamW) -> dict[str, Any]:
     """As optimizer.state_dict(), without the bytes."""
     state, store = {}, store_of(optimizer)
     for position, parameter in enumerate(parameters_in(optimizer.param_groups)):
-        step = store.steps_of(parameter)
-        if step == 0:
+        if not store.has_state(parameter):
             continue
-        state[position] = {'step': torch.tensor(float(step), device='cpu')}
+        step = float(store.steps_of(parameter))
+        state[position] = {'step': torch.tensor(step, device='cpu')}
         for key in keys_of(parameter):
             state[position][key] = torch_format.Streamed(
                 parameter.shape,
@@ -230,7 +231,7 @@ def _take(rest: dict[str, Any], keys: Iterable[str], path: Any, what: str,
 
 class _Pages:
     """Of a file that is mapped privately and was not written to: given back,
-    they are read from it again when someone looks."""
+    they are read from it again at the next touch."""
 
     def __init__(self, path: str | os.PathLike[str]):
         real = os.path.realpath(path)

@@ -12,27 +12,23 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from terrace._base import machine
-from terrace._base.groups import Named, named_in, names_in
-from terrace._base.paths import check_paths, path_list
+from terrace._base.groups import named_in, names_in, trained
+from terrace._base.paths import check_paths
 from terrace._optimizer import checks, loss_scale
 from terrace._optimizer.loss_scale import LossScale
+from terrace._optimizer.optimizer_state import OptimizerState, StatePlace
 from terrace._optimizer.placement import tell_copy, tell_placement
 from terrace._optimizer.state_dict import completed, states_in
-from terrace._optimizer.state_view import StateView, WholeState
+from terrace._optimizer.state_view import StateView
 from terrace._ranks.alike import check_alike
 from terrace._ranks.interrupts import uninterrupted
 from terrace._ranks.ranks import ranks_of
-from terrace._state.budget import Budget
 from terrace._state.compiled import close_all
 from terrace._state.settings import Settings
 from terrace._state.shared_store import SharedStore
 from terrace._state.store import StateStore
 
 atexit.register(close_all)
-
-# Options that groups of older versions of torch lack.
-_SINCE = ('amsgrad', 'maximize', 'foreach', 'capturable', 'differentiable',
-          'fused')
 
 
 class AdamW(torch.optim.Optimizer):
@@ -61,6 +57,10 @@ class AdamW(torch.optim.Optimizer):
         nvme_path: an existing directory, or a list of them on several devices,
             for what the budget does not hold. Also an empty file or a block
             device without data, which is one optimizer's at a time.
+        tiers: in place of these two, a list of texts: memory and the disks
+            below it, each with a budget that is held to the byte, as
+            ["dram=2GiB", "nvme:/mnt/nvme0=100GiB", "nvme:/mnt/nvme1"]; without
+            one a disk is used as far as it has room.
         max_grad_norm: clips the global L2 norm of all gradients, in the pass
             over them that the step makes anyway. None: no clipping.
         io_engine: "auto", "io_uring" or "threads".
@@ -108,6 +108,7 @@ class AdamW(torch.optim.Optimizer):
         fused: bool | None = None,
         memory_budget: int | str | None = None,
         nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
+        tiers: Sequence[str] | None = None,
         max_grad_norm: float | None = None,
         io_engine: str = 'auto',
         process_group: Any = None,
@@ -120,26 +121,27 @@ class AdamW(torch.optim.Optimizer):
         self._store: StateStore | None = None
         self._scale = LossScale()
         self._view: StateView | None = None
-        self._takes_all = False  # of the state, at once
+        self._place: StatePlace | None = None
         self._loading: tuple[dict[str, Any], Any] | None = None
         self._told = False
         self.param_groups = []
         ranks, error = ranks_of(process_group), None
         norm = 0.0
         try:
+            defaults['betas'] = checks.betas_of(betas)
             checks.check_options(defaults)
             norm = checks.norm_of(max_grad_norm)
-            paths = path_list(nvme_path)
-            settings = self._further(Settings(
-                budget=Budget.of(memory_budget, bool(paths)),
-                paths=tuple(paths), engine=io_engine,
+            settings = self._further(Settings.of_places(
+                memory_budget, nvme_path, tiers, engine=io_engine,
                 machine_profile=machine.profile(), max_gradient_norm=norm))
-            check_paths(paths)
+            check_paths(settings.paths)
             super().__init__(params, defaults)
+            self.register_state_dict_post_hook(_copied)
             self._store = (StateStore(settings) if ranks.alone else
                            SharedStore(settings, ranks))
             self._view = StateView(self._store, weakref.ref(self))
-            self._store.add(_trained(named_in(self.param_groups)))
+            self._place = StatePlace(self._view)
+            self._store.add(trained(named_in(self.param_groups)))
         except Exception as caught:  # the other ranks are to hear of it
             error = caught
         try:
@@ -153,16 +155,15 @@ class AdamW(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether torch.amp.GradScaler leaves unscaling and skipping to
-        step(): where torch.optim.AdamW says so; of float16 parameters, whose
-        gradients it does not unscale; and where ranks share the state, which
-        skip together, unless fused=False says otherwise. What clips in
-        between, as Lightning does, wants gradients unscaled."""
+        """Asked by torch.amp.GradScaler; may be set."""
+        if self._scale.is_left_to_step is not None:
+            return self._scale.is_left_to_step
         shared = self._store is not None and not self._store.ranks.alone
-        return any(group.get('fused')
-                   or (shared and group.get('fused') is None)
-                   or any(p.dtype == torch.float16 for p in group['params'])
-                   for group in self.param_groups)
+        return loss_scale.is_left_to_step(self.param_groups, shared)
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, given: bool) -> None:
+        self._scale.is_left_to_step = given
 
     def _further(self, settings: Settings) -> Settings:
         """What a kind of this asks for besides."""
@@ -170,14 +171,14 @@ class AdamW(torch.optim.Optimizer):
 
     # What torch.optim.Optimizer keeps as a dict of dicts.
     @property
-    def state(self) -> StateView:  # type: ignore[override]
+    def state(self) -> OptimizerState:  # type: ignore[override]
         """The state of each parameter; see StateView."""
-        return WholeState(self._view) if self._takes_all else self._view
+        return self._place.state
 
     @state.setter
-    def state(self, value: Any) -> None:
-        if self._view is not None and value is not self._view:
-            self._view.assign(value)
+    def state(self, given: Any) -> None:
+        if self._place is not None:  # not in torch's constructor
+            self._place.assign(given)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch.optim.Optimizer.add_param_group, also between steps. Ctrl-C
@@ -202,7 +203,7 @@ class AdamW(torch.optim.Optimizer):
             added = self.param_groups[-1]
             checks.check_group(added, names_in(added, count))
             if store is not None:
-                store.add(_trained(named_in(self.param_groups, count)))
+                store.add(trained(named_in(self.param_groups, count)))
         except BaseException as caught:
             del self.param_groups[count:]
             if store is None or not isinstance(caught, Exception):
@@ -267,10 +268,11 @@ class AdamW(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all the state, in the form of torch.optim.AdamW's, which
-        can load it. See `state` for its tensors. What it takes is
-        stats()['state_bytes'], of memory; with an nvme_path, from 32 MiB on,
-        of disk: its tensors are mapped from an unnamed file there, which is
-        gone with the last of them, or with the process.
+        can load it; what is written into it changes no state here. See `state`
+        for its tensors. What it takes is stats()['state_bytes'], of memory;
+        with an nvme_path, from 32 MiB on, of disk: its tensors are mapped from
+        an unnamed file there, which is gone with the last of them, or with the
+        process.
 
         Raises OSError (errno ENOSPC): the path has no room for that.
 
@@ -278,12 +280,7 @@ class AdamW(torch.optim.Optimizer):
         can load; of all parameters on the rank that consolidate_state_dict()
         collected them at, until the next step."""
         tell_copy(self._store, self.param_groups)
-        self._takes_all = True
-        try:
-            copy = super().state_dict()
-        finally:
-            self._takes_all = False
-        return completed(copy, self._store, self.param_groups)
+        return completed(super().state_dict(), self._store, self.param_groups)
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Collects the state of all ranks at rank `to` of the process_group:
@@ -330,10 +327,13 @@ class AdamW(torch.optim.Optimizer):
         `parameters`, their elements. Bytes: `state_bytes` of the state,
         `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
         `resident_bytes` of what stays there, `disk_bytes` on all paths; its
-        `chunks`, of at most `chunk_bytes` each;
-        `bytes_read` and `bytes_written`; `paths`, a list of dicts: the same of
-        each path, its `state` ("healthy", "slow", "refuses writes" or
-        "unreadable"), last `write_error`, `read_bytes_per_second` and
+        `chunks`, of at most `chunk_bytes` each; `bytes_read` and
+        `bytes_written`; `tiers`, a list of dicts: `name`, `kind`,
+        `budget_bytes` (0: all that there is), `used_bytes` and `peak_bytes` of
+        each; `links`: the `bytes` moved `from` one `to` another; `paths`: what
+        was read and written of each path, its `state` ("healthy", "slow",
+        "refuses writes" or "unreadable"), last `write_error`,
+        `read_bytes_per_second` and
         `write_bytes_per_second`. `staging_bytes` pinned for parameters on a
         GPU, `bytes_from_devices` and `bytes_to_devices` copied. Seconds:
         `step_seconds` in all steps, of them `compute_seconds`, and
@@ -364,8 +364,7 @@ class AdamW(torch.optim.Optimizer):
         given, done_with = self._loading
         groups = state['param_groups']
         for group in groups:
-            for key in _SINCE:
-                group.setdefault(key, self.defaults[key])
+            checks.complete(group, self.defaults)
             checks.check_options(group)
             group['decoupled_weight_decay'] = self._decoupled
         states = states_in(given, self._store, groups)
@@ -374,11 +373,9 @@ class AdamW(torch.optim.Optimizer):
         self.param_groups = groups
 
 
-def _trained(groups: list[list[Named]]) -> list[list[Named]]:
-    """Without those that are frozen, which get state with their first
-    gradient, if they ever have one."""
-    return [[pair for pair in named if pair[1].requires_grad]
-            for named in groups]
+def _copied(optimizer: AdamW, made: dict[str, Any]) -> None:
+    """Before users' hooks see a state_dict()."""
+    optimizer._view.copy_into(made['state'])
 
 
 # For the package's other parts.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from terrace._base.arrays import KEYS
 from terrace._base.local_shard import local_of_state
@@ -15,8 +16,17 @@ from terrace._base.local_shard import local_of_state
 def checked(state: Mapping[str, Any], parameter: torch.Tensor,
             name_of: Callable[[], str]) -> dict[str, Any]:
     """A whole state, as StateStore takes it."""
+    if is_lazy(parameter):
+        raise ValueError(f"terrace: parameter '{name_of()}' has no shape yet: "
+                         'give it state after the first forward')
     if 'max_exp_avg_sq' in state:
         raise ValueError(f"terrace: the state of '{name_of()}' is amsgrad's")
+    further = state.keys() - {'step', *KEYS}
+    if further:
+        raise ValueError(
+            f"terrace: the state of '{name_of()}' has no place for "
+            f'{", ".join(sorted(map(str, further)))}; keep it beside the '
+            'optimizer')
     missing = {'step', 'exp_avg', 'exp_avg_sq'} - state.keys()
     if missing:
         raise ValueError(f"terrace: the state of '{name_of()}' has no "
@@ -45,12 +55,6 @@ def checked_changes(state: Mapping[str, Any], unchanged: Collection[str],
                     parameter: torch.Tensor,
                     name_of: Callable[[], str]) -> dict[str, Any]:
     """Of a state that was changed, what is not as it was."""
-    further = state.keys() - {'step', *KEYS}
-    if further and 'max_exp_avg_sq' not in further:
-        raise ValueError(
-            f"terrace: the state of '{name_of()}' has no place for "
-            f'{", ".join(sorted(map(str, further)))}; keep it beside the '
-            'optimizer')
     return {key: value for key, value
             in checked(state, parameter, name_of).items()
             if key not in unchanged}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from terrace._base.groups import number_of
 from terrace._base.local_shard import local_of, wrapper_fault
@@ -18,11 +19,23 @@ REFUSED = {'amsgrad': 'it keeps a third moment; leave it out',
            'differentiable': 'step() is not recorded by autograd; leave it out'}
 # and what says how to compute the same.
 IGNORED = ('foreach', 'capturable', 'fused')
+# Options that groups of older versions of torch lack.
+_SINCE = (*REFUSED, *IGNORED, 'maximize')
+
+
+def betas_of(given: Sequence[float | torch.Tensor]
+             ) -> tuple[float | torch.Tensor, ...]:
+    """As torch.optim.AdamW keeps them."""
+    return tuple(beta.squeeze() if isinstance(beta, torch.Tensor) else beta
+                 for beta in given)
 
 
 def check_options(group: dict[str, Any]) -> None:
     """As torch.optim.AdamW, with its texts."""
     beta1, beta2 = group['betas']
+    for place, beta in enumerate((beta1, beta2)):
+        if isinstance(beta, torch.Tensor) and beta.numel() != 1:
+            raise ValueError(f'Tensor betas[{place}] must be 1-element')
     rate = group['lr']
     if isinstance(rate, torch.Tensor) and rate.numel() != 1:
         raise ValueError('Tensor lr must be 1-element')
@@ -39,6 +52,12 @@ def check_options(group: dict[str, Any]) -> None:
     if group.get('fused') and group.get('foreach'):
         raise RuntimeError('`fused` and `foreach` cannot be `True` together.')
     check_followed(group)
+
+
+def complete(group: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    """As torch of today has it."""
+    for key in _SINCE:
+        group.setdefault(key, defaults[key])
 
 
 def check_followed(group: Mapping[str, Any]) -> None:
@@ -64,6 +83,8 @@ def check_group(group: dict[str, Any], names: Sequence[str]) -> None:
 
 
 def check_parameter(name: str, parameter: torch.Tensor) -> None:
+    if is_lazy(parameter):
+        return  # looked at with its first gradient
     if parameter.is_complex():
         what = f'is complex ({parameter.dtype}); step torch.view_as_real of it'
     elif parameter.layout != torch.strided:

@@ -13,13 +13,31 @@ from typing import Any
 
 import torch
 
+from terrace._base.groups import Groups
 from terrace._state.store import StateStore
 
 
+def is_left_to_step(groups: Groups, shared: bool) -> bool:
+    """Whether a GradScaler leaves unscaling and skipping to step(): where
+    torch.optim.AdamW says so; of float16 parameters, whose gradients it does
+    not unscale; and where ranks share the state, which skip together, unless
+    fused=False says otherwise. What clips in between, as Lightning does, wants
+    gradients unscaled."""
+    return any(group.get('fused')
+               or (shared and group.get('fused') is None)
+               or any(p.dtype == torch.float16 for p in group['params'])
+               for group in groups)
+
+
 class LossScale:
-    """By which the gradients of the step before were multiplied."""
+    """By which the gradients of the step before were multiplied.
+
+    Attributes:
+        is_left_to_step: what a program set; None: see is_left_to_step().
+    """
 
     def __init__(self) -> None:
+        self.is_left_to_step: bool | None = None
         self._last = 1.0
 
     def asked(self, optimizer: torch.optim.Optimizer,
@@ -37,7 +55,8 @@ class LossScale:
 
 
 def taken_back(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step with its hooks, which takes back what was set if one raises."""
+    """A step with its hooks, which takes back what was set if one raises.
+    torch.compile leaves it as it is: it would follow it into the state."""
     @functools.wraps(step)
     def wrapper(optimizer: torch.optim.Optimizer, *arguments: Any,
                 **named: Any) -> Any:
@@ -47,4 +66,4 @@ def taken_back(step: Callable[..., Any]) -> Callable[..., Any]:
             vars(optimizer).pop('grad_scale', None)
             vars(optimizer).pop('found_inf', None)
             raise
-    return wrapper
+    return torch._disable_dynamo(wrapper)

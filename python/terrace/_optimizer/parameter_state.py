@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import torch
 
 from terrace._base.arrays import keys_of, state_bytes
-from terrace._base.local_shard import writes_of
+from terrace._base.mark import Mark
 from terrace._optimizer.checked_state import checked_changes
 from terrace._state.store import StateStore
 
 
 class Keeper(Protocol):
-    """What a ParameterState tells of itself to whom it belongs."""
+    """What a ParameterState tells of itself to the view that it is part of."""
 
     def follow(self) -> None:
         """Whether the state has changed is to be looked at."""
@@ -31,8 +31,10 @@ class Keeper(Protocol):
 class ParameterState(MutableMapping, dict):
     """`optimizer.state[parameter]`: copies, made when asked for, of what
     torch.optim.AdamW keeps there. What is changed, in place or by assignment,
-    is the state in the next step. A dict to whoever asks; nothing is in the
-    dict that it is, and who calls its type gets a plain one."""
+    is the state in the next step. A dict for isinstance; nothing is in the
+    dict that it is, and a call of its type returns a plain one."""
+
+    __ne__ = object.__ne__  # the opposite of ==, and not that of the dict it is
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         return dict(*arguments, **named)
@@ -48,20 +50,19 @@ class ParameterState(MutableMapping, dict):
                keeper: Keeper) -> None:
         self._store = store
         self.parameter = parameter
-        self._keeper: Keeper | None = keeper  # None: it is nobody's state
+        self._keeper: Keeper | None = keeper  # None: it is of no view
         self._values: dict[str, Any] = {}
         self._is_complete = False  # all keys are among them
-        # Of each tensor that was copied out: it, and how often it was written.
-        self._copied: dict[str, tuple[Any, int]] = {}
+        # Each tensor that was copied out, and what it was then.
+        self._copied: dict[str, tuple[Any, Mark]] = {}
 
     def __getitem__(self, key: str) -> Any:
         self._follow()
         if key not in self._values and not self._is_complete:
-            steps = self._store.steps_of(self.parameter)
-            if key == 'step' and steps:
+            if key == 'step' and self._store.has_state(self.parameter):
+                steps = float(self._store.steps_of(self.parameter))
                 with torch.inference_mode(False):
-                    self._copy('step', torch.tensor(float(steps),
-                                                    device='cpu'))
+                    self._copy('step', torch.tensor(steps, device='cpu'))
             else:
                 self._complete()
         return self._values[key]
@@ -114,9 +115,7 @@ class ParameterState(MutableMapping, dict):
         """What was not written back."""
         if self._is_complete and self._values.keys() != self._copied.keys():
             return True
-        return any(self._values[key] is not tensor
-                   or writes_of(tensor) != version
-                   for key, (tensor, version) in self._copied.items())
+        return len(self._unchanged()) < len(self._copied)
 
     def write_back(self) -> int | None:
         """Into the store; the number of its step, where that is to be set.
@@ -127,13 +126,14 @@ class ParameterState(MutableMapping, dict):
         parameter, changes = self.parameter, {}
         if self._values:
             changes = checked_changes(
-                self._values, self._unchanged(), parameter,
+                self._values, set() if self._store.is_cast(parameter)
+                else self._unchanged(), parameter,
                 lambda: self._keeper.name_of(parameter))
             self._store.edit(parameter, changes,
                              lambda: self._keeper.name_of(parameter))
-        elif self._store.steps_of(parameter):
+        elif self._store.has_state(parameter):
             self._store.forget([parameter])
-        self._copied = {key: (value, writes_of(value))
+        self._copied = {key: (value, Mark.of(value))
                         for key, value in self._values.items()
                         if isinstance(value, torch.Tensor)}
         if self._values.keys() != self._copied.keys():
@@ -141,50 +141,51 @@ class ParameterState(MutableMapping, dict):
         return changes.get('step')
 
     def release(self) -> bool:
-        """Gives up what is written back and nobody else holds; whether that is
+        """Gives up what is written back and held nowhere else; whether that is
         all."""
         held = self.copies()
         self._forget()
-        for key, reference, version in held:
+        for key, reference, mark in held:
             tensor = reference()
             if tensor is not None:
                 self._values[key] = tensor
-                self._copied[key] = tensor, version
+                self._copied[key] = tensor, mark
         return not self._values
 
-    def copies(self) -> list[tuple[str, weakref.ref, int]]:
+    def copies(self) -> list[tuple[str, weakref.ref, Mark]]:
         """The tensors that were given out, without holding them: what each is
-        called, and how often it was written until now."""
-        return [(key, weakref.ref(tensor), version)
-                for key, (tensor, version) in self._copied.items()]
+        called and was until now."""
+        return [(key, weakref.ref(tensor), mark)
+                for key, (tensor, mark) in self._copied.items()]
 
     def outdate(self) -> None:
         """What was copied out is of before a change of the state."""
         self._forget()
 
     def detach(self) -> None:
-        """It is nobody's state any more, and stays as it is for whoever has
-        it."""
+        """It is no optimizer's state any more, and stays as it is for those
+        that hold it."""
         self._complete()
         self._keeper = None
 
     def _unchanged(self) -> set[str]:
-        return {key for key, (tensor, version) in self._copied.items()
-                if self._values.get(key) is tensor
-                and writes_of(tensor) == version}
+        return {key for key, (tensor, mark) in self._copied.items()
+                if self._values.get(key) is tensor and mark.is_of(tensor)}
 
     def _keys(self) -> list[str]:
         self._follow()
         if self._is_complete:
             return list(self._values)
-        return (['step', *keys_of(self.parameter)]
-                if self._store.steps_of(self.parameter) else [])
+        if not self._store.has_state(self.parameter):
+            return []
+        kept, = self._store.kept([self.parameter])
+        return ['step', *keys_of(kept)]
 
     def _complete(self) -> None:
         self._follow()
         if self._is_complete:
             return
-        if self._store.steps_of(self.parameter):
+        if self._store.has_state(self.parameter):
             # Elsewhere a tensor does not count how often it is written.
             with torch.inference_mode(False):
                 copies = self._store.copies([self.parameter])[0]
@@ -195,7 +196,7 @@ class ParameterState(MutableMapping, dict):
 
     def _copy(self, key: str, tensor: torch.Tensor) -> None:
         self._values[key] = tensor
-        self._copied[key] = tensor, writes_of(tensor)
+        self._copied[key] = tensor, Mark.of(tensor)
         self._tell(assigned=False)
 
     def _tell(self, assigned: bool) -> None:

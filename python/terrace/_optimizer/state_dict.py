@@ -35,16 +35,19 @@ def completed(given: dict[str, Any], store: StateStore,
 def states_in(given: dict[str, Any], store: StateStore,
               groups: Groups) -> list[tuple[Named, dict[str, Any]]]:
     """Each parameter's state, checked. ValueError: it is of another rank's
-    share, or a state cannot be its parameter's."""
+    share, or there is something that cannot be a parameter's state."""
     _check_mark(given, store, groups)
     positions = {key: position for position, key in enumerate(
         key for group in given['param_groups'] for key in group['params'])}
+    for key in given['state'].keys() - positions.keys():
+        raise ValueError(
+            f'terrace: the state_dict has state of {key!r}, which is in none '
+            'of its groups; keep what is no state of a parameter beside it')
     parameters, names = parameters_in(groups), names_of(groups)
     return [((names[positions[key]], parameters[positions[key]]),
              checked(state, parameters[positions[key]],
                      partial(names.__getitem__, positions[key])))
-            for key, state in given['state'].items()
-            if key in positions and state]
+            for key, state in given['state'].items() if state]
 
 
 def _positions(groups: Groups) -> dict[int, int]:

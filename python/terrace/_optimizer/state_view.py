@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 
 from terrace._base.groups import named_in
-from terrace._base.local_shard import writes_of
+from terrace._base.mark import Mark
 from terrace._optimizer.parameter_state import ParameterState
 from terrace._state.copy_file import CopyFile
 from terrace._state.store import StateStore
 
-# Of copies that are kept until the next step, though nobody holds them.
+# Of copies that are kept until the next step, though nothing else holds them.
 _KEPT_BYTES = 64 << 20
 
 
+def checked_key(parameter: Any) -> torch.Tensor:
+    """TypeError: it can have no state."""
+    if not isinstance(parameter, torch.Tensor):
+        raise TypeError(_no_key_text(parameter))
+    return parameter
+
+
 class StateView(MutableMapping):
-    """`optimizer.state`: from each parameter that was stepped to a mapping with
+    """The live state, from each parameter that has state to a mapping with
 
         step          float32 scalar, as in torch.optim.AdamW
         exp_avg       float32, the parameter's shape: first moment
@@ -31,9 +38,9 @@ class StateView(MutableMapping):
     memory. A look at a tensor copies it out of its tier; `step` alone costs
     nothing. As in torch it may be written, in place, by assignment, with del,
     pop and clear: a copy that was changed is written back before the next
-    step. A tensor that was taken out before a step is of before it: what is
-    written into it after that is refused by the next one. What is written
-    through `.data` or numpy is not seen.
+    step, also one that was written through `.data` or numpy. A tensor that was
+    taken out before a step is of before it: what is written into it after that
+    is refused by the next one, unless it is written through those.
     """
 
     def __init__(self, store: StateStore,
@@ -41,7 +48,7 @@ class StateView(MutableMapping):
         self._store = store
         self._owner = owner  # whose groups have names for messages
         # By id of the parameter: all that there are; those with copies, the
-        # last ones of them; older ones of which somebody has tensors; those
+        # last ones of them; older ones of which callers have tensors; those
         # with keys set or deleted.
         self._known: weakref.WeakValueDictionary[int, ParameterState] = (
             weakref.WeakValueDictionary())
@@ -50,16 +57,16 @@ class StateView(MutableMapping):
         self._held: dict[int, ParameterState] = {}
         self._assigned: dict[int, ParameterState] = {}
         # Tensors of before the last change.
-        self._stale: list[tuple[str, weakref.ref, int]] = []
+        self._stale: list[tuple[str, weakref.ref, Mark]] = []
         self._changes = store.changes
 
     def __len__(self) -> int:
-        return self._store.count_stepped() + sum(
-            bool(state) - (self._store.steps_of(state.parameter) > 0)
+        return self._store.count_with_state() + sum(
+            bool(state) - self._store.has_state(state.parameter)
             for state in self._assigned.values())
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        found = self._store.stepped()
+        found = self._store.with_state()
         if self._assigned:
             ids = set(map(id, found))
             found = [p for p in found if p in self] + [
@@ -70,16 +77,16 @@ class StateView(MutableMapping):
     def __contains__(self, parameter: object) -> bool:
         if self._assigned and id(parameter) in self._assigned:
             return bool(self._assigned[id(parameter)])
-        return self._store.steps_of(parameter) > 0
+        return self._store.has_state(parameter)
 
     def __getitem__(self, parameter: torch.Tensor) -> ParameterState:
         """Of one that was not stepped an empty one, as torch's defaultdict."""
         if not isinstance(parameter, torch.Tensor):
-            raise KeyError(parameter)
+            raise KeyError(_no_key_text(parameter))
         self.follow()
         state = self._known.get(id(parameter))
         if state is None:
-            self._store.steps_of(parameter)  # of a forked child it raises
+            self._store.has_state(parameter)  # of a forked child it raises
             state = ParameterState.of(self._store, parameter, self)
             self._known[id(parameter)] = state
         return state
@@ -89,9 +96,7 @@ class StateView(MutableMapping):
 
     def __setitem__(self, parameter: torch.Tensor,
                     given: Mapping[str, Any]) -> None:
-        if not isinstance(parameter, torch.Tensor):
-            raise TypeError('terrace: state is kept for parameters, not for '
-                            f'{parameter!r}')
+        checked_key(parameter)
         if given is self._known.get(id(parameter)):
             return
         values = dict(given)
@@ -104,7 +109,7 @@ class StateView(MutableMapping):
         if parameter not in self:
             raise KeyError(parameter)
         self._detach(parameter)
-        if self._store.steps_of(parameter):
+        if self._store.has_state(parameter):
             self._store.forget([parameter])
 
     def pop(self, parameter: torch.Tensor, *default: Any) -> Any:
@@ -120,37 +125,46 @@ class StateView(MutableMapping):
     def clear(self) -> None:
         for state in list(self._known.values()):
             self._detach(state.parameter)
-        self._store.forget(self._store.stepped())
+        self._store.forget(self._store.with_state())
 
-    def assign(self, given: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:
+    def assign(self, states: Sequence[tuple[torch.Tensor, Mapping[str, Any]]]
+               ) -> None:
         """In place of all that there is."""
-        values = [(parameter, dict(state))
-                  for parameter, state in given.items()]
         self.clear()
-        for parameter, state in values:
+        for parameter, state in states:
             self[parameter] = state
+
+    def kept_aside(self) -> dict[torch.Tensor, Mapping[str, Any]]:
+        """What there is, to outlive clear(): what callers hold, and copies."""
+        return {parameter: self._known.get(id(parameter), copies)
+                for parameter, copies in self.whole().items()}
 
     def __repr__(self) -> str:
         return f'<state of {len(self)} parameters, copied when read>'
 
-    def __deepcopy__(self, _: Any) -> dict[torch.Tensor, dict[str, Any]]:
-        return {parameter: dict(state) for parameter, state in self.whole()}
-
-    def whole(self) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+    def whole(self) -> dict[torch.Tensor, dict[str, torch.Tensor]]:
         """All of it at once: copies, in few calls; large ones are mapped from a
         file on a path. OSError: there is no room for it."""
         self.write_back()
-        found = self._store.stepped()
-        file = CopyFile.of(self._store.settings, found)
-        return zip(found, self._store.copies(found, file))
+        return self._copies(self._store.with_state())
+
+    def copy_into(self, states: MutableMapping[Any, Any]) -> None:
+        """Copies, as those of whole(), in place of what is part of this."""
+        self.write_back()
+        copies = self._copies([state.parameter for state in states.values()
+                               if isinstance(state, ParameterState)
+                               and self._store.has_state(state.parameter)])
+        for key, state in states.items():
+            if isinstance(state, ParameterState):
+                states[key] = copies.get(state.parameter, {})
 
     def write_back(self) -> None:
         """What was changed, into the store. Raises ValueError: it is no state,
         or a tensor of before the last step was changed."""
         self.follow()
-        for key, reference, version in self._stale:
+        for key, reference, mark in self._stale:
             tensor = reference()
-            if tensor is not None and writes_of(tensor) != version:
+            if tensor is not None and not mark.is_counted_of(tensor):
                 self._stale = []
                 raise ValueError(
                     f'terrace: a tensor of shape {list(tensor.shape)} was '
@@ -202,6 +216,11 @@ class StateView(MutableMapping):
                     return name
         return 'a parameter that is in no group'
 
+    def _copies(self, parameters: list[torch.Tensor]
+                ) -> dict[torch.Tensor, dict[str, torch.Tensor]]:
+        file = CopyFile.of(self._store.settings, self._store.kept(parameters))
+        return dict(zip(parameters, self._store.copies(parameters, file)))
+
     def _detach(self, parameter: torch.Tensor) -> None:
         key = id(parameter)
         state = self._known.pop(key, None)
@@ -220,7 +239,7 @@ class StateView(MutableMapping):
         self._assigned.clear()
 
     def _drop_old(self) -> None:
-        """Of copies beyond the bytes that are kept those that nobody holds."""
+        """Of copies beyond the bytes that are kept those without a holder."""
         while self._recent_bytes > _KEPT_BYTES and len(self._recent) > 1:
             key, state = self._recent.popitem(last=False)
             self._recent_bytes -= state.bytes
@@ -236,12 +255,6 @@ class StateView(MutableMapping):
                 self._held[key] = state
 
 
-class WholeState:
-    """The same to torch's state_dict(), which takes all of it."""
-
-    def __init__(self, view: StateView) -> None:
-        self.items = view.whole
-        self._view = view
-
-    def __len__(self) -> int:
-        return len(self._view)
+def _no_key_text(key: object) -> str:
+    return (f'terrace: state is kept for parameters, not for {key!r}; keep it '
+            'beside the optimizer')

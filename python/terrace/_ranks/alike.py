@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import torch
+from torch.nn.parameter import is_lazy
+
 from terrace._ranks.ranks import Ranks
 
 
@@ -13,7 +16,7 @@ def check_alike(ranks: Ranks, phase: str, groups: Sequence[Mapping[str, Any]],
                 error: Exception | None, **words: Any) -> None:
     """That all ranks have the same groups of parameters, and say the same;
     ValueError names the first that differs."""
-    described = [[(tuple(p.shape), str(p.dtype)) for p in group['params']]
+    described = [[(_shape_of(p), str(p.dtype)) for p in group['params']]
                  for group in groups]
     try:
         ranks.agree(phase, error, parameters=described, **words)
@@ -37,6 +40,11 @@ def _difference(every: list[list[list[tuple]]]) -> str:
                     return (f'parameter {i} of group {g} is {_text(a)} on rank '
                             f'0 and {_text(b)} on rank {rank}')
     return 'two ranks alike'
+
+
+def _shape_of(parameter: torch.Tensor) -> tuple[int, ...]:
+    """Of one that has none yet as of a scalar."""
+    return () if is_lazy(parameter) else tuple(parameter.shape)
 
 
 def _text(shape_and_dtype: tuple | None) -> str:

@@ -80,7 +80,7 @@ class Pack:
         except RuntimeError as error:  # torch's kind of MemoryError
             raise MemoryError(f'terrace: no buffer of {self.bytes} bytes to '
                               f'exchange parameters: {error}') from error
-        # As bytes: nobody computes with them on the way.
+        # As bytes: nothing is computed with them on the way.
         self._work = dist.broadcast(
             self._flat.view(torch.uint8),
             dist.get_global_rank(ranks.group, self.owner), group=ranks.group,

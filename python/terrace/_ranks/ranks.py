@@ -102,14 +102,14 @@ class Ranks:
         return [_RECORD.unpack(bytes(one.tolist())) for one in every]
 
     def gather_objects(self, phase: str, thing: Any) -> list[Any]:
-        """Everybody's `thing`, by rank."""
+        """Every rank's `thing`, in order."""
         every: list[Any] = [None] * self.size
         with self.watched(phase):
             dist.all_gather_object(every, thing, group=self.group)
         return every
 
     def gather_at_first(self, phase: str, thing: Any) -> list[Any]:
-        """Everybody's `thing`, by rank, at rank 0; elsewhere nothing."""
+        """Every rank's `thing`, in order, at rank 0; elsewhere nothing."""
         every: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with self.watched(phase):
             dist.gather_object(thing, every,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from terrace._base.local_shard import (is_dtensor, local_to_step, locals_of,
                                        mark_written, placed_as)
 from terrace._state.copy_file import CopyFile
 
-_NOTHING_COUNTED: tuple[int, list[int], int] = (-1, [], 0)
+_NOTHING_COUNTED: tuple[int, list[int], set[int]] = (-1, [], set())
 # Of a kind that is not wanted, or not there.
 _NOTHING = torch.empty(0, device='cpu')
 
@@ -32,8 +32,10 @@ class Compiled:
     def __init__(self) -> None:
         self._native = library.new_optimizer()
         self._changes = 0  # begun and ended
-        # After how many changes, the steps then, and how many are not 0.
+        # After how many changes, the steps then, and the places with state.
         self._counted = _NOTHING_COUNTED
+        # Places that were given state of step 0, until they have none.
+        self._given: set[int] = set()
         self._names: list[str] = []  # by place
         self._has_dtensors = False
         _all.add(self)
@@ -42,6 +44,7 @@ class Compiled:
              settings: str) -> None:
         """Ends what was open before."""
         check(self._change('open', locals_of(parameters), names, settings))
+        self._given.clear()
         self._names = list(names)
         self._has_dtensors = any(map(is_dtensor, parameters))
 
@@ -52,6 +55,7 @@ class Compiled:
         self._has_dtensors |= any(map(is_dtensor, parameters))
 
     def close(self) -> None:
+        self._given.clear()
         check(self._change('close'))
 
     def check_apart(self, parameters: Sequence[torch.Tensor],
@@ -90,10 +94,11 @@ class Compiled:
         changes, steps, _ = self._counted
         return steps if changes == self._changes else self._count()[1]
 
-    def count_stepped(self) -> int:
-        """The parameters that were stepped."""
-        changes, _, stepped = self._counted
-        return stepped if changes == self._changes else self._count()[2]
+    def with_state(self) -> set[int]:
+        """The places that have any: that were stepped, or given it; not to be
+        changed."""
+        changes, _, places = self._counted
+        return places if changes == self._changes else self._count()[2]
 
     def read(self, place: int, offset: int,
              arrays: Mapping[str, torch.Tensor]) -> bool:
@@ -131,18 +136,27 @@ class Compiled:
         check(self._native.write(place, offset, *_in_order(arrays)))
 
     def edit(self, place: int, arrays: Mapping[str, torch.Tensor]) -> None:
-        """Replaces whole arrays of the state that there is."""
+        """Replaces whole arrays of the state that there is, or makes it, of
+        step 0."""
         check(self._native.edit(place, *_in_order(arrays)))
+        self._given.add(place)
+        self.with_state().add(place)  # which need not be counted again
 
     def forget(self, places: Sequence[int]) -> None:
         """The next step of these is their first."""
         check(self._change('forget', places))
+        self._given.difference_update(places)
+        self.forget_counts()
 
-    def set_steps(self, steps: Sequence[int]) -> None:
+    def set_steps(self, steps: Sequence[int], given: Iterable[int]) -> None:
+        """`given`: places whose state was written, of whatever step."""
         check(self._change('set_steps', max(steps, default=0), steps))
+        self._given.update(given)
+        self.forget_counts()
 
     def reset(self) -> None:
         check(self._change('reset'))
+        self._given.clear()
 
     def save(self, directory: str, tensors: Sequence[torch.Tensor],
              names: Sequence[str], places: Sequence[int],
@@ -180,6 +194,7 @@ class Compiled:
 
     def load(self, tensors: Sequence[torch.Tensor], names: Sequence[str],
              places: Sequence[int]) -> None:
+        self._given.clear()
         check(self._change('load', tensors, names, places))
 
     def end_load(self) -> None:
@@ -193,11 +208,12 @@ class Compiled:
     def forget_counts(self) -> None:
         self._counted = _NOTHING_COUNTED
 
-    def _count(self) -> tuple[int, list[int], int]:
+    def _count(self) -> tuple[int, list[int], set[int]]:
         check(self._native.check())  # a forked child has none
         # What another thread changes meanwhile makes this an old answer.
         changes, steps = self._changes, self._native.steps()
-        counted = changes, steps, sum(1 for step in steps if step)
+        counted = changes, steps, self._given.union(
+            place for place, step in enumerate(steps) if step)
         self._counted = counted
         return counted
 
@@ -227,7 +243,7 @@ def close_all() -> None:
     for compiled in list(_all):
         try:
             compiled.close()
-        except Exception:  # the process ends: nobody is there to hear of it
+        except Exception:  # the process ends: no caller is left to hear of it
             pass
 
 

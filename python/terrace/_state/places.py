@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -11,20 +13,34 @@ from terrace._base.groups import Named
 from terrace._base.local_shard import is_dtensor, local_of
 
 
+class _Form(NamedTuple):
+    """Of a DTensor the shape of its shard."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    is_dtensor: bool
+
+
 class Places:
     """In the compiled optimizer, from 0 on. Immutable.
+
+    Their state is of the dtype and the shape that each had when it got its
+    place, or when it was renewed there.
 
     Attributes:
         parameters, names: by place.
         by_id: from the id of a parameter, which is kept alive, to its place.
     """
 
-    def __init__(self, named: Sequence[Named] = ()) -> None:
+    def __init__(self, named: Sequence[Named] = (),
+                 forms: Sequence[_Form] = ()) -> None:
+        """`forms`: of the first; those of others are as they are now."""
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         self.by_id = {id(parameter): place for place, parameter
                       in enumerate(self.parameters)}
-        self._forms = list(map(_form_of, self.parameters))
+        self._forms = [*forms,
+                       *map(_form_of, self.parameters[len(forms):])]
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -45,27 +61,52 @@ class Places:
 
     @property
     def have_elements(self) -> bool:
-        return any(local_of(p).numel() for p in self.parameters)
+        return any(math.prod(form.shape) for form in self._forms)
 
     @property
     def state_bytes(self) -> int:
-        return sum(map(state_bytes, self.parameters))
+        return sum(map(state_bytes, self.kept))
+
+    @property
+    def kept(self) -> list[torch.Tensor]:
+        """As their state is: those that are of another form by now as tensors
+        of that, without values."""
+        return list(map(self.as_kept, self.parameters))
+
+    def as_kept(self, parameter: torch.Tensor) -> torch.Tensor:
+        form = self._forms[self.by_id[id(parameter)]]
+        if form.is_dtensor or form == _form_of(parameter):
+            return parameter
+        return torch.empty(form.shape, dtype=form.dtype, device='cpu')
 
     def extended(self, named: Sequence[Named]) -> Places:
-        return Places([*self.named, *named])
+        return Places([*self.named, *named], self._forms)
 
     def first(self, count: int) -> Places:
-        return Places(self.named[:count])
+        return Places(self.named[:count], self._forms[:count])
+
+    def renewed(self, parameters: Iterable[torch.Tensor]) -> Places:
+        """With these as they are now."""
+        forms = list(self._forms)
+        for parameter in parameters:
+            forms[self.by_id[id(parameter)]] = _form_of(parameter)
+        return Places(self.named, forms)
 
     def used(self, group_of: torch.Tensor) -> Places:
         """Without those that are in no group, -1 by place."""
-        groups = group_of.tolist()
-        return Places([pair for pair, group in zip(self.named, groups)
-                       if group >= 0])
+        staying = [place for place, group in enumerate(group_of.tolist())
+                   if group >= 0]
+        named = self.named
+        return Places([named[place] for place in staying],
+                      [self._forms[place] for place in staying])
+
+    def is_cast(self, parameter: object) -> bool:
+        """Whether it has a place and is of another form by now."""
+        place = self.of(parameter)
+        return place is not None and _form_of(parameter) != self._forms[place]
 
     def cast(self) -> list[tuple[torch.Tensor, str]]:
-        """Parameters that are of another dtype, size or kind by now,
-        and how."""
+        """Those that are, and how."""
         return [(parameter,
                  f"parameter '{name}' was {_text_of(form)} and is "
                  f'{_text_of(_form_of(parameter))}')
@@ -73,11 +114,11 @@ class Places:
                 if _form_of(parameter) != form]
 
 
-def _form_of(parameter: torch.Tensor) -> tuple[torch.dtype, int, bool]:
-    return (parameter.dtype, local_of(parameter).numel(),
-            is_dtensor(parameter))
+def _form_of(parameter: torch.Tensor) -> _Form:
+    return _Form(parameter.dtype, local_of(parameter).shape,
+                 is_dtensor(parameter))
 
 
-def _text_of(form: tuple[torch.dtype, int, bool]) -> str:
-    return (f'{form[1]} elements of {str(form[0]).removeprefix("torch.")}'
-            + (' of a DTensor' if form[2] else ''))
+def _text_of(form: _Form) -> str:
+    return (f'{list(form.shape)} of {str(form.dtype).removeprefix("torch.")}'
+            + (' of a DTensor' if form.is_dtensor else ''))

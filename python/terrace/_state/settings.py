@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 
+from terrace._base.paths import path_list
+from terrace._base.tiers import read_tiers
 from terrace._state.budget import Budget
 
 
@@ -15,6 +17,7 @@ class Settings:
 
     Attributes:
         budget, paths: of the memory and the disk for its state.
+        path_budgets: bytes of each path, 0 for what there is; empty: all 0.
         engine: 'auto', 'io_uring' or 'threads'.
         machine_profile: a file's path, '' for none.
         max_gradient_norm: 0 for no clipping.
@@ -23,6 +26,7 @@ class Settings:
 
     budget: Budget = Budget()
     paths: tuple[str, ...] = ()
+    path_budgets: tuple[int, ...] = ()
     engine: str = 'auto'
     machine_profile: str = ''
     max_gradient_norm: float = 0.0
@@ -30,6 +34,22 @@ class Settings:
     bias_correction: bool = True
     threads: int = 0
     chunk_bytes: int = 0
+
+    @staticmethod
+    def of_places(memory_budget, nvme_path, tiers, **others) -> Settings:
+        """Where the state may be: by a budget and paths, or by tiers."""
+        if tiers is None:
+            paths = path_list(nvme_path)
+            return Settings(Budget.of(memory_budget, bool(paths)),
+                            tuple(paths), **others)
+        for name, value in (('memory_budget', memory_budget),
+                            ('nvme_path', nvme_path)):
+            if value is not None:
+                raise ValueError(f'terrace: tiers and {name} together: the '
+                                 'tiers say it all')
+        places = read_tiers(tiers)
+        return Settings(Budget(places.memory_bytes), places.paths,
+                        places.path_budgets, **others)
 
     @property
     def reads_norm(self) -> bool:

@@ -76,7 +76,7 @@ class SharedStore(StateStore):
     def step(self, groups: Groups, scale: float, skip: bool = False,
              error: BaseException | None = None) -> None:
         """Of each share where its state is, and then every parameter to
-        everybody."""
+        every rank."""
         ranks, phase = self.ranks, 'beginning a step'
         parameters = parameters_in(groups)
         has_gradient = [p.grad is not None for p in parameters]
@@ -148,15 +148,27 @@ class SharedStore(StateStore):
         self._collected = self._attempt = None
         super().replace(states, done_with)
 
+    def _reshaped(self) -> Exception | None:
+        """Of a parameter here whose state is of another form: the others have
+        tensors of its new one to receive it."""
+        try:
+            self._check_without_state(self._places.cast())
+        except ValueError as error:
+            return error
+        return None
+
     def collect(self, to: int, error: Exception | None = None) -> None:
         super().collect(to)
         ranks, phase = self.ranks, 'collecting the state'
         found: list[tuple[torch.Tensor, State]] = []
         with uninterrupted():
-            ranks.agree(phase, error or self._unfinished())
+            ranks.agree(phase, error or self._reshaped() or self._unfinished())
             known = self._shares.parameters
-            counts = ranks.greatest(phase, [self.steps_of(p) for p in known])
-            sent = [(p, count) for p, count in zip(known, counts)
+            # 0: no state.
+            counts = ranks.greatest(phase, [
+                1 + self.steps_of(p) if self.has_state(p) else 0
+                for p in known])
+            sent = [(p, count - 1) for p, count in zip(known, counts)
                     if count and self._shares.owner(p) != to]
             file, error = None, None
             if ranks.rank == to:
@@ -199,7 +211,7 @@ class SharedStore(StateStore):
     def save(self, directory: str, tensors: Sequence[torch.Tensor],
              names: Sequence[str], rest: torch.Tensor) -> int:
         """To a directory that all ranks see. Each writes the state of its
-        share, rank 0 also the parameters, to files that nobody names until
+        share, rank 0 also the parameters, to files that are not named until
         rank 0 was told of all of them and commits."""
         with uninterrupted():
             try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,18 +10,13 @@ import torch
 from terrace._base.groups import Groups, Named, numbers_of, parameters_in
 from terrace._base.local_shard import locals_of
 from terrace._ranks.ranks import Ranks
-from terrace._state import transfer
 from terrace._state.arrangement import Arrangement
-from terrace._state.compiled import Compiled
-from terrace._state.copy_file import CopyFile
-from terrace._state.places import Places
+from terrace._state.placed_state import PlacedState, State
 from terrace._state.settings import Settings
 from terrace._state.sharded_check import check_sharded
 
-State = Mapping[str, Any]
 
-
-class StateStore:
+class StateStore(PlacedState):
     """Keeps state for the parameters that it was given, in one process, known
     by the tensors themselves: groups may be changed as their users like.
 
@@ -31,34 +24,21 @@ class StateStore:
     terrace.AdamW; after an error of add() all is as before.
 
     Attributes:
-        settings: what it was asked for.
         ranks: those that share the state; here it is alone.
         changes: of the state by steps and loads, since it was made.
     """
 
     def __init__(self, settings: Settings, ranks: Ranks | None = None) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.ranks = Ranks(None) if ranks is None else ranks
         self.changes = 0
-        self._compiled = Compiled()
-        self._places = Places()
         self._arrangement = Arrangement()
-        self._readers = 0
         # Of a step, where a parameter is in its group several times.
         self._unfinished_turn: tuple[list[torch.Tensor], int] | None = None
-
-    def keeps(self, parameter: object) -> bool:
-        """Whether memory or disk is reserved for its state here."""
-        return parameter in self._places
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Or at another rank."""
         return self.keeps(parameter)
-
-    @property
-    def holds_state(self) -> bool:
-        """Whether it takes any room: parameters may have no elements."""
-        return self._places.have_elements
 
     def add(self, groups: Sequence[Sequence[Named]]) -> None:
         """Reserves memory and disk for the state of more parameters. Where
@@ -87,6 +67,14 @@ class StateStore:
         if not skip:
             self._step(groups, scale, [])
 
+    def follow_casts(self) -> None:
+        """Before what wants parameters and their state alike. ValueError:
+        those of one are not."""
+        cast = self._places.cast()
+        self._check_without_state(cast)
+        if cast:
+            self._make_anew(self._places.renewed(p for p, _ in cast))
+
     def skipped(self) -> bool:
         """The last step: a gradient was not finite."""
         return self._compiled.skipped()
@@ -96,48 +84,6 @@ class StateStore:
         return (self._unfinished_turn is not None
                 or self._compiled.incomplete())
 
-    def steps_of(self, parameter: object) -> int:
-        """In which it had a gradient; 0: there is no state of it here."""
-        place = self._places.of(parameter)
-        if place is None:
-            return 0
-        steps = self._compiled.steps()
-        return steps[place] if place < len(steps) else 0
-
-    def stepped(self) -> list[torch.Tensor]:
-        """Those whose state is here."""
-        return [parameter for parameter, step
-                in zip(self._places.parameters, self._compiled.steps())
-                if step]
-
-    def count_stepped(self) -> int:
-        return self._compiled.count_stepped()
-
-    def copies(self, parameters: Sequence[torch.Tensor],
-               file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
-        """All the state of parameters that were stepped; see CopyFile."""
-        return transfer.copies(self._compiled, self._places.of, parameters,
-                               file)
-
-    def read(self, parameter: torch.Tensor, offset: int,
-             arrays: Mapping[str, torch.Tensor]) -> None:
-        """Fills float32 tensors of one length, by key, with the elements from
-        `offset` on."""
-        transfer.read(self._compiled, self._places.of(parameter), parameter,
-                      offset, arrays)
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """Within it the part of the state that was read last stays in
-        memory."""
-        self._readers += 1
-        try:
-            yield
-        finally:
-            self._readers -= 1
-            if not self._readers:
-                self._compiled.end_reading()
-
     def replace(self, states: Sequence[tuple[Named, State]],
                 done_with: Callable[[State], None] | None = None) -> None:
         """Replaces all state; after an error there is none. `done_with` hears
@@ -145,14 +91,25 @@ class StateStore:
         new = [named for named, _ in states if not self.knows(named[1])]
         if new:
             self.add([new])
+        cast = [parameter for parameter, _ in self._places.cast()]
+        if cast:
+            self._compiled.reset()
+            self._make_anew(self._places.renewed(cast))
+        if self._places:
+            self.changes += 1
+            self._unfinished_turn = None
         self._fill([(parameter, state) for (_, parameter), state in states
                     if self.keeps(parameter)], done_with)
 
     def edit(self, parameter: torch.Tensor, state: State,
              name_of: Callable[[], str]) -> None:
-        """Replaces those arrays that are given of one parameter's state."""
+        """Replaces those arrays that are given of one parameter's state: all of
+        one that is_cast()."""
         if not self.knows(parameter):
             self.add([[(name_of(), parameter)]])
+        if self.is_cast(parameter):
+            self.forget([parameter])
+            self._make_anew(self._places.renewed([parameter]))
         place = self._places.of(parameter)
         if place is not None:  # else another rank's
             self._compiled.edit(place, state)
@@ -166,7 +123,9 @@ class StateStore:
             place = self._places.of(parameter)
             if place is not None:
                 steps[place] = step
-        self._compiled.set_steps(steps)
+        self._compiled.set_steps(steps, [self._places.of(parameter)
+                                         for parameter in given
+                                         if self.keeps(parameter)])
 
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
         """Their next step is their first."""
@@ -218,14 +177,6 @@ class StateStore:
         return {**self._compiled.stats(),
                 'rank': self.ranks.rank, 'ranks': self.ranks.size}
 
-    @property
-    def state_bytes(self) -> int:
-        """Of all its parameters, that a share of the budget is of."""
-        return self._places.state_bytes
-
-    def close(self) -> None:
-        self._compiled.close()
-
     # Below: for this class and its kinds.
 
     def _new_in(self, groups: Sequence[Sequence[Named]]) -> list[Named]:
@@ -241,98 +192,6 @@ class StateStore:
         named += self._new_in(groups)
         self._compiled.check_apart(locals_of(p for _, p in named),
                                    lambda: [name for name, _ in named])
-
-    def _add(self, named: Sequence[Named]) -> None:
-        if not named:
-            return
-        before = self._places
-        self._places = before.extended(named)
-        try:
-            if before:
-                self._extend(named, before)
-            else:
-                self._open()
-        except BaseException:
-            self._places = before
-            raise
-
-    def _extend(self, named: Sequence[Named], before: Places) -> None:
-        try:
-            self._compiled.add([parameter for _, parameter in named],
-                               [name for name, _ in named])
-        except MemoryError:
-            if not self.settings.budget.may_grow(self.stats()['memory_bytes']):
-                raise
-            after, self._places = self._places, before
-            self._make_anew(after)
-
-    def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
-              done_with: Callable[[State], None] | None = None) -> None:
-        if not self._places:
-            return
-        self.changes += 1
-        self._unfinished_turn = None
-        try:
-            transfer.replace(self._compiled, len(self._places),
-                             [(self._places.of(parameter), state)
-                              for parameter, state in states], done_with)
-        except BaseException:
-            self._compiled.reset()
-            raise
-
-    def _open(self) -> None:
-        """Makes the compiled optimizer for all parameters, without state."""
-        if not self._places:
-            return
-        try:
-            self._compiled.open(self._places.parameters, self._places.names,
-                                self.settings.for_library(self.state_bytes))
-        except MemoryError as error:
-            raise self.settings.budget.explain(error) from None
-
-    def _make_anew(self, places: Places) -> None:
-        """All state to a compiled optimizer of these places, which are some of
-        the old ones or have some more behind them. If that cannot be made and
-        filled, the old one stays."""
-        if self.settings.has_exclusive_path:
-            self._move_through_memory(places)
-        else:
-            self._move_beside(places)
-
-    def _move_beside(self, places: Places) -> None:
-        """A range at a time. Both are there meanwhile, each with its memory
-        and its room on disk."""
-        before, old = self._places, self._compiled
-        steps = old.steps()[:len(places)]
-        self._compiled, self._places = Compiled(), places
-        try:
-            self._open()
-            if self._places:
-                transfer.copy(old, self._compiled, places.parameters, steps)
-        except BaseException:
-            self._compiled.close()
-            self._compiled, self._places = old, before
-            raise
-        with contextlib.suppress(OSError, RuntimeError):
-            old.close()  # nothing is lost with what it could not remove
-
-    def _move_through_memory(self, places: Places) -> None:
-        """Where a path is one optimizer's at a time."""
-        before = self._places
-        stepped = [p for p in self.stepped() if p in places]
-        kept = list(zip(stepped, self.copies(stepped)))
-        try:
-            self._places = places
-            self._open()
-            self._fill(kept)
-        except BaseException:
-            self._places = before
-            # No state is lost for want of a hint.
-            self.settings = dataclasses.replace(self.settings,
-                                                machine_profile='')
-            self._open()
-            self._fill(kept)
-            raise
 
     def _step(self, groups: Groups, scale: float,
               everything: Sequence[torch.Tensor]) -> None:
@@ -354,29 +213,34 @@ class StateStore:
             try:
                 self._compiled.step(*arguments)
             except ValueError:
-                if not self._follow_casts():
+                if not self._follow_casts(turns[turn].tolist()):
                     raise
                 self._compiled.step(*arguments)
         self._unfinished_turn = None
 
-    def _follow_casts(self) -> bool:
-        """Whether parameters are of another dtype or size than they were when
-        they got their places; now they are known so. ValueError: one that has
-        state, which is not that of what it is now."""
+    def _follow_casts(self, group_of: Sequence[int]) -> bool:
+        """Whether parameters that are to be stepped are of another dtype or
+        shape than they were when they got their places; now they are known so.
+        ValueError: one that has state."""
         cast = self._places.cast()
-        group_of = self._arrangement.turns[0]
-        if all(p.grad is None or group_of[self._places.of(p)] < 0
-               for p, _ in cast):
-            return False
+        stepped = [(parameter, what) for parameter, what in cast
+                   if parameter.grad is not None
+                   and group_of[self._places.of(parameter)] >= 0]
+        self._check_without_state(stepped)
+        if stepped:
+            self._make_anew(self._places.renewed(
+                p for p, _ in cast if not self.has_state(p)))
+        return bool(stepped)
+
+    def _check_without_state(self, cast: Sequence[tuple[torch.Tensor, str]]
+                             ) -> None:
         for parameter, what in cast:
-            if self.steps_of(parameter):
+            if self.has_state(parameter):
                 raise ValueError(
                     f'terrace: {what}; after `del optimizer.state[parameter]` '
-                    'it begins anew, and a new optimizer takes the '
+                    'it begins anew, `optimizer.state[parameter] = ...` gives '
+                    'it state of its shape, and a new optimizer takes the '
                     'state_dict() of this one')
-        if cast:
-            self._make_anew(Places(self._places.named))
-        return bool(cast)
 
     def _adopt(self, groups: Groups) -> None:
         """Parameters that have their first gradient."""
@@ -387,7 +251,7 @@ class StateStore:
         if new:
             used = self._places.used(self._arrangement.turns[0])
             if (len(used) < len(self._places) and self.ranks.alone
-                    and not (self.count_stepped() or self.is_unfinished())):
+                    and not (self.count_with_state() or self.is_unfinished())):
                 self._move_through_memory(used)  # others took their place
                 self._arrangement.follow(groups, self._places.by_id)
             self.add([new])

@@ -37,10 +37,10 @@ def read(compiled: Compiled, place: int, parameter: torch.Tensor, offset: int,
         compiled.read(place, offset, rest)
 
 
-def copies(compiled: Compiled, place_of: Callable[[torch.Tensor], int | None],
+def copies(compiled: Compiled, places: Sequence[int],
            parameters: Sequence[torch.Tensor],
            file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
-    """All the state of parameters that were stepped: in one call, or in one
+    """All the state of parameters that have it: in one call, or in one
     for each GiB, between which Ctrl-C is heard."""
     result: list[dict[str, torch.Tensor]] = []
     first = 0
@@ -49,8 +49,8 @@ def copies(compiled: Compiled, place_of: Callable[[torch.Tensor], int | None],
         while end < len(parameters) and size < _COPIED_BYTES:
             size += state_bytes(parameters[end])
             end += 1
-        part = parameters[first:end]
-        result += compiled.copies(list(map(place_of, part)), part, file)
+        result += compiled.copies(places[first:end], parameters[first:end],
+                                  file)
         first = end
     return result
 
@@ -76,20 +76,25 @@ def replace(compiled: Compiled, count: int, states: PlacedStates,
             done_with(state)
         steps[place] = int(state['step'])
     if states:
-        compiled.set_steps(steps)
+        compiled.set_steps(steps, [place for place, _ in states])
 
 
 def copy(source: Compiled, target: Compiled,
-         parameters: Sequence[torch.Tensor], steps: Sequence[int]) -> None:
-    """The state of the parameters that both have, at the same places; the
-    target may have more. `steps`: of those."""
-    for place, (parameter, step) in enumerate(zip(parameters, steps)):
-        count = local_of(parameter).numel() if step else 0
+         parameters: Sequence[torch.Tensor]) -> None:
+    """The state of these parameters, which both have, from place 0 on; the
+    source may have more, and the target."""
+    given = {place for place in source.with_state() if place < len(parameters)}
+    for place in sorted(given):
+        parameter = parameters[place]
+        count = local_of(parameter).numel()
         for first in range(0, count, _RANGE):
             part = {key: torch.empty(min(_RANGE, count - first),
                                      dtype=torch.float32, device='cpu')
                     for key in keys_of(parameter)}
             read(source, place, parameter, first, part)
             target.write(place, first, part)
-    if any(steps):
-        target.set_steps([*steps, *[0] * (len(target.steps()) - len(steps))])
+    if given:
+        steps = [0] * len(target.steps())
+        for place in given:
+            steps[place] = source.steps()[place]
+        target.set_steps(steps, given)

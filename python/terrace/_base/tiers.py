@@ -1,0 +1,51 @@
+"""What users write for tiers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from terrace._base.library import parse_tier
+from terrace._base.paths import path_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiers:
+    """Memory and the disks below it.
+
+    Attributes:
+        memory_bytes: the budget of memory.
+        paths: of the disks, in their order.
+        path_budgets: in bytes, of each of these; 0: what there is.
+    """
+
+    memory_bytes: int
+    paths: tuple[str, ...]
+    path_budgets: tuple[int, ...]
+
+
+def read_tiers(texts) -> Tiers:
+    """Of texts as 'dram=2GiB' and 'nvme:/mnt/nvme0=100GiB'."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise TypeError('terrace: tiers is a list of texts as "dram=2GiB" and '
+                        f'"nvme:/mnt/nvme0", not {texts!r}')
+    memory: list[int] = []
+    disks: list[tuple[str, int]] = []
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError('terrace: a tier is a text as "dram=2GiB", not '
+                            f'{text!r}')
+        kind, place, budget = parse_tier(path_text(text))
+        if kind == 'nvme':
+            disks.append((place, budget))
+        elif kind == 'dram' and not place:
+            memory.append(budget)
+        else:
+            raise NotImplementedError(
+                f'terrace: tier {text!r}: the state is kept on dram, as '
+                '"dram=2GiB", and nvme, as "nvme:/mnt/nvme0=100GiB"')
+    if len(memory) != 1:
+        raise ValueError('terrace: tiers has one of memory, as "dram=2GiB", '
+                         f'not {len(memory)}')
+    return Tiers(memory[0], tuple(path for path, _ in disks),
+                 tuple(budget for _, budget in disks))

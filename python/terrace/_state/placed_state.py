@@ -1,0 +1,199 @@
+"""State of parameters, each at its place in a compiled optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from terrace._base.groups import Named
+from terrace._state import transfer
+from terrace._state.compiled import Compiled
+from terrace._state.copy_file import CopyFile
+from terrace._state.places import Places
+from terrace._state.settings import Settings
+
+State = Mapping[str, Any]
+
+
+class PlacedState:
+    """Which of them have state, and what it is; moved when there are more of
+    them, or others.
+
+    Attributes:
+        settings: what it was asked for.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._compiled = Compiled()
+        self._places = Places()
+        self._readers = 0
+
+    def keeps(self, parameter: object) -> bool:
+        """Whether memory or disk is reserved for its state here."""
+        return parameter in self._places
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether it takes any room: parameters may have no elements."""
+        return self._places.have_elements
+
+    def steps_of(self, parameter: object) -> int:
+        """In which it had a gradient; 0 also where no state of it is here."""
+        place = self._places.of(parameter)
+        if place is None:
+            return 0
+        steps = self._compiled.steps()
+        return steps[place] if place < len(steps) else 0
+
+    def has_state(self, parameter: object) -> bool:
+        """Whether state of it is here: it was stepped, or given state, of
+        whatever step."""
+        return self._places.of(parameter) in self._compiled.with_state()
+
+    def with_state(self) -> list[torch.Tensor]:
+        """Those whose state is here."""
+        return [self._places.parameters[place]
+                for place in sorted(self._compiled.with_state())]
+
+    def count_with_state(self) -> int:
+        return len(self._compiled.with_state())
+
+    def copies(self, parameters: Sequence[torch.Tensor],
+               file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
+        """All the state of parameters that have it; see CopyFile."""
+        return transfer.copies(self._compiled, self._places.numbers(parameters),
+                               self.kept(parameters), file)
+
+    def kept(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Parameters as their state is: of that dtype and shape."""
+        return [self._places.as_kept(parameter) if self.keeps(parameter)
+                else parameter for parameter in parameters]
+
+    def is_cast(self, parameter: torch.Tensor) -> bool:
+        """Whether it is of another dtype or shape than its state."""
+        return self._places.is_cast(parameter)
+
+    def read(self, parameter: torch.Tensor, offset: int,
+             arrays: Mapping[str, torch.Tensor]) -> None:
+        """Fills float32 tensors of one length, by key, with the elements from
+        `offset` on."""
+        transfer.read(self._compiled, self._places.of(parameter),
+                      self._places.as_kept(parameter), offset, arrays)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Within it the part of the state that was read last stays in
+        memory."""
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers:
+                self._compiled.end_reading()
+
+    @property
+    def state_bytes(self) -> int:
+        """Of all its parameters, that a share of the budget is of."""
+        return self._places.state_bytes
+
+    def close(self) -> None:
+        self._compiled.close()
+
+    # Below: for its kinds.
+
+    def _add(self, named: Sequence[Named]) -> None:
+        if not named:
+            return
+        before = self._places
+        self._places = before.extended(named)
+        try:
+            if before:
+                self._extend(named, before)
+            else:
+                self._open()
+        except BaseException:
+            self._places = before
+            raise
+
+    def _extend(self, named: Sequence[Named], before: Places) -> None:
+        try:
+            self._compiled.add([parameter for _, parameter in named],
+                               [name for name, _ in named])
+        except MemoryError:
+            if not self.settings.budget.may_grow(
+                    self._compiled.stats()['memory_bytes']):
+                raise
+            after, self._places = self._places, before
+            self._make_anew(after)
+
+    def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
+              done_with: Callable[[State], None] | None = None) -> None:
+        if not self._places:
+            return
+        try:
+            transfer.replace(self._compiled, len(self._places),
+                             [(self._places.of(parameter), state)
+                              for parameter, state in states], done_with)
+        except BaseException:
+            self._compiled.reset()
+            raise
+
+    def _open(self) -> None:
+        """Makes the compiled optimizer for all parameters, without state."""
+        if not self._places:
+            return
+        try:
+            self._compiled.open(self._places.kept, self._places.names,
+                                self.settings.for_library(self.state_bytes))
+        except MemoryError as error:
+            raise self.settings.budget.explain(error) from None
+
+    def _make_anew(self, places: Places) -> None:
+        """All state to a compiled optimizer of these places, which are some of
+        the old ones or have some more behind them. If that cannot be made and
+        filled, the old one stays."""
+        if self.settings.has_exclusive_path:
+            self._move_through_memory(places)
+        else:
+            self._move_beside(places)
+
+    def _move_beside(self, places: Places) -> None:
+        """A range at a time. Both are there meanwhile, each with its memory
+        and its room on disk."""
+        before, old = self._places, self._compiled
+        self._compiled, self._places = Compiled(), places
+        try:
+            self._open()
+            if self._places:
+                transfer.copy(old, self._compiled,
+                              places.kept[:len(before)])
+        except BaseException:
+            self._compiled.close()
+            self._compiled, self._places = old, before
+            raise
+        with contextlib.suppress(OSError, RuntimeError):
+            old.close()  # nothing is lost with what it could not remove
+
+    def _move_through_memory(self, places: Places) -> None:
+        """Where a path is one optimizer's at a time."""
+        before = self._places
+        staying = [p for p in self.with_state() if p in places]
+        kept = list(zip(staying, self.copies(staying)))
+        try:
+            self._places = places
+            self._open()
+            self._fill(kept)
+        except BaseException:
+            self._places = before
+            # No state is lost for want of a hint.
+            self.settings = dataclasses.replace(self.settings,
+                                                machine_profile='')
+            self._open()
+            self._fill(kept)
+            raise

@@ -1,0 +1,133 @@
+"""terrace.AdamW(tiers=[...])."""
+
+import os
+
+import pytest
+import torch
+
+import terrace
+
+
+def _model():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(256, 512),
+                               torch.nn.Linear(512, 64))
+
+
+def _train(model, optimizer, steps=4):
+    losses = []
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(8, 256, generator=generator)
+        loss = model(inputs).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _tier(stats, name):
+    return next(tier for tier in stats['tiers'] if tier['name'] == name)
+
+
+def test_tiers_are_what_the_short_forms_are(tmp_path):
+    model = _model()
+    expected = _train(model, terrace.AdamW(
+        model.parameters(), memory_budget='256KiB', nvme_path=str(tmp_path)))
+    other = _model()
+    optimizer = terrace.AdamW(other.parameters(), tiers=[
+        'dram=256KiB', f'nvme:{tmp_path}'])
+    assert _train(other, optimizer) == expected
+    for mine, theirs in zip(other.parameters(), model.parameters()):
+        assert torch.equal(mine, theirs)
+    stats = optimizer.stats()
+    assert stats['memory_peak_bytes'] <= 256 << 10
+    memory, disk = stats['tiers']
+    assert memory == {'name': 'dram', 'kind': 'dram',
+                      'budget_bytes': 256 << 10,
+                      'used_bytes': memory['used_bytes'],
+                      'peak_bytes': stats['memory_peak_bytes']}
+    assert disk['name'] == f'nvme:{tmp_path}' and disk['kind'] == 'nvme'
+    assert disk['budget_bytes'] == 0
+    assert disk['used_bytes'] == stats['disk_bytes'] > 0
+    down, up = stats['links']
+    assert (down['from'], down['to']) == ('dram', disk['name'])
+    assert down['bytes'] == stats['bytes_written'] > 0
+    assert (up['from'], up['to']) == (disk['name'], 'dram')
+    assert up['bytes'] == stats['bytes_read'] > 0
+
+
+def test_a_disks_budget_is_held_and_the_next_takes_the_rest(tmp_path):
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    first.mkdir()
+    second.mkdir()
+    model, plain = _model(), _model()
+    optimizer = terrace.AdamW(model.parameters(), tiers=[
+        f'nvme:{first}=300KiB', 'dram=256KiB', f'nvme:{second}=4MiB'])
+    losses = _train(model, optimizer)
+    reference = _train(plain, torch.optim.AdamW(plain.parameters()))
+    assert losses == pytest.approx(reference, rel=1e-5)
+    stats = optimizer.stats()
+    assert 0 < _tier(stats, f'nvme:{first}')['peak_bytes'] <= 300 << 10
+    assert _tier(stats, f'nvme:{second}')['used_bytes'] > 0
+    on_disk = sum(os.stat(os.path.join(folder, name)).st_size
+                  for folder, _, names in os.walk(first) for name in names)
+    assert on_disk <= 300 << 10
+
+
+def test_too_little_disk_is_no_room(tmp_path):
+    model = _model()
+    with pytest.raises(OSError, match='budget') as caught:
+        optimizer = terrace.AdamW(model.parameters(), tiers=[
+            'dram=256KiB', f'nvme:{tmp_path}=300KiB'])
+        _train(model, optimizer)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_memory_alone(tmp_path):
+    model = _model()
+    optimizer = terrace.AdamW(model.parameters(), tiers=['dram=64MiB'])
+    _train(model, optimizer)
+    assert optimizer.stats()['disk_bytes'] == 0
+    assert [tier['name'] for tier in optimizer.stats()['tiers']] == ['dram']
+
+
+@pytest.mark.parametrize('tiers, error, text', [
+    ('dram=1GiB', TypeError, 'tiers is a list of texts'),
+    (5, TypeError, 'tiers is a list of texts'),
+    ([5], TypeError, 'a tier is a text'),
+    ([], ValueError, 'one of memory, as "dram=2GiB", not 0'),
+    (['nvme:/tmp'], ValueError, 'one of memory'),
+    (['dram=1GiB', 'dram=2GiB'], ValueError, 'not 2'),
+    (['dram'], ValueError, 'dram needs a budget'),
+    (['dram=much'], ValueError, 'its budget is much'),
+    (['tape:/dev/st0'], ValueError, "not 'tape'"),
+    (['dram=1GiB', 'far:node1'], NotImplementedError, "'far:node1'"),
+    (['dram=1GiB', 'hbm:cuda:0=1GiB'], NotImplementedError, 'hbm:cuda:0'),
+    (['dram:node0=1GiB'], NotImplementedError, 'dram:node0'),
+])
+def test_what_cannot_be_is_refused_by_its_name(tiers, error, text):
+    with pytest.raises(error, match=text):
+        terrace.AdamW(_model().parameters(), tiers=tiers)
+
+
+@pytest.mark.parametrize('short', [{'memory_budget': '1GiB'},
+                                   {'nvme_path': '/tmp'}])
+def test_tiers_beside_a_short_form_are_refused(short):
+    name = next(iter(short))
+    with pytest.raises(ValueError, match=f'tiers and {name} together'):
+        terrace.AdamW(_model().parameters(), tiers=['dram=1GiB'], **short)
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        terrace.AdamW(_model().parameters(), tiers=[
+            'dram=256KiB', f'nvme:{tmp_path}/missing'])
+
+
+def test_more_than_the_disk_has_is_refused(tmp_path):
+    model = _model()
+    with pytest.raises(ValueError, match='and there are'):
+        _train(model, terrace.AdamW(model.parameters(), tiers=[
+            'dram=256KiB', f'nvme:{tmp_path}=1000000TiB']))
