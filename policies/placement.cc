@@ -90,7 +90,7 @@ void Placement::OnWritten(int path, bool ok, int64_t failures) {
   }
 }
 
-void Placement::TryAgain(const std::vector<bool>& hold) {
+void Placement::TryAgain(const PathFlags& hold) {
   for (size_t i = 0; i < paths_.size(); ++i) {
     paths_[i].trial = paths_[i].refuses && !paths_[i].trying && !hold[i];
   }
@@ -109,8 +109,7 @@ PathTrust Placement::trust(int path) const {
 }
 
 int Placement::ChooseHome(absl::Span<const int64_t> placed_bytes,
-                          const std::vector<bool>& usable,
-                          int64_t size_bytes) const {
+                          const PathFlags& usable, int64_t size_bytes) const {
   const Rates rates = RoundTripRates();
   for (const bool good : {true, false}) {
     std::vector<PathLoad> loads;
@@ -150,7 +149,7 @@ double Placement::FinishTime(const Field& field, int path,
   return std::clamp(clock, least, most) + field.Seconds(path, size_bytes);
 }
 
-int Placement::ChooseTarget(int home, const std::vector<bool>& usable,
+int Placement::ChooseTarget(int home, const PathFlags& usable,
                             int64_t size_bytes) const {
   const Field field = MakeField();
   int best = -1;

@@ -47,6 +47,9 @@ enum class PathTrust : uint8_t {
   kRefusing,  // its last write failed
 };
 
+// One for each path.
+using PathFlags = absl::InlinedVector<bool, 4>;
+
 class Placement {
  public:
   // Priors: one for each path, or none.
@@ -65,7 +68,7 @@ class Placement {
   int64_t failures(int path) const { return at(path).failures; }  // of writes
   // From here on each path that refuses may be tried once more, but for those
   // that `hold` says.
-  void TryAgain(const std::vector<bool>& hold);
+  void TryAgain(const PathFlags& hold);
   PathTrust trust(int path) const;
   // A write was refused and none has succeeded since.
   bool refuses(int path) const { return at(path).refuses; }
@@ -73,13 +76,12 @@ class Placement {
 
   // For a new extent; `placed_bytes` and `usable` per path. -1: none will do.
   int ChooseHome(absl::Span<const int64_t> placed_bytes,
-                 const std::vector<bool>& usable, int64_t size_bytes) const;
+                 const PathFlags& usable, int64_t size_bytes) const;
 
   // For the write-back of an extent at `home`: home itself unless another of
   // the usable is better by more than one such extent, or home cannot be
   // trusted; -1: none of the usable can be. Changes nothing.
-  int ChooseTarget(int home, const std::vector<bool>& usable,
-                   int64_t size_bytes) const;
+  int ChooseTarget(int home, const PathFlags& usable, int64_t size_bytes) const;
   // It goes there; but it was not begun, or was cancelled.
   void OnPlaced(int path, int64_t size_bytes);
   void OnGivenUp(int path) { at(path).trying = false; }

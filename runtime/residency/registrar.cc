@@ -61,7 +61,7 @@ bool Registrar::PlaceNext(Registration& registration) {
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
   while (tensor.resting() == nullptr && parts_.resting->count() > 0) {
     if (registration.tier == kNoTier) {
-      std::vector<bool> refused;
+      PathFlags refused;
       for (const int64_t least : registration.refused) {
         refused.push_back(least > 0 && bytes >= least);
       }

@@ -119,13 +119,14 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
     const Copy* const copy = owner->at(kDramTier);
     if (copy == nullptr) continue;  // placed a moment ago for the same group
     const bool is_free = IsFree(*owner, *copy);
-    if (is_free && !owner->Dirty(kDramTier)) {
+    if (is_free && !IsNewerThanBelow(*owner)) {
       const int64_t use = planner_.NextUse(owner->id);
       if (use > search.victim_use) {
         search.victim_use = use;
         search.victim = slot;
       }
     } else if (copy->delivered() && (copy->pins > 0 || Has(kept_, *owner))) {
+      if (search.moving) continue;  // which decides, whoever pins
       const PinnedBy by = pins_.WhoPins(*owner, kDramTier, queue);
       search.own_pins |= by.own && !by.others;
       search.moving |= by.others;

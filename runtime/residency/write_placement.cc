@@ -79,7 +79,7 @@ void WritePlacement::NoteUnanswered(int64_t size_bytes) {
 WriteTarget WritePlacement::ChooseTarget(const Tensor& tensor) {
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
   const TierId home = tensor.resting()->place.tier();
-  std::vector<bool> usable(static_cast<size_t>(tiers_.count()));
+  PathFlags usable(static_cast<size_t>(tiers_.count()));
   for (int i = 0; i < tiers_.count(); ++i) {
     const TierId tier = tiers_.first() + i;
     usable[i] =
@@ -116,10 +116,10 @@ WriteTarget WritePlacement::ChooseTarget(const Tensor& tensor) {
   }
 }
 
-TierId WritePlacement::ChooseHome(const std::vector<bool>& refused,
+TierId WritePlacement::ChooseHome(const PathFlags& refused,
                                   int64_t size_bytes) const {
   std::vector<int64_t> placed_bytes;
-  std::vector<bool> usable;
+  PathFlags usable;
   for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
     placed_bytes.push_back(tiers_.at(tier).usage().used_bytes);
     usable.push_back(!tiers_.at(tier).late() && !refused[PathOf(tier)]);
@@ -144,7 +144,7 @@ absl::Status WritePlacement::NoneIsUsable() const {
 }
 
 void WritePlacement::TryAgain() {
-  std::vector<bool> hold;
+  PathFlags hold;
   for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
     hold.push_back(tiers_.at(tier).late() ||
                    links_.stats(tier).quarantined_bytes > 0);

@@ -60,7 +60,7 @@ class WritePlacement {
   }
 
   // For a new tensor; kNoTier: none will do. `refused` by tier - first.
-  TierId ChooseHome(const std::vector<bool>& refused, int64_t size_bytes) const;
+  TierId ChooseHome(const PathFlags& refused, int64_t size_bytes) const;
   // A write that finds out about a tier on trial is under way.
   bool trying() const { return placement_.trying(); }
   // What each tier has against it, which names it; the first one's errno.

@@ -10,8 +10,7 @@ uint64_t PinBook::Grant(Tensor& tensor, TierId tier, int64_t queue,
                         Access access) {
   TERRACE_CHECK(tensor.Delivered(tier) && tensor.Pinned(tier));
   const uint64_t token = next_token_++;
-  const bool was_dirty = tensor.generation() != 0 &&
-                         tensor.generation() != GenerationBelow(tensor);
+  const bool was_dirty = tensor.generation() != 0 && IsNewerThanBelow(tensor);
   pins_[token] = {&tensor, tier, queue, access, was_dirty};
   holders_[tensor.id.value].push_back(queue);
   return token;
@@ -47,7 +46,7 @@ absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {
     return ended;
   }
   // Also: never written.
-  const bool lower_is_current = tensor.generation() == GenerationBelow(tensor);
+  const bool lower_is_current = !IsNewerThanBelow(tensor);
   const bool overwritten = pin.access == Access::kOverwrite;
   if (end == PinEnd::kUnchanged && !(overwritten && lower_is_current)) {
     ended.dirty = pin.was_dirty;  // the copy is as it was

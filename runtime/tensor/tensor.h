@@ -164,9 +164,14 @@ inline uint64_t GenerationBelow(const Tensor& tensor) {
   return below == nullptr ? 0 : below->generation;
 }
 
+// The newest contents are not below. A whole copy that nothing writes to is
+// dirty then.
+inline bool IsNewerThanBelow(const Tensor& tensor) {
+  return tensor.generation() != GenerationBelow(tensor);
+}
+
 inline bool Tensor::Dirty(TierId tier) const {
-  if (write_pinned_ || !Delivered(tier)) return false;
-  return generation_ != GenerationBelow(*this);
+  return !write_pinned_ && Delivered(tier) && IsNewerThanBelow(*this);
 }
 
 }  // namespace terrace

@@ -75,7 +75,7 @@ class Steps {
   }
 
   std::vector<double> rates_;
-  std::vector<bool> usable_;
+  PathFlags usable_;
   Placement placement_;
   std::vector<int> homes_;
   int moves_ = 0;
@@ -151,7 +151,7 @@ TEST(PathChoiceTest, APriorCountsBeforeAnythingIsMeasured) {
 }
 
 TEST(PathChoiceTest, WhatRefusesGetsNothingUntilItIsTriedWithOne) {
-  const std::vector<bool> all = {true, true};
+  const PathFlags all = {true, true};
   Placement placement(2, {});
   placement.OnWritten(0, false, 0);
   EXPECT_EQ(placement.trust(0), PathTrust::kRefusing);
@@ -196,7 +196,7 @@ TEST(PathChoiceTest, WithNoneToTrustThereIsNoTarget) {
 }
 
 TEST(PathChoiceTest, WhatCannotBeReadIsWrittenToLast) {
-  const std::vector<bool> all = {true, true};
+  const PathFlags all = {true, true};
   Placement placement(2, {});
   placement.OnRead(0, false);
   EXPECT_EQ(placement.trust(0), PathTrust::kDoubtful);
