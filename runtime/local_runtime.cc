@@ -32,12 +32,14 @@ class InProcessRuntime final : public LocalRuntime {
     core.executor = executor_.get();
     core.arena = arena_->bytes();
     core.io = std::move(io);
+    for (LocalMapped& each : parts.mapped) {
+      mediums_.push_back(each.medium);
+      core.mapped.push_back({std::move(each.spec), std::move(each.medium),
+                             each.prior, Background(each.background)});
+    }
     for (LocalPath& path : parts.paths) {
-      background_.push_back(path.background != nullptr
-                                ? std::move(path.background)
-                                : MakeBackgroundThread());
       core.paths.push_back(
-          {std::move(path.file), path.prior, background_.back().get()});
+          {std::move(path.file), path.prior, Background(path.background)});
     }
     core.eviction = std::move(parts.eviction);
     core.prefetch = parts.prefetch;
@@ -69,7 +71,7 @@ class InProcessRuntime final : public LocalRuntime {
     if (thread_.joinable()) EndThread();
     if (mover_->abandoned()) arena_->Leak();
     mover_.reset();
-    executor_.reset();  // drains: its tasks refer to the arena
+    executor_.reset();  // drains: its tasks refer to arena and mediums
     background_.clear();
   }
 
@@ -172,6 +174,13 @@ class InProcessRuntime final : public LocalRuntime {
   Mover& mover() override { return *mover_; }
 
  private:
+  // A tier's own, or a thread.
+  Executor* Background(std::unique_ptr<Executor>& given) {
+    background_.push_back(given != nullptr ? std::move(given)
+                                           : MakeBackgroundThread());
+    return background_.back().get();
+  }
+
   // `deadline` is by clock_.
   absl::Status DoClose(absl::Time deadline, bool force) {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
@@ -208,8 +217,9 @@ class InProcessRuntime final : public LocalRuntime {
 
   Clock& clock_;
   std::unique_ptr<HostArena> arena_;
+  std::vector<std::shared_ptr<Medium>> mediums_;
   std::unique_ptr<Executor> executor_;
-  std::vector<std::unique_ptr<Executor>> background_;  // per path
+  std::vector<std::unique_ptr<Executor>> background_;  // per resting tier
   const std::string machine_profile_;
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Inbox> inbox_;

@@ -17,7 +17,9 @@
 #include "runtime/motion/transcript.h"
 #include "runtime/mover/mover.h"
 #include "terrace/runtime.h"
+#include "terrace/tier.h"
 #include "tiers/disk/disk_file.h"
+#include "tiers/medium.h"
 #include "tiers/memory/host_arena.h"
 
 namespace terrace {
@@ -30,9 +32,19 @@ struct LocalPath {
   std::unique_ptr<Executor> background;
 };
 
+// A tier of mapped bytes.
+struct LocalMapped {
+  TierSpec spec;
+  std::shared_ptr<Medium> medium;
+  PathPrior prior;
+  // For what its file system may hang in; null: a thread of its own.
+  std::unique_ptr<Executor> background;
+};
+
 struct LocalRuntimeParts {
   Clock* clock = nullptr;  // outlives the runtime
   std::unique_ptr<IoEngine> engine;
+  std::vector<LocalMapped> mapped;  // the faster ones first
   std::vector<LocalPath> paths;
   std::unique_ptr<HostArena> arena;
   std::unique_ptr<Executor> executor;

@@ -7,14 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "runtime/machine/profile/tuning.h"
 #include "runtime/memory/compute_threads.h"
 #include "runtime/tier_options.h"
 #include "tiers/disk/disk_file.h"
+#include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/topology.h"
+#include "tiers/pmem/pmem_medium.h"
 
 namespace terrace {
 namespace {
@@ -110,6 +113,48 @@ absl::StatusOr<std::vector<LocalPath>> OpenPaths(
   return paths;
 }
 
+absl::Span<const TierSpec> DisksOf(const std::vector<TierSpec>& tiers) {
+  const auto first = std::find_if(
+      tiers.begin(), tiers.end(),
+      [](const TierSpec& tier) { return tier.kind == TierKind::kDisk; });
+  return absl::MakeConstSpan(tiers).subspan(
+      static_cast<size_t>(first - tiers.begin()));
+}
+
+absl::StatusOr<std::unique_ptr<Medium>> OpenMedium(const Options& options,
+                                                   const TierSpec& tier,
+                                                   int near_node) {
+  if (tier.kind == TierKind::kFar) {
+    return FarMedium::Open({.node = NodeOf(tier),
+                            .budget_bytes = tier.budget_bytes,
+                            .huge_pages = options.huge_pages,
+                            .near_node = near_node});
+  }
+  return PmemMedium::Open({.place = tier.place,
+                           .budget_bytes = tier.budget_bytes,
+                           .unsafe_media = options.unsafe_media});
+}
+
+absl::StatusOr<std::vector<LocalMapped>> OpenMapped(
+    const Options& options, const std::vector<TierSpec>& tiers,
+    const Topology& topology) {
+  int near_node = NodeOf(tiers.front());
+  if (near_node < 0) near_node = NearestNode(topology, topology.cpus);
+  std::vector<LocalMapped> mapped;
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind != TierKind::kFar && tier.kind != TierKind::kPmem) continue;
+    absl::StatusOr<std::unique_ptr<Medium>> medium =
+        OpenMedium(options, tier, near_node);
+    if (!medium.ok()) {
+      const absl::Status& why = medium.status();
+      return Reworded(why, absl::StrCat("tier '", TierText(tier), "': ",
+                                        absl::string_view(why.message())));
+    }
+    mapped.push_back({.spec = tier, .medium = *std::move(medium)});
+  }
+  return mapped;
+}
+
 absl::StatusOr<std::unique_ptr<IoEngine>> OpenEngine(
     const Options& options, const std::vector<LocalPath>& paths) {
   std::unique_ptr<IoEngine> engine;
@@ -150,8 +195,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> tiers, TiersOf(options));
   const TierSpec& memory = tiers.front();
-  const absl::Span<const TierSpec> disks =
-      absl::MakeConstSpan(tiers).subspan(1);
+  const absl::Span<const TierSpec> disks = DisksOf(tiers);
   TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
   LocalRuntimeParts parts;
   parts.clock = &SystemClock();
@@ -162,6 +206,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
         tuning.stale.empty() ? "holds" : absl::StrJoin(tuning.stale, "; ");
   }
   // Paths first: a wrong one is found before memory is populated.
+  TERRACE_ASSIGN_OR_RETURN(parts.mapped, OpenMapped(options, tiers, topology));
   TERRACE_ASSIGN_OR_RETURN(parts.paths, OpenPaths(options, disks, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.engine, OpenEngine(options, parts.paths));
   HostArenaOptions arena;

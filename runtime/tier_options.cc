@@ -33,35 +33,33 @@ absl::Status CheckAlone(const Options& options) {
       absl::StrCat("tiers and ", other, " together"));
 }
 
-// One tier of memory, and where it stands.
-absl::StatusOr<size_t> FindMemory(const std::vector<TierSpec>& tiers) {
-  size_t found = tiers.size();
-  for (size_t i = 0; i < tiers.size(); ++i) {
-    if (tiers[i].kind != TierKind::kDram) continue;
-    if (found < tiers.size()) {
+// One tier of memory.
+absl::Status CheckMemory(const std::vector<TierSpec>& tiers) {
+  const TierSpec* found = nullptr;
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind != TierKind::kDram) continue;
+    if (found != nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tiers '", TierText(tiers[found]), "' and '",
-                       TierText(tiers[i]), "': there is one of memory"));
+          absl::StrCat("tiers '", TierText(*found), "' and '", TierText(tier),
+                       "': there is one of memory"));
     }
-    found = i;
+    found = &tier;
   }
-  if (found < tiers.size()) return found;
+  if (found != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "no tier of memory, such as dram=8GiB, is named");
 }
 
 absl::Status CheckKind(const TierSpec& tier) {
-  if (tier.kind == TierKind::kDram || tier.kind == TierKind::kDisk) {
-    return absl::OkStatus();
-  }
-  return absl::UnimplementedError(
-      absl::StrCat("tier '", TierText(tier),
-                   "': this version keeps tensors on dram and nvme"));
+  if (tier.kind != TierKind::kHbm) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "tier '", TierText(tier),
+      "': this version keeps tensors on dram, far, pmem and nvme"));
 }
 
-absl::Status CheckPaths(const std::vector<TierSpec>& tiers) {
+absl::Status CheckPlaces(const std::vector<TierSpec>& tiers) {
   for (auto tier = tiers.begin(); tier != tiers.end(); ++tier) {
-    if (tier->kind != TierKind::kDisk) continue;
+    if (tier->kind == TierKind::kDram) continue;
     if (tier->place.empty()) {
       return absl::InvalidArgumentError("a path is empty");
     }
@@ -70,7 +68,8 @@ absl::Status CheckPaths(const std::vector<TierSpec>& tiers) {
         [&](const TierSpec& other) { return other.place == tier->place; });
     if (is_twice) {
       return absl::InvalidArgumentError(
-          absl::StrCat("path '", tier->place, "' is named twice"));
+          absl::StrCat(tier->kind == TierKind::kFar ? "memory " : "path ", "'",
+                       tier->place, "' is named twice"));
     }
   }
   return absl::OkStatus();
@@ -93,15 +92,16 @@ absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options) {
     }
     tiers = FromShortForms(options);
   }
-  TERRACE_ASSIGN_OR_RETURN(const size_t memory, FindMemory(tiers));
-  std::rotate(tiers.begin(), tiers.begin() + static_cast<ptrdiff_t>(memory),
-              tiers.begin() + static_cast<ptrdiff_t>(memory) + 1);
+  TERRACE_RETURN_IF_ERROR(CheckMemory(tiers));
+  std::stable_sort(
+      tiers.begin(), tiers.end(),
+      [](const TierSpec& a, const TierSpec& b) { return a.kind < b.kind; });
   if (tiers.front().budget_bytes < 3 * ResidentBytes(1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a host budget of ", tiers.front().budget_bytes,
                      " bytes; the least is ", 3 * ResidentBytes(1)));
   }
-  TERRACE_RETURN_IF_ERROR(CheckPaths(tiers));
+  TERRACE_RETURN_IF_ERROR(CheckPlaces(tiers));
   return tiers;
 }
 

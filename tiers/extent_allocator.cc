@@ -73,6 +73,22 @@ std::optional<Extent> ExtentAllocator::TryAllocate(int64_t size_bytes,
   return std::nullopt;
 }
 
+void ExtentAllocator::Withhold(Extent range) {
+  TERRACE_CHECK(range.offset >= 0 && range.size_bytes > 0 &&
+                Padding(range.offset, granularity_) == 0 &&
+                Padding(range.size_bytes, granularity_) == 0);
+  auto around = free_.upper_bound(range.offset);
+  TERRACE_CHECK(around != free_.begin());
+  const auto [offset, size_bytes] = *--around;
+  const int64_t end = offset + size_bytes;
+  TERRACE_CHECK(range.end() <= end);
+  RemoveFree(around);
+  if (range.offset > offset) AddFree(offset, range.offset - offset);
+  if (end > range.end()) AddFree(range.end(), end - range.end());
+  allocated_[range.offset] = range.size_bytes;
+  used_ += range.size_bytes;
+}
+
 void ExtentAllocator::Free(Extent extent) {
   const auto found = allocated_.find(extent.offset);
   TERRACE_CHECK(found != allocated_.end());

@@ -29,6 +29,9 @@ class ExtentAllocator {
   // For what has another place to ask where there is none: no reason is given.
   // TERRACE_CHECKs the two numbers.
   std::optional<Extent> TryAllocate(int64_t size_bytes, int64_t alignment = 1);
+  // Never hands that range out, which must be free: it counts as used.
+  // TERRACE_CHECKs that it is of whole units.
+  void Withhold(Extent range);
   // TERRACE_CHECKs that exactly this extent is allocated.
   void Free(Extent extent);
   // Adds free bytes at the end.

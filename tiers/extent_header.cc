@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checksum.h"
@@ -66,6 +67,11 @@ absl::Status Differs(const char* field, const T& found, const T& expected) {
 }
 
 }  // namespace
+
+uint64_t NewSealId() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
 
 void EncodeExtentHeader(const ExtentHeader& header,
                         absl::Span<std::byte> block) {

@@ -29,6 +29,9 @@ struct ExtentHeader {
   friend bool operator==(const ExtentHeader&, const ExtentHeader&) = default;
 };
 
+// Random: of one tier, for the headers of what is written there.
+uint64_t NewSealId();
+
 // `block` is kTensorHeaderBytes long.
 void EncodeExtentHeader(const ExtentHeader& header,
                         absl::Span<std::byte> block);

@@ -13,8 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "terrace/tier.h"
 #include "tiers/extent.h"
 #include "tiers/reservation.h"
+#include "tiers/tier_events.h"
 
 namespace terrace {
 
@@ -24,12 +26,25 @@ struct TierUsage {
   int64_t peak_bytes = 0;  // used at once, since the beginning
 };
 
+// How growth ended.
+struct GrowthAnswer {
+  absl::Status status;
+  bool late = false;  // its caller has gone on
+  bool must = false;  // as it asked
+};
+
 class Tier : public Reserver {
  public:
   virtual ~Tier() = default;
 
   // As errors name it: a disk's file.
   virtual const std::string& name() const = 0;
+  virtual TierKind kind() const = 0;
+  // As its user named it.
+  virtual TierSpec spec() const = 0;
+  // Copies there lie behind a header with this number, and are compared with it
+  // when they are fetched; nullopt: they are not.
+  virtual std::optional<uint64_t> seal_id() const { return std::nullopt; }
   virtual TierUsage usage() const = 0;
 
   // Room; nullopt: it grows, ask again after the answer. An error: it has no
@@ -49,9 +64,13 @@ class Tier : public Reserver {
   virtual absl::Status CheckGrowth(absl::Time) { return absl::OkStatus(); }
   // When CheckGrowth may have something to say.
   virtual absl::Time NextEvent() const { return absl::InfiniteFuture(); }
+  // What its background answers; to one that has none, nothing comes.
+  virtual GrowthAnswer OnGrown(const Grown&) { return {}; }
+  virtual void OnReclaimed(const Reclaimed&) {}
 
   // The end: gives the tier's files back in the background.
   virtual void BeginRemove() {}
+  virtual void OnRemoved() {}
   virtual bool removed() const { return true; }
   // From here on reservations free nothing and check nothing: memory, files
   // and descriptors stay for transfers that never ended.

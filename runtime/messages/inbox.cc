@@ -12,11 +12,13 @@ bool Inbox::Post(Message message) {
     messages_.push_back(std::move(message));
     ++posted_;
   }
-  if (was_empty) {
-    MutexLock lock(wake_mutex_);
-    if (!wake_shut_) wake_();
-  }
+  if (was_empty) Wake();
   return true;
+}
+
+void Inbox::Wake() {
+  MutexLock lock(wake_mutex_);
+  if (!wake_shut_) wake_();
 }
 
 absl::Status Inbox::Closed() const {

@@ -35,6 +35,9 @@ class Inbox final : public PinOwner, public TierEvents {
   bool Post(Message message);
   // What a refused Post means: Cancelled.
   absl::Status Closed() const;
+  // Wakes the mover without a message: something that it polls has ended. Until
+  // Shut; on any thread.
+  void Wake();
   // False in a forked child. There no method but these three may be called: a
   // thread that the child does not have may hold the lock.
   bool IsOwnProcess() const { return getpid() == process_; }

@@ -4,19 +4,22 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "tiers/disk/disk_transport.h"
 
 namespace terrace {
 
-Links::Links(std::unique_ptr<IoPaths> io, int tiers)
+Links::Links(std::unique_ptr<IoPaths> io, std::unique_ptr<CopyTransport> copies,
+             int mapped, int disks)
     : io_(std::move(io)),
-      tiers_(tiers),
-      edges_(static_cast<size_t>(tiers) * static_cast<size_t>(tiers)) {
-  transports_.push_back(std::make_unique<DiskTransport>(*io_));
-  for (TierId disk = kDramTier + 1; disk < tiers; ++disk) {
-    edges_[static_cast<size_t>(kDramTier * tiers + disk)] =
-        edges_[static_cast<size_t>(disk * tiers + kDramTier)] =
-            transports_.front().get();
+      copies_(std::move(copies)),
+      first_disk_(kDramTier + 1 + mapped),
+      tiers_(1 + mapped + disks),
+      disks_(*io_, first_disk_),
+      transports_({copies_.get(), &disks_}),
+      edges_(static_cast<size_t>(tiers_) * static_cast<size_t>(tiers_)) {
+  for (TierId below = kDramTier + 1; below < tiers_; ++below) {
+    Transport* const transport = transports_[below < first_disk_ ? 0 : 1];
+    edges_[static_cast<size_t>(kDramTier * tiers_ + below)] = transport;
+    edges_[static_cast<size_t>(below * tiers_ + kDramTier)] = transport;
   }
 }
 
@@ -27,19 +30,26 @@ Transport& Links::on(Edge edge) {
   return *transport;
 }
 
+IoPathStats Links::stats(TierId resting) const {
+  if (resting < first_disk_) return copies_->stats(resting);
+  return io_->stats(resting - first_disk_);
+}
+
 void Links::Poll(std::vector<Moved>* moved) {
-  for (const auto& transport : transports_) transport->Poll(moved);
+  for (Transport* const transport : transports_) transport->Poll(moved);
 }
 
 int64_t Links::pending() const {
   int64_t pending = 0;
-  for (const auto& transport : transports_) pending += transport->pending();
+  for (Transport* const transport : transports_) {
+    pending += transport->pending();
+  }
   return pending;
 }
 
 absl::Time Links::NextEvent() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& transport : transports_) {
+  for (Transport* const transport : transports_) {
     next = std::min(next, transport->NextEvent());
   }
   return next;

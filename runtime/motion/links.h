@@ -5,21 +5,26 @@
 // engine's own Wake.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "aio/io_paths.h"
+#include "tiers/copy_transport.h"
+#include "tiers/disk/disk_transport.h"
 #include "tiers/transport.h"
 
 namespace terrace {
 
 class Links {
  public:
-  // Disks: tier 1 + k is `io`'s path k. `io` is given without disks too: the
-  // mover sleeps in its engine.
-  Links(std::unique_ptr<IoPaths> io, int tiers);
+  // Memory to and from the resting tiers, mapped ones first: those of `copies`
+  // are tiers 1 to `mapped`, `io`'s path k is tier 1 + mapped + k of `disks`.
+  // `io` is given without disks too: the mover sleeps in its engine.
+  Links(std::unique_ptr<IoPaths> io, std::unique_ptr<CopyTransport> copies,
+        int mapped, int disks);
 
   void Begin(const Move& move) { on(move.edge).Begin(move); }
   void Cancel(Edge edge, uint64_t tag) { on(edge).Cancel(edge, tag); }
@@ -33,7 +38,8 @@ class Links {
   // Sleeps until a message, a move's end, or `deadline`.
   void Wait(absl::Time deadline) { io_->Wait(deadline); }
 
-  IoPathStats stats(TierId disk) const { return io_->stats(disk - 1); }
+  // Of what moved between memory and that tier.
+  IoPathStats stats(TierId resting) const;
   EngineInfo engine_info() const { return io_->engine_info(); }
   // Leaves behind what moves that never ended may still use.
   void Abandon() { io_->Abandon(); }
@@ -42,8 +48,11 @@ class Links {
   Transport& on(Edge edge);
 
   const std::unique_ptr<IoPaths> io_;
+  const std::unique_ptr<CopyTransport> copies_;
+  const TierId first_disk_;
   const int tiers_;
-  std::vector<std::unique_ptr<Transport>> transports_;
+  DiskTransport disks_;
+  const std::array<Transport*, 2> transports_;  // both of the above
   std::vector<Transport*> edges_;  // by from * tiers + to; null: none
 };
 

@@ -7,11 +7,19 @@
 
 namespace terrace {
 
-RestingTiers::RestingTiers(std::vector<std::unique_ptr<DiskTier>> tiers)
-    : tiers_(std::move(tiers)) {
+RestingTiers::RestingTiers(std::vector<std::unique_ptr<MappedTier>> mapped,
+                           std::vector<std::unique_ptr<DiskTier>> disks)
+    : first_disk_(first() + static_cast<int>(mapped.size())) {
+  for (auto& tier : mapped) tiers_.push_back(std::move(tier));
+  for (auto& tier : disks) tiers_.push_back(std::move(tier));
   for (int i = 0; i < count(); ++i) {
     TERRACE_CHECK(tiers_[static_cast<size_t>(i)]->id() == first() + i);
   }
+}
+
+const DiskTier& RestingTiers::disk(TierId tier) const {
+  TERRACE_CHECK(IsDisk(tier));
+  return static_cast<const DiskTier&>(at(tier));
 }
 
 void RestingTiers::ForgetRefusals() {

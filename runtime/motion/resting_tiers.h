@@ -1,4 +1,4 @@
-// The tiers that tensors rest on, below memory: their space, which grows in
+// The tiers that tensors rest on, below memory: their space, which may grow in
 // the background, and their end. What rests there is the tensors'. Mover only.
 #pragma once
 
@@ -10,24 +10,26 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tiers/disk/disk_tier.h"
+#include "tiers/mapped_tier.h"
 
 namespace terrace {
 
 class RestingTiers {
  public:
-  // Tier 1 + k is the k-th.
-  explicit RestingTiers(std::vector<std::unique_ptr<DiskTier>> tiers);
+  // Mapped tiers first, then disks: tier 1 + k is the k-th of all.
+  RestingTiers(std::vector<std::unique_ptr<MappedTier>> mapped,
+               std::vector<std::unique_ptr<DiskTier>> disks);
 
   int count() const { return static_cast<int>(tiers_.size()); }
   static constexpr TierId first() { return kDramTier + 1; }
   TierId end() const { return first() + count(); }
-  DiskTier& at(TierId tier) {
-    return *tiers_[static_cast<size_t>(tier - first())];
-  }
-  const DiskTier& at(TierId tier) const {
+  Tier& at(TierId tier) { return *tiers_[static_cast<size_t>(tier - first())]; }
+  const Tier& at(TierId tier) const {
     return *tiers_[static_cast<size_t>(tier - first())];
   }
   const std::string& name(TierId tier) const { return at(tier).name(); }
+  bool IsDisk(TierId tier) const { return tier >= first_disk_; }
+  const DiskTier& disk(TierId tier) const;
 
   void ForgetRefusals();
   absl::Time NextEvent() const;
@@ -41,7 +43,8 @@ class RestingTiers {
   void Abandon();
 
  private:
-  std::vector<std::unique_ptr<DiskTier>> tiers_;
+  const TierId first_disk_;
+  std::vector<std::unique_ptr<Tier>> tiers_;
   bool removing_ = false;
   absl::Status removal_status_;  // the first error
 };

@@ -1,5 +1,6 @@
 #include "runtime/motion/transfers.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,15 +63,13 @@ void Transfers::StartFill(Tensor& tensor, Reservation room, IoClass io_class) {
   Move(*transfers_.find(tag));
 }
 
-void Transfers::StartCheck(Map::iterator transfer) {
+void Transfers::StartCheck(Map::iterator transfer, uint64_t seal_id) {
   Transfer& checked = transfer->second;
   checked.moving = false;
   ++tasks_;
   const Tensor& tensor = *checked.tensor;
-  const TierId tier = checked.edge.from;
   const ExtentHeader expected =
-      HeaderOf(tensor, parts_.resting->at(tier).path_id(), checked.below,
-               checked.generation);
+      HeaderOf(tensor, seal_id, checked.below, checked.generation);
   parts_.executor->Run([copy = BytesOf(tensor), expected, inbox = parts_.inbox,
                         tag = transfer->first] {
     inbox->Post(Checked{tag, CheckSeal(copy, expected)});
@@ -89,8 +88,13 @@ void Transfers::StartDrain(Tensor& tensor, TierId to, Reservation second) {
   transfer.room = std::move(second);
   tensor.BeginDrain(tag);
   ++tasks_;
-  const ExtentHeader header = HeaderOf(tensor, parts_.resting->at(to).path_id(),
-                                       transfer.below, transfer.generation);
+  const std::optional<uint64_t> seal_id = parts_.resting->at(to).seal_id();
+  if (!seal_id.has_value()) {
+    parts_.inbox->Post(Sealed{tag});
+    return;
+  }
+  const ExtentHeader header =
+      HeaderOf(tensor, *seal_id, transfer.below, transfer.generation);
   parts_.executor->Run(
       [copy = BytesOf(tensor), header, inbox = parts_.inbox, tag] {
         Seal(header, copy);
@@ -155,7 +159,10 @@ void Transfers::OnFilled(Map::iterator transfer, const Moved& moved,
   }
   if (moved.status.ok()) {
     tensor.Filled(kDramTier);
-    StartCheck(transfer);
+    const std::optional<uint64_t> seal_id =
+        parts_.resting->at(fill.edge.from).seal_id();
+    if (seal_id.has_value()) return StartCheck(transfer, *seal_id);
+    EndFill(transfer, arrivals);
     return;
   }
   Arrival arrival{.kind = Arrival::Kind::kFillFailed,
@@ -179,6 +186,14 @@ void Transfers::OnFilled(Map::iterator transfer, const Moved& moved,
   if (room.from() == parts_.dram) late_bytes_ += room.extent().size_bytes;
   fill.room = std::move(room);
   arrivals->back().late_room = &fill.room;
+}
+
+void Transfers::EndFill(Map::iterator transfer,
+                        std::vector<Arrival>* arrivals) {
+  Tensor& tensor = *transfer->second.tensor;
+  tensor.Checked(kDramTier);
+  arrivals->push_back({.tensor = &tensor, .edge = transfer->second.edge});
+  transfers_.erase(transfer);
 }
 
 void Transfers::OnDrained(Map::iterator transfer, const Moved& moved,
@@ -208,12 +223,7 @@ void Transfers::OnChecked(const Checked& event, bool again, bool matters,
   TERRACE_CHECK(found != transfers_.end());
   Transfer& fill = found->second;
   Tensor& tensor = *fill.tensor;
-  if (event.status.ok() || !matters) {
-    tensor.Checked(kDramTier);
-    arrivals->push_back({.tensor = &tensor, .edge = fill.edge});
-    transfers_.erase(found);
-    return;
-  }
+  if (event.status.ok() || !matters) return EndFill(found, arrivals);
   if (fill.bad_checks++ < kFetchesAgain && again) {
     const auto transfer = Renumber(found);
     transfer->second.moving = true;

@@ -71,7 +71,8 @@ class Transfers {
 
   // Fetches the tensor's place below into `room`.
   void StartFill(Tensor& tensor, Reservation room, IoClass io_class);
-  // Seals the memory copy for tier `to`; an empty `second`: in its place.
+  // Seals the memory copy for tier `to`, if it asks for that; an empty
+  // `second`: in its place.
   void StartDrain(Tensor& tensor, TierId to, Reservation second);
   // The tensor that is sealed: it moves, or is given up.
   Tensor& OnSealed(const Sealed& event);
@@ -124,9 +125,11 @@ class Transfers {
   // A new tag, so that moves are in the order in which they began.
   Map::iterator Renumber(Map::iterator transfer);
   void Move(const Map::value_type& transfer);
-  void StartCheck(Map::iterator transfer);
+  void StartCheck(Map::iterator transfer, uint64_t seal_id);
   void OnFilled(Map::iterator transfer, const Moved& moved,
                 std::vector<Arrival>* arrivals);
+  // The copy is whole.
+  void EndFill(Map::iterator transfer, std::vector<Arrival>* arrivals);
   void OnDrained(Map::iterator transfer, const Moved& moved,
                  std::vector<Arrival>* arrivals);
   void Note(TranscriptEvent event, const Transfer& transfer,

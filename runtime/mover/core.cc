@@ -7,22 +7,43 @@ namespace {
 
 RestingTiers MakeRestingTiers(CoreParts& parts,
                               const std::shared_ptr<Inbox>& inbox) {
-  std::vector<std::unique_ptr<DiskTier>> tiers;
-  for (CorePath& path : parts.paths) {
-    DiskTierParts disk;
-    disk.id = RestingTiers::first() + static_cast<int>(tiers.size());
-    disk.file = std::move(path.file);
-    disk.background = path.background;
-    disk.events = inbox;
-    disk.clock = parts.clock;
-    disk.patience = parts.io_timeout;
-    tiers.push_back(std::make_unique<DiskTier>(std::move(disk)));
+  TierId id = RestingTiers::first();
+  std::vector<std::unique_ptr<MappedTier>> mapped;
+  for (const CoreMapped& each : parts.mapped) {
+    mapped.push_back(std::make_unique<MappedTier>(
+        MappedTierParts{.id = id++,
+                        .spec = each.spec,
+                        .medium = each.medium,
+                        .background = each.background,
+                        .events = inbox}));
   }
-  return RestingTiers(std::move(tiers));
+  std::vector<std::unique_ptr<DiskTier>> disks;
+  for (CorePath& path : parts.paths) {
+    disks.push_back(std::make_unique<DiskTier>(
+        DiskTierParts{.id = id++,
+                      .file = std::move(path.file),
+                      .background = path.background,
+                      .events = inbox,
+                      .clock = parts.clock,
+                      .patience = parts.io_timeout}));
+  }
+  return RestingTiers(std::move(mapped), std::move(disks));
+}
+
+std::unique_ptr<CopyTransport> MakeCopies(const CoreParts& parts,
+                                          const std::shared_ptr<Inbox>& inbox) {
+  TierId id = RestingTiers::first();
+  std::vector<CopyEnd> ends;
+  for (const CoreMapped& each : parts.mapped) {
+    ends.push_back({id++, each.medium.get()});
+  }
+  return std::make_unique<CopyTransport>(std::move(ends), *parts.executor,
+                                         [inbox] { inbox->Wake(); });
 }
 
 std::vector<PathPrior> PriorsOf(const CoreParts& parts) {
   std::vector<PathPrior> priors;
+  for (const CoreMapped& each : parts.mapped) priors.push_back(each.prior);
   for (const CorePath& path : parts.paths) priors.push_back(path.prior);
   return priors;
 }
@@ -33,7 +54,9 @@ Core::Core(CoreParts parts)
     : clock(*parts.clock),
       inbox(std::make_shared<Inbox>([io = parts.io.get()] { io->Wake(); })),
       dram(parts.arena),
-      links(std::move(parts.io), 1 + static_cast<int>(parts.paths.size())),
+      links(std::move(parts.io), MakeCopies(parts, inbox),
+            static_cast<int>(parts.mapped.size()),
+            static_cast<int>(parts.paths.size())),
       resting(MakeRestingTiers(parts, inbox)),
       residency({.tier = &dram,
                  .table = &table,

@@ -34,7 +34,9 @@
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
+#include "terrace/tier.h"
 #include "tiers/disk/disk_file.h"
+#include "tiers/medium.h"
 #include "tiers/memory/dram_tier.h"
 
 namespace terrace {
@@ -48,6 +50,13 @@ struct CorePath {
   Executor* background = nullptr;
 };
 
+struct CoreMapped {
+  TierSpec spec;
+  std::shared_ptr<Medium> medium;
+  PathPrior prior;
+  Executor* background = nullptr;  // as a path's
+};
+
 // What a core is made from; a test replaces any of it. All referenced objects
 // outlive the core.
 struct CoreParts {
@@ -55,7 +64,8 @@ struct CoreParts {
   Executor* executor = nullptr;
   absl::Span<std::byte> arena;  // of the host budget's size
   std::unique_ptr<IoPaths> io;
-  std::vector<CorePath> paths;  // path k is io's path k
+  std::vector<CoreMapped> mapped;  // the faster ones first
+  std::vector<CorePath> paths;     // path k is io's path k
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);

@@ -36,12 +36,13 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
     ++tensors[static_cast<size_t>(tensor->resting()->place.tier() -
                                   RestingTiers::first())];
   }
-  for (int i = 0; i < parts_.resting->count(); ++i) {
-    const TierId tier = RestingTiers::first() + i;
-    PathStats path = parts_.placement->StatsOf(tier);
-    path.tensors = tensors[static_cast<size_t>(i)];
+  for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
+       ++tier) {
     stats.quarantined_bytes += parts_.links->stats(tier).quarantined_bytes;
-    stats.paths.push_back(std::move(path));
+    if (!parts_.resting->IsDisk(tier)) continue;
+    stats.paths.push_back(parts_.placement->StatsOf(tier));
+    stats.paths.back().tensors =
+        tensors[static_cast<size_t>(tier - RestingTiers::first())];
   }
   const Admission::Counts& counts = parts_.admission->counts();
   stats.demand_reads = counts.demand_reads;
@@ -54,29 +55,30 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   return stats;
 }
 
-// From what the statistics say of memory and of each path.
 void Report::AddTiers(Stats* stats) const {
-  stats->tiers.push_back({.name = TierKindName(TierKind::kDram),
-                          .kind = TierKind::kDram,
-                          .budget_bytes = stats->host_budget_bytes,
-                          .used_bytes = stats->host_used_bytes,
-                          .peak_bytes = stats->host_peak_bytes});
-  TierId tier = RestingTiers::first();
-  for (const PathStats& path : stats->paths) {
-    const DiskTier& disk = parts_.resting->at(tier++);
-    const TierSpec named = {
-        .kind = TierKind::kDisk,
-        .place = path.directory.empty() ? path.file : path.directory};
-    stats->tiers.push_back({.name = TierText(named),
-                            .kind = named.kind,
-                            .budget_bytes = disk.info().budget_bytes,
-                            .used_bytes = path.used_bytes,
-                            .peak_bytes = disk.usage().peak_bytes});
-    const std::string& above = stats->tiers.front().name;
+  AddTier(*parts_.dram, stats);
+  const std::string above = stats->tiers.front().name;
+  for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
+       ++tier) {
+    AddTier(parts_.resting->at(tier), stats);
     const std::string& below = stats->tiers.back().name;
-    stats->links.push_back({above, below, path.bytes_written});
-    stats->links.push_back({below, above, path.bytes_read});
+    const IoPathStats moved = parts_.links->stats(tier);
+    stats->links.push_back({above, below, moved.bytes_written});
+    stats->links.push_back({below, above, moved.bytes_read});
   }
+}
+
+void Report::AddTier(const Tier& tier, Stats* stats) {
+  TierSpec named = tier.spec();
+  const int64_t budget_bytes = std::exchange(named.budget_bytes, 0);
+  const TierUsage usage = tier.usage();
+  stats->tiers.push_back({.name = named.kind == TierKind::kDram
+                                      ? TierKindName(named.kind)
+                                      : TierText(named),
+                          .kind = named.kind,
+                          .budget_bytes = budget_bytes,
+                          .used_bytes = usage.used_bytes,
+                          .peak_bytes = usage.peak_bytes});
 }
 
 std::string Report::Holders() const {

@@ -45,6 +45,7 @@ class Report {
 
  private:
   void AddTiers(Stats* stats) const;
+  static void AddTier(const Tier& tier, Stats* stats);
   absl::Status CheckMemory() const;
   absl::Status CheckPlaces() const;
   absl::Status CheckWanted() const;

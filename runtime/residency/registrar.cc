@@ -122,7 +122,7 @@ void Registrar::CheckGrowth(absl::Time now, std::vector<QueueError>* errors) {
 }
 
 void Registrar::On(const Grown& event) {
-  const DiskTier::Answer answer = parts_.resting->at(event.tier).OnGrown(event);
+  const GrowthAnswer answer = parts_.resting->at(event.tier).OnGrown(event);
   // What had asked has gone on, or looks elsewhere.
   if (answer.status.ok() || answer.late || !answer.must) return;
   // It was the first one's need; the others' may be less.

@@ -119,13 +119,20 @@ WriteTarget WritePlacement::ChooseTarget(const Tensor& tensor) {
 TierId WritePlacement::ChooseHome(const PathFlags& refused,
                                   int64_t size_bytes) const {
   std::vector<int64_t> placed_bytes;
-  PathFlags usable;
   for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
     placed_bytes.push_back(tiers_.at(tier).usage().used_bytes);
-    usable.push_back(!tiers_.at(tier).late() && !refused[PathOf(tier)]);
   }
-  const int path = placement_.ChooseHome(placed_bytes, usable, size_bytes);
-  return path < 0 ? kNoTier : tiers_.first() + path;
+  for (const TierKind kind :
+       {TierKind::kDisk, TierKind::kPmem, TierKind::kFar}) {
+    PathFlags usable;
+    for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+      usable.push_back(tiers_.at(tier).kind() == kind &&
+                       !tiers_.at(tier).late() && !refused[PathOf(tier)]);
+    }
+    const int path = placement_.ChooseHome(placed_bytes, usable, size_bytes);
+    if (path >= 0) return tiers_.first() + path;
+  }
+  return kNoTier;
 }
 
 absl::Status WritePlacement::NoneIsUsable() const {
@@ -164,7 +171,7 @@ PathState WritePlacement::StateOf(TierId tier) const {
 }
 
 PathStats WritePlacement::StatsOf(TierId tier) const {
-  const DiskTier& disk = tiers_.at(tier);
+  const DiskTier& disk = tiers_.disk(tier);
   const IoPathStats io = links_.stats(tier);
   const TierUsage usage = disk.usage();
   PathStats path;

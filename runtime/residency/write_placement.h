@@ -59,7 +59,9 @@ class WritePlacement {
     return placement_.failures(PathOf(tier));
   }
 
-  // For a new tensor; kNoTier: none will do. `refused` by tier - first.
+  // For a new tensor: of the slowest kind of tier that will do, so that what is
+  // faster is for what is written; kNoTier: none will. `refused` by tier -
+  // first.
   TierId ChooseHome(const PathFlags& refused, int64_t size_bytes) const;
   // A write that finds out about a tier on trial is under way.
   bool trying() const { return placement_.trying(); }
@@ -72,8 +74,8 @@ class WritePlacement {
   // From here on each tier that refuses may be tried once more, but late ones.
   void TryAgain();
 
-  // Everything but the number of tensors.
-  PathStats StatsOf(TierId tier) const;
+  // Of a disk, everything but the number of tensors.
+  PathStats StatsOf(TierId disk) const;
 
  private:
   // What was counted of a tier's moves.

@@ -60,7 +60,7 @@ TEST_F(DrainTest, TheSealSaysWhatItIsAndWhereItGoes) {
       DecodeExtentHeader(
           {payload.data() - kTensorHeaderBytes, kTensorHeaderBytes}, &header)
           .ok());
-  EXPECT_EQ(header.path_id, core_.resting.at(1).path_id());
+  EXPECT_EQ(header.path_id, core_.resting.at(1).seal_id());
   EXPECT_EQ(header.own_offset, kCopyBytes);
   EXPECT_EQ(header.tensor_id, 1);
   EXPECT_EQ(header.generation, 1u);

@@ -80,7 +80,7 @@ TEST(RestingTiersDeathTest, TheirNumbersAreTheirPlaces) {
   second.clock = &machine.clock;
   std::vector<std::unique_ptr<DiskTier>> tiers;
   tiers.push_back(std::make_unique<DiskTier>(std::move(second)));
-  EXPECT_DEATH(RestingTiers resting(std::move(tiers)), "internal error");
+  EXPECT_DEATH(RestingTiers resting({}, std::move(tiers)), "internal error");
 }
 
 }  // namespace

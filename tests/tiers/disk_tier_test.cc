@@ -59,7 +59,7 @@ class DiskTierTest : public testing::Test {
     return asked.ok() && !asked->has_value();
   }
   // Lets the disk answer.
-  DiskTier::Answer Answer() {
+  GrowthAnswer Answer() {
     TERRACE_CHECK(background_.RunAll() == 1 && events_->grown.size() == 1);
     const Grown grown = std::exchange(events_->grown, {}).front();
     EXPECT_EQ(grown.tier, 3);
@@ -89,7 +89,7 @@ TEST_F(DiskTierTest, NoTwoPathsHaveOneId) {
   parts.file = std::make_unique<ScriptedDiskFile>(1, 0, 0);
   parts.background = &background_;
   parts.clock = &clock_;
-  EXPECT_NE(DiskTier(std::move(parts)).path_id(), tier().path_id());
+  EXPECT_NE(DiskTier(std::move(parts)).seal_id(), tier().seal_id());
 }
 
 TEST_F(DiskTierTest, SpaceThatThereIsComesAtOnce) {
@@ -107,7 +107,7 @@ TEST_F(DiskTierTest, ItGrowsInTheBackgroundAndIsAskedAgain) {
   EXPECT_TRUE(Grows(Ask(1)));
   EXPECT_EQ(file_.growths, 0);  // not in the call
   EXPECT_TRUE(Grows(Ask(1)));   // nor twice
-  const DiskTier::Answer answer = Answer();
+  const GrowthAnswer answer = Answer();
   EXPECT_TRUE(answer.status.ok());
   EXPECT_FALSE(answer.late);
   EXPECT_TRUE(answer.must);
@@ -134,7 +134,7 @@ TEST_F(DiskTierTest, WhatItCannotGrowByIsRefusedAtOnce) {
 TEST_F(DiskTierTest, ARefusedGrowthIsNotTriedAgainForWhatFitsElsewhere) {
   file_.grow_status = absl::ResourceExhaustedError("ENOSPC");
   EXPECT_TRUE(Grows(Ask(3, /*must=*/false)));
-  const DiskTier::Answer answer = Answer();
+  const GrowthAnswer answer = Answer();
   EXPECT_EQ(answer.status, file_.grow_status);
   EXPECT_FALSE(answer.must);
   EXPECT_TRUE(absl::IsResourceExhausted(Ask(3, /*must=*/false).status()));
@@ -190,7 +190,7 @@ TEST_F(DiskTierTest, AnAnswerThatIsLateCountsAllTheSame) {
   ASSERT_TRUE(Grows(Ask(3)));
   LookUntil(tier(), clock_, clock_.Now() + kPatience).IgnoreError();
   ASSERT_TRUE(tier().late());
-  const DiskTier::Answer answer = Answer();
+  const GrowthAnswer answer = Answer();
   EXPECT_TRUE(answer.late);
   EXPECT_TRUE(answer.status.ok());
   EXPECT_FALSE(tier().late());

@@ -1,24 +1,16 @@
 #include "tiers/disk/disk_tier.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
+#include "tiers/extent_header.h"
 
 // Of the leak sanitiser, null without it.
 extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
 
 namespace terrace {
-namespace {
-
-uint64_t RandomId() {
-  std::random_device random;
-  return (uint64_t{random()} << 32) | random();
-}
-
-}  // namespace
 
 DiskTier::DiskTier(DiskTierParts parts)
     : id_(parts.id),
@@ -27,8 +19,14 @@ DiskTier::DiskTier(DiskTierParts parts)
       events_(std::move(parts.events)),
       clock_(*parts.clock),
       patience_(parts.patience),
-      path_id_(RandomId()) {
+      seal_id_(NewSealId()) {
   if (file_->reclaims()) StartReclaim();
+}
+
+TierSpec DiskTier::spec() const {
+  return {.kind = TierKind::kDisk,
+          .place = info().directory.empty() ? info().file : info().directory,
+          .budget_bytes = info().budget_bytes};
 }
 
 TierUsage DiskTier::usage() const {
@@ -95,7 +93,7 @@ absl::Time DiskTier::NextEvent() const {
   return std::min(since_ + patience_, watch_.next_look());
 }
 
-DiskTier::Answer DiskTier::OnGrown(const Grown& event) {
+GrowthAnswer DiskTier::OnGrown(const Grown& event) {
   growing_ = false;
   refused_growth_ = !event.gained_bytes.ok();
   if (event.gained_bytes.ok()) file_->AddSpace(*event.gained_bytes);

@@ -40,8 +40,10 @@ class DiskTier final : public Tier {
   TierId id() const override { return id_; }
   const std::string& name() const override { return info().file; }
   const DiskFileInfo& info() const { return file_->info(); }
-  // Random: what a header says of where it was written.
-  uint64_t path_id() const { return path_id_; }
+  TierKind kind() const override { return TierKind::kDisk; }
+  TierSpec spec() const override;
+  // Random: a header says where it was written.
+  std::optional<uint64_t> seal_id() const override { return seal_id_; }
   TierUsage usage() const override;
 
   absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
@@ -53,18 +55,12 @@ class DiskTier final : public Tier {
   bool late() const override { return late_; }
   absl::Status CheckGrowth(absl::Time now) override;
   absl::Time NextEvent() const override;
-  // How growth ended; late: its caller has gone on; must: as it asked.
-  struct Answer {
-    absl::Status status;
-    bool late = false;
-    bool must = false;
-  };
-  Answer OnGrown(const Grown& event);
+  GrowthAnswer OnGrown(const Grown& event) override;
   // The next piece's turn is behind a file that wants to grow meanwhile.
-  void OnReclaimed(const Reclaimed& event);
+  void OnReclaimed(const Reclaimed& event) override;
 
   void BeginRemove() override;
-  void OnRemoved() { removing_ = false; }
+  void OnRemoved() override { removing_ = false; }
   bool removed() const override { return !removing_; }
   void Abandon() override;
 
@@ -79,7 +75,7 @@ class DiskTier final : public Tier {
   const std::shared_ptr<TierEvents> events_;
   Clock& clock_;
   const absl::Duration patience_;
-  const uint64_t path_id_;
+  const uint64_t seal_id_;
   bool growing_ = false;
   bool late_ = false;  // growing, past its deadline
   bool must_grow_ = false;

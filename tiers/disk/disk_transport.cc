@@ -6,12 +6,10 @@
 #include "runtime/base/check.h"
 
 namespace terrace {
-namespace {
 
-// The end that is no memory is the disk's.
-int PathOf(Edge edge) { return std::max(edge.from, edge.to) - 1; }
-
-}  // namespace
+int DiskTransport::PathOf(Edge edge) const {
+  return std::max(edge.from, edge.to) - first_;
+}
 
 void DiskTransport::Begin(const Move& move) {
   const bool reads = move.edge.to == kDramTier;

@@ -1,4 +1,4 @@
-// Memory to and from disk paths: tier 1 + k is the group's path k.
+// Memory to and from disk paths.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace terrace {
 
 class DiskTransport final : public Transport {
  public:
-  // `io` outlives the transport.
-  explicit DiskTransport(IoPaths& io) : io_(io) {}
+  // `io`, which outlives the transport, has path k for tier first + k.
+  DiskTransport(IoPaths& io, TierId first) : io_(io), first_(first) {}
 
   void Begin(const Move& move) override;
   void Cancel(Edge edge, uint64_t tag) override;
@@ -24,7 +24,11 @@ class DiskTransport final : public Transport {
   absl::Time NextEvent() const override { return io_.NextEvent(); }
 
  private:
+  // Of the end that is no memory.
+  int PathOf(Edge edge) const;
+
   IoPaths& io_;
+  const TierId first_;
   std::vector<Completion> completions_;
 };
 

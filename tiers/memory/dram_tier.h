@@ -21,6 +21,10 @@ class DramTier final : public Tier {
 
   TierId id() const override { return kDramTier; }
   const std::string& name() const override { return name_; }
+  TierKind kind() const override { return TierKind::kDram; }
+  TierSpec spec() const override {
+    return {.kind = TierKind::kDram, .budget_bytes = space_.capacity_bytes()};
+  }
   TierUsage usage() const override;
   absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
                                                       bool must) override;

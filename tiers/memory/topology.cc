@@ -58,9 +58,9 @@ absl::StatusOr<LoadedTopology> Load() {
   return topology;
 }
 
-// "0-3,8": as the kernel lists processors.
-std::vector<int> ParseCpuList(const std::string& text) {
-  std::vector<int> cpus;
+// "0-3,8": as the kernel lists processors and nodes.
+std::vector<int> ParseList(const std::string& text) {
+  std::vector<int> numbers;
   for (const auto range : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     const std::pair<std::string, std::string> ends =
         absl::StrSplit(range, absl::MaxSplits('-', 1));
@@ -68,9 +68,9 @@ std::vector<int> ParseCpuList(const std::string& text) {
     if (!absl::SimpleAtoi(ends.first, &first)) continue;
     int last = first;
     if (!ends.second.empty() && !absl::SimpleAtoi(ends.second, &last)) continue;
-    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+    for (int each = first; each <= last; ++each) numbers.push_back(each);
   }
-  return cpus;
+  return numbers;
 }
 
 std::vector<int> Indices(hwloc_const_bitmap_t bitmap) {
@@ -91,7 +91,15 @@ std::vector<int> CpusOfNode(hwloc_obj_t node) {
   std::string line;
   if (!file) return Indices(node->cpuset);
   std::getline(file, line);
-  return ParseCpuList(line);
+  return ParseList(line);
+}
+
+// The nodes in a list of the kernel's; with none where there is no such list.
+std::vector<int> NodesThat(const std::string& have) {
+  std::ifstream file(absl::StrCat("/sys/devices/system/node/", have));
+  std::string line;
+  std::getline(file, line);
+  return ParseList(line);
 }
 
 // The processors that any thread of this process may run on now.
@@ -161,6 +169,7 @@ absl::StatusOr<Topology> ReadTopology() {
   TERRACE_ASSIGN_OR_RETURN(const Bitmap allowed, AllowedCpus(topology.get()));
   Topology result;
   ReadCores(topology.get(), allowed.get(), &result);
+  const std::vector<int> normal = NodesThat("has_normal_memory");
   for (hwloc_obj_t node = nullptr;
        (node = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_NUMANODE,
                                           node)) != nullptr;) {
@@ -168,6 +177,9 @@ absl::StatusOr<Topology> ReadTopology() {
                             .memory_bytes = static_cast<int64_t>(
                                 node->attr->numanode.local_memory),
                             .cpus = CpusOfNode(node)});
+    NumaNode& added = result.nodes.back();
+    added.movable =
+        !normal.empty() && !absl::c_linear_search(normal, added.os_index);
   }
   return result;
 }

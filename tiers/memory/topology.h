@@ -19,6 +19,9 @@ struct NumaNode {
   int os_index = 0;
   int64_t memory_bytes = 0;
   std::vector<int> cpus;  // empty: a memory-only node (CXL)
+  // Its pages leave it when a device pins them for long: the kernel has it as
+  // movable memory, until 'daxctl online-memory --no-movable'.
+  bool movable = false;
 };
 
 struct Topology {

@@ -45,6 +45,9 @@ struct Options {
   //
   //   options.tiers = {*ParseTier("dram=8GiB"), *ParseTier("nvme:/mnt/a")};
   std::vector<TierSpec> tiers;
+  // An ordinary file may play persistent memory: for tests, as what is written
+  // there does not outlive a power failure at that speed.
+  bool unsafe_media = false;
   // Hard limit of the host arena: windows, residents and headers.
   int64_t host_budget_bytes = 0;
   // Existing and writable; none is ever made. Of a directory each job owns a

@@ -1,0 +1,69 @@
+// A tier of mapped bytes: far memory, or persistent memory. Its size is fixed
+// at the start; ranges that its medium calls bad are never handed out.
+//
+// Mover only; the medium's file goes on the background.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/base/executor.h"
+#include "tiers/extent_allocator.h"
+#include "tiers/medium.h"
+#include "tiers/tier.h"
+#include "tiers/tier_events.h"
+
+namespace terrace {
+
+// What a MappedTier is made from.
+struct MappedTierParts {
+  TierId id = kNoTier;
+  TierSpec spec;
+  std::shared_ptr<Medium> medium;  // of 4 KiB at least
+  Executor* background = nullptr;  // outlives the tier
+  std::shared_ptr<TierEvents> events;
+};
+
+class MappedTier final : public Tier {
+ public:
+  explicit MappedTier(MappedTierParts parts);
+
+  TierId id() const override { return id_; }
+  const std::string& name() const override { return medium_->name(); }
+  TierKind kind() const override { return spec_.kind; }
+  TierSpec spec() const override { return spec_; }
+  std::optional<uint64_t> seal_id() const override { return seal_id_; }
+  TierUsage usage() const override;
+  const std::shared_ptr<Medium>& medium() const { return medium_; }
+
+  // ResourceExhausted: there is no such range; it does not grow.
+  absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
+                                                      bool must) override;
+  void Free(Extent extent) override;
+  std::byte* Address(const Extent&) override { return nullptr; }
+
+  void BeginRemove() override;
+  void OnRemoved() override { removing_ = false; }
+  bool removed() const override { return !removing_; }
+  void Abandon() override;
+
+ private:
+  void ExcludeBadRanges();
+
+  const TierId id_;
+  const TierSpec spec_;
+  const std::shared_ptr<Medium> medium_;
+  Executor& background_;
+  const std::shared_ptr<TierEvents> events_;
+  const std::optional<uint64_t> seal_id_;
+  ExtentAllocator space_;
+  int64_t bad_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+  bool removing_ = false;
+  bool abandoned_ = false;
+};
+
+}  // namespace terrace
