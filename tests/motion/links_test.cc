@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/aio/scripted_engine.h"
+#include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tiers/memory/page_buffer.h"
 
@@ -26,7 +27,10 @@ class LinksTest : public testing::Test {
     for (const char* name : {"first", "second"}) {
       TERRACE_CHECK(io->AddPath(name, 0, {}).ok());
     }
-    links_ = std::make_unique<Links>(std::move(io), 3);
+    links_ = std::make_unique<Links>(
+        std::move(io),
+        std::make_unique<CopyTransport>(std::vector<CopyEnd>(), tasks_, [] {}),
+        /*mapped=*/0, /*disks=*/2);
   }
 
   Move MoveOf(uint64_t tag, TierId from, TierId to) {
@@ -47,6 +51,7 @@ class LinksTest : public testing::Test {
 
   VirtualClock clock_;
   PageBuffer memory_{kPage};
+  InlineExecutor tasks_;
   ScriptedEngine* engine_ = nullptr;
   std::unique_ptr<Links> links_;
 };

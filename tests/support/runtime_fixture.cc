@@ -7,22 +7,64 @@
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
 #include "tiers/disk/disk_file.h"
+#include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/pmem/pmem_medium.h"
 
 namespace terrace {
 
-const char* TestWorldName(TestWorld world) {
-  switch (world) {
-    case TestWorld::kVirtual:
-      return "Virtual";
-    case TestWorld::kMemory:
-      return "Memory";
-    case TestWorld::kUring:
-      return "Uring";
-    case TestWorld::kThreads:
-      break;
-  }
-  return "Threads";
+namespace {
+
+// The extents of two tensors of one page, header included.
+constexpr int64_t kLittleBytes = 4 * 4096;
+
+struct Arrangement {
+  const char* name;
+  bool is_virtual;
+  bool memory_disks;  // else files
+  bool has_disks;
+  bool has_far;
+  bool has_pmem;
+};
+
+constexpr Arrangement kArrangements[] = {
+    {"Virtual", true, true, true, false, false},
+    {"Memory", false, true, true, false, false},
+    {"Uring", false, false, true, false, false},
+    {"Threads", false, false, true, false, false},
+    {"FarVirtual", true, true, false, true, false},
+    {"Far", false, true, false, true, false},
+    {"PmemVirtual", true, true, false, false, true},
+    {"Pmem", false, true, false, false, true},
+    {"ThreeVirtual", true, true, true, false, true},
+    {"Three", false, true, true, false, true},
+    {"FourVirtual", true, true, true, true, true},
+    {"Four", false, true, true, true, true},
+};
+
+const Arrangement& ArrangementOf(TestWorld world) {
+  return kArrangements[static_cast<size_t>(world)];
+}
+
+LocalMapped MakeFar(int64_t bytes) {
+  HostArenaOptions arena;
+  arena.size_bytes = bytes;
+  arena.huge_pages = HugePages::kOff;
+  arena.inspect = false;
+  LocalMapped far;
+  far.spec = {TierKind::kFar, "node1", bytes};
+  far.medium = std::make_shared<FarMedium>("node1", *HostArena::Create(arena));
+  return far;
+}
+
+}  // namespace
+
+const char* TestWorldName(TestWorld world) { return ArrangementOf(world).name; }
+
+bool HasDisks(TestWorld world) { return ArrangementOf(world).has_disks; }
+
+bool HasMappedTiers(TestWorld world) {
+  return ArrangementOf(world).has_far || ArrangementOf(world).has_pmem;
 }
 
 std::ostream& operator<<(std::ostream& out, TestWorld world) {
@@ -30,8 +72,9 @@ std::ostream& operator<<(std::ostream& out, TestWorld world) {
 }
 
 absl::Status TestRuntime::Supports(TestWorld world) {
-  if (world != TestWorld::kUring) return absl::OkStatus();
-  return MakeUringEngine().status();
+  if (world == TestWorld::kUring) return MakeUringEngine().status();
+  if (ArrangementOf(world).has_pmem) return PmemMedium::Supported();
+  return absl::OkStatus();
 }
 
 TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
@@ -42,21 +85,30 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
     disk_faults_.push_back(std::make_shared<DiskFaults>());
     path.file = MakeFaultDiskFile(std::move(path.file), disk_faults_.back());
   }
-  if (world_ != TestWorld::kVirtual) {
-    parts.executor = *MakePoolExecutor(2, {});
-    runtime_ = *LocalRuntime::Start(std::move(parts));
-    return;
-  }
+  if (is_virtual()) return TurnByHand(&parts);
+  parts.executor = *MakePoolExecutor(2, {});
+  runtime_ = *LocalRuntime::Start(std::move(parts));
+}
+
+bool TestRuntime::is_virtual() const {
+  return ArrangementOf(world_).is_virtual;
+}
+
+std::unique_ptr<Executor> TestRuntime::QueuedBackground() {
+  auto queued = std::make_unique<InlineExecutor>();
+  background_.push_back(queued.get());
+  return queued;
+}
+
+void TestRuntime::TurnByHand(LocalRuntimeParts* parts) {
   auto executor = std::make_unique<InlineExecutor>();
   InlineExecutor& tasks = *executor;
-  parts.executor = std::move(executor);
-  parts.start_thread = false;
-  for (LocalPath& path : parts.paths) {
-    auto queued = std::make_unique<InlineExecutor>();
-    background_.push_back(queued.get());
-    path.background = std::move(queued);
-  }
-  runtime_ = *LocalRuntime::Start(std::move(parts));
+  parts->executor = std::move(executor);
+  parts->start_thread = false;
+  mapped_ = parts->mapped.size();
+  for (LocalMapped& each : parts->mapped) each.background = QueuedBackground();
+  for (LocalPath& path : parts->paths) path.background = QueuedBackground();
+  runtime_ = *LocalRuntime::Start(std::move(*parts));
   virtual_clock_.AddStep([this, &tasks] {
     return tasks.RunOne() ? virtual_clock_.Now() : absl::InfiniteFuture();
   });
@@ -64,7 +116,8 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
     bool ran = false;
     for (size_t i = 0; i < background_.size(); ++i) {
       // One that hangs is never begun: it would keep the only thread.
-      if (!disk_faults_[i]->hangs()) ran |= background_[i]->RunOne();
+      const bool hangs = i >= mapped_ && disk_faults_[i - mapped_]->hangs();
+      if (!hangs) ran |= background_[i]->RunOne();
     }
     return ran ? virtual_clock_.Now() : absl::InfiniteFuture();
   });
@@ -76,13 +129,34 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
   });
 }
 
+LocalMapped TestRuntime::MakePmem(int64_t bytes) {
+  folders_.push_back(std::make_unique<TemporaryDirectory>());
+  LocalMapped pmem;
+  pmem.spec = {TierKind::kPmem, folders_.back()->path(), bytes};
+  pmem.medium = *PmemMedium::Open(
+      {.place = pmem.spec.place, .budget_bytes = bytes, .unsafe_media = true});
+  return pmem;
+}
+
+void TestRuntime::AddMapped(const TestRuntimeOptions& options,
+                            LocalRuntimeParts* parts) {
+  const Arrangement& has = ArrangementOf(world_);
+  const int tiers = has.has_disks ? 1 : options.paths;
+  const int64_t bytes = has.has_disks ? kLittleBytes : options.path_bytes;
+  for (int i = 0; i < tiers; ++i) {
+    if (has.has_far) parts->mapped.push_back(MakeFar(bytes));
+    if (has.has_pmem) parts->mapped.push_back(MakePmem(bytes));
+  }
+}
+
 LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
-  const bool memory =
-      world_ == TestWorld::kVirtual || world_ == TestWorld::kMemory;
+  const bool memory = ArrangementOf(world_).memory_disks;
+  const int disks = HasDisks(world_) ? options.paths : 0;
   LocalRuntimeParts parts;
   parts.clock = &SystemClock();
   if (is_virtual()) parts.clock = &virtual_clock_;
-  for (int path = 0; path < options.paths; ++path) {
+  AddMapped(options, &parts);
+  for (int path = 0; path < disks; ++path) {
     if (memory) {
       parts.paths.emplace_back().file =
           MakeMemoryDiskFile(path, options.path_bytes);
@@ -96,7 +170,7 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   }
   std::unique_ptr<IoEngine> engine;
   if (memory) {
-    engine = MakeMemoryEngine(options.paths, options.path_bytes, *parts.clock);
+    engine = MakeMemoryEngine(disks, options.path_bytes, *parts.clock);
   } else if (world_ == TestWorld::kUring) {
     engine = *MakeUringEngine();
   } else {

@@ -29,16 +29,31 @@
 
 namespace terrace {
 
+// What tensors rest on, and by what it moves. In virtual time one thread does
+// everything; elsewhere the mover has its own, and tasks have two.
 enum class TestWorld : uint8_t {
-  kVirtual,  // memory engine, virtual time, one thread
-  kMemory,   // memory engine, mover thread
-  kUring,    // files
-  kThreads,  // files
+  kVirtual,       // memory engine, virtual time
+  kMemory,        // memory engine
+  kUring,         // files
+  kThreads,       // files
+  kFarVirtual,    // no disks: each path is far memory instead
+  kFar,           //
+  kPmemVirtual,   // no disks: each path is a file that plays persistent memory
+  kPmem,          //
+  kThreeVirtual,  // a little persistent memory above disks
+  kThree,         //
+  kFourVirtual,   // a little far and persistent memory above disks
+  kFour,          //
 };
 
 inline constexpr TestWorld kAllWorlds[] = {
-    TestWorld::kVirtual, TestWorld::kMemory, TestWorld::kUring,
-    TestWorld::kThreads};
+    TestWorld::kVirtual,     TestWorld::kMemory,      TestWorld::kUring,
+    TestWorld::kThreads,     TestWorld::kFarVirtual,  TestWorld::kFar,
+    TestWorld::kPmemVirtual, TestWorld::kPmem,        TestWorld::kThreeVirtual,
+    TestWorld::kThree,       TestWorld::kFourVirtual, TestWorld::kFour};
+
+bool HasDisks(TestWorld world);
+bool HasMappedTiers(TestWorld world);
 
 const char* TestWorldName(TestWorld world);
 std::ostream& operator<<(std::ostream& out, TestWorld world);
@@ -68,7 +83,7 @@ class TestRuntime {
     return *disk_faults_[static_cast<size_t>(path)];
   }
   VirtualClock& virtual_clock() { return virtual_clock_; }
-  bool is_virtual() const { return world_ == TestWorld::kVirtual; }
+  bool is_virtual() const;
   absl::Time Now() { return runtime_->clock().Now(); }
   absl::Time Soon() { return Now() + absl::Seconds(30); }
   // The folder of path k, as the runtime was told; empty for memory.
@@ -97,13 +112,19 @@ class TestRuntime {
 
  private:
   LocalRuntimeParts MakeParts(const TestRuntimeOptions& options);
+  void AddMapped(const TestRuntimeOptions& options, LocalRuntimeParts* parts);
+  LocalMapped MakePmem(int64_t bytes);
+  void TurnByHand(LocalRuntimeParts* parts);
+  std::unique_ptr<Executor> QueuedBackground();
 
   const TestWorld world_;
   VirtualClock virtual_clock_;
   std::shared_ptr<FaultPlan> faults_;
   std::vector<std::shared_ptr<DiskFaults>> disk_faults_;
   std::vector<std::unique_ptr<TemporaryDirectory>> folders_;  // none: memory
-  std::vector<InlineExecutor*> background_;  // virtual: per path, the runtime's
+  // Virtual: the runtime's, of mapped tiers, then of disks.
+  std::vector<InlineExecutor*> background_;
+  size_t mapped_ = 0;  // of those
   std::unique_ptr<LocalRuntime> runtime_;
 };
 

@@ -28,6 +28,8 @@ inline constexpr int64_t kPage = 4096;
 
 struct TestMachineOptions {
   int64_t budget_bytes = 64 * kPage;
+  int far = 0;  // tiers of far memory, above the paths
+  int64_t far_bytes = 64 * kPage;
   int paths = 2;
   // Of each path: what its file has, and how far it grows.
   int64_t path_bytes = 64 * kPage;
@@ -41,7 +43,12 @@ struct TestMachine {
       : options(of),
         faults(std::make_shared<FaultPlan>()),
         memory(of.budget_bytes),
-        background(static_cast<size_t>(of.paths)) {}
+        background(static_cast<size_t>(of.paths)) {
+    for (int i = 0; i < of.far; ++i) {
+      far.push_back(std::make_shared<FaultMedium>(absl::StrCat("node", i + 1),
+                                                  of.far_bytes));
+    }
+  }
 
   absl::Span<std::byte> arena() const {
     return {reinterpret_cast<std::byte*>(memory.data()),
@@ -77,6 +84,12 @@ struct TestMachine {
     parts.executor = &executor;
     parts.arena = arena();
     parts.io = MakeIo();
+    for (const auto& medium : far) {
+      parts.mapped.push_back(
+          {.spec = {TierKind::kFar, medium->name(), options.far_bytes},
+           .medium = medium,
+           .background = &far_background});
+    }
     for (int path = 0; path < options.paths; ++path) {
       const auto k = static_cast<size_t>(path);
       parts.paths.push_back({MakeFile(path),
@@ -94,6 +107,8 @@ struct TestMachine {
   const std::shared_ptr<FaultPlan> faults;
   PageBuffer memory;
   InlineExecutor executor;
+  std::vector<std::shared_ptr<FaultMedium>> far;
+  InlineExecutor far_background;
   std::deque<InlineExecutor> background;  // per path
   std::vector<ScriptedDiskFile*> files;  // in the order of MakeFile; the tiers'
 };

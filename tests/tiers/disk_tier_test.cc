@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/io_fault.h"
+#include "tests/support/event_log.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_disk_file.h"
@@ -20,16 +21,6 @@ using testing::HasSubstr;
 
 constexpr int64_t kPage = 4096;
 constexpr absl::Duration kPatience = absl::Seconds(8);
-
-struct EventLog final : public TierEvents {
-  void OnTier(Grown event) override { grown.push_back(std::move(event)); }
-  void OnTier(Reclaimed event) override { reclaimed.push_back(event); }
-  void OnTier(Removed event) override { removed.push_back(std::move(event)); }
-
-  std::vector<Grown> grown;
-  std::vector<Reclaimed> reclaimed;
-  std::vector<Removed> removed;
-};
 
 // Two pages, which grow to six.
 class DiskTierTest : public testing::Test {

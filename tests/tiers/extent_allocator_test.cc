@@ -260,5 +260,30 @@ TEST(ExtentAllocatorTest, FragmentationStaysBoundedUnderChurn) {
   }
 }
 
+TEST(ExtentAllocatorTest, WhatIsWithheldIsNeverHandedOut) {
+  ExtentAllocator space(10 * 4096);
+  space.Withhold({2 * 4096, 4096});
+  space.Withhold({0, 4096});
+  space.Withhold({9 * 4096, 4096});
+  space.CheckInvariants();
+  EXPECT_EQ(space.used_bytes(), 3 * 4096);
+  EXPECT_EQ(space.largest_free_bytes(), 6 * 4096);
+  EXPECT_EQ(*space.Allocate(6 * 4096), (Extent{3 * 4096, 6 * 4096}));
+  EXPECT_EQ(*space.Allocate(4096), (Extent{4096, 4096}));
+  EXPECT_FALSE(space.Allocate(4096).ok());
+  space.Free({4096, 4096});
+  space.Free({3 * 4096, 6 * 4096});
+  space.CheckInvariants();
+  EXPECT_EQ(space.free_bytes(), 7 * 4096);
+}
+
+TEST(ExtentAllocatorDeathTest, OnlyWhatIsFreeIsWithheld) {
+  ExtentAllocator space(4 * 4096);
+  ASSERT_TRUE(space.Allocate(2 * 4096).ok());
+  EXPECT_DEATH(space.Withhold({4096, 2 * 4096}), "internal error");
+  EXPECT_DEATH(space.Withhold({3 * 4096, 2 * 4096}), "internal error");
+  EXPECT_DEATH(space.Withhold({2 * 4096, 5}), "internal error");
+}
+
 }  // namespace
 }  // namespace terrace
