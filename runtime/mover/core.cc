@@ -38,6 +38,7 @@ std::unique_ptr<CopyTransport> MakeCopies(const CoreParts& parts,
     ends.push_back({id++, each.medium.get()});
   }
   return std::make_unique<CopyTransport>(std::move(ends), *parts.executor,
+                                         *parts.clock,
                                          [inbox] { inbox->Wake(); });
 }
 

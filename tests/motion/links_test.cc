@@ -29,7 +29,7 @@ class LinksTest : public testing::Test {
     }
     links_ = std::make_unique<Links>(
         std::move(io),
-        std::make_unique<CopyTransport>(std::vector<CopyEnd>(), tasks_, [] {}),
+        std::make_unique<CopyTransport>(std::vector<CopyEnd>(), tasks_, clock_, [] {}),
         /*mapped=*/0, /*disks=*/2);
   }
 

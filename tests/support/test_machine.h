@@ -17,9 +17,11 @@
 #include "runtime/base/check.h"
 #include "runtime/mover/core.h"
 #include "tests/support/fault_engine.h"
+#include "tests/support/fault_medium.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_disk_file.h"
+#include "tests/support/vector_medium.h"
 #include "tiers/memory/page_buffer.h"
 
 namespace terrace {
@@ -36,6 +38,14 @@ struct TestMachineOptions {
   int64_t most_path_bytes = 64 * kPage;
   absl::Duration io_timeout = absl::Seconds(1);
   IoQueueOptions io;
+};
+
+// A medium of plain bytes behind faults.
+struct FarMemory {
+  FarMemory(int node, int64_t size_bytes)
+      : bytes(absl::StrCat("node", node), size_bytes) {}
+  VectorMedium bytes;
+  FaultMedium faults{bytes};
 };
 
 struct TestMachine {
@@ -86,8 +96,8 @@ struct TestMachine {
     parts.io = MakeIo();
     for (const auto& medium : far) {
       parts.mapped.push_back(
-          {.spec = {TierKind::kFar, medium->name(), options.far_bytes},
-           .medium = medium,
+          {.spec = {TierKind::kFar, medium->bytes.name(), options.far_bytes},
+           .medium = std::shared_ptr<Medium>(medium, &medium->faults),
            .background = &far_background});
     }
     for (int path = 0; path < options.paths; ++path) {
@@ -107,7 +117,7 @@ struct TestMachine {
   const std::shared_ptr<FaultPlan> faults;
   PageBuffer memory;
   InlineExecutor executor;
-  std::vector<std::shared_ptr<FaultMedium>> far;
+  std::vector<std::shared_ptr<FarMemory>> far;
   InlineExecutor far_background;
   std::deque<InlineExecutor> background;  // per path
   std::vector<ScriptedDiskFile*> files;  // in the order of MakeFile; the tiers'
