@@ -49,12 +49,15 @@ void RepeatedUpdate::Run(int repeats) {
   free_.push_back(std::move(scratch));
 }
 
-void RepeatingRuntime::RepeatingExecutor::Run(std::function<void()> task) {
+void RepeatingRuntime::RepeatingExecutor::Queue(std::function<void()> task,
+                                                Lane lane) {
   // The repetition first: a task's end is what its customer waits for.
-  inner.Run([this, task = std::move(task)] {
-    repeated.Run(repeats);
-    task();
-  });
+  inner.Run(
+      [this, task = std::move(task)] {
+        repeated.Run(repeats);
+        task();
+      },
+      lane);
 }
 
 ResidentCompute::ResidentCompute(const OptimizerPlan& plan, Executor& executor,

@@ -73,7 +73,7 @@ class RepeatingRuntime final : public Runtime {
   struct RepeatingExecutor final : Executor {
     RepeatingExecutor(Executor& inner_executor, RepeatedUpdate& update)
         : inner(inner_executor), repeated(update) {}
-    void Run(std::function<void()> task) override;
+    void Queue(std::function<void()> task, Lane lane) override;
     int parallelism() const override { return inner.parallelism(); }
 
     Executor& inner;

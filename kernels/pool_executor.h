@@ -1,5 +1,6 @@
-// An executor of real threads for kernels and checksums. One queue, first in,
-// first out.
+// An executor of real threads. Motion goes first, but while computation waits
+// at most half of the threads run motion; a single thread runs of both in turn.
+// First in, first out within a lane.
 #pragma once
 
 #include <memory>

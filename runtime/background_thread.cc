@@ -69,15 +69,16 @@ class BackgroundThread final : public Executor {
     }
   }
 
-  void Run(std::function<void()> task) override {
+  int parallelism() const override { return 1; }
+
+ private:
+  // One line for both lanes.
+  void Queue(std::function<void()> task, Lane /*lane*/) override {
     MutexLock lock(line_->mutex);
     line_->tasks.push_back(std::move(task));
     line_->changed.SignalAll();
   }
 
-  int parallelism() const override { return 1; }
-
- private:
   const std::shared_ptr<Line> line_;
   std::thread thread_;
 };

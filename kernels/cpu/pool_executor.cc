@@ -4,13 +4,16 @@
 #include <sched.h>
 
 #include <cstring>
-#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/lanes.h"
 #include "runtime/base/blocked_signals.h"
 #include "runtime/base/check.h"
 #include "runtime/base/floating_point.h"
@@ -22,7 +25,7 @@ namespace {
 
 class PoolExecutor final : public Executor {
  public:
-  PoolExecutor() = default;
+  explicit PoolExecutor(int threads) : lanes_(threads) {}
   ~PoolExecutor() override {
     {
       MutexLock lock(mutex_);
@@ -31,7 +34,7 @@ class PoolExecutor final : public Executor {
     changed_.SignalAll();
     for (std::thread& thread : threads_) thread.join();
     MutexLock lock(mutex_);
-    TERRACE_CHECK(tasks_.empty());
+    TERRACE_CHECK(lanes_.empty());
   }
 
   absl::Status Start(int threads, absl::Span<const int> cpus) {
@@ -52,18 +55,17 @@ class PoolExecutor final : public Executor {
     return absl::OkStatus();
   }
 
-  void Run(std::function<void()> task) override {
-    TERRACE_CHECK(task != nullptr);
+  int parallelism() const override { return static_cast<int>(threads_.size()); }
+
+ private:
+  void Queue(std::function<void()> task, Lane lane) override {
     {
       MutexLock lock(mutex_);
-      tasks_.push_back(std::move(task));
+      lanes_.Add(std::move(task), lane);
     }
     changed_.Signal();
   }
 
-  int parallelism() const override { return static_cast<int>(threads_.size()); }
-
- private:
   static absl::Status Pin(std::thread& thread, int cpu) {
     const auto error = [cpu](const char* why) {
       return absl::InvalidArgumentError(
@@ -81,15 +83,17 @@ class PoolExecutor final : public Executor {
 
   void Work() {
     const DefaultFloatingPoint mode;
+    std::optional<Lane> lane;  // of the task that ended
     for (;;) {
       std::function<void()> task;
       {
         MutexLock lock(mutex_);
-        while (tasks_.empty() && !closing_) changed_.Wait(mutex_);
+        if (lane) lanes_.End(*lane);
+        while (lanes_.empty() && !closing_) changed_.Wait(mutex_);
         // A running task may still queue others; its own thread takes these.
-        if (tasks_.empty()) return;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
+        if (lanes_.empty()) return;
+        lane = lanes_.Next();
+        task = lanes_.Begin(*lane);
       }
       task();
     }
@@ -98,7 +102,7 @@ class PoolExecutor final : public Executor {
   std::vector<std::thread> threads_;  // constant once started
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  Lanes lanes_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -110,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Executor>> MakePoolExecutor(
     return absl::InvalidArgumentError(
         absl::StrCat("an executor needs at least one thread, not ", threads));
   }
-  auto executor = std::make_unique<PoolExecutor>();
+  auto executor = std::make_unique<PoolExecutor>(threads);
   TERRACE_RETURN_IF_ERROR(executor->Start(threads, cpus));
   return executor;
 }

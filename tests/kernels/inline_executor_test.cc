@@ -48,5 +48,17 @@ TEST(InlineExecutorTest, TasksQueuedByTasksRunToo) {
   EXPECT_FALSE(executor.RunOne());
 }
 
+TEST(InlineExecutorTest, LanesAreCountedApartAndRunInOneOrder) {
+  InlineExecutor executor;
+  std::vector<int> order;
+  executor.Run([&] { order.push_back(0); });
+  executor.Run([&] { order.push_back(1); }, Lane::kMotion);
+  executor.Run([&] { order.push_back(2); });
+  EXPECT_EQ(executor.waiting(Lane::kCompute), 2u);
+  EXPECT_EQ(executor.waiting(Lane::kMotion), 1u);
+  EXPECT_EQ(executor.RunAll(), 3);
+  EXPECT_THAT(order, testing::ElementsAre(0, 1, 2));
+}
+
 }  // namespace
 }  // namespace terrace

@@ -8,8 +8,8 @@
 
 namespace terrace {
 
-void VirtualExecutor::Run(std::function<void()> task) {
-  tasks_.Run(std::move(task));
+void VirtualExecutor::Queue(std::function<void()> task, Lane lane) {
+  tasks_.Run(std::move(task), lane);
   absl::Duration cost = cost_;
   if (spread_ > absl::ZeroDuration()) {
     cost += absl::Nanoseconds(static_cast<int64_t>(

@@ -42,10 +42,11 @@ class VirtualExecutor final : public Executor {
         tasks_(parallelism, seed),
         busy_until_(static_cast<size_t>(parallelism), absl::InfinitePast()) {}
 
-  void Run(std::function<void()> task) override;
   int parallelism() const override { return tasks_.parallelism(); }
 
  private:
+  void Queue(std::function<void()> task, Lane lane) override;
+
   VirtualClock& clock_;
   const absl::Duration cost_;
   const absl::Duration spread_;
