@@ -34,12 +34,13 @@ struct Transfer {
   bool stopped() const { return cancelled || expired || !first_error.ok(); }
   bool all_issued() const { return issued_bytes == request.size_bytes; }
 
-  // Of equal pieces of what is left, none larger than `limit`.
+  // Of equal pieces of what is left, in whole blocks but for the last; none
+  // larger than `limit`, whole blocks too.
   int64_t NextPieceBytes(int64_t limit) {
     const int64_t left = request.size_bytes - issued_bytes;
     if (piece_limit != limit) {
       const int64_t count = (left + limit - 1) / limit;
-      const int64_t blocks = left / kBlockBytes;
+      const int64_t blocks = (left + kBlockBytes - 1) / kBlockBytes;
       piece_limit = limit;
       piece_bytes = (blocks + count - 1) / count * kBlockBytes;
     }

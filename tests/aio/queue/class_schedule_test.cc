@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -141,6 +142,25 @@ TEST(Transfer, IsCutIntoEqualPiecesOfWholeBlocks) {
   }
   EXPECT_EQ(pieces, (std::vector<int64_t>{4 * kBlockBytes, 4 * kBlockBytes,
                                           2 * kBlockBytes}));
+}
+
+TEST(Transfer, ALastBlockThatIsNotWholeIsPartOfTheLastPiece) {
+  for (const auto& [size, expected] :
+       std::vector<std::pair<int64_t, std::vector<int64_t>>>{
+           {1, {1}},
+           {kBlockBytes - 1, {kBlockBytes - 1}},
+           {4 * kBlockBytes - 1, {4 * kBlockBytes - 1}},
+           {4 * kBlockBytes + 1, {3 * kBlockBytes, kBlockBytes + 1}},
+           {8 * kBlockBytes - 1, {4 * kBlockBytes, 4 * kBlockBytes - 1}}}) {
+    Transfer transfer;
+    transfer.request.size_bytes = size;
+    std::vector<int64_t> pieces;
+    while (!transfer.all_issued()) {
+      pieces.push_back(transfer.NextPieceBytes(4 * kBlockBytes));
+      transfer.issued_bytes += pieces.back();
+    }
+    EXPECT_EQ(pieces, expected) << size;
+  }
 }
 
 TEST(Transfer, ALimitThatChangesCutsWhatIsLeftAnew) {
