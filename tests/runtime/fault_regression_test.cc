@@ -26,6 +26,7 @@ class FaultRegression : public ContractTest {
   // to wait for it then.
   void LeaveUntaken(RequestQueue& queue, TensorId tensor) {
     ASSERT_TRUE(queue.Push({{tensor, Access::kOverwrite}}, 0, Soon()).ok());
+    stats();  // answered in the turn that admits it, or in a later one
     ASSERT_TRUE(world().WaitUntil([&] {
       auto probe = world().OpenQueue(kPage, 1);
       EXPECT_TRUE(probe->Push({{tensor, Access::kRead}}, 0, Soon()).ok());
