@@ -16,7 +16,7 @@ from crew import Crew, bits, error_of
 from terrace._ranks import packs
 from terrace._state import shared_store
 
-TIMEOUT_SECONDS = 4
+TIMEOUT_SECONDS = 10  # more than a busy machine keeps a rank waiting
 
 
 def weights(count=4, size=500):
@@ -310,7 +310,8 @@ def test_a_rank_that_is_gone(how, phases, doomed, tmp_path):
         assert f'rank 0 of 2 lost rank 1 while {attributes["phase"]}' in text
     # When it is known once, no call waits a second time.
     assert errors[0][3] < TIMEOUT_SECONDS + 20
-    assert errors[1][3] < 1 and errors[2][3] < 1
+    assert errors[1][3] < TIMEOUT_SECONDS / 2
+    assert errors[2][3] < TIMEOUT_SECONDS / 2
     assert state == 2  # this rank's share is still there to read
     left = list(tmp_path.iterdir())
     assert len(left) == 1  # the other rank's, which could not remove it

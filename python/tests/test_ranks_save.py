@@ -16,7 +16,7 @@ import terrace
 from conftest import compiled_of
 from crew import Crew, bits, error_of
 
-TIMEOUT_SECONDS = 4
+TIMEOUT_SECONDS = 10  # more than a busy machine keeps a rank waiting
 MIB = 1 << 20
 
 
@@ -177,7 +177,9 @@ def test_a_rank_killed_in_a_save(doomed, when, tmp_path, tmp_path_factory):
         assert name == 'RankError'
         assert f'lost rank {doomed} while saving' in text
         assert attributes['phase'] == 'saving'
-    assert errors[0][3] < TIMEOUT_SECONDS + 20 and errors[1][3] < 1
+    # When it is known once, no call waits a second time.
+    assert errors[0][3] < TIMEOUT_SECONDS + 20
+    assert errors[1][3] < TIMEOUT_SECONDS / 2
 
     assert len(saved) == 5
     left = contents(directory)

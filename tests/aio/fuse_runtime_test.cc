@@ -20,6 +20,11 @@ using testing::HasSubstr;
 
 constexpr int64_t kTensorBytes = 1 << 20;
 constexpr int kTensors = 6;
+// The file system's server is a process of its own: more than a busy machine
+// keeps it waiting.
+constexpr absl::Duration kTimeout = absl::Seconds(3);
+// What ends by that timeout ends long before the patience of a request.
+constexpr absl::Duration kInTime = absl::Seconds(20);
 
 class FuseRuntimeTest : public testing::TestWithParam<EngineKind> {
  protected:
@@ -32,7 +37,7 @@ class FuseRuntimeTest : public testing::TestWithParam<EngineKind> {
     options.threads = 1;
     options.huge_pages = HugePages::kOff;
     options.prefetch = false;
-    options.io_timeout = absl::Seconds(1);  // a busy machine keeps to it
+    options.io_timeout = kTimeout;
     auto runtime = Runtime::Create(options);
     if (absl::IsUnavailable(runtime.status())) {
       GTEST_SKIP() << runtime.status();
@@ -163,7 +168,7 @@ TEST_P(FuseRuntimeTest, OneThatStopsAnsweringIsNamedAndLeftBehindInTime) {
               testing::AllOf(HasSubstr(mount_.path()), HasSubstr("offset"),
                              HasSubstr("no answer for "),
                              HasSubstr("bytes in flight")));
-  EXPECT_LT(SystemClock().Now() - start, absl::Seconds(10));
+  EXPECT_LT(SystemClock().Now() - start, kInTime);
   queue_.reset();
   const absl::Time closing = SystemClock().Now();
   const absl::Status closed =
@@ -172,7 +177,7 @@ TEST_P(FuseRuntimeTest, OneThatStopsAnsweringIsNamedAndLeftBehindInTime) {
   EXPECT_THAT(closed.ToString(), HasSubstr(mount_.path()));
   EXPECT_GT(runtime_->GetStats().leaked_bytes, 0);
   runtime_.reset();
-  EXPECT_LT(SystemClock().Now() - closing, absl::Seconds(10));
+  EXPECT_LT(SystemClock().Now() - closing, kInTime);
 }
 
 TEST_P(FuseRuntimeTest, OneThatGoesOnInTimeLosesNothing) {
@@ -214,7 +219,7 @@ TEST_P(FuseRuntimeTest, AFileThatHangsAsItGrowsIsTold) {
   const absl::Status late = runtime_->Register(spec).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
   EXPECT_THAT(late.ToString(), HasSubstr(mount_.path()));
-  EXPECT_LT(SystemClock().Now() - start, absl::Seconds(10));
+  EXPECT_LT(SystemClock().Now() - start, kInTime);
   mount_.Clear();
   queue_.reset();
   EXPECT_TRUE(runtime_->Close(Soon()).ok());

@@ -14,6 +14,7 @@ class GrowthContract : public ContractTest {
  protected:
   // More than what a file has beyond its need.
   static constexpr int64_t kLarge = 2 << 20;
+  // Where all disks that are asked hang.
   static constexpr absl::Duration kTimeout = absl::Milliseconds(100);
 
   void MakePaths(int paths, absl::Duration io_timeout = kTimeout) {
@@ -80,7 +81,7 @@ TEST_P(GrowthContract, ADiskIsNotLateForAGapInWhichNobodyLooked) {
 }
 
 TEST_P(GrowthContract, TheNextPathTakesOver) {
-  MakePaths(2);
+  MakePaths(2, kHealthyTimeout);
   world().disk_faults(0).Hang();
   const absl::StatusOr<TensorId> a = Register("a");
   ASSERT_TRUE(a.ok()) << a.status();
@@ -91,7 +92,7 @@ TEST_P(GrowthContract, TheNextPathTakesOver) {
 }
 
 TEST_P(GrowthContract, AFullDiskIsNamedAndTheNextOneTried) {
-  MakePaths(2);
+  MakePaths(2, absl::Seconds(60));
   world().disk_faults(0).Fill();
   const absl::StatusOr<TensorId> a = Register("a");
   ASSERT_TRUE(a.ok()) << a.status();
@@ -164,18 +165,18 @@ TEST_P(GrowthContract, ManyThatWaitForOneFileAllGetTheirHomes) {
 }
 
 TEST_P(GrowthContract, CloseKeepsItsDeadlineOnADiskThatHangs) {
-  MakePaths(2);
+  MakePaths(2, absl::Seconds(60));
   world().Register("on the other path", kPage);
   world().disk_faults(0).Hang();
   const std::string file = stats().paths[0].file;
   const std::string other = stats().paths[1].file;
-  const absl::Time deadline = world().Now() + absl::Milliseconds(200);
+  const absl::Time deadline = world().Now() + kHealthyTimeout;
   const absl::Status status = runtime().Close(deadline);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(Message(status), HasSubstr(file));
   EXPECT_THAT(Message(status), testing::Not(HasSubstr(other)));
   EXPECT_GE(world().Now(), deadline);
-  EXPECT_LE(world().Now(), deadline + absl::Seconds(10));
+  EXPECT_LE(world().Now(), deadline + absl::Minutes(1));  // not for ever
   EXPECT_EQ(stats().leaked_bytes, 0);  // no transfer needs the arena
 }
 

@@ -188,7 +188,7 @@ TEST_P(PlacementContract, WhereNoOtherPathHasRoomItStaysAboveAndTheStepHears) {
 
 TEST_P(PlacementContract, ADiskThatDoesNotGrowIsNotWaitedForForEver) {
   TestRuntimeOptions options;
-  options.io_timeout = absl::Milliseconds(100);
+  options.io_timeout = kHealthyTimeout;
   MakePaths(1, options);
   auto queue = world().OpenQueue(kPage, 1);
   const TensorId a = world().Register("a", kPage);
@@ -225,7 +225,7 @@ TEST_P(PlacementContract, ATensorMayGoWhileItMoves) {
 
 TEST_P(PlacementContract, AMoveThatIsLateKeepsBothPlacesUntilItEnds) {
   TestRuntimeOptions options;
-  options.io_timeout = absl::Milliseconds(500);
+  options.io_timeout = kHealthyTimeout;
   MakePaths(1, options);
   auto queue = world().OpenQueue(kPage, 1);
   const TensorId a = world().Register("a", kPage);

@@ -321,6 +321,7 @@ TEST_P(QueueContract, ReadySaysWhatItWaitedForLast) {
   ASSERT_TRUE(reader.ok() && reader->pins.ok());
   EXPECT_EQ(reader->cause, WaitCause::kNone);
   ASSERT_TRUE(two->Push({{a, Access::kUpdate}}, 0, Soon()).ok());
+  stats();  // the mover has found it pinned
   EXPECT_TRUE(absl::IsDeadlineExceeded(two->Next(Shortly()).status()));
   reader->pins->clear();
   absl::StatusOr<Ready> writer = two->Next(Soon());

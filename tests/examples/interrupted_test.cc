@@ -183,17 +183,20 @@ TEST(InterruptedTest, ASecondSignalEndsAtOnceAndTheNextRunReclaims) {
 
 TEST(SharedPathTest, TwoJobsAtOnceTrainAsEachWouldAlone) {
   TemporaryDirectory path, reports;
-  const auto job = [&](const std::string& name, const std::string& seed) {
+  const auto job = [&](const std::string& name, const std::string& seed,
+                       const std::string& pace) {
     return TrainGpt(Offloaded(
-        path.path(), {"--steps", "6", "--seed", seed, "--pace", "3MB,3MB",
+        path.path(), {"--steps", "6", "--seed", seed, "--pace", pace,
                       "--verify", "--json", reports.path() + "/" + name}));
   };
   for (const char* seed : {"1", "2"}) {
     const ChildResult& alone =
-        ChildProcess(job(std::string("alone") + seed, seed)).Wait();
+        ChildProcess(job(std::string("alone") + seed, seed, "3MB,3MB")).Wait();
     ASSERT_EQ(alone.exit_code, 0) << alone.errors;
   }
-  ChildProcess first(job("together1", "1")), second(job("together2", "2"));
+  // So slow that the first one is there long after the second one's start.
+  ChildProcess first(job("together1", "1", "300KB,300KB"));
+  ChildProcess second(job("together2", "2", "300KB,300KB"));
   // Both are there at once, and go on.
   EXPECT_TRUE(first.WaitUntil([&] { return path.Entries().size() == 2; }));
   EXPECT_TRUE(first.running() && second.running());

@@ -185,10 +185,12 @@ TEST(VariantsTest, AMachineProfileIsReadAndAStaleOneIsTold) {
               ContainsRegex("machine profile +stale .*another machine's"));
 }
 
-// Bytes a second of a paced disk bound the steps from below; without pacing
-// the same steps are faster than that.
+// Bytes a second of a paced disk bound the steps from below, and most of that
+// time is spent waiting for them; without pacing the same steps are faster. Of
+// the last two, one of several runs: another may be kept off the processor.
 TEST(VariantsTest, APacedRunIsAsSlowAsItsDisk) {
   constexpr double kRate = 5e5;
+  constexpr int kRuns = 6;
   const Arguments base = {"--steps", "4"};
   // Up to a window may be on its way when a step begins or ends.
   const auto least_seconds = [&](const nlohmann::json& report) {
@@ -196,17 +198,26 @@ TEST(VariantsTest, APacedRunIsAsSlowAsItsDisk) {
             report["window_bytes"].get<double>()) /
            kRate;
   };
-  const nlohmann::json paced =
-      OffloadedReport(Joined(base, {"--pace", "500KB,0"}));
-  EXPECT_GT(least_seconds(paced), 0.8);
-  EXPECT_GE(SumOf(paced["step_seconds"]), least_seconds(paced));
-  double blocked = 0;
-  for (const auto& cause : paced["blocked_seconds"]) {
-    blocked += cause.get<double>();
+  double bound = 0;
+  double blocked_share = 0;
+  for (int run = 0; run < kRuns && blocked_share <= 0.8; ++run) {
+    const nlohmann::json paced =
+        OffloadedReport(Joined(base, {"--pace", "500KB,0"}));
+    bound = least_seconds(paced);
+    ASSERT_GT(bound, 0.8);
+    EXPECT_GE(SumOf(paced["step_seconds"]), bound);
+    double blocked = 0;
+    for (const auto& cause : paced["blocked_seconds"]) {
+      blocked += cause.get<double>();
+    }
+    blocked_share = blocked / bound;
   }
-  EXPECT_GT(blocked, 0.8 * least_seconds(paced));
-  const nlohmann::json plain = OffloadedReport(base);
-  EXPECT_LT(SumOf(plain["step_seconds"]), least_seconds(paced));
+  EXPECT_GT(blocked_share, 0.8);
+  double plain_seconds = SumOf(OffloadedReport(base)["step_seconds"]);
+  for (int run = 1; run < kRuns && plain_seconds >= bound; ++run) {
+    plain_seconds = SumOf(OffloadedReport(base)["step_seconds"]);
+  }
+  EXPECT_LT(plain_seconds, bound);
 }
 
 }  // namespace

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,6 +16,7 @@
 #include "runtime/base/executor.h"
 #include "terrace/optimizer.h"
 #include "tests/runtime/reference_optimizer.h"
+#include "tests/support/live_threads.h"
 #include "tests/support/own_child.h"
 
 namespace terrace {
@@ -27,11 +26,6 @@ constexpr int64_t kSize = 4096;
 
 Time Soon() { return absl::Now() + absl::Seconds(60); }
 Time Shortly() { return absl::Now() + absl::Milliseconds(20); }
-
-int64_t ThreadsOfThisProcess() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
-                       std::filesystem::directory_iterator());
-}
 
 class MemoryRuntimeTest : public testing::Test {
  protected:
@@ -283,7 +277,7 @@ TEST_F(MemoryRuntimeTest, AForkedChildHasNothingOfIt) {
 }
 
 TEST(ComputeThreadsTest, TheLastRuntimeEndsThem) {
-  const int64_t before = ThreadsOfThisProcess();
+  const int64_t before = LiveThreads();
   auto threads = ComputeThreads::Create(3);
   ASSERT_TRUE(threads.ok()) << threads.status();
   std::vector<std::unique_ptr<MemoryRuntime>> runtimes;
@@ -291,11 +285,11 @@ TEST(ComputeThreadsTest, TheLastRuntimeEndsThem) {
     runtimes.push_back(MemoryRuntime::Create(*threads));
   }
   threads->reset();
-  EXPECT_EQ(ThreadsOfThisProcess(), before + 3);
+  EXPECT_EQ(LiveThreads(), before + 3);
   runtimes.resize(1);
-  EXPECT_EQ(ThreadsOfThisProcess(), before + 3);
+  EXPECT_EQ(LiveThreads(), before + 3);
   runtimes.clear();
-  EXPECT_EQ(ThreadsOfThisProcess(), before);
+  EXPECT_EQ(LiveThreads(), before);
   EXPECT_TRUE(absl::IsInvalidArgument(ComputeThreads::Create(-1).status()));
 }
 
