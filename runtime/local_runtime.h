@@ -17,6 +17,7 @@
 #include "runtime/motion/transcript.h"
 #include "runtime/mover/mover.h"
 #include "terrace/runtime.h"
+#include "terrace/tier.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/host_arena.h"
 
@@ -35,6 +36,7 @@ struct LocalRuntimeParts {
   std::unique_ptr<IoEngine> engine;
   std::vector<LocalPath> paths;
   std::unique_ptr<HostArena> arena;
+  TierSpec memory = {};  // what the arena was asked for as, for Stats
   std::unique_ptr<Executor> executor;
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;

@@ -56,7 +56,8 @@ absl::Status CheckKind(const TierSpec& tier) {
   }
   return absl::UnimplementedError(
       absl::StrCat("tier '", TierText(tier),
-                   "': this version keeps tensors on dram and nvme"));
+                   "': this build or machine has no such kind; tensors are "
+                   "kept on dram and nvme"));
 }
 
 absl::Status CheckPaths(const std::vector<TierSpec>& tiers) {
@@ -97,9 +98,11 @@ absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options) {
   std::rotate(tiers.begin(), tiers.begin() + static_cast<ptrdiff_t>(memory),
               tiers.begin() + static_cast<ptrdiff_t>(memory) + 1);
   if (tiers.front().budget_bytes < 3 * ResidentBytes(1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a host budget of ", tiers.front().budget_bytes,
-                     " bytes; the least is ", 3 * ResidentBytes(1)));
+    const bool is_tier = !options.tiers.empty();
+    return absl::InvalidArgumentError(absl::StrCat(
+        is_tier ? absl::StrCat("tier '", TierText(tiers.front()), "': ") : "",
+        "a host budget of ", tiers.front().budget_bytes,
+        " bytes; the least is ", 3 * ResidentBytes(1)));
   }
   TERRACE_RETURN_IF_ERROR(CheckPaths(tiers));
   return tiers;

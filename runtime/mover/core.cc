@@ -32,7 +32,7 @@ std::vector<PathPrior> PriorsOf(const CoreParts& parts) {
 Core::Core(CoreParts parts)
     : clock(*parts.clock),
       inbox(std::make_shared<Inbox>([io = parts.io.get()] { io->Wake(); })),
-      dram(parts.arena),
+      dram(parts.arena, parts.memory),
       links(std::move(parts.io), 1 + static_cast<int>(parts.paths.size())),
       resting(MakeRestingTiers(parts, inbox)),
       residency({.tier = &dram,

@@ -34,6 +34,7 @@
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
+#include "terrace/tier.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/dram_tier.h"
 
@@ -53,7 +54,8 @@ struct CorePath {
 struct CoreParts {
   Clock* clock = nullptr;
   Executor* executor = nullptr;
-  absl::Span<std::byte> arena;  // of the host budget's size
+  absl::Span<std::byte> arena;  // of the host budget's size, in whole blocks
+  TierSpec memory = {};         // as DramTier has it
   std::unique_ptr<IoPaths> io;
   std::vector<CorePath> paths;  // path k is io's path k
   std::unique_ptr<EvictionPolicy> eviction;

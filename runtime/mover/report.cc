@@ -56,9 +56,10 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
 
 // From what the statistics say of memory and of each path.
 void Report::AddTiers(Stats* stats) const {
-  stats->tiers.push_back({.name = TierKindName(TierKind::kDram),
-                          .kind = TierKind::kDram,
-                          .budget_bytes = stats->host_budget_bytes,
+  const TierSpec& memory = parts_.dram->spec();
+  stats->tiers.push_back({.name = TierName(memory),
+                          .kind = memory.kind,
+                          .budget_bytes = memory.budget_bytes,
                           .used_bytes = stats->host_used_bytes,
                           .peak_bytes = stats->host_peak_bytes});
   TierId tier = RestingTiers::first();
@@ -67,7 +68,7 @@ void Report::AddTiers(Stats* stats) const {
     const TierSpec named = {
         .kind = TierKind::kDisk,
         .place = path.directory.empty() ? path.file : path.directory};
-    stats->tiers.push_back({.name = TierText(named),
+    stats->tiers.push_back({.name = TierName(named),
                             .kind = named.kind,
                             .budget_bytes = disk.info().budget_bytes,
                             .used_bytes = path.used_bytes,

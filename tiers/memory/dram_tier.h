@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "terrace/tier.h"
 #include "tiers/extent_allocator.h"
 #include "tiers/tier.h"
 
@@ -16,8 +17,9 @@ namespace terrace {
 
 class DramTier final : public Tier {
  public:
-  // The arena outlives the tier.
-  explicit DramTier(absl::Span<std::byte> arena);
+  // The arena outlives the tier. `spec`: as it was asked for; without a budget
+  // it is the arena's size.
+  explicit DramTier(absl::Span<std::byte> arena, TierSpec spec = {});
 
   TierId id() const override { return kDramTier; }
   const std::string& name() const override { return name_; }
@@ -32,6 +34,7 @@ class DramTier final : public Tier {
   }
   void Abandon() override { abandoned_ = true; }
 
+  const TierSpec& spec() const { return spec_; }
   int64_t free_bytes() const { return space_.free_bytes(); }
   int64_t largest_free_bytes() const { return space_.largest_free_bytes(); }
 
@@ -40,6 +43,7 @@ class DramTier final : public Tier {
   Reservation Reserve(const Extent& extent);
 
   const std::string name_ = "memory";
+  const TierSpec spec_;
   const absl::Span<std::byte> arena_;
   ExtentAllocator space_;
   int64_t peak_bytes_ = 0;
