@@ -31,6 +31,7 @@ class InProcessRuntime final : public LocalRuntime {
     core.clock = &clock_;
     core.executor = executor_.get();
     core.arena = arena_->bytes();
+    core.memory = std::move(parts.memory);
     core.io = std::move(io);
     for (LocalMapped& each : parts.mapped) {
       mediums_.push_back(each.medium);

@@ -47,6 +47,7 @@ struct LocalRuntimeParts {
   std::vector<LocalMapped> mapped;  // the faster ones first
   std::vector<LocalPath> paths;
   std::unique_ptr<HostArena> arena;
+  TierSpec memory = {};  // what the arena was asked for as, for Stats
   std::unique_ptr<Executor> executor;
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;

@@ -217,6 +217,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   TERRACE_ASSIGN_OR_RETURN(parts.arena, HostArena::Create(arena));
   TERRACE_ASSIGN_OR_RETURN(parts.executor,
                            MakeComputeThreads(options.threads, topology));
+  parts.memory = memory;
   parts.eviction = MakeEvictionPolicy(options.eviction);
   parts.prefetch = options.prefetch;
   parts.io_timeout = options.io_timeout;

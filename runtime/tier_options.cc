@@ -52,9 +52,10 @@ absl::Status CheckMemory(const std::vector<TierSpec>& tiers) {
 
 absl::Status CheckKind(const TierSpec& tier) {
   if (tier.kind != TierKind::kHbm) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
-      "tier '", TierText(tier),
-      "': this version keeps tensors on dram, far, pmem and nvme"));
+  return absl::UnimplementedError(
+      absl::StrCat("tier '", TierText(tier),
+                   "': this build or machine has no such kind; tensors are "
+                   "kept on dram, far, pmem and nvme"));
 }
 
 absl::Status CheckPlaces(const std::vector<TierSpec>& tiers) {
@@ -97,9 +98,11 @@ absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options) {
       tiers.begin(), tiers.end(),
       [](const TierSpec& a, const TierSpec& b) { return a.kind < b.kind; });
   if (tiers.front().budget_bytes < 3 * ResidentBytes(1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a host budget of ", tiers.front().budget_bytes,
-                     " bytes; the least is ", 3 * ResidentBytes(1)));
+    const bool is_tier = !options.tiers.empty();
+    return absl::InvalidArgumentError(absl::StrCat(
+        is_tier ? absl::StrCat("tier '", TierText(tiers.front()), "': ") : "",
+        "a host budget of ", tiers.front().budget_bytes,
+        " bytes; the least is ", 3 * ResidentBytes(1)));
   }
   TERRACE_RETURN_IF_ERROR(CheckPlaces(tiers));
   return tiers;

@@ -13,7 +13,7 @@ namespace terrace {
 // in which they were named; without Options::memory_paths. InvalidArgument: a
 // tier beside a short form of its kind, no memory or two, a budget that is too
 // small, an empty path or one that is named twice, a wrong node. Unimplemented:
-// a kind that there is not yet.
+// a kind that this build or machine has not.
 absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options);
 
 }  // namespace terrace

@@ -1,7 +1,7 @@
-#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,23 +13,27 @@ namespace {
 
 struct Unit {
   const char* name;
-  double bytes;
+  int64_t bytes;
 };
 constexpr Unit kUnits[] = {
-    {"TiB", 1099511627776.0},
-    {"GiB", 1073741824.0},
-    {"MiB", 1048576.0},
-    {"KiB", 1024.0},
-    {"TB", 1e12},
-    {"GB", 1e9},
-    {"MB", 1e6},
-    {"KB", 1e3},
-    {"B", 1.0},
+    {"TiB", int64_t{1} << 40},
+    {"GiB", int64_t{1} << 30},
+    {"MiB", int64_t{1} << 20},
+    {"KiB", int64_t{1} << 10},
+    {"TB", 1'000'000'000'000},
+    {"GB", 1'000'000'000},
+    {"MB", 1'000'000},
+    {"KB", 1'000},
+    {"B", 1},
+    {"", 1},
 };
 constexpr int kBinaryUnits = 4;
 
 // No sum of two such counts overflows.
-constexpr int64_t kMostBytes = 4'600'000'000'000'000'000;
+constexpr int64_t kMostBytes = (int64_t{1} << 62) - 1;
+
+// In place of a budget: all that there is.
+constexpr absl::string_view kAll = "all";
 
 constexpr std::pair<const char*, TierKind> kKinds[] = {
     {"hbm", TierKind::kHbm},   {"dram", TierKind::kDram},
@@ -68,6 +72,9 @@ std::string FaultOfPlace(const TierSpec& tier) {
     case TierKind::kDisk:
       break;
   }
+  if (absl::StrContains(tier.place, '\0')) {
+    return "its place is a path, without a zero byte";
+  }
   return tier.place.empty() ? "its place is a path" : "";
 }
 
@@ -84,6 +91,49 @@ std::string FaultOf(const TierSpec& tier) {
   return "";
 }
 
+// The digits that a text begins with, which it loses.
+absl::string_view TakeDigits(absl::string_view* text) {
+  size_t count = 0;
+  while (count < text->size() && absl::ascii_isdigit((*text)[count])) ++count;
+  const absl::string_view digits = text->substr(0, count);
+  text->remove_prefix(count);
+  return digits;
+}
+
+// 0 for a unit that there is not.
+int64_t BytesOfUnit(absl::string_view name) {
+  for (const Unit& unit : kUnits) {
+    if (absl::EqualsIgnoreCase(name, unit.name)) return unit.bytes;
+  }
+  return 0;
+}
+
+// Of 0.`digits`, rounded down: exact, as each division's rest is less than
+// what the next digit is worth.
+int64_t BytesOfFraction(absl::string_view digits, int64_t unit_bytes) {
+  int64_t bytes = 0;
+  for (auto digit = digits.rbegin(); digit != digits.rend(); ++digit) {
+    bytes = ((*digit - '0') * unit_bytes + bytes) / 10;
+  }
+  return bytes;
+}
+
+// Whole bytes, rounded down; 0: none, or no count of bytes.
+int64_t CountBytes(absl::string_view text) {
+  text = absl::StripAsciiWhitespace(text);
+  const absl::string_view whole = TakeDigits(&text);
+  absl::string_view fraction;
+  if (absl::ConsumePrefix(&text, ".")) fraction = TakeDigits(&text);
+  const int64_t unit = BytesOfUnit(absl::StripLeadingAsciiWhitespace(text));
+  int64_t count = 0;
+  if (unit == 0 || !absl::SimpleAtoi(whole, &count) ||
+      count > kMostBytes / unit) {
+    return 0;
+  }
+  const int64_t rest = BytesOfFraction(fraction, unit);
+  return rest <= kMostBytes - count * unit ? count * unit + rest : 0;
+}
+
 }  // namespace
 
 const char* TierKindName(TierKind kind) {
@@ -97,12 +147,12 @@ absl::StatusOr<TierSpec> ParseTier(absl::string_view text) {
   TierSpec tier;
   absl::string_view rest = text;
   if (const size_t at = text.rfind('='); at != absl::string_view::npos) {
-    const absl::StatusOr<int64_t> budget = ParseBytes(text.substr(at + 1));
-    if (!budget.ok()) {
-      return Wrong(text, absl::StrCat("its budget is ", text.substr(at + 1),
+    const absl::string_view budget = text.substr(at + 1);
+    tier.budget_bytes = budget == kAll ? 0 : CountBytes(budget);
+    if (tier.budget_bytes == 0 && budget != kAll) {
+      return Wrong(text, absl::StrCat("its budget is ", budget,
                                       ", which is no count of bytes"));
     }
-    tier.budget_bytes = *budget;
     rest = text.substr(0, at);
   }
   const size_t colon = rest.find(':');
@@ -131,16 +181,24 @@ absl::Status CheckTier(const TierSpec& tier) {
   return fault.empty() ? absl::OkStatus() : Wrong(TierText(tier), fault);
 }
 
+std::string TierName(const TierSpec& tier) {
+  const char* const kind = TierKindName(tier.kind);
+  return tier.place.empty() ? kind : absl::StrCat(kind, ":", tier.place);
+}
+
 std::string TierText(const TierSpec& tier) {
-  std::string text = TierKindName(tier.kind);
-  if (!tier.place.empty()) absl::StrAppend(&text, ":", tier.place);
-  if (tier.budget_bytes == 0) return text;
-  for (int i = 0; i < kBinaryUnits; ++i) {
-    const auto unit = static_cast<int64_t>(kUnits[i].bytes);
-    if (tier.budget_bytes % unit != 0) continue;
-    return absl::StrCat(text, "=", tier.budget_bytes / unit, kUnits[i].name);
+  const std::string name = TierName(tier);
+  if (tier.budget_bytes == 0) {
+    // What follows a last '=' of the path is no budget.
+    const bool has_sign = absl::StrContains(name, '=');
+    return has_sign ? absl::StrCat(name, "=", kAll) : name;
   }
-  return absl::StrCat(text, "=", tier.budget_bytes);
+  for (int i = 0; i < kBinaryUnits; ++i) {
+    if (tier.budget_bytes % kUnits[i].bytes != 0) continue;
+    return absl::StrCat(name, "=", tier.budget_bytes / kUnits[i].bytes,
+                        kUnits[i].name);
+  }
+  return absl::StrCat(name, "=", tier.budget_bytes);
 }
 
 int NodeOf(const TierSpec& tier) {
@@ -151,24 +209,7 @@ int NodeOf(const TierSpec& tier) {
 }
 
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
-  int64_t exact = 0;
-  if (absl::SimpleAtoi(text, &exact) && exact > 0 && exact <= kMostBytes) {
-    return exact;
-  }
-  absl::string_view digits = text;
-  double factor = 1.0;
-  for (const Unit& unit : kUnits) {
-    if (!absl::EndsWithIgnoreCase(digits, unit.name)) continue;
-    digits.remove_suffix(absl::string_view(unit.name).size());
-    factor = unit.bytes;
-    break;
-  }
-  double number = 0;
-  if (absl::SimpleAtod(digits, &number) && number > 0 &&
-      number * factor >= 1.0 &&
-      number * factor <= static_cast<double>(kMostBytes)) {
-    return static_cast<int64_t>(std::llround(number * factor));
-  }
+  if (const int64_t bytes = CountBytes(text); bytes > 0) return bytes;
   return absl::InvalidArgumentError(absl::StrCat(
       "'", text, "' is no count of bytes such as 67108864, 64MiB or 1GB"));
 }

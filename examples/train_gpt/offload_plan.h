@@ -1,5 +1,5 @@
-// What keeping the optimizer's state on disk will take, told and checked
-// before anything is made.
+// What keeping the optimizer's state on disk will take, told before anything is
+// made.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,5 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags);
 // What a run prints of it: lines that say what is in memory, and what on disk
 // and why.
 std::string PlanText(const OffloadPlan& plan);
-
-// NotFound, InvalidArgument, PermissionDenied: a path that is nothing to write
-// to, or is given twice; ResourceExhausted: less room than the plan needs.
-// Paths of one file system share its room, checkpoints too. Leaves nothing
-// behind.
-absl::Status CheckDisk(const OffloadPlan& plan);
 
 }  // namespace train_gpt

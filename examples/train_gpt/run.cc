@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "examples/train_gpt/checkpoint.h"
 #include "examples/train_gpt/corpus.h"
+#include "examples/train_gpt/disk_room.h"
 #include "examples/train_gpt/gpt.h"
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/offload_plan.h"

@@ -1,5 +1,5 @@
-// One of --nvme-path: a directory to make files in, or a file or a block device
-// that the run is given as a whole.
+// One of --nvme-path, or of the disks of --tier: a directory to make files in,
+// or a file or a block device that the run is given as a whole.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,6 @@
 """terrace.AdamW(tiers=[...])."""
 
+import errno
 import os
 
 import pytest
@@ -83,14 +84,64 @@ def test_too_little_disk_is_no_room(tmp_path):
             'dram=256KiB', f'nvme:{tmp_path}=300KiB'])
         _train(model, optimizer)
     assert str(tmp_path) in str(caught.value)
+    assert caught.value.errno == errno.EDQUOT  # the disk itself has room
 
 
 def test_memory_alone(tmp_path):
     model = _model()
     optimizer = terrace.AdamW(model.parameters(), tiers=['dram=64MiB'])
     _train(model, optimizer)
-    assert optimizer.stats()['disk_bytes'] == 0
-    assert [tier['name'] for tier in optimizer.stats()['tiers']] == ['dram']
+    stats = optimizer.stats()
+    assert stats['disk_bytes'] == 0
+    assert stats['tiers'] == [{
+        'name': 'dram', 'kind': 'dram', 'budget_bytes': 64 << 20,
+        'used_bytes': stats['resident_bytes'],
+        'peak_bytes': stats['memory_peak_bytes']}]
+    assert 0 < stats['memory_bytes'] <= 64 << 20
+
+
+def test_a_disk_below_enough_memory_is_not_opened(tmp_path):
+    model = _model()
+    optimizer = terrace.AdamW(model.parameters(), tiers=[
+        'dram=64MiB', f'nvme:{tmp_path}=1GiB'])
+    _train(model, optimizer)
+    assert not list(tmp_path.iterdir())
+    stats = optimizer.stats()
+    assert [(tier['name'], tier['budget_bytes'])
+            for tier in stats['tiers']] == [('dram', 64 << 20)]
+    assert stats['links'] == [] and stats['paths'] == []
+
+
+def test_without_a_budget_memory_has_none():
+    model = _model()
+    optimizer = terrace.AdamW(model.parameters())
+    _train(model, optimizer)
+    assert [tier['budget_bytes']
+            for tier in optimizer.stats()['tiers']] == [0]
+
+
+def test_a_path_with_an_equals_sign(tmp_path):
+    folder = tmp_path / 'run=64MiB'
+    folder.mkdir()
+    model = _model()
+    optimizer = terrace.AdamW(model.parameters(), tiers=[
+        'dram=256KiB', f'nvme:{folder}=all'])
+    _train(model, optimizer)
+    assert _tier(optimizer.stats(), f'nvme:{folder}')['used_bytes'] > 0
+
+
+def test_memory_without_a_disk_for_the_rest_says_so():
+    with pytest.raises(ValueError, match='no tier of nvme') as caught:
+        terrace.AdamW(_model().parameters(), tiers=['dram=256KiB'])
+    assert 'nvme_path' not in str(caught.value)
+    assert 'memory_budget' not in str(caught.value)
+
+
+def test_less_memory_than_works_names_the_tier(tmp_path):
+    with pytest.raises(ValueError, match='below the minimum') as caught:
+        terrace.AdamW(_model().parameters(), tiers=[
+            'dram=4KiB', f'nvme:{tmp_path}'])
+    assert str(caught.value).endswith("(tiers: 'dram=4KiB')")
 
 
 @pytest.mark.parametrize('tiers, error, text', [
@@ -121,7 +172,7 @@ def test_tiers_beside_a_short_form_are_refused(short):
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match='a path of tiers'):
         terrace.AdamW(_model().parameters(), tiers=[
             'dram=256KiB', f'nvme:{tmp_path}/missing'])
 

@@ -54,7 +54,7 @@ std::vector<PathPrior> PriorsOf(const CoreParts& parts) {
 Core::Core(CoreParts parts)
     : clock(*parts.clock),
       inbox(std::make_shared<Inbox>([io = parts.io.get()] { io->Wake(); })),
-      dram(parts.arena),
+      dram(parts.arena, parts.memory),
       links(std::move(parts.io), MakeCopies(parts, inbox),
             static_cast<int>(parts.mapped.size()),
             static_cast<int>(parts.paths.size())),

@@ -62,7 +62,8 @@ struct CoreMapped {
 struct CoreParts {
   Clock* clock = nullptr;
   Executor* executor = nullptr;
-  absl::Span<std::byte> arena;  // of the host budget's size
+  absl::Span<std::byte> arena;  // of the host budget's size, in whole blocks
+  TierSpec memory = {};         // as DramTier has it
   std::unique_ptr<IoPaths> io;
   std::vector<CoreMapped> mapped;  // the faster ones first
   std::vector<CorePath> paths;     // path k is io's path k

@@ -69,14 +69,11 @@ void Report::AddTiers(Stats* stats) const {
 }
 
 void Report::AddTier(const Tier& tier, Stats* stats) {
-  TierSpec named = tier.spec();
-  const int64_t budget_bytes = std::exchange(named.budget_bytes, 0);
+  const TierSpec spec = tier.spec();
   const TierUsage usage = tier.usage();
-  stats->tiers.push_back({.name = named.kind == TierKind::kDram
-                                      ? TierKindName(named.kind)
-                                      : TierText(named),
-                          .kind = named.kind,
-                          .budget_bytes = budget_bytes,
+  stats->tiers.push_back({.name = TierName(spec),
+                          .kind = spec.kind,
+                          .budget_bytes = spec.budget_bytes,
                           .used_bytes = usage.used_bytes,
                           .peak_bytes = usage.peak_bytes});
 }

@@ -1,4 +1,6 @@
 // Options::tiers: what a runtime of named tiers keeps where.
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,10 +10,12 @@
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
 #include "tests/support/temporary_directory.h"
+#include "tiers/memory/topology.h"
 
 namespace terrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int64_t kTensor = 60 << 10;  // with its header 64 KiB
@@ -85,7 +89,8 @@ TEST_F(TiersContract, ABudgetOfADiskIsHeldToTheByte) {
   const std::vector<TensorId> tensors = RegisterAll(**runtime, &refused);
   EXPECT_EQ(tensors.size(), 700000u / kPlace);  // 10
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr(first_.path()));
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr(first_.path()), HasSubstr("EDQUOT")));
   for (const TensorId tensor : tensors) Write(**runtime, tensor);
   for (const TensorId tensor : tensors) EXPECT_TRUE(Holds(**runtime, tensor));
   const Stats stats = (*runtime)->GetStats();
@@ -131,8 +136,11 @@ TEST_F(TiersContract, WhatOneDiskHasNoRoomForGoesToTheOther) {
 }
 
 TEST_F(TiersContract, MemoryAloneKeepsWhatFits) {
-  const auto runtime = Create({"dram=256KiB"});
+  const auto runtime = Create({"dram=256.5KiB"});
   ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const Stats stats = (*runtime)->GetStats();
+  EXPECT_EQ(stats.tiers.at(0).budget_bytes, (256 << 10) + 512);
+  EXPECT_EQ(stats.host_budget_bytes, 256 << 10);
   const auto id = (*runtime)->Register({.name = "one", .size_bytes = kTensor});
   ASSERT_TRUE(id.ok()) << id.status();
   Write(**runtime, *id);
@@ -145,6 +153,48 @@ TEST_F(TiersContract, ABudgetBeyondTheDiskIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(large.status())) << large.status();
   EXPECT_THAT(std::string(large.status().message()),
               HasSubstr("and there are "));
+}
+
+// Whatever of the options it is that is refused after the file was marked.
+TEST_F(TiersContract, ARefusedBudgetLeavesAGivenFileAsItWas) {
+  const std::string given = first_.Write("given", "");
+  const std::string file = absl::StrCat("nvme:", given);
+  const std::vector<std::string> refused[] = {
+      {"dram=256KiB", file + "=1000000TiB"},
+      {"dram=256KiB", file + "=1MiB",
+       absl::StrCat("nvme:", second_.path(), "=1000000TiB")},
+      {"dram=4000000TiB", file + "=1MiB"},
+      {"dram=4KiB", file + "=1MiB"},
+  };
+  for (const std::vector<std::string>& tiers : refused) {
+    EXPECT_FALSE(Create(tiers).ok()) << tiers.front();
+    EXPECT_EQ(std::filesystem::file_size(given), 0u) << tiers.front();
+  }
+  EXPECT_TRUE(Create({"dram=256KiB", file + "=1MiB"}).ok());
+}
+
+TEST_F(TiersContract, MemoryOfANodeIsNamedWithIt) {
+  const absl::StatusOr<Topology> machine = ReadTopology();
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  const int node = NearestNode(*machine, machine->cpus);
+  const std::string memory = absl::StrCat("dram:node", std::max(0, node));
+  const auto runtime = Create(
+      {memory + "=256KiB", absl::StrCat("nvme:", first_.path(), "=1MiB")});
+  if (absl::IsUnavailable(runtime.status())) {
+    GTEST_SKIP() << runtime.status();
+  }
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const Stats stats = (*runtime)->GetStats();
+  EXPECT_EQ(stats.tiers.at(0).name, memory);
+  EXPECT_EQ(stats.links.at(0).from, memory);
+  EXPECT_EQ(stats.links.at(1).to, memory);
+}
+
+TEST_F(TiersContract, AKindThatTheMachineHasNotIsUnimplemented) {
+  const absl::Status status =
+      Create({"dram=256KiB", "hbm:cuda:0=1MiB"}).status();
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("hbm:cuda:0=1MiB"));
 }
 
 TEST_F(TiersContract, ANodeThatThereIsNotIsRefused) {

@@ -1,7 +1,10 @@
-// offload_plan.h and state_path.h: the room on disk that a run needs,
-// checkpoints counted, and what there is.
+// disk_room.h, offload_plan.h and state_path.h: the room on disk that a run
+// needs, checkpoints counted, and what there is.
+#include "examples/train_gpt/disk_room.h"
+
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -136,6 +139,114 @@ TEST_F(DiskRoomTest, AnotherFileSystemHasItsOwnRoom) {
   EXPECT_THAT(Message(status),
               AllOf(HasSubstr("--save: not enough room: " + small.path()),
                     HasSubstr("--save needs"), Not(HasSubstr(path_.path()))));
+}
+
+// The state on disks as --tier names them.
+class TierRoomTest : public testing::Test {
+ protected:
+  static constexpr int64_t kMiB = 1 << 20;
+
+  void SetUp() override {
+    if (!small_.MountTmpfs("size=2m") || !large_.MountTmpfs("size=32m")) {
+      GTEST_SKIP() << "mounting is not allowed here";
+    }
+  }
+  static absl::Status Check(const std::vector<std::string>& tiers,
+                            int64_t state_bytes, const std::string& save = "",
+                            int64_t save_bytes = 0) {
+    OffloadPlan plan;
+    for (const std::string& text : tiers) {
+      plan.runtime.tiers.push_back(*terrace::ParseTier(text));
+      const terrace::TierSpec& tier = plan.runtime.tiers.back();
+      if (tier.kind == terrace::TierKind::kDisk) {
+        plan.paths.push_back(tier.place);
+      }
+    }
+    plan.plan.disk_bytes = state_bytes;
+    plan.save = save;
+    plan.save_bytes = save_bytes;
+    return CheckDisk(plan);
+  }
+  static std::string Disk(const TemporaryDirectory& path,
+                          const std::string& budget = "") {
+    return "nvme:" + path.path() + budget;
+  }
+  static void ExpectNoRoom(const absl::Status& status,
+                           const std::string& free) {
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("--tier: not enough room: "), HasSubstr(free)));
+  }
+
+  TemporaryDirectory small_, large_;
+};
+
+TEST_F(TierRoomTest, ASmallDiskBesideALargeOneTakesWhatItHas) {
+  EXPECT_TRUE(Check({Disk(small_), Disk(large_)}, 20 * kMiB).ok());
+  EXPECT_TRUE(Check({Disk(large_), Disk(small_)}, 33 * kMiB).ok());
+  ExpectNoRoom(Check({Disk(small_), Disk(large_)}, 35 * kMiB),
+               large_.path() + " has 33554432 bytes (32.0 MiB) free");
+}
+
+TEST_F(TierRoomTest, ABudgetIsWhatADiskTakesAtMost) {
+  const std::string one = Disk(large_, "=1MiB");
+  EXPECT_TRUE(Check({one}, kMiB).ok());
+  ExpectNoRoom(Check({one}, kMiB + 1), large_.path() + " (budget 1.0 MiB) has");
+  EXPECT_TRUE(Check({one, Disk(small_)}, 3 * kMiB).ok());
+  ExpectNoRoom(Check({one, Disk(small_)}, 3 * kMiB + 1), small_.path());
+  // Whole blocks of it.
+  EXPECT_FALSE(Check({Disk(large_, "=1052671")}, kMiB + 4095).ok());
+}
+
+TEST_F(TierRoomTest, TwoPathsOfOneDiskShareIt) {
+  const std::string inner = large_.MakeDirectory("inner");
+  const std::vector<std::string> both = {Disk(large_, "=20MiB"),
+                                         "nvme:" + inner};
+  EXPECT_TRUE(Check(both, 31 * kMiB).ok());
+  EXPECT_FALSE(Check(both, 33 * kMiB).ok());
+  const std::vector<std::string> limited = {Disk(large_, "=20MiB"),
+                                            "nvme:" + inner + "=5MiB"};
+  EXPECT_TRUE(Check(limited, 25 * kMiB).ok());
+  EXPECT_FALSE(Check(limited, 26 * kMiB).ok());
+}
+
+TEST_F(TierRoomTest, WhatAFileHasIsTakenAgain) {
+  const std::string file =
+      small_.Write("given", std::string(kMiB + kMiB / 2, 'x'));
+  EXPECT_TRUE(Check({"nvme:" + file}, kMiB + kMiB / 4).ok());
+  EXPECT_FALSE(Check({"nvme:" + file}, 2 * kMiB + kMiB / 4).ok());
+  EXPECT_FALSE(Check({"nvme:" + file + "=1MiB"}, kMiB + kMiB / 4).ok());
+}
+
+TEST_F(TierRoomTest, ABudgetLeavesRoomForACheckpoint) {
+  const std::string save = small_.path() + "/save";
+  ExpectNoRoom(Check({Disk(small_), Disk(large_)}, 4 * kMiB, save, kMiB),
+               "the state and --save need");
+  const std::vector<std::string> limited = {Disk(small_, "=1MiB"),
+                                            Disk(large_)};
+  EXPECT_TRUE(Check(limited, 4 * kMiB, save, kMiB).ok());
+  EXPECT_FALSE(Check(limited, 4 * kMiB, save, kMiB + 1).ok());
+}
+
+TEST_F(TierRoomTest, ErrorsNameTheFlagThatWasGiven) {
+  const absl::Status none = Check({Disk(small_) + "/none"}, kMiB);
+  EXPECT_TRUE(absl::IsNotFound(none)) << none;
+  EXPECT_THAT(std::string(none.message()),
+              AllOf(HasSubstr("--tier: path"), Not(HasSubstr("--nvme-path"))));
+  const absl::Status twice =
+      Check({Disk(small_), "nvme:" + small_.path() + "/."}, kMiB);
+  EXPECT_TRUE(absl::IsInvalidArgument(twice)) << twice;
+  EXPECT_THAT(std::string(twice.message()), HasSubstr("--tier: "));
+  const auto flags = ParseFlags(
+      {"--tier", "dram=4KiB", "--tier", Disk(small_), "--size", "tiny"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const absl::Status budget = PlanOffload(*flags).status();
+  EXPECT_THAT(std::string(budget.message()),
+              AllOf(HasSubstr("--tier: "), HasSubstr("minimum")));
+  const absl::Status sgd = ParseFlags({"--tier", "dram=8MiB", "--tier",
+                                       Disk(small_), "--optimizer", "sgd"})
+                               .status();
+  EXPECT_THAT(std::string(sgd.message()), HasSubstr("--tier is for adamw"));
 }
 
 TEST(StatePathTest, AFileIsWhereItIsWhateverItIsCalled) {

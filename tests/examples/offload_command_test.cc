@@ -105,8 +105,11 @@ TEST(OffloadedTrainGptTest, TiersThatCannotBeAreRefused) {
       {{"--tier", "dram=8MiB", "--tier", disk, "--memory-budget", "8MiB"},
        "--tier and --memory-budget together"},
       {{"--tier", "dram=8MiB", "--tier", disk, "--tier", "far:node7"},
-       "this version keeps tensors on dram and nvme"},
-      {{"--tier", "dram=8MiB", "--tier", disk + "=1MiB"}, "of the budget of"},
+       "build or machine"},
+      {{"--tier", "dram=8MiB", "--tier", disk + "=1MiB"},
+       "--tier: not enough room: " + path.path() + " (budget 1.0 MiB) has "},
+      {{"--tier", "dram=4KiB", "--tier", disk}, "--tier: "},
+      {{"--tier", "dram=8MiB", "--tier", disk + "/none"}, "--tier: path"},
   };
   for (const auto& [flags, why] : wrongs) {
     const ChildResult run = RunTrainGpt(Small(flags));

@@ -1,6 +1,7 @@
 // A disk path takes no more of its disk than its budget.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -94,6 +95,42 @@ TEST(DiskBudgetTest, TheMarkOfAGivenFileIsNotOfItsBudget) {
       << refused;
   ASSERT_TRUE(file->Remove().ok());
   unlink(path.c_str());
+}
+
+// A killed job leaves its file as it is: longer than the next one's budget.
+TEST(DiskBudgetTest, WhatAKilledJobLeftOfAGivenFileIsNotBeyondTheNextBudget) {
+  TemporaryDirectory directory;
+  const std::string path = directory.Write("given", "");
+  const pid_t job = fork();
+  if (job == 0) {
+    const auto file = OpenDiskFile({.path = path});
+    _exit(file.ok() && Take(**file, 5 * kMiB).ok() ? 0 : 1);
+  }
+  int ended = -1;
+  ASSERT_EQ(waitpid(job, &ended, 0), job);
+  ASSERT_EQ(ended, 0);
+  struct stat left = {};
+  ASSERT_EQ(stat(path.c_str(), &left), 0);
+  ASSERT_GE(left.st_size, 5 * kMiB + kBlock);
+  const auto file = MustOpen(path, kMiB);
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(SizeOf(*file), kBlock);
+  absl::Status refused;
+  EXPECT_EQ(Fill(*file, &refused), kMiB);
+  EXPECT_EQ(SizeOf(*file), kMiB + kBlock);
+}
+
+TEST(DiskBudgetTest, ARefusedBudgetLeavesAnEmptyFileEmpty) {
+  TemporaryDirectory directory;
+  const std::string path = directory.Write("given", "");
+  for (const int64_t budget : {kBlock - 1, INT64_MAX}) {
+    const absl::Status status =
+        OpenDiskFile({.path = path, .budget_bytes = budget}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    struct stat after = {};
+    ASSERT_EQ(stat(path.c_str(), &after), 0);
+    EXPECT_EQ(after.st_size, 0);
+  }
 }
 
 TEST(DiskBudgetTest, MoreThanTheFileSystemHasIsRefused) {

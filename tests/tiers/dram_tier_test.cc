@@ -30,6 +30,12 @@ TEST_F(DramTierTest, ItIsTheFirstTierAndNamed) {
   EXPECT_TRUE(IsWorkingTier(tier_.id()));
 }
 
+TEST_F(DramTierTest, ItKnowsWhatItWasAskedForAs) {
+  EXPECT_EQ(tier_.spec(), (TierSpec{TierKind::kDram, "", 8 * kPage}));
+  const TierSpec asked = {TierKind::kDram, "node1", 8 * kPage + 5};
+  EXPECT_EQ(DramTier(absl::MakeSpan(arena_), asked).spec(), asked);
+}
+
 TEST_F(DramTierTest, WhatIsUsedIsCountedAndItsPeakStays) {
   EXPECT_EQ(tier_.usage().capacity_bytes, 8 * kPage);
   EXPECT_EQ(tier_.usage().used_bytes, 0);

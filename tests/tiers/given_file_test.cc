@@ -3,14 +3,11 @@
 #include "tiers/disk/given_file.h"
 
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,42 +19,15 @@
 #include "tests/support/loop_device.h"
 #include "tests/support/runtime_fixture.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/tiers/given_path.h"
 #include "tests/tiers/grown_extent.h"
 #include "tiers/disk/disk_file.h"
-#include "tiers/memory/page_buffer.h"
 
 namespace terrace {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kMark = GivenFile::kMarkBytes;
-
-std::string Contents(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-std::string BytesAt(int fd, int64_t offset, int64_t size_bytes) {
-  std::string bytes(static_cast<size_t>(size_bytes), '?');
-  EXPECT_EQ(pread(fd, bytes.data(), bytes.size(), offset), size_bytes);
-  return bytes;
-}
-
-// Fills an extent through the tier's descriptor.
-void WriteAll(const DiskFile& tier, Extent extent, char value) {
-  PageBuffer buffer(extent.size_bytes);
-  std::fill_n(buffer.data(), extent.size_bytes, value);
-  ASSERT_EQ(pwrite(tier.fd(), buffer.data(),
-                   static_cast<size_t>(extent.size_bytes), extent.offset),
-            extent.size_bytes);
-}
-
-absl::Status OpenFails(const std::string& path) {
-  return OpenDiskFile({.path = path}).status();
-}
 
 // A child that holds a tier on `path`, with a MiB written, until it is killed.
 class OtherJob {
@@ -210,6 +180,48 @@ TEST_P(GivenPathTest, ARuntimeTrainsOnItAndCloses) {
   EXPECT_TRUE(next.ok()) << next.status();
 }
 
+// What was zero before the mark is zero again, and the mark of a job before
+// stays, also where that job stored nothing more.
+TEST_P(GivenPathTest, WithoutAnExtentItIsAsItWas) {
+  const std::string before = Contents(path_);
+  for (const bool is_removed : {false, true}) {
+    auto tier = OpenDiskFile({.path = path_});
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    EXPECT_NE(Contents(path_), before);
+    if (is_removed) {
+      EXPECT_TRUE((*tier)->Remove().ok());
+    }
+    tier->reset();
+    EXPECT_EQ(Contents(path_), before);
+  }
+  std::string marked;
+  {
+    auto tier = OpenDiskFile({.path = path_});
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    ASSERT_TRUE(Take(**tier, kMiB).ok());
+    EXPECT_TRUE((*tier)->Remove().ok());
+    tier->reset();
+    marked = Contents(path_);
+    EXPECT_NE(marked, before);
+  }
+  ASSERT_TRUE(OpenDiskFile({.path = path_}).ok());
+  EXPECT_EQ(Contents(path_), marked);
+}
+
+TEST_P(GivenPathTest, AForkedChildTakesNoMarkOut) {
+  auto tier = OpenDiskFile({.path = path_});
+  ASSERT_TRUE(tier.ok()) << tier.status();
+  const std::string marked = Contents(path_);
+  const pid_t child = fork();
+  if (child == 0) {
+    tier->reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(Contents(path_), marked);
+}
+
 TEST(GivenFileTest, ItsSpaceIsGivenBack) {
   TemporaryDirectory directory;
   const std::string file = directory.Write("state", "");
@@ -241,7 +253,12 @@ TEST(GivenFileTest, AFileOfOthersIsRefusedAndNotTouched) {
 TEST(GivenFileTest, AMarkWithOneByteChangedIsNoMark) {
   TemporaryDirectory directory;
   const std::string file = directory.Write("state", "");
-  ASSERT_TRUE(OpenDiskFile({.path = file}).ok());
+  {
+    const auto tier = OpenDiskFile({.path = file});
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    ASSERT_TRUE(Take(**tier, kMiB).ok());
+    ASSERT_TRUE((*tier)->Remove().ok());
+  }
   const std::string mark = Contents(file);
   ASSERT_EQ(mark.size(), static_cast<size_t>(kMark));
   for (const size_t at : {size_t{0}, size_t{100}, mark.size() - 1}) {
@@ -280,100 +297,6 @@ TEST(GivenFileTest, OneThatCannotBeWrittenIsPermissionDenied) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-}
-
-TEST(GivenDeviceTest, ExtentsStayWithinItsMargins) {
-  LoopDevice device(8 * kMiB + 512);
-  if (!device.ok()) GTEST_SKIP() << device.reason();
-  const auto tier = *OpenDiskFile({.path = device.path()});
-  EXPECT_TRUE(tier->info().direct_io) << tier->info().direct_io_reason;
-  const Extent all = tier->Allocate(6 * kMiB).value();
-  EXPECT_EQ(all.offset, kMiB);
-  WriteAll(*tier, all, 'w');
-  const absl::Status full = Take(*tier, 4096).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  EXPECT_THAT(full.ToString(),
-              AllOf(HasSubstr(device.path()), HasSubstr("4096 bytes"),
-                    HasSubstr("0 of 7340032 are free")));
-  const std::string zeros(kMiB, '\0');
-  EXPECT_EQ(BytesAt(device.fd(), kMark, kMiB - kMark),
-            zeros.substr(static_cast<size_t>(kMark)));
-  EXPECT_EQ(BytesAt(device.fd(), 7 * kMiB, kMiB), zeros);
-  EXPECT_EQ(BytesAt(device.fd(), kMiB, 6 * kMiB), std::string(6 * kMiB, 'w'));
-}
-
-TEST(GivenDeviceTest, OneTooSmallIsRefusedByItsBytes) {
-  LoopDevice device(kMiB);
-  if (!device.ok()) GTEST_SKIP() << device.reason();
-  const absl::Status refused = OpenFails(device.path());
-  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_THAT(refused.ToString(),
-              AllOf(HasSubstr(device.path()), HasSubstr("1048576 bytes"),
-                    HasSubstr("2101248")));
-}
-
-// A partition table, superblocks where they are, and one put behind our mark.
-TEST(GivenDeviceTest, DataOfOthersAreRefusedAndNotTouched) {
-  LoopDevice device(8 * kMiB);
-  if (!device.ok()) GTEST_SKIP() << device.reason();
-  const int64_t end = 8 * kMiB;
-  for (const bool is_marked : {false, true}) {
-    for (const int64_t offset : {int64_t{510}, int64_t{1080}, int64_t{4096},
-                                 64 * 1024 + int64_t{64}, end - 512}) {
-      if (is_marked && offset < kMark) continue;  // no mark any more
-      SCOPED_TRACE(offset);
-      const char theirs = 'T';
-      ASSERT_EQ(pwrite(device.fd(), &theirs, 1, offset), 1);
-      ASSERT_EQ(fsync(device.fd()), 0);
-      const std::string before = BytesAt(device.fd(), 0, end);
-      const absl::Status refused = OpenFails(device.path());
-      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-      EXPECT_THAT(refused.ToString(),
-                  AllOf(HasSubstr(device.path()),
-                        HasSubstr("at offset " + std::to_string(offset))));
-      EXPECT_EQ(BytesAt(device.fd(), 0, end), before);
-      ASSERT_EQ(pwrite(device.fd(), "", 1, offset), 1);  // a zero
-      ASSERT_EQ(fsync(device.fd()), 0);
-    }
-    EXPECT_TRUE(OpenDiskFile({.path = device.path()}).ok()) << "and marks it";
-  }
-}
-
-TEST(GivenDeviceTest, TheCommandOfTheMessageClearsIt) {
-  if (std::system(
-          "(command -v blkdiscard && command -v mkfs.ext4) >/dev/null") != 0) {
-    GTEST_SKIP() << "no blkdiscard or mkfs.ext4";
-  }
-  LoopDevice device(16 * kMiB);
-  if (!device.ok()) GTEST_SKIP() << device.reason();
-  ASSERT_EQ(std::system(("mkfs.ext4 -q " + device.path()).c_str()), 0);
-  const std::string refused(OpenFails(device.path()).message());
-  const size_t command = refused.find("blkdiscard");
-  ASSERT_NE(command, std::string::npos) << refused;
-  ASSERT_EQ(std::system(refused.substr(command).c_str()), 0) << refused;
-  const auto tier = OpenDiskFile({.path = device.path()});
-  EXPECT_TRUE(tier.ok()) << tier.status();
-}
-
-TEST(GivenDeviceTest, AMountedOneIsRefusedAndNotTouched) {
-  if (std::system("command -v mkfs.ext4 >/dev/null") != 0) {
-    GTEST_SKIP() << "no mkfs.ext4";
-  }
-  LoopDevice device(16 * kMiB);
-  if (!device.ok()) GTEST_SKIP() << device.reason();
-  ASSERT_EQ(std::system(("mkfs.ext4 -q " + device.path()).c_str()), 0);
-  TemporaryDirectory directory;
-  const std::string place = directory.MakeDirectory("mounted");
-  if (mount(device.path().c_str(), place.c_str(), "ext4", 0, "") != 0) {
-    GTEST_SKIP() << "mounting is not allowed here";
-  }
-  std::ofstream(place + "/theirs") << "theirs";
-  const absl::Status refused = OpenFails(device.path());
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_THAT(refused.ToString(),
-              AllOf(HasSubstr(device.path()), HasSubstr("mounted")));
-  EXPECT_EQ(Contents(place + "/theirs"), "theirs");
-  EXPECT_EQ(umount(place.c_str()), 0);
 }
 
 }  // namespace

@@ -41,10 +41,10 @@ absl::StatusOr<Extent> Named(const DiskFileInfo& info,
 // The answer of what cannot grow.
 absl::Status Full(const DiskFileInfo& info, const ExtentAllocator& extents,
                   int64_t size_bytes) {
-  return WithIoFault(absl::ResourceExhaustedError(
-                         absl::StrCat(info.file, ": an extent of ", size_bytes,
-                                      " bytes: ", extents.free_bytes(), " of ",
-                                      extents.capacity_bytes(), " are free")),
+  return WithIoFault(absl::ResourceExhaustedError(absl::StrCat(
+                         info.file, ": an extent of ", size_bytes,
+                         " bytes: ", extents.free_bytes(), " of ",
+                         extents.capacity_bytes(), " are free (ENOSPC)")),
                      {ENOSPC, info.file});
 }
 
@@ -54,7 +54,7 @@ absl::Status OverBudget(const DiskFileInfo& info, int64_t size_bytes,
   return WithIoFault(
       absl::ResourceExhaustedError(absl::StrCat(
           info.file, ": an extent of ", size_bytes, " bytes: ", used_bytes,
-          " of the budget of ", budget_bytes, " are taken")),
+          " of the budget of ", budget_bytes, " are taken (EDQUOT)")),
       {EDQUOT, info.file});
 }
 
@@ -63,6 +63,7 @@ class Holder {
  public:
   virtual ~Holder() = default;  // closes the file
   virtual absl::Status Remove() = 0;
+  virtual void OnUse() {}  // an extent is there
   // What killed jobs left beside it, as JobDirectory has it.
   virtual bool reclaims() const { return false; }
   virtual bool Reclaim() { return false; }
@@ -102,6 +103,7 @@ class GivenHolder final : public Holder {
   explicit GivenHolder(std::unique_ptr<GivenFile> given)
       : given_(std::move(given)) {}
   absl::Status Remove() override { return given_->Remove(); }
+  void OnUse() override { given_->Keep(); }
 
  private:
   const std::unique_ptr<GivenFile> given_;
@@ -168,7 +170,9 @@ class FileDiskTier : public DiskFile {
   }
 
   absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
-    return Named(info_, extents_.Allocate(size_bytes));
+    absl::StatusOr<Extent> extent = extents_.Allocate(size_bytes);
+    if (extent.ok()) holder_->OnUse();
+    return Named(info_, std::move(extent));
   }
 
   void Free(Extent extent) override { extents_.Free(extent); }

@@ -52,7 +52,8 @@ class DiskFile {
   virtual void Free(Extent extent) = 0;
 
   // What the file lacks for such an extent. ResourceExhausted: it cannot grow
-  // by that much.
+  // by that much; with EDQUOT where the budget ends (as a quota does, since the
+  // disk may well have room), ENOSPC where the device does.
   virtual absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const = 0;
   // Preallocates; returns the bytes gained, for AddSpace. ResourceExhausted:
   // the disk is full, also without what killed jobs left there; names path,
@@ -74,7 +75,8 @@ class DiskFile {
   virtual const DiskFileInfo& info() const = 0;
 
   // Removes the job's file and directory and gives back their space; of a
-  // given file its space. The destructor does so too for a directory.
+  // given file its space. The destructor does so too for a directory, and takes
+  // the mark out of a given file or device in which no extent ever was.
   virtual absl::Status Remove() = 0;
 };
 

@@ -68,6 +68,9 @@ GivenFile::GivenFile(const std::string& path)
     : path_(path), owner_pid_(getpid()) {}
 
 GivenFile::~GivenFile() {
+  if (getpid() == owner_pid_ && is_marked_ && !was_marked_ && !is_kept_) {
+    Unmark();
+  }
   // A forked child shares the open file, and with it the lock.
   if (lock_fd_ >= 0 && getpid() == owner_pid_) flock(lock_fd_, LOCK_UN);
   if (fd_ >= 0 && fd_ != lock_fd_) close(fd_);
@@ -164,7 +167,8 @@ absl::Status GivenFile::CheckDevice() {
   if (n != kMarkBytes) {
     return Failed("cannot be read at offset 0", n < 0 ? errno : EIO);
   }
-  const int64_t begin = IsMark(mark) ? kMarkBytes : 0;
+  was_marked_ = IsMark(mark);
+  const int64_t begin = was_marked_ ? kMarkBytes : 0;
   TERRACE_ASSIGN_OR_RETURN(
       int64_t found,
       FirstNonZero(fd_, path_, begin, kDeviceMarginBytes - begin));
@@ -197,6 +201,7 @@ absl::Status GivenFile::CheckFile() {
                      " bytes of others. If nobody needs them: truncate -s 0 ",
                      ShellWord(path_)));
   }
+  was_marked_ = true;
   if (ftruncate(fd_, kMarkBytes) != 0) {
     return Failed("cannot be cut to its mark", errno);
   }
@@ -207,8 +212,23 @@ absl::Status GivenFile::Mark() {
   const PageBuffer block(kMarkBytes);
   if (!block.ok()) return Failed("no memory for a block", ENOMEM);
   std::memcpy(block.data(), kMark, sizeof(kMark));
+  is_marked_ = true;  // in part, should it fail
   TERRACE_ASSIGN_OR_RETURN(file_, ChooseTransfers(fd_, path_, block.data()));
   return absl::OkStatus();
+}
+
+// What cannot be undone is a mark, which the next job knows.
+void GivenFile::Unmark() {
+  if (!is_device_) {
+    [[maybe_unused]] const int undone = ftruncate(fd_, 0);
+    return;
+  }
+  const PageBuffer zeros(kMarkBytes);
+  if (!zeros.ok()) return;
+  ssize_t written = -1;
+  do {
+    written = pwrite(fd_, zeros.data(), kMarkBytes, 0);
+  } while (written < 0 && errno == EINTR);
 }
 
 absl::Status GivenFile::Remove() {

@@ -8,7 +8,8 @@
 // is put there later (a partition table, a superblock) is seen.
 //
 // The job holds an exclusive flock on it, which dies with the job; what a
-// killed one left behind the mark is space for the next. A device is opened
+// killed one left behind the mark is space for the next, and of a file cut off
+// at once, so that a smaller budget than that one's holds. A device is opened
 // with O_EXCL as well: one that is mounted, or part of a RAID or a volume
 // group, is refused. A forked child shares all this: there Remove does nothing.
 // One thread at a time.
@@ -37,6 +38,8 @@ class GivenFile {
   // the device too small.
   static absl::StatusOr<std::unique_ptr<GivenFile>> Open(
       const std::string& path);
+  // Without a Keep what had no mark is as it was: a file empty, of a device the
+  // first bytes zero.
   ~GivenFile();
   GivenFile(const GivenFile&) = delete;
   GivenFile& operator=(const GivenFile&) = delete;
@@ -50,6 +53,9 @@ class GivenFile {
   }
   int64_t end_bytes() const { return end_bytes_; }
 
+  // Something is stored behind the mark from here on: it stays.
+  void Keep() { is_kept_ = true; }
+
   // Gives a file's space back; the mark stays. A transfer that is still under
   // way then hits no other file's bytes.
   absl::Status Remove();
@@ -61,6 +67,7 @@ class GivenFile {
   absl::Status CheckDevice();
   absl::Status CheckFile();
   absl::Status Mark();
+  void Unmark();
   absl::Status InUse() const;
   std::string Name() const;
   absl::Status Failed(const std::string& what, int error) const;
@@ -72,6 +79,9 @@ class GivenFile {
   int fd_ = -1;  // lock_fd_ for a file
   int64_t end_bytes_ = 0;
   StateFile file_;
+  bool was_marked_ = false;  // by a job before
+  bool is_marked_ = false;
+  bool is_kept_ = false;
 };
 
 }  // namespace terrace

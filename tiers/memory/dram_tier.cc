@@ -1,11 +1,22 @@
 #include "tiers/memory/dram_tier.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace terrace {
+namespace {
 
-DramTier::DramTier(absl::Span<std::byte> arena)
-    : arena_(arena), space_(static_cast<int64_t>(arena.size())) {}
+TierSpec WithBudget(TierSpec spec, int64_t arena_bytes) {
+  if (spec.budget_bytes == 0) spec.budget_bytes = arena_bytes;
+  return spec;
+}
+
+}  // namespace
+
+DramTier::DramTier(absl::Span<std::byte> arena, TierSpec spec)
+    : spec_(WithBudget(std::move(spec), static_cast<int64_t>(arena.size()))),
+      arena_(arena),
+      space_(static_cast<int64_t>(arena.size())) {}
 
 TierUsage DramTier::usage() const {
   return {.capacity_bytes = space_.capacity_bytes(),

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "terrace/tier.h"
 #include "tiers/extent_allocator.h"
 #include "tiers/tier.h"
 
@@ -16,15 +17,14 @@ namespace terrace {
 
 class DramTier final : public Tier {
  public:
-  // The arena outlives the tier.
-  explicit DramTier(absl::Span<std::byte> arena);
+  // The arena outlives the tier. `spec`: as it was asked for; without a budget
+  // it is the arena's size.
+  explicit DramTier(absl::Span<std::byte> arena, TierSpec spec = {});
 
   TierId id() const override { return kDramTier; }
   const std::string& name() const override { return name_; }
   TierKind kind() const override { return TierKind::kDram; }
-  TierSpec spec() const override {
-    return {.kind = TierKind::kDram, .budget_bytes = space_.capacity_bytes()};
-  }
+  TierSpec spec() const override { return spec_; }
   TierUsage usage() const override;
   absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
                                                       bool must) override;
@@ -44,6 +44,7 @@ class DramTier final : public Tier {
   Reservation Reserve(const Extent& extent);
 
   const std::string name_ = "memory";
+  const TierSpec spec_;
   const absl::Span<std::byte> arena_;
   ExtentAllocator space_;
   int64_t peak_bytes_ = 0;

@@ -12,8 +12,8 @@ absl::Status CheckCheckpoints(const Flags& flags) {
     return needs("--save-every", "--save");
   }
   constexpr char kBudget[] =
-      "--nvme-path: without it LibTorch's optimizer steps, whose state is "
-      "not Terrace's to keep";
+      "--nvme-path or --tier: without them LibTorch's optimizer steps, whose "
+      "state is not Terrace's to keep";
   if (!flags.offloaded() && !flags.save.empty()) {
     return needs("--save", kBudget);
   }

@@ -21,8 +21,8 @@ absl::StatusOr<double> ParseNumber(absl::string_view flag,
                                    absl::string_view text, double least,
                                    double most);
 
-// A positive count of bytes: 4096, 64KiB, 1.5GiB, 2GB; suffixes B, KB, MB, GB,
-// TB (powers of 1000) and KiB, MiB, GiB, TiB (of 1024).
+// A positive count of bytes as terrace::ParseBytes has it: 4096, 64KiB, 1.5GiB,
+// 2GB.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,
                                    absl::string_view text);
 

@@ -142,8 +142,7 @@ std::vector<FlagSpec> OffloadFlags() {
       {"--tier", "TEXT",
        "a tier of memory or disk with its budget, e.g. dram=2GiB or "
        "nvme:/mnt/nvme0=100GiB, in place of the two above; may be given "
-       "several "
-       "times",
+       "several times",
        AddTier},
       ChoiceFlag<EngineKind>(
           "--io-engine",
@@ -174,8 +173,8 @@ std::vector<FlagSpec> CheckpointFlags() {
       TextFlag(
           "--save", "DIR",
           "keep a checkpoint there, at least of the last step; with "
-          "--nvme-path: without it LibTorch's AdamW steps, whose state "
-          "and arithmetic are its own",
+          "--nvme-path or --tier: without them LibTorch's AdamW steps, whose "
+          "state and arithmetic are its own",
           [](Draft * d) -> auto& { return d->flags.save; }),
       IntegerFlag(
           "--save-every", 1, 1000000000, "steps from one save to the next",
@@ -236,9 +235,11 @@ absl::Status ApplyTiers(const std::set<std::string>& given, Flags* flags) {
 // What of the disk is asked for must be asked for whole.
 absl::Status CheckOffload(const Flags& flags) {
   if (flags.offloaded() && flags.optimizer == OptimizerKind::kSgd) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flags.nvme_paths.empty() ? "--memory-budget" : "--nvme-path",
-        " is for adamw: --optimizer sgd has no state"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(!flags.tiers.empty()       ? "--tier"
+                     : flags.nvme_paths.empty() ? "--memory-budget"
+                                                : "--nvme-path",
+                     " is for adamw: --optimizer sgd has no state"));
   }
   if (flags.budget.given() && flags.nvme_paths.empty()) {
     return absl::InvalidArgumentError(
@@ -246,7 +247,8 @@ absl::Status CheckOffload(const Flags& flags) {
   }
   if (flags.budget.given()) return absl::OkStatus();
   const auto without = [](const char* flag) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, " needs --nvme-path"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " needs --nvme-path or --tier"));
   };
   if (flags.verify) return without("--verify");
   if (!flags.machine_profile.empty()) return without("--machine-profile");

@@ -30,23 +30,22 @@ def path_text(path) -> str:
     return text
 
 
-def check_paths(paths: Sequence[str]) -> None:
+def check_paths(paths: Sequence[str], name: str = 'nvme_path') -> None:
     """Each path is there and can be written; it is never made. Whether a file
-    or a device will do the library says."""
+    or a device will do the library says. `name`: what its user calls it."""
     for path in paths:
         if not path:
-            raise ValueError('terrace: nvme_path has an empty path')
+            raise ValueError(f'terrace: {name} has an empty path')
         try:
             os.stat(path)
         except FileNotFoundError:
             raise FileNotFoundError(
-                errno.ENOENT, 'terrace: nvme_path does not exist (it is '
+                errno.ENOENT, f'terrace: {name} does not exist (it is '
                 'never made)', path) from None
         except OSError as error:
-            raise OSError(error.errno, 'terrace: nvme_path: '
-                          f'{error.strerror}', path) from None
+            raise OSError(error.errno, f'terrace: {name}: {error.strerror}',
+                          path) from None
         wanted = os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
         if not os.access(path, wanted):
             raise PermissionError(
-                errno.EACCES, 'terrace: nvme_path cannot be written',
-                path)
+                errno.EACCES, f'terrace: {name} cannot be written', path)

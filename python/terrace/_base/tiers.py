@@ -14,11 +14,13 @@ class Tiers:
     """Memory and the disks below it.
 
     Attributes:
+        memory: the text of memory.
         memory_bytes: the budget of memory.
         paths: of the disks, in their order.
         path_budgets: in bytes, of each of these; 0: what there is.
     """
 
+    memory: str
     memory_bytes: int
     paths: tuple[str, ...]
     path_budgets: tuple[int, ...]
@@ -29,7 +31,7 @@ def read_tiers(texts) -> Tiers:
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise TypeError('terrace: tiers is a list of texts as "dram=2GiB" and '
                         f'"nvme:/mnt/nvme0", not {texts!r}')
-    memory: list[int] = []
+    memory: list[tuple[str, int]] = []
     disks: list[tuple[str, int]] = []
     for text in texts:
         if not isinstance(text, str):
@@ -39,7 +41,7 @@ def read_tiers(texts) -> Tiers:
         if kind == 'nvme':
             disks.append((place, budget))
         elif kind == 'dram' and not place:
-            memory.append(budget)
+            memory.append((text, budget))
         else:
             raise NotImplementedError(
                 f'terrace: tier {text!r}: the state is kept on dram, as '
@@ -47,5 +49,5 @@ def read_tiers(texts) -> Tiers:
     if len(memory) != 1:
         raise ValueError('terrace: tiers has one of memory, as "dram=2GiB", '
                          f'not {len(memory)}')
-    return Tiers(memory[0], tuple(path for path, _ in disks),
+    return Tiers(*memory[0], tuple(path for path, _ in disks),
                  tuple(budget for _, budget in disks))

@@ -58,9 +58,12 @@ class AdamW(torch.optim.Optimizer):
             for what the budget does not hold. Also an empty file or a block
             device without data, which is one optimizer's at a time.
         tiers: in place of these two, a list of texts: memory and the disks
-            below it, each with a budget that is held to the byte, as
+            below it, each with a budget, as
             ["dram=2GiB", "nvme:/mnt/nvme0=100GiB", "nvme:/mnt/nvme1"]; without
-            one a disk is used as far as it has room.
+            one, or with "=all", a disk is used as far as it has room. Budgets
+            are the state's: the copies of state_dict() come on top, and in
+            add_param_group() a second place of the same budget. Where memory
+            holds all of the state no disk is opened.
         max_grad_norm: clips the global L2 norm of all gradients, in the pass
             over them that the step makes anyway. None: no clipping.
         io_engine: "auto", "io_uring" or "threads".
@@ -82,7 +85,8 @@ class AdamW(torch.optim.Optimizer):
             amsgrad=True, differentiable=True.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
-            path, with its errno; a full disk is errno ENOSPC.
+            path, with its errno; a full disk is errno ENOSPC, a budget of
+            tiers that is used up EDQUOT, of several the last that was asked.
         MemoryError: the machine has not that much memory.
 
     One thread at a time runs a method; others wait. Python's lock is given up
@@ -134,7 +138,7 @@ class AdamW(torch.optim.Optimizer):
             settings = self._further(Settings.of_places(
                 memory_budget, nvme_path, tiers, engine=io_engine,
                 machine_profile=machine.profile(), max_gradient_norm=norm))
-            check_paths(settings.paths)
+            check_paths(settings.paths, settings.path_name)
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
             self._store = (StateStore(settings) if ranks.alone else
@@ -330,12 +334,12 @@ class AdamW(torch.optim.Optimizer):
         `chunks`, of at most `chunk_bytes` each; `bytes_read` and
         `bytes_written`; `tiers`, a list of dicts: `name`, `kind`,
         `budget_bytes` (0: all that there is), `used_bytes` and `peak_bytes` of
-        each; `links`: the `bytes` moved `from` one `to` another; `paths`: what
-        was read and written of each path, its `state` ("healthy", "slow",
-        "refuses writes" or "unreadable"), last `write_error`,
-        `read_bytes_per_second` and
-        `write_bytes_per_second`. `staging_bytes` pinned for parameters on a
-        GPU, `bytes_from_devices` and `bytes_to_devices` copied. Seconds:
+        each that is used; `links`: the `bytes` moved `from` one `to` another;
+        `paths`: what was read and written of each path, its `state` ("healthy",
+        "slow", "refuses writes" or "unreadable"), last `write_error`,
+        `read_bytes_per_second` and `write_bytes_per_second`.
+        `staging_bytes` pinned for parameters on a GPU, `bytes_from_devices` and
+        `bytes_to_devices` copied. Seconds:
         `step_seconds` in all steps, of them `compute_seconds`, and
         `blocked_seconds`, in which nothing could be computed, by what was
         waited for: `read`, `write`, `space`. `steps` finished; the last's

@@ -14,9 +14,12 @@ class Budget:
 
     Attributes:
         given: a number of bytes, a text as '8GiB' or '10%'; None: all of it.
+        tier: the text of the tier that it was given as, 'dram=8GiB'; '': of
+            none.
     """
 
     given: float | str | None = None
+    tier: str = ''
 
     @staticmethod
     def of(given: float | str | None, has_paths: bool) -> Budget:
@@ -52,4 +55,6 @@ class Budget:
         state at all is a wrong argument."""
         if 'below the minimum' not in str(error):
             return error
-        return ValueError(f'{error} (memory_budget={self.given!r})')
+        asked = (f'tiers: {self.tier!r}' if self.tier else
+                 f'memory_budget={self.given!r}')
+        return ValueError(f'{error} ({asked})')

@@ -48,8 +48,13 @@ class Settings:
                 raise ValueError(f'terrace: tiers and {name} together: the '
                                  'tiers say it all')
         places = read_tiers(tiers)
-        return Settings(Budget(places.memory_bytes), places.paths,
-                        places.path_budgets, **others)
+        return Settings(Budget(places.memory_bytes, places.memory),
+                        places.paths, places.path_budgets, **others)
+
+    @property
+    def path_name(self) -> str:
+        """What its user calls one of the paths."""
+        return 'a path of tiers' if self.budget.tier else 'nvme_path'
 
     @property
     def reads_norm(self) -> bool:
@@ -81,4 +86,5 @@ class Settings:
         size = budget.bytes_of(state_bytes)
         values['budget_bytes'] = -1 if size is None else size
         values['at_least_minimum'] = budget.is_share
+        values['named_tiers'] = bool(budget.tier)
         return json.dumps(values)

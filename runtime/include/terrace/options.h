@@ -44,6 +44,12 @@ struct Options {
   // host_budget_bytes, numa_node and paths, which are not set beside it.
   //
   //   options.tiers = {*ParseTier("dram=8GiB"), *ParseTier("nvme:/mnt/a")};
+  //
+  // One is memory. A disk's budget is the largest size of the job's file there:
+  // a tensor that has no room within it goes to the next disk, and where none
+  // has any, Register is ResourceExhausted. The errno that its message names is
+  // EDQUOT then, that of a full disk ENOSPC. Unimplemented: a kind that this
+  // build or machine has not.
   std::vector<TierSpec> tiers;
   // An ordinary file may play persistent memory: for tests, as what is written
   // there does not outlive a power failure at that speed.
@@ -54,7 +60,8 @@ struct Options {
   // locked subdirectory. A regular file or a block device is given to Terrace:
   // one job at a time uses it, and it keeps a mark of 4 KiB. What is not empty
   // (a file) or not zero in its first and last MiB (a device) and has no such
-  // mark is refused, never overwritten, and so is a device that is mounted.
+  // mark is refused, never overwritten, and so is a device that is mounted. One
+  // without the mark gets it back out if the job stores nothing there.
   // No paths: everything must fit the budget.
   std::vector<std::string> paths;
   // Instead of paths: that many memory-backed devices (benchmarks, tests).

@@ -34,9 +34,11 @@ class Executor;  // kernels of their own share the pool and the time with it
 class Runtime {
  public:
   // Makes the arena and the job's files and starts the mover.
-  // InvalidArgument: bad options, a path that is no directory, file or block
+  // InvalidArgument: bad options, a budget below the least that works or beyond
+  // what the disk or device has, a path that is no directory, file or block
   // device, or one of the latter that holds data of others (with the command
-  // that clears it); NotFound: a path that does not exist; PermissionDenied:
+  // that clears it); Unimplemented: a tier of a kind that this build or machine
+  // has not; NotFound: a path that does not exist; PermissionDenied:
   // one that cannot be written; FailedPrecondition: a device that is mounted or
   // otherwise in use; ResourceExhausted: no memory, or none on the named node,
   // or a device too small; Unavailable: a named engine, huge pages or a memory
@@ -53,9 +55,9 @@ class Runtime {
   // Gives the tensor a home on a path (none where there are no paths). A disk
   // that does not answer for Options::io_timeout while its file grows is
   // degraded, and the next path is tried. AlreadyExists: the name;
-  // ResourceExhausted: no room on any path; DeadlineExceeded: no answer; both
-  // name path and bytes. Unavailable: all paths are degraded; names each and
-  // what it refused.
+  // ResourceExhausted: no room on any path (ENOSPC) or in its budget (EDQUOT);
+  // DeadlineExceeded: no answer; both name path and bytes.
+  // Unavailable: all paths are degraded; names each and what it refused.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec) = 0;
   // All of them, in that order, or none: with the first error. One answer for
   // many, where each Register is a round trip to the mover's thread.

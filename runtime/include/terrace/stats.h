@@ -51,7 +51,7 @@ struct PathStats {
 };
 
 struct TierStats {
-  std::string name;  // as its text without the budget: "nvme:/mnt/nvme0"
+  std::string name;  // TierName: "dram", "dram:node1", "nvme:/mnt/nvme0"
   TierKind kind = TierKind::kDram;
   int64_t budget_bytes = 0;  // 0: all that there is
   int64_t used_bytes = 0;    // given to tensors and windows, headers included
@@ -75,7 +75,7 @@ struct Stats {
   bool buffers_registered = false;
   // Of Options::machine_profile: "holds", or why it or a path of it does not.
   std::string machine_profile;
-  int64_t host_budget_bytes = 0;
+  int64_t host_budget_bytes = 0;    // in whole blocks of 4 KiB
   int64_t host_reserved_bytes = 0;  // taken from the machine for it
   int64_t host_used_bytes = 0;      // windows, residents, headers
   int64_t host_peak_bytes = 0;      // highest host_used_bytes so far

@@ -7,6 +7,9 @@
 //   pmem:/mnt/pmem0=100GiB         persistent memory
 //   hbm:cuda:0=10GiB               a GPU's
 //
+// A text may name a kind that this build or machine has not: Runtime::Create
+// then says Unimplemented, with the text.
+//
 // Values; thread-safe.
 #pragma once
 
@@ -30,28 +33,37 @@ struct TierSpec {
   // path.
   std::string place;
   // At most, headers included. 0: all that there is, of far, pmem and nvme.
+  // Create refuses what cannot be held or used: less than it can work with
+  // (InvalidArgument, with the least), more than the disk or device has
+  // (InvalidArgument), more memory than there is (ResourceExhausted).
   int64_t budget_bytes = 0;
 
   friend bool operator==(const TierSpec&, const TierSpec&) = default;
 };
 
-// Without a budget what follows the last '=' is none: a path that contains one
-// is named with its budget. InvalidArgument, which names the text: no such
-// kind, no or a wrong place, no budget of dram or hbm, or one that is no count
-// of bytes.
+// What follows the last '=' is the budget, as ParseBytes has it, or "all" for
+// all that there is, which a path that contains a '=' cannot do without.
+// InvalidArgument, which names the text: no such kind, no or a wrong place, no
+// budget of dram or hbm, or one that is no count of bytes.
 absl::StatusOr<TierSpec> ParseTier(absl::string_view text);
 
 // InvalidArgument: a tier that no text names, put together by a program.
 absl::Status CheckTier(const TierSpec& tier);
 
-// What ParseTier takes, with the budget in its largest whole unit.
+// What ParseTier makes the same tier of, with the budget in its largest whole
+// unit; of what CheckTier refuses some text that names it.
 std::string TierText(const TierSpec& tier);
+
+// Without the budget, as Stats and errors name it: "nvme:/mnt/nvme0".
+std::string TierName(const TierSpec& tier);
 
 // The number of a place that is a node ("node12"); -1: it is none.
 int NodeOf(const TierSpec& tier);
 
-// "67108864", "64MiB", "1.5GB"; KB, MB, GB and TB are powers of 1000. Less than
-// 2^62. InvalidArgument: anything else.
+// "67108864", "64MiB", "1.5 gb": decimal digits, with a fraction or without,
+// and a unit in letters of any case: none, B, KB, MB, GB, TB (powers of 1000),
+// KiB, MiB, GiB, TiB (of 1024); white space around each. Whole bytes, rounded
+// down; at least 1, less than 2^62. InvalidArgument: anything else.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 
 }  // namespace terrace

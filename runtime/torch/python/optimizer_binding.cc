@@ -285,7 +285,7 @@ std::tuple<Outcome, std::string> OptimizerBinding::Stats() {
   const absl::Span<const int64_t> steps = optimizer_->parameter_steps();
   return {ToOutcome(absl::OkStatus()),
           StatsAsJson(
-              runtime_->runtime().GetStats(), optimizer_->plan(),
+              runtime_->GetStats(), optimizer_->plan(),
               steps.empty() ? 0 : *std::max_element(steps.begin(), steps.end()),
               optimizer_->last_report(), total_)};
 }

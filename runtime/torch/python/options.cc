@@ -16,6 +16,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     };
     take("budget_bytes", options.budget_bytes);
     take("at_least_minimum", options.at_least_minimum);
+    take("named_tiers", options.named_tiers);
     take("paths", options.paths);
     take("path_budgets", options.path_budgets);
     take("engine", options.engine);

@@ -75,10 +75,11 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   TERRACE_RETURN_IF_ERROR(
       OffloadedOptimizer::Plan(specs, options, budget).status());
   if (asked.paths.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory_budget is ", budget, " bytes, the state is ",
-                     bounds.state, " and takes ", bounds.everything,
-                     ", and there is no nvme_path for the rest"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        asked.named_tiers ? "tiers: dram has " : "memory_budget is ", budget,
+        " bytes, the state is ", bounds.state, " and takes ", bounds.everything,
+        ", and there is no ", asked.named_tiers ? "tier of nvme" : "nvme_path",
+        " for the rest"));
   }
   Options runtime;
   runtime.engine = engine;
@@ -122,6 +123,13 @@ absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
   }
   return more.everything > 0 ? memory_->Reserve(more.everything)
                              : absl::OkStatus();
+}
+
+Stats StateRuntime::GetStats() const {
+  Stats stats = runtime_->GetStats();
+  if (memory_ == nullptr || most_bytes_ == kUnlimited) return stats;
+  for (TierStats& tier : stats.tiers) tier.budget_bytes = most_bytes_;
+  return stats;
 }
 
 void StateRuntime::ReleaseUnused() {

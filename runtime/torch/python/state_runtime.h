@@ -24,10 +24,11 @@ struct BindingOptions {
   static constexpr int64_t kEverything = -1;
   int64_t budget_bytes = kEverything;
   bool at_least_minimum = false;  // a budget below the minimum is raised to it
+  bool named_tiers = false;       // budgets and paths were said as tiers
   std::vector<std::string> paths;
   std::vector<int64_t> path_budgets;  // of each, 0: what there is; empty: all 0
-  std::string engine = "auto";  // or "io_uring" or "threads"
-  std::string machine_profile;  // used with paths; empty: none
+  std::string engine = "auto";        // or "io_uring" or "threads"
+  std::string machine_profile;        // used with paths; empty: none
   int threads = 0;
   int64_t chunk_bytes = 0;
   double max_gradient_norm = 0;
@@ -53,6 +54,9 @@ class StateRuntime {
 
   absl::Status Close(Time deadline) { return runtime_->Close(deadline); }
   Runtime& runtime() { return *runtime_; }
+  // The runtime's; with the budget that was given also where all of the state
+  // is in memory, which takes no more than that. No disk is opened then.
+  Stats GetStats() const;
 
  private:
   StateRuntime() = default;
