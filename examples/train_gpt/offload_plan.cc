@@ -78,6 +78,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
     result.runtime.host_budget_bytes = result.budget_bytes;
     result.runtime.paths = flags.nvme_paths;
   }
+  result.runtime.unsafe_media = flags.unsafe_media;
   result.runtime.engine = flags.engine;
   result.runtime.pace = flags.pace;
   result.runtime.machine_profile = flags.machine_profile;
@@ -96,6 +97,11 @@ std::string PlanText(const OffloadPlan& plan) {
       plan.plan.chunks, " chunks of at most ", bytes(plan.plan.chunk_bytes),
       "\non disk: ", bytes(plan.plan.disk_bytes),
       " for the state and its headers on ", plan.paths.size(), " paths");
+  if (plan.runtime.unsafe_media) {
+    absl::StrAppend(&text,
+                    ", or as much of it as fits on faster tiers; unsafe media: "
+                    "an ordinary file may play persistent memory");
+  }
   if (plan.verify_bytes > 0) {
     absl::StrAppend(&text, ", ", bytes(plan.verify_bytes),
                     " for --verify's copy of the parameters");

@@ -29,7 +29,8 @@ class LinksTest : public testing::Test {
     }
     links_ = std::make_unique<Links>(
         std::move(io),
-        std::make_unique<CopyTransport>(std::vector<CopyEnd>(), tasks_, clock_, [] {}),
+        std::make_unique<CopyTransport>(std::vector<CopyEnd>(), tasks_, clock_,
+                                        [] {}),
         /*mapped=*/0, /*disks=*/2);
   }
 

@@ -9,6 +9,7 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/pmem/persist_domain.h"
 #include "tiers/pmem/pmem_medium.h"
 
 namespace terrace {
@@ -73,7 +74,7 @@ std::ostream& operator<<(std::ostream& out, TestWorld world) {
 
 absl::Status TestRuntime::Supports(TestWorld world) {
   if (world == TestWorld::kUring) return MakeUringEngine().status();
-  if (ArrangementOf(world).has_pmem) return PmemMedium::Supported();
+  if (ArrangementOf(world).has_pmem) return PersistDomain::CheckAvailable();
   return absl::OkStatus();
 }
 

@@ -140,10 +140,13 @@ std::vector<FlagSpec> OffloadFlags() {
          return absl::OkStatus();
        }},
       {"--tier", "TEXT",
-       "a tier of memory or disk with its budget, e.g. dram=2GiB or "
-       "nvme:/mnt/nvme0=100GiB, in place of the two above; may be given "
-       "several times",
+       "a tier with its budget, e.g. dram=2GiB, far:node2=8GiB, "
+       "pmem:/mnt/pmem0=8GiB or nvme:/mnt/nvme0=100GiB, in place of the two "
+       "above; may be given several times",
        AddTier},
+      SwitchFlag("--unsafe-media",
+                 "an ordinary file may play persistent memory: for tests",
+                 &Flags::unsafe_media),
       ChoiceFlag<EngineKind>(
           "--io-engine",
           {{"auto", EngineKind::kAuto},
@@ -251,6 +254,7 @@ absl::Status CheckOffload(const Flags& flags) {
         absl::StrCat(flag, " needs --nvme-path or --tier"));
   };
   if (flags.verify) return without("--verify");
+  if (flags.unsafe_media) return without("--unsafe-media");
   if (!flags.machine_profile.empty()) return without("--machine-profile");
   if (flags.engine != terrace::EngineKind::kAuto) {
     return without("--io-engine");

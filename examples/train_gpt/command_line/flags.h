@@ -70,6 +70,7 @@ struct Flags {
   std::vector<std::string> nvme_paths;
   // Of --tier, which stands for both: the budget and the paths are theirs.
   std::vector<terrace::TierSpec> tiers;
+  bool unsafe_media = false;  // an ordinary file may play persistent memory
   terrace::EngineKind engine = terrace::EngineKind::kAuto;
   terrace::PaceOptions pace;
   std::string machine_profile;    // of terrace tune; empty: none

@@ -11,19 +11,21 @@ from terrace._base.paths import path_text
 
 @dataclasses.dataclass(frozen=True)
 class Tiers:
-    """Memory and the disks below it.
+    """Memory and what lies below it.
 
     Attributes:
         memory: the text of memory.
         memory_bytes: the budget of memory.
         paths: of the disks, in their order.
         path_budgets: in bytes, of each of these; 0: what there is.
+        mapped: the texts of far and persistent memory.
     """
 
     memory: str
     memory_bytes: int
     paths: tuple[str, ...]
     path_budgets: tuple[int, ...]
+    mapped: tuple[str, ...] = ()
 
 
 def read_tiers(texts) -> Tiers:
@@ -33,6 +35,7 @@ def read_tiers(texts) -> Tiers:
                         f'"nvme:/mnt/nvme0", not {texts!r}')
     memory: list[tuple[str, int]] = []
     disks: list[tuple[str, int]] = []
+    mapped: list[str] = []
     for text in texts:
         if not isinstance(text, str):
             raise TypeError('terrace: a tier is a text as "dram=2GiB", not '
@@ -42,12 +45,14 @@ def read_tiers(texts) -> Tiers:
             disks.append((place, budget))
         elif kind == 'dram' and not place:
             memory.append((text, budget))
+        elif kind in ('far', 'pmem'):
+            mapped.append(path_text(text))
         else:
             raise NotImplementedError(
                 f'terrace: tier {text!r}: the state is kept on dram, as '
-                '"dram=2GiB", and nvme, as "nvme:/mnt/nvme0=100GiB"')
+                '"dram=2GiB", far, pmem and nvme, as "nvme:/mnt/nvme0=100GiB"')
     if len(memory) != 1:
         raise ValueError('terrace: tiers has one of memory, as "dram=2GiB", '
                          f'not {len(memory)}')
     return Tiers(*memory[0], tuple(path for path, _ in disks),
-                 tuple(budget for _, budget in disks))
+                 tuple(budget for _, budget in disks), tuple(mapped))

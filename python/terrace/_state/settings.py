@@ -18,6 +18,7 @@ class Settings:
     Attributes:
         budget, paths: of the memory and the disk for its state.
         path_budgets: bytes of each path, 0 for what there is; empty: all 0.
+        mapped_tiers: texts of far and persistent memory, between these two.
         engine: 'auto', 'io_uring' or 'threads'.
         machine_profile: a file's path, '' for none.
         max_gradient_norm: 0 for no clipping.
@@ -27,6 +28,7 @@ class Settings:
     budget: Budget = Budget()
     paths: tuple[str, ...] = ()
     path_budgets: tuple[int, ...] = ()
+    mapped_tiers: tuple[str, ...] = ()
     engine: str = 'auto'
     machine_profile: str = ''
     max_gradient_norm: float = 0.0
@@ -49,7 +51,8 @@ class Settings:
                                  'tiers say it all')
         places = read_tiers(tiers)
         return Settings(Budget(places.memory_bytes, places.memory),
-                        places.paths, places.path_budgets, **others)
+                        places.paths, places.path_budgets, places.mapped,
+                        **others)
 
     @property
     def path_name(self) -> str:

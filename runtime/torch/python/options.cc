@@ -19,6 +19,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("named_tiers", options.named_tiers);
     take("paths", options.paths);
     take("path_budgets", options.path_budgets);
+    take("mapped_tiers", options.mapped_tiers);
     take("engine", options.engine);
     take("machine_profile", options.machine_profile);
     take("threads", options.threads);

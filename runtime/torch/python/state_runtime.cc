@@ -74,17 +74,21 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   // Before anything is made: a budget below the minimum is refused here.
   TERRACE_RETURN_IF_ERROR(
       OffloadedOptimizer::Plan(specs, options, budget).status());
-  if (asked.paths.empty()) {
+  if (asked.paths.empty() && asked.mapped_tiers.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         asked.named_tiers ? "tiers: dram has " : "memory_budget is ", budget,
         " bytes, the state is ", bounds.state, " and takes ", bounds.everything,
-        ", and there is no ", asked.named_tiers ? "tier of nvme" : "nvme_path",
+        ", and there is no ", asked.named_tiers ? "tier below" : "nvme_path",
         " for the rest"));
   }
   Options runtime;
   runtime.engine = engine;
   runtime.threads = asked.threads;
   runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = budget}};
+  for (const std::string& text : asked.mapped_tiers) {
+    TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ParseTier(text));
+    runtime.tiers.push_back(std::move(tier));
+  }
   for (size_t i = 0; i < asked.paths.size(); ++i) {
     const bool is_limited = i < asked.path_budgets.size();
     runtime.tiers.push_back(

@@ -27,6 +27,7 @@ struct BindingOptions {
   bool named_tiers = false;       // budgets and paths were said as tiers
   std::vector<std::string> paths;
   std::vector<int64_t> path_budgets;  // of each, 0: what there is; empty: all 0
+  std::vector<std::string> mapped_tiers;  // texts of far and persistent memory
   std::string engine = "auto";        // or "io_uring" or "threads"
   std::string machine_profile;        // used with paths; empty: none
   int threads = 0;

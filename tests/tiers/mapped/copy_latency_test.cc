@@ -13,7 +13,7 @@
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/vector_medium.h"
-#include "tests/tiers/copy_fixture.h"
+#include "tests/tiers/mapped/copy_fixture.h"
 #include "tiers/copy_transport.h"
 
 namespace terrace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "tests/tiers/copy_fixture.h"
+#include "tests/tiers/mapped/copy_fixture.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/tiers/copy_fixture.h"
+#include "tests/tiers/mapped/copy_fixture.h"
 
 namespace terrace {
 namespace {

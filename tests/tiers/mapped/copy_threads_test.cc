@@ -17,7 +17,7 @@
 #include "runtime/base/mutex.h"
 #include "tests/support/fault_medium.h"
 #include "tests/support/vector_medium.h"
-#include "tests/tiers/copy_fixture.h"
+#include "tests/tiers/mapped/copy_fixture.h"
 #include "tiers/copy_transport.h"
 
 namespace terrace {
