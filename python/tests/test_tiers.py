@@ -131,7 +131,7 @@ def test_a_path_with_an_equals_sign(tmp_path):
 
 
 def test_memory_without_a_disk_for_the_rest_says_so():
-    with pytest.raises(ValueError, match='no tier of nvme') as caught:
+    with pytest.raises(ValueError, match='no tier below') as caught:
         terrace.AdamW(_model().parameters(), tiers=['dram=256KiB'])
     assert 'nvme_path' not in str(caught.value)
     assert 'memory_budget' not in str(caught.value)

@@ -17,11 +17,11 @@
 #include "runtime/base/check.h"
 #include "runtime/mover/core.h"
 #include "tests/support/fault_engine.h"
-#include "tests/support/fault_medium.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/fault_medium.h"
+#include "tests/support/medium/vector_medium.h"
 #include "tests/support/scripted_disk_file.h"
-#include "tests/support/vector_medium.h"
 #include "tiers/memory/page_buffer.h"
 
 namespace terrace {

@@ -12,10 +12,10 @@
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "tests/support/fault_medium.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
-#include "tests/support/vector_medium.h"
+#include "tests/support/medium/fault_medium.h"
+#include "tests/support/medium/vector_medium.h"
 #include "tiers/copy_transport.h"
 
 namespace terrace {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/support/fault_medium.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
-#include "tests/support/vector_medium.h"
+#include "tests/support/medium/fault_medium.h"
+#include "tests/support/medium/vector_medium.h"
 #include "tests/tiers/mapped/copy_fixture.h"
 #include "tiers/copy_transport.h"
 

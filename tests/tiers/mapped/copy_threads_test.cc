@@ -15,8 +15,8 @@
 #include "kernels/pool_executor.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
-#include "tests/support/fault_medium.h"
-#include "tests/support/vector_medium.h"
+#include "tests/support/medium/fault_medium.h"
+#include "tests/support/medium/vector_medium.h"
 #include "tests/tiers/mapped/copy_fixture.h"
 #include "tiers/copy_transport.h"
 
