@@ -83,7 +83,12 @@ terrace_feature(NCCL kernels/cuda/nccl_collective.cc ${nccl_found}
 if(NOT TERRACE_PMEM STREQUAL "OFF")
   pkg_check_modules(libpmem2 QUIET IMPORTED_TARGET libpmem2)
 endif()
-terrace_feature(PMEM tiers/pmem_tier.cc "${libpmem2_FOUND}" "no libpmem2")
+terrace_feature(PMEM tiers/pmem/persist_domain.cc "${libpmem2_FOUND}"
+  "no libpmem2; scripts/bootstrap installs libpmem2-dev")
+set(TERRACE_PMEM_MODULE)  # of cmake/terrace-config.cmake.in
+if(TERRACE_HAVE_PMEM)
+  set(TERRACE_PMEM_MODULE libpmem2)
+endif()
 
 # TerraceTorch_FOUND is what the folders that need LibTorch ask.
 if(TERRACE_TORCH STREQUAL "OFF")

@@ -142,7 +142,8 @@ class FuseServer {
       }
       case FUSE_OPEN:
       case FUSE_OPENDIR:
-        return ReplyWith(header, Opened(As<fuse_open_in>(body).flags));
+        return ReplyWith(header,
+                         Opened(header.nodeid, As<fuse_open_in>(body).flags));
       case FUSE_STATFS: {
         fuse_statfs_out out = {};
         out.st.bsize = 4096;
@@ -193,12 +194,14 @@ class FuseServer {
     out.attr = files_.Attributes(node);
     return out;
   }
-  // Buffered ones bypass the cache as well. Those that ask for direct I/O get
-  // it without this flag, which a kernel (6.18) takes to go on after a short
-  // answer to io_uring from the place where the request began.
-  static fuse_open_out Opened(uint32_t flags) {
+  // Buffered ones bypass the cache as well, but for "*.cached", which can be
+  // mapped. Those that ask for direct I/O get it without this flag, which a
+  // kernel (6.18) takes to go on after a short answer to io_uring from the
+  // place where the request began.
+  fuse_open_out Opened(uint64_t node, uint32_t flags) {
     fuse_open_out out = {};
-    out.open_flags = (flags & O_DIRECT) != 0 ? 0 : FOPEN_DIRECT_IO;
+    const bool cached = (flags & O_DIRECT) != 0 || files_.IsCached(node);
+    out.open_flags = cached ? 0 : FOPEN_DIRECT_IO;
     return out;
   }
 
@@ -211,7 +214,7 @@ class FuseServer {
     const struct {
       fuse_entry_out entry;
       fuse_open_out open;
-    } made = {EntryOf(node), Opened(flags)};
+    } made = {EntryOf(node), Opened(node, flags)};
     ReplyWith(header, made);
   }
 

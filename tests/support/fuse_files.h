@@ -41,6 +41,7 @@ class FuseFiles {
     *node = ++last_;
     nodes_[parent].children[name] = *node;
     nodes_[*node].mode = mode;
+    nodes_[*node].cached = name.ends_with(".cached");
     return 0;
   }
 
@@ -82,6 +83,12 @@ class FuseFiles {
     attr.nlink = node.links;
     attr.blksize = 4096;
     return attr;
+  }
+
+  // Whether it was made by a name that ends so: ".cached".
+  bool IsCached(uint64_t node) {
+    MutexLock lock(mutex_);
+    return nodes_[node].cached;
   }
 
   void Resize(uint64_t node, uint64_t size) {
@@ -135,6 +142,7 @@ class FuseFiles {
   struct Node {
     uint32_t mode = 0;
     uint32_t links = 1;
+    bool cached = false;
     std::vector<char> bytes;
     std::map<std::string, uint64_t> children;
   };

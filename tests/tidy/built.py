@@ -9,6 +9,7 @@ import subprocess
 # the feature is on, as in the host preset.
 FEATURE_FOLDERS = {
     'torch': ['runtime/torch/', 'tests/torch/', 'examples/', 'tests/examples/'],
+    'pmem': ['tiers/pmem/persist_domain.cc'],
 }
 # Built by a test of their own, against the installed package.
 INSTALL_TEST = 'tests/install/install_test.cmake'

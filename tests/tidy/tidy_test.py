@@ -16,12 +16,14 @@ class TidyTest(TreeCase):
     def test_layers(self):
         allowed = [('tiers', 'aio'), ('tiers', 'kernels'), ('runtime', 'tiers'),
                    ('prefetch', 'policies'), ('aio', 'runtime/base'),
+                   ('tiers/pmem', 'tiers'), ('runtime', 'tiers/pmem'),
                    ('runtime/optimizer', 'kernels'),
                    ('runtime/machine', 'aio'),
                    ('tests/aio', 'runtime'), ('aio', 'aio')]
         denied = [('aio', 'kernels'), ('kernels', 'aio'), ('policies', 'aio'),
                   ('tiers', 'policies'), ('prefetch', 'tiers'),
                   ('aio', 'tiers'), ('aio', 'runtime'), ('aio', 'tests'),
+                  ('tiers', 'tiers/pmem'), ('tiers/pmem', 'runtime'),
                   ('runtime/base', 'aio'), ('runtime/torch', 'runtime'),
                   ('runtime/torch', 'aio'), ('runtime/optimizer', 'runtime'),
                   ('runtime/optimizer', 'tiers'),
@@ -71,7 +73,8 @@ class TidyTest(TreeCase):
         for header, open_to, closed_to in [
                 ('<liburing.h>', 'aio/uring_engine.cc', 'aio/engine.h'),
                 ('<hwloc.h>', 'tiers/memory/topology.cc', 'tiers/memory/topology.h'),
-                ('<libpmem2.h>', 'tiers/pmem_tier.cc', 'tiers/host.cc'),
+                ('<libpmem2.h>', 'tiers/pmem/persist_domain.cc',
+                 'tiers/pmem/pmem_medium.cc'),
                 ('<sqlite3.h>', 'tiers/catalog.cc', 'runtime/x.cc'),
                 ('<cuda_runtime.h>', 'kernels/cuda/x.cc', 'kernels/x.cc'),
                 ('<nccl.h>', 'kernels/cuda/x.cc', 'runtime/x.cc'),

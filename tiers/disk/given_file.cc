@@ -7,41 +7,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/shell_word.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/disk/file_lock.h"
+#include "tiers/disk/given_mark.h"
 #include "tiers/memory/page_buffer.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
 namespace {
 
-// Zeros follow. A program that changes a byte of it takes the file back.
-constexpr char kMark[] =
-    "Terrace 1\n"
-    "The state of training jobs. Nothing here outlives the job that wrote it.\n"
-    "To use the file or device for something else, just overwrite it.\n";
-static_assert(sizeof(kMark) <= GivenFile::kMarkBytes);
-
 // udev locks a device that changed while it looks at it.
 constexpr absl::Duration kLockPatience = absl::Milliseconds(500);
 constexpr absl::Duration kClaimPatience = absl::Seconds(1);
 
-bool IsMark(const char* block) {
-  const char* const end = block + GivenFile::kMarkBytes;
-  return std::memcmp(block, kMark, sizeof(kMark)) == 0 &&
-         std::all_of(block + sizeof(kMark), end, [](char c) { return c == 0; });
-}
-
 // The offset of the first byte that is not zero; -1: all are.
-absl::StatusOr<int64_t> FirstNonZero(int fd, const std::string& path,
-                                     int64_t offset, int64_t size_bytes) {
+absl::StatusOr<int64_t> FindNonZero(int fd, const std::string& path,
+                                    int64_t offset, int64_t size_bytes) {
   const PageBuffer buffer(size_bytes);
   if (!buffer.ok()) return ErrnoError(path, "no memory to read it", ENOMEM);
   for (int64_t at = 0; at < size_bytes;) {
@@ -55,11 +41,9 @@ absl::StatusOr<int64_t> FirstNonZero(int fd, const std::string& path,
     }
     at += n;
   }
-  const char* const begin = buffer.data();
-  const char* const end = begin + size_bytes;
-  const char* const found =
-      std::find_if(begin, end, [](char c) { return c != 0; });
-  return found == end ? -1 : offset + (found - begin);
+  const int64_t found =
+      FirstNonZero({buffer.data(), static_cast<size_t>(size_bytes)});
+  return found < 0 ? -1 : offset + found;
 }
 
 }  // namespace
@@ -167,14 +151,14 @@ absl::Status GivenFile::CheckDevice() {
   if (n != kMarkBytes) {
     return Failed("cannot be read at offset 0", n < 0 ? errno : EIO);
   }
-  was_marked_ = IsMark(mark);
+  was_marked_ = IsGivenMark(mark);
   const int64_t begin = was_marked_ ? kMarkBytes : 0;
   TERRACE_ASSIGN_OR_RETURN(
       int64_t found,
-      FirstNonZero(fd_, path_, begin, kDeviceMarginBytes - begin));
+      FindNonZero(fd_, path_, begin, kDeviceMarginBytes - begin));
   if (found < 0) {
     TERRACE_ASSIGN_OR_RETURN(
-        found, FirstNonZero(fd_, path_, end_bytes_, kDeviceMarginBytes));
+        found, FindNonZero(fd_, path_, end_bytes_, kDeviceMarginBytes));
   }
   if (found < 0) return absl::OkStatus();
   const std::string device = ShellWord(path_);
@@ -195,7 +179,7 @@ absl::Status GivenFile::CheckFile() {
   char mark[kMarkBytes] = {};
   const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
   if (n < 0) return Failed("cannot be read at offset 0", errno);
-  if (n != kMarkBytes || !IsMark(mark)) {
+  if (n != kMarkBytes || !IsGivenMark(mark)) {
     return absl::InvalidArgumentError(
         absl::StrCat(Name(), ": the file holds ", node.st_size,
                      " bytes of others. If nobody needs them: truncate -s 0 ",
@@ -211,7 +195,7 @@ absl::Status GivenFile::CheckFile() {
 absl::Status GivenFile::Mark() {
   const PageBuffer block(kMarkBytes);
   if (!block.ok()) return Failed("no memory for a block", ENOMEM);
-  std::memcpy(block.data(), kMark, sizeof(kMark));
+  WriteGivenMark(block.data());
   is_marked_ = true;  // in part, should it fail
   TERRACE_ASSIGN_OR_RETURN(file_, ChooseTransfers(fd_, path_, block.data()));
   return absl::OkStatus();

@@ -21,14 +21,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/bytes.h"
+#include "tiers/disk/given_mark.h"
 #include "tiers/disk/state_file.h"
 
 namespace terrace {
 
 class GivenFile {
  public:
-  static constexpr int64_t kMarkBytes = kBlockBytes;
+  static constexpr int64_t kMarkBytes = kGivenMarkBytes;
   // Kept free at both ends of a device.
   static constexpr int64_t kDeviceMarginBytes = 1 << 20;
 

@@ -1,0 +1,79 @@
+// A cell that went bad is EIO of a read, of these bytes alone: a file system
+// that fails as it is told to stands for it.
+#include <cerrno>
+
+#include "gmock/gmock.h"
+#include "runtime/base/io_fault.h"
+#include "tests/support/fuse_mount.h"
+#include "tests/tiers/pmem_support.h"
+#include "tiers/disk/given_mark.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int64_t kBytes = 64 << 10;
+
+class PmemReadErrorTest : public PmemTest {
+ protected:
+  void SetUp() override {
+    PmemTest::SetUp();
+    if (IsSkipped()) return;
+    if (!mount_.ok()) GTEST_SKIP() << mount_.reason();
+    // By this name it can be mapped.
+    file_ = mount_.path() + "/given.cached";
+    const int fd = open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ASSERT_GE(fd, 0);
+    close(fd);
+    auto medium = OpenUnsafe(file_, kBytes);
+    ASSERT_TRUE(medium.ok()) << medium.status();
+    medium_ = *std::move(medium);
+  }
+
+  void Fail(int error) {
+    mount_.Arm({.call = FuseCall::kRead,
+                .kind = FuseFault::Kind::kError,
+                .value = error});
+  }
+
+  FuseMount mount_;
+  std::string file_;
+  std::unique_ptr<PmemMedium> medium_;
+};
+
+TEST_F(PmemReadErrorTest, APieceIsLostWhereTheReadFails) {
+  const std::vector<std::byte> written = Filled(8192, 6);
+  ASSERT_TRUE(medium_->Write(0, written).ok());  // so it is in the cache
+  Fail(EIO);
+  std::vector<std::byte> read(16384);
+  const absl::Status lost = medium_->Read(100, absl::MakeSpan(read));
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_THAT(lost.ToString(), AllOf(HasSubstr(file_), HasSubstr("EIO"),
+                                     HasSubstr("offset 12288")));
+  EXPECT_EQ(IoFaultOf(lost).error, EIO);
+  EXPECT_EQ(IoFaultOf(lost).path, file_);
+  EXPECT_EQ(IoFaultOf(lost).offset, kGivenMarkBytes + 8192);
+  // Others are whole, and so is this one when the medium is.
+  read.resize(8192);
+  EXPECT_TRUE(medium_->Read(0, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read, written);
+  mount_.Clear();
+  EXPECT_TRUE(medium_->Read(8192, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read, std::vector<std::byte>(8192));
+}
+
+TEST_F(PmemReadErrorTest, AnotherErrorIsNoLoss) {
+  Fail(ENOMEM);
+  std::vector<std::byte> read(4096);
+  const absl::Status failed = medium_->Read(4096, absl::MakeSpan(read));
+  // The page cache makes EIO of some errors.
+  if (absl::IsDataLoss(failed)) GTEST_SKIP() << failed;
+  EXPECT_TRUE(absl::IsResourceExhausted(failed)) << failed;
+  EXPECT_EQ(IoFaultOf(failed).error, ENOMEM);
+  EXPECT_EQ(IoFaultOf(failed).offset, 8192);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,211 @@
+#include "tiers/pmem/persist_domain.h"
+
+#include <libpmem2.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+#include "runtime/base/status_macros.h"
+#include "tiers/pmem/media_facts.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+// The library's handles, deleted by a function of their address.
+template <typename T, int (*Delete)(T**)>
+class Handle {
+ public:
+  Handle() = default;
+  ~Handle() {
+    if (value_ != nullptr) Delete(&value_);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  T* get() const { return value_; }
+  T** address() { return &value_; }
+
+ private:
+  T* value_ = nullptr;
+};
+
+int DeleteBadBlocks(pmem2_badblock_context** context) {
+  pmem2_badblock_context_delete(context);
+  return 0;
+}
+
+using Config = Handle<pmem2_config, pmem2_config_delete>;
+using Source = Handle<pmem2_source, pmem2_source_delete>;
+using LibraryMap = Handle<pmem2_map, pmem2_map_delete>;
+using BadBlocks = Handle<pmem2_badblock_context, DeleteBadBlocks>;
+
+// An error of the library is a negative errno, or one of its own far below.
+absl::Status Failed(const std::string& name, const std::string& what,
+                    int error) {
+  constexpr int kLeastErrno = -4096;
+  if (error > kLeastErrno) return ErrnoError(name, what, -error);
+  const std::string text = absl::StrCat(name, ": ", what, ": libpmem2 ", error,
+                                        " (", pmem2_errormsg(), ")");
+  return WithIoFault(error == PMEM2_E_INVALID_FILE_TYPE
+                         ? absl::InvalidArgumentError(text)
+                         : absl::UnavailableError(text),
+                     {.path = name});
+}
+
+absl::Status OpenSource(int fd, const std::string& name, Source* source) {
+  const int error = pmem2_source_from_fd(source->address(), fd);
+  if (error == 0) return absl::OkStatus();
+  return Failed(name, "neither a regular file nor a DAX device", error);
+}
+
+StoreGranularity GranularityOf(pmem2_map* map) {
+  switch (pmem2_map_get_store_granularity(map)) {
+    case PMEM2_GRANULARITY_BYTE:
+      return StoreGranularity::kByte;
+    case PMEM2_GRANULARITY_CACHE_LINE:
+      return StoreGranularity::kCacheLine;
+    case PMEM2_GRANULARITY_PAGE:
+      break;
+  }
+  return StoreGranularity::kPage;
+}
+
+}  // namespace
+
+struct PersistDomain::Mapping {
+  LibraryMap map;
+  pmem2_memcpy_fn copy = nullptr;
+  pmem2_flush_fn flush = nullptr;
+  pmem2_drain_fn drain = nullptr;
+  pmem2_persist_fn persist = nullptr;
+};
+
+absl::Status PersistDomain::CheckAvailable() { return CheckPmemEnvironment(); }
+
+absl::StatusOr<std::unique_ptr<PersistDomain>> PersistDomain::Map(
+    int fd, const std::string& name, int64_t size_bytes, Media media) {
+  TERRACE_CHECK(size_bytes > 0);
+  Source source;
+  TERRACE_RETURN_IF_ERROR(OpenSource(fd, name, &source));
+  Config config;
+  auto mapping = std::make_unique<Mapping>();
+  int error = pmem2_config_new(config.address());
+  if (error == 0) {
+    error = pmem2_config_set_required_store_granularity(
+        config.get(), PMEM2_GRANULARITY_PAGE);  // any: it is judged below
+  }
+  if (error == 0) {
+    error =
+        pmem2_config_set_length(config.get(), static_cast<size_t>(size_bytes));
+  }
+  if (error == 0) {
+    error = pmem2_map_new(mapping->map.address(), config.get(), source.get());
+  }
+  if (error != 0) {
+    return Failed(name, absl::StrCat("cannot map ", size_bytes, " bytes"),
+                  error);
+  }
+  std::unique_ptr<PersistDomain> domain(new PersistDomain(std::move(mapping)));
+  TERRACE_RETURN_IF_ERROR(domain->Judge(fd, name, media));
+  return domain;
+}
+
+PersistDomain::PersistDomain(std::unique_ptr<Mapping> mapping)
+    : mapping_(std::move(mapping)) {
+  pmem2_map* const map = mapping_->map.get();
+  mapping_->copy = pmem2_get_memcpy_fn(map);
+  mapping_->flush = pmem2_get_flush_fn(map);
+  mapping_->drain = pmem2_get_drain_fn(map);
+  mapping_->persist = pmem2_get_persist_fn(map);
+  bytes_ = {static_cast<std::byte*>(pmem2_map_get_address(map)),
+            pmem2_map_get_size(map)};
+  granularity_ = GranularityOf(map);
+}
+
+PersistDomain::~PersistDomain() = default;
+
+// The library's word is not enough: it can be made to believe anything.
+absl::Status PersistDomain::Judge(int fd, const std::string& name,
+                                  Media media) {
+  const int refused = TryMapSync(fd, static_cast<int64_t>(bytes_.size()));
+  const std::string medium = FileSystemOf(fd);
+  const std::string found = absl::StrCat(medium, ", granularity ",
+                                         StoreGranularityName(granularity_));
+  if (granularity_ != StoreGranularity::kPage) {
+    if (refused != 0) {
+      return WithIoFault(
+          absl::UnavailableError(absl::StrCat(
+              name, ": libpmem2 says ", found,
+              ", but the kernel refuses MAP_SYNC: ", ErrnoName(refused))),
+          {.error = refused, .path = name});
+    }
+    cause_ = absl::StrCat("MAP_SYNC on ", medium, ", persistence domain ",
+                          PersistenceDomains());
+    return absl::OkStatus();
+  }
+  cause_ = refused == 0 ? absl::StrCat("libpmem2 flushes pages of ", medium)
+                        : absl::StrCat("no MAP_SYNC on ", medium, ": ",
+                                       ErrnoName(refused));
+  if (media == Media::kUnsafe) return absl::OkStatus();
+  return WithIoFault(
+      absl::UnavailableError(absl::StrCat(
+          name, ": no persistent memory: ", found, " (", cause_, ")")),
+      {.error = refused, .path = name});
+}
+
+absl::StatusOr<PersistDomain::Shape> PersistDomain::ShapeOf(
+    int fd, const std::string& name) {
+  Source source;
+  TERRACE_RETURN_IF_ERROR(OpenSource(fd, name, &source));
+  size_t size = 0;
+  size_t alignment = 0;
+  int error = pmem2_source_size(source.get(), &size);
+  if (error == 0) error = pmem2_source_alignment(source.get(), &alignment);
+  if (error != 0) return Failed(name, "its size cannot be read", error);
+  return Shape{static_cast<int64_t>(size), static_cast<int64_t>(alignment)};
+}
+
+absl::StatusOr<std::vector<Extent>> PersistDomain::BadRanges(
+    int fd, const std::string& name) {
+  Source source;
+  TERRACE_RETURN_IF_ERROR(OpenSource(fd, name, &source));
+  BadBlocks context;
+  const std::string what = "its bad blocks cannot be read";
+  int error = pmem2_badblock_context_new(context.address(), source.get());
+  if (error != 0) return Failed(name, what, error);
+  std::vector<Extent> ranges;
+  pmem2_badblock block = {};
+  while ((error = pmem2_badblock_next(context.get(), &block)) == 0) {
+    ranges.push_back({static_cast<int64_t>(block.offset),
+                      static_cast<int64_t>(block.length)});
+  }
+  if (error == PMEM2_E_NO_BAD_BLOCK_FOUND) return ranges;
+  return Failed(name, what, error);
+}
+
+std::byte* PersistDomain::At(int64_t offset, int64_t size_bytes) const {
+  const auto all = static_cast<int64_t>(bytes_.size());
+  TERRACE_CHECK(offset >= 0 && size_bytes >= 0 && size_bytes <= all &&
+                offset <= all - size_bytes);
+  return bytes_.data() + offset;
+}
+
+void PersistDomain::Copy(int64_t offset, absl::Span<const std::byte> from) {
+  std::byte* const to = At(offset, static_cast<int64_t>(from.size()));
+  mapping_->copy(to, from.data(), from.size(), PMEM2_F_MEM_NONTEMPORAL);
+}
+
+void PersistDomain::Flush(int64_t offset, int64_t size_bytes) {
+  mapping_->flush(At(offset, size_bytes), static_cast<size_t>(size_bytes));
+}
+
+void PersistDomain::Drain() { mapping_->drain(); }
+
+void PersistDomain::Persist(int64_t offset, int64_t size_bytes) {
+  mapping_->persist(At(offset, size_bytes), static_cast<size_t>(size_bytes));
+}
+
+}  // namespace terrace

@@ -1,0 +1,84 @@
+// The bytes of a tier of persistent memory: a file on a file system with DAX,
+// or a DAX device, mapped. Writes persist before they return; nothing of it
+// outlives the job all the same, as of a disk path.
+//
+// A file is read by its descriptor, so that a cell that went bad is an error of
+// one piece and not a signal; on a file system without DAX that shows the
+// mapping's bytes as well. A DAX device can only be mapped: of its bad blocks,
+// those known at the start are never touched, and one that goes bad later is
+// SIGBUS.
+//
+// Offsets are the tier's, from 0; those in errors are the file's. Thread-safe,
+// but for Remove. A forked child may read, and removes nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tiers/medium.h"
+#include "tiers/pmem/persist_domain.h"
+#include "tiers/pmem/pmem_place.h"
+
+namespace terrace {
+
+struct PmemOptions {
+  // An existing directory, in which a file is made; an empty file, or one that
+  // a job had; a DAX device.
+  std::string place;
+  // In whole blocks (kBlockBytes), all taken at once. 0: all there is.
+  int64_t budget_bytes = 0;
+  // For tests: takes any file system. What is written is as durable as msync
+  // makes it there, and a page at a time.
+  bool unsafe_media = false;
+};
+
+// What was found there.
+struct PmemFacts {
+  std::string file;
+  std::string file_system;  // "devdax": a DAX device
+  StoreGranularity granularity = StoreGranularity::kPage;
+  std::string cause;       // of the granularity
+  int64_t size_bytes = 0;  // of the tier
+  int64_t bad_bytes = 0;   // of these
+};
+
+class PmemMedium final : public Medium {
+ public:
+  // Unimplemented: a build without libpmem2. Unavailable: no persistent memory
+  // (see PersistDomain::Map), or another job has it, or PMEM2_FORCE_* is set.
+  // InvalidArgument, NotFound, PermissionDenied: of the place, see
+  // PmemPlace::Open. ResourceExhausted: no room for the budget.
+  static absl::StatusOr<std::unique_ptr<PmemMedium>> Open(
+      const PmemOptions& options);
+  ~PmemMedium() override;
+
+  const std::string& name() const override { return facts_.file; }
+  int64_t size_bytes() const override { return facts_.size_bytes; }
+  std::vector<Extent> bad_ranges() const override { return bad_ranges_; }
+  const PmemFacts& facts() const { return facts_; }
+
+  // DataLoss: a bad block, or the file was cut; names the file and its offset.
+  absl::Status Read(int64_t offset, absl::Span<std::byte> to) override;
+  // DataLoss: a bad block that was known at the start.
+  absl::Status Write(int64_t offset, absl::Span<const std::byte> from) override;
+  absl::Status Remove() override;
+
+ private:
+  PmemMedium() = default;
+  absl::Status CheckGood(Extent range) const;
+  absl::Status ReadFile(int64_t offset, absl::Span<std::byte> to);
+
+  // Unmapped before the place goes.
+  std::unique_ptr<PmemPlace> place_;
+  std::unique_ptr<PersistDomain> domain_;
+  int64_t begin_bytes_ = 0;  // of the tier in the file
+  std::vector<Extent> bad_ranges_;
+  PmemFacts facts_;
+};
+
+}  // namespace terrace
