@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "runtime/base/io_fault.h"
 #include "tests/support/temporary_directory.h"
-#include "tests/tiers/pmem_support.h"
+#include "tests/tiers/pmem/pmem_support.h"
 
 namespace terrace {
 namespace {

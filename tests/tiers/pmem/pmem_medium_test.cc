@@ -15,7 +15,7 @@
 #include "runtime/base/io_fault.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
-#include "tests/tiers/pmem_support.h"
+#include "tests/tiers/pmem/pmem_support.h"
 #include "tiers/disk/given_mark.h"
 
 namespace terrace {
