@@ -14,12 +14,25 @@ constexpr int kTensors = 14;
 constexpr int kMostCustomers = 4;
 constexpr int64_t kLargest = 5 * 4096;
 
-WorldOptions DrawWorld(uint64_t seed, Trouble trouble,
-                       Transcript* transcript) {
+// One to three, each with room for a few tensors up to nearly all.
+std::vector<TierSpec> DrawTiers(uint64_t seed) {
+  std::mt19937_64 random(seed * 78);
+  std::vector<TierSpec> tiers;
+  for (uint64_t i = 0; i < 1 + random() % 3; ++i) {
+    const TierKind kind = random() % 2 == 0 ? TierKind::kFar : TierKind::kPmem;
+    tiers.push_back({kind, absl::StrCat("mapped ", i),
+                     static_cast<int64_t>(2 + random() % 60) * 4096});
+  }
+  return tiers;
+}
+
+WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
+                       Tiers tiers) {
   std::mt19937_64 random(seed * 77);
   WorldOptions options;
   options.seed = seed;
   options.transcript = transcript;
+  if (tiers == Tiers::kDrawn) options.mapped = DrawTiers(seed);
   options.budget_bytes = static_cast<int64_t>(24 + random() % 60) * 4096;
   options.paths = 1 + static_cast<int>(random() % 3);
   if (trouble == Trouble::kRefusal) options.paths = 2 + options.paths % 2;
@@ -51,11 +64,11 @@ bool SameBytes(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
 }  // namespace
 
 RandomOperations::RandomOperations(uint64_t seed, Trouble trouble,
-                                   Transcript* transcript)
+                                   Transcript* transcript, Tiers tiers)
     : random_(seed),
       trouble_(trouble),
       faulty_(trouble == Trouble::kAny),
-      world_(DrawWorld(seed, trouble, transcript)) {
+      world_(DrawWorld(seed, trouble, transcript, tiers)) {
   for (int i = 0; i < 3; ++i) ChangePace();
   for (int i = 0; i < kTensors; ++i) {
     Truth truth;

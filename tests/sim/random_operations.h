@@ -26,11 +26,18 @@ enum class Trouble : uint8_t {
   kRefusal,
 };
 
+// What lies below memory.
+enum class Tiers : uint8_t {
+  kDisks,
+  kDrawn,  // far and persistent memory, with budgets of their own, above disks
+};
+
 class RandomOperations {
  public:
   // `transcript`: what the mover does is written there; null: nowhere.
   RandomOperations(uint64_t seed, Trouble trouble,
-                   Transcript* transcript = nullptr);
+                   Transcript* transcript = nullptr,
+                   Tiers tiers = Tiers::kDisks);
 
   // `count` operations, then Drain and Audit.
   void Run(int count);
@@ -91,6 +98,7 @@ class RandomOperations {
   void Replace();
   bool IsPushed(int tensor) const;
   void ChangeFaults();
+  void FailACopy();
   FaultChances DrawChances();
   void ChangePace();
   void Scribble(absl::Span<std::byte> data);

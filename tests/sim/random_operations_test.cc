@@ -9,7 +9,8 @@
 namespace terrace {
 namespace {
 
-void RunSeeds(uint64_t count, Trouble trouble, int64_t most_lost) {
+void RunSeeds(uint64_t count, Trouble trouble, int64_t most_lost,
+              Tiers tiers = Tiers::kDisks) {
   int64_t pins = 0;
   int64_t failed = 0;
   int64_t lost = 0;
@@ -17,7 +18,7 @@ void RunSeeds(uint64_t count, Trouble trouble, int64_t most_lost) {
   int64_t refused = 0;
   int64_t moved = 0;
   ForEachSeed(count, [&](uint64_t seed) {
-    RandomOperations operations(seed, trouble);
+    RandomOperations operations(seed, trouble, /*transcript=*/nullptr, tiers);
     operations.Run(400);
     pins += operations.pins_checked();
     failed += operations.failed_groups();
@@ -51,6 +52,18 @@ TEST(RandomOperations, WithFaultsContentsEqualTheMapOrTheErrorIsTyped) {
 
 TEST(RandomOperations, APathThatRefusesWritesIsNoticedByNobody) {
   RunSeeds(150, Trouble::kRefusal, 14 * 150 / 3);
+}
+
+TEST(RandomOperations, OverDrawnTiersContentsEqualTheMap) {
+  RunSeeds(150, Trouble::kNone, 14 * 150 / 3, Tiers::kDrawn);
+}
+
+TEST(RandomOperations, OverDrawnTiersWithFaultsTheErrorIsTyped) {
+  RunSeeds(150, Trouble::kAny, 14 * 150 / 2, Tiers::kDrawn);
+}
+
+TEST(RandomOperations, OverDrawnTiersAPathThatRefusesWritesDoesNotMatter) {
+  RunSeeds(150, Trouble::kRefusal, 14 * 150 / 3, Tiers::kDrawn);
 }
 
 }  // namespace

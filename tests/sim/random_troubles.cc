@@ -19,6 +19,7 @@ void RandomOperations::ChangeFaults() {
     world_.faults().Clear();
   } else if (faulty_) {
     world_.faults().SetChances(DrawChances());
+    FailACopy();
   } else {
     // Always the same one: a write that it refused may still be under way when
     // it does better, and another path must be there for it.
@@ -32,6 +33,16 @@ void RandomOperations::ChangeFaults() {
         CallFilter::kWrites);
   }
   faults_on_ = !faults_on_;
+}
+
+// One of the next copies of a mapped tier.
+void RandomOperations::FailACopy() {
+  const auto& mapped = world_.mapped();
+  if (mapped.empty()) return;
+  const auto calls = static_cast<int64_t>(Draw(20));
+  FaultMedium& medium = mapped[Draw(mapped.size())]->faults;
+  medium.Fail(calls, Draw(4) == 0 ? absl::DataLossError("a cell went bad")
+                                  : absl::UnavailableError("not now"));
 }
 
 FaultChances RandomOperations::DrawChances() {

@@ -39,6 +39,15 @@ World::World(const WorldOptions& options)
   engine = MakeFaultEngine(std::move(engine), faults_, clock_);
   engine = MakePacedEngine(std::move(engine), paces_, clock_);
   parts.engine = std::move(engine);
+  for (const TierSpec& tier : options.mapped) {
+    mapped_.push_back(
+        std::make_shared<FarMemory>(tier.place, tier.budget_bytes));
+    auto background = std::make_unique<InlineExecutor>();
+    background_.push_back(background.get());
+    parts.mapped.push_back({.spec = tier,
+                            .medium = MediumOf(mapped_.back()),
+                            .background = std::move(background)});
+  }
   for (int path = 0; path < options.paths; ++path) {
     auto background = std::make_unique<InlineExecutor>();
     background_.push_back(background.get());

@@ -24,6 +24,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/far_memory.h"
 #include "tests/support/pace_board.h"
 
 namespace terrace {
@@ -60,6 +61,7 @@ struct WorldOptions {
   int64_t budget_bytes = 1 << 20;
   int paths = 2;
   int64_t path_bytes = 16 << 20;
+  std::vector<TierSpec> mapped;           // above the paths, of plain bytes
   PaceOptions pace = {1 << 30, 1 << 30};  // of each path; see SetPace
   EvictionKind eviction = EvictionKind::kNextUse;
   bool prefetch = true;
@@ -82,6 +84,8 @@ class World {
   LocalRuntime& runtime() { return *runtime_; }
   VirtualClock& clock() { return clock_; }
   FaultPlan& faults() { return *faults_; }
+  // Of the mapped tiers, in their order.
+  const std::vector<std::shared_ptr<FarMemory>>& mapped() { return mapped_; }
   // Of what that path is asked from here on.
   void SetPace(int path, const PaceOptions& pace) { paces_->Set(path, pace); }
 
@@ -95,7 +99,8 @@ class World {
   VirtualClock clock_;
   const std::shared_ptr<FaultPlan> faults_;
   const std::shared_ptr<PaceBoard> paces_;
-  std::vector<InlineExecutor*> background_;  // per path, the runtime's
+  std::vector<std::shared_ptr<FarMemory>> mapped_;
+  std::vector<InlineExecutor*> background_;  // per tier below, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;
   int step_ = -1;
   absl::Status broken_;

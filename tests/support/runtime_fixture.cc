@@ -86,7 +86,10 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
     disk_faults_.push_back(std::make_shared<DiskFaults>());
     path.file = MakeFaultDiskFile(std::move(path.file), disk_faults_.back());
   }
-  if (is_virtual()) return TurnByHand(&parts);
+  if (is_virtual()) {
+    TurnByHand(&parts);
+    return;
+  }
   parts.executor = *MakePoolExecutor(2, {});
   runtime_ = *LocalRuntime::Start(std::move(parts));
 }

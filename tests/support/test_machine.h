@@ -19,8 +19,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
-#include "tests/support/medium/fault_medium.h"
-#include "tests/support/medium/vector_medium.h"
+#include "tests/support/medium/far_memory.h"
 #include "tests/support/scripted_disk_file.h"
 #include "tiers/memory/page_buffer.h"
 
@@ -40,14 +39,6 @@ struct TestMachineOptions {
   IoQueueOptions io;
 };
 
-// A medium of plain bytes behind faults.
-struct FarMemory {
-  FarMemory(int node, int64_t size_bytes)
-      : bytes(absl::StrCat("node", node), size_bytes) {}
-  VectorMedium bytes;
-  FaultMedium faults{bytes};
-};
-
 struct TestMachine {
   explicit TestMachine(const TestMachineOptions& of)
       : options(of),
@@ -55,8 +46,8 @@ struct TestMachine {
         memory(of.budget_bytes),
         background(static_cast<size_t>(of.paths)) {
     for (int i = 0; i < of.far; ++i) {
-      far.push_back(std::make_shared<FaultMedium>(absl::StrCat("node", i + 1),
-                                                  of.far_bytes));
+      far.push_back(std::make_shared<FarMemory>(absl::StrCat("node", i + 1),
+                                                of.far_bytes));
     }
   }
 
@@ -97,7 +88,7 @@ struct TestMachine {
     for (const auto& medium : far) {
       parts.mapped.push_back(
           {.spec = {TierKind::kFar, medium->bytes.name(), options.far_bytes},
-           .medium = std::shared_ptr<Medium>(medium, &medium->faults),
+           .medium = MediumOf(medium),
            .background = &far_background});
     }
     for (int path = 0; path < options.paths; ++path) {

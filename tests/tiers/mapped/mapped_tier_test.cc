@@ -88,7 +88,7 @@ TEST_F(MappedTierTest, FullItSaysWhatIsThereAndGrowsNever) {
     EXPECT_EQ(full.message(),
               "/mnt/pmem0/state: no room for 8192 bytes: 4096 of 16384 are "
               "free, 4096 of them in one piece");
-    EXPECT_EQ(IoFaultOf(full)->path, "/mnt/pmem0/state");
+    EXPECT_EQ(IoFaultOf(full).path, "/mnt/pmem0/state");
   }
   three.Reset();
   EXPECT_EQ(tier.usage().used_bytes, 0);
