@@ -17,6 +17,11 @@ class CloseContract : public ContractTest {
 INSTANTIATE_TEST_SUITE_P(Worlds, CloseContract, testing::ValuesIn(kAllWorlds),
                          WorldParamName);
 
+// Their faults and what they count are of disks.
+class CloseOverDisks : public CloseContract {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CloseOverDisks, testing::ValuesIn(kDiskWorlds),
+                         WorldParamName);
+
 TEST_P(CloseContract, EveryCallAfterItIsCancelled) {
   Make(4);
   const TensorId a = world().Register("a", kPage);
@@ -37,7 +42,7 @@ TEST_P(CloseContract, EveryCallAfterItIsCancelled) {
   EXPECT_TRUE(Close().ok());  // repeated
 }
 
-TEST_P(CloseContract, GetStatsAfterItSaysWhatWasTrueAtTheEnd) {
+TEST_P(CloseOverDisks, GetStatsAfterItSaysWhatWasTrueAtTheEnd) {
   Make(4);
   const std::vector<TensorId> tensors = world().RegisterMany(8, kPage);
   {
@@ -108,7 +113,7 @@ TEST_P(CloseContract, ARefusedCloseHasCancelledWhatWasPushed) {
   EXPECT_TRUE(Close().ok());
 }
 
-TEST_P(CloseContract, ItWaitsForTransfersInFlight) {
+TEST_P(CloseOverDisks, ItWaitsForTransfersInFlight) {
   Make(2);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
   auto queue = world().OpenQueue(kPage, 2);
@@ -119,7 +124,7 @@ TEST_P(CloseContract, ItWaitsForTransfersInFlight) {
   EXPECT_EQ(stats().leaked_bytes, 0);
 }
 
-TEST_P(CloseContract, PastItsDeadlineEngineAndArenaAreLeakedAndCounted) {
+TEST_P(CloseOverDisks, PastItsDeadlineEngineAndArenaAreLeakedAndCounted) {
   Make(2);
   const TensorId a = world().Register("a", kPage);
   auto queue = world().OpenQueue(kPage, 2);

@@ -46,8 +46,8 @@ class FailureContract : public ContractTest {
     runtime().Prefetch({});
   }
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, FailureContract, testing::ValuesIn(kAllWorlds),
-                         WorldParamName);
+INSTANTIATE_TEST_SUITE_P(Worlds, FailureContract,
+                         testing::ValuesIn(kDiskWorlds), WorldParamName);
 
 TEST_P(FailureContract, AFailedReadIsItsGroupsAndTheNextOneMayDo) {
   Make(2);

@@ -35,7 +35,7 @@ class ForkContract : public ContractTest {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, ForkContract,
                          testing::Values(TestWorld::kMemory, TestWorld::kUring,
-                                         TestWorld::kThreads),
+                                         TestWorld::kFar, TestWorld::kThreads),
                          WorldParamName);
 
 TEST_P(ForkContract, EveryCallIsCancelledAtOnce) {

@@ -31,7 +31,7 @@ class GrowthContract : public ContractTest {
     return runtime().Register(spec);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, GrowthContract, testing::ValuesIn(kAllWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, GrowthContract, testing::ValuesIn(kDiskWorlds),
                          WorldParamName);
 
 TEST_P(GrowthContract, ADiskThatHangsIsNamedInTime) {

@@ -40,7 +40,7 @@ class PlacementContract : public ContractTest {
   int others_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, PlacementContract,
-                         testing::ValuesIn(kAllWorlds), WorldParamName);
+                         testing::ValuesIn(kDiskWorlds), WorldParamName);
 
 TEST_P(PlacementContract, WhatOnePathRefusesTheOtherTakes) {
   MakePaths(1);

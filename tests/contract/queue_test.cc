@@ -10,6 +10,11 @@ class QueueContract : public ContractTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, QueueContract, testing::ValuesIn(kAllWorlds),
                          WorldParamName);
 
+// Their faults and what they count are of disks.
+class QueueOverDisks : public QueueContract {};
+INSTANTIATE_TEST_SUITE_P(Worlds, QueueOverDisks, testing::ValuesIn(kDiskWorlds),
+                         WorldParamName);
+
 TEST_P(QueueContract, PushRefusesWhatCanNeverBeAdmitted) {
   Make(4);
   const TensorId a = world().Register("a", kPage);
@@ -267,7 +272,7 @@ TEST_P(QueueContract, AFailedGroupReleasesWhatItHeld) {
   EXPECT_TRUE(writer.ok()) << writer.status();
 }
 
-TEST_P(QueueContract, ClosingAQueueCancelsWhatIsPushed) {
+TEST_P(QueueOverDisks, ClosingAQueueCancelsWhatIsPushed) {
   Make(4);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
   auto queue = world().OpenQueue(kPage, 2);
@@ -283,7 +288,7 @@ TEST_P(QueueContract, ClosingAQueueCancelsWhatIsPushed) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(world().Holds(*next, tensors[i], i));
 }
 
-TEST_P(QueueContract, WhatBecomesReadyFirstIsTakenFirst) {
+TEST_P(QueueOverDisks, WhatBecomesReadyFirstIsTakenFirst) {
   // The first group has to be fetched, and its read takes long.
   Make(3);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
@@ -310,7 +315,7 @@ TEST_P(QueueContract, WhatBecomesReadyFirstIsTakenFirst) {
   EXPECT_TRUE(ready->pins.ok()) << ready->pins.status();
 }
 
-TEST_P(QueueContract, ReadySaysWhatItWaitedForLast) {
+TEST_P(QueueOverDisks, ReadySaysWhatItWaitedForLast) {
   Make(3);
   const TensorId a = world().Register("a", kPage);
   auto one = world().OpenQueue(kPage, 1);
@@ -340,7 +345,7 @@ TEST_P(QueueContract, ReadySaysWhatItWaitedForLast) {
   EXPECT_EQ(reader->cause, WaitCause::kRead);
 }
 
-TEST_P(QueueContract, ASlotBeingWrittenBackIsAWaitForTheWriteBack) {
+TEST_P(QueueOverDisks, ASlotBeingWrittenBackIsAWaitForTheWriteBack) {
   Make(1);  // the window takes it all
   const std::vector<TensorId> tensors = world().RegisterMany(2, kPage);
   auto queue = world().OpenQueue(kPage, 1);

@@ -53,7 +53,7 @@ class TransferStats : public ContractTest {
   std::unique_ptr<RequestQueue> queue_;
   std::vector<TensorId> tensors_;
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, TransferStats, testing::ValuesIn(kAllWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, TransferStats, testing::ValuesIn(kDiskWorlds),
                          WorldParamName);
 
 TEST_P(TransferStats, NothingIsCountedOfWhatGoesStraightThrough) {

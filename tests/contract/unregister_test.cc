@@ -13,6 +13,11 @@ class UnregisterContract : public ContractTest {
 INSTANTIATE_TEST_SUITE_P(Worlds, UnregisterContract,
                          testing::ValuesIn(kAllWorlds), WorldParamName);
 
+// Their faults and what they count are of disks.
+class UnregisterOverDisks : public UnregisterContract {};
+INSTANTIATE_TEST_SUITE_P(Worlds, UnregisterOverDisks,
+                         testing::ValuesIn(kDiskWorlds), WorldParamName);
+
 TEST_P(UnregisterContract, HomeAndNameAreFreeAndTheIdIsGone) {
   Make(4);
   const TensorId kept = world().Register("kept", kPage);
@@ -81,7 +86,7 @@ TEST_P(UnregisterContract, WhatAGroupWantsIsRefused) {
   EXPECT_TRUE(runtime().Unregister(a).ok());
 }
 
-TEST_P(UnregisterContract, GroupsOfAClosedQueueDoNotKeepIt) {
+TEST_P(UnregisterOverDisks, GroupsOfAClosedQueueDoNotKeepIt) {
   Make(2);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
   auto queue = world().OpenQueue(kPage, 2);
@@ -114,7 +119,7 @@ TEST_P(UnregisterContract, AResidentAndItsDirtyBytesGo) {
   EXPECT_EQ(stats().bytes_written(), 0);
 }
 
-TEST_P(UnregisterContract, AWriteBackUnderWayIsWaitedFor) {
+TEST_P(UnregisterOverDisks, AWriteBackUnderWayIsWaitedFor) {
   Make(1);
   const TensorId a = world().Register("a", kPage);
   auto queue = world().OpenQueue(kPage, 1);
@@ -129,7 +134,7 @@ TEST_P(UnregisterContract, AWriteBackUnderWayIsWaitedFor) {
   EXPECT_TRUE(world().Holds(*queue, b, 2));
 }
 
-TEST_P(UnregisterContract, AWriteThatNeverEndsKeepsTheHomeOnly) {
+TEST_P(UnregisterOverDisks, AWriteThatNeverEndsKeepsTheHomeOnly) {
   TestRuntimeOptions options;
   options.io_timeout = absl::Milliseconds(100);
   Make(2, options);

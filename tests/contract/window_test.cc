@@ -43,6 +43,11 @@ class WindowContract : public ContractTest {
 INSTANTIATE_TEST_SUITE_P(Worlds, WindowContract, testing::ValuesIn(kAllWorlds),
                          WorldParamName);
 
+// Their faults and what they count are of disks.
+class WindowOverDisks : public WindowContract {};
+INSTANTIATE_TEST_SUITE_P(Worlds, WindowOverDisks,
+                         testing::ValuesIn(kDiskWorlds), WorldParamName);
+
 TEST_P(WindowContract, AWindowNeedsSlotsAndBytes) {
   Make(4);
   for (const auto& [bytes, slots] :
@@ -224,7 +229,7 @@ TEST_P(WindowContract, ResidentsArePinnedInPlaceAndNotChargedToTheWindow) {
   EXPECT_EQ(stats().bytes_read(), 0);
 }
 
-TEST_P(WindowContract, ResidentsAreWrittenOnlyUnderPressure) {
+TEST_P(WindowOverDisks, ResidentsAreWrittenOnlyUnderPressure) {
   Make(8);
   const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
   auto queue = world().OpenQueue(kPage, 2);
@@ -333,7 +338,7 @@ TEST_P(WindowContract, APrefetchHintFetchesAheadWhereThereIsRoom) {
   EXPECT_EQ(stats().demand_reads, demanded);
 }
 
-TEST_P(WindowContract, APrefetchHintNeverFailsAndNeverBlocks) {
+TEST_P(WindowOverDisks, APrefetchHintNeverFailsAndNeverBlocks) {
   Make(2);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
   auto queue = world().OpenQueue(kPage, 2);

@@ -27,9 +27,11 @@ World::World(const WorldOptions& options)
   LocalRuntimeParts parts;
   parts.clock = &clock_;
   parts.start_thread = false;
-  parts.executor = std::make_unique<VirtualExecutor>(
+  auto executor = std::make_unique<VirtualExecutor>(
       options.parallelism, options.task_cost, options.task_spread, options.seed,
       clock_);
+  executor_ = executor.get();
+  parts.executor = std::move(executor);
   auto arena = HostArena::Create(
       {.size_bytes = options.budget_bytes, .huge_pages = HugePages::kOff});
   EXPECT_TRUE(arena.ok()) << arena.status();
@@ -71,6 +73,8 @@ World::~World() {
   const absl::Status closed =
       runtime_->Close(clock_.Now() + absl::Seconds(600));
   EXPECT_TRUE(closed.ok()) << closed;
+  // Those that found nothing left to copy.
+  while (executor_->waiting() > 0) TERRACE_CHECK(clock_.Advance());
   EXPECT_TRUE(broken_.ok()) << broken_;
   clock_.RemoveStep(step_);
 }

@@ -44,6 +44,7 @@ class VirtualExecutor final : public Executor {
         busy_until_(static_cast<size_t>(parallelism), absl::InfinitePast()) {}
 
   int parallelism() const override { return tasks_.parallelism(); }
+  size_t waiting() const { return tasks_.waiting(); }
 
  private:
   void Queue(std::function<void()> task, Lane lane) override;
@@ -99,6 +100,7 @@ class World {
   VirtualClock clock_;
   const std::shared_ptr<FaultPlan> faults_;
   const std::shared_ptr<PaceBoard> paces_;
+  VirtualExecutor* executor_ = nullptr;  // the runtime's
   std::vector<std::shared_ptr<FarMemory>> mapped_;
   std::vector<InlineExecutor*> background_;  // per tier below, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;

@@ -62,12 +62,6 @@ LocalMapped MakeFar(int64_t bytes) {
 
 const char* TestWorldName(TestWorld world) { return ArrangementOf(world).name; }
 
-bool HasDisks(TestWorld world) { return ArrangementOf(world).has_disks; }
-
-bool HasMappedTiers(TestWorld world) {
-  return ArrangementOf(world).has_far || ArrangementOf(world).has_pmem;
-}
-
 std::ostream& operator<<(std::ostream& out, TestWorld world) {
   return out << TestWorldName(world);
 }
@@ -155,7 +149,7 @@ void TestRuntime::AddMapped(const TestRuntimeOptions& options,
 
 LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   const bool memory = ArrangementOf(world_).memory_disks;
-  const int disks = HasDisks(world_) ? options.paths : 0;
+  const int disks = ArrangementOf(world_).has_disks ? options.paths : 0;
   LocalRuntimeParts parts;
   parts.clock = &SystemClock();
   if (is_virtual()) parts.clock = &virtual_clock_;

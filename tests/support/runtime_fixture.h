@@ -46,14 +46,14 @@ enum class TestWorld : uint8_t {
   kFour,          //
 };
 
+inline constexpr TestWorld kDiskWorlds[] = {
+    TestWorld::kVirtual, TestWorld::kMemory, TestWorld::kUring,
+    TestWorld::kThreads};
 inline constexpr TestWorld kAllWorlds[] = {
     TestWorld::kVirtual,     TestWorld::kMemory,      TestWorld::kUring,
     TestWorld::kThreads,     TestWorld::kFarVirtual,  TestWorld::kFar,
     TestWorld::kPmemVirtual, TestWorld::kPmem,        TestWorld::kThreeVirtual,
     TestWorld::kThree,       TestWorld::kFourVirtual, TestWorld::kFour};
-
-bool HasDisks(TestWorld world);
-bool HasMappedTiers(TestWorld world);
 
 const char* TestWorldName(TestWorld world);
 std::ostream& operator<<(std::ostream& out, TestWorld world);

@@ -96,14 +96,16 @@ struct Stats {
   int64_t leaked_bytes = 0;       // an arena that Close had to leave behind
   absl::Status first_error;       // of any path since Create
 
-  int64_t bytes_read() const {
+  // Up to memory, and down from it, over all links.
+  int64_t bytes_read() const { return Moved(/*down=*/false); }
+  int64_t bytes_written() const { return Moved(/*down=*/true); }
+
+ private:
+  int64_t Moved(bool down) const {
     int64_t sum = 0;
-    for (const PathStats& path : paths) sum += path.bytes_read;
-    return sum;
-  }
-  int64_t bytes_written() const {
-    int64_t sum = 0;
-    for (const PathStats& path : paths) sum += path.bytes_written;
+    for (const LinkStats& link : links) {
+      if ((link.from == tiers.front().name) == down) sum += link.bytes;
+    }
     return sum;
   }
 };
