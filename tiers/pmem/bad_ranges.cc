@@ -40,4 +40,10 @@ const Extent* FirstTouched(const std::vector<Extent>& ranges, Extent range) {
   return nullptr;
 }
 
+int64_t TotalBytes(const std::vector<Extent>& ranges) {
+  int64_t bytes = 0;
+  for (const Extent& range : ranges) bytes += range.size_bytes;
+  return bytes;
+}
+
 }  // namespace terrace

@@ -18,4 +18,6 @@ std::vector<Extent> BadRangesWithin(const std::vector<Extent>& found,
 // The first of them that the range touches; null: none. `ranges` as above.
 const Extent* FirstTouched(const std::vector<Extent>& ranges, Extent range);
 
+int64_t TotalBytes(const std::vector<Extent>& ranges);
+
 }  // namespace terrace

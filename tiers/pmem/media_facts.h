@@ -26,5 +26,7 @@ int TryMapSync(int fd, int64_t size_bytes);
 // persistent memory: "memory_controller" (caches are flushed by the stores'
 // code), "cpu_cache" (they need not be). Each once; "unknown": none is named.
 std::string PersistenceDomains();
+// What it says where all do without flushes.
+inline constexpr char kCachesPersist[] = "cpu_cache";
 
 }  // namespace terrace

@@ -142,9 +142,17 @@ absl::Status PersistDomain::Judge(int fd, const std::string& name,
               ", but the kernel refuses MAP_SYNC: ", ErrnoName(refused))),
           {.error = refused, .path = name});
     }
-    cause_ = absl::StrCat("MAP_SYNC on ", medium, ", persistence domain ",
-                          PersistenceDomains());
-    return absl::OkStatus();
+    const std::string domains = PersistenceDomains();
+    cause_ =
+        absl::StrCat("MAP_SYNC on ", medium, ", persistence domain ", domains);
+    if (granularity_ != StoreGranularity::kByte || domains == kCachesPersist) {
+      return absl::OkStatus();
+    }
+    return WithIoFault(
+        absl::UnavailableError(absl::StrCat(
+            name, ": libpmem2 says ", found,
+            ", but the kernel has the persistence domain ", domains)),
+        {.path = name});
   }
   cause_ = refused == 0 ? absl::StrCat("libpmem2 flushes pages of ", medium)
                         : absl::StrCat("no MAP_SYNC on ", medium, ": ",

@@ -47,8 +47,9 @@ class PersistDomain {
   // `name` is what errors call it; `size_bytes`, a multiple of the alignment,
   // must be there. Unavailable: no persistent memory, in one line with the file
   // system and the granularity; or libpmem2 says that there is some and the
-  // kernel refuses MAP_SYNC. InvalidArgument: neither a regular file nor a DAX
-  // device. ResourceExhausted: no memory, or address space.
+  // kernel refuses MAP_SYNC, or that caches persist and the kernel does not.
+  // InvalidArgument: neither a regular file nor a DAX device.
+  // ResourceExhausted: no memory, or address space.
   static absl::StatusOr<std::unique_ptr<PersistDomain>> Map(
       int fd, const std::string& name, int64_t size_bytes, Media media);
   // Of a file or DAX device, before it is mapped. Errors as above.

@@ -58,10 +58,8 @@ absl::StatusOr<std::unique_ptr<PmemMedium>> PmemMedium::Open(
                     .file_system = FileSystemOf(place.fd()),
                     .granularity = medium->domain_->granularity(),
                     .cause = medium->domain_->cause(),
-                    .size_bytes = space.usable.size_bytes};
-  for (const Extent& range : medium->bad_ranges_) {
-    medium->facts_.bad_bytes += range.size_bytes;
-  }
+                    .size_bytes = space.usable.size_bytes,
+                    .bad_bytes = TotalBytes(medium->bad_ranges_)};
   return medium;
 }
 

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "tiers/medium.h"
 #include "tiers/pmem/persist_domain.h"
+#include "tiers/pmem/pmem_facts.h"
 #include "tiers/pmem/pmem_place.h"
 
 namespace terrace {
@@ -35,16 +36,6 @@ struct PmemOptions {
   // For tests: takes any file system. What is written is as durable as msync
   // makes it there, and a page at a time.
   bool unsafe_media = false;
-};
-
-// What was found there.
-struct PmemFacts {
-  std::string file;
-  std::string file_system;  // "devdax": a DAX device
-  StoreGranularity granularity = StoreGranularity::kPage;
-  std::string cause;       // of the granularity
-  int64_t size_bytes = 0;  // of the tier
-  int64_t bad_bytes = 0;   // of these
 };
 
 class PmemMedium final : public Medium {

@@ -18,6 +18,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/pmem/pmem_support.h"
 #include "tiers/disk/given_mark.h"
+#include "tiers/pmem/media_facts.h"
 
 namespace terrace {
 namespace {
@@ -122,6 +123,29 @@ TEST_F(PmemPlaceTest, WhatTheLibraryBelievesIsCheckedWithTheKernel) {
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(refused.ToString(), AllOf(HasSubstr(file), HasSubstr(forced),
                                         HasSubstr("MAP_SYNC: EOPNOTSUPP")));
+}
+
+// Needs persistent memory whose caches do not persist, named as for
+// pmem_medium_test.cc.
+TEST_F(PmemPlaceTest, CachesThatOnlySeemToPersistAreRefused) {
+  const char* const place = std::getenv("TERRACE_TEST_PMEM");
+  if (place == nullptr || PersistenceDomains() != "memory_controller") {
+    GTEST_SKIP() << "no such memory is named";
+  }
+  if (std::getenv(kForced) == nullptr) {
+    EXPECT_EQ(RunForced("BYTE"), 0);
+    return;
+  }
+  const int fd = open(place, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(posix_fallocate(fd, 0, 4096), 0);
+  const absl::Status refused =
+      PersistDomain::Map(fd, place, 4096, PersistDomain::Media::kUnsafe)
+          .status();
+  close(fd);
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(refused.ToString(),
+              AllOf(HasSubstr("BYTE"), HasSubstr("memory_controller")));
 }
 
 TEST_F(PmemPlaceTest, ABudgetBeyondTheFileSystemIsRefused) {
