@@ -10,6 +10,7 @@
 #include "bench/step.h"
 #include "bench/step_disk.h"
 #include "bench/step_paths.h"
+#include "bench/tiers.h"
 
 namespace terrace::bench {
 namespace {
@@ -41,6 +42,10 @@ const Subcommand kSubcommands[] = {
      "a step over two paced devices of 3:1, also when one slows to half",
      {"parameters", "rounds", "gate", "json"},
      RunStepPathsBenchmark},
+    {"tiers",
+     "copies between DRAM and a tier of memory, against memcpy",
+     {"size", "rounds", "threads", "gate", "json"},
+     RunTiersBenchmark},
 };
 
 int Usage() {

@@ -31,6 +31,7 @@ INSTANTIATE_TEST_SUITE_P(
          {"step", "--parameters", "4M", "--budget", "50", "--threads", "1"},
          true},
         {"paths", {"paths", "--parameters", "1M"}},
+        {"tiers", {"tiers", "--size", "9M"}},
         {"io_engines", {"io", "--sections", "engines"}, true},
         {"io_demand", {"io", "--sections", "demand"}, true},
         {"io_sizes", {"io", "--sections", "sizes"}, true},

@@ -103,9 +103,9 @@ void CopyFaultsTest::RunWithFault(int call, const absl::Status& error) {
         [&](const MediumCall& each) { return Holds(sent, each.offset); });
     EXPECT_EQ(later, 0);
   }
-  EXPECT_TRUE(dram_ == dram_after);
-  EXPECT_TRUE(first_bytes_.bytes() == first_after);
-  EXPECT_TRUE(second_bytes_.bytes() == second_after);
+  EXPECT_TRUE(SameBytes(dram_, dram_after));
+  EXPECT_TRUE(SameBytes(first_bytes_.bytes(), first_after));
+  EXPECT_TRUE(SameBytes(second_bytes_.bytes(), second_after));
   EXPECT_EQ(second_.calls().size() - second_before, 2u);
   EXPECT_EQ(executor_->waiting(), 0u);
 }

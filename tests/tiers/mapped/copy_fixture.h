@@ -33,6 +33,13 @@ inline void FillRandom(absl::Span<std::byte> bytes, uint64_t seed) {
   }
 }
 
+// In one call: a loop over bytes takes its time under a sanitiser.
+inline bool SameBytes(const std::vector<std::byte>& one,
+                      const std::vector<std::byte>& other) {
+  return one.size() == other.size() &&
+         std::memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
 // `offset` is the same at both ends.
 inline Move MoveOf(uint64_t tag, Edge edge, int64_t offset, int64_t size_bytes,
                    std::vector<std::byte>& dram, IoClass io_class) {

@@ -1,0 +1,229 @@
+// Both sides copy the same bytes between the same two arenas, in pieces of
+// 1 MiB, on the same threads: the transport with moves of 8 MiB, the loop with
+// a task for each thread, which takes the next piece until none is left. So
+// what the ratio shows is the transport's own cost: cutting, choosing, lanes,
+// wakes.
+#include "bench/tiers.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "bench/gate.h"
+#include "bench/io/load.h"
+#include "bench/report/document.h"
+#include "bench/rounds.h"
+#include "kernels/pool_executor.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/status_macros.h"
+#include "tiers/copy_transport.h"
+#include "tiers/memory/host_arena.h"
+
+namespace terrace::bench {
+namespace {
+
+constexpr int64_t kMoveBytes = 8 * kMiB;
+constexpr int64_t kPieceBytes = kMiB;
+constexpr TierId kTier = 1;
+constexpr double kBar = 0.95;
+
+class ArenaMedium final : public Medium {
+ public:
+  explicit ArenaMedium(absl::Span<std::byte> bytes) : bytes_(bytes) {}
+  const std::string& name() const override { return name_; }
+  int64_t size_bytes() const override {
+    return static_cast<int64_t>(bytes_.size());
+  }
+  absl::Status Read(int64_t offset, absl::Span<std::byte> to) override {
+    std::memcpy(to.data(), bytes_.data() + offset, to.size());
+    return absl::OkStatus();
+  }
+  absl::Status Write(int64_t offset,
+                     absl::Span<const std::byte> from) override {
+    std::memcpy(bytes_.data() + offset, from.data(), from.size());
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string name_ = "memory";
+  const absl::Span<std::byte> bytes_;
+};
+
+// Lets one thread wait for what ends on others.
+class Signal {
+ public:
+  void Set() {
+    MutexLock lock(mutex_);
+    set_ = true;
+    changed_.Signal();
+  }
+  void Await() {
+    MutexLock lock(mutex_);
+    while (!set_) changed_.Wait(mutex_);
+    set_ = false;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool set_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Of what lies at `offset`: up, down, or every other `unit` of both.
+enum class Way : uint8_t { kUp, kDown, kBoth };
+bool IsUp(Way way, int64_t offset, int64_t unit) {
+  return way == Way::kBoth ? offset / unit % 2 == 0 : way == Way::kUp;
+}
+const char* NameOf(Way way) {
+  return way == Way::kUp     ? "to DRAM"
+         : way == Way::kDown ? "from DRAM"
+                             : "both ways";
+}
+
+class Workbench {
+ public:
+  static absl::StatusOr<std::unique_ptr<Workbench>> Make(int64_t size_bytes) {
+    auto bench = std::unique_ptr<Workbench>(new Workbench(size_bytes));
+    for (auto* const arena : {&bench->dram_, &bench->tier_}) {
+      TERRACE_ASSIGN_OR_RETURN(*arena,
+                               HostArena::Create({.size_bytes = size_bytes}));
+      std::memset((*arena)->bytes().data(), arena == &bench->dram_ ? 1 : 2,
+                  static_cast<size_t>(size_bytes));
+    }
+    return bench;
+  }
+
+  absl::StatusOr<Sample> RunTransport(Executor& executor, Way way) {
+    ArenaMedium medium(tier_->bytes());
+    Signal ended;
+    CopyTransport transport({{kTier, &medium}}, executor, SystemClock(),
+                            [&ended] { ended.Set(); });
+    const Stopwatch watch;
+    for (int64_t at = 0; at < size_bytes_; at += kMoveBytes) {
+      Move move;
+      move.tag = static_cast<uint64_t>(at);
+      move.edge = IsUp(way, at, kMoveBytes) ? Edge{kTier, kDramTier}
+                                            : Edge{kDramTier, kTier};
+      move.from = move.to = {at, std::min(kMoveBytes, size_bytes_ - at)};
+      move.data = dram_->bytes().data() + at;
+      transport.Begin(move);
+    }
+    std::vector<Moved> moved;
+    while (true) {
+      transport.Poll(&moved);
+      if (transport.pending() == 0) break;
+      ended.Await();
+    }
+    const Sample sample = watch.Stop(size_bytes_);
+    for (const Moved& each : moved) TERRACE_RETURN_IF_ERROR(each.status);
+    return sample;
+  }
+
+  absl::StatusOr<Sample> RunLoop(Executor& executor, Way way) {
+    Signal ended;
+    std::atomic<int64_t> next = 0;
+    std::atomic<int> left = executor.parallelism();
+    const auto loop = [&] {
+      for (int64_t at; (at = next.fetch_add(kPieceBytes)) < size_bytes_;) {
+        std::byte* const dram = dram_->bytes().data() + at;
+        std::byte* const tier = tier_->bytes().data() + at;
+        const bool up = IsUp(way, at, kMoveBytes);
+        std::memcpy(
+            up ? dram : tier, up ? tier : dram,
+            static_cast<size_t>(std::min(kPieceBytes, size_bytes_ - at)));
+      }
+      if (left.fetch_sub(1) == 1) ended.Set();
+    };
+    const Stopwatch watch;
+    for (int i = 0; i < executor.parallelism(); ++i) {
+      executor.Run(loop, Lane::kMotion);
+    }
+    ended.Await();
+    return watch.Stop(size_bytes_);
+  }
+
+ private:
+  explicit Workbench(int64_t size_bytes) : size_bytes_(size_bytes) {}
+
+  const int64_t size_bytes_;
+  std::unique_ptr<HostArena> dram_, tier_;
+};
+
+absl::Status AddRows(Workbench& bench, int threads, int64_t rounds, Gate& gate,
+                     Section* section) {
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Executor> executor,
+                           MakePoolExecutor(threads, {}));
+  for (const Way way : {Way::kDown, Way::kUp, Way::kBoth}) {
+    const std::string name = absl::StrCat(NameOf(way), ", x", threads);
+    const std::vector<Contender> contenders = {
+        {name, [&] { return bench.RunTransport(*executor, way); }},
+        {absl::StrCat(name, ", memcpy"),
+         [&] { return bench.RunLoop(*executor, way); }}};
+    TERRACE_ASSIGN_OR_RETURN(
+        const Rounds result,
+        Rounds::Run(contenders, static_cast<int>(rounds), gate));
+    for (int i = 0; i < result.size(); ++i) {
+      section->rates.push_back({result.name(i), result.Of(i, Figure::kRate),
+                                result.Of(i, Figure::kCpu), ""});
+    }
+    RatioRow row;
+    row.subject = name;
+    row.bound = "memcpy";
+    row.figure = "MiB/s";
+    row.ratio = result.Ratio(0, 1, Figure::kRate);
+    row.bar = Bar{kBar, true};
+    section->ratios.push_back(row);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunTiersBenchmark(const Flags& flags) {
+  TERRACE_ASSIGN_OR_RETURN(const int64_t size,
+                           flags.number("size", 256 * kMiB));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 11));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t threads, flags.number("threads", 0));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t wait, flags.number("gate", 10));
+  if (size < kMiB || size > 64 * kGiB || rounds < 1 || rounds > 1000 ||
+      threads > 4096) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "out of range: --size ", size, " (1M to 64G), --rounds ", rounds,
+        " (1 to 1000), --threads ", threads, " (0 to 4096)"));
+  }
+  Gate gate(
+      {.enabled = wait > 0, .max_wait_seconds = static_cast<double>(wait)});
+  TERRACE_ASSIGN_OR_RETURN(const auto bench, Workbench::Make(size));
+  std::vector<int> parts = {static_cast<int>(threads)};
+  if (threads == 0) {
+    parts = {1};
+    const int all = static_cast<int>(std::thread::hardware_concurrency());
+    if (all > 1) parts.push_back(all);
+  }
+  Section section;
+  section.title = "Copies between DRAM and a tier of memory";
+  for (const int part : parts) {
+    TERRACE_RETURN_IF_ERROR(AddRows(*bench, part, rounds, gate, &section));
+  }
+  section.text = absl::StrFormat(
+      "%d MiB a run, in pieces of 1 MiB, on one thread and on all; moves of 8 "
+      "MiB, of both directions in turn where both are copied. %d runs, %d of "
+      "them disturbed.",
+      size / kMiB, gate.runs(), gate.disturbed());
+  PrintSection(section, flags.has("json"));
+  return absl::OkStatus();
+}
+
+}  // namespace terrace::bench
