@@ -88,7 +88,7 @@ void RandomOperations::Run(int count) {
     EXPECT_TRUE(world_.broken().ok())
         << "operation " << i << ": " << world_.broken();
   }
-  world_.faults().Clear();
+  world_.ClearFaults();
   if (!testing::Test::HasFailure()) Drain();
   held_.clear();
   for (size_t i = 0; i < customers_.size(); ++i) {
@@ -106,6 +106,11 @@ int64_t RandomOperations::moved_tensors() {
   int64_t moved = 0;
   for (const PathStats& path : world_.runtime().GetStats().paths) {
     moved += path.tensors_moved_in;
+  }
+  for (const auto& memory : world_.mapped()) {
+    for (const MediumCall& call : memory->faults.calls()) {
+      moved += call.direction == IoDirection::kWrite ? 1 : 0;
+    }
   }
   return moved;
 }

@@ -46,7 +46,7 @@ class RandomOperations {
   int64_t failed_groups() const { return failed_groups_; }
   int64_t lost_tensors() const;
   int64_t refused_writes() const { return refused_writes_; }
-  int64_t moved_tensors();
+  int64_t moved_tensors();  // to other paths, or to a mapped tier
   World& world() { return world_; }
 
  private:

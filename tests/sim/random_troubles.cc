@@ -16,7 +16,7 @@ void RandomOperations::ChangeFaults() {
   if (trouble_ == Trouble::kNone) return;
   if (faults_on_) {
     if (!faulty_) refused_writes_ += world_.faults().faults();
-    world_.faults().Clear();
+    world_.ClearFaults();
   } else if (faulty_) {
     world_.faults().SetChances(DrawChances());
     FailACopy();

@@ -69,14 +69,19 @@ World::World(const WorldOptions& options)
 }
 
 World::~World() {
-  faults_->Clear();
+  ClearFaults();
   const absl::Status closed =
       runtime_->Close(clock_.Now() + absl::Seconds(600));
   EXPECT_TRUE(closed.ok()) << closed;
   // Those that found nothing left to copy.
-  while (executor_->waiting() > 0) TERRACE_CHECK(clock_.Advance());
+  EXPECT_TRUE(clock_.RunUntil([this] { return executor_->waiting() == 0; }));
   EXPECT_TRUE(broken_.ok()) << broken_;
   clock_.RemoveStep(step_);
+}
+
+void World::ClearFaults() {
+  faults_->Clear();
+  for (const auto& memory : mapped_) memory->faults.Clear();
 }
 
 absl::Time World::Turn() {

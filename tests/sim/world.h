@@ -85,6 +85,8 @@ class World {
   LocalRuntime& runtime() { return *runtime_; }
   VirtualClock& clock() { return clock_; }
   FaultPlan& faults() { return *faults_; }
+  // Of disks and mapped tiers.
+  void ClearFaults();
   // Of the mapped tiers, in their order.
   const std::vector<std::shared_ptr<FarMemory>>& mapped() { return mapped_; }
   // Of what that path is asked from here on.

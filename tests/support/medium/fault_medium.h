@@ -41,6 +41,10 @@ class FaultMedium final : public Medium {
     fails_at_ = static_cast<int64_t>(calls_.size()) + calls;
     error_ = std::move(error);
   }
+  void Clear() {
+    MutexLock lock(mutex_);
+    fails_at_ = -1;
+  }
   // Runs in each call, before any byte moves. Not while calls are under way.
   void OnCall(std::function<void(const MediumCall&)> run) {
     on_call_ = std::move(run);
