@@ -32,9 +32,12 @@ absl::Time RestingTiers::NextEvent() const {
   return next;
 }
 
-void RestingTiers::BeginRemove() {
-  removing_ = true;
-  for (const auto& tier : tiers_) tier->BeginRemove();
+void RestingTiers::BeginRemove(bool quiet) {
+  const bool disks = !std::exchange(removing_disks_, true);
+  const bool mapped = quiet && !std::exchange(removing_mapped_, true);
+  for (const auto& tier : tiers_) {
+    if (IsDisk(tier->id()) ? disks : mapped) tier->BeginRemove();
+  }
 }
 
 void RestingTiers::OnRemoved(const Removed& event) {
@@ -45,7 +48,9 @@ void RestingTiers::OnRemoved(const Removed& event) {
 std::vector<std::string> RestingTiers::unremoved() const {
   std::vector<std::string> names;
   for (const auto& tier : tiers_) {
-    if (!tier->removed()) names.push_back(tier->name());
+    const bool waits =
+        removing_disks_ && !removing_mapped_ && tier->kind() == TierKind::kPmem;
+    if (waits || !tier->removed()) names.push_back(tier->name());
   }
   return names;
 }

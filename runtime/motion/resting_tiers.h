@@ -34,9 +34,11 @@ class RestingTiers {
   void ForgetRefusals();
   absl::Time NextEvent() const;
 
-  // Removes all files; Removed events tell of it.
-  void BeginRemove();
-  bool removals_begun() const { return removing_; }
+  // Removes all files; Removed events tell of it. Until nothing moves any more
+  // (`quiet`; then it is called again) what is mapped stays: a copy would go on
+  // in memory that is gone.
+  void BeginRemove(bool quiet);
+  bool removals_begun() const { return removing_disks_; }
   void OnRemoved(const Removed& event);
   std::vector<std::string> unremoved() const;  // names
   const absl::Status& removal_status() const { return removal_status_; }
@@ -45,7 +47,8 @@ class RestingTiers {
  private:
   const TierId first_disk_;
   std::vector<std::unique_ptr<Tier>> tiers_;
-  bool removing_ = false;
+  bool removing_disks_ = false;
+  bool removing_mapped_ = false;
   absl::Status removal_status_;  // the first error
 };
 

@@ -45,7 +45,7 @@ bool Closing::Advance(absl::Time now, uint64_t processed,
   if (requests_.empty()) return false;
   // Beside the transfers that still end: a disk that hangs in one of them may
   // yet let go of the names.
-  if (!parts_.resting->removals_begun()) parts_.resting->BeginRemove();
+  parts_.resting->BeginRemove(quiet());
   const bool removed = parts_.resting->unremoved().empty();
   return (quiet() && removed) || now >= deadline;
 }

@@ -61,7 +61,7 @@ TEST_F(RestingTiersTest, ARemovalIsOfAllAndItsFirstErrorCounts) {
   core_.machine.files[1]->remove_status = absl::InternalError("later");
   EXPECT_FALSE(tiers_.removals_begun());
   EXPECT_THAT(tiers_.unremoved(), IsEmpty());
-  tiers_.BeginRemove();
+  tiers_.BeginRemove(/*quiet=*/true);
   EXPECT_TRUE(tiers_.removals_begun());
   EXPECT_THAT(tiers_.unremoved(), ElementsAre("disk0/state", "disk1/state"));
   RunBackground(0);
@@ -69,6 +69,23 @@ TEST_F(RestingTiersTest, ARemovalIsOfAllAndItsFirstErrorCounts) {
   RunBackground(1);
   EXPECT_THAT(tiers_.unremoved(), IsEmpty());
   EXPECT_EQ(tiers_.removal_status(), absl::UnavailableError("EBUSY"));
+}
+
+// A copy into it would go on in memory that is gone.
+TEST(MappedRestingTiersTest, WhatIsMappedGoesOnceNothingMoves) {
+  TestCore core({.far = 1, .paths = 1});
+  core.resting.BeginRemove(/*quiet=*/false);
+  EXPECT_EQ(core.machine.background[0].RunAll(), 1);
+  EXPECT_EQ(core.machine.far_background.RunAll(), 0);
+  core.resting.BeginRemove(/*quiet=*/false);
+  EXPECT_EQ(core.machine.background[0].RunAll(), 0);
+  core.resting.BeginRemove(/*quiet=*/true);
+  EXPECT_EQ(core.machine.background[0].RunAll(), 0);
+  EXPECT_EQ(core.machine.far_background.RunAll(), 1);
+  core.resting.BeginRemove(/*quiet=*/true);
+  EXPECT_EQ(core.machine.far_background.RunAll(), 0);
+  core.Hear();
+  EXPECT_THAT(core.resting.unremoved(), IsEmpty());
 }
 
 TEST(RestingTiersDeathTest, TheirNumbersAreTheirPlaces) {
