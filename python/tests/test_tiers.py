@@ -154,7 +154,6 @@ def test_less_memory_than_works_names_the_tier(tmp_path):
     (['dram'], ValueError, 'dram needs a budget'),
     (['dram=much'], ValueError, 'its budget is much'),
     (['tape:/dev/st0'], ValueError, "not 'tape'"),
-    (['dram=1GiB', 'far:node1'], NotImplementedError, "'far:node1'"),
     (['dram=1GiB', 'hbm:cuda:0=1GiB'], NotImplementedError, 'hbm:cuda:0'),
     (['dram:node0=1GiB'], NotImplementedError, 'dram:node0'),
 ])
@@ -182,3 +181,22 @@ def test_more_than_the_disk_has_is_refused(tmp_path):
     with pytest.raises(ValueError, match='and there are'):
         _train(model, terrace.AdamW(model.parameters(), tiers=[
             'dram=256KiB', f'nvme:{tmp_path}=1000000TiB']))
+
+
+def test_far_memory_that_is_not_there_is_refused_with_what_is():
+    with pytest.raises(Exception, match='there is no node1023; this machine '
+                                        'has node0 with') as caught:
+        terrace.AdamW(_model().parameters(),
+                      tiers=['dram=256KiB', 'far:node1023=8MiB'])
+    assert "tier 'far:node1023=8MiB'" in str(caught.value)
+
+
+def test_a_file_system_is_no_persistent_memory(tmp_path):
+    places = [tmp_path / 'memory', tmp_path / 'disk']
+    for place in places:
+        place.mkdir()
+    with pytest.raises(Exception, match='libpmem2|no persistent memory: .*'
+                                        'granularity PAGE'):
+        terrace.AdamW(_model().parameters(), tiers=[
+            'dram=256KiB', f'pmem:{places[0]}=8MiB', f'nvme:{places[1]}'])
+    assert [os.listdir(place) for place in places] == [[], []]
