@@ -215,6 +215,11 @@ class FilePlace final : public PmemPlace {
     return PmemSpace{{begin, bytes}, begin + bytes};
   }
 
+  // All of its space is taken: the mark stays with the file from here on.
+  absl::Status Claim(PersistDomain*, const std::vector<Extent>&) override {
+    given_->Keep();
+    return absl::OkStatus();
+  }
   absl::Status Remove() override { return given_->Remove(); }
 
  private:

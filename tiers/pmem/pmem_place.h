@@ -42,8 +42,8 @@ class PmemPlace {
   // bytes asked for and those that are free; nothing is taken then.
   virtual absl::StatusOr<PmemSpace> Reserve() = 0;
   // Of what Reserve gave, mapped: refuses what holds data of others, and marks
-  // it. Once. InvalidArgument, with the command that clears it; Unavailable:
-  // bad blocks where the mark is.
+  // it for good. Once. InvalidArgument, with the command that clears it;
+  // Unavailable: bad blocks where the mark is.
   virtual absl::Status Claim(PersistDomain*, const std::vector<Extent>&) {
     return absl::OkStatus();
   }
