@@ -1,8 +1,10 @@
 #include "tests/support/runtime_fixture.h"
 
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "aio/make_engine.h"
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
@@ -47,14 +49,20 @@ const Arrangement& ArrangementOf(TestWorld world) {
   return kArrangements[static_cast<size_t>(world)];
 }
 
+// Of any node's pages; where TERRACE_TEST_FAR is a number, of that node's.
 LocalMapped MakeFar(int64_t bytes) {
   HostArenaOptions arena;
   arena.size_bytes = bytes;
+  std::string name = "node1";
+  if (const char* const node = std::getenv("TERRACE_TEST_FAR")) {
+    arena.numa_node = std::atoi(node);
+    name = absl::StrCat("node", arena.numa_node);
+  }
   arena.huge_pages = HugePages::kOff;
   arena.inspect = false;
   LocalMapped far;
-  far.spec = {TierKind::kFar, "node1", bytes};
-  far.medium = std::make_shared<FarMedium>("node1", *HostArena::Create(arena));
+  far.spec = {TierKind::kFar, name, bytes};
+  far.medium = std::make_shared<FarMedium>(name, *HostArena::Create(arena));
   return far;
 }
 
