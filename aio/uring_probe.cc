@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
 
 namespace terrace {
@@ -131,6 +132,20 @@ UringReport ProbeUring() {
       io_uring_register_files_sparse(plain.get(), kFiles) == 0;
   TryBuffers(plain, &report);
   return report;
+}
+
+absl::StatusOr<std::string> TryPin(absl::Span<std::byte> bytes) {
+  Ring ring(0);
+  if (ring.error() != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("io_uring is refused with ", DescribeErrno(ring.error()),
+                     ": nothing was asked to pin ", bytes.size(), " bytes"));
+  }
+  const iovec slot = {bytes.data(), bytes.size()};
+  const int error = -io_uring_register_buffers(ring.get(), &slot, 1);
+  if (error != 0) return DescribeErrno(error);
+  io_uring_unregister_buffers(ring.get());
+  return std::string();
 }
 
 }  // namespace terrace

@@ -20,7 +20,8 @@ bool IsOption(const std::string& word) {
 
 absl::StatusOr<Arguments> ParseArguments(
     const std::vector<std::string>& text, const std::vector<std::string>& flags,
-    const std::vector<std::string>& valued) {
+    const std::vector<std::string>& valued,
+    const std::vector<std::string>& listed) {
   Arguments parsed;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string& word = text[i];
@@ -46,7 +47,7 @@ absl::StatusOr<Arguments> ParseArguments(
         return absl::InvalidArgumentError(
             absl::StrCat("--", name, " takes no value"));
       }
-    } else if (!Contains(valued, name)) {
+    } else if (!Contains(valued, name) && !Contains(listed, name)) {
       return absl::InvalidArgumentError(absl::StrCat("no option ", word));
     } else if (equals != std::string::npos) {
       value = word.substr(equals + 1);
@@ -56,7 +57,9 @@ absl::StatusOr<Arguments> ParseArguments(
       return absl::InvalidArgumentError(
           absl::StrCat("--", name, " needs a value"));
     }
-    if (!parsed.options.emplace(name, value).second) {
+    if (Contains(listed, name)) {
+      parsed.lists[name].push_back(value);
+    } else if (!parsed.options.emplace(name, value).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", name, " is there twice"));
     }

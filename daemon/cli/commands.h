@@ -14,8 +14,12 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kFailure = 1;
 inline constexpr int kBadUsage = 2;
 
-// doctor [PATH...] [--json]
+// doctor [PATH...] [--tier TIER]... [--json]
 int RunDoctor(const std::vector<std::string>& arguments);
+
+// As terrace/tier.h has it. InvalidArgument, which names the text.
+absl::StatusOr<std::vector<TierSpec>> ParseTiers(
+    const std::vector<std::string>& texts);
 
 // What `doctor` prints of a report without --json, of about `width` columns,
 // verdict last.

@@ -14,14 +14,27 @@ void PrintError(const std::string& subcommand, const std::string& message) {
   std::fprintf(stderr, "terrace %s: %s\n", subcommand.c_str(), message.c_str());
 }
 
+absl::StatusOr<std::vector<TierSpec>> ParseTiers(
+    const std::vector<std::string>& texts) {
+  std::vector<TierSpec> tiers;
+  for (const std::string& text : texts) {
+    const absl::StatusOr<TierSpec> tier = ParseTier(text);
+    if (!tier.ok()) return tier.status();
+    tiers.push_back(*tier);
+  }
+  return tiers;
+}
+
 int RunDoctor(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<Arguments> parsed =
-      ParseArguments(arguments, {"json"}, {});
-  if (!parsed.ok()) {
-    PrintError("doctor", std::string(parsed.status().message()));
+  absl::StatusOr<Arguments> parsed =
+      ParseArguments(arguments, {"json"}, {}, {"tier"});
+  const absl::StatusOr<std::vector<TierSpec>> tiers =
+      parsed.ok() ? ParseTiers(parsed->lists["tier"]) : parsed.status();
+  if (!tiers.ok()) {
+    PrintError("doctor", std::string(tiers.status().message()));
     return kBadUsage;
   }
-  const MachineReport report = ProbeMachine(parsed->words);
+  const MachineReport report = ProbeMachine(parsed->words, *tiers);
   const std::string text =
       parsed->Has("json") ? ToJson(report) : FormatReport(report, kWidth);
   const bool printed =

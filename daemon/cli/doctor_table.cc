@@ -202,6 +202,53 @@ void AddPath(const PathReport& path, Table* table) {
   for (const DriveReport& drive : path.drives) AddDrive(drive, table);
 }
 
+// "node2 asked, node2 got, memory only, movable (dax0.0)".
+std::string NodeOfTier(const TierReport& report) {
+  const int asked = NodeOf(report.tier);
+  return Join(
+      {asked < 0 ? "no node asked" : absl::StrCat("node", asked, " asked"),
+       report.found_node < 0 ? "several or an unknown one got"
+                             : absl::StrCat("node", report.found_node, " got"),
+       report.memory_only ? "memory only" : "", report.movable ? "movable" : "",
+       report.dax_device},
+      ", ");
+}
+
+void AddMemoryTier(const TierReport& report, Table* table) {
+  if (report.page_bytes < 0) return;
+  table->Add("  node", NodeOfTier(report));
+  table->Add("  pages", absl::StrFormat("%s, %.0f %% of a probe in huge pages",
+                                        FormatBytes(report.page_bytes),
+                                        100 * report.huge_page_share));
+  table->Add("  can pin", Join({report.can_pin < 0    ? "unknown"
+                                : report.can_pin == 0 ? "no"
+                                                      : "yes",
+                                report.pin_error},
+                               ": "));
+}
+
+void AddTier(const TierReport& report, Table* table) {
+  table->AddWhole("tier", TierText(report.tier));
+  if (!report.status.ok()) {
+    table->Add("  state", std::string(report.status.message()));
+  }
+  if (report.size_bytes >= 0) {
+    table->Add("  size",
+               absl::StrCat(FormatBytes(report.free_bytes), " free of ",
+                            FormatBytes(report.size_bytes)));
+  }
+  AddMemoryTier(report, table);
+  if (!report.file_system.empty()) {
+    table->Add(
+        "  file system",
+        Join({report.file_system, report.source, report.mount_point}, ", "));
+  }
+  if (report.granularity.empty()) return;
+  table->Add("  granularity",
+             Join({report.granularity, report.granularity_cause}, ": "));
+  table->Add("  bad blocks", FormatBytes(report.bad_bytes));
+}
+
 const char* NameOf(Severity severity) {
   switch (severity) {
     case Severity::kNote:
@@ -247,6 +294,7 @@ std::string FormatReport(const MachineReport& report, int width) {
   AddLimits(report.container, &facts);
   AddGpu(report.gpu, &facts);
   for (const PathReport& path : report.paths) AddPath(path, &facts);
+  for (const TierReport& tier : report.tiers) AddTier(tier, &facts);
   Table findings;
   for (const Finding& finding : report.findings) {
     findings.Add(NameOf(finding.severity),

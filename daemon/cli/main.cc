@@ -17,7 +17,7 @@ struct Subcommand {
 };
 
 constexpr Subcommand kSubcommands[] = {
-    {"doctor", "[PATH...] [--json]",
+    {"doctor", "[PATH...] [--tier TIER]... [--json]",
      "what this machine can do, what is missing, and the command that mends it",
      RunDoctor},
     {"tune", "[PATH...] [--out FILE] [--check] [--json]",

@@ -235,7 +235,8 @@ void DiagnoseGpu(const MachineReport& report, std::vector<Finding>* findings) {
 
 void DiagnosePaths(const MachineReport& report,
                    std::vector<Finding>* findings) {
-  if (report.paths.empty()) {
+  const bool names_tiers = !report.tiers.empty() && report.tiers[0].named;
+  if (report.paths.empty() && !names_tiers) {
     findings->push_back({Severity::kNote, "paths",
                          "none was named, so no disk was looked at",
                          "terrace doctor DIRECTORY..."});
@@ -269,6 +270,9 @@ std::vector<Finding> Diagnose(const MachineReport& report) {
   DiagnoseMemory(report, &findings);
   DiagnoseLockedMemory(report, &findings);
   DiagnosePaths(report, &findings);
+  for (const TierReport& tier : report.tiers) {
+    DiagnoseTier(tier, report, &findings);
+  }
   DiagnoseContainer(report, &findings);
   DiagnoseProcessor(report.processor, &findings);
   DiagnoseGpu(report, &findings);

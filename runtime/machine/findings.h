@@ -15,4 +15,8 @@ std::vector<Finding> Diagnose(const MachineReport& report);
 // Those of one path, in the order of their weight.
 void DiagnosePath(const PathReport& path, std::vector<Finding>* findings);
 
+// Those of one of the report's tiers, in the order of their weight.
+void DiagnoseTier(const TierReport& tier, const MachineReport& report,
+                  std::vector<Finding>* findings);
+
 }  // namespace terrace

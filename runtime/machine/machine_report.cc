@@ -1,5 +1,6 @@
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "runtime/machine/facts.h"
 #include "runtime/machine/findings.h"
 #include "runtime/machine/storage.h"
+#include "runtime/machine/tier_facts.h"
 #include "terrace/machine.h"
 #include "tiers/memory/topology.h"
 
@@ -47,9 +49,23 @@ void ReadEngine(const PseudoFiles& files, MachineReport* report) {
   report->engine_reason = info.reason;
 }
 
+// The paths, and those of disks that are named as tiers, once each.
+std::vector<std::string> PathsOf(const std::vector<std::string>& paths,
+                                 const std::vector<TierSpec>& tiers) {
+  std::vector<std::string> all = paths;
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind == TierKind::kDisk &&
+        std::find(all.begin(), all.end(), tier.place) == all.end()) {
+      all.push_back(tier.place);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
-MachineReport ProbeMachine(const std::vector<std::string>& paths) {
+MachineReport ProbeMachine(const std::vector<std::string>& paths,
+                           const std::vector<TierSpec>& tiers) {
   const PseudoFiles files("");
   MachineReport report;
   report.machine_id = files.Text("/etc/machine-id");
@@ -64,9 +80,10 @@ MachineReport ProbeMachine(const std::vector<std::string>& paths) {
   ReadEngine(files, &report);
   ReadContainer(files, &report.container);
   ReadGpu(files, GpuLibraries(), &report.gpu);
-  for (const std::string& path : paths) {
+  for (const std::string& path : PathsOf(paths, tiers)) {
     report.paths.push_back(ProbePath(files, path));
   }
+  ReadTiers(files, tiers, &report);
   report.findings = Diagnose(report);
   return report;
 }

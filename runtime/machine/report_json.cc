@@ -162,6 +162,35 @@ Json ToObject(const PathReport& path) {
           {"drives", drives}};
 }
 
+Json ToObject(const TierReport& tier) {
+  const auto node = [](int index) { return index < 0 ? Json() : Json(index); };
+  const TierSpec& spec = tier.tier;
+  return {{"name", TierName(spec)},
+          {"kind", TierKindName(spec.kind)},
+          {"named", tier.named},
+          {"error", tier.status.ok() ? Json() : Json(tier.status.ToString())},
+          {"budget_bytes",
+           spec.budget_bytes > 0 ? Json(spec.budget_bytes) : Json()},
+          {"size_bytes", Known(tier.size_bytes)},
+          {"free_bytes", Known(tier.free_bytes)},
+          {"page_bytes", Known(tier.page_bytes)},
+          {"huge_page_share",
+           tier.huge_page_share < 0 ? Json() : Json(tier.huge_page_share)},
+          {"node_asked", node(NodeOf(spec))},
+          {"node_found", node(tier.found_node)},
+          {"memory_only", tier.memory_only},
+          {"movable", tier.movable},
+          {"dax_device", Known(tier.dax_device)},
+          {"can_pin", tier.can_pin < 0 ? Json() : Json(tier.can_pin != 0)},
+          {"pin_error", Known(tier.pin_error)},
+          {"file_system", Known(tier.file_system)},
+          {"source", Known(tier.source)},
+          {"mount_point", Known(tier.mount_point)},
+          {"granularity", Known(tier.granularity)},
+          {"granularity_cause", Known(tier.granularity_cause)},
+          {"bad_bytes", Known(tier.bad_bytes)}};
+}
+
 const char* NameOf(Severity severity) {
   switch (severity) {
     case Severity::kNote:
@@ -179,6 +208,8 @@ const char* NameOf(Severity severity) {
 std::string ToJson(const MachineReport& report) {
   Json paths = Json::array();
   for (const PathReport& path : report.paths) paths.push_back(ToObject(path));
+  Json tiers = Json::array();
+  for (const TierReport& tier : report.tiers) tiers.push_back(ToObject(tier));
   Json findings = Json::array();
   for (const Finding& finding : report.findings) {
     findings.push_back({{"severity", NameOf(finding.severity)},
@@ -199,6 +230,7 @@ std::string ToJson(const MachineReport& report) {
                      {"container", ToObject(report.container)},
                      {"gpu", ToObject(report.gpu)},
                      {"paths", paths},
+                     {"tiers", tiers},
                      {"findings", findings}};
   // Names of files may be any bytes.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -94,6 +94,35 @@ TEST(DoctorTest, WrongArgumentsAreRefused) {
   EXPECT_THAT(result.errors, HasSubstr("terrace doctor: no option --jsno"));
 }
 
+TEST(DoctorTest, TiersAreNamedByTheirTexts) {
+  const TemporaryDirectory directory;
+  const std::string disk = "nvme:" + directory.path() + "=all";
+  ChildResult result =
+      Terrace({"doctor", "--json", "--tier", "dram=64MiB", "--tier=" + disk});
+  EXPECT_EQ(result.exit_code, 0) << result.errors << result.output;
+  const auto json = nlohmann::json::parse(result.output, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << result.output;
+  ASSERT_EQ(json["tiers"].size(), 2u);
+  EXPECT_EQ(json["tiers"][0]["kind"], "dram");
+  EXPECT_EQ(json["tiers"][0]["budget_bytes"], 64 << 20);
+  EXPECT_EQ(json["tiers"][1]["name"], "nvme:" + directory.path());
+  EXPECT_EQ(json["paths"][0]["path"], directory.path());
+  EXPECT_TRUE(directory.empty());
+  result = Terrace({"doctor", "--tier", "far:node4000"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("there is no node4000"));
+  EXPECT_THAT(result.output, HasSubstr("daxctl list"));
+  result = Terrace({"doctor", "--tier", "tape:/dev/st0"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.errors, HasSubstr("tier 'tape:/dev/st0'"));
+}
+
+TEST(DoctorTest, WithoutATierEachNodeIsShown) {
+  const ChildResult result = Terrace({"doctor"});
+  EXPECT_THAT(result.output, HasSubstr(":node0"));
+  EXPECT_THAT(result.output, HasSubstr("  can pin "));
+}
+
 TEST(TuneTest, WritesAProfileThatHoldsUntilTheMachineIsAnother) {
   const TemporaryDirectory directory;
   const std::string file = directory.path() + "/profile/machine.json";
@@ -131,7 +160,8 @@ TEST(TerraceTest, VersionAndHelp) {
             std::string("terrace ") + kVersion + "\n");
   const ChildResult help = Terrace({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  EXPECT_THAT(help.output, HasSubstr("doctor [PATH...] [--json]"));
+  EXPECT_THAT(help.output,
+              HasSubstr("doctor [PATH...] [--tier TIER]... [--json]"));
   EXPECT_EQ(Terrace({"doctor", "--help"}).exit_code, 0);
 }
 

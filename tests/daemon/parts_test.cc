@@ -33,6 +33,17 @@ TEST(ArgumentsTest, AllBehindTwoDashesAreWords) {
   EXPECT_FALSE(parsed->Has("json"));
 }
 
+TEST(ArgumentsTest, AListedOptionMayBeThereTwice) {
+  const auto parsed =
+      ParseArguments({"--tier", "a", "/x", "--tier=b=c"}, {}, {}, {"tier"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(parsed->lists.at("tier"), ElementsAre("a", "b=c"));
+  EXPECT_THAT(parsed->words, ElementsAre("/x"));
+  EXPECT_FALSE(parsed->Has("tier"));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      ParseArguments({"--tier"}, {}, {}, {"tier"}).status()));
+}
+
 TEST(ArgumentsTest, WhatIsWrongIsNamed) {
   const std::pair<std::vector<std::string>, const char*> wrong[] = {
       {{"--jsno"}, "--jsno"},
@@ -83,6 +94,33 @@ TEST(ReportTableTest, EachFindingHasItsCommandAndTheVerdictIsLast) {
   report.findings.clear();
   EXPECT_THAT(FormatReport(report, 80),
               testing::EndsWith("\nverdict: usable, nothing costs speed\n"));
+}
+
+TEST(ReportTableTest, EachTierHasItsFacts) {
+  MachineReport report;
+  TierReport& far = report.tiers.emplace_back();
+  far.tier = {.kind = TierKind::kFar, .place = "node2"};
+  far.size_bytes = far.free_bytes = 1 << 30;
+  far.page_bytes = 4096;
+  far.huge_page_share = 0.5;
+  far.memory_only = far.movable = true;
+  far.dax_device = "dax1.0";
+  far.can_pin = 0;
+  far.pin_error = "EPERM";
+  TierReport& pmem = report.tiers.emplace_back();
+  pmem.tier = {.kind = TierKind::kPmem, .place = "/mnt/p"};
+  pmem.status = absl::UnavailableError("taken");
+  pmem.file_system = "xfs";
+  pmem.granularity = "PAGE";
+  pmem.granularity_cause = "no MAP_SYNC";
+  pmem.bad_bytes = 4096;
+  const std::string text = FormatReport(report, 100);
+  for (const char* const each :
+       {"far:node2", "1 GiB free of 1 GiB", "node2 asked", "memory only",
+        "movable, dax1.0", "50 % of a probe", "no: EPERM", "pmem:/mnt/p",
+        "taken", "xfs", "PAGE: no MAP_SYNC", "4 KiB"}) {
+    EXPECT_THAT(text, HasSubstr(each));
+  }
 }
 
 TEST(ReportTableTest, NoLineOfFactsIsLongerThanAsked) {

@@ -51,6 +51,7 @@ TEST(DocumentTest, HasEachKeyOfAReportAndNoOther) {
   report.memory.pools.emplace_back();
   report.gpu.devices.emplace_back();
   report.paths.emplace_back().drives.emplace_back();
+  report.tiers.emplace_back();
   report.findings.emplace_back();
   EXPECT_EQ(KeysOf(ToJson(report)), DocumentedKeys("## `--json`"));
 }

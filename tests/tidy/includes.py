@@ -26,7 +26,8 @@ LAYERS = {
     # It reports what the mechanisms find, and measures them.
     'runtime/machine': [API, 'runtime/base', 'kernels', 'aio',
                         'tiers/memory/host_arena.h', 'tiers/memory/process_memory.h',
-                        'tiers/system_error.h', 'tiers/memory/topology.h'],
+                        'tiers/system_error.h', 'tiers/memory/topology.h',
+                        'tiers/memory/far_medium.h', 'tiers/pmem/pmem_probe.h'],
     'runtime/zero_config': [API, 'runtime/base', 'tiers/memory/topology.h'],
     'runtime/torch': [API, 'runtime/base'],
     'daemon': [API, 'runtime/base'],

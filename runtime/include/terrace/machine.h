@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "terrace/tier.h"
 
 namespace terrace {
 
@@ -175,6 +176,34 @@ struct PathReport {
   std::vector<DriveReport> drives;  // empty: no block device is behind it
 };
 
+// A tier that was asked about, or a memory node of the machine.
+struct TierReport {
+  TierSpec tier;        // the node that was asked for is its place
+  bool named = false;   // asked about; else a node that there is
+  absl::Status status;  // why it cannot be had, whatever its budget
+  int64_t size_bytes = -1;
+  int64_t free_bytes = -1;
+  // Of memory, by some MiB of it that were taken for a moment.
+  int64_t page_bytes = -1;
+  double huge_page_share = -1;
+  int found_node = -1;       // that they came from; -1: several, or unknown
+  bool memory_only = false;  // the node has no processors, as of CXL
+  // The kernel has the node as movable memory, which leaves it when pinned.
+  bool movable = false;
+  std::string dax_device;  // whose memory the node is: "dax0.0"
+  // Whether some of them could be registered with a ring, and stayed on the
+  // node: 1; 0: no, with the reason, the errno first; -1: nothing tells.
+  int can_pin = -1;
+  std::string pin_error;
+  // Of persistent memory, and of disks as far as it goes for them.
+  std::string file_system;  // "devdax": a DAX device
+  std::string source;
+  std::string mount_point;
+  std::string granularity;  // of a store: "BYTE", "CACHE_LINE" or "PAGE"
+  std::string granularity_cause;
+  int64_t bad_bytes = -1;  // of the size
+};
+
 enum class Severity : uint8_t {
   kNote,     // good to know
   kSlower,   // costs speed or safety
@@ -200,6 +229,7 @@ struct MachineReport {
   ContainerReport container;
   GpuReport gpu;
   std::vector<PathReport> paths;
+  std::vector<TierReport> tiers;  // as asked about; else all memory nodes
   std::vector<Finding> findings;  // worst first
 
   // Nothing necessary is missing.
@@ -211,11 +241,15 @@ struct MachineReport {
   }
 };
 
-// Takes some tens of milliseconds. Meanwhile it uses memory: 8 MiB to see huge
-// pages, and up to 64 MiB that io_uring is asked to pin. Writes 64 KiB to a
-// nameless file below each directory of `paths`, nothing to files and
-// devices. What cannot be read is left unknown; what that means is a finding.
-MachineReport ProbeMachine(const std::vector<std::string>& paths);
+// Takes some tens of milliseconds, and as many for each tier. Meanwhile it uses
+// memory: 8 MiB to see huge pages, here and of each memory tier, and up to 64
+// MiB that io_uring is asked to pin. Writes 64 KiB to a nameless file below
+// each directory of `paths` and of the tiers of disks, which are looked at as
+// paths too, and takes 4 KiB below one of persistent memory; nothing goes to
+// files and devices. What cannot be read is left unknown; what that means is a
+// finding. Without `tiers` all memory nodes are looked at.
+MachineReport ProbeMachine(const std::vector<std::string>& paths,
+                           const std::vector<TierSpec>& tiers = {});
 
 // The whole report as JSON; docs/machine.md explains each key.
 std::string ToJson(const MachineReport& report);

@@ -1,0 +1,219 @@
+#include "runtime/machine/tier_facts.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aio/uring_probe.h"
+#include "runtime/base/bytes.h"
+#include "runtime/machine/storage.h"
+#include "tiers/memory/far_medium.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/pmem/pmem_probe.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kProbeBytes = 8 << 20;
+// A huge page: less than the 8 MiB that an ordinary user may lock.
+constexpr size_t kPinBytes = 2 << 20;
+constexpr char kDaxDevices[] = "/sys/bus/dax/devices";
+
+const NumaNode* FindNode(const Topology& topology, int index) {
+  for (const NumaNode& node : topology.nodes) {
+    if (node.os_index == index) return &node;
+  }
+  return nullptr;
+}
+
+// The device that became this node's memory; empty: none says so.
+std::string DaxDeviceOf(const PseudoFiles& files, int node) {
+  for (const std::string& name : files.Names(kDaxDevices)) {
+    const std::string device = absl::StrCat(kDaxDevices, "/", name);
+    if (files.Number(device + "/target_node") == node) return name;
+  }
+  return "";
+}
+
+// What `bytes` can be pinned as; they are populated.
+void Pin(absl::Span<std::byte> bytes, TierReport* report) {
+  const absl::StatusOr<std::string> refused = TryPin(bytes);
+  if (!refused.ok()) {
+    report->pin_error = std::string(refused.status().message());
+    return;
+  }
+  report->can_pin = refused->empty() ? 1 : 0;
+  report->pin_error = *refused;
+  if (!refused->empty() || report->found_node < 0) return;
+  const absl::StatusOr<std::vector<int>> now = FindNodes(bytes);
+  const bool stayed =
+      !now.ok() || now->empty() ||
+      *now == std::vector<int>{report->found_node};  // unknown: as it was
+  if (stayed) return;
+  report->can_pin = 0;
+  report->pin_error = absl::StrCat("its pages left node", report->found_node,
+                                   " for node", absl::StrJoin(*now, ", node"));
+}
+
+// Takes some memory and looks at it.
+absl::Status TryMemory(int node, TierReport* report) {
+  const auto arena =
+      HostArena::Create({.size_bytes = kProbeBytes, .numa_node = node});
+  if (!arena.ok()) return arena.status();
+  report->page_bytes = sysconf(_SC_PAGESIZE);
+  report->huge_page_share = (*arena)->huge_page_share();
+  report->found_node = (*arena)->found_node();
+  Pin((*arena)->bytes().first(kPinBytes), report);
+  return absl::OkStatus();
+}
+
+void DescribeNode(const PseudoFiles& files, const NumaNode& node,
+                  const MemoryReport& memory, TierReport* report) {
+  report->size_bytes = node.memory_bytes;
+  report->memory_only = node.cpus.empty();
+  report->movable = node.movable;
+  report->dax_device = DaxDeviceOf(files, node.os_index);
+  const absl::StatusOr<int64_t> available = AvailableNodeBytes(node.os_index);
+  if (!available.ok()) return;
+  report->free_bytes = *available;
+  if (memory.available_bytes >= 0) {
+    report->free_bytes = std::min(*available, memory.available_bytes);
+  }
+}
+
+absl::Status ProbeMemory(const PseudoFiles& files, const Topology& topology,
+                         int near_node, const MemoryReport& memory,
+                         TierReport* report) {
+  const int index = NodeOf(report->tier);
+  if (index < 0) {
+    report->size_bytes = memory.total_bytes;
+    report->free_bytes = memory.available_bytes;
+    return TryMemory(-1, report);
+  }
+  const NumaNode* const node = FindNode(topology, index);
+  if (node != nullptr) DescribeNode(files, *node, memory, report);
+  if (report->tier.kind == TierKind::kFar) {
+    const absl::Status checked =
+        CheckFarNode(topology, {.node = index, .near_node = near_node});
+    if (!checked.ok()) return checked;
+  }
+  return TryMemory(index, report);
+}
+
+void DescribeMount(const PathReport& path, TierReport* report) {
+  report->file_system = path.file_system;
+  report->source = path.source;
+  report->mount_point = path.mount_point;
+}
+
+absl::Status ProbePersistent(const PseudoFiles& files, TierReport* report) {
+  const std::string& place = report->tier.place;
+  struct stat found = {};
+  struct statvfs space = {};
+  if (stat(place.c_str(), &found) == 0 && !S_ISCHR(found.st_mode)) {
+    DescribeMount(IdentifyPath(files, place), report);
+    if (statvfs(place.c_str(), &space) == 0) {
+      report->free_bytes =
+          static_cast<int64_t>(space.f_bavail * space.f_frsize);
+    }
+  }
+  const absl::StatusOr<PmemFacts> facts = ProbePmem(place);
+  if (!facts.ok()) return facts.status();
+  report->file_system = facts->file_system;
+  report->granularity = StoreGranularityName(facts->granularity);
+  report->granularity_cause = facts->cause;
+  report->size_bytes = facts->size_bytes;
+  report->bad_bytes = facts->bad_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status ProbeDisk(const std::vector<PathReport>& paths,
+                       TierReport* report) {
+  for (const PathReport& path : paths) {
+    if (path.path != report->tier.place) continue;
+    DescribeMount(path, report);
+    report->size_bytes = path.total_bytes;
+    report->free_bytes = path.free_bytes;
+    return path.status;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("path '", report->tier.place, "' was not looked at"));
+}
+
+// A kind that no build has yet: what there is in its place.
+absl::Status NoDeviceMemory(const MachineReport& report) {
+  std::vector<std::string> there;
+  for (const GpuDeviceReport& device : report.gpu.devices) {
+    there.push_back(absl::StrCat(device.name.empty() ? "a GPU" : device.name,
+                                 " with ", FormatBytes(device.memory_bytes)));
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "no tensors are kept in a GPU's memory, but on dram, far, pmem and "
+      "nvme; this machine has ",
+      there.empty() ? "no GPU with a driver" : absl::StrJoin(there, ", ")));
+}
+
+}  // namespace
+
+std::vector<TierSpec> NodesAsTiers(const Topology& topology) {
+  std::vector<TierSpec> tiers;
+  for (const NumaNode& node : topology.nodes) {
+    tiers.push_back(
+        {.kind = node.cpus.empty() ? TierKind::kFar : TierKind::kDram,
+         .place = absl::StrCat("node", node.os_index)});
+  }
+  return tiers;
+}
+
+TierReport ProbeTier(const PseudoFiles& files, const Topology& topology,
+                     int near_node, const MachineReport& report,
+                     const TierSpec& tier) {
+  TierReport found;
+  found.tier = tier;
+  switch (tier.kind) {
+    case TierKind::kHbm:
+      found.status = NoDeviceMemory(report);
+      break;
+    case TierKind::kDram:
+    case TierKind::kFar:
+      found.status =
+          ProbeMemory(files, topology, near_node, report.memory, &found);
+      break;
+    case TierKind::kPmem:
+      found.status = ProbePersistent(files, &found);
+      break;
+    case TierKind::kDisk:
+      found.status = ProbeDisk(report.paths, &found);
+      break;
+  }
+  return found;
+}
+
+void ReadTiers(const PseudoFiles& files, const std::vector<TierSpec>& tiers,
+               MachineReport* report) {
+  const absl::StatusOr<Topology> read = ReadTopology();
+  const Topology topology = read.ok() ? *read : Topology();
+  int near_node = NearestNode(topology, topology.cpus);
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind == TierKind::kDram && NodeOf(tier) >= 0) {
+      near_node = NodeOf(tier);
+    }
+  }
+  for (const TierSpec& tier : tiers.empty() ? NodesAsTiers(topology) : tiers) {
+    TierReport& added = report->tiers.emplace_back(
+        ProbeTier(files, topology, near_node, *report, tier));
+    added.named = !tiers.empty();
+    // Of a machine that cannot be read nothing is known of its nodes.
+    if (!read.ok() && NodeOf(tier) >= 0) added.status = read.status();
+  }
+}
+
+}  // namespace terrace
