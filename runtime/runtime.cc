@@ -68,12 +68,20 @@ absl::Status CheckOptions(const Options& options) {
   return CheckWeights(options.io_weights);
 }
 
+bool IsMapped(const TierSpec& tier) {
+  return tier.kind == TierKind::kFar || tier.kind == TierKind::kPmem;
+}
+
 absl::StatusOr<MachineTuning> OpenProfile(const Options& options,
-                                          absl::Span<const TierSpec> disks) {
+                                          const std::vector<TierSpec>& tiers) {
   if (options.machine_profile.empty()) return MachineTuning();
   std::vector<std::string> paths;
-  for (const TierSpec& disk : disks) paths.push_back(disk.place);
-  return ReadTuning(options.machine_profile, paths);
+  std::vector<TierSpec> mapped;
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind == TierKind::kDisk) paths.push_back(tier.place);
+    if (IsMapped(tier)) mapped.push_back(tier);
+  }
+  return ReadTuning(options.machine_profile, paths, mapped);
 }
 
 IoQueueOptions QueueOptions(const IoWeights& weights,
@@ -137,12 +145,12 @@ absl::StatusOr<std::unique_ptr<Medium>> OpenMedium(const Options& options,
 
 absl::StatusOr<std::vector<LocalMapped>> OpenMapped(
     const Options& options, const std::vector<TierSpec>& tiers,
-    const Topology& topology) {
+    const Topology& topology, const MachineTuning& tuning) {
   int near_node = NodeOf(tiers.front());
   if (near_node < 0) near_node = NearestNode(topology, topology.cpus);
   std::vector<LocalMapped> mapped;
   for (const TierSpec& tier : tiers) {
-    if (tier.kind != TierKind::kFar && tier.kind != TierKind::kPmem) continue;
+    if (!IsMapped(tier)) continue;
     absl::StatusOr<std::unique_ptr<Medium>> medium =
         OpenMedium(options, tier, near_node);
     if (!medium.ok()) {
@@ -150,7 +158,13 @@ absl::StatusOr<std::vector<LocalMapped>> OpenMapped(
       return Reworded(why, absl::StrCat("tier '", TierText(tier), "': ",
                                         absl::string_view(why.message())));
     }
-    mapped.push_back({.spec = tier, .medium = *std::move(medium)});
+    const TierProfile known = mapped.size() < tuning.tiers.size()
+                                  ? tuning.tiers[mapped.size()]
+                                  : TierProfile();
+    mapped.push_back(
+        {.spec = tier,
+         .medium = *std::move(medium),
+         .prior = {known.read_bytes_per_second, known.write_bytes_per_second}});
   }
   return mapped;
 }
@@ -200,13 +214,14 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   LocalRuntimeParts parts;
   parts.clock = &SystemClock();
   TERRACE_ASSIGN_OR_RETURN(const MachineTuning tuning,
-                           OpenProfile(options, disks));
+                           OpenProfile(options, tiers));
   if (!options.machine_profile.empty()) {
     parts.machine_profile =
         tuning.stale.empty() ? "holds" : absl::StrJoin(tuning.stale, "; ");
   }
   // Paths first: a wrong one is found before memory is populated.
-  TERRACE_ASSIGN_OR_RETURN(parts.mapped, OpenMapped(options, tiers, topology));
+  TERRACE_ASSIGN_OR_RETURN(parts.mapped,
+                           OpenMapped(options, tiers, topology, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.paths, OpenPaths(options, disks, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.engine, OpenEngine(options, parts.paths));
   HostArenaOptions arena;

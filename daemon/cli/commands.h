@@ -25,8 +25,8 @@ absl::StatusOr<std::vector<TierSpec>> ParseTiers(
 // verdict last.
 std::string FormatReport(const MachineReport& report, int width);
 
-// tune [PATH...] [--out FILE] [--check] [--json]: measures and writes a
-// profile, or says whether the one that is there still holds.
+// tune [PATH...] [--tier TIER]... [--out FILE] [--check] [--json]: measures and
+// writes a profile, or says whether the one that is there still holds.
 int RunTune(const std::vector<std::string>& arguments);
 
 // bench ...: becomes terrace-bench, which lies beside this program. Returns

@@ -20,7 +20,7 @@ constexpr Subcommand kSubcommands[] = {
     {"doctor", "[PATH...] [--tier TIER]... [--json]",
      "what this machine can do, what is missing, and the command that mends it",
      RunDoctor},
-    {"tune", "[PATH...] [--out FILE] [--check] [--json]",
+    {"tune", "[PATH...] [--tier TIER]... [--out FILE] [--check] [--json]",
      "measure this machine and write what was found, or check what was written",
      RunTune},
     {"bench", "...", "measure: the same as terrace-bench ...", RunBench},

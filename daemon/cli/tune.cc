@@ -54,6 +54,12 @@ std::string FormatProfile(const MachineProfile& profile) {
               rate.latency_p99_us / 1000));
     }
   }
+  for (const TierProfile& tier : profile.tiers) {
+    table.AddWhole("tier", tier.tier);
+    table.Add("  edges",
+              absl::StrCat(Speed(tier.read_bytes_per_second), " to memory, ",
+                           Speed(tier.write_bytes_per_second), " from memory"));
+  }
   return table.Format(kWidth);
 }
 
@@ -65,7 +71,8 @@ bool Print(const std::string& text) {
 }
 
 // Tells what of a profile still holds.
-int CheckProfile(const Arguments& arguments, const std::string& file) {
+int CheckProfile(const Arguments& arguments, const std::vector<TierSpec>& tiers,
+                 const std::string& file) {
   const absl::StatusOr<MachineProfile> profile = ReadProfile(file);
   if (!profile.ok()) {
     PrintError("tune", std::string(profile.status().message()));
@@ -76,7 +83,7 @@ int CheckProfile(const Arguments& arguments, const std::string& file) {
     for (const PathProfile& path : profile->paths) paths.push_back(path.path);
   }
   const std::vector<std::string> stale =
-      FindStale(*profile, ProbeMachine(paths));
+      FindStale(*profile, ProbeMachine(paths, tiers));
   std::string text = stale.empty() ? absl::StrCat(file, " holds\n") : "";
   for (const std::string& reason : stale) {
     absl::StrAppend(&text, "stale: ", reason, "\n");
@@ -87,10 +94,12 @@ int CheckProfile(const Arguments& arguments, const std::string& file) {
 }  // namespace
 
 int RunTune(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<Arguments> parsed =
-      ParseArguments(arguments, {"json", "check"}, {"out"});
-  if (!parsed.ok()) {
-    PrintError("tune", std::string(parsed.status().message()));
+  absl::StatusOr<Arguments> parsed =
+      ParseArguments(arguments, {"json", "check"}, {"out"}, {"tier"});
+  const absl::StatusOr<std::vector<TierSpec>> tiers =
+      parsed.ok() ? ParseTiers(parsed->lists["tier"]) : parsed.status();
+  if (!tiers.ok()) {
+    PrintError("tune", std::string(tiers.status().message()));
     return kBadUsage;
   }
   if (parsed->Has("check") && parsed->Has("json")) {
@@ -103,9 +112,9 @@ int RunTune(const std::vector<std::string>& arguments) {
     PrintError("tune", "HOME is not set: name a file with --out");
     return kBadUsage;
   }
-  if (parsed->Has("check")) return CheckProfile(*parsed, file);
+  if (parsed->Has("check")) return CheckProfile(*parsed, *tiers, file);
   const absl::StatusOr<MachineProfile> profile =
-      MeasureMachine({.paths = parsed->words});
+      MeasureMachine({.paths = parsed->words, .tiers = *tiers});
   if (!profile.ok()) {
     PrintError("tune", std::string(profile.status().message()));
     return kFailure;

@@ -41,7 +41,11 @@ std::string AnotherNode(const TierSpec& tier, const MachineReport& report) {
 }
 
 std::string MendMemory(const TierReport& report, const MachineReport& machine) {
-  if (report.size_bytes >= 0 && absl::IsUnavailable(report.status)) return "";
+  // Either way nothing is known to be wrong with the node's place.
+  if (!machine.processor.topology_error.empty() ||
+      (report.size_bytes >= 0 && absl::IsUnavailable(report.status))) {
+    return "";
+  }
   if (report.tier.kind == TierKind::kFar && report.size_bytes < 0) {
     return "daxctl list  # then: sudo daxctl reconfigure-device "
            "--mode=system-ram --no-movable DEVICE";

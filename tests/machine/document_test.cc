@@ -59,6 +59,7 @@ TEST(DocumentTest, HasEachKeyOfAReportAndNoOther) {
 TEST(DocumentTest, HasEachKeyOfAProfileAndNoOther) {
   MachineProfile profile;
   profile.paths.emplace_back().rates.emplace_back();
+  profile.tiers.emplace_back();
   EXPECT_EQ(KeysOf(ToJson(profile)), DocumentedKeys("## Profile"));
 }
 

@@ -32,6 +32,9 @@ MachineProfile SomeProfile() {
                     .engine = "io_uring",
                     .direct_io = true,
                     .rates = {{"read", 1 << 20, 8 << 20, 3e9, 2500, 3000.5}}}};
+  profile.tiers = {{.tier = "far:node2",
+                    .read_bytes_per_second = 9e9,
+                    .write_bytes_per_second = 8e9}};
   return profile;
 }
 
@@ -74,6 +77,10 @@ TEST_F(ProfileTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read->paths[0].rates[0].direction, "read");
   EXPECT_EQ(read->paths[0].rates[0].window_bytes, 8 << 20);
   EXPECT_EQ(read->paths[0].rates[0].latency_p99_us, 3000.5);
+  ASSERT_EQ(read->tiers.size(), 1u);
+  EXPECT_EQ(read->tiers[0].tier, "far:node2");
+  EXPECT_EQ(read->tiers[0].read_bytes_per_second, 9e9);
+  EXPECT_EQ(read->tiers[0].write_bytes_per_second, 8e9);
   EXPECT_EQ(ToJson(*read), ToJson(SomeProfile()));
   EXPECT_THAT(directory_.Entries(), ElementsAre("a"));
 }
@@ -82,7 +89,7 @@ TEST_F(ProfileTest, EachMissingOrWrongKeyIsNamed) {
   const json whole = json::parse(ToJson(SomeProfile()));
   const std::vector<json::json_pointer> objects = {
       json::json_pointer(""), json::json_pointer("/paths/0"),
-      json::json_pointer("/paths/0/rates/0")};
+      json::json_pointer("/paths/0/rates/0"), json::json_pointer("/tiers/0")};
   int keys = 0;
   for (const json::json_pointer& object : objects) {
     for (const auto& [key, value] : whole[object].items()) {
@@ -91,7 +98,14 @@ TEST_F(ProfileTest, EachMissingOrWrongKeyIsNamed) {
       missing[object].erase(key);
       json wrong = whole;
       wrong[object][key] = json::object();
-      for (const json& bad : {missing, wrong}) {
+      // Profiles had no tiers once.
+      const bool is_optional = key == "tiers";
+      if (is_optional) {
+        const auto read = Read(missing.dump());
+        ASSERT_TRUE(read.ok()) << read.status();
+        EXPECT_THAT(read->tiers, IsEmpty());
+      }
+      for (const json& bad : {is_optional ? wrong : missing, wrong}) {
         const absl::Status status = Read(bad.dump()).status();
         EXPECT_TRUE(absl::IsInvalidArgument(status)) << key << status;
         EXPECT_THAT(status.ToString(), HasSubstr(key));
@@ -99,7 +113,7 @@ TEST_F(ProfileTest, EachMissingOrWrongKeyIsNamed) {
       }
     }
   }
-  EXPECT_EQ(keys, 10 + 5 + 6);
+  EXPECT_EQ(keys, 11 + 5 + 6 + 3);
 }
 
 TEST_F(ProfileTest, WhatIsNoProfileIsRefused) {
@@ -150,6 +164,23 @@ TEST(FindStaleTest, WhateverChangedIsNamed) {
   EXPECT_THAT(FindStale(SomeProfile(), report),
               ElementsAre("path '/mnt/b' was not measured"));
   report.paths.clear();
+  EXPECT_THAT(FindStale(SomeProfile(), report), IsEmpty());
+}
+
+TEST(FindStaleTest, ATierThatIsNamedMustHaveBeenMeasured) {
+  MachineReport report = SomeMachine();
+  TierReport& tier = report.tiers.emplace_back();
+  tier.tier = {.kind = TierKind::kFar, .place = "node1"};
+  EXPECT_THAT(FindStale(SomeProfile(), report), IsEmpty());  // only listed
+  tier.named = true;
+  EXPECT_THAT(FindStale(SomeProfile(), report),
+              ElementsAre("tier 'far:node1' was not measured"));
+  tier.tier.place = "node2";
+  EXPECT_THAT(FindStale(SomeProfile(), report), IsEmpty());
+  tier.status = absl::UnavailableError("it is gone");
+  EXPECT_THAT(FindStale(SomeProfile(), report),
+              ElementsAre("tier 'far:node2' cannot be had: it is gone"));
+  tier.tier = {.kind = TierKind::kDram, .budget_bytes = 1};
   EXPECT_THAT(FindStale(SomeProfile(), report), IsEmpty());
 }
 

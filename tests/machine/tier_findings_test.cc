@@ -116,6 +116,9 @@ TEST_F(TierFindingsTest, ANodeThatIsNotThere) {
          "--mode=system-ram --no-movable DEVICE");
   tier_.named = false;
   Expect(Severity::kNote, "there is no node7", "");
+  tier_.named = true;
+  machine_.processor.topology_error = "hwloc cannot read the machine";
+  EXPECT_EQ(Only().command, "");
 }
 
 TEST_F(TierFindingsTest, TheNearNodeIsReplacedByOneWithoutProcessors) {

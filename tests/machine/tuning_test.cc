@@ -1,5 +1,6 @@
 #include "runtime/machine/profile/tuning.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,26 @@ TEST_F(ReadTuningTest, AnotherDriveMakesThatPathStale) {
   EXPECT_EQ(tuning->paths[2].read_bytes_per_second, 0);
 }
 
+TEST_F(ReadTuningTest, EachTierHasItsRatesOrWhyNot) {
+  const TierSpec far = {.kind = TierKind::kFar, .place = "node2"};
+  const TierSpec pmem = {TierKind::kPmem, "/mnt/pmem0", kMiB};
+  MachineProfile profile = SomeProfile({path_});
+  profile.tiers = {{"pmem:/mnt/pmem0", 5e9, 4e9}};
+  auto tuning = ReadTuning(Write(profile), {path_}, {far, pmem});
+  ASSERT_TRUE(tuning.ok()) << tuning.status();
+  EXPECT_THAT(tuning->stale, ElementsAre("tier 'far:node2' was not measured"));
+  ASSERT_EQ(tuning->tiers.size(), 2u);
+  EXPECT_EQ(tuning->tiers[0].read_bytes_per_second, 0);
+  EXPECT_EQ(tuning->tiers[1].read_bytes_per_second, 5e9);
+  EXPECT_EQ(tuning->tiers[1].write_bytes_per_second, 4e9);
+  EXPECT_EQ(tuning->paths[0].read_bytes_per_second, 3e9);
+  profile.kernel = "1.0";
+  tuning = ReadTuning(Write(profile), {path_}, {pmem});
+  ASSERT_TRUE(tuning.ok()) << tuning.status();
+  ASSERT_EQ(tuning->tiers.size(), 1u);
+  EXPECT_EQ(tuning->tiers[0].read_bytes_per_second, 0);
+}
+
 class ProfiledRuntimeTest : public ReadTuningTest {
  protected:
   Options SomeOptions() {
@@ -150,6 +171,55 @@ TEST_F(ProfiledRuntimeTest, SaysWhetherItsProfileHolds) {
   const auto runtime = Runtime::Create(options);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_EQ((*runtime)->GetStats().machine_profile, "");
+}
+
+// Bytes that went down to each tier of this runtime while more tensors were
+// written than memory holds.
+std::map<std::string, int64_t> WriteMuch(Runtime& runtime) {
+  for (int i = 0; i < 24; ++i) {
+    const auto id =
+        runtime.Register({.name = std::to_string(i), .size_bytes = kMiB});
+    EXPECT_TRUE(id.ok()) << id.status();
+    if (!id.ok()) break;
+    auto pin = runtime.Acquire(*id, Access::kOverwrite,
+                               absl::Now() + absl::Seconds(60));
+    EXPECT_TRUE(pin.ok()) << pin.status();
+    if (!pin.ok()) break;
+    pin->Release();
+  }
+  std::map<std::string, int64_t> bytes;
+  for (const LinkStats& link : runtime.GetStats().links) {
+    if (link.from == "dram") bytes[link.to] += link.bytes;
+  }
+  return bytes;
+}
+
+// A tier that was measured to be a billion times slower gets nothing.
+TEST_F(ProfiledRuntimeTest, MappedTiersBeginWithTheirRates) {
+  const std::string paths[] = {directory_.MakeDirectory("a"),
+                               directory_.MakeDirectory("b")};
+  for (const int slow : {0, 1}) {
+    MachineProfile profile = SomeProfile({});
+    Options options;
+    options.threads = 1;
+    options.unsafe_media = true;
+    options.tiers = {{.kind = TierKind::kDram, .budget_bytes = 8 * kMiB}};
+    for (int i = 0; i < 2; ++i) {
+      const double rate = i == slow ? 1e3 : 1e12;
+      options.tiers.push_back({TierKind::kPmem, paths[i], 64 * kMiB});
+      profile.tiers.push_back({"pmem:" + paths[i], rate, rate});
+    }
+    options.machine_profile = Write(profile);
+    const auto runtime = Runtime::Create(options);
+    if (absl::IsUnimplemented(runtime.status())) {
+      GTEST_SKIP() << runtime.status();
+    }
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    EXPECT_EQ((*runtime)->GetStats().machine_profile, "holds");
+    std::map<std::string, int64_t> bytes = WriteMuch(**runtime);
+    EXPECT_EQ(bytes["pmem:" + paths[slow]], 0) << slow;
+    EXPECT_GT(bytes["pmem:" + paths[1 - slow]], 8 * kMiB) << slow;
+  }
 }
 
 TEST_F(ProfiledRuntimeTest, AProfileThatCannotBeReadIsAnError) {

@@ -273,6 +273,14 @@ struct PathProfile {
   std::vector<RateProfile> rates;
 };
 
+// How fast bytes go between memory and a mapped tier, far memory or persistent
+// memory: the median over pieces of 1 MiB, of all threads together.
+struct TierProfile {
+  std::string tier;                  // as TierName has it: "far:node2"
+  double read_bytes_per_second = 0;  // from the tier to memory
+  double write_bytes_per_second = 0;
+};
+
 // What was measured of a machine, to be kept: `terrace tune` writes it.
 struct MachineProfile {
   std::string machine_id;
@@ -284,22 +292,27 @@ struct MachineProfile {
   std::string instruction_set;
   double adam_elements_per_second = 0;  // fp32; each reads 16 bytes, writes 12
   std::vector<PathProfile> paths;
+  std::vector<TierProfile> tiers;  // none in older profiles
 };
 
 struct TuneOptions {
   std::vector<std::string> paths;  // directories
+  std::vector<TierSpec> tiers;     // far memory and persistent memory
   // Of each path's nameless file, which is written once before it is measured;
-  // at most a quarter of what is free.
+  // at most a quarter of what is free. Of each tier as well, within its budget.
   int64_t file_bytes = int64_t{256} << 20;
   absl::Duration per_rate = absl::Milliseconds(200);
+  bool unsafe_media = false;  // as Options has it
 };
 
-// Takes some seconds for each path; meanwhile nothing else should use the
-// machine, up to 2 GiB of whose memory it takes: 64 MiB for each core.
-// DeadlineExceeded: a path did not answer for a minute; engine and buffers are
-// left behind, which the kernel may still use. InvalidArgument: a path twice, a
-// file of less than 32 MiB, no time; ResourceExhausted: no space or no memory
-// for it; else what the path's file system answers, naming the path.
+// Takes some seconds for each path, one for each tier; meanwhile nothing else
+// should use the machine, up to 2 GiB of whose memory it takes: 64 MiB for each
+// core. Tiers are taken as a Runtime takes them, and refused by the same
+// errors, which name the tier. DeadlineExceeded: a path did not answer for a
+// minute; engine and buffers are left behind, which the kernel may still use.
+// InvalidArgument: a path or tier twice, a tier of another kind, a file of less
+// than 32 MiB, no time; ResourceExhausted: no space or no memory for it; else
+// what the path's file system answers, naming the path.
 absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options);
 
 // A profile as JSON, as docs/machine.md explains it. Writing replaces the file
@@ -311,8 +324,9 @@ absl::Status WriteProfile(const MachineProfile& profile,
 absl::StatusOr<MachineProfile> ReadProfile(const std::string& file);
 
 // Why a profile does not hold for the machine of this report, a sentence each:
-// another machine, kernel or processor, another drive behind a path, a path
-// that was not measured. Empty: it holds.
+// another machine, kernel or processor, another drive behind a path, a path, or
+// a named far or pmem tier, that was not measured or cannot be had. Empty: it
+// holds.
 std::vector<std::string> FindStale(const MachineProfile& profile,
                                    const MachineReport& report);
 

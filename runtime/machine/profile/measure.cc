@@ -20,16 +20,20 @@
 #include "kernels/pool_executor.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/machine/probe_file.h"
+#include "runtime/machine/profile/medium_rate.h"
+#include "runtime/machine/profile/parallel_time.h"
 #include "runtime/machine/profile/profile.h"
 #include "runtime/machine/profile/rate_probe.h"
 #include "runtime/machine/pseudo_files.h"
 #include "runtime/machine/storage.h"
 #include "terrace/adam.h"
+#include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/topology.h"
+#include "tiers/pmem/pmem_medium.h"
 #include "tiers/system_error.h"
 
 // The leak checker's, in builds that have it.
@@ -146,28 +150,6 @@ absl::StatusOr<PathProfile> MeasurePath(const std::string& path,
   return profile;
 }
 
-// Runs `work` once on each of the executor's threads, at the same time as far
-// as they are free, and returns how long the slowest took together.
-double TimeOnAll(Executor& executor, const std::function<void(int)>& work) {
-  const int threads = executor.parallelism();
-  Mutex mutex;
-  CondVar changed;
-  int left = threads;
-  const absl::Time start = SystemClock().Now();
-  for (int i = 0; i < threads; ++i) {
-    executor.Run([&, i] {
-      work(i);
-      MutexLock lock(mutex);
-      --left;
-      changed.SignalAll();
-    });
-  }
-  MutexLock lock(mutex);
-  SystemClock().Await(
-      mutex, changed, [&] { return left == 0; }, absl::InfiniteFuture());
-  return absl::ToDoubleSeconds(SystemClock().Now() - start);
-}
-
 // The median of some runs, the first of which touches the memory.
 double MedianTime(Executor& executor, const std::function<void(int)>& work) {
   TimeOnAll(executor, work);
@@ -177,11 +159,8 @@ double MedianTime(Executor& executor, const std::function<void(int)>& work) {
   return times[times.size() / 2];
 }
 
-absl::Status MeasureProcessor(MachineProfile* profile) {
-  TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
-  const int threads = std::max(1, topology.cores);
-  TERRACE_ASSIGN_OR_RETURN(const auto executor,
-                           MakePoolExecutor(threads, topology.cpus));
+absl::Status MeasureProcessor(Executor& executor, MachineProfile* profile) {
+  const int threads = executor.parallelism();
   // The copy goes from one half to the other; the step has four arrays.
   const int64_t bytes =
       std::min(kMostPerThread, kMostOfAll / threads) / kMiB * kMiB;
@@ -194,7 +173,7 @@ absl::Status MeasureProcessor(MachineProfile* profile) {
   profile->threads = threads;
   profile->copy_bytes_per_second =
       static_cast<double>(bytes / 2 * threads) /
-      MedianTime(*executor, [&](int thread) {
+      MedianTime(executor, [&](int thread) {
         float* const memory = memory_of(thread);
         std::memcpy(memory, memory + floats / 2,
                     static_cast<size_t>(bytes / 2));
@@ -202,7 +181,7 @@ absl::Status MeasureProcessor(MachineProfile* profile) {
   const AdamScalars scalars = MakeAdamScalars(AdamOptions(), 1);
   const int64_t elements = floats / 4;
   std::atomic<bool> finite = true;
-  const double seconds = MedianTime(*executor, [&](int thread) {
+  const double seconds = MedianTime(executor, [&](int thread) {
     float* const memory = memory_of(thread);
     AdamSpan span;
     span.parameter = memory;
@@ -216,6 +195,62 @@ absl::Status MeasureProcessor(MachineProfile* profile) {
   profile->adam_elements_per_second =
       static_cast<double>(elements * threads) / seconds;
   profile->instruction_set = InstructionSetName();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Medium>> OpenMedium(const TierSpec& tier,
+                                                   const TuneOptions& options,
+                                                   const Topology& topology) {
+  const int64_t budget = tier.budget_bytes == 0
+                             ? options.file_bytes
+                             : std::min(tier.budget_bytes, options.file_bytes);
+  if (tier.kind == TierKind::kFar) {
+    return FarMedium::Open({.node = NodeOf(tier),
+                            .budget_bytes = budget,
+                            .near_node = NearestNode(topology, topology.cpus)});
+  }
+  return PmemMedium::Open({.place = tier.place,
+                           .budget_bytes = budget,
+                           .unsafe_media = options.unsafe_media});
+}
+
+absl::StatusOr<TierProfile> MeasureTier(const TierSpec& tier,
+                                        const TuneOptions& options,
+                                        const Topology& topology,
+                                        Executor& executor) {
+  TierProfile profile = {.tier = TierName(tier)};
+  const auto named = [&](const absl::Status& why) {
+    return Reworded(why, absl::StrCat("tier '", profile.tier,
+                                      "': ", absl::string_view(why.message())));
+  };
+  const auto medium = OpenMedium(tier, options, topology);
+  if (!medium.ok()) return named(medium.status());
+  const absl::StatusOr<MediumRates> rates =
+      MeasureMedium(**medium, executor, options.per_rate);
+  const absl::Status removed = (*medium)->Remove();
+  if (!rates.ok()) return named(rates.status());
+  if (!removed.ok()) return named(removed);
+  profile.read_bytes_per_second = rates->read_bytes_per_second;
+  profile.write_bytes_per_second = rates->write_bytes_per_second;
+  return profile;
+}
+
+absl::Status CheckTiers(const std::vector<TierSpec>& tiers) {
+  std::set<std::string> seen;
+  for (const TierSpec& tier : tiers) {
+    TERRACE_RETURN_IF_ERROR(CheckTier(tier));
+    const std::string name = TierName(tier);
+    if (tier.kind != TierKind::kFar && tier.kind != TierKind::kPmem) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tier '", name,
+          "': only edges between memory and far or pmem are measured; a disk "
+          "is named as a path"));
+    }
+    if (!seen.insert(name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tier '", name, "' is named twice"));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -236,7 +271,7 @@ absl::Status Check(const TuneOptions& options) {
           absl::StrCat("path '", path, "' is named twice"));
     }
   }
-  return absl::OkStatus();
+  return CheckTiers(options.tiers);
 }
 
 }  // namespace
@@ -249,7 +284,11 @@ absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options) {
   profile.kernel = files.Text("/proc/sys/kernel/osrelease");
   profile.processor = files.Field("/proc/cpuinfo", "model name");
   profile.measured_at = absl::ToUnixSeconds(absl::Now());
-  TERRACE_RETURN_IF_ERROR(MeasureProcessor(&profile));
+  TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
+  TERRACE_ASSIGN_OR_RETURN(
+      const auto executor,
+      MakePoolExecutor(std::max(1, topology.cores), topology.cpus));
+  TERRACE_RETURN_IF_ERROR(MeasureProcessor(*executor, &profile));
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
                            HostArena::Create({.size_bytes = kWindow}));
   // Some drives store zeros without writing them.
@@ -263,6 +302,11 @@ absl::StatusOr<MachineProfile> MeasureMachine(const TuneOptions& options) {
     TERRACE_ASSIGN_OR_RETURN(PathProfile measured,
                              MeasurePath(path, options, arena));
     profile.paths.push_back(std::move(measured));
+  }
+  for (const TierSpec& tier : options.tiers) {
+    TERRACE_ASSIGN_OR_RETURN(TierProfile measured,
+                             MeasureTier(tier, options, topology, *executor));
+    profile.tiers.push_back(std::move(measured));
   }
   return profile;
 }

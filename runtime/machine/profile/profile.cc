@@ -111,6 +111,13 @@ absl::Status ParsePath(const Json& json, PathProfile* path) {
   });
 }
 
+absl::Status ParseTierRates(const Json& json, TierProfile* tier) {
+  TERRACE_RETURN_IF_ERROR(Get(json, "tier", &tier->tier));
+  TERRACE_RETURN_IF_ERROR(
+      Get(json, "read_bytes_per_second", &tier->read_bytes_per_second));
+  return Get(json, "write_bytes_per_second", &tier->write_bytes_per_second);
+}
+
 absl::Status Parse(const Json& json, MachineProfile* profile) {
   if (!json.is_object()) return Wrong("it", "is no JSON object");
   int64_t format = 0;
@@ -129,8 +136,12 @@ absl::Status Parse(const Json& json, MachineProfile* profile) {
       Get(json, "instruction_set", &profile->instruction_set));
   TERRACE_RETURN_IF_ERROR(Get(json, "adam_elements_per_second",
                               &profile->adam_elements_per_second));
-  return ForEach(json, "paths", [&](const Json& entry) {
+  TERRACE_RETURN_IF_ERROR(ForEach(json, "paths", [&](const Json& entry) {
     return ParsePath(entry, &profile->paths.emplace_back());
+  }));
+  if (!json.contains("tiers")) return absl::OkStatus();  // an older profile
+  return ForEach(json, "tiers", [&](const Json& entry) {
+    return ParseTierRates(entry, &profile->tiers.emplace_back());
   });
 }
 
@@ -168,6 +179,25 @@ absl::Status WriteAll(const std::string& file, const std::string& text) {
   return absl::OkStatus();
 }
 
+void AddStaleTier(const MachineProfile& profile, const TierReport& report,
+                  std::vector<std::string>* reasons) {
+  const TierKind kind = report.tier.kind;
+  if (!report.named || (kind != TierKind::kFar && kind != TierKind::kPmem)) {
+    return;
+  }
+  const std::string name = TierName(report.tier);
+  const bool is_measured =
+      std::any_of(profile.tiers.begin(), profile.tiers.end(),
+                  [&](const TierProfile& tier) { return tier.tier == name; });
+  if (!is_measured) {
+    reasons->push_back(absl::StrCat("tier '", name, "' was not measured"));
+  } else if (!report.status.ok()) {
+    reasons->push_back(absl::StrCat(
+        "tier '", name,
+        "' cannot be had: ", absl::string_view(report.status.message())));
+  }
+}
+
 }  // namespace
 
 std::string IdentityOf(const DriveReport& drive) {
@@ -183,6 +213,12 @@ std::string ToJson(const MachineProfile& profile) {
   for (const PathProfile& path : profile.paths) {
     paths.push_back(ToObject(path));
   }
+  Json tiers = Json::array();
+  for (const TierProfile& tier : profile.tiers) {
+    tiers.push_back({{"tier", tier.tier},
+                     {"read_bytes_per_second", tier.read_bytes_per_second},
+                     {"write_bytes_per_second", tier.write_bytes_per_second}});
+  }
   const Json json = {
       {"format", kFormat},
       {"machine_id", profile.machine_id},
@@ -193,7 +229,8 @@ std::string ToJson(const MachineProfile& profile) {
       {"copy_bytes_per_second", profile.copy_bytes_per_second},
       {"instruction_set", profile.instruction_set},
       {"adam_elements_per_second", profile.adam_elements_per_second},
-      {"paths", paths}};
+      {"paths", paths},
+      {"tiers", tiers}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -263,6 +300,9 @@ std::vector<std::string> FindStale(const MachineProfile& profile,
     const std::string what = absl::StrCat("drive behind '", path.path, "'");
     compare(what.c_str(), absl::StrJoin(measured->drives, ", "),
             absl::StrJoin(drives, ", "));
+  }
+  for (const TierReport& tier : report.tiers) {
+    AddStaleTier(profile, tier, &reasons);
   }
   return reasons;
 }

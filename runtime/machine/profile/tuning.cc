@@ -74,8 +74,9 @@ PathTuning TuningOf(const PathProfile& profile) {
   return tuning;
 }
 
-absl::StatusOr<MachineTuning> ReadTuning(
-    const std::string& file, const std::vector<std::string>& paths) {
+absl::StatusOr<MachineTuning> ReadTuning(const std::string& file,
+                                         const std::vector<std::string>& paths,
+                                         const std::vector<TierSpec>& tiers) {
   TERRACE_ASSIGN_OR_RETURN(const MachineProfile profile, ReadProfile(file));
   const PseudoFiles files("");
   MachineReport machine;
@@ -84,6 +85,9 @@ absl::StatusOr<MachineTuning> ReadTuning(
   machine.processor.model = files.Field("/proc/cpuinfo", "model name");
   MachineTuning tuning;
   tuning.paths.resize(paths.size());
+  for (const TierSpec& tier : tiers) {
+    tuning.tiers.push_back({.tier = TierName(tier)});
+  }
   tuning.stale = FindStale(profile, machine);
   if (!tuning.stale.empty()) return tuning;
   for (size_t i = 0; i < paths.size(); ++i) {
@@ -91,6 +95,16 @@ absl::StatusOr<MachineTuning> ReadTuning(
     const std::vector<std::string> reasons = FindStale(profile, machine);
     tuning.stale.insert(tuning.stale.end(), reasons.begin(), reasons.end());
     if (reasons.empty()) tuning.paths[i] = TuningOf(*Find(profile, paths[i]));
+  }
+  machine.paths.clear();
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    machine.tiers.assign(1, {.tier = tiers[i], .named = true});
+    const std::vector<std::string> reasons = FindStale(profile, machine);
+    tuning.stale.insert(tuning.stale.end(), reasons.begin(), reasons.end());
+    if (!reasons.empty()) continue;
+    for (const TierProfile& measured : profile.tiers) {
+      if (measured.tier == tuning.tiers[i].tier) tuning.tiers[i] = measured;
+    }
   }
   return tuning;
 }

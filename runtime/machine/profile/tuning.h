@@ -20,6 +20,7 @@ struct PathTuning {
 
 struct MachineTuning {
   std::vector<PathTuning> paths;   // as they were asked for
+  std::vector<TierProfile> tiers;  // likewise; rates of 0 are not known
   std::vector<std::string> stale;  // why some or all of them are zeros
 };
 
@@ -30,10 +31,11 @@ struct MachineTuning {
 PathTuning TuningOf(const PathProfile& profile);
 
 // Of the profile in `file`, for this machine. Nothing is measured, no path is
-// written to. Another machine, kernel or processor: no path is known; another
-// drive, or a path that was not measured: that one is not. Errors as of
-// ReadProfile.
-absl::StatusOr<MachineTuning> ReadTuning(const std::string& file,
-                                         const std::vector<std::string>& paths);
+// written to. `tiers`: far memory and persistent memory. Another machine,
+// kernel or processor: no path or tier is known; another drive, or a path or
+// tier that was not measured: that one is not. Errors as of ReadProfile.
+absl::StatusOr<MachineTuning> ReadTuning(
+    const std::string& file, const std::vector<std::string>& paths,
+    const std::vector<TierSpec>& tiers = {});
 
 }  // namespace terrace
