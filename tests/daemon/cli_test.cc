@@ -139,6 +139,27 @@ TEST(TuneTest, WritesAProfileThatHoldsUntilTheMachineIsAnother) {
   EXPECT_THAT(result.output, HasSubstr("stale: the kernel was '0.1'"));
 }
 
+TEST(TuneTest, TiersThatCannotBeMeasuredAreNamed) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/machine.json";
+  ChildResult result =
+      Terrace({"tune", "--tier", "far:node4000", "--out", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("tier 'far:node4000': "));
+  result = Terrace({"tune", "--tier", "dram=1GiB", "--out", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("only edges between memory and"));
+  result = Terrace({"tune", "--tier", "far", "--out", file});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(directory.empty());
+  ASSERT_EQ(Terrace({"tune", "--out", file}).exit_code, 0);
+  result =
+      Terrace({"tune", "--check", "--tier", "far:node4000", "--out", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output,
+              HasSubstr("stale: tier 'far:node4000' was not measured"));
+}
+
 TEST(TuneTest, WhatCannotBeDoneIsSaid) {
   const TemporaryDirectory directory;
   const std::string file = directory.path() + "/none.json";
