@@ -43,24 +43,23 @@ std::string DaxDeviceOf(const PseudoFiles& files, int node) {
   return "";
 }
 
-// What `bytes` can be pinned as; they are populated.
+// Whether `bytes`, which are populated, can be pinned and stay where they are.
 void Pin(absl::Span<std::byte> bytes, TierReport* report) {
+  const absl::StatusOr<std::vector<int>> before = FindNodes(bytes);
   const absl::StatusOr<std::string> refused = TryPin(bytes);
   if (!refused.ok()) {
     report->pin_error = std::string(refused.status().message());
     return;
   }
-  report->can_pin = refused->empty() ? 1 : 0;
+  const absl::StatusOr<std::vector<int>> after = FindNodes(bytes);
   report->pin_error = *refused;
-  if (!refused->empty() || report->found_node < 0) return;
-  const absl::StatusOr<std::vector<int>> now = FindNodes(bytes);
-  const bool stayed =
-      !now.ok() || now->empty() ||
-      *now == std::vector<int>{report->found_node};  // unknown: as it was
-  if (stayed) return;
-  report->can_pin = 0;
-  report->pin_error = absl::StrCat("its pages left node", report->found_node,
-                                   " for node", absl::StrJoin(*now, ", node"));
+  // Where the kernel does not say, they count as having stayed.
+  if (refused->empty() && before.ok() && after.ok() && *before != *after) {
+    report->pin_error =
+        absl::StrCat("its pages left node", absl::StrJoin(*before, ", node"),
+                     " for node", absl::StrJoin(*after, ", node"));
+  }
+  report->can_pin = report->pin_error.empty() ? 1 : 0;
 }
 
 // Takes some memory and looks at it.
