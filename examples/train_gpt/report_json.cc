@@ -41,8 +41,10 @@ std::string JsonText(const RunReport& report) {
   }
   json["links"] = Json::array();
   for (const terrace::LinkStats& link : report.links) {
-    json["links"].push_back(
-        {{"from", link.from}, {"to", link.to}, {"bytes", link.bytes}});
+    json["links"].push_back({{"from", link.from},
+                             {"to", link.to},
+                             {"bytes", link.bytes},
+                             {"seconds_blocked", link.seconds_blocked}});
   }
   json["rss_peak_bytes"] = report.rss_peak_bytes;
   json["engine"] = report.engine;

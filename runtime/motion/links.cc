@@ -15,17 +15,17 @@ Links::Links(std::unique_ptr<IoPaths> io, std::unique_ptr<CopyTransport> copies,
       tiers_(1 + mapped + disks),
       disks_(*io_, first_disk_),
       transports_({copies_.get(), &disks_}),
-      edges_(static_cast<size_t>(tiers_) * static_cast<size_t>(tiers_)) {
+      edges_(static_cast<size_t>(tiers_) * static_cast<size_t>(tiers_)),
+      blocked_(edges_.size()) {
   for (TierId below = kDramTier + 1; below < tiers_; ++below) {
     Transport* const transport = transports_[below < first_disk_ ? 0 : 1];
-    edges_[static_cast<size_t>(kDramTier * tiers_ + below)] = transport;
-    edges_[static_cast<size_t>(below * tiers_ + kDramTier)] = transport;
+    edges_[IndexOf({kDramTier, below})] = transport;
+    edges_[IndexOf({below, kDramTier})] = transport;
   }
 }
 
 Transport& Links::on(Edge edge) {
-  Transport* const transport =
-      edges_[static_cast<size_t>(edge.from * tiers_ + edge.to)];
+  Transport* const transport = edges_[IndexOf(edge)];
   TERRACE_CHECK(transport != nullptr);
   return *transport;
 }

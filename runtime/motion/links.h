@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -40,11 +41,19 @@ class Links {
 
   // Of what moved between memory and that tier.
   IoPathStats stats(TierId resting) const;
+  // How long customers were held up by an edge so far.
+  void AddBlocked(Edge edge, absl::Duration time) {
+    blocked_[IndexOf(edge)] += time;
+  }
+  absl::Duration blocked(Edge edge) const { return blocked_[IndexOf(edge)]; }
   EngineInfo engine_info() const { return io_->engine_info(); }
   // Leaves behind what moves that never ended may still use.
   void Abandon() { io_->Abandon(); }
 
  private:
+  size_t IndexOf(Edge edge) const {
+    return static_cast<size_t>(edge.from * tiers_ + edge.to);
+  }
   Transport& on(Edge edge);
 
   const std::unique_ptr<IoPaths> io_;
@@ -53,7 +62,8 @@ class Links {
   const int tiers_;
   DiskTransport disks_;
   const std::array<Transport*, 2> transports_;  // both of the above
-  std::vector<Transport*> edges_;  // by from * tiers + to; null: none
+  std::vector<Transport*> edges_;               // by IndexOf; null: none
+  std::vector<absl::Duration> blocked_;         // as those
 };
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
 #include "runtime/mover/admission.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,10 @@ void Admission::Admit(Customer& customer, absl::Time now,
                       std::vector<QueueError>* errors) {
   customer.blocked_by_own_pins = false;
   customer.blocked_also = absl::OkStatus();
+  if (customer.held_pins == 0 &&
+      customer.idle_since == absl::InfiniteFuture()) {
+    customer.idle_since = now;
+  }
   while (!customer.waiting.empty()) {
     Group& head = customer.waiting.begin()->second;
     const uint64_t id = head.id;
@@ -97,7 +102,8 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   // All wants can be had as far as pins go; now space.
   absl::Status failure;
   Rooms rooms;
-  const Space space = PlaceGroup(customer, tensors, &rooms, &failure, errors);
+  const Space space =
+      PlaceGroup(customer, group, tensors, &rooms, &failure, errors);
   if (space != Space::kFound) {
     customer.blocked_by_own_pins = space == Space::kOwnPins;
     if (space == Space::kOwnPins) customer.blocked_also = failure;
@@ -118,13 +124,13 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   for (size_t i = 0; i < kept.wants.size(); ++i) {
     Hold(customer, kept.wants[i], *tensors[i], std::move(rooms[i]), kept);
   }
-  if (kept.missing == 0) Finish(customer, kept);
+  if (kept.missing == 0) Finish(customer, kept, Edge());
   return true;
 }
 
 // A place for every want that has none, or for none: what was taken is given
 // back when a later one has to wait.
-Space Admission::PlaceGroup(Customer& customer,
+Space Admission::PlaceGroup(Customer& customer, Group& group,
                             absl::Span<Tensor* const> tensors, Rooms* rooms,
                             absl::Status* failure,
                             std::vector<QueueError>* errors) {
@@ -141,17 +147,33 @@ Space Admission::PlaceGroup(Customer& customer,
     FoundPlace found = residency.FindPlace(customer.id, *customer.window,
                                            *tensors[i], &leaving);
     space = found.space;
+    NoteDrain(found, group);
     if (!found.failure.ok()) *failure = std::move(found.failure);
     (*rooms)[i] = std::move(found.room);
   }
   residency.EndKeep();
+  const Tensor* const leaves = leaving.empty() ? nullptr : leaving.back();
   parts_.write_back->StartLeaving(&leaving, errors);
   if (space == Space::kFound) return space;
+  if (group.drain == kNoTier && leaves != nullptr) {
+    group.drain = parts_.transfers->DrainTier(*leaves);
+  }
   for (size_t i = 0; i < tensors.size(); ++i) {
     Reservation& room = (*rooms)[i];
     if (!room.empty()) residency.GiveBack(*tensors[i], std::move(room));
   }
   return space;
+}
+
+// Of several write-backs that it waits for, it waited for the one whose slot it
+// has in the end.
+void Admission::NoteDrain(const FoundPlace& found, Group& group) const {
+  if (found.other == nullptr) return;
+  if (found.space == Space::kWriteBack) {
+    group.drain = parts_.transfers->DrainTier(*found.other);
+  } else if (group.waited_for_write && found.other->resting() != nullptr) {
+    group.drain = found.other->resting()->place.tier();
+  }
 }
 
 // Whether pins and transfers allow this want now. A writer waits for readers
@@ -166,6 +188,7 @@ bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
   }
   if (reads || tensor.drain() == Drain::kNone) return true;
   group.waited_for_write = true;
+  group.drain = parts_.transfers->DrainTier(tensor);
   parts_.write_back->Yield(tensor);
   return false;
 }
@@ -214,8 +237,8 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
   waiters_[&tensor].push_back(group.id);
 }
 
-void Admission::OnWhole(const Tensor& tensor) {
-  const auto found = waiters_.find(&tensor);
+void Admission::OnWhole(const Arrival& arrival) {
+  const auto found = waiters_.find(arrival.tensor);
   if (found == waiters_.end()) return;
   const std::vector<uint64_t> groups = std::move(found->second);
   waiters_.erase(found);
@@ -224,7 +247,8 @@ void Admission::OnWhole(const Tensor& tensor) {
     if (admitted == admitted_.end()) continue;
     Group& group = admitted->second.second;
     if (--group.missing > 0) continue;
-    Finish(*parts_.customers->Find(admitted->second.first), group);
+    Finish(*parts_.customers->Find(admitted->second.first), group,
+           arrival.edge);
   }
 }
 
@@ -242,12 +266,12 @@ void Admission::OnFetchFailed(const Tensor& tensor, const absl::Status& why) {
       if (group.wants[i].tensor == tensor.id) group.held[i] = false;
     }
     if (--group.missing > 0) continue;  // its other fetches are under way
-    Finish(*parts_.customers->Find(admitted->second.first), group);
+    Finish(*parts_.customers->Find(admitted->second.first), group, Edge());
   }
 }
 
 // All fetches of an admitted group have ended.
-void Admission::Finish(Customer& customer, Group& group) {
+void Admission::Finish(Customer& customer, Group& group, Edge last) {
   Ready ready;
   ready.tag = group.tag;
   if (!group.failure.ok() || customer.closed || refusing_) {
@@ -260,13 +284,16 @@ void Admission::Finish(Customer& customer, Group& group) {
     return;
   }
   const absl::Duration waited = group.admitted - group.at_head;
-  const absl::Duration fetched = parts_.clock->Now() - group.admitted;
+  const absl::Time now = parts_.clock->Now();
+  const absl::Duration fetched = now - group.admitted;
   if (group.fetched && fetched >= waited) {
     ready.cause = WaitCause::kRead;
   } else if (waited > absl::ZeroDuration()) {
     ready.cause =
         group.waited_for_write ? WaitCause::kWriteBack : WaitCause::kSpace;
   }
+  CountBlocked(customer, group, ready.cause, last, now);
+  customer.idle_since = absl::InfiniteFuture();
   std::vector<Pin> pins;
   for (const Want& want : group.wants) {
     Tensor& tensor = *parts_.table->Find(want.tensor);
@@ -283,6 +310,16 @@ void Admission::Finish(Customer& customer, Group& group) {
   ready.pins = std::move(pins);
   parts_.customers->AddReady(customer, std::move(ready));
   EraseAdmitted(customer, group.id);
+}
+
+// While the queue holds pins it has something to compute on.
+void Admission::CountBlocked(const Customer& customer, const Group& group,
+                             WaitCause cause, Edge last, absl::Time now) {
+  const absl::Time since = std::max(group.at_head, customer.idle_since);
+  if (since >= now || cause == WaitCause::kNone) return;
+  const Edge edge =
+      cause == WaitCause::kRead ? last : Edge{kDramTier, group.drain};
+  if (edge.to != kNoTier) parts_.links->AddBlocked(edge, now - since);
 }
 
 // Undoes the holds of a group that failed: as ReleaseUnchanged. Those of the

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/inbox.h"
+#include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/customers.h"
@@ -39,6 +40,7 @@ struct AdmissionParts {
   Transfers* transfers = nullptr;
   WriteBack* write_back = nullptr;
   const RestingTiers* resting = nullptr;
+  Links* links = nullptr;  // hears which of them held groups up
   Clock* clock = nullptr;
   std::shared_ptr<Inbox> inbox;  // that pins report to
 };
@@ -56,9 +58,9 @@ class Admission {
   void Expire(Customer& customer, absl::Time now, const std::string& holders);
   bool HasExpired(const Customer& customer, absl::Time now) const;
 
-  // Its copy is whole; or the fetch has failed, and those that waited for it
+  // A copy is whole; or the fetch has failed, and those that waited for it
   // fail with it.
-  void OnWhole(const Tensor& tensor);
+  void OnWhole(const Arrival& arrival);
   void OnFetchFailed(const Tensor& tensor, const absl::Status& why);
   bool HasWaiters(const Tensor& tensor) const {
     return waiters_.contains(&tensor);
@@ -101,14 +103,18 @@ class Admission {
   absl::Status Refusal(const Want& want, const Tensor* tensor) const;
   // Of a group's wants, in their order.
   using Rooms = absl::InlinedVector<Reservation, 4>;
-  Space PlaceGroup(Customer& customer, absl::Span<Tensor* const> tensors,
-                   Rooms* rooms, absl::Status* failure,
-                   std::vector<QueueError>* errors);
+  Space PlaceGroup(Customer& customer, Group& group,
+                   absl::Span<Tensor* const> tensors, Rooms* rooms,
+                   absl::Status* failure, std::vector<QueueError>* errors);
+  void NoteDrain(const FoundPlace& found, Group& group) const;
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
               Group& group);
   void Hold(Customer& customer, const Want& want, Tensor& tensor,
             Reservation room, Group& group);
-  void Finish(Customer& customer, Group& group);
+  // `last`: the edge of the arrival that it waited for, if it did.
+  void Finish(Customer& customer, Group& group, Edge last);
+  void CountBlocked(const Customer& customer, const Group& group,
+                    WaitCause cause, Edge last, absl::Time now);
   void ReleaseHolds(Group& group);
   void EraseAdmitted(Customer& customer, uint64_t group);
   void CountHit(const Tensor& tensor);

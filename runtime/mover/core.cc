@@ -93,6 +93,7 @@ Core::Core(CoreParts parts)
                  .transfers = &transfers,
                  .write_back = &write_back,
                  .resting = &resting,
+                 .links = &links,
                  .clock = parts.clock,
                  .inbox = inbox}),
       prefetcher({.table = &table,

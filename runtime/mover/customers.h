@@ -33,6 +33,8 @@ struct Group {
   absl::Time admitted;
   bool headed = false;
   bool waited_for_write = false;
+  // Where the last write-back goes, or went, that it waited for.
+  TierId drain = kNoTier;
   bool fetched = false;
   absl::Status failure;
 };
@@ -48,6 +50,8 @@ struct Customer {
   std::optional<int64_t> step;                          // that is open
   absl::Status first_error;                             // of the open step
   int held_pins = 0;
+  // Since when it holds none; InfiniteFuture: it holds some.
+  absl::Time idle_since = absl::InfiniteFuture();
   bool blocked_by_own_pins = false;
   absl::Status blocked_also;  // then: of a slot that failed
   bool closed = false;

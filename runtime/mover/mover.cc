@@ -101,7 +101,7 @@ void Mover::Hear(const Arrival& arrival) {
   Tensor& tensor = *arrival.tensor;
   switch (arrival.kind) {
     case Arrival::Kind::kWhole:
-      return core_.admission.OnWhole(tensor);
+      return core_.admission.OnWhole(arrival);
     case Arrival::Kind::kWritten:
       return core_.write_back.OnWritten(arrival);
     case Arrival::Kind::kWriteFailed:

@@ -63,9 +63,15 @@ void Report::AddTiers(Stats* stats) const {
     AddTier(parts_.resting->at(tier), stats);
     const std::string& below = stats->tiers.back().name;
     const IoPathStats moved = parts_.links->stats(tier);
-    stats->links.push_back({above, below, moved.bytes_written});
-    stats->links.push_back({below, above, moved.bytes_read});
+    stats->links.push_back(
+        {above, below, moved.bytes_written, BlockedSeconds({kDramTier, tier})});
+    stats->links.push_back(
+        {below, above, moved.bytes_read, BlockedSeconds({tier, kDramTier})});
   }
+}
+
+double Report::BlockedSeconds(Edge edge) const {
+  return absl::ToDoubleSeconds(parts_.links->blocked(edge));
 }
 
 void Report::AddTier(const Tier& tier, Stats* stats) {

@@ -45,6 +45,7 @@ class Report {
 
  private:
   void AddTiers(Stats* stats) const;
+  double BlockedSeconds(Edge edge) const;
   static void AddTier(const Tier& tier, Stats* stats);
   absl::Status CheckMemory() const;
   absl::Status CheckPlaces() const;

@@ -18,7 +18,7 @@ struct SlotSearch {
   int victim = -1;
   int64_t victim_use = -1;
   bool moving = false;
-  bool writing = false;
+  const Tensor* writing = nullptr;
   bool own_pins = false;
   absl::Status failure;
 };
@@ -109,7 +109,7 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
   SlotSearch search;
   for (int slot = 0; slot < window.slots(); ++slot) {
     if (!window.taken(slot)) {
-      return {Space::kFound, window.Take(slot, tensor, bytes), {}};
+      return {Space::kFound, window.Take(slot, tensor, bytes), {}, nullptr};
     }
     const Tensor* const owner = window.owner(slot);
     if (owner == nullptr) {
@@ -137,18 +137,24 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
           "the budget is full and there is no path to write to");
     } else {
       search.moving = true;  // on its way in or out
-      search.writing |=
-          owner->drain() == Drain::kSealing || owner->drain() == Drain::kMoving;
+      if (owner->drain() == Drain::kSealing ||
+          owner->drain() == Drain::kMoving) {
+        search.writing = owner;
+      }
     }
   }
   if (search.victim >= 0 &&
       (!prefetch || search.victim_use > planner_.NextUse(tensor.id))) {
-    Drop(*window.owner(search.victim));
-    return {Space::kFound, window.Take(search.victim, tensor, bytes), {}};
+    Tensor* const victim = window.owner(search.victim);
+    Drop(*victim);
+    return {
+        Space::kFound, window.Take(search.victim, tensor, bytes), {}, victim};
   }
   Space space = search.own_pins ? Space::kOwnPins : Space::kFailed;
-  if (search.moving) space = search.writing ? Space::kWriteBack : Space::kWait;
-  return {space, {}, std::move(search.failure)};
+  if (search.moving) {
+    space = search.writing != nullptr ? Space::kWriteBack : Space::kWait;
+  }
+  return {space, {}, std::move(search.failure), search.writing};
 }
 
 void TierResidency::GiveBack(const Tensor& tensor, Reservation room) {

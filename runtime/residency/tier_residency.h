@@ -36,6 +36,9 @@ struct FoundPlace {
   Reservation room;  // kFound
   // Of a write-back that failed, whose slot would have done.
   absl::Status failure;
+  // kWriteBack: one that is being written back. kFound: whose copy gave way, if
+  // one did.
+  const Tensor* other = nullptr;
 };
 
 // Everything referenced outlives the residency.

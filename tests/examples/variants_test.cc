@@ -73,8 +73,8 @@ TEST(ReportTest, HasTheKeysOfTheReadmeAndNoOthers) {
                     {"name", "kind", "budget_bytes", "peak_bytes"}));
   }
   for (const nlohmann::json& link : report["links"]) {
-    EXPECT_THAT(KeysOf(link),
-                UnorderedElementsAreArray({"from", "to", "bytes"}));
+    EXPECT_THAT(KeysOf(link), UnorderedElementsAreArray(
+                                  {"from", "to", "bytes", "seconds_blocked"}));
   }
   EXPECT_THAT(KeysOf(report["blocked_seconds"]),
               UnorderedElementsAreArray({"read", "write", "space"}));

@@ -30,7 +30,7 @@ class AdmissionTest : public testing::Test {
   void Hear(const std::vector<Arrival>& arrivals) {
     for (const Arrival& each : arrivals) {
       if (each.kind == Arrival::Kind::kWhole) {
-        core_.admission.OnWhole(*each.tensor);
+        core_.admission.OnWhole(each);
       } else if (each.kind == Arrival::Kind::kWritten) {
         core_.write_back.OnWritten(each);
       } else if (each.kind == Arrival::Kind::kWriteFailed) {

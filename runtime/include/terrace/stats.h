@@ -58,11 +58,19 @@ struct TierStats {
   int64_t peak_bytes = 0;    // highest used_bytes so far
 };
 
-// What moved from one tier to another.
+// What moved from one tier to another, and how long customers waited for it.
 struct LinkStats {
   std::string from;  // a tier's name
   std::string to;
   int64_t bytes = 0;  // headers and retries included
+  // How long groups were held up by it, on the runtime's clock: from when a
+  // group was its queue's head, and no pin of that queue was left, until it was
+  // ready. All of it counts at one link, by what Ready::cause says: of a read,
+  // the one that its last tensor came over; of a write-back, and of a wait for
+  // space that one made, the one down. Waits for other customers' pins are
+  // none of a link's, nor are those of groups that failed. Of several queues
+  // that wait at once each counts.
+  double seconds_blocked = 0;
 };
 
 struct Stats {

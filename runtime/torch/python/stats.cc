@@ -55,8 +55,10 @@ Json TiersAsJson(absl::Span<const TierStats> tiers) {
 Json LinksAsJson(absl::Span<const LinkStats> links) {
   Json list = Json::array();
   for (const LinkStats& link : links) {
-    list.push_back(
-        {{"from", link.from}, {"to", link.to}, {"bytes", link.bytes}});
+    list.push_back({{"from", link.from},
+                    {"to", link.to},
+                    {"bytes", link.bytes},
+                    {"seconds_blocked", link.seconds_blocked}});
   }
   return list;
 }
