@@ -41,7 +41,7 @@ class Links {
 
   // Of what moved between memory and that tier.
   IoPathStats stats(TierId resting) const;
-  // How long customers were held up by an edge so far.
+  // How long queues were held up by an edge so far.
   void AddBlocked(Edge edge, absl::Duration time) {
     blocked_[IndexOf(edge)] += time;
   }

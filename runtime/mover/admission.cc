@@ -14,10 +14,6 @@ void Admission::Admit(Customer& customer, absl::Time now,
                       std::vector<QueueError>* errors) {
   customer.blocked_by_own_pins = false;
   customer.blocked_also = absl::OkStatus();
-  if (customer.held_pins == 0 &&
-      customer.idle_since == absl::InfiniteFuture()) {
-    customer.idle_since = now;
-  }
   while (!customer.waiting.empty()) {
     Group& head = customer.waiting.begin()->second;
     const uint64_t id = head.id;
@@ -36,6 +32,10 @@ void Admission::Admit(Customer& customer, absl::Time now,
     parts_.customers->EraseWaiting(customer, id);
   }
   if (customer.admitted > 0) customer.blocked_by_own_pins = false;
+  const bool waits = !customer.waiting.empty() || customer.admitted > 0;
+  if (waits && customer.held_pins == 0) {
+    customer.blocked_since = std::min(customer.blocked_since, now);
+  }
 }
 
 bool Admission::HasExpired(const Customer& customer, absl::Time now) const {
@@ -293,7 +293,6 @@ void Admission::Finish(Customer& customer, Group& group, Edge last) {
         group.waited_for_write ? WaitCause::kWriteBack : WaitCause::kSpace;
   }
   CountBlocked(customer, group, ready.cause, last, now);
-  customer.idle_since = absl::InfiniteFuture();
   std::vector<Pin> pins;
   for (const Want& want : group.wants) {
     Tensor& tensor = *parts_.table->Find(want.tensor);
@@ -312,10 +311,11 @@ void Admission::Finish(Customer& customer, Group& group, Edge last) {
   EraseAdmitted(customer, group.id);
 }
 
-// While the queue holds pins it has something to compute on.
+// The queue's wait ends, whichever of its groups is ready first: it counts as
+// its customer has it, by that group's cause.
 void Admission::CountBlocked(const Customer& customer, const Group& group,
                              WaitCause cause, Edge last, absl::Time now) {
-  const absl::Time since = std::max(group.at_head, customer.idle_since);
+  const absl::Time since = customer.blocked_since;
   if (since >= now || cause == WaitCause::kNone) return;
   const Edge edge =
       cause == WaitCause::kRead ? last : Edge{kDramTier, group.drain};

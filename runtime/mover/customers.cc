@@ -77,6 +77,7 @@ void Customers::AddReady(Customer& customer, Ready ready) {
     line.cause = static_cast<int>(ready.cause);
     transcript_->push_back(line);
   }
+  customer.blocked_since = absl::InfiniteFuture();
   customer.ready.push_back(std::move(ready));
 }
 

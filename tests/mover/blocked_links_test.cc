@@ -127,6 +127,26 @@ TEST_F(BlockedByReadTest, OfTwoGroupsAtOnceOnlyTheFirstIsWaitedFor) {
   EXPECT_EQ(BlockedAtAll(), kWait);
 }
 
+TEST_F(BlockedByReadTest, AQueueWaitsForWhateverIsReadyFirst) {
+  Push(customer_, {Read(a_)});
+  Admit(customer_);
+  Pass(kWait);
+  Push(customer_, {Read(b_)});
+  Admit(customer_);
+  Pass(kWait);
+  std::vector<Arrival> arrivals = core_.Settle();
+  ASSERT_EQ(arrivals.size(), 2u);
+  if (arrivals[0].tensor != &b_) std::swap(arrivals[0], arrivals[1]);
+  Hear({arrivals[0]});
+  EndPins(Take(customer_), PinEnd::kUnchanged);
+  Admit(customer_);
+  Pass(kWait / 4);
+  Hear({arrivals[1]});
+  EXPECT_EQ(Blocked(3, kDramTier), 2 * kWait);
+  EXPECT_EQ(Blocked(2, kDramTier), kWait / 4);
+  EXPECT_EQ(BlockedAtAll(), kWait * 9 / 4);
+}
+
 TEST_F(BlockedByReadTest, EachQueueThatWaitsCounts) {
   for (Customer* const each : {&customer_, &other_}) {
     Push(*each, {Read(a_)});
@@ -164,6 +184,11 @@ TEST_F(BlockedByReadTest, AReadThatFailsCountsNowhere) {
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_FALSE(ready[0].pins.ok());
   EXPECT_EQ(BlockedAtAll(), absl::ZeroDuration());
+  Push(customer_, {Read(a_)});  // nor with the next group's
+  Admit(customer_);
+  Pass(kWait / 2);
+  Hear(core_.Settle());
+  EXPECT_EQ(BlockedAtAll(), kWait / 2);
 }
 
 TEST_F(BlockedByReadTest, AWriterWaitsForTheLinkThatItsTensorLeavesBy) {

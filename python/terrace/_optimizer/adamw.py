@@ -335,11 +335,10 @@ class AdamW(torch.optim.Optimizer):
         `bytes_written`; `tiers`, a list of dicts: `name`, `kind`,
         `budget_bytes` (0: all that there is), `used_bytes` and `peak_bytes` of
         each that is used; `links`: the `bytes` moved `from` one `to` another,
-        and `seconds_blocked`, in which the state's next part was not there
-        because of that and none was in use; `paths`: what was read and written
-        of each path, its `state` ("healthy", "slow", "refuses writes" or
-        "unreadable"), last `write_error`, `read_bytes_per_second` and
-        `write_bytes_per_second`.
+        and `seconds_blocked`, in which none of the state was at hand because of
+        that; `paths`: what was read and written of each path, its `state`
+        ("healthy", "slow", "refuses writes" or "unreadable"), `write_error`,
+        `read_bytes_per_second` and `write_bytes_per_second`.
         `staging_bytes` pinned for parameters on a GPU, `bytes_from_devices` and
         `bytes_to_devices` copied. Seconds:
         `step_seconds` in all steps, of them `compute_seconds`, and

@@ -63,13 +63,12 @@ struct LinkStats {
   std::string from;  // a tier's name
   std::string to;
   int64_t bytes = 0;  // headers and retries included
-  // How long groups were held up by it, on the runtime's clock: from when a
-  // group was its queue's head, and no pin of that queue was left, until it was
-  // ready. All of it counts at one link, by what Ready::cause says: of a read,
-  // the one that its last tensor came over; of a write-back, and of a wait for
-  // space that one made, the one down. Waits for other customers' pins are
-  // none of a link's, nor are those of groups that failed. Of several queues
-  // that wait at once each counts.
+  // How long queues were held up by it, on the runtime's clock: from when one
+  // had groups and held no pin until its next group was ready. All of it counts
+  // at one link, by that group's Ready::cause: for a read the one that its last
+  // tensor came over, for a write-back, or space that one made, the one down.
+  // Waits for other customers' pins are no link's, nor are those of groups that
+  // failed. Of several queues that wait at once each counts.
   double seconds_blocked = 0;
 };
 
