@@ -72,6 +72,8 @@ class BlockedLinks : public testing::Test {
         "links: %.6f s up, %.6f s down; steps: %.6f s, %.6f s, %.6f s\n",
         counted.read, counted.write, measured_.read, measured_.write,
         measured_.space);
+    EXPECT_GT(measured_.read, 0);
+    EXPECT_GT(measured_.write, 0);
     EXPECT_NEAR(counted.read, measured_.read, kMicrosecond);
     EXPECT_NEAR(counted.write, measured_.write, kMicrosecond);
   }
