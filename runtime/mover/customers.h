@@ -50,8 +50,8 @@ struct Customer {
   std::optional<int64_t> step;                          // that is open
   absl::Status first_error;                             // of the open step
   int held_pins = 0;
-  // Since when it has groups that wait and neither a pin nor anything ready;
-  // InfiniteFuture: it is not so.
+  // Since when it has groups that are not ready and no pin; InfiniteFuture: it
+  // is not so.
   absl::Time blocked_since = absl::InfiniteFuture();
   bool blocked_by_own_pins = false;
   absl::Status blocked_also;  // then: of a slot that failed
