@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/sim/drawn_world.h"
 
 namespace terrace {
 namespace {
@@ -13,40 +14,6 @@ namespace {
 constexpr int kTensors = 14;
 constexpr int kMostCustomers = 4;
 constexpr int64_t kLargest = 5 * 4096;
-
-// One to three, each with room for a few tensors up to nearly all.
-std::vector<TierSpec> DrawTiers(uint64_t seed) {
-  std::mt19937_64 random(seed * 78);
-  std::vector<TierSpec> tiers;
-  for (uint64_t i = 0; i < 1 + random() % 3; ++i) {
-    const TierKind kind = random() % 2 == 0 ? TierKind::kFar : TierKind::kPmem;
-    tiers.push_back({kind, absl::StrCat("mapped ", i),
-                     static_cast<int64_t>(2 + random() % 60) * 4096});
-  }
-  return tiers;
-}
-
-WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
-                       Tiers tiers) {
-  std::mt19937_64 random(seed * 77);
-  WorldOptions options;
-  options.seed = seed;
-  options.transcript = transcript;
-  if (tiers == Tiers::kDrawn) options.mapped = DrawTiers(seed);
-  options.budget_bytes = static_cast<int64_t>(24 + random() % 60) * 4096;
-  options.paths = 1 + static_cast<int>(random() % 3);
-  if (trouble == Trouble::kRefusal) options.paths = 2 + options.paths % 2;
-  options.eviction =
-      random() % 2 == 0 ? EvictionKind::kLru : EvictionKind::kNextUse;
-  options.prefetch = random() % 4 != 0;
-  options.task_cost = absl::Microseconds(random() % 3 * 20);
-  options.task_spread = absl::Microseconds(random() % 2 * 100);
-  options.io_timeout = absl::Milliseconds(200);
-  options.io.piece_bytes = 4096 << random() % 4;
-  options.io.in_flight_bytes = options.io.piece_bytes * (1 + random() % 4);
-  options.io.adapts = random() % 2 == 0;
-  return options;
-}
 
 absl::Duration DrawTime(std::mt19937_64& random) {
   return absl::Microseconds(1 << random() % 15);

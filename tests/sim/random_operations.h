@@ -14,23 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/drawn_world.h"
 #include "tests/sim/world.h"
 
 namespace terrace {
-
-// What goes wrong at random moments.
-enum class Trouble : uint8_t {
-  kNone,
-  kAny,
-  // One path of several refuses all writes for a while; no customer may notice.
-  kRefusal,
-};
-
-// What lies below memory.
-enum class Tiers : uint8_t {
-  kDisks,
-  kDrawn,  // far and persistent memory, with budgets of their own, above disks
-};
 
 class RandomOperations {
  public:

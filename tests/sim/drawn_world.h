@@ -1,0 +1,27 @@
+// A simulated world by a seed: its budget, its tiers and how they are used.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/sim/world.h"
+
+namespace terrace {
+
+// What goes wrong at random moments.
+enum class Trouble : uint8_t {
+  kNone,
+  kAny,
+  // One path of several refuses all writes for a while; no customer may notice.
+  kRefusal,
+};
+
+// What lies below memory.
+enum class Tiers : uint8_t {
+  kDisks,
+  kDrawn,  // far and persistent memory, with budgets of their own, above disks
+};
+
+WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
+                       Tiers tiers);
+
+}  // namespace terrace
