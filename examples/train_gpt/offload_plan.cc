@@ -97,16 +97,23 @@ std::string PlanText(const OffloadPlan& plan) {
       plan.plan.chunks, " chunks of at most ", bytes(plan.plan.chunk_bytes),
       "\non disk: ", bytes(plan.plan.disk_bytes),
       " for the state and its headers on ", plan.paths.size(), " paths");
-  if (plan.runtime.unsafe_media) {
-    absl::StrAppend(&text,
-                    ", or as much of it as fits on faster tiers; unsafe media: "
-                    "an ordinary file may play persistent memory");
+  for (const terrace::TierSpec& tier : plan.runtime.tiers) {
+    if (tier.kind != terrace::TierKind::kFar &&
+        tier.kind != terrace::TierKind::kPmem) {
+      continue;
+    }
+    absl::StrAppend(&text, ", or on ", terrace::TierText(tier));
   }
   if (plan.verify_bytes > 0) {
     absl::StrAppend(&text, ", ", bytes(plan.verify_bytes),
                     " for --verify's copy of the parameters");
   }
   absl::StrAppend(&text, "\n");
+  if (plan.runtime.unsafe_media) {
+    absl::StrAppend(&text,
+                    "unsafe media: an ordinary file may play persistent "
+                    "memory; what it holds does not outlive a power failure\n");
+  }
   return text;
 }
 
