@@ -208,3 +208,21 @@ def test_a_transposed_one_without_state_is_stepped():
         results.append(weights)
     for weight, other in zip(*results, strict=True):
         torch.testing.assert_close(weight, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize('change', [
+    lambda parameter: parameter.data.reshape(4, 16),
+    lambda parameter: parameter.data.float()])
+def test_a_master_that_was_not_loaded_is_the_parameters(change):
+    weight = torch.nn.Parameter(torch.linspace(-2, 2, 64).bfloat16().view(8, 8))
+    expected = weight.detach().float().clone()
+    twin = torch.nn.Parameter(weight.detach().clone())
+    other = torch.optim.AdamW([twin])
+    twin.grad = torch.ones_like(twin)
+    other.step()
+    optimizer = terrace.AdamW([weight])
+    optimizer.load_state_dict(other.state_dict())  # torch's has no master
+    weight.data = change(weight)
+    assert torch.equal(optimizer.state[weight]['master_param'], expected)
+    copies = optimizer.state_dict()['state']
+    assert torch.equal(copies[0]['master_param'], expected)

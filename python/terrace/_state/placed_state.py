@@ -67,7 +67,8 @@ class PlacedState:
                file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
         """All the state of parameters that have it; see CopyFile."""
         return transfer.copies(self._compiled, self._places.numbers(parameters),
-                               self.kept(parameters), file)
+                               [self._places.values_as_kept(parameter)
+                                for parameter in parameters], file)
 
     def kept(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Parameters as their state is: of that dtype and shape."""
@@ -83,7 +84,7 @@ class PlacedState:
         """Fills float32 tensors of one length, by key, with the elements from
         `offset` on."""
         transfer.read(self._compiled, self._places.of(parameter),
-                      self._places.as_kept(parameter), offset, arrays)
+                      self._places.values_as_kept(parameter), offset, arrays)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:

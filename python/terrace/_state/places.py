@@ -79,6 +79,16 @@ class Places:
             return parameter
         return torch.empty(form.shape, dtype=form.dtype, device='cpu')
 
+    def values_as_kept(self, parameter: torch.Tensor) -> torch.Tensor:
+        """With its values, of which a master that is not there yet is made."""
+        kept = self.as_kept(parameter)
+        if kept is parameter:
+            return parameter
+        values = local_of(parameter).detach()
+        if values.numel() != kept.numel():
+            return kept.zero_()
+        return kept.copy_(values.reshape(kept.shape))
+
     def extended(self, named: Sequence[Named]) -> Places:
         return Places([*self.named, *named], self._forms)
 
