@@ -34,8 +34,8 @@ class FaultRegression : public ContractTest {
     }));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, FaultRegression, testing::ValuesIn(kAllWorlds),
-                         WorldParamName);
+INSTANTIATE_TEST_SUITE_P(Worlds, FaultRegression,
+                         testing::ValuesIn(kDiskWorlds), WorldParamName);
 
 // The queue said that only own pins blocked it, and the step ended as
 // FailedPrecondition, although kernels were about to give their slots back.

@@ -208,7 +208,7 @@ std::ostream& operator<<(std::ostream& out, const SweepCase& each) {
 std::vector<SweepCase> AllCases() {
   std::vector<SweepCase> cases;
   for (const Disturbance& disturbance : kDisturbances) {
-    for (TestWorld world : kAllWorlds) cases.push_back({world, disturbance});
+    for (TestWorld world : kDiskWorlds) cases.push_back({world, disturbance});
   }
   return cases;
 }

@@ -70,14 +70,32 @@ TEST(TierOptionsTest, WhatCannotBeIsRefusedByItsName) {
 }
 
 TEST(TierOptionsTest, AKindThatThereIsNotYetIsNamed) {
-  for (const TierSpec& tier : {TierSpec{TierKind::kHbm, "cuda:0", kMiB},
-                               TierSpec{TierKind::kFar, "node2", 0},
-                               TierSpec{TierKind::kPmem, "/mnt/p", 0}}) {
-    const absl::Status status = TiersOf(WithTiers({kMemory, tier})).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(TierText(tier)));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("build or machine"));
-  }
+  const TierSpec tier = {TierKind::kHbm, "cuda:0", kMiB};
+  const absl::Status status = TiersOf(WithTiers({kMemory, tier})).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(TierText(tier)));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("build or machine"));
+}
+
+TEST(TierOptionsTest, FasterKindsComeFirstAndKeepTheirOrder) {
+  const TierSpec disk = {TierKind::kDisk, "/a", 0};
+  const TierSpec pmem = {TierKind::kPmem, "/p", 5 * kMiB};
+  const TierSpec other = {TierKind::kPmem, "/o", 0};
+  const TierSpec far = {TierKind::kFar, "node2", 0};
+  const auto tiers = TiersOf(WithTiers({disk, pmem, far, other, kMemory}));
+  ASSERT_TRUE(tiers.ok()) << tiers.status();
+  EXPECT_THAT(*tiers, ElementsAre(kMemory, far, pmem, other, disk));
+}
+
+TEST(TierOptionsTest, APlaceIsOfOneTier) {
+  const TierSpec far = {TierKind::kFar, "node2", kMiB};
+  const absl::Status twice = TiersOf(WithTiers({kMemory, far, far})).status();
+  EXPECT_EQ(twice.message(), "memory 'node2' is named twice");
+  const absl::Status shared = TiersOf(WithTiers({kMemory,
+                                                 {TierKind::kPmem, "/a", kMiB},
+                                                 {TierKind::kDisk, "/a", 0}}))
+                                  .status();
+  EXPECT_EQ(shared.message(), "path '/a' is named twice");
 }
 
 TEST(TierOptionsTest, TiersAndAShortFormTogetherAreRefused) {

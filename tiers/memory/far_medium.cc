@@ -71,6 +71,7 @@ FarMedium::FarMedium(std::string name, std::unique_ptr<HostArena> arena)
 absl::Status FarMedium::Read(int64_t offset, absl::Span<std::byte> to) {
   TERRACE_CHECK(offset >= 0 &&
                 offset <= size_bytes() - static_cast<int64_t>(to.size()));
+  if (to.empty()) return absl::OkStatus();
   std::memcpy(to.data(), arena_->bytes().data() + offset, to.size());
   return absl::OkStatus();
 }
@@ -79,6 +80,7 @@ absl::Status FarMedium::Write(int64_t offset,
                               absl::Span<const std::byte> from) {
   TERRACE_CHECK(offset >= 0 &&
                 offset <= size_bytes() - static_cast<int64_t>(from.size()));
+  if (from.empty()) return absl::OkStatus();
   std::memcpy(arena_->bytes().data() + offset, from.data(), from.size());
   return absl::OkStatus();
 }
