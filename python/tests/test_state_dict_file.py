@@ -254,6 +254,9 @@ optimizer = terrace.AdamW([weight], memory_budget='16MiB',
                           nvme_path=sys.argv[1])
 weight.grad = torch.ones_like(weight)
 optimizer.step()
+written = -1  # until what the step leaves to write has been written
+while written != (written := optimizer.stats()['bytes_written']):
+    optimizer.state_dict()
 resource.setrlimit(resource.RLIMIT_FSIZE, (60 << 20, resource.RLIM_INFINITY))
 try:
     optimizer.state_dict()
