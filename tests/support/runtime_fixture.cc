@@ -144,14 +144,20 @@ LocalMapped TestRuntime::MakePmem(int64_t bytes) {
   return pmem;
 }
 
+void TestRuntime::AddBehindFaults(LocalMapped tier, LocalRuntimeParts* parts) {
+  media_.push_back(std::make_shared<FaultMedium>(std::move(tier.medium)));
+  tier.medium = media_.back();
+  parts->mapped.push_back(std::move(tier));
+}
+
 void TestRuntime::AddMapped(const TestRuntimeOptions& options,
                             LocalRuntimeParts* parts) {
   const Arrangement& has = ArrangementOf(world_);
   const int tiers = has.has_disks ? 1 : options.paths;
   const int64_t bytes = has.has_disks ? kLittleBytes : options.path_bytes;
   for (int i = 0; i < tiers; ++i) {
-    if (has.has_far) parts->mapped.push_back(MakeFar(bytes));
-    if (has.has_pmem) parts->mapped.push_back(MakePmem(bytes));
+    if (has.has_far) AddBehindFaults(MakeFar(bytes), parts);
+    if (has.has_pmem) AddBehindFaults(MakePmem(bytes), parts);
   }
 }
 

@@ -25,6 +25,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/fault_medium.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -82,6 +83,8 @@ class TestRuntime {
   DiskFaults& disk_faults(int path) {
     return *disk_faults_[static_cast<size_t>(path)];
   }
+  // Of mapped tier k.
+  FaultMedium& medium_faults(int k) { return *media_[static_cast<size_t>(k)]; }
   VirtualClock& virtual_clock() { return virtual_clock_; }
   bool is_virtual() const;
   absl::Time Now() { return runtime_->clock().Now(); }
@@ -114,6 +117,7 @@ class TestRuntime {
   LocalRuntimeParts MakeParts(const TestRuntimeOptions& options);
   void AddMapped(const TestRuntimeOptions& options, LocalRuntimeParts* parts);
   LocalMapped MakePmem(int64_t bytes);
+  void AddBehindFaults(LocalMapped tier, LocalRuntimeParts* parts);
   void TurnByHand(LocalRuntimeParts* parts);
   std::unique_ptr<Executor> QueuedBackground();
 
@@ -121,6 +125,7 @@ class TestRuntime {
   VirtualClock virtual_clock_;
   std::shared_ptr<FaultPlan> faults_;
   std::vector<std::shared_ptr<DiskFaults>> disk_faults_;
+  std::vector<std::shared_ptr<FaultMedium>> media_;
   std::vector<std::unique_ptr<TemporaryDirectory>> folders_;  // none: memory
   // Virtual: the runtime's, of mapped tiers, then of disks.
   std::vector<InlineExecutor*> background_;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,8 @@ class FaultMedium final : public Medium {
  public:
   // `medium` outlives it.
   explicit FaultMedium(Medium& medium) : medium_(medium) {}
+  explicit FaultMedium(std::shared_ptr<Medium> medium)
+      : owned_(std::move(medium)), medium_(*owned_) {}
 
   // The call after `calls` others fails with `error`, once.
   void Fail(int64_t calls, absl::Status error) {
@@ -83,6 +86,7 @@ class FaultMedium final : public Medium {
     return status;
   }
 
+  const std::shared_ptr<Medium> owned_;  // null: its maker's
   Medium& medium_;
   std::function<void(const MediumCall&)> on_call_;
   mutable Mutex mutex_;
