@@ -7,9 +7,7 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
 #include "tiers/extent_header.h"
-
-// Of the leak sanitiser, null without it.
-extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
+#include "tiers/left_behind.h"
 
 namespace terrace {
 namespace {
@@ -79,8 +77,7 @@ void MappedTier::BeginRemove() {
 // What a copy that never ended may still touch stays mapped.
 void MappedTier::Abandon() {
   abandoned_ = true;
-  const auto* const left = new std::shared_ptr<Medium>(medium_);
-  if (__lsan_ignore_object != nullptr) __lsan_ignore_object(left);
+  LeaveBehind(medium_);
 }
 
 }  // namespace terrace

@@ -6,9 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
 #include "tiers/extent_header.h"
-
-// Of the leak sanitiser, null without it.
-extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
+#include "tiers/left_behind.h"
 
 namespace terrace {
 
@@ -122,8 +120,7 @@ void DiskTier::BeginRemove() {
 // The file's descriptor, whose number must not become another file's, stays.
 void DiskTier::Abandon() {
   abandoned_ = true;
-  const auto* const left = new std::shared_ptr<DiskFile>(file_);
-  if (__lsan_ignore_object != nullptr) __lsan_ignore_object(left);
+  LeaveBehind(file_);
 }
 
 }  // namespace terrace
