@@ -21,6 +21,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/given_path.h"
 #include "tests/tiers/grown_extent.h"
+#include "tests/tiers/other_job.h"
 #include "tiers/disk/disk_file.h"
 
 namespace terrace {
@@ -30,39 +31,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // A child that holds a tier on `path`, with a MiB written, until it is killed.
-class OtherJob {
+class OtherDiskJob : public OtherJob {
  public:
-  explicit OtherJob(const std::string& path) {
-    int ready[2];
-    EXPECT_EQ(pipe2(ready, O_CLOEXEC), 0);
-    child_ = fork();
-    if (child_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const auto tier = OpenDiskFile({.path = path});
-      char verdict = 'n';
-      if (tier.ok()) {
-        WriteAll(**tier, Take(**tier, kMiB).value(), 'x');
-        verdict = 'y';
-      }
-      if (write(ready[1], &verdict, 1) != 1) _exit(1);
-      while (true) pause();
-    }
-    close(ready[1]);
-    char verdict = 0;
-    EXPECT_EQ(read(ready[0], &verdict, 1), 1);
-    EXPECT_EQ(verdict, 'y');
-    close(ready[0]);
-  }
-  ~OtherJob() { Kill(); }
-  void Kill() {
-    if (child_ <= 0) return;
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-    child_ = -1;
-  }
-
- private:
-  pid_t child_ = -1;
+  explicit OtherDiskJob(const std::string& path)
+      : OtherJob([&path](HasIt has_it) {
+          const auto tier = OpenDiskFile({.path = path});
+          if (tier.ok()) WriteAll(**tier, Take(**tier, kMiB).value(), 'x');
+          has_it(tier.ok());
+        }) {}
 };
 
 // What a file and a device have in common.
@@ -114,12 +90,12 @@ TEST_P(GivenPathTest, TwoJobsDoNotMeet) {
   EXPECT_THAT(second.ToString(), AllOf(HasSubstr(path_), HasSubstr("job")));
   first->reset();
   EXPECT_TRUE(OpenDiskFile({.path = path_}).ok());
-  OtherJob other(path_);
+  OtherDiskJob other(path_);
   EXPECT_TRUE(absl::IsUnavailable(OpenFails(path_)));
 }
 
 TEST_P(GivenPathTest, WhatAKilledJobLeftDisturbsNobody) {
-  OtherJob other(path_);
+  OtherDiskJob other(path_);
   other.Kill();
   const auto tier = OpenDiskFile({.path = path_});
   ASSERT_TRUE(tier.ok()) << tier.status();

@@ -3,9 +3,6 @@
 #pragma once
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -15,6 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/tiers/other_job.h"
 #include "tiers/pmem/pmem_medium.h"
 
 namespace terrace {
@@ -55,41 +53,14 @@ inline std::vector<std::byte> Filled(int64_t size_bytes, uint32_t seed) {
 
 // Another process that has a medium at the place, written to, until it is
 // killed.
-class OtherPmemJob {
+class OtherPmemJob : public OtherJob {
  public:
-  OtherPmemJob(const std::string& place, int64_t budget_bytes) {
-    int ready[2];
-    EXPECT_EQ(pipe2(ready, O_CLOEXEC), 0);
-    child_ = fork();
-    if (child_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const auto medium = OpenUnsafe(place, budget_bytes);
-      const bool ok =
-          medium.ok() &&
-          (*medium)->Write(0, Filled((*medium)->size_bytes(), 1)).ok();
-      const char verdict = ok ? 'y' : 'n';
-      if (write(ready[1], &verdict, 1) != 1) _exit(1);
-      while (true) pause();
-    }
-    close(ready[1]);
-    char verdict = 0;
-    EXPECT_EQ(read(ready[0], &verdict, 1), 1);
-    EXPECT_EQ(verdict, 'y');
-    close(ready[0]);
-  }
-  ~OtherPmemJob() { Kill(); }
-  OtherPmemJob(const OtherPmemJob&) = delete;
-  OtherPmemJob& operator=(const OtherPmemJob&) = delete;
-
-  void Kill() {
-    if (child_ <= 0) return;
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-    child_ = -1;
-  }
-
- private:
-  pid_t child_ = -1;
+  OtherPmemJob(const std::string& place, int64_t budget_bytes)
+      : OtherJob([&](HasIt has_it) {
+          const auto medium = OpenUnsafe(place, budget_bytes);
+          has_it(medium.ok() &&
+                 (*medium)->Write(0, Filled((*medium)->size_bytes(), 1)).ok());
+        }) {}
 };
 
 }  // namespace terrace
