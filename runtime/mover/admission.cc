@@ -330,6 +330,7 @@ void Admission::ReleaseHolds(Group& group) {
     const Want& want = group.wants[i];
     Tensor& tensor = *parts_.table->Find(want.tensor);
     tensor.Unhold(kDramTier, want.access);
+    parts_.residency->windows().OnUsed(parts_.residency->WindowOf(tensor));
     if (want.access == Access::kOverwrite &&
         tensor.generation() == GenerationBelow(tensor)) {
       parts_.residency->Drop(tensor);

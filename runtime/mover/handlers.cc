@@ -88,6 +88,7 @@ void Mover::EndPin(const EndPinRequest& request) {
   --customer->held_pins;
   core_.customers.NoteIfEnded(*customer);
   Tensor& tensor = *ended->tensor;
+  core_.residency.windows().OnUsed(core_.residency.WindowOf(tensor));
   if (ended->dirty && core_.residency.WindowOf(tensor) != nullptr) {
     core_.write_back.OnDirty(tensor);
   }

@@ -99,6 +99,7 @@ void Mover::HearArrivals() {
 
 void Mover::Hear(const Arrival& arrival) {
   Tensor& tensor = *arrival.tensor;
+  core_.residency.windows().OnUsed(core_.residency.WindowOf(tensor));
   switch (arrival.kind) {
     case Arrival::Kind::kWhole:
       return core_.admission.OnWhole(arrival);

@@ -21,6 +21,12 @@ void Window::Disown(const Extent& extent, absl::Status why) {
   slot.late = std::move(why);
 }
 
+void Window::NoteChange() {
+  if (!closing_ || is_changed_) return;
+  is_changed_ = true;
+  changed_.push_back(this);
+}
+
 bool Window::empty() const {
   return std::none_of(slots_.begin(), slots_.end(),
                       [](const Slot& slot) { return slot.taken; });

@@ -15,11 +15,14 @@ namespace terrace {
 
 class Window final : public Reserver {
  public:
-  // Slots of `stride` bytes each, headers included, all of `range`.
-  Window(Reservation range, int64_t stride, int slots)
+  // Slots of `stride` bytes each, headers included, all of `range`. `changed`:
+  // where a closed window says so; it outlives the window.
+  Window(Reservation range, int64_t stride, int slots,
+         std::vector<Window*>* changed)
       : range_(std::move(range)),
         stride_(stride),
-        slots_(static_cast<size_t>(slots)) {}
+        slots_(static_cast<size_t>(slots)),
+        changed_(*changed) {}
 
   TierId id() const override { return range_.tier(); }
   int64_t size_bytes() const { return range_.extent().size_bytes; }
@@ -35,15 +38,25 @@ class Window final : public Reserver {
   Reservation Take(int slot, Tensor& owner, int64_t size_bytes);
   // The slot of that range is a late fetch's from here on.
   void Disown(const Extent& extent, absl::Status why);
-  void Free(Extent extent) override { slots_[IndexOf(extent)] = {}; }
+  void Free(Extent extent) override {
+    slots_[IndexOf(extent)] = {};
+    NoteChange();
+  }
   int SlotOf(const Extent& extent) const {
     return static_cast<int>(IndexOf(extent));
   }
 
   // Its queue is closed: it goes when the last slot is empty.
   bool closing() const { return closing_; }
-  void Close() { closing_ = true; }
+  void Close() {
+    closing_ = true;
+    NoteChange();
+  }
   bool empty() const;
+  // A slot is empty, or its copy is not used any more. Of an open window nobody
+  // needs to know.
+  void NoteChange();
+  void ForgetChange() { is_changed_ = false; }
 
  private:
   struct Slot {
@@ -60,7 +73,9 @@ class Window final : public Reserver {
   const Reservation range_;
   const int64_t stride_;
   std::vector<Slot> slots_;
+  std::vector<Window*>& changed_;
   bool closing_ = false;
+  bool is_changed_ = false;  // it stands in `changed_`
 };
 
 }  // namespace terrace

@@ -5,23 +5,30 @@
 namespace terrace {
 
 Window* Windows::Open(Reservation range, int64_t stride, int slots) {
-  windows_.push_back(std::make_unique<Window>(std::move(range), stride, slots));
-  return windows_.back().get();
+  return windows_
+      .insert(
+          std::make_unique<Window>(std::move(range), stride, slots, &changed_))
+      .first->get();
 }
 
 void Windows::Close(Window& window) {
   window.Close();
-  closing_.push_back(&window);
+  ++closing_;
+}
+
+void Windows::OnUsed(const Window* window) {
+  if (window == nullptr || !window->closing()) return;
+  (*windows_.find(window))->NoteChange();
 }
 
 void Windows::Sweep(absl::FunctionRef<void(const Window&)> leave) {
-  std::erase_if(closing_, [&](const Window* window) {
+  for (Window* const window : std::exchange(changed_, {})) {
     leave(*window);
-    if (!window->empty()) return false;
-    std::erase_if(windows_,
-                  [window](const auto& each) { return each.get() == window; });
-    return true;
-  });
+    window->ForgetChange();
+    if (!window->empty()) continue;
+    windows_.erase(windows_.find(window));
+    --closing_;
+  }
 }
 
 void Windows::Disown(const Reservation& room, const absl::Status& why) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "runtime/residency/window.h"
@@ -18,19 +19,23 @@ class Windows {
   // All of `range`; stays where it is until it is closed and empty.
   Window* Open(Reservation range, int64_t stride, int slots);
   void Close(Window& window);
-  // Those closed that are empty go, once `leave` has dropped what may leave.
+  // A pin, or a transfer, of a copy there has ended; null: outside them all.
+  void OnUsed(const Window* window);
+  // Those closed that are empty go, once `leave` has dropped what may leave. It
+  // looks only at what has changed since: many may wait for one pin each.
   void Sweep(absl::FunctionRef<void(const Window&)> leave);
 
   // That room is a late fetch's from here on, if it is a slot.
   void Disown(const Reservation& room, const absl::Status& why);
 
-  bool closing() const { return !closing_.empty(); }
+  bool closing() const { return closing_ > 0; }
   int64_t size_bytes() const;
   int64_t open_bytes() const;  // of those not closed
 
  private:
-  std::vector<std::unique_ptr<Window>> windows_;
-  std::vector<Window*> closing_;  // waiting for their slots
+  std::vector<Window*> changed_;  // those closed
+  absl::flat_hash_set<std::unique_ptr<Window>> windows_;
+  int64_t closing_ = 0;  // waiting for their slots
 };
 
 }  // namespace terrace

@@ -42,7 +42,8 @@ class CustomersTest : public testing::Test {
   VirtualClock clock_;
   Transcript transcript_;
   FakeReserver memory_{kDramTier};
-  Window window_{memory_.Give(0), 8192, 1};
+  std::vector<Window*> changed_;
+  Window window_{memory_.Give(0), 8192, 1, &changed_};
   Customers customers_{clock_, &transcript_};
   Customer& first_ = customers_.Open(window_);
   Customer& second_ = customers_.Open(window_);

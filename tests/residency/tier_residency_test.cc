@@ -195,6 +195,7 @@ TEST_F(TierResidencyTest, AClosedWindowGoesWithItsLastSlot) {
   EXPECT_EQ(clean.at(kDramTier), nullptr);
   EXPECT_EQ(core_.dram.usage().used_bytes, 4 * kPage);
   pinned.Unhold(kDramTier, Access::kRead);
+  residency_.windows().OnUsed(residency_.WindowOf(pinned));
   residency_.CloseEmptyWindows();
   EXPECT_EQ(core_.dram.usage().used_bytes, 0);
 }

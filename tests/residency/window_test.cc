@@ -1,6 +1,7 @@
 #include "runtime/residency/window.h"
 
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,7 +18,8 @@ class WindowTest : public testing::Test {
   FakeReserver memory_{kDramTier};
   Tensor a_{{.name = "a", .size_bytes = 4096}, TensorId{0}};
   Tensor b_{{.name = "b", .size_bytes = 100}, TensorId{1}};
-  Window window_{memory_.Give(8192, 3 * 8192), 8192, 3};
+  std::vector<Window*> changed_;
+  Window window_{memory_.Give(8192, 3 * 8192), 8192, 3, &changed_};
 };
 
 TEST_F(WindowTest, ItIsSlotsOfItsRange) {
@@ -62,8 +64,22 @@ TEST_F(WindowTest, ALateFetchsSlotIsNobodysUntilTheDeviceLetsGo) {
   EXPECT_TRUE(window_.late(1).ok());
 }
 
+TEST_F(WindowTest, ClosedItSaysOnceThatItHasChanged) {
+  Reservation first = window_.Take(0, a_, 8192);
+  Reservation second = window_.Take(1, b_, 8192);
+  first.Reset();
+  EXPECT_THAT(changed_, ElementsAre());  // open
+  window_.Close();
+  second.Reset();
+  EXPECT_THAT(changed_, ElementsAre(&window_));
+  changed_.clear();
+  window_.ForgetChange();
+  window_.NoteChange();
+  EXPECT_THAT(changed_, ElementsAre(&window_));
+}
+
 TEST_F(WindowTest, ItsEndGivesTheRangeBack) {
-  { const Window window(memory_.Give(65536, 8192), 8192, 1); }
+  { const Window window(memory_.Give(65536, 8192), 8192, 1, &changed_); }
   EXPECT_THAT(memory_.freed(), ElementsAre(Extent{65536, 8192}));
 }
 
