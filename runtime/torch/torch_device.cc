@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/torch/guarded.h"
@@ -35,24 +36,38 @@ class TorchStream final : public Device::Stream {
                             int64_t bytes) override {
     return Copy(target, device_, source, at::kCPU, bytes);
   }
+  // All or none of them.
+  void Poll(std::vector<absl::Status>* ended) override {
+    if (begun_ == 0) return;
+    bool done = false;
+    const absl::Status status =
+        Guarded(device_, [&] { done = stream_.query(); });
+    if (status.ok() && !done) return;
+    ended->insert(ended->end(), static_cast<size_t>(begun_), status);
+    begun_ = 0;
+  }
   absl::Status Wait() override {
+    begun_ = 0;
     return Guarded(device_, [this] { stream_.synchronize(); });
   }
 
  private:
   absl::Status Copy(void* target, c10::Device target_device, const void* source,
                     c10::Device source_device, int64_t bytes) {
-    return Guarded(device_, [&] {
+    const absl::Status status = Guarded(device_, [&] {
       const at::NoGradGuard without_graph;
       const c10::StreamGuard guard(stream_);
       Bytes(target, bytes, target_device)
           .copy_(Bytes(const_cast<void*>(source), bytes, source_device),
                  /*non_blocking=*/true);
     });
+    if (status.ok()) ++begun_;
+    return status;
   }
 
   const c10::Device device_;
   const c10::Stream stream_;
+  int64_t begun_ = 0;  // copies that were not told of
 };
 
 class TorchDevice final : public Device {

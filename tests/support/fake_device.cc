@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -49,15 +50,22 @@ class FakeDevice::FakeStream final : public Device::Stream {
   }
   absl::Status Wait() override {
     MutexLock lock(device_.mutex_);
-    bool to_device = false;
-    for (const Copy& copy : copies_) to_device |= copy.to_device;
-    absl::Status status;
-    if (!copies_.empty()) {
-      status.Update(device_.Enter(CallKind::kWait, to_device));
-    }
+    const absl::Status status =
+        copies_.empty() ? absl::OkStatus() : EnterWait();
     if (!status.ok()) copies_.clear();
     while (!copies_.empty()) device_.RunOne(copies_);
+    untold_.clear();
     return status;
+  }
+  void Poll(std::vector<absl::Status>* ended) override {
+    MutexLock lock(device_.mutex_);
+    if (untold_.empty()) return;
+    const absl::Status status = EnterWait();
+    if (!status.ok()) copies_.clear();
+    device_.RunSome();
+    for (; untold_.size() > copies_.size(); untold_.pop_front()) {
+      ended->push_back(status);
+    }
   }
 
  private:
@@ -67,7 +75,7 @@ class FakeDevice::FakeStream final : public Device::Stream {
     absl::Status status = device_.Enter(kind);
     if (!status.ok()) return status;
     const int64_t offset = device_.OffsetOf(address, bytes);
-    if (offset < 0) return absl::OkStatus();
+    if (offset < 0) return absl::InvalidArgumentError("no such address");
     for (const Copies* copies : device_.streams_) {
       for (const Copy& copy : *copies) {
         if (copy.host < host + bytes && host < copy.host + copy.bytes) {
@@ -81,11 +89,20 @@ class FakeDevice::FakeStream final : public Device::Stream {
       std::memset(host, 0xFF, static_cast<size_t>(bytes));
     }
     copies_.push_back({host, offset, bytes, kind == CallKind::kToDevice});
+    untold_.push_back(kind == CallKind::kToDevice);
     device_.RunSome();
     return absl::OkStatus();
   }
+  // The call that copies under way fail by.
+  absl::Status EnterWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_.mutex_) {
+    const bool to_device =
+        std::find(untold_.begin(), untold_.end(), true) != untold_.end();
+    return device_.Enter(CallKind::kWait, to_device);
+  }
 
   FakeDevice& device_;
+  // Copies that were not told of, done or not; whether to the device.
+  std::deque<bool> untold_ ABSL_GUARDED_BY(device_.mutex_);
   Copies copies_;
 };
 
@@ -101,7 +118,7 @@ FakeDevice::~FakeDevice() {
   munmap(addresses_, memory_.size());
 }
 
-void* FakeDevice::Allocate(int64_t bytes) {
+void* FakeDevice::Take(int64_t bytes) {
   MutexLock lock(mutex_);
   std::byte* const address = addresses_ + used_;
   used_ += (bytes + 63) / 64 * 64;

@@ -2,10 +2,10 @@
 // addresses cannot be read or written: doing so ends the test with a signal.
 //
 // Copies happen late: when their stream is waited for, or, drawn from a
-// seed, at any call before that. Until then the target of a copy to the host
-// holds 0xFF bytes (NaN), and a copy to the device takes what its source holds
-// at that time. So code that does not wait is found out by wrong numbers. Any
-// call can be told to fail.
+// seed, at any call before that, Poll too. Until then the target of a copy to
+// the host holds 0xFF bytes (NaN), and a copy to the device takes what its
+// source holds at that time. So code that does not wait is found out by wrong
+// numbers. Any call can be told to fail.
 //
 // Thread-safe.
 #pragma once
@@ -33,7 +33,7 @@ class FakeDevice final : public Device {
     kSynchronize,
     kToHost,
     kToDevice,
-    kWait,  // with copies under way: they fail
+    kWait,  // or Poll, with copies under way: they fail
   };
   struct Call {
     int64_t index;  // of all calls
@@ -48,7 +48,7 @@ class FakeDevice final : public Device {
   ~FakeDevice() override;
 
   // Takes bytes of the device until it goes.
-  void* Allocate(int64_t bytes);
+  void* Take(int64_t bytes);
   // As work that a program queues: done by Synchronize.
   void QueueWrite(void* address, std::vector<std::byte> bytes);
   // What is there now.

@@ -52,8 +52,8 @@ class DeviceTraining {
     place.device = nullptr;
     if (device < 0) return;
     place.device = devices_[static_cast<size_t>(device)].get();
-    place.parameter = place.device->Allocate(parameter.spec.count * 4);
-    place.gradient = place.device->Allocate(parameter.spec.count * 4);
+    place.parameter = place.device->Take(parameter.spec.count * 4);
+    place.gradient = place.device->Take(parameter.spec.count * 4);
     place.device->QueueWrite(place.parameter, BytesOf(parameter.values));
   }
   void PlaceAll(int device) {

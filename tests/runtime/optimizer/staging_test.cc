@@ -18,7 +18,7 @@ TEST(StagingSlots, ASlotIsNoLargerThanAFullChunk) {
   Model model = Model::Of({{"large", DType::kFloat32, (3 << 20) / 2 + 13}}, 7);
   const int64_t bytes = model.parameters()[0].spec.count * 4;
   FakeDevice device("fake:large", 16 << 20, 7);
-  const ParameterData data = {device.Allocate(bytes), device.Allocate(bytes),
+  const ParameterData data = {device.Take(bytes), device.Take(bytes),
                               DType::kFloat32, &device};
   Training training(std::move(model), options, 2, {.budget_bytes = 64 << 20});
   ASSERT_TRUE(training.optimizer().Step({}, {&data, 1}, Soon()).ok());
@@ -38,8 +38,8 @@ TEST(StagingSlots, SlotsOfManyOddParametersStayWithin32MiB) {
   FakeDevice device("fake:odd", 128 << 20, 8);
   std::vector<ParameterData> data;
   for (const ParameterSpec& spec : specs) {
-    data.push_back({device.Allocate(spec.count * 4),
-                    device.Allocate(spec.count * 4), DType::kFloat32, &device});
+    data.push_back({device.Take(spec.count * 4),
+                    device.Take(spec.count * 4), DType::kFloat32, &device});
   }
   Training training(std::move(model), options, 2, {.budget_bytes = 256 << 20});
   ASSERT_TRUE(training.optimizer().Step({}, data, Soon()).ok());
