@@ -14,6 +14,10 @@ install(TARGETS terrace EXPORT terrace-targets
 install(EXPORT terrace-targets NAMESPACE terrace::
   DESTINATION "${terrace_package}")
 
+if(TARGET terrace_cuda)
+  install(TARGETS terrace_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endif()
+
 if(TARGET terrace_torch)
   install(TARGETS terrace_torch EXPORT terrace-torch-targets
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT torch

@@ -66,8 +66,12 @@ endfunction()
 if(NOT TERRACE_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit QUIET)
 endif()
-terrace_feature(CUDA kernels/cuda/CMakeLists.txt "${CUDAToolkit_FOUND}"
-  "no CUDA toolkit: nvcc is neither in PATH nor below CUDAToolkit_ROOT")
+set(cuda_found FALSE)
+if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
+  set(cuda_found TRUE)
+endif()
+terrace_feature(CUDA kernels/cuda/cuda_module.cc ${cuda_found}
+  "no CUDA toolkit, or none with cudart_static: nvcc is neither in PATH nor below CUDAToolkit_ROOT")
 
 if(NOT TERRACE_NCCL STREQUAL "OFF")
   find_path(TERRACE_NCCL_INCLUDE nccl.h)

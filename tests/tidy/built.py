@@ -10,6 +10,7 @@ import subprocess
 FEATURE_FOLDERS = {
     'torch': ['runtime/torch/', 'tests/torch/', 'examples/', 'tests/examples/'],
     'pmem': ['tiers/pmem/persist_domain.cc'],
+    'cuda': ['kernels/cuda/cuda_module.cc'],
 }
 # Built by a test of their own, against the installed package.
 INSTALL_TEST = 'tests/install/install_test.cmake'
