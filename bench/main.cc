@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/device.h"
 #include "bench/harness.h"
 #include "bench/io/io.h"
 #include "bench/kernels.h"
@@ -46,6 +47,10 @@ const Subcommand kSubcommands[] = {
      "copies between DRAM and a tier of memory, against memcpy",
      {"size", "rounds", "threads", "gate", "json"},
      RunTiersBenchmark},
+    {"device",
+     "copies between DRAM and a GPU's tier, against cudaMemcpyAsync",
+     {"device", "size", "rounds", "gate", "json"},
+     RunDeviceBenchmark},
 };
 
 int Usage() {

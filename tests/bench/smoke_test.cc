@@ -88,6 +88,22 @@ TEST_P(BenchSmoke, RowsAreRead) {
   EXPECT_TRUE(directory.empty()) << "files are left behind";
 }
 
+// Where there is a GPU its rows are read, else one line says what is missing.
+TEST(Bench, ADeviceIsMeasuredOrItsAbsenceTold) {
+  ChildProcess child({TERRACE_BENCH, "device", "--size", "9M", "--rounds", "1",
+                      "--gate", "0", "--json"});
+  const ChildResult& result = child.Wait();
+  if (result.exit_code == 0) {
+    EXPECT_THAT(result.output, HasSubstr("cudaMemcpyAsync"));
+  } else {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.errors, HasSubstr("terrace-bench device: cuda:0: "));
+  }
+  ChildProcess wrong({TERRACE_BENCH, "device", "--device", "gpu0"});
+  EXPECT_EQ(wrong.Wait().exit_code, 1);
+  EXPECT_THAT(wrong.Wait().errors, HasSubstr("names no device of CUDA"));
+}
+
 TEST(Bench, AnUnknownQuestionIsRefused) {
   ChildProcess child({TERRACE_BENCH, "speed"});
   const ChildResult& result = child.Wait();
