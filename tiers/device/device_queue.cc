@@ -51,13 +51,14 @@ void DeviceQueue::Begin(const Move& move) {
                    .tag = move.tag,
                    .timeout = move.timeout};
   work->order = next_order_++;
-  work->enqueued = clock_.Now();
+  const absl::Time now = clock_.Now();
+  work->enqueued = now;
   const bool is_new = works_.try_emplace(move.tag, std::move(owned)).second;
   TERRACE_CHECK(is_new);  // the tag is unique among moves under way
   expiries_.Add(*work);
   schedule_.Add(work, options_.piece_bytes);
-  CheckHealth();
-  BeginPieces(work->enqueued);
+  CheckHealth();  // may end it
+  BeginPieces(now);
 }
 
 void DeviceQueue::Cancel(uint64_t tag) {
