@@ -16,13 +16,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "bench/copies.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/report/document.h"
-#include "bench/rounds.h"
 #include "kernels/cuda/open_cuda.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/device/device_transport.h"
 #include "tiers/memory/host_arena.h"
@@ -30,41 +30,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kMoveBytes = 8 * kMiB;
 constexpr int64_t kPieceBytes = 4 * kMiB;
-constexpr TierId kTier = 1;
-constexpr double kBar = 0.95;
-
-enum class Way : uint8_t { kUp, kDown, kBoth };
-// Of what lies at `offset`: every other move of both.
-bool IsUp(Way way, int64_t offset) {
-  return way == Way::kBoth ? offset / kMoveBytes % 2 == 0 : way == Way::kUp;
-}
-const char* NameOf(Way way) {
-  return way == Way::kUp     ? "to DRAM"
-         : way == Way::kDown ? "from DRAM"
-                             : "both ways";
-}
-
-// Lets one thread wait for what ends on others, and look now and then.
-class Signal {
- public:
-  void Set() {
-    MutexLock lock(mutex_);
-    set_ = true;
-    changed_.Signal();
-  }
-  void Await(absl::Duration at_most) {
-    MutexLock lock(mutex_);
-    if (!set_) changed_.WaitFor(mutex_, at_most);
-    set_ = false;
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool set_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 class Workbench {
  public:
@@ -76,8 +42,8 @@ class Workbench {
     bench->number_ = std::stoi(place.substr(place.find(':') + 1));
     TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<HostArena> dram,
                              HostArena::Create({.size_bytes = size_bytes}));
-    bench->dram_ = dram->bytes().data();
-    std::memset(bench->dram_, 1, static_cast<size_t>(size_bytes));
+    bench->dram_ = dram->bytes();
+    std::memset(bench->dram_.data(), 1, static_cast<size_t>(size_bytes));
     TERRACE_ASSIGN_OR_RETURN(bench->pinned_, device->Pin(dram, dram->bytes()));
     TERRACE_ASSIGN_OR_RETURN(bench->space_,
                              DeviceSpace::Create(device, size_bytes));
@@ -89,28 +55,10 @@ class Workbench {
 
   absl::StatusOr<Sample> RunTransport(Way way) {
     Signal ended;
-    DeviceTransport transport(kTier, space_, SystemClock(),
+    DeviceTransport transport(kCopiedTier, space_, SystemClock(),
                               [&ended] { ended.Set(); },
                               {.piece_bytes = kPieceBytes});
-    const Stopwatch watch;
-    for (int64_t at = 0; at < size_bytes_; at += kMoveBytes) {
-      Move move;
-      move.tag = static_cast<uint64_t>(at);
-      move.edge =
-          IsUp(way, at) ? Edge{kTier, kDramTier} : Edge{kDramTier, kTier};
-      move.from = move.to = {at, std::min(kMoveBytes, size_bytes_ - at)};
-      move.data = dram_ + at;
-      transport.Begin(move);
-    }
-    std::vector<Moved> moved;
-    while (true) {
-      transport.Poll(&moved);
-      if (transport.pending() == 0) break;
-      ended.Await(absl::Milliseconds(100));
-    }
-    const Sample sample = watch.Stop(size_bytes_);
-    for (const Moved& each : moved) TERRACE_RETURN_IF_ERROR(each.status);
-    return sample;
+    return RunMoves(transport, ended, way, dram_);
   }
 
   absl::StatusOr<Sample> RunLoop(Way way) {
@@ -123,7 +71,7 @@ class Workbench {
     for (int64_t at = 0; at < size_bytes_; at += kPieceBytes) {
       const bool up = IsUp(way, at);
       void* const device = space_->At(at);
-      void* const host = dram_ + at;
+      void* const host = dram_.data() + at;
       TERRACE_RETURN_IF_ERROR(Check(calls_->copy(
           number_, up ? host : device, up ? device : host,
           static_cast<size_t>(std::min(kPieceBytes, size_bytes_ - at)),
@@ -148,7 +96,7 @@ class Workbench {
   const int64_t size_bytes_;
   const TerraceCudaCalls* calls_ = nullptr;
   int number_ = 0;
-  std::byte* dram_ = nullptr;
+  absl::Span<std::byte> dram_;  // of the mapping that is pinned
   PinnedMapping pinned_;
   std::shared_ptr<DeviceSpace> space_;
   std::vector<void*> streams_;  // of the loop: up, down
@@ -157,25 +105,9 @@ class Workbench {
 absl::Status AddRows(Workbench& bench, int64_t rounds, Gate& gate,
                      Section* section) {
   for (const Way way : {Way::kDown, Way::kUp, Way::kBoth}) {
-    const std::string name = NameOf(way);
-    const std::vector<Contender> contenders = {
-        {name, [&] { return bench.RunTransport(way); }},
-        {absl::StrCat(name, ", cudaMemcpyAsync"),
-         [&] { return bench.RunLoop(way); }}};
-    TERRACE_ASSIGN_OR_RETURN(
-        const Rounds result,
-        Rounds::Run(contenders, static_cast<int>(rounds), gate));
-    for (int i = 0; i < result.size(); ++i) {
-      section->rates.push_back({result.name(i), result.Of(i, Figure::kRate),
-                                result.Of(i, Figure::kCpu), ""});
-    }
-    RatioRow row;
-    row.subject = name;
-    row.bound = "cudaMemcpyAsync";
-    row.figure = "MiB/s";
-    row.ratio = result.Ratio(0, 1, Figure::kRate);
-    row.bar = Bar{kBar, true};
-    section->ratios.push_back(row);
+    TERRACE_RETURN_IF_ERROR(AddBeside(
+        NameOf(way), [&] { return bench.RunTransport(way); }, "cudaMemcpyAsync",
+        [&] { return bench.RunLoop(way); }, rounds, gate, section));
   }
   return absl::OkStatus();
 }

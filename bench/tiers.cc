@@ -20,13 +20,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
+#include "bench/copies.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/report/document.h"
-#include "bench/rounds.h"
 #include "kernels/pool_executor.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/copy_transport.h"
 #include "tiers/memory/host_arena.h"
@@ -34,10 +33,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kMoveBytes = 8 * kMiB;
 constexpr int64_t kPieceBytes = kMiB;
-constexpr TierId kTier = 1;
-constexpr double kBar = 0.95;
 
 class ArenaMedium final : public Medium {
  public:
@@ -61,37 +57,6 @@ class ArenaMedium final : public Medium {
   const absl::Span<std::byte> bytes_;
 };
 
-// Lets one thread wait for what ends on others.
-class Signal {
- public:
-  void Set() {
-    MutexLock lock(mutex_);
-    set_ = true;
-    changed_.Signal();
-  }
-  void Await() {
-    MutexLock lock(mutex_);
-    while (!set_) changed_.Wait(mutex_);
-    set_ = false;
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool set_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-// Of what lies at `offset`: up, down, or every other `unit` of both.
-enum class Way : uint8_t { kUp, kDown, kBoth };
-bool IsUp(Way way, int64_t offset, int64_t unit) {
-  return way == Way::kBoth ? offset / unit % 2 == 0 : way == Way::kUp;
-}
-const char* NameOf(Way way) {
-  return way == Way::kUp     ? "to DRAM"
-         : way == Way::kDown ? "from DRAM"
-                             : "both ways";
-}
-
 class Workbench {
  public:
   static absl::StatusOr<std::unique_ptr<Workbench>> Make(int64_t size_bytes) {
@@ -108,27 +73,9 @@ class Workbench {
   absl::StatusOr<Sample> RunTransport(Executor& executor, Way way) {
     ArenaMedium medium(tier_->bytes());
     Signal ended;
-    CopyTransport transport({{kTier, &medium}}, executor, SystemClock(),
+    CopyTransport transport({{kCopiedTier, &medium}}, executor, SystemClock(),
                             [&ended] { ended.Set(); });
-    const Stopwatch watch;
-    for (int64_t at = 0; at < size_bytes_; at += kMoveBytes) {
-      Move move;
-      move.tag = static_cast<uint64_t>(at);
-      move.edge = IsUp(way, at, kMoveBytes) ? Edge{kTier, kDramTier}
-                                            : Edge{kDramTier, kTier};
-      move.from = move.to = {at, std::min(kMoveBytes, size_bytes_ - at)};
-      move.data = dram_->bytes().data() + at;
-      transport.Begin(move);
-    }
-    std::vector<Moved> moved;
-    while (true) {
-      transport.Poll(&moved);
-      if (transport.pending() == 0) break;
-      ended.Await();
-    }
-    const Sample sample = watch.Stop(size_bytes_);
-    for (const Moved& each : moved) TERRACE_RETURN_IF_ERROR(each.status);
-    return sample;
+    return RunMoves(transport, ended, way, dram_->bytes());
   }
 
   absl::StatusOr<Sample> RunLoop(Executor& executor, Way way) {
@@ -139,7 +86,7 @@ class Workbench {
       for (int64_t at; (at = next.fetch_add(kPieceBytes)) < size_bytes_;) {
         std::byte* const dram = dram_->bytes().data() + at;
         std::byte* const tier = tier_->bytes().data() + at;
-        const bool up = IsUp(way, at, kMoveBytes);
+        const bool up = IsUp(way, at);
         std::memcpy(
             up ? dram : tier, up ? tier : dram,
             static_cast<size_t>(std::min(kPieceBytes, size_bytes_ - at)));
@@ -167,24 +114,9 @@ absl::Status AddRows(Workbench& bench, int threads, int64_t rounds, Gate& gate,
                            MakePoolExecutor(threads, {}));
   for (const Way way : {Way::kDown, Way::kUp, Way::kBoth}) {
     const std::string name = absl::StrCat(NameOf(way), ", x", threads);
-    const std::vector<Contender> contenders = {
-        {name, [&] { return bench.RunTransport(*executor, way); }},
-        {absl::StrCat(name, ", memcpy"),
-         [&] { return bench.RunLoop(*executor, way); }}};
-    TERRACE_ASSIGN_OR_RETURN(
-        const Rounds result,
-        Rounds::Run(contenders, static_cast<int>(rounds), gate));
-    for (int i = 0; i < result.size(); ++i) {
-      section->rates.push_back({result.name(i), result.Of(i, Figure::kRate),
-                                result.Of(i, Figure::kCpu), ""});
-    }
-    RatioRow row;
-    row.subject = name;
-    row.bound = "memcpy";
-    row.figure = "MiB/s";
-    row.ratio = result.Ratio(0, 1, Figure::kRate);
-    row.bar = Bar{kBar, true};
-    section->ratios.push_back(row);
+    TERRACE_RETURN_IF_ERROR(AddBeside(
+        name, [&] { return bench.RunTransport(*executor, way); }, "memcpy",
+        [&] { return bench.RunLoop(*executor, way); }, rounds, gate, section));
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,57 @@
+// Copies between DRAM and another tier, a transport's beside a raw loop's: what
+// `terrace-bench tiers` and `terrace-bench device` have in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "bench/gate.h"
+#include "bench/io/load.h"
+#include "bench/report/document.h"
+#include "bench/rounds.h"
+#include "runtime/base/mutex.h"
+#include "tiers/transport.h"
+
+namespace terrace::bench {
+
+inline constexpr int64_t kMoveBytes = 8 * kMiB;
+inline constexpr TierId kCopiedTier = 1;  // the end that is not DRAM
+
+// Lets one thread wait for what ends on others.
+class Signal {
+ public:
+  void Set();
+  void Await();
+  // Returns without it after `at_most`, or earlier.
+  void AwaitFor(absl::Duration at_most);
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool set_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Of what lies at an offset: up, down, or every other move of both.
+enum class Way : uint8_t { kUp, kDown, kBoth };
+bool IsUp(Way way, int64_t offset);
+const char* NameOf(Way way);
+
+// Moves of all of `dram`, to or from the same offsets of kCopiedTier; `ended`
+// is what the transport's wake sets. The first error of a move.
+absl::StatusOr<Sample> RunMoves(Transport& transport, Signal& ended, Way way,
+                                absl::Span<std::byte> dram);
+
+// Rounds of both: a row for each, and their ratio with its bar.
+absl::Status AddBeside(const std::string& name,
+                       std::function<absl::StatusOr<Sample>()> transport,
+                       const std::string& bound,
+                       std::function<absl::StatusOr<Sample>()> loop,
+                       int64_t rounds, Gate& gate, Section* section);
+
+}  // namespace terrace::bench
