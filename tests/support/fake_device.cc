@@ -4,24 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
+#include "tests/support/device/device_bytes.h"
 
 namespace terrace {
-namespace {
-
-std::byte* Reserve(int64_t bytes) {
-  void* const address =
-      mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TERRACE_CHECK(address != MAP_FAILED);
-  return static_cast<std::byte*>(address);
-}
-
-}  // namespace
 
 class FakeDevice::FakeStream final : public Device::Stream {
  public:
@@ -108,7 +97,7 @@ class FakeDevice::FakeStream final : public Device::Stream {
 
 FakeDevice::FakeDevice(std::string name, int64_t capacity_bytes, uint64_t seed)
     : name_(std::move(name)),
-      addresses_(Reserve(capacity_bytes)),
+      addresses_(ReserveAddresses(capacity_bytes)),
       memory_(static_cast<size_t>(capacity_bytes)),
       random_(seed) {}
 
@@ -159,11 +148,7 @@ absl::StatusOr<PinnedMemory> FakeDevice::AllocatePinned(int64_t bytes) {
   if (absl::Status status = Enter(CallKind::kAllocatePinned); !status.ok()) {
     return status;
   }
-  constexpr std::align_val_t kAlignment{64};
-  auto* const memory = static_cast<std::byte*>(
-      ::operator new(static_cast<size_t>(bytes), kAlignment));
-  return PinnedMemory(
-      memory, [=](std::byte* given) { ::operator delete(given, kAlignment); });
+  return PlainPinnedMemory(bytes);
 }
 
 absl::StatusOr<std::unique_ptr<Device::Stream>> FakeDevice::MakeStream() {

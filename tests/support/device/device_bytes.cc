@@ -9,8 +9,6 @@
 #include "runtime/base/check.h"
 
 namespace terrace {
-namespace {
-
 std::byte* ReserveAddresses(int64_t bytes) {
   void* const address =
       mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
@@ -18,8 +16,6 @@ std::byte* ReserveAddresses(int64_t bytes) {
   TERRACE_CHECK(address != MAP_FAILED);
   return static_cast<std::byte*>(address);
 }
-
-}  // namespace
 
 DeviceBytes::DeviceBytes(std::string name, int64_t capacity_bytes)
     : name_(std::move(name)),

@@ -65,6 +65,9 @@ inline absl::Status NoSuchAddress() {
   return absl::InvalidArgumentError("no memory of the device is there");
 }
 
+// Addresses that cannot be read or written, for munmap to give back.
+std::byte* ReserveAddresses(int64_t bytes);
+
 // Plain memory, aligned as a device's.
 PinnedMemory PlainPinnedMemory(int64_t bytes);
 
