@@ -53,6 +53,7 @@ class RepeatingRuntime final : public Runtime {
   absl::Status Unregister(TensorId tensor) override {
     return inner_.Unregister(tensor);
   }
+  using Runtime::OpenQueue;
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override {
     return inner_.OpenQueue(slot_bytes, slots, deadline);

@@ -33,6 +33,7 @@ class InProcessRuntime final : public LocalRuntime {
     core.arena = arena_->bytes();
     core.memory = std::move(parts.memory);
     core.io = std::move(io);
+    core.device = std::move(parts.device);
     for (LocalMapped& each : parts.mapped) {
       mediums_.push_back(each.medium);
       core.mapped.push_back({std::move(each.spec), std::move(each.medium),
@@ -111,6 +112,16 @@ class InProcessRuntime final : public LocalRuntime {
 
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override {
+    return OpenQueue(slot_bytes, slots, deadline, TierKind::kDram);
+  }
+
+  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
+      int64_t slot_bytes, int slots, Time deadline, TierKind tier) override {
+    if (tier != TierKind::kDram && tier != TierKind::kHbm) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a queue at ", TierKindName(tier),
+                       ": customers work at dram and hbm"));
+    }
     if (slot_bytes <= 0 || slots <= 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "a window of ", slots, " slots of ", slot_bytes, " bytes"));
@@ -119,6 +130,7 @@ class InProcessRuntime final : public LocalRuntime {
     message.slot_bytes = slot_bytes;
     message.slots = slots;
     message.deadline = clock_.FromWall(deadline);
+    message.tier = tier;
     message.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
     auto reply = message.reply;
     if (!inbox_->Post(std::move(message))) return inbox_->Closed();
@@ -262,6 +274,10 @@ int64_t WindowBytes(int64_t slot_bytes, int slots) {
   const int64_t bytes = ResidentBytes(slot_bytes);
   if (slots > 0 && bytes > INT64_MAX / slots) return INT64_MAX;
   return bytes * slots;
+}
+
+int64_t StagingBytes(int64_t slot_bytes, int slots) {
+  return WindowBytes(slot_bytes, 2 * StagingSlots(slots));
 }
 
 }  // namespace terrace

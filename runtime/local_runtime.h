@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,8 @@ struct LocalMapped {
 struct LocalRuntimeParts {
   Clock* clock = nullptr;  // outlives the runtime
   std::unique_ptr<IoEngine> engine;
-  std::vector<LocalMapped> mapped;  // the faster ones first
+  std::optional<CoreDevice> device;  // above memory
+  std::vector<LocalMapped> mapped;   // the faster ones first
   std::vector<LocalPath> paths;
   std::unique_ptr<HostArena> arena;
   TierSpec memory = {};  // what the arena was asked for as, for Stats

@@ -204,6 +204,13 @@ absl::StatusOr<std::vector<TensorId>> Runtime::Register(
   return ids;
 }
 
+absl::StatusOr<std::unique_ptr<RequestQueue>> Runtime::OpenQueue(
+    int64_t slot_bytes, int slots, Time deadline, TierKind tier) {
+  if (tier == TierKind::kDram) return OpenQueue(slot_bytes, slots, deadline);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a queue at ", TierKindName(tier), ": this runtime has them at dram"));
+}
+
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const Options& options) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));

@@ -6,6 +6,8 @@
 // One thread at a time (the mover). What it was reserved from outlives it.
 #pragma once
 
+#include <climits>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -13,12 +15,18 @@
 
 namespace terrace {
 
-// Tiers of a runtime, the fastest first. Memory is the only one that customers
-// work in; all others are places to rest.
+// Tiers of a runtime, the fastest first. Customers work in a device's memory
+// and in the host's; all others, from 1 on, are places to rest.
 using TierId = int;
-inline constexpr TierId kNoTier = -1;
+inline constexpr TierId kHbmTier = -1;
 inline constexpr TierId kDramTier = 0;
-constexpr bool IsWorkingTier(TierId tier) { return tier == kDramTier; }
+inline constexpr TierId kNoTier = INT_MAX;
+constexpr bool IsWorkingTier(TierId tier) { return tier <= kDramTier; }
+inline constexpr int kWorkingTiers = 2;
+// A working tier's place in an array of them, memory first.
+constexpr size_t WorkingIndex(TierId tier) {
+  return static_cast<size_t>(kDramTier - tier);
+}
 
 // What ranges are reserved from.
 class Reserver {

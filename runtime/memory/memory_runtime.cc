@@ -81,6 +81,7 @@ class SharingRuntime final : public MemoryRuntime {
     if (!store_->IsOwnProcess()) return store_->Closed();
     return store_->Unregister(tensor);
   }
+  using Runtime::OpenQueue;
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time /*deadline*/) override {
     if (!store_->IsOwnProcess()) return store_->Closed();

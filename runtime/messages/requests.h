@@ -17,6 +17,7 @@
 #include "terrace/request.h"
 #include "terrace/stats.h"
 #include "terrace/tensor.h"
+#include "terrace/tier.h"
 
 namespace terrace {
 
@@ -39,6 +40,7 @@ struct OpenRequest {
   int slots = 0;
   absl::Time deadline;
   std::shared_ptr<Reply<absl::StatusOr<OpenedQueue>>> reply;
+  TierKind tier = TierKind::kDram;  // where its window is
 };
 struct CloseQueueRequest {
   int64_t queue = -1;

@@ -8,19 +8,25 @@
 namespace terrace {
 
 Links::Links(std::unique_ptr<IoPaths> io, std::unique_ptr<CopyTransport> copies,
-             int mapped, int disks)
+             int mapped, int disks, std::unique_ptr<Transport> device)
     : io_(std::move(io)),
       copies_(std::move(copies)),
       first_disk_(kDramTier + 1 + mapped),
-      tiers_(1 + mapped + disks),
+      tiers_(kWorkingTiers + mapped + disks),
+      device_(std::move(device)),
       disks_(*io_, first_disk_),
-      transports_({copies_.get(), &disks_}),
+      transports_{copies_.get(), &disks_},
       edges_(static_cast<size_t>(tiers_) * static_cast<size_t>(tiers_)),
-      blocked_(edges_.size()) {
-  for (TierId below = kDramTier + 1; below < tiers_; ++below) {
-    Transport* const transport = transports_[below < first_disk_ ? 0 : 1];
-    edges_[IndexOf({kDramTier, below})] = transport;
-    edges_[IndexOf({below, kDramTier})] = transport;
+      blocked_(edges_.size()),
+      moved_(edges_.size()) {
+  if (device_ != nullptr) transports_.push_back(device_.get());
+  for (TierId other = kHbmTier; other < tiers_ + kHbmTier; ++other) {
+    if (other == kDramTier) continue;
+    Transport* const transport = other < kDramTier     ? device_.get()
+                                 : other < first_disk_ ? transports_[0]
+                                                       : transports_[1];
+    edges_[IndexOf({kDramTier, other})] = transport;
+    edges_[IndexOf({other, kDramTier})] = transport;
   }
 }
 

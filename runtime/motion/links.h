@@ -5,7 +5,6 @@
 // engine's own Wake.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,10 +21,11 @@ namespace terrace {
 class Links {
  public:
   // Memory to and from the resting tiers, mapped ones first: those of `copies`
-  // are tiers 1 to `mapped`, `io`'s path k is tier 1 + mapped + k of `disks`.
-  // `io` is given without disks too: the mover sleeps in its engine.
+  // are tiers 1 to `mapped`, `io`'s path k is tier 1 + mapped + k of `disks`;
+  // and to and from a device (null: there is none). `io` is given without disks
+  // too: the mover sleeps in its engine.
   Links(std::unique_ptr<IoPaths> io, std::unique_ptr<CopyTransport> copies,
-        int mapped, int disks);
+        int mapped, int disks, std::unique_ptr<Transport> device = nullptr);
 
   void Begin(const Move& move) { on(move.edge).Begin(move); }
   void Cancel(Edge edge, uint64_t tag) { on(edge).Cancel(edge, tag); }
@@ -41,6 +41,9 @@ class Links {
 
   // Of what moved between memory and that tier.
   IoPathStats stats(TierId resting) const;
+  // Bytes along an edge of the device.
+  void AddMoved(Edge edge, int64_t bytes) { moved_[IndexOf(edge)] += bytes; }
+  int64_t moved(Edge edge) const { return moved_[IndexOf(edge)]; }
   // How long queues were held up by an edge so far.
   void AddBlocked(Edge edge, absl::Duration time) {
     blocked_[IndexOf(edge)] += time;
@@ -52,18 +55,21 @@ class Links {
 
  private:
   size_t IndexOf(Edge edge) const {
-    return static_cast<size_t>(edge.from * tiers_ + edge.to);
+    return static_cast<size_t>((edge.from - kHbmTier) * tiers_ + edge.to -
+                               kHbmTier);
   }
   Transport& on(Edge edge);
 
   const std::unique_ptr<IoPaths> io_;
   const std::unique_ptr<CopyTransport> copies_;
   const TierId first_disk_;
-  const int tiers_;
+  const int tiers_;  // a device's counted, even if there is none
+  const std::unique_ptr<Transport> device_;
   DiskTransport disks_;
-  const std::array<Transport*, 2> transports_;  // both of the above
-  std::vector<Transport*> edges_;               // by IndexOf; null: none
-  std::vector<absl::Duration> blocked_;         // as those
+  std::vector<Transport*> transports_;   // all of the above
+  std::vector<Transport*> edges_;        // by IndexOf; null: none
+  std::vector<absl::Duration> blocked_;  // as those
+  std::vector<int64_t> moved_;           // as those
 };
 
 }  // namespace terrace

@@ -1,28 +1,65 @@
 #include "runtime/motion/transfers.h"
 
+#include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/motion/seal.h"
+#include "terrace/runtime.h"
 
 namespace terrace {
 namespace {
 
-// A fetch whose bytes are wrong is read once more: what was flipped on the
-// way is then whole, what is wrong on the disk is not.
-constexpr int kFetchesAgain = 1;
+const std::string& NameOf(const TransferParts& parts, TierId tier) {
+  if (!IsWorkingTier(tier)) return parts.resting->name(tier);
+  return tier == kDramTier ? parts.dram->name() : parts.hbm->name();
+}
+
+// What the room that a late move has is waited for.
+absl::Status LateStatus(const TransferParts& parts,
+                        const TensorTransfer& transfer) {
+  const Edge leg = transfer.leg();
+  const bool reads = leg.to == kDramTier;
+  const TierId far = reads ? leg.from : leg.to;
+  std::string at = NameOf(parts, far);
+  if (!IsWorkingTier(far)) {
+    absl::StrAppend(&at, ", offset ", transfer.below.offset);
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      "a slot is quarantined: a ", reads ? "read" : "write", " of ", at, ", ",
+      ResidentBytes(transfer.tensor->spec.size_bytes),
+      " bytes, is past its deadline and still under way"));
+}
+
+void CancelOne(std::pair<const uint64_t, TensorTransfer>& transfer,
+               Links& links) {
+  auto& [tag, moves] = transfer;
+  moves.cancelled = true;
+  if (moves.moving) links.Cancel(moves.leg(), tag);
+}
+
+void Note(const TransferParts& parts, TranscriptEvent event,
+          const TensorTransfer& transfer, absl::StatusCode code) {
+  if (parts.transcript == nullptr) return;
+  TranscriptLine line;
+  line.at = parts.clock->Now();
+  line.event = event;
+  line.code = code;
+  line.tensor = transfer.tensor->id.value;
+  line.from = transfer.leg().from;
+  line.to = transfer.leg().to;
+  line.io_class = static_cast<int>(transfer.io_class);
+  line.generation = transfer.generation;
+  parts.transcript->push_back(line);
+}
 
 }  // namespace
 
-absl::Span<std::byte> Transfers::BytesOf(const Tensor& tensor) const {
-  const Extent& extent = tensor.at(kDramTier)->place.extent();
-  return {parts_.dram->Address(extent), static_cast<size_t>(extent.size_bytes)};
-}
-
-const Transfers::Transfer& Transfers::Of(const Tensor& tensor) const {
+const TensorTransfer& Transfers::Of(const Tensor& tensor) const {
   const auto found = transfers_.find(tensor.transfer());
   TERRACE_CHECK(found != transfers_.end() && found->second.tensor == &tensor);
   return found->second;
@@ -34,72 +71,60 @@ Transfers::Map::iterator Transfers::Renumber(Map::iterator transfer) {
   return transfers_.insert(transfers_.end(), std::move(node));
 }
 
-void Transfers::Move(const Map::value_type& transfer) {
-  const auto& [tag, moves] = transfer;
-  Note(TranscriptEvent::kMoveStarted, moves, absl::StatusCode::kOk);
-  const Extent& here = moves.tensor->at(kDramTier)->place.extent();
-  const bool reads = moves.edge.to == kDramTier;
-  parts_.links->Begin({.tag = tag,
-                       .edge = moves.edge,
-                       .from = reads ? moves.below : here,
-                       .to = reads ? here : moves.below,
-                       .data = parts_.dram->Address(here),
-                       .io_class = moves.io_class,
-                       .timeout = parts_.timeout});
+void Transfers::Move(Map::value_type& transfer) {
+  auto& [tag, moves] = transfer;
+  moves.moving = true;
+  Note(parts_, TranscriptEvent::kMoveStarted, moves, absl::StatusCode::kOk);
+  const Edge leg = moves.leg();
+  const Extent& from = moves.on(leg.from);
+  const Extent& to = moves.on(leg.to);
+  parts_.links->Begin(
+      {.tag = tag,
+       .edge = leg,
+       .from = from,
+       .to = to,
+       .data = parts_.dram->Address(leg.from == kDramTier ? from : to),
+       .io_class = moves.io_class,
+       .timeout = parts_.timeout});
 }
 
-void Transfers::StartFill(Tensor& tensor, Reservation room, IoClass io_class) {
-  const Copy* const below = tensor.resting();
-  TERRACE_CHECK(below != nullptr);
+void Transfers::StartDrain(Tensor& tensor, TierId to, Reservation second,
+                           Reservation slot) {
   const uint64_t tag = next_tag_++;
-  Transfer& transfer = transfers_.try_emplace(transfers_.end(), tag)->second;
+  const auto added = transfers_.try_emplace(transfers_.end(), tag);
+  TensorTransfer& transfer = added->second;
   transfer.tensor = &tensor;
-  transfer.edge = {below->place.tier(), kDramTier};
-  transfer.io_class = io_class;
-  transfer.moving = true;
-  transfer.generation = below->generation;
-  transfer.below = below->place.extent();
-  tensor.BeginFill(kDramTier, std::move(room), tag);
-  Move(*transfers_.find(tag));
-}
-
-void Transfers::StartCheck(Map::iterator transfer, uint64_t seal_id) {
-  Transfer& checked = transfer->second;
-  checked.moving = false;
-  ++tasks_;
-  const Tensor& tensor = *checked.tensor;
-  const ExtentHeader expected =
-      HeaderOf(tensor, seal_id, checked.below, checked.generation);
-  parts_.executor->Run([copy = BytesOf(tensor), expected, inbox = parts_.inbox,
-                        tag = transfer->first] {
-    inbox->Post(Checked{tag, CheckSeal(copy, expected)});
-  });
-}
-
-void Transfers::StartDrain(Tensor& tensor, TierId to, Reservation second) {
-  const uint64_t tag = next_tag_++;
-  Transfer& transfer = transfers_.try_emplace(transfers_.end(), tag)->second;
-  transfer.tensor = &tensor;
-  transfer.edge = {kDramTier, to};
+  transfer.edge = {slot.empty() ? kDramTier : kHbmTier, to};
   transfer.io_class = IoClass::kWriteBack;
   transfer.generation = tensor.generation();
   transfer.below =
       second.empty() ? tensor.resting()->place.extent() : second.extent();
   transfer.room = std::move(second);
-  tensor.BeginDrain(tag);
+  transfer.staging = std::move(slot);
+  tensor.BeginDrain(tag, transfer.edge.from);
+  if (transfer.has_two_legs()) {
+    Move(*added);
+  } else {
+    Seal(*added);
+  }
+}
+
+void Transfers::Seal(const Map::value_type& transfer) {
+  const auto& [tag, drain] = transfer;
   ++tasks_;
-  const std::optional<uint64_t> seal_id = parts_.resting->at(to).seal_id();
+  const std::optional<uint64_t> seal_id =
+      parts_.resting->at(drain.edge.to).seal_id();
   if (!seal_id.has_value()) {
     parts_.inbox->Post(Sealed{tag});
     return;
   }
   const ExtentHeader header =
-      HeaderOf(tensor, *seal_id, transfer.below, transfer.generation);
-  parts_.executor->Run(
-      [copy = BytesOf(tensor), header, inbox = parts_.inbox, tag] {
-        Seal(header, copy);
-        inbox->Post(Sealed{tag});
-      });
+      HeaderOf(*drain.tensor, *seal_id, drain.below, drain.generation);
+  parts_.executor->Run([copy = drain.bytes(*parts_.dram), header,
+                        inbox = parts_.inbox, tag = tag] {
+    terrace::Seal(header, copy);
+    inbox->Post(Sealed{tag});
+  });
 }
 
 Tensor& Transfers::OnSealed(const Sealed& event) {
@@ -109,8 +134,8 @@ Tensor& Transfers::OnSealed(const Sealed& event) {
 
 void Transfers::StartMove(Tensor& tensor, int64_t failures) {
   const auto transfer = Renumber(transfers_.find(tensor.transfer()));
-  transfer->second.moving = true;
   transfer->second.failures = failures;
+  transfer->second.is_second = true;
   tensor.BeginMove(transfer->second.room.empty(), transfer->first);
   Move(*transfer);
 }
@@ -127,85 +152,56 @@ MoveReport Transfers::OnMoved(const Moved& moved,
                               std::vector<Arrival>* arrivals) {
   const auto found = transfers_.find(moved.tag);
   TERRACE_CHECK(found != transfers_.end());
-  const Transfer& transfer = found->second;
-  Note(moved.released ? TranscriptEvent::kMoveReleased
+  TensorTransfer& transfer = found->second;
+  Note(parts_,
+       moved.released ? TranscriptEvent::kMoveReleased
                       : TranscriptEvent::kMoveEnded,
        transfer, moved.status.code());
-  const MoveReport report = {.edge = transfer.edge,
-                             .status = moved.status,
-                             .failures = transfer.failures,
-                             .late = moved.late,
-                             .released = moved.released};
-  if (transfer.edge.to == kDramTier) {
+  MoveReport report = {.edge = transfer.leg(),
+                       .status = moved.status,
+                       .failures = transfer.failures,
+                       .late = moved.late,
+                       .released = moved.released};
+  if (moved.status.ok() && IsOfDevice(report.edge)) {
+    parts_.links->AddMoved(report.edge,
+                           ResidentBytes(transfer.tensor->spec.size_bytes));
+  }
+  if (moved.late && !transfer.staging.empty()) {
+    parts_.staging->SetLate(transfer.staging, LateStatus(parts_, transfer));
+  }
+  if (transfer.fills()) {
     OnFilled(found, moved, arrivals);
-  } else {
-    OnDrained(found, moved, arrivals);
+    return report;
   }
+  const bool ends = !moved.status.ok() || moved.released;
+  if (transfer.in_first_leg() && ends && !moved.late) {
+    report.given_up = transfer.edge.to;
+  }
+  OnDrained(found, moved, arrivals);
   return report;
-}
-
-void Transfers::OnFilled(Map::iterator transfer, const Moved& moved,
-                         std::vector<Arrival>* arrivals) {
-  Transfer& fill = transfer->second;
-  Tensor& tensor = *fill.tensor;
-  if (moved.released) {
-    const auto late = late_fills_.find(&tensor);
-    if (--late->second == 0) late_fills_.erase(late);
-    if (fill.room.from() == parts_.dram) {
-      late_bytes_ -= fill.room.extent().size_bytes;
-    }
-    transfers_.erase(transfer);
-    return;
-  }
-  if (moved.status.ok()) {
-    tensor.Filled(kDramTier);
-    const std::optional<uint64_t> seal_id =
-        parts_.resting->at(fill.edge.from).seal_id();
-    if (seal_id.has_value()) return StartCheck(transfer, *seal_id);
-    EndFill(transfer, arrivals);
-    return;
-  }
-  Arrival arrival{.kind = Arrival::Kind::kFillFailed,
-                  .tensor = &tensor,
-                  .edge = fill.edge,
-                  .status = moved.status,
-                  .late = moved.late};
-  if (absl::IsDataLoss(moved.status)) {
-    arrival.kind = Arrival::Kind::kLost;
-    arrival.status = Reworded(
-        moved.status, absl::StrCat("tensor '", tensor.spec.name, "': ",
-                                   absl::string_view(moved.status.message())));
-  }
-  arrivals->push_back(std::move(arrival));
-  Reservation room = tensor.FillFailed(kDramTier);
-  if (!moved.late) {
-    transfers_.erase(transfer);
-    return;
-  }
-  ++late_fills_[&tensor];
-  if (room.from() == parts_.dram) late_bytes_ += room.extent().size_bytes;
-  fill.room = std::move(room);
-  arrivals->back().late_room = &fill.room;
-}
-
-void Transfers::EndFill(Map::iterator transfer,
-                        std::vector<Arrival>* arrivals) {
-  Tensor& tensor = *transfer->second.tensor;
-  tensor.Checked(kDramTier);
-  arrivals->push_back({.tensor = &tensor, .edge = transfer->second.edge});
-  transfers_.erase(transfer);
 }
 
 void Transfers::OnDrained(Map::iterator transfer, const Moved& moved,
                           std::vector<Arrival>* arrivals) {
-  Transfer& drain = transfer->second;
+  TensorTransfer& drain = transfer->second;
   Tensor& tensor = *drain.tensor;
   Arrival arrival{.kind = Arrival::Kind::kWritten,
                   .tensor = &tensor,
                   .edge = drain.edge,
                   .status = moved.status,
                   .late = moved.late};
-  if (moved.status.ok()) {
+  if (drain.in_first_leg()) {
+    if (moved.status.ok() && !moved.released) {
+      drain.moving = false;
+      return Seal(*transfer);
+    }
+    arrival.source_is_gone = absl::IsDataLoss(moved.status);
+    arrival.kind = arrival.source_is_gone ? Arrival::Kind::kLost
+                                          : Arrival::Kind::kWriteFailed;
+    arrival.edge = drain.leg();
+    if (moved.released) arrival.status = absl::CancelledError("it came late");
+    tensor.EndDrain(moved.late);
+  } else if (moved.status.ok()) {
     arrival.moved = !drain.room.empty();
     tensor.Drained(std::move(drain.room), drain.generation);
   } else {
@@ -216,52 +212,26 @@ void Transfers::OnDrained(Map::iterator transfer, const Moved& moved,
   arrivals->push_back(std::move(arrival));
 }
 
-void Transfers::OnChecked(const Checked& event, bool again, bool matters,
-                          std::vector<Arrival>* arrivals) {
-  --tasks_;
-  const auto found = transfers_.find(event.transfer);
-  TERRACE_CHECK(found != transfers_.end());
-  Transfer& fill = found->second;
-  Tensor& tensor = *fill.tensor;
-  if (event.status.ok() || !matters) return EndFill(found, arrivals);
-  if (fill.bad_checks++ < kFetchesAgain && again) {
-    const auto transfer = Renumber(found);
-    transfer->second.moving = true;
-    transfer->second.io_class = IoClass::kDemand;
-    tensor.BeginFill(kDramTier, {}, transfer->first);
-    Move(*transfer);
-    return;
-  }
-  const std::string& path = parts_.resting->name(fill.edge.from);
-  const absl::Status loss = absl::DataLossError(
-      absl::StrCat("tensor '", tensor.spec.name, "': ", path, ", offset ",
-                   fill.below.offset, ", ", fill.below.size_bytes,
-                   " bytes: ", absl::string_view(event.status.message())));
-  arrivals->push_back({.kind = Arrival::Kind::kLost,
-                       .tensor = &tensor,
-                       .edge = fill.edge,
-                       .status = WithIoFault(
-                           loss, {.path = path, .offset = fill.below.offset})});
-  tensor.FillFailed(kDramTier);
-  transfers_.erase(found);
-}
-
 void Transfers::Promote(const Tensor& tensor, IoClass io_class) {
-  parts_.links->Promote(Of(tensor).edge, tensor.transfer(), io_class);
+  TensorTransfer& transfer = transfers_.at(tensor.transfer());
+  if (transfer.moving) {
+    parts_.links->Promote(transfer.leg(), tensor.transfer(), io_class);
+  }
+  if (transfer.has_two_legs()) {
+    transfer.io_class = std::min(transfer.io_class, io_class);
+  }
 }
 
 void Transfers::Cancel(const Tensor& tensor) {
-  parts_.links->Cancel(Of(tensor).edge, tensor.transfer());
+  CancelOne(*transfers_.find(tensor.transfer()), *parts_.links);
 }
 
 void Transfers::CancelAll() {
-  for (const auto& [tag, transfer] : transfers_) {
-    if (transfer.moving) parts_.links->Cancel(transfer.edge, tag);
-  }
+  for (auto& transfer : transfers_) CancelOne(transfer, *parts_.links);
 }
 
 bool Transfers::Has(const Tensor& tensor) const {
-  return tensor.drain() != Drain::kNone || tensor.Arriving(kDramTier) ||
+  return tensor.drain() != Drain::kNone || tensor.ArrivingAt() != kNoTier ||
          late_fills_.contains(&tensor);
 }
 
@@ -273,13 +243,9 @@ Extent Transfers::DrainPlace(const Tensor& tensor) const {
   return Of(tensor).below;
 }
 
-absl::Status Transfers::LateFetch(TierId from, const Reservation& room) const {
+absl::Status Transfers::LateFetch(const Reservation& room) const {
   for (const auto& [tag, transfer] : transfers_) {
-    if (&transfer.room != &room) continue;
-    return absl::DeadlineExceededError(absl::StrCat(
-        "a slot is quarantined: a read of ", parts_.resting->name(from),
-        ", offset ", transfer.below.offset, ", ", room.extent().size_bytes,
-        " bytes, is past its deadline and still under way"));
+    if (&transfer.room == &room) return LateStatus(parts_, transfer);
   }
   return absl::OkStatus();
 }
@@ -290,21 +256,6 @@ int64_t Transfers::second_bytes(TierId tier) const {
     if (transfer.room.tier() == tier) bytes += transfer.below.size_bytes;
   }
   return bytes;
-}
-
-void Transfers::Note(TranscriptEvent event, const Transfer& transfer,
-                     absl::StatusCode code) const {
-  if (parts_.transcript == nullptr) return;
-  TranscriptLine line;
-  line.at = parts_.clock->Now();
-  line.event = event;
-  line.code = code;
-  line.tensor = transfer.tensor->id.value;
-  line.from = transfer.edge.from;
-  line.to = transfer.edge.to;
-  line.io_class = static_cast<int>(transfer.io_class);
-  line.generation = transfer.generation;
-  parts_.transcript->push_back(line);
 }
 
 }  // namespace terrace

@@ -3,9 +3,15 @@
 // Arrival. A transfer past its deadline keeps the room that the device may
 // still touch; the tensor of a late fetch is free, and may be fetched again.
 //
+// Between a device and a resting tier it has two legs, through a staging slot
+// in memory, where it is checked, or sealed, as if it rested there. A fetch
+// waits for its slot here, those that are asked for first; a write-back is
+// begun with one. The device's copy stays until the second leg has ended.
+//
 // Mover only.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +25,8 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
+#include "runtime/motion/staging_room.h"
+#include "runtime/motion/tensor_transfer.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/tensor/tensor.h"
 #include "tiers/memory/dram_tier.h"
@@ -37,9 +45,12 @@ struct Arrival {
   };
   Kind kind = Kind::kWhole;
   Tensor* tensor = nullptr;
+  // All of its way; of a write-back that failed in its first leg that one.
   Edge edge;
   absl::Status status;
   bool late = false;
+  // What the source had is gone for good.
+  bool source_is_gone = false;
   // Of a late fetch: what the device may still write to.
   const Reservation* late_room = nullptr;
   bool moved = false;  // written to another tier's place than before
@@ -48,6 +59,8 @@ struct Arrival {
 // What a move tells of its edge, whatever becomes of the tensor.
 struct MoveReport {
   Edge edge;
+  // Where a write-back was to go that ends in its first leg.
+  TierId given_up = kNoTier;
   absl::Status status;
   int64_t failures = 0;  // of the edge's end, when it was begun
   bool late = false;
@@ -59,6 +72,8 @@ struct TransferParts {
   Executor* executor = nullptr;
   std::shared_ptr<Inbox> inbox;
   DramTier* dram = nullptr;
+  const Tier* hbm = nullptr;  // null: there is none
+  StagingRoom* staging = nullptr;
   RestingTiers* resting = nullptr;
   Clock* clock = nullptr;
   Transcript* transcript = nullptr;  // null: none is written
@@ -69,11 +84,12 @@ class Transfers {
  public:
   explicit Transfers(TransferParts parts) : parts_(std::move(parts)) {}
 
-  // Fetches the tensor's place below into `room`.
+  // Fetches the fastest newest copy that lies elsewhere into `room`.
   void StartFill(Tensor& tensor, Reservation room, IoClass io_class);
   // Seals the memory copy for tier `to`, if it asks for that; an empty
-  // `second`: in its place.
-  void StartDrain(Tensor& tensor, TierId to, Reservation second);
+  // `second`: in its place. `slot`: the device's copy comes down through it.
+  void StartDrain(Tensor& tensor, TierId to, Reservation second,
+                  Reservation slot = {});
   // The tensor that is sealed: it moves, or is given up.
   Tensor& OnSealed(const Sealed& event);
   const Tensor& TensorOf(uint64_t transfer) const {
@@ -85,6 +101,9 @@ class Transfers {
   TierId GiveUp(Tensor& tensor);
 
   MoveReport OnMoved(const Moved& moved, std::vector<Arrival>* arrivals);
+  // Fetches that waited for staging begin, or fail: no slot will come, or they
+  // are cancelled.
+  void StartWaiting(std::vector<Arrival>* arrivals);
   // `again`: what is wrong is fetched once more; `matters`: the tensor is
   // still registered.
   void OnChecked(const Checked& event, bool again, bool matters,
@@ -99,47 +118,41 @@ class Transfers {
   // Where a write-back goes, or a late one may still write.
   TierId DrainTier(const Tensor& tensor) const;
   Extent DrainPlace(const Tensor& tensor) const;
-  // What a late fetch from there into that room is waited for.
-  absl::Status LateFetch(TierId from, const Reservation& room) const;
-  // Room of late fetches that lies directly in memory, outside all windows.
-  int64_t late_bytes() const { return late_bytes_; }
+  // What a late fetch into that room is waited for.
+  absl::Status LateFetch(const Reservation& room) const;
+  // Room of late fetches that lies directly on a working tier, outside all
+  // windows.
+  int64_t late_bytes(TierId tier = kDramTier) const {
+    return late_bytes_[WorkingIndex(tier)];
+  }
   int tasks() const { return tasks_; }  // of the executor
   // Second places of write-backs, by tier, for the books.
   int64_t second_bytes(TierId tier) const;
 
  private:
-  struct Transfer {
-    Tensor* tensor = nullptr;
-    Edge edge;
-    IoClass io_class = IoClass::kDemand;
-    bool moving = false;      // not sealed or checked just now
-    uint64_t generation = 0;  // read, or written
-    int64_t failures = 0;
-    int bad_checks = 0;
-    Extent below;      // on the tier that is no memory
-    Reservation room;  // a write-back's second place, or a late fetch's room
-  };
-  using Map = std::map<uint64_t, Transfer>;  // first begun, first
+  using Map = std::map<uint64_t, TensorTransfer>;  // first begun, first
 
-  const Transfer& Of(const Tensor& tensor) const;
+  const TensorTransfer& Of(const Tensor& tensor) const;
   // A new tag, so that moves are in the order in which they began.
   Map::iterator Renumber(Map::iterator transfer);
-  void Move(const Map::value_type& transfer);
+  void Move(Map::value_type& transfer);
+  void Seal(const Map::value_type& transfer);
   void StartCheck(Map::iterator transfer, uint64_t seal_id);
   void OnFilled(Map::iterator transfer, const Moved& moved,
                 std::vector<Arrival>* arrivals);
   // The copy is whole.
   void EndFill(Map::iterator transfer, std::vector<Arrival>* arrivals);
+  void GoOn(Map::iterator transfer, std::vector<Arrival>* arrivals);
+  void FailFill(Map::iterator transfer, const Moved& moved,
+                std::vector<Arrival>* arrivals);
   void OnDrained(Map::iterator transfer, const Moved& moved,
                  std::vector<Arrival>* arrivals);
-  void Note(TranscriptEvent event, const Transfer& transfer,
-            absl::StatusCode code) const;
-  absl::Span<std::byte> BytesOf(const Tensor& tensor) const;
 
   const TransferParts parts_;
   Map transfers_;
+  std::vector<uint64_t> waiting_;  // for staging, in their order
   absl::flat_hash_map<const Tensor*, int> late_fills_;
-  int64_t late_bytes_ = 0;
+  std::array<int64_t, kWorkingTiers> late_bytes_ = {};
   uint64_t next_tag_ = 1;
   int tasks_ = 0;
 };

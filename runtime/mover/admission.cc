@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
+#include "runtime/mover/refusal.h"
 #include "tiers/extent_header.h"
 
 namespace terrace {
@@ -56,39 +56,14 @@ void Admission::Expire(Customer& customer, absl::Time now,
   }
 }
 
-absl::Status Admission::Refusal(const Want& want, const Tensor* tensor) const {
-  if (tensor == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no tensor ", want.tensor.value));
-  }
-  if (!tensor->loss().ok()) return tensor->loss();
-  if (tensor->generation() == 0 && !tensor->Delivered(kDramTier) &&
-      want.access != Access::kOverwrite) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("tensor '", tensor->spec.name, "' was never written"));
-  }
-  if (tensor->drain() == Drain::kLate && want.access != Access::kRead) {
-    // It is unknown until when: its last write passed its deadline.
-    const std::string& path =
-        parts_.resting->name(parts_.transfers->DrainTier(*tensor));
-    const int64_t offset = parts_.transfers->DrainPlace(*tensor).offset;
-    return WithIoFault(
-        absl::DeadlineExceededError(absl::StrCat(
-            "tensor '", tensor->spec.name, "': a write to ", path, ", offset ",
-            offset, ", ", tensor->at(kDramTier)->place.extent().size_bytes,
-            " bytes, is past its deadline and still under way")),
-        {.path = path, .offset = offset});
-  }
-  return absl::OkStatus();
-}
-
 // True when the group left the queue's front: admitted, ready or failed.
 bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
                          std::vector<QueueError>* errors) {
   absl::InlinedVector<Tensor*, 4> tensors;
   for (const Want& want : group.wants) {
     Tensor* const tensor = parts_.table->Find(want.tensor);
-    absl::Status refusal = Refusal(want, tensor);
+    absl::Status refusal = RefusalOf(want, tensor, customer.tier,
+                                     *parts_.transfers, *parts_.resting);
     if (!refusal.ok()) {
       if (tensor != nullptr && !tensor->loss().ok()) {
         errors->push_back({customer.id, refusal});
@@ -134,16 +109,17 @@ Space Admission::PlaceGroup(Customer& customer, Group& group,
                             absl::Span<Tensor* const> tensors, Rooms* rooms,
                             absl::Status* failure,
                             std::vector<QueueError>* errors) {
-  TierResidency& residency = *parts_.residency;
+  const TierId tier = customer.tier;
+  TierResidency& residency = parts_.working->at(tier);
   for (Tensor* const tensor : tensors) {
     // From making room for the others.
-    if (tensor->at(kDramTier) != nullptr) residency.Keep(*tensor);
+    if (tensor->at(tier) != nullptr) residency.Keep(*tensor);
   }
   rooms->resize(tensors.size());
   std::vector<Tensor*> leaving;
   Space space = Space::kFound;
   for (size_t i = 0; i < tensors.size() && space == Space::kFound; ++i) {
-    if (tensors[i]->at(kDramTier) != nullptr) continue;
+    if (tensors[i]->at(tier) != nullptr) continue;
     FoundPlace found = residency.FindPlace(customer.id, *customer.window,
                                            *tensors[i], &leaving);
     space = found.space;
@@ -156,7 +132,7 @@ Space Admission::PlaceGroup(Customer& customer, Group& group,
   parts_.write_back->StartLeaving(&leaving, errors);
   if (space == Space::kFound) return space;
   if (group.drain == kNoTier && leaves != nullptr) {
-    group.drain = parts_.transfers->DrainTier(*leaves);
+    group.drain = DrainTier(*leaves);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     Reservation& room = (*rooms)[i];
@@ -165,31 +141,51 @@ Space Admission::PlaceGroup(Customer& customer, Group& group,
   return space;
 }
 
+// Where a write-back goes; what comes down from a device goes to memory.
+TierId Admission::DrainTier(const Tensor& tensor) const {
+  if (tensor.drain() != Drain::kNone) {
+    return parts_.transfers->DrainTier(tensor);
+  }
+  return tensor.being_read() && tensor.Arriving(kDramTier) ? kDramTier
+                                                           : kNoTier;
+}
+
 // Of several write-backs that it waits for, it waited for the one whose slot it
 // has in the end.
 void Admission::NoteDrain(const FoundPlace& found, Group& group) const {
   if (found.other == nullptr) return;
   if (found.space == Space::kWriteBack) {
-    group.drain = parts_.transfers->DrainTier(*found.other);
+    group.drain = DrainTier(*found.other);
   } else if (group.waited_for_write && found.other->resting() != nullptr) {
     group.drain = found.other->resting()->place.tier();
   }
 }
 
 // Whether pins and transfers allow this want now. A writer waits for readers
-// and for the transfer out, which gives way to it.
+// and for the transfer out, which gives way to it. There is one transfer a
+// tensor: what comes to another tier, or leaves it, is waited for, unless the
+// copy that is wanted is there.
 bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
                        Group& group) {
   const bool reads = want.access == Access::kRead;
-  if (tensor.write_pinned() || (!reads && tensor.Pinned(kDramTier))) {
+  if (tensor.write_pinned() || (!reads && tensor.pins() > 0)) {
     customer.blocked_by_own_pins =
-        !parts_.pins->WhoPins(tensor, kDramTier, customer.id).others;
+        !parts_.pins->WhoPins(tensor, customer.id).others;
     return false;
   }
-  if (reads || tensor.drain() == Drain::kNone) return true;
+  const bool is_here = tensor.at(customer.tier) != nullptr;
+  const TierId arriving = tensor.ArrivingAt();
+  // A writer also waits for the end of what reads another copy.
+  const bool waits = arriving == customer.tier ? !reads && tensor.being_read()
+                                               : !reads || !is_here;
+  if (arriving != kNoTier && waits) {
+    parts_.transfers->Promote(tensor, IoClass::kDemand);
+    return false;
+  }
+  if ((reads && is_here) || tensor.drain() == Drain::kNone) return true;
   group.waited_for_write = true;
-  group.drain = parts_.transfers->DrainTier(tensor);
-  parts_.write_back->Yield(tensor);
+  group.drain = DrainTier(tensor);
+  if (!reads) parts_.write_back->Yield(tensor);
   return false;
 }
 
@@ -200,35 +196,37 @@ void Admission::CountHit(const Tensor& tensor) {
 // Takes the want's hold; starts the fetch when there is nothing to pin yet.
 void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
                      Reservation room, Group& group) {
-  const bool absent = tensor.at(kDramTier) == nullptr;
+  const TierId tier = customer.tier;
+  TierResidency& residency = parts_.working->at(tier);
+  const bool absent = tensor.at(tier) == nullptr;
   const bool writes = want.access != Access::kRead;
   tensor.customer = customer.id;
-  parts_.residency->Stay(tensor);
+  residency.Stay(tensor);
   if (writes) parts_.write_back->EndYield(tensor);
   if (tensor.drain() == Drain::kNone || tensor.drain() == Drain::kLate) {
     tensor.refusals.Forget();
   }
   failed_ahead_.erase(tensor.id.value);
-  parts_.residency->Touch(tensor);
+  residency.Touch(tensor);
   if (absent) {
     ahead_.erase(tensor.id.value);
     if (want.access == Access::kOverwrite) {
       tensor.BeginOverwrite(std::move(room));
-      tensor.Hold(kDramTier, want.access);
+      tensor.Hold(tier, want.access);
       return;
     }
     ++counts_.demand_reads;
     parts_.transfers->StartFill(tensor, std::move(room), IoClass::kDemand);
-    tensor.Hold(kDramTier, want.access);
+    tensor.Hold(tier, want.access);
   } else {
-    tensor.Hold(kDramTier, want.access);
-    if (tensor.Delivered(kDramTier)) {
+    tensor.Hold(tier, want.access);
+    if (tensor.Delivered(tier)) {
       ++counts_.hits;
       CountHit(tensor);
       return;
     }
     CountHit(tensor);
-    if (tensor.at(kDramTier)->state == CopyState::kFilling) {
+    if (tensor.at(tier)->state == CopyState::kFilling) {
       parts_.transfers->Promote(tensor, IoClass::kDemand);
     }
   }
@@ -275,7 +273,7 @@ void Admission::Finish(Customer& customer, Group& group, Edge last) {
   Ready ready;
   ready.tag = group.tag;
   if (!group.failure.ok() || customer.closed || refusing_) {
-    ReleaseHolds(group);
+    ReleaseHolds(customer, group);
     ready.pins = group.failure.ok()
                      ? absl::CancelledError("the queue was closed")
                      : group.failure;
@@ -295,20 +293,30 @@ void Admission::Finish(Customer& customer, Group& group, Edge last) {
   CountBlocked(customer, group, ready.cause, last, now);
   std::vector<Pin> pins;
   for (const Want& want : group.wants) {
-    Tensor& tensor = *parts_.table->Find(want.tensor);
-    const uint64_t token =
-        parts_.pins->Grant(tensor, kDramTier, customer.id, want.access);
-    ++customer.held_pins;
-    std::byte* const copy =
-        parts_.residency->tier().Address(tensor.at(kDramTier)->place.extent());
-    pins.emplace_back(
-        parts_.inbox, token, tensor.id,
-        absl::Span<std::byte>(copy + kTensorHeaderBytes,
-                              static_cast<size_t>(tensor.spec.size_bytes)));
+    pins.push_back(MakePin(customer, want));
   }
   ready.pins = std::move(pins);
   parts_.customers->AddReady(customer, std::move(ready));
   EraseAdmitted(customer, group.id);
+}
+
+Pin Admission::MakePin(Customer& customer, const Want& want) const {
+  const TierId tier = customer.tier;
+  Tensor& tensor = *parts_.table->Find(want.tensor);
+  const uint64_t token =
+      parts_.pins->Grant(tensor, tier, customer.id, want.access);
+  ++customer.held_pins;
+  const Extent& extent = tensor.at(tier)->place.extent();
+  std::byte* const copy = parts_.working->at(tier).tier().Address(extent);
+  if (copy == nullptr) {
+    return Pin(parts_.inbox, token, tensor.id,
+               parts_.device_address + static_cast<uintptr_t>(extent.offset) +
+                   kTensorHeaderBytes);
+  }
+  return Pin(
+      parts_.inbox, token, tensor.id,
+      absl::Span<std::byte>(copy + kTensorHeaderBytes,
+                            static_cast<size_t>(tensor.spec.size_bytes)));
 }
 
 // The queue's wait ends, whichever of its groups is ready first: it counts as
@@ -317,25 +325,29 @@ void Admission::CountBlocked(const Customer& customer, const Group& group,
                              WaitCause cause, Edge last, absl::Time now) {
   const absl::Time since = customer.blocked_since;
   if (since >= now || cause == WaitCause::kNone) return;
-  const Edge edge =
-      cause == WaitCause::kRead ? last : Edge{kDramTier, group.drain};
-  if (edge.to != kNoTier) parts_.links->AddBlocked(edge, now - since);
+  Edge edge = cause == WaitCause::kRead ? last : Edge{kDramTier, group.drain};
+  if (edge.to == kNoTier) return;
+  // Of two legs the one on the resting tier's side; there is but one beside it.
+  if (edge.from != kDramTier && edge.to != kDramTier) edge.to = kDramTier;
+  if (edge.from == kDramTier && edge.to == kDramTier) edge.from = kHbmTier;
+  parts_.links->AddBlocked(edge, now - since);
 }
 
 // Undoes the holds of a group that failed: as ReleaseUnchanged. Those of the
 // copies that failed are gone already.
-void Admission::ReleaseHolds(Group& group) {
+void Admission::ReleaseHolds(const Customer& customer, Group& group) {
+  const TierId tier = customer.tier;
+  TierResidency& residency = parts_.working->at(tier);
   for (size_t i = 0; i < group.wants.size(); ++i) {
     if (!group.held[i]) continue;
     const Want& want = group.wants[i];
     Tensor& tensor = *parts_.table->Find(want.tensor);
-    tensor.Unhold(kDramTier, want.access);
-    parts_.residency->windows().OnUsed(parts_.residency->WindowOf(tensor));
-    if (want.access == Access::kOverwrite &&
-        tensor.generation() == GenerationBelow(tensor)) {
-      parts_.residency->Drop(tensor);
-    } else if (tensor.Dirty(kDramTier) &&
-               parts_.residency->WindowOf(tensor) != nullptr) {
+    tensor.Unhold(tier, want.access);
+    residency.windows().OnUsed(residency.WindowOf(tensor));
+    if (want.access == Access::kOverwrite && IsCurrentBeside(tensor, tier)) {
+      residency.Drop(tensor);
+    }
+    if (parts_.working->IsDirtyInWindow(tensor)) {
       parts_.write_back->OnDirty(tensor);
     }
   }

@@ -23,7 +23,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/customers.h"
 #include "runtime/residency/queue_error.h"
-#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
@@ -36,13 +36,14 @@ struct AdmissionParts {
   TensorTable* table = nullptr;
   PinBook* pins = nullptr;
   TracePlanner* planner = nullptr;
-  TierResidency* residency = nullptr;
+  const WorkingTiers* working = nullptr;
   Transfers* transfers = nullptr;
   WriteBack* write_back = nullptr;
   const RestingTiers* resting = nullptr;
   Links* links = nullptr;  // hears which of them held groups up
   Clock* clock = nullptr;
   std::shared_ptr<Inbox> inbox;  // that pins report to
+  uintptr_t device_address = 0;  // of the device's bytes
 };
 
 class Admission {
@@ -99,23 +100,23 @@ class Admission {
  private:
   bool TryAdmit(Customer& customer, Group& group, absl::Time now,
                 std::vector<QueueError>* errors);
-  // Why a want can never be had; OK: it can.
-  absl::Status Refusal(const Want& want, const Tensor* tensor) const;
   // Of a group's wants, in their order.
   using Rooms = absl::InlinedVector<Reservation, 4>;
   Space PlaceGroup(Customer& customer, Group& group,
                    absl::Span<Tensor* const> tensors, Rooms* rooms,
                    absl::Status* failure, std::vector<QueueError>* errors);
+  TierId DrainTier(const Tensor& tensor) const;
   void NoteDrain(const FoundPlace& found, Group& group) const;
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
               Group& group);
+  Pin MakePin(Customer& customer, const Want& want) const;
   void Hold(Customer& customer, const Want& want, Tensor& tensor,
             Reservation room, Group& group);
   // `last`: the edge of the arrival that it waited for, if it did.
   void Finish(Customer& customer, Group& group, Edge last);
   void CountBlocked(const Customer& customer, const Group& group,
                     WaitCause cause, Edge last, absl::Time now);
-  void ReleaseHolds(Group& group);
+  void ReleaseHolds(const Customer& customer, Group& group);
   void EraseAdmitted(Customer& customer, uint64_t group);
   void CountHit(const Tensor& tensor);
 

@@ -83,6 +83,7 @@ void Closing::End(bool pinned, Stats stats) {
     parts_.links->Abandon();
     parts_.resting->Abandon();
     parts_.dram->Abandon();
+    if (parts_.hbm != nullptr) parts_.hbm->Abandon();
   }
   Answer(std::move(left), result);
   // No reference to what the last one is told stays behind here.

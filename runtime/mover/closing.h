@@ -25,6 +25,7 @@ struct ClosingParts {
   Transfers* transfers = nullptr;
   RestingTiers* resting = nullptr;
   DramTier* dram = nullptr;
+  Tier* hbm = nullptr;  // null: there is none
   Inbox* inbox = nullptr;
 };
 

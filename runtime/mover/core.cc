@@ -49,7 +49,21 @@ std::vector<PathPrior> PriorsOf(const CoreParts& parts) {
   return priors;
 }
 
+std::unique_ptr<Transport> MakeDeviceLink(const CoreParts& parts,
+                                          const std::shared_ptr<Inbox>& inbox) {
+  if (!parts.device.has_value()) return nullptr;
+  return parts.device->make_transport(kHbmTier, [inbox] { inbox->Wake(); });
+}
+
 }  // namespace
+
+OnDevice::OnDevice(CoreDevice* device, TierResidencyParts parts) {
+  if (device == nullptr) return;
+  tier = device->make_tier(kHbmTier);
+  parts.tier = tier.get();
+  parts.eviction = std::move(device->eviction);
+  residency = std::make_unique<TierResidency>(std::move(parts));
+}
 
 Core::Core(CoreParts parts)
     : clock(*parts.clock),
@@ -57,23 +71,32 @@ Core::Core(CoreParts parts)
       dram(parts.arena, parts.memory),
       links(std::move(parts.io), MakeCopies(parts, inbox),
             static_cast<int>(parts.mapped.size()),
-            static_cast<int>(parts.paths.size())),
+            static_cast<int>(parts.paths.size()), MakeDeviceLink(parts, inbox)),
       resting(MakeRestingTiers(parts, inbox)),
       residency({.tier = &dram,
                  .table = &table,
                  .pins = &pins,
                  .planner = &planner,
                  .eviction = std::move(parts.eviction)}),
+      device(parts.device.has_value() ? &*parts.device : nullptr,
+             {.below = &dram,
+              .table = &table,
+              .pins = &pins,
+              .planner = &planner}),
+      working(&residency, device.residency.get()),
       transfers({.links = &links,
                  .executor = parts.executor,
                  .inbox = inbox,
                  .dram = &dram,
+                 .hbm = device.tier.get(),
+                 .staging = &device.staging,
                  .resting = &resting,
                  .clock = parts.clock,
                  .transcript = parts.transcript,
                  .timeout = parts.io_timeout}),
       placement(resting, links, PriorsOf(parts)),
-      write_back({.residency = &residency,
+      write_back({.working = &working,
+                  .staging = &device.staging,
                   .transfers = &transfers,
                   .placement = &placement,
                   .resting = &resting}),
@@ -81,7 +104,7 @@ Core::Core(CoreParts parts)
                  .resting = &resting,
                  .placement = &placement,
                  .transfers = &transfers,
-                 .residency = &residency,
+                 .working = &working,
                  .write_back = &write_back,
                  .pins = &pins}),
       customers(*parts.clock, parts.transcript),
@@ -89,35 +112,41 @@ Core::Core(CoreParts parts)
                  .table = &table,
                  .pins = &pins,
                  .planner = &planner,
-                 .residency = &residency,
+                 .working = &working,
                  .transfers = &transfers,
                  .write_back = &write_back,
                  .resting = &resting,
                  .links = &links,
                  .clock = parts.clock,
-                 .inbox = inbox}),
+                 .inbox = inbox,
+                 .device_address =
+                     parts.device.has_value() ? parts.device->address : 0}),
       prefetcher({.table = &table,
                   .planner = &planner,
-                  .residency = &residency,
+                  .working = &working,
                   .transfers = &transfers,
                   .admission = &admission,
                   .enabled = parts.prefetch}),
       opener({.customers = &customers,
               .planner = &planner,
-              .residency = &residency,
+              .working = &working,
+              .dram = &dram,
+              .staging = &device.staging,
               .write_back = &write_back,
               .transfers = &transfers}),
       closing({.links = &links,
                .transfers = &transfers,
                .resting = &resting,
                .dram = &dram,
+               .hbm = device.tier.get(),
                .inbox = inbox.get()}) {}
 
 Report Core::report() const {
   return Report({.dram = &dram,
                  .resting = &resting,
                  .links = &links,
-                 .residency = &residency,
+                 .working = &working,
+                 .staging = &device.staging,
                  .table = &table,
                  .pins = &pins,
                  .transfers = &transfers,

@@ -6,7 +6,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -20,6 +23,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
+#include "runtime/motion/staging_room.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
@@ -30,6 +34,7 @@
 #include "runtime/mover/window_opener.h"
 #include "runtime/residency/registrar.h"
 #include "runtime/residency/tier_residency.h"
+#include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"
@@ -38,8 +43,22 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
 #include "tiers/memory/dram_tier.h"
+#include "tiers/tier.h"
+#include "tiers/transport.h"
 
 namespace terrace {
+
+// A device whose memory customers work in, above the host's. Its tier and its
+// transport are made when the mover's parts are.
+struct CoreDevice {
+  std::function<std::unique_ptr<Tier>(TierId id)> make_tier;
+  // `wake` is for the end of a move, on any thread.
+  std::function<std::unique_ptr<Transport>(TierId id,
+                                           std::function<void()> wake)>
+      make_transport;
+  std::unique_ptr<EvictionPolicy> eviction;
+  uintptr_t address = 0;  // of the tier's first byte, as pins tell it
+};
 
 struct CorePath {
   std::unique_ptr<DiskFile> file;
@@ -65,12 +84,23 @@ struct CoreParts {
   absl::Span<std::byte> arena;  // of the host budget's size, in whole blocks
   TierSpec memory = {};         // as DramTier has it
   std::unique_ptr<IoPaths> io;
+  std::optional<CoreDevice> device;
   std::vector<CoreMapped> mapped;  // the faster ones first
   std::vector<CorePath> paths;     // path k is io's path k
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
   Transcript* transcript = nullptr;  // null: none is written
+};
+
+// What the parts have of a device. Without one nothing uses the staging.
+struct OnDevice {
+  // `parts`: all but the tier and its eviction; null: there is no device.
+  OnDevice(CoreDevice* device, TierResidencyParts parts);
+
+  std::unique_ptr<Tier> tier;
+  StagingRoom staging;
+  std::unique_ptr<TierResidency> residency;
 };
 
 struct Core {
@@ -88,7 +118,9 @@ struct Core {
   RestingTiers resting;
   TracePlanner planner;
   PinBook pins;
-  TierResidency residency;
+  TierResidency residency;  // of memory
+  OnDevice device;
+  const WorkingTiers working;  // those two's
   TensorTable table;
   Transfers transfers;
   WritePlacement placement;

@@ -10,6 +10,7 @@ Customer& Customers::Open(Window& window) {
   auto customer = std::make_unique<Customer>();
   customer->id = next_customer_++;
   customer->port = std::make_shared<QueuePort>();
+  customer->tier = window.id();
   customer->window = &window;
   Customer& opened = *customer;
   open_.push_back(&opened);

@@ -41,6 +41,7 @@ struct Group {
 
 struct Customer {
   int64_t id = -1;
+  TierId tier = kDramTier;  // where its window is and its pins are given
   Window* window = nullptr;
   std::shared_ptr<QueuePort> port;
   std::map<uint64_t, Group> waiting;  // by id, which is first in first out

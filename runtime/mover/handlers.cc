@@ -75,7 +75,7 @@ void Mover::CloseQueue(const CloseQueueRequest& request) {
   if (customer == nullptr) return;
   core_.customers.Close(*customer);
   core_.admission.OnClosed(*customer);
-  core_.residency.windows().Close(*customer->window);
+  core_.working.at(customer->tier).windows().Close(*customer->window);
   core_.customers.NoteIfEnded(*customer);
 }
 
@@ -88,12 +88,20 @@ void Mover::EndPin(const EndPinRequest& request) {
   --customer->held_pins;
   core_.customers.NoteIfEnded(*customer);
   Tensor& tensor = *ended->tensor;
-  core_.residency.windows().OnUsed(core_.residency.WindowOf(tensor));
-  if (ended->dirty && core_.residency.WindowOf(tensor) != nullptr) {
+  TierResidency& residency = core_.working.at(ended->tier);
+  core_.working.OnUsed(tensor);
+  if (ended->published) core_.working.DropBeside(tensor, ended->tier);
+  if (ended->dirty && residency.WindowOf(tensor) != nullptr) {
     core_.write_back.OnDirty(tensor);
   }
-  if (!ended->drop || !tensor.Idle(kDramTier)) return;
-  core_.residency.Drop(tensor);
+  const bool drops = ended->drop && tensor.Idle(ended->tier);
+  if (drops) residency.Drop(tensor);
+  // A copy on another tier that the writer did not replace in the end.
+  if (!ended->dirty && tensor.pins() == 0 &&
+      core_.working.IsDirtyInWindow(tensor)) {
+    core_.write_back.OnDirty(tensor);
+  }
+  if (!drops) return;
   if (!ended->lost) return;
   Lose(tensor, absl::DataLossError(absl::StrCat(
                    "tensor '", tensor.spec.name,

@@ -26,8 +26,9 @@ absl::Time Mover::RunOnce() {
   if (closed()) return absl::InfiniteFuture();
 
   PollLinks();  // submits what this turn has begun
+  const bool heard = !turn_.arrivals.empty();
   HearArrivals();
-  if (more || !turn_.moved.empty() ||
+  if (more || heard || !turn_.moved.empty() ||
       core_.inbox->posted() != turn_.processed) {
     return core_.clock.Now();
   }
@@ -40,6 +41,7 @@ absl::Time Mover::RunOnce() {
 
 void Mover::PollLinks() {
   turn_.moved.clear();
+  core_.transfers.StartWaiting(&turn_.arrivals);
   core_.links.Poll(&turn_.moved);
   for (const Moved& moved : turn_.moved) {
     core_.placement.OnMoved(core_.transfers.OnMoved(moved, &turn_.arrivals));
@@ -56,7 +58,10 @@ void Mover::HearMessages() {
 
 bool Mover::Serve(absl::Time now) {
   // First: a window that opens may wait for the room.
-  core_.residency.CloseEmptyWindows();
+  for (TierResidency* const each : core_.working.all()) {
+    each->CloseEmptyWindows();
+  }
+  core_.device.staging.Sweep();
   core_.registrar.ServeEnds(core_.customers.wanted(), turn_.processed);
   core_.registrar.CheckGrowth(now, &turn_.errors);
   HearErrors();
@@ -99,9 +104,12 @@ void Mover::HearArrivals() {
 
 void Mover::Hear(const Arrival& arrival) {
   Tensor& tensor = *arrival.tensor;
-  core_.residency.windows().OnUsed(core_.residency.WindowOf(tensor));
+  core_.working.OnUsed(tensor);
+  const bool came_down =
+      arrival.edge.from == kHbmTier && arrival.edge.to == kDramTier;
   switch (arrival.kind) {
     case Arrival::Kind::kWhole:
+      if (came_down) core_.write_back.OnCameDown(tensor);
       return core_.admission.OnWhole(arrival);
     case Arrival::Kind::kWritten:
       return core_.write_back.OnWritten(arrival);
@@ -111,7 +119,7 @@ void Mover::Hear(const Arrival& arrival) {
       return HearErrors();
     case Arrival::Kind::kLost:
       if (core_.table.IsAdmitted(tensor)) {
-        core_.residency.OnGone(tensor, nullptr, absl::OkStatus());
+        OnFetchGone(arrival);
         return Lose(tensor, arrival.status);
       }
       break;
@@ -126,12 +134,30 @@ void Mover::Hear(const Arrival& arrival) {
   } else {
     core_.admission.NoteAheadFailed(tensor);
   }
+  OnFetchGone(arrival);
+  if (came_down) {
+    core_.write_back.OnComeDownFailed(arrival, core_.table.IsAdmitted(tensor),
+                                      &turn_.errors);
+    HearErrors();
+  }
+  core_.admission.OnFetchFailed(tensor, arrival.status);
+}
+
+// There is no copy where it was to go, and perhaps none where it came from.
+void Mover::OnFetchGone(const Arrival& arrival) {
+  Tensor& tensor = *arrival.tensor;
   absl::Status late;
   if (arrival.late_room != nullptr) {
-    late = core_.transfers.LateFetch(arrival.edge.from, *arrival.late_room);
+    late = core_.transfers.LateFetch(*arrival.late_room);
   }
-  core_.residency.OnGone(tensor, arrival.late_room, std::move(late));
-  core_.admission.OnFetchFailed(tensor, arrival.status);
+  if (IsWorkingTier(arrival.edge.to) && tensor.at(arrival.edge.to) == nullptr) {
+    core_.working.at(arrival.edge.to)
+        .OnGone(tensor, arrival.late_room, std::move(late));
+  }
+  if (arrival.source_is_gone && arrival.edge.from == kHbmTier &&
+      tensor.Idle(kHbmTier)) {
+    core_.working.at(kHbmTier).Drop(tensor);
+  }
 }
 
 void Mover::HearErrors() {

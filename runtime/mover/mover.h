@@ -79,6 +79,7 @@ class Mover {
   void AdvanceClosing(absl::Time now);
   void HearArrivals();
   void Hear(const Arrival& arrival);
+  void OnFetchGone(const Arrival& arrival);
   void HearErrors();
   void Lose(Tensor& tensor, const absl::Status& why);
 

@@ -5,6 +5,16 @@
 #include "terrace/runtime.h"
 
 namespace terrace {
+namespace {
+
+// Whether its newest contents may be fetched to that tier now.
+bool MayCome(const Tensor& tensor, TierId to) {
+  return tensor.at(to) == nullptr && tensor.SourceFor(to) != nullptr &&
+         !tensor.write_pinned() && tensor.drain() == Drain::kNone &&
+         tensor.ArrivingAt() == kNoTier;
+}
+
+}  // namespace
 
 void Prefetcher::Propose(const Customer& customer) {
   if (!parts_.enabled || !customer.waiting.empty()) return;
@@ -16,13 +26,14 @@ void Prefetcher::Propose(const Customer& customer) {
   }
   for (const TensorId id : upcoming) {
     Tensor* const tensor = parts_.table->Find(id);
-    if (tensor == nullptr || tensor->at(kDramTier) != nullptr ||
-        !tensor->Fetchable() || parts_.admission->HasFailedAhead(*tensor) ||
+    if (tensor == nullptr || !MayCome(*tensor, customer.tier) ||
+        parts_.admission->HasFailedAhead(*tensor) ||
         ResidentBytes(tensor->spec.size_bytes) > window.stride()) {
       continue;
     }
-    FoundPlace found = parts_.residency->FindSlot(customer.id, window, *tensor,
-                                                  /*prefetch=*/true);
+    FoundPlace found = parts_.working->at(customer.tier)
+                           .FindSlot(customer.id, window, *tensor,
+                                     /*prefetch=*/true);
     if (found.space != Space::kFound) return;
     parts_.admission->NoteAhead(*tensor);
     tensor->customer = customer.id;
@@ -34,11 +45,12 @@ void Prefetcher::Propose(const Customer& customer) {
 void Prefetcher::ServeHints() {
   for (const TensorId id : std::exchange(hints_, {})) {
     Tensor* const tensor = parts_.table->Find(id);
-    if (tensor == nullptr || tensor->at(kDramTier) != nullptr ||
-        !tensor->Fetchable()) {
+    // What is nearer already stays there.
+    if (tensor == nullptr || tensor->delivered() ||
+        !MayCome(*tensor, kDramTier)) {
       continue;
     }
-    Reservation room = parts_.residency->FindRoom(*tensor);
+    Reservation room = parts_.working->at(kDramTier).FindRoom(*tensor);
     if (room.empty()) return;
     parts_.admission->NoteAhead(*tensor);
     parts_.transfers->StartFill(*tensor, std::move(room), IoClass::kPrefetch);

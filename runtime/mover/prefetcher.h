@@ -10,7 +10,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
-#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/working_tiers.h"
 #include "runtime/tensor/tensor_table.h"
 
 namespace terrace {
@@ -19,7 +19,7 @@ namespace terrace {
 struct PrefetcherParts {
   const TensorTable* table = nullptr;
   const TracePlanner* planner = nullptr;
-  TierResidency* residency = nullptr;
+  const WorkingTiers* working = nullptr;
   Transfers* transfers = nullptr;
   Admission* admission = nullptr;
   bool enabled = true;
@@ -31,7 +31,8 @@ class Prefetcher {
 
   // Of a queue in which no group waits: those come first.
   void Propose(const Customer& customer);
-  // A customer's hints: into room outside the windows, while there is any.
+  // A customer's hints: into room of memory outside the windows, while there is
+  // any.
   void Hint(absl::Span<const TensorId> tensors) {
     hints_.insert(hints_.end(), tensors.begin(), tensors.end());
   }

@@ -28,8 +28,9 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.host_reserved_bytes = memory.capacity_bytes;
   stats.host_used_bytes = memory.used_bytes;
   stats.host_peak_bytes = memory.peak_bytes;
-  stats.window_bytes = parts_.residency->windows().size_bytes();
-  stats.resident_bytes = parts_.residency->residents().size_bytes();
+  const TierResidency& in_memory = parts_.working->at(kDramTier);
+  stats.window_bytes = in_memory.windows().size_bytes();
+  stats.resident_bytes = in_memory.residents().size_bytes();
   std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
   for (const auto& tensor : parts_.table->all()) {
     if (tensor == nullptr || tensor->resting() == nullptr) continue;
@@ -49,7 +50,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.prefetch_reads = counts.prefetch_reads;
   stats.prefetch_hits = counts.prefetch_hits;
   stats.hits = counts.hits;
-  stats.evictions = parts_.residency->evictions();
+  stats.evictions = parts_.working->evictions();
   stats.first_error = first_error;
   AddTiers(&stats);
   return stats;
@@ -58,6 +59,16 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
 void Report::AddTiers(Stats* stats) const {
   AddTier(*parts_.dram, stats);
   const std::string above = stats->tiers.front().name;
+  if (parts_.working->Has(kHbmTier)) {
+    constexpr Edge kUp = {kDramTier, kHbmTier};
+    constexpr Edge kDown = {kHbmTier, kDramTier};
+    AddTier(parts_.working->at(kHbmTier).tier(), stats);
+    const std::string& device = stats->tiers.back().name;
+    stats->links.push_back(
+        {above, device, parts_.links->moved(kUp), BlockedSeconds(kUp)});
+    stats->links.push_back(
+        {device, above, parts_.links->moved(kDown), BlockedSeconds(kDown)});
+  }
   for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
        ++tier) {
     AddTier(parts_.resting->at(tier), stats);
@@ -102,7 +113,10 @@ absl::Status Report::CheckInvariants() const {
   TERRACE_RETURN_IF_ERROR(parts_.table->CheckInvariants());
   TERRACE_RETURN_IF_ERROR(CheckWanted());
   TERRACE_RETURN_IF_ERROR(CheckPlaces());
-  return CheckMemory();
+  for (const TierResidency* const each : parts_.working->all()) {
+    TERRACE_RETURN_IF_ERROR(CheckWorking(*each));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Report::CheckWanted() const {
@@ -136,29 +150,30 @@ absl::Status Report::CheckPlaces() const {
   return absl::OkStatus();
 }
 
-absl::Status Report::CheckMemory() const {
+absl::Status Report::CheckWorking(const TierResidency& residency) const {
+  const TierId tier = residency.id();
   int64_t resident_bytes = 0;
-  for (const ResidentSet::Resident& each :
-       parts_.residency->residents().all()) {
-    const Copy* const copy = each.tensor->at(kDramTier);
+  for (const ResidentSet::Resident& each : residency.residents().all()) {
+    const Copy* const copy = each.tensor->at(tier);
     if (copy == nullptr || copy->place.extent() != each.room) {
       return absl::InternalError(absl::StrCat(
           "tensor '", each.tensor->spec.name, "': a resident without a copy"));
     }
     resident_bytes += each.room.size_bytes;
   }
-  if (resident_bytes != parts_.residency->residents().size_bytes()) {
+  if (resident_bytes != residency.residents().size_bytes()) {
     return absl::InternalError(
         absl::StrCat("residents have ", resident_bytes, " bytes; counted were ",
-                     parts_.residency->residents().size_bytes()));
+                     residency.residents().size_bytes()));
   }
-  const int64_t sum = resident_bytes + parts_.transfers->late_bytes() +
-                      parts_.residency->windows().size_bytes();
-  const TierUsage memory = parts_.dram->usage();
-  if (sum != memory.used_bytes || memory.used_bytes > memory.capacity_bytes) {
+  int64_t sum = resident_bytes + parts_.transfers->late_bytes(tier) +
+                residency.windows().size_bytes();
+  if (tier == kDramTier) sum += parts_.staging->size_bytes();
+  const TierUsage used = residency.tier().usage();
+  if (sum != used.used_bytes || used.used_bytes > used.capacity_bytes) {
     return absl::InternalError(
         absl::StrCat("extents add up to ", sum, " bytes, the budget says ",
-                     memory.used_bytes, " of ", memory.capacity_bytes));
+                     used.used_bytes, " of ", used.capacity_bytes));
   }
   return absl::OkStatus();
 }

@@ -10,7 +10,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
-#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
@@ -24,7 +24,8 @@ struct ReportParts {
   const DramTier* dram = nullptr;
   const RestingTiers* resting = nullptr;
   const Links* links = nullptr;
-  const TierResidency* residency = nullptr;
+  const WorkingTiers* working = nullptr;
+  const StagingRoom* staging = nullptr;
   const TensorTable* table = nullptr;
   const PinBook* pins = nullptr;
   const Transfers* transfers = nullptr;
@@ -47,7 +48,7 @@ class Report {
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
   static void AddTier(const Tier& tier, Stats* stats);
-  absl::Status CheckMemory() const;
+  absl::Status CheckWorking(const TierResidency& residency) const;
   absl::Status CheckPlaces() const;
   absl::Status CheckWanted() const;
 

@@ -5,26 +5,68 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/base/status_macros.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
+namespace {
+
+// What the windows of a device's open queues have in memory.
+int64_t StagingBytesOf(const std::vector<Customer*>& open) {
+  int64_t bytes = 0;
+  for (const Customer* const each : open) {
+    if (each->tier == kDramTier) continue;
+    bytes += 2 * StagingSlots(each->window->slots()) * each->window->stride();
+  }
+  return bytes;
+}
+
+}  // namespace
 
 bool WindowOpener::Add(OpenRequest request) {
-  const int64_t bytes = WindowBytes(request.slot_bytes, request.slots);
-  const int64_t others = parts_.residency->windows().open_bytes();
-  const int64_t budget = parts_.residency->tier().usage().capacity_bytes;
-  if (bytes > budget - others) {
-    const int64_t windows = bytes > INT64_MAX - others ? bytes : bytes + others;
-    request.reply->Set(absl::ResourceExhaustedError(absl::StrCat(
-        "a window of ", request.slots, " slots of ", request.slot_bytes,
-        " bytes: all windows together would take ", windows,
-        " bytes, and the budget is ", budget, "; the least budget for it is ",
-        windows)));
+  Opening opening;
+  opening.tier = request.tier == TierKind::kHbm ? kHbmTier : kDramTier;
+  if (!parts_.working->Has(opening.tier)) {
+    request.reply->Set(absl::InvalidArgumentError(
+        "a queue at hbm: the runtime has no tier of that kind"));
     return false;
   }
-  openings_.push_back({std::move(request), bytes});
-  parts_.residency->HoldRoom(true);
+  opening.bytes = WindowBytes(request.slot_bytes, request.slots);
+  if (opening.tier != kDramTier) {
+    opening.staging_bytes = StagingBytes(request.slot_bytes, request.slots);
+  }
+  opening.request = std::move(request);
+  const absl::Status fits = CheckBudget(opening);
+  if (!fits.ok()) {
+    opening.request.reply->Set(fits);
+    return false;
+  }
+  openings_.push_back(std::move(opening));
+  HoldRoom();
   return true;
+}
+
+absl::Status WindowOpener::CheckBudget(const Opening& opening) const {
+  TERRACE_RETURN_IF_ERROR(CheckOne(opening, opening.tier, opening.bytes));
+  return CheckOne(opening, kDramTier, opening.staging_bytes);
+}
+
+absl::Status WindowOpener::CheckOne(const Opening& opening, TierId tier,
+                                    int64_t bytes) const {
+  const TierResidency& residency = parts_.working->at(tier);
+  int64_t others = residency.windows().open_bytes();
+  if (tier == kDramTier) others += StagingBytesOf(parts_.customers->open());
+  const int64_t budget = residency.tier().usage().capacity_bytes;
+  if (bytes <= budget - others) return absl::OkStatus();
+  const int64_t windows = bytes > INT64_MAX - others ? bytes : bytes + others;
+  const bool is_staging = tier != opening.tier;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a window of ", opening.request.slots, " slots of ",
+      opening.request.slot_bytes, " bytes: ",
+      is_staging ? absl::StrCat("with its staging of ", bytes, " bytes ") : "",
+      "all windows together would take ", windows, " bytes",
+      is_staging ? " of memory" : "", ", and the budget is ", budget,
+      "; the least budget for it is ", windows));
 }
 
 void WindowOpener::Serve(absl::Time now,
@@ -33,19 +75,10 @@ void WindowOpener::Serve(absl::Time now,
   while (!openings_.empty()) {
     Opening& opening = openings_.front();
     bool hope = false;
-    Reservation range = MakeRoom(opening.bytes, &hope, errors);
-    if (range.empty()) {
+    if (!TryOpen(opening, &hope, errors)) {
       if (hope && now < opening.request.deadline) break;
       RefuseOne(opening, holders());
-      openings_.pop_front();
-      continue;
     }
-    Window* const window = parts_.residency->windows().Open(
-        std::move(range), ResidentBytes(opening.request.slot_bytes),
-        opening.request.slots);
-    const Customer& customer = parts_.customers->Open(*window);
-    parts_.planner->Open(customer.id);
-    opening.request.reply->Set(OpenedQueue{customer.id, customer.port});
     openings_.pop_front();
   }
   // Those behind one that waits end at their own deadlines.
@@ -54,15 +87,47 @@ void WindowOpener::Serve(absl::Time now,
     if (late) RefuseOne(opening, holders());
     return late;
   });
-  parts_.residency->HoldRoom(!openings_.empty());
+  HoldRoom();
+}
+
+// Nothing new becomes resident where the first that waits wants room. What
+// comes down from a device for it may still do so in memory.
+void WindowOpener::HoldRoom() const {
+  for (TierResidency* const each : parts_.working->all()) {
+    each->HoldRoom(!openings_.empty() &&
+                   openings_.front().wants() == each->id());
+  }
+}
+
+bool WindowOpener::TryOpen(Opening& opening, bool* hope,
+                           std::vector<QueueError>* errors) {
+  const int64_t stride = ResidentBytes(opening.request.slot_bytes);
+  const int slots = opening.request.slots;
+  if (opening.staging_bytes > 0 && opening.staging.empty()) {
+    Reservation room = MakeRoom(kDramTier, opening.staging_bytes, hope, errors);
+    if (room.empty()) return false;
+    opening.staging =
+        parts_.staging->Open(std::move(room), stride, StagingSlots(slots));
+    HoldRoom();
+  }
+  Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
+  if (range.empty()) return false;
+  Window* const window =
+      parts_.working->at(opening.tier)
+          .windows()
+          .Open(std::move(range), stride, slots, std::move(opening.staging));
+  const Customer& customer = parts_.customers->Open(*window);
+  parts_.planner->Open(customer.id);
+  opening.request.reply->Set(OpenedQueue{customer.id, customer.port});
+  return true;
 }
 
 // Residents leave until the range is free. Those that leave are waited for
 // before others are chosen, so that all residents are looked at once a batch
 // and not once a write-back.
-Reservation WindowOpener::MakeRoom(int64_t bytes, bool* hope,
+Reservation WindowOpener::MakeRoom(TierId tier, int64_t bytes, bool* hope,
                                    std::vector<QueueError>* errors) {
-  TierResidency& residency = *parts_.residency;
+  TierResidency& residency = parts_.working->at(tier);
   while (true) {
     Reservation range = residency.FindRange(bytes);
     if (!range.empty()) return range;
@@ -70,12 +135,20 @@ Reservation WindowOpener::MakeRoom(int64_t bytes, bool* hope,
       *hope = true;
       return range;
     }
-    const int64_t free_before = residency.tier().free_bytes();
+    const int64_t free_before = FreeBytes(residency.tier());
     std::vector<Tensor*> leaving;
     residency.EvictForRange(bytes, &leaving);
     parts_.write_back->StartLeaving(&leaving, errors);
-    if (residency.tier().free_bytes() != free_before) continue;
-    *hope = residency.RangeMayCome(bytes, parts_.transfers->late_bytes() > 0);
+    if (FreeBytes(residency.tier()) != free_before) continue;
+    // The staging of a window goes with it.
+    const bool staging_goes =
+        tier == kDramTier &&
+        (parts_.staging->closing() ||
+         (parts_.working->Has(kHbmTier) &&
+          parts_.working->at(kHbmTier).windows().closing()));
+    *hope =
+        residency.RangeMayCome(bytes, parts_.transfers->late_bytes(tier) > 0) ||
+        staging_goes;
     return range;
   }
 }
@@ -83,13 +156,30 @@ Reservation WindowOpener::MakeRoom(int64_t bytes, bool* hope,
 void WindowOpener::RefuseOne(const Opening& opening,
                              const std::string& holders) const {
   const absl::Status unwritten = parts_.write_back->Unwritten();
-  const DramTier& tier = parts_.residency->tier();
+  const TierId wants = opening.wants();
+  Tier& tier = parts_.working->at(wants).tier();
+  const int64_t bytes =
+      wants == opening.tier ? opening.bytes : opening.staging_bytes;
+  // What else than memory has its own words for it.
+  std::string why;
+  if (wants == kDramTier) {
+    why = absl::StrCat(parts_.dram->largest_free_bytes(),
+                       " of them in one part, ");
+  } else {
+    const absl::Status refused = tier.Allocate(bytes, /*must=*/true).status();
+    if (!refused.ok()) {
+      why = absl::StrCat(absl::string_view(refused.message()), ", ");
+    }
+  }
   opening.request.reply->Set(WithIoFault(
       absl::ResourceExhaustedError(absl::StrCat(
-          "a window of ", opening.bytes, " bytes: ", tier.free_bytes(), " of ",
-          tier.usage().capacity_bytes, " are free, ", tier.largest_free_bytes(),
-          " of them in one part, and what is between could not be moved out "
-          "in time; held: ",
+          "a window of ", opening.bytes, " bytes: ",
+          wants == opening.tier ? ""
+                                : absl::StrCat("of the memory for its "
+                                               "staging of ",
+                                               bytes, " bytes "),
+          FreeBytes(tier), " of ", tier.usage().capacity_bytes, " are free, ",
+          why, "and what is between could not be moved out in time; held: ",
           holders, absl::string_view(unwritten.message()))),
       IoFaultOf(unwritten)));
 }

@@ -1,5 +1,7 @@
-// Queues that wait for the room of their windows, first in, first out. Mover
-// only.
+// Queues that wait for the room of their windows, first in, first out over all
+// working tiers. A device's window takes staging in memory too: the first that
+// waits has it while it waits for the rest, so that what leaves the device for
+// it may pass through. Mover only.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@
 #include "runtime/messages/requests.h"
 #include "runtime/mover/customers.h"
 #include "runtime/residency/queue_error.h"
-#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
 
 namespace terrace {
@@ -23,7 +25,9 @@ namespace terrace {
 struct WindowOpenerParts {
   Customers* customers = nullptr;
   TracePlanner* planner = nullptr;
-  TierResidency* residency = nullptr;
+  const WorkingTiers* working = nullptr;
+  const DramTier* dram = nullptr;
+  StagingRoom* staging = nullptr;
   WriteBack* write_back = nullptr;
   const Transfers* transfers = nullptr;
 };
@@ -32,8 +36,8 @@ class WindowOpener {
  public:
   explicit WindowOpener(WindowOpenerParts parts) : parts_(parts) {}
 
-  // Refused at once where all windows together exceed the budget. True: it
-  // waits for room.
+  // Refused at once where there is no such tier, or all windows together exceed
+  // the budget. True: it waits for room.
   bool Add(OpenRequest request);
   // Opens as many as there is room for; `holders` says what has the rest.
   void Serve(absl::Time now, const std::function<std::string()>& holders,
@@ -45,11 +49,26 @@ class WindowOpener {
  private:
   struct Opening {
     OpenRequest request;
+    TierId tier = kDramTier;
     int64_t bytes = 0;
+    int64_t staging_bytes = 0;
+    StagingRoom::Lease staging;  // once it has it
+
+    // Of what it waits for.
+    TierId wants() const {
+      return staging_bytes > 0 && staging.empty() ? kDramTier : tier;
+    }
   };
+  // OK: they fit beside all open windows.
+  absl::Status CheckBudget(const Opening& opening) const;
+  absl::Status CheckOne(const Opening& opening, TierId tier,
+                        int64_t bytes) const;
+  // False: it waits; `hope` says whether for anything.
+  bool TryOpen(Opening& opening, bool* hope, std::vector<QueueError>* errors);
   // Empty: `hope` says whether more may come later.
-  Reservation MakeRoom(int64_t bytes, bool* hope,
+  Reservation MakeRoom(TierId tier, int64_t bytes, bool* hope,
                        std::vector<QueueError>* errors);
+  void HoldRoom() const;
   void RefuseOne(const Opening& opening, const std::string& holders) const;
 
   const WindowOpenerParts parts_;

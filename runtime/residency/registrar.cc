@@ -152,11 +152,13 @@ bool Registrar::ServeEnd(End& end, bool is_wanted, uint64_t processed) {
   }
   Tensor& tensor = *end.tensor;
   const Drain drain = tensor.drain();
-  if (tensor.Arriving(kDramTier) || drain == Drain::kSealing ||
+  if (tensor.ArrivingAt() != kNoTier || drain == Drain::kSealing ||
       drain == Drain::kMoving) {
     return false;
   }
-  if (drain == Drain::kNone) parts_.residency->Drop(tensor);
+  // A late transfer may still read a copy.
+  const bool is_read = drain != Drain::kNone || tensor.being_read();
+  if (!is_read) parts_.working->DropAll(tensor);
   if (end.request.reply != nullptr) {
     parts_.table->FreeName(tensor);
     std::exchange(end.request.reply, nullptr)->Set(absl::OkStatus());
@@ -186,12 +188,13 @@ bool Registrar::BeginEnd(End& end, bool is_wanted, uint64_t processed) {
     std::exchange(end.request.reply, nullptr)->Set(refused);
     return false;
   }
-  if (tensor->Pinned(kDramTier)) return false;
+  if (tensor->pins() > 0) return false;
   end.tensor = tensor;
   parts_.table->Retire(*tensor);
-  const Copy* const copy = tensor->at(kDramTier);
-  const bool filling = copy != nullptr && copy->state == CopyState::kFilling;
-  if (filling || tensor->drain() == Drain::kMoving) {
+  const TierId filling = tensor->ArrivingAt();
+  const bool comes =
+      filling != kNoTier && tensor->at(filling)->state == CopyState::kFilling;
+  if (comes || tensor->drain() == Drain::kMoving) {
     parts_.transfers->Cancel(*tensor);
   }
   return true;

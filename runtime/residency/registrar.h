@@ -24,7 +24,7 @@ struct RegistrarParts {
   RestingTiers* resting = nullptr;
   WritePlacement* placement = nullptr;
   Transfers* transfers = nullptr;
-  TierResidency* residency = nullptr;
+  const WorkingTiers* working = nullptr;
   WriteBack* write_back = nullptr;
   const PinBook* pins = nullptr;
 };

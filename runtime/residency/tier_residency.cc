@@ -1,6 +1,7 @@
 #include "runtime/residency/tier_residency.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -27,10 +28,31 @@ bool Has(const std::vector<const Tensor*>& tensors, const Tensor& tensor) {
   return std::find(tensors.begin(), tensors.end(), &tensor) != tensors.end();
 }
 
+// Whether those leave a range of so many bytes between them.
+bool LeaveRange(const std::vector<ResidentSet::Resident>& residents,
+                int64_t capacity_bytes, int64_t bytes) {
+  std::vector<Extent> taken;
+  for (const ResidentSet::Resident& each : residents) {
+    taken.push_back(each.room);
+  }
+  taken.push_back({capacity_bytes, 0});
+  std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) {
+    return a.offset < b.offset;
+  });
+  int64_t end = 0;
+  for (const Extent& each : taken) {
+    if (each.offset - end >= bytes) return true;
+    end = each.end();
+  }
+  return false;
+}
+
 }  // namespace
 
 TierResidency::TierResidency(TierResidencyParts parts)
     : tier_(*parts.tier),
+      id_(tier_.id()),
+      below_(parts.below),
       table_(*parts.table),
       pins_(*parts.pins),
       planner_(*parts.planner),
@@ -41,7 +63,11 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
                                     std::vector<Tensor*>* leaving) {
   FoundPlace found;
   found.room = FindRoom(tensor);
-  if (found.room.empty() && MakeRoom(tensor, leaving)) {
+  // The newcomer need not wait for the rest of the room: it may take a slot.
+  if (found.room.empty() &&
+      EvictSome(ResidentBytes(tensor.spec.size_bytes),
+                planner_.NextUse(tensor.id), /*must=*/false, kEvictionSample,
+                leaving)) {
     found.room = FindRoom(tensor);
   }
   if (found.room.empty()) {
@@ -53,39 +79,29 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
 
 Reservation TierResidency::FindRoom(Tensor& tensor) {
   if (hold_room_) return {};
-  Reservation room = tier_.TryAllocate(ResidentBytes(tensor.spec.size_bytes));
+  Reservation room = FindRange(ResidentBytes(tensor.spec.size_bytes));
   if (!room.empty()) residents_.Add(tensor, room.extent());
   return room;
 }
 
-// Whether any of it is free now. The newcomer need not wait for the rest: it
-// may take a slot.
-bool TierResidency::MakeRoom(const Tensor& newcomer,
-                             std::vector<Tensor*>* leaving) {
-  return EvictAll(
-      residents_.PickVictims(
-          ResidentBytes(newcomer.spec.size_bytes),
-          planner_.NextUse(newcomer.id), /*must=*/false, kEvictionSample,
-          [this](const Tensor& tensor) { return MayLeave(tensor); },
-          [this](const Tensor& tensor) { return planner_.NextUse(tensor.id); }),
-      leaving);
-}
-
-// Whether any of them is gone already.
-bool TierResidency::EvictAll(const std::vector<TensorId>& victims,
-                             std::vector<Tensor*>* leaving) {
-  const int64_t free_bytes = tier_.free_bytes();
+bool TierResidency::EvictSome(int64_t bytes, int64_t newcomer_use, bool must,
+                              int64_t sample, std::vector<Tensor*>* leaving) {
+  const std::vector<TensorId> victims = residents_.PickVictims(
+      bytes, newcomer_use, must, sample,
+      [this](const Tensor& tensor) { return MayLeave(tensor); },
+      [this](const Tensor& tensor) { return planner_.NextUse(tensor.id); });
+  const int64_t free_bytes = FreeBytes(tier_);
   for (const TensorId id : victims) {
     Tensor& victim = *table_.Find(id);
     if (Evict(victim)) leaving->push_back(&victim);
   }
-  return tier_.free_bytes() != free_bytes;
+  return FreeBytes(tier_) != free_bytes;
 }
 
 bool TierResidency::Evict(Tensor& tensor) {
   if (!IsFree(tensor) || residents_.IsLeaving(tensor)) return false;
   ++evictions_;
-  if (!tensor.Dirty(kDramTier)) {
+  if (!IsNewerThanBelow(tensor, id_)) {
     Drop(tensor);
     return false;
   }
@@ -99,8 +115,15 @@ bool TierResidency::IsFree(const Tensor& tensor, const Copy& copy) const {
 
 bool TierResidency::MayLeave(const Tensor& tensor) const {
   if (!IsFree(tensor) || tensor.refusals.gave_up()) return false;
-  // Without a place below there is nowhere to go.
-  return !tensor.Dirty(kDramTier) || tensor.resting() != nullptr;
+  if (!IsNewerThanBelow(tensor, id_)) return true;
+  // What a writer on the other tier may yet fall back on stays.
+  return !tensor.write_pinned() && CanGoDown(tensor);
+}
+
+bool TierResidency::CanGoDown(const Tensor& tensor) const {
+  if (tensor.resting() != nullptr) return true;
+  return below_ != nullptr &&
+         ResidentBytes(tensor.spec.size_bytes) <= FreeBytes(*below_);
 }
 
 FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
@@ -116,10 +139,10 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
       search.failure = window.late(slot);
       continue;
     }
-    const Copy* const copy = owner->at(kDramTier);
+    const Copy* const copy = owner->at(id_);
     if (copy == nullptr) continue;  // placed a moment ago for the same group
     const bool is_free = IsFree(*owner, *copy);
-    if (is_free && !IsNewerThanBelow(*owner)) {
+    if (is_free && !IsNewerThanBelow(*owner, id_)) {
       const int64_t use = planner_.NextUse(owner->id);
       if (use > search.victim_use) {
         search.victim_use = use;
@@ -127,18 +150,19 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
       }
     } else if (copy->delivered() && (copy->pins > 0 || Has(kept_, *owner))) {
       if (search.moving) continue;  // which decides, whoever pins
-      const PinnedBy by = pins_.WhoPins(*owner, kDramTier, queue);
+      const PinnedBy by = pins_.WhoPins(*owner, id_, queue);
       search.own_pins |= by.own && !by.others;
       search.moving |= by.others;
     } else if (owner->refusals.gave_up()) {
       search.failure = owner->refusals.error();
-    } else if (is_free && owner->resting() == nullptr) {
+    } else if (is_free && !CanGoDown(*owner)) {
       search.failure = absl::ResourceExhaustedError(
           "the budget is full and there is no path to write to");
     } else {
       search.moving = true;  // on its way in or out
       if (owner->drain() == Drain::kSealing ||
-          owner->drain() == Drain::kMoving) {
+          owner->drain() == Drain::kMoving ||
+          (id_ == kHbmTier && copy->reads > 0)) {
         search.writing = owner;
       }
     }
@@ -163,7 +187,7 @@ void TierResidency::GiveBack(const Tensor& tensor, Reservation room) {
 }
 
 void TierResidency::Drop(Tensor& tensor) {
-  tensor.Drop(kDramTier);
+  tensor.Drop(id_);
   OnGone(tensor, nullptr, absl::OkStatus());
 }
 
@@ -175,27 +199,27 @@ void TierResidency::OnGone(const Tensor& tensor, const Reservation* late,
 }
 
 const Window* TierResidency::WindowOf(const Tensor& tensor) const {
-  const Copy* const copy = tensor.at(kDramTier);
+  const Copy* const copy = tensor.at(id_);
   if (copy == nullptr || copy->place.from() == &tier_) return nullptr;
   return static_cast<const Window*>(copy->place.from());
 }
 
 Reservation TierResidency::FindRange(int64_t bytes) {
-  return tier_.TryAllocate(bytes);
+  // What has no room gets no sentence about it.
+  if (bytes > FreeBytes(tier_)) return {};
+  absl::StatusOr<std::optional<Reservation>> room =
+      tier_.Allocate(bytes, /*must=*/true);
+  if (!room.ok() || !room->has_value()) return {};
+  return std::move(**room);
 }
 
 // What is missing first, as much as all of it only if what is then free is in
 // parts.
 void TierResidency::EvictForRange(int64_t bytes,
                                   std::vector<Tensor*>* leaving) {
-  const int64_t missing = bytes - tier_.free_bytes();
-  EvictAll(
-      residents_.PickVictims(
-          missing > 0 ? missing : bytes, /*newcomer_use=*/0,
-          /*must=*/true, static_cast<int64_t>(residents_.all().size()),
-          [this](const Tensor& tensor) { return MayLeave(tensor); },
-          [this](const Tensor& tensor) { return planner_.NextUse(tensor.id); }),
-      leaving);
+  const int64_t missing = bytes - FreeBytes(tier_);
+  EvictSome(missing > 0 ? missing : bytes, /*newcomer_use=*/0, /*must=*/true,
+            static_cast<int64_t>(residents_.all().size()), leaving);
 }
 
 bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
@@ -206,31 +230,15 @@ bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
       return true;
   }
   // So may the room of open windows, if they are all that is between.
-  return HasRoomWithoutWindows(bytes);
-}
-
-bool TierResidency::HasRoomWithoutWindows(int64_t bytes) const {
-  std::vector<Extent> taken;
-  for (const ResidentSet::Resident& each : residents_.all()) {
-    taken.push_back(each.room);
-  }
-  taken.push_back({tier_.usage().capacity_bytes, 0});
-  std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) {
-    return a.offset < b.offset;
-  });
-  int64_t end = 0;
-  for (const Extent& each : taken) {
-    if (each.offset - end >= bytes) return true;
-    end = each.end();
-  }
-  return false;
+  return LeaveRange(residents_.all(), tier_.usage().capacity_bytes, bytes);
 }
 
 void TierResidency::CloseEmptyWindows() {
   windows_.Sweep([this](const Window& window) {
     for (int slot = 0; slot < window.slots(); ++slot) {
       Tensor* const owner = window.owner(slot);
-      if (owner != nullptr && IsFree(*owner) && !owner->Dirty(kDramTier)) {
+      if (owner != nullptr && IsFree(*owner) &&
+          !IsNewerThanBelow(*owner, id_)) {
         Drop(*owner);
       }
     }

@@ -1,11 +1,12 @@
-// Which tensors are in memory, where, and which give room to which: the windows
-// of the queues, and the residents outside them. It does no harm: no resident
-// leaves for one that is needed later, and no slot is taken for a prefetch of
-// what is needed later. A group that waits takes any slot that is free to take;
-// a window that opens takes the room of residents. Mover only.
+// Which tensors are on a working tier, where, and which give room to which: the
+// windows of the queues, and the residents outside them. It does no harm: no
+// resident leaves for one that is needed later, and no slot is taken for a
+// prefetch of what is needed later. A group that waits takes any slot that is
+// free to take; a window that opens takes the room of residents. Mover only.
 //
 // A copy that leaves and is newer than what is below must be written back
-// first: the caller hands it to the write-back at once.
+// first: the caller hands it to the write-back at once. Below a device's memory
+// is the host's.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 #include "runtime/residency/windows.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
-#include "tiers/memory/dram_tier.h"
+#include "tiers/tier.h"
 
 namespace terrace {
 
@@ -43,14 +44,21 @@ struct FoundPlace {
 
 // Everything referenced outlives the residency.
 struct TierResidencyParts {
-  DramTier* tier = nullptr;
+  Tier* tier = nullptr;
+  // The working tier below, where copies may go that leave; null: none is.
+  const Tier* below = nullptr;
   const TensorTable* table = nullptr;
   const PinBook* pins = nullptr;
   const TracePlanner* planner = nullptr;
   std::unique_ptr<EvictionPolicy> eviction;
 };
 
-class TierResidency {
+inline int64_t FreeBytes(const Tier& tier) {
+  const TierUsage usage = tier.usage();
+  return usage.capacity_bytes - usage.used_bytes;
+}
+
+class TierResidency final {
  public:
   explicit TierResidency(TierResidencyParts parts);
 
@@ -91,6 +99,9 @@ class TierResidency {
     return WindowOf(tensor) != nullptr || residents_.IsLeaving(tensor);
   }
 
+  // There is somewhere to go: without it nothing dirty leaves.
+  bool CanGoDown(const Tensor& tensor) const;
+
   // A range for a window; empty: there is none.
   Reservation FindRange(int64_t bytes);
   // Residents make room for one.
@@ -103,7 +114,8 @@ class TierResidency {
   // Nothing new becomes resident while a window waits for room.
   void HoldRoom(bool hold) { hold_room_ = hold; }
 
-  DramTier& tier() const { return tier_; }
+  Tier& tier() const { return tier_; }
+  TierId id() const { return id_; }
   Windows& windows() { return windows_; }
   const Windows& windows() const { return windows_; }
   const ResidentSet& residents() const { return residents_; }
@@ -112,18 +124,18 @@ class TierResidency {
  private:
   bool MayLeave(const Tensor& tensor) const;
   bool IsFree(const Tensor& tensor) const {
-    const Copy* const copy = tensor.at(kDramTier);
+    const Copy* const copy = tensor.at(id_);
     return copy != nullptr && IsFree(tensor, *copy);
   }
   // The tensor's copy here may be given up.
   bool IsFree(const Tensor& tensor, const Copy& copy) const;
-  // Whether the residents leave a range of so many bytes between them.
-  bool HasRoomWithoutWindows(int64_t bytes) const;
-  bool MakeRoom(const Tensor& newcomer, std::vector<Tensor*>* leaving);
-  bool EvictAll(const std::vector<TensorId>& victims,
-                std::vector<Tensor*>* leaving);
+  // As PickVictims has it. Whether any of the room is free now.
+  bool EvictSome(int64_t bytes, int64_t newcomer_use, bool must, int64_t sample,
+                 std::vector<Tensor*>* leaving);
 
-  DramTier& tier_;
+  Tier& tier_;
+  const TierId id_;
+  const Tier* const below_;
   const TensorTable& table_;
   const PinBook& pins_;
   const TracePlanner& planner_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/motion/staging_room.h"
 #include "runtime/tensor/tensor.h"
 #include "tiers/reservation.h"
 
@@ -16,10 +17,12 @@ namespace terrace {
 class Window final : public Reserver {
  public:
   // Slots of `stride` bytes each, headers included, all of `range`. `changed`:
-  // where a closed window says so; it outlives the window.
+  // where a closed window says so; it outlives the window. `staging`: of a
+  // device's window.
   Window(Reservation range, int64_t stride, int slots,
-         std::vector<Window*>* changed)
-      : range_(std::move(range)),
+         std::vector<Window*>* changed, StagingRoom::Lease staging = {})
+      : staging_(std::move(staging)),
+        range_(std::move(range)),
         stride_(stride),
         slots_(static_cast<size_t>(slots)),
         changed_(*changed) {}
@@ -70,6 +73,7 @@ class Window final : public Reserver {
                                stride_);
   }
 
+  const StagingRoom::Lease staging_;
   const Reservation range_;
   const int64_t stride_;
   std::vector<Slot> slots_;

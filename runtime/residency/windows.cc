@@ -4,10 +4,11 @@
 
 namespace terrace {
 
-Window* Windows::Open(Reservation range, int64_t stride, int slots) {
+Window* Windows::Open(Reservation range, int64_t stride, int slots,
+                      StagingRoom::Lease staging) {
   return windows_
-      .insert(
-          std::make_unique<Window>(std::move(range), stride, slots, &changed_))
+      .insert(std::make_unique<Window>(std::move(range), stride, slots,
+                                       &changed_, std::move(staging)))
       .first->get();
 }
 

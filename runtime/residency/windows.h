@@ -17,7 +17,8 @@ namespace terrace {
 class Windows {
  public:
   // All of `range`; stays where it is until it is closed and empty.
-  Window* Open(Reservation range, int64_t stride, int slots);
+  Window* Open(Reservation range, int64_t stride, int slots,
+               StagingRoom::Lease staging = {});
   void Close(Window& window);
   // A pin, or a transfer, of a copy there has ended; null: outside them all.
   void OnUsed(const Window* window);

@@ -5,19 +5,24 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
+#include "terrace/runtime.h"
 
 namespace terrace {
 
 void WriteBack::Start(std::vector<QueueError>* errors) {
   looked_at_.swap(dirty_);
   for (Tensor* const tensor : looked_at_) {
-    if (!tensor->Idle(kDramTier) || !tensor->Dirty(kDramTier) ||
-        !parts_.residency->GoesDown(*tensor) || tensor->resting() == nullptr ||
-        tensor->refusals.gave_up()) {
+    const TierResidency& residency = parts_.working->OfDirty(*tensor);
+    const bool may_go =
+        residency.id() != kDramTier || tensor->resting() != nullptr;
+    if (!tensor->Idle(residency.id()) || !tensor->Dirty(residency.id()) ||
+        !residency.GoesDown(*tensor) || !may_go || tensor->refusals.gave_up()) {
       // By then they may do better.
       const bool still =
           tensor->drain() == Drain::kNone || tensor->drain() == Drain::kLate;
       if (still) tensor->refusals.Forget();
+      // A writer on another tier: what was to leave is not, until its end.
+      if (tensor->write_pinned()) parts_.working->Stay(*tensor);
       continue;
     }
     if (!StartOne(*tensor, errors)) dirty_.push_back(tensor);
@@ -34,13 +39,35 @@ void WriteBack::StartLeaving(std::vector<Tensor*>* leaving,
 }
 
 bool WriteBack::StartOne(Tensor& tensor, std::vector<QueueError>* errors) {
-  TERRACE_CHECK(tensor.Idle(kDramTier) && tensor.resting() != nullptr);
+  const TierId from = parts_.working->OfDirty(tensor).id();
+  TERRACE_CHECK(tensor.Idle(from));
+  if (from == kDramTier) return StartDown(tensor, {}, errors);
+  Reservation room = parts_.working->at(kDramTier).FindRoom(tensor);
+  if (!room.empty()) {
+    parts_.transfers->StartFill(tensor, std::move(room), IoClass::kWriteBack);
+    return true;
+  }
+  if (tensor.resting() == nullptr) return false;
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  Reservation slot = parts_.staging->Take(StagingRoom::Way::kDown, bytes);
+  if (!slot.empty()) return StartDown(tensor, std::move(slot), errors);
+  absl::Status hope = parts_.staging->Hope(StagingRoom::Way::kDown, bytes);
+  if (!absl::IsDeadlineExceeded(hope)) return false;
+  tensor.refusals.GiveUp(std::move(hope));
+  GiveUp(tensor, errors);
+  return true;
+}
+
+bool WriteBack::StartDown(Tensor& tensor, Reservation slot,
+                          std::vector<QueueError>* errors) {
+  TERRACE_CHECK(tensor.resting() != nullptr);
   WriteTarget target = parts_.placement->ChooseTarget(tensor);
   if (target.room == WriteTarget::Room::kNone) GiveUp(tensor, errors);
   if (target.room != WriteTarget::Room::kFound) {
     return target.room == WriteTarget::Room::kNone;
   }
-  parts_.transfers->StartDrain(tensor, target.tier, std::move(target.second));
+  parts_.transfers->StartDrain(tensor, target.tier, std::move(target.second),
+                               std::move(slot));
   return true;
 }
 
@@ -52,7 +79,7 @@ void WriteBack::OnSealed(Tensor& tensor, bool writer_waits) {
   }
   yielded_.insert(&tensor);
   GiveUpSealed(tensor);
-  parts_.residency->Stay(tensor);
+  parts_.working->OfDirty(tensor).Stay(tensor);
   OnDirty(tensor);
 }
 
@@ -71,27 +98,61 @@ void WriteBack::OnWritten(const Arrival& arrival) {
   tensor.refusals.Forget();
   tensor.refusals.TryAgain();
   yielded_.erase(&tensor);
-  const bool leaves = parts_.residency->residents().IsLeaving(tensor);
-  if (leaves && tensor.Idle(kDramTier)) parts_.residency->Drop(tensor);
-  parts_.residency->Stay(tensor);
+  EndLeave(tensor, parts_.working->at(arrival.edge.from));
+}
+
+// What is clean by now goes if it was to.
+void WriteBack::EndLeave(Tensor& tensor, TierResidency& residency) {
+  const bool leaves = residency.residents().IsLeaving(tensor);
+  if (leaves && tensor.Idle(residency.id())) residency.Drop(tensor);
+  residency.Stay(tensor);
+}
+
+void WriteBack::OnCameDown(Tensor& tensor) {
+  tensor.refusals.Forget();
+  tensor.refusals.TryAgain();
+  yielded_.erase(&tensor);
+  EndLeave(tensor, parts_.working->at(kHbmTier));
+  // Fetched ahead into a slot it would stay there, dirty.
+  if (parts_.working->at(kDramTier).WindowOf(tensor) != nullptr) {
+    OnDirty(tensor);
+  }
+}
+
+void WriteBack::OnComeDownFailed(const Arrival& arrival, bool is_registered,
+                                 std::vector<QueueError>* errors) {
+  Tensor& tensor = *arrival.tensor;
+  TierResidency& device = parts_.working->at(kHbmTier);
+  const bool waits = device.GoesDown(tensor) && IsNewerThanBelow(tensor);
+  device.Stay(tensor);
+  if (!is_registered || !waits) return;
+  if (absl::IsCancelled(arrival.status)) return OnDirty(tensor);
+  tensor.refusals.GiveUp(arrival.status);
+  GiveUp(tensor, errors);
 }
 
 void WriteBack::OnWriteFailed(const Arrival& arrival, bool is_registered,
                               std::vector<QueueError>* errors) {
   Tensor& tensor = *arrival.tensor;
+  TierResidency& residency = parts_.working->at(arrival.edge.from);
   if (absl::IsCancelled(arrival.status)) {
-    parts_.residency->Stay(tensor);
+    residency.Stay(tensor);
     tensor.refusals.Forget();
-    if (parts_.residency->WindowOf(tensor) != nullptr) OnDirty(tensor);
+    if (residency.WindowOf(tensor) != nullptr) OnDirty(tensor);
     return;
   }
   if (!is_registered) {
     // The tier's own report says so; a request for the slot hears why.
-    parts_.residency->Stay(tensor);
+    residency.Stay(tensor);
     if (arrival.late) tensor.refusals.GiveUp(arrival.status);
     return;
   }
-  // The tensor stays in memory, dirty. Where another tier takes it only the
+  if (arrival.edge.to == kDramTier) {
+    // No resting tier has anything against it: it did not come off its device.
+    tensor.refusals.GiveUp(arrival.status);
+    return GiveUp(tensor, errors);
+  }
+  // The tensor stays where it is, dirty. Where another tier takes it only the
   // refusing one's own report says so. While it is late its bytes are not to
   // be touched.
   tensor.refusals.Add(arrival.edge.to, arrival.status);
@@ -105,7 +166,7 @@ void WriteBack::OnWriteFailed(const Arrival& arrival, bool is_registered,
 }
 
 void WriteBack::GiveUp(Tensor& tensor, std::vector<QueueError>* errors) {
-  parts_.residency->Stay(tensor);
+  parts_.working->OfDirty(tensor).Stay(tensor);
   tensor.refusals.Forget();
   tensor.refusals.GiveUp();
   failed_.push_back(&tensor);
@@ -137,12 +198,13 @@ void WriteBack::RetryFailed() {
   if (!failed_.empty()) parts_.resting->ForgetRefusals();
   for (Tensor* const tensor : std::exchange(failed_, {})) {
     if (!tensor->refusals.gave_up()) continue;  // its copy was dropped since
-    if (tensor->drain() == Drain::kLate) {
+    if (tensor->drain() == Drain::kLate || tensor->being_read()) {
       failed_.push_back(tensor);
       continue;
     }
     tensor->refusals.TryAgain();
-    if (parts_.residency->WindowOf(*tensor) != nullptr) OnDirty(*tensor);
+    const TierResidency& residency = parts_.working->OfDirty(*tensor);
+    if (residency.WindowOf(*tensor) != nullptr) OnDirty(*tensor);
   }
 }
 
@@ -150,7 +212,8 @@ absl::Status WriteBack::Unwritten() const {
   for (const Tensor* const tensor : failed_) {
     const absl::Status error = tensor->refusals.error();
     if (error.ok()) continue;  // its copy was dropped since
-    const Window* const window = parts_.residency->WindowOf(*tensor);
+    const Window* const window =
+        parts_.working->OfDirty(*tensor).WindowOf(*tensor);
     if (window != nullptr && !window->closing()) continue;
     return Reworded(error,
                     absl::StrCat("; not written back: '", tensor->spec.name,

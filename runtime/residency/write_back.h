@@ -1,5 +1,8 @@
-// What is newer in memory than below: which of it goes down now, what a tier
-// refused, and what waits for another try. Mover only.
+// What is newer on a working tier than below: which of it goes down now, what a
+// tier refused, and what waits for another try. Mover only.
+//
+// What a device has becomes a resident of memory where there is room; else it
+// goes to a resting tier, as what memory has does, through a staging slot.
 //
 // The step that asked for a tensor hears of a write-back that failed, or the
 // queue's next one, if the tensor is not written by then; it is tried again at
@@ -14,7 +17,7 @@
 #include "absl/status/status.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/residency/queue_error.h"
-#include "runtime/residency/tier_residency.h"
+#include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/tensor.h"
 
@@ -22,7 +25,8 @@ namespace terrace {
 
 // All outlive the write-back.
 struct WriteBackParts {
-  TierResidency* residency = nullptr;
+  const WorkingTiers* working = nullptr;
+  StagingRoom* staging = nullptr;
   Transfers* transfers = nullptr;
   WritePlacement* placement = nullptr;
   RestingTiers* resting = nullptr;
@@ -52,6 +56,10 @@ class WriteBack {
   // Nothing more goes down: the runtime closes, or the tensor goes.
   void GiveUpSealed(Tensor& tensor);
   void OnWritten(const Arrival& arrival);
+  // The device's copy is whole in memory too; or it is not, and why.
+  void OnCameDown(Tensor& tensor);
+  void OnComeDownFailed(const Arrival& arrival, bool is_registered,
+                        std::vector<QueueError>* errors);
   void OnWriteFailed(const Arrival& arrival, bool is_registered,
                      std::vector<QueueError>* errors);
 
@@ -71,6 +79,9 @@ class WriteBack {
  private:
   // False: it waits for room.
   bool StartOne(Tensor& tensor, std::vector<QueueError>* errors);
+  bool StartDown(Tensor& tensor, Reservation slot,
+                 std::vector<QueueError>* errors);
+  static void EndLeave(Tensor& tensor, TierResidency& residency);
   void GiveUp(Tensor& tensor, std::vector<QueueError>* errors);
 
   const WriteBackParts parts_;

@@ -21,8 +21,10 @@ WritePlacement::WritePlacement(RestingTiers& tiers, const Links& links,
       meters_(static_cast<size_t>(tiers.count())) {}
 
 void WritePlacement::OnMoved(const MoveReport& report) {
+  if (report.given_up != kNoTier) GiveUp(report.given_up);
   const bool reads = report.edge.to == kDramTier;
   const TierId tier = reads ? report.edge.from : report.edge.to;
+  if (IsWorkingTier(tier)) return;  // a device's
   const bool ok = report.status.ok();
   const bool cancelled = absl::IsCancelled(report.status);
   if (ok && !report.released) {

@@ -10,9 +10,10 @@ uint64_t PinBook::Grant(Tensor& tensor, TierId tier, int64_t queue,
                         Access access) {
   TERRACE_CHECK(tensor.Delivered(tier) && tensor.Pinned(tier));
   const uint64_t token = next_token_++;
-  const bool was_dirty = tensor.generation() != 0 && IsNewerThanBelow(tensor);
+  const bool was_dirty =
+      tensor.generation() != 0 && IsNewerThanBelow(tensor, tier);
   pins_[token] = {&tensor, tier, queue, access, was_dirty};
-  holders_[tensor.id.value].push_back(queue);
+  holders_[tensor.id.value].emplace_back(queue, tier);
   return token;
 }
 
@@ -26,7 +27,8 @@ absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {
   Tensor& tensor = *pin.tensor;
   const auto held = holders_.find(tensor.id.value);
   auto& holders = held->second;
-  holders.erase(std::find(holders.begin(), holders.end(), pin.queue));
+  holders.erase(std::find(holders.begin(), holders.end(),
+                          std::make_pair(pin.queue, pin.tier)));
   if (holders.empty()) holders_.erase(held);
   const bool published = pin.access != Access::kRead && end == PinEnd::kPublish;
   if (published) tensor.Publish(pin.tier);
@@ -42,18 +44,19 @@ absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {
     return ended;
   }
   if (published) {
+    ended.published = true;
     ended.dirty = true;
     return ended;
   }
   // Also: never written.
-  const bool lower_is_current = !IsNewerThanBelow(tensor);
+  const bool other_is_current = IsCurrentBeside(tensor, pin.tier);
   const bool overwritten = pin.access == Access::kOverwrite;
-  if (end == PinEnd::kUnchanged && !(overwritten && lower_is_current)) {
+  if (end == PinEnd::kUnchanged && !(overwritten && other_is_current)) {
     ended.dirty = pin.was_dirty;  // the copy is as it was
     return ended;
   }
   ended.drop = true;
-  ended.lost = !lower_is_current;
+  ended.lost = !other_is_current;
   return ended;
 }
 
@@ -63,14 +66,25 @@ PinnedBy PinBook::WhoPins(const Tensor& tensor, TierId tier,
   int32_t pins = 0;
   const auto held = holders_.find(tensor.id.value);
   if (held != holders_.end()) {
-    for (const int64_t holder : held->second) {
+    for (const auto& [holder, at] : held->second) {
+      if (at != tier) continue;
       (holder == queue ? by.own : by.others) = true;
+      ++pins;
     }
-    pins = static_cast<int32_t>(held->second.size());
   }
   const Copy* const copy = tensor.at(tier);
   if (copy != nullptr && copy->pins > pins) by.others = true;
   return by;
+}
+
+PinnedBy PinBook::WhoPins(const Tensor& tensor, int64_t queue) const {
+  PinnedBy all;
+  for (const TierId tier : {kDramTier, kHbmTier}) {
+    const PinnedBy by = WhoPins(tensor, tier, queue);
+    all.own |= by.own;
+    all.others |= by.others;
+  }
+  return all;
 }
 
 std::vector<std::string> PinBook::Names(size_t most) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -27,9 +28,10 @@ struct EndedPin {
   Tensor* tensor = nullptr;
   int64_t queue = -1;
   TierId tier = kNoTier;
-  bool dirty = false;  // the copy is newer than what is below
-  bool drop = false;   // the copy is not needed, or it is undefined
-  bool lost = false;   // and with it the tensor: no lower copy is current
+  bool published = false;  // all other copies are stale
+  bool dirty = false;      // the copy is newer than what is below
+  bool drop = false;       // the copy is not needed, or it is undefined
+  bool lost = false;       // and with it the tensor: no other copy is current
 };
 
 class PinBook {
@@ -42,6 +44,8 @@ class PinBook {
   // Holds count as pins of others: their groups will have the tensor, and its
   // owner will let go of it.
   PinnedBy WhoPins(const Tensor& tensor, TierId tier, int64_t queue) const;
+  // The same on all tiers together.
+  PinnedBy WhoPins(const Tensor& tensor, int64_t queue) const;
   // Holds not counted.
   bool IsPinned(const Tensor& tensor) const {
     return holders_.contains(tensor.id.value);
@@ -61,8 +65,9 @@ class PinBook {
   };
 
   absl::btree_map<uint64_t, Record> pins_;  // by token
-  // By tensor, the queue of each pin.
-  absl::flat_hash_map<int64_t, absl::InlinedVector<int64_t, 2>> holders_;
+  // By tensor, the queue and the tier of each pin.
+  using Holders = absl::InlinedVector<std::pair<int64_t, TierId>, 2>;
+  absl::flat_hash_map<int64_t, Holders> holders_;
   uint64_t next_token_ = 1;
 };
 

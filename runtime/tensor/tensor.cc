@@ -11,10 +11,20 @@ Copy& Tensor::get(TierId tier) {
   return const_cast<Copy&>(*copy);
 }
 
-bool Tensor::Arriving(TierId tier) const {
-  const Copy* const copy = at(tier);
-  return copy != nullptr && (copy->state == CopyState::kFilling ||
-                             copy->state == CopyState::kChecking);
+const Copy* Tensor::SourceFor(TierId to) const {
+  if (generation_ == 0 || !loss_.ok()) return nullptr;
+  const Copy* best = nullptr;
+  for (const Copy& copy : copies_) {
+    const TierId tier = copy.place.tier();
+    if (tier == to || copy.generation != generation_) continue;
+    if (best == nullptr || tier < best->place.tier()) best = &copy;
+  }
+  return best;
+}
+
+bool Tensor::IsWholeBeside(TierId tier) const {
+  const Copy* const copy = SourceFor(tier);
+  return copy != nullptr && IsWorkingTier(copy->place.tier());
 }
 
 bool Tensor::Fetchable() const {
@@ -30,9 +40,9 @@ void Tensor::GivePlace(Reservation place) {
 }
 
 void Tensor::BeginFill(TierId tier, Reservation room, uint64_t transfer) {
-  TERRACE_CHECK(Fetchable() && drain_ == Drain::kNone);
+  TERRACE_CHECK(drain_ == Drain::kNone && SourceFor(tier) != nullptr);
   if (at(tier) == nullptr) {
-    TERRACE_CHECK(room.tier() == tier);
+    TERRACE_CHECK(room.tier() == tier && IsWorkingTier(tier));
     copies_.emplace_back();
     copies_.back().place = std::move(room);
   } else {
@@ -65,6 +75,18 @@ Reservation Tensor::FillFailed(TierId tier) {
   return room;
 }
 
+void Tensor::BeginRead(TierId tier) {
+  Copy& copy = get(tier);
+  TERRACE_CHECK(copy.generation == generation_ && !write_pinned_);
+  ++copy.reads;
+}
+
+void Tensor::EndRead(TierId tier) {
+  Copy& copy = get(tier);
+  TERRACE_CHECK(copy.reads > 0);
+  --copy.reads;
+}
+
 void Tensor::BeginOverwrite(Reservation room) {
   TERRACE_CHECK(at(room.tier()) == nullptr && drain_ == Drain::kNone);
   Copy copy;
@@ -76,7 +98,7 @@ void Tensor::BeginOverwrite(Reservation room) {
 void Tensor::Hold(TierId tier, Access access) {
   Copy& copy = get(tier);
   const bool writes = access != Access::kRead;
-  TERRACE_CHECK(!write_pinned_ && (!writes || copy.pins == 0));
+  TERRACE_CHECK(!write_pinned_ && (!writes || pins() == 0));
   TERRACE_CHECK(!writes || drain_ == Drain::kNone);
   ++copy.pins;
   write_pinned_ = writes;
@@ -96,8 +118,8 @@ void Tensor::Publish(TierId tier) {
   copy.state = CopyState::kWhole;
 }
 
-void Tensor::BeginDrain(uint64_t transfer) {
-  TERRACE_CHECK(Idle(kDramTier) && resting() != nullptr);
+void Tensor::BeginDrain(uint64_t transfer, TierId from) {
+  TERRACE_CHECK(Idle(from) && resting() != nullptr);
   drain_ = Drain::kSealing;
   transfer_ = transfer;
 }
@@ -130,11 +152,13 @@ void Tensor::EndDrain(bool late) {
 void Tensor::Drop(TierId tier) {
   const Copy* const copy = at(tier);
   TERRACE_CHECK(drain_ == Drain::kNone && !Arriving(tier));
+  if (copy != nullptr) {
+    TERRACE_CHECK(copy->pins == 0 && copy->reads == 0);
+    copies_.erase(copies_.begin() + (copy - copies_.data()));
+  }
+  if (delivered()) return;  // another one, which still has to go down
   refusals.Forget();
   refusals.TryAgain();
-  if (copy == nullptr) return;
-  TERRACE_CHECK(copy->pins == 0);
-  copies_.erase(copies_.begin() + (copy - copies_.data()));
 }
 
 void Tensor::Lose(absl::Status why) {
@@ -147,30 +171,43 @@ absl::Status CheckInvariants(const Tensor& tensor) {
     return absl::InternalError(
         absl::StrCat("tensor '", tensor.spec.name, "': ", rule));
   };
-  const Copy* const copy = tensor.at(kDramTier);
   const Copy* const below = tensor.resting();
-  const bool delivered = tensor.Delivered(kDramTier);
   const bool drains = tensor.drain() != Drain::kNone;
-  if (tensor.write_pinned() && (copy == nullptr || copy->pins != 1)) {
+  if (tensor.write_pinned() && tensor.pins() != 1) {
     return broken("a write pin is not alone");
   }
   if (tensor.write_pinned() && drains) {
     return broken("a transfer runs out of a write pin");
   }
+  bool delivered = false;
+  TierId dirty = kNoTier;
+  for (const TierId tier : {kDramTier, kHbmTier}) {
+    delivered |= tensor.Delivered(tier);
+    if (!tensor.Dirty(tier)) continue;
+    if (dirty != kNoTier) return broken("dirty on two tiers");
+    dirty = tier;
+  }
   if (!delivered && drains) return broken("a transfer out of no copy");
-  if (tensor.Dirty(kDramTier) && below != nullptr &&
+  if (dirty != kNoTier && below != nullptr &&
       below->generation >= tensor.generation()) {
     return broken("a dirty copy above a current one");
   }
-  if (tensor.copies_.size() > 2) return broken("more copies than tiers");
+  int resting = 0;
   for (const Copy& each : tensor.copies_) {
     if (each.place.empty()) return broken("a copy without room");
     if (each.generation > tensor.generation()) {
       return broken("newer than its newest");
     }
-    const bool works = IsWorkingTier(each.place.tier());
-    if (works && each.state == CopyState::kPlace) {
+    if (!IsWorkingTier(each.place.tier())) {
+      if (++resting > 1) return broken("more copies than tiers");
+      continue;
+    }
+    if (each.state == CopyState::kPlace) {
       return broken("an empty place where customers work");
+    }
+    if (each.state == CopyState::kWhole &&
+        each.generation != tensor.generation()) {
+      return broken("a stale copy where customers work");
     }
   }
   return absl::OkStatus();

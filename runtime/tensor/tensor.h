@@ -5,16 +5,19 @@
 //
 //   transition       needs                          then
 //   GivePlace        no place below                 an empty place there
-//   BeginFill        no copy there, a whole one     a copy there, kFilling
-//                    below, nothing under way
+//   BeginFill        no copy there, a whole newest  a copy there, kFilling
+//                    one elsewhere, nothing under
+//                    way
 //   Filled, Checked  kFilling; kChecking            kChecking; kWhole
 //   BeginFill again  kChecking                      kFilling, in the same room
 //   FillFailed       kFilling or kChecking          no copy there
+//   BeginRead        whole and newest, no writer    it stays while the transfer
+//   EndRead          being read                     to another tier reads it
 //   BeginOverwrite   no copy there                  a copy there, kUndefined
 //   Hold, Unhold     access allows it               pins +1, -1
 //   Publish          the write pin                  generation + 1; the copy is
-//                                                   whole, places below stale
-//   BeginDrain       whole and newest, idle         kSealing
+//                                                   whole, all others stale
+//   BeginDrain       dirty and idle                 kSealing
 //   BeginMove        kSealing                       kMoving; in place, the copy
 //                                                   below is an empty place
 //   Drained          kMoving or kLate               whole below; a second place
@@ -30,35 +33,14 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "runtime/tensor/copies.h"
 #include "runtime/tensor/write_refusals.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
 #include "tiers/reservation.h"
 
 namespace terrace {
-
-enum class CopyState : uint8_t {
-  kPlace,      // room below, with nothing whole in it
-  kFilling,    // bytes are on their way in
-  kChecking,   // they are compared with their header
-  kUndefined,  // a writer has it and writes all of it
-  kWhole,
-};
-
-struct Copy {
-  Reservation place;
-  uint64_t generation = 0;  // of what is whole there; 0: nothing
-  int32_t pins = 0;         // pins, and holds of admitted groups
-  CopyState state = CopyState::kPlace;
-
-  // What may be pinned.
-  bool delivered() const {
-    return state == CopyState::kWhole || state == CopyState::kUndefined;
-  }
-  bool idle() const { return delivered() && pins == 0; }
-};
 
 // The transfer out of a working copy.
 enum class Drain : uint8_t {
@@ -68,7 +50,7 @@ enum class Drain : uint8_t {
   kLate,  // past its deadline: the device may still read the copy
 };
 
-class Tensor {
+class Tensor : public Copies {
  public:
   Tensor(TensorSpec of, TensorId named) : spec(std::move(of)), id(named) {}
 
@@ -82,38 +64,18 @@ class Tensor {
   uint64_t generation() const { return generation_; }
   const absl::Status& loss() const { return loss_; }
 
-  // Null: no copy there.
-  const Copy* at(TierId tier) const {
-    for (const Copy& copy : copies_) {
-      if (copy.place.tier() == tier) return &copy;
-    }
-    return nullptr;
-  }
-  // The copy, or the empty place, on a resting tier; null: none.
-  const Copy* resting() const {
-    for (const Copy& copy : copies_) {
-      if (!IsWorkingTier(copy.place.tier())) return &copy;
-    }
-    return nullptr;
-  }
-  // Whether a copy there may be pinned.
-  bool Delivered(TierId tier) const {
-    const Copy* const copy = at(tier);
-    return copy != nullptr && copy->delivered();
-  }
-  bool Pinned(TierId tier) const {
-    const Copy* const copy = at(tier);
-    return copy != nullptr && copy->pins > 0;
-  }
   bool write_pinned() const { return write_pinned_; }
   Drain drain() const { return drain_; }
-  // On its way there, or being checked there.
-  bool Arriving(TierId tier) const;
   // The one under way; without one, the last.
   uint64_t transfer() const { return transfer_; }
   // The newest contents are whole below.
   bool Fetchable() const;
-  // The copy there is newer than what is below, and no writer has it.
+  // The fastest whole copy of the newest contents elsewhere; null: there is
+  // none, or the tensor is lost.
+  const Copy* SourceFor(TierId to) const;
+  // The newest contents are whole on a working tier other than that one.
+  bool IsWholeBeside(TierId tier) const;
+  // The copy there is newer than what is below it, and no writer has it.
   bool Dirty(TierId tier) const;
   // The copy there is not used, and nothing moves it.
   bool Idle(TierId tier) const {
@@ -128,11 +90,13 @@ class Tensor {
   void Checked(TierId tier);
   // The room that the copy had: a late device may still write there.
   Reservation FillFailed(TierId tier);
+  void BeginRead(TierId tier);
+  void EndRead(TierId tier);
   void BeginOverwrite(Reservation room);
   void Hold(TierId tier, Access access);
   void Unhold(TierId tier, Access access);
   void Publish(TierId tier);
-  void BeginDrain(uint64_t transfer);
+  void BeginDrain(uint64_t transfer, TierId from = kDramTier);
   void BeginMove(bool in_place, uint64_t transfer);
   // `second` is empty for what was written in place.
   void Drained(Reservation second, uint64_t generation);
@@ -148,8 +112,6 @@ class Tensor {
   Copy& get(TierId tier);
 
   uint64_t generation_ = 0;
-  // Few: the working ones, and at most one place below.
-  absl::InlinedVector<Copy, 2> copies_;
   bool write_pinned_ = false;  // by the one pin or hold there is
   Drain drain_ = Drain::kNone;
   uint64_t transfer_ = 0;
@@ -164,14 +126,24 @@ inline uint64_t GenerationBelow(const Tensor& tensor) {
   return below == nullptr ? 0 : below->generation;
 }
 
-// The newest contents are not below. A whole copy that nothing writes to is
-// dirty then.
+// The newest contents are not at rest.
 inline bool IsNewerThanBelow(const Tensor& tensor) {
   return tensor.generation() != GenerationBelow(tensor);
 }
+// Nor in memory, below a device's. A whole copy there that nothing writes to is
+// dirty then.
+inline bool IsNewerThanBelow(const Tensor& tensor, TierId tier) {
+  return IsNewerThanBelow(tensor) &&
+         (tier == kDramTier || !tensor.IsWholeBeside(tier));
+}
+
+// Whether what another tier has is as new, also if nothing was ever written.
+inline bool IsCurrentBeside(const Tensor& tensor, TierId tier) {
+  return !IsNewerThanBelow(tensor) || tensor.IsWholeBeside(tier);
+}
 
 inline bool Tensor::Dirty(TierId tier) const {
-  return !write_pinned_ && Delivered(tier) && IsNewerThanBelow(*this);
+  return !write_pinned_ && Delivered(tier) && IsNewerThanBelow(*this, tier);
 }
 
 }  // namespace terrace

@@ -43,7 +43,8 @@ void TensorTable::FreeName(const Tensor& tensor) {
 }
 
 void TensorTable::Erase(const Tensor& tensor) {
-  TERRACE_CHECK(!IsAdmitted(tensor) && tensor.at(kDramTier) == nullptr);
+  TERRACE_CHECK(!IsAdmitted(tensor) && tensor.at(kDramTier) == nullptr &&
+                tensor.at(kHbmTier) == nullptr);
   outside_.erase(tensor.id.value);
   tensors_[static_cast<size_t>(tensor.id.value)].reset();
 }
@@ -65,10 +66,10 @@ absl::Status TensorTable::CheckInvariants() const {
     const bool admitted = IsAdmitted(*tensor);
     const char* broken = nullptr;
     if (admitted && tensor->generation() > 0 && tensor->loss().ok() &&
-        !tensor->Delivered(kDramTier) && !tensor->Fetchable()) {
+        !tensor->delivered() && !tensor->Fetchable()) {
       broken = "written once, has no whole copy and no DataLoss";
     }
-    if (!admitted && tensor->Pinned(kDramTier)) broken = "pinned after its end";
+    if (!admitted && tensor->pins() > 0) broken = "pinned after its end";
     if (broken != nullptr) {
       return absl::InternalError(
           absl::StrCat("tensor '", tensor->spec.name, "': ", broken));

@@ -105,11 +105,11 @@ TEST_F(LateTransferTest, WhatIsWaitedForIsSaid) {
   Hang(CallFilter::kReads);
   StartFill(tensor);
   const Arrival arrival = RunOut();
-  EXPECT_EQ(transfers_.LateFetch(1, *arrival.late_room),
+  EXPECT_EQ(transfers_.LateFetch(*arrival.late_room),
             absl::DeadlineExceededError(
                 "a slot is quarantined: a read of disk0/state, offset 8192, "
                 "8192 bytes, is past its deadline and still under way"));
-  EXPECT_TRUE(transfers_.LateFetch(1, Reservation()).ok());  // of no such
+  EXPECT_TRUE(transfers_.LateFetch(Reservation()).ok());  // of no such
 }
 
 TEST_F(LateTransferTest, ALateDrainLeavesItsCopyAndThenItIsWrittenAfterAll) {

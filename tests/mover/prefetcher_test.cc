@@ -26,7 +26,7 @@ class PrefetcherTest : public AdmissionTest {
   Prefetcher Make(bool enabled = true) {
     return Prefetcher({.table = &core_.table,
                        .planner = &core_.planner,
-                       .residency = &core_.residency,
+                       .working = &core_.working,
                        .transfers = &core_.transfers,
                        .admission = &core_.admission,
                        .enabled = enabled});

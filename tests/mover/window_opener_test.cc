@@ -47,7 +47,9 @@ class WindowOpenerTest : public AdmissionTest {
 
   WindowOpener opener_{{.customers = &core_.customers,
                         .planner = &core_.planner,
-                        .residency = &core_.residency,
+                        .working = &core_.working,
+                        .dram = &core_.dram,
+                        .staging = &core_.device.staging,
                         .write_back = &core_.write_back,
                         .transfers = &core_.transfers}};
 };

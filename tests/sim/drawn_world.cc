@@ -28,7 +28,11 @@ WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
   WorldOptions options;
   options.seed = seed;
   options.transcript = transcript;
-  if (tiers == Tiers::kDrawn) options.mapped = DrawTiers(seed);
+  if (tiers != Tiers::kDisks) options.mapped = DrawTiers(seed);
+  if (tiers == Tiers::kDevice) {
+    std::mt19937_64 device(seed * 79);
+    options.hbm_bytes = static_cast<int64_t>(8 + device() % 40) * 4096;
+  }
   options.budget_bytes = static_cast<int64_t>(24 + random() % 60) * 4096;
   options.paths = 1 + static_cast<int>(random() % 3);
   if (trouble == Trouble::kRefusal) options.paths = 2 + options.paths % 2;

@@ -18,7 +18,8 @@ enum class Trouble : uint8_t {
 // What lies below memory.
 enum class Tiers : uint8_t {
   kDisks,
-  kDrawn,  // far and persistent memory, with budgets of their own, above disks
+  kDrawn,   // far and persistent memory, with budgets of their own, above disks
+  kDevice,  // as that, and a device's memory above it all
 };
 
 WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,

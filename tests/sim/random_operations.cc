@@ -114,9 +114,11 @@ void RandomOperations::Open() {
   Customer customer;
   customer.slot_bytes = static_cast<int64_t>(1 + Draw(kLargest));
   customer.slots = static_cast<int>(1 + Draw(4));
-  auto opened =
-      world_.runtime().OpenQueue(customer.slot_bytes, customer.slots,
-                                 world_.clock().Now() + DrawTime(random_));
+  TierKind tier = TierKind::kDram;
+  if (world_.hbm() != nullptr && Draw(2) == 0) tier = TierKind::kHbm;
+  auto opened = world_.runtime().OpenQueue(
+      customer.slot_bytes, customer.slots,
+      world_.clock().Now() + DrawTime(random_), tier);
   if (!opened.ok()) {
     EXPECT_TRUE(absl::IsResourceExhausted(opened.status())) << opened.status();
     return;
@@ -209,7 +211,8 @@ void RandomOperations::Hold(int customer, int tensor, Access access, Pin pin) {
   }
   if (access != Access::kOverwrite) {
     EXPECT_TRUE(truth.written) << "t" << tensor << " was never written";
-    EXPECT_TRUE(SameBytes(pin.data(), truth.bytes)) << "t" << tensor;
+    EXPECT_TRUE(SameBytes(PayloadOf(pin, truth.size_bytes), truth.bytes))
+        << "t" << tensor;
     ++pins_checked_;
   }
   truth.maybe_lost = false;
@@ -256,12 +259,13 @@ void RandomOperations::ReleaseAt(size_t index, bool gently) {
   --(held.access == Access::kRead ? truth.readers : truth.writers);
   const uint64_t how = Draw(10);
   const bool writes = held.access != Access::kRead;
+  const absl::Span<std::byte> data = PayloadOf(held.pin, truth.size_bytes);
   if (held.access != Access::kOverwrite) {
-    EXPECT_TRUE(SameBytes(held.pin.data(), truth.bytes)) << "changed in a pin";
+    EXPECT_TRUE(SameBytes(data, truth.bytes)) << "changed in a pin";
   }
   if (how == 0 && !gently) {
     if (writes) {
-      Scribble(held.pin.data());
+      Scribble(data);
       truth.maybe_lost = truth.written;
     }
     return held.pin.Discard();
@@ -271,7 +275,6 @@ void RandomOperations::ReleaseAt(size_t index, bool gently) {
     const bool release = how == 1 && held.access != Access::kOverwrite;
     return release ? held.pin.Release() : held.pin.ReleaseUnchanged();
   }
-  const absl::Span<std::byte> data = held.pin.data();
   if (held.access == Access::kOverwrite)
     std::fill(data.begin(), data.end(), static_cast<std::byte>(how));
   Scribble(data);

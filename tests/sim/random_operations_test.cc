@@ -66,5 +66,17 @@ TEST(RandomOperations, OverDrawnTiersAPathThatRefusesWritesDoesNotMatter) {
   RunSeeds(150, Trouble::kRefusal, 14 * 150 / 3, Tiers::kDrawn);
 }
 
+TEST(RandomOperations, AtTwoWorkingTiersContentsEqualTheMap) {
+  RunSeeds(150, Trouble::kNone, 14 * 150 / 3, Tiers::kDevice);
+}
+
+TEST(RandomOperations, AtTwoWorkingTiersWithFaultsTheErrorIsTyped) {
+  RunSeeds(150, Trouble::kAny, 14 * 150 / 2, Tiers::kDevice);
+}
+
+TEST(RandomOperations, AtTwoWorkingTiersAPathThatRefusesWritesDoesNotMatter) {
+  RunSeeds(150, Trouble::kRefusal, 14 * 150 / 3, Tiers::kDevice);
+}
+
 }  // namespace
 }  // namespace terrace

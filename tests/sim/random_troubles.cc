@@ -35,14 +35,24 @@ void RandomOperations::ChangeFaults() {
   faults_on_ = !faults_on_;
 }
 
-// One of the next copies of a mapped tier.
+// One of the next copies of a mapped tier, or of a device; or a move of a
+// device is late, until the faults end.
 void RandomOperations::FailACopy() {
   const auto& mapped = world_.mapped();
   if (mapped.empty()) return;
   const auto calls = static_cast<int64_t>(Draw(20));
-  FaultMedium& medium = mapped[Draw(mapped.size())]->faults;
-  medium.Fail(calls, Draw(4) == 0 ? absl::DataLossError("a cell went bad")
-                                  : absl::UnavailableError("not now"));
+  FaultMedium* medium = &mapped[Draw(mapped.size())]->faults;
+  if (world_.hbm() != nullptr && Draw(2) == 0) {
+    medium = &world_.hbm()->faults();
+    HeldMoves& held = *world_.hbm()->held;
+    held.next = static_cast<int>(Draw(3));
+    held.to = Draw(2) == 0 ? kHbmTier : kDramTier;
+    held.status =
+        Draw(2) == 0 ? absl::OkStatus() : absl::UnavailableError("too late");
+    held.release = false;
+  }
+  medium->Fail(calls, Draw(4) == 0 ? absl::DataLossError("a cell went bad")
+                                   : absl::UnavailableError("not now"));
 }
 
 FaultChances RandomOperations::DrawChances() {

@@ -41,6 +41,11 @@ World::World(const WorldOptions& options)
   engine = MakeFaultEngine(std::move(engine), faults_, clock_);
   engine = MakePacedEngine(std::move(engine), paces_, clock_);
   parts.engine = std::move(engine);
+  if (options.hbm_bytes > 0) {
+    hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
+    parts.device = hbm_->MakeDevice(*executor_, clock_,
+                                    MakeEvictionPolicy(options.eviction));
+  }
   for (const TierSpec& tier : options.mapped) {
     mapped_.push_back(
         std::make_shared<FarMemory>(tier.place, tier.budget_bytes));
@@ -82,6 +87,10 @@ World::~World() {
 void World::ClearFaults() {
   faults_->Clear();
   for (const auto& memory : mapped_) memory->faults.Clear();
+  if (hbm_ == nullptr) return;
+  hbm_->faults().Clear();
+  hbm_->held->next = 0;
+  hbm_->held->release = true;
 }
 
 absl::Time World::Turn() {

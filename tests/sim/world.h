@@ -24,6 +24,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/far_memory.h"
 #include "tests/support/pace_board.h"
 
@@ -62,6 +63,7 @@ struct WorldOptions {
   int64_t budget_bytes = 1 << 20;
   int paths = 2;
   int64_t path_bytes = 16 << 20;
+  int64_t hbm_bytes = 0;                  // of a device; 0: there is none
   std::vector<TierSpec> mapped;           // above the paths, of plain bytes
   PaceOptions pace = {1 << 30, 1 << 30};  // of each path; see SetPace
   EvictionKind eviction = EvictionKind::kNextUse;
@@ -87,6 +89,7 @@ class World {
   FaultPlan& faults() { return *faults_; }
   // Of disks and mapped tiers.
   void ClearFaults();
+  FakeHbm* hbm() { return hbm_.get(); }  // null: there is no device
   // Of the mapped tiers, in their order.
   const std::vector<std::shared_ptr<FarMemory>>& mapped() { return mapped_; }
   // Of what that path is asked from here on.
@@ -103,6 +106,7 @@ class World {
   const std::shared_ptr<FaultPlan> faults_;
   const std::shared_ptr<PaceBoard> paces_;
   VirtualExecutor* executor_ = nullptr;  // the runtime's
+  std::unique_ptr<FakeHbm> hbm_;
   std::vector<std::shared_ptr<FarMemory>> mapped_;
   std::vector<InlineExecutor*> background_;  // per tier below, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;

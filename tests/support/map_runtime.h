@@ -71,6 +71,7 @@ class MapRuntime final : public Runtime {
   using Runtime::Register;
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override;
   absl::Status Unregister(TensorId tensor) override;
+  using Runtime::OpenQueue;
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override;
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,

@@ -28,6 +28,7 @@ struct Arrangement {
   bool has_disks;
   bool has_far;
   bool has_pmem;
+  bool has_hbm = false;
 };
 
 constexpr Arrangement kArrangements[] = {
@@ -43,6 +44,8 @@ constexpr Arrangement kArrangements[] = {
     {"Three", false, true, true, false, true},
     {"FourVirtual", true, true, true, true, true},
     {"Four", false, true, true, true, true},
+    {"HbmVirtual", true, true, true, false, false, true},
+    {"Hbm", false, true, true, false, false, true},
 };
 
 const Arrangement& ArrangementOf(TestWorld world) {
@@ -89,10 +92,11 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
     path.file = MakeFaultDiskFile(std::move(path.file), disk_faults_.back());
   }
   if (is_virtual()) {
-    TurnByHand(&parts);
+    TurnByHand(options, &parts);
     return;
   }
   parts.executor = *MakePoolExecutor(2, {});
+  AddDevice(options, &parts);
   runtime_ = *LocalRuntime::Start(std::move(parts));
 }
 
@@ -106,11 +110,21 @@ std::unique_ptr<Executor> TestRuntime::QueuedBackground() {
   return queued;
 }
 
-void TestRuntime::TurnByHand(LocalRuntimeParts* parts) {
+void TestRuntime::AddDevice(const TestRuntimeOptions& options,
+                            LocalRuntimeParts* parts) {
+  if (!ArrangementOf(world_).has_hbm) return;
+  hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
+  parts->device = hbm_->MakeDevice(*parts->executor, *parts->clock,
+                                   MakeEvictionPolicy(options.eviction));
+}
+
+void TestRuntime::TurnByHand(const TestRuntimeOptions& options,
+                             LocalRuntimeParts* parts) {
   auto executor = std::make_unique<InlineExecutor>();
   InlineExecutor& tasks = *executor;
   parts->executor = std::move(executor);
   parts->start_thread = false;
+  AddDevice(options, parts);
   mapped_ = parts->mapped.size();
   for (LocalMapped& each : parts->mapped) each.background = QueuedBackground();
   for (LocalPath& path : parts->paths) path.background = QueuedBackground();
@@ -227,6 +241,7 @@ TensorId TestRuntime::Register(const std::string& name, int64_t size_bytes) {
   spec.size_bytes = size_bytes;
   absl::StatusOr<TensorId> id = runtime_->Register(spec);
   EXPECT_TRUE(id.ok()) << id.status();
+  if (id.ok()) sizes_[*id] = size_bytes;
   return id.value_or(TensorId());
 }
 
@@ -239,8 +254,8 @@ std::vector<TensorId> TestRuntime::RegisterMany(int count, int64_t size_bytes) {
 }
 
 std::unique_ptr<RequestQueue> TestRuntime::OpenQueue(int64_t slot_bytes,
-                                                     int slots) {
-  auto queue = runtime_->OpenQueue(slot_bytes, slots, Soon());
+                                                     int slots, TierKind tier) {
+  auto queue = runtime_->OpenQueue(slot_bytes, slots, Soon(), tier);
   EXPECT_TRUE(queue.ok()) << queue.status();
   return queue.ok() ? *std::move(queue) : nullptr;
 }
@@ -258,13 +273,13 @@ absl::StatusOr<Pin> TestRuntime::Take(RequestQueue& queue, TensorId tensor,
 void TestRuntime::Fill(RequestQueue& queue, TensorId tensor, uint8_t seed) {
   absl::StatusOr<Pin> pin = Take(queue, tensor, Access::kOverwrite);
   ASSERT_TRUE(pin.ok()) << pin.status();
-  WritePattern(pin->data(), seed);
+  WritePattern(Payload(*pin), seed);
 }
 
 bool TestRuntime::Holds(RequestQueue& queue, TensorId tensor, uint8_t seed) {
   absl::StatusOr<Pin> pin = Take(queue, tensor, Access::kRead);
   EXPECT_TRUE(pin.ok()) << pin.status();
-  return pin.ok() && HasPattern(pin->data(), seed);
+  return pin.ok() && HasPattern(Payload(*pin), seed);
 }
 
 bool TestRuntime::WaitUntil(const std::function<bool()>& done) {

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -25,6 +26,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/fault_medium.h"
 #include "tests/support/temporary_directory.h"
 
@@ -45,6 +47,8 @@ enum class TestWorld : uint8_t {
   kThree,         //
   kFourVirtual,   // a little far and persistent memory above disks
   kFour,          //
+  kHbmVirtual,    // a device's memory above it, disks below
+  kHbm,           //
 };
 
 inline constexpr TestWorld kDiskWorlds[] = {
@@ -54,13 +58,15 @@ inline constexpr TestWorld kAllWorlds[] = {
     TestWorld::kVirtual,     TestWorld::kMemory,      TestWorld::kUring,
     TestWorld::kThreads,     TestWorld::kFarVirtual,  TestWorld::kFar,
     TestWorld::kPmemVirtual, TestWorld::kPmem,        TestWorld::kThreeVirtual,
-    TestWorld::kThree,       TestWorld::kFourVirtual, TestWorld::kFour};
+    TestWorld::kThree,       TestWorld::kFourVirtual, TestWorld::kFour,
+    TestWorld::kHbmVirtual,  TestWorld::kHbm};
 
 const char* TestWorldName(TestWorld world);
 std::ostream& operator<<(std::ostream& out, TestWorld world);
 
 struct TestRuntimeOptions {
   int64_t budget_bytes = 64 << 10;
+  int64_t hbm_bytes = 64 << 10;  // where there is a device
   int paths = 1;
   int64_t path_bytes = 16 << 20;
   EvictionKind eviction = EvictionKind::kNextUse;
@@ -83,6 +89,7 @@ class TestRuntime {
   DiskFaults& disk_faults(int path) {
     return *disk_faults_[static_cast<size_t>(path)];
   }
+  FakeHbm& hbm() { return *hbm_; }
   // Of mapped tier k.
   FaultMedium& medium_faults(int k) { return *media_[static_cast<size_t>(k)]; }
   VirtualClock& virtual_clock() { return virtual_clock_; }
@@ -102,9 +109,14 @@ class TestRuntime {
   // What a test cannot do without; failures fail the test.
   TensorId Register(const std::string& name, int64_t size_bytes);
   std::vector<TensorId> RegisterMany(int count, int64_t size_bytes);
-  std::unique_ptr<RequestQueue> OpenQueue(int64_t slot_bytes, int slots);
+  std::unique_ptr<RequestQueue> OpenQueue(int64_t slot_bytes, int slots,
+                                          TierKind tier = TierKind::kDram);
   // A group of one.
   absl::StatusOr<Pin> Take(RequestQueue& queue, TensorId tensor, Access access);
+  // Of a pin at either working tier.
+  absl::Span<std::byte> Payload(const Pin& pin) const {
+    return PayloadOf(pin, sizes_.at(pin.tensor()));
+  }
   // Overwrites the tensor with a pattern of `seed`, and publishes it.
   void Fill(RequestQueue& queue, TensorId tensor, uint8_t seed);
   // Whether its contents are that pattern, as read through the queue.
@@ -115,17 +127,20 @@ class TestRuntime {
 
  private:
   LocalRuntimeParts MakeParts(const TestRuntimeOptions& options);
+  void AddDevice(const TestRuntimeOptions& options, LocalRuntimeParts* parts);
   void AddMapped(const TestRuntimeOptions& options, LocalRuntimeParts* parts);
   LocalMapped MakePmem(int64_t bytes);
   void AddBehindFaults(LocalMapped tier, LocalRuntimeParts* parts);
-  void TurnByHand(LocalRuntimeParts* parts);
+  void TurnByHand(const TestRuntimeOptions& options, LocalRuntimeParts* parts);
   std::unique_ptr<Executor> QueuedBackground();
 
   const TestWorld world_;
+  std::map<TensorId, int64_t> sizes_;  // of the tensors that it registered
   VirtualClock virtual_clock_;
   std::shared_ptr<FaultPlan> faults_;
   std::vector<std::shared_ptr<DiskFaults>> disk_faults_;
   std::vector<std::shared_ptr<FaultMedium>> media_;
+  std::unique_ptr<FakeHbm> hbm_;
   std::vector<std::unique_ptr<TemporaryDirectory>> folders_;  // none: memory
   // Virtual: the runtime's, of mapped tiers, then of disks.
   std::vector<InlineExecutor*> background_;

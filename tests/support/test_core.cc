@@ -20,6 +20,7 @@ TestCore::TestCore(const TestMachineOptions& options,
 
 TestCore::~TestCore() {
   machine.faults->Clear();
+  if (machine.hbm != nullptr) machine.hbm->held->release = true;
   if (!is_abandoned) {
     Settle();
     TERRACE_CHECK(links.pending() == 0);
@@ -86,8 +87,9 @@ Customer& TestCore::Open(int64_t slot_bytes, int slots) {
 
 std::vector<Arrival> TestCore::Poll() {
   std::vector<Moved> moved;
-  links.Poll(&moved);
   std::vector<Arrival> arrivals;
+  transfers.StartWaiting(&arrivals);
+  links.Poll(&moved);
   for (const Moved& each : moved) {
     reports.push_back(transfers.OnMoved(each, &arrivals));
     placement.OnMoved(reports.back());

@@ -19,6 +19,7 @@
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/far_memory.h"
 #include "tests/support/scripted_disk_file.h"
 #include "tiers/memory/page_buffer.h"
@@ -31,6 +32,7 @@ struct TestMachineOptions {
   int64_t budget_bytes = 64 * kPage;
   int far = 0;  // tiers of far memory, above the paths
   int64_t far_bytes = 64 * kPage;
+  int64_t hbm_bytes = 0;  // a device's; 0: there is none
   int paths = 2;
   // Of each path: what its file has, and how far it grows.
   int64_t path_bytes = 64 * kPage;
@@ -100,6 +102,10 @@ struct TestMachine {
     parts.eviction = MakeNextUsePolicy();
     parts.io_timeout = options.io_timeout;
     parts.transcript = transcript;
+    if (options.hbm_bytes > 0) {
+      hbm = std::make_unique<FakeHbm>(options.hbm_bytes);
+      parts.device = hbm->MakeDevice(executor, clock, MakeNextUsePolicy());
+    }
     return parts;
   }
 
@@ -110,6 +116,7 @@ struct TestMachine {
   InlineExecutor executor;
   std::vector<std::shared_ptr<FarMemory>> far;
   InlineExecutor far_background;
+  std::unique_ptr<FakeHbm> hbm;
   std::deque<InlineExecutor> background;  // per path
   std::vector<ScriptedDiskFile*> files;  // in the order of MakeFile; the tiers'
 };

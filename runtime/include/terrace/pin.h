@@ -41,6 +41,13 @@ class Pin {
   Pin(std::shared_ptr<PinOwner> owner, uint64_t token, TensorId tensor,
       absl::Span<std::byte> data)
       : owner_(std::move(owner)), token_(token), tensor_(tensor), data_(data) {}
+  // Of bytes that the CPU cannot address.
+  Pin(std::shared_ptr<PinOwner> owner, uint64_t token, TensorId tensor,
+      uintptr_t address)
+      : owner_(std::move(owner)),
+        token_(token),
+        tensor_(tensor),
+        address_(address) {}
   ~Pin() { Release(); }
   Pin(Pin&& other) noexcept { *this = std::move(other); }
   Pin& operator=(Pin&& other) noexcept {
@@ -50,6 +57,7 @@ class Pin {
       token_ = other.token_;
       tensor_ = other.tensor_;
       data_ = std::exchange(other.data_, {});
+      address_ = std::exchange(other.address_, 0);
     }
     return *this;
   }
@@ -57,8 +65,12 @@ class Pin {
   bool valid() const { return owner_ != nullptr; }
   TensorId tensor() const { return tensor_; }
   // The payload, exactly TensorSpec::size_bytes long, 4 KiB aligned. Valid
-  // until the release.
+  // until the release. Empty where the CPU cannot address them: on a device.
   absl::Span<std::byte> data() const { return data_; }
+  // Of the payload, wherever it is: as its device has it, or the CPU.
+  uintptr_t address() const {
+    return data_.empty() ? address_ : reinterpret_cast<uintptr_t>(data_.data());
+  }
 
   // Idempotent; the destructor calls Release().
   void Release() { End(PinEnd::kPublish); }
@@ -69,6 +81,7 @@ class Pin {
   void End(PinEnd end) {
     if (owner_ == nullptr) return;
     data_ = {};
+    address_ = 0;
     // Shared: a pin may be released after its runtime was leaked by a Close
     // that timed out, and must still find the mailbox it reports to.
     std::shared_ptr<PinOwner> owner = std::exchange(owner_, nullptr);
@@ -79,6 +92,7 @@ class Pin {
   uint64_t token_ = 0;
   TensorId tensor_;
   absl::Span<std::byte> data_;
+  uintptr_t address_ = 0;  // on a device
 };
 
 }  // namespace terrace

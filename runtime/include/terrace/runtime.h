@@ -25,6 +25,7 @@
 #include "terrace/request.h"
 #include "terrace/stats.h"
 #include "terrace/tensor.h"
+#include "terrace/tier.h"
 
 namespace terrace {
 
@@ -84,6 +85,16 @@ class Runtime {
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) = 0;
 
+  // A queue whose window and pins are on the working tier of that kind: kDram,
+  // as above, or kHbm, a device's memory. There a pin has an address and no
+  // data. A device's window takes staging in memory as well (StagingBytes),
+  // which what moves between it and disks passes through; the queue has both or
+  // none. Whatever tier a tensor is asked for at, its newest contents come
+  // there. InvalidArgument: customers do not work in that kind, or the runtime
+  // has none of it.
+  virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
+      int64_t slot_bytes, int slots, Time deadline, TierKind tier);
+
   // Push and Next on a queue of one, for a single tensor. Its window is carved
   // from the budget even if the tensor is resident already.
   virtual absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
@@ -115,5 +126,7 @@ class Runtime {
 // `size_bytes` outside a window; INT64_MAX for more than can be counted.
 int64_t WindowBytes(int64_t slot_bytes, int slots);
 int64_t ResidentBytes(int64_t size_bytes);
+// Those that a device's window of these takes for its staging.
+int64_t StagingBytes(int64_t slot_bytes, int slots);
 
 }  // namespace terrace

@@ -73,8 +73,8 @@ struct LinkStats {
 };
 
 struct Stats {
-  // Memory first, then what lies below; links in the order of their tiers, down
-  // before up.
+  // Memory first, then a device's, then what lies below; links in the order of
+  // their tiers, out of memory before into it.
   std::vector<TierStats> tiers;
   std::vector<LinkStats> links;
   std::string engine;         // "io_uring" or "threads"; "memory": none
@@ -103,7 +103,7 @@ struct Stats {
   int64_t leaked_bytes = 0;       // an arena that Close had to leave behind
   absl::Status first_error;       // of any path since Create
 
-  // Up to memory, and down from it, over all links.
+  // Up to memory, and down from it, over all links but a device's.
   int64_t bytes_read() const { return Moved(/*down=*/false); }
   int64_t bytes_written() const { return Moved(/*down=*/true); }
 
@@ -111,9 +111,19 @@ struct Stats {
   int64_t Moved(bool down) const {
     int64_t sum = 0;
     for (const LinkStats& link : links) {
+      if (IsOfDevice(link)) continue;
       if ((link.from == tiers.front().name) == down) sum += link.bytes;
     }
     return sum;
+  }
+  bool IsOfDevice(const LinkStats& link) const {
+    for (const TierStats& tier : tiers) {
+      if (tier.kind == TierKind::kHbm &&
+          (link.from == tier.name || link.to == tier.name)) {
+        return true;
+      }
+    }
+    return false;
   }
 };
 

@@ -1,0 +1,18 @@
+// What a queue may not have, whatever it waits for. Mover only.
+#pragma once
+
+#include "absl/status/status.h"
+#include "runtime/motion/resting_tiers.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/tensor/tensor.h"
+#include "terrace/request.h"
+#include "tiers/reservation.h"
+
+namespace terrace {
+
+// Why a queue on `tier` can never have it, or not before a device that is late
+// lets go; OK: it can. `tensor` is null: there is none of that id.
+absl::Status RefusalOf(const Want& want, const Tensor* tensor, TierId tier,
+                       const Transfers& transfers, const RestingTiers& resting);
+
+}  // namespace terrace
