@@ -13,6 +13,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/request_checks.h"
 #include "runtime/messages/request_queue.h"
+#include "tiers/left_behind.h"
 
 namespace terrace {
 namespace {
@@ -24,6 +25,7 @@ class InProcessRuntime final : public LocalRuntime {
   InProcessRuntime(LocalRuntimeParts parts, std::unique_ptr<IoPaths> io)
       : clock_(*parts.clock),
         arena_(std::move(parts.arena)),
+        pinned_(std::make_shared<PinnedMapping>(std::move(parts.pinned))),
         executor_(std::move(parts.executor)),
         machine_profile_(std::move(parts.machine_profile)),
         sizes_(std::make_shared<TensorSizes>()) {
@@ -64,14 +66,18 @@ class InProcessRuntime final : public LocalRuntime {
       mover_.release();
       executor_.release();
       for (auto& thread : background_) thread.release();
-      arena_.release();
+      LeaveBehind(std::move(pinned_));
+      LeaveBehind(std::move(arena_));
       return;
     }
     if (!closed_) {
       DoClose(clock_.Now() + kDestructorPatience, /*force=*/true).IgnoreError();
     }
     if (thread_.joinable()) EndThread();
-    if (mover_->abandoned()) arena_->Leak();
+    if (mover_->abandoned()) {
+      arena_->Leak();
+      LeaveBehind(pinned_);
+    }
     mover_.reset();
     executor_.reset();  // drains: its tasks refer to arena and mediums
     background_.clear();
@@ -229,7 +235,8 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   Clock& clock_;
-  std::unique_ptr<HostArena> arena_;
+  std::shared_ptr<HostArena> arena_;
+  std::shared_ptr<PinnedMapping> pinned_;
   std::vector<std::shared_ptr<Medium>> mediums_;
   std::unique_ptr<Executor> executor_;
   std::vector<std::unique_ptr<Executor>> background_;  // per resting tier

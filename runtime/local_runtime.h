@@ -14,6 +14,7 @@
 #include "policies/eviction.h"
 #include "policies/placement.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/device.h"
 #include "runtime/base/executor.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/mover/mover.h"
@@ -48,7 +49,8 @@ struct LocalRuntimeParts {
   std::optional<CoreDevice> device;  // above memory
   std::vector<LocalMapped> mapped;   // the faster ones first
   std::vector<LocalPath> paths;
-  std::unique_ptr<HostArena> arena;
+  std::shared_ptr<HostArena> arena;
+  PinnedMapping pinned;  // the arena, where a device copies from and to it
   TierSpec memory = {};  // what the arena was asked for as, for Stats
   std::unique_ptr<Executor> executor;
   std::unique_ptr<EvictionPolicy> eviction;

@@ -6,11 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/cuda/open_cuda.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "runtime/machine/profile/tuning.h"
+#include "runtime/make_core_device.h"
 #include "runtime/memory/compute_threads.h"
 #include "runtime/tier_options.h"
 #include "tiers/disk/disk_file.h"
@@ -121,6 +123,13 @@ absl::StatusOr<std::vector<LocalPath>> OpenPaths(
   return paths;
 }
 
+const TierSpec* HbmOf(const std::vector<TierSpec>& tiers) {
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind == TierKind::kHbm) return &tier;
+  }
+  return nullptr;
+}
+
 absl::Span<const TierSpec> DisksOf(const std::vector<TierSpec>& tiers) {
   const auto first = std::find_if(
       tiers.begin(), tiers.end(),
@@ -167,6 +176,25 @@ absl::StatusOr<std::vector<LocalMapped>> OpenMapped(
          .prior = {known.read_bytes_per_second, known.write_bytes_per_second}});
   }
   return mapped;
+}
+
+// The one that a tier names, whose memory it takes; null: none does.
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(
+    const Options& options, const std::vector<TierSpec>& tiers,
+    LocalRuntimeParts* parts) {
+  const TierSpec* const hbm = HbmOf(tiers);
+  if (hbm == nullptr) return nullptr;
+  absl::StatusOr<std::shared_ptr<Device>> device = OpenCuda(hbm->place);
+  absl::Status status = device.status();
+  if (status.ok()) {
+    absl::StatusOr<CoreDevice> core = MakeCoreDevice(
+        *device, *hbm, *parts->clock, MakeEvictionPolicy(options.eviction));
+    status = core.status();
+    if (status.ok()) parts->device = *std::move(core);
+  }
+  if (status.ok()) return device;
+  return Reworded(status, absl::StrCat("tier '", TierText(*hbm), "': ",
+                                       absl::string_view(status.message())));
 }
 
 absl::StatusOr<std::unique_ptr<IoEngine>> OpenEngine(
@@ -226,7 +254,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     parts.machine_profile =
         tuning.stale.empty() ? "holds" : absl::StrJoin(tuning.stale, "; ");
   }
-  // Paths first: a wrong one is found before memory is populated.
+  // Devices and paths first: a wrong one is found before memory is populated.
+  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device,
+                           OpenDevice(options, tiers, &parts));
   TERRACE_ASSIGN_OR_RETURN(parts.mapped,
                            OpenMapped(options, tiers, topology, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.paths, OpenPaths(options, disks, tuning));
@@ -237,6 +267,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   arena.numa_node = NodeOf(memory);
   arena.preferred_node = NearestNode(topology, topology.cpus);
   TERRACE_ASSIGN_OR_RETURN(parts.arena, HostArena::Create(arena));
+  if (device != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(parts.pinned,
+                             device->Pin(parts.arena, parts.arena->bytes()));
+  }
   TERRACE_ASSIGN_OR_RETURN(parts.executor,
                            MakeComputeThreads(options.threads, topology));
   parts.memory = memory;

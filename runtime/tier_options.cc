@@ -33,29 +33,36 @@ absl::Status CheckAlone(const Options& options) {
       absl::StrCat("tiers and ", other, " together"));
 }
 
-// One tier of memory.
-absl::Status CheckMemory(const std::vector<TierSpec>& tiers) {
+// Of a kind that there is at most one of; null: there is none.
+absl::StatusOr<const TierSpec*> FindOne(const std::vector<TierSpec>& tiers,
+                                        TierKind kind) {
   const TierSpec* found = nullptr;
   for (const TierSpec& tier : tiers) {
-    if (tier.kind != TierKind::kDram) continue;
+    if (tier.kind != kind) continue;
     if (found != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tiers '", TierText(*found), "' and '", TierText(tier),
-                       "': there is one of memory"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tiers '", TierText(*found), "' and '", TierText(tier),
+          "': there is one of ",
+          kind == TierKind::kHbm ? "a device's memory" : "memory"));
     }
     found = &tier;
   }
+  return found;
+}
+
+// One tier of memory, and at most one of a device's.
+absl::Status CheckWorking(const std::vector<TierSpec>& tiers) {
+  TERRACE_RETURN_IF_ERROR(FindOne(tiers, TierKind::kHbm).status());
+  TERRACE_ASSIGN_OR_RETURN(const TierSpec* const found,
+                           FindOne(tiers, TierKind::kDram));
   if (found != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "no tier of memory, such as dram=8GiB, is named");
 }
 
-absl::Status CheckKind(const TierSpec& tier) {
-  if (tier.kind != TierKind::kHbm) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("tier '", TierText(tier),
-                   "': this build or machine has no such kind; tensors are "
-                   "kept on dram, far, pmem and nvme"));
+// Memory first: a device's is above it, all others are below.
+int RankOf(const TierSpec& tier) {
+  return tier.kind == TierKind::kDram ? -1 : static_cast<int>(tier.kind);
 }
 
 absl::Status CheckPlaces(const std::vector<TierSpec>& tiers) {
@@ -84,7 +91,6 @@ absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options) {
     TERRACE_RETURN_IF_ERROR(CheckAlone(options));
     for (const TierSpec& tier : tiers) {
       TERRACE_RETURN_IF_ERROR(CheckTier(tier));
-      TERRACE_RETURN_IF_ERROR(CheckKind(tier));
     }
   } else {
     if (options.numa_node.value_or(0) < 0) {
@@ -93,10 +99,11 @@ absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options) {
     }
     tiers = FromShortForms(options);
   }
-  TERRACE_RETURN_IF_ERROR(CheckMemory(tiers));
-  std::stable_sort(
-      tiers.begin(), tiers.end(),
-      [](const TierSpec& a, const TierSpec& b) { return a.kind < b.kind; });
+  TERRACE_RETURN_IF_ERROR(CheckWorking(tiers));
+  std::stable_sort(tiers.begin(), tiers.end(),
+                   [](const TierSpec& a, const TierSpec& b) {
+                     return RankOf(a) < RankOf(b);
+                   });
   if (tiers.front().budget_bytes < 3 * ResidentBytes(1)) {
     const bool is_tier = !options.tiers.empty();
     return absl::InvalidArgumentError(absl::StrCat(

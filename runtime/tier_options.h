@@ -9,11 +9,11 @@
 
 namespace terrace {
 
-// Memory first, then far memory, persistent memory and disks, each in the order
-// in which they were named; without Options::memory_paths. InvalidArgument: a
-// tier beside a short form of its kind, no memory or two, a budget that is too
-// small, an empty path or one that is named twice, a wrong node. Unimplemented:
-// a kind that this build or machine has not.
+// Memory first, then a device's, far memory, persistent memory and disks, each
+// in the order in which they were named; without Options::memory_paths.
+// InvalidArgument: a tier beside a short form of its kind, no memory or two,
+// two devices, a budget that is too small, an empty path or one that is named
+// twice, a wrong node.
 absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options);
 
 }  // namespace terrace

@@ -46,6 +46,8 @@ class Tier : public Reserver {
   // when they are fetched; nullopt: they are not.
   virtual std::optional<uint64_t> seal_id() const { return std::nullopt; }
   virtual TierUsage usage() const = 0;
+  // OK until what it stands on has failed for good: what is only there is lost.
+  virtual absl::Status Health() const { return absl::OkStatus(); }
 
   // Room; nullopt: it grows, ask again after the answer. An error: it has no
   // room and cannot grow by that much. For what may as well be stored

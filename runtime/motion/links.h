@@ -44,6 +44,9 @@ class Links {
   // Bytes along an edge of the device.
   void AddMoved(Edge edge, int64_t bytes) { moved_[IndexOf(edge)] += bytes; }
   int64_t moved(Edge edge) const { return moved_[IndexOf(edge)]; }
+  // Of late moves to and from a device, until they are released.
+  void AddQuarantined(int64_t bytes) { quarantined_bytes_ += bytes; }
+  int64_t quarantined_bytes() const { return quarantined_bytes_; }
   // How long queues were held up by an edge so far.
   void AddBlocked(Edge edge, absl::Duration time) {
     blocked_[IndexOf(edge)] += time;
@@ -70,6 +73,7 @@ class Links {
   std::vector<Transport*> edges_;        // by IndexOf; null: none
   std::vector<absl::Duration> blocked_;  // as those
   std::vector<int64_t> moved_;           // as those
+  int64_t quarantined_bytes_ = 0;        // of the device's
 };
 
 }  // namespace terrace

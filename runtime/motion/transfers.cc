@@ -166,6 +166,10 @@ MoveReport Transfers::OnMoved(const Moved& moved,
     parts_.links->AddMoved(report.edge,
                            ResidentBytes(transfer.tensor->spec.size_bytes));
   }
+  if ((moved.late || moved.released) && IsOfDevice(report.edge)) {
+    const int64_t bytes = ResidentBytes(transfer.tensor->spec.size_bytes);
+    parts_.links->AddQuarantined(moved.late ? bytes : -bytes);
+  }
   if (moved.late && !transfer.staging.empty()) {
     parts_.staging->SetLate(transfer.staging, LateStatus(parts_, transfer));
   }
@@ -237,10 +241,6 @@ bool Transfers::Has(const Tensor& tensor) const {
 
 TierId Transfers::DrainTier(const Tensor& tensor) const {
   return tensor.drain() == Drain::kNone ? kNoTier : Of(tensor).edge.to;
-}
-
-Extent Transfers::DrainPlace(const Tensor& tensor) const {
-  return Of(tensor).below;
 }
 
 absl::Status Transfers::LateFetch(const Reservation& room) const {

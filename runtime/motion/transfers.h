@@ -117,7 +117,8 @@ class Transfers {
   bool Has(const Tensor& tensor) const;
   // Where a write-back goes, or a late one may still write.
   TierId DrainTier(const Tensor& tensor) const;
-  Extent DrainPlace(const Tensor& tensor) const;
+  // Its transfer, which is under way.
+  const TensorTransfer& Of(const Tensor& tensor) const;
   // What a late fetch into that room is waited for.
   absl::Status LateFetch(const Reservation& room) const;
   // Room of late fetches that lies directly on a working tier, outside all
@@ -132,7 +133,6 @@ class Transfers {
  private:
   using Map = std::map<uint64_t, TensorTransfer>;  // first begun, first
 
-  const TensorTransfer& Of(const Tensor& tensor) const;
   // A new tag, so that moves are in the order in which they began.
   Map::iterator Renumber(Map::iterator transfer);
   void Move(Map::value_type& transfer);

@@ -62,8 +62,9 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   absl::InlinedVector<Tensor*, 4> tensors;
   for (const Want& want : group.wants) {
     Tensor* const tensor = parts_.table->Find(want.tensor);
-    absl::Status refusal = RefusalOf(want, tensor, customer.tier,
-                                     *parts_.transfers, *parts_.resting);
+    absl::Status refusal =
+        RefusalOf(want, tensor, parts_.working->at(customer.tier).tier(),
+                  *parts_.transfers, *parts_.resting);
     if (!refusal.ok()) {
       if (tensor != nullptr && !tensor->loss().ok()) {
         errors->push_back({customer.id, refusal});

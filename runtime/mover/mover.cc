@@ -16,6 +16,7 @@ absl::Time Mover::RunOnce() {
   PollLinks();
   core_.placement.Measure();
   HearMessages();
+  lost_device_.Serve(&turn_.arrivals);
   HearArrivals();
   const absl::Time now = core_.clock.Now();
   const bool more = !core_.closing.begun() && Serve(now);

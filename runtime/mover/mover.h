@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/mover/core.h"
+#include "runtime/mover/lost_device.h"
 
 namespace terrace {
 
@@ -84,6 +85,7 @@ class Mover {
   void Lose(Tensor& tensor, const absl::Status& why);
 
   Core core_;
+  LostDevice lost_device_{core_.table, core_.working};
   Turn turn_;
   absl::Status first_error_;
 };

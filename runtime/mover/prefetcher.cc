@@ -18,6 +18,8 @@ bool MayCome(const Tensor& tensor, TierId to) {
 
 void Prefetcher::Propose(const Customer& customer) {
   if (!parts_.enabled || !customer.waiting.empty()) return;
+  TierResidency& residency = parts_.working->at(customer.tier);
+  if (!residency.tier().Health().ok()) return;
   Window& window = *customer.window;
   std::vector<TensorId> upcoming;
   if (!parts_.planner->Upcoming(customer.id, int64_t{2} * window.slots(),
@@ -31,9 +33,8 @@ void Prefetcher::Propose(const Customer& customer) {
         ResidentBytes(tensor->spec.size_bytes) > window.stride()) {
       continue;
     }
-    FoundPlace found = parts_.working->at(customer.tier)
-                           .FindSlot(customer.id, window, *tensor,
-                                     /*prefetch=*/true);
+    FoundPlace found =
+        residency.FindSlot(customer.id, window, *tensor, /*prefetch=*/true);
     if (found.space != Space::kFound) return;
     parts_.admission->NoteAhead(*tensor);
     tensor->customer = customer.id;

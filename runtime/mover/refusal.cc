@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-absl::Status RefusalOf(const Want& want, const Tensor* tensor, TierId tier,
+absl::Status RefusalOf(const Want& want, const Tensor* tensor, const Tier& tier,
                        const Transfers& transfers,
                        const RestingTiers& resting) {
   if (tensor == nullptr) {
@@ -16,6 +16,12 @@ absl::Status RefusalOf(const Want& want, const Tensor* tensor, TierId tier,
         absl::StrCat("no tensor ", want.tensor.value));
   }
   if (!tensor->loss().ok()) return tensor->loss();
+  const absl::Status health = tier.Health();
+  if (!health.ok()) {
+    return Reworded(health, absl::StrCat("tensor '", tensor->spec.name,
+                                         "' cannot come to ", tier.name(), ": ",
+                                         absl::string_view(health.message())));
+  }
   if (tensor->generation() == 0 && !tensor->delivered() &&
       want.access != Access::kOverwrite) {
     return absl::FailedPreconditionError(
@@ -23,10 +29,12 @@ absl::Status RefusalOf(const Want& want, const Tensor* tensor, TierId tier,
   }
   // It is unknown until when: its last move passed its deadline.
   const bool writes = want.access != Access::kRead;
-  if (tensor->drain() == Drain::kLate &&
-      (writes || tensor->at(tier) == nullptr)) {
+  const bool is_late = tensor->drain() == Drain::kLate &&
+                       (writes || tensor->at(tier.id()) == nullptr);
+  const bool of_device = is_late && IsOfDevice(transfers.Of(*tensor).leg());
+  if (is_late && !of_device) {
     const std::string& path = resting.name(transfers.DrainTier(*tensor));
-    const int64_t offset = transfers.DrainPlace(*tensor).offset;
+    const int64_t offset = transfers.Of(*tensor).below.offset;
     return WithIoFault(
         absl::DeadlineExceededError(absl::StrCat(
             "tensor '", tensor->spec.name, "': a write to ", path, ", offset ",
@@ -36,7 +44,7 @@ absl::Status RefusalOf(const Want& want, const Tensor* tensor, TierId tier,
   }
   const bool is_read_late =
       tensor->being_read() && tensor->ArrivingAt() == kNoTier;
-  if (is_read_late && writes) {
+  if (of_device || (is_read_late && writes)) {
     return absl::DeadlineExceededError(
         absl::StrCat("tensor '", tensor->spec.name,
                      "': a copy between memory and the device, ",

@@ -6,13 +6,14 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/tensor/tensor.h"
 #include "terrace/request.h"
-#include "tiers/reservation.h"
+#include "tiers/tier.h"
 
 namespace terrace {
 
 // Why a queue on `tier` can never have it, or not before a device that is late
-// lets go; OK: it can. `tensor` is null: there is none of that id.
-absl::Status RefusalOf(const Want& want, const Tensor* tensor, TierId tier,
+// lets go; OK: it can. Unavailable: the tier has failed for good. `tensor` is
+// null: there is none of that id.
+absl::Status RefusalOf(const Want& want, const Tensor* tensor, const Tier& tier,
                        const Transfers& transfers, const RestingTiers& resting);
 
 }  // namespace terrace

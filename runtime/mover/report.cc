@@ -37,6 +37,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
     ++tensors[static_cast<size_t>(tensor->resting()->place.tier() -
                                   RestingTiers::first())];
   }
+  stats.quarantined_bytes = parts_.links->quarantined_bytes();
   for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
        ++tier) {
     stats.quarantined_bytes += parts_.links->stats(tier).quarantined_bytes;

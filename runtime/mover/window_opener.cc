@@ -31,6 +31,13 @@ bool WindowOpener::Add(OpenRequest request) {
         "a queue at hbm: the runtime has no tier of that kind"));
     return false;
   }
+  const absl::Status health = parts_.working->at(opening.tier).tier().Health();
+  if (!health.ok()) {
+    request.reply->Set(Reworded(
+        health, absl::StrCat("a queue at ", TierKindName(request.tier), ": ",
+                             absl::string_view(health.message()))));
+    return false;
+  }
   opening.bytes = WindowBytes(request.slot_bytes, request.slots);
   if (opening.tier != kDramTier) {
     opening.staging_bytes = StagingBytes(request.slot_bytes, request.slots);

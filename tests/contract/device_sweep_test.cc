@@ -70,11 +70,10 @@ class DeviceSweep : public testing::TestWithParam<SweptFault> {
     absl::StatusOr<Pin> pin = runtime.Take(queue, id, access);
     if (!pin.ok()) return Explain(pin.status(), tensor);
     EXPECT_FALSE(truth.lost);
-    EXPECT_TRUE(HasPattern(runtime.Payload(*pin), truth.seed))
-        << "tensor " << tensor;
+    EXPECT_TRUE(runtime.Has(*pin, truth.seed)) << "tensor " << tensor;
     if (access == Access::kRead) return;
     truth.seed = static_cast<uint8_t>(truth.seed + 50);
-    WritePattern(runtime.Payload(*pin), truth.seed);
+    runtime.Write(*pin, truth.seed);
   }
   // False: there is no such call.
   bool Run(int64_t call);

@@ -1,44 +1,23 @@
 // Queues on a device's memory beside those in the host's: contents, pins at
 // both, who leaves for whom, and what is refused.
-#include "tests/contract/fixture.h"
+#include "tests/contract/device_fixture.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr TierKind kHbm = TierKind::kHbm;
-
-class DeviceContractTest : public ContractTest {
- protected:
-  std::unique_ptr<RequestQueue> OnDevice(int slots) {
-    return world().OpenQueue(kPage, slots, kHbm);
-  }
-  std::unique_ptr<RequestQueue> InMemory(int slots) {
-    return world().OpenQueue(kPage, slots);
-  }
-  TierStats device() { return stats().tiers.at(1); }
-  int64_t Moved(size_t link) { return stats().links.at(link).bytes; }
-};
-
-INSTANTIATE_TEST_SUITE_P(Worlds, DeviceContractTest,
-                         testing::Values(TestWorld::kHbmVirtual,
-                                         TestWorld::kHbm),
-                         WorldParamName);
+TERRACE_DEVICE_WORLDS(DeviceContractTest);
 
 TEST_P(DeviceContractTest, APinHasADevicesAddressAndNoData) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto queue = OnDevice(1);
   absl::StatusOr<Pin> pin = world().Take(*queue, tensor, Access::kOverwrite);
   ASSERT_TRUE(pin.ok()) << pin.status();
   EXPECT_TRUE(pin->data().empty());
   EXPECT_NE(pin->address(), 0u);
-  EXPECT_EQ(
-      pin->address() % 4096,
-      reinterpret_cast<uintptr_t>(world().hbm().memory->bytes.bytes().data()) %
-          4096);
-  WritePattern(world().Payload(*pin), 7);
+  world().Write(*pin, 7);
   pin->Release();
   EXPECT_EQ(pin->address(), 0u);
   EXPECT_TRUE(world().Holds(*queue, tensor, 7));
@@ -50,7 +29,7 @@ TEST_P(DeviceContractTest, APinHasADevicesAddressAndNoData) {
 }
 
 TEST_P(DeviceContractTest, TheNewestComesToWhereItIsAskedFor) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto above = OnDevice(1);
   auto below = InMemory(1);
@@ -62,7 +41,7 @@ TEST_P(DeviceContractTest, TheNewestComesToWhereItIsAskedFor) {
 }
 
 TEST_P(DeviceContractTest, WhatRestsOnADiskComesUpWithoutACopyInMemory) {
-  MakeWithDevice(4, 6);  // of memory the window's staging has 2 places
+  Make(4, 6);  // of memory the window's staging has 2 places
   const std::vector<TensorId> tensors = world().RegisterMany(12, kPage);
   {
     auto below = InMemory(1);
@@ -78,7 +57,7 @@ TEST_P(DeviceContractTest, WhatRestsOnADiskComesUpWithoutACopyInMemory) {
 }
 
 TEST_P(DeviceContractTest, UpdatesThatFitNeitherTierEndUpOnDisks) {
-  MakeWithDevice(3, 6);
+  Make(3, 6);
   const std::vector<TensorId> tensors = world().RegisterMany(20, kPage);
   auto above = OnDevice(2);
   for (uint8_t i = 0; i < 20; ++i) world().Fill(*above, tensors[i], i);
@@ -88,17 +67,17 @@ TEST_P(DeviceContractTest, UpdatesThatFitNeitherTierEndUpOnDisks) {
           world().Take(*above, tensors[i], Access::kUpdate);
       ASSERT_TRUE(pin.ok()) << pin.status();
       const uint8_t before = static_cast<uint8_t>(i + 20 * (round - 1));
-      EXPECT_TRUE(HasPattern(world().Payload(*pin), before));
-      WritePattern(world().Payload(*pin), static_cast<uint8_t>(before + 20));
+      EXPECT_TRUE(world().Has(*pin, before));
+      world().Write(*pin, static_cast<uint8_t>(before + 20));
     }
   }
   EXPECT_GT(stats().bytes_written(), 0);
-  EXPECT_LE(device().peak_bytes, 3 * kPlace);
+  EXPECT_LE(device_stats().peak_bytes, 3 * kPlace);
   EXPECT_LE(stats().host_peak_bytes, 6 * kPlace);
 }
 
 TEST_P(DeviceContractTest, WhatLeavesTheDeviceStaysInMemoryWhereThereIsRoom) {
-  MakeWithDevice(3, 24);
+  Make(3, 24);
   const std::vector<TensorId> tensors = world().RegisterMany(12, kPage);
   auto above = OnDevice(2);
   for (uint8_t round = 0; round < 3; ++round) {
@@ -118,7 +97,7 @@ TEST_P(DeviceContractTest, WhatLeavesTheDeviceStaysInMemoryWhereThereIsRoom) {
 TEST_P(DeviceContractTest, WithoutDisksMemoryIsBelowTheDevice) {
   TestRuntimeOptions options;
   options.paths = 0;
-  MakeWithDevice(2, 16, options);
+  Make(2, 16, options);
   const std::vector<TensorId> tensors = world().RegisterMany(8, kPage);
   auto above = OnDevice(2);
   for (uint8_t i = 0; i < 8; ++i) world().Fill(*above, tensors[i], i);
@@ -128,7 +107,7 @@ TEST_P(DeviceContractTest, WithoutDisksMemoryIsBelowTheDevice) {
 }
 
 TEST_P(DeviceContractTest, ReadersShareATensorOverBothTiersAWriterIsAlone) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto above = OnDevice(1);
   auto below = InMemory(1);
@@ -146,7 +125,7 @@ TEST_P(DeviceContractTest, ReadersShareATensorOverBothTiersAWriterIsAlone) {
   ASSERT_TRUE(ready.ok() && ready->pins.ok());
   ASSERT_TRUE(below->Push({{tensor, Access::kRead}}, 1, Soon()).ok());
   EXPECT_TRUE(absl::IsDeadlineExceeded(below->Next(Shortly()).status()));
-  WritePattern(world().Payload(ready->pins->front()), 4);
+  world().Write(ready->pins->front(), 4);
   ready->pins->front().Release();
   ready = below->Next(Soon());
   ASSERT_TRUE(ready.ok() && ready->pins.ok());
@@ -154,7 +133,7 @@ TEST_P(DeviceContractTest, ReadersShareATensorOverBothTiersAWriterIsAlone) {
 }
 
 TEST_P(DeviceContractTest, OwnPinsOnTheOtherTierAreSaidToBlock) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto above = OnDevice(2);
   world().Fill(*above, tensor, 3);
@@ -165,25 +144,25 @@ TEST_P(DeviceContractTest, OwnPinsOnTheOtherTierAreSaidToBlock) {
 }
 
 TEST_P(DeviceContractTest, ADiscardFallsBackOnWhatMemoryHas) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto above = OnDevice(1);
   auto below = InMemory(1);
   world().Fill(*below, tensor, 3);
   absl::StatusOr<Pin> pin = world().Take(*above, tensor, Access::kUpdate);
   ASSERT_TRUE(pin.ok());
-  WritePattern(world().Payload(*pin), 9);
+  world().Write(*pin, 9);
   pin->Discard();
   EXPECT_TRUE(world().Holds(*above, tensor, 3));
   pin = world().Take(*above, tensor, Access::kOverwrite);
   ASSERT_TRUE(pin.ok());
-  WritePattern(world().Payload(*pin), 9);
+  world().Write(*pin, 9);
   pin->ReleaseUnchanged();
   EXPECT_TRUE(world().Holds(*below, tensor, 3));
 }
 
 TEST_P(DeviceContractTest, MemoryKeepsWhatAWriterOnTheDeviceMayFallBackOn) {
-  MakeWithDevice(4, 6);  // two of them the staging, one the window
+  Make(4, 6);  // two of them the staging, one the window
   const std::vector<TensorId> tensors = world().RegisterMany(12, kPage);
   auto above = OnDevice(1);
   auto below = InMemory(1);
@@ -192,7 +171,7 @@ TEST_P(DeviceContractTest, MemoryKeepsWhatAWriterOnTheDeviceMayFallBackOn) {
       world().Take(*above, tensors[0], Access::kOverwrite);
   ASSERT_TRUE(pin.ok()) << pin.status();
   for (uint8_t i = 1; i < 12; ++i) world().Fill(*below, tensors[i], i);
-  WritePattern(world().Payload(*pin), 9);
+  world().Write(*pin, 9);
   pin->ReleaseUnchanged();
   EXPECT_TRUE(world().Holds(*above, tensors[0], 3));
   for (uint8_t i = 1; i < 12; ++i) {
@@ -201,7 +180,7 @@ TEST_P(DeviceContractTest, MemoryKeepsWhatAWriterOnTheDeviceMayFallBackOn) {
 }
 
 TEST_P(DeviceContractTest, WhatIsDiscardedWhereItIsOnlyIsLost) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto above = OnDevice(1);
   world().Fill(*above, tensor, 3);
@@ -213,25 +192,25 @@ TEST_P(DeviceContractTest, WhatIsDiscardedWhereItIsOnlyIsLost) {
 }
 
 TEST_P(DeviceContractTest, AWindowHasRoomOnBothTiersOrNone) {
-  MakeWithDevice(8, 8);
+  Make(8, 8);
   auto below = InMemory(6);
   // Two slots of staging in each direction.
   const auto refused = runtime().OpenQueue(kPage, 4, Soon(), kHbm);
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   EXPECT_THAT(Message(refused.status()), HasSubstr("staging of 32768 bytes"));
-  EXPECT_EQ(device().used_bytes, 0);
+  EXPECT_EQ(device_stats().used_bytes, 0);
   EXPECT_EQ(stats().host_used_bytes, 6 * kPlace);
   auto above = OnDevice(1);  // one in each
-  EXPECT_EQ(device().used_bytes, kPlace);
+  EXPECT_EQ(device_stats().used_bytes, kPlace);
   EXPECT_EQ(stats().host_used_bytes, 8 * kPlace);
   above.reset();
   EXPECT_TRUE(
       world().WaitUntil([&] { return stats().host_used_bytes == 6 * kPlace; }));
-  EXPECT_EQ(device().used_bytes, 0);
+  EXPECT_EQ(device_stats().used_bytes, 0);
 }
 
 TEST_P(DeviceContractTest, ResidentsOfBothTiersLeaveForAWindow) {
-  MakeWithDevice(8, 8);
+  Make(8, 8);
   const std::vector<TensorId> tensors = world().RegisterMany(14, kPage);
   {
     auto above = OnDevice(1);
@@ -249,7 +228,7 @@ TEST_P(DeviceContractTest, ResidentsOfBothTiersLeaveForAWindow) {
 }
 
 TEST_P(DeviceContractTest, QueuesAreOnlyWhereCustomersWork) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   for (const TierKind kind :
        {TierKind::kFar, TierKind::kPmem, TierKind::kDisk}) {
     const auto refused = runtime().OpenQueue(kPage, 1, Soon(), kind);
@@ -270,7 +249,7 @@ TEST(DeviceContract, ARuntimeWithoutADeviceHasNoQueuesThere) {
 }
 
 TEST_P(DeviceContractTest, StatsTellOfTheDeviceAndItsLinks) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const Stats now = stats();
   ASSERT_EQ(now.tiers.size(), 3u);
   EXPECT_EQ(now.tiers[0].kind, TierKind::kDram);
@@ -285,7 +264,7 @@ TEST_P(DeviceContractTest, StatsTellOfTheDeviceAndItsLinks) {
 }
 
 TEST_P(DeviceContractTest, ATensorOnTheDeviceCanGo) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto above = OnDevice(1);
   auto below = InMemory(1);
@@ -298,12 +277,13 @@ TEST_P(DeviceContractTest, ATensorOnTheDeviceCanGo) {
   EXPECT_TRUE(runtime().Unregister(tensor).ok());
   above.reset();
   below.reset();
-  EXPECT_TRUE(world().WaitUntil(
-      [&] { return stats().host_used_bytes + device().used_bytes == 0; }));
+  EXPECT_TRUE(world().WaitUntil([&] {
+    return stats().host_used_bytes + device_stats().used_bytes == 0;
+  }));
 }
 
 TEST_P(DeviceContractTest, CloseNamesThePinsOnTheDevice) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("held", kPage);
   auto above = OnDevice(1);
   world().Fill(*above, tensor, 3);
@@ -318,7 +298,7 @@ TEST_P(DeviceContractTest, CloseNamesThePinsOnTheDevice) {
 }
 
 TEST_P(DeviceContractTest, AStepIsReadAheadToTheDevice) {
-  MakeWithDevice(4, 8);
+  Make(4, 8);
   const std::vector<TensorId> tensors = world().RegisterMany(16, kPage);
   auto above = OnDevice(3);
   for (uint8_t i = 0; i < 16; ++i) world().Fill(*above, tensors[i], i);
@@ -333,7 +313,7 @@ TEST_P(DeviceContractTest, AStepIsReadAheadToTheDevice) {
 }
 
 TEST_P(DeviceContractTest, AHintBringsATensorIntoMemory) {
-  MakeWithDevice(4, 16);
+  Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
   auto above = OnDevice(1);
   world().Fill(*above, tensor, 3);

@@ -23,12 +23,7 @@ class ContractTest : public testing::TestWithParam<TestWorld> {
     const absl::Status supported = TestRuntime::Supports(GetParam());
     if (!supported.ok()) GTEST_SKIP() << supported;
   }
-  // Budgets of that many pages' tensors.
-  void MakeWithDevice(int on_device, int in_memory,
-                      TestRuntimeOptions options = {}) {
-    options.hbm_bytes = on_device * kPlace;
-    Make(in_memory, options);
-  }
+  // A budget of that many pages' tensors.
   void Make(int places) { Make(places, {}); }
   void Make(int places, TestRuntimeOptions options) {
     options.budget_bytes = places * kPlace;

@@ -190,11 +190,18 @@ TEST_F(TiersContract, MemoryOfANodeIsNamedWithIt) {
   EXPECT_EQ(stats.links.at(1).to, memory);
 }
 
-TEST_F(TiersContract, AKindThatTheMachineHasNotIsUnimplemented) {
-  const absl::Status status =
-      Create({"dram=256KiB", "hbm:cuda:0=1MiB"}).status();
-  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("hbm:cuda:0=1MiB"));
+TEST_F(TiersContract, ADeviceIsATierOrItsAbsenceIsNamed) {
+  const auto runtime = Create({"dram=256KiB", "hbm:cuda:0=1MiB"});
+  if (!runtime.ok()) {
+    const absl::Status& status = runtime.status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                testing::StartsWith("tier 'hbm:cuda:0=1MiB': cuda:0: no "));
+    return;
+  }
+  const Stats stats = (*runtime)->GetStats();
+  EXPECT_EQ(stats.tiers.at(1).name, "hbm:cuda:0");
+  EXPECT_EQ(stats.tiers.at(1).budget_bytes, 1 << 20);
 }
 
 TEST_F(TiersContract, ANodeThatThereIsNotIsRefused) {

@@ -157,7 +157,7 @@ TEST(OffloadedTrainGptTest, TiersThatCannotBeAreRefused) {
       {{"--tier", "dram=8MiB", "--tier", disk, "--tier", "far:node1023"},
        "tier 'far:node1023': there is no node1023; this machine has node0"},
       {{"--tier", "dram=8MiB", "--tier", disk, "--tier", "hbm:cuda:0=1GiB"},
-       "build or machine"},
+       "tier 'hbm:cuda:0=1GiB': the optimizer steps in memory"},
       {{"--tier", "dram=8MiB", "--tier", disk + "=1MiB"},
        "--tier: not enough room: " + path.path() + " (budget 1.0 MiB) has "},
       {{"--tier", "dram=4KiB", "--tier", disk}, "--tier: "},

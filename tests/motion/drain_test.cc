@@ -27,7 +27,7 @@ TEST_F(DrainTest, ItIsSealedAndThenMovedInPlace) {
   EXPECT_EQ(transfers_.tasks(), 1);
   EXPECT_EQ(core_.links.pending(), 0);
   EXPECT_EQ(transfers_.DrainTier(tensor), 1);
-  EXPECT_EQ(transfers_.DrainPlace(tensor), (Extent{0, kCopyBytes}));
+  EXPECT_EQ(transfers_.Of(tensor).below, (Extent{0, kCopyBytes}));
   const std::vector<Sealed> sealed = RunTasks<Sealed>();
   ASSERT_EQ(sealed.size(), 1u);
   EXPECT_EQ(&transfers_.OnSealed(sealed[0]), &tensor);

@@ -48,12 +48,14 @@ TEST_F(LateDeviceTest, ADeviceThatIsLateKeepsItsRoomAndTheSlot) {
   ASSERT_NE(arrival.late_room, nullptr);
   EXPECT_EQ(arrival.late_room->tier(), kHbmTier);
   EXPECT_EQ(core_.transfers.late_bytes(kHbmTier), kCopyBytes);
+  EXPECT_EQ(core_.links.quarantined_bytes(), kCopyBytes);
   EXPECT_EQ(core_.transfers.late_bytes(kDramTier), 0);
   EXPECT_THAT(std::string(Hope(StagingRoom::Way::kUp).message()),
               testing::HasSubstr("a write of cuda:0"));
   core_.device.residency->OnGone(tensor, arrival.late_room, {});
   EXPECT_TRUE(LetGo().empty());
   EXPECT_EQ(core_.transfers.late_bytes(kHbmTier), 0);
+  EXPECT_EQ(core_.links.quarantined_bytes(), 0);
   EXPECT_TRUE(HasSlot(StagingRoom::Way::kUp));
 }
 

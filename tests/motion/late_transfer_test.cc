@@ -123,7 +123,7 @@ TEST_F(LateTransferTest, ALateDrainLeavesItsCopyAndThenItIsWrittenAfterAll) {
   EXPECT_TRUE(tensor.Delivered(kDramTier));
   EXPECT_TRUE(transfers_.Has(tensor));
   EXPECT_EQ(transfers_.DrainTier(tensor), 2);
-  EXPECT_EQ(transfers_.DrainPlace(tensor), (Extent{0, kCopyBytes}));
+  EXPECT_EQ(transfers_.Of(tensor).below, (Extent{0, kCopyBytes}));
   EXPECT_EQ(transfers_.second_bytes(2), kCopyBytes);
   EXPECT_EQ(transfers_.late_bytes(), 0);
 

@@ -55,6 +55,12 @@ TEST(TierOptionsTest, WhatCannotBeIsRefusedByItsName) {
       {"tiers 'dram=8MiB' and 'dram:node1=4MiB'",
        {kMemory, disk, {TierKind::kDram, "node1", 4 * kMiB}}},
       {"path '/a' is named twice", {disk, kMemory, disk}},
+      {"tiers 'hbm:cuda:0=1MiB' and 'hbm:cuda:1=1MiB': there is one of a "
+       "device's memory",
+       {kMemory,
+        {TierKind::kHbm, "cuda:0", kMiB},
+        {TierKind::kHbm, "cuda:1", kMiB}}},
+      {"no tier of memory", {{TierKind::kHbm, "cuda:0", kMiB}}},
       {"its place is a path", {kMemory, {TierKind::kDisk, "", 0}}},
       {"a budget of -5 bytes", {kMemory, {TierKind::kDisk, "/a", -5}}},
       {"dram needs a budget", {{TierKind::kDram, "", 0}, disk}},
@@ -69,12 +75,12 @@ TEST(TierOptionsTest, WhatCannotBeIsRefusedByItsName) {
   }
 }
 
-TEST(TierOptionsTest, AKindThatThereIsNotYetIsNamed) {
-  const TierSpec tier = {TierKind::kHbm, "cuda:0", kMiB};
-  const absl::Status status = TiersOf(WithTiers({kMemory, tier})).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(TierText(tier)));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("build or machine"));
+TEST(TierOptionsTest, ADeviceComesBehindTheMemoryThatItIsAbove) {
+  const TierSpec device = {TierKind::kHbm, "cuda:0", kMiB};
+  const TierSpec disk = {TierKind::kDisk, "/a", 0};
+  const auto tiers = TiersOf(WithTiers({disk, device, kMemory}));
+  ASSERT_TRUE(tiers.ok()) << tiers.status();
+  EXPECT_THAT(*tiers, ElementsAre(kMemory, device, disk));
 }
 
 TEST(TierOptionsTest, FasterKindsComeFirstAndKeepTheirOrder) {

@@ -8,6 +8,7 @@
 #include "aio/make_engine.h"
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
+#include "tests/support/device/runtime_device.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
@@ -84,7 +85,9 @@ absl::Status TestRuntime::Supports(TestWorld world) {
 }
 
 TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
-    : world_(world), faults_(std::make_shared<FaultPlan>()) {
+    : PinPatterns(options.device),
+      world_(world),
+      faults_(std::make_shared<FaultPlan>()) {
   LocalRuntimeParts parts = MakeParts(options);
   // A device in memory has a file that grows as well.
   for (LocalPath& path : parts.paths) {
@@ -113,6 +116,10 @@ std::unique_ptr<Executor> TestRuntime::QueuedBackground() {
 void TestRuntime::AddDevice(const TestRuntimeOptions& options,
                             LocalRuntimeParts* parts) {
   if (!ArrangementOf(world_).has_hbm) return;
+  if (device_ != nullptr) {
+    device_->AddTo(virtual_clock_, options.hbm_bytes, options.eviction, parts);
+    return;
+  }
   hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
   parts->device = hbm_->MakeDevice(*parts->executor, *parts->clock,
                                    MakeEvictionPolicy(options.eviction));
@@ -273,13 +280,33 @@ absl::StatusOr<Pin> TestRuntime::Take(RequestQueue& queue, TensorId tensor,
 void TestRuntime::Fill(RequestQueue& queue, TensorId tensor, uint8_t seed) {
   absl::StatusOr<Pin> pin = Take(queue, tensor, Access::kOverwrite);
   ASSERT_TRUE(pin.ok()) << pin.status();
-  WritePattern(Payload(*pin), seed);
+  Write(*pin, seed);
 }
 
 bool TestRuntime::Holds(RequestQueue& queue, TensorId tensor, uint8_t seed) {
   absl::StatusOr<Pin> pin = Take(queue, tensor, Access::kRead);
   EXPECT_TRUE(pin.ok()) << pin.status();
-  return pin.ok() && HasPattern(Payload(*pin), seed);
+  return pin.ok() && Has(*pin, seed);
+}
+
+void PinPatterns::Write(const Pin& pin, uint8_t seed) {
+  const int64_t size_bytes = sizes_.at(pin.tensor());
+  if (!pin.data().empty() || device_ == nullptr) {
+    return WritePattern(PayloadOf(pin, size_bytes), seed);
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(size_bytes));
+  WritePattern(absl::MakeSpan(bytes), seed);
+  device_->Write(pin.address(), bytes);
+}
+
+bool PinPatterns::Has(const Pin& pin, uint8_t seed) {
+  const int64_t size_bytes = sizes_.at(pin.tensor());
+  if (!pin.data().empty() || device_ == nullptr) {
+    return HasPattern(PayloadOf(pin, size_bytes), seed);
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(size_bytes));
+  device_->Read(pin.address(), absl::MakeSpan(bytes));
+  return HasPattern(bytes, seed);
 }
 
 bool TestRuntime::WaitUntil(const std::function<bool()>& done) {

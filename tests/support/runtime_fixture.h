@@ -18,6 +18,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,9 +65,13 @@ inline constexpr TestWorld kAllWorlds[] = {
 const char* TestWorldName(TestWorld world);
 std::ostream& operator<<(std::ostream& out, TestWorld world);
 
+class RuntimeDevice;
+
 struct TestRuntimeOptions {
   int64_t budget_bytes = 64 << 10;
   int64_t hbm_bytes = 64 << 10;  // where there is a device
+  // The one that there is; null: plain bytes that a Copy transport moves.
+  std::shared_ptr<RuntimeDevice> device;
   int paths = 1;
   int64_t path_bytes = 16 << 20;
   EvictionKind eviction = EvictionKind::kNextUse;
@@ -75,7 +80,21 @@ struct TestRuntimeOptions {
   PaceOptions pace;  // above the faults
 };
 
-class TestRuntime {
+// The payloads of pins at either working tier, as patterns.
+class PinPatterns {
+ public:
+  explicit PinPatterns(std::shared_ptr<RuntimeDevice> device)
+      : device_(std::move(device)) {}
+
+  void Write(const Pin& pin, uint8_t seed);
+  bool Has(const Pin& pin, uint8_t seed);
+
+ protected:
+  std::map<TensorId, int64_t> sizes_;            // of the tensors
+  const std::shared_ptr<RuntimeDevice> device_;  // null: plain bytes
+};
+
+class TestRuntime : public PinPatterns {
  public:
   // Whether the machine has what this world stands on; else why not.
   static absl::Status Supports(TestWorld world);
@@ -89,7 +108,7 @@ class TestRuntime {
   DiskFaults& disk_faults(int path) {
     return *disk_faults_[static_cast<size_t>(path)];
   }
-  FakeHbm& hbm() { return *hbm_; }
+  FakeHbm& hbm() { return *hbm_; }  // without a device of its own
   // Of mapped tier k.
   FaultMedium& medium_faults(int k) { return *media_[static_cast<size_t>(k)]; }
   VirtualClock& virtual_clock() { return virtual_clock_; }
@@ -113,10 +132,6 @@ class TestRuntime {
                                           TierKind tier = TierKind::kDram);
   // A group of one.
   absl::StatusOr<Pin> Take(RequestQueue& queue, TensorId tensor, Access access);
-  // Of a pin at either working tier.
-  absl::Span<std::byte> Payload(const Pin& pin) const {
-    return PayloadOf(pin, sizes_.at(pin.tensor()));
-  }
   // Overwrites the tensor with a pattern of `seed`, and publishes it.
   void Fill(RequestQueue& queue, TensorId tensor, uint8_t seed);
   // Whether its contents are that pattern, as read through the queue.
@@ -135,7 +150,6 @@ class TestRuntime {
   std::unique_ptr<Executor> QueuedBackground();
 
   const TestWorld world_;
-  std::map<TensorId, int64_t> sizes_;  // of the tensors that it registered
   VirtualClock virtual_clock_;
   std::shared_ptr<FaultPlan> faults_;
   std::vector<std::shared_ptr<DiskFaults>> disk_faults_;

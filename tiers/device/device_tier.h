@@ -40,7 +40,7 @@ class DeviceTier final : public Tier {
     return space_->At(extent.offset);
   }
   // As of Device.
-  absl::Status Health() const { return space_->Health(); }
+  absl::Status Health() const override { return space_->Health(); }
 
   // The device's memory stays too.
   void Abandon() override;

@@ -118,6 +118,12 @@ absl::Status AddTier(absl::string_view text, Draft* draft) {
     return absl::InvalidArgumentError(
         absl::StrCat("--tier: ", tier.status().message()));
   }
+  if (tier->kind == terrace::TierKind::kHbm) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tier: tier '", terrace::TierText(*tier),
+        "': the optimizer steps in memory; what it has below is far, pmem and "
+        "nvme"));
+  }
   draft->flags.tiers.push_back(*std::move(tier));
   return absl::OkStatus();
 }
