@@ -61,11 +61,13 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
 }
 
 bool ChunkPipeline::Advance() {
-  TakeFailed();
+  TakeStaged();
   PushMissing();
   while (CanTake() && TakeNext(clock_.Now())) PushMissing();
-  if (meter_.running() > 0) return false;
-  TakeFailed();
+  // First whether any runs: what it leaves to be taken is there by then.
+  const bool running = meter_.running() > 0;
+  TakeStaged();
+  if (running || meter_.running() > 0) return false;
   if (stopped_) return true;
   return requests_.pushed() == 0 && (missing() == 0 || !error_.ok());
 }
@@ -73,29 +75,57 @@ bool ChunkPipeline::Advance() {
 bool ChunkPipeline::Wait(absl::Time deadline) {
   const int64_t ended = meter_.ended();
   if (CanTake()) {
-    meter_.Cut(StepMeter::Bucket::kOther);
-    if (TakeNext(deadline) || stopped_) return true;
-    meter_.Cut(StepMeter::Bucket::kOther);
-    if (!blocked_by_kernels_) return false;
+    const bool went_on = WaitForChunk(deadline);
+    if (went_on || stopped_) return true;
+    if (!blocked_by_kernels_) {
+      // Copies are to be looked at, whatever is ready.
+      return staged_.copying() && clock_.Now() < deadline;
+    }
+  }
+  // Tasks end on their own, and copies when the device answers: memory that
+  // they use cannot be left before, whatever the deadline.
+  if (staged_.copying()) {
+    meter_.WaitForLook(ended, kCopyLook);
+    return true;
   }
   if (meter_.running() > 0) {
-    // Tasks end on their own, those that copy when the device answers: memory
-    // that they use cannot be left before, whatever the deadline.
     meter_.WaitForEnd(ended, absl::InfiniteFuture());
     return true;
   }
   if (stopped_ || !progress_.has_next()) return true;
   // The queue has no room for a request, and none of ours is in it: all we
   // can do is ask again.
-  const absl::Time now = clock_.Now();
-  if (now >= deadline) return false;
-  Mutex mutex;
-  CondVar never;
-  MutexLock lock(mutex);
-  clock_.Await(
-      mutex, never, [] { return false; },
-      std::min(deadline, now + absl::Milliseconds(1)));
+  if (clock_.Now() >= deadline) return false;
+  meter_.WaitForLook(ended,
+                     std::min(deadline - clock_.Now(), absl::Milliseconds(1)));
   return true;
+}
+
+// For one that can be taken, or until copies are to be looked at.
+bool ChunkPipeline::WaitForChunk(absl::Time deadline) {
+  meter_.Cut(StepMeter::Bucket::kOther);
+  const absl::Time look =
+      staged_.copying() ? clock_.Now() + kCopyLook : absl::InfiniteFuture();
+  const bool took = TakeNext(std::min(deadline, look));
+  if (!took) meter_.Cut(StepMeter::Bucket::kOther);
+  return took;
+}
+
+void ChunkPipeline::WaitForTasks() {
+  bool running = true;
+  while (running) {
+    const int64_t ended = meter_.ended();
+    running = meter_.running() > 0;
+    for (EndedCopies& each : staged_.TakeReturned()) {
+      each.staged.update->LeaveSlot();
+      meter_.End();
+    }
+    for (EndedCopies& each : staged_.TakeArrived()) {
+      each.staged.update->GiveUp();
+      meter_.End();
+    }
+    if (running) meter_.WaitForLook(ended, kCopyLook);
+  }
 }
 
 void ChunkPipeline::Abandon(absl::Status error) {
@@ -176,19 +206,32 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
     progress_.SetLost(chunk);
     return Fail(staged.status());
   }
-  auto update = std::make_shared<ChunkUpdate>(
-      chunks_.chunk(chunk), std::move(pin), chunks_.contents(chunk), *step_,
-      ranges_, *std::move(staged));
+  StagedUpdate update = {
+      chunk, std::make_shared<ChunkUpdate>(chunks_.chunk(chunk), std::move(pin),
+                                           chunks_.contents(chunk), *step_,
+                                           ranges_, *std::move(staged))};
   chunks_.SetUpdated(chunk, step_->parameters);
   updating_.fetch_add(1, std::memory_order_relaxed);
+  if (update.update->staged() != nullptr) {
+    meter_.Start(1);
+    staged_.AddArriving(std::move(update));
+  } else {
+    RunRanges(update);
+  }
+}
+
+void ChunkPipeline::RunRanges(const StagedUpdate& update) {
   meter_.Start(ranges_);
+  const bool is_staged = update.update->staged() != nullptr;
   for (int range = 0; range < ranges_; ++range) {
-    executor_.Run([this, chunk, update, range] {
-      if (update->RunRange(range)) {
-        if (!update->arrived().ok() || !update->returned().ok()) {
-          failed_.Add({chunk, update});
+    executor_.Run([this, update, is_staged, range] {
+      if (update.update->RunRange(range)) {
+        if (is_staged) {
+          meter_.Start(1);
+          staged_.AddReturning(update);
+        } else {
+          updating_.fetch_sub(1, std::memory_order_release);
         }
-        updating_.fetch_sub(1, std::memory_order_release);
       }
       meter_.End();
     });
@@ -202,22 +245,35 @@ absl::StatusOr<std::unique_ptr<StagedChunk>> ChunkPipeline::Stage(
                             step_->parameters);
 }
 
-void ChunkPipeline::TakeFailed() {
-  for (const FailedUpdate& failed : failed_.Take()) {
-    const absl::Status& arrived = failed.update->arrived();
-    if (!arrived.ok()) {
-      failed.update->Restore(chunks_.contents(failed.chunk));
-      progress_.SetLost(failed.chunk);
-      Fail(Reworded(arrived,
-                    absl::StrCat(Named(failed.chunk), arrived.message())));
-    } else {
-      // Nothing else has the parameters of this step.
-      Fail(absl::DataLossError(
-          absl::StrCat(Named(failed.chunk),
-                       "its state was stepped, its parameters were not: ",
-                       failed.update->returned().message())));
-    }
+void ChunkPipeline::TakeStaged() {
+  for (EndedCopies& each : staged_.TakeReturned()) {
+    each.staged.update->LeaveSlot();
+    updating_.fetch_sub(1, std::memory_order_relaxed);
+    meter_.End();
+    if (each.status.ok()) continue;
+    // Nothing else has the parameters of this step.
+    Fail(absl::DataLossError(
+        absl::StrCat(Named(each.staged.chunk),
+                     "its state was stepped, its parameters were not: ",
+                     each.status.message())));
   }
+  for (EndedCopies& each : staged_.TakeArrived()) {
+    if (each.status.ok()) {
+      RunRanges(each.staged);
+    } else {
+      TakeNotArrived(each.staged, each.status);
+    }
+    meter_.End();
+  }
+}
+
+void ChunkPipeline::TakeNotArrived(const StagedUpdate& staged,
+                                   const absl::Status& status) {
+  staged.update->GiveUp();
+  updating_.fetch_sub(1, std::memory_order_relaxed);
+  staged.update->Restore(chunks_.contents(staged.chunk));
+  progress_.SetLost(staged.chunk);
+  Fail(Reworded(status, absl::StrCat(Named(staged.chunk), status.message())));
 }
 
 void ChunkPipeline::Fail(absl::Status error) {

@@ -21,7 +21,7 @@
 #include "runtime/optimizer/chunks/chunk_requests.h"
 #include "runtime/optimizer/chunks/chunk_table.h"
 #include "runtime/optimizer/step/chunk_update.h"
-#include "runtime/optimizer/step/failed_updates.h"
+#include "runtime/optimizer/step/staged_updates.h"
 #include "runtime/optimizer/step/step_meter.h"
 #include "runtime/optimizer/step/step_progress.h"
 
@@ -53,14 +53,18 @@ class ChunkPipeline {
   // until the attempt ends. `deadline` is that of its requests.
   void BeginAttempt(const UpdateStep& step, absl::Time deadline);
 
-  // As far as it goes without blocking. True: the attempt has ended; error()
-  // is OK if and only if no chunk is missing.
+  // As far as it goes without blocking: chunks that are ready, copies that have
+  // ended. True: the attempt has ended; error() is OK if and only if no chunk
+  // is missing.
   bool Advance();
   // Blocks until Advance can go further. False: the deadline passed.
   bool Wait(absl::Time deadline);
   // Ends the attempt with `error`: nothing more is taken. What is pushed
   // stays so and is taken by the next attempt.
   void Abandon(absl::Status error);
+  // Blocks until no kernel runs and no copy is under way; what had not arrived
+  // by then is given up. Nothing of the step goes on.
+  void WaitForTasks();
 
   // The first error of the attempt; a DataLoss goes before all others.
   const absl::Status& error() const { return error_; }
@@ -74,7 +78,11 @@ class ChunkPipeline {
   void TakeRefusal(int chunk, bool is_current, const absl::Status& status);
   void Dispatch(int chunk, Pin pin);
   absl::StatusOr<std::unique_ptr<StagedChunk>> Stage(int chunk) const;
-  void TakeFailed();
+  void RunRanges(const StagedUpdate& update);
+  // Copies that have ended: updates begin, slots are free.
+  void TakeStaged();
+  void TakeNotArrived(const StagedUpdate& staged, const absl::Status& status);
+  bool WaitForChunk(absl::Time deadline);
   // "chunk 3 of 17: ".
   std::string Named(int chunk) const;
   void Fail(absl::Status error);
@@ -97,9 +105,10 @@ class ChunkPipeline {
   bool blocked_by_kernels_ = false;
   int64_t ended_when_blocked_ = 0;
   absl::Status error_;
-  // Chunks with kernels; decreased by tasks before the meter counts their end.
+  // Chunks with a pin, kernels or a slot; of those without a slot decreased by
+  // tasks, before the meter counts their end.
   std::atomic<int> updating_ = 0;
-  FailedUpdates failed_;  // added to by the tasks, before too
+  StagedUpdates staged_;  // added to by the tasks, before too
 };
 
 }  // namespace terrace

@@ -38,10 +38,11 @@ ChunkUpdate::ChunkUpdate(const Chunk& chunk, Pin pin,
 }
 
 bool ChunkUpdate::RunRange(int index) {
-  if (staged_ == nullptr || staged_->Arrived().ok()) UpdateRange(index);
+  UpdateRange(index);
   // Acquire and release: the last range sees, and publishes, what all wrote.
   if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
-  End();
+  pin_.Release();
+  if (staged_ != nullptr) staged_->BeginReturn();
   return true;
 }
 
@@ -68,14 +69,8 @@ void ChunkUpdate::UpdateRange(int index) {
   }
 }
 
-void ChunkUpdate::End() {
-  if (staged_ != nullptr) arrived_ = staged_->Arrived();
-  if (!arrived_.ok()) {
-    pin_.ReleaseUnchanged();
-  } else {
-    pin_.Release();
-    if (staged_ != nullptr) returned_ = staged_->ReturnParameters();
-  }
+void ChunkUpdate::GiveUp() {
+  pin_.ReleaseUnchanged();
   staged_.reset();
 }
 

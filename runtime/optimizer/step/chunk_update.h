@@ -5,8 +5,9 @@
 //
 // Made on the customer's thread, shared by the tasks of its ranges: hence the
 // shared_ptr. The step's pointers must stay valid until the meter has counted
-// every range. Of a chunk that passes through a staging slot, the ranges wait
-// until it has arrived there, and the last one copies its parameters back.
+// every range. Of a chunk that passes through a staging slot, the ranges run
+// once it has arrived there, and the last one begins to copy its parameters
+// back.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/optimizer_kernels.h"
 #include "runtime/optimizer/chunks/chunk_contents.h"
@@ -50,20 +50,22 @@ class ChunkUpdate {
   ChunkUpdate(const ChunkUpdate&) = delete;
   ChunkUpdate& operator=(const ChunkUpdate&) = delete;
 
+  // The chunk in its slot, before the first range and after the last; null: it
+  // passes through none, or no longer does.
+  StagedChunk* staged() const { return staged_.get(); }
+  // Before any range has run: nothing was or will be updated.
+  void GiveUp();
   // Each of 0 .. ranges-1 once, on any thread. Returns true for the one that
-  // ended last; pin and slot are then released.
+  // ended last; the pin is then released.
   bool RunRange(int index);
+  // The parameters are back, or will not be: the slot is free.
+  void LeaveSlot() { staged_.reset(); }
 
-  // After the last range. An error to arrive: nothing was updated. An error to
-  // return: the device's parameters lack the update.
-  const absl::Status& arrived() const { return arrived_; }
-  const absl::Status& returned() const { return returned_; }
   // What the chunk held before.
   void Restore(ChunkContents& contents) const;
 
  private:
   void UpdateRange(int index);
-  void End();
   void UpdateSegment(size_t index, int64_t begin, int64_t end);
   // Where the parameter of segment `index` is, from the segment's start on.
   ParameterData DataOf(size_t index) const;
@@ -78,8 +80,6 @@ class ChunkUpdate {
   std::byte* const payload_;
   std::atomic<int> left_;
   std::unique_ptr<StagedChunk> staged_;
-  absl::Status arrived_;  // by the last range, as is the next
-  absl::Status returned_;
 };
 
 }  // namespace terrace

@@ -110,7 +110,7 @@ bool RunningStep::Advance() {
       EndUpdate();
       continue;
     }
-    if (meter_.running() > 0) return false;
+    if (!pass_->Advance()) return false;
     if (phase_ == Phase::kNorm) {
       EndNorm();
     } else if (phase_ == Phase::kRecognise) {
@@ -124,8 +124,13 @@ bool RunningStep::Advance() {
 
 bool RunningStep::Wait(absl::Time deadline) {
   if (phase_ == Phase::kUpdate) return pipeline_.Wait(deadline);
-  meter_.WaitForAll();
+  pass_->Wait();
   return true;
+}
+
+void RunningStep::WaitForTasks() {
+  pipeline_.WaitForTasks();
+  if (pass_ != nullptr) pass_->WaitForTasks();
 }
 
 void RunningStep::OnDeadline() {

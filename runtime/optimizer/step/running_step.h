@@ -52,8 +52,8 @@ class RunningStep {
   void Refuse(absl::Status why) { result_ = std::move(why); }
   // It has run into its deadline: what is missing stays so.
   void OnDeadline();
-  // Until no task of it runs.
-  void WaitForTasks() { meter_.WaitForAll(); }
+  // Until no task of it runs and no copy is under way.
+  void WaitForTasks();
 
   bool is_running() const { return phase_ != Phase::kIdle; }
   // Some of its chunks are missing; the next must be an attempt at them.

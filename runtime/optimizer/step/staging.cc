@@ -1,6 +1,7 @@
 #include "runtime/optimizer/step/staging.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
@@ -26,36 +27,55 @@ bool IsStaged(const ParameterData& data) {
 
 }  // namespace
 
-absl::StatusOr<Device::Stream*> StagingSlot::StreamOf(Device& device) {
-  for (const auto& [owner, stream] : streams_) {
-    if (owner == &device) return stream.get();
+absl::StatusOr<StagingSlot::DeviceStream*> StagingSlot::StreamOf(
+    Device& device) {
+  for (DeviceStream& each : streams_) {
+    if (each.device == &device) return &each;
   }
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Device::Stream> stream,
                            device.MakeStream());
-  streams_.emplace_back(&device, std::move(stream));
-  return streams_.back().second.get();
+  streams_.push_back({&device, std::move(stream)});
+  return &streams_.back();
 }
 
 absl::Status StagingSlot::CopyToHost(Device& device, void* target,
                                      const void* source, int64_t bytes) {
-  TERRACE_ASSIGN_OR_RETURN(Device::Stream * stream, StreamOf(device));
+  TERRACE_ASSIGN_OR_RETURN(DeviceStream* const to, StreamOf(device));
   staging_.from_devices_.fetch_add(bytes, std::memory_order_relaxed);
-  return stream->CopyToHost(target, source, bytes);
+  TERRACE_RETURN_IF_ERROR(to->stream->CopyToHost(target, source, bytes));
+  ++to->under_way;
+  return absl::OkStatus();
 }
 
 absl::Status StagingSlot::CopyToDevice(Device& device, void* target,
                                        const void* source, int64_t bytes) {
-  TERRACE_ASSIGN_OR_RETURN(Device::Stream * stream, StreamOf(device));
+  TERRACE_ASSIGN_OR_RETURN(DeviceStream* const to, StreamOf(device));
   staging_.to_devices_.fetch_add(bytes, std::memory_order_relaxed);
-  return stream->CopyToDevice(target, source, bytes);
+  TERRACE_RETURN_IF_ERROR(to->stream->CopyToDevice(target, source, bytes));
+  ++to->under_way;
+  return absl::OkStatus();
 }
 
-absl::Status StagingSlot::Wait() {
-  absl::Status first;
-  for (const auto& [device, stream] : streams_) {
-    first.Update(stream->Wait());
+std::optional<absl::Status> StagingSlot::Poll() {
+  bool under_way = false;
+  for (DeviceStream& each : streams_) {
+    if (each.under_way == 0) continue;
+    ended_.clear();
+    each.stream->Poll(&ended_);
+    each.under_way -= static_cast<int64_t>(ended_.size());
+    TERRACE_CHECK(each.under_way >= 0);
+    for (const absl::Status& status : ended_) first_.Update(status);
+    under_way |= each.under_way > 0;
   }
-  return first;
+  if (under_way) return std::nullopt;
+  return std::exchange(first_, absl::OkStatus());
+}
+
+void StagingSlot::Wait() {
+  for (DeviceStream& each : streams_) {
+    if (std::exchange(each.under_way, 0) > 0) each.stream->Wait().IgnoreError();
+  }
+  first_ = absl::OkStatus();
 }
 
 Staging::~Staging() {
@@ -121,11 +141,14 @@ absl::StatusOr<std::unique_ptr<StagedChunk>> StagedChunk::Fetch(
     absl::Span<const ParameterData> parameters) {
   if (Bytes(chunk, parameters) == 0) return nullptr;
   auto staged = std::make_unique<StagedChunk>(staging, chunk, parameters);
-  absl::Status status = staged->BeginFetch();
-  if (status.ok()) return staged;
-  // What was begun before must not be on its way into a free slot.
-  staged->slot_.Wait().IgnoreError();
-  return status;
+  TERRACE_RETURN_IF_ERROR(staged->BeginFetch());
+  return staged;
+}
+
+// A slot must not be free while something is on its way into it.
+StagedChunk::~StagedChunk() {
+  slot_.Wait();
+  staging_.Return(slot_);
 }
 
 absl::Status StagedChunk::BeginFetch() {
@@ -157,30 +180,27 @@ absl::Status StagedChunk::BeginFetch() {
   return absl::OkStatus();
 }
 
-absl::Status StagedChunk::Arrived() {
-  MutexLock lock(mutex_);
-  if (!waited_) {
-    arrived_ = slot_.Wait();
-    waited_ = true;
-  }
-  return arrived_;
-}
+std::optional<absl::Status> StagedChunk::Arrived() { return slot_.Poll(); }
 
-absl::Status StagedChunk::ReturnParameters() {
-  absl::Status first;
-  for (size_t i = 0; i < segments_.size() && first.ok(); ++i) {
+void StagedChunk::BeginReturn() {
+  for (size_t i = 0; i < segments_.size() && return_begun_.ok(); ++i) {
     if (segments_[i].device == nullptr) continue;
     const Segment& segment = chunk_.segments[i];
     const ParameterData& data =
         parameters_[static_cast<size_t>(segment.parameter)];
     const int64_t width = DTypeBytes(chunk_.dtype);
-    first = slot_.CopyToDevice(*data.device,
-                               static_cast<std::byte*>(data.parameter) +
-                                   segment.parameter_offset * width,
-                               segments_[i].parameter, segment.count * width);
+    return_begun_ =
+        slot_.CopyToDevice(*data.device,
+                           static_cast<std::byte*>(data.parameter) +
+                               segment.parameter_offset * width,
+                           segments_[i].parameter, segment.count * width);
   }
-  first.Update(slot_.Wait());
-  return first;
+}
+
+std::optional<absl::Status> StagedChunk::Returned() {
+  std::optional<absl::Status> returned = slot_.Poll();
+  if (returned.has_value() && !return_begun_.ok()) return return_begun_;
+  return returned;
 }
 
 }  // namespace terrace

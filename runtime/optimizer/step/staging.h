@@ -15,11 +15,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/base/device.h"
 #include "runtime/base/mutex.h"
@@ -30,7 +31,11 @@ namespace terrace {
 
 class Staging;
 
+// How often copies are looked at: much less than those of a slot take.
+inline constexpr absl::Duration kCopyLook = absl::Microseconds(50);
+
 // Bytes of pinned memory and a stream of each device. One thread at a time.
+// Copies are polled; Wait is for those that are given up.
 class StagingSlot {
  public:
   StagingSlot(Staging& staging, std::byte* bytes)
@@ -43,15 +48,26 @@ class StagingSlot {
                           int64_t bytes);
   absl::Status CopyToDevice(Device& device, void* target, const void* source,
                             int64_t bytes);
-  // Of all devices.
-  absl::Status Wait();
+  // Of all devices: the first error of the copies that were begun since this
+  // last said so; nullopt while one is under way. Never blocks.
+  std::optional<absl::Status> Poll();
+  // Until none is under way, however they end.
+  void Wait();
 
  private:
-  absl::StatusOr<Device::Stream*> StreamOf(Device& device);
+  struct DeviceStream {
+    Device* device;
+    std::unique_ptr<Device::Stream> stream;
+    int64_t under_way = 0;  // copies
+  };
+
+  absl::StatusOr<DeviceStream*> StreamOf(Device& device);
 
   Staging& staging_;
   std::byte* const bytes_;
-  std::vector<std::pair<Device*, std::unique_ptr<Device::Stream>>> streams_;
+  std::vector<DeviceStream> streams_;
+  absl::Status first_;               // of what has ended
+  std::vector<absl::Status> ended_;  // what a poll was told, to be used again
 };
 
 // Thread-safe but for Prepare, which needs every slot free. Devices must
@@ -91,8 +107,9 @@ class Staging {
   std::vector<StagingSlot*> free_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One chunk in a slot, for one step. Made by the customer's thread, used by the
-// tasks that update it. `chunk` and `parameters` must outlive it.
+// One chunk in a slot, for one step: its copies in, the tasks that update it,
+// its copies out, one after the other. Whoever has it is one thread at a time,
+// but for segment. `chunk` and `parameters` must outlive it.
 class StagedChunk {
  public:
   // What a slot must hold for it; 0 where no parameter with a gradient is on a
@@ -109,19 +126,21 @@ class StagedChunk {
               absl::Span<const ParameterData> parameters);
   StagedChunk(const StagedChunk&) = delete;
   StagedChunk& operator=(const StagedChunk&) = delete;
-  ~StagedChunk() { staging_.Return(slot_); }
+  // With copies under way it waits for them: it is given up.
+  ~StagedChunk();
 
-  // Blocks until everything has arrived. Thread-safe; each call returns the
-  // same.
-  absl::Status Arrived();
+  // Whether everything has arrived, or not all can; nullopt: copies are under
+  // way. Never blocks.
+  std::optional<absl::Status> Arrived();
 
   // Where segment `index` is in host memory, from its first element on; null
-  // addresses: where the caller has it. After Arrived.
+  // addresses: where the caller has it. Once it has arrived. Thread-safe.
   const ParameterData& segment(size_t index) const { return segments_[index]; }
 
-  // Copies the parameters back and blocks until they are there. Once, after
-  // the update.
-  absl::Status ReturnParameters();
+  // Begins to copy the parameters back. Once, after the update.
+  void BeginReturn();
+  // Whether they are back, or not all can be; nullopt: copies are under way.
+  std::optional<absl::Status> Returned();
 
  private:
   absl::Status BeginFetch();
@@ -131,10 +150,7 @@ class StagedChunk {
   const absl::Span<const ParameterData> parameters_;
   StagingSlot& slot_;
   std::vector<ParameterData> segments_;
-
-  Mutex mutex_;
-  bool waited_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status arrived_ ABSL_GUARDED_BY(mutex_);
+  absl::Status return_begun_;
 };
 
 }  // namespace terrace

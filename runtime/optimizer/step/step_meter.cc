@@ -69,6 +69,15 @@ bool StepMeter::WaitForEnd(int64_t seen, absl::Time deadline) {
       deadline);
 }
 
+void StepMeter::WaitForLook(int64_t seen, absl::Duration time) {
+  MutexLock lock(mutex_);
+  clock_.Await(
+      mutex_, changed_,
+      [this, seen]()
+          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ > seen; },
+      clock_.Now() + time);
+}
+
 void StepMeter::WaitForAll() {
   MutexLock lock(mutex_);
   clock_.Await(

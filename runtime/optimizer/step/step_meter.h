@@ -1,4 +1,5 @@
-// Counts the kernels that run for one step and says where its time went.
+// Counts the kernels that run for one step, and copies from and to devices as
+// if they were, and says where its time went.
 //
 // The calling thread and the tasks of the executor share it. Each span of
 // time is the difference of two of its own clock reads: while at least one
@@ -43,6 +44,9 @@ class StepMeter {
   // Until more than `seen` kernels have ended, or none runs, or `deadline`.
   // False at the deadline.
   bool WaitForEnd(int64_t seen, absl::Time deadline);
+  // Until more than `seen` kernels have ended, or the time has passed: for what
+  // is to be looked at then.
+  void WaitForLook(int64_t seen, absl::Duration time);
   // Until none runs. However long: what a kernel touches is the caller's.
   void WaitForAll();
 
