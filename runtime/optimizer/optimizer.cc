@@ -7,13 +7,17 @@
 #include "runtime/optimizer/chunked_optimizer.h"
 #include "runtime/optimizer/chunks/chunk_layout.h"
 #include "runtime/optimizer/state/state_array.h"
+#include "runtime/optimizer/step/staging.h"
 
 namespace terrace {
 
 absl::StatusOr<OptimizerPlan> OffloadedOptimizer::Plan(
     absl::Span<const ParameterSpec> parameters, const OptimizerOptions& options,
     int64_t host_budget_bytes) {
-  return PlanSizes(parameters, options, host_budget_bytes);
+  TERRACE_ASSIGN_OR_RETURN(OptimizerPlan plan,
+                           PlanSizes(parameters, options, host_budget_bytes));
+  plan.staging_bytes = Staging::BytesFor(parameters, plan.chunk_bytes);
+  return plan;
 }
 
 absl::StatusOr<std::unique_ptr<OffloadedOptimizer>> OffloadedOptimizer::Create(

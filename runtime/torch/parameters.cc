@@ -38,6 +38,7 @@ absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
   spec.name = absl::StrCat("parameter", position);
   spec.dtype = *DTypeOf(parameter);
   spec.count = parameter.numel();
+  spec.on_device = !parameter.is_cpu();
   return spec;
 }
 

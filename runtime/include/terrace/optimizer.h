@@ -52,6 +52,8 @@ struct ParameterSpec {
   DType dtype = DType::kFloat32;
   int64_t count = 0;  // elements, >= 0
   int group = 0;      // index into StepArguments::groups
+  // Steps will pass it as a device's: a plan counts the slots for it.
+  bool on_device = false;
 };
 
 // One parameter in one step. `gradient` null: none in this step, the
@@ -134,6 +136,9 @@ struct OptimizerPlan {
   int64_t slots = 0;
   int64_t window_bytes = 0;
   int64_t minimum_budget_bytes = 0;
+  // Pinned memory beside the Runtime's budget that parameters on devices pass
+  // through, with gradients of their own dtype; the report says what is taken.
+  int64_t staging_bytes = 0;
 };
 
 // Where elements of a parameter's state are copied to, by kind. Those that are

@@ -169,7 +169,8 @@ absl::StatusOr<Choice> Choose(absl::Span<const ParameterSpec> parameters,
   Choice choice;
   OptimizerPlan& plan = choice.plan;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const auto& [name, dtype, count, group] = parameters[i];
+    const DType dtype = parameters[i].dtype;
+    const int64_t count = parameters[i].count;
     plan.parameters += count;
     plan.state_bytes += count * (dtype == DType::kFloat32 ? 8 : 12);
     if (i >= first) elements[static_cast<size_t>(dtype)] += count;

@@ -36,7 +36,7 @@ namespace terrace {
 class GradientPass {
  public:
   // What the staging slots must hold for gradients on a device.
-  static constexpr int64_t kSlotBytes = 1 << 20;
+  static constexpr int64_t kSlotBytes = Staging::kLeastSlotBytes;
 
   enum class Kind : uint8_t { kNorm, kFingerprint };
 

@@ -78,6 +78,30 @@ void StagingSlot::Wait() {
   first_ = absl::OkStatus();
 }
 
+int64_t Staging::BytesFor(absl::Span<const ParameterSpec> parameters,
+                          int64_t chunk_payload_bytes) {
+  int64_t slot_bytes = 0;
+  for (const DType dtype :
+       {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    int64_t elements = 0;
+    int64_t segments = 0;
+    for (const ParameterSpec& each : parameters) {
+      if (each.dtype != dtype || !each.on_device) continue;
+      elements += each.count;
+      ++segments;
+    }
+    if (elements == 0) continue;
+    const int64_t full =
+        chunk_payload_bytes / (dtype == DType::kFloat32 ? 8 : 12);
+    // Each segment's parameter and gradient are padded, but for fp32.
+    const int64_t padding = dtype == DType::kFloat32 ? 0 : 4 * segments;
+    slot_bytes = std::max({slot_bytes, kLeastSlotBytes,
+                           2 * DTypeBytes(dtype) * std::min(full, elements) +
+                               std::min(padding, 4 * full)});
+  }
+  return kSlots * Padded(slot_bytes, 64);
+}
+
 Staging::~Staging() {
   MutexLock lock(mutex_);
   TERRACE_CHECK(free_.size() == slots_.size());

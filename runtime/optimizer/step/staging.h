@@ -75,6 +75,13 @@ class StagingSlot {
 class Staging {
  public:
   static constexpr int kSlots = 4;
+  // Of a slot: gradients come through in pieces of that size.
+  static constexpr int64_t kLeastSlotBytes = 1 << 20;
+
+  // What slots take for those on devices, at most, where chunks have such
+  // payloads.
+  static int64_t BytesFor(absl::Span<const ParameterSpec> parameters,
+                          int64_t chunk_payload_bytes);
 
   Staging() = default;
   Staging(const Staging&) = delete;

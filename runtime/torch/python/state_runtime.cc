@@ -17,6 +17,8 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 2;
 // Where everything stays in memory nothing is read ahead: slots bound how many
 // chunks are under way, small ones, two for each core.
 constexpr int64_t kResidentChunkBytes = 1 << 20;
+// As small as chunks are made for a small budget.
+constexpr int64_t kLeastChunkBytes = 64 << 10;
 
 absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
   if (name == "auto") return EngineKind::kAuto;
@@ -38,6 +40,7 @@ struct BudgetBounds {
   int64_t state;  // bytes of it
   int64_t least;
   int64_t everything;
+  int64_t staging;  // of these, that parameters on devices pass through
 };
 
 absl::StatusOr<BudgetBounds> BoundsOfBudget(
@@ -45,10 +48,37 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
   ForEverythingInMemory(small);
   TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan plan,
                            OffloadedOptimizer::Plan(specs, small, kUnlimited));
+  small.chunk_bytes = kLeastChunkBytes;
+  TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan least,
+                           OffloadedOptimizer::Plan(specs, small, kUnlimited));
   // In memory they have no headers.
-  return BudgetBounds{plan.state_bytes,
-                      std::max(plan.minimum_budget_bytes, 3 * ResidentBytes(1)),
-                      plan.disk_bytes - plan.chunks * kTensorHeaderBytes};
+  return BudgetBounds{
+      plan.state_bytes,
+      std::max(plan.minimum_budget_bytes, 3 * ResidentBytes(1)) +
+          least.staging_bytes,
+      plan.disk_bytes - plan.chunks * kTensorHeaderBytes + plan.staging_bytes,
+      plan.staging_bytes};
+}
+
+// What of a budget is left for a Runtime beside the staging: all where nothing
+// is on a device, else with chunks that are as small as that takes.
+absl::StatusOr<int64_t> BesideStaging(const std::vector<ParameterSpec>& specs,
+                                      OptimizerOptions& options,
+                                      int64_t budget) {
+  while (true) {
+    TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan plan,
+                             OffloadedOptimizer::Plan(specs, options, budget));
+    const int64_t rest = budget - plan.staging_bytes;
+    const absl::Status fits =
+        OffloadedOptimizer::Plan(specs, options, rest).status();
+    if (fits.ok()) return rest;
+    if (options.chunk_bytes <= kLeastChunkBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          absl::string_view(fits.message()), ", beside ", plan.staging_bytes,
+          " that parameters on devices pass through"));
+    }
+    options.chunk_bytes = std::max(kLeastChunkBytes, options.chunk_bytes / 2);
+  }
 }
 
 }  // namespace
@@ -68,12 +98,12 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
     state->most_bytes_ =
         budget == BindingOptions::kEverything ? kUnlimited : budget;
     TERRACE_RETURN_IF_ERROR(
-        state->OpenInMemory(asked.threads, bounds.everything));
+        state->OpenInMemory(asked.threads, bounds.everything - bounds.staging));
     return state;
   }
   // Before anything is made: a budget below the minimum is refused here.
-  TERRACE_RETURN_IF_ERROR(
-      OffloadedOptimizer::Plan(specs, options, budget).status());
+  TERRACE_ASSIGN_OR_RETURN(const int64_t in_runtime,
+                           BesideStaging(specs, options, budget));
   if (asked.paths.empty() && asked.mapped_tiers.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         asked.named_tiers ? "tiers: dram has " : "memory_budget is ", budget,
@@ -84,7 +114,8 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   Options runtime;
   runtime.engine = engine;
   runtime.threads = asked.threads;
-  runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = budget}};
+  runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = in_runtime}};
+  state->most_bytes_ = budget;
   for (const std::string& text : asked.mapped_tiers) {
     TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ParseTier(text));
     runtime.tiers.push_back(std::move(tier));
@@ -117,8 +148,9 @@ absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
   std::vector<ParameterSpec> all = specs;
   all.insert(all.end(), added.begin(), added.end());
   TERRACE_ASSIGN_OR_RETURN(const BudgetBounds whole, BoundsOfBudget(all, {}));
-  TERRACE_ASSIGN_OR_RETURN(const BudgetBounds more, BoundsOfBudget(added, {}));
-  const int64_t taken = memory_->GetStats().host_reserved_bytes;
+  TERRACE_ASSIGN_OR_RETURN(BudgetBounds more, BoundsOfBudget(added, {}));
+  const int64_t taken = memory_->GetStats().host_reserved_bytes + whole.staging;
+  more.everything -= more.staging;  // counted with the whole's
   if (more.everything > most_bytes_ - taken) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all state takes ", whole.everything,
@@ -131,8 +163,11 @@ absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
 
 Stats StateRuntime::GetStats() const {
   Stats stats = runtime_->GetStats();
-  if (memory_ == nullptr || most_bytes_ == kUnlimited) return stats;
-  for (TierStats& tier : stats.tiers) tier.budget_bytes = most_bytes_;
+  if (most_bytes_ == kUnlimited) return stats;
+  // Staging for parameters on devices is of it too.
+  for (TierStats& tier : stats.tiers) {
+    if (tier.kind == TierKind::kDram) tier.budget_bytes = most_bytes_;
+  }
   return stats;
 }
 
