@@ -7,13 +7,17 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aio/uring_probe.h"
+#include "kernels/cuda/open_cuda.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/machine/storage.h"
 #include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
@@ -147,17 +151,29 @@ absl::Status ProbeDisk(const std::vector<PathReport>& paths,
       absl::StrCat("path '", report->tier.place, "' was not looked at"));
 }
 
-// A kind that no build has yet: what there is in its place.
-absl::Status NoDeviceMemory(const MachineReport& report) {
+std::string TextOf(const GpuReport& gpus) {
   std::vector<std::string> there;
-  for (const GpuDeviceReport& device : report.gpu.devices) {
+  for (const GpuDeviceReport& device : gpus.devices) {
     there.push_back(absl::StrCat(device.name.empty() ? "a GPU" : device.name,
                                  " with ", FormatBytes(device.memory_bytes)));
   }
-  return absl::UnimplementedError(absl::StrCat(
-      "no tensors are kept in a GPU's memory, but on dram, far, pmem and "
-      "nvme; this machine has ",
-      there.empty() ? "no GPU with a driver" : absl::StrJoin(there, ", ")));
+  return there.empty() ? "no GPU with a driver" : absl::StrJoin(there, ", ");
+}
+
+// By CUDA's module.
+absl::Status ProbeDeviceMemory(const GpuReport& gpus, TierReport* report) {
+  const absl::StatusOr<std::shared_ptr<Device>> device =
+      OpenCuda(report->tier.place);
+  if (!device.ok()) {
+    return Reworded(device.status(),
+                    absl::StrCat(absl::string_view(device.status().message()),
+                                 "; this machine has ", TextOf(gpus)));
+  }
+  // Of several nothing tells which CUDA calls the first.
+  if (gpus.devices.size() == 1) {
+    report->size_bytes = gpus.devices.front().memory_bytes;
+  }
+  return TryDevice(**device, report);
 }
 
 }  // namespace
@@ -172,6 +188,19 @@ std::vector<TierSpec> NodesAsTiers(const Topology& topology) {
   return tiers;
 }
 
+absl::Status TryDevice(Device& device, TierReport* report) {
+  const absl::StatusOr<DeviceMemory> memory = device.Allocate(kProbeBytes);
+  if (!memory.ok()) return memory.status();
+  absl::StatusOr<std::unique_ptr<HostArena>> arena =
+      HostArena::Create({.size_bytes = kProbeBytes});
+  if (!arena.ok()) return arena.status();
+  const std::shared_ptr<HostArena> pages = *std::move(arena);
+  const absl::Status pinned = device.Pin(pages, pages->bytes()).status();
+  report->can_pin = pinned.ok() ? 1 : 0;
+  report->pin_error = std::string(pinned.message());
+  return absl::OkStatus();
+}
+
 TierReport ProbeTier(const PseudoFiles& files, const Topology& topology,
                      int near_node, const MachineReport& report,
                      const TierSpec& tier) {
@@ -179,7 +208,7 @@ TierReport ProbeTier(const PseudoFiles& files, const Topology& topology,
   found.tier = tier;
   switch (tier.kind) {
     case TierKind::kHbm:
-      found.status = NoDeviceMemory(report);
+      found.status = ProbeDeviceMemory(report.gpu, &found);
       break;
     case TierKind::kDram:
     case TierKind::kFar:

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/machine/pseudo_root.h"
+#include "tests/support/device/threaded_device.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
@@ -211,13 +212,34 @@ TEST_F(TierFactsTest, APlaceThatIsNotThereSaysSo) {
       Probe({.kind = TierKind::kDisk, .place = "/not/looked/at"}).status));
 }
 
-TEST_F(TierFactsTest, AKindThatIsNotThereSaysWhatThereIs) {
-  const TierSpec hbm = {TierKind::kHbm, "cuda:0", 1 << 20};
-  EXPECT_TRUE(absl::IsUnimplemented(Probe(hbm).status));
+TEST_F(TierFactsTest, ADeviceThatIsNotThereSaysWhatThereIs) {
+  const TierSpec hbm = {TierKind::kHbm, "cuda:4095", 1 << 20};
+  EXPECT_TRUE(absl::IsUnavailable(Probe(hbm).status));
   EXPECT_THAT(Probe(hbm).status.ToString(), HasSubstr("no GPU"));
   machine_.gpu.devices.push_back(
       {.name = "Card", .memory_bytes = int64_t{80} << 30});
   EXPECT_THAT(Probe(hbm).status.ToString(), HasSubstr("Card with 80 GiB"));
+}
+
+TEST(DeviceFacts, ADeviceIsAskedForMemoryAndAPin) {
+  ThreadedDevice device({.capacity_bytes = 64 << 20});
+  TierReport report;
+  EXPECT_TRUE(TryDevice(device, &report).ok());
+  EXPECT_EQ(report.can_pin, 1);
+  EXPECT_EQ(device.bytes().used_bytes(), 0);  // nothing stays taken
+  EXPECT_EQ(device.bytes().registered_pieces(), 0);
+}
+
+TEST(DeviceFacts, WhatItRefusesIsSaid) {
+  ThreadedDevice device({.capacity_bytes = 64 << 20});
+  device.script().Fail(DeviceCallKind::kRegister, 0,
+                       {.at_once = absl::ResourceExhaustedError("ENOMEM")});
+  TierReport report;
+  EXPECT_TRUE(TryDevice(device, &report).ok());
+  EXPECT_EQ(report.can_pin, 0);
+  EXPECT_THAT(report.pin_error, HasSubstr("ENOMEM"));
+  ThreadedDevice full({.capacity_bytes = 1 << 20});
+  EXPECT_TRUE(absl::IsResourceExhausted(TryDevice(full, &report)));
 }
 
 TEST(ReadTiersTest, WithoutANameEachNodeIsATier) {
