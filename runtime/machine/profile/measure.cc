@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "aio/engine.h"
+#include "kernels/cuda/open_cuda.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/pool_executor.h"
 #include "runtime/base/bytes.h"
@@ -23,6 +24,7 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/machine/probe_file.h"
+#include "runtime/machine/profile/device_rate.h"
 #include "runtime/machine/profile/medium_rate.h"
 #include "runtime/machine/profile/parallel_time.h"
 #include "runtime/machine/profile/profile.h"
@@ -214,22 +216,40 @@ absl::StatusOr<std::unique_ptr<Medium>> OpenMedium(const TierSpec& tier,
                            .unsafe_media = options.unsafe_media});
 }
 
+absl::StatusOr<MediumRates> MeasureGpu(const TierSpec& tier,
+                                       const TuneOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device,
+                           OpenCuda(tier.place));
+  return MeasureDevice(*device, options.per_rate);
+}
+
+absl::StatusOr<MediumRates> MeasureMapped(const TierSpec& tier,
+                                          const TuneOptions& options,
+                                          const Topology& topology,
+                                          Executor& executor) {
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Medium> medium,
+                           OpenMedium(tier, options, topology));
+  const absl::StatusOr<MediumRates> rates =
+      MeasureMedium(*medium, executor, options.per_rate);
+  const absl::Status removed = medium->Remove();
+  if (rates.ok() && !removed.ok()) return removed;
+  return rates;
+}
+
 absl::StatusOr<TierProfile> MeasureTier(const TierSpec& tier,
                                         const TuneOptions& options,
                                         const Topology& topology,
                                         Executor& executor) {
   TierProfile profile = {.tier = TierName(tier)};
-  const auto named = [&](const absl::Status& why) {
+  const absl::StatusOr<MediumRates> rates =
+      tier.kind == TierKind::kHbm
+          ? MeasureGpu(tier, options)
+          : MeasureMapped(tier, options, topology, executor);
+  if (!rates.ok()) {
+    const absl::Status& why = rates.status();
     return Reworded(why, absl::StrCat("tier '", profile.tier,
                                       "': ", absl::string_view(why.message())));
-  };
-  const auto medium = OpenMedium(tier, options, topology);
-  if (!medium.ok()) return named(medium.status());
-  const absl::StatusOr<MediumRates> rates =
-      MeasureMedium(**medium, executor, options.per_rate);
-  const absl::Status removed = (*medium)->Remove();
-  if (!rates.ok()) return named(rates.status());
-  if (!removed.ok()) return named(removed);
+  }
   profile.read_bytes_per_second = rates->read_bytes_per_second;
   profile.write_bytes_per_second = rates->write_bytes_per_second;
   return profile;
@@ -240,10 +260,10 @@ absl::Status CheckTiers(const std::vector<TierSpec>& tiers) {
   for (const TierSpec& tier : tiers) {
     TERRACE_RETURN_IF_ERROR(CheckTier(tier));
     const std::string name = TierName(tier);
-    if (tier.kind != TierKind::kFar && tier.kind != TierKind::kPmem) {
+    if (tier.kind == TierKind::kDram || tier.kind == TierKind::kDisk) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tier '", name,
-          "': only edges between memory and far or pmem are measured; a disk "
+          "': edges between memory and hbm, far or pmem are measured; a disk "
           "is named as a path"));
     }
     if (!seen.insert(name).second) {
