@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,22 +11,17 @@
 #include "absl/strings/str_format.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
-#include "bench/io/raw_threads.h"
-#include "bench/io/scratch_file.h"
-#include "bench/io/uring_raw_loop.h"
+#include "bench/raw_halves.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"
 #include "bench/step_compute.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
-#include "tiers/memory/host_arena.h"
 
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kPiece = 4 * kMiB;
-constexpr int kDepth = 2;
 constexpr int kStepsPerRun = 3;
 constexpr double kBar = 0.90;
 
@@ -123,58 +117,7 @@ class DiskStep {
   std::unique_ptr<OffloadedOptimizer> optimizer_;  // first to go
 };
 
-// Reads of one half of a file, writes of the other, and nothing else.
-class RawStep {
- public:
-  static absl::StatusOr<std::unique_ptr<RawStep>> Make(const Setting& setting,
-                                                       int64_t state_bytes,
-                                                       int64_t memory_bytes) {
-    auto raw = std::unique_ptr<RawStep>(new RawStep);
-    const int64_t half = state_bytes / kPiece * kPiece;
-    raw->load_ = {half, half};
-    raw->load_.footprint =
-        std::max(memory_bytes / kPiece * kPiece, 2 * kDepth * kPiece);
-    HostArenaOptions memory;
-    memory.size_bytes = raw->load_.footprint;
-    TERRACE_ASSIGN_OR_RETURN(raw->arena_, HostArena::Create(memory));
-    std::mt19937_64 random(1);
-    const auto bytes = raw->arena_->bytes();
-    for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
-      *reinterpret_cast<uint64_t*>(bytes.data() + at) = random();
-    }
-    TERRACE_ASSIGN_OR_RETURN(raw->file_,
-                             ScratchFile::Create(setting.directory, 2 * half,
-                                                 FileState::kWritten, bytes));
-    auto loop = UringRawLoop::Create({raw->file_->fd()}, bytes);
-    if (loop.ok()) raw->loop_ = *std::move(loop);
-    return raw;
-  }
-
-  absl::StatusOr<int64_t> Run() {
-    LoadCursor cursor(load_, arena_->bytes(), kPiece);
-    TERRACE_RETURN_IF_ERROR(
-        loop_ != nullptr
-            ? loop_->Run(kDepth, [&](IoRequest* r) { return cursor.Next(r); })
-            : RunRawThreads({file_->fd()}, load_, arena_->bytes(), kPiece,
-                            kDepth));
-    return load_.total();
-  }
-
-  const char* name() const {
-    return loop_ != nullptr ? "raw io_uring" : "raw pread/pwrite";
-  }
-  int64_t footprint() const { return load_.footprint; }
-
- private:
-  RawStep() = default;
-
-  Load load_;
-  std::unique_ptr<HostArena> arena_;
-  std::unique_ptr<ScratchFile> file_;
-  std::unique_ptr<UringRawLoop> loop_;
-};
-
-std::vector<Contender> ContendersOf(DiskStep& step, RawStep& raw,
+std::vector<Contender> ContendersOf(DiskStep& step, RawHalves& raw,
                                     int64_t step_bytes) {
   const auto steps = [&step]() -> absl::StatusOr<Sample> {
     // One step off the clock: then as much is under way at the start as at
@@ -199,8 +142,8 @@ std::vector<Contender> ContendersOf(DiskStep& step, RawStep& raw,
           {"compute of a step alone, in memory", compute}};
 }
 
-Section SectionOf(const DiskStep& step, const RawStep& raw, int64_t step_bytes,
-                  const Rounds& rounds) {
+Section SectionOf(const DiskStep& step, const RawHalves& raw,
+                  int64_t step_bytes, const Rounds& rounds) {
   Section section;
   const Stats stats = step.stats();
   section.title = "A step of the optimizer on the disk";
@@ -240,9 +183,9 @@ absl::Status RunStepOnDisk(const Flags& flags) {
   TERRACE_RETURN_IF_ERROR(step->Run(2).status());
   TERRACE_ASSIGN_OR_RETURN(const int64_t moved, step->Run(kStepsPerRun));
   const int64_t step_bytes = moved / kStepsPerRun;
-  TERRACE_ASSIGN_OR_RETURN(
-      const auto raw,
-      RawStep::Make(setting, step_bytes / 2, step->plan().window_bytes));
+  TERRACE_ASSIGN_OR_RETURN(const auto raw,
+                           RawHalves::Make(setting.directory, step_bytes / 2,
+                                           step->plan().window_bytes));
   Gate gate(setting.gate);
   TERRACE_ASSIGN_OR_RETURN(
       const Rounds rounds,
