@@ -9,6 +9,7 @@
 #include "bench/kernels.h"
 #include "bench/mover.h"
 #include "bench/step.h"
+#include "bench/step_device.h"
 #include "bench/step_disk.h"
 #include "bench/step_paths.h"
 #include "bench/tiers.h"
@@ -51,6 +52,11 @@ const Subcommand kSubcommands[] = {
      "copies between DRAM and a GPU's tier, against cudaMemcpyAsync",
      {"device", "size", "rounds", "gate", "json"},
      RunDeviceBenchmark},
+    {"device-step",
+     "a step over a GPU's memory, DRAM and a disk, against raw loops of the "
+     "disk and the link",
+     {"device", "path", "size", "rounds", "gate", "json"},
+     RunStepOnDevice},
 };
 
 int Usage() {
