@@ -42,19 +42,31 @@ bool WriteBack::StartOne(Tensor& tensor, std::vector<QueueError>* errors) {
   const TierId from = parts_.working->OfDirty(tensor).id();
   TERRACE_CHECK(tensor.Idle(from));
   if (from == kDramTier) return StartDown(tensor, {}, errors);
-  Reservation room = parts_.working->at(kDramTier).FindRoom(tensor);
-  if (!room.empty()) {
-    parts_.transfers->StartFill(tensor, std::move(room), IoClass::kWriteBack);
-    return true;
-  }
+  if (ComeDown(tensor)) return true;
   if (tensor.resting() == nullptr) return false;
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
   Reservation slot = parts_.staging->Take(StagingRoom::Way::kDown, bytes);
   if (!slot.empty()) return StartDown(tensor, std::move(slot), errors);
   absl::Status hope = parts_.staging->Hope(StagingRoom::Way::kDown, bytes);
+  if (absl::IsCancelled(hope)) {
+    // It is too large for all staging that there is: memory makes room.
+    TierResidency& memory = parts_.working->at(kDramTier);
+    if (memory.residents().leaving() > 0) return false;
+    std::vector<Tensor*> leaving;
+    memory.EvictForRange(bytes, &leaving);
+    StartLeaving(&leaving, errors);
+    return ComeDown(tensor);
+  }
   if (!absl::IsDeadlineExceeded(hope)) return false;
   tensor.refusals.GiveUp(std::move(hope));
   GiveUp(tensor, errors);
+  return true;
+}
+
+bool WriteBack::ComeDown(Tensor& tensor) {
+  Reservation room = parts_.working->at(kDramTier).FindRoom(tensor);
+  if (room.empty()) return false;
+  parts_.transfers->StartFill(tensor, std::move(room), IoClass::kWriteBack);
   return true;
 }
 

@@ -79,6 +79,8 @@ class WriteBack {
  private:
   // False: it waits for room.
   bool StartOne(Tensor& tensor, std::vector<QueueError>* errors);
+  // Into memory, if there is room outside the windows.
+  bool ComeDown(Tensor& tensor);
   bool StartDown(Tensor& tensor, Reservation slot,
                  std::vector<QueueError>* errors);
   static void EndLeave(Tensor& tensor, TierResidency& residency);

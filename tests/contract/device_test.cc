@@ -227,6 +227,28 @@ TEST_P(DeviceContractTest, ResidentsOfBothTiersLeaveForAWindow) {
   }
 }
 
+TEST_P(DeviceContractTest, WhatIsTooLargeForAllStagingLeavesThroughMemory) {
+  Make(8, 12);
+  const TensorId big = world().Register("big", 5 * kPage);  // of three places
+  const std::vector<TensorId> tensors = world().RegisterMany(20, kPage);
+  {
+    auto above = world().OpenQueue(5 * kPage, 1, kHbm);
+    world().Fill(*above, big, 77);  // stays outside the window
+  }
+  {
+    auto below = InMemory(1);
+    for (uint8_t i = 0; i < 20; ++i) world().Fill(*below, tensors[i], i);
+  }
+  auto above = OnDevice(6);  // five places are free
+  ASSERT_NE(above, nullptr);
+  above.reset();
+  auto below = world().OpenQueue(5 * kPage, 1);
+  EXPECT_TRUE(world().Holds(*below, big, 77));
+  for (uint8_t i = 0; i < 20; ++i) {
+    EXPECT_TRUE(world().Holds(*below, tensors[i], i)) << int{i};
+  }
+}
+
 TEST_P(DeviceContractTest, QueuesAreOnlyWhereCustomersWork) {
   Make(4, 16);
   for (const TierKind kind :
