@@ -186,6 +186,7 @@ absl::Status GivenFile::CheckFile() {
                      ShellWord(path_)));
   }
   was_marked_ = true;
+  unsafe_shutdowns_ = MarkedUnsafeShutdowns(mark);
   if (ftruncate(fd_, kMarkBytes) != 0) {
     return Failed("cannot be cut to its mark", errno);
   }

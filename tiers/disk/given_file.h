@@ -46,6 +46,8 @@ class GivenFile {
 
   const StateFile& file() const { return file_; }  // its fd is this object's
   bool is_device() const { return is_device_; }
+  // Of the mark that a job before left; -1: it says nothing of that.
+  int64_t marked_unsafe_shutdowns() const { return unsafe_shutdowns_; }
   // Where extents begin, and where the space for them ends now: a file's grows
   // from there, a device's does not.
   int64_t begin_bytes() const {
@@ -79,6 +81,7 @@ class GivenFile {
   int fd_ = -1;  // lock_fd_ for a file
   int64_t end_bytes_ = 0;
   StateFile file_;
+  int64_t unsafe_shutdowns_ = -1;
   bool was_marked_ = false;  // by a job before
   bool is_marked_ = false;
   bool is_kept_ = false;

@@ -11,9 +11,12 @@ namespace terrace {
 
 inline constexpr int64_t kGivenMarkBytes = kBlockBytes;
 
-// Both of a block of kGivenMarkBytes.
-void WriteGivenMark(char* block);
+// All of a block of kGivenMarkBytes. A mark may say how often the power of the
+// medium below was lost before its stores were safe; -1: it does not.
+void WriteGivenMark(char* block, int64_t unsafe_shutdowns = -1);
 bool IsGivenMark(const char* block);
+// Of what is a mark.
+int64_t MarkedUnsafeShutdowns(const char* block);
 
 // The index of the first byte that is not zero; -1: all are.
 int64_t FirstNonZero(absl::Span<const char> bytes);

@@ -89,6 +89,12 @@ absl::Status CheckDaxMargins(const std::string& path,
   return CheckMargin(path, device, size - kMargin, 0);
 }
 
+absl::Status WriteMark(PersistDomain* domain, int64_t unsafe_shutdowns) {
+  std::byte mark[kGivenMarkBytes];
+  WriteGivenMark(reinterpret_cast<char*>(mark), unsafe_shutdowns);
+  return domain->Copy(0, mark);
+}
+
 DaxDevice::DaxDevice(const std::string& path)
     : path_(path), owner_pid_(getpid()) {}
 
@@ -129,12 +135,13 @@ absl::Status DaxDevice::Lock() {
 }
 
 absl::Status DaxDevice::Claim(PersistDomain* domain,
-                              const std::vector<Extent>& bad) {
+                              const std::vector<Extent>& bad,
+                              int64_t unsafe_shutdowns) {
   TERRACE_RETURN_IF_ERROR(CheckDaxMargins(path_, domain->bytes(), bad));
-  std::byte mark[kGivenMarkBytes];
-  WriteGivenMark(reinterpret_cast<char*>(mark));
-  domain->Copy(0, mark);
-  return absl::OkStatus();
+  const char* const before =
+      reinterpret_cast<const char*>(domain->bytes().data());
+  if (IsGivenMark(before)) unsafe_shutdowns_ = MarkedUnsafeShutdowns(before);
+  return WriteMark(domain, unsafe_shutdowns);
 }
 
 }  // namespace terrace

@@ -34,6 +34,9 @@ absl::Status CheckDaxMargins(const std::string& path,
                              absl::Span<const std::byte> device,
                              const std::vector<Extent>& bad);
 
+// The mark over the beginning of what `domain` has.
+absl::Status WriteMark(PersistDomain* domain, int64_t unsafe_shutdowns);
+
 class DaxDevice {
  public:
   // InvalidArgument: a character device of another kind; Unavailable: another
@@ -49,8 +52,12 @@ class DaxDevice {
   const PmemSpace& space() const { return space_; }
   int64_t alignment() const { return alignment_; }
 
-  // Checks its margins, and marks it.
-  absl::Status Claim(PersistDomain* domain, const std::vector<Extent>& bad);
+  // Checks its margins, and marks it, with the unsafe shutdowns so far; -1:
+  // unknown.
+  absl::Status Claim(PersistDomain* domain, const std::vector<Extent>& bad,
+                     int64_t unsafe_shutdowns);
+  // Of the mark before, if there was one, once it is claimed; -1: unknown.
+  int64_t marked_unsafe_shutdowns() const { return unsafe_shutdowns_; }
 
  private:
   explicit DaxDevice(const std::string& path);
@@ -61,6 +68,7 @@ class DaxDevice {
   const int owner_pid_;
   int fd_ = -1;
   int64_t alignment_ = 0;
+  int64_t unsafe_shutdowns_ = -1;
   PmemSpace space_;
 };
 

@@ -1,11 +1,15 @@
 #include "tiers/pmem/persist_domain.h"
 
 #include <libpmem2.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
@@ -78,8 +82,6 @@ StoreGranularity GranularityOf(pmem2_map* map) {
 struct PersistDomain::Mapping {
   LibraryMap map;
   pmem2_memcpy_fn copy = nullptr;
-  pmem2_flush_fn flush = nullptr;
-  pmem2_drain_fn drain = nullptr;
   pmem2_persist_fn persist = nullptr;
 };
 
@@ -108,17 +110,17 @@ absl::StatusOr<std::unique_ptr<PersistDomain>> PersistDomain::Map(
     return Failed(name, absl::StrCat("cannot map ", size_bytes, " bytes"),
                   error);
   }
-  std::unique_ptr<PersistDomain> domain(new PersistDomain(std::move(mapping)));
+  std::unique_ptr<PersistDomain> domain(
+      new PersistDomain(name, std::move(mapping)));
   TERRACE_RETURN_IF_ERROR(domain->Judge(fd, name, media));
   return domain;
 }
 
-PersistDomain::PersistDomain(std::unique_ptr<Mapping> mapping)
-    : mapping_(std::move(mapping)) {
+PersistDomain::PersistDomain(const std::string& name,
+                             std::unique_ptr<Mapping> mapping)
+    : name_(name), mapping_(std::move(mapping)) {
   pmem2_map* const map = mapping_->map.get();
   mapping_->copy = pmem2_get_memcpy_fn(map);
-  mapping_->flush = pmem2_get_flush_fn(map);
-  mapping_->drain = pmem2_get_drain_fn(map);
   mapping_->persist = pmem2_get_persist_fn(map);
   bytes_ = {static_cast<std::byte*>(pmem2_map_get_address(map)),
             pmem2_map_get_size(map)};
@@ -194,6 +196,18 @@ absl::StatusOr<std::vector<Extent>> PersistDomain::BadRanges(
   return Failed(name, what, error);
 }
 
+absl::StatusOr<int64_t> PersistDomain::UnsafeShutdowns(
+    int fd, const std::string& name) {
+  Source source;
+  TERRACE_RETURN_IF_ERROR(OpenSource(fd, name, &source));
+  uint64_t count = 0;
+  const int error = pmem2_source_device_usc(source.get(), &count);
+  if (error == 0) return static_cast<int64_t>(count);
+  // Some modules tell a privileged user alone.
+  if (error == PMEM2_E_NOSUPP || error == -EACCES || error == -EPERM) return -1;
+  return Failed(name, "its unsafe shutdowns cannot be read", error);
+}
+
 std::byte* PersistDomain::At(int64_t offset, int64_t size_bytes) const {
   const auto all = static_cast<int64_t>(bytes_.size());
   TERRACE_CHECK(offset >= 0 && size_bytes >= 0 && size_bytes <= all &&
@@ -201,19 +215,39 @@ std::byte* PersistDomain::At(int64_t offset, int64_t size_bytes) const {
   return bytes_.data() + offset;
 }
 
-void PersistDomain::Copy(int64_t offset, absl::Span<const std::byte> from) {
-  std::byte* const to = At(offset, static_cast<int64_t>(from.size()));
+absl::Status PersistDomain::Copy(int64_t offset,
+                                 absl::Span<const std::byte> from) {
+  const auto size_bytes = static_cast<int64_t>(from.size());
+  std::byte* const to = At(offset, size_bytes);
+  if (from.empty()) return absl::OkStatus();
+  if (granularity_ == StoreGranularity::kPage) {
+    std::memcpy(to, from.data(), from.size());
+    return Sync(offset, size_bytes);
+  }
   mapping_->copy(to, from.data(), from.size(), PMEM2_F_MEM_NONTEMPORAL);
+  return absl::OkStatus();
 }
 
-void PersistDomain::Flush(int64_t offset, int64_t size_bytes) {
-  mapping_->flush(At(offset, size_bytes), static_cast<size_t>(size_bytes));
+absl::Status PersistDomain::Persist(int64_t offset, int64_t size_bytes) {
+  std::byte* const at = At(offset, size_bytes);
+  if (size_bytes == 0) return absl::OkStatus();
+  if (granularity_ == StoreGranularity::kPage) return Sync(offset, size_bytes);
+  mapping_->persist(at, static_cast<size_t>(size_bytes));
+  return absl::OkStatus();
 }
 
-void PersistDomain::Drain() { mapping_->drain(); }
-
-void PersistDomain::Persist(int64_t offset, int64_t size_bytes) {
-  mapping_->persist(At(offset, size_bytes), static_cast<size_t>(size_bytes));
+// The library's own, where msync fails, ends the process.
+absl::Status PersistDomain::Sync(int64_t offset, int64_t size_bytes) {
+  const int64_t begin = RoundDown(offset, sysconf(_SC_PAGESIZE));
+  const int64_t bytes = offset + size_bytes - begin;
+  if (msync(bytes_.data() + begin, static_cast<size_t>(bytes), MS_SYNC) == 0) {
+    return absl::OkStatus();
+  }
+  return WithIoFault(ErrnoError(name_,
+                                absl::StrCat("msync failed: offset ", offset,
+                                             ", ", size_bytes, " bytes"),
+                                errno),
+                     {.offset = offset});
 }
 
 }  // namespace terrace

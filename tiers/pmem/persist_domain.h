@@ -32,7 +32,7 @@ constexpr const char* StoreGranularityName(StoreGranularity granularity) {
 class PersistDomain {
  public:
   // kSafe: refused where stores persist by page only. kUnsafe: for tests, any
-  // file will do; there libpmem2 ends the process where msync fails.
+  // file will do; pages are flushed by msync.
   enum class Media { kSafe, kUnsafe };
 
   struct Shape {
@@ -58,6 +58,12 @@ class PersistDomain {
   // Unavailable, PermissionDenied: they cannot be read.
   static absl::StatusOr<std::vector<Extent>> BadRanges(int fd,
                                                        const std::string& name);
+  // How often the power of the medium below was lost before its stores were
+  // safe, of all its modules together; -1: nothing counts that, as of an
+  // ordinary file, or only tells it a privileged user. Unavailable: it cannot
+  // be read.
+  static absl::StatusOr<int64_t> UnsafeShutdowns(int fd,
+                                                 const std::string& name);
 
   ~PersistDomain();
   PersistDomain(const PersistDomain&) = delete;
@@ -68,20 +74,20 @@ class PersistDomain {
   const std::string& cause() const { return cause_; }  // of the granularity
 
   // Past the caches where they would only be in the way; persistent when it
-  // returns.
-  void Copy(int64_t offset, absl::Span<const std::byte> from);
-  // For what was stored through bytes(): starts, and waits for all started.
-  // Persist is both.
-  void Flush(int64_t offset, int64_t size_bytes);
-  void Drain();
-  void Persist(int64_t offset, int64_t size_bytes);
+  // returns. Errors are msync's, of unsafe media alone: what the file then
+  // holds is unknown.
+  absl::Status Copy(int64_t offset, absl::Span<const std::byte> from);
+  // For what was stored through bytes().
+  absl::Status Persist(int64_t offset, int64_t size_bytes);
 
  private:
   struct Mapping;  // of libpmem2
-  explicit PersistDomain(std::unique_ptr<Mapping> mapping);
+  PersistDomain(const std::string& name, std::unique_ptr<Mapping> mapping);
   absl::Status Judge(int fd, const std::string& name, Media media);
   std::byte* At(int64_t offset, int64_t size_bytes) const;
+  absl::Status Sync(int64_t offset, int64_t size_bytes);
 
+  const std::string name_;
   const std::unique_ptr<Mapping> mapping_;
   absl::Span<std::byte> bytes_;
   StoreGranularity granularity_ = StoreGranularity::kPage;

@@ -1,5 +1,4 @@
 // PersistDomain in a build without libpmem2.
-#include "runtime/base/check.h"
 #include "tiers/pmem/persist_domain.h"
 
 namespace terrace {
@@ -32,14 +31,17 @@ absl::StatusOr<std::vector<Extent>> PersistDomain::BadRanges(
   return Absent();
 }
 
+absl::StatusOr<int64_t> PersistDomain::UnsafeShutdowns(int,
+                                                       const std::string&) {
+  return Absent();
+}
+
 PersistDomain::~PersistDomain() = default;
 
 // There is no object to call these on.
-void PersistDomain::Copy(int64_t, absl::Span<const std::byte>) {
-  TERRACE_CHECK(false);
+absl::Status PersistDomain::Copy(int64_t, absl::Span<const std::byte>) {
+  return Absent();
 }
-void PersistDomain::Flush(int64_t, int64_t) { TERRACE_CHECK(false); }
-void PersistDomain::Drain() { TERRACE_CHECK(false); }
-void PersistDomain::Persist(int64_t, int64_t) { TERRACE_CHECK(false); }
+absl::Status PersistDomain::Persist(int64_t, int64_t) { return Absent(); }
 
 }  // namespace terrace

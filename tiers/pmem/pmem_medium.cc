@@ -51,15 +51,21 @@ absl::StatusOr<std::unique_ptr<PmemMedium>> PmemMedium::Open(
       PersistDomain::Map(place.fd(), place.file(), space.mapped_bytes, media));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Extent> bad,
                            PersistDomain::BadRanges(place.fd(), place.file()));
-  TERRACE_RETURN_IF_ERROR(place.Claim(medium->domain_.get(), bad));
+  TERRACE_ASSIGN_OR_RETURN(
+      const int64_t shutdowns,
+      PersistDomain::UnsafeShutdowns(place.fd(), place.file()));
+  TERRACE_RETURN_IF_ERROR(place.Claim(medium->domain_.get(), bad, shutdowns));
   medium->begin_bytes_ = space.usable.offset;
   medium->bad_ranges_ = BadRangesWithin(bad, space.usable);
-  medium->facts_ = {.file = place.file(),
-                    .file_system = FileSystemOf(place.fd()),
-                    .granularity = medium->domain_->granularity(),
-                    .cause = medium->domain_->cause(),
-                    .size_bytes = space.usable.size_bytes,
-                    .bad_bytes = TotalBytes(medium->bad_ranges_)};
+  medium->facts_ = {
+      .file = place.file(),
+      .file_system = FileSystemOf(place.fd()),
+      .granularity = medium->domain_->granularity(),
+      .cause = medium->domain_->cause(),
+      .size_bytes = space.usable.size_bytes,
+      .bad_bytes = TotalBytes(medium->bad_ranges_),
+      .unsafe_shutdowns = shutdowns,
+      .lost_power = LostPower(place.marked_unsafe_shutdowns(), shutdowns)};
   return medium;
 }
 
@@ -107,8 +113,7 @@ absl::Status PmemMedium::Write(int64_t offset,
                                absl::Span<const std::byte> from) {
   TERRACE_RETURN_IF_ERROR(
       CheckGood({offset, static_cast<int64_t>(from.size())}));
-  domain_->Copy(begin_bytes_ + offset, from);
-  return absl::OkStatus();
+  return domain_->Copy(begin_bytes_ + offset, from);
 }
 
 absl::Status PmemMedium::Remove() {

@@ -55,7 +55,8 @@ class PmemMedium final : public Medium {
 
   // DataLoss: a bad block, or the file was cut; names the file and its offset.
   absl::Status Read(int64_t offset, absl::Span<std::byte> to) override;
-  // DataLoss: a bad block that was known at the start.
+  // DataLoss: a bad block that was known at the start. Others: msync's, of
+  // unsafe media; names the file and its offset.
   absl::Status Write(int64_t offset, absl::Span<const std::byte> from) override;
   absl::Status Remove() override;
 

@@ -216,9 +216,14 @@ class FilePlace final : public PmemPlace {
   }
 
   // All of its space is taken: the mark stays with the file from here on.
-  absl::Status Claim(PersistDomain*, const std::vector<Extent>&) override {
+  absl::Status Claim(PersistDomain* domain, const std::vector<Extent>&,
+                     int64_t unsafe_shutdowns) override {
     given_->Keep();
-    return absl::OkStatus();
+    if (unsafe_shutdowns < 0) return absl::OkStatus();
+    return WriteMark(domain, unsafe_shutdowns);
+  }
+  int64_t marked_unsafe_shutdowns() const override {
+    return given_->marked_unsafe_shutdowns();
   }
   absl::Status Remove() override { return given_->Remove(); }
 
@@ -242,9 +247,12 @@ class DevicePlace final : public PmemPlace {
   bool is_dax_device() const override { return true; }
   int64_t least_mapping_bytes() const override { return device_->alignment(); }
   absl::StatusOr<PmemSpace> Reserve() override { return device_->space(); }
-  absl::Status Claim(PersistDomain* domain,
-                     const std::vector<Extent>& bad) override {
-    return device_->Claim(domain, bad);
+  absl::Status Claim(PersistDomain* domain, const std::vector<Extent>& bad,
+                     int64_t unsafe_shutdowns) override {
+    return device_->Claim(domain, bad, unsafe_shutdowns);
+  }
+  int64_t marked_unsafe_shutdowns() const override {
+    return device_->marked_unsafe_shutdowns();
   }
   absl::Status Remove() override { return absl::OkStatus(); }  // has its mark
 

@@ -42,11 +42,15 @@ class PmemPlace {
   // bytes asked for and those that are free; nothing is taken then.
   virtual absl::StatusOr<PmemSpace> Reserve() = 0;
   // Of what Reserve gave, mapped: refuses what holds data of others, and marks
-  // it for good. Once. InvalidArgument, with the command that clears it;
-  // Unavailable: bad blocks where the mark is.
-  virtual absl::Status Claim(PersistDomain*, const std::vector<Extent>&) {
+  // it for good, with the medium's unsafe shutdowns so far (-1: unknown). Once.
+  // InvalidArgument, with the command that clears it; Unavailable: bad blocks
+  // where the mark is.
+  virtual absl::Status Claim(PersistDomain*, const std::vector<Extent>&,
+                             int64_t /*unsafe_shutdowns*/) {
     return absl::OkStatus();
   }
+  // Of the mark that a job before left, after Claim; -1: unknown.
+  virtual int64_t marked_unsafe_shutdowns() const { return -1; }
 
   // Removes a file of its own, and gives a given file's space back. Nothing is
   // mapped any more.

@@ -30,10 +30,13 @@ absl::StatusOr<PmemFacts> Mapped(int fd, const std::string& name,
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<PersistDomain> domain,
                            PersistDomain::Map(fd, name, mapped_bytes,
                                               PersistDomain::Media::kUnsafe));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t shutdowns,
+                           PersistDomain::UnsafeShutdowns(fd, name));
   return PmemFacts{.file = name,
                    .file_system = FileSystemOf(fd),
                    .granularity = domain->granularity(),
-                   .cause = domain->cause()};
+                   .cause = domain->cause(),
+                   .unsafe_shutdowns = shutdowns};
 }
 
 // By a file without a name, which goes with its descriptor.

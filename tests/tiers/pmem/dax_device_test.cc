@@ -2,11 +2,13 @@
 // blocks.
 #include "tiers/pmem/dax_device.h"
 
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/pmem/bad_ranges.h"
+#include "tiers/pmem/pmem_facts.h"
 
 namespace terrace {
 namespace {
@@ -66,6 +68,40 @@ TEST_F(DaxMarginsTest, ZerosAndAMarkWillDo) {
   EXPECT_TRUE(Check().ok());
   Mark();
   EXPECT_TRUE(Check().ok());
+}
+
+// That the mark has; a record that is not whole makes it none.
+TEST_F(DaxMarginsTest, AMarkMaySayHowOftenPowerWasLost) {
+  char* const mark = reinterpret_cast<char*>(device_.data());
+  EXPECT_EQ((Mark(), MarkedUnsafeShutdowns(mark)), -1);
+  for (const int64_t count : {int64_t{0}, int64_t{7}, int64_t{1} << 59}) {
+    WriteGivenMark(mark, count);
+    EXPECT_TRUE(IsGivenMark(mark)) << count;
+    EXPECT_EQ(MarkedUnsafeShutdowns(mark), count);
+    EXPECT_TRUE(Check().ok());
+  }
+  WriteGivenMark(mark, 12);
+  const absl::string_view text(mark, kGivenMarkBytes);
+  ASSERT_NE(text.find("12"), absl::string_view::npos);
+  char* const digits = mark + text.find("12");
+  for (const char wrong : {'x', '-', '\0', ' '}) {
+    *digits = wrong;
+    EXPECT_FALSE(IsGivenMark(mark)) << wrong;
+    EXPECT_EQ(MarkedUnsafeShutdowns(mark), -1) << wrong;
+  }
+  *digits = '3';
+  EXPECT_EQ(MarkedUnsafeShutdowns(mark), 32);
+  digits[20] = 1;
+  EXPECT_FALSE(IsGivenMark(mark)) << "something behind it";
+}
+
+TEST(PmemFactsTest, AChangedCountIsALossOfPower) {
+  EXPECT_FALSE(LostPower(-1, -1));
+  EXPECT_FALSE(LostPower(-1, 5)) << "no mark has told";
+  EXPECT_FALSE(LostPower(5, 5));
+  EXPECT_TRUE(LostPower(5, 6));
+  EXPECT_TRUE(LostPower(5, 0)) << "of another medium";
+  EXPECT_TRUE(LostPower(5, -1)) << "of another medium";
 }
 
 TEST_F(DaxMarginsTest, DataOfOthersAreRefusedByTheirOffset) {

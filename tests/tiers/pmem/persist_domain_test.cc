@@ -44,7 +44,7 @@ TEST_F(PersistDomainTest, WhatIsCopiedAndStoredIsInTheFile) {
   ASSERT_EQ((*domain)->bytes().size(), static_cast<size_t>(kBytes));
   std::vector<std::byte> expected(kBytes);
   const std::vector<std::byte> copied = Filled(70'001, 3);
-  (*domain)->Copy(4'097, copied);
+  ASSERT_TRUE((*domain)->Copy(4'097, copied).ok());
   std::copy(copied.begin(), copied.end(), expected.begin() + 4'097);
   const std::vector<std::byte> stored = Filled(333, 8);
   for (const int64_t offset : {int64_t{100'000}, kBytes - 333}) {
@@ -52,9 +52,9 @@ TEST_F(PersistDomainTest, WhatIsCopiedAndStoredIsInTheFile) {
                 stored.size());
     std::copy(stored.begin(), stored.end(), expected.begin() + offset);
   }
-  (*domain)->Persist(100'000, 333);
-  (*domain)->Flush(kBytes - 333, 333);
-  (*domain)->Drain();
+  EXPECT_TRUE((*domain)->Persist(100'000, 333).ok());
+  EXPECT_TRUE((*domain)->Persist(kBytes - 333, 333).ok());
+  EXPECT_TRUE((*domain)->Persist(kBytes, 0).ok());
   EXPECT_EQ(RawBytes(name_, 0, kBytes), expected);
 }
 
@@ -63,7 +63,7 @@ TEST_F(PersistDomainTest, ItLivesOnWhenTheDescriptorIsClosed) {
   ASSERT_TRUE(domain.ok()) << domain.status();
   close(fd_);
   fd_ = -1;
-  (*domain)->Copy(0, Filled(kBytes, 2));
+  ASSERT_TRUE((*domain)->Copy(0, Filled(kBytes, 2)).ok());
   EXPECT_EQ(RawBytes(name_, 0, kBytes), Filled(kBytes, 2));
 }
 
@@ -82,7 +82,8 @@ TEST_F(PersistDomainTest, ADescriptorOfAnotherKindIsRefused) {
                            PersistDomain::Media::kUnsafe)
             .status(),
         PersistDomain::ShapeOf(folder, "folder").status(),
-        PersistDomain::BadRanges(folder, "folder").status()}) {
+        PersistDomain::BadRanges(folder, "folder").status(),
+        PersistDomain::UnsafeShutdowns(folder, "folder").status()}) {
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
     EXPECT_THAT(refused.ToString(),
                 AllOf(HasSubstr("folder"), HasSubstr("DAX device")));
@@ -97,14 +98,19 @@ TEST_F(PersistDomainTest, AFileHasAShapeAndNoBadBlocks) {
   const auto bad = PersistDomain::BadRanges(fd_, name_);
   ASSERT_TRUE(bad.ok()) << bad.status();
   EXPECT_TRUE(bad->empty());
+  const auto shutdowns = PersistDomain::UnsafeShutdowns(fd_, name_);
+  ASSERT_TRUE(shutdowns.ok()) << shutdowns.status();
+  EXPECT_EQ(*shutdowns, -1) << "nothing counts them of a file";
 }
 
 TEST_F(PersistDomainTest, ARangeBeyondItIsAnErrorOfTheCaller) {
   const auto domain = Map(kBytes);
   ASSERT_TRUE(domain.ok()) << domain.status();
-  EXPECT_DEATH((*domain)->Copy(kBytes - 1, Filled(2, 0)), "internal error");
-  EXPECT_DEATH((*domain)->Persist(-4096, 4096), "internal error");
-  EXPECT_DEATH((*domain)->Flush(0, INT64_MAX), "internal error");
+  EXPECT_DEATH((*domain)->Copy(kBytes - 1, Filled(2, 0)).IgnoreError(),
+               "internal error");
+  EXPECT_DEATH((*domain)->Persist(-4096, 4096).IgnoreError(), "internal error");
+  EXPECT_DEATH((*domain)->Persist(0, INT64_MAX).IgnoreError(),
+               "internal error");
 }
 
 }  // namespace

@@ -31,6 +31,8 @@ TEST(PmemAbsentTest, NoDescriptorIsMappedOrLookedAt) {
           .status()));
   EXPECT_TRUE(absl::IsUnimplemented(PersistDomain::ShapeOf(0, "x").status()));
   EXPECT_TRUE(absl::IsUnimplemented(PersistDomain::BadRanges(0, "x").status()));
+  EXPECT_TRUE(
+      absl::IsUnimplemented(PersistDomain::UnsafeShutdowns(0, "x").status()));
 }
 
 }  // namespace

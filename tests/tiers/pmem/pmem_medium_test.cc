@@ -254,6 +254,18 @@ TEST_F(PmemTest, AFileThatWasCutIsDataLossWhereItEnds) {
   EXPECT_EQ(IoFaultOf(lost).offset, 12288);
 }
 
+// The mark is of a medium that counts them, and this file is none.
+TEST_F(PmemTest, ACountThatChangedSinceTheMarkIsToldAndNothingIsTrusted) {
+  TemporaryDirectory directory;
+  std::string marked(kGivenMarkBytes, '\0');
+  WriteGivenMark(marked.data(), 3);
+  const std::string given = directory.Write("given", marked + "of before");
+  const auto medium = OpenUnsafe(given, kMiB);
+  ASSERT_TRUE(medium.ok()) << medium.status();
+  EXPECT_TRUE((*medium)->facts().lost_power);
+  EXPECT_EQ(ReadAll(**medium), Bytes(kMiB));
+}
+
 TEST_F(PmemTest, WhatWasFoundIsTold) {
   TemporaryDirectory directory;
   if (!directory.MountTmpfs("size=8m")) {
@@ -268,6 +280,8 @@ TEST_F(PmemTest, WhatWasFoundIsTold) {
                                  HasSubstr("EOPNOTSUPP")));
   EXPECT_EQ(facts.size_bytes, kMiB);
   EXPECT_EQ(facts.bad_bytes, 0);
+  EXPECT_EQ(facts.unsafe_shutdowns, -1);
+  EXPECT_FALSE(facts.lost_power);
   EXPECT_THAT(facts.file, HasSubstr(directory.path()));
   EXPECT_TRUE((*medium)->bad_ranges().empty());
 }

@@ -1,5 +1,6 @@
-// A cell that went bad is EIO of a read, of these bytes alone: a file system
-// that fails as it is told to stands for it.
+// A cell that went bad is EIO of a read, of these bytes alone; a write that
+// cannot be made to last is an error and not the end of the process. A file
+// system that fails as it is told to stands for both.
 #include <cerrno>
 
 #include "gmock/gmock.h"
@@ -16,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kBytes = 64 << 10;
 
-class PmemReadErrorTest : public PmemTest {
+class PmemErrorTest : public PmemTest {
  protected:
   void SetUp() override {
     PmemTest::SetUp();
@@ -32,10 +33,8 @@ class PmemReadErrorTest : public PmemTest {
     medium_ = *std::move(medium);
   }
 
-  void Fail(int error) {
-    mount_.Arm({.call = FuseCall::kRead,
-                .kind = FuseFault::Kind::kError,
-                .value = error});
+  void Fail(int error, FuseCall call = FuseCall::kRead) {
+    mount_.Arm({.call = call, .kind = FuseFault::Kind::kError, .value = error});
   }
 
   FuseMount mount_;
@@ -43,7 +42,7 @@ class PmemReadErrorTest : public PmemTest {
   std::unique_ptr<PmemMedium> medium_;
 };
 
-TEST_F(PmemReadErrorTest, APieceIsLostWhereTheReadFails) {
+TEST_F(PmemErrorTest, APieceIsLostWhereTheReadFails) {
   const std::vector<std::byte> written = Filled(8192, 6);
   ASSERT_TRUE(medium_->Write(0, written).ok());  // so it is in the cache
   Fail(EIO);
@@ -64,7 +63,7 @@ TEST_F(PmemReadErrorTest, APieceIsLostWhereTheReadFails) {
   EXPECT_EQ(read, std::vector<std::byte>(8192));
 }
 
-TEST_F(PmemReadErrorTest, AnotherErrorIsNoLoss) {
+TEST_F(PmemErrorTest, AnotherErrorIsNoLoss) {
   Fail(ENOMEM);
   std::vector<std::byte> read(4096);
   const absl::Status failed = medium_->Read(4096, absl::MakeSpan(read));
@@ -73,6 +72,26 @@ TEST_F(PmemReadErrorTest, AnotherErrorIsNoLoss) {
   EXPECT_TRUE(absl::IsResourceExhausted(failed)) << failed;
   EXPECT_EQ(IoFaultOf(failed).error, ENOMEM);
   EXPECT_EQ(IoFaultOf(failed).offset, 8192);
+}
+
+TEST_F(PmemErrorTest, AWriteThatDoesNotPersistSaysWhere) {
+  for (const int error : {EIO, ENOSPC}) {
+    Fail(error, FuseCall::kWrite);
+    const absl::Status failed = medium_->Write(8000, Filled(5000, 1));
+    mount_.Clear();
+    EXPECT_FALSE(failed.ok());
+    EXPECT_FALSE(absl::IsDataLoss(failed)) << "the source is whole";
+    EXPECT_THAT(failed.ToString(),
+                AllOf(HasSubstr(file_), HasSubstr("msync"),
+                      HasSubstr("5000 bytes"), HasSubstr("(")));
+    EXPECT_NE(IoFaultOf(failed).error, 0);
+    EXPECT_EQ(IoFaultOf(failed).path, file_);
+    EXPECT_EQ(IoFaultOf(failed).offset, kGivenMarkBytes + 8000);
+  }
+  const std::vector<std::byte> again = Filled(5000, 2);
+  const absl::Status written = medium_->Write(8000, again);
+  EXPECT_TRUE(written.ok()) << written;
+  EXPECT_EQ(RawBytes(file_, kGivenMarkBytes + 8000, 5000), again);
 }
 
 }  // namespace
