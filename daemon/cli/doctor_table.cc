@@ -247,6 +247,9 @@ void AddTier(const TierReport& report, Table* table) {
   table->Add("  granularity",
              Join({report.granularity, report.granularity_cause}, ": "));
   table->Add("  bad blocks", FormatBytes(report.bad_bytes));
+  if (report.unsafe_shutdowns >= 0) {
+    table->Add("  unsafe shutdowns", absl::StrCat(report.unsafe_shutdowns));
+  }
 }
 
 const char* NameOf(Severity severity) {

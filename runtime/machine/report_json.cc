@@ -188,7 +188,8 @@ Json ToObject(const TierReport& tier) {
           {"mount_point", Known(tier.mount_point)},
           {"granularity", Known(tier.granularity)},
           {"granularity_cause", Known(tier.granularity_cause)},
-          {"bad_bytes", Known(tier.bad_bytes)}};
+          {"bad_bytes", Known(tier.bad_bytes)},
+          {"unsafe_shutdowns", Known(tier.unsafe_shutdowns)}};
 }
 
 const char* NameOf(Severity severity) {

@@ -18,6 +18,7 @@
 #include "kernels/cuda/open_cuda.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/machine/storage.h"
 #include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
@@ -135,6 +136,7 @@ absl::Status ProbePersistent(const PseudoFiles& files, TierReport* report) {
   report->granularity_cause = facts->cause;
   report->size_bytes = facts->size_bytes;
   report->bad_bytes = facts->bad_bytes;
+  report->unsafe_shutdowns = facts->unsafe_shutdowns;
   return absl::OkStatus();
 }
 
@@ -149,6 +151,39 @@ absl::Status ProbeDisk(const std::vector<PathReport>& paths,
   }
   return absl::NotFoundError(
       absl::StrCat("path '", report->tier.place, "' was not looked at"));
+}
+
+absl::Status CheckPersistent(const TierSpec& tier, bool unsafe_media) {
+  TERRACE_ASSIGN_OR_RETURN(const PmemFacts facts, ProbePmem(tier.place));
+  if (facts.granularity == StoreGranularity::kPage && !unsafe_media) {
+    return absl::UnavailableError(
+        absl::StrCat(facts.file, ": no persistent memory: ", facts.file_system,
+                     ", granularity ", StoreGranularityName(facts.granularity),
+                     " (", facts.cause, ")"));
+  }
+  if (tier.budget_bytes <= facts.size_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(facts.file, ": a budget of ", tier.budget_bytes,
+                   " bytes, and there are ", facts.size_bytes));
+}
+
+absl::Status CheckMapped(const Topology& topology, const TierSpec& tier,
+                         int near_node, bool unsafe_media) {
+  if (tier.kind == TierKind::kPmem) return CheckPersistent(tier, unsafe_media);
+  return CheckFarNode(topology, {.node = NodeOf(tier),
+                                 .budget_bytes = tier.budget_bytes,
+                                 .near_node = near_node});
+}
+
+// That memory itself comes from.
+int NearNode(const Topology& topology, const std::vector<TierSpec>& tiers) {
+  int near_node = NearestNode(topology, topology.cpus);
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind == TierKind::kDram && NodeOf(tier) >= 0) {
+      near_node = NodeOf(tier);
+    }
+  }
+  return near_node;
 }
 
 std::string TextOf(const GpuReport& gpus) {
@@ -225,16 +260,27 @@ TierReport ProbeTier(const PseudoFiles& files, const Topology& topology,
   return found;
 }
 
+absl::Status CheckMappedTiers(const std::vector<TierSpec>& tiers,
+                              bool unsafe_media) {
+  TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
+  const int near_node = NearNode(topology, tiers);
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind != TierKind::kFar && tier.kind != TierKind::kPmem) continue;
+    const absl::Status checked =
+        CheckMapped(topology, tier, near_node, unsafe_media);
+    if (checked.ok()) continue;
+    return Reworded(checked,
+                    absl::StrCat("tier '", TierText(tier),
+                                 "': ", absl::string_view(checked.message())));
+  }
+  return absl::OkStatus();
+}
+
 void ReadTiers(const PseudoFiles& files, const std::vector<TierSpec>& tiers,
                MachineReport* report) {
   const absl::StatusOr<Topology> read = ReadTopology();
   const Topology topology = read.ok() ? *read : Topology();
-  int near_node = NearestNode(topology, topology.cpus);
-  for (const TierSpec& tier : tiers) {
-    if (tier.kind == TierKind::kDram && NodeOf(tier) >= 0) {
-      near_node = NodeOf(tier);
-    }
-  }
+  const int near_node = NearNode(topology, tiers);
   for (const TierSpec& tier : tiers.empty() ? NodesAsTiers(topology) : tiers) {
     TierReport& added = report->tiers.emplace_back(
         ProbeTier(files, topology, near_node, *report, tier));

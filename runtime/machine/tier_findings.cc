@@ -161,6 +161,14 @@ void DiagnosePersistent(const TierReport& report,
                                       " are bad blocks, which are never used"),
                          "ndctl list --media-errors"});
   }
+  if (report.unsafe_shutdowns > 0) {
+    findings->push_back(
+        {Severity::kNote, name,
+         absl::StrCat("its power was lost ", report.unsafe_shutdowns,
+                      " times before its stores were safe; what jobs leave "
+                      "there is never used again"),
+         "ndctl list --dimms --health"});
+  }
 }
 
 }  // namespace

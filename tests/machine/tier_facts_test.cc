@@ -221,6 +221,39 @@ TEST_F(TierFactsTest, ADeviceThatIsNotThereSaysWhatThereIs) {
   EXPECT_THAT(Probe(hbm).status.ToString(), HasSubstr("Card with 80 GiB"));
 }
 
+// Without taking any; disks and memory itself are not looked at.
+TEST(CheckMappedTiersTest, WhatCannotBeHadIsNamedAsCreateDoes) {
+  const TemporaryDirectory directory;
+  const TierSpec pmem = {TierKind::kPmem, directory.path(), 1 << 20};
+  const auto check = [](const TierSpec& tier, bool unsafe_media) {
+    return CheckMappedTiers(
+        {{TierKind::kDram, "", 1}, {TierKind::kDisk, "/none", 1}, tier},
+        unsafe_media);
+  };
+  EXPECT_TRUE(CheckMappedTiers({}, false).ok());
+  EXPECT_TRUE(check({TierKind::kDisk, "/nor/this", 1}, false).ok());
+  const absl::Status far = check(Node(TierKind::kFar, 1023), false);
+  EXPECT_TRUE(absl::IsUnavailable(far)) << far;
+  EXPECT_THAT(far.ToString(), HasSubstr("tier 'far:node1023': there is no "));
+  const absl::Status unsafe = check(pmem, true);
+  if (absl::IsUnimplemented(unsafe)) GTEST_SKIP() << unsafe;
+  EXPECT_TRUE(unsafe.ok()) << unsafe;
+  const absl::Status safe = check(pmem, false);
+  EXPECT_TRUE(safe.ok() || absl::IsUnavailable(safe)) << safe;
+  if (!safe.ok()) {
+    EXPECT_THAT(safe.ToString(), HasSubstr("granularity PAGE"));
+    EXPECT_THAT(safe.ToString(), HasSubstr("tier '" + TierText(pmem) + "': "));
+  }
+  const absl::Status more =
+      check({TierKind::kPmem, directory.path(), int64_t{1} << 60}, true);
+  EXPECT_TRUE(absl::IsInvalidArgument(more)) << more;
+  EXPECT_THAT(more.ToString(), HasSubstr("and there are "));
+  const absl::Status none =
+      check({TierKind::kPmem, directory.path() + "/none", 4096}, true);
+  EXPECT_TRUE(absl::IsNotFound(none)) << none;
+  EXPECT_TRUE(directory.empty());
+}
+
 TEST(DeviceFacts, ADeviceIsAskedForMemoryAndAPin) {
   ThreadedDevice device({.capacity_bytes = 64 << 20});
   TierReport report;

@@ -165,6 +165,12 @@ TEST_F(TierFindingsTest, BadBlocksAreCounted) {
   Expect(Severity::kSlower, "8 KiB of 100 GiB", "ndctl list --media-errors");
 }
 
+TEST_F(TierFindingsTest, LossesOfPowerAreCounted) {
+  tier_ = GoodPmem();
+  tier_.unsafe_shutdowns = 3;
+  Expect(Severity::kNote, "lost 3 times", "ndctl list --dimms --health");
+}
+
 TEST_F(TierFindingsTest, EachWayThatAPlaceCannotBeHadHasItsLine) {
   tier_ = GoodPmem();
   const auto command = [&](const absl::Status& status) {

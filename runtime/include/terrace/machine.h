@@ -202,6 +202,8 @@ struct TierReport {
   std::string granularity;  // of a store: "BYTE", "CACHE_LINE" or "PAGE"
   std::string granularity_cause;
   int64_t bad_bytes = -1;  // of the size
+  // How often its power was lost before its stores were safe.
+  int64_t unsafe_shutdowns = -1;
 };
 
 enum class Severity : uint8_t {
@@ -250,6 +252,12 @@ struct MachineReport {
 // finding. Without `tiers` all memory nodes are looked at.
 MachineReport ProbeMachine(const std::vector<std::string>& paths,
                            const std::vector<TierSpec>& tiers = {});
+
+// Whether the far memory and the persistent memory among `tiers` could be had
+// now, without taking any: OK, or the error that Runtime::Create has for the
+// first that could not, which names it. `unsafe_media` as Options has it.
+absl::Status CheckMappedTiers(const std::vector<TierSpec>& tiers,
+                              bool unsafe_media);
 
 // The whole report as JSON; docs/machine.md explains each key.
 std::string ToJson(const MachineReport& report);
