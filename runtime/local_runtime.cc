@@ -263,6 +263,9 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> LocalRuntime::Start(
             .status());
   }
   io->RegisterArena(parts.arena->bytes());
+  if (io->engine_info().buffers_registered) {
+    TERRACE_RETURN_IF_ERROR(parts.arena->CheckPinned());
+  }
   try {
     return std::make_unique<InProcessRuntime>(std::move(parts), std::move(io));
   } catch (const std::system_error& error) {

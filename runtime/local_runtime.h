@@ -64,7 +64,9 @@ struct LocalRuntimeParts {
 
 class LocalRuntime : public Runtime {
  public:
-  // ResourceExhausted: the engine takes no more paths, or there is no thread.
+  // ResourceExhausted: the engine takes no more paths, or there is no thread;
+  // Unavailable: pinning took the arena's pages off the node that it must be
+  // on.
   static absl::StatusOr<std::unique_ptr<LocalRuntime>> Start(
       LocalRuntimeParts parts);
   virtual Mover& mover() = 0;

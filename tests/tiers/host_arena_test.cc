@@ -10,7 +10,10 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/machine.h"
 #include "tiers/memory/topology.h"
@@ -161,6 +164,33 @@ TEST(HostArenaTest, LiesOnTheNodeAskedFor) {
   ASSERT_TRUE(arena.ok()) << arena.status();
   EXPECT_EQ((*arena)->asked_node(), node);
   EXPECT_EQ((*arena)->found_node(), node);
+  // Locked pages stay where they are, but for those of movable memory.
+  const absl::Span<std::byte> bytes = (*arena)->bytes();
+  if (mlock(bytes.data(), bytes.size()) != 0) return;
+  const absl::Status pinned = (*arena)->CheckPinned();
+  EXPECT_TRUE(pinned.ok() || topology->nodes.back().movable) << pinned;
+}
+
+TEST(HostArenaTest, PagesThatLeftTheirNodeWhenPinnedAreNamedWithTheCommand) {
+  EXPECT_TRUE(StayedOnNode(kHuge, 2, {2}).ok());
+  for (const std::vector<int>& nodes :
+       {std::vector<int>{0}, std::vector<int>{0, 2}, std::vector<int>{}}) {
+    const absl::Status left = StayedOnNode(kHuge, 2, nodes);
+    EXPECT_TRUE(absl::IsUnavailable(left)) << left;
+    EXPECT_THAT(
+        left.ToString(),
+        testing::AllOf(
+            testing::HasSubstr("2097152 bytes"),
+            testing::HasSubstr("memory node 2"),
+            testing::HasSubstr("pages lie on " + absl::StrJoin(nodes, ", ")),
+            testing::HasSubstr("daxctl online-memory --no-movable")));
+  }
+}
+
+TEST(HostArenaTest, WithoutANodeNothingCanLeaveIt) {
+  const auto arena = HostArena::Create({.size_bytes = kHuge});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  EXPECT_TRUE((*arena)->CheckPinned().ok());
 }
 
 TEST(HostArenaTest, APreferenceIsTriedAndWhatWasFoundReported) {

@@ -105,6 +105,15 @@ absl::Status RequireHugePages(absl::Span<std::byte> area) {
 
 }  // namespace
 
+absl::Status StayedOnNode(int64_t size_bytes, int required,
+                          absl::Span<const int> nodes) {
+  if (nodes.size() == 1 && nodes.front() == required) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      Arena(size_bytes), ": asked for memory node ", required,
+      ", but once pinned its pages lie on ", absl::StrJoin(nodes, ", "),
+      ": movable memory, which daxctl online-memory --no-movable mends"));
+}
+
 absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
     const HostArenaOptions& options) {
   constexpr int64_t kGuardBytes = kBlockBytes;
@@ -178,6 +187,7 @@ absl::Status HostArena::Build(const HostArenaOptions& options) {
 }
 
 absl::Status HostArena::ChooseNode(const HostArenaOptions& options) {
+  required_node_ = options.numa_node;
   asked_node_ =
       options.numa_node >= 0 ? options.numa_node : options.preferred_node;
   if (asked_node_ < 0) return absl::OkStatus();
@@ -207,6 +217,13 @@ absl::Status HostArena::VerifyNode(int required) {
   return absl::UnavailableError(absl::StrCat(
       Arena(static_cast<int64_t>(bytes_.size())), ": asked for memory node ",
       required, ", but its pages lie on ", absl::StrJoin(*nodes, ", ")));
+}
+
+absl::Status HostArena::CheckPinned() const {
+  if (required_node_ < 0) return absl::OkStatus();
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<int> nodes, FindNodes(bytes_));
+  return StayedOnNode(static_cast<int64_t>(bytes_.size()), required_node_,
+                      nodes);
 }
 
 }  // namespace terrace

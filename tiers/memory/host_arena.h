@@ -31,6 +31,12 @@ struct HostArenaOptions {
   bool inspect = true;
 };
 
+// Whether pages that must lie on node `required` do after they were pinned,
+// `nodes` being where they were found. Unavailable: some left it, as those of
+// movable memory do; names the command that mends it.
+absl::Status StayedOnNode(int64_t size_bytes, int required,
+                          absl::Span<const int> nodes);
+
 class HostArena {
  public:
   // InvalidArgument: no bytes; ResourceExhausted: no memory, or none on the
@@ -50,6 +56,10 @@ class HostArena {
   // a sample shows; -1: several, or unknown.
   int found_node() const { return found_node_; }
 
+  // To be asked once a device has pinned them: StayedOnNode, of all pages; OK
+  // where no node is required.
+  absl::Status CheckPinned() const;
+
   // Never unmaps: transfers may still write into it.
   void Leak() { leaked_ = true; }
 
@@ -63,6 +73,7 @@ class HostArena {
   void* mapping_ = nullptr;
   int64_t mapping_bytes_ = 0;
   double huge_page_share_ = 0;
+  int required_node_ = -1;
   int asked_node_ = -1;
   int found_node_ = -1;
   bool leaked_ = false;
