@@ -73,7 +73,13 @@ void Report::AddTiers(Stats* stats) const {
   for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
        ++tier) {
     AddTier(parts_.resting->at(tier), stats);
-    const std::string& below = stats->tiers.back().name;
+    TierStats& added = stats->tiers.back();
+    const TierHealth health = parts_.placement->HealthOf(tier);
+    added.state = health.state;
+    added.write_error = health.write_error;
+    added.read_bytes_per_second = health.read_bytes_per_second;
+    added.write_bytes_per_second = health.write_bytes_per_second;
+    const std::string& below = added.name;
     const IoPathStats moved = parts_.links->stats(tier);
     stats->links.push_back(
         {above, below, moved.bytes_written, BlockedSeconds({kDramTier, tier})});

@@ -172,8 +172,18 @@ PathState WritePlacement::StateOf(TierId tier) const {
   return slow ? PathState::kSlow : PathState::kHealthy;
 }
 
+TierHealth WritePlacement::HealthOf(TierId tier) const {
+  const int path = PathOf(tier);
+  return {
+      .state = StateOf(tier),
+      .write_error = at(tier).write_error,
+      .read_bytes_per_second = placement_.read_rate(path).bytes_per_second(),
+      .write_bytes_per_second = placement_.write_rate(path).bytes_per_second()};
+}
+
 PathStats WritePlacement::StatsOf(TierId tier) const {
   const DiskTier& disk = tiers_.disk(tier);
+  const TierHealth health = HealthOf(tier);
   const IoPathStats io = links_.stats(tier);
   const TierUsage usage = disk.usage();
   PathStats path;
@@ -181,13 +191,11 @@ PathStats WritePlacement::StatsOf(TierId tier) const {
   path.file = disk.info().file;
   path.direct_io = disk.info().direct_io;
   path.direct_io_reason = disk.info().direct_io_reason;
-  path.state = StateOf(tier);
+  path.state = health.state;
   path.degraded = path.state == PathState::kRefusesWrites;
-  path.write_error = at(tier).write_error;
-  path.read_bytes_per_second =
-      placement_.read_rate(PathOf(tier)).bytes_per_second();
-  path.write_bytes_per_second =
-      placement_.write_rate(PathOf(tier)).bytes_per_second();
+  path.write_error = health.write_error;
+  path.read_bytes_per_second = health.read_bytes_per_second;
+  path.write_bytes_per_second = health.write_bytes_per_second;
   path.tensors_moved_in = at(tier).relocated;
   path.capacity_bytes = usage.capacity_bytes;
   path.used_bytes = usage.used_bytes;

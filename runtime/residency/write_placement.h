@@ -23,6 +23,14 @@
 
 namespace terrace {
 
+// What a tier is trusted with and how fast it is, as Stats tells it.
+struct TierHealth {
+  PathState state = PathState::kHealthy;
+  absl::Status write_error;
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+};
+
 // Where a write-back goes to.
 struct WriteTarget {
   enum class Room : uint8_t {
@@ -74,6 +82,7 @@ class WritePlacement {
   // From here on each tier that refuses may be tried once more, but late ones.
   void TryAgain();
 
+  TierHealth HealthOf(TierId tier) const;
   // Of a disk, everything but the number of tensors.
   PathStats StatsOf(TierId disk) const;
 

@@ -10,9 +10,10 @@
 
 namespace terrace {
 
-// What a disk path can be trusted with. Wherever it is not healthy, write-backs
-// go to other paths as far as there are any; what lies on it is read as long
-// as it can be, and moves away as it is written next.
+// What a disk path, or another tier below memory, can be trusted with. Wherever
+// it is not healthy, write-backs go to others as far as there are any; what
+// lies on it is read as long as it can be, and moves away as it is written
+// next.
 enum class PathState : uint8_t {
   kHealthy,
   // Moves less than 0.6 of what it once held for some time, in a direction. It
@@ -56,6 +57,11 @@ struct TierStats {
   int64_t budget_bytes = 0;  // 0: all that there is
   int64_t used_bytes = 0;    // given to tensors and windows, headers included
   int64_t peak_bytes = 0;    // highest used_bytes so far
+  // Of what lies below memory, as PathStats has it of a disk.
+  PathState state = PathState::kHealthy;
+  absl::Status write_error;
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
 };
 
 // What moved from one tier to another, and how long customers waited for it.
