@@ -12,7 +12,7 @@ are streamed from and to the path during each step.
 from terrace._base.errors import DataLossError, RankError
 from terrace._base.library import (instruction_set, load as _load_library,
                                    version)
-from terrace._base.machine import use_machine_profile
+from terrace._base.machine import use_machine_profile, use_unsafe_media
 from terrace._deepspeed.config import from_deepspeed_config
 from terrace._files.checkpoint import load, save
 from terrace._files.torch_file import export_torch, import_torch
@@ -24,4 +24,4 @@ __version__ = version()
 
 __all__ = ['Adam', 'AdamW', 'DataLossError', 'RankError', 'export_torch',
            'from_deepspeed_config', 'import_torch', 'instruction_set', 'load',
-           'save', 'use_machine_profile', '__version__']
+           'save', 'use_machine_profile', 'use_unsafe_media', '__version__']

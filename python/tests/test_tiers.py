@@ -201,3 +201,80 @@ def test_a_file_system_is_no_persistent_memory(tmp_path):
         terrace.AdamW(_model().parameters(), tiers=[
             'dram=256KiB', f'pmem:{places[0]}=8MiB', f'nvme:{places[1]}'])
     assert [os.listdir(place) for place in places] == [[], []]
+
+
+@pytest.fixture
+def unsafe_media():
+    terrace.use_unsafe_media(True)
+    yield
+    terrace.use_unsafe_media(False)
+
+
+def test_a_file_plays_persistent_memory_and_it_is_said(tmp_path, unsafe_media,
+                                                       caplog):
+    places = [tmp_path / 'memory', tmp_path / 'disk']
+    for place in places:
+        place.mkdir()
+    pmem, disk = f'pmem:{places[0]}', f'nvme:{places[1]}'
+    model, plain = _model(), _model()
+    with caplog.at_level('INFO', logger='terrace'):
+        try:
+            optimizer = terrace.AdamW(model.parameters(), tiers=[
+                'dram=256KiB', f'{pmem}=300KiB', disk])
+        except NotImplementedError as error:
+            pytest.skip(str(error))
+    assert any('unsafe media' in text and str(places[0]) in text
+               for text in caplog.messages)
+    reference = terrace.AdamW(plain.parameters())
+    assert _train(model, optimizer) == _train(plain, reference)
+    for mine, theirs in zip(model.parameters(), plain.parameters()):
+        assert torch.equal(mine, theirs)
+    stats = optimizer.stats()
+    assert [tier['name'] for tier in stats['tiers']] == ['dram', pmem, disk]
+    assert 0 < _tier(stats, pmem)['peak_bytes'] <= 300 << 10
+    assert all(link['bytes'] > 0 for link in stats['links'])
+    for tier in stats['tiers'][1:]:
+        assert tier['state'] in ('healthy', 'slow') and not tier['write_error']
+        assert tier['read_bytes_per_second'] > 0
+        assert tier['write_bytes_per_second'] > 0
+    assert 'state' not in stats['tiers'][0]
+    optimizer.close()
+    assert [os.listdir(place) for place in places] == [[], []]
+
+
+def test_without_the_word_it_is_refused_again(tmp_path, unsafe_media):
+    terrace.use_unsafe_media(False)
+    with pytest.raises(Exception, match='libpmem2|no persistent memory'):
+        terrace.AdamW(_model().parameters(), tiers=[
+            'dram=256KiB', f'pmem:{tmp_path}=8MiB'])
+
+
+# Named, so it is wanted, whether memory holds all of the state or not.
+@pytest.mark.parametrize('memory', ['256KiB', '64MiB'])
+def test_a_tier_that_is_not_there_is_refused_beside_enough_memory(
+        memory, tmp_path):
+    dram = f'dram={memory}'
+    for tier, why in [('far:node1023=8MiB', 'there is no node1023'),
+                      (f'pmem:{tmp_path}=8MiB',
+                       'libpmem2|no persistent memory: .*granularity PAGE'),
+                      (f'pmem:{tmp_path}/none=8MiB', 'libpmem2|ENOENT')]:
+        with pytest.raises(Exception, match=why) as caught:
+            terrace.AdamW(_model().parameters(), tiers=[dram, tier])
+        assert f"tier '{tier}'" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_not_taken_beside_enough_memory(tmp_path,
+                                                         unsafe_media):
+    model = _model()
+    try:
+        optimizer = terrace.AdamW(model.parameters(), tiers=[
+            'dram=64MiB', f'pmem:{tmp_path}=8MiB'])
+    except NotImplementedError as error:
+        pytest.skip(str(error))
+    _train(model, optimizer)
+    assert not list(tmp_path.iterdir())
+    assert [tier['name'] for tier in optimizer.stats()['tiers']] == ['dram']
+    with pytest.raises(Exception, match='a budget of .*, and there are'):
+        terrace.AdamW(_model().parameters(), tiers=[
+            'dram=64MiB', f'pmem:{tmp_path}=1000000TiB'])

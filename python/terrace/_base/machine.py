@@ -1,12 +1,14 @@
-"""terrace.use_machine_profile."""
+"""terrace.use_machine_profile and terrace.use_unsafe_media."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from terrace._base.paths import path_text
 
 _profile = ''
+_unsafe_media = False
 
 
 def use_machine_profile(path: str | os.PathLike[str] | None) -> None:
@@ -37,6 +39,21 @@ def use_machine_profile(path: str | os.PathLike[str] | None) -> None:
         _profile = text
 
 
-def profile() -> str:
-    """The file in use; '': none."""
-    return _profile
+def use_unsafe_media(allowed: bool) -> None:
+    """Lets an ordinary file play persistent memory, for tests.
+
+    A tier of tiers=['pmem:/some/directory=1GiB'] then need not be persistent
+    memory. What it holds is written by msync, as slowly as that is, and each
+    optimizer that has one says so when it is made.
+
+    Args:
+        allowed: for the optimizers made from now on.
+    """
+    global _unsafe_media
+    _unsafe_media = bool(allowed)
+
+
+def settings() -> dict[str, Any]:
+    """What optimizers made now are given, by the names of Settings: the file
+    in use, '' for none, and whether media may be unsafe."""
+    return {'machine_profile': _profile, 'unsafe_media': _unsafe_media}

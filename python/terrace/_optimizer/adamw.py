@@ -137,7 +137,7 @@ class AdamW(torch.optim.Optimizer):
             norm = checks.norm_of(max_grad_norm)
             settings = self._further(Settings.of_places(
                 memory_budget, nvme_path, tiers, engine=io_engine,
-                machine_profile=machine.profile(), max_gradient_norm=norm))
+                max_gradient_norm=norm, **machine.settings()))
             check_paths(settings.paths, settings.path_name)
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
@@ -336,9 +336,9 @@ class AdamW(torch.optim.Optimizer):
         `budget_bytes` (0: all that there is), `used_bytes` and `peak_bytes` of
         each that is used; `links`: the `bytes` moved `from` one `to` another,
         and `seconds_blocked`, in which none of the state was at hand because of
-        that; `paths`: what was read and written of each path, its `state`
-        ("healthy", "slow", "refuses writes" or "unreadable"), `write_error`,
-        `read_bytes_per_second` and `write_bytes_per_second`.
+        that; `paths`: what was read and written of each path. These, and tiers
+        below memory, have a `state` ("healthy", "slow", "refuses writes" or
+        "unreadable"), `write_error`, `read_` and `write_bytes_per_second`.
         `staging_bytes` pinned for parameters on a GPU, `bytes_from_devices` and
         `bytes_to_devices` copied. Seconds:
         `step_seconds` in all steps, of them `compute_seconds`, and

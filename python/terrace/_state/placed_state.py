@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from terrace._base.groups import Named
+from terrace._base.message import say
 from terrace._state import transfer
 from terrace._state.compiled import Compiled
 from terrace._state.copy_file import CopyFile
@@ -149,6 +150,10 @@ class PlacedState:
         """Makes the compiled optimizer for all parameters, without state."""
         if not self._places:
             return
+        for tier in self.settings.unsafe_tiers:
+            say('unsafe media: an ordinary file may play the persistent '
+                'memory of %r; what it holds does not outlive a power failure',
+                tier)
         try:
             self._compiled.open(self._places.kept, self._places.names,
                                 self.settings.for_library(self.state_bytes))

@@ -19,6 +19,7 @@ class Settings:
         budget, paths: of the memory and the disk for its state.
         path_budgets: bytes of each path, 0 for what there is; empty: all 0.
         mapped_tiers: texts of far and persistent memory, between these two.
+        unsafe_media: an ordinary file may play persistent memory.
         engine: 'auto', 'io_uring' or 'threads'.
         machine_profile: a file's path, '' for none.
         max_gradient_norm: 0 for no clipping.
@@ -29,6 +30,7 @@ class Settings:
     paths: tuple[str, ...] = ()
     path_budgets: tuple[int, ...] = ()
     mapped_tiers: tuple[str, ...] = ()
+    unsafe_media: bool = False
     engine: str = 'auto'
     machine_profile: str = ''
     max_gradient_norm: float = 0.0
@@ -53,6 +55,12 @@ class Settings:
         return Settings(Budget(places.memory_bytes, places.memory),
                         places.paths, places.path_budgets, places.mapped,
                         **others)
+
+    @property
+    def unsafe_tiers(self) -> list[str]:
+        """Of persistent memory that may be an ordinary file."""
+        return [tier for tier in self.mapped_tiers
+                if self.unsafe_media and tier.startswith('pmem:')]
 
     @property
     def path_name(self) -> str:

@@ -20,6 +20,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("paths", options.paths);
     take("path_budgets", options.path_budgets);
     take("mapped_tiers", options.mapped_tiers);
+    take("unsafe_media", options.unsafe_media);
     take("engine", options.engine);
     take("machine_profile", options.machine_profile);
     take("threads", options.threads);

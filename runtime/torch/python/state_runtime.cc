@@ -9,6 +9,7 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/python/shared_threads.h"
+#include "terrace/machine.h"
 
 namespace terrace {
 namespace {
@@ -81,6 +82,15 @@ absl::StatusOr<int64_t> BesideStaging(const std::vector<ParameterSpec>& specs,
   }
 }
 
+absl::StatusOr<std::vector<TierSpec>> MappedTiers(const BindingOptions& asked) {
+  std::vector<TierSpec> tiers;
+  for (const std::string& text : asked.mapped_tiers) {
+    TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ParseTier(text));
+    tiers.push_back(std::move(tier));
+  }
+  return tiers;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
@@ -92,8 +102,13 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   const int64_t budget = asked.at_least_minimum && asked.budget_bytes >= 0
                              ? std::max(asked.budget_bytes, bounds.least)
                              : asked.budget_bytes;
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> mapped,
+                           MappedTiers(asked));
   std::unique_ptr<StateRuntime> state(new StateRuntime);
   if (budget == BindingOptions::kEverything || budget >= bounds.everything) {
+    if (!mapped.empty()) {
+      TERRACE_RETURN_IF_ERROR(CheckMappedTiers(mapped, asked.unsafe_media));
+    }
     ForEverythingInMemory(options);
     state->most_bytes_ =
         budget == BindingOptions::kEverything ? kUnlimited : budget;
@@ -104,7 +119,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   // Before anything is made: a budget below the minimum is refused here.
   TERRACE_ASSIGN_OR_RETURN(const int64_t in_runtime,
                            BesideStaging(specs, options, budget));
-  if (asked.paths.empty() && asked.mapped_tiers.empty()) {
+  if (asked.paths.empty() && mapped.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         asked.named_tiers ? "tiers: dram has " : "memory_budget is ", budget,
         " bytes, the state is ", bounds.state, " and takes ", bounds.everything,
@@ -116,10 +131,8 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   runtime.threads = asked.threads;
   runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = in_runtime}};
   state->most_bytes_ = budget;
-  for (const std::string& text : asked.mapped_tiers) {
-    TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ParseTier(text));
-    runtime.tiers.push_back(std::move(tier));
-  }
+  runtime.tiers.insert(runtime.tiers.end(), mapped.begin(), mapped.end());
+  runtime.unsafe_media = asked.unsafe_media;
   for (size_t i = 0; i < asked.paths.size(); ++i) {
     const bool is_limited = i < asked.path_budgets.size();
     runtime.tiers.push_back(

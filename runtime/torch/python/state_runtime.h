@@ -28,8 +28,9 @@ struct BindingOptions {
   std::vector<std::string> paths;
   std::vector<int64_t> path_budgets;  // of each, 0: what there is; empty: all 0
   std::vector<std::string> mapped_tiers;  // texts of far and persistent memory
-  std::string engine = "auto";        // or "io_uring" or "threads"
-  std::string machine_profile;        // used with paths; empty: none
+  bool unsafe_media = false;              // as Options has it
+  std::string engine = "auto";            // or "io_uring" or "threads"
+  std::string machine_profile;            // used with paths; empty: none
   int threads = 0;
   int64_t chunk_bytes = 0;
   double max_gradient_norm = 0;
@@ -41,7 +42,8 @@ class StateRuntime {
  public:
   // For state of these; sets the sizes of `options` that go with it.
   // ResourceExhausted: a budget below the minimum, which is named, or no
-  // memory; InvalidArgument: not all of it fits, and there are no paths.
+  // memory; InvalidArgument: not all of it fits, and there are no paths. Far
+  // and persistent memory must be there whether the state needs it or not.
   static absl::StatusOr<std::unique_ptr<StateRuntime>> Open(
       const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
       OptimizerOptions& options);

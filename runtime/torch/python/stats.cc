@@ -43,11 +43,16 @@ Json PathAsJson(const PathStats& path) {
 Json TiersAsJson(absl::Span<const TierStats> tiers) {
   Json list = Json::array();
   for (const TierStats& tier : tiers) {
-    list.push_back({{"name", tier.name},
-                    {"kind", TierKindName(tier.kind)},
-                    {"budget_bytes", tier.budget_bytes},
-                    {"used_bytes", tier.used_bytes},
-                    {"peak_bytes", tier.peak_bytes}});
+    Json& added = list.emplace_back(Json{{"name", tier.name},
+                                         {"kind", TierKindName(tier.kind)},
+                                         {"budget_bytes", tier.budget_bytes},
+                                         {"used_bytes", tier.used_bytes},
+                                         {"peak_bytes", tier.peak_bytes}});
+    if (&tier == &tiers.front()) continue;  // memory
+    added["state"] = NameOf(tier.state);
+    added["write_error"] = std::string(tier.write_error.message());
+    added["read_bytes_per_second"] = tier.read_bytes_per_second;
+    added["write_bytes_per_second"] = tier.write_bytes_per_second;
   }
   return list;
 }
