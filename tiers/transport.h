@@ -49,7 +49,9 @@ class Transport {
   virtual ~Transport() = default;
   virtual void Begin(const Move& move) = 0;
   // Drops what is not yet issued: the move ends as Cancelled when the rest has
-  // landed. No such move: nothing.
+  // landed. Of one that is issued as a whole a disk's ends as Cancelled all the
+  // same, a copy's as it ends: what it moved is whole then. No such move:
+  // nothing.
   virtual void Cancel(Edge edge, uint64_t tag) = 0;
   // Raises a move under way to a more urgent class.
   virtual void Promote(Edge edge, uint64_t tag, IoClass io_class) = 0;

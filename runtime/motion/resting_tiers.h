@@ -38,7 +38,6 @@ class RestingTiers {
   // (`quiet`; then it is called again) what is mapped stays: a copy would go on
   // in memory that is gone.
   void BeginRemove(bool quiet);
-  bool removals_begun() const { return removing_disks_; }
   void OnRemoved(const Removed& event);
   std::vector<std::string> unremoved() const;  // names
   const absl::Status& removal_status() const { return removal_status_; }

@@ -66,8 +66,12 @@ void Mover::Hear(Event& event) {
 }
 
 void Mover::Open(OpenRequest& request) {
+  // One that is late already is told why the last try gave it no room.
+  const bool late = core_.clock.Now() >= request.deadline;
   // The room may be waiting for one of them.
-  if (core_.opener.Add(std::move(request))) core_.write_back.RetryFailed();
+  if (core_.opener.Add(std::move(request)) && !late) {
+    core_.write_back.RetryFailed();
+  }
 }
 
 void Mover::CloseQueue(const CloseQueueRequest& request) {

@@ -229,8 +229,9 @@ TEST_P(FailureContract, AClosedQueuesFailedWriteIsKeptAndTriedByOpenQueue) {
   // Any queue may read it, and no window gets its room.
   EXPECT_TRUE(world().Holds(*other, a, 1));
   EXPECT_EQ(stats().window_bytes, 4 * kPlace);
-  // A mover that first looks after the deadline has only begun to try again.
-  absl::Status full;
+  // At a deadline that has passed, and at one while it is tried again.
+  absl::Status full = runtime().OpenQueue(kPage, 2, world().Now()).status();
+  EXPECT_THAT(Message(full), HasSubstr("not written back: 'the unwritten'"));
   EXPECT_TRUE(world().WaitUntil([&] {
     full = runtime().OpenQueue(kPage, 2, Shortly()).status();
     return absl::StrContains(full.message(), "not written back");
