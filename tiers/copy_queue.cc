@@ -28,13 +28,13 @@ absl::Status CopyPiece::Copy() const {
   return medium->Write(request.offset, absl::MakeConstSpan(request.data, size));
 }
 
-CopyQueue::CopyQueue(const std::vector<CopyEnd>& ends)
-    : schedule_(IoQueueOptions().weights) {
+CopyQueue::CopyQueue(const std::vector<CopyEnd>& ends) {
   for (const CopyEnd& end : ends) {
     TERRACE_CHECK(end.medium != nullptr);
     TERRACE_CHECK(end.tier != kNoTier && end.tier != kDramTier);
     for (const Side& side : sides_) TERRACE_CHECK(side.end.tier != end.tier);
-    sides_.push_back({end, {}});
+    const Way way = {ClassSchedule(IoQueueOptions().weights), {}};
+    sides_.push_back({end, {}, {}, {way, way}});
   }
 }
 
@@ -63,7 +63,7 @@ void CopyQueue::Begin(const Move& move) {
   TERRACE_CHECK(is_new);  // the tag is unique among moves under way
   work->NextPieceBytes(kPieceBytes);
   waiting_pieces_ += work->waiting_pieces();
-  schedule_.Add(work, kPieceBytes);
+  WayOf(*work).schedule.Add(work, kPieceBytes);
 }
 
 void CopyQueue::Cancel(Edge edge, uint64_t tag) {
@@ -77,9 +77,10 @@ void CopyQueue::Cancel(Edge edge, uint64_t tag) {
 void CopyQueue::Promote(Edge edge, uint64_t tag, IoClass io_class) {
   CopyWork* const work = Find(edge, tag);
   if (work == nullptr || io_class >= work->request.io_class) return;
-  const bool waited = schedule_.Remove(*work);
+  ClassSchedule& schedule = WayOf(*work).schedule;
+  const bool waited = schedule.Remove(*work);
   work->request.io_class = io_class;
-  if (waited) schedule_.Add(work, kPieceBytes);
+  if (waited) schedule.Add(work, kPieceBytes);
 }
 
 void CopyQueue::DropAll() {
@@ -94,12 +95,35 @@ void CopyQueue::DropAll() {
   ended_.clear();
 }
 
+CopyQueue::Side* CopyQueue::NextSide() {
+  Side* next = nullptr;
+  for (Side& side : sides_) {
+    if (side.empty()) continue;
+    if (next == nullptr || side.share < next->share) next = &side;
+  }
+  return next;
+}
+
+CopyQueue::Way& CopyQueue::NextWay(Side& side) {
+  auto& [reads, writes] = side.ways;
+  if (reads.schedule.empty()) return writes;
+  if (writes.schedule.empty()) return reads;
+  return writes.share < reads.share ? writes : reads;
+}
+
 std::optional<CopyPiece> CopyQueue::Next(absl::Time now) {
-  auto* const work = static_cast<CopyWork*>(schedule_.Next(kPieceBytes));
-  if (work == nullptr) return std::nullopt;
+  Side* const chosen = NextSide();
+  if (chosen == nullptr) return std::nullopt;
+  Side& side = *chosen;
+  Way& way = NextWay(side);
+  auto* const work = static_cast<CopyWork*>(way.schedule.Next(kPieceBytes));
   const int64_t size_bytes = work->NextPieceBytes(kPieceBytes);
-  schedule_.Charge(size_bytes);
-  Side& side = sides_[work->side];
+  way.schedule.Charge(size_bytes);
+  for (Share* const share : {&side.share, &way.share}) {
+    ++share->live_pieces;
+    share->last_turn = next_turn_;
+  }
+  ++next_turn_;
   CopyPiece piece;
   piece.work = work;
   piece.medium = side.end.medium;
@@ -112,7 +136,7 @@ std::optional<CopyPiece> CopyQueue::Next(absl::Time now) {
   work->issued_bytes += size_bytes;
   ++work->live_pieces;
   --waiting_pieces_;
-  if (work->all_issued()) schedule_.Remove(*work);
+  if (work->all_issued()) way.schedule.Remove(*work);
   side.meter.OnIssue(piece.request, now);
   return piece;
 }
@@ -120,9 +144,12 @@ std::optional<CopyPiece> CopyQueue::Next(absl::Time now) {
 void CopyQueue::Landed(const CopyPiece& piece, const absl::Status& status,
                        absl::Time now) {
   CopyWork* const work = piece.work;
-  sides_[work->side].meter.OnAnswer(piece.request,
-                                    status.ok() ? piece.request.size_bytes : -1,
-                                    /*quarantined=*/false, now);
+  Side& side = sides_[work->side];
+  --side.share.live_pieces;
+  --WayOf(*work).share.live_pieces;
+  side.meter.OnAnswer(piece.request,
+                      status.ok() ? piece.request.size_bytes : -1,
+                      /*quarantined=*/false, now);
   if (!status.ok()) {
     if (work->first_error.ok()) {
       const bool wrote = piece.request.direction == IoDirection::kWrite;
@@ -160,6 +187,11 @@ int CopyQueue::SideOf(Edge edge) const {
   return static_cast<int>(found - sides_.begin());
 }
 
+CopyQueue::Way& CopyQueue::WayOf(const CopyWork& work) {
+  const bool reads = work.request.direction == IoDirection::kRead;
+  return sides_[work.side].ways[reads ? 0 : 1];
+}
+
 CopyWork* CopyQueue::Find(Edge edge, uint64_t tag) const {
   const auto found = works_.find(Key(SideOf(edge), tag));
   return found == works_.end() ? nullptr : found->second.get();
@@ -167,7 +199,7 @@ CopyWork* CopyQueue::Find(Edge edge, uint64_t tag) const {
 
 void CopyQueue::Drop(CopyWork* work) {
   if (work->all_issued()) return;
-  schedule_.Remove(*work);
+  WayOf(*work).schedule.Remove(*work);
   waiting_pieces_ -= work->waiting_pieces();
   work->issued_bytes = work->request.size_bytes;
 }

@@ -1,7 +1,10 @@
-// The moves of a Copy transport: cut into equal pieces of at most 1 MiB, which
-// are chosen by the classes' schedule of aio/queue/class_schedule.h, within a
-// class first in, first out. Copies no bytes: what runs a piece asks for the
-// next one and tells how it landed.
+// The moves of a Copy transport: cut into equal pieces of at most 1 MiB. The
+// next one is of the tier with the fewest under way, so that a slow tier leaves
+// the others their share of the threads; of the tier's two directions it is of
+// the one with the fewest, so that both move at once; of a direction's it is
+// chosen by the classes' schedule of aio/queue/class_schedule.h, within a class
+// first in, first out. Copies no bytes: what runs a piece asks for the next one
+// and tells how it landed.
 //
 // A move ends once, when all of its pieces that were taken have landed. The
 // first error of a piece, or a cancel before all were taken, drops the others
@@ -10,6 +13,7 @@
 // One thread at a time.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -75,23 +79,42 @@ class CopyQueue {
   IoPathStats stats(TierId tier, absl::Time now) const;
 
  private:
+  // Of threads: the next turn is its with the fewest pieces under way; of
+  // equals, whose turn was the longest ago.
+  struct Share {
+    int live_pieces = 0;  // taken and not landed
+    int64_t last_turn = 0;
+    auto operator<=>(const Share&) const = default;
+  };
+  struct Way {  // reads or writes
+    ClassSchedule schedule;
+    Share share;
+  };
   struct Side {
     CopyEnd end;
     PathMeter meter;
+    Share share;
+    Way ways[2];
+    bool empty() const {
+      return ways[0].schedule.empty() && ways[1].schedule.empty();
+    }
   };
   using Key = std::pair<int, uint64_t>;  // side, tag
 
+  Side* NextSide();                 // null: no piece waits
+  static Way& NextWay(Side& side);  // not of an empty one
   int SideOf(Edge edge) const;
+  Way& WayOf(const CopyWork& work);
   CopyWork* Find(Edge edge, uint64_t tag) const;
   void Drop(CopyWork* work);
   void Settle(CopyWork* work);
 
   std::vector<Side> sides_;
-  ClassSchedule schedule_;
   std::map<Key, std::unique_ptr<CopyWork>> works_;
   std::vector<Moved> ended_;
   int64_t waiting_pieces_ = 0;
   int64_t next_order_ = 0;
+  int64_t next_turn_ = 1;
 };
 
 }  // namespace terrace

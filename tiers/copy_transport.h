@@ -1,9 +1,11 @@
 // DRAM to and from mapped tiers (far memory, persistent memory): copies in
 // pieces of at most 1 MiB, each a task of the executor's motion lane. At most
 // two pieces a worker are in the executor's hands, queued or running, over all
-// edges. Which piece a task copies is decided when it runs, by class (as
+// edges. Which piece a task copies is decided when it runs: of the tier with
+// the fewest under way, of its direction with the fewest, by class (as
 // aio/queue/class_schedule.h does), within a class first in, first out; so a
-// demand waits for the pieces that run, whatever else is under way.
+// demand waits for the pieces that run, and for a turn of each other edge at
+// most, and no tier or direction for the pieces of a slower one.
 //
 // Whole moves or a Status: the first error of a piece is the move's, and what
 // of it does not yet run is not copied. A cancelled move ends as Cancelled once

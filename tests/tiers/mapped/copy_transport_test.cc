@@ -111,9 +111,9 @@ TEST_F(CopyTransportTest, ASmallMoveIsOneTask) {
   EXPECT_EQ(Finish().size(), 2u);
 }
 
-TEST_F(CopyTransportTest, AClassIsFirstInFirstOut) {
+TEST_F(CopyTransportTest, AClassOfADirectionIsFirstInFirstOut) {
   Begin(1, kUp, 0, 3 * kMiB, IoClass::kWriteBack);
-  Begin(2, kDown, 3 * kMiB, 2 * kMiB, IoClass::kWriteBack);
+  Begin(2, kUp, 3 * kMiB, 2 * kMiB, IoClass::kWriteBack);
   Begin(3, kUp, 5 * kMiB, kMiB, IoClass::kWriteBack);
   Finish();
   EXPECT_EQ(Pieces(first_), "abcdef");
