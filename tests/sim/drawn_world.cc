@@ -29,6 +29,7 @@ WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
   options.seed = seed;
   options.transcript = transcript;
   if (tiers != Tiers::kDisks) options.mapped = DrawTiers(seed);
+  if (tiers == Tiers::kDrawn) options.threads = static_cast<int>(1 + seed % 4);
   if (tiers == Tiers::kDevice) {
     std::mt19937_64 device(seed * 79);
     options.hbm_bytes = static_cast<int64_t>(8 + device() % 40) * 4096;

@@ -18,8 +18,11 @@ enum class Trouble : uint8_t {
 // What lies below memory.
 enum class Tiers : uint8_t {
   kDisks,
-  kDrawn,   // far and persistent memory, with budgets of their own, above disks
-  kDevice,  // as that, and a device's memory above it all
+  // Far and persistent memory above disks, with budgets and speeds of their
+  // own, copied by one to four threads.
+  kDrawn,
+  // As that without speeds of their own, and a device's memory above it all.
+  kDevice,
 };
 
 WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,

@@ -44,9 +44,13 @@ int main(int argc, char** argv) {
       value = &flags.count;
     } else if (absl::ConsumePrefix(&argument, "--first_seed=")) {
       value = &flags.first;
+    } else if (absl::ConsumePrefix(&argument, "--operations=")) {
+      value = &flags.operations;
     }
     if (value == nullptr || !absl::SimpleAtoi(argument, value)) {
-      std::fprintf(stderr, "%s: not a flag; --seeds=N or --first_seed=S\n",
+      std::fprintf(stderr,
+                   "%s: not a flag; --seeds=N, --first_seed=S or "
+                   "--operations=N\n",
                    argv[i]);
       return 2;
     }

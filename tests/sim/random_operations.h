@@ -26,7 +26,8 @@ class RandomOperations {
                    Transcript* transcript = nullptr,
                    Tiers tiers = Tiers::kDisks);
 
-  // `count` operations, then Drain and Audit.
+  // `count` operations, in stretches of 400: after each Drain, Audit, and
+  // another tensor in the place of each that was lost.
   void Run(int count);
 
   int64_t pins_checked() const { return pins_checked_; }
@@ -69,6 +70,7 @@ class RandomOperations {
   };
 
   uint64_t Draw(uint64_t below) { return random_() % below; }
+  void RunStretch(int count);
   void DoOne();
   void Open();
   void CloseOne(int customer);
@@ -82,7 +84,7 @@ class RandomOperations {
   void Step(int customer);
   void Acquire();
   void Hint();
-  void Replace();
+  void Replace(int tensor);
   bool IsPushed(int tensor) const;
   void ChangeFaults();
   void FailACopy();

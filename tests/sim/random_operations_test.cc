@@ -2,12 +2,19 @@
 #include "tests/sim/random_operations.h"
 
 #include <cstdio>
+#include <iterator>
 
 #include "gtest/gtest.h"
 #include "tests/sim/seeds.h"
 
 namespace terrace {
 namespace {
+
+// Of one run.
+int Operations(int own) {
+  const uint64_t given = seed_flags().operations;
+  return given > 0 ? static_cast<int>(given) : own;
+}
 
 void RunSeeds(uint64_t count, Trouble trouble, int64_t most_lost,
               Tiers tiers = Tiers::kDisks) {
@@ -19,7 +26,7 @@ void RunSeeds(uint64_t count, Trouble trouble, int64_t most_lost,
   int64_t moved = 0;
   ForEachSeed(count, [&](uint64_t seed) {
     RandomOperations operations(seed, trouble, /*transcript=*/nullptr, tiers);
-    operations.Run(400);
+    operations.Run(Operations(400));
     pins += operations.pins_checked();
     failed += operations.failed_groups();
     lost += operations.lost_tensors();
@@ -33,7 +40,7 @@ void RunSeeds(uint64_t count, Trouble trouble, int64_t most_lost,
       static_cast<long long>(pins), static_cast<long long>(failed),
       static_cast<long long>(lost), static_cast<long long>(steps),
       static_cast<long long>(refused), static_cast<long long>(moved));
-  if (seed_flags().count > 0) return;
+  if (seed_flags().count > 0 || seed_flags().operations > 0) return;
   EXPECT_GT(pins, static_cast<int64_t>(20 * count));
   EXPECT_LE(lost, most_lost);
   EXPECT_GT(moved, static_cast<int64_t>(count));
@@ -76,6 +83,22 @@ TEST(RandomOperations, AtTwoWorkingTiersWithFaultsTheErrorIsTyped) {
 
 TEST(RandomOperations, AtTwoWorkingTiersAPathThatRefusesWritesDoesNotMatter) {
   RunSeeds(150, Trouble::kRefusal, 14 * 150 / 3, Tiers::kDevice);
+}
+
+// One world for long; .ci/long gives it 10^5.
+TEST(RandomOperations, ThousandsOfPinsInOneWorld) {
+  constexpr Trouble kTroubles[] = {Trouble::kNone, Trouble::kAny,
+                                   Trouble::kRefusal};
+  ForEachSeed(std::size(kTroubles), [&](uint64_t seed) {
+    RandomOperations operations(seed, kTroubles[seed % 3],
+                                /*transcript=*/nullptr, Tiers::kDrawn);
+    operations.Run(Operations(30000));
+    std::printf("%lld pins compared, %lld tensors moved\n",
+                static_cast<long long>(operations.pins_checked()),
+                static_cast<long long>(operations.moved_tensors()));
+    EXPECT_GT(operations.pins_checked(), 2000);
+    EXPECT_GT(operations.moved_tensors(), 300);
+  });
 }
 
 }  // namespace

@@ -5,11 +5,15 @@
 
 namespace terrace {
 
-// Each path has a pace of its own.
+// Each path has a pace of its own, and so has each mapped tier whose copies
+// have threads in virtual time.
 void RandomOperations::ChangePace() {
   const size_t paths = world_.runtime().GetStats().paths.size();
-  world_.SetPace(static_cast<int>(Draw(paths)),
-                 {int64_t{1} << (24 + Draw(8)), int64_t{1} << (24 + Draw(8))});
+  const PaceOptions pace = {int64_t{1} << (24 + Draw(8)),
+                            int64_t{1} << (24 + Draw(8))};
+  const auto tier = static_cast<int>(Draw(paths + world_.paced_tiers()));
+  if (tier < static_cast<int>(paths)) return world_.SetPace(tier, pace);
+  world_.SetMappedPace(tier - static_cast<int>(paths), pace);
 }
 
 void RandomOperations::ChangeFaults() {

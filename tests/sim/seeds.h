@@ -1,5 +1,7 @@
 // How many seeds a simulation runs: its own number, or that of the command
-// line: --seeds=N, from --first_seed=S on. Set by main before the tests run.
+// line: --seeds=N, from --first_seed=S on; and of how many operations in one
+// run where that is not given: --operations=N. Set by main before the tests
+// run.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +13,7 @@ namespace terrace {
 struct SeedFlags {
   uint64_t first = 1;
   uint64_t count = 0;  // 0: as many as each simulation says itself
+  uint64_t operations = 0;
 };
 SeedFlags& seed_flags();
 

@@ -2,101 +2,26 @@
 // gets of their sum, when one becomes slow, and when one refuses writes. The
 // reference of speed is bytes over the rates; that of contents is the serial
 // loop of terrace/adam.h.
-#include <algorithm>
+#include <cerrno>
 #include <cstdio>
-#include <memory>
-#include <optional>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "terrace/optimizer.h"
-#include "tests/runtime/reference_optimizer.h"
-#include "tests/sim/world.h"
+#include "tests/sim/paced_training.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kChunkBytes = 64 << 10;
-constexpr int64_t kChunks = 256;
-constexpr int kSlots = 24;
-constexpr int64_t kSlotBytes = kChunkBytes + 4096;
 constexpr double kMiB = 1 << 20;
 
-class SeveralPaths : public testing::Test {
+class SeveralPaths : public testing::Test, protected PacedTraining {
  protected:
   SeveralPaths()
-      : model_(Model::Of({{"p", DType::kFloat32, kChunks * kChunkBytes / 8}},
-                         /*seed=*/5)) {
-    WorldOptions options;
-    options.budget_bytes = (kSlots + 4) * kSlotBytes;
-    options.paths = 2;
-    options.path_bytes = 2 * kChunks * kSlotBytes;
-    world_.emplace(options);
-    SetRate(0, 96 * kMiB);
-    SetRate(1, 32 * kMiB);
-    OptimizerOptions optimizer;
-    optimizer.chunk_bytes = kChunkBytes;
-    optimizer.window_bytes = kSlots * kSlotBytes;
-    reference_ = std::make_unique<ReferenceOptimizer>(model_, optimizer);
-    auto made = OffloadedOptimizer::Create(world_->runtime(), model_.specs(),
-                                           optimizer);
-    EXPECT_TRUE(made.ok()) << made.status();
-    if (made.ok()) optimizer_ = *std::move(made);
-  }
-
-  // Of both directions alike.
-  void SetRate(int path, double bytes_per_second) {
-    rates_[path] = bytes_per_second;
-    const auto rate = static_cast<int64_t>(bytes_per_second);
-    world_->SetPace(path, {rate, rate});
-  }
-  double Sum() const { return rates_[0] + rates_[1]; }
-  Stats stats() { return world_->runtime().GetStats(); }
-  PathStats path(int path) { return stats().paths[static_cast<size_t>(path)]; }
-
-  absl::Status Step() {
-    model_.DrawGradients(reference_->step() + 1);
-    reference_->Step({}, model_);
-    return optimizer_->Step({}, model_.data(),
-                            world_->clock().Now() + absl::Seconds(600));
-  }
-  // That many steps: what they moved, each direction alone, over what the two
-  // devices could have.
-  double Share(int steps) {
-    const Stats before = stats();
-    const absl::Time start = world_->clock().Now();
-    for (int i = 0; i < steps; ++i) {
-      const absl::Status status = Step();
-      EXPECT_TRUE(status.ok()) << status;
-    }
-    const double seconds = absl::ToDoubleSeconds(world_->clock().Now() - start);
-    const Stats after = stats();
-    const int64_t moved =
-        std::min(after.bytes_read() - before.bytes_read(),
-                 after.bytes_written() - before.bytes_written());
-    return static_cast<double>(moved) / seconds / Sum();
-  }
-  // Steps until rates are known and homes follow them.
-  void WarmUp() {
-    for (int i = 0; i < 5; ++i) {
-      const absl::Status status = Step();
-      ASSERT_TRUE(status.ok()) << status;
-    }
-  }
-  void ExpectNothingLost() {
-    EXPECT_EQ(reference_->Difference(model_), "");
-    EXPECT_EQ(reference_->StateDifference(*optimizer_), "");
-    EXPECT_TRUE(world_->broken().ok()) << world_->broken();
-  }
-
-  Model model_;
-  double rates_[2] = {};
-  std::optional<World> world_;
-  std::unique_ptr<ReferenceOptimizer> reference_;
-  std::unique_ptr<OffloadedOptimizer> optimizer_;  // first to go
+      : PacedTraining({{TierKind::kDisk, 96 * kMiB, 2 * kStateBytes},
+                       {TierKind::kDisk, 32 * kMiB, 2 * kStateBytes}}) {}
 };
 
 TEST_F(SeveralPaths, ThreeToOneGivesTheSumOfTheRates) {
@@ -106,8 +31,8 @@ TEST_F(SeveralPaths, ThreeToOneGivesTheSumOfTheRates) {
   EXPECT_GE(share, 0.95);
   for (const int path : {0, 1}) {
     const PathStats told = this->path(path);
-    EXPECT_NEAR(told.read_bytes_per_second, rates_[path], 0.1 * rates_[path]);
-    EXPECT_NEAR(told.write_bytes_per_second, rates_[path], 0.1 * rates_[path]);
+    EXPECT_NEAR(told.read_bytes_per_second, rate(path), 0.1 * rate(path));
+    EXPECT_NEAR(told.write_bytes_per_second, rate(path), 0.1 * rate(path));
     EXPECT_EQ(told.state, PathState::kHealthy);
   }
   ExpectNothingLost();
@@ -116,7 +41,7 @@ TEST_F(SeveralPaths, ThreeToOneGivesTheSumOfTheRates) {
 TEST_F(SeveralPaths, FromTheSecondStepAfterOneHalvesItIsTheNewSum) {
   for (const int slow : {0, 1}) {
     WarmUp();
-    SetRate(slow, rates_[slow] / 2);
+    SetRate(slow, rate(slow) / 2);
     const double first = Share(1);
     const double second = Share(1);
     const double later = Share(3);
@@ -126,7 +51,7 @@ TEST_F(SeveralPaths, FromTheSecondStepAfterOneHalvesItIsTheNewSum) {
     EXPECT_GE(later, 0.95);
     EXPECT_EQ(path(slow).state, PathState::kSlow);
     EXPECT_FALSE(path(slow).degraded);
-    SetRate(slow, rates_[slow] * 2);
+    SetRate(slow, rate(slow) * 2);
     Share(1);
     EXPECT_GE(Share(1), 0.90) << "fast again";
     EXPECT_EQ(path(slow).state, PathState::kHealthy);
@@ -136,11 +61,11 @@ TEST_F(SeveralPaths, FromTheSecondStepAfterOneHalvesItIsTheNewSum) {
 
 TEST_F(SeveralPaths, AChangeAmidAStepIsFollowedTheSame) {
   WarmUp();
-  const absl::Time start = world_->clock().Now();
+  const absl::Time start = world().clock().Now();
   ASSERT_TRUE(Step().ok());
-  const absl::Duration half = (world_->clock().Now() - start) / 2;
-  world_->clock().AddEvent(world_->clock().Now() + half,
-                           [this] { SetRate(0, rates_[0] / 2); });
+  const absl::Duration half = (world().clock().Now() - start) / 2;
+  world().clock().AddEvent(world().clock().Now() + half,
+                           [this] { SetRate(0, rate(0) / 2); });
   Share(2);  // in which it happens, and the first one after
   const double second = Share(1);
   std::printf("%.3f of the new sum\n", second);
@@ -150,11 +75,11 @@ TEST_F(SeveralPaths, AChangeAmidAStepIsFollowedTheSame) {
 
 TEST_F(SeveralPaths, WhereWritesAreRefusedTrainingGoesOnAndNothingIsLost) {
   WarmUp();
-  const absl::Time start = world_->clock().Now();
+  const absl::Time start = world().clock().Now();
   ASSERT_TRUE(Step().ok());
-  const absl::Duration half = (world_->clock().Now() - start) / 2;
-  world_->clock().AddEvent(world_->clock().Now() + half, [&] {
-    world_->faults().FailFile(1, {.kind = FaultKind::kError, .error = EROFS},
+  const absl::Duration half = (world().clock().Now() - start) / 2;
+  world().clock().AddEvent(world().clock().Now() + half, [&] {
+    world().faults().FailFile(1, {.kind = FaultKind::kError, .error = EROFS},
                               CallFilter::kWrites);
   });
   for (int i = 0; i < 4; ++i) {
@@ -163,7 +88,7 @@ TEST_F(SeveralPaths, WhereWritesAreRefusedTrainingGoesOnAndNothingIsLost) {
     EXPECT_TRUE(status.ok()) << status;
     // What lies there is read as long as it is needed.
     EXPECT_EQ(path(1).bytes_read > read, i < 2) << "step " << i;
-    EXPECT_EQ(reference_->Difference(model_), "");
+    EXPECT_EQ(reference().Difference(model()), "");
   }
   // It was told, and hardly asked again: what was under way, one try a step.
   EXPECT_TRUE(path(1).degraded);
@@ -172,10 +97,10 @@ TEST_F(SeveralPaths, WhereWritesAreRefusedTrainingGoesOnAndNothingIsLost) {
   EXPECT_THAT(std::string(path(1).write_error.message()),
               HasSubstr(path(1).file));
   EXPECT_EQ(stats().first_error.code(), path(1).write_error.code());
-  EXPECT_LE(world_->faults().faults(), kSlots + 4);
+  EXPECT_LE(world().faults().faults(), Size().slots + 4);
   EXPECT_FALSE(path(0).degraded);
 
-  world_->faults().Clear();
+  world().faults().Clear();
   EXPECT_TRUE(Step().ok());
   EXPECT_FALSE(path(1).degraded);
   Share(2);
@@ -185,7 +110,7 @@ TEST_F(SeveralPaths, WhereWritesAreRefusedTrainingGoesOnAndNothingIsLost) {
 
 TEST_F(SeveralPaths, WhatCannotBeReadIsDataLossAndNamed) {
   WarmUp();
-  world_->faults().FailFile(1, {.kind = FaultKind::kError, .error = EIO},
+  world().faults().FailFile(1, {.kind = FaultKind::kError, .error = EIO},
                             CallFilter::kReads);
   absl::Status lost = Step();
   if (lost.ok()) lost = Step();
@@ -196,7 +121,7 @@ TEST_F(SeveralPaths, WhatCannotBeReadIsDataLossAndNamed) {
   EXPECT_THAT(message, HasSubstr(", offset "));
   EXPECT_THAT(message, HasSubstr("EIO"));
   EXPECT_EQ(path(1).state, PathState::kUnreadable);
-  world_->faults().Clear();
+  world().faults().Clear();
   EXPECT_EQ(Step(), lost);  // for good
 }
 

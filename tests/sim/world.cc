@@ -23,15 +23,12 @@ void VirtualExecutor::Queue(std::function<void()> task, Lane lane) {
 
 World::World(const WorldOptions& options)
     : faults_(std::make_shared<FaultPlan>(options.seed)),
-      paces_(std::make_shared<PaceBoard>(options.pace)) {
+      paces_(std::make_shared<PaceBoard>(options.pace)),
+      check_every_(options.check_every) {
   LocalRuntimeParts parts;
   parts.clock = &clock_;
   parts.start_thread = false;
-  auto executor = std::make_unique<VirtualExecutor>(
-      options.parallelism, options.task_cost, options.task_spread, options.seed,
-      clock_);
-  executor_ = executor.get();
-  parts.executor = std::move(executor);
+  parts.executor = MakeExecutor(options);
   auto arena = HostArena::Create(
       {.size_bytes = options.budget_bytes, .huge_pages = HugePages::kOff});
   EXPECT_TRUE(arena.ok()) << arena.status();
@@ -43,23 +40,18 @@ World::World(const WorldOptions& options)
   parts.engine = std::move(engine);
   if (options.hbm_bytes > 0) {
     hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
-    parts.device = hbm_->MakeDevice(*executor_, clock_,
+    parts.device = hbm_->MakeDevice(*parts.executor, clock_,
                                     MakeEvictionPolicy(options.eviction));
   }
-  for (const TierSpec& tier : options.mapped) {
-    mapped_.push_back(
-        std::make_shared<FarMemory>(tier.place, tier.budget_bytes));
-    auto background = std::make_unique<InlineExecutor>();
-    background_.push_back(background.get());
-    parts.mapped.push_back({.spec = tier,
-                            .medium = MediumOf(mapped_.back()),
-                            .background = std::move(background)});
-  }
+  for (const TierSpec& tier : options.mapped) AddMapped(tier, &parts);
   for (int path = 0; path < options.paths; ++path) {
     auto background = std::make_unique<InlineExecutor>();
     background_.push_back(background.get());
     LocalPath& disk = parts.paths.emplace_back();
-    disk.file = MakeMemoryDiskFile(path, options.path_bytes);
+    disk.file = MakeMemoryDiskFile(
+        path, options.path_budgets.empty()
+                  ? options.path_bytes
+                  : options.path_budgets[static_cast<size_t>(path)]);
     disk.queue = options.io;
     disk.background = std::move(background);
   }
@@ -73,13 +65,43 @@ World::World(const WorldOptions& options)
   step_ = clock_.AddStep([this] { return Turn(); });
 }
 
+std::unique_ptr<Executor> World::MakeExecutor(const WorldOptions& options) {
+  if (options.threads > 0) {
+    auto threads = std::make_unique<VirtualThreads>(options.threads,
+                                                    options.task_cost, clock_);
+    threads_ = threads.get();
+    return threads;
+  }
+  auto executor = std::make_unique<VirtualExecutor>(
+      options.parallelism, options.task_cost, options.task_spread, options.seed,
+      clock_);
+  executor_ = executor.get();
+  return executor;
+}
+
+void World::AddMapped(const TierSpec& tier, LocalRuntimeParts* parts) {
+  mapped_.push_back(std::make_shared<FarMemory>(tier.place, tier.budget_bytes));
+  std::shared_ptr<Medium> medium = MediumOf(mapped_.back());
+  if (threads_ != nullptr) {
+    paced_.push_back(std::make_shared<PacedMedium>(
+        std::move(medium), PaceOptions(), clock_,
+        [threads = threads_](absl::Time time) { threads->SleepUntil(time); }));
+    medium = paced_.back();
+  }
+  auto background = std::make_unique<InlineExecutor>();
+  background_.push_back(background.get());
+  parts->mapped.push_back({.spec = tier,
+                           .medium = std::move(medium),
+                           .background = std::move(background)});
+}
+
 World::~World() {
   ClearFaults();
   const absl::Status closed =
       runtime_->Close(clock_.Now() + absl::Seconds(600));
   EXPECT_TRUE(closed.ok()) << closed;
   // Those that found nothing left to copy.
-  EXPECT_TRUE(clock_.RunUntil([this] { return executor_->waiting() == 0; }));
+  EXPECT_TRUE(clock_.RunUntil([this] { return waiting_tasks() == 0; }));
   EXPECT_TRUE(broken_.ok()) << broken_;
   clock_.RemoveStep(step_);
 }
@@ -97,7 +119,8 @@ absl::Time World::Turn() {
   for (InlineExecutor* background : background_) background->RunAll();
   const absl::Time next = runtime_->mover().RunOnce();
   ++mover_steps_;
-  if (broken_.ok() && !runtime_->mover().closed()) {
+  if (mover_steps_ % check_every_ == 0 && broken_.ok() &&
+      !runtime_->mover().closed()) {
     broken_ = runtime_->mover().CheckInvariants();
   }
   return next;

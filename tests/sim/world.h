@@ -7,7 +7,8 @@
 //
 // Mover, residency table, queues, placement and eviction are production's;
 // engines are memory, below it faults by a seed, above it a pace; tasks cost
-// virtual time. After every step of the mover its invariants are checked.
+// virtual time. After steps of the mover its invariants are checked, after
+// every one unless the options say otherwise.
 // One thread. Everything depends on the seed alone.
 #pragma once
 
@@ -26,7 +27,9 @@
 #include "tests/support/manual_clock.h"
 #include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/far_memory.h"
+#include "tests/support/medium/paced_medium.h"
 #include "tests/support/pace_board.h"
+#include "tests/support/virtual_threads.h"
 
 namespace terrace {
 
@@ -63,9 +66,13 @@ struct WorldOptions {
   int64_t budget_bytes = 1 << 20;
   int paths = 2;
   int64_t path_bytes = 16 << 20;
+  std::vector<int64_t> path_budgets;      // of each path; empty: path_bytes
   int64_t hbm_bytes = 0;                  // of a device; 0: there is none
   std::vector<TierSpec> mapped;           // above the paths, of plain bytes
   PaceOptions pace = {1 << 30, 1 << 30};  // of each path; see SetPace
+  // Tasks have that many threads in virtual time, and copies of mapped tiers
+  // take what their pace says. 0: copies take a task's time alone.
+  int threads = 0;
   EvictionKind eviction = EvictionKind::kNextUse;
   bool prefetch = true;
   int parallelism = 2;
@@ -73,6 +80,9 @@ struct WorldOptions {
   absl::Duration task_spread = absl::ZeroDuration();
   absl::Duration io_timeout = absl::Seconds(60);
   IoQueueOptions io;
+  // Steps of the mover after each of which its invariants are checked: they
+  // are over all tensors.
+  int64_t check_every = 1;
   Transcript* transcript = nullptr;  // outlives the world
 };
 
@@ -94,23 +104,38 @@ class World {
   const std::vector<std::shared_ptr<FarMemory>>& mapped() { return mapped_; }
   // Of what that path is asked from here on.
   void SetPace(int path, const PaceOptions& pace) { paces_->Set(path, pace); }
+  // Mapped tiers that have a pace: all with `threads`, else none.
+  size_t paced_tiers() const { return paced_.size(); }
+  // Of mapped tier k, with `threads` alone; 0, as at the start: not paced.
+  void SetMappedPace(int k, const PaceOptions& pace) {
+    paced_.at(static_cast<size_t>(k))->Set(pace);
+  }
 
   // The first invariant that did not hold after a step of the mover.
   const absl::Status& broken() const { return broken_; }
   int64_t mover_steps() const { return mover_steps_; }
 
  private:
+  std::unique_ptr<Executor> MakeExecutor(const WorldOptions& options);
+  void AddMapped(const TierSpec& tier, LocalRuntimeParts* parts);
+  size_t waiting_tasks() const {
+    return threads_ != nullptr ? threads_->waiting() : executor_->waiting();
+  }
   absl::Time Turn();
 
   VirtualClock clock_;
   const std::shared_ptr<FaultPlan> faults_;
   const std::shared_ptr<PaceBoard> paces_;
-  VirtualExecutor* executor_ = nullptr;  // the runtime's
+  // The runtime's executor is one of these.
+  VirtualExecutor* executor_ = nullptr;
+  VirtualThreads* threads_ = nullptr;
   std::unique_ptr<FakeHbm> hbm_;
   std::vector<std::shared_ptr<FarMemory>> mapped_;
+  std::vector<std::shared_ptr<PacedMedium>> paced_;  // of those; or none
   std::vector<InlineExecutor*> background_;  // per tier below, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;
   int step_ = -1;
+  const int64_t check_every_;
   absl::Status broken_;
   int64_t mover_steps_ = 0;
 };
