@@ -61,6 +61,12 @@ terrace::Stats OffloadedModelOptimizer::Complete(StepRecord* record) {
   record->bytes_written = stats.bytes_written() - bytes_written_;
   bytes_read_ = stats.bytes_read();
   bytes_written_ = stats.bytes_written();
+  link_bytes_.resize(stats.links.size());
+  record->link_bytes.clear();
+  for (size_t i = 0; i < stats.links.size(); ++i) {
+    record->link_bytes.push_back(stats.links[i].bytes - link_bytes_[i]);
+    link_bytes_[i] = stats.links[i].bytes;
+  }
   return stats;
 }
 

@@ -33,7 +33,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   terrace::Stats GetStats() const { return runtime_->GetStats(); }
 
   // Adds to the record what there is to say of the last step: its times, and
-  // the disk's bytes since the call before. Returns the statistics of now.
+  // the bytes moved since the call before. Returns the statistics of now.
   terrace::Stats Complete(StepRecord* record);
 
   // Waits for what is under way and removes the files. Once.
@@ -46,7 +46,9 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   terrace::LearningRateSchedule schedule_;
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<terrace::OffloadedAdamW> optimizer_;
-  int64_t bytes_read_ = 0, bytes_written_ = 0;  // until the last Complete
+  // Until the last Complete.
+  int64_t bytes_read_ = 0, bytes_written_ = 0;
+  std::vector<int64_t> link_bytes_;
 };
 
 }  // namespace train_gpt

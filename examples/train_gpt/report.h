@@ -27,8 +27,9 @@ struct StepRecord {
   double blocked_read_seconds = 0;
   double blocked_write_seconds = 0;
   double blocked_space_seconds = 0;
-  int64_t bytes_read = 0;  // disk
+  int64_t bytes_read = 0;  // over all links
   int64_t bytes_written = 0;
+  std::vector<int64_t> link_bytes;  // over each, as Stats orders them
 
   double blocked_seconds() const {
     return blocked_read_seconds + blocked_write_seconds + blocked_space_seconds;
@@ -65,6 +66,7 @@ struct RunReport {
   int64_t window_bytes = 0;
   int64_t chunk_bytes = 0;
   int64_t arena_peak_bytes = 0;
+  int64_t resident_bytes = 0;  // state that stays in memory, headers included
   std::vector<terrace::TierStats> tiers;
   std::vector<terrace::LinkStats> links;
   int64_t rss_peak_bytes = 0;

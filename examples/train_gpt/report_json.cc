@@ -32,18 +32,26 @@ std::string JsonText(const RunReport& report) {
   json["window_bytes"] = report.window_bytes;
   json["chunk_bytes"] = report.chunk_bytes;
   json["arena_peak_bytes"] = report.arena_peak_bytes;
+  json["resident_bytes"] = report.resident_bytes;
   json["tiers"] = Json::array();
   for (const terrace::TierStats& tier : report.tiers) {
     json["tiers"].push_back({{"name", tier.name},
                              {"kind", terrace::TierKindName(tier.kind)},
                              {"budget_bytes", tier.budget_bytes},
+                             {"used_bytes", tier.used_bytes},
                              {"peak_bytes", tier.peak_bytes}});
   }
   json["links"] = Json::array();
-  for (const terrace::LinkStats& link : report.links) {
+  for (size_t i = 0; i < report.links.size(); ++i) {
+    const terrace::LinkStats& link = report.links[i];
+    Json steps = Json::array();
+    for (const StepRecord& step : report.steps) {
+      steps.push_back(step.link_bytes[i]);
+    }
     json["links"].push_back({{"from", link.from},
                              {"to", link.to},
                              {"bytes", link.bytes},
+                             {"step_bytes", steps},
                              {"seconds_blocked", link.seconds_blocked}});
   }
   json["rss_peak_bytes"] = report.rss_peak_bytes;

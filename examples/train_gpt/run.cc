@@ -129,6 +129,7 @@ absl::Status Training::RunOffloaded(Gpt& model) {
   absl::Status status = ResumeAndTrain(model, **optimizer);
   const terrace::Stats stats = (*optimizer)->GetStats();
   report_.arena_peak_bytes = stats.host_peak_bytes;
+  report_.resident_bytes = stats.resident_bytes;
   report_.tiers = stats.tiers;
   report_.links = stats.links;
   report_.engine = stats.engine;

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/strings/match.h"
 #include "tests/examples/command.h"
 #include "tests/support/loop_device.h"
 #include "tests/support/temporary_directory.h"
@@ -92,55 +91,6 @@ TEST(OffloadedTrainGptTest, TiersHoldTheirBudgets) {
   int64_t steps_read = 0;
   for (const int64_t bytes : json["bytes_read"]) steps_read += bytes;
   EXPECT_GE(read, steps_read);
-}
-
-// A file plays persistent memory, with room for less than a third.
-void TrainOnThreeTiers(const char* dtype) {
-  TemporaryDirectory memory, disk, results;
-  const std::string json_path = results.path() + "/run.json";
-  const std::string pmem = "pmem:" + memory.path();
-  const std::string nvme = "nvme:" + disk.path();
-  const std::vector<std::string> arguments =
-      Small({"--steps", "5", "--dtype", dtype, "--tier", "dram=4MiB", "--tier",
-             pmem + "=6MiB", "--tier", nvme, "--verify", "--json", json_path});
-  const ChildResult refused = RunTrainGpt(arguments);
-  EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.errors, HasSubstr("tier '" + pmem + "=6MiB': "));
-  if (absl::StrContains(refused.errors, "libpmem2-dev")) {
-    GTEST_SKIP() << refused.errors;
-  }
-  EXPECT_THAT(refused.errors, HasSubstr("granularity PAGE"));
-  std::vector<std::string> unsafe = arguments;
-  unsafe.push_back("--unsafe-media");
-  const ChildResult run = RunTrainGpt(unsafe);
-  ASSERT_EQ(run.exit_code, 0) << run.errors << run.output;
-  EXPECT_THAT(run.output, HasSubstr("unsafe media: "));
-  EXPECT_TRUE(memory.empty());
-  EXPECT_TRUE(disk.empty());
-  const nlohmann::json json = ReadJson(json_path);
-  EXPECT_EQ(json["verify"]["reference"], "identical");
-  ASSERT_EQ(json["tiers"].size(), 3u);
-  const std::vector<std::string> names = {"dram", pmem, nvme};
-  const std::vector<int64_t> budgets = {4 << 20, 6 << 20, INT64_MAX};
-  for (size_t i = 0; i < names.size(); ++i) {
-    const nlohmann::json& tier = json["tiers"][i];
-    EXPECT_EQ(tier["name"], names[i]);
-    EXPECT_GT(tier["peak_bytes"], 0);
-    EXPECT_LE(tier["peak_bytes"], budgets[i]);
-  }
-  ASSERT_EQ(json["links"].size(), 4u);
-  for (const nlohmann::json& link : json["links"]) {
-    EXPECT_GT(link["bytes"], 0) << link;
-    EXPECT_GE(link["seconds_blocked"], 0.0) << link;
-  }
-}
-
-TEST(OffloadedTrainGptTest, ThreeTiersTrainAsTheReferenceDoes) {
-  TrainOnThreeTiers("fp32");
-}
-
-TEST(OffloadedTrainGptTest, ThreeTiersTrainSixteenBitParameters) {
-  TrainOnThreeTiers("bf16");
 }
 
 TEST(OffloadedTrainGptTest, TiersThatCannotBeAreRefused) {

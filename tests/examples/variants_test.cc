@@ -56,11 +56,11 @@ double SumOf(const nlohmann::json& list) {
 }
 
 const std::vector<std::string> kKeys = {
-    "parameters",   "dtype",          "state_bytes",      "budget_bytes",
-    "window_bytes", "chunk_bytes",    "arena_peak_bytes", "tiers",
-    "links",        "rss_peak_bytes", "engine",           "direct_io",
-    "isa",          "losses",         "step_seconds",     "blocked_seconds",
-    "bytes_read",   "bytes_written"};
+    "parameters",      "dtype",       "state_bytes",      "budget_bytes",
+    "window_bytes",    "chunk_bytes", "arena_peak_bytes", "resident_bytes",
+    "tiers",           "links",       "rss_peak_bytes",   "engine",
+    "direct_io",       "isa",         "losses",           "step_seconds",
+    "blocked_seconds", "bytes_read",  "bytes_written"};
 
 TEST(ReportTest, HasTheKeysOfTheReadmeAndNoOthers) {
   const nlohmann::json report = OffloadedReport({"--steps", "3", "--verify"});
@@ -69,12 +69,13 @@ TEST(ReportTest, HasTheKeysOfTheReadmeAndNoOthers) {
   EXPECT_THAT(KeysOf(report), UnorderedElementsAreArray(keys));
   for (const nlohmann::json& tier : report["tiers"]) {
     EXPECT_THAT(KeysOf(tier),
-                UnorderedElementsAreArray(
-                    {"name", "kind", "budget_bytes", "peak_bytes"}));
+                UnorderedElementsAreArray({"name", "kind", "budget_bytes",
+                                           "used_bytes", "peak_bytes"}));
   }
   for (const nlohmann::json& link : report["links"]) {
-    EXPECT_THAT(KeysOf(link), UnorderedElementsAreArray(
-                                  {"from", "to", "bytes", "seconds_blocked"}));
+    EXPECT_THAT(KeysOf(link),
+                UnorderedElementsAreArray(
+                    {"from", "to", "bytes", "step_bytes", "seconds_blocked"}));
   }
   EXPECT_THAT(KeysOf(report["blocked_seconds"]),
               UnorderedElementsAreArray({"read", "write", "space"}));

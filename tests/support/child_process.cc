@@ -18,8 +18,6 @@
 namespace terrace {
 namespace {
 
-constexpr double kLongestSeconds = 120;
-
 double Now() {
   return std::chrono::duration<double>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -54,7 +52,7 @@ bool Restrict(const ChildOptions& options) {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command,
                            const ChildOptions& options)
-    : deadline_(Now() + kLongestSeconds) {
+    : deadline_(Now() + options.longest_seconds) {
   std::vector<char*> arguments;
   for (const std::string& word : command) {
     arguments.push_back(const_cast<char*>(word.c_str()));

@@ -30,6 +30,7 @@ struct ChildOptions {
   // the same, so that what it needs can still be found in root's home.
   bool respect_permissions = false;
   int64_t largest_file_bytes = 0;  // RLIMIT_FSIZE; 0: as it is
+  double longest_seconds = 120;    // then it is killed
 };
 
 class ChildProcess {
