@@ -45,8 +45,10 @@ const Subcommand kSubcommands[] = {
      {"parameters", "rounds", "gate", "json"},
      RunStepPathsBenchmark},
     {"tiers",
-     "copies between DRAM and a tier of memory, against memcpy",
-     {"size", "rounds", "threads", "gate", "json"},
+     "copies between DRAM and a tier of memory, against memcpy; a step over "
+     "paced tiers, against the sum of their rates",
+     {"size", "parameters", "path", "paced", "rounds", "threads", "gate",
+      "json"},
      RunTiersBenchmark},
     {"device",
      "copies between DRAM and a GPU's tier, against cudaMemcpyAsync",

@@ -24,6 +24,7 @@
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/report/document.h"
+#include "bench/step_tiers.h"
 #include "kernels/pool_executor.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status_macros.h"
@@ -121,24 +122,10 @@ absl::Status AddRows(Workbench& bench, int threads, int64_t rounds, Gate& gate,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status RunTiersBenchmark(const Flags& flags) {
-  TERRACE_ASSIGN_OR_RETURN(const int64_t size,
-                           flags.number("size", 256 * kMiB));
-  TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 11));
-  TERRACE_ASSIGN_OR_RETURN(const int64_t threads, flags.number("threads", 0));
-  TERRACE_ASSIGN_OR_RETURN(const int64_t wait, flags.number("gate", 10));
-  if (size < kMiB || size > 64 * kGiB || rounds < 1 || rounds > 1000 ||
-      threads > 4096) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "out of range: --size ", size, " (1M to 64G), --rounds ", rounds,
-        " (1 to 1000), --threads ", threads, " (0 to 4096)"));
-  }
-  Gate gate(
-      {.enabled = wait > 0, .max_wait_seconds = static_cast<double>(wait)});
+absl::Status RunCopies(int64_t size, int threads, int64_t rounds, Gate& gate,
+                       bool json) {
   TERRACE_ASSIGN_OR_RETURN(const auto bench, Workbench::Make(size));
-  std::vector<int> parts = {static_cast<int>(threads)};
+  std::vector<int> parts = {threads};
   if (threads == 0) {
     parts = {1};
     const int all = static_cast<int>(std::thread::hardware_concurrency());
@@ -154,7 +141,40 @@ absl::Status RunTiersBenchmark(const Flags& flags) {
       "MiB, of both directions in turn where both are copied. %d runs, %d of "
       "them disturbed.",
       size / kMiB, gate.runs(), gate.disturbed());
-  PrintSection(section, flags.has("json"));
+  PrintSection(section, json);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunTiersBenchmark(const Flags& flags) {
+  TERRACE_ASSIGN_OR_RETURN(const int64_t size,
+                           flags.number("size", 256 * kMiB));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 11));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t threads, flags.number("threads", 0));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t wait, flags.number("gate", 10));
+  StepTiersOptions step;
+  TERRACE_ASSIGN_OR_RETURN(step.parameters,
+                           flags.number("parameters", 32 << 20));
+  step.rounds = static_cast<int>(rounds);
+  step.pmem_path = flags.text("path", "/dev/shm");
+  if (size < kMiB || size > 64 * kGiB || rounds < 1 || rounds > 1000 ||
+      threads > 4096 || step.parameters < 1 << 20) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "out of range: --size ", size, " (1M to 64G), --rounds ", rounds,
+        " (1 to 1000), --threads ", threads, " (0 to 4096), --parameters ",
+        step.parameters, " (at least 1M)"));
+  }
+  Gate gate(
+      {.enabled = wait > 0, .max_wait_seconds = static_cast<double>(wait)});
+  const bool json = flags.has("json");
+  if (!flags.has("paced")) {
+    TERRACE_RETURN_IF_ERROR(
+        RunCopies(size, static_cast<int>(threads), rounds, gate, json));
+  }
+  TERRACE_ASSIGN_OR_RETURN(const Section paced,
+                           MeasureStepOverTiers(step, gate));
+  PrintSection(paced, json);
   return absl::OkStatus();
 }
 

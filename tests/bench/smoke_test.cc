@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(
          {"step", "--parameters", "4M", "--budget", "50", "--threads", "1"},
          true},
         {"paths", {"paths", "--parameters", "1M"}},
-        {"tiers", {"tiers", "--size", "9M"}},
+        {"tiers", {"tiers", "--size", "9M", "--parameters", "8M"}, true},
         {"device_step",
          {"device-step", "--device", "threads", "--size", "128M"},
          true},
