@@ -137,23 +137,26 @@ class InProcessRuntime final : public LocalRuntime {
     message.slots = slots;
     message.deadline = clock_.FromWall(deadline);
     message.tier = tier;
-    message.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
-    auto reply = message.reply;
-    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
-    absl::StatusOr<OpenedQueue> opened = reply->Await(clock_);
-    if (!opened.ok()) return opened.status();
-    return MakeRequestQueue(*std::move(opened), slot_bytes, slots, clock_,
-                            inbox_, sizes_);
+    return Open(std::move(message));
+  }
+
+  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
+      TensorId tensor, Time deadline) override {
+    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
+    OpenRequest message;
+    message.slot_bytes = sizes_->Get(tensor);
+    if (message.slot_bytes < 0) return NoTensor(tensor);
+    message.slots = 1;
+    message.deadline = clock_.FromWall(deadline);
+    message.only = tensor;
+    return Open(std::move(message));
   }
 
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     const int64_t size = sizes_->Get(tensor);
-    if (size < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("no tensor ", tensor.value));
-    }
+    if (size < 0) return NoTensor(tensor);
     // Of all three together, whatever is done to the wall clock meanwhile.
     const absl::Time end = clock_.FromWall(deadline);
     absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
@@ -193,6 +196,21 @@ class InProcessRuntime final : public LocalRuntime {
   Mover& mover() override { return *mover_; }
 
  private:
+  static absl::Status NoTensor(TensorId tensor) {
+    return absl::InvalidArgumentError(absl::StrCat("no tensor ", tensor.value));
+  }
+  absl::StatusOr<std::unique_ptr<RequestQueue>> Open(OpenRequest message) {
+    message.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
+    const auto reply = message.reply;
+    const int64_t slot_bytes = message.slot_bytes;
+    const int slots = message.slots;
+    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
+    absl::StatusOr<OpenedQueue> opened = reply->Await(clock_);
+    if (!opened.ok()) return opened.status();
+    return MakeRequestQueue(*std::move(opened), slot_bytes, slots, clock_,
+                            inbox_, sizes_);
+  }
+
   // A tier's own, or a thread.
   Executor* Background(std::unique_ptr<Executor>& given) {
     background_.push_back(given != nullptr ? std::move(given)

@@ -5,6 +5,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/executor.h"
+#include "runtime/base/status_macros.h"
 #include "runtime/memory/memory_store.h"
 
 namespace terrace {
@@ -88,6 +89,12 @@ class SharingRuntime final : public MemoryRuntime {
     const absl::StatusOr<int64_t> line = store_->OpenLine(slot_bytes, slots);
     if (!line.ok()) return line.status();
     return std::make_unique<MemoryQueue>(store_, *line, clock_);
+  }
+  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
+      TensorId tensor, Time deadline) override {
+    if (!store_->IsOwnProcess()) return store_->Closed();
+    TERRACE_RETURN_IF_ERROR(store_->CheckTensor(tensor));
+    return OpenQueue(INT64_MAX, 1, deadline);  // it takes no memory
   }
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override {

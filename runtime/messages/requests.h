@@ -41,6 +41,7 @@ struct OpenRequest {
   absl::Time deadline;
   std::shared_ptr<Reply<absl::StatusOr<OpenedQueue>>> reply;
   TierKind tier = TierKind::kDram;  // where its window is
+  TensorId only;  // of a window for one tensor: a slot of its size
 };
 struct CloseQueueRequest {
   int64_t queue = -1;

@@ -128,6 +128,7 @@ Core::Core(CoreParts parts)
                   .admission = &admission,
                   .enabled = parts.prefetch}),
       opener({.customers = &customers,
+              .table = &table,
               .planner = &planner,
               .working = &working,
               .dram = &dram,

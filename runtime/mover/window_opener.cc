@@ -21,6 +21,12 @@ int64_t StagingBytesOf(const std::vector<Customer*>& open) {
   return bytes;
 }
 
+bool IsForOne(const OpenRequest& request) { return request.only.value >= 0; }
+
+absl::Status NoTensor(TensorId tensor) {
+  return absl::InvalidArgumentError(absl::StrCat("no tensor ", tensor.value));
+}
+
 }  // namespace
 
 bool WindowOpener::Add(OpenRequest request) {
@@ -36,6 +42,10 @@ bool WindowOpener::Add(OpenRequest request) {
     request.reply->Set(Reworded(
         health, absl::StrCat("a queue at ", TierKindName(request.tier), ": ",
                              absl::string_view(health.message()))));
+    return false;
+  }
+  if (IsForOne(request) && parts_.table->Find(request.only) == nullptr) {
+    request.reply->Set(NoTensor(request.only));
     return false;
   }
   opening.bytes = WindowBytes(request.slot_bytes, request.slots);
@@ -108,6 +118,7 @@ void WindowOpener::HoldRoom() const {
 
 bool WindowOpener::TryOpen(Opening& opening, bool* hope,
                            std::vector<QueueError>* errors) {
+  if (IsForOne(opening.request)) return TryOpenForOne(opening, hope, errors);
   const int64_t stride = ResidentBytes(opening.request.slot_bytes);
   const int slots = opening.request.slots;
   if (opening.staging_bytes > 0 && opening.staging.empty()) {
@@ -119,14 +130,42 @@ bool WindowOpener::TryOpen(Opening& opening, bool* hope,
   }
   Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
   if (range.empty()) return false;
+  Open(opening, std::move(range), slots);
+  return true;
+}
+
+// The tensor may be there already: it stays then, and no room is sought.
+bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
+                                 std::vector<QueueError>* errors) {
+  Tensor* const tensor = parts_.table->Find(opening.request.only);
+  if (tensor == nullptr) {  // it went while its room was waited for
+    opening.request.reply->Set(NoTensor(opening.request.only));
+    return true;
+  }
+  TierResidency& residency = parts_.working->at(opening.tier);
+  if (tensor->at(opening.tier) != nullptr) {
+    residency.Stay(*tensor);
+    residency.Touch(*tensor);
+    Open(opening, {}, /*slots=*/0);
+    return true;
+  }
+  Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
+  if (range.empty()) return false;
+  Open(opening, std::move(range), /*slots=*/1)->KeepFor(*tensor);
+  return true;
+}
+
+Window* WindowOpener::Open(Opening& opening, Reservation range,
+                           int slots) const {
   Window* const window =
       parts_.working->at(opening.tier)
           .windows()
-          .Open(std::move(range), stride, slots, std::move(opening.staging));
+          .Open(std::move(range), ResidentBytes(opening.request.slot_bytes),
+                slots, std::move(opening.staging));
   const Customer& customer = parts_.customers->Open(*window);
   parts_.planner->Open(customer.id);
   opening.request.reply->Set(OpenedQueue{customer.id, customer.port});
-  return true;
+  return window;
 }
 
 // Residents leave until the range is free. Those that leave are waited for

@@ -18,12 +18,14 @@
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
+#include "runtime/tensor/tensor_table.h"
 
 namespace terrace {
 
 // All outlive the opener.
 struct WindowOpenerParts {
   Customers* customers = nullptr;
+  const TensorTable* table = nullptr;
   TracePlanner* planner = nullptr;
   const WorkingTiers* working = nullptr;
   const DramTier* dram = nullptr;
@@ -65,6 +67,10 @@ class WindowOpener {
                         int64_t bytes) const;
   // False: it waits; `hope` says whether for anything.
   bool TryOpen(Opening& opening, bool* hope, std::vector<QueueError>* errors);
+  // The same of a window for one tensor.
+  bool TryOpenForOne(Opening& opening, bool* hope,
+                     std::vector<QueueError>* errors);
+  Window* Open(Opening& opening, Reservation range, int slots) const;
   // Empty: `hope` says whether more may come later.
   Reservation MakeRoom(TierId tier, int64_t bytes, bool* hope,
                        std::vector<QueueError>* errors);

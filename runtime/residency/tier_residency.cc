@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
 #include "terrace/runtime.h"
 
@@ -62,6 +63,12 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
                                     Tensor& tensor,
                                     std::vector<Tensor*>* leaving) {
   FoundPlace found;
+  found.room = window.GiveRange(tensor);
+  if (!found.room.empty()) {
+    residents_.Add(tensor, found.room.extent());
+    found.space = Space::kFound;
+    return found;
+  }
   found.room = FindRoom(tensor);
   // The newcomer need not wait for the rest of the room: it may take a slot.
   if (found.room.empty() &&
@@ -69,6 +76,12 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
                 planner_.NextUse(tensor.id), /*must=*/false, kEvictionSample,
                 leaving)) {
     found.room = FindRoom(tensor);
+  }
+  if (found.room.empty() && window.slots() == 0) {
+    found.failure = absl::AbortedError(absl::StrCat(
+        "tensor '", tensor.spec.name,
+        "' has left memory since its queue was opened, and has no room now"));
+    return found;
   }
   if (found.room.empty()) {
     return FindSlot(queue, window, tensor, /*prefetch=*/false);

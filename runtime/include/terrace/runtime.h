@@ -95,6 +95,17 @@ class Runtime {
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline, TierKind tier);
 
+  // A queue for groups of this tensor alone, at kDram. It takes the room that
+  // the tensor lacks then, in one part: none if it is in memory already. The
+  // tensor takes that room over: once it is not pinned any more it stays, while
+  // nothing else needs the room. So tensors of many sizes are had one by one in
+  // no more memory than they take, where Acquire's window is beside them.
+  // Errors as OpenQueue's; InvalidArgument: no such tensor. A group ends with
+  // Aborted where the tensor was in memory when the queue was opened and has
+  // left it, and its room has gone to others: close the queue and open another.
+  virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
+      TensorId tensor, Time deadline) = 0;
+
   // Push and Next on a queue of one, for a single tensor. Its window is carved
   // from the budget even if the tensor is resident already.
   virtual absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
