@@ -1,0 +1,353 @@
+#include "runtime/torch/hook/byte_window.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/fingerprint.h"
+
+namespace terrace {
+namespace {
+
+int64_t FootprintOf(const WindowTensor& tensor) {
+  return ResidentBytes(tensor.size_bytes());
+}
+
+// "terrace: 'h.weight' 12.3 MiB: it is in use".
+std::string Told(const WindowTensor& tensor, absl::string_view what) {
+  return absl::StrCat("terrace: '", tensor.name(), "' ",
+                      FormatBytes(tensor.size_bytes()), ": ", what);
+}
+
+absl::Status Gone(const WindowTensor& tensor) {
+  return absl::FailedPreconditionError(Told(tensor, "its storage is gone"));
+}
+
+}  // namespace
+
+ByteWindow::ByteWindow(Runtime& runtime, const ByteWindowOptions& options)
+    : runtime_(runtime),
+      options_(options),
+      budget_bytes_(runtime.GetStats().host_budget_bytes),
+      bytes_(runtime, options.patience) {}
+
+absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
+  std::vector<TensorSpec> specs;
+  for (const WindowTensor* const tensor : tensors) {
+    specs.push_back({tensor->name(), tensor->size_bytes(), 0});
+  }
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> ids,
+                           runtime_.Register(specs));
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->id_ = ids[i];
+  away_ += static_cast<int64_t>(tensors.size());
+  order_.Add(tensors);
+  return absl::OkStatus();
+}
+
+absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source) {
+  TERRACE_CHECK(tensor.word().BeginLoad());
+  Claim(tensor);
+  absl::StatusOr<Pin> pin = Bring(tensor, Access::kOverwrite);
+  absl::Status status = pin.status();
+  if (pin.ok()) {
+    std::memcpy(pin->data().data(), source, pin->data().size());
+    if (!tensor.Install(pin->data().data())) status = Gone(tensor);
+  }
+  if (!status.ok()) {
+    if (pin.ok()) pin->ReleaseUnchanged();  // never written, as before
+    Unclaim(tensor);
+    tensor.word().End(Residency::kCold);
+    return status;
+  }
+  tensor.pin_ = *std::move(pin);
+  tensor.MarkWritten();
+  order_.Note(tensor);
+  --away_;
+  tensor.word().End(Residency::kResident);
+  return absl::OkStatus();
+}
+
+bool ByteWindow::Remove(WindowTensor& tensor) {
+  if (!tensor.word().BeginRemove()) return false;
+  Forget(tensor);
+  return true;
+}
+
+void ByteWindow::Forget(WindowTensor& tensor) {
+  order_.Remove(tensor);
+  if (!tensor.pin_.valid()) --away_;
+  if (tensor.pin_.valid() || tensor.fetch_ != nullptr) Unclaim(tensor);
+  tensor.fetch_.reset();
+  // What was written to it is not wanted any more.
+  tensor.pin_.ReleaseUnchanged();
+  // Of a Runtime that is closed, or in a forked child, nothing is left to end.
+  runtime_.Unregister(tensor.id_).IgnoreError();
+  tensor.word().End(Residency::kCold);
+}
+
+absl::Status ByteWindow::Fetch(WindowTensor& tensor) {
+  const absl::Time begun = absl::Now();
+  absl::Status status;
+  while (true) {
+    const Residency state = tensor.word().Await();
+    if (state == Residency::kResident) break;
+    if (state == Residency::kFailed) {
+      status = absl::FailedPreconditionError(Told(tensor, "it failed before"));
+      break;
+    }
+    if (!tensor.word().BeginLoad()) continue;
+    status = Load(tensor);
+    break;
+  }
+  MutexLock lock(mutex_);
+  stats_.blocked += absl::Now() - begun;
+  return status;
+}
+
+absl::Status ByteWindow::Load(WindowTensor& tensor) {
+  const bool is_ahead = tensor.fetch_ != nullptr;
+  if (!is_ahead) Claim(tensor);
+  absl::StatusOr<Pin> pin = Bring(tensor, Access::kUpdate);
+  if (!pin.ok()) return Fail(tensor, pin.status());
+  if (options_.verify_clean && !tensor.never_clean_) {
+    tensor.fingerprint_ = Fingerprint(pin->data());
+    tensor.is_checked_ = true;
+  }
+  if (!tensor.Install(pin->data().data())) {
+    pin->ReleaseUnchanged();
+    Unclaim(tensor);
+    tensor.word().End(Residency::kCold);
+    return Gone(tensor);
+  }
+  tensor.pin_ = *std::move(pin);
+  --away_;
+  {
+    MutexLock lock(mutex_);
+    ++(is_ahead ? stats_.ahead_used : stats_.fetches);
+    stats_.fetched_bytes += tensor.size_bytes();
+  }
+  tensor.word().End(Residency::kResident);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access) {
+  const absl::Time end = absl::Now() + options_.patience;
+  while (true) {
+    if (tensor.fetch_ == nullptr) {
+      TERRACE_ASSIGN_OR_RETURN(
+          tensor.fetch_,
+          bytes_.Ask(tensor.id_, access, [this] { return MakeRoom(); }));
+    }
+    absl::StatusOr<Pin> pin = bytes_.Take(*tensor.fetch_);
+    tensor.fetch_.reset();
+    if (!absl::IsAborted(pin.status()) || absl::Now() >= end) return pin;
+  }
+}
+
+// What the window counts as free may be on its way down still, so that it is
+// waited for first; or it lies in parts between what is pinned, so that one
+// more tensor leaves.
+absl::StatusOr<bool> ByteWindow::MakeRoom() {
+  if (EvictOne()) return true;
+  const int64_t used = used_bytes_.load(std::memory_order_relaxed);
+  if (used <= budget_bytes_) return false;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("what is in use at a time takes ", FormatBytes(used),
+                   ", and the budget is ", FormatBytes(budget_bytes_)));
+}
+
+absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why) {
+  const absl::Status status = Reworded(why, Told(tensor, why.message()));
+  Unclaim(tensor);
+  tensor.Refuse(std::string(status.message()));
+  {
+    MutexLock lock(mutex_);
+    ++stats_.failures;
+    if (first_error_.ok()) first_error_ = status;
+  }
+  tensor.word().End(Residency::kFailed);
+  return status;
+}
+
+void ByteWindow::FetchAhead(WindowTensor& tensor) {
+  if (tensor.word().state() != Residency::kCold || tensor.gone()) return;
+  if (!tensor.word().BeginLoad()) return;
+  if (tensor.fetch_ != nullptr) {
+    tensor.word().End(Residency::kReady);  // begun by another thread just now
+    return;
+  }
+  BeginAhead(tensor, {.may_be_ready = false});
+}
+
+void ByteWindow::FetchUpcoming() {
+  // Once a position: what had no room then has none until the next use.
+  if (away_.load(std::memory_order_relaxed) == 0) return;
+  const size_t position = order_.position();
+  if (looked_at_.exchange(position, std::memory_order_relaxed) == position) {
+    return;
+  }
+  while (away_.load(std::memory_order_relaxed) > 0) {
+    const UseOrder::Upcoming next =
+        order_.TakeUpcoming(options_.window_bytes / 2);
+    if (next.tensor == nullptr ||
+        !BeginAhead(*next.tensor, {.used_after = next.next_use})) {
+      return;
+    }
+  }
+}
+
+bool ByteWindow::BeginAhead(WindowTensor& tensor,
+                            const UseOrder::VictimRule& rule) {
+  used_bytes_.fetch_add(FootprintOf(tensor), std::memory_order_relaxed);
+  while (over() && EvictOne(rule)) {
+  }
+  absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
+      absl::ResourceExhaustedError("the window is full");
+  if (!over()) queue = bytes_.AskAtOnce(tensor.id_);
+  if (!queue.ok()) {
+    Unclaim(tensor);
+    tensor.word().End(Residency::kCold);
+    return false;
+  }
+  tensor.fetch_ = *std::move(queue);
+  {
+    MutexLock lock(mutex_);
+    ++stats_.fetches_ahead;
+  }
+  tensor.word().End(Residency::kReady);
+  return true;
+}
+
+void ByteWindow::Claim(const WindowTensor& tensor) {
+  used_bytes_.fetch_add(FootprintOf(tensor), std::memory_order_relaxed);
+  Trim();
+  const int64_t used = used_bytes_.load(std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  stats_.peak_bytes = std::max(stats_.peak_bytes, used);
+  stats_.over_budget_bytes =
+      std::max(stats_.over_budget_bytes, used - options_.window_bytes);
+}
+
+void ByteWindow::Unclaim(const WindowTensor& tensor) {
+  used_bytes_.fetch_sub(FootprintOf(tensor), std::memory_order_relaxed);
+}
+
+void ByteWindow::Trim() {
+  while (over() && EvictOne()) {
+  }
+}
+
+int64_t ByteWindow::EvictAll() {
+  // Other threads may bring them back meanwhile.
+  const auto most = static_cast<int64_t>(order_.size());
+  int64_t count = 0;
+  while (count < most && EvictOne()) ++count;
+  return count;
+}
+
+bool ByteWindow::EvictOne(const UseOrder::VictimRule& rule) {
+  while (WindowTensor* const victim = order_.TakeVictim(rule)) {
+    if (EvictOwned(*victim)) return true;
+  }
+  return false;
+}
+
+bool ByteWindow::EvictOwned(WindowTensor& tensor) {
+  bool is_dropped = false;
+  if (tensor.fetch_ != nullptr) {
+    tensor.fetch_.reset();
+  } else if (!tensor.TakeAway()) {
+    tensor.MarkGone();
+    tensor.word().End(Residency::kResident);
+    return false;
+  } else {
+    is_dropped = !IsWritten(tensor);
+    is_dropped ? tensor.pin_.ReleaseUnchanged() : tensor.pin_.Release();
+    ++away_;
+  }
+  Unclaim(tensor);
+  {
+    MutexLock lock(mutex_);
+    ++stats_.evictions;
+    if (is_dropped) ++stats_.clean_drops;
+  }
+  tensor.word().End(Residency::kCold);
+  return true;
+}
+
+bool ByteWindow::IsWritten(WindowTensor& tensor) {
+  const bool is_checked = std::exchange(tensor.is_checked_, false);
+  if (tensor.written_.exchange(false, std::memory_order_relaxed) ||
+      tensor.never_clean_) {
+    return true;
+  }
+  if (!is_checked || Fingerprint(tensor.pin_.data()) == tensor.fingerprint_) {
+    return false;
+  }
+  tensor.never_clean_ = true;
+  MutexLock lock(mutex_);
+  ++stats_.unmarked_writes;
+  return true;
+}
+
+absl::Status ByteWindow::Retry() {
+  absl::Status status;
+  for (WindowTensor* const each : order_.TakeFailed()) {
+    const bool forgiven = each->Forgive();
+    if (!forgiven && status.ok()) {
+      status = absl::FailedPreconditionError(
+          Told(*each,
+               "this LibTorch cannot use a storage again that failed; 2.12 "
+               "and later can; resume from a checkpoint"));
+    }
+    each->word().End(forgiven ? Residency::kCold : Residency::kFailed);
+  }
+  return status;
+}
+
+absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
+  tensor.word().Pin();
+  absl::Status status = Fetch(tensor);
+  tensor.word().Unpin();
+  TERRACE_RETURN_IF_ERROR(status);
+  if (!tensor.word().BeginRemove()) {
+    return absl::FailedPreconditionError(Told(tensor, "it is in use"));
+  }
+  status = tensor.pin_.valid() ? tensor.MoveOut() : absl::OkStatus();
+  if (!status.ok()) {
+    tensor.word().End(Residency::kResident);
+    return status;
+  }
+  Forget(tensor);
+  return absl::OkStatus();
+}
+
+bool ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
+  if (!tensor.word().BeginRemove()) return false;
+  if (!tensor.pin_.valid() || tensor.TakeAway()) {
+    tensor.Refuse(Told(tensor, why));
+  }
+  Forget(tensor);
+  return true;
+}
+
+ByteWindowStats ByteWindow::stats() const {
+  MutexLock lock(mutex_);
+  ByteWindowStats stats = stats_;
+  stats.used_bytes = used_bytes_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+absl::Status ByteWindow::first_error() const {
+  MutexLock lock(mutex_);
+  return first_error_;
+}
+
+}  // namespace terrace

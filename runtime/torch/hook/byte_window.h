@@ -1,0 +1,143 @@
+// Keeps tensors of any sizes here in a window of so many bytes, the rest below:
+// fetches what an operation needs, and evicts for it what is used latest, as
+// far as that is known (use_order.h).
+//
+// Over a Runtime's public interface: each tensor is one of the Runtime's, and
+// is pinned by it for as long as its storage has its bytes. An eviction ends
+// the pin: published if it was written to, else unchanged, which costs nothing.
+// What the Runtime has room for beside the window stays in memory, and comes
+// back without a read.
+//
+// The window is exceeded where the tensors that are pinned at a time exceed it,
+// as far as the Runtime's budget goes, and by nothing else; Trim gives it back.
+//
+// A fetch that fails leaves its tensor failed: every use is told why, until
+// Retry. Nothing waits for ever: patience is how long a fetch may take.
+//
+// Thread-safe. Tensors outlive their stay (Add to Remove), the Runtime all.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/base/mutex.h"
+#include "runtime/torch/hook/runtime_bytes.h"
+#include "runtime/torch/hook/use_order.h"
+#include "runtime/torch/hook/window_tensor.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+struct ByteWindowOptions {
+  int64_t window_bytes = 0;  // headers included
+  absl::Duration patience = absl::Minutes(5);
+  // What is to leave clean is compared with what came: what differs is written
+  // back, and that tensor always is from then on.
+  bool verify_clean = false;
+};
+
+struct ByteWindowStats {
+  int64_t used_bytes = 0;  // of the window, headers included
+  int64_t peak_bytes = 0;
+  int64_t over_budget_bytes = 0;  // most that was beyond the window at a time
+  int64_t fetches = 0;            // that something waited for
+  int64_t fetches_ahead = 0;
+  int64_t ahead_used = 0;  // of those, needed since
+  int64_t fetched_bytes = 0;
+  int64_t evictions = 0;
+  int64_t clean_drops = 0;      // of those, without a write
+  int64_t unmarked_writes = 0;  // that verify_clean found
+  int64_t failures = 0;
+  absl::Duration blocked;  // waited for fetches, over all threads
+};
+
+class ByteWindow {
+ public:
+  ByteWindow(Runtime& runtime, const ByteWindowOptions& options);
+
+  // Registers them, all or none; they are cold then, and have no contents until
+  // they are filled: nothing but Fill and Remove before. Errors are
+  // Runtime::Register's.
+  absl::Status Add(absl::Span<WindowTensor* const> tensors);
+  // Copies the bytes from `source`, and installs them: resident from then on.
+  // After an error it is as before.
+  absl::Status Fill(WindowTensor& tensor, const std::byte* source);
+  // Forgets it and its contents. False: an operation or another thread has it;
+  // again later.
+  bool Remove(WindowTensor& tensor);
+
+  // From here on uses are traced, and a step is expected to repeat the last.
+  void BeginStep() { order_.BeginStep(); }
+  // A use begins, by a thread that has it pinned.
+  void NoteUse(WindowTensor& tensor) { order_.Note(tensor); }
+  // With a pin held on it: brings it, or waits for the thread that does, until
+  // it is resident (OK) or failed, with why.
+  absl::Status Fetch(WindowTensor& tensor);
+  // Begins to bring it; nothing waits for it. A hint: it is dropped where that
+  // needs what was begun ahead itself, or is used by operations.
+  void FetchAhead(WindowTensor& tensor);
+  // The same of what the trace says is used next, at most half of the window,
+  // in place of what is used later.
+  void FetchUpcoming();
+
+  // Back to the window's bytes, as far as pins allow.
+  void Trim();
+  bool over() const {
+    return used_bytes_.load(std::memory_order_relaxed) > options_.window_bytes;
+  }
+  // Everything that is not pinned; how many there were.
+  int64_t EvictAll();
+  // What failed may be fetched again. FailedPrecondition: a storage cannot be
+  // told so (its name).
+  absl::Status Retry();
+  // Brings it, puts it into memory of its storage's own, and forgets it.
+  // FailedPrecondition: an operation has it; or why it cannot be brought, or
+  // what MoveOut said: it stays then.
+  absl::Status MoveOut(WindowTensor& tensor);
+  // Forgets it and takes its bytes away for good: each use fails with `why`.
+  // False: an operation or another thread has it.
+  bool Refuse(WindowTensor& tensor, const std::string& why);
+
+  ByteWindowStats stats() const;
+  // Of a fetch, since the beginning.
+  absl::Status first_error() const;
+
+ private:
+  // Room in the window for it, by evictions, or beyond it.
+  void Claim(const WindowTensor& tensor);
+  void Unclaim(const WindowTensor& tensor);
+  absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access);
+  // Room for what is claimed already.
+  absl::StatusOr<bool> MakeRoom();
+  // With the word in loading; ends it. False: there is no room.
+  bool BeginAhead(WindowTensor& tensor, const UseOrder::VictimRule& rule);
+  // With the word in loading; ends it.
+  absl::Status Load(WindowTensor& tensor);
+  absl::Status Fail(WindowTensor& tensor, const absl::Status& why);
+  // With the word in evicting: gives back all that it has, and ends it.
+  void Forget(WindowTensor& tensor);
+  bool EvictOne(const UseOrder::VictimRule& rule = {});
+  bool EvictOwned(WindowTensor& tensor);
+  // Whether it is to be written back.
+  bool IsWritten(WindowTensor& tensor);
+
+  Runtime& runtime_;
+  const ByteWindowOptions options_;
+  const int64_t budget_bytes_;  // the Runtime's
+  RuntimeBytes bytes_;
+  UseOrder order_;
+  std::atomic<int64_t> used_bytes_ = 0;
+  std::atomic<int64_t> away_ = 0;      // tensors that are not here
+  std::atomic<size_t> looked_at_ = 0;  // the position that was looked ahead of
+  mutable Mutex mutex_;
+  ByteWindowStats stats_ ABSL_GUARDED_BY(mutex_);
+  absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

@@ -1,0 +1,45 @@
+// Tensors of a Runtime, each taken by a queue of its own, so that it is in no
+// more memory than it takes.
+//
+// Thread-safe. Nothing waits for ever: a fetch may take as long as patience.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+class RuntimeBytes {
+ public:
+  RuntimeBytes(Runtime& runtime, absl::Duration patience)
+      : runtime_(runtime), patience_(patience) {}
+
+  // Whether something was done for room; an error gives it up.
+  using MakeRoom = absl::FunctionRef<absl::StatusOr<bool>()>;
+
+  // Asks for the tensor, and does not wait for it. Where there is no room for
+  // it, waits a few milliseconds for what is being written back, then for
+  // `make_room`, and so on.
+  absl::StatusOr<std::unique_ptr<RequestQueue>> Ask(TensorId tensor,
+                                                    Access access,
+                                                    MakeRoom make_room);
+  // ResourceExhausted where there is no room at once.
+  absl::StatusOr<std::unique_ptr<RequestQueue>> AskAtOnce(TensorId tensor);
+  // Waits until it is there. Aborted: it has to be asked for again.
+  absl::StatusOr<Pin> Take(RequestQueue& queue) const;
+
+ private:
+  absl::StatusOr<std::unique_ptr<RequestQueue>> Push(
+      std::unique_ptr<RequestQueue> queue, TensorId tensor,
+      Access access) const;
+
+  Runtime& runtime_;
+  const absl::Duration patience_;
+};
+
+}  // namespace terrace

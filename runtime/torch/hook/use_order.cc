@@ -1,0 +1,95 @@
+#include "runtime/torch/hook/use_order.h"
+
+#include <utility>
+
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+void UseOrder::Add(absl::Span<WindowTensor* const> tensors) {
+  MutexLock lock(mutex_);
+  for (WindowTensor* const each : tensors) {
+    tensors_.emplace(each->id_.value, each);
+  }
+}
+
+void UseOrder::Remove(WindowTensor& tensor) {
+  MutexLock lock(mutex_);
+  tensors_.erase(tensor.id_.value);
+}
+
+size_t UseOrder::size() const {
+  MutexLock lock(mutex_);
+  return tensors_.size();
+}
+
+void UseOrder::BeginStep() {
+  MutexLock lock(mutex_);
+  trace_.BeginStep();
+  tracing_.store(true, std::memory_order_relaxed);
+}
+
+void UseOrder::Trace(const WindowTensor& tensor) {
+  MutexLock lock(mutex_);
+  trace_.Note(tensor.id_.value);
+}
+
+size_t UseOrder::position() const {
+  MutexLock lock(mutex_);
+  return trace_.position();
+}
+
+WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
+  MutexLock lock(mutex_);
+  while (true) {
+    WindowTensor* victim = nullptr;
+    // Later next use first, then the older last one.
+    std::pair<int64_t, uint64_t> best;
+    for (const auto& [id, each] : tensors_) {
+      if (each->gone() || each->word().pinned()) continue;
+      const Residency state = each->word().state();
+      if (state != Residency::kResident &&
+          !(state == Residency::kReady && rule.may_be_ready)) {
+        continue;
+      }
+      const int64_t next_use = trace_.NextUse(id);
+      const uint64_t age = ~each->last_use_.load(std::memory_order_relaxed);
+      const std::pair<int64_t, uint64_t> value(next_use, age);
+      if (next_use <= rule.used_after || (victim != nullptr && value < best)) {
+        continue;
+      }
+      victim = each;
+      best = value;
+    }
+    // While the mutex is held none is removed; once it is ours none can be.
+    if (victim == nullptr || victim->word().BeginEvict()) return victim;
+  }
+}
+
+UseOrder::Upcoming UseOrder::TakeUpcoming(int64_t within_bytes) {
+  MutexLock lock(mutex_);
+  int64_t bytes = 0;
+  for (size_t ahead = 0; ahead < trace_.size(); ++ahead) {
+    const auto found = tensors_.find(trace_.At(ahead));
+    if (found == tensors_.end()) continue;
+    WindowTensor& tensor = *found->second;
+    const auto next_use = static_cast<int64_t>(ahead);
+    if (trace_.NextUse(found->first) < next_use) continue;  // seen already
+    bytes += ResidentBytes(tensor.size_bytes());
+    if (bytes > within_bytes) break;
+    if (tensor.gone() || tensor.word().state() != Residency::kCold) continue;
+    if (tensor.word().BeginLoad()) return {&tensor, next_use};
+  }
+  return {};
+}
+
+std::vector<WindowTensor*> UseOrder::TakeFailed() {
+  std::vector<WindowTensor*> failed;
+  MutexLock lock(mutex_);
+  for (const auto& [id, each] : tensors_) {
+    if (each->word().BeginRetry()) failed.push_back(each);
+  }
+  return failed;
+}
+
+}  // namespace terrace

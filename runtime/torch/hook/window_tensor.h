@@ -1,0 +1,76 @@
+// A tensor whose bytes come and go: what a ByteWindow keeps of it, and what its
+// storage is told. The subclass is the storage's side; it knows no I/O, and the
+// window knows no storage.
+//
+// Install, TakeAway, Refuse, Forgive and MoveOut are called by the thread whose
+// word() it is at that time, never with a lock held.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "runtime/torch/hook/residency_word.h"
+#include "terrace/pin.h"
+#include "terrace/request.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+class WindowTensor {
+ public:
+  // Its bytes are where its owner has them until ByteWindow::Fill.
+  WindowTensor(std::string name, int64_t size_bytes)
+      : name_(std::move(name)), size_bytes_(size_bytes) {}
+  virtual ~WindowTensor() = default;
+  WindowTensor(const WindowTensor&) = delete;
+  WindowTensor& operator=(const WindowTensor&) = delete;
+
+  const std::string& name() const { return name_; }
+  int64_t size_bytes() const { return size_bytes_; }
+  ResidencyWord& word() { return word_; }
+  const ResidencyWord& word() const { return word_; }
+
+  // By a thread that has it pinned: an operation writes to it. Without that it
+  // is clean, and leaves without being written.
+  void MarkWritten() { written_.store(true, std::memory_order_relaxed); }
+  // Its storage has died or has other bytes now: it is not evicted any more,
+  // and removed as soon as it is not pinned.
+  void MarkGone() { gone_.store(true, std::memory_order_release); }
+  bool gone() const { return gone_.load(std::memory_order_acquire); }
+
+ protected:
+  // The bytes are there from now on. False: there is no storage for them.
+  virtual bool Install(std::byte* data) = 0;
+  // They are not used any more. False: the storage has others meanwhile.
+  virtual bool TakeAway() = 0;
+  // Every use fails with this text, until Forgive; false there: for ever.
+  virtual void Refuse(const std::string& text) = 0;
+  virtual bool Forgive() = 0;
+  // Into memory of the storage's own. ResourceExhausted: there is none.
+  virtual absl::Status MoveOut() = 0;
+
+ private:
+  friend class ByteWindow;
+  friend class UseOrder;
+
+  const std::string name_;
+  const int64_t size_bytes_;
+  ResidencyWord word_{Residency::kCold};
+  std::atomic<uint64_t> last_use_ = 0;  // by UseOrder's clock
+  std::atomic<bool> written_ = false;   // since the last eviction
+  std::atomic<bool> gone_ = false;
+  // By the thread whose word it is.
+  TensorId id_;
+  Pin pin_;                              // while it is resident
+  std::unique_ptr<RequestQueue> fetch_;  // while it is ready
+  uint64_t fingerprint_ = 0;             // of what was fetched
+  bool is_checked_ = false;              // `fingerprint_` is set
+  bool never_clean_ = false;             // it was written to without a mark
+};
+
+}  // namespace terrace
