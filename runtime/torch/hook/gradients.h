@@ -1,0 +1,49 @@
+// Gradients that are managed as soon as backward has made them: a hook behind
+// each leaf's accumulation hands over what `.grad` is then, under the leaf's
+// name. What backward or the program adds to it later goes through operations,
+// as with any managed tensor.
+//
+// One thread at a time, and none in backward over these leaves, but for what
+// LibTorch's own threads do while it is there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "terrace/torch/hook.h"
+
+namespace terrace {
+
+class ManagedStorages;
+
+class Gradients {
+ public:
+  explicit Gradients(std::shared_ptr<ManagedStorages> storages);
+  ~Gradients();
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  // As Hook::ManageGradients.
+  absl::Status Add(absl::Span<const NamedTensor> leaves);
+
+ private:
+  // LibTorch's own reference to a leaf's accumulator is a weak one.
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(
+      std::declval<const at::Tensor&>()));
+  struct Watched {
+    Accumulator accumulator;
+    uintptr_t hook = 0;
+  };
+
+  const std::shared_ptr<ManagedStorages> storages_;
+  std::vector<Watched> watched_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,138 @@
+#include "terrace/torch/hook.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/byte_window.h"
+#include "runtime/torch/hook/gradients.h"
+#include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/managed_storages.h"
+
+namespace terrace {
+
+struct Lease::Held {
+  at::Tensor tensor;  // keeps the storage alive
+  std::shared_ptr<ManagedStorage> storage;
+  std::shared_ptr<ManagedStorages> storages;  // has the window
+
+  ~Held() {
+    storage->word().Unpin();
+    if (storages->window().over()) storages->window().Trim();
+  }
+};
+
+Lease::Lease(std::unique_ptr<Held> held) : held_(std::move(held)) {}
+Lease::Lease() = default;
+Lease::~Lease() = default;
+Lease::Lease(Lease&& other) noexcept = default;
+Lease& Lease::operator=(Lease&& other) noexcept = default;
+
+absl::Span<std::byte> Lease::data() const {
+  if (held_ == nullptr) return {};
+  const ManagedStorage& storage = *held_->storage;
+  return {storage.data(), static_cast<size_t>(storage.size_bytes())};
+}
+
+void Lease::End() { held_.reset(); }
+
+absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
+                                                   const HookOptions& options) {
+  const int64_t budget = runtime.GetStats().host_budget_bytes;
+  if (options.window_bytes <= 0 || options.window_bytes > budget) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a window of ", options.window_bytes,
+                     " bytes; it is at least 1, and the budget is ", budget));
+  }
+  if (options.patience <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a patience of ", absl::FormatDuration(options.patience)));
+  }
+  return std::unique_ptr<Hook>(new Hook(std::make_shared<ManagedStorages>(
+      runtime, ByteWindowOptions{.window_bytes = options.window_bytes,
+                                 .patience = options.patience,
+                                 .verify_clean = options.verify_clean})));
+}
+
+Hook::Hook(std::shared_ptr<ManagedStorages> storages)
+    : storages_(std::move(storages)),
+      gradients_(std::make_unique<Gradients>(storages_)) {}
+
+Hook::~Hook() {
+  gradients_.reset();
+  storages_->Close(/*restore=*/true).IgnoreError();
+}
+
+absl::Status Hook::Manage(absl::Span<const NamedTensor> tensors) {
+  return storages_->Add(tensors);
+}
+
+absl::Status Hook::ManageGradients(absl::Span<const NamedTensor> leaves) {
+  if (gradients_ == nullptr) {
+    return absl::FailedPreconditionError("the hook is closed");
+  }
+  return gradients_->Add(leaves);
+}
+
+absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
+  std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
+  if (storage == nullptr) {
+    return absl::InvalidArgumentError("the tensor is not managed by this hook");
+  }
+  storage->word().Pin();
+  auto held = std::make_unique<Lease::Held>();
+  held->tensor = tensor;
+  held->storage = storage;
+  held->storages = storages_;
+  if (access == Access::kWrite) storage->MarkWritten();
+  storages_->window().NoteUse(*storage);
+  TERRACE_RETURN_IF_ERROR(storages_->window().Fetch(*storage));
+  return Lease(std::move(held));
+}
+
+void Hook::Prefetch(absl::Span<const at::Tensor> tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    const std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
+    if (storage != nullptr) storages_->window().FetchAhead(*storage);
+  }
+}
+
+void Hook::BeginStep() { storages_->window().BeginStep(); }
+
+int64_t Hook::EvictAll() {
+  storages_->Sweep();
+  return storages_->window().EvictAll();
+}
+
+absl::Status Hook::Retry() { return storages_->window().Retry(); }
+
+absl::Status Hook::Close(AtClose what) {
+  const absl::Status status = storages_->Close(what == AtClose::kRestore);
+  if (!absl::IsFailedPrecondition(status)) gradients_.reset();
+  return status;
+}
+
+HookStats Hook::stats() const {
+  const ByteWindowStats window = storages_->window().stats();
+  HookStats stats;
+  stats.managed_tensors = storages_->count();
+  stats.managed_bytes = storages_->size_bytes();
+  stats.window_used_bytes = window.used_bytes;
+  stats.window_peak_bytes = window.peak_bytes;
+  stats.over_budget_bytes = window.over_budget_bytes;
+  stats.fetches = window.fetches;
+  stats.fetches_ahead = window.fetches_ahead;
+  stats.ahead_used = window.ahead_used;
+  stats.fetched_bytes = window.fetched_bytes;
+  stats.evictions = window.evictions;
+  stats.clean_drops = window.clean_drops;
+  stats.unmarked_writes = window.unmarked_writes;
+  stats.failures = window.failures;
+  stats.blocked = window.blocked;
+  return stats;
+}
+
+absl::Status Hook::error() const { return storages_->window().first_error(); }
+
+}  // namespace terrace

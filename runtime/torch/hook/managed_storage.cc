@@ -1,0 +1,125 @@
+#include "runtime/torch/hook/managed_storage.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
+#include "runtime/torch/hook/compat.h"
+
+namespace terrace {
+namespace {
+
+c10::weak_intrusive_ptr<c10::StorageImpl> WeakOf(c10::StorageImpl& storage) {
+  return c10::weak_intrusive_ptr<c10::StorageImpl>(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
+}
+
+}  // namespace
+
+ManagedStorage::ManagedStorage(std::string name, c10::StorageImpl& storage,
+                               ByteWindow& window,
+                               std::shared_ptr<StorageOwner> owner)
+    : WindowTensor(std::move(name), static_cast<int64_t>(storage.nbytes())),
+      window_(window),
+      key_(&storage),
+      storage_(WeakOf(storage)),
+      owner_(std::move(owner)) {}
+
+void ManagedStorage::OnDeath(void* self) {
+  // What the last reference may end with is not this function's to touch.
+  std::shared_ptr<ManagedStorage> storage =
+      std::move(static_cast<ManagedStorage*>(self)->self_);
+  storage->MarkGone();
+  const std::shared_ptr<StorageOwner> owner = storage->owner_;
+  owner->OnGone(std::move(storage));
+}
+
+bool ManagedStorage::IsOurs(c10::StorageImpl& storage) const {
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return data.get_deleter() == &OnDeath && data.get_context() == this &&
+         storage.nbytes() == static_cast<size_t>(size_bytes());
+}
+
+c10::DataPtr ManagedStorage::Ours(std::byte* data) {
+  return {data, this, &OnDeath, c10::Device(c10::DeviceType::CPU)};
+}
+
+void ManagedStorage::Set(c10::StorageImpl& storage, c10::DataPtr data) {
+  c10::DataPtr& old = storage._mutable_data_ptr_no_checks();
+  if (old.get_deleter() == &OnDeath && old.get_context() == this) {
+    // An exchange is no death.
+    static_cast<void>(old.release_context());
+  }
+  storage.set_data_ptr_noswap(std::move(data));
+}
+
+bool ManagedStorage::Install(std::byte* data) {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return false;
+  if (self_ == nullptr) {
+    self_ = shared_from_this();  // the first time: in place of LibTorch's own
+  } else if (!IsOurs(*storage)) {
+    return false;
+  }
+  Set(*storage, Ours(data));
+  Disarm(*storage);
+  return true;
+}
+
+bool ManagedStorage::TakeAway() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return false;
+  Set(*storage, Ours(nullptr));
+  if constexpr (kCanDisarm<c10::StorageImpl>) {
+    Arm(*storage,
+        absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
+                     ": its bytes are not in memory; operations bring them, "
+                     "other readers need a lease"));
+  }
+  return true;
+}
+
+void ManagedStorage::Refuse(const std::string& text) {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return;
+  Arm(*storage, text);
+}
+
+bool ManagedStorage::Forgive() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  // The next fetch disarms it; what it says until then is true.
+  return !storage || kCanDisarm<c10::StorageImpl>;
+}
+
+absl::Status ManagedStorage::MoveOut() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return absl::OkStatus();
+  c10::DataPtr memory;
+  try {
+    memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
+                     ": no memory to bring it to: ", error.what()));
+  }
+  std::memcpy(memory.mutable_get(),
+              storage->_mutable_data_ptr_no_checks().get(), storage->nbytes());
+  Set(*storage, std::move(memory));
+  self_.reset();  // held by the caller as well
+  return absl::OkStatus();
+}
+
+void ManagedStorage::RefuseInChild() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return;
+  Set(*storage, Ours(nullptr));
+  Arm(*storage,
+      absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
+                   ": a forked child has none of its parent's bytes"));
+}
+
+}  // namespace terrace

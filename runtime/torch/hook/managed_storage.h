@@ -1,0 +1,82 @@
+// A LibTorch storage whose bytes a ByteWindow moves: they come and go by
+// exchanging the DataPtr inside the one StorageImpl, so that views, aliases and
+// saved tensors all follow, and version counters stay.
+//
+// While bytes are here the DataPtr shows them where the Runtime has them
+// pinned; while they are away it is null. Both carry our deleter and this
+// object, which lives as long as either its owner or the DataPtr refers to it:
+// so the death of the storage, cold or not, is heard at once, and so is memory
+// that LibTorch puts in its place (resize_). Where LibTorch can take a message
+// off again, one is on while the bytes are away, so that what does not go
+// through an operation throws.
+//
+// Only functions of StorageImpl that check nothing are used: the others throw
+// where a message is on.
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "runtime/torch/hook/window_tensor.h"
+
+namespace terrace {
+
+class ByteWindow;
+class ManagedStorage;
+
+// Hears of storages that need no bytes any more. Thread-safe: called from
+// wherever the last tensor of one ends.
+class StorageOwner {
+ public:
+  virtual ~StorageOwner() = default;
+  virtual void OnGone(std::shared_ptr<ManagedStorage> storage) = 0;
+};
+
+class ManagedStorage final
+    : public WindowTensor,
+      public std::enable_shared_from_this<ManagedStorage> {
+ public:
+  // The storage is alive; the window is the owner's, and lives as long.
+  ManagedStorage(std::string name, c10::StorageImpl& storage,
+                 ByteWindow& window, std::shared_ptr<StorageOwner> owner);
+
+  ByteWindow& window() const { return window_; }
+
+  // Never reused while this lives.
+  c10::StorageImpl* key() const { return key_; }
+  // Where they are now: for the thread that fills it, or has it pinned.
+  std::byte* data() const {
+    return static_cast<std::byte*>(
+        key_->_mutable_data_ptr_no_checks().mutable_get());
+  }
+
+  // In a forked child, which has nothing of the Runtime: whatever the bytes
+  // were, each use throws from now on. By its only thread.
+  void RefuseInChild();
+
+ private:
+  bool Install(std::byte* data) override;
+  bool TakeAway() override;
+  void Refuse(const std::string& text) override;
+  bool Forgive() override;
+  absl::Status MoveOut() override;
+
+  static void OnDeath(void* self);
+  // The storage has the bytes that this object gave it, or none of it.
+  bool IsOurs(c10::StorageImpl& storage) const;
+  void Set(c10::StorageImpl& storage, c10::DataPtr data);
+  c10::DataPtr Ours(std::byte* data);
+
+  ByteWindow& window_;
+  c10::StorageImpl* const key_;
+  // Keeps the address from being given to another storage.
+  const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
+  const std::shared_ptr<StorageOwner> owner_;
+  std::shared_ptr<ManagedStorage> self_;  // while the DataPtr refers to this
+};
+
+}  // namespace terrace

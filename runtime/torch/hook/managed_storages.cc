@@ -1,0 +1,261 @@
+#include "runtime/torch/hook/managed_storages.h"
+
+#include <ATen/MapAllocator.h>
+#include <c10/core/impl/COW.h>
+#include <unistd.h>
+
+#include <exception>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/operation_net.h"
+
+namespace terrace {
+namespace {
+
+c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+bool IsShared(const c10::DataPtr& data) {
+  if (at::RefcountedMapAllocator::fromDataPtr(data) != nullptr) return true;
+  const at::MapAllocator* const map = at::MapAllocator::fromDataPtr(data);
+  return map != nullptr &&
+         (map->flags() &
+          (at::ALLOCATOR_MAPPED_SHARED | at::ALLOCATOR_MAPPED_SHAREDMEM)) != 0;
+}
+
+// Why it cannot be managed, as the rest of a sentence, or "".
+std::string Fault(const at::Tensor& tensor, int64_t budget_bytes) {
+  if (!tensor.device().is_cpu()) {
+    return absl::StrCat("is on ", tensor.device().str(),
+                        "; only CPU memory is managed");
+  }
+  if (tensor.layout() != at::kStrided || !tensor.has_storage()) {
+    return "is not dense, or has no storage";
+  }
+  c10::StorageImpl& storage = *StorageOf(tensor);
+  if (storage.nbytes() > 0 &&
+      storage._mutable_data_ptr_no_checks().get() == nullptr) {
+    return "wraps other tensors and has no memory of its own";
+  }
+  if (IsShared(storage._mutable_data_ptr_no_checks())) {
+    return "is in memory shared with other processes";
+  }
+  const auto size = static_cast<int64_t>(storage.nbytes());
+  if (ResidentBytes(size) > budget_bytes) {
+    return absl::StrCat("has ", FormatBytes(size), ", and the budget is ",
+                        FormatBytes(budget_bytes));
+  }
+  return "";
+}
+
+// Of a copy made lazily, its own.
+absl::Status Materialize(const std::string& name, c10::StorageImpl& storage) {
+  if (!c10::impl::cow::is_cow_data_ptr(storage._mutable_data_ptr_no_checks())) {
+    return absl::OkStatus();
+  }
+  try {
+    storage.mutable_data();
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "tensor '", name, "': no memory for its own bytes: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ManagedStorages::ManagedStorages(Runtime& runtime,
+                                 const ByteWindowOptions& options)
+    : budget_bytes_(runtime.GetStats().host_budget_bytes),
+      process_(getpid()),
+      window_(runtime, options) {}
+
+ManagedStorages::~ManagedStorages() = default;
+
+absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
+    absl::Span<const NamedTensor> tensors) {
+  Storages chosen;
+  absl::flat_hash_set<const void*> seen;
+  for (const auto& [name, tensor] : tensors) {
+    if (Find(tensor) != nullptr) continue;
+    const std::string fault =
+        tensor.defined() ? Fault(tensor, budget_bytes_) : "is undefined";
+    if (!fault.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", name, "' ", fault));
+    }
+    c10::StorageImpl& storage = *StorageOf(tensor);
+    if (storage.nbytes() == 0 || !seen.insert(&storage).second) continue;
+    if (OperationNet::Get().Find(&storage) != nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("tensor '", name, "' is managed by another hook"));
+    }
+    TERRACE_RETURN_IF_ERROR(Materialize(name, storage));
+    chosen.push_back(std::make_shared<ManagedStorage>(name, storage, window_,
+                                                      shared_from_this()));
+  }
+  return chosen;
+}
+
+absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return absl::FailedPreconditionError("the hook is closed");
+  }
+  Sweep();
+  TERRACE_ASSIGN_OR_RETURN(const Storages storages, Choose(tensors));
+  if (storages.empty()) return absl::OkStatus();
+  std::vector<WindowTensor*> added;
+  for (const auto& storage : storages) added.push_back(storage.get());
+  TERRACE_RETURN_IF_ERROR(window_.Add(added));
+  const absl::Status filled = Fill(storages);
+  if (filled.ok()) return filled;
+  for (const auto& storage : storages) {
+    if (OperationNet::Get().Find(storage->key()) != nullptr) {
+      LetGo(*storage, /*restore=*/true).IgnoreError();
+    } else {
+      window_.Remove(*storage);  // it has the bytes that it had
+    }
+  }
+  return filled;
+}
+
+absl::Status ManagedStorages::Fill(const Storages& storages) {
+  for (const auto& storage : storages) {
+    TERRACE_RETURN_IF_ERROR(window_.Fill(*storage, storage->data()));
+    OperationNet::Get().Insert(storage->key(), storage.get());
+    MutexLock lock(mutex_);
+    storages_.emplace(storage->key(), storage);
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<ManagedStorage> ManagedStorages::Find(
+    const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
+    return nullptr;
+  }
+  MutexLock lock(mutex_);
+  const auto found = storages_.find(StorageOf(tensor));
+  return found == storages_.end() ? nullptr : found->second;
+}
+
+void ManagedStorages::OnGone(std::shared_ptr<ManagedStorage> storage) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    gone_.push_back(std::move(storage));
+  }
+  Sweep();
+}
+
+void ManagedStorages::Sweep() {
+  Storages gone;
+  {
+    MutexLock lock(mutex_);
+    if (closed_ || gone_.empty()) return;
+    gone.swap(gone_);
+    ++sweeping_;
+  }
+  Storages left;
+  for (std::shared_ptr<ManagedStorage>& storage : gone) {
+    if (window_.Remove(*storage)) {
+      Erase(*storage);
+    } else {
+      left.push_back(std::move(storage));  // an operation has it still
+    }
+  }
+  MutexLock lock(mutex_);
+  gone_.insert(gone_.end(), left.begin(), left.end());
+  --sweeping_;
+  swept_.SignalAll();
+}
+
+void ManagedStorages::Erase(const ManagedStorage& storage) {
+  OperationNet::Get().Erase(storage.key());
+  std::shared_ptr<ManagedStorage> last;  // it ends without the lock
+  MutexLock lock(mutex_);
+  const auto found = storages_.find(storage.key());
+  if (found == storages_.end()) return;
+  last = std::move(found->second);
+  storages_.erase(found);
+}
+
+ManagedStorages::Storages ManagedStorages::All() const {
+  Storages all;
+  MutexLock lock(mutex_);
+  for (const auto& [key, storage] : storages_) all.push_back(storage);
+  return all;
+}
+
+absl::Status ManagedStorages::LetGo(ManagedStorage& storage, bool restore) {
+  absl::Status status;
+  if (restore && !storage.gone()) {
+    status = window_.MoveOut(storage);
+    if (status.ok()) {
+      Erase(storage);
+      return status;
+    }
+  }
+  const char* const why =
+      status.ok() ? "the hook is closed"
+                  : "the hook is closed, and its bytes could not be brought";
+  if (window_.Refuse(storage, why)) Erase(storage);
+  return status;
+}
+
+absl::Status ManagedStorages::Close(bool restore) {
+  if (process_ != getpid()) {
+    EndChild();
+    return absl::CancelledError(
+        "a forked child has none of its parent's bytes");
+  }
+  Sweep();
+  const Storages all = All();
+  for (const auto& storage : all) {
+    if (storage->word().pinned() && !storage->gone()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("tensor '", storage->name(), "' is leased or in use"));
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return absl::OkStatus();
+    closed_ = true;
+    while (sweeping_ > 0) swept_.Wait(mutex_);
+  }
+  absl::Status status;
+  for (const auto& storage : All()) status.Update(LetGo(*storage, restore));
+  Storages gone;  // ends without the lock
+  {
+    MutexLock lock(mutex_);
+    gone.swap(gone_);
+  }
+  return status;
+}
+
+void ManagedStorages::EndChild() {
+  Storages all = All();
+  for (const auto& storage : all) storage->RefuseInChild();
+  MutexLock lock(mutex_);
+  closed_ = true;
+}
+
+int64_t ManagedStorages::count() const {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(storages_.size());
+}
+
+int64_t ManagedStorages::size_bytes() const {
+  MutexLock lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& [key, storage] : storages_) bytes += storage->size_bytes();
+  return bytes;
+}
+
+}  // namespace terrace

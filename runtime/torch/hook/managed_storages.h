@@ -1,0 +1,74 @@
+// The storages that one hook manages: takes them in, finds them by a tensor,
+// lets them go when their storage dies or all at once. Lives on, closed, for
+// storages that are left without bytes.
+//
+// Thread-safe. Until Close has returned, the Runtime is used.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/base/mutex.h"
+#include "runtime/torch/hook/byte_window.h"
+#include "runtime/torch/hook/managed_storage.h"
+#include "terrace/torch/hook.h"
+
+namespace terrace {
+
+class ManagedStorages final
+    : public StorageOwner,
+      public std::enable_shared_from_this<ManagedStorages> {
+ public:
+  ManagedStorages(Runtime& runtime, const ByteWindowOptions& options);
+  ~ManagedStorages() override;
+
+  // As Hook::Manage.
+  absl::Status Add(absl::Span<const NamedTensor> tensors);
+  // Null: it is not managed here. Lives while the tensor does.
+  std::shared_ptr<ManagedStorage> Find(const at::Tensor& tensor) const;
+  // As Hook::Close; `restore`: kRestore.
+  absl::Status Close(bool restore);
+  // Those whose storages have died, or have other bytes.
+  void Sweep();
+
+  void OnGone(std::shared_ptr<ManagedStorage> storage) override;
+
+  ByteWindow& window() { return window_; }
+  const ByteWindow& window() const { return window_; }
+  // How many, and their bytes.
+  int64_t count() const;
+  int64_t size_bytes() const;
+
+ private:
+  using Storages = std::vector<std::shared_ptr<ManagedStorage>>;
+
+  absl::StatusOr<Storages> Choose(absl::Span<const NamedTensor> tensors);
+  absl::Status Fill(const Storages& storages);
+  // It is found no more.
+  void Erase(const ManagedStorage& storage);
+  Storages All() const;
+  void EndChild();
+  // With restore into memory, else refused; it is no more managed then, unless
+  // an operation has it.
+  absl::Status LetGo(ManagedStorage& storage, bool restore);
+
+  const int64_t budget_bytes_;
+  const pid_t process_;
+  ByteWindow window_;
+  mutable Mutex mutex_;
+  CondVar swept_;
+  absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
+      ABSL_GUARDED_BY(mutex_);
+  Storages gone_ ABSL_GUARDED_BY(mutex_);
+  int sweeping_ ABSL_GUARDED_BY(mutex_) = 0;  // threads
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace terrace

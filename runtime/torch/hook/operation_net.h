@@ -1,0 +1,49 @@
+// Sees every operation that LibTorch dispatches, forward and backward, before
+// and after it runs: what it reads of managed storages is brought first, and
+// stays until its end. The one part of the hook that a process has once, as
+// LibTorch's observers are the process's.
+//
+// A fetch that fails does not end the operation here, since LibTorch swallows
+// what an observer throws: the storage's message does, when the operation looks
+// at its bytes. In a forked child, which has none of its parent's bytes, each
+// managed storage that an operation takes is refused in that way.
+//
+// While no storage is managed, operations are not seen and cost nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "runtime/base/mutex.h"
+#include "runtime/torch/hook/storage_registry.h"
+
+namespace terrace {
+
+// Thread-safe.
+class OperationNet {
+ public:
+  // Lives for ever.
+  static OperationNet& Get();
+
+  // Null: it is not managed.
+  ManagedStorage* Find(const void* key) const { return registry_.Find(key); }
+  // As the registry's. Operations that begin after the Insert of the first are
+  // seen, and none that begin after the Erase of the last.
+  void Insert(const void* key, ManagedStorage* storage);
+  void Erase(const void* key);
+
+  // Operations that were not seen, since there was no memory to note them.
+  int64_t failures() const { return failures_.load(); }
+  void CountFailure() { failures_.fetch_add(1); }
+
+ private:
+  OperationNet() = default;
+
+  StorageRegistry registry_;
+  std::atomic<int64_t> failures_ = 0;
+  Mutex mutex_;
+  std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while they are
+};
+
+}  // namespace terrace

@@ -1,0 +1,177 @@
+// Tensors of LibTorch that live below: their bytes are in memory while an
+// operation uses them, and otherwise wherever the Runtime keeps them. The model
+// and the program stay as they are.
+//
+//   auto hook = terrace::Hook::Create(*runtime, {.window_bytes = 64 << 20});
+//   (*hook)->Manage(named);           // copies them, and takes their memory
+//   model->forward(x).backward();     // fetches what each operation needs
+//   (*hook)->Close(Hook::AtClose::kRestore);
+//
+// Shapes, version counters, views, aliases and saved tensors are untouched.
+// What is written to by operations, as their schemas have it, is written back;
+// what was only read leaves for free. Two tensors of one storage are managed as
+// one.
+//
+// Whoever reads the bytes otherwise (data_ptr(), extensions, libraries) holds a
+// Lease meanwhile. Without one, from LibTorch 2.12 on every such access throws;
+// before, it is a null pointer.
+//
+// What a fetch cannot bring makes the operation throw c10::Error, whose text
+// begins with "terrace:" and names the tensor, its size and what failed;
+// error() has the Status. From 2.12 on Retry() lets it be tried again; before,
+// that storage stays as it is, and a run resumes from a checkpoint.
+//
+// A forked child has none of the bytes: there each use throws.
+//
+// Thread-safe, and so is what LibTorch does with the tensors, with this
+// exception: two operations at a time may not write one tensor. The Runtime
+// must outlive it; tensors need not, and may.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+class Gradients;
+class ManagedStorages;
+
+struct HookOptions {
+  // What of the Runtime's budget tensors may have at a time, each in whole
+  // blocks of 4 KiB and one more. An operation whose tensors take more than
+  // this together goes beyond it, as far as the Runtime's budget has room.
+  int64_t window_bytes = 0;
+  // How long a fetch may take, room for it included.
+  absl::Duration patience = absl::Minutes(5);
+  // Compares what is to leave without being written with what came, to find
+  // writes by no operation; costs a pass over the bytes each way.
+  bool verify_clean = false;
+};
+
+struct NamedTensor {
+  std::string name;  // unique within the Runtime
+  at::Tensor tensor;
+};
+
+struct HookStats {
+  int64_t managed_tensors = 0;  // storages
+  int64_t managed_bytes = 0;
+  int64_t window_used_bytes = 0;
+  int64_t window_peak_bytes = 0;
+  int64_t over_budget_bytes = 0;  // beyond the window, at most at a time
+  int64_t fetches = 0;            // that an operation or a lease waited for
+  int64_t fetches_ahead = 0;
+  int64_t ahead_used = 0;  // of those, needed since
+  int64_t fetched_bytes = 0;
+  int64_t evictions = 0;
+  int64_t clean_drops = 0;      // of those, without a write
+  int64_t unmarked_writes = 0;  // found by verify_clean, and written back
+  int64_t failures = 0;         // fetches
+  absl::Duration blocked;       // operations and leases, by fetches
+};
+
+// A tensor's bytes, in memory for as long as this lives. Move-only; ends on any
+// thread.
+class Lease {
+ public:
+  Lease();  // of nothing
+  ~Lease();
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&& other) noexcept;
+
+  // Of the whole storage; empty after the end.
+  absl::Span<std::byte> data() const;
+  void End();
+
+ private:
+  friend class Hook;
+  struct Held;
+  explicit Lease(std::unique_ptr<Held> held);
+
+  std::unique_ptr<Held> held_;
+};
+
+class Hook {
+ public:
+  enum class Access : uint8_t { kRead, kWrite };
+  enum class AtClose : uint8_t {
+    kRestore,  // tensors are brought into ordinary memory
+    kRefuse,   // they stay away: each use throws
+  };
+
+  // InvalidArgument: no window, or one beyond the Runtime's budget.
+  static absl::StatusOr<std::unique_ptr<Hook>> Create(
+      Runtime& runtime, const HookOptions& options);
+  // Closes with kRestore if Close did not.
+  ~Hook();
+  Hook(const Hook&) = delete;
+  Hook& operator=(const Hook&) = delete;
+
+  // Takes these over: their bytes are copied once and their old memory is given
+  // back, whatever made it. What this hook manages already is left as it is,
+  // and so is what has no bytes. No operation may use them meanwhile.
+  // InvalidArgument, with the tensor's name: no dense tensor in CPU memory with
+  // bytes of its own, memory shared with other processes, one larger than the
+  // Runtime's budget. FailedPrecondition: another hook's. Else what
+  // Runtime::Register and fetches say. After an error none of these is managed.
+  absl::Status Manage(absl::Span<const NamedTensor> tensors);
+
+  // From here on each of these leaves' gradients is managed from the moment
+  // that backward has made it, as its leaf's name with ".grad": it stays the
+  // tensor that it is, to which more may be added, and its bytes are below when
+  // others need the room. Sparse ones are left as they are; where the Runtime
+  // refuses one, backward throws. A leaf lives until Close. Not together with
+  // what works on gradients by their addresses.
+  // InvalidArgument, and nothing changes: no leaf that requires a gradient.
+  // FailedPrecondition: the hook is closed.
+  absl::Status ManageGradients(absl::Span<const NamedTensor> leaves);
+
+  // InvalidArgument: not managed here. Else what the fetch says.
+  absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor, Access access);
+
+  // Begins to fetch those that are away, and waits for none; as far as the
+  // window has room without what was begun before. Never fails.
+  void Prefetch(absl::Span<const at::Tensor> tensors);
+
+  // A training step begins, or whatever repeats. From here on the order of uses
+  // is traced; from the second step on what is used next, as in the step
+  // before, is fetched while operations compute, and what is used latest is
+  // evicted first. Without steps the one used longest ago is.
+  void BeginStep();
+
+  // Away with all that no operation or lease uses; how many there were.
+  int64_t EvictAll();
+
+  // Fetches that failed may be tried again. FailedPrecondition: LibTorch before
+  // 2.12 cannot use such a storage again; OK there if none has failed.
+  absl::Status Retry();
+
+  // Ends the management of all; no operation may use them meanwhile.
+  // Idempotent. FailedPrecondition, and nothing changes: one is leased or in
+  // use (named). Else the first error of a tensor that could not be brought:
+  // that one is refused. Cancelled: in a forked child, where all are.
+  absl::Status Close(AtClose what);
+
+  HookStats stats() const;
+  // The first failure of a fetch, with its errno and path.
+  absl::Status error() const;
+
+ private:
+  explicit Hook(std::shared_ptr<ManagedStorages> storages);
+
+  // They may end after it.
+  const std::shared_ptr<ManagedStorages> storages_;
+  std::unique_ptr<Gradients> gradients_;
+};
+
+}  // namespace terrace

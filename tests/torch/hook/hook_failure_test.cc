@@ -1,0 +1,171 @@
+// A read that fails ends the operation with our text: never with a number, and
+// never with a crash.
+#include <ATen/ops/_foreach_add.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/torch/hook/hook_fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct NamedUse {
+  const char* name;
+  std::function<void(const at::Tensor&)> run;
+};
+
+// Of 64 x 64.
+const std::vector<NamedUse>& Uses() {
+  static const auto& uses = *new std::vector<NamedUse>{
+      {"add", [](const at::Tensor& t) { t + 1; }},
+      {"mm", [](const at::Tensor& t) { t.mm(t); }},
+      {"sum", [](const at::Tensor& t) { t.sum(); }},
+      {"copy_ from",
+       [](const at::Tensor& t) {
+         at::zeros({64, 64}).copy_(t);
+       }},
+      {"copy_ to",
+       [](const at::Tensor& t) {
+         t.copy_(at::zeros({64, 64}));
+       }},
+      {"conv1d",
+       [](const at::Tensor& t) {
+         at::conv1d(at::ones({1, 64, 9}), t.view({64, 64, 1}));
+       }},
+      {"embedding",
+       [](const at::Tensor& t) { at::embedding(t, at::arange(0, 64, 7)); }},
+      {"index", [](const at::Tensor& t) { t.index({at::arange(0, 64, 3)}); }},
+      {"foreach",
+       [](const at::Tensor& t) {
+         const std::vector<at::Tensor> list = {at::ones({3}), t};
+         at::_foreach_add_(list, 1.5);
+       }},
+      {"item", [](const at::Tensor& t) { t.select(0, 5)[7].item(); }},
+      {"fill_", [](const at::Tensor& t) { t.fill_(3); }},
+      {"out=",
+       [](const at::Tensor& t) {
+         at::Tensor out = t;
+         at::add_out(out, at::ones({64, 64}), at::ones({64, 64}));
+       }},
+      {"clone", [](const at::Tensor& t) { t.clone(); }},
+      {"cat",
+       [](const at::Tensor& t) {
+         at::cat({t, t});
+       }},
+      {"softmax", [](const at::Tensor& t) { at::softmax(t, 1); }},
+      {"layer_norm", [](const at::Tensor& t) {
+         at::layer_norm(at::ones({2, 64}), {64}, t.select(0, 1), {});
+       }}};
+  return uses;
+}
+
+class HookFailureTest : public HookTest {
+ protected:
+  // Below, and cannot be read.
+  at::Tensor Unreadable(const std::string& name, const Fault& fault) {
+    const at::Tensor tensor = Managed(name, at::randn({64, 64}));
+    EvictFromMemory();
+    world().faults().FailAll(fault, CallFilter::kReads);
+    return tensor;
+  }
+  at::Tensor Unreadable(const std::string& name) {
+    return Unreadable(name, {.kind = FaultKind::kError, .error = ENXIO});
+  }
+};
+
+TEST_F(HookFailureTest, EveryOperationThrowsOurText) {
+  Make(64 << 10);
+  for (const NamedUse& use : Uses()) {
+    SCOPED_TRACE(use.name);
+    const at::Tensor tensor = Unreadable(use.name);
+    EXPECT_THAT(
+        TextThrown([&] { use.run(tensor); }),
+        AllOf(StartsWith("terrace: '" + std::string(use.name) + "' 16 KiB: "),
+              HasSubstr("ENXIO")));
+    world().faults().Clear();
+  }
+  EXPECT_EQ(hook().stats().failures, static_cast<int64_t>(Uses().size()));
+  EXPECT_TRUE(absl::IsUnavailable(hook().error())) << hook().error();
+}
+
+TEST_F(HookFailureTest, ShortReadsAndWrongBytesThrowAsWell) {
+  Make(64 << 10);
+  for (const FaultKind kind : {FaultKind::kZero, FaultKind::kBitFlip}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const std::string name = "kind " + std::to_string(static_cast<int>(kind));
+    const at::Tensor tensor =
+        Unreadable(name, {.kind = kind, .flipped_byte = 5000});
+    EXPECT_THAT(TextThrown([&] { tensor.sum(); }),
+                StartsWith("terrace: '" + name));
+    world().faults().Clear();
+  }
+  EXPECT_TRUE(absl::IsDataLoss(hook().error()) ||
+              absl::IsUnavailable(hook().error()))
+      << hook().error();
+}
+
+TEST_F(HookFailureTest, ABackwardThatCannotReadThrows) {
+  Make(64 << 10);
+  const at::Tensor weight =
+      Managed("weight", at::randn({64, 64})).set_requires_grad(true);
+  const at::Tensor input = at::randn({64, 64}).set_requires_grad(true);
+  const at::Tensor loss = input.mm(weight).sum();
+  EvictFromMemory();
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENXIO},
+                           CallFilter::kReads);
+  EXPECT_THAT(TextThrown([&] { torch::autograd::backward({loss}, {}); }),
+              StartsWith("terrace: 'weight' 16 KiB: "));
+  EXPECT_FALSE(input.grad().defined());
+}
+
+TEST_F(HookFailureTest, OthersGoOnAndRetryHelpsWhereLibTorchCan) {
+  Make(64 << 10);
+  const at::Tensor other = Managed("other", at::ones({64, 64}));
+  const at::Tensor tensor = Unreadable("a");
+  EXPECT_NE(TextThrown([&] { tensor.sum(); }), "");
+  world().faults().Clear();
+  EXPECT_EQ(other.sum().item<float>(), 64 * 64);
+  const absl::Status retried = hook().Retry();
+  if (retried.ok()) {
+    EXPECT_NE(tensor.abs().sum().item<float>(), 0);
+  } else {
+    // LibTorch 2.11: said, and the storage throws for ever.
+    EXPECT_TRUE(absl::IsFailedPrecondition(retried)) << retried;
+    EXPECT_THAT(std::string(retried.message()), HasSubstr("'a' 16 KiB"));
+    EXPECT_THAT(TextThrown([&] { tensor.sum(); }), StartsWith("terrace: 'a'"));
+  }
+  EXPECT_EQ(TextThrown([&] { (other + 1).sum(); }), "");
+}
+
+TEST_F(HookFailureTest, ALeaseSaysWhatFailed) {
+  Make(64 << 10);
+  const at::Tensor tensor = Unreadable("a");
+  const absl::Status status =
+      hook().MakeLease(tensor, Hook::Access::kRead).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ENXIO"));
+}
+
+TEST_F(HookFailureTest, WhatCannotBeRestoredIsRefusedAndSaid) {
+  Make(64 << 10);
+  const at::Tensor other = Managed("other", at::ones({64, 64}));
+  const at::Tensor tensor = Unreadable("a");
+  EXPECT_EQ(TextThrown([&] { tensor.sum(); }).substr(0, 11), "terrace: 'a");
+  world().faults().Clear();
+  EXPECT_FALSE(hook().Close(Hook::AtClose::kRestore).ok());
+  EXPECT_EQ(other.sum().item<float>(), 64 * 64);
+  EXPECT_THAT(TextThrown([&] { tensor.sum(); }), StartsWith("terrace: 'a'"));
+  EXPECT_EQ(tensors_below(), 0);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,125 @@
+// What dirties a tensor and what does not, and what is done about writes that
+// no operation announces.
+#include <ATen/ops/_foreach_add.h>
+#include <torch/library.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/torch/hook/hook_fixture.h"
+
+namespace terrace {
+namespace {
+
+class HookWritesTest : public HookTest {
+ protected:
+  // Whether the tensor's next eviction writes, after `use`.
+  bool Dirties(const at::Tensor& tensor, const std::function<void()>& use) {
+    hook().EvictAll();
+    static_cast<void>(tensor.clone());  // here, and clean
+    use();
+    EXPECT_FALSE(IsCold(tensor));
+    const int64_t drops = hook().stats().clean_drops;
+    hook().EvictAll();
+    return hook().stats().clean_drops == drops;
+  }
+  static float* Address(const at::Tensor& tensor) {
+    return static_cast<float*>(tensor.storage()
+                                   .unsafeGetStorageImpl()
+                                   ->_mutable_data_ptr_no_checks()
+                                   .mutable_get());
+  }
+};
+
+TEST_F(HookWritesTest, ReadsDoNotDirtyAndWritesDo) {
+  Make(64 << 10);
+  const at::Tensor t = Managed("t", at::randn({30, 30}));
+  const std::vector<std::pair<const char*, std::function<void()>>> reads = {
+      {"add", [&] { static_cast<void>(t + 1); }},
+      {"mm", [&] { static_cast<void>(t.mm(t.t())); }},
+      {"cat",
+       [&] {
+         static_cast<void>(at::cat({t, t}));
+       }},
+      {"copy_ from",
+       [&] {
+         at::zeros({30, 30}).copy_(t);
+       }},
+      {"foreach",
+       [&] {
+         static_cast<void>(
+             at::_foreach_add(std::vector<at::Tensor>{t, t}, 1.5));
+       }},
+      {"detach", [&] { static_cast<void>(t.detach()); }},
+      {"view", [&] { static_cast<void>(t.view({-1})); }}};
+  for (const auto& [name, use] : reads) EXPECT_FALSE(Dirties(t, use)) << name;
+  at::Tensor out = t;
+  const std::vector<std::pair<const char*, std::function<void()>>> writes = {
+      {"add_", [&] { t.add_(1); }},
+      {"zero_", [&] { t.zero_(); }},
+      {"copy_ to",
+       [&] {
+         t.copy_(at::ones({30, 30}));
+       }},
+      {"out=",
+       [&] {
+         at::add_out(out, at::ones({30, 30}), 1);
+       }},
+      {"view", [&] { t.select(0, 3).mul_(2); }},
+      {"foreach",
+       [&] {
+         at::_foreach_add_(std::vector<at::Tensor>{at::ones({3}), t}, 1);
+       }},
+      {"index_put_", [&] { t.index_put_({at::arange(3)}, at::ones({30})); }}};
+  for (const auto& [name, use] : writes) EXPECT_TRUE(Dirties(t, use)) << name;
+}
+
+TEST_F(HookWritesTest, ALeaseDirtiesAsItSays) {
+  Make(64 << 10);
+  const at::Tensor t = Managed("t", at::randn({30, 30}));
+  const auto lease = [&](Hook::Access access) {
+    return [&, access] { EXPECT_TRUE(hook().MakeLease(t, access).ok()); };
+  };
+  EXPECT_FALSE(Dirties(t, lease(Hook::Access::kRead)));
+  EXPECT_TRUE(Dirties(t, lease(Hook::Access::kWrite)));
+}
+
+TEST_F(HookWritesTest, AnOperatorWithAnotherSchemaIsNoticed) {
+  Make(64 << 10);
+  const at::Tensor t = Managed("t", at::randn({30, 30}));
+  for (const bool writes : {false, true, false}) {
+    SCOPED_TRACE(writes);
+    torch::Library library(torch::Library::FRAGMENT, "terrace_hook_test",
+                           std::nullopt, __FILE__, __LINE__);
+    library.def(writes ? "touch(Tensor(a!) x) -> ()" : "touch(Tensor x) -> ()");
+    library.impl("touch", c10::DispatchKey::CPU, [](const at::Tensor&) {});
+    const auto touch = c10::Dispatcher::singleton()
+                           .findSchemaOrThrow("terrace_hook_test::touch", "")
+                           .typed<void(const at::Tensor&)>();
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(Dirties(t, [&] { touch.call(t); }), writes);
+    }
+  }
+}
+
+TEST_F(HookWritesTest, AWriteByNoOperationIsFoundAndKept) {
+  Make(64 << 10, 0, {.verify_clean = true});
+  const at::Tensor plain = at::randn({30, 30});
+  const at::Tensor t = Managed("t", plain.clone());
+  // As an extension does that was given an address.
+  EXPECT_TRUE(Dirties(t, [&] { Address(t)[100] = 5; }));
+  EXPECT_EQ(hook().stats().unmarked_writes, 1);
+  EvictFromMemory();
+  plain.view({-1})[100] = 5;
+  EXPECT_TRUE(t.equal(plain));
+  // Clean drops of this tensor have ended.
+  EXPECT_TRUE(Dirties(t, [] {}));
+  EXPECT_EQ(hook().stats().unmarked_writes, 1);
+}
+
+}  // namespace
+}  // namespace terrace
