@@ -186,6 +186,7 @@ TEST_F(WindowOpenerTest, OneForATensorIsTheRoomThatItLacks) {
 }
 
 TEST_F(WindowOpenerTest, OneForATensorThatIsThereNeedsNoRoomAndKeepsIt) {
+  Tensor& absent = AddResting("absent");
   std::vector<Tensor*> pinned;
   for (const char* const name : {"a", "b", "c"}) {
     pinned.push_back(&AddResting(name));
@@ -194,7 +195,7 @@ TEST_F(WindowOpenerTest, OneForATensorThatIsThereNeedsNoRoomAndKeepsIt) {
   }
   Tensor& leaves = core_.Add("leaves");
   core_.Write(leaves);
-  const auto waits = OpenFor(AddResting("waits").id, After(3));
+  const auto waits = OpenFor(absent.id, After(3));
   Serve();  // for it the last one leaves
   EXPECT_TRUE(core_.residency.residents().IsLeaving(leaves));
   core_.machine.clock.JumpTo(After(3));

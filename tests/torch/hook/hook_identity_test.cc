@@ -153,11 +153,11 @@ Tensors TrainScript(const Tensors& parameters, const Boundaries& boundaries) {
   }
   module.define(R"(
     def forward(self, x):
-        x = torch.tanh(torch.nn.functional.linear(x, self.p0, self.p1))
-        x = torch.tanh(torch.nn.functional.linear(x, self.p2, self.p3))
+        x = torch.tanh(torch.addmm(self.p1, x, self.p0.t()))
+        x = torch.tanh(torch.addmm(self.p3, x, self.p2.t()))
         if bool(x.sum() > 1000):
             x = x * 2
-        return torch.tanh(torch.nn.functional.linear(x, self.p4, self.p5))
+        return torch.tanh(torch.addmm(self.p5, x, self.p4.t()))
   )");
   Tensors left;
   for (int step = 0; step < kSteps; ++step) {  // it is optimised from the third

@@ -114,7 +114,7 @@ TEST_F(HookModuleTest, AScriptOverThemFindsTheValuesAndThrowsOurText) {
                            CallFilter::kReads);
   // The interpreter's own text is about it.
   EXPECT_THAT(TextThrown([&] { script.forward({input}); }),
-              HasSubstr("terrace: '0.weight' 2.3 KiB: "));
+              HasSubstr("terrace: '0.weight' 2.34 KiB: "));
 }
 
 // Each parameter's operations throw; what is not theirs goes on.
