@@ -169,7 +169,7 @@ absl::Status RunOperation(Runtime& runtime, const Operation& operation,
     } else if (which == 0) {
       absl::PrintF("  alone %.0f ns", time.median);
     } else {
-      absl::PrintF("  %s +%.0f (%.0f an event)", kStateNames[which],
+      absl::PrintF("  %s %+.0f (%.0f an event)", kStateNames[which],
                    more.median, more.median / events);
     }
   }
