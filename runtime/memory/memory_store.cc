@@ -83,6 +83,7 @@ absl::StatusOr<TensorId> MemoryStore::Register(const TensorSpec& spec) {
 
 absl::Status MemoryStore::CheckTensor(TensorId tensor) const {
   MutexLock lock(mutex_);
+  if (closed_) return Closed();
   if (tensors_.contains(tensor.value)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("no tensor ", tensor.value));
 }

@@ -331,6 +331,7 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> MapRuntime::OpenQueue(
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> MapRuntime::OpenQueueFor(
     TensorId tensor, Time deadline) {
+  if (closed_) return Closed();
   if (!Knows(tensor)) return absl::InvalidArgumentError("no such tensor");
   return OpenQueue(tensors_[static_cast<size_t>(tensor.value)].size_bytes, 1,
                    deadline);
