@@ -1,6 +1,7 @@
 #include "runtime/torch/tensor_check.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/torch_device.h"
 
 namespace terrace {
@@ -29,7 +30,17 @@ std::optional<DType> DTypeOf(const at::Tensor& tensor) {
   }
 }
 
-std::string PlaceFault(const at::Tensor& tensor) {
+bool IsOffloaded(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
+    return false;
+  }
+  return OperationNet::Get().registry().Find(tensor.unsafeGetTensorImpl()
+                                                 ->unsafe_storage()
+                                                 .unsafeGetStorageImpl()) !=
+         nullptr;
+}
+
+std::string PlaceFault(const at::Tensor& tensor, OffloadedTensors offloaded) {
   if (!tensor.defined()) return "is undefined";
   if (tensor.layout() != at::kStrided) {
     return absl::StrCat("is ", TextOf(tensor.layout()),
@@ -42,14 +53,20 @@ std::string PlaceFault(const at::Tensor& tensor) {
   if (tensor.is_neg() || tensor.is_conj() || tensor._is_zerotensor()) {
     return "is a lazy view without values of its own";
   }
+  if (IsOffloaded(tensor)) {
+    return offloaded == OffloadedTensors::kTaken
+               ? ""
+               : "is offloaded, and cannot be used in place; close its Offload "
+                 "first";
+  }
   if (!HasMemory(tensor)) {
     return "wraps other tensors and has no memory of its own";
   }
   return "";
 }
 
-std::string StorageFault(const at::Tensor& tensor) {
-  const std::string fault = PlaceFault(tensor);
+std::string StorageFault(const at::Tensor& tensor, OffloadedTensors offloaded) {
+  const std::string fault = PlaceFault(tensor, offloaded);
   if (!fault.empty() || DTypeOf(tensor)) return fault;
   return absl::StrCat("is ", TextOf(tensor.scalar_type()),
                       "; only float32, bfloat16 and float16 are supported");

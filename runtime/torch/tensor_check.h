@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -16,12 +17,22 @@ namespace terrace {
 // Nothing: one that the optimizer does not know.
 std::optional<DType> DTypeOf(const at::Tensor& tensor);
 
+// Whether a hook has its bytes: they may be away, and what is written to them
+// by address alone may be lost. Operations are good for it.
+bool IsOffloaded(const at::Tensor& tensor);
+
+// What the caller can do with tensors that are offloaded.
+enum class OffloadedTensors : uint8_t { kRefused, kTaken };
+
 // What is wrong with where a tensor keeps its numbers, as the rest of a
 // sentence ("is on meta; ..."), or "".
-std::string PlaceFault(const at::Tensor& tensor);
+std::string PlaceFault(const at::Tensor& tensor,
+                       OffloadedTensors offloaded = OffloadedTensors::kRefused);
 
 // The same, and what is wrong with its dtype for the optimizer.
-std::string StorageFault(const at::Tensor& tensor);
+std::string StorageFault(
+    const at::Tensor& tensor,
+    OffloadedTensors offloaded = OffloadedTensors::kRefused);
 
 // The tensor, or a copy with values where autograd left them to be made: of a
 // zero tensor or a negated view.

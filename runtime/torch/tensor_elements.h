@@ -1,6 +1,6 @@
 // The elements of a tensor for a checkpoint where they have no address that the
-// CPU can use: on a device, or not in order. Copied as they are asked for, so
-// that at most a block of 4 MiB of them is in CPU memory.
+// CPU can use: on a device, offloaded, or not in order. Copied as they are
+// asked for, so that at most a block of 4 MiB of them is in CPU memory.
 //
 // Thread-compatible. Holds a reference to the tensor.
 #pragma once
@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "runtime/torch/tensor_check.h"
 #include "terrace/checkpoint.h"
 
 namespace terrace {
@@ -23,7 +24,7 @@ class TensorElements final : public CheckpointElements {
 
   // Whether a tensor needs this.
   static bool AreNeededFor(const at::Tensor& tensor) {
-    return !tensor.is_cpu() || !tensor.is_contiguous();
+    return !tensor.is_cpu() || !tensor.is_contiguous() || IsOffloaded(tensor);
   }
 
   absl::Status Read(int64_t offset, absl::Span<std::byte> target) override;

@@ -4,9 +4,11 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/torch/tensor_check.h"
 
 namespace terrace {
 namespace {
@@ -25,17 +27,45 @@ absl::Span<const int64_t> SpanOf(at::IntArrayRef values) {
   return {values.data(), values.size()};
 }
 
-size_t PlaceOf(const at::Tensor& tensor) {
-  return absl::HashOf(tensor.const_data_ptr(), tensor.element_size(),
-                      SpanOf(tensor.sizes()), SpanOf(tensor.strides()));
+const void* StorageOf(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-Extent ExtentOf(const at::Tensor& tensor, size_t index) {
+size_t PlaceOf(const at::Tensor& tensor) {
+  const bool is_offloaded = IsOffloaded(tensor);
+  return absl::HashOf(
+      is_offloaded ? StorageOf(tensor) : tensor.const_data_ptr(),
+      is_offloaded ? tensor.storage_offset() : 0, tensor.element_size(),
+      SpanOf(tensor.sizes()), SpanOf(tensor.strides()));
+}
+
+// Where elements begin. What is offloaded has no address: each such storage
+// gets one of its own here, beyond those that there are.
+class Addresses {
+ public:
+  uintptr_t Of(const at::Tensor& tensor) {
+    if (!IsOffloaded(tensor)) {
+      return reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+    }
+    const auto [found, is_new] =
+        of_storages_.try_emplace(StorageOf(tensor), next_);
+    if (is_new) next_ += (tensor.storage().nbytes() / kGap + 1) * kGap;
+    return found->second + static_cast<uintptr_t>(tensor.storage_offset() *
+                                                  tensor.element_size());
+  }
+
+ private:
+  static constexpr uintptr_t kGap = 4096;
+
+  std::map<const void*, uintptr_t> of_storages_;
+  uintptr_t next_ = uintptr_t{1} << 62;
+};
+
+Extent ExtentOf(const at::Tensor& tensor, size_t index, uintptr_t start) {
   int64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     last += (tensor.size(i) - 1) * tensor.stride(i);
   }
-  const auto start = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
   const int64_t bytes = (last + 1) * tensor.element_size();
   return {index, start, start + static_cast<uintptr_t>(bytes),
           bytes == static_cast<int64_t>(tensor.nbytes())};
@@ -53,8 +83,8 @@ class ElementMask {
                       at::TensorOptions(at::kBool).device(at::kCPU))) {}
 
   // Whether any element was taken before; takes them.
-  bool Take(const at::Tensor& tensor) {
-    at::Tensor elements = Of(tensor);
+  bool Take(const at::Tensor& tensor, const Extent& extent) {
+    at::Tensor elements = Of(tensor, extent);
     const bool taken = elements.any().item<bool>();
     elements.fill_(true);
     return taken;
@@ -62,17 +92,16 @@ class ElementMask {
   void Clear() { taken_.zero_(); }
 
  private:
-  at::Tensor Of(const at::Tensor& tensor) {
+  at::Tensor Of(const at::Tensor& tensor, const Extent& extent) {
     const int64_t parts = tensor.element_size() / element_bytes_;
     std::vector<int64_t> sizes = tensor.sizes().vec();
     std::vector<int64_t> strides = tensor.strides().vec();
     for (int64_t& stride : strides) stride *= parts;
     sizes.push_back(parts);
     strides.push_back(1);
-    const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
     return taken_.as_strided(
         sizes, strides,
-        static_cast<int64_t>(address - start_) / element_bytes_);
+        static_cast<int64_t>(extent.start - start_) / element_bytes_);
   }
 
   const uintptr_t start_;
@@ -104,11 +133,11 @@ Overlap FindAmong(absl::Span<const Extent> extents,
   ElementMask mask(extents.front().start, end, element_bytes);
   for (size_t i = 0; i < extents.size(); ++i) {
     const at::Tensor& tensor = tensors[extents[i].index];
-    if (!mask.Take(tensor)) continue;
+    if (!mask.Take(tensor, extents[i])) continue;
     for (size_t before = 0; before < i; ++before) {
       mask.Clear();
-      mask.Take(tensors[extents[before].index]);
-      if (mask.Take(tensor)) {
+      mask.Take(tensors[extents[before].index], extents[before]);
+      if (mask.Take(tensor, extents[i])) {
         return std::minmax(extents[before].index, extents[i].index);
       }
     }
@@ -124,8 +153,10 @@ Overlap TensorsApart::FindOverlap(absl::Span<const at::Tensor> tensors) {
   for (const at::Tensor& tensor : tensors) places.push_back(PlaceOf(tensor));
   if (places == known_) return std::nullopt;
   std::vector<Extent> extents;
+  Addresses addresses;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].numel() > 0) extents.push_back(ExtentOf(tensors[i], i));
+    if (tensors[i].numel() == 0) continue;
+    extents.push_back(ExtentOf(tensors[i], i, addresses.Of(tensors[i])));
   }
   std::sort(extents.begin(), extents.end(),
             [](const Extent& a, const Extent& b) {

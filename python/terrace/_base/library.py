@@ -54,6 +54,23 @@ def new_optimizer():
     return torch.classes.terrace.Optimizer()
 
 
+def new_offload():
+    """A torch.classes.terrace.Offload that is not open."""
+    load()
+    return torch.classes.terrace.Offload()
+
+
+def storage_if_offloaded(tensor: torch.Tensor) -> int:
+    """What tells its storage from others; 0: it is not offloaded."""
+    return new_offload().storage(tensor)
+
+
+def is_offloaded(tensor: torch.Tensor) -> bool:
+    """Its bytes are in memory while an operation uses it, and need not be
+    otherwise."""
+    return storage_if_offloaded(tensor) != 0
+
+
 def new_mapped_file():
     """A torch.classes.terrace.MappedFile that is not open."""
     load()

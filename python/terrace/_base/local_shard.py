@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from terrace._base.groups import Named
+from terrace._base.library import is_offloaded
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # What FullyShardedDataParallel sets on its parameters.
@@ -119,7 +120,7 @@ def wrapper_fault(tensor: torch.Tensor) -> str:
                     'process has its values')
         inner = wrapper_fault(shard)
         return inner and f'is a DTensor whose shard {inner}'
-    if _has_memory(tensor):
+    if _has_memory(tensor) or is_offloaded(tensor):
         return ''
     return (f'is a {type(tensor).__name__}, which wraps other tensors and has '
             'no memory of its own; plain tensors and DTensors can be stepped')

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from terrace._base.library import is_offloaded, storage_if_offloaded
+
 _BLOCK = 1 << 20  # elements of a streamed tensor that are in memory at a time
 _PIECE = 1 << 17  # of elements that are found by number, 8 bytes each
 _ALIGNMENT = 64  # of each record in the file, as torch.save's
@@ -175,7 +177,7 @@ class _Pickler(pickle.Pickler):
                 'cannot be exported')
         tensor = tensor.resolve_conj().resolve_neg()
         # Tied tensors stay tied.
-        place: tuple = (tensor.device, tensor.data_ptr(), tensor.dtype,
+        place: tuple = (tensor.device, _address_of(tensor), tensor.dtype,
                         tensor.numel())
         strides = tensor.stride()
         if not _is_dense(tensor):
@@ -225,12 +227,19 @@ def _blocks_of(tensor: torch.Tensor) -> Iterator[memoryview]:
         return
     flat = tensor.as_strided((count,), (1,))
     for first in range(0, count, _BLOCK):
-        part = _to_host(flat[first:first + _BLOCK])
+        part = _to_host(flat[first:first + _BLOCK], is_offloaded(tensor))
         yield _bytes_of(part)
 
 
-def _to_host(part: torch.Tensor) -> torch.Tensor:
-    return part.cpu()
+def _to_host(part: torch.Tensor, is_away: bool = False) -> torch.Tensor:
+    return part.clone() if is_away else part.cpu()
+
+
+def _address_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where its elements are, as long as it is there."""
+    storage = storage_if_offloaded(tensor)
+    return ((storage, tensor.storage_offset()) if storage else
+            (0, tensor.data_ptr()))
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

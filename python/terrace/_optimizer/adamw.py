@@ -39,9 +39,9 @@ class AdamW(torch.optim.Optimizer):
             torch.optim.AdamW: dense leaves in CPU or CUDA memory, float32,
             bfloat16 or float16, of any shape and strides. 16-bit ones are
             stepped through a float32 master; what a program writes into
-            them between steps counts. Those in CUDA memory pass
-            through at most 32 MiB of pinned memory beside the budget; none
-            of their state is on the GPU. Of DTensors, as fully_shard makes
+            them between steps counts. Those in CUDA memory, and those of
+            terrace.offload, pass through at most 32 MiB beside the budget;
+            none of their state is there. Of DTensors, as fully_shard makes
             them, each rank steps its shards; their state is DTensors too.
         lr, betas, eps, weight_decay, maximize: of each group that names no
             own; read anew in every step, so every scheduler works.

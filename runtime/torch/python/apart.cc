@@ -17,7 +17,8 @@ Outcome OptimizerBinding::CheckApart(const std::vector<at::Tensor>& parameters,
     return ToOutcome(absl::InvalidArgumentError("a name for each parameter"));
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string fault = StorageFault(parameters[i]);
+    const std::string fault =
+        StorageFault(parameters[i], OffloadedTensors::kTaken);
     if (fault.empty()) continue;
     return ToOutcome(absl::InvalidArgumentError(
         absl::StrCat("parameter ", name(i), " ", fault)));

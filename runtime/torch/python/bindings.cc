@@ -1,5 +1,5 @@
-// torch.classes.terrace.Optimizer and what torch.ops.terrace says of this
-// build. Loading registers these and does nothing else.
+// torch.classes.terrace.Optimizer, .Offload and what torch.ops.terrace says of
+// this build. Loading registers these and does nothing else.
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "runtime/torch/python/mapped_file.h"
+#include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "runtime/torch/python/zero_config_binding.h"
 #include "terrace/machine.h"
@@ -29,6 +30,7 @@ std::tuple<std::string, std::string, int64_t, std::string> ParseTierText(
 
 TORCH_LIBRARY(terrace, m) {
   using terrace::MappedFileBinding;
+  using terrace::OffloadBinding;
   using terrace::OptimizerBinding;
   using terrace::ZeroConfigBinding;
   m.class_<MappedFileBinding>("MappedFile")
@@ -64,6 +66,18 @@ TORCH_LIBRARY(terrace, m) {
       .def("end_load", &OptimizerBinding::EndLoad)
       .def("stats", &OptimizerBinding::Stats)
       .def("close", &OptimizerBinding::Close);
+  m.class_<OffloadBinding>("Offload")
+      .def(::torch::init<>())
+      .def("open", &OffloadBinding::Open)
+      .def("storage", &OffloadBinding::Storage)
+      .def("lease", &OffloadBinding::MakeLease)
+      .def("end_lease", &OffloadBinding::EndLease)
+      .def("prefetch", &OffloadBinding::Prefetch)
+      .def("begin_step", &OffloadBinding::BeginStep)
+      .def("retry", &OffloadBinding::Retry)
+      .def("error", &OffloadBinding::Error)
+      .def("stats", &OffloadBinding::Stats)
+      .def("close", &OffloadBinding::Close);
   m.class_<ZeroConfigBinding>("ZeroConfig")
       .def(::torch::init<>())
       .def("open", &ZeroConfigBinding::Open)

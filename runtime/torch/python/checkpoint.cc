@@ -81,7 +81,7 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
   }
   Described described;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    std::string fault = PlaceFault(tensors[i]);
+    std::string fault = PlaceFault(tensors[i], OffloadedTensors::kTaken);
     const auto dtype =
         fault.empty() ? StoredDTypeOf(tensors[i].scalar_type()) : std::nullopt;
     if (fault.empty() && !dtype) {

@@ -24,7 +24,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/outcome.h"
-#include "runtime/torch/python/state_runtime.h"
+#include "runtime/torch/python/place/state_runtime.h"
 #include "runtime/torch/python/state_transfer.h"
 #include "runtime/torch/python/tensors.h"
 #include "runtime/torch/tensors_apart.h"
@@ -33,9 +33,6 @@
 #include "terrace/stats.h"
 
 namespace terrace {
-
-// From a JSON object with the names of BindingOptions, all of them optional.
-absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json);
 
 class OptimizerBinding final : public ::torch::CustomClassHolder {
  public:

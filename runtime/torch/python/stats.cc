@@ -1,8 +1,10 @@
-// The JSON that OptimizerBinding::Stats returns.
+// The JSON that OptimizerBinding::Stats and OffloadBinding::Stats return.
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/time/time.h"
 #include "runtime/base/check.h"
+#include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "terrace/machine.h"
 
@@ -74,13 +76,17 @@ int64_t UsedBytes(absl::Span<const PathStats> paths) {
   return bytes;
 }
 
+Json PathsAsJson(absl::Span<const PathStats> paths) {
+  Json list = Json::array();
+  for (const PathStats& path : paths) list.push_back(PathAsJson(path));
+  return list;
+}
+
 }  // namespace
 
 std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
                         int64_t steps, const StepReport& last,
                         const StepReport& total) {
-  Json paths = Json::array();
-  for (const PathStats& path : stats.paths) paths.push_back(PathAsJson(path));
   const Json result = {{"parameters", plan.parameters},
                        {"state_bytes", plan.state_bytes},
                        {"memory_bytes", stats.host_reserved_bytes},
@@ -94,7 +100,7 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
                        {"staging_bytes", total.staging_bytes},
                        {"bytes_from_devices", total.bytes_from_devices},
                        {"bytes_to_devices", total.bytes_to_devices},
-                       {"paths", paths},
+                       {"paths", PathsAsJson(stats.paths)},
                        {"tiers", TiersAsJson(stats.tiers)},
                        {"links", LinksAsJson(stats.links)},
                        {"steps", steps},
@@ -109,6 +115,36 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
                        {"engine_reason", stats.engine_reason},
                        {"machine_profile", stats.machine_profile},
                        {"instruction_set", InstructionSetName()}};
+  return result.dump();
+}
+
+std::string OffloadStatsAsJson(const Stats& stats, const HookStats& hook,
+                               const OffloadPlan& plan) {
+  const Json result = {{"parameter_bytes", plan.parameter_bytes},
+                       {"managed_bytes", hook.managed_bytes},
+                       {"managed_tensors", hook.managed_tensors},
+                       {"minimum_bytes", plan.minimum_bytes},
+                       {"budget_bytes", plan.budget_bytes},
+                       {"memory_peak_bytes", stats.host_peak_bytes},
+                       {"window_bytes", plan.window_bytes},
+                       {"window_peak_bytes", hook.window_peak_bytes},
+                       {"over_budget_bytes", hook.over_budget_bytes},
+                       {"disk_bytes", UsedBytes(stats.paths)},
+                       {"bytes_read", stats.bytes_read()},
+                       {"bytes_written", stats.bytes_written()},
+                       {"fetches", hook.fetches},
+                       {"fetches_ahead", hook.ahead_used},
+                       {"fetched_bytes", hook.fetched_bytes},
+                       {"evictions", hook.evictions},
+                       {"clean_drops", hook.clean_drops},
+                       {"failures", hook.failures},
+                       {"seconds_blocked", absl::ToDoubleSeconds(hook.blocked)},
+                       {"paths", PathsAsJson(stats.paths)},
+                       {"tiers", TiersAsJson(stats.tiers)},
+                       {"links", LinksAsJson(stats.links)},
+                       {"engine", stats.engine},
+                       {"engine_reason", stats.engine_reason},
+                       {"machine_profile", stats.machine_profile}};
   return result.dump();
 }
 

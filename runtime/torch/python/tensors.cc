@@ -25,7 +25,7 @@ absl::Status Error(const char* what, const std::string& name,
 
 absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
                                              const std::string& name) {
-  const std::string fault = StorageFault(parameter);
+  const std::string fault = StorageFault(parameter, OffloadedTensors::kTaken);
   if (!fault.empty()) return Error("", name, fault);
   ParameterSpec spec;
   spec.name = name;
@@ -107,7 +107,7 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     data_.push_back({.parameter = const_cast<float*>(&kNothing)});
     return absl::OkStatus();
   }
-  const std::string fault = StorageFault(parameter);
+  const std::string fault = StorageFault(parameter, OffloadedTensors::kTaken);
   if (!fault.empty()) return Error("", spec.name, fault);
   TERRACE_RETURN_IF_ERROR(CheckForm(spec, parameter));
   ParameterData data;
@@ -136,8 +136,13 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     target = InOrder(parameter, data_.size());
     staged_.push_back({parameter.detach(), target, data_.size()});
   }
-  data.parameter = target.data_ptr();
-  if (spec.count > 0) data.device = devices_.Of(target);
+  if (spec.count > 0 && IsOffloaded(target)) {
+    data.parameter = offloaded_.Place(target);
+    data.device = &offloaded_;
+  } else {
+    data.parameter = target.data_ptr();
+    if (spec.count > 0) data.device = devices_.Of(target);
+  }
   if (spec.count == 0) {
     data.gradient = &kNothing;
   } else {
@@ -192,6 +197,7 @@ void StepTensors::Return(bool written, bool incomplete) {
 }
 
 void StepTensors::Forget() {
+  offloaded_.Forget();
   data_.clear();
   stepped_.clear();
   gradients_.clear();

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/torch/python/place/offloaded_device.h"
 #include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
 #include "terrace/optimizer.h"
@@ -87,6 +88,7 @@ class StepTensors {
 
   std::vector<c10::DimVector> shapes_;  // of all parameters
   TensorDevices devices_;
+  OffloadedDevice offloaded_;
   TensorsApart apart_;
   std::vector<ParameterData> data_;
   std::vector<at::Tensor> stepped_;    // parameters with a gradient

@@ -1,4 +1,4 @@
-#include "runtime/torch/python/state_runtime.h"
+#include "runtime/torch/python/place/state_runtime.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/python/shared_threads.h"
+#include "runtime/torch/python/place/shared_threads.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -96,7 +96,7 @@ absl::StatusOr<std::vector<TierSpec>> MappedTiers(const BindingOptions& asked) {
 absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
     const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
     OptimizerOptions& options) {
-  TERRACE_ASSIGN_OR_RETURN(const EngineKind engine, ParseEngine(asked.engine));
+  TERRACE_RETURN_IF_ERROR(ParseEngine(asked.engine).status());
   TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,
                            BoundsOfBudget(specs, options));
   const int64_t budget = asked.at_least_minimum && asked.budget_bytes >= 0
@@ -126,11 +126,19 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
         ", and there is no ", asked.named_tiers ? "tier below" : "nvme_path",
         " for the rest"));
   }
-  Options runtime;
-  runtime.engine = engine;
-  runtime.threads = asked.threads;
-  runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = in_runtime}};
+  TERRACE_ASSIGN_OR_RETURN(state->runtime_, OpenTiers(asked, in_runtime));
   state->most_bytes_ = budget;
+  return state;
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const BindingOptions& asked,
+                                                   int64_t budget_bytes) {
+  Options runtime;
+  TERRACE_ASSIGN_OR_RETURN(runtime.engine, ParseEngine(asked.engine));
+  runtime.threads = asked.threads;
+  runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = budget_bytes}};
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> mapped,
+                           MappedTiers(asked));
   runtime.tiers.insert(runtime.tiers.end(), mapped.begin(), mapped.end());
   runtime.unsafe_media = asked.unsafe_media;
   for (size_t i = 0; i < asked.paths.size(); ++i) {
@@ -141,8 +149,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
          .budget_bytes = is_limited ? asked.path_budgets[i] : 0});
   }
   runtime.machine_profile = asked.machine_profile;
-  TERRACE_ASSIGN_OR_RETURN(state->runtime_, Runtime::Create(runtime));
-  return state;
+  return Runtime::Create(runtime);
 }
 
 absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {

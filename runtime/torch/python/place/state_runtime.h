@@ -38,6 +38,14 @@ struct BindingOptions {
   bool bias_correction = true;
 };
 
+// From a JSON object with the names of BindingOptions, all of them optional.
+absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json);
+
+// A Runtime of that much memory over the tiers below that were asked for.
+// InvalidArgument: one that is none; else what Runtime::Create says.
+absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const BindingOptions& asked,
+                                                   int64_t budget_bytes);
+
 class StateRuntime {
  public:
   // For state of these; sets the sizes of `options` that go with it.

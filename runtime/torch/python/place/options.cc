@@ -1,9 +1,9 @@
-// The JSON that OptimizerBinding::Open takes.
+// The JSON that OptimizerBinding::Open and OffloadBinding::Open take.
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/torch/python/optimizer_binding.h"
+#include "runtime/torch/python/place/state_runtime.h"
 
 namespace terrace {
 

@@ -1,0 +1,1 @@
+"""Models whose parameters live below: terrace.offload."""

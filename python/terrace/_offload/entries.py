@@ -1,0 +1,106 @@
+"""The tensors of an offloaded model's state_dict().
+
+Libraries that write files ask each of them for its address, which a
+parameter that is away has not. So each is a tensor that has its parameter's
+memory for all operations, and where an address is asked for a copy in ordinary
+memory. It is made then, once for what shares a storage, and lives as long as
+the state_dict().
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parameter import Parameter
+
+from terrace._base.amounts import bytes_text
+from terrace._base.library import storage_if_offloaded
+from terrace._base.message import say
+
+
+class Entry(torch.Tensor):
+    """As a parameter's `.detach()`; operations answer plain tensors."""
+
+    # As Parameter's.
+    __torch_function__ = Parameter.__torch_function__
+
+    _copies: Copies
+
+    def _ordinary(self) -> torch.Tensor:
+        plain = self.as_subclass(torch.Tensor)
+        return self._copies.of(plain)
+
+    def data_ptr(self) -> int:
+        return self._ordinary().data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self._ordinary().untyped_storage()
+
+    def storage(self) -> Any:
+        return self._ordinary().storage()
+
+    def _typed_storage(self) -> Any:
+        return self._ordinary()._typed_storage()
+
+    def numpy(self, *arguments: Any, **named: Any) -> Any:
+        return self._ordinary().numpy(*arguments, **named)
+
+    def __array__(self, *arguments: Any, **named: Any) -> Any:
+        return self._ordinary().__array__(*arguments, **named)
+
+    def __dlpack__(self, *arguments: Any, **named: Any) -> Any:
+        return self._ordinary().__dlpack__(*arguments, **named)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._ordinary().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        memo[id(self)] = copy = self.clone()
+        return copy
+
+
+class Copies:
+    """Of storages, for the entries of one state_dict()."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, torch.Tensor] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same view of a copy of its storage; of one that is in ordinary
+        memory by now, itself."""
+        key = storage_if_offloaded(tensor)
+        if not key:
+            return tensor
+        if key not in self._of:
+            _tell_once(tensor)
+            count = tensor.untyped_storage().nbytes() // tensor.element_size()
+            whole = tensor.as_strided((count,), (1,), 0)
+            self._of[key] = whole.clone()
+        return self._of[key].view(tensor.dtype).as_strided(
+            tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def offer_addresses(model: torch.nn.Module, made: dict[str, Any], prefix: str,
+                    metadata: Any) -> None:
+    """A hook after a state_dict() was made."""
+    copies = Copies()
+    for name, _ in model.named_parameters(remove_duplicate=False):
+        tensor = made.get(prefix + name)
+        if type(tensor) is torch.Tensor and storage_if_offloaded(tensor):
+            entry = tensor.as_subclass(Entry)
+            entry._copies = copies
+            made[prefix + name] = entry
+
+
+_told = False
+
+
+def _tell_once(tensor: torch.Tensor) -> None:
+    global _told
+    if not _told:
+        _told = True
+        say('what asks a state_dict() of an offloaded model for addresses gets '
+            'copies in ordinary memory, beyond the memory_budget (the first is '
+            'of %s); terrace.save() and terrace.export_torch() stream',
+            bytes_text(tensor.untyped_storage().nbytes()))

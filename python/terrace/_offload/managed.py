@@ -1,0 +1,67 @@
+"""The compiled side of one offloaded model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from terrace._base import errors, library
+from terrace._base.errors import check
+from terrace._base.groups import Named
+
+
+class Managed:
+    """torch.classes.terrace.Offload. Its Outcomes are raised as exceptions.
+    Thread-safe, as that is.
+
+    Attributes:
+        is_closed: for good.
+    """
+
+    def __init__(self, named: Sequence[Named],
+                 modules: Sequence[Sequence[int]], settings: str) -> None:
+        self._native = library.new_offload()
+        self.is_closed = False
+        check(self._native.open([parameter for _, parameter in named],
+                                [name for name, _ in named],
+                                [list(module) for module in modules],
+                                settings))
+
+    @contextlib.contextmanager
+    def lease(self, tensor: torch.Tensor,
+              write: bool) -> Iterator[torch.Tensor]:
+        outcome, number = self._native.lease(tensor, write)
+        check(outcome)
+        try:
+            yield tensor
+        finally:
+            self._native.end_lease(number)
+
+    def prefetch(self, tensors: Sequence[torch.Tensor]) -> None:
+        check(self._native.prefetch(tensors))
+
+    def begin_step(self) -> None:
+        check(self._native.begin_step())
+
+    def retry(self) -> None:
+        check(self._native.retry())
+
+    def error(self) -> Exception | None:
+        outcome = self._native.error()
+        return errors.exception_of(outcome) if outcome[0] else None
+
+    def stats(self) -> dict[str, Any]:
+        outcome, text = self._native.stats()
+        check(outcome)
+        return json.loads(text)
+
+    def close(self, restore: bool) -> None:
+        """Again: nothing. RuntimeError, and it stays open: a tensor is leased
+        or in use. Other errors: it is closed."""
+        closed, outcome = self._native.close(restore)
+        self.is_closed |= closed
+        check(outcome)

@@ -1,0 +1,227 @@
+"""terrace.offload."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from terrace._base.groups import Named
+from terrace._offload import eager
+from terrace._offload.arguments import check_model, check_wishes, settings_of
+from terrace._offload.entries import offer_addresses
+from terrace._offload.life import Life
+from terrace._offload.managed import Managed
+from terrace._offload.operands import together
+from terrace._offload.placement import tell_placement
+from terrace._offload.steps import Steps
+from terrace._state.settings import Settings
+
+
+class Offload:
+    """A model whose parameters live below; what terrace.offload returns.
+
+    It need not be kept: the parameters live below until close(), or until the
+    last of them is gone. At the end of a `with` it is closed.
+
+    Any thread may run operations on the parameters, but two may not write one
+    of them at a time. A forked child (a DataLoader's worker) has none of their
+    bytes: there each use raises.
+    """
+
+    def __init__(self, model: torch.nn.Module, named: Sequence[Named],
+                 settings: Settings) -> None:
+        try:
+            self._managed = Managed(named, together(model, named),
+                                    settings.for_library(_size_of(named)))
+        except MemoryError as error:
+            raise settings.budget.explain(error) from None
+        self._settings = settings
+        parameters = [parameter for _, parameter in named]
+        self._elements = sum(parameter.numel() for parameter in parameters)
+        self._before = self._managed.stats()
+        self._steps = Steps(model, parameters, self._begin_step)
+        self._offered = model.register_state_dict_post_hook(offer_addresses)
+        eager.begin()
+        self._life = Life(parameters, self.close)
+
+    def _begin_step(self) -> None:
+        self._managed.begin_step()
+        if self._steps.count == 1:
+            tell_placement(self._managed.stats(), self._elements,
+                           self._settings.budget, self._before)
+
+    def __enter__(self) -> Offload:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(Exception):  # the one under way is raised
+            self.close()
+
+    def lease(self, tensor: torch.Tensor, write: bool = False
+              ) -> contextlib.AbstractContextManager[torch.Tensor]:
+        """A context manager that yields the tensor, whose bytes are in memory
+        meanwhile: for what reads them without an operation of torch, such as
+        numpy(), data_ptr() and extensions.
+
+        Args:
+            tensor: a parameter of the model, or a view of one.
+            write: whether its bytes are written meanwhile.
+
+        Raises:
+            ValueError: it is none of the model's parameters.
+            OSError, DataLossError: its bytes cannot be brought.
+        """
+        return self._managed.lease(tensor, write)
+
+    def prefetch(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Begins to bring those that are away and waits for none: a hint, as
+        far as there is room."""
+        self._managed.prefetch(list(tensors))
+
+    def retry(self) -> None:
+        """What could not be fetched may be tried again, as after a path was
+        repaired.
+
+        Raises RuntimeError: of torch before 2.12 such a parameter cannot be
+        used again; go back to the last checkpoint."""
+        self._managed.retry()
+
+    def flush(self) -> None:
+        """Waits until all updates of parameters are done. There are none
+        outstanding: every optimizer's step() has done them when it returns."""
+        self._managed.stats()  # in a forked child: its error
+
+    @property
+    def error(self) -> Exception | None:
+        """The first failure to bring a parameter, an OSError or a
+        DataLossError with errno, filename and offset; None: there was none.
+        The operation that needed it raised a RuntimeError whose text begins
+        with "terrace:"."""
+        return self._managed.error()
+
+    def stats(self) -> dict[str, Any]:
+        """What the model has, and what was moved since it was offloaded; after
+        close() what was true then.
+
+        `steps` begun (see the documentation for what a step is). Bytes:
+        `parameter_bytes` of all parameters, shared ones once, of them
+        `managed_bytes` still; the `minimum_bytes` of a budget; `budget_bytes`
+        of memory reserved for them, `memory_peak_bytes` used of that;
+        `window_bytes` that operations may have at a time, `window_peak_bytes`
+        had, `over_budget_bytes` that single operations took beyond the window;
+        `disk_bytes` on all paths; `bytes_read` and `bytes_written` there;
+        `fetched_bytes` brought back for operations. `managed_tensors`, counted
+        as storages; `fetches` that an operation waited for, `fetches_ahead`
+        that came before one needed them, `share_ahead` of all of these;
+        `evictions`, of them `clean_drops` of what was not written and cost
+        nothing; `failures`. `seconds_blocked`: operations, by fetches. `tiers`,
+        `links`, `paths`, `engine`, `engine_reason`, `machine_profile`: as in
+        terrace.AdamW.stats().
+        """
+        stats = self._managed.stats()
+        fetches = stats['fetches'] + stats['fetches_ahead']
+        stats['share_ahead'] = (stats['fetches_ahead'] / fetches if fetches
+                                else 0.0)
+        stats['steps'] = self._steps.count
+        return stats
+
+    def close(self, restore: bool = True) -> None:
+        """Brings the parameters into ordinary memory, gives Terrace's back and
+        removes the files. Again: nothing.
+
+        Args:
+            restore: False: they stay away, and any use of them is a
+                RuntimeError. Those that memory has no room for, too.
+
+        Raises:
+            RuntimeError, and nothing has changed: a parameter is leased or in
+                use.
+            OSError, DataLossError, MemoryError: not all could be brought; the
+                model is closed all the same.
+        """
+        if self._managed.is_closed:
+            return
+        try:
+            self._managed.close(restore)
+        finally:
+            if self._managed.is_closed:
+                self._steps.end()
+                self._offered.remove()
+                self._life.end()
+                eager.end()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError('terrace: an Offload holds memory, files and threads '
+                        'of this process and cannot be pickled or copied; use '
+                        "the model's state_dict()")
+
+
+def _size_of(named: Sequence[Named]) -> int:
+    """In bytes; what several share counts once."""
+    sizes = {}
+    for _, parameter in named:
+        storage = parameter.untyped_storage()
+        try:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        except RuntimeError:  # it has none, which the library says better
+            continue
+    return sum(sizes.values())
+
+
+def offload(model: torch.nn.Module, *,
+            memory_budget: int | str | None = None,
+            nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
+            tiers: Sequence[str] | None = None,
+            parameters: bool = True,
+            activations: bool | str = False,
+            activations_above: int | str = '1MiB',
+            checkpoint: str | os.PathLike[str] | None = None,
+            init_buffers: Callable[..., Any] | None = None) -> Offload:
+    """Moves a model's parameters below: each is in memory while an operation
+    uses it, and otherwise where there is room. The model, its losses and its
+    gradients stay as they are, bit for bit.
+
+        model = build()
+        terrace.offload(model, memory_budget='10%', nvme_path='/mnt/nvme0')
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    Buffers and gradients stay in memory. Parameters that share memory go on
+    sharing it; frozen ones are never written back. While a model is offloaded,
+    torch.compile runs everything eagerly.
+
+    Args:
+        model: with all parameters in CPU memory, of any dtype, whatever made
+            them. They are copied once; those that are made or replaced later,
+            as by model.to() or `.data = ...`, are ordinary ones.
+        memory_budget: how much memory the parameters may take: bytes, a text as
+            "8GiB", "500 MB" or "10%" of the parameters. It must hold what the
+            operations of the largest module take, twice: a share that is less
+            is raised to that, and the first step's message says so. None: a
+            tenth with an nvme_path, all of them without.
+        nvme_path, tiers: as of terrace.AdamW.
+        parameters: True.
+        activations, activations_above, checkpoint, init_buffers: not built
+            yet.
+
+    Raises:
+        ValueError, TypeError: an argument; a budget in bytes below the
+            minimum, which is named; a parameter that cannot be taken over, as
+            one that other processes share, which is named.
+        NotImplementedError: activations, checkpoint; DistributedDataParallel,
+            DTensors, parameters that are not in CPU memory.
+        RuntimeError: a parameter is offloaded already.
+        OSError: a path, as of terrace.AdamW. MemoryError: there is not that
+            much memory.
+    """
+    settings = settings_of(memory_budget, nvme_path, tiers)
+    check_wishes(parameters, activations, activations_above, checkpoint,
+                 init_buffers)
+    check_model(model)
+    return Offload(model, list(model.named_parameters()), settings)

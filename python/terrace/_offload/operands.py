@@ -1,0 +1,28 @@
+"""Which parameters an operation takes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from terrace._base.groups import Named
+
+# In eval() one operation has the parameters of all their parts.
+_FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
+
+
+def together(model: torch.nn.Module,
+             named: Sequence[Named]) -> list[list[int]]:
+    """By index, for each module: no operation of torch takes more than those
+    of its own, and of a few those of its parts."""
+    index_of = {id(parameter): index
+                for index, (_, parameter) in enumerate(named)}
+    found = []
+    for module in model.modules():
+        of_parts = isinstance(module, _FUSED)
+        indices = [index_of[id(parameter)]
+                   for parameter in module.parameters(recurse=of_parts)]
+        if indices:
+            found.append(indices)
+    return found

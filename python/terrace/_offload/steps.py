@@ -1,0 +1,91 @@
+"""Where a step begins, so that what the last one used in which order says what
+this one needs next.
+
+A step ends when an optimizer has stepped a parameter of the model: so it holds
+all passes whose gradients are summed. Where gradients are off, as in evaluation
+and generation, each call of the model is a step, and so is what follows the
+last such call. A program that trains without an optimizer of torch's has no
+steps: what was used longest ago leaves first then, and nothing is fetched
+ahead.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+class Steps:
+    """Calls `begin` where a step begins.
+
+    Attributes:
+        count: of those that were begun.
+    """
+
+    def __init__(self, model: torch.nn.Module,
+                 parameters: Iterable[torch.Tensor],
+                 begin: Callable[[], None]) -> None:
+        self.count = 0
+        self._begin = begin
+        self._ids = frozenset(map(id, parameters))
+        self._was_off = False  # gradients, in the last call of the model
+        self._handles = [
+            model.register_forward_pre_hook(_BeforeForward(self)),
+            register_optimizer_step_post_hook(_AfterStep(self))]
+
+    def end(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def on_forward(self) -> None:
+        is_off = not torch.is_grad_enabled()
+        if is_off or self._was_off:
+            self._next()
+        self._was_off = is_off
+
+    def on_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if any(id(parameter) in self._ids for group in optimizer.param_groups
+               for parameter in group['params']):
+            self._next()
+
+    def _next(self) -> None:
+        self.count += 1
+        self._begin()
+
+
+class _BeforeForward:
+    """A hook of the model. A copy of the model has one that does nothing."""
+
+    def __init__(self, steps: Steps | None = None) -> None:
+        self._steps = weakref.ref(steps) if steps else _nothing
+
+    def __call__(self, *_: Any) -> None:
+        steps = self._steps()
+        if steps is not None:
+            steps.on_forward()
+
+    def __deepcopy__(self, memo: Any) -> _BeforeForward:
+        return _BeforeForward()
+
+    def __reduce__(self) -> Any:
+        return _BeforeForward, ()
+
+
+class _AfterStep:
+    """A hook of all optimizers."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = weakref.ref(steps)
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        steps = self._steps()
+        if steps is not None:
+            steps.on_step(optimizer)
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,100 @@
+// One offloaded model of the Python package: a Runtime of its own and a hook
+// over it, behind a class that TORCH_LIBRARY can hand to Python.
+//
+// Nothing here throws: a method that can fail returns an Outcome, from which
+// the package makes an exception of the right Python type. LibTorch calls the
+// methods without Python's lock held.
+//
+// Thread-safe. A forked child's calls fail, and its copy is dropped without
+// touching the files, the threads or the locks that are its parent's.
+#pragma once
+
+#include <torch/custom_class.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/base/mutex.h"
+#include "runtime/torch/python/outcome.h"
+#include "runtime/torch/python/place/offload_plan.h"
+#include "terrace/runtime.h"
+#include "terrace/stats.h"
+#include "terrace/torch/hook.h"
+
+namespace terrace {
+
+class OffloadBinding final : public ::torch::CustomClassHolder {
+ public:
+  OffloadBinding() : process_(getpid()) {}
+  ~OffloadBinding() override;
+
+  // Takes these tensors over, once; `modules` is as for PlanOffload, `options`
+  // a JSON object of the places among the names of BindingOptions.
+  Outcome Open(const std::vector<at::Tensor>& tensors,
+               const std::vector<std::string>& names,
+               const std::vector<std::vector<int64_t>>& modules,
+               const std::string& options);
+
+  // What tells a tensor's storage from others if it is offloaded, by any of
+  // these; else 0. No operation, which would bring its bytes.
+  int64_t Storage(const at::Tensor& tensor);
+
+  // Brings a tensor's storage and keeps it, until EndLease of that number.
+  std::tuple<Outcome, int64_t> MakeLease(const at::Tensor& tensor, bool write);
+  void EndLease(int64_t lease);
+
+  // See Hook.
+  Outcome Prefetch(const std::vector<at::Tensor>& tensors);
+  Outcome BeginStep();
+  Outcome Retry();
+  // The first failure of a fetch; after Close as well.
+  Outcome Error();
+
+  // A JSON object; see OffloadStatsAsJson. After Close what was true then.
+  std::tuple<Outcome, std::string> Stats();
+
+  // `restore`: brings the tensors into ordinary memory; else every use of them
+  // fails from here on. Where the first word of the answer is false nothing has
+  // changed: a tensor is leased or in use. Otherwise it is closed, also where
+  // not all could be restored, and the files are gone. Again: nothing.
+  std::tuple<bool, Outcome> Close(bool restore);
+
+ private:
+  struct Opened {
+    OffloadPlan plan;
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<Hook> hook;  // over it
+  };
+  // What is left to be told of one that is closed.
+  struct Ended {
+    std::string stats;
+    absl::Status error;
+  };
+
+  static absl::StatusOr<std::shared_ptr<Opened>> OpenAll(
+      const std::vector<at::Tensor>& tensors,
+      const std::vector<std::string>& names,
+      const std::vector<std::vector<int64_t>>& modules,
+      const std::string& options);
+  absl::Status CheckProcess() const;
+  absl::StatusOr<std::shared_ptr<Opened>> Find();
+
+  const pid_t process_;
+  Mutex mutex_;
+  std::shared_ptr<Opened> opened_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, Lease> leases_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_lease_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// What Python's Offload.stats() returns, but for what Python counts.
+std::string OffloadStatsAsJson(const Stats& stats, const HookStats& hook,
+                               const OffloadPlan& plan);
+
+}  // namespace terrace

@@ -1,0 +1,115 @@
+#include "runtime/torch/python/place/offload_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+const c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
+    return nullptr;
+  }
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+int64_t SizeOf(const at::Tensor& tensor) {
+  const c10::StorageImpl* const storage = StorageOf(tensor);
+  return storage == nullptr ? 0 : static_cast<int64_t>(storage->nbytes());
+}
+
+// Of one module: the memory that its tensors take, and the largest of them.
+struct Operands {
+  int64_t bytes = 0;
+  size_t largest = 0;
+};
+
+absl::StatusOr<Operands> Measure(const std::vector<at::Tensor>& tensors,
+                                 const std::vector<int64_t>& module) {
+  Operands operands;
+  absl::flat_hash_set<const c10::StorageImpl*> seen;
+  for (const int64_t index : module) {
+    if (index < 0 || index >= static_cast<int64_t>(tensors.size())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", index, " of a module; there are ", tensors.size()));
+    }
+    const auto place = static_cast<size_t>(index);
+    const int64_t size = SizeOf(tensors[place]);
+    if (size == 0 || !seen.insert(StorageOf(tensors[place])).second) continue;
+    if (operands.bytes == 0 || size > SizeOf(tensors[operands.largest])) {
+      operands.largest = place;
+    }
+    operands.bytes += ResidentBytes(size);
+  }
+  return operands;
+}
+
+absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
+  const int64_t least = std::max(plan.minimum_bytes, 3 * ResidentBytes(1));
+  const int64_t everything = std::max(plan.everything_bytes, least);
+  plan.budget_bytes = asked.budget_bytes;
+  if (asked.at_least_minimum && asked.budget_bytes >= 0) {
+    plan.budget_bytes = std::max(asked.budget_bytes, least);
+  }
+  if (plan.budget_bytes == BindingOptions::kEverything ||
+      plan.budget_bytes >= plan.everything_bytes) {
+    plan.all_in_memory = true;
+    plan.budget_bytes = plan.window_bytes = everything;
+    return absl::OkStatus();
+  }
+  if (plan.budget_bytes < least) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a budget of ", plan.budget_bytes, " bytes is below the minimum of ",
+        least, ": the operations of one module take ", plan.minimum_bytes / 2,
+        " at a time, '", plan.largest, "' most of them"));
+  }
+  if (asked.paths.empty() && asked.mapped_tiers.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        asked.named_tiers ? "tiers: dram has " : "memory_budget is ",
+        plan.budget_bytes, " bytes, the parameters are ", plan.parameter_bytes,
+        " and take ", plan.everything_bytes, ", and there is no ",
+        asked.named_tiers ? "tier below" : "nvme_path", " for the rest"));
+  }
+  // A quarter is for what is written back while operations go on.
+  plan.window_bytes =
+      std::max(plan.minimum_bytes / 2, plan.budget_bytes / 4 * 3);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<OffloadPlan> PlanOffload(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<std::string>& names,
+    const std::vector<std::vector<int64_t>>& modules,
+    const BindingOptions& asked) {
+  if (names.size() != tensors.size()) {
+    return absl::InvalidArgumentError("a name for each parameter");
+  }
+  OffloadPlan plan;
+  absl::flat_hash_set<const c10::StorageImpl*> seen;
+  for (const at::Tensor& tensor : tensors) {
+    const int64_t size = SizeOf(tensor);
+    if (size == 0 || !seen.insert(StorageOf(tensor)).second) continue;
+    ++plan.storages;
+    plan.parameter_bytes += size;
+    plan.everything_bytes += ResidentBytes(size);
+  }
+  for (const std::vector<int64_t>& module : modules) {
+    TERRACE_ASSIGN_OR_RETURN(const Operands operands, Measure(tensors, module));
+    if (2 * operands.bytes <= plan.minimum_bytes) continue;
+    plan.minimum_bytes = 2 * operands.bytes;
+    plan.largest = names[operands.largest];
+  }
+  // Free room may lie in parts.
+  plan.everything_bytes += plan.minimum_bytes / 2;
+  TERRACE_RETURN_IF_ERROR(ShareOut(asked, plan));
+  return plan;
+}
+
+}  // namespace terrace

@@ -1,0 +1,41 @@
+// How much memory a model's parameters get that live below, and how it is
+// shared out between the window that operations use and what is on its way.
+// Pure functions over sizes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/torch/python/place/state_runtime.h"
+
+namespace terrace {
+
+struct OffloadPlan {
+  int64_t storages = 0;          // two tensors of one count once
+  int64_t parameter_bytes = 0;   // of these
+  int64_t everything_bytes = 0;  // of a budget that holds all of them
+  // The least budget that works: what the operations of one module take at a
+  // time, twice, as one may be on its way while another is used.
+  int64_t minimum_bytes = 0;
+  std::string largest;  // of the tensors that the minimum is for
+
+  int64_t budget_bytes = 0;  // of the Runtime
+  int64_t window_bytes = 0;  // of the hook, within it
+  bool all_in_memory = false;
+};
+
+// `modules` has, for each, which tensors its operations take at a time, by
+// index. InvalidArgument: not all of them fit the budget, and there is nothing
+// below; an index that is none. ResourceExhausted: a budget below the minimum,
+// which is named.
+absl::StatusOr<OffloadPlan> PlanOffload(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<std::string>& names,
+    const std::vector<std::vector<int64_t>>& modules,
+    const BindingOptions& asked);
+
+}  // namespace terrace

@@ -1,0 +1,108 @@
+#include "runtime/torch/python/place/offloaded_device.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/torch/guarded.h"
+
+namespace terrace {
+namespace {
+
+constexpr uintptr_t kAlignment = 4096;
+
+at::Tensor Bytes(void* address, int64_t bytes) {
+  return at::from_blob(address, {bytes}, at::TensorOptions(at::kByte));
+}
+
+}  // namespace
+
+// Copies are done when they are begun.
+class OffloadedDevice::CopyStream final : public Device::Stream {
+ public:
+  explicit CopyStream(OffloadedDevice& device) : device_(device) {}
+
+  absl::Status CopyToHost(void* target, const void* source,
+                          int64_t bytes) override {
+    MutexLock lock(device_.mutex_);
+    return Guarded(c10::kCPU, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      const at::NoGradGuard without_graph;
+      const at::Tensor from = device_.Find(source, bytes);
+      if (from.defined()) {
+        Bytes(target, bytes).copy_(from);
+      } else {
+        std::memcpy(target, source, static_cast<size_t>(bytes));
+      }
+    });
+  }
+
+  absl::Status CopyToDevice(void* target, const void* source,
+                            int64_t bytes) override {
+    MutexLock lock(device_.mutex_);
+    return Guarded(c10::kCPU, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      const at::NoGradGuard without_graph;
+      device_.Find(target, bytes)
+          .copy_(Bytes(const_cast<void*>(source), bytes));
+    });
+  }
+
+  absl::Status Wait() override { return absl::OkStatus(); }
+
+ private:
+  OffloadedDevice& device_;
+};
+
+void* OffloadedDevice::Place(const at::Tensor& tensor) {
+  const at::NoGradGuard without_graph;
+  MutexLock lock(mutex_);
+  const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  Extent& extent = storages_[&storage];
+  if (extent.bytes < storage.nbytes()) {
+    extent = {next_, storage.nbytes()};
+    next_ += (extent.bytes / kAlignment + 1) * kAlignment;
+  }
+  const uintptr_t address =
+      extent.start +
+      static_cast<uintptr_t>(tensor.storage_offset()) * tensor.element_size();
+  tensors_[address] = tensor.detach().view({-1}).view(at::kByte);
+  return reinterpret_cast<void*>(address);
+}
+
+void OffloadedDevice::Forget() {
+  MutexLock lock(mutex_);
+  tensors_.clear();
+}
+
+at::Tensor OffloadedDevice::Find(const void* address, int64_t bytes) {
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  auto found = tensors_.upper_bound(wanted);
+  if (found == tensors_.begin()) return {};
+  --found;
+  const auto offset = static_cast<int64_t>(wanted - found->first);
+  if (offset + bytes > found->second.numel()) return {};
+  return found->second.narrow(0, offset, bytes);
+}
+
+absl::StatusOr<PinnedMemory> OffloadedDevice::AllocatePinned(int64_t bytes) {
+  at::Tensor memory;
+  const absl::Status status = Guarded(c10::kCPU, [&] {
+    memory = at::empty({bytes}, at::TensorOptions(at::kByte));
+  });
+  if (!status.ok()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes of staging memory: ", status.message()));
+  }
+  auto* const address = static_cast<std::byte*>(memory.mutable_data_ptr());
+  return PinnedMemory(address,
+                      [memory](std::byte*) mutable { memory.reset(); });
+}
+
+absl::StatusOr<std::unique_ptr<Device::Stream>> OffloadedDevice::MakeStream() {
+  return std::make_unique<CopyStream>(*this);
+}
+
+}  // namespace terrace
