@@ -1,0 +1,124 @@
+"""What terrace.offload takes of memory, as it was asked for."""
+
+import os
+
+import pytest
+import torch
+
+import terrace
+from offloaded import mlp, mlp_loss, train, transformer
+
+PARAMETERS = 6 * 4 * (128 * 128 + 128)
+# A layer's weight and bias with their headers, twice.
+MINIMUM = 2 * (64 * 1024 + 4096 + 4096 + 4096)
+
+
+def test_a_tenth_where_there_is_a_path_raised_to_what_works(tmp_path, caplog):
+    model = mlp()
+    with caplog.at_level('INFO', 'terrace'):
+        offload = terrace.offload(model, nvme_path=str(tmp_path))
+        stats = offload.stats()
+        assert stats['parameter_bytes'] == PARAMETERS
+        assert stats['budget_bytes'] == stats['minimum_bytes'] == MINIMUM
+        assert not caplog.messages
+        train(model, mlp_loss)
+    said, = caplog.messages
+    assert '99,072 parameters' in said and str(tmp_path) in said
+    assert "the least that works; memory_budget='10%' is 39.6 kB" in said
+    assert '240.6 kB of memory saved' in said
+    assert 'the first step read' in said and 'wrote' in said
+    assert stats['memory_peak_bytes'] <= MINIMUM
+
+
+def test_a_budget_in_bytes_below_the_minimum_is_refused(tmp_path):
+    model = mlp()
+    with pytest.raises(ValueError) as raised:
+        terrace.offload(model, memory_budget=MINIMUM - 1,
+                        nvme_path=str(tmp_path))
+    assert str(MINIMUM) in str(raised.value)
+    assert "'0.weight'" in str(raised.value)
+    assert f'memory_budget={MINIMUM - 1}' in str(raised.value)
+    assert os.listdir(tmp_path) == []
+    train(model, mlp_loss)  # as it was
+    terrace.offload(model, memory_budget=MINIMUM, nvme_path=str(tmp_path))
+    train(model, mlp_loss)
+
+
+def test_the_minimum_is_of_what_one_operation_takes(tmp_path):
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = torch.nn.LSTM(32, 32, num_layers=3)
+            self.other = mlp()
+
+        def forward(self, inputs):
+            return self.other(self.part(inputs.view(-1, 32))[0].reshape(-1,
+                                                                        128))
+
+    model = Recurrent()
+    offload = terrace.offload(model, memory_budget='1%',
+                              nvme_path=str(tmp_path))
+    each = [p.untyped_storage().nbytes() for p in model.part.parameters()]
+    least = 2 * sum(4096 + (size + 4095) // 4096 * 4096 for size in each)
+    assert offload.stats()['minimum_bytes'] == least
+    train(model, mlp_loss)
+    assert offload.stats()['failures'] == 0
+
+
+@pytest.mark.parametrize('budget', ['200KiB', '50%', '65%'])
+def test_a_budget_is_a_budget(tmp_path, budget):
+    model = mlp()
+    offload = terrace.offload(model, memory_budget=budget,
+                              nvme_path=str(tmp_path))
+    for _ in range(3):
+        train(model, mlp_loss)
+        stats = offload.stats()
+        asked = {'200KiB': 200 << 10, '50%': (PARAMETERS + 1) // 2,
+                 '65%': -(-PARAMETERS * 65 // 100)}[budget]
+        assert stats['budget_bytes'] == asked
+        assert stats['memory_peak_bytes'] <= asked
+        assert stats['window_peak_bytes'] <= stats['window_bytes'] < asked
+
+
+def test_a_budget_that_holds_all_opens_no_path(tmp_path):
+    offload = terrace.offload(mlp(), memory_budget='1GiB',
+                              nvme_path=str(tmp_path))
+    stats = offload.stats()
+    assert os.listdir(tmp_path) == [] and stats['paths'] == []
+    assert PARAMETERS < stats['budget_bytes'] < PARAMETERS + MINIMUM
+
+
+def test_no_path_for_what_the_budget_does_not_hold():
+    with pytest.raises(ValueError, match='there is no nvme_path for the rest'):
+        terrace.offload(mlp(), memory_budget='200KiB')
+    with pytest.raises(ValueError, match='there is no tier below'):
+        terrace.offload(mlp(), tiers=['dram=200KiB'])
+
+
+def test_tiers(tmp_path):
+    model = mlp()
+    offload = terrace.offload(
+        model, tiers=['dram=200KiB', f'nvme:{tmp_path}=8MiB'])
+    train(model, mlp_loss)
+    stats = offload.stats()
+    memory, disk = stats['tiers']
+    assert memory['budget_bytes'] == 200 << 10
+    assert memory['peak_bytes'] == stats['memory_peak_bytes'] <= 200 << 10
+    assert disk['name'] == f'nvme:{tmp_path}=8MiB' or disk['used_bytes'] > 0
+    assert disk['used_bytes'] == stats['disk_bytes'] >= PARAMETERS - (200 << 10)
+
+
+def test_an_operation_that_takes_more_than_the_budget_says_so(tmp_path):
+    model = mlp(12)
+    terrace.offload(model, memory_budget='200KiB', nvme_path=str(tmp_path))
+    with torch.no_grad(), pytest.raises(
+            RuntimeError, match=r"terrace: '\d+\.(weight|bias)'.*budget"):
+        torch._foreach_norm(list(model.parameters()))
+
+
+def test_a_budget_for_the_largest_layer_of_a_transformer(tmp_path):
+    offload = terrace.offload(transformer(), memory_budget='1%',
+                              nvme_path=str(tmp_path))
+    stats = offload.stats()
+    # In eval() a layer is one operation.
+    assert stats['minimum_bytes'] > 2 * 4 * (4 * 128 * 128 + 4 * 128 * 128)

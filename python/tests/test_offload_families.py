@@ -1,0 +1,66 @@
+"""Models of transformers, of random weights, train and answer the same."""
+
+import pytest
+import torch
+
+from offloaded import adamw, check_identical, sgd
+
+transformers = pytest.importorskip('transformers')
+
+SMALL = {'hidden_size': 64, 'num_hidden_layers': 3, 'num_attention_heads': 4,
+         'intermediate_size': 96, 'vocab_size': 101}
+FAMILIES = {
+    'GPT2': lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_embd=64, n_layer=3, n_head=4, vocab_size=101, n_positions=32)),
+    'Llama': lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **SMALL, num_key_value_heads=2)),
+    'Mixtral': lambda: transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(**SMALL, num_key_value_heads=2,
+                                   num_local_experts=3)),
+    'Bert': lambda: transformers.BertForMaskedLM(transformers.BertConfig(
+        **SMALL, max_position_embeddings=32)),
+    'T5': lambda: transformers.T5ForConditionalGeneration(
+        transformers.T5Config(d_model=64, d_kv=16, d_ff=96, num_layers=2,
+                              num_heads=4, vocab_size=101,
+                              decoder_start_token_id=0)),
+    'Mamba': lambda: transformers.MambaForCausalLM(transformers.MambaConfig(
+        hidden_size=64, num_hidden_layers=3, vocab_size=101, state_size=4)),
+}
+
+
+def build(family):
+    torch.manual_seed(3)
+    model = FAMILIES[family]()
+    model.config.use_cache = False
+    return model
+
+
+def run(model, make, clip):
+    torch.manual_seed(4)
+    optimizer = make(model.parameters())
+    left = []
+    for step in range(3):
+        tokens = torch.randint(101, (2, 11))
+        optimizer.zero_grad()
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        if clip:
+            left.append(torch.nn.utils.clip_grad_norm_(model.parameters(),
+                                                       0.1))
+        optimizer.step()
+        left.append(loss.detach().clone())
+    model.eval()
+    tokens = torch.arange(8).view(1, 8) % 101
+    with torch.no_grad():
+        left.append(model(input_ids=tokens, labels=tokens).logits)
+    if model.can_generate():
+        left.append(model.generate(tokens, max_new_tokens=4, do_sample=False,
+                                   use_cache=True))
+    return left
+
+
+@pytest.mark.parametrize('make, clip', [(sgd, False), (adamw, True)])
+@pytest.mark.parametrize('family', FAMILIES)
+def test_a_family(tmp_path, family, make, clip):
+    check_identical(lambda: build(family), lambda m: run(m, make, clip),
+                    tmp_path, '33%')
