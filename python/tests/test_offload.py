@@ -51,10 +51,12 @@ def test_clipping(tmp_path):
     def run(model):
         def make(parameters):
             optimizer = sgd(parameters)
-            optimizer.register_step_pre_hook(
-                lambda *_: torch.nn.utils.clip_grad_norm_(
-                    model.parameters(), 0.01))
+            optimizer.register_step_pre_hook(clip)
             return optimizer
+
+        def clip(*_):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
         return train(model, token_loss, make)
 
     check_identical(transformer, run, tmp_path)

@@ -81,7 +81,8 @@ def test_distributed_data_parallel(tmp_path):
 
 
 def test_a_lease_of_another_tensor():
-    with terrace.offload(mlp()) as offload:
+    model = mlp()
+    with terrace.offload(model) as offload:
         with pytest.raises(ValueError, match='not managed'):
             with offload.lease(torch.zeros(3)):
                 pass
@@ -90,7 +91,8 @@ def test_a_lease_of_another_tensor():
 def test_copies_and_pickles():
     import copy
     import pickle
-    with terrace.offload(mlp()) as offload:
+    model = mlp()
+    with terrace.offload(model) as offload:
         for spoil in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match='cannot be pickled or copied'):
                 spoil(offload)
