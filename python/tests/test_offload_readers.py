@@ -64,6 +64,27 @@ READERS = {
         attempt(write, lambda: {
             name: torch.from_numpy(value)
             for name, value in numpy.load(path + '.npz').items()})''',
+    'safetensors.save_file of cold tensors': '''
+        from safetensors.torch import load_file, save_file
+        cold = {name: p.detach() for name, p in cold.items()}
+        for p in model.parameters():
+            p.detach().sum()
+        attempt(lambda: save_file(cold, path), lambda: load_file(path))''',
+    'an array': '''
+        array = model[10].weight.detach().numpy()[..., 1:]
+        train(model, mlp_loss, steps=0)  # fetches the others
+        assert (array == expected['10.weight'].numpy()[..., 1:]).all()
+        array[...] = 7
+        try:
+            offload.close()
+        except RuntimeError as error:
+            assert 'is leased' in str(error)
+        else:
+            raise AssertionError('closed')
+        del array
+        offload.close()
+        assert (model[10].weight[:, 1:] == 7).all()
+        print('right')''',
     'pickle': '''
         import pickle
         attempt(lambda: pickle.dump(cold, open(path, 'wb')),

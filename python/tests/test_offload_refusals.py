@@ -16,8 +16,6 @@ from offloaded import mlp, mlp_loss, train
     ({'activations': 'dram'}, NotImplementedError, "activations='dram'"),
     ({'activations_above': 'much'}, ValueError, 'much'),
     ({'activations_above': '10%'}, ValueError, 'activations_above'),
-    ({'checkpoint': '/nowhere'}, NotImplementedError,
-     r'checkpoint=\.\.\.\) is not built yet: load the weights'),
     ({'init_buffers': print}, ValueError, 'init_buffers goes with checkpoint'),
     ({'parameters': False}, ValueError, 'nothing to offload'),
     ({'memory_budget': '0%'}, ValueError, 'no memory at all'),

@@ -9,8 +9,8 @@ from python_modules import NAME, Visitor, is_ours
 
 # Each may import itself and those before it, at whatever place: at the top of
 # a file, in a function, for types only.
-ORDER = ('_base', '_ranks', '_state', '_offload', '_optimizer', '_files',
-         '_deepspeed')
+ORDER = ('_base', '_ranks', '_state', '_weights', '_offload', '_optimizer',
+         '_files', '_deepspeed')
 # The package's own modules import all layers, and no layer them.
 ABOVE = ('__init__', '__main__')
 

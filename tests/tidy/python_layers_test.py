@@ -13,8 +13,8 @@ BASE, RANKS, STATE = (f'{P}/{layer}' for layer in python_layers.ORDER[:3])
 class LayersTest(TreeCase):
     def test_the_order(self):
         self.assertEqual(python_layers.ORDER, (
-            '_base', '_ranks', '_state', '_optimizer', '_files',
-            '_deepspeed'))
+            '_base', '_ranks', '_state', '_weights', '_offload',
+            '_optimizer', '_files', '_deepspeed'))
 
     def test_a_layer_imports_itself_and_those_before_it(self):
         order = python_layers.ORDER

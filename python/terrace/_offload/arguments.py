@@ -34,11 +34,7 @@ def check_wishes(parameters: bool, activations: Any, activations_above: Any,
         raise ValueError('terrace: activations_above is bytes or a text as '
                          f'"1MiB", not {activations_above!r}')
     budget_bytes(activations_above, 0)
-    if checkpoint is not None:
-        raise NotImplementedError(
-            'terrace: offload(checkpoint=...) is not built yet: load the '
-            'weights into the model first, and offload it then')
-    if init_buffers is not None:
+    if checkpoint is None and init_buffers is not None:
         raise ValueError('terrace: init_buffers goes with checkpoint=..., '
                          'which brings all other buffers')
     if not parameters:
@@ -46,9 +42,9 @@ def check_wishes(parameters: bool, activations: Any, activations_above: Any,
                          'offload')
 
 
-def check_model(model: Any) -> None:
-    """Whether all its parameters can be taken over. The library says the rest
-    of it."""
+def check_model(model: Any, is_filled: bool) -> None:
+    """Whether all its parameters can be taken over, with their values or,
+    where it is not filled, without. The library says the rest of it."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError('terrace: offload takes a torch.nn.Module, not '
                         f'{type(model).__name__}')
@@ -65,16 +61,16 @@ def check_model(model: Any) -> None:
             raise RuntimeError(
                 f"terrace: parameter '{name}' is offloaded already: close() "
                 'that Offload first')
-        if parameter.device.type == 'meta':
+        if parameter.device.type == 'meta' and is_filled:
             raise ValueError(
                 f"terrace: parameter '{name}' is on the meta device and has "
-                'no values: load the weights into the model first')
+                'no values: checkpoint= brings them from a file')
         sharding = sharding_of(parameter)
         if sharding:
             raise NotImplementedError(
                 f"terrace: parameter '{name}' is {sharding}, which cannot be "
                 'offloaded yet: offload the model in one process, whole')
-        if parameter.device.type != 'cpu':
+        if parameter.device.type not in ('cpu', 'meta'):
             raise NotImplementedError(
                 f"terrace: parameter '{name}' is on {parameter.device}; "
                 'parameters in CPU memory can be offloaded so far: '

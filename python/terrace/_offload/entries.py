@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch.nn.parameter import Parameter
 
-from terrace._base.amounts import bytes_text
 from terrace._base.library import storage_if_offloaded
-from terrace._base.message import say
+from terrace._offload.copies import Copies
 
 
 class Entry(torch.Tensor):
@@ -60,27 +59,6 @@ class Entry(torch.Tensor):
         return copy
 
 
-class Copies:
-    """Of storages, for the entries of one state_dict()."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, torch.Tensor] = {}
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same view of a copy of its storage; of one that is in ordinary
-        memory by now, itself."""
-        key = storage_if_offloaded(tensor)
-        if not key:
-            return tensor
-        if key not in self._of:
-            _tell_once(tensor)
-            count = tensor.untyped_storage().nbytes() // tensor.element_size()
-            whole = tensor.as_strided((count,), (1,), 0)
-            self._of[key] = whole.clone()
-        return self._of[key].view(tensor.dtype).as_strided(
-            tensor.size(), tensor.stride(), tensor.storage_offset())
-
-
 def offer_addresses(model: torch.nn.Module, made: dict[str, Any], prefix: str,
                     metadata: Any) -> None:
     """A hook after a state_dict() was made."""
@@ -91,16 +69,3 @@ def offer_addresses(model: torch.nn.Module, made: dict[str, Any], prefix: str,
             entry = tensor.as_subclass(Entry)
             entry._copies = copies
             made[prefix + name] = entry
-
-
-_told = False
-
-
-def _tell_once(tensor: torch.Tensor) -> None:
-    global _told
-    if not _told:
-        _told = True
-        say('what asks a state_dict() of an offloaded model for addresses gets '
-            'copies in ordinary memory, beyond the memory_budget (the first is '
-            'of %s); terrace.save() and terrace.export_torch() stream',
-            bytes_text(tensor.untyped_storage().nbytes()))

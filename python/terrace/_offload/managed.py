@@ -24,12 +24,18 @@ class Managed:
 
     def __init__(self, named: Sequence[Named],
                  modules: Sequence[Sequence[int]], settings: str) -> None:
+        """Room for parameters as these, which take() then takes."""
         self._native = library.new_offload()
         self.is_closed = False
         check(self._native.open([parameter for _, parameter in named],
                                 [name for name, _ in named],
                                 [list(module) for module in modules],
                                 settings))
+
+    def take(self, named: Sequence[Named]) -> None:
+        """All of these, or none."""
+        check(self._native.manage([parameter for _, parameter in named],
+                                  [name for name, _ in named]))
 
     @contextlib.contextmanager
     def lease(self, tensor: torch.Tensor,

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from terrace._base.groups import Named
-from terrace._offload import eager
+from terrace._offload import eager, readers
 from terrace._offload.arguments import check_model, check_wishes, settings_of
 from terrace._offload.entries import offer_addresses
 from terrace._offload.life import Life
@@ -18,6 +18,7 @@ from terrace._offload.managed import Managed
 from terrace._offload.operands import together
 from terrace._offload.placement import tell_placement
 from terrace._offload.steps import Steps
+from terrace._offload.weights import Weights
 from terrace._state.settings import Settings
 
 
@@ -32,13 +33,23 @@ class Offload:
     bytes: there each use raises.
     """
 
-    def __init__(self, model: torch.nn.Module, named: Sequence[Named],
-                 settings: Settings) -> None:
+    def __init__(self, model: torch.nn.Module, settings: Settings,
+                 weights: Weights | None) -> None:
+        named = list(model.named_parameters())
         try:
             self._managed = Managed(named, together(model, named),
                                     settings.for_library(_size_of(named)))
         except MemoryError as error:
             raise settings.budget.explain(error) from None
+        try:
+            if weights is None:
+                self._managed.take(named)
+            else:
+                named = weights.bring(self._managed, named)
+        except BaseException:
+            # Of the model's own none was taken.
+            self._managed.close(restore=False)
+            raise
         self._settings = settings
         parameters = [parameter for _, parameter in named]
         self._elements = sum(parameter.numel() for parameter in parameters)
@@ -46,6 +57,7 @@ class Offload:
         self._steps = Steps(model, parameters, self._begin_step)
         self._offered = model.register_state_dict_post_hook(offer_addresses)
         eager.begin()
+        readers.begin(self._managed)
         self._life = Life(parameters, self.close)
 
     def _begin_step(self) -> None:
@@ -155,6 +167,7 @@ class Offload:
                 self._steps.end()
                 self._offered.remove()
                 self._life.end()
+                readers.end(self._managed)
                 eager.end()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -169,7 +182,9 @@ def _size_of(named: Sequence[Named]) -> int:
     for _, parameter in named:
         storage = parameter.untyped_storage()
         try:
-            sizes[storage.data_ptr()] = storage.nbytes()
+            # On the meta device there are no addresses.
+            place = storage.data_ptr() or id(parameter)
+            sizes[place] = storage.nbytes()
         except RuntimeError:  # it has none, which the library says better
             continue
     return sum(sizes.values())
@@ -207,21 +222,35 @@ def offload(model: torch.nn.Module, *,
             tenth with an nvme_path, all of them without.
         nvme_path, tiers: as of terrace.AdamW.
         parameters: True.
-        activations, activations_above, checkpoint, init_buffers: not built
-            yet.
+        activations, activations_above: not built yet.
+        checkpoint: where the weights come from of a model that was made on the
+            meta device, by `accelerate.init_empty_weights()` or under
+            `torch.device('meta')`: a safetensors file, one of torch.save's, or
+            a folder with such a file or with an index of several. They are
+            read one by one, straight below, whatever fits; of another dtype
+            they become the model's. The parameters are new ones, with their
+            ties, so that optimizers are made afterwards. Keys are those of
+            model.state_dict(), of which tied ones may lack.
+        init_buffers: with checkpoint: called with the model, to put buffers on
+            the CPU in place of those on the meta device that no checkpoint
+            has, such as a rotary embedding's inv_freq.
 
     Raises:
         ValueError, TypeError: an argument; a budget in bytes below the
             minimum, which is named; a parameter that cannot be taken over, as
-            one that other processes share, which is named.
-        NotImplementedError: activations, checkpoint; DistributedDataParallel,
-            DTensors, parameters that are not in CPU memory.
+            one that other processes share, which is named; a checkpoint that
+            is none, or does not fit the model, with all names that are
+            missing, unexpected or misshapen.
+        NotImplementedError: activations; DistributedDataParallel, DTensors,
+            parameters that are not in CPU memory.
         RuntimeError: a parameter is offloaded already.
-        OSError: a path, as of terrace.AdamW. MemoryError: there is not that
-            much memory.
+        OSError: a path, as of terrace.AdamW, or a file of the checkpoint.
+            MemoryError: there is not that much memory.
     """
     settings = settings_of(memory_budget, nvme_path, tiers)
     check_wishes(parameters, activations, activations_above, checkpoint,
                  init_buffers)
-    check_model(model)
-    return Offload(model, list(model.named_parameters()), settings)
+    check_model(model, is_filled=checkpoint is None)
+    weights = (None if checkpoint is None else
+               Weights(model, checkpoint, init_buffers))
+    return Offload(model, settings, weights)

@@ -69,6 +69,7 @@ TORCH_LIBRARY(terrace, m) {
   m.class_<OffloadBinding>("Offload")
       .def(::torch::init<>())
       .def("open", &OffloadBinding::Open)
+      .def("manage", &OffloadBinding::Manage)
       .def("storage", &OffloadBinding::Storage)
       .def("lease", &OffloadBinding::MakeLease)
       .def("end_lease", &OffloadBinding::EndLease)

@@ -75,12 +75,21 @@ absl::StatusOr<std::shared_ptr<OffloadBinding::Opened>> OffloadBinding::OpenAll(
   TERRACE_ASSIGN_OR_RETURN(
       opened->hook, Hook::Create(*opened->runtime,
                                  {.window_bytes = opened->plan.window_bytes}));
+  return opened;
+}
+
+Outcome OffloadBinding::Manage(const std::vector<at::Tensor>& tensors,
+                               const std::vector<std::string>& names) {
+  auto opened = Find();
+  if (!opened.ok()) return ToOutcome(opened.status());
+  if (names.size() != tensors.size()) {
+    return ToOutcome(absl::InvalidArgumentError("a name for each parameter"));
+  }
   std::vector<NamedTensor> named;
   for (size_t i = 0; i < tensors.size(); ++i) {
     named.push_back({names[i], tensors[i]});
   }
-  TERRACE_RETURN_IF_ERROR(opened->hook->Manage(named));
-  return opened;
+  return ToOutcome((*opened)->hook->Manage(named));
 }
 
 int64_t OffloadBinding::Storage(const at::Tensor& tensor) {

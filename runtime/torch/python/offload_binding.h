@@ -34,12 +34,16 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   OffloadBinding() : process_(getpid()) {}
   ~OffloadBinding() override;
 
-  // Takes these tensors over, once; `modules` is as for PlanOffload, `options`
-  // a JSON object of the places among the names of BindingOptions.
+  // Room for tensors as these, which may be on the meta device, once; `modules`
+  // is as for PlanOffload, `options` a JSON object of the places among the
+  // names of BindingOptions.
   Outcome Open(const std::vector<at::Tensor>& tensors,
                const std::vector<std::string>& names,
                const std::vector<std::vector<int64_t>>& modules,
                const std::string& options);
+  // Takes these over; after an error none of them.
+  Outcome Manage(const std::vector<at::Tensor>& tensors,
+                 const std::vector<std::string>& names);
 
   // What tells a tensor's storage from others if it is offloaded, by any of
   // these; else 0. No operation, which would bring its bytes.

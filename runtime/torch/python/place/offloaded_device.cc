@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/torch/guarded.h"
@@ -29,8 +30,7 @@ class OffloadedDevice::CopyStream final : public Device::Stream {
   absl::Status CopyToHost(void* target, const void* source,
                           int64_t bytes) override {
     MutexLock lock(device_.mutex_);
-    return Guarded(c10::kCPU, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      const at::NoGradGuard without_graph;
+    return Begun([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       const at::Tensor from = device_.Find(source, bytes);
       if (from.defined()) {
         Bytes(target, bytes).copy_(from);
@@ -43,17 +43,32 @@ class OffloadedDevice::CopyStream final : public Device::Stream {
   absl::Status CopyToDevice(void* target, const void* source,
                             int64_t bytes) override {
     MutexLock lock(device_.mutex_);
-    return Guarded(c10::kCPU, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      const at::NoGradGuard without_graph;
+    return Begun([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       device_.Find(target, bytes)
           .copy_(Bytes(const_cast<void*>(source), bytes));
     });
   }
 
-  absl::Status Wait() override { return absl::OkStatus(); }
+  void Poll(std::vector<absl::Status>* ended) override {
+    ended->insert(ended->end(), std::exchange(untold_, 0), absl::OkStatus());
+  }
+
+  absl::Status Wait() override {
+    untold_ = 0;
+    return absl::OkStatus();
+  }
 
  private:
+  template <typename Work>
+  absl::Status Begun(const Work& work) {
+    const at::NoGradGuard without_graph;
+    const absl::Status status = Guarded(c10::kCPU, work);
+    if (status.ok()) ++untold_;
+    return status;
+  }
+
   OffloadedDevice& device_;
+  size_t untold_ = 0;  // copies
 };
 
 void* OffloadedDevice::Place(const at::Tensor& tensor) {

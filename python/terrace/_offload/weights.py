@@ -1,0 +1,126 @@
+"""The weights of a model on the meta device, which come from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parameter import Parameter
+
+from terrace._base.groups import Named
+from terrace._offload.managed import Managed
+from terrace._weights.stored import Stored
+from terrace._weights.weight_files import tensors_of
+
+
+class Weights:
+    """What a checkpoint has for a model. Nothing is read before bring()."""
+
+    def __init__(self, model: torch.nn.Module,
+                 checkpoint: str | os.PathLike[str],
+                 init_buffers: Callable[[torch.nn.Module], Any] | None
+                 ) -> None:
+        """Raises ValueError: they do not fit each other, with the names."""
+        for name, parameter in model.named_parameters():
+            if parameter.device.type != 'meta':
+                raise ValueError(
+                    f"terrace: parameter '{name}' is on {parameter.device} "
+                    'already; checkpoint= fills a model on the meta device')
+        self._model = model
+        stored = tensors_of(checkpoint)
+        if init_buffers is not None:
+            init_buffers(model)
+        state = {key: value
+                 for key, value in model.state_dict(keep_vars=True).items()
+                 if isinstance(value, torch.Tensor)}
+        made = {id(buffer) for buffer in model.buffers()
+                if init_buffers is not None or buffer.device.type == 'meta'}
+        _check_fit(os.fspath(checkpoint), state, stored, made)
+        # Of what several names share, by the tensor.
+        self._stored = {id(value): stored[key]
+                        for key, value in state.items() if key in stored}
+        self._check_buffers()
+
+    def _check_buffers(self) -> None:
+        absent = [name for name, buffer in self._model.named_buffers()
+                  if buffer.device.type == 'meta'
+                  and id(buffer) not in self._stored]
+        if absent:
+            raise ValueError(
+                f'terrace: the checkpoint has no {", ".join(absent)}, and '
+                'these buffers of the model are on the meta device: make '
+                'them by init_buffers=, which is called with the model')
+
+    def bring(self, managed: Managed, named: Sequence[Named]) -> list[Named]:
+        """Makes the parameters, below and filled, in place of those on the
+        meta device, which are `named`; the model is as it was after an error.
+
+        Raises OSError, DataLossError, MemoryError."""
+        made: dict[int, Parameter] = {}
+        for name, old in named:
+            made[id(old)] = self._make(managed, name, old)
+        buffers = {id(old): self._read_buffer(old)
+                   for old in self._model.buffers() if id(old) in self._stored}
+        for module in self._model.modules():
+            _replace(module.named_parameters(recurse=False,
+                                             remove_duplicate=False),
+                     made, module.register_parameter)
+            for name, old in module.named_buffers(recurse=False,
+                                                  remove_duplicate=False):
+                if id(old) in buffers:
+                    _set_buffer(module, name, old, buffers[id(old)])
+        return [(name, made[id(old)]) for name, old in named]
+
+    def _make(self, managed: Managed, name: str, old: torch.Tensor
+              ) -> Parameter:
+        # Nothing is written here: so it takes no memory before it is taken.
+        values = torch.empty_strided(old.size(), old.stride(), dtype=old.dtype,
+                                     device='cpu')
+        managed.take([(name, values)])
+        if values.numel() > 0:
+            with managed.lease(values, write=True):
+                self._stored[id(old)].read(values)
+        parameter = Parameter(values, requires_grad=old.requires_grad)
+        parameter.__dict__.update(old.__dict__)
+        return parameter
+
+    def _read_buffer(self, old: torch.Tensor) -> torch.Tensor:
+        values = torch.empty(old.shape, dtype=old.dtype, device='cpu')
+        self._stored[id(old)].read(values)
+        return values
+
+
+def _replace(own: Iterable[tuple[str, torch.Tensor]],
+             made: Mapping[int, Parameter],
+             put: Callable[[str, Parameter], None]) -> None:
+    for name, old in list(own):
+        put(name, made[id(old)])
+
+
+def _set_buffer(module: torch.nn.Module, name: str, old: torch.Tensor,
+                values: torch.Tensor) -> None:
+    if old.device.type == 'meta':
+        setattr(module, name, values)  # as persistent as it was
+    else:
+        old.copy_(values)
+
+
+def _check_fit(path: str, state: Mapping[str, torch.Tensor],
+               stored: Mapping[str, Stored], optional: set[int]) -> None:
+    # A tied one may lack.
+    has = optional | {id(value) for key, value in state.items()
+                      if key in stored}
+    missing = [key for key, value in state.items() if id(value) not in has]
+    unexpected = [key for key in stored if key not in state]
+    misshapen = [
+        f'{key} of {tuple(stored[key].shape)} for {tuple(value.shape)}'
+        for key, value in state.items()
+        if key in stored and stored[key].shape != value.shape]
+    faults = [f'{what} {", ".join(names)}' for what, names in (
+        ('missing', missing), ('unexpected', unexpected),
+        ('misshapen', misshapen)) if names]
+    if faults:
+        raise ValueError(f'terrace: {path} does not fit the model: '
+                         + '; '.join(faults))

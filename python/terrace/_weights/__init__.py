@@ -1,0 +1,1 @@
+"""Files of weights that others wrote, read tensor by tensor."""

@@ -1,0 +1,58 @@
+"""The header of a safetensors file: a number of bytes, so much JSON, and from
+there on the tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import Any
+
+import torch
+
+from terrace._weights.stored import Stored
+
+_DTYPES = {'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16,
+           'BF16': torch.bfloat16, 'I64': torch.int64, 'I32': torch.int32,
+           'I16': torch.int16, 'I8': torch.int8, 'U8': torch.uint8,
+           'BOOL': torch.bool, 'F8_E4M3': torch.float8_e4m3fn,
+           'F8_E5M2': torch.float8_e5m2}
+_MOST = 100 << 20  # bytes of a header, as the format has it
+_LENGTH = struct.Struct('<Q')
+
+
+def tensors_of(path: str) -> dict[str, Stored]:
+    """Raises ValueError: it is none, or is cut."""
+    with open(path, 'rb') as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(_LENGTH.size)
+        length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
+        if not 0 < length <= min(_MOST, size - _LENGTH.size):
+            raise ValueError(f'terrace: {path} is no safetensors file: its '
+                             f'header has {length} bytes of {size}')
+        header = file.read(length)
+    begin = _LENGTH.size + length
+    found = {}
+    try:
+        for name, entry in json.loads(header).items():
+            if name != '__metadata__':
+                found[name] = _stored(path, name, entry, begin)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'terrace: {path} is no safetensors file: '
+                         f'{type(error).__name__}: {error}') from None
+    for stored in found.values():
+        stored.check_within(size)
+    return found
+
+
+def _stored(path: str, name: str, entry: Any, begin: int) -> Stored:
+    dtype = _DTYPES.get(entry['dtype'])
+    if dtype is None:
+        raise ValueError(f"'{name}' is {entry['dtype']}")
+    first, end = entry['data_offsets']
+    stored = Stored(path, name, dtype, torch.Size(entry['shape']),
+                    begin + first)
+    if first < 0 or end - first != stored.size_bytes:
+        raise ValueError(f"'{name}' is from {first} to {end}, and has "
+                         f'{stored.size_bytes} bytes')
+    return stored

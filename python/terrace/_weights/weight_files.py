@@ -1,0 +1,70 @@
+"""The tensors of a checkpoint of weights: of one file, or of a folder as
+libraries of models write it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+
+from terrace._weights import safetensors_file, torch_archive
+from terrace._weights.stored import Stored
+
+# In a folder, the first of these that is there.
+_INDICES = ('model.safetensors.index.json', 'pytorch_model.bin.index.json')
+_FILES = ('model.safetensors', 'pytorch_model.bin')
+
+
+def tensors_of(checkpoint: str | os.PathLike[str]) -> dict[str, Stored]:
+    """By name. Nothing but headers is read.
+
+    Raises:
+        OSError: a file that is not there or cannot be read.
+        ValueError: one that is none of these, is cut, or has not what the
+            index says.
+    """
+    path = os.fspath(checkpoint)
+    if not os.path.isdir(path):
+        return _of_file(path)
+    for name in _INDICES:
+        index = os.path.join(path, name)
+        if os.path.exists(index):
+            return _of_index(index)
+    for name in _FILES:
+        file = os.path.join(path, name)
+        if os.path.exists(file):
+            return _of_file(file)
+    raise FileNotFoundError(
+        errno.ENOENT, 'terrace: the folder has none of '
+        + ', '.join(_INDICES + _FILES), path)
+
+
+def _of_file(path: str) -> dict[str, Stored]:
+    try:
+        with open(path, 'rb') as file:
+            start = file.read(4)
+    except OSError as error:
+        raise type(error)(error.errno, f'terrace: {error.strerror}',
+                          path) from error
+    read: Callable[[str], dict[str, Stored]] = (
+        torch_archive.tensors_of if start == b'PK\3\4'
+        else safetensors_file.tensors_of)
+    return read(path)
+
+
+def _of_index(index: str) -> dict[str, Stored]:
+    with open(index, encoding='utf-8') as text:
+        try:
+            files = dict(json.load(text)['weight_map'])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f'terrace: {index} is no index of weights: '
+                             f'{type(error).__name__}: {error}') from None
+    folder = os.path.dirname(index)
+    by_file = {name: _of_file(os.path.join(folder, name))
+               for name in sorted(set(files.values()))}
+    absent = [name for name, file in files.items() if name not in by_file[file]]
+    if absent:
+        raise ValueError(f'terrace: {index} names tensors that its files have '
+                         'not: ' + ', '.join(map(repr, absent)))
+    return {name: by_file[file][name] for name, file in files.items()}
