@@ -44,6 +44,6 @@ def _stored(path: str, name: str, tensor: torch.Tensor) -> Stored:
         raise ValueError(f"terrace: {path}: '{name}' is not contiguous there; "
                          'write the file with contiguous tensors')
     # torch.load says where, of what it does not read.
-    start = vars(tensor.untyped_storage())['_checkpoint_offset']
+    start = tensor.untyped_storage()._checkpoint_offset
     offset = tensor.storage_offset() * tensor.element_size()
     return Stored(path, name, tensor.dtype, tensor.shape, start + offset)
