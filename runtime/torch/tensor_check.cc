@@ -34,10 +34,9 @@ bool IsOffloaded(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
     return false;
   }
-  return OperationNet::Get().registry().Find(tensor.unsafeGetTensorImpl()
-                                                 ->unsafe_storage()
-                                                 .unsafeGetStorageImpl()) !=
-         nullptr;
+  return OperationNet::Get().Find(tensor.unsafeGetTensorImpl()
+                                      ->unsafe_storage()
+                                      .unsafeGetStorageImpl()) != nullptr;
 }
 
 std::string PlaceFault(const at::Tensor& tensor, OffloadedTensors offloaded) {
