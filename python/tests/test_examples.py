@@ -64,6 +64,31 @@ def test_the_readme_shows_what_is_run(tmp_path):
     assert 'of memory saved' in result.stderr
 
 
+@pytest.mark.parametrize('family', ['GPT2', 'Llama'])
+def test_a_large_model_generates_the_same(family, tmp_path):
+    pytest.importorskip('transformers')
+    from test_offload_families import build
+    folder, below = tmp_path / 'model', tmp_path / 'below'
+    build(family).save_pretrained(folder)
+    below.mkdir()
+
+    def said(*arguments):
+        result = subprocess.run(
+            [sys.executable, '-P', str(EXAMPLES / 'run_large.py'),
+             str(folder), *map(str, arguments)],
+            capture_output=True, text=True, timeout=240)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.splitlines()
+
+    expected, = said('--plain')
+    tokens, memory = said('--nvme-path', below, '--memory-budget', '40%')
+    assert tokens == expected and len(tokens.split()) > 3
+    whole, peak, written, read = map(int, re.findall(r'\d+', memory))
+    assert peak <= whole * 0.7 and read > whole
+    assert written < 1.2 * whole + (1 << 20)  # once, with headers
+    assert not list(below.iterdir())
+
+
 def test_the_benchmark_runs():
     bench = EXAMPLES.parents[1] / 'python' / 'bench' / 'step_time.py'
     for dtype in ('fp32', 'bf16'):

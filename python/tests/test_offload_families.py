@@ -23,6 +23,30 @@ FAMILIES = {
         transformers.T5Config(d_model=64, d_kv=16, d_ff=96, num_layers=2,
                               num_heads=4, vocab_size=101,
                               decoder_start_token_id=0)),
+    'Qwen2': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+        **SMALL, num_key_value_heads=2)),
+    'Gemma': lambda: transformers.GemmaForCausalLM(transformers.GemmaConfig(
+        **SMALL, num_key_value_heads=2, head_dim=16)),
+    'OPT': lambda: transformers.OPTForCausalLM(transformers.OPTConfig(
+        hidden_size=64, num_hidden_layers=3, num_attention_heads=4, ffn_dim=96,
+        vocab_size=101, max_position_embeddings=32, word_embed_proj_dim=64)),
+    'GPTNeoX': lambda: transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(**SMALL, max_position_embeddings=32)),
+    'Bloom': lambda: transformers.BloomForCausalLM(transformers.BloomConfig(
+        hidden_size=64, n_layer=3, n_head=4, vocab_size=101)),
+    'Phi': lambda: transformers.PhiForCausalLM(transformers.PhiConfig(
+        **SMALL, max_position_embeddings=32)),
+    'ViT': lambda: transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
+            intermediate_size=96, image_size=16, patch_size=4, num_labels=5)),
+    'Wav2Vec2': lambda: transformers.Wav2Vec2ForSequenceClassification(
+        transformers.Wav2Vec2Config(
+            hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
+            intermediate_size=96, conv_dim=[32, 32], conv_stride=[5, 4],
+            conv_kernel=[10, 8], num_conv_pos_embeddings=16,
+            num_conv_pos_embedding_groups=4, num_labels=5,
+            apply_spec_augment=False)),  # of numpy's random numbers
     'Mamba': lambda: transformers.MambaForCausalLM(transformers.MambaConfig(
         hidden_size=64, num_hidden_layers=3, vocab_size=101, state_size=4)),
 }
@@ -35,14 +59,25 @@ def build(family):
     return model
 
 
+def batch_of(model):
+    """As the model takes it."""
+    if model.main_input_name == 'pixel_values':
+        return {'pixel_values': torch.randn(2, 3, 16, 16),
+                'labels': torch.randint(5, (2,))}
+    if model.main_input_name == 'input_values':
+        return {'input_values': torch.randn(2, 400),
+                'labels': torch.randint(5, (2,))}
+    tokens = torch.randint(101, (2, 11))
+    return {'input_ids': tokens, 'labels': tokens}
+
+
 def run(model, make, clip):
     torch.manual_seed(4)
     optimizer = make(model.parameters())
     left = []
     for step in range(3):
-        tokens = torch.randint(101, (2, 11))
         optimizer.zero_grad()
-        loss = model(input_ids=tokens, labels=tokens).loss
+        loss = model(**batch_of(model)).loss
         loss.backward()
         if clip:
             left.append(torch.nn.utils.clip_grad_norm_(model.parameters(),
@@ -50,10 +85,10 @@ def run(model, make, clip):
         optimizer.step()
         left.append(loss.detach().clone())
     model.eval()
-    tokens = torch.arange(8).view(1, 8) % 101
     with torch.no_grad():
-        left.append(model(input_ids=tokens, labels=tokens).logits)
+        left.append(model(**batch_of(model)).logits)
     if model.can_generate():
+        tokens = torch.arange(8).view(1, 8)
         left.append(model.generate(tokens, max_new_tokens=4, do_sample=False,
                                    use_cache=True))
     return left

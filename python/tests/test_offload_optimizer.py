@@ -7,7 +7,7 @@ import torch
 
 import terrace
 from offloaded import (check_equal_values, check_identical, check_same, mlp,
-                       mlp_loss, token_loss, train, transformer, values)
+                       mlp_loss, sgd, token_loss, train, transformer, values)
 
 
 @pytest.fixture(params=['state in memory', 'state below'])
@@ -22,6 +22,16 @@ def make(request, tmp_path):
 
 def test_an_mlp(tmp_path, make):
     check_identical(mlp, lambda m: train(m, mlp_loss, make), tmp_path)
+
+
+def test_three_steps_with_a_third_of_the_bytes(tmp_path, make):
+    for optimizer in (make, sgd):
+        stats = check_identical(
+            lambda: mlp(12), lambda m: train(m, mlp_loss, optimizer, steps=3),
+            tmp_path, '33%')
+        assert stats['budget_bytes'] <= stats['parameter_bytes'] / 3
+        assert stats['window_peak_bytes'] < stats['parameter_bytes'] / 3
+        assert stats['bytes_read'] > 3 * stats['parameter_bytes']
 
 
 def test_a_transformer(tmp_path, make):

@@ -133,11 +133,20 @@ class Offload:
         as storages; `fetches` that an operation waited for, `fetches_ahead`
         that came before one needed them, `share_ahead` of all of these;
         `evictions`, of them `clean_drops` of what was not written and cost
-        nothing; `failures`. `seconds_blocked`: operations, by fetches. `tiers`,
-        `links`, `paths`, `engine`, `engine_reason`, `machine_profile`: as in
+        nothing; `failures`. `blocked_seconds`: operations, by what was waited
+        for: `read` for bytes from below, `space` for room for them; the same
+        in all as `blocked_modules`, by the names of the modules whose
+        parameters were waited for, the longest first. `tiers`, `links`,
+        `paths`, `engine`, `engine_reason`, `machine_profile`: as in
         terrace.AdamW.stats().
         """
         stats = self._managed.stats()
+        modules: dict[str, float] = {}
+        for name, seconds in stats.pop('blocked_tensors').items():
+            module = name.rpartition('.')[0]
+            modules[module] = modules.get(module, 0.0) + seconds
+        stats['blocked_modules'] = dict(
+            sorted(modules.items(), key=lambda item: -item[1]))
         fetches = stats['fetches'] + stats['fetches_ahead']
         stats['share_ahead'] = (stats['fetches_ahead'] / fetches if fetches
                                 else 0.0)

@@ -92,7 +92,7 @@ void ByteWindow::Forget(WindowTensor& tensor) {
   tensor.word().End(Residency::kCold);
 }
 
-absl::Status ByteWindow::Fetch(WindowTensor& tensor) {
+absl::Status ByteWindow::Fetch(WindowTensor& tensor, AfterFailure after) {
   const absl::Time begun = absl::Now();
   absl::Status status;
   while (true) {
@@ -103,19 +103,22 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor) {
       break;
     }
     if (!tensor.word().BeginLoad()) continue;
-    status = Load(tensor);
+    status = Load(tensor, after);
     break;
   }
+  const absl::Duration blocked = absl::Now() - begun;
+  tensor.blocked_ns_.fetch_add(absl::ToInt64Nanoseconds(blocked),
+                               std::memory_order_relaxed);
   MutexLock lock(mutex_);
-  stats_.blocked += absl::Now() - begun;
+  stats_.blocked += blocked;
   return status;
 }
 
-absl::Status ByteWindow::Load(WindowTensor& tensor) {
+absl::Status ByteWindow::Load(WindowTensor& tensor, AfterFailure after) {
   const bool is_ahead = tensor.fetch_ != nullptr;
   if (!is_ahead) Claim(tensor);
   absl::StatusOr<Pin> pin = Bring(tensor, Access::kUpdate);
-  if (!pin.ok()) return Fail(tensor, pin.status());
+  if (!pin.ok()) return Fail(tensor, pin.status(), after);
   if (options_.verify_clean && !tensor.never_clean_) {
     tensor.fingerprint_ = Fingerprint(pin->data());
     tensor.is_checked_ = true;
@@ -140,15 +143,24 @@ absl::Status ByteWindow::Load(WindowTensor& tensor) {
 absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access) {
   const absl::Time end = absl::Now() + options_.patience;
   while (true) {
-    if (tensor.fetch_ == nullptr) {
-      TERRACE_ASSIGN_OR_RETURN(
-          tensor.fetch_,
-          bytes_.Ask(tensor.id_, access, [this] { return MakeRoom(); }));
-    }
+    TERRACE_RETURN_IF_ERROR(Ask(tensor, access));
     absl::StatusOr<Pin> pin = bytes_.Take(*tensor.fetch_);
     tensor.fetch_.reset();
     if (!absl::IsAborted(pin.status()) || absl::Now() >= end) return pin;
   }
+}
+
+absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
+  if (tensor.fetch_ != nullptr) return absl::OkStatus();  // begun ahead
+  const absl::Time begun = absl::Now();
+  absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
+      bytes_.Ask(tensor.id_, access, [this] { return MakeRoom(); });
+  if (access != Access::kOverwrite) {  // of a fetch
+    MutexLock lock(mutex_);
+    stats_.blocked_on_room += absl::Now() - begun;
+  }
+  TERRACE_ASSIGN_OR_RETURN(tensor.fetch_, std::move(queue));
+  return absl::OkStatus();
 }
 
 // What the window counts as free may be on its way down still, so that it is
@@ -163,16 +175,18 @@ absl::StatusOr<bool> ByteWindow::MakeRoom() {
                    ", and the budget is ", FormatBytes(budget_bytes_)));
 }
 
-absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why) {
+absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
+                              AfterFailure after) {
   const absl::Status status = Reworded(why, Told(tensor, why.message()));
   Unclaim(tensor);
-  tensor.Refuse(std::string(status.message()));
+  const bool is_refused = after == AfterFailure::kRefused;
+  if (is_refused) tensor.Refuse(std::string(status.message()));
   {
     MutexLock lock(mutex_);
     ++stats_.failures;
     if (first_error_.ok()) first_error_ = status;
   }
-  tensor.word().End(Residency::kFailed);
+  tensor.word().End(is_refused ? Residency::kFailed : Residency::kCold);
   return status;
 }
 

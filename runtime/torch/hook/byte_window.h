@@ -54,7 +54,8 @@ struct ByteWindowStats {
   int64_t clean_drops = 0;      // of those, without a write
   int64_t unmarked_writes = 0;  // that verify_clean found
   int64_t failures = 0;
-  absl::Duration blocked;  // waited for fetches, over all threads
+  absl::Duration blocked;          // waited for fetches, over all threads
+  absl::Duration blocked_on_room;  // of that, before a read could begin
 };
 
 class ByteWindow {
@@ -77,8 +78,11 @@ class ByteWindow {
   // A use begins, by a thread that has it pinned.
   void NoteUse(WindowTensor& tensor) { order_.Note(tensor); }
   // With a pin held on it: brings it, or waits for the thread that does, until
-  // it is resident (OK) or failed, with why.
-  absl::Status Fetch(WindowTensor& tensor);
+  // it is resident (OK) or failed, with why. kStaysCold: the next one tries it
+  // again, as where nothing but the caller looks at its bytes.
+  enum class AfterFailure : uint8_t { kRefused, kStaysCold };
+  absl::Status Fetch(WindowTensor& tensor,
+                     AfterFailure after = AfterFailure::kRefused);
   // Begins to bring it; nothing waits for it. A hint: it is dropped where that
   // needs what was begun ahead itself, or is used by operations.
   void FetchAhead(WindowTensor& tensor);
@@ -113,13 +117,16 @@ class ByteWindow {
   void Claim(const WindowTensor& tensor);
   void Unclaim(const WindowTensor& tensor);
   absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access);
+  // Begins to, as soon as there is room.
+  absl::Status Ask(WindowTensor& tensor, Access access);
   // Room for what is claimed already.
   absl::StatusOr<bool> MakeRoom();
   // With the word in loading; ends it. False: there is no room.
   bool BeginAhead(WindowTensor& tensor, const UseOrder::VictimRule& rule);
   // With the word in loading; ends it.
-  absl::Status Load(WindowTensor& tensor);
-  absl::Status Fail(WindowTensor& tensor, const absl::Status& why);
+  absl::Status Load(WindowTensor& tensor, AfterFailure after);
+  absl::Status Fail(WindowTensor& tensor, const absl::Status& why,
+                    AfterFailure after);
   // With the word in evicting: gives back all that it has, and ends it.
   void Forget(WindowTensor& tensor);
   bool EvictOne(const UseOrder::VictimRule& rule = {});

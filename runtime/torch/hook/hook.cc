@@ -85,9 +85,10 @@ absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
   held->tensor = tensor;
   held->storage = storage;
   held->storages = storages_;
-  if (access == Access::kWrite) storage->MarkWritten();
   storages_->window().NoteUse(*storage);
-  TERRACE_RETURN_IF_ERROR(storages_->window().Fetch(*storage));
+  TERRACE_RETURN_IF_ERROR(storages_->window().Fetch(
+      *storage, ByteWindow::AfterFailure::kStaysCold));
+  if (access == Access::kWrite) storage->MarkWritten();
   return Lease(std::move(held));
 }
 
@@ -130,8 +131,11 @@ HookStats Hook::stats() const {
   stats.unmarked_writes = window.unmarked_writes;
   stats.failures = window.failures;
   stats.blocked = window.blocked;
+  stats.blocked_on_room = window.blocked_on_room;
   return stats;
 }
+
+std::vector<BlockedOn> Hook::blocked() const { return storages_->blocked(); }
 
 absl::Status Hook::error() const { return storages_->window().first_error(); }
 

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <exception>
+#include <tuple>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
@@ -256,6 +258,18 @@ int64_t ManagedStorages::size_bytes() const {
   int64_t bytes = 0;
   for (const auto& [key, storage] : storages_) bytes += storage->size_bytes();
   return bytes;
+}
+
+std::vector<BlockedOn> ManagedStorages::blocked() const {
+  std::vector<BlockedOn> blocked;
+  for (const auto& storage : All()) {
+    if (storage->blocked() == absl::ZeroDuration()) continue;
+    blocked.push_back({storage->name(), storage->blocked()});
+  }
+  absl::c_sort(blocked, [](const BlockedOn& a, const BlockedOn& b) {
+    return std::tie(b.duration, a.tensor) < std::tie(a.duration, b.tensor);
+  });
+  return blocked;
 }
 
 }  // namespace terrace

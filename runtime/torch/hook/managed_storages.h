@@ -45,6 +45,8 @@ class ManagedStorages final
   // How many, and their bytes.
   int64_t count() const;
   int64_t size_bytes() const;
+  // As Hook::blocked.
+  std::vector<BlockedOn> blocked() const;
 
  private:
   using Storages = std::vector<std::shared_ptr<ManagedStorage>>;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "runtime/torch/hook/residency_word.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
@@ -41,6 +42,9 @@ class WindowTensor {
   // Its storage has died or has other bytes now: it is not evicted any more,
   // and removed as soon as it is not pinned.
   void MarkGone() { gone_.store(true, std::memory_order_release); }
+  absl::Duration blocked() const {
+    return absl::Nanoseconds(blocked_ns_.load(std::memory_order_relaxed));
+  }
   bool gone() const { return gone_.load(std::memory_order_acquire); }
 
  protected:
@@ -64,6 +68,7 @@ class WindowTensor {
   std::atomic<uint64_t> last_use_ = 0;  // by UseOrder's clock
   std::atomic<bool> written_ = false;   // since the last eviction
   std::atomic<bool> gone_ = false;
+  std::atomic<int64_t> blocked_ns_ = 0;  // that something waited for it
   // By the thread whose word it is.
   TensorId id_;
   Pin pin_;                              // while it is resident

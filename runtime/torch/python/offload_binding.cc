@@ -152,8 +152,8 @@ std::tuple<Outcome, std::string> OffloadBinding::Stats() {
   if (opened_ == nullptr) {
     return {done, ended_ == nullptr ? "{}" : ended_->stats};
   }
-  return {done, OffloadStatsAsJson(opened_->runtime->GetStats(),
-                                   opened_->hook->stats(), opened_->plan)};
+  return {done, OffloadStatsAsJson(opened_->runtime->GetStats(), *opened_->hook,
+                                   opened_->plan)};
 }
 
 std::tuple<bool, Outcome> OffloadBinding::Close(bool restore) {
@@ -161,8 +161,8 @@ std::tuple<bool, Outcome> OffloadBinding::Close(bool restore) {
   if (!opened.ok()) return {true, ToOutcome(absl::OkStatus())};
   auto ended = std::make_unique<Ended>();
   Hook& hook = *(*opened)->hook;
-  ended->stats = OffloadStatsAsJson((*opened)->runtime->GetStats(),
-                                    hook.stats(), (*opened)->plan);
+  ended->stats =
+      OffloadStatsAsJson((*opened)->runtime->GetStats(), hook, (*opened)->plan);
   const auto what = restore ? Hook::AtClose::kRestore : Hook::AtClose::kRefuse;
   absl::Status status = hook.Close(what);
   // Of one that is closed nothing is left that could be refused.

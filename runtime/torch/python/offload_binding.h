@@ -98,7 +98,7 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
 };
 
 // What Python's Offload.stats() returns, but for what Python counts.
-std::string OffloadStatsAsJson(const Stats& stats, const HookStats& hook,
+std::string OffloadStatsAsJson(const Stats& stats, const Hook& hook,
                                const OffloadPlan& plan);
 
 }  // namespace terrace

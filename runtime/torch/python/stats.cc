@@ -118,33 +118,43 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
   return result.dump();
 }
 
-std::string OffloadStatsAsJson(const Stats& stats, const HookStats& hook,
+std::string OffloadStatsAsJson(const Stats& stats, const Hook& of,
                                const OffloadPlan& plan) {
-  const Json result = {{"parameter_bytes", plan.parameter_bytes},
-                       {"managed_bytes", hook.managed_bytes},
-                       {"managed_tensors", hook.managed_tensors},
-                       {"minimum_bytes", plan.minimum_bytes},
-                       {"budget_bytes", plan.budget_bytes},
-                       {"memory_peak_bytes", stats.host_peak_bytes},
-                       {"window_bytes", plan.window_bytes},
-                       {"window_peak_bytes", hook.window_peak_bytes},
-                       {"over_budget_bytes", hook.over_budget_bytes},
-                       {"disk_bytes", UsedBytes(stats.paths)},
-                       {"bytes_read", stats.bytes_read()},
-                       {"bytes_written", stats.bytes_written()},
-                       {"fetches", hook.fetches},
-                       {"fetches_ahead", hook.ahead_used},
-                       {"fetched_bytes", hook.fetched_bytes},
-                       {"evictions", hook.evictions},
-                       {"clean_drops", hook.clean_drops},
-                       {"failures", hook.failures},
-                       {"seconds_blocked", absl::ToDoubleSeconds(hook.blocked)},
-                       {"paths", PathsAsJson(stats.paths)},
-                       {"tiers", TiersAsJson(stats.tiers)},
-                       {"links", LinksAsJson(stats.links)},
-                       {"engine", stats.engine},
-                       {"engine_reason", stats.engine_reason},
-                       {"machine_profile", stats.machine_profile}};
+  const HookStats hook = of.stats();
+  Json tensors = Json::object();
+  for (const BlockedOn& each : of.blocked()) {
+    tensors[each.tensor] = absl::ToDoubleSeconds(each.duration);
+  }
+  const double on_room = absl::ToDoubleSeconds(hook.blocked_on_room);
+  const Json result = {
+      {"parameter_bytes", plan.parameter_bytes},
+      {"managed_bytes", hook.managed_bytes},
+      {"managed_tensors", hook.managed_tensors},
+      {"minimum_bytes", plan.minimum_bytes},
+      {"budget_bytes", plan.budget_bytes},
+      {"memory_peak_bytes", stats.host_peak_bytes},
+      {"window_bytes", plan.window_bytes},
+      {"window_peak_bytes", hook.window_peak_bytes},
+      {"over_budget_bytes", hook.over_budget_bytes},
+      {"disk_bytes", UsedBytes(stats.paths)},
+      {"bytes_read", stats.bytes_read()},
+      {"bytes_written", stats.bytes_written()},
+      {"fetches", hook.fetches},
+      {"fetches_ahead", hook.ahead_used},
+      {"fetched_bytes", hook.fetched_bytes},
+      {"evictions", hook.evictions},
+      {"clean_drops", hook.clean_drops},
+      {"failures", hook.failures},
+      {"blocked_seconds",
+       {{"read", absl::ToDoubleSeconds(hook.blocked) - on_room},
+        {"space", on_room}}},
+      {"blocked_tensors", tensors},
+      {"paths", PathsAsJson(stats.paths)},
+      {"tiers", TiersAsJson(stats.tiers)},
+      {"links", LinksAsJson(stats.links)},
+      {"engine", stats.engine},
+      {"engine_reason", stats.engine_reason},
+      {"machine_profile", stats.machine_profile}};
   return result.dump();
 }
 

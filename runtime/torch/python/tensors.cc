@@ -31,7 +31,7 @@ absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
   spec.name = name;
   spec.dtype = *DTypeOf(parameter);
   spec.count = parameter.numel();
-  spec.on_device = !parameter.is_cpu();
+  spec.on_device = !parameter.is_cpu() || IsOffloaded(parameter);
   return spec;
 }
 

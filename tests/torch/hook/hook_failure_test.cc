@@ -153,6 +153,20 @@ TEST_F(HookFailureTest, ALeaseSaysWhatFailed) {
       hook().MakeLease(tensor, Hook::Access::kRead).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("ENXIO"));
+  EXPECT_EQ(hook().error(), status);
+}
+
+TEST_F(HookFailureTest, AfterALeaseThatFailedTheTensorCanBeUsed) {
+  Make(64 << 10);
+  const at::Tensor tensor = Unreadable("a");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(
+        hook().MakeLease(tensor, Hook::Access::kWrite).status()));
+  }
+  EXPECT_EQ(hook().stats().failures, 2);
+  world().faults().Clear();
+  EXPECT_NE(tensor.abs().sum().item<float>(), 0);
+  EXPECT_TRUE(hook().MakeLease(tensor, Hook::Access::kWrite).ok());
 }
 
 TEST_F(HookFailureTest, WhatCannotBeRestoredIsRefusedAndSaid) {

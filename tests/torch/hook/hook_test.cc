@@ -151,6 +151,27 @@ TEST_F(HookTest, ALeaseKeepsBytesAndMarksWrites) {
       hook().MakeLease(expected, Hook::Access::kRead).status()));
 }
 
+TEST_F(HookTest, WhatWasWaitedForIsToldByTensor) {
+  Make(64 << 10);
+  const at::Tensor tensor = Cold("a", {100});
+  const at::Tensor other = Managed("b", at::ones({100}));
+  EXPECT_TRUE(hook().blocked().empty());
+  tensor.sum();
+  other.sum();  // was there
+  std::vector<BlockedOn> blocked = hook().blocked();
+  ASSERT_EQ(blocked.size(), 1u);
+  EXPECT_EQ(blocked[0].tensor, "a");
+  EXPECT_GT(blocked[0].duration, absl::ZeroDuration());
+  EXPECT_EQ(blocked[0].duration, hook().stats().blocked);
+  EXPECT_LE(hook().stats().blocked_on_room, hook().stats().blocked);
+  EvictFromMemory();
+  EXPECT_TRUE(hook().MakeLease(other, Hook::Access::kRead).ok());
+  blocked = hook().blocked();
+  ASSERT_EQ(blocked.size(), 2u);
+  EXPECT_GE(blocked[0].duration, blocked[1].duration);
+  EXPECT_EQ(blocked[0].duration + blocked[1].duration, hook().stats().blocked);
+}
+
 TEST_F(HookTest, ALeaseOfNothingHasNothingUntilItIsGivenOne) {
   Lease lease;
   EXPECT_TRUE(lease.data().empty());

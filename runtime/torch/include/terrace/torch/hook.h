@@ -34,6 +34,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -74,10 +75,17 @@ struct HookStats {
   int64_t ahead_used = 0;  // of those, needed since
   int64_t fetched_bytes = 0;
   int64_t evictions = 0;
-  int64_t clean_drops = 0;      // of those, without a write
-  int64_t unmarked_writes = 0;  // found by verify_clean, and written back
-  int64_t failures = 0;         // fetches
-  absl::Duration blocked;       // operations and leases, by fetches
+  int64_t clean_drops = 0;         // of those, without a write
+  int64_t unmarked_writes = 0;     // found by verify_clean, and written back
+  int64_t failures = 0;            // fetches
+  absl::Duration blocked;          // operations and leases, by fetches
+  absl::Duration blocked_on_room;  // of that, by what had to leave first
+};
+
+// How long operations and leases have waited for this tensor.
+struct BlockedOn {
+  std::string tensor;
+  absl::Duration duration;
 };
 
 // A tensor's bytes, in memory for as long as this lives. Move-only; ends on any
@@ -136,7 +144,8 @@ class Hook {
   // FailedPrecondition: the hook is closed.
   absl::Status ManageGradients(absl::Span<const NamedTensor> leaves);
 
-  // InvalidArgument: not managed here. Else what the fetch says.
+  // InvalidArgument: not managed here. Else what the fetch says; the tensor is
+  // as before then, and may be tried again.
   absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor, Access access);
 
   // Begins to fetch those that are away, and waits for none; as far as the
@@ -163,6 +172,8 @@ class Hook {
   absl::Status Close(AtClose what);
 
   HookStats stats() const;
+  // Of what is managed and was waited for, the longest first.
+  std::vector<BlockedOn> blocked() const;
   // The first failure of a fetch, with its errno and path.
   absl::Status error() const;
 
