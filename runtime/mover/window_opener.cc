@@ -150,7 +150,12 @@ bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
     return true;
   }
   Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
-  if (range.empty()) return false;
+  if (range.empty()) {
+    // Pins are not waited for.
+    *hope =
+        residency.RangeIsComing(parts_.transfers->late_bytes(opening.tier) > 0);
+    return false;
+  }
   Open(opening, std::move(range), /*slots=*/1)->KeepFor(*tensor);
   return true;
 }

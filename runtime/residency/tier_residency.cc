@@ -235,12 +235,20 @@ void TierResidency::EvictForRange(int64_t bytes,
             static_cast<int64_t>(residents_.all().size()), leaving);
 }
 
-bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
+bool TierResidency::RangeIsComing(bool late_fetches) const {
   if (late_fetches || windows_.closing()) return true;
-  // Pinned or moving ones may be had later.
   for (const ResidentSet::Resident& each : residents_.all()) {
-    if (!IsFree(*each.tensor) || residents_.IsLeaving(*each.tensor))
-      return true;
+    const Copy& copy = *each.tensor->at(id_);
+    if (residents_.IsLeaving(*each.tensor)) return true;
+    if (copy.pins == 0 && !IsFree(*each.tensor, copy)) return true;
+  }
+  return false;
+}
+
+bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
+  if (RangeIsComing(late_fetches)) return true;
+  for (const ResidentSet::Resident& each : residents_.all()) {
+    if (!IsFree(*each.tensor)) return true;
   }
   // So may the room of open windows, if they are all that is between.
   return LeaveRange(residents_.all(), tier_.usage().capacity_bytes, bytes);

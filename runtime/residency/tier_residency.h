@@ -107,8 +107,10 @@ class TierResidency final {
   Reservation FindRange(int64_t bytes);
   // Residents make room for one.
   void EvictForRange(int64_t bytes, std::vector<Tensor*>* leaving);
-  // Whether room for one may come later by itself; `late_fetches`: late ones
-  // have room that they will give back.
+  // Whether some room comes by itself: what has it is on its way, or its queue
+  // is closed. `late_fetches`: late ones have room that they will give back.
+  bool RangeIsComing(bool late_fetches) const;
+  // Whether room for one may come, by the ends of pins and windows too.
   bool RangeMayCome(int64_t bytes, bool late_fetches) const;
   // Those that are empty by now go.
   void CloseEmptyWindows();

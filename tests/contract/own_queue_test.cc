@@ -113,16 +113,19 @@ TEST_P(OwnQueueContract, ATensorThatIsNoneIsRefused) {
   EXPECT_EQ(stats().window_bytes, 0);
 }
 
-TEST_P(OwnQueueContract, WithoutRoomItEndsAtItsDeadline) {
+TEST_P(OwnQueueContract, NoPinIsWaitedFor) {
   Make(3);
   const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
   std::vector<Pin> pins;
   for (int i = 0; i < 3; ++i) {
     pins.push_back(Fill(tensors[static_cast<size_t>(i)], 1));
   }
+  const Time begun = world().Now();
+  const absl::Duration patience = Soon() - begun;
   const absl::Status refused =
-      runtime().OpenQueueFor(tensors[3], Shortly()).status();
+      runtime().OpenQueueFor(tensors[3], begun + patience).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_LT(world().Now(), begun + patience / 2);
   pins.pop_back();
   EXPECT_TRUE(Take(tensors[3], Access::kOverwrite).ok());
 }

@@ -100,7 +100,9 @@ class Runtime {
   // tensor takes that room over: once it is not pinned any more it stays, while
   // nothing else needs the room. So tensors of many sizes are had one by one in
   // no more memory than they take, where Acquire's window is beside them.
-  // Errors as OpenQueue's; InvalidArgument: no such tensor. A group ends with
+  // Waits for what is on its way out of memory, and for no pin: one may be the
+  // caller's own. ResourceExhausted, at once, where nothing else could make
+  // room. Other errors as OpenQueue's; InvalidArgument: no such tensor. A group ends with
   // Aborted where the tensor was in memory when the queue was opened and has
   // left it, and its room has gone to others: close the queue and open another.
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(

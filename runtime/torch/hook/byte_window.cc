@@ -163,9 +163,8 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
   return absl::OkStatus();
 }
 
-// What the window counts as free may be on its way down still, so that it is
-// waited for first; or it lies in parts between what is pinned, so that one
-// more tensor leaves.
+// The window has the bytes, and the memory has them in parts between what is
+// pinned: one more tensor leaves.
 absl::StatusOr<bool> ByteWindow::MakeRoom() {
   if (EvictOne()) return true;
   const int64_t used = used_bytes_.load(std::memory_order_relaxed);

@@ -8,27 +8,25 @@
 namespace terrace {
 namespace {
 
-// A tensor of a few MiB is written in as long.
-constexpr absl::Duration kRoomWait = absl::Milliseconds(2);
+// Between two looks at whether others have ended a pin.
+constexpr absl::Duration kPinsWait = absl::Milliseconds(1);
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
     TensorId tensor, Access access, MakeRoom make_room) {
   const absl::Time end = absl::Now() + patience_;
-  absl::Duration wait = absl::ZeroDuration();
   while (true) {
     absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-        runtime_.OpenQueueFor(tensor, absl::Now() + wait);
+        runtime_.OpenQueueFor(tensor, end);
     if (queue.ok()) return Push(*std::move(queue), tensor, access);
     if (queue.status().code() != absl::StatusCode::kResourceExhausted) {
       return queue;
     }
-    if (wait > absl::ZeroDuration()) {
-      TERRACE_ASSIGN_OR_RETURN(const bool made, make_room());
-      if (!made && absl::Now() >= end) return queue;
-    }
-    wait = kRoomWait;
+    TERRACE_ASSIGN_OR_RETURN(const bool made, make_room());
+    if (made) continue;
+    if (absl::Now() >= end) return queue;
+    absl::SleepFor(kPinsWait);
   }
 }
 

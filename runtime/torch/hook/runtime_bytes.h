@@ -23,8 +23,8 @@ class RuntimeBytes {
   using MakeRoom = absl::FunctionRef<absl::StatusOr<bool>()>;
 
   // Asks for the tensor, and does not wait for it. Where there is no room for
-  // it, waits a few milliseconds for what is being written back, then for
-  // `make_room`, and so on.
+  // it, waits for what is being written back, then for `make_room`, and so
+  // on.
   absl::StatusOr<std::unique_ptr<RequestQueue>> Ask(TensorId tensor,
                                                     Access access,
                                                     MakeRoom make_room);
