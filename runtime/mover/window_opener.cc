@@ -151,9 +151,11 @@ bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
   }
   Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
   if (range.empty()) {
-    // Pins are not waited for.
-    *hope =
-        residency.RangeIsComing(parts_.transfers->late_bytes(opening.tier) > 0);
+    const bool comes =
+        MayCome(opening.tier, opening.bytes, RoomAwaits::kNoPins);
+    // Pins that end in this turn are heard of in the next.
+    *hope = comes || !opening.is_last_look;
+    opening.is_last_look = !comes;
     return false;
   }
   Open(opening, std::move(range), /*slots=*/1)->KeepFor(*tensor);
@@ -191,17 +193,21 @@ Reservation WindowOpener::MakeRoom(TierId tier, int64_t bytes, bool* hope,
     residency.EvictForRange(bytes, &leaving);
     parts_.write_back->StartLeaving(&leaving, errors);
     if (FreeBytes(residency.tier()) != free_before) continue;
-    // The staging of a window goes with it.
-    const bool staging_goes =
-        tier == kDramTier &&
-        (parts_.staging->closing() ||
-         (parts_.working->Has(kHbmTier) &&
-          parts_.working->at(kHbmTier).windows().closing()));
-    *hope =
-        residency.RangeMayCome(bytes, parts_.transfers->late_bytes(tier) > 0) ||
-        staging_goes;
+    *hope = MayCome(tier, bytes, RoomAwaits::kPins);
     return range;
   }
+}
+
+bool WindowOpener::MayCome(TierId tier, int64_t bytes,
+                           RoomAwaits awaits) const {
+  // The staging of a window goes with it.
+  const bool staging_goes =
+      tier == kDramTier && (parts_.staging->closing() ||
+                            (parts_.working->Has(kHbmTier) &&
+                             parts_.working->at(kHbmTier).windows().closing()));
+  return staging_goes ||
+         parts_.working->at(tier).RangeMayCome(
+             bytes, awaits, parts_.transfers->late_bytes(tier) > 0);
 }
 
 void WindowOpener::RefuseOne(const Opening& opening,
@@ -238,7 +244,8 @@ void WindowOpener::RefuseOne(const Opening& opening,
 absl::Time WindowOpener::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const Opening& opening : openings_) {
-    next = std::min(next, opening.request.deadline);
+    next = std::min(next, opening.is_last_look ? absl::InfinitePast()
+                                               : opening.request.deadline);
   }
   return next;
 }

@@ -55,6 +55,7 @@ class WindowOpener {
     int64_t bytes = 0;
     int64_t staging_bytes = 0;
     StagingRoom::Lease staging;  // once it has it
+    bool is_last_look = false;   // the next one, if nothing changes
 
     // Of what it waits for.
     TierId wants() const {
@@ -74,6 +75,7 @@ class WindowOpener {
   // Empty: `hope` says whether more may come later.
   Reservation MakeRoom(TierId tier, int64_t bytes, bool* hope,
                        std::vector<QueueError>* errors);
+  bool MayCome(TierId tier, int64_t bytes, RoomAwaits awaits) const;
   void HoldRoom() const;
   void RefuseOne(const Opening& opening, const std::string& holders) const;
 

@@ -235,21 +235,18 @@ void TierResidency::EvictForRange(int64_t bytes,
             static_cast<int64_t>(residents_.all().size()), leaving);
 }
 
-bool TierResidency::RangeIsComing(bool late_fetches) const {
+bool TierResidency::RangeMayCome(int64_t bytes, RoomAwaits awaits,
+                                 bool late_fetches) const {
   if (late_fetches || windows_.closing()) return true;
   for (const ResidentSet::Resident& each : residents_.all()) {
     const Copy& copy = *each.tensor->at(id_);
     if (residents_.IsLeaving(*each.tensor)) return true;
-    if (copy.pins == 0 && !IsFree(*each.tensor, copy)) return true;
+    if (IsFree(*each.tensor, copy)) continue;
+    if (awaits == RoomAwaits::kPins || copy.arriving() || copy.pins == 0) {
+      return true;
+    }
   }
-  return false;
-}
-
-bool TierResidency::RangeMayCome(int64_t bytes, bool late_fetches) const {
-  if (RangeIsComing(late_fetches)) return true;
-  for (const ResidentSet::Resident& each : residents_.all()) {
-    if (!IsFree(*each.tensor)) return true;
-  }
+  if (awaits == RoomAwaits::kNoPins) return false;
   // So may the room of open windows, if they are all that is between.
   return LeaveRange(residents_.all(), tier_.usage().capacity_bytes, bytes);
 }

@@ -32,6 +32,12 @@ enum class Space : uint8_t {
   kFailed,     // it will not come by itself
 };
 
+// What a range may have to wait for.
+enum class RoomAwaits : uint8_t {
+  kNoPins,  // only what is on its way
+  kPins,    // and whatever has the room for now
+};
+
 struct FoundPlace {
   Space space = Space::kFailed;
   Reservation room;  // kFound
@@ -107,11 +113,10 @@ class TierResidency final {
   Reservation FindRange(int64_t bytes);
   // Residents make room for one.
   void EvictForRange(int64_t bytes, std::vector<Tensor*>* leaving);
-  // Whether some room comes by itself: what has it is on its way, or its queue
-  // is closed. `late_fetches`: late ones have room that they will give back.
-  bool RangeIsComing(bool late_fetches) const;
-  // Whether room for one may come, by the ends of pins and windows too.
-  bool RangeMayCome(int64_t bytes, bool late_fetches) const;
+  // Whether room for one may come later: from what moves or whose queue is
+  // closed, and with kPins by the ends of pins and of windows too.
+  // `late_fetches`: late ones have room that they will give back.
+  bool RangeMayCome(int64_t bytes, RoomAwaits awaits, bool late_fetches) const;
   // Those that are empty by now go.
   void CloseEmptyWindows();
   // Nothing new becomes resident while a window waits for room.

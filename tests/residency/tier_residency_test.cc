@@ -161,24 +161,25 @@ TEST_F(TierResidencyTest, ResidentsMakeRoomForARange) {
   EXPECT_EQ(clean.at(kDramTier), nullptr);
   EXPECT_THAT(leaving_, ElementsAre(&dirty));
   EXPECT_EQ(residency_.residents().leaving(), 1);
-  EXPECT_TRUE(residency_.RangeIsComing(false));
+  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kNoPins, false));
   EXPECT_EQ(residency_.FindRange(2 * kPage).extent().size_bytes, 2 * kPage);
 }
 
 TEST_F(TierResidencyTest, ARangeMayComeIfOnlyWindowsAreInBetween) {
-  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, false));
-  EXPECT_FALSE(residency_.RangeMayCome(9 * kPage, false));
+  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kPins, false));
+  EXPECT_FALSE(residency_.RangeMayCome(9 * kPage, RoomAwaits::kPins, false));
   Tensor& a = AddResident("a", kNoTier);
-  EXPECT_FALSE(residency_.RangeMayCome(8 * kPage, false));
-  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, /*late_fetches=*/true));
+  EXPECT_FALSE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kPins, false));
+  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kPins,
+                                      /*late_fetches=*/true));
   a.Hold(kDramTier, Access::kRead);  // it may be let go of
-  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, false));
-  EXPECT_FALSE(residency_.RangeIsComing(false));
-  EXPECT_TRUE(residency_.RangeIsComing(/*late_fetches=*/true));
+  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kPins, false));
+  EXPECT_FALSE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kNoPins, false));
+  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kNoPins, true));
   a.Unhold(kDramTier, Access::kRead);
   residency_.windows().Close(window_);  // it will go
-  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, false));
-  EXPECT_TRUE(residency_.RangeIsComing(false));
+  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kPins, false));
+  EXPECT_TRUE(residency_.RangeMayCome(8 * kPage, RoomAwaits::kNoPins, false));
 }
 
 TEST_F(TierResidencyTest, AClosedWindowGoesWithItsLastSlot) {
