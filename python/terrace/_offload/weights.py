@@ -11,6 +11,7 @@ from torch.nn.parameter import Parameter
 
 from terrace._base.groups import Named
 from terrace._offload.managed import Managed
+from terrace._offload.progress import Progress
 from terrace._weights.stored import Stored
 from terrace._weights.weight_files import tensors_of
 
@@ -29,6 +30,7 @@ class Weights:
                     f"terrace: parameter '{name}' is on {parameter.device} "
                     'already; checkpoint= fills a model on the meta device')
         self._model = model
+        self._path = os.fspath(checkpoint)
         stored = tensors_of(checkpoint)
         if init_buffers is not None:
             init_buffers(model)
@@ -37,7 +39,7 @@ class Weights:
                  if isinstance(value, torch.Tensor)}
         made = {id(buffer) for buffer in model.buffers()
                 if init_buffers is not None or buffer.device.type == 'meta'}
-        _check_fit(os.fspath(checkpoint), state, stored, made)
+        _check_fit(self._path, state, stored, made)
         # Of what several names share, by the tensor.
         self._stored = {id(value): stored[key]
                         for key, value in state.items() if key in stored}
@@ -59,8 +61,11 @@ class Weights:
 
         Raises OSError, DataLossError, MemoryError."""
         made: dict[int, Parameter] = {}
-        for name, old in named:
-            made[id(old)] = self._make(managed, name, old)
+        sizes = [self._stored[id(old)].size_bytes for _, old in named]
+        with Progress(f'reading {self._path}', sum(sizes)) as progress:
+            for (name, old), size in zip(named, sizes):
+                made[id(old)] = self._make(managed, name, old)
+                progress.add(size)
         buffers = {id(old): self._read_buffer(old)
                    for old in self._model.buffers() if id(old) in self._stored}
         for module in self._model.modules():
