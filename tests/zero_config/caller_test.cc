@@ -163,7 +163,7 @@ TEST(Caller, ParametersInCpuMemoryAreOffloadedThereAlready) {
     return "\"zero_optimization\": {\"stage\": 3, " + members + "}";
   };
   ZeroConfigCaller caller;
-  caller.parameters_in_cpu_memory = true;
+  caller.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
   const auto cpu =
       ReadMembers(zero("\"offload_param\": {\"device\": \"cpu\"}"), caller);
   ASSERT_TRUE(cpu.ok()) << cpu.status();
@@ -177,6 +177,36 @@ TEST(Caller, ParametersInCpuMemoryAreOffloadedThereAlready) {
       zero("\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/a\"}"),
       caller);
   EXPECT_EQ(nvme.status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(Caller, ParametersAreOffloadedWhereTheCallerDoesIt) {
+  ZeroConfigCaller caller;
+  caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+  const auto read = [&](const std::string& param) {
+    return ReadMembers(
+        "\"zero_optimization\": {\"stage\": 3, "
+        "\"offload_param\": " +
+            param + "}",
+        caller);
+  };
+  const auto one = read("{\"device\": \"nvme\", \"nvme_path\": \"/a\"}");
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->parameter_paths, std::vector<std::string>{"/a"});
+  EXPECT_TRUE(one->nvme_paths.empty());  // of the state
+  const auto two =
+      read("{\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b\"]}");
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->parameter_paths, (std::vector<std::string>{"/a", "/b"}));
+  const auto none = read("{\"device\": \"none\"}");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->parameter_paths.empty());
+  const auto cpu = read("{\"device\": \"cpu\"}");
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  EXPECT_TRUE(cpu->parameter_paths.empty());
+  EXPECT_TRUE(HasNote(*cpu, "zero_optimization.offload_param.device",
+                      NoteKind::kMeaning));
+  EXPECT_EQ(read("{\"device\": \"nvme\"}").status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
