@@ -78,16 +78,19 @@ absl::Status ReadOffloadParam(const ZeroConfigCaller& caller, KeyValues* values,
   }
   TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, values));
   if (*device == OffloadDevice::kNone) return absl::OkStatus();
+  if (caller.parameters == Parameters::kOffloaded) {
+    settings->parameter_place.device = *device;
+    if (*device == OffloadDevice::kNvme) {
+      settings->parameter_place.paths =
+          values->Texts(absl::StrCat(kP, ".nvme_path"));
+    }
+    return absl::OkStatus();
+  }
   if (*device == OffloadDevice::kCpu &&
-      caller.parameters != Parameters::kElsewhere) {
+      caller.parameters == Parameters::kInCpuMemory) {
     values->AddNote(NoteKind::kMeaning, path,
                     "the model is in CPU memory: its parameters are there "
                     "already, and stay");
-    return absl::OkStatus();
-  }
-  if (*device == OffloadDevice::kNvme &&
-      caller.parameters == Parameters::kOffloaded) {
-    settings->parameter_paths = values->Texts(absl::StrCat(kP, ".nvme_path"));
     return absl::OkStatus();
   }
   return values->NotBuilt(

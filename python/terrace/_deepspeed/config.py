@@ -16,9 +16,9 @@ from terrace._base import library
 from terrace._base.errors import check
 from terrace._deepspeed.brought import Brought
 from terrace._deepspeed.notes import tell_notes
+from terrace._deepspeed.parameters import offload_parameters
 from terrace._deepspeed.plan import plan_for
 from terrace._deepspeed.schedule import ConfiguredSchedule
-from terrace._offload.offload import offload as offload_model
 from terrace._optimizer.adamw import AdamW
 from terrace._ranks.ranks import Ranks, ranks_of
 from terrace._state.settings import Settings
@@ -33,11 +33,6 @@ _NOT_SHARED = {
     'kind': 'meaning', 'path': 'zero_optimization.stage',
     'text': 'at stage 0 every rank of the process_group keeps all the state; '
             'at 1 they share it'}
-_NOT_OFFLOADED = {
-    'kind': 'meaning', 'path': 'zero_optimization.offload_param',
-    'text': 'offload=True: the configuration offloads no parameters to "nvme" '
-            'at stage 3; they stay where the model has them'}
-
 
 class ConfiguredAdamW(AdamW):
     """AdamW or Adam with what a DeepSpeed configuration asks for besides."""
@@ -74,7 +69,7 @@ def from_deepspeed_config(
     **known: float | int,
 ) -> tuple[AdamW, torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
     """What a DeepSpeed configuration asks for, as (optimizer, scheduler,
-    settings); the model is not wrapped.
+    settings); the model's code stays as it is.
 
     Args:
         model: its parameters that require a gradient are optimized; with
@@ -90,10 +85,11 @@ def from_deepspeed_config(
             over; it is not used afterwards, nor is a scheduler made for it.
         notes: say every note on standard error; else how many there are, and
             those on what contradicts `known`.
-        offload: with offload_param to "nvme", at stage 3: the model's
-            parameters go there, as by terrace.offload(), which is settings'
-            `offload`. A memory_budget that is a share is theirs too; else they
-            have a tenth of their bytes, beside it.
+        offload: with an offload_param at stage 3, on one rank: the model's
+            parameters are offloaded as by terrace.offload(), whose result is
+            settings' `offload`. To "nvme": to its paths; a memory_budget that
+            is a share is theirs too, else they have a tenth of their bytes,
+            beside it. To "cpu": all in Terrace's memory.
         known: numbers for keys that are "auto" or absent: learning_rate,
             beta1, beta2, epsilon, weight_decay, gradient_clipping,
             warmup_min_lr, warmup_max_lr, warmup_num_steps, total_num_steps,
@@ -108,8 +104,7 @@ def from_deepspeed_config(
         where the configuration has none; a dict of the rest, for the loop:
         micro_batch, accumulation_steps, train_batch, loss_scale (None or its
         numbers, for torch.amp.GradScaler), offload (None: the parameters are
-        where they were), `notes` on every key that has no
-        say here, and more.
+        where they were), `notes` on every key that has no say here, and more.
 
     Raises:
         ValueError: the configuration is wrong, or contradicts the model, or
@@ -128,10 +123,7 @@ def from_deepspeed_config(
     made = _make(model, read, memory_budget, offload,
                  process_group if read.is_shared else None)
     settings = read.settings
-    scheduler = None
-    if settings.pop('has_schedule'):
-        scheduler = ConfiguredSchedule(made, read.native,
-                                       settings['cycles_momentum'])
+    scheduler = _scheduler_of(made, read)
     tell_notes(settings['notes'], _name_of(config), each=notes)
     return made, scheduler, settings
 
@@ -150,21 +142,23 @@ def _read(ranks: Ranks, config: Any, model: torch.nn.Module,
 def _make(model: torch.nn.Module, read: _Read, memory_budget: Any,
           offload: bool, process_group: Any) -> ConfiguredAdamW:
     """The optimizer; before it, of the settings, what is offloaded."""
-    settings, below = read.settings, None
-    paths = settings.pop('parameter_paths')
-    if paths:
-        is_share = '%' in str(memory_budget)
-        below = offload_model(model, nvme_path=paths,
-                              memory_budget=memory_budget if is_share else None)
-    elif offload:
-        settings['notes'].append(_NOT_OFFLOADED)
-    settings['offload'] = below
+    below = offload_parameters(model, read.settings, memory_budget, offload)
+    read.settings['offload'] = below
     try:
-        return ConfiguredAdamW(read.groups, settings, read.plan, process_group)
+        return ConfiguredAdamW(read.groups, read.settings, read.plan,
+                               process_group)
     except BaseException:
         if below is not None:
             below.close()
         raise
+
+
+def _scheduler_of(optimizer: ConfiguredAdamW,
+                  read: _Read) -> ConfiguredSchedule | None:
+    if not read.settings.pop('has_schedule'):
+        return None
+    return ConfiguredSchedule(optimizer, read.native,
+                              read.settings['cycles_momentum'])
 
 
 class _Read:

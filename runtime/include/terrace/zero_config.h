@@ -131,6 +131,10 @@ struct LossScaleSettings {
 };
 
 enum class OffloadDevice : uint8_t { kNone, kCpu, kNvme };
+struct OffloadPlace {
+  OffloadDevice device = OffloadDevice::kNone;
+  std::vector<std::string> paths;  // of kNvme: at least one
+};
 enum class TagValidation : uint8_t { kIgnore, kWarn, kFail };
 
 // As given; Terrace's engine chooses its own. Echoed by getters only.
@@ -161,8 +165,9 @@ struct ZeroConfigSettings {
 
   OffloadDevice offload_device = OffloadDevice::kNone;
   std::vector<std::string> nvme_paths;  // of kNvme: at least one
-  // Where the caller offloads the parameters to; empty: they stay.
-  std::vector<std::string> parameter_paths;
+  // Where the caller offloads the parameters to: kNone: they stay; kCpu: all of
+  // them into the library's memory.
+  OffloadPlace parameter_place;
   bool offload_pipeline = false;          // pipeline_read or pipeline_write
   std::optional<int64_t> sub_group_size;  // elements; bounds a chunk
   double cpu_cores_share = 1;             // of the cores, for the update

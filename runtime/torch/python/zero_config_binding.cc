@@ -158,7 +158,9 @@ std::string ZeroConfigBinding::Describe() const {
       {"skip_nonfinite", s.skip_nonfinite},
       {"offload_device", kDevices[static_cast<int>(s.offload_device)]},
       {"nvme_path", s.nvme_paths},
-      {"parameter_paths", s.parameter_paths},
+      {"parameter_device",
+       kDevices[static_cast<int>(s.parameter_place.device)]},
+      {"parameter_paths", s.parameter_place.paths},
       {"notes", NotesAsJson(s.notes)},
       {"given", s.given}};
   return description.dump();
