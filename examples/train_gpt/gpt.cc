@@ -34,11 +34,8 @@ at::Tensor Computed(const at::Tensor& parameter) {
 
 // Matrices normal, the two that lead back into the residual stream with less;
 // of the vectors the norms' weights one, the biases zero.
-at::Tensor Initialised(const ParameterShape& parameter, at::ScalarType type,
-                       int64_t layers) {
-  at::NoGradGuard no_grad;
-  at::Tensor tensor =
-      at::empty(parameter.sizes, at::TensorOptions().dtype(type));
+void Initialise(const ParameterShape& parameter, int64_t layers,
+                at::Tensor& tensor) {
   const absl::string_view name = parameter.name;
   if (parameter.sizes.size() == 2) {
     const bool residual = absl::EndsWith(name, "_out.weight");
@@ -47,17 +44,21 @@ at::Tensor Initialised(const ParameterShape& parameter, at::ScalarType type,
   } else {
     tensor.fill_(absl::EndsWith(name, ".weight") ? 1.0 : 0.0);
   }
-  return tensor.requires_grad_(true);
 }
 
 }  // namespace
 
-Gpt::Gpt(const ModelShape& shape, Dtype dtype, uint64_t seed) : shape_(shape) {
-  at::manual_seed(seed);
+Gpt::Gpt(const ModelShape& shape, Dtype dtype, std::optional<uint64_t> seed,
+         OnMade on_made)
+    : shape_(shape) {
+  if (seed.has_value()) at::manual_seed(*seed);
   for (const ParameterShape& parameter : ParameterShapes(shape)) {
-    parameters_.push_back(
-        {parameter.name,
-         Initialised(parameter, ScalarTypeOf(dtype), shape.layers)});
+    at::NoGradGuard no_grad;
+    at::Tensor tensor = at::empty(
+        parameter.sizes, at::TensorOptions().dtype(ScalarTypeOf(dtype)));
+    if (seed.has_value()) Initialise(parameter, shape.layers, tensor);
+    parameters_.push_back({parameter.name, tensor.requires_grad_(true)});
+    on_made(parameters_.back());
   }
   embedding_ = Next();
   positions_ = Next();
@@ -74,12 +75,9 @@ Gpt::Gpt(const ModelShape& shape, Dtype dtype, uint64_t seed) : shape_(shape) {
   last_norm_ = NextNorm();
 }
 
-at::Tensor Gpt::Loss(const at::Tensor& tokens) const {
-  const int64_t seq = tokens.size(1) - 1;
-  const at::Tensor input = tokens.narrow(1, 0, seq);
-  const at::Tensor target = tokens.narrow(1, 1, seq);
-  at::Tensor x = at::embedding(Computed(embedding_), input) +
-                 Computed(positions_).narrow(0, 0, seq).unsqueeze(0);
+at::Tensor Gpt::Logits(const at::Tensor& tokens) const {
+  at::Tensor x = at::embedding(Computed(embedding_), tokens) +
+                 Computed(positions_).narrow(0, 0, tokens.size(1)).unsqueeze(0);
   for (const Block& block : blocks_) {
     x = x + Attend(block, ApplyNorm(block.attention_norm, x));
     const at::Tensor inner =
@@ -90,10 +88,14 @@ at::Tensor Gpt::Loss(const at::Tensor& tokens) const {
     x = x + at::linear(inner, Computed(block.perceptron_out.weight),
                        Computed(block.perceptron_out.bias));
   }
-  const at::Tensor logits =
-      at::linear(ApplyNorm(last_norm_, x), Computed(embedding_));
-  return at::cross_entropy_loss(logits.reshape({-1, shape_.vocab}),
-                                target.reshape({-1}));
+  return at::linear(ApplyNorm(last_norm_, x), Computed(embedding_));
+}
+
+at::Tensor Gpt::Loss(const at::Tensor& tokens) const {
+  const int64_t seq = tokens.size(1) - 1;
+  return at::cross_entropy_loss(
+      Logits(tokens.narrow(1, 0, seq)).reshape({-1, shape_.vocab}),
+      tokens.narrow(1, 1, seq).reshape({-1}));
 }
 
 void Gpt::ForgetGradients() {

@@ -10,9 +10,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/model_shape.h"
 
@@ -25,12 +27,20 @@ class Gpt {
     at::Tensor tensor;  // leaf on the CPU, contiguous, with its .grad
   };
 
-  Gpt(const ModelShape& shape, Dtype dtype, uint64_t seed);
+  // Told of each parameter when it is made, before the next is.
+  using OnMade = absl::FunctionRef<void(const Parameter&)>;
+
+  // Without a seed the parameters' values are the caller's to fill in.
+  Gpt(
+      const ModelShape& shape, Dtype dtype, std::optional<uint64_t> seed,
+      OnMade on_made = [](const Parameter&) {});
   Gpt(const Gpt&) = delete;
   Gpt& operator=(const Gpt&) = delete;
 
-  // Mean cross-entropy, in fp32, of each next token. `tokens`: int64, [rows,
-  // seq + 1], seq at most the context.
+  // Of each next token, in fp32: [rows, seq, vocab]. `tokens`: int64, [rows,
+  // seq], seq at most the context.
+  at::Tensor Logits(const at::Tensor& tokens) const;
+  // The mean cross-entropy of each next token: `tokens` has one more a row.
   at::Tensor Loss(const at::Tensor& tokens) const;
 
   // Those of ParameterShapes, in its order.

@@ -99,3 +99,18 @@ def test_the_benchmark_runs():
         assert result.returncode == 0, result.stderr
         report = json.loads(result.stdout.splitlines()[-1])
         assert report['median_ratio'] > 0 and report['parameters'] == 1_000_000
+
+
+def test_the_benchmark_of_offloaded_memory_runs(tmp_path):
+    bench = EXAMPLES.parents[1] / 'python' / 'bench' / 'offload_memory.py'
+    result = subprocess.run(
+        [sys.executable, '-P', str(bench), '--parameters', '2e6', '--path',
+         str(tmp_path), '--memory-budget', '60%'],
+        capture_output=True, text=True, timeout=400)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report['parameters'] > 1_900_000 and report['differ'] == []
+    assert len(report['rows']) == 6
+    assert all(row['bytes'] > 0 and len(set(row['answers'])) == 3
+               for row in report['rows'])
+    assert not list(tmp_path.iterdir())

@@ -21,11 +21,11 @@ constexpr int64_t kPlentyBytes = int64_t{1} << 60;
 
 // sub_group_size elements of state, as far as chunks can be that small.
 int64_t ChunkBytes(const ZeroConfigSettings& settings) {
-  if (!settings.sub_group_size_given) return kMostChunkBytes;
+  if (!settings.sub_group_size) return kMostChunkBytes;
   const int64_t element_bytes =
       settings.parameter_dtype == DType::kFloat32 ? 8 : 12;
   const int64_t elements =
-      std::min(settings.sub_group_size, kMostChunkBytes / element_bytes);
+      std::min(*settings.sub_group_size, kMostChunkBytes / element_bytes);
   return std::clamp(elements * element_bytes + kTensorHeaderBytes,
                     kLeastChunkBytes, kMostChunkBytes);
 }

@@ -7,6 +7,7 @@ namespace terrace {
 namespace {
 
 using NoteKind = ZeroConfigNote::Kind;
+using Parameters = ZeroConfigCaller::Parameters;
 
 constexpr char kZero[] = "zero_optimization.";
 constexpr char kO[] = "zero_optimization.offload_optimizer";
@@ -60,25 +61,33 @@ absl::Status CheckPath(const char* section, OffloadDevice device,
   return absl::OkStatus();
 }
 
-absl::Status ReadOffloadParam(const ZeroConfigCaller& caller,
-                              const ZeroConfigSettings& settings,
-                              KeyValues* values) {
+absl::Status ReadOffloadParam(const ZeroConfigCaller& caller, KeyValues* values,
+                              ZeroConfigSettings* settings) {
   auto device = ReadDevice(kP, "cpu_offload_param", values);
   if (!device.ok()) return device.status();
   const std::string old = absl::StrCat(kZero, "cpu_offload_param");
   const std::string path =
       values->Given(kP) ? absl::StrCat(kP, ".device") : old;
-  if (*device != OffloadDevice::kNone && settings.stage != 3) {
+  if (*device != OffloadDevice::kNone && settings->stage != 3) {
     values->AddNote(NoteKind::kIgnored, path,
                     absl::StrCat("accepted; no effect, as in DeepSpeed: "
                                  "parameters are offloaded at stage 3 only, "
                                  "and zero_optimization.stage is ",
-                                 settings.stage));
+                                 settings->stage));
     return absl::OkStatus();
   }
   TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, values));
   if (*device == OffloadDevice::kNone) return absl::OkStatus();
-  if (*device == OffloadDevice::kCpu && caller.parameters_in_cpu_memory) {
+  if (caller.parameters == Parameters::kOffloaded) {
+    settings->parameter_place.device = *device;
+    if (*device == OffloadDevice::kNvme) {
+      settings->parameter_place.paths =
+          values->Texts(absl::StrCat(kP, ".nvme_path"));
+    }
+    return absl::OkStatus();
+  }
+  if (*device == OffloadDevice::kCpu &&
+      caller.parameters == Parameters::kInCpuMemory) {
     values->AddNote(NoteKind::kMeaning, path,
                     "the model is in CPU memory: its parameters are there "
                     "already, and stay");
@@ -88,7 +97,8 @@ absl::Status ReadOffloadParam(const ZeroConfigCaller& caller,
       path, absl::StrCat("parameters are not offloaded; allowed: \"none\"",
                          *device == OffloadDevice::kCpu
                              ? ", or \"cpu\" for a model in CPU memory"
-                             : ""));
+                             : ", or \"nvme\" where the caller offloads them "
+                               "(offload=True)"));
 }
 
 absl::Status ReadOffloadOptimizer(KeyValues* values,
@@ -152,10 +162,11 @@ absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
   settings->stage =
       static_cast<int>(values->Integer(absl::StrCat(kZero, "stage")));
   const std::string sub_group = absl::StrCat(kZero, "sub_group_size");
-  settings->sub_group_size = values->Integer(sub_group);
-  settings->sub_group_size_given = values->Given(sub_group);
+  if (values->Given(sub_group)) {
+    settings->sub_group_size = values->Integer(sub_group);
+  }
   TERRACE_RETURN_IF_ERROR(ReadOffloadOptimizer(values, settings));
-  TERRACE_RETURN_IF_ERROR(ReadOffloadParam(caller, *settings, values));
+  TERRACE_RETURN_IF_ERROR(ReadOffloadParam(caller, values, settings));
   TERRACE_RETURN_IF_ERROR(CheckStage(caller, *settings, values));
   if (!values->Given("allgather_size")) return absl::OkStatus();
   if (values->GivenBelow("zero_optimization").size() > 1) {

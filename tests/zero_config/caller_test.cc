@@ -1,6 +1,8 @@
 // What the caller brings beside the text.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/zero_config/key_rows.h"
 
 namespace terrace::zero_config_test {
@@ -163,7 +165,7 @@ TEST(Caller, ParametersInCpuMemoryAreOffloadedThereAlready) {
     return "\"zero_optimization\": {\"stage\": 3, " + members + "}";
   };
   ZeroConfigCaller caller;
-  caller.parameters_in_cpu_memory = true;
+  caller.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
   const auto cpu =
       ReadMembers(zero("\"offload_param\": {\"device\": \"cpu\"}"), caller);
   ASSERT_TRUE(cpu.ok()) << cpu.status();
@@ -177,6 +179,71 @@ TEST(Caller, ParametersInCpuMemoryAreOffloadedThereAlready) {
       zero("\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/a\"}"),
       caller);
   EXPECT_EQ(nvme.status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(Caller, ParametersAreOffloadedWhereTheCallerDoesIt) {
+  ZeroConfigCaller caller;
+  caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+  const auto read = [&](const std::string& param) {
+    return ReadMembers(
+        "\"zero_optimization\": {\"stage\": 3, "
+        "\"offload_param\": " +
+            param + "}",
+        caller);
+  };
+  const auto one = read("{\"device\": \"nvme\", \"nvme_path\": \"/a\"}");
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->parameter_place.device, OffloadDevice::kNvme);
+  EXPECT_EQ(one->parameter_place.paths, std::vector<std::string>{"/a"});
+  EXPECT_EQ(one->offload_device, OffloadDevice::kNone);  // of the state
+  EXPECT_TRUE(one->nvme_paths.empty());
+  const auto two =
+      read("{\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b\"]}");
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->parameter_place.paths, (std::vector<std::string>{"/a", "/b"}));
+  const auto none = read("{\"device\": \"none\"}");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->parameter_place.device, OffloadDevice::kNone);
+  EXPECT_TRUE(none->parameter_place.paths.empty());
+  const auto cpu = read("{\"device\": \"cpu\"}");
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  EXPECT_EQ(cpu->parameter_place.device, OffloadDevice::kCpu);
+  EXPECT_TRUE(cpu->parameter_place.paths.empty());
+  EXPECT_FALSE(HasNote(*cpu, "zero_optimization.offload_param.device",
+                       NoteKind::kMeaning));
+  EXPECT_EQ(read("{\"device\": \"nvme\"}").status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Caller, BelowStage3NoParametersAreOffloaded) {
+  ZeroConfigCaller caller;
+  caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+  for (const char* param : {"{\"device\": \"cpu\"}",
+                            "{\"device\": \"nvme\", \"nvme_path\": \"/a\"}"}) {
+    const auto settings =
+        ReadMembers(absl::StrCat("\"zero_optimization\": {\"stage\": 2, ",
+                                 "\"offload_param\": ", param, "}"),
+                    caller);
+    ASSERT_TRUE(settings.ok()) << settings.status();
+    EXPECT_EQ(settings->parameter_place.device, OffloadDevice::kNone);
+    EXPECT_TRUE(settings->parameter_place.paths.empty());
+    EXPECT_TRUE(HasNote(*settings, "zero_optimization.offload_param.device",
+                        NoteKind::kIgnored));
+  }
+}
+
+TEST(Caller, SeveralRanksOffloadNoParameters) {
+  ZeroConfigCaller caller;
+  caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+  caller.world_size = 2;
+  caller.shares_state = true;
+  const auto settings = ReadMembers(
+      "\"zero_optimization\": {\"stage\": 3, "
+      "\"offload_param\": {\"device\": \"cpu\"}}",
+      caller);
+  EXPECT_EQ(settings.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(settings.status().message()),
+              testing::HasSubstr("zero_optimization.stage"));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ from terrace._base import library
 from terrace._base.errors import check
 from terrace._deepspeed.brought import Brought
 from terrace._deepspeed.notes import tell_notes
+from terrace._deepspeed.parameters import offload_parameters
 from terrace._deepspeed.plan import plan_for
 from terrace._deepspeed.schedule import ConfiguredSchedule
 from terrace._optimizer.adamw import AdamW
@@ -32,7 +33,6 @@ _NOT_SHARED = {
     'kind': 'meaning', 'path': 'zero_optimization.stage',
     'text': 'at stage 0 every rank of the process_group keeps all the state; '
             'at 1 they share it'}
-
 
 class ConfiguredAdamW(AdamW):
     """AdamW or Adam with what a DeepSpeed configuration asks for besides."""
@@ -65,10 +65,11 @@ def from_deepspeed_config(
     process_group: Any = None,
     optimizer: torch.optim.Optimizer | None = None,
     notes: bool = False,
+    offload: bool = False,
     **known: float | int,
 ) -> tuple[AdamW, torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
     """What a DeepSpeed configuration asks for, as (optimizer, scheduler,
-    settings); the model is not wrapped.
+    settings); the model's code stays as it is.
 
     Args:
         model: its parameters that require a gradient are optimized; with
@@ -84,6 +85,11 @@ def from_deepspeed_config(
             over; it is not used afterwards, nor is a scheduler made for it.
         notes: say every note on standard error; else how many there are, and
             those on what contradicts `known`.
+        offload: with an offload_param at stage 3, on one rank: the model's
+            parameters are offloaded as by terrace.offload(), whose result is
+            settings' `offload`. To "nvme": to its paths; a memory_budget that
+            is a share is theirs too, else they have a tenth of their bytes,
+            beside it. To "cpu": all in Terrace's memory.
         known: numbers for keys that are "auto" or absent: learning_rate,
             beta1, beta2, epsilon, weight_decay, gradient_clipping,
             warmup_min_lr, warmup_max_lr, warmup_num_steps, total_num_steps,
@@ -97,8 +103,8 @@ def from_deepspeed_config(
         a scheduler to be stepped after each of the optimizer's steps, None
         where the configuration has none; a dict of the rest, for the loop:
         micro_batch, accumulation_steps, train_batch, loss_scale (None or its
-        numbers, for torch.amp.GradScaler), `notes` on every key that has no
-        say here, and more.
+        numbers, for torch.amp.GradScaler), offload (None: the parameters are
+        where they were), `notes` on every key that has no say here, and more.
 
     Raises:
         ValueError: the configuration is wrong, or contradicts the model, or
@@ -112,21 +118,47 @@ def from_deepspeed_config(
     if unknown:
         raise TypeError('terrace: from_deepspeed_config knows no '
                         + ', '.join(sorted(unknown)))
-    everybody, error = ranks_of(process_group), None
-    try:
-        read = _Read(config, model, optimizer, known, everybody, memory_budget)
-    except Exception as caught:  # the other ranks are to hear of it
-        error = caught
-    everybody.agree('reading the configuration', error)
+    read = _read(ranks_of(process_group), config, model, optimizer, known,
+                 memory_budget, offload)
+    made = _make(model, read, memory_budget, offload,
+                 process_group if read.is_shared else None)
     settings = read.settings
-    made = ConfiguredAdamW(read.groups, settings, read.plan,
-                           process_group if read.is_shared else None)
-    scheduler = None
-    if settings.pop('has_schedule'):
-        scheduler = ConfiguredSchedule(made, read.native,
-                                       settings['cycles_momentum'])
+    scheduler = _scheduler_of(made, read)
     tell_notes(settings['notes'], _name_of(config), each=notes)
     return made, scheduler, settings
+
+
+def _read(ranks: Ranks, config: Any, model: torch.nn.Module,
+          *rest: Any) -> _Read:
+    error = None
+    try:
+        read = _Read(ranks, config, model, *rest)
+    except Exception as caught:  # the other ranks are to hear of it
+        error = caught
+    ranks.agree('reading the configuration', error)
+    return read
+
+
+def _make(model: torch.nn.Module, read: _Read, memory_budget: Any,
+          offload: bool, process_group: Any) -> ConfiguredAdamW:
+    """The optimizer; before it, of the settings, what is offloaded."""
+    below = offload_parameters(model, read.settings, memory_budget, offload)
+    read.settings['offload'] = below
+    try:
+        return ConfiguredAdamW(read.groups, read.settings, read.plan,
+                               process_group)
+    except BaseException:
+        if below is not None:
+            below.close()
+        raise
+
+
+def _scheduler_of(optimizer: ConfiguredAdamW,
+                  read: _Read) -> ConfiguredSchedule | None:
+    if not read.settings.pop('has_schedule'):
+        return None
+    return ConfiguredSchedule(optimizer, read.native,
+                              read.settings['cycles_momentum'])
 
 
 class _Read:
@@ -139,14 +171,14 @@ class _Read:
         is_shared: whether the ranks share the state.
     """
 
-    def __init__(self, config: Any, model: torch.nn.Module,
+    def __init__(self, ranks: Ranks, config: Any, model: torch.nn.Module,
                  optimizer: torch.optim.Optimizer | None,
-                 known: Mapping[str, Any], ranks: Ranks,
-                 memory_budget: Any) -> None:
+                 known: Mapping[str, Any], memory_budget: Any,
+                 offload: bool) -> None:
         brought = Brought(
             [(name, parameter) for name, parameter in model.named_parameters()
              if parameter.requires_grad], optimizer, known)
-        self.native = _open(config, model, brought, known, ranks)
+        self.native = _open(config, model, brought, known, ranks, offload)
         self.settings = json.loads(self.native.describe())
         notes = self.settings['notes']
         brought.check(self.settings)
@@ -161,12 +193,13 @@ class _Read:
 
 
 def _open(config: Any, model: torch.nn.Module, brought: Brought,
-          known: Mapping[str, Any], ranks: Ranks) -> Any:
+          known: Mapping[str, Any], ranks: Ranks, offload: bool) -> Any:
     dtypes = {parameter.dtype for _, parameter in brought.named}
+    is_in_memory = all(parameter.device.type == 'cpu'
+                       for parameter in model.parameters())
     caller = {**known, 'text_has_lines': not isinstance(config, Mapping),
-              'parameters_in_cpu_memory': all(
-                  parameter.device.type == 'cpu'
-                  for parameter in model.parameters())}
+              'parameters_in_cpu_memory': is_in_memory,
+              'offloads_parameters': bool(offload) and is_in_memory}
     if brought.numbers is not None:
         caller['adam'] = brought.numbers
     if len(dtypes) == 1 and (dtype := dtypes.pop()) in _DTYPES:

@@ -42,7 +42,10 @@ struct ZeroConfigCaller {
   bool shares_state = false;
   // Of the model. Given: the text must agree. Not given: the text decides.
   std::optional<DType> parameter_dtype;
-  bool parameters_in_cpu_memory = false;  // all of the model's
+  // Of all of the model's. kOffloaded: the caller offloads them to what the
+  // text names.
+  enum class Parameters : uint8_t { kElsewhere, kInCpuMemory, kOffloaded };
+  Parameters parameters = Parameters::kElsewhere;
   // In place of an `optimizer` that is not in the text.
   std::optional<AdamOptions> adam;
   // false: the text was made of values; messages name no line of it.
@@ -128,6 +131,10 @@ struct LossScaleSettings {
 };
 
 enum class OffloadDevice : uint8_t { kNone, kCpu, kNvme };
+struct OffloadPlace {
+  OffloadDevice device = OffloadDevice::kNone;
+  std::vector<std::string> paths;  // of kNvme: at least one
+};
 enum class TagValidation : uint8_t { kIgnore, kWarn, kFail };
 
 // As given; Terrace's engine chooses its own. Echoed by getters only.
@@ -158,10 +165,12 @@ struct ZeroConfigSettings {
 
   OffloadDevice offload_device = OffloadDevice::kNone;
   std::vector<std::string> nvme_paths;  // of kNvme: at least one
-  bool offload_pipeline = false;        // pipeline_read or pipeline_write
-  int64_t sub_group_size = 1000000000;  // elements; bounds a chunk
-  bool sub_group_size_given = false;
-  double cpu_cores_share = 1;  // of the cores, for the update
+  // Where the caller offloads the parameters to: kNone: they stay; kCpu: all of
+  // them into the library's memory.
+  OffloadPlace parameter_place;
+  bool offload_pipeline = false;          // pipeline_read or pipeline_write
+  std::optional<int64_t> sub_group_size;  // elements; bounds a chunk
+  double cpu_cores_share = 1;             // of the cores, for the update
   AioSettings aio;
   TagValidation tag_validation = TagValidation::kWarn;
 

@@ -40,7 +40,8 @@ ManagedStorage* FindManaged(const c10::IValue& tensor) {
       impl->unsafe_storage().unsafeGetStorageImpl());
 }
 
-// Of an argument: a tensor, or a list of them with or without gaps.
+// Of an argument: a tensor, a list of them with or without gaps, or the storage
+// that a tensor is set to, whose address LibTorch 2.15 asks for.
 template <typename Visit>
 void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
   if (argument.isTensor()) {
@@ -51,6 +52,11 @@ void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
       if (!element.isTensor()) break;
       if (ManagedStorage* const found = FindManaged(element)) visit(*found);
     }
+  } else if (argument.isStorage()) {
+    const c10::Storage storage = argument.toStorage();
+    ManagedStorage* const found =
+        OperationNet::Get().Find(storage.unsafeGetStorageImpl());
+    if (found != nullptr) visit(*found);
   }
 }
 

@@ -61,8 +61,11 @@ absl::StatusOr<ZeroConfigCaller> ReadCaller(const std::string& text) {
     take("train_batch", caller.train_batch);
     caller.world_size = object.value("world_size", caller.world_size);
     caller.shares_state = object.value("shares_state", caller.shares_state);
-    caller.parameters_in_cpu_memory = object.value(
-        "parameters_in_cpu_memory", caller.parameters_in_cpu_memory);
+    if (object.value("offloads_parameters", false)) {
+      caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+    } else if (object.value("parameters_in_cpu_memory", false)) {
+      caller.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
+    }
     caller.text_has_lines =
         object.value("text_has_lines", caller.text_has_lines);
     if (object.contains("adam")) caller.adam = AdamOf(object.at("adam"));
@@ -155,6 +158,9 @@ std::string ZeroConfigBinding::Describe() const {
       {"skip_nonfinite", s.skip_nonfinite},
       {"offload_device", kDevices[static_cast<int>(s.offload_device)]},
       {"nvme_path", s.nvme_paths},
+      {"parameter_device",
+       kDevices[static_cast<int>(s.parameter_place.device)]},
+      {"parameter_paths", s.parameter_place.paths},
       {"notes", NotesAsJson(s.notes)},
       {"given", s.given}};
   return description.dump();

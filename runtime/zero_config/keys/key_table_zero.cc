@@ -8,7 +8,8 @@ using Type = KeyType;
 using Use = KeyUse;
 
 constexpr char kNoParameters[] =
-    "parameters stay where the model has them; none are fetched";
+    "parameters stay where the model has them, or are offloaded within a "
+    "budget";
 constexpr char kTransfers[] =
     "Terrace sizes its transfers from what the paths can do";
 constexpr char kZeroPlus[] = "ZeRO++ and MiCS change the numbers";

@@ -1,0 +1,218 @@
+"""terrace.from_deepspeed_config(offload=True): parameters live below."""
+
+import os
+
+import pytest
+import torch
+
+import terrace
+from conftest import batches, largest_difference, train
+from crew import error_of
+from offloaded import is_cold
+from terrace._base.library import is_offloaded
+
+WIDTH = 130
+ADAMW = {'type': 'AdamW', 'params': {'lr': 2e-3, 'weight_decay': 0.1}}
+PARAM = 'zero_optimization.offload_param'
+
+
+def model():
+    """About 100,000 parameters; the least budget is a third of them."""
+    torch.manual_seed(7)
+    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(6)]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 7))
+
+
+def config(param=None, optimizer=None, stage=3, **changes):
+    zero = {'stage': stage}
+    if param is not None:
+        zero['offload_param'] = param
+    if optimizer is not None:
+        zero['offload_optimizer'] = optimizer
+    return {'train_micro_batch_size_per_gpu': 12, 'gradient_clipping': 0.5,
+            'optimizer': ADAMW, 'zero_optimization': zero, **changes}
+
+
+def nvme(path):
+    return {'device': 'nvme', 'nvme_path': str(path)}
+
+
+def in_memory(steps):
+    """What the script leaves without any offload."""
+    network = model()
+    optimizer, _, settings = terrace.from_deepspeed_config(network,
+                                                           config(stage=0))
+    assert settings['offload'] is None
+    return network, train(network, optimizer, batches(steps))
+
+
+@pytest.fixture
+def two_paths(tmp_path):
+    paths = [tmp_path / 'parameters', tmp_path / 'state']
+    for path in paths:
+        path.mkdir()
+    return paths
+
+
+@pytest.mark.parametrize('state', ['memory', 'nvme'])
+def test_parameters_on_nvme_train_to_the_bits_of_memory(state, two_paths):
+    parameters, below = two_paths
+    network = model()
+    optimizer, _, settings = terrace.from_deepspeed_config(
+        network, config(nvme(parameters),
+                        nvme(below) if state == 'nvme' else None),
+        offload=True)
+    offload = settings['offload']
+    losses = train(network, optimizer, batches(6))
+    assert os.listdir(parameters)
+    assert bool(os.listdir(below)) == (state == 'nvme')
+    assert any(map(is_cold, network.parameters()))
+    stats = offload.stats()
+    assert stats['budget_bytes'] < stats['parameter_bytes']
+    assert stats['bytes_read'] > 0 and stats['bytes_written'] > 0
+    optimizer.close()
+    offload.close()
+    assert not os.listdir(parameters) and not os.listdir(below)
+    other, expected = in_memory(6)
+    assert losses == expected
+    assert largest_difference(network, other) == 0
+
+
+def test_a_list_of_paths_is_striped_over(two_paths):
+    network = model()
+    _, _, settings = terrace.from_deepspeed_config(
+        network, config({'device': 'nvme',
+                         'nvme_path': [str(path) for path in two_paths]}),
+        offload=True)
+    assert all(map(os.listdir, two_paths))
+    settings['offload'].close()
+    assert not any(map(os.listdir, two_paths))
+
+
+def test_a_share_is_the_parameters_too(two_paths):
+    parameters, below = two_paths
+    least, most = (
+        terrace.from_deepspeed_config(
+            model(), config(nvme(parameters), nvme(below)), offload=True,
+            memory_budget=share)[2]['offload'].stats()
+        for share in (None, '95%'))
+    assert abs(most['budget_bytes'] - 0.95 * most['parameter_bytes']) <= 1
+    assert least['budget_bytes'] < most['budget_bytes']
+
+
+def test_bytes_are_the_states_alone(two_paths):
+    parameters, below = two_paths
+    _, _, settings = terrace.from_deepspeed_config(
+        model(), config(nvme(parameters), nvme(below)), offload=True,
+        memory_budget='5MiB')
+    stats = settings['offload'].stats()
+    assert stats['budget_bytes'] == stats['minimum_bytes']  # a tenth is less
+
+
+def test_parameters_in_cpu_memory_are_the_librarys_and_all_there():
+    network = model()
+    optimizer, _, settings = terrace.from_deepspeed_config(
+        network, config({'device': 'cpu'}), offload=True)
+    losses = train(network, optimizer, batches(6))
+    with settings['offload'] as offload:
+        stats = offload.stats()
+        assert stats['managed_bytes'] == stats['parameter_bytes'] > 0
+        assert stats['budget_bytes'] >= stats['parameter_bytes']
+        assert stats['disk_bytes'] == stats['evictions'] == 0
+        assert not any(map(is_cold, network.parameters()))
+    other, expected = in_memory(6)
+    assert losses == expected
+    assert largest_difference(network, other) == 0
+    assert PARAM not in {note['path'] for note in settings['notes']}
+
+
+@pytest.mark.parametrize('param, stage', [
+    (None, 3), ({'device': 'none'}, 3), ({'device': 'cpu'}, 2)])
+def test_nothing_to_offload_is_a_note(param, stage):
+    network = model()
+    _, _, settings = terrace.from_deepspeed_config(
+        network, config(param, stage=stage), offload=True)
+    assert settings['offload'] is None
+    [note] = [note for note in settings['notes'] if note['path'] == PARAM]
+    assert 'they stay where the model has them' in note['text']
+    assert not any(map(is_offloaded, network.parameters()))
+
+
+def test_without_offload_cpu_is_so_already_and_nvme_is_refused(tmp_path):
+    network = model()
+    settings = terrace.from_deepspeed_config(
+        network, config({'device': 'cpu'}))[2]
+    assert settings['offload'] is None
+    assert not any(map(is_offloaded, network.parameters()))
+    with pytest.raises(NotImplementedError,
+                       match=rf'{PARAM}\.device.*offload=True'):
+        terrace.from_deepspeed_config(network, config(nvme(tmp_path)))
+
+
+def test_a_path_that_is_not_there_is_named_and_not_made(tmp_path):
+    network = model()
+    with pytest.raises(FileNotFoundError,
+                       match=rf'{PARAM}\.nvme_path') as caught:
+        terrace.from_deepspeed_config(network, config(nvme(tmp_path / 'typo')),
+                                      offload=True)
+    assert caught.value.filename == str(tmp_path / 'typo')
+    assert os.listdir(tmp_path) == []
+    assert not any(map(is_offloaded, network.parameters()))
+
+
+def test_another_file_of_the_path_is_left_alone(tmp_path):
+    file = tmp_path / 'theirs'
+    file.write_bytes(b'bytes')
+    network = model()
+    with pytest.raises((ValueError, OSError), match='theirs'):
+        terrace.from_deepspeed_config(network, config(nvme(file)),
+                                      offload=True)
+    assert file.read_bytes() == b'bytes'
+    assert not any(map(is_offloaded, network.parameters()))
+
+
+def test_no_path_is_named_by_its_line(tmp_path):
+    file = tmp_path / 'ds.json'
+    file.write_text('{"train_batch_size": 1,\n"zero_optimization": {"stage": 3,'
+                    '\n"offload_param": {"device": "nvme"}}}')
+    with pytest.raises(ValueError, match=rf'{PARAM}\.device.*line 3.*'
+                                         rf'{PARAM}\.nvme_path'):
+        terrace.from_deepspeed_config(model(), file, offload=True,
+                                      learning_rate=1e-3)
+
+
+def test_an_optimizer_that_fails_leaves_the_model_as_it_was(two_paths,
+                                                            monkeypatch):
+    from terrace._deepspeed import config as module
+
+    def fail(*_):
+        raise MemoryError('terrace: as if')
+    monkeypatch.setattr(module, 'ConfiguredAdamW', fail)
+    network, same = model(), model()
+    with pytest.raises(MemoryError, match='as if'):
+        terrace.from_deepspeed_config(network, config(nvme(two_paths[0])),
+                                      offload=True)
+    assert not any(map(is_offloaded, network.parameters()))
+    assert largest_difference(network, same) == 0
+    assert not os.listdir(two_paths[0])
+
+
+def test_a_model_that_is_offloaded_already_is_refused(two_paths):
+    network = model()
+    with terrace.offload(network, nvme_path=str(two_paths[0])):
+        with pytest.raises(RuntimeError, match='offloaded already'):
+            terrace.from_deepspeed_config(network, config(nvme(two_paths[1])),
+                                          offload=True)
+        assert not os.listdir(two_paths[1])
+
+
+def _on_ranks(path):
+    return error_of(lambda: terrace.from_deepspeed_config(
+        model(), config({'device': 'nvme', 'nvme_path': path}), offload=True))
+
+
+def test_several_ranks_are_refused(crew, tmp_path):
+    for error in crew.run(_on_ranks, str(tmp_path)):
+        assert error[0] == 'NotImplementedError'
+        assert 'zero_optimization.stage' in error[1]
+    assert not os.listdir(tmp_path)
