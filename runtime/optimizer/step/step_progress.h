@@ -42,6 +42,15 @@ class StepProgress {
       }
     }
   }
+  // In another order, of chunks that are each there once.
+  void BeginAttempt(const std::vector<int>& order) {
+    to_push_.clear();
+    for (const int chunk : order) {
+      if (states_[static_cast<size_t>(chunk)] == State::kMissing) {
+        to_push_.push_back(chunk);
+      }
+    }
+  }
   // The queue that they were pushed to is gone.
   void ForgetPushed() {
     for (State& state : states_) {
@@ -55,6 +64,11 @@ class StepProgress {
     SetState(next(), State::kPushed);
     to_push_.pop_front();
   }
+  // The next one is not part of the step after all.
+  void SkipNext() {
+    SetState(next(), State::kDone);
+    to_push_.pop_front();
+  }
   // Of a chunk that was pushed.
   void SetDone(int chunk) {
     CheckPushed(chunk);
@@ -66,6 +80,8 @@ class StepProgress {
   }
   // It was refused to an earlier attempt: this one pushes it, last.
   void PushAgain(int chunk) { to_push_.push_back(chunk); }
+  // It goes before those that were not pushed yet.
+  void PushNext(int chunk) { to_push_.push_front(chunk); }
   // A chunk that was done was not updated after all.
   void SetLost(int chunk) { SetState(chunk, State::kMissing); }
 
