@@ -72,8 +72,12 @@ class BackwardPasses:
                 wanted[key].register_post_accumulate_grad_hook(hook))
 
     def restart(self) -> None:
-        """Counts from 0; one that is open is forgotten."""
+        """Counts from 0."""
         self.ended = 0
+        self.forget_open()
+
+    def forget_open(self) -> None:
+        """The one that is open, if there is one, does not count."""
         self.is_open = False
 
     def came(self, parameter: torch.Tensor) -> None:

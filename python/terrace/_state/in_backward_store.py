@@ -158,6 +158,7 @@ class InBackwardStore(StateStore):
             raise RuntimeError(self._failure)
         number = self._passes.ended + 1
         if number > self._wanted:
+            self._passes.forget_open()  # it has touched nothing
             raise RuntimeError(
                 f'terrace: backward pass {number} since the last step() of an '
                 f'optimizer that was made with step_in_backward={self._wanted}')

@@ -73,15 +73,15 @@ void ChunkPipeline::BeginGradual(const UpdateStep& step,
 }
 
 void ChunkPipeline::Supply(int parameter) {
-  std::vector<int> again;
-  supply_.Supply(parameter, &again);
-  for (const int chunk : again) progress_.PushNext(chunk);
+  std::vector<int> next;
+  supply_.Supply(parameter, &next);
+  progress_.PushNext(next);
 }
 
 void ChunkPipeline::EndSupply() {
-  std::vector<int> again;
-  supply_.End(&again);
-  for (const int chunk : again) progress_.PushNext(chunk);
+  std::vector<int> next;
+  supply_.End(&next);
+  progress_.PushNext(next);
 }
 
 bool ChunkPipeline::Advance() {

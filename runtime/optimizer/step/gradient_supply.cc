@@ -32,7 +32,7 @@ void GradientSupply::Clear() {
   due_pushed_ = 0;
 }
 
-void GradientSupply::Supply(int parameter, std::vector<int>* again) {
+void GradientSupply::Supply(int parameter, std::vector<int>* next) {
   const auto index = static_cast<size_t>(parameter);
   chunks_left_[index] = chunks_of_[index];
   if (chunks_of_[index] == 0) return stepped_.push_back(parameter);
@@ -40,23 +40,31 @@ void GradientSupply::Supply(int parameter, std::vector<int>* again) {
   for (int chunk = first; chunk < first + chunks_of_[index]; ++chunk) {
     TERRACE_CHECK(state(chunk).to_come > 0);
     ++state(chunk).have_come;
-    if (--state(chunk).to_come == 0 && !ended_) BecomeDue(chunk, again);
+    if (--state(chunk).to_come > 0 || ended_) continue;
+    if (!state(chunk).pushed && !IsHeld(chunk)) next->push_back(chunk);
+    BecomeDue(chunk);
   }
 }
 
-void GradientSupply::End(std::vector<int>* again) {
+void GradientSupply::End(std::vector<int>* next) {
   if (ended_) return;
   for (int chunk = 0; chunk < chunks_.size(); ++chunk) {
-    if (!IsDue(chunk)) BecomeDue(chunk, again);
+    if (IsDue(chunk)) continue;
+    if (state(chunk).sent_back) next->push_back(chunk);
+    BecomeDue(chunk);
   }
   ended_ = true;
 }
 
-void GradientSupply::BecomeDue(int chunk, std::vector<int>* again) {
+void GradientSupply::BecomeDue(int chunk) {
   if (state(chunk).pushed) ++due_pushed_;
-  if (!state(chunk).sent_back) return;
   state(chunk).sent_back = false;
-  again->push_back(chunk);
+}
+
+bool GradientSupply::IsHeld(int chunk) const {
+  return std::any_of(held_.begin(), held_.end(), [chunk](const HeldPin& held) {
+    return held.chunk == chunk;
+  });
 }
 
 bool GradientSupply::IsDue(int chunk) const {

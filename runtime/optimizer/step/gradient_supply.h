@@ -39,10 +39,10 @@ class GradientSupply {
   bool is_gradual() const { return gradual_; }
 
   // The gradient of a parameter that may come has come. Appends the chunks that
-  // were sent back and are due by that.
-  void Supply(int parameter, std::vector<int>* again);
-  // No more come. Appends likewise.
-  void End(std::vector<int>* again);
+  // are due by that and are neither held nor pushed.
+  void Supply(int parameter, std::vector<int>* next);
+  // No more come. Appends those that were sent back.
+  void End(std::vector<int>* next);
 
   bool IsDue(int chunk) const;
   // Of a due one: none of its parameters has come.
@@ -91,7 +91,8 @@ class GradientSupply {
   const ChunkState& state(int chunk) const {
     return states_[static_cast<size_t>(chunk)];
   }
-  void BecomeDue(int chunk, std::vector<int>* again);
+  void BecomeDue(int chunk);
+  bool IsHeld(int chunk) const;
   void CountStepped(int chunk, std::vector<int>* parameters);
 
   const ChunkTable& chunks_;

@@ -5,6 +5,7 @@
 // One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -80,8 +81,14 @@ class StepProgress {
   }
   // It was refused to an earlier attempt: this one pushes it, last.
   void PushAgain(int chunk) { to_push_.push_back(chunk); }
-  // It goes before those that were not pushed yet.
-  void PushNext(int chunk) { to_push_.push_front(chunk); }
+  // These go before the others that were not pushed yet.
+  void PushNext(const std::vector<int>& chunks) {
+    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+      const auto place = std::find(to_push_.begin(), to_push_.end(), *chunk);
+      if (place != to_push_.end()) to_push_.erase(place);
+      to_push_.push_front(*chunk);
+    }
+  }
   // A chunk that was done was not updated after all.
   void SetLost(int chunk) { SetState(chunk, State::kMissing); }
 
