@@ -35,6 +35,7 @@ import terrace
 
 _PIECE = 4 << 20
 _TOKENS = 128
+_POSITIONS = 1024  # that it has room for
 _VOCABULARY = 256
 
 
@@ -45,7 +46,7 @@ class Bytes(torch.nn.Module):
         super().__init__()
         torch.manual_seed(1)
         self.embedding = torch.nn.Embedding(_VOCABULARY, width)
-        self.positions = torch.nn.Embedding(_TOKENS, width)
+        self.positions = torch.nn.Embedding(_POSITIONS, width)
         self.layers = torch.nn.ModuleList(
             torch.nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0.0,
                                              batch_first=True, norm_first=True)
@@ -55,7 +56,7 @@ class Bytes(torch.nn.Module):
             (_TOKENS, _TOKENS), float('-inf')).triu(1))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.embedding(tokens) + self.positions.weight
+        hidden = self.embedding(tokens) + self.positions.weight[:_TOKENS]
         for layer in self.layers:
             hidden = layer(hidden, src_mask=self.mask, is_causal=True)
         return self.head(hidden)
