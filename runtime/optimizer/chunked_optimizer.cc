@@ -7,6 +7,7 @@
 #include "runtime/base/floating_point.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/state/state_array.h"
+#include "runtime/optimizer/step/supplied_step.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -60,12 +61,28 @@ absl::Status ChunkedOptimizer::StartUntil(
     absl::Time deadline, const StepArguments& arguments,
     absl::Span<const ParameterData> parameters) {
   const DefaultFloatingPoint mode;
+  TERRACE_RETURN_IF_ERROR(CheckStepFree());
+  return running_->Start(arguments, parameters, deadline);
+}
+
+absl::StatusOr<std::unique_ptr<GradualStep>> ChunkedOptimizer::StartGradual(
+    const StepArguments& arguments, absl::Span<const ParameterData> parameters,
+    absl::Span<const int> order) {
+  const DefaultFloatingPoint mode;
+  TERRACE_RETURN_IF_ERROR(CheckStepFree());
+  TERRACE_RETURN_IF_ERROR(running_->StartGradual(arguments, parameters, order));
+  auto step =
+      std::make_unique<SuppliedStep>(*running_, guard_, runtime_.clock());
+  TERRACE_RETURN_IF_ERROR(step->Advance());
+  return step;
+}
+
+absl::Status ChunkedOptimizer::CheckStepFree() const {
   TERRACE_RETURN_IF_ERROR(guard_.CheckFree("no step"));
   if (running_->is_running()) {
     return absl::FailedPreconditionError("a step is running");
   }
-  TERRACE_RETURN_IF_ERROR(guard_.CheckLoaded("no step can be made"));
-  return running_->Start(arguments, parameters, deadline);
+  return guard_.CheckLoaded("no step can be made");
 }
 
 bool ChunkedOptimizer::Advance() {

@@ -44,6 +44,10 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
     return StartUntil(absl::InfiniteFuture(), arguments, parameters);
   }
   bool Advance() override;
+  absl::StatusOr<std::unique_ptr<GradualStep>> StartGradual(
+      const StepArguments& arguments,
+      absl::Span<const ParameterData> parameters,
+      absl::Span<const int> order) override;
   absl::Status result() const override { return running_->result(); }
 
   int64_t step() const override { return state_->counts.step(); }
@@ -76,6 +80,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   // From here on deadlines are by the runtime's clock, not the wall's.
   absl::Status StartUntil(absl::Time deadline, const StepArguments& arguments,
                           absl::Span<const ParameterData> parameters);
+  absl::Status CheckStepFree() const;
   // No step is running, or has requests under way; none is incomplete.
   absl::Status CheckQuiet(absl::string_view what) const;
   absl::Status CheckComplete(absl::string_view what) const;

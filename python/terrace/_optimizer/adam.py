@@ -38,6 +38,8 @@ class Adam(AdamW):
         max_grad_norm: float | None = None,
         io_engine: str = 'auto',
         process_group: Any = None,
+        step_in_backward: int = 0,
+        overlap: bool = False,
     ) -> None:
         self._decoupled = decoupled_weight_decay
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad,
@@ -46,4 +48,5 @@ class Adam(AdamW):
                          fused=fused,
                          memory_budget=memory_budget, nvme_path=nvme_path,
                          max_grad_norm=max_grad_norm, io_engine=io_engine,
-                         process_group=process_group)
+                         process_group=process_group,
+                         step_in_backward=step_in_backward, overlap=overlap)

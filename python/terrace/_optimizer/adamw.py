@@ -12,9 +12,10 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from terrace._base import machine
-from terrace._base.groups import named_in, names_in, trained
+from terrace._base.groups import Groups, named_in, trained
 from terrace._base.paths import check_paths
-from terrace._optimizer import checks, loss_scale
+from terrace._optimizer import checks, in_backward, loss_scale
+from terrace._optimizer.added_group import add_group
 from terrace._optimizer.loss_scale import LossScale
 from terrace._optimizer.optimizer_state import OptimizerState, StatePlace
 from terrace._optimizer.placement import tell_copy, tell_placement
@@ -25,7 +26,6 @@ from terrace._ranks.interrupts import uninterrupted
 from terrace._ranks.ranks import ranks_of
 from terrace._state.compiled import close_all
 from terrace._state.settings import Settings
-from terrace._state.shared_store import SharedStore
 from terrace._state.store import StateStore
 
 atexit.register(close_all)
@@ -76,13 +76,26 @@ class AdamW(torch.optim.Optimizer):
             average them first, as DistributedDataParallel does. The
             constructor, step(), add_param_group() and
             consolidate_state_dict() are collective: every rank calls them.
+        step_in_backward: of how many backward passes step() is called after,
+            if the parameters are to be stepped in the last of them: each part
+            of the state as soon as its gradients are there, while backward goes
+            on; to the same bits. The gradients are taken (`.grad` is None
+            then) and freed: clipping, unscaling or reading them by hand does
+            nothing. Options are those of that pass's first gradient. Where a
+            function runs backward within itself (checkpoint with
+            use_reentrant=True), all is stepped at the end of the pass. A
+            parameter that the model also reads detached, or under no_grad, in
+            a recomputed part may have been stepped by then. 0: in step().
+        overlap: False; True is not there yet.
 
     Raises:
-        ValueError, TypeError: an argument; a budget in bytes below the
+        ValueError, TypeError: an argument, also step_in_backward with
+            max_grad_norm; a budget in bytes below the
             minimum, which is named; parameters that overlap in memory.
         NotImplementedError: complex or sparse parameters, tensors that wrap
             others but DTensors, these with max_grad_norm or process_group;
-            amsgrad=True, differentiable=True.
+            amsgrad=True, differentiable=True; overlap=True; step_in_backward
+            with process_group, on several ranks, with DTensors.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of
@@ -116,6 +129,8 @@ class AdamW(torch.optim.Optimizer):
         max_grad_norm: float | None = None,
         io_engine: str = 'auto',
         process_group: Any = None,
+        step_in_backward: int = 0,
+        overlap: bool = False,
     ) -> None:
         defaults = {'lr': lr, 'betas': betas, 'eps': eps,
                     'weight_decay': weight_decay, 'amsgrad': amsgrad,
@@ -141,8 +156,9 @@ class AdamW(torch.optim.Optimizer):
             check_paths(settings.paths, settings.path_name)
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
-            self._store = (StateStore(settings) if ranks.alone else
-                           SharedStore(settings, ranks))
+            self._store = in_backward.store_of(
+                settings, ranks, weakref.WeakMethod(self._write_back),
+                step_in_backward, overlap)
             self._view = StateView(self._store, weakref.ref(self))
             self._place = StatePlace(self._view)
             self._store.add(trained(named_in(self.param_groups)))
@@ -160,14 +176,18 @@ class AdamW(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Asked by torch.amp.GradScaler; may be set."""
-        if self._scale.is_left_to_step is not None:
-            return self._scale.is_left_to_step
-        shared = self._store is not None and not self._store.ranks.alone
-        return loss_scale.is_left_to_step(self.param_groups, shared)
+        return self._scale.left_to_step(self.param_groups, self._store)
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, given: bool) -> None:
         self._scale.is_left_to_step = given
+
+    def _write_back(self) -> Groups:
+        """Before a step; what is to be stepped."""
+        for group in self.param_groups:
+            checks.check_followed(group)
+        self._view.write_back()
+        return self.param_groups
 
     def _further(self, settings: Settings) -> Settings:
         """What a kind of this asks for besides."""
@@ -196,33 +216,7 @@ class AdamW(torch.optim.Optimizer):
         it is copied by way of memory. If it fails, all is as before, without
         the group."""
         with uninterrupted():
-            self._add_group(param_group)
-
-    def _add_group(self, param_group: dict[str, Any]) -> None:
-        store, count = self._store, len(self.param_groups)
-        before = None if store is None else store.mark()
-        error = None
-        try:
-            super().add_param_group(param_group)
-            added = self.param_groups[-1]
-            checks.check_group(added, names_in(added, count))
-            if store is not None:
-                store.add(trained(named_in(self.param_groups, count)))
-        except BaseException as caught:
-            del self.param_groups[count:]
-            if store is None or not isinstance(caught, Exception):
-                raise
-            error = caught
-        if store is None:
-            return
-        try:
-            check_alike(store.ranks, 'adding a group',
-                        self.param_groups[count:], error)
-        except BaseException:
-            if error is None:  # it was added here only
-                del self.param_groups[count:]
-                store.back_to(before)
-            raise
+            add_group(self, self._store, param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -231,6 +225,11 @@ class AdamW(torch.optim.Optimizer):
         Args:
             closure: evaluates the model again and returns the loss, which is
                 returned here.
+
+        With step_in_backward it waits for what backward began, and steps the
+        rest; after fewer passes, all. backward() raises what paths answer, and
+        RuntimeError after more passes. A failure then leaves parameters stepped
+        in part, and every later use says to resume from the last checkpoint.
 
         With a process_group all ranks hear of an error of the closure, not of
         one of a hook: the others wait for the group's timeout.
@@ -242,6 +241,8 @@ class AdamW(torch.optim.Optimizer):
             RuntimeError: a GPU failed; DataLossError if parameters there
                 could not be given their new values.
             ValueError: a gradient that cannot be used; nothing was changed.
+            RuntimeError: with step_in_backward, options were changed since
+                then; set them back and step(). NotImplementedError: GradScaler.
             KeyboardInterrupt: after the step is finished.
             RankError: of a process_group; another rank failed, and step() on
                 all of them finishes the step as above (other gradients or a
@@ -252,9 +253,7 @@ class AdamW(torch.optim.Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            for group in self.param_groups:
-                checks.check_followed(group)
-            self._view.write_back()
+            self._write_back()
             skip, scale = self._scale.asked(self, self._store)
         except BaseException as caught:  # to be told to the other ranks
             error = caught
@@ -283,6 +282,7 @@ class AdamW(torch.optim.Optimizer):
         With a process_group: of this rank's share, which only the same share
         can load; of all parameters on the rank that consolidate_state_dict()
         collected them at, until the next step."""
+        self._store.check_between_steps('the state is copied')
         tell_copy(self._store, self.param_groups)
         return completed(super().state_dict(), self._store, self.param_groups)
 

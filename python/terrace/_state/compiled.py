@@ -81,6 +81,31 @@ class Compiled:
                           if is_dtensor(p) and p.grad is not None])
         check(outcome)
 
+    def begin_gradual(self, parameters: Sequence[torch.Tensor],
+                      group_of: torch.Tensor, numbers: Sequence[float],
+                      order: Sequence[int]) -> None:
+        """A step whose gradients come one after another; arguments as of
+        step(), and the places of those that are stepped, as their gradients
+        are expected."""
+        check(self._change('begin_gradual', parameters, group_of, numbers,
+                           order))
+
+    def supply(self, place: int, parameter: torch.Tensor) -> None:
+        """Takes the gradient of one, which is then None, and goes on."""
+        check(self._native.supply(place, parameter))
+
+    def end_supply(self) -> None:
+        """No more gradients come."""
+        check(self._native.end_supply())
+
+    def finish_gradual(self) -> None:
+        """Waits until the step is done."""
+        check(self._change('finish_gradual'))
+
+    def give_up_gradual(self, why: str) -> None:
+        """The step has failed, and with it the optimizer. Again: nothing."""
+        check(self._change('give_up_gradual', why))
+
     def skipped(self) -> bool:
         """The last step: a gradient was not finite."""
         return self._native.skipped()

@@ -36,6 +36,12 @@ class StateStore(PlacedState):
         # Of a step, where a parameter is in its group several times.
         self._unfinished_turn: tuple[list[torch.Tensor], int] | None = None
 
+    def check_between_steps(self, what: str) -> None:
+        """RuntimeError: a step goes on between calls, or failed there."""
+
+    def check_scaler(self) -> None:
+        """NotImplementedError: its steps come before a GradScaler."""
+
     def knows(self, parameter: torch.Tensor) -> bool:
         """Or at another rank."""
         return self.keeps(parameter)

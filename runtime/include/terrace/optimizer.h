@@ -40,6 +40,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "terrace/adam.h"
+#include "terrace/gradual_step.h"
 #include "terrace/runtime.h"
 #include "terrace/tensor.h"
 
@@ -230,6 +231,17 @@ class OffloadedOptimizer {
                              absl::Span<const ParameterData> parameters) = 0;
   virtual bool Advance() = 0;
   virtual absl::Status result() const = 0;
+
+  // A step that begins before its gradients are there; see GradualStep.
+  // `parameters` are those that may come, with the gradient null; of others the
+  // parameter is null too. `order`: all of them, as their gradients are
+  // expected; it decides what is read ahead and nothing else. InvalidArgument:
+  // a parameter or an order that cannot be, and what needs all gradients first:
+  // clipping, skipping, a loss scale, gradients for the norm.
+  virtual absl::StatusOr<std::unique_ptr<GradualStep>> StartGradual(
+      const StepArguments& arguments,
+      absl::Span<const ParameterData> parameters,
+      absl::Span<const int> order) = 0;
 
   // Steps completed; and whether one is incomplete.
   virtual int64_t step() const = 0;

@@ -51,6 +51,26 @@ std::vector<bool> ChunkTable::WithGradient(
   return with;
 }
 
+std::vector<int> ChunkTable::InOrder(absl::Span<const int> parameters) const {
+  constexpr size_t kNever = 0;
+  std::vector<size_t> turns(first_chunks_.size(), kNever);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    turns[static_cast<size_t>(parameters[i])] = i + 1;
+  }
+  std::vector<std::pair<size_t, int>> last_turns;
+  for (int i = 0; i < size(); ++i) {
+    size_t last = kNever;
+    for (const Segment& segment : chunk(i).segments) {
+      last = std::max(last, turns[static_cast<size_t>(segment.parameter)]);
+    }
+    if (last != kNever) last_turns.emplace_back(last, i);
+  }
+  std::sort(last_turns.begin(), last_turns.end());
+  std::vector<int> chunks;
+  for (const auto& [turn, index] : last_turns) chunks.push_back(index);
+  return chunks;
+}
+
 // A parameter's segments are in consecutive chunks, one in each.
 std::vector<ChunkPiece> ChunkTable::Pieces(int parameter, int64_t offset,
                                            size_t count) const {

@@ -57,6 +57,13 @@ class ChunkTable {
   std::vector<bool> WithGradient(
       absl::Span<const ParameterData> parameters) const;
 
+  // Those with a segment of these parameters, as the last parameter of each
+  // comes in this order.
+  std::vector<int> InOrder(absl::Span<const int> parameters) const;
+  // Of a parameter with elements; the rest of it is in those behind.
+  int first_chunk(int parameter) const {
+    return first_chunks_[static_cast<size_t>(parameter)];
+  }
   // The pieces of `count` elements of a parameter from `offset` on, in order.
   std::vector<ChunkPiece> Pieces(int parameter, int64_t offset,
                                  size_t count) const;

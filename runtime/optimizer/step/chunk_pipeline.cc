@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,7 @@ void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
 }
 
 void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
+  supply_.Clear();
   step_ = &step;
   most_updating_ =
       step.staging != nullptr ? std::min(slots_, Staging::kSlots) : slots_;
@@ -60,10 +62,36 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
   progress_.BeginAttempt();
 }
 
+void ChunkPipeline::BeginGradual(const UpdateStep& step,
+                                 absl::Span<const ParameterSpec> specs,
+                                 absl::Span<const ParameterData> expected,
+                                 const std::vector<int>& order) {
+  BeginStep(chunks_.WithGradient(expected));
+  BeginAttempt(step, absl::InfiniteFuture());
+  progress_.BeginAttempt(order);
+  supply_.Begin(specs, expected);
+}
+
+void ChunkPipeline::Supply(int parameter) {
+  std::vector<int> next;
+  supply_.Supply(parameter, &next);
+  progress_.PushNext(next);
+}
+
+void ChunkPipeline::EndSupply() {
+  std::vector<int> next;
+  supply_.End(&next);
+  progress_.PushNext(next);
+}
+
 bool ChunkPipeline::Advance() {
   TakeStaged();
+  DispatchDue();
   PushMissing();
-  while (CanTake() && TakeNext(clock_.Now())) PushMissing();
+  while (CanTake() && TakeNext(clock_.Now())) {
+    DispatchDue();
+    PushMissing();
+  }
   // First whether any runs: what it leaves to be taken is there by then.
   const bool running = meter_.running() > 0;
   TakeStaged();
@@ -126,6 +154,7 @@ void ChunkPipeline::WaitForTasks() {
     }
     if (running) meter_.WaitForLook(ended, kCopyLook);
   }
+  supply_.ReleaseHeld();
 }
 
 void ChunkPipeline::Abandon(absl::Status error) {
@@ -139,6 +168,12 @@ bool ChunkPipeline::TakeNext(absl::Time deadline) {
   const int64_t ended = meter_.ended();
   const bool updating = updating_.load(std::memory_order_acquire) > 0;
   absl::StatusOr<ChunkReady> ready = requests_.Next(deadline);
+  if (!updating && absl::IsFailedPrecondition(ready.status())) {
+    if (const std::optional<int> chunk = supply_.SendBackLast()) {
+      progress_.SetRefused(*chunk);
+      return true;  // its slot may be what is missing
+    }
+  }
   blocked_by_kernels_ = updating && absl::IsFailedPrecondition(ready.status());
   ended_when_blocked_ = ended;
   return !blocked_by_kernels_ && Take(std::move(ready));
@@ -149,14 +184,27 @@ bool ChunkPipeline::CanTake() const {
       meter_.ended() == ended_when_blocked_) {
     return false;
   }
+  if (stopped_ || requests_.pushed() == 0) return false;
   // Pairs with the release in the task: a chunk not counted holds no pin.
-  return !stopped_ && requests_.pushed() > 0 &&
-         updating_.load(std::memory_order_acquire) < most_updating_;
+  const int updating = updating_.load(std::memory_order_acquire);
+  if (!supply_.is_gradual()) return updating < most_updating_;
+  return updating + supply_.held() < slots_ &&
+         (supply_.due_pushed() || supply_.early() < slots_ - 1);
 }
 
 void ChunkPipeline::PushMissing() {
   while (progress_.has_next() && error_.ok() && !stopped_) {
     const int chunk = progress_.next();
+    // An early one is fetched for a slot that it can have at once: what is due
+    // meanwhile does not wait behind many of them.
+    if (!supply_.IsDue(chunk) &&
+        requests_.pushed() + supply_.held() >= slots_) {
+      return;
+    }
+    if (supply_.IsVoid(chunk)) {
+      progress_.SkipNext();
+      continue;
+    }
     const Access access =
         chunks_.contents(chunk).fresh ? Access::kOverwrite : Access::kUpdate;
     absl::Status status =
@@ -164,6 +212,7 @@ void ChunkPipeline::PushMissing() {
     if (absl::IsUnavailable(status)) return;  // full; again after a Next
     if (!status.ok()) return Fail(std::move(status));
     progress_.SetPushed();
+    supply_.OnPushed(chunk);
   }
 }
 
@@ -176,14 +225,43 @@ bool ChunkPipeline::Take(absl::StatusOr<ChunkReady> ready) {
   meter_.Cut(BucketOf(ready->cause));
   if (ready->chunk == ChunkReady::kOfAFetch) {
     ChunkRequests::Drop(*std::move(ready));
+  } else if (ready->pin.ok() && supply_.is_gradual()) {
+    TakeGradual(ready->chunk, *std::move(ready->pin));
   } else if (ready->pin.ok()) {
     progress_.SetDone(ready->chunk);
     Dispatch(ready->chunk, *std::move(ready->pin));
   } else {
+    supply_.OnTaken(ready->chunk);
     progress_.SetRefused(ready->chunk);
     TakeRefusal(ready->chunk, ready->is_current, ready->pin.status());
   }
   return true;
+}
+
+// One of a gradual step waits for its gradients, or for its turn. The last slot
+// is for those that are due.
+void ChunkPipeline::TakeGradual(int chunk, Pin pin) {
+  supply_.OnTaken(chunk);
+  if (supply_.IsDue(chunk) || supply_.early() < slots_ - 1) {
+    return supply_.Hold(chunk, std::move(pin));
+  }
+  pin.ReleaseUnchanged();
+  supply_.SendBack(chunk);
+  progress_.SetRefused(chunk);
+}
+
+void ChunkPipeline::DispatchDue() {
+  while (!stopped_ &&
+         updating_.load(std::memory_order_acquire) < most_updating_) {
+    std::optional<GradientSupply::HeldPin> due = supply_.TakeDue();
+    if (!due.has_value()) return;
+    progress_.SetDone(due->chunk);
+    if (supply_.IsVoid(due->chunk)) {
+      due->pin.ReleaseUnchanged();
+    } else {
+      Dispatch(due->chunk, std::move(due->pin));
+    }
+  }
 }
 
 void ChunkPipeline::TakeRefusal(int chunk, bool is_current,
@@ -211,6 +289,7 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
                                            chunks_.contents(chunk), *step_,
                                            ranges_, *std::move(staged))};
   chunks_.SetUpdated(chunk, step_->parameters);
+  supply_.OnUpdate(chunk, update.update);
   updating_.fetch_add(1, std::memory_order_relaxed);
   if (update.update->staged() != nullptr) {
     meter_.Start(1);
@@ -280,6 +359,10 @@ void ChunkPipeline::Fail(absl::Status error) {
   if (error_.ok() || (absl::IsDataLoss(error) && !absl::IsDataLoss(error_))) {
     error_ = std::move(error);
   }
+  // There is no other attempt at a gradual step.
+  if (!supply_.is_gradual()) return;
+  stopped_ = true;
+  for (const int chunk : supply_.ReleaseHeld()) progress_.SetRefused(chunk);
 }
 
 }  // namespace terrace

@@ -21,6 +21,7 @@
 #include "runtime/optimizer/chunks/chunk_requests.h"
 #include "runtime/optimizer/chunks/chunk_table.h"
 #include "runtime/optimizer/step/chunk_update.h"
+#include "runtime/optimizer/step/gradient_supply.h"
 #include "runtime/optimizer/step/staged_updates.h"
 #include "runtime/optimizer/step/step_meter.h"
 #include "runtime/optimizer/step/step_progress.h"
@@ -36,7 +37,8 @@ class ChunkPipeline {
         requests_(requests),
         clock_(clock),
         executor_(executor),
-        meter_(meter) {}
+        meter_(meter),
+        supply_(chunks) {}
   ChunkPipeline(const ChunkPipeline&) = delete;
   ChunkPipeline& operator=(const ChunkPipeline&) = delete;
 
@@ -52,6 +54,21 @@ class ChunkPipeline {
   // An attempt at the missing chunks; clears the error. `step` must stay valid
   // until the attempt ends. `deadline` is that of its requests.
   void BeginAttempt(const UpdateStep& step, absl::Time deadline);
+
+  // The only attempt at a gradual step (gradient_supply.h): of parameters whose
+  // gradient in `expected` is not null, of chunks in this order. Ends with its
+  // first error.
+  void BeginGradual(const UpdateStep& step,
+                    absl::Span<const ParameterSpec> specs,
+                    absl::Span<const ParameterData> expected,
+                    const std::vector<int>& order);
+  // The step has the gradient of a parameter; and those that it will have.
+  void Supply(int parameter);
+  void EndSupply();
+  // As GradualStep's.
+  void TakeStepped(std::vector<int>* parameters) {
+    supply_.TakeStepped(parameters);
+  }
 
   // As far as it goes without blocking: chunks that are ready, copies that have
   // ended. True: the attempt has ended; error() is OK if and only if no chunk
@@ -76,6 +93,8 @@ class ChunkPipeline {
   void PushMissing();
   bool Take(absl::StatusOr<ChunkReady> ready);
   void TakeRefusal(int chunk, bool is_current, const absl::Status& status);
+  void TakeGradual(int chunk, Pin pin);
+  void DispatchDue();
   void Dispatch(int chunk, Pin pin);
   absl::StatusOr<std::unique_ptr<StagedChunk>> Stage(int chunk) const;
   void RunRanges(const StagedUpdate& update);
@@ -108,6 +127,7 @@ class ChunkPipeline {
   // Chunks with a pin, kernels or a slot; of those without a slot decreased by
   // tasks, before the meter counts their end.
   std::atomic<int> updating_ = 0;
+  GradientSupply supply_;
   StagedUpdates staged_;  // added to by the tasks, before too
 };
 

@@ -88,12 +88,11 @@ ParameterData ChunkUpdate::DataOf(size_t index) const {
     return staged_->segment(index);
   }
   ParameterData data = step_.parameters[static_cast<size_t>(segment.parameter)];
+  if (data.gradient == nullptr) return data;  // neither is looked at
   data.parameter = static_cast<std::byte*>(data.parameter) +
                    segment.parameter_offset * DTypeBytes(chunk_.dtype);
-  if (data.gradient != nullptr) {
-    data.gradient = static_cast<const std::byte*>(data.gradient) +
-                    segment.parameter_offset * DTypeBytes(data.gradient_dtype);
-  }
+  data.gradient = static_cast<const std::byte*>(data.gradient) +
+                  segment.parameter_offset * DTypeBytes(data.gradient_dtype);
   return data;
 }
 
@@ -105,15 +104,15 @@ void ChunkUpdate::UpdateSegment(size_t index, int64_t begin, int64_t end) {
   const int64_t element = from - segment.chunk_offset;
   const auto parameter = static_cast<size_t>(segment.parameter);
   const ParameterData data = DataOf(index);
-  AdamSpan span = {.parameter = static_cast<std::byte*>(data.parameter) +
-                                element * DTypeBytes(chunk_.dtype),
-                   .parameter_dtype = chunk_.dtype,
+  AdamSpan span = {.parameter_dtype = chunk_.dtype,
                    .gradient_dtype = data.gradient_dtype,
                    .m = chunk_.first_moment(payload_) + from,
                    .v = chunk_.second_moment(payload_) + from,
                    .count = count};
   if (chunk_.has_master()) span.master = chunk_.master(payload_) + from;
   if (data.gradient != nullptr) {
+    span.parameter = static_cast<std::byte*>(data.parameter) +
+                     element * DTypeBytes(chunk_.dtype);
     span.gradient = static_cast<const std::byte*>(data.gradient) +
                     element * DTypeBytes(data.gradient_dtype);
   }

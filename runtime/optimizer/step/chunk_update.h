@@ -58,6 +58,11 @@ class ChunkUpdate {
   // Each of 0 .. ranges-1 once, on any thread. Returns true for the one that
   // ended last; the pin is then released.
   bool RunRange(int index);
+  // Its ranges have run, and its parameters are back: nothing of it is read any
+  // more. By the thread that calls LeaveSlot.
+  bool has_ended() const {
+    return left_.load(std::memory_order_acquire) == 0 && staged_ == nullptr;
+  }
   // The parameters are back, or will not be: the slot is free.
   void LeaveSlot() { staged_.reset(); }
 

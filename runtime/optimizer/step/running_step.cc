@@ -60,14 +60,9 @@ absl::Status RunningStep::Start(const StepArguments& arguments,
     TERRACE_RETURN_IF_ERROR(apart_.Check(state_.specs, parameters));
     TERRACE_RETURN_IF_ERROR(state_.counts.CheckMasters(state_.specs));
   }
-  meter_.Begin();
-  TERRACE_ASSIGN_OR_RETURN(Staging* const staging,
-                           PrepareStaging(arguments, parameters));
-  report_ = {.step = state_.counts.step() + 1,
-             .bytes_from_devices = -staging_.bytes_from_devices(),
-             .bytes_to_devices = -staging_.bytes_to_devices()};
-  result_ = absl::FailedPreconditionError("the step is running");
-  input_.Set(std::move(settings), parameters, staging);
+  TERRACE_RETURN_IF_ERROR(
+      Open(arguments, std::move(settings), parameters, parameters));
+  gradual_ = false;
   deadline_ = deadline;
   if (incomplete_) {
     Launch(Phase::kRecognise, GradientPass::Kind::kFingerprint,
@@ -84,6 +79,72 @@ absl::Status RunningStep::Start(const StepArguments& arguments,
            input_.Gradients(state_.specs));
   }
   return absl::OkStatus();
+}
+
+absl::Status RunningStep::Open(const StepArguments& arguments,
+                               StepSettings settings,
+                               absl::Span<const ParameterData> stepped,
+                               absl::Span<const ParameterData> parameters) {
+  meter_.Begin();
+  TERRACE_ASSIGN_OR_RETURN(Staging* const staging,
+                           PrepareStaging(arguments, stepped));
+  report_ = {.step = state_.counts.step() + 1,
+             .bytes_from_devices = -staging_.bytes_from_devices(),
+             .bytes_to_devices = -staging_.bytes_to_devices()};
+  result_ = absl::FailedPreconditionError("the step is running");
+  input_.Set(std::move(settings), parameters, staging);
+  return absl::OkStatus();
+}
+
+absl::Status RunningStep::StartGradual(
+    const StepArguments& arguments, absl::Span<const ParameterData> parameters,
+    absl::Span<const int> order) {
+  const std::vector<ParameterData> expected = WithAllGradients(parameters);
+  TERRACE_ASSIGN_OR_RETURN(
+      StepSettings settings,
+      CheckStep(options_, state_.specs, arguments, expected));
+  TERRACE_RETURN_IF_ERROR(CheckGradualStep(settings, arguments, parameters));
+  TERRACE_RETURN_IF_ERROR(CheckOrder(state_.specs, parameters, order));
+  if (incomplete_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no other step while step ", state_.counts.step() + 1,
+                     " is incomplete"));
+  }
+  TERRACE_RETURN_IF_ERROR(apart_.Check(state_.specs, expected));
+  TERRACE_RETURN_IF_ERROR(state_.counts.CheckMasters(state_.specs));
+  TERRACE_RETURN_IF_ERROR(
+      Open(arguments, std::move(settings), expected, parameters));
+  input_.BeginStep(state_.specs, state_.counts.by_parameter());
+  phase_ = Phase::kUpdate;
+  incomplete_ = gradual_ = true;
+  fingerprint_.reset();
+  pipeline_.BeginGradual(input_.update(), state_.specs, expected,
+                         state_.chunks.InOrder(order));
+  absl::Status status = requests_.BeginStep(state_.counts.step() + 1);
+  if (!status.ok()) pipeline_.Abandon(std::move(status));
+  return absl::OkStatus();
+}
+
+absl::Status RunningStep::Supply(int parameter, const void* gradient,
+                                 DType dtype) {
+  TERRACE_RETURN_IF_ERROR(CheckSupplied(state_.specs, input_.parameters(),
+                                        parameter, gradient, dtype));
+  const auto index = static_cast<size_t>(parameter);
+  if (Device* const device = input_.parameters()[index].device) {
+    // Its work on the gradient is queued there.
+    if (absl::Status status = device->Synchronize(); !status.ok()) {
+      pipeline_.Abandon(std::move(status));
+      return absl::OkStatus();  // Advance tells
+    }
+  }
+  input_.SetGradient(index, gradient, dtype);
+  pipeline_.Supply(parameter);
+  return absl::OkStatus();
+}
+
+void RunningStep::GiveUp(absl::Status why) {
+  pipeline_.Abandon(std::move(why));
+  pipeline_.WaitForTasks();
 }
 
 // Slots for what is on devices, whose queued work ends here; null: nothing is.
@@ -104,6 +165,8 @@ absl::StatusOr<Staging*> RunningStep::PrepareStaging(
 }
 
 bool RunningStep::Advance() {
+  // Until now a gradual step was left alone: it waited for nothing.
+  if (gradual_ && is_running()) meter_.Cut(StepMeter::Bucket::kOther);
   while (phase_ != Phase::kIdle) {
     if (phase_ == Phase::kUpdate) {
       if (!pipeline_.Advance()) return false;
@@ -208,6 +271,16 @@ void RunningStep::EndUpdate() {
   }
   if (absl::IsDataLoss(status)) {
     guard_.Poison(status);
+    return Finish(std::move(status));
+  }
+  if (gradual_) {
+    guard_.Poison(absl::FailedPreconditionError(
+        absl::StrCat("step ", report_.step,
+                     " began before all its gradients were there and "
+                     "failed (",
+                     status.message(),
+                     "): its parameters are stepped in part; "
+                     "resume from the last checkpoint")));
     return Finish(std::move(status));
   }
   // A later attempt has brought the gradients of the first.

@@ -4,6 +4,9 @@
 //   idle --Start--> norm ------> update --> idle
 //        \--------> recognise -/       \--> fingerprint --> idle, incomplete
 //
+//   idle --StartGradual--> update --> idle
+//                              \--> idle, poisoned
+//
 // Its tasks touch meter, staging, pipeline and pass: in a forked child, where
 // they may be locked or half changed for ever, it is leaked.
 //
@@ -45,6 +48,18 @@ class RunningStep {
   absl::Status Start(const StepArguments& arguments,
                      absl::Span<const ParameterData> parameters,
                      absl::Time deadline);
+  // Of a step that comes as a GradualStep says; then Supply, EndSupply and
+  // Advance, and GiveUp, which blocks until no task of it runs.
+  absl::Status StartGradual(const StepArguments& arguments,
+                            absl::Span<const ParameterData> parameters,
+                            absl::Span<const int> order);
+  absl::Status Supply(int parameter, const void* gradient, DType dtype);
+  void EndSupply() { pipeline_.EndSupply(); }
+  void TakeStepped(std::vector<int>* parameters) {
+    pipeline_.TakeStepped(parameters);
+  }
+  void GiveUp(absl::Status why);
+
   bool Advance();
   // Blocks until Advance can go further. False: the deadline passed.
   bool Wait(absl::Time deadline);
@@ -75,6 +90,11 @@ class RunningStep {
     kFingerprint,  // failed: keeping what the next attempt must bring again
   };
 
+  // A step whose input has passed every check; `stepped`: that of `parameters`
+  // which has, or may get, a gradient.
+  absl::Status Open(const StepArguments& arguments, StepSettings settings,
+                    absl::Span<const ParameterData> stepped,
+                    absl::Span<const ParameterData> parameters);
   absl::StatusOr<Staging*> PrepareStaging(
       const StepArguments& arguments,
       absl::Span<const ParameterData> parameters);
@@ -99,6 +119,7 @@ class RunningStep {
 
   Phase phase_ = Phase::kIdle;
   bool incomplete_ = false;
+  bool gradual_ = false;
   ApartCheck apart_;
   StepInput input_;
   // Of the incomplete step's gradients.

@@ -186,4 +186,87 @@ absl::Status CheckSameStep(const StepSettings& settings_before,
   return absl::OkStatus();
 }
 
+std::vector<ParameterData> WithAllGradients(
+    absl::Span<const ParameterData> parameters) {
+  static constexpr double kAny = 0;  // aligned for every dtype
+  std::vector<ParameterData> all(parameters.begin(), parameters.end());
+  for (ParameterData& data : all) {
+    data.gradient = data.parameter == nullptr ? nullptr : &kAny;
+    data.gradient_dtype = DType::kFloat32;
+    if (data.parameter == nullptr) data.parameter = const_cast<double*>(&kAny);
+  }
+  return all;
+}
+
+absl::Status CheckGradualStep(const StepSettings& settings,
+                              const StepArguments& arguments,
+                              absl::Span<const ParameterData> parameters) {
+  const char* early = nullptr;
+  if (settings.max_gradient_norm > 0) early = "max_gradient_norm";
+  if (settings.skip_nonfinite) early = "skip_nonfinite";
+  if (settings.loss_scale != 1) early = "a loss scale";
+  if (arguments.norm_gradients) early = "norm_gradients";
+  if (early != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        early, " needs all gradients before the first is used; a gradual step ",
+        "has none of it"));
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].gradient == nullptr) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter ", i, " has a gradient before the gradual step began"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOrder(absl::Span<const ParameterSpec> specs,
+                        absl::Span<const ParameterData> parameters,
+                        absl::Span<const int> order) {
+  std::vector<bool> wanted(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    wanted[i] = parameters[i].parameter != nullptr;
+  }
+  for (const int parameter : order) {
+    const auto index = static_cast<size_t>(parameter);
+    if (parameter < 0 || index >= specs.size() || !wanted[index]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the order has parameter ", parameter, ", which may not come or has ",
+          "been there before; there are ", specs.size()));
+    }
+    wanted[index] = false;
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (!wanted[i]) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the order lacks parameter ",
+                                                   i, " ('", specs[i].name,
+                                                   "'), which may come"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSupplied(absl::Span<const ParameterSpec> specs,
+                           absl::Span<const ParameterData> parameters,
+                           int parameter, const void* gradient, DType dtype) {
+  const auto index = static_cast<size_t>(parameter);
+  if (parameter < 0 || index >= specs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a gradient of parameter ", parameter, " of ", specs.size()));
+  }
+  const char* fault = nullptr;
+  if (parameters[index].parameter == nullptr) {
+    fault = "is not one of those that may come";
+  } else if (parameters[index].gradient != nullptr) {
+    fault = "has its gradient of this step";
+  } else if (gradient == nullptr) {
+    fault = "has a gradient without an address";
+  } else if (dtype != DType::kFloat32 && dtype != specs[index].dtype) {
+    fault = "has a gradient of another dtype";
+  } else if (!Aligned(gradient, dtype)) {
+    fault = "has a gradient that is not aligned to its elements";
+  }
+  if (fault == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parameter ", parameter, " ('", specs[index].name, "') ", fault));
+}
+
 }  // namespace terrace

@@ -39,4 +39,21 @@ absl::Status CheckSameStep(const StepSettings& settings_before,
                            const StepSettings& settings,
                            absl::Span<const ParameterData> parameters);
 
+// Of a gradual step. As if each of the parameters that may come, whose address
+// is not null, had a gradient: for what asks which those are.
+std::vector<ParameterData> WithAllGradients(
+    absl::Span<const ParameterData> parameters);
+// InvalidArgument: what needs all gradients first, or is given one.
+absl::Status CheckGradualStep(const StepSettings& settings,
+                              const StepArguments& arguments,
+                              absl::Span<const ParameterData> parameters);
+// InvalidArgument: not each of those that may come, once.
+absl::Status CheckOrder(absl::Span<const ParameterSpec> specs,
+                        absl::Span<const ParameterData> parameters,
+                        absl::Span<const int> order);
+// InvalidArgument: no gradient of one that may come and has not.
+absl::Status CheckSupplied(absl::Span<const ParameterSpec> specs,
+                           absl::Span<const ParameterData> parameters,
+                           int parameter, const void* gradient, DType dtype);
+
 }  // namespace terrace

@@ -45,6 +45,13 @@ void StepInput::BeginStep(absl::Span<const ParameterSpec> specs,
   gradient_norm_ = 0;
 }
 
+// Kernels that run look at other parameters.
+void StepInput::SetGradient(size_t parameter, const void* gradient,
+                            DType dtype) {
+  parameters_[parameter].gradient = gradient;
+  parameters_[parameter].gradient_dtype = dtype;
+}
+
 void StepInput::SetSquaredNorm(double squared) {
   gradient_norm_ = std::sqrt(squared) / settings_.loss_scale;
   update_.gradient_multiplier = GradientMultiplier(

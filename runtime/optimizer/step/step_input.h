@@ -25,6 +25,8 @@ class StepInput {
   // norm that is not known.
   void BeginStep(absl::Span<const ParameterSpec> specs,
                  absl::Span<const int64_t> parameter_steps);
+  // A gradual step has the gradient of a parameter.
+  void SetGradient(size_t parameter, const void* gradient, DType dtype);
   // The sum of squares of all gradients as they came.
   void SetSquaredNorm(double squared);
 

@@ -5,6 +5,7 @@
 // One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,15 @@ class StepProgress {
       }
     }
   }
+  // In another order, of chunks that are each there once.
+  void BeginAttempt(const std::vector<int>& order) {
+    to_push_.clear();
+    for (const int chunk : order) {
+      if (states_[static_cast<size_t>(chunk)] == State::kMissing) {
+        to_push_.push_back(chunk);
+      }
+    }
+  }
   // The queue that they were pushed to is gone.
   void ForgetPushed() {
     for (State& state : states_) {
@@ -55,6 +65,11 @@ class StepProgress {
     SetState(next(), State::kPushed);
     to_push_.pop_front();
   }
+  // The next one is not part of the step after all.
+  void SkipNext() {
+    SetState(next(), State::kDone);
+    to_push_.pop_front();
+  }
   // Of a chunk that was pushed.
   void SetDone(int chunk) {
     CheckPushed(chunk);
@@ -66,6 +81,14 @@ class StepProgress {
   }
   // It was refused to an earlier attempt: this one pushes it, last.
   void PushAgain(int chunk) { to_push_.push_back(chunk); }
+  // These go before the others that were not pushed yet.
+  void PushNext(const std::vector<int>& chunks) {
+    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+      const auto place = std::find(to_push_.begin(), to_push_.end(), *chunk);
+      if (place != to_push_.end()) to_push_.erase(place);
+      to_push_.push_front(*chunk);
+    }
+  }
   // A chunk that was done was not updated after all.
   void SetLost(int chunk) { SetState(chunk, State::kMissing); }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "runtime/torch/python/backward_graph.h"
 #include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/optimizer_binding.h"
@@ -44,6 +45,11 @@ TORCH_LIBRARY(terrace, m) {
       .def("add", &OptimizerBinding::Add)
       .def("check_apart", &OptimizerBinding::CheckApart)
       .def("step", &OptimizerBinding::Step)
+      .def("begin_gradual", &OptimizerBinding::BeginGradual)
+      .def("supply", &OptimizerBinding::Supply)
+      .def("end_supply", &OptimizerBinding::EndSupply)
+      .def("finish_gradual", &OptimizerBinding::FinishGradual)
+      .def("give_up_gradual", &OptimizerBinding::GiveUpGradual)
       .def("skipped", &OptimizerBinding::Skipped)
       .def("incomplete", &OptimizerBinding::Incomplete)
       .def("copy_states", &OptimizerBinding::CopyStates)
@@ -86,6 +92,8 @@ TORCH_LIBRARY(terrace, m) {
       .def("plan", &ZeroConfigBinding::Plan)
       .def("adam_at", &ZeroConfigBinding::AdamOfStep);
   m.def("parse_tier(str text) -> (str, str, int, str)", &ParseTierText);
+  m.def("python_functions_in_backward() -> int",
+        &terrace::PythonFunctionsInBackward);
   m.def("version() -> str", [] { return std::string(terrace::kVersion); });
   m.def("instruction_set() -> str", &terrace::InstructionSetName);
 }

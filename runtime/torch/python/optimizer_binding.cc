@@ -34,18 +34,6 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
   return specs;
 }
 
-void Accumulate(const StepReport& report, StepReport& total) {
-  total.total_seconds += report.total_seconds;
-  total.compute_seconds += report.compute_seconds;
-  total.blocked_read_seconds += report.blocked_read_seconds;
-  total.blocked_write_seconds += report.blocked_write_seconds;
-  total.blocked_space_seconds += report.blocked_space_seconds;
-  total.other_seconds += report.other_seconds;
-  total.staging_bytes = report.staging_bytes;
-  total.bytes_from_devices += report.bytes_from_devices;
-  total.bytes_to_devices += report.bytes_to_devices;
-}
-
 }  // namespace
 
 OptimizerBinding::~OptimizerBinding() {
@@ -55,6 +43,7 @@ OptimizerBinding::~OptimizerBinding() {
   transfer_.Leak();
   static_cast<void>(commit_.release());
   static_cast<void>(checkpoint_.release());
+  static_cast<void>(gradual_.release());
   static_cast<void>(optimizer_.release());
   static_cast<void>(runtime_.release());
 }
@@ -299,6 +288,8 @@ Outcome OptimizerBinding::Close() {
 
 absl::Status OptimizerBinding::CloseLocked() {
   transfer_.End();
+  gradual_.reset();
+  tensors_.Forget();
   optimizer_.reset();
   if (runtime_ == nullptr) return absl::OkStatus();
   const std::unique_ptr<StateRuntime> runtime = std::move(runtime_);

@@ -67,6 +67,22 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                const at::Tensor& group_of, const std::vector<double>& numbers,
                double loss_scale, const std::vector<at::Tensor>& everything);
 
+  // A step whose gradients come one after another, as terrace/gradual_step.h:
+  // of the parameters that are in a group. `order` has their places as the
+  // gradients are expected. Supply takes the gradient of one out of its .grad
+  // and frees it when it was used; EndSupply says that no more come; Finish
+  // blocks until the step is done, and GiveUp ends it as failed. Between Begin
+  // and Finish whatever else uses the state is FailedPrecondition, and after
+  // an error of Supply, EndSupply or Finish for good.
+  Outcome BeginGradual(const std::vector<at::Tensor>& parameters,
+                       const at::Tensor& group_of,
+                       const std::vector<double>& numbers,
+                       const std::vector<int64_t>& order);
+  Outcome Supply(int64_t place, const at::Tensor& parameter);
+  Outcome EndSupply();
+  Outcome FinishGradual();
+  Outcome GiveUpGradual(const std::string& why);
+
   // Whether the last step was skipped: a gradient was not finite.
   bool Skipped();
   // Whether the last step failed half-way and is to be repeated.
@@ -154,6 +170,17 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                           const std::vector<double>& numbers, double loss_scale,
                           const std::vector<at::Tensor>& everything)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status BeginGradualLocked(const std::vector<at::Tensor>& parameters,
+                                  const at::Tensor& group_of,
+                                  const std::vector<double>& numbers,
+                                  const std::vector<int64_t>& order)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SupplyLocked(int64_t place, const at::Tensor& parameter)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FinishGradualLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frees the gradients that were used. `status` is of the step.
+  absl::Status AfterSupply(absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CopyStateLocked(int64_t index, const at::Tensor& parameter,
                                StateReader& reader, MappedFile* file,
                                const at::Tensor& buffer,
@@ -181,11 +208,15 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   NormTensors norm_tensors_ ABSL_GUARDED_BY(mutex_);
   TensorsApart apart_ ABSL_GUARDED_BY(mutex_);  // of CheckApart
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<GradualStep> gradual_ ABSL_GUARDED_BY(mutex_);
   StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);  // of optimizer_
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Checkpoint> checkpoint_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps
 };
+
+// A step's seconds and bytes, added to those of the steps before.
+void Accumulate(const StepReport& report, StepReport& total);
 
 // What Python's optimizer.stats() returns, as it comes: a counter that is added
 // there is in it. `last` is of the last step, `total` sums over all of them.

@@ -84,6 +84,18 @@ Json PathsAsJson(absl::Span<const PathStats> paths) {
 
 }  // namespace
 
+void Accumulate(const StepReport& report, StepReport& total) {
+  total.total_seconds += report.total_seconds;
+  total.compute_seconds += report.compute_seconds;
+  total.blocked_read_seconds += report.blocked_read_seconds;
+  total.blocked_write_seconds += report.blocked_write_seconds;
+  total.blocked_space_seconds += report.blocked_space_seconds;
+  total.other_seconds += report.other_seconds;
+  total.staging_bytes = report.staging_bytes;
+  total.bytes_from_devices += report.bytes_from_devices;
+  total.bytes_to_devices += report.bytes_to_devices;
+}
+
 std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
                         int64_t steps, const StepReport& last,
                         const StepReport& total) {

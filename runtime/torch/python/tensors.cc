@@ -21,6 +21,29 @@ absl::Status Error(const char* what, const std::string& name,
       absl::StrCat(what, "parameter '", name, "' ", fault));
 }
 
+// Of a parameter of this spec, with values of its own.
+absl::StatusOr<at::Tensor> GradientOf(const ParameterSpec& spec,
+                                      const at::Tensor& parameter) {
+  const at::Tensor gradient = WithOwnValues(parameter.grad());
+  const std::string fault = StorageFault(gradient);
+  if (!fault.empty()) return Error("the gradient of ", spec.name, fault);
+  const DType dtype = *DTypeOf(gradient);
+  if (gradient.device() != parameter.device()) {
+    return Error("the gradient of ", spec.name,
+                 absl::StrCat("is on ", gradient.device().str(), ", not ",
+                              parameter.device().str()));
+  }
+  if (gradient.sizes() != parameter.sizes() ||
+      (dtype != DType::kFloat32 && dtype != spec.dtype)) {
+    return Error(
+        "the gradient of ", spec.name,
+        absl::StrCat("is ", TextOf(gradient.sizes()), " of ",
+                     TextOf(gradient.scalar_type()), ", not ",
+                     TextOf(parameter.sizes()), " of ", DTypeName(spec.dtype)));
+  }
+  return gradient;
+}
+
 }  // namespace
 
 absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
@@ -89,6 +112,11 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
         LocateOne(specs[i], parameters[i], groups[i] != kInNoGroup));
     if (stepped_.size() > places.size()) places.push_back(i);
   }
+  return CheckApart(specs, places);
+}
+
+absl::Status StepTensors::CheckApart(absl::Span<const ParameterSpec> specs,
+                                     const std::vector<size_t>& places) {
   if (const auto overlap = apart_.FindOverlap(stepped_)) {
     const auto name = [&](size_t i) {
       return absl::StrCat("'", specs[places[i]].name, "'");
@@ -107,30 +135,28 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     data_.push_back({.parameter = const_cast<float*>(&kNothing)});
     return absl::OkStatus();
   }
+  TERRACE_ASSIGN_OR_RETURN(ParameterData data,
+                           LocateParameter(spec, parameter));
+  TERRACE_ASSIGN_OR_RETURN(const at::Tensor gradient,
+                           GradientOf(spec, parameter));
+  data.gradient_dtype = *DTypeOf(gradient);
+  if (spec.count == 0) {
+    data.gradient = &kNothing;
+  } else {
+    gradients_.push_back(gradient.detach().contiguous());
+    data.gradient = gradients_.back().const_data_ptr();
+  }
+  data_.push_back(data);
+  stepped_.push_back(parameter);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ParameterData> StepTensors::LocateParameter(
+    const ParameterSpec& spec, const at::Tensor& parameter) {
   const std::string fault = StorageFault(parameter, OffloadedTensors::kTaken);
   if (!fault.empty()) return Error("", spec.name, fault);
   TERRACE_RETURN_IF_ERROR(CheckForm(spec, parameter));
   ParameterData data;
-  const at::Tensor gradient = WithOwnValues(given);
-  const std::string gradient_fault = StorageFault(gradient);
-  if (!gradient_fault.empty()) {
-    return Error("the gradient of ", spec.name, gradient_fault);
-  }
-  data.gradient_dtype = *DTypeOf(gradient);
-  if (gradient.device() != parameter.device()) {
-    return Error("the gradient of ", spec.name,
-                 absl::StrCat("is on ", gradient.device().str(), ", not ",
-                              parameter.device().str()));
-  }
-  if (gradient.sizes() != parameter.sizes() ||
-      (data.gradient_dtype != DType::kFloat32 &&
-       data.gradient_dtype != spec.dtype)) {
-    return Error(
-        "the gradient of ", spec.name,
-        absl::StrCat("is ", TextOf(gradient.sizes()), " of ",
-                     TextOf(gradient.scalar_type()), ", not ",
-                     TextOf(parameter.sizes()), " of ", DTypeName(spec.dtype)));
-  }
   at::Tensor target = parameter;
   if (!parameter.is_contiguous()) {
     target = InOrder(parameter, data_.size());
@@ -143,15 +169,54 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     data.parameter = target.data_ptr();
     if (spec.count > 0) data.device = devices_.Of(target);
   }
-  if (spec.count == 0) {
-    data.gradient = &kNothing;
-  } else {
-    gradients_.push_back(gradient.detach().contiguous());
-    data.gradient = gradients_.back().const_data_ptr();
+  return data;
+}
+
+absl::Status StepTensors::LocateParameters(
+    absl::Span<const ParameterSpec> specs,
+    const std::vector<at::Tensor>& parameters,
+    absl::Span<const int64_t> groups) {
+  kept_.clear();
+  Forget();
+  if (parameters.size() != specs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", parameters.size(), " parameters; the ",
+                     "optimizer was made for ", specs.size()));
   }
-  data_.push_back(data);
-  stepped_.push_back(parameter);
-  return absl::OkStatus();
+  const at::NoGradGuard without_graph;
+  supplied_.resize(specs.size());
+  std::vector<size_t> places;  // of stepped_
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ParameterData data;
+    if (groups[i] != kInNoGroup) {
+      TERRACE_ASSIGN_OR_RETURN(data, LocateParameter(specs[i], parameters[i]));
+      if (specs[i].count == 0) data.parameter = const_cast<float*>(&kNothing);
+      stepped_.push_back(parameters[i]);
+      places.push_back(i);
+    }
+    data_.push_back(data);
+  }
+  const absl::Status apart = CheckApart(specs, places);
+  stepped_.clear();
+  return apart;
+}
+
+absl::StatusOr<GradientData> StepTensors::TakeGradient(
+    const ParameterSpec& spec, const at::Tensor& parameter, size_t index) {
+  const at::NoGradGuard without_graph;
+  if (!parameter.grad().defined()) {
+    return Error("", spec.name, "has no gradient");
+  }
+  TERRACE_ASSIGN_OR_RETURN(const at::Tensor gradient,
+                           GradientOf(spec, parameter));
+  supplied_[index] = gradient.detach().contiguous();
+  parameter.mutable_grad().reset();
+  parameter.unsafeGetTensorImpl()->bump_version();
+  return GradientData{.values = spec.count == 0
+                                    ? static_cast<const void*>(&kNothing)
+                                    : supplied_[index].const_data_ptr(),
+                      .dtype = *DTypeOf(gradient),
+                      .count = spec.count};
 }
 
 absl::Status StepTensors::CheckForm(const ParameterSpec& spec,
@@ -201,6 +266,7 @@ void StepTensors::Forget() {
   data_.clear();
   stepped_.clear();
   gradients_.clear();
+  supplied_.clear();
   staged_.clear();
 }
 

@@ -65,6 +65,18 @@ class StepTensors {
 
   absl::Span<const ParameterData> data() const { return data_; }
 
+  // Of a gradual step: the parameters that are in a group alone, of the others
+  // null; the gradient of one of them, out of its .grad, which is undefined
+  // from then on, until Drop(). InvalidArgument likewise; it stays then. Lets
+  // autograd know at once which is written.
+  absl::Status LocateParameters(absl::Span<const ParameterSpec> specs,
+                                const std::vector<at::Tensor>& parameters,
+                                absl::Span<const int64_t> groups);
+  absl::StatusOr<GradientData> TakeGradient(const ParameterSpec& spec,
+                                            const at::Tensor& parameter,
+                                            size_t index);
+  void Drop(size_t index) { supplied_[index].reset(); }
+
   // Ends the step: copies back what was staged, also of a step that failed
   // half way, and lets autograd know which parameters were written. Keeps the
   // copies of a step that is incomplete.
@@ -82,6 +94,11 @@ class StepTensors {
 
   absl::Status LocateOne(const ParameterSpec& spec, const at::Tensor& parameter,
                          bool is_stepped);
+  // Those of one that is stepped; in order, and placed.
+  absl::StatusOr<ParameterData> LocateParameter(const ParameterSpec& spec,
+                                                const at::Tensor& parameter);
+  absl::Status CheckApart(absl::Span<const ParameterSpec> specs,
+                          const std::vector<size_t>& places);
   absl::Status CheckForm(const ParameterSpec& spec,
                          const at::Tensor& parameter) const;
   at::Tensor InOrder(const at::Tensor& parameter, size_t index) const;
@@ -93,6 +110,7 @@ class StepTensors {
   std::vector<ParameterData> data_;
   std::vector<at::Tensor> stepped_;    // parameters with a gradient
   std::vector<at::Tensor> gradients_;  // in order, copies where they were not
+  std::vector<at::Tensor> supplied_;   // gradients of a gradual step, by place
   std::vector<Staged> staged_;
   std::vector<Staged> kept_;  // of the step before, which is incomplete
 };

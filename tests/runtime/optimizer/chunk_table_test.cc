@@ -54,6 +54,16 @@ TEST_F(ChunkTableTest, AnEmptyParameterOrRangeHasNoPieces) {
   EXPECT_TRUE(table_.Pieces(0, 7, 0).empty());
 }
 
+TEST_F(ChunkTableTest, AChunkComesWithTheLastOfItsParameters) {
+  const std::vector<int> later = {1, 2, 0}, sooner = {0, 2, 1}, some = {2};
+  EXPECT_EQ(table_.InOrder(later), (std::vector<int>{0, 1}));
+  EXPECT_EQ(table_.InOrder(sooner), (std::vector<int>{0, 1}));
+  EXPECT_EQ(table_.InOrder(some), (std::vector<int>{1}));
+  EXPECT_TRUE(table_.InOrder({}).empty());
+  EXPECT_EQ(table_.first_chunk(0), 0);
+  EXPECT_EQ(table_.first_chunk(2), 1);
+}
+
 TEST_F(ChunkTableTest, AStepFillsTheSegmentsThatHaveAGradient) {
   const float gradient = 0;
   std::vector<ParameterData> parameters(3);

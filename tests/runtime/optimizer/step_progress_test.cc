@@ -56,6 +56,21 @@ TEST_F(StepProgressTest, WhatAnEarlierAttemptWasRefusedIsPushedLast) {
   EXPECT_EQ(PushAll(progress_), (std::vector<int>{0, 2}));
 }
 
+TEST_F(StepProgressTest, AnotherOrderHasWhatIsMissing) {
+  progress_.BeginAttempt({3, 1, 0, 2});
+  EXPECT_EQ(PushAll(progress_), (std::vector<int>{3, 0, 2}));
+}
+
+TEST_F(StepProgressTest, OneGoesBeforeTheOthersAndOneIsNotNeeded) {
+  progress_.BeginAttempt({3, 0, 2});
+  progress_.SkipNext();
+  EXPECT_EQ(progress_.missing(), 2);
+  progress_.SetPushed();
+  progress_.SetRefused(0);
+  progress_.PushNext({2, 0});
+  EXPECT_EQ(PushAll(progress_), (std::vector<int>{2, 0}));
+}
+
 TEST_F(StepProgressTest, AQueueThatIsGoneHoldsNothing) {
   PushAll(progress_);
   progress_.SetDone(0);

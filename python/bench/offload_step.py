@@ -1,0 +1,199 @@
+"""The time of a training iteration whose state is below, against its floor.
+
+    python python/bench/offload_step.py --path /mnt/nvme0 [--rounds 9]
+
+A transformer of 13 layers of 896 over bytes, 1 x 128 tokens, fp32: 126.8 million
+parameters; parameters and gradients in memory, a tenth of the state too. Rows,
+one iteration of each in turn, in alternating order:
+
+    in memory         torch.optim.AdamW(fused=True)
+    checksum          one pass over as many bytes as an iteration moves
+    raw               reads and writes as many bytes on the same disk, half of
+                      each, O_DIRECT, 4 MiB a piece, two threads a direction
+    step()            terrace.AdamW, the state stepped after backward
+    step_in_backward  terrace.AdamW(step_in_backward=1)
+
+The floor is the larger one of (in memory + checksum) and raw; prints medians
+and the ratio of the last row to it, and the same as a line of JSON. Parameters
+of the last two rows are compared after the last round. Takes 4 GB of memory and
+as much disk.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+import terrace
+
+_PIECE = 4 << 20
+_TOKENS = 128
+_POSITIONS = 1024  # that it has room for
+_VOCABULARY = 256
+
+
+class Bytes(torch.nn.Module):
+    """A causal transformer over bytes."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = torch.nn.Embedding(_VOCABULARY, width)
+        self.positions = torch.nn.Embedding(_POSITIONS, width)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0.0,
+                                             batch_first=True, norm_first=True)
+            for _ in range(layers))
+        self.head = torch.nn.Linear(width, _VOCABULARY)
+        self.register_buffer('mask', torch.full(
+            (_TOKENS, _TOKENS), float('-inf')).triu(1))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embedding(tokens) + self.positions.weight[:_TOKENS]
+        for layer in self.layers:
+            hidden = layer(hidden, src_mask=self.mask, is_causal=True)
+        return self.head(hidden)
+
+
+class Training:
+    """A model and its optimizer, which `make` makes of its parameters."""
+
+    def __init__(self, arguments: argparse.Namespace,
+                 make: Callable) -> None:
+        self.model = Bytes(arguments.layers, arguments.width)
+        self.optimizer = make(self.model.parameters())
+        self._generator = torch.Generator().manual_seed(2)
+
+    def iterate(self) -> None:
+        tokens = torch.randint(_VOCABULARY, (1, _TOKENS + 1),
+                               generator=self._generator)
+        loss = torch.nn.functional.cross_entropy(
+            self.model(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Raw:
+    """Reads of one half of a file, writes of the other."""
+
+    def __init__(self, folder: str, half_bytes: int) -> None:
+        self._pieces = -(-half_bytes // _PIECE)
+        self._file = os.open(os.path.join(folder, 'raw'),
+                             os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+        buffer = self._buffer()
+        for place in range(2 * self._pieces):
+            os.pwrite(self._file, buffer, place * _PIECE)
+        os.fsync(self._file)
+
+    @staticmethod
+    def _buffer() -> mmap.mmap:
+        buffer = mmap.mmap(-1, _PIECE)  # of whole pages
+        buffer[:] = os.urandom(1 << 16) * (_PIECE >> 16)
+        return buffer
+
+    def move(self) -> None:
+        def read(first: int) -> None:
+            buffer = self._buffer()
+            for place in range(first, self._pieces, 2):
+                os.preadv(self._file, [buffer], place * _PIECE)
+
+        def write(first: int) -> None:
+            buffer = self._buffer()
+            for place in range(first, self._pieces, 2):
+                os.pwritev(self._file, [buffer],
+                           (self._pieces + place) * _PIECE)
+
+        threads = [threading.Thread(target=work, args=(first,))
+                   for work in (read, write) for first in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def measure(arguments: argparse.Namespace, folder: str) -> dict:
+    def below(name: str, **settings) -> Training:
+        os.mkdir(os.path.join(folder, name))
+        return Training(arguments, lambda parameters: terrace.AdamW(
+            parameters, lr=1e-4, memory_budget=arguments.memory_budget,
+            nvme_path=os.path.join(folder, name), **settings))
+
+    plain = below('plain')
+    ours = below('ours', step_in_backward=1)
+    memory = Training(arguments, lambda parameters: torch.optim.AdamW(
+        parameters, lr=1e-4, fused=True))
+    for _ in range(2):  # to know what an iteration moves
+        ours.iterate()
+        plain.iterate()
+    before = ours.optimizer.stats()
+    ours.iterate()
+    plain.iterate()
+    after = ours.optimizer.stats()
+    read, written = (after[f'bytes_{way}'] - before[f'bytes_{way}']
+                     for way in ('read', 'written'))
+    raw = Raw(folder, (read + written) // 2)
+    summed = torch.randint(1 << 30, (max(1, (read + written) // 16),))
+    rows = {'in memory': memory.iterate,
+            'checksum': lambda: (summed.sum(), summed.sum()),
+            'raw': raw.move,
+            'step()': plain.iterate,
+            'step_in_backward': ours.iterate}
+    times: dict[str, list[float]] = {name: [] for name in rows}
+    for i in range(-1, arguments.rounds):
+        for name in sorted(rows, reverse=bool(i % 2)):
+            started = time.perf_counter()
+            rows[name]()
+            if i >= 0:  # before that: warming up
+                times[name].append(time.perf_counter() - started)
+    same = all(map(torch.equal, plain.model.parameters(),
+                   ours.model.parameters()))
+    return {'parameters': sum(p.numel() for p in ours.model.parameters()),
+            'memory_budget': arguments.memory_budget,
+            'rounds': arguments.rounds, 'bytes_read': read,
+            'bytes_written': written, 'same_parameters': same,
+            'threads': torch.get_num_threads(), 'load': os.getloadavg()[0],
+            'engine': after['engine'],
+            'medians': {name: statistics.median(values)
+                        for name, values in times.items()},
+            'least': {name: min(values) for name, values in times.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--path', required=True)
+    parser.add_argument('--layers', type=int, default=13)
+    parser.add_argument('--width', type=int, default=896)
+    parser.add_argument('--memory-budget', default='10%')
+    parser.add_argument('--rounds', type=int, default=9)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
+        result = measure(arguments, folder)
+    median = result['medians']
+    compute = median['in memory'] + median['checksum']
+    floor = max(compute, median['raw'])
+    near = min(compute, median['raw']) >= floor / 1.2
+    result.update(floor=floor, ratio=median['step_in_backward'] / floor,
+                  bar=1.25 if near else 1.15)
+    for name, value in median.items():
+        print(f'{name:17} median {1e3 * value:7.0f} ms, least '
+              f'{1e3 * result["least"][name]:7.0f} ms')
+    print(f'{result["parameters"]:,} parameters, '
+          f'{(result["bytes_read"] + result["bytes_written"]) / 1e9:.2f} GB an '
+          f'iteration; load {result["load"]:.1f}')
+    print(f'step_in_backward is {result["ratio"]:.3f} x the floor, the bar is '
+          f'{result["bar"]}')
+    print(json.dumps(result))
+    if not result['same_parameters']:
+        raise SystemExit('the parameters differ')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,52 @@
+"""step_in_backward of terrace.AdamW."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from terrace._ranks.ranks import Ranks
+from terrace._state.in_backward_store import InBackwardStore
+from terrace._state.settings import Settings
+from terrace._state.shared_store import SharedStore
+from terrace._state.store import StateStore
+
+
+def store_of(settings: Settings, ranks: Ranks, write_back: weakref.WeakMethod,
+             passes: int, overlap: bool) -> StateStore:
+    """What steps the parameters. `write_back`: called before a step that
+    backward begins; gives the groups. ValueError, NotImplementedError: it
+    cannot be as it was asked for."""
+    _check(passes, overlap, settings.max_gradient_norm)
+    if passes and ranks.group is not None:
+        raise NotImplementedError(
+            'terrace: step_in_backward with a process_group: gradients are '
+            'stepped before they could be averaged')
+    if not ranks.alone:
+        return SharedStore(settings, ranks)
+    if not passes:
+        return StateStore(settings)
+    return InBackwardStore(settings, passes, write_back)
+
+
+def _check(passes: int, overlap: bool, max_grad_norm: float) -> None:
+    if overlap:
+        raise NotImplementedError(
+            'terrace: overlap=True is not supported; step_in_backward overlaps '
+            'the step with backward')
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 0:
+        raise ValueError('terrace: step_in_backward is a number of backward '
+                         f'passes, or 0, not {passes!r}')
+    if not passes:
+        return
+    if max_grad_norm:
+        raise ValueError(
+            'terrace: step_in_backward and max_grad_norm together: the norm is '
+            'known when the last gradient is, and the first are stepped before')
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        size = torch.distributed.get_world_size()
+        if size > 1:
+            raise NotImplementedError(
+                f'terrace: step_in_backward on one of {size} ranks: gradients '
+                'are stepped before they could be averaged')

@@ -1,0 +1,252 @@
+"""The state of parameters that are stepped while backward goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from terrace._base.groups import Groups, Named, numbers_of, parameters_in
+from terrace._base.local_shard import is_dtensor
+from terrace._state.backward_passes import BackwardPasses
+from terrace._state.placed_state import State
+from terrace._state.settings import Settings
+from terrace._state.store import StateStore
+
+_NOT_STEPPED = -1  # in place of a group
+
+
+class _BegunStep:
+    """Of which backward has given some gradients.
+
+    Attributes:
+        numbers: the options of all groups.
+        group_of: by place.
+        supplied: places whose gradient was taken.
+    """
+
+    def __init__(self, numbers: Sequence[float],
+                 group_of: Sequence[int]) -> None:
+        self.numbers = numbers
+        self.group_of = group_of
+        self.supplied: set[int] = set()
+
+    def wants(self, place: int, parameter: torch.Tensor) -> bool:
+        return (self.group_of[place] != _NOT_STEPPED
+                and place not in self.supplied and parameter.grad is not None)
+
+
+class InBackwardStore(StateStore):
+    """Steps them in the last of some backward passes, each chunk as soon as its
+    gradients are there, and frees the gradients. step() ends that.
+
+    Args:
+        passes: how many make a step.
+        prepare: of the optimizer, called before a step; gives its groups.
+    """
+
+    def __init__(self, settings: Settings, passes: int,
+                 prepare: weakref.WeakMethod) -> None:
+        super().__init__(settings)
+        self._wanted = passes
+        self._prepare = prepare
+        self._passes = BackwardPasses(self)
+        self._begun: _BegunStep | None = None
+        self._failure = ''
+        self._came: list[int] = []  # places, in this pass
+        self._order: list[int] = []  # as gradients came in the last pass
+
+    # What does not go with half a step.
+
+    def check_between_steps(self, what: str) -> None:
+        """RuntimeError: a step has begun, or one failed."""
+        if self._failure:
+            raise RuntimeError(self._failure)
+        if self._begun is not None:
+            raise RuntimeError(
+                f'terrace: {what} in the middle of a step that backward began '
+                '(step_in_backward); call step() first')
+
+    def add(self, groups: Sequence[Sequence[Named]]) -> None:
+        self.check_between_steps('parameters are added')
+        for name, parameter in (pair for named in groups for pair in named):
+            if is_dtensor(parameter):
+                raise NotImplementedError(
+                    f"terrace: parameter '{name}' is a DTensor, which "
+                    'step_in_backward does not step')
+        super().add(groups)
+        self._passes.follow(self._places.parameters)
+
+    def replace(self, states: Sequence[tuple[Named, State]],
+                done_with: Callable[[State], None] | None = None) -> None:
+        self.check_between_steps('state is loaded')
+        super().replace(states, done_with)
+
+    def save(self, directory: str, tensors: Sequence[torch.Tensor],
+             names: Sequence[str], rest: torch.Tensor) -> int:
+        self.check_between_steps('a checkpoint is saved')
+        return super().save(directory, tensors, names, rest)
+
+    def load(self, tensors: Sequence[torch.Tensor],
+             names: Sequence[str]) -> None:
+        self.check_between_steps('a checkpoint is loaded')
+        super().load(tensors, names)
+
+    def close(self) -> None:
+        self._passes.follow([])
+        self._begun = None
+        super().close()
+
+    # The step.
+
+    def check_scaler(self) -> None:
+        """What was stepped in backward had the gradients of a scaled loss."""
+        error = NotImplementedError(
+            'terrace: step_in_backward steps before a GradScaler has unscaled '
+            'the gradients; leave out one of the two')
+        if self._begun is not None:
+            self._fail(error)
+        raise error
+
+    def step(self, groups: Groups, scale: float, skip: bool = False,
+             error: BaseException | None = None) -> None:
+        if error is not None:
+            raise error
+        if self._failure:
+            raise RuntimeError(self._failure)
+        if skip or scale != 1:
+            self.check_scaler()
+        self._passes.break_open()
+        if self._begun is None:
+            super().step(groups, scale)
+        else:
+            self._finish(groups)
+        self._came = []
+        self._passes.restart()
+        self._passes.follow(parameters_in(groups))
+
+    def _finish(self, groups: Groups) -> None:
+        if numbers_of(groups) != self._begun.numbers:
+            raise RuntimeError(
+                'terrace: options of a group were changed after backward began '
+                'the step with them (step_in_backward); set them back, step(), '
+                'and change them then')
+        again = [name for place, name in enumerate(self._places.names)
+                 if place in self._begun.supplied
+                 and self._places.parameters[place].grad is not None]
+        if again:
+            raise RuntimeError(
+                f"terrace: parameter '{again[0]}' has another gradient after "
+                'backward stepped it with its own (step_in_backward); set it '
+                'to None and step() again')
+        with self._failing():
+            self._compiled.finish_gradual()
+        self._begun = None
+        self.changes += 1
+        # Parameters that have their first gradient, and others that backward
+        # did not tell of.
+        if any(p.grad is not None for p in parameters_in(groups)):
+            super().step(groups, 1.0)
+
+    # What BackwardPasses says.
+
+    def gradient_came(self, parameter: torch.Tensor) -> None:
+        if self._failure:
+            raise RuntimeError(self._failure)
+        number = self._passes.ended + 1
+        if number > self._wanted:
+            self._passes.forget_open()  # it has touched nothing
+            raise RuntimeError(
+                f'terrace: backward pass {number} since the last step() of an '
+                f'optimizer that was made with step_in_backward={self._wanted}')
+        place = self._places.of(parameter)
+        if place is None:
+            return  # it gets one in step()
+        self._came.append(place)
+        if self._begun is not None and place in self._begun.supplied:
+            error = RuntimeError(
+                f"terrace: parameter '{self._places.names[place]}' was given "
+                'another gradient by the same backward pass after it was '
+                'stepped with one (step_in_backward): a function that it has '
+                'not met before runs backward within itself')
+            self._fail(error)
+            raise error
+        if number == self._wanted and not self._passes.whole:
+            self._begin()
+            if self._begun.wants(place, parameter):
+                self._supply(place, parameter)
+
+    def pass_ended(self) -> None:
+        if self._came:
+            last = dict.fromkeys(self._came)
+            self._order = [*last, *(p for p in self._order if p not in last)]
+            self._came = []
+        if self._passes.ended != self._wanted or self._failure:
+            return
+        self._begin()
+        for place, parameter in enumerate(self._places.parameters):
+            if self._begun.wants(place, parameter):
+                self._supply(place, parameter)
+        with self._failing():
+            self._compiled.end_supply()
+
+    def pass_broke(self) -> None:
+        self._came = []
+        if self._begun is None:
+            return
+        error = RuntimeError(
+            'terrace: a backward pass failed after it had stepped some of the '
+            'parameters (step_in_backward)')
+        self._fail(error)
+        raise error
+
+    def _begin(self) -> None:
+        """With the options of now; again: nothing."""
+        if self._begun is not None:
+            return
+        groups = self._prepare()()
+        self.follow_casts()
+        self._arrangement.follow(groups, self._places.by_id)
+        if len(self._arrangement.turns) > 1:
+            raise ValueError('terrace: a parameter is in its group several '
+                             'times, which step_in_backward does not step')
+        group_of = [
+            group if parameter.requires_grad else _NOT_STEPPED
+            for group, parameter in zip(self._arrangement.turns[0].tolist(),
+                                        self._places.parameters)]
+        numbers = numbers_of(groups)
+        # Backward goes through what was made first at its end.
+        known = dict.fromkeys(self._order)
+        expected = [*known, *(place for place in reversed(range(len(group_of)))
+                              if place not in known)]
+        self._compiled.begin_gradual(
+            self._places.parameters,
+            torch.tensor(group_of, dtype=torch.int64, device='cpu'), numbers,
+            [place for place in expected if group_of[place] != _NOT_STEPPED])
+        self._begun = _BegunStep(numbers, group_of)
+        self.changes += 1
+
+    def _supply(self, place: int, parameter: torch.Tensor) -> None:
+        self._begun.supplied.add(place)
+        with self._failing():
+            self._compiled.supply(place, parameter)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """The step cannot be made, nor undone."""
+        self._failure = (
+            'terrace: a step that backward began failed (step_in_backward), '
+            f'and its parameters are stepped in part: {error}; resume from the '
+            'last checkpoint')
+        self._begun = None
+        self._compiled.give_up_gradual(str(error))

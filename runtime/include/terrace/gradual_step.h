@@ -1,0 +1,56 @@
+// A step of an OffloadedOptimizer whose gradients come one after another, as a
+// backward pass makes them.
+//
+//   auto step = optimizer->StartGradual(arguments, parameters, order);
+//   (*step)->Supply(parameter, gradient, DType::kFloat32);  // as each comes
+//   (*step)->Advance();
+//   (*step)->TakeStepped(&parameters);  // whose gradients may be freed
+//   absl::Status done = (*step)->Finish(deadline);
+//
+// A chunk is read ahead of its gradients, and updated as soon as all of its
+// parameters have theirs; what is done is that of OffloadedOptimizer::Step with
+// the same gradients, bit for bit. Chunks that wait for a gradient when no more
+// come are updated with those that they have.
+//
+// A step that fails, or goes before it is finished, has updated some chunks
+// with gradients that may be gone: the optimizer is of no more use and says so,
+// and parameters and state are those of the last checkpoint.
+//
+// Thread-compatible, together with the optimizer, which must outlive it.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+class GradualStep {
+ public:
+  virtual ~GradualStep() = default;
+
+  // The whole gradient of a parameter, which stays where it is until
+  // TakeStepped has named the parameter. Goes as far as it can without
+  // blocking. InvalidArgument: another parameter than those that may come, one
+  // that has come before, an address that is null or not aligned; the step
+  // goes on without it. Else the step has failed, and why.
+  virtual absl::Status Supply(int parameter, const void* gradient,
+                              DType dtype) = 0;
+  // No more come. Again: nothing.
+  virtual absl::Status EndSupply() = 0;
+  // As far as it goes without blocking. OK, or why the step has failed.
+  virtual absl::Status Advance() = 0;
+  // Appends the parameters that were stepped since the last call.
+  virtual void TakeStepped(std::vector<int>* parameters) = 0;
+
+  // Blocks until every chunk is updated, and ends the supply before it. OK: the
+  // step counts. DeadlineExceeded: the step has failed.
+  virtual absl::Status Finish(absl::Time deadline) = 0;
+  // Ends the step as failed, for a reason of the caller's.
+  virtual void GiveUp(absl::string_view why) = 0;
+};
+
+}  // namespace terrace

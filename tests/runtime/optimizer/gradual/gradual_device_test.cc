@@ -1,0 +1,114 @@
+// Gradual steps of parameters on devices: the bits of the serial loop, and what
+// a failed call to a device leaves.
+#include <cstddef>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/runtime/optimizer/device_training.h"
+
+namespace terrace {
+namespace {
+
+Model TinyModel() {
+  return Model::Of({{"prime", DType::kFloat32, 4801},
+                    {"none", DType::kFloat32, 0},
+                    {"half", DType::kBFloat16, 928},
+                    {"next", DType::kFloat32, 9001},
+                    {"fp16", DType::kFloat16, 4111}},
+                   23);
+}
+
+// The last parameter's gradient comes first. Its Status, or that of its start.
+absl::Status GradualStepOf(DeviceTraining& training) {
+  static float nothing = 0;  // where one without elements is
+  const std::vector<ParameterData> data = training.data();
+  std::vector<ParameterData> expected = data;
+  std::vector<int> order;
+  for (size_t i = data.size(); i > 0; --i) {
+    ParameterData& each = expected[i - 1];
+    each.gradient = nullptr;
+    if (each.parameter == nullptr) each.parameter = &nothing;
+    order.push_back(static_cast<int>(i - 1));
+  }
+  auto step = training.optimizer().StartGradual({}, expected, order);
+  if (!step.ok()) return step.status();
+  absl::Status status;
+  for (const int parameter : order) {
+    const ParameterData& each = data[static_cast<size_t>(parameter)];
+    if (status.ok()) {
+      status = (*step)->Supply(parameter, each.gradient, each.gradient_dtype);
+    }
+  }
+  if (status.ok()) status = (*step)->Finish(Soon());
+  step->reset();
+  training.Download();
+  return status;
+}
+
+TEST(GradualOnADevice, GivesTheBitsOfTheSerialLoop) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    for (const bool all : {true, false}) {
+      SCOPED_TRACE(absl::StrCat("seed ", seed, all ? ", all" : ", some"));
+      DeviceTraining training(TinyModel(), SmallChunks(), 2, seed);
+      training.PlaceAll(0);
+      if (!all) {
+        training.Place(0, -1);
+        training.Place(3, 1);
+      }
+      for (int64_t step = 1; step <= 4; ++step) {
+        training.DrawGradients(step);
+        training.reference().Step({}, training.model());
+        const absl::Status status = GradualStepOf(training);
+        ASSERT_TRUE(status.ok()) << status;
+        training.ExpectSame();
+      }
+    }
+  }
+}
+
+// Before the step has begun nothing is changed; from then on it poisons.
+TEST(GradualOnADevice, EachCallThatFails) {
+  int begun = 0;
+  int not_begun = 0;
+  for (int64_t fail = 0;; ++fail) {
+    SCOPED_TRACE(absl::StrCat("call ", fail));
+    DeviceTraining training(TinyModel(), SmallChunks(), 2, 31);
+    training.PlaceAll(0);
+    training.DrawGradients(1);
+    training.reference().Step({}, training.model());
+    training.device(0).set_fault([&](const FakeDevice::Call& call) {
+      return call.index == fail ? absl::InternalError("device: bus error")
+                                : absl::OkStatus();
+    });
+    const absl::Status status = GradualStepOf(training);
+    const bool untouched = training.device(0).calls() <= fail;
+    training.device(0).set_fault(nullptr);
+    if (status.ok()) {
+      training.ExpectSame();
+      ASSERT_TRUE(untouched) << "a failed call was not told";
+      break;
+    }
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr("device: bus error"));
+    const absl::Status later = GradualStepOf(training);
+    if (later.ok()) {
+      ++not_begun;
+      training.ExpectSame();
+      continue;
+    }
+    ++begun;
+    EXPECT_TRUE(absl::IsDataLoss(later) || absl::IsFailedPrecondition(later))
+        << later;
+    EXPECT_EQ(training.Step(), later);
+  }
+  EXPECT_GT(begun, 10);
+  EXPECT_GT(not_begun, 1);
+}
+
+}  // namespace
+}  // namespace terrace
