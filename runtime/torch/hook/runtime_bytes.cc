@@ -14,13 +14,17 @@ constexpr absl::Duration kRoomWait = absl::Milliseconds(2);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
-    TensorId tensor, Access access, MakeRoom make_room) {
+    const Wanted& wanted, MakeRoom make_room) {
   const absl::Time end = absl::Now() + patience_;
   absl::Duration wait = absl::ZeroDuration();
   while (true) {
     absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-        runtime_.OpenQueueFor(tensor, absl::Now() + wait);
-    if (queue.ok()) return Push(*std::move(queue), tensor, access);
+        wanted.own_bytes > 0
+            ? runtime_.OpenQueue(wanted.own_bytes, 1, absl::Now() + wait)
+            : runtime_.OpenQueueFor(wanted.tensor, absl::Now() + wait);
+    if (queue.ok()) {
+      return Push(*std::move(queue), wanted.tensor, wanted.access);
+    }
     if (queue.status().code() != absl::StatusCode::kResourceExhausted) {
       return queue;
     }
