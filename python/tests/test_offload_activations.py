@@ -75,7 +75,7 @@ def test_an_mlp(tmp_path, make):
     assert stats['activation_peak_bytes'] == 20 * (128 << 10)
     assert stats['activation_written_bytes'] > 4 * 10 * (128 << 10)
     assert stats['activation_fetched_bytes'] > 4 * 10 * (128 << 10)
-    assert stats['bytes_written'] >= stats['activation_written_bytes']
+    assert stats['bytes_written'] > 4 * 10 * (128 << 10)
     assert stats['fetches_ahead'] > 0
 
 
@@ -331,8 +331,8 @@ def test_the_first_step_says_what_went_below(tmp_path, caplog):
     with caplog.at_level('INFO', 'terrace'), offload(model, tmp_path):
         train(model, wide_loss)
     said, = caplog.messages
-    assert said.startswith('20 activations of the first step, 2.5 MiB '
-                           '(at most 2.5 MiB at a time), ')
+    assert said.startswith('20 activations of the first step, 2.6 MB '
+                           '(at most 2.6 MB at a time), ')
 
 
 def test_a_model_of_tokens_with_all_below(tmp_path):

@@ -77,12 +77,13 @@ class Activations:
 
     def _pack(self, alone: frozenset[int],
               tensor: torch.Tensor) -> torch.Tensor:
-        # Within the operation that saves it: nothing here is an operation.
+        # Within the operation that saves it, which goes on with it.
         if self._is_large(tensor) and not self._managed.is_closed:
             key = _storage_of(tensor, self._least)
             if key and key not in alone and not readers.is_exported(key):
                 self._managed.save_activation(tensor)
-        return tensor
+        # The one that came may have the operation, and so itself.
+        return tensor.detach()
 
     def _unpack(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._is_large(tensor):

@@ -18,7 +18,7 @@ from terrace._state.settings import Settings
 
 def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any) -> Settings:
     settings = Settings.of_places(memory_budget, nvme_path, tiers,
-                                  machine_profile=machine.profile())
+                                  **machine.settings())
     check_paths(settings.paths, settings.path_name)
     return settings
 
@@ -29,7 +29,11 @@ def least_activation(activations: Any, activations_above: Any,
     if '%' in str(activations_above):
         raise ValueError('terrace: activations_above is bytes or a text as '
                          f'"1MiB", not {activations_above!r}')
-    least = budget_bytes(activations_above, 0)
+    try:
+        least = budget_bytes(activations_above, 0)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace(
+            'memory_budget', 'activations_above')) from None
     if activations == 'dram':
         raise ValueError("terrace: activations='dram': the model is on the "
                          'CPU, and its activations are in memory already; '
@@ -42,10 +46,7 @@ def least_activation(activations: Any, activations_above: Any,
     if not (settings.paths or settings.mapped_tiers):
         raise ValueError('terrace: activations=True needs a tier below memory: '
                          'nvme_path=... or tiers=...')
-    if not least:
-        raise ValueError('terrace: activations_above is at least 1 byte, not '
-                         f'{activations_above!r}')
-    return least
+    return least or 1
 
 
 def check_wishes(parameters: bool, activations: bool, checkpoint: Any,

@@ -101,6 +101,7 @@ class ByteWindow {
   // The same of what the trace says is used next, at most half of the window,
   // in place of what is used later.
   void FetchUpcoming();
+  int64_t size_bytes() const { return options_.window_bytes; }
   // Whether a trace says what is used next.
   bool knows_order() const { return order_.known(); }
 

@@ -12,8 +12,8 @@
 namespace terrace {
 namespace {
 
-// Before a trace tells more.
-constexpr size_t kMostAhead = 8;
+// Of the window, ahead.
+constexpr int64_t kShareAhead = 2;
 
 }  // namespace
 
@@ -72,13 +72,17 @@ void SavedTensors::Use(const at::Tensor& tensor) {
   const std::shared_ptr<ManagedStorage> used = storages_->Find(tensor);
   if (used == nullptr || used->number() < 0) return;
   std::vector<std::shared_ptr<ManagedStorage>> before;
+  int64_t bytes = 0;
   {
     MutexLock lock(mutex_);
-    for (size_t i = saved_.size(); i > 0 && before.size() < kMostAhead; --i) {
+    for (size_t i = saved_.size(); i > 0; --i) {
       const Saved& each = saved_[i - 1];
       if (each.number >= used->number()) continue;
       std::shared_ptr<ManagedStorage> storage = each.storage.lock();
-      if (storage != nullptr) before.push_back(std::move(storage));
+      if (storage == nullptr) continue;
+      bytes += ResidentBytes(storage->size_bytes());
+      if (bytes > window.size_bytes() / kShareAhead) break;
+      before.push_back(std::move(storage));
     }
   }
   for (const auto& storage : before) window.FetchAhead(*storage);
