@@ -14,8 +14,8 @@ _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 
 def together(model: torch.nn.Module,
              named: Sequence[Named]) -> list[list[int]]:
-    """By index into `named`, for each module: no operation of torch takes more than those
-    of its own, and of a few those of its parts."""
+    """By index, for each module: no operation of torch takes more of these than
+    those of its own, and of a few those of its parts."""
     index_of = {id(parameter): index
                 for index, (_, parameter) in enumerate(named)}
     found = []

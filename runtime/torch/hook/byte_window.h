@@ -101,9 +101,11 @@ class ByteWindow {
   // The same of what the trace says is used next, at most half of the window,
   // in place of what is used later.
   void FetchUpcoming();
-  int64_t size_bytes() const { return options_.window_bytes; }
-  // Whether a trace says what is used next.
-  bool knows_order() const { return order_.known(); }
+  // What may be fetched ahead by those that know better than the trace: nothing
+  // once there is one.
+  int64_t bytes_ahead() const {
+    return order_.known() ? 0 : options_.window_bytes / 2;
+  }
 
   // Back to the window's bytes, as far as pins allow.
   void Trim();

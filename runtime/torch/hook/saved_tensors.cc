@@ -1,5 +1,7 @@
 #include "runtime/torch/hook/saved_tensors.h"
 
+#include <malloc.h>
+
 #include <string>
 #include <utility>
 
@@ -12,8 +14,15 @@
 namespace terrace {
 namespace {
 
-// Of the window, ahead.
-constexpr int64_t kShareAhead = 2;
+constexpr int64_t kTrimBytes = 32 << 20;
+
+// What tensors had before lies in the heap in parts, between small ones that
+// stay, so that the heap would grow by as much again: its pages go back.
+void TrimHeap() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 }  // namespace
 
@@ -61,14 +70,20 @@ absl::StatusOr<bool> SavedTensors::Add(const at::Tensor& tensor) {
     return status;
   }
   if (*added == nullptr) return false;
+  untrimmed_bytes_ += (*added)->size_bytes();
   saved.storage = *added;
   saved_.push_back(std::move(saved));
+  if (untrimmed_bytes_ >= kTrimBytes) {
+    untrimmed_bytes_ = 0;
+    TrimHeap();
+  }
   return true;
 }
 
 void SavedTensors::Use(const at::Tensor& tensor) {
   ByteWindow& window = storages_->window();
-  if (window.knows_order()) return;
+  const int64_t most_bytes = window.bytes_ahead();
+  if (most_bytes == 0) return;
   const std::shared_ptr<ManagedStorage> used = storages_->Find(tensor);
   if (used == nullptr || used->number() < 0) return;
   std::vector<std::shared_ptr<ManagedStorage>> before;
@@ -81,7 +96,7 @@ void SavedTensors::Use(const at::Tensor& tensor) {
       std::shared_ptr<ManagedStorage> storage = each.storage.lock();
       if (storage == nullptr) continue;
       bytes += ResidentBytes(storage->size_bytes());
-      if (bytes > window.size_bytes() / kShareAhead) break;
+      if (bytes > most_bytes) break;
       before.push_back(std::move(storage));
     }
   }

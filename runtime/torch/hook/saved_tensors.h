@@ -55,6 +55,7 @@ class SavedTensors {
   int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // number
   // By number; the last one is alive, or none is.
   std::vector<Saved> saved_ ABSL_GUARDED_BY(mutex_);
+  int64_t untrimmed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
 };
 
