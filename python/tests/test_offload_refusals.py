@@ -11,9 +11,6 @@ from offloaded import mlp, mlp_loss, train
 
 
 @pytest.mark.parametrize('arguments, kind, text', [
-    ({'activations': True}, NotImplementedError,
-     r'activations=True\) is not built yet: torch.utils.checkpoint'),
-    ({'activations': 'dram'}, NotImplementedError, "activations='dram'"),
     ({'activations_above': 'much'}, ValueError, 'much'),
     ({'activations_above': '10%'}, ValueError, 'activations_above'),
     ({'init_buffers': print}, ValueError, 'init_buffers goes with checkpoint'),

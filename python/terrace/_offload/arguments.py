@@ -23,21 +23,42 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any) -> Settings:
     return settings
 
 
-def check_wishes(parameters: bool, activations: Any, activations_above: Any,
-                 checkpoint: Any, init_buffers: Any) -> None:
-    """NotImplementedError, with the way out, for what is not built yet."""
-    if activations is not False:
-        raise NotImplementedError(
-            f'terrace: offload(activations={activations!r}) is not built yet: '
-            'torch.utils.checkpoint keeps fewer of them in memory')
+def least_activation(activations: Any, activations_above: Any,
+                     settings: Settings) -> int:
+    """In bytes; 0: activations stay in memory."""
     if '%' in str(activations_above):
         raise ValueError('terrace: activations_above is bytes or a text as '
                          f'"1MiB", not {activations_above!r}')
-    budget_bytes(activations_above, 0)
+    try:
+        least = budget_bytes(activations_above, 0)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace(
+            'memory_budget', 'activations_above')) from None
+    if activations == 'dram':
+        raise ValueError("terrace: activations='dram': the model is on the "
+                         'CPU, and its activations are in memory already; '
+                         'True moves them to the tier below')
+    if not isinstance(activations, bool):
+        raise ValueError('terrace: activations is True or False, not '
+                         f'{activations!r}')
+    if not activations:
+        return 0
+    if not (settings.paths or settings.mapped_tiers):
+        raise ValueError('terrace: activations=True needs a tier below memory: '
+                         'nvme_path=... or tiers=...')
+    return least or 1
+
+
+def check_wishes(parameters: bool, activations: bool, checkpoint: Any,
+                 init_buffers: Any) -> None:
+    """Of what can be asked for alone, but not together."""
+    if checkpoint is not None and not parameters:
+        raise ValueError('terrace: checkpoint= brings parameters below, and '
+                         'parameters=False leaves them in memory')
     if checkpoint is None and init_buffers is not None:
         raise ValueError('terrace: init_buffers goes with checkpoint=..., '
                          'which brings all other buffers')
-    if not parameters:
+    if not parameters and not activations:
         raise ValueError('terrace: offload(parameters=False) leaves nothing to '
                          'offload')
 

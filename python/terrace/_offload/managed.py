@@ -47,6 +47,19 @@ class Managed:
         finally:
             self._native.end_lease(number)
 
+    def save_activation(self, tensor: torch.Tensor) -> None:
+        """As autograd saves it: below from now on, unless it cannot be.
+
+        Raises RuntimeError, from what went wrong."""
+        outcome, _ = self._native.save_activation(tensor)
+        if outcome[0]:
+            why = errors.exception_of(outcome)
+            raise RuntimeError(f'terrace: {outcome[1]}') from why
+
+    def use_activation(self, tensor: torch.Tensor) -> None:
+        """As backward asks for it."""
+        self._native.use_activation(tensor)
+
     def prefetch(self, tensors: Sequence[torch.Tensor]) -> None:
         check(self._native.prefetch(tensors))
 

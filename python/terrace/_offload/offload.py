@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -11,7 +12,9 @@ import torch
 
 from terrace._base.groups import Named
 from terrace._offload import eager, readers
-from terrace._offload.arguments import check_model, check_wishes, settings_of
+from terrace._offload.activations import Activations
+from terrace._offload.arguments import (check_model, check_wishes,
+                                        least_activation, settings_of)
 from terrace._offload.entries import offer_addresses
 from terrace._offload.life import Life
 from terrace._offload.managed import Managed
@@ -23,7 +26,8 @@ from terrace._state.settings import Settings
 
 
 class Offload:
-    """A model whose parameters live below; what terrace.offload returns.
+    """A model whose parameters, or activations, live below; what
+    terrace.offload returns.
 
     It need not be kept: the parameters live below until close(), or until the
     last of them is gone. At the end of a `with` it is closed.
@@ -34,8 +38,9 @@ class Offload:
     """
 
     def __init__(self, model: torch.nn.Module, settings: Settings,
-                 weights: Weights | None) -> None:
-        named = list(model.named_parameters())
+                 weights: Weights | None, keeps: bool = False) -> None:
+        """keeps: the parameters stay in memory."""
+        named = [] if keeps else list(model.named_parameters())
         try:
             self._managed = Managed(named, together(model, named),
                                     settings.for_library(_size_of(named)))
@@ -51,7 +56,12 @@ class Offload:
             self._managed.close(restore=False)
             raise
         self._settings = settings
-        parameters = [parameter for _, parameter in named]
+        parameters = list(model.parameters())
+        self._activations = None
+        if settings.activations_above:
+            self._activations = Activations(model, self._managed,
+                                            settings.activations_above)
+        self._keeps = keeps
         self._elements = sum(parameter.numel() for parameter in parameters)
         self._before = self._managed.stats()
         self._steps = Steps(model, parameters, self._begin_step)
@@ -62,9 +72,14 @@ class Offload:
 
     def _begin_step(self) -> None:
         self._managed.begin_step()
-        if self._steps.count == 1:
-            tell_placement(self._managed.stats(), self._elements,
-                           self._settings.budget, self._before)
+        if self._steps.count != 1:
+            return
+        stats = self._managed.stats()
+        if not self._keeps:
+            tell_placement(stats, self._elements, self._settings.budget,
+                           self._before)
+        if self._activations:
+            self._activations.tell(stats)
 
     def __enter__(self) -> Offload:
         return self
@@ -133,10 +148,17 @@ class Offload:
         as storages; `fetches` that an operation waited for, `fetches_ahead`
         that came before one needed them, `share_ahead` of all of these;
         `evictions`, of them `clean_drops` of what was not written and cost
-        nothing; `failures`. `blocked_seconds`: operations, by what was waited
+        nothing; `failures`. Of activations, counted above too:
+        `activation_tensors` and `activation_bytes` that were saved,
+        `activation_peak_bytes` at a time; of these bytes
+        `activation_written_bytes` that left for below and
+        `activation_fetched_bytes` that came back; `activation_limit_bytes` of
+        the largest that may, `activation_budget_bytes` that they add to a
+        share. `blocked_seconds`: operations, by what was waited
         for: `read` for bytes from below, `space` for room for them; the same
         in all as `blocked_modules`, by the names of the modules whose
-        parameters were waited for, the longest first. `tiers`, `links`,
+        parameters were waited for, or "activations", the longest first.
+        `tiers`, `links`,
         `paths`, `engine`, `engine_reason`, `machine_profile`: as in
         terrace.AdamW.stats().
         """
@@ -174,6 +196,8 @@ class Offload:
         finally:
             if self._managed.is_closed:
                 self._steps.end()
+                if self._activations:
+                    self._activations.end()
                 self._offered.remove()
                 self._life.end()
                 readers.end(self._managed)
@@ -208,9 +232,9 @@ def offload(model: torch.nn.Module, *,
             activations_above: int | str = '1MiB',
             checkpoint: str | os.PathLike[str] | None = None,
             init_buffers: Callable[..., Any] | None = None) -> Offload:
-    """Moves a model's parameters below: each is in memory while an operation
-    uses it, and otherwise where there is room. The model, its losses and its
-    gradients stay as they are, bit for bit.
+    """Moves a model's parameters below, and its activations: each is in memory
+    while an operation uses it, and otherwise where there is room. The model,
+    its losses and its gradients stay as they are, bit for bit.
 
         model = build()
         terrace.offload(model, memory_budget='10%', nvme_path='/mnt/nvme0')
@@ -228,10 +252,15 @@ def offload(model: torch.nn.Module, *,
             "8GiB", "500 MB" or "10%" of the parameters. It must hold what the
             operations of the largest module take, twice: a share that is less
             is raised to that, and the first step's message says so. None: a
-            tenth with an nvme_path, all of them without.
+            tenth with an nvme_path, all of them without. Activations are in
+            a budget of bytes, and add 256 MiB to a share.
         nvme_path, tiers: as of terrace.AdamW.
-        parameters: True.
-        activations, activations_above: not built yet.
+        parameters: False: they stay in memory, with activations=True.
+        activations: True: what autograd saves in the model's forward goes
+            below too, until backward needs it; "dram" is for models on a
+            device. Torch's check that a saved tensor was not written to in
+            between is off then.
+        activations_above: the bytes of the smallest such tensor, or a text.
         checkpoint: where the weights come from of a model that was made on the
             meta device, by `accelerate.init_empty_weights()` or under
             `torch.device('meta')`: a safetensors file, one of torch.save's, or
@@ -250,16 +279,17 @@ def offload(model: torch.nn.Module, *,
             one that other processes share, which is named; a checkpoint that
             is none, or does not fit the model, with all names that are
             missing, unexpected or misshapen.
-        NotImplementedError: activations; DistributedDataParallel, DTensors,
-            parameters that are not in CPU memory.
+        NotImplementedError: DistributedDataParallel, DTensors, parameters
+            that are not in CPU memory.
         RuntimeError: a parameter is offloaded already.
         OSError: a path, as of terrace.AdamW, or a file of the checkpoint.
             MemoryError: there is not that much memory.
     """
     settings = settings_of(memory_budget, nvme_path, tiers)
-    check_wishes(parameters, activations, activations_above, checkpoint,
-                 init_buffers)
+    settings = dataclasses.replace(settings, activations_above=(
+        least_activation(activations, activations_above, settings)))
+    check_wishes(parameters, bool(activations), checkpoint, init_buffers)
     check_model(model, is_filled=checkpoint is None)
     weights = (None if checkpoint is None else
                Weights(model, checkpoint, init_buffers))
-    return Offload(model, settings, weights)
+    return Offload(model, settings, weights, keeps=not parameters)

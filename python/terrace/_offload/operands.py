@@ -14,15 +14,16 @@ _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 
 def together(model: torch.nn.Module,
              named: Sequence[Named]) -> list[list[int]]:
-    """By index, for each module: no operation of torch takes more than those
-    of its own, and of a few those of its parts."""
+    """By index, for each module: no operation of torch takes more of these than
+    those of its own, and of a few those of its parts."""
     index_of = {id(parameter): index
                 for index, (_, parameter) in enumerate(named)}
     found = []
     for module in model.modules():
         of_parts = isinstance(module, _FUSED)
         indices = [index_of[id(parameter)]
-                   for parameter in module.parameters(recurse=of_parts)]
+                   for parameter in module.parameters(recurse=of_parts)
+                   if id(parameter) in index_of]
         if indices:
             found.append(indices)
     return found

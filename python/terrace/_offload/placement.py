@@ -13,7 +13,8 @@ def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
                    before: dict[str, Any]) -> None:
     """After the first step, which began when the counters were `before`:
     where the parameters went, what that saved and what it costs."""
-    size, memory = stats['parameter_bytes'], stats['budget_bytes']
+    size = stats['parameter_bytes']
+    memory = stats['budget_bytes'] - stats['activation_budget_bytes']
     where = f'{bytes_text(min(size, memory))} of memory'
     asked = budget.raised_from(memory, size)
     if asked is not None:

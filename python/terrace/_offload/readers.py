@@ -32,6 +32,22 @@ _AWAY = ('terrace: a tensor of an offloaded model is not in memory; operations '
          'bring it, other readers need a lease: with offload.lease(tensor)')
 
 
+# Arrays of numpy that share memory which is not offloaded: its address, by the
+# array. Each change is one operation on the dictionary.
+_arrays: dict[int, int] = {}
+
+
+def is_exported(address: int) -> bool:
+    """Whether an array of numpy, made since begin(), has a storage's memory."""
+    return bool(_arrays) and address in tuple(_arrays.values())
+
+
+def _note_exported(tensor: torch.Tensor, array: Any) -> None:
+    _arrays[id(array)] = tensor.untyped_storage().data_ptr()
+    end = weakref.finalize(array, _arrays.pop, id(array), None)
+    end.atexit = False
+
+
 def begin(managed: Managed) -> None:
     """Until end() of the same."""
     with _lock:
@@ -63,7 +79,9 @@ def _watch() -> None:
 def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
     def numpy(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         if not storage_if_offloaded(self):
-            return original(self, *arguments, **named)
+            array = original(self, *arguments, **named)
+            _note_exported(self, array)
+            return array
         with contextlib.ExitStack() as lease:
             for managed in tuple(_watched):
                 # The others do not have it.

@@ -23,6 +23,8 @@ class Settings:
         engine: 'auto', 'io_uring' or 'threads'.
         machine_profile: a file's path, '' for none.
         max_gradient_norm: 0 for no clipping.
+        activations_above: of an offloaded model: bytes of the least saved
+            tensor that goes below, 0 for none.
         threads, chunk_bytes: 0 for the library's own choice.
     """
 
@@ -36,6 +38,7 @@ class Settings:
     max_gradient_norm: float = 0.0
     skip_nonfinite: bool = False
     bias_correction: bool = True
+    activations_above: int = 0
     threads: int = 0
     chunk_bytes: int = 0
 

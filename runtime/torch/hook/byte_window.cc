@@ -48,6 +48,15 @@ absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->id_ = ids[i];
   away_ += static_cast<int64_t>(tensors.size());
   order_.Add(tensors);
+  for (const WindowTensor* const each : tensors) {
+    if (each->number() < 0) continue;
+    MutexLock lock(mutex_);
+    NumberedStats& numbered = stats_.numbered;
+    ++numbered.tensors;
+    numbered.bytes += each->size_bytes();
+    numbered.live_bytes += each->size_bytes();
+    numbered.peak_bytes = std::max(numbered.peak_bytes, numbered.live_bytes);
+  }
   return absl::OkStatus();
 }
 
@@ -89,6 +98,10 @@ void ByteWindow::Forget(WindowTensor& tensor) {
   tensor.pin_.ReleaseUnchanged();
   // Of a Runtime that is closed, or in a forked child, nothing is left to end.
   runtime_.Unregister(tensor.id_).IgnoreError();
+  if (tensor.number() >= 0) {
+    MutexLock lock(mutex_);
+    stats_.numbered.live_bytes -= tensor.size_bytes();
+  }
   tensor.word().End(Residency::kCold);
 }
 
@@ -111,6 +124,7 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor, AfterFailure after) {
                                std::memory_order_relaxed);
   MutexLock lock(mutex_);
   stats_.blocked += blocked;
+  if (tensor.number() >= 0) stats_.numbered.blocked += blocked;
   return status;
 }
 
@@ -135,6 +149,9 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, AfterFailure after) {
     MutexLock lock(mutex_);
     ++(is_ahead ? stats_.ahead_used : stats_.fetches);
     stats_.fetched_bytes += tensor.size_bytes();
+    if (tensor.number() >= 0) {
+      stats_.numbered.fetched_bytes += tensor.size_bytes();
+    }
   }
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
@@ -153,8 +170,12 @@ absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access) {
 absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
   if (tensor.fetch_ != nullptr) return absl::OkStatus();  // begun ahead
   const absl::Time begun = absl::Now();
+  const bool is_new = access == Access::kOverwrite && tensor.number() >= 0;
   absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-      bytes_.Ask(tensor.id_, access, [this] { return MakeRoom(); });
+      bytes_.Ask({.tensor = tensor.id_,
+                  .access = access,
+                  .own_bytes = is_new ? tensor.size_bytes() : 0},
+                 [this] { return MakeRoom(); });
   if (access != Access::kOverwrite) {  // of a fetch
     MutexLock lock(mutex_);
     stats_.blocked_on_room += absl::Now() - begun;
@@ -274,7 +295,8 @@ bool ByteWindow::EvictOne(const UseOrder::VictimRule& rule) {
 
 bool ByteWindow::EvictOwned(WindowTensor& tensor) {
   bool is_dropped = false;
-  if (tensor.fetch_ != nullptr) {
+  const bool is_ahead = tensor.fetch_ != nullptr;
+  if (is_ahead) {
     tensor.fetch_.reset();
   } else if (!tensor.TakeAway()) {
     tensor.MarkGone();
@@ -290,6 +312,9 @@ bool ByteWindow::EvictOwned(WindowTensor& tensor) {
     MutexLock lock(mutex_);
     ++stats_.evictions;
     if (is_dropped) ++stats_.clean_drops;
+    if (tensor.number() >= 0 && !is_dropped && !is_ahead) {
+      stats_.numbered.evicted_bytes += tensor.size_bytes();
+    }
   }
   tensor.word().End(Residency::kCold);
   return true;

@@ -42,6 +42,17 @@ struct ByteWindowOptions {
   bool verify_clean = false;
 };
 
+// Of the tensors that have numbers, which come and go in each step.
+struct NumberedStats {
+  int64_t tensors = 0;
+  int64_t bytes = 0;
+  int64_t live_bytes = 0;  // of those that are there now
+  int64_t peak_bytes = 0;
+  int64_t evicted_bytes = 0;  // to be written below
+  int64_t fetched_bytes = 0;
+  absl::Duration blocked;
+};
+
 struct ByteWindowStats {
   int64_t used_bytes = 0;  // of the window, headers included
   int64_t peak_bytes = 0;
@@ -56,6 +67,7 @@ struct ByteWindowStats {
   int64_t failures = 0;
   absl::Duration blocked;          // waited for fetches, over all threads
   absl::Duration blocked_on_room;  // of that, before a read could begin
+  NumberedStats numbered;          // counted above too
 };
 
 class ByteWindow {
@@ -89,6 +101,11 @@ class ByteWindow {
   // The same of what the trace says is used next, at most half of the window,
   // in place of what is used later.
   void FetchUpcoming();
+  // What may be fetched ahead by those that know better than the trace: nothing
+  // once there is one.
+  int64_t bytes_ahead() const {
+    return order_.known() ? 0 : options_.window_bytes / 2;
+  }
 
   // Back to the window's bytes, as far as pins allow.
   void Trim();

@@ -9,6 +9,7 @@
 #include "runtime/torch/hook/gradients.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/managed_storages.h"
+#include "runtime/torch/hook/saved_tensors.h"
 
 namespace terrace {
 
@@ -57,10 +58,12 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
 
 Hook::Hook(std::shared_ptr<ManagedStorages> storages)
     : storages_(std::move(storages)),
-      gradients_(std::make_unique<Gradients>(storages_)) {}
+      gradients_(std::make_unique<Gradients>(storages_)),
+      saved_(std::make_unique<SavedTensors>(storages_)) {}
 
 Hook::~Hook() {
   gradients_.reset();
+  saved_->End();
   storages_->Close(/*restore=*/true).IgnoreError();
 }
 
@@ -99,7 +102,18 @@ void Hook::Prefetch(absl::Span<const at::Tensor> tensors) {
   }
 }
 
-void Hook::BeginStep() { storages_->window().BeginStep(); }
+void Hook::BeginSaving(int64_t most_bytes) { saved_->Begin(most_bytes); }
+
+absl::StatusOr<bool> Hook::ManageSaved(const at::Tensor& tensor) {
+  return saved_->Add(tensor);
+}
+
+void Hook::UseSaved(const at::Tensor& tensor) { saved_->Use(tensor); }
+
+void Hook::BeginStep() {
+  saved_->BeginStep();
+  storages_->window().BeginStep();
+}
 
 int64_t Hook::EvictAll() {
   storages_->Sweep();
@@ -110,7 +124,10 @@ absl::Status Hook::Retry() { return storages_->window().Retry(); }
 
 absl::Status Hook::Close(AtClose what) {
   const absl::Status status = storages_->Close(what == AtClose::kRestore);
-  if (!absl::IsFailedPrecondition(status)) gradients_.reset();
+  if (!absl::IsFailedPrecondition(status)) {
+    gradients_.reset();
+    saved_->End();
+  }
   return status;
 }
 
@@ -132,11 +149,20 @@ HookStats Hook::stats() const {
   stats.failures = window.failures;
   stats.blocked = window.blocked;
   stats.blocked_on_room = window.blocked_on_room;
+  stats.saved = {.tensors = window.numbered.tensors,
+                 .bytes = window.numbered.bytes,
+                 .peak_bytes = window.numbered.peak_bytes,
+                 .evicted_bytes = window.numbered.evicted_bytes,
+                 .fetched_bytes = window.numbered.fetched_bytes,
+                 .blocked = window.numbered.blocked};
   return stats;
 }
 
 std::vector<BlockedOn> Hook::blocked() const { return storages_->blocked(); }
 
-absl::Status Hook::error() const { return storages_->window().first_error(); }
+absl::Status Hook::error() const {
+  const absl::Status status = storages_->window().first_error();
+  return status.ok() ? saved_->first_error() : status;
+}
 
 }  // namespace terrace

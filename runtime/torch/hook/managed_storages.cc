@@ -1,6 +1,7 @@
 #include "runtime/torch/hook/managed_storages.h"
 
 #include <ATen/MapAllocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
 #include <unistd.h>
 
@@ -53,6 +54,13 @@ std::string Fault(const at::Tensor& tensor, int64_t budget_bytes) {
                         FormatBytes(budget_bytes));
   }
   return "";
+}
+
+// LibTorch made its memory, and nothing else is told of that.
+bool IsOrdinary(c10::StorageImpl& storage) {
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return storage.nbytes() > 0 &&
+         data.get_deleter() == c10::GetCPUAllocator()->raw_deleter();
 }
 
 // Of a copy made lazily, its own.
@@ -125,6 +133,33 @@ absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
     }
   }
   return filled;
+}
+
+absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
+    const NamedTensor& tensor, int64_t number, int64_t most_bytes) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return nullptr;
+  }
+  Sweep();
+  if (!Fault(tensor.tensor, most_bytes).empty()) return nullptr;
+  c10::StorageImpl& impl = *StorageOf(tensor.tensor);
+  if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr) {
+    return nullptr;
+  }
+  auto storage = std::make_shared<ManagedStorage>(tensor.name, impl, window_,
+                                                  shared_from_this());
+  storage->SetNumber(number);
+  TERRACE_RETURN_IF_ERROR(window_.Add({storage.get()}));
+  storage->word().Pin();
+  const absl::Status filled = Fill({storage});
+  if (!filled.ok()) {
+    storage->word().Unpin();
+    window_.Remove(*storage);
+    return filled;
+  }
+  OperationNet::KeepUntilEnd(*storage);
+  return storage;
 }
 
 absl::Status ManagedStorages::Fill(const Storages& storages) {
@@ -264,6 +299,7 @@ std::vector<BlockedOn> ManagedStorages::blocked() const {
   std::vector<BlockedOn> blocked;
   for (const auto& storage : All()) {
     if (storage->blocked() == absl::ZeroDuration()) continue;
+    if (storage->number() >= 0) continue;
     blocked.push_back({storage->name(), storage->blocked()});
   }
   absl::c_sort(blocked, [](const BlockedOn& a, const BlockedOn& b) {

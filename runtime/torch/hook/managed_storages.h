@@ -31,6 +31,12 @@ class ManagedStorages final
 
   // As Hook::Manage.
   absl::Status Add(absl::Span<const NamedTensor> tensors);
+  // From within an operation of the calling thread, a tensor that is part of a
+  // step, with its number there (WindowTensor::SetNumber): stays here until
+  // that has ended. What is not a dense tensor in memory of LibTorch's own with
+  // at most so many bytes, and what any hook manages, is left as it is: null.
+  absl::StatusOr<std::shared_ptr<ManagedStorage>> AddNumbered(
+      const NamedTensor& tensor, int64_t number, int64_t most_bytes);
   // Null: it is not managed here. Lives while the tensor does.
   std::shared_ptr<ManagedStorage> Find(const at::Tensor& tensor) const;
   // As Hook::Close; `restore`: kRestore.

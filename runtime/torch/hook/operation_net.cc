@@ -19,19 +19,34 @@ namespace {
 
 std::atomic<bool> is_forked_child = false;
 
+void Unpin(ManagedStorage& storage) {
+  // It may go as soon as it is not pinned, its window may not.
+  ByteWindow& window = storage.window();
+  storage.word().Unpin();
+  if (window.over()) window.Trim();
+}
+
 // The managed storages that an operation in flight takes.
 struct PinnedStorages final : at::ObserverContext {
   ~PinnedStorages() override {
-    for (ManagedStorage* const storage : storages) {
-      // It may go as soon as it is not pinned, its window may not.
-      ByteWindow& window = storage->window();
-      storage->word().Unpin();
-      if (window.over()) window.Trim();
-    }
+    for (ManagedStorage* const storage : storages) Unpin(*storage);
   }
 
   c10::SmallVector<ManagedStorage*, 6> storages;
 };
+
+// Of one thread: how many operations it is in, one inside another, and what is
+// kept until their ends, the innermost's last.
+struct InFlight {
+  struct Kept {
+    int depth;
+    ManagedStorage* storage;
+  };
+  int depth = 0;
+  c10::SmallVector<Kept, 6> kept;
+};
+
+thread_local InFlight in_flight;
 
 ManagedStorage* FindManaged(const c10::IValue& tensor) {
   const c10::TensorImpl* const impl = tensor.unsafeToTensorImpl();
@@ -98,12 +113,25 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
 
 std::unique_ptr<at::ObserverContext> OnStart(
     const at::RecordFunction& function) {
+  ++in_flight.depth;
   try {
     return Start(function);
   } catch (const std::exception&) {
     OperationNet::Get().CountFailure();
     return nullptr;
   }
+}
+
+// LibTorch calls it for each start and no other. What the operation takes is
+// unpinned with its context, after it.
+void OnEnd(const at::RecordFunction& /*function*/,
+           at::ObserverContext* /*context*/) {
+  InFlight& mine = in_flight;
+  while (!mine.kept.empty() && mine.kept.back().depth >= mine.depth) {
+    ManagedStorage* const storage = mine.kept.pop_back_val().storage;
+    Unpin(*storage);
+  }
+  --mine.depth;
 }
 
 }  // namespace
@@ -117,6 +145,28 @@ OperationNet& OperationNet::Get() {
 void OperationNet::Insert(const void* key, ManagedStorage* storage) {
   MutexLock lock(mutex_);
   registry_.Insert(key, storage);
+  Listen();
+}
+
+void OperationNet::Erase(const void* key) {
+  MutexLock lock(mutex_);
+  registry_.Erase(key);
+  StopIfIdle();
+}
+
+void OperationNet::BeginListening() {
+  MutexLock lock(mutex_);
+  ++listeners_;
+  Listen();
+}
+
+void OperationNet::EndListening() {
+  MutexLock lock(mutex_);
+  --listeners_;
+  StopIfIdle();
+}
+
+void OperationNet::Listen() {
   if (handle_.has_value()) return;
   ListenToRegistrations();
   static const int at_fork = pthread_atfork(nullptr, nullptr, [] {
@@ -124,19 +174,27 @@ void OperationNet::Insert(const void* key, ManagedStorage* storage) {
   });
   static_cast<void>(at_fork);
   handle_ = at::addGlobalCallback(
-      // Its end is that of what it answers.
-      at::RecordFunctionCallback(&OnStart)
+      at::RecordFunctionCallback(&OnStart, &OnEnd)
           .needsInputs(true)
           // Others may end on another thread than they began on.
           .scopes(
               {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
-void OperationNet::Erase(const void* key) {
-  MutexLock lock(mutex_);
-  registry_.Erase(key);
-  if (registry_.size() > 0 || !handle_.has_value()) return;
+void OperationNet::StopIfIdle() {
+  if (registry_.size() > 0 || listeners_ > 0 || !handle_.has_value()) return;
   at::removeCallback(*std::exchange(handle_, std::nullopt));
 }
+
+void OperationNet::KeepUntilEnd(ManagedStorage& storage) {
+  InFlight& mine = in_flight;
+  if (mine.depth == 0) {
+    Unpin(storage);
+    return;
+  }
+  mine.kept.push_back({mine.depth, &storage});
+}
+
+bool OperationNet::IsSeen() { return at::isRecordFunctionEnabled(); }
 
 }  // namespace terrace

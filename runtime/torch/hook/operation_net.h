@@ -8,7 +8,8 @@
 // at its bytes. In a forked child, which has none of its parent's bytes, each
 // managed storage that an operation takes is refused in that way.
 //
-// While no storage is managed, operations are not seen and cost nothing.
+// While no storage is managed and nothing listens, operations are not seen and
+// cost nothing.
 #pragma once
 
 #include <atomic>
@@ -33,6 +34,17 @@ class OperationNet {
   void Insert(const void* key, ManagedStorage* storage);
   void Erase(const void* key);
 
+  // Between these operations are seen though nothing may be managed; any number
+  // of them at a time.
+  void BeginListening();
+  void EndListening();
+  // Of the operations of the calling thread that are under way, one inside
+  // another: keeps it here until the innermost has ended; its pin goes over.
+  // For what is managed meanwhile, which the operation may be about to read.
+  static void KeepUntilEnd(ManagedStorage& storage);
+  // Whether those of the calling thread are seen at all.
+  static bool IsSeen();
+
   // Operations that were not seen, since there was no memory to note them.
   int64_t failures() const { return failures_.load(); }
   void CountFailure() { failures_.fetch_add(1); }
@@ -42,7 +54,11 @@ class OperationNet {
 
   StorageRegistry registry_;
   std::atomic<int64_t> failures_ = 0;
+  void Listen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   Mutex mutex_;
+  int listeners_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while they are
 };
 

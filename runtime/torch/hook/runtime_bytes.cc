@@ -10,16 +10,22 @@ namespace {
 
 // Between two looks at whether others have ended a pin.
 constexpr absl::Duration kPinsWait = absl::Milliseconds(1);
+// For room beside what is there, which pins may have too.
+constexpr absl::Duration kOwnRoomWait = absl::Milliseconds(10);
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
-    TensorId tensor, Access access, MakeRoom make_room) {
+    const Wanted& wanted, MakeRoom make_room) {
   const absl::Time end = absl::Now() + patience_;
   while (true) {
     absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-        runtime_.OpenQueueFor(tensor, end);
-    if (queue.ok()) return Push(*std::move(queue), tensor, access);
+        wanted.own_bytes > 0 ? runtime_.OpenQueue(wanted.own_bytes, 1,
+                                                  absl::Now() + kOwnRoomWait)
+                             : runtime_.OpenQueueFor(wanted.tensor, end);
+    if (queue.ok()) {
+      return Push(*std::move(queue), wanted.tensor, wanted.access);
+    }
     if (queue.status().code() != absl::StatusCode::kResourceExhausted) {
       return queue;
     }

@@ -22,11 +22,19 @@ class RuntimeBytes {
   // Whether something was done for room; an error gives it up.
   using MakeRoom = absl::FunctionRef<absl::StatusOr<bool>()>;
 
+  // What is asked for. With `own_bytes`, the tensor's size: in room of its own,
+  // which is free again when the tensor has gone below after its pin's end;
+  // else it stays in memory while nothing else needs the room.
+  struct Wanted {
+    TensorId tensor;
+    Access access = Access::kUpdate;
+    int64_t own_bytes = 0;
+  };
+
   // Asks for the tensor, and does not wait for it. Where there is no room for
   // it, waits for what is being written back, then for `make_room`, and so
   // on.
-  absl::StatusOr<std::unique_ptr<RequestQueue>> Ask(TensorId tensor,
-                                                    Access access,
+  absl::StatusOr<std::unique_ptr<RequestQueue>> Ask(const Wanted& wanted,
                                                     MakeRoom make_room);
   // ResourceExhausted where there is no room at once.
   absl::StatusOr<std::unique_ptr<RequestQueue>> AskAtOnce(TensorId tensor);

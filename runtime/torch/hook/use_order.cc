@@ -1,21 +1,31 @@
 #include "runtime/torch/hook/use_order.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "terrace/runtime.h"
 
 namespace terrace {
+namespace {
+
+// Uses ahead. Of the ones in the trace many may not be there yet.
+constexpr size_t kMostLookedAt = 512;
+
+}  // namespace
 
 void UseOrder::Add(absl::Span<WindowTensor* const> tensors) {
   MutexLock lock(mutex_);
   for (WindowTensor* const each : tensors) {
-    tensors_.emplace(each->id_.value, each);
+    each->is_numbered_ = each->number_ >= 0;
+    if (tensors_.emplace(each->key(), each).second) continue;
+    each->is_numbered_ = false;  // that of a step before is still there
+    tensors_.emplace(each->key(), each);
   }
 }
 
 void UseOrder::Remove(WindowTensor& tensor) {
   MutexLock lock(mutex_);
-  tensors_.erase(tensor.id_.value);
+  tensors_.erase(tensor.key());
 }
 
 size_t UseOrder::size() const {
@@ -31,7 +41,12 @@ void UseOrder::BeginStep() {
 
 void UseOrder::Trace(const WindowTensor& tensor) {
   MutexLock lock(mutex_);
-  trace_.Note(tensor.id_.value);
+  trace_.Note(tensor.key());
+}
+
+bool UseOrder::known() const {
+  MutexLock lock(mutex_);
+  return trace_.known();
 }
 
 size_t UseOrder::position() const {
@@ -45,14 +60,14 @@ WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
     WindowTensor* victim = nullptr;
     // Later next use first, then the older last one.
     std::pair<int64_t, uint64_t> best;
-    for (const auto& [id, each] : tensors_) {
+    for (const auto& [key, each] : tensors_) {
       if (each->gone() || each->word().pinned()) continue;
       const Residency state = each->word().state();
       if (state != Residency::kResident &&
           !(state == Residency::kReady && rule.may_be_ready)) {
         continue;
       }
-      const int64_t next_use = trace_.NextUse(id);
+      const int64_t next_use = trace_.NextUse(key);
       const uint64_t age = ~each->last_use_.load(std::memory_order_relaxed);
       const std::pair<int64_t, uint64_t> value(next_use, age);
       if (next_use <= rule.used_after || (victim != nullptr && value < best)) {
@@ -69,7 +84,8 @@ WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
 UseOrder::Upcoming UseOrder::TakeUpcoming(int64_t within_bytes) {
   MutexLock lock(mutex_);
   int64_t bytes = 0;
-  for (size_t ahead = 0; ahead < trace_.size(); ++ahead) {
+  const size_t end = std::min(trace_.size(), kMostLookedAt);
+  for (size_t ahead = 0; ahead < end; ++ahead) {
     const auto found = tensors_.find(trace_.At(ahead));
     if (found == tensors_.end()) continue;
     WindowTensor& tensor = *found->second;
@@ -86,7 +102,7 @@ UseOrder::Upcoming UseOrder::TakeUpcoming(int64_t within_bytes) {
 std::vector<WindowTensor*> UseOrder::TakeFailed() {
   std::vector<WindowTensor*> failed;
   MutexLock lock(mutex_);
-  for (const auto& [id, each] : tensors_) {
+  for (const auto& [key, each] : tensors_) {
     if (each->word().BeginRetry()) failed.push_back(each);
   }
   return failed;

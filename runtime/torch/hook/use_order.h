@@ -48,6 +48,8 @@ class UseOrder {
     if (tracing_.load(std::memory_order_relaxed)) Trace(tensor);
   }
 
+  // Whether a step has been traced to its end.
+  bool known() const;
   // Of this step, in the last one.
   size_t position() const;
 
@@ -65,7 +67,7 @@ class UseOrder {
   std::atomic<uint64_t> clock_ = 1;
   std::atomic<bool> tracing_ = false;
   mutable Mutex mutex_;
-  // By TensorId.
+  // By their keys.
   absl::flat_hash_map<int64_t, WindowTensor*> tensors_ ABSL_GUARDED_BY(mutex_);
   UseTrace trace_ ABSL_GUARDED_BY(mutex_);
 };

@@ -42,6 +42,12 @@ class WindowTensor {
   // Its storage has died or has other bytes now: it is not evicted any more,
   // and removed as soon as it is not pinned.
   void MarkGone() { gone_.store(true, std::memory_order_release); }
+  // Before ByteWindow::Add, of a tensor that lives for a part of a step: where
+  // it comes in the step. The trace takes that of the step before with the same
+  // number for it. And it is not kept beside the window when it leaves, but
+  // goes below at once, so that there is room for the next.
+  void SetNumber(int64_t number) { number_ = number; }
+  int64_t number() const { return number_; }  // -1: it has none
   absl::Duration blocked() const {
     return absl::Nanoseconds(blocked_ns_.load(std::memory_order_relaxed));
   }
@@ -69,6 +75,11 @@ class WindowTensor {
   std::atomic<bool> written_ = false;   // since the last eviction
   std::atomic<bool> gone_ = false;
   std::atomic<int64_t> blocked_ns_ = 0;  // that something waited for it
+  // What the trace calls it; those with a number are below 0.
+  int64_t key() const { return is_numbered_ ? -2 - number_ : id_.value; }
+
+  int64_t number_ = -1;
+  bool is_numbered_ = false;  // in the trace: no other alive has its number
   // By the thread whose word it is.
   TensorId id_;
   Pin pin_;                              // while it is resident

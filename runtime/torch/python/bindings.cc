@@ -79,6 +79,8 @@ TORCH_LIBRARY(terrace, m) {
       .def("storage", &OffloadBinding::Storage)
       .def("lease", &OffloadBinding::MakeLease)
       .def("end_lease", &OffloadBinding::EndLease)
+      .def("save_activation", &OffloadBinding::SaveActivation)
+      .def("use_activation", &OffloadBinding::UseActivation)
       .def("prefetch", &OffloadBinding::Prefetch)
       .def("begin_step", &OffloadBinding::BeginStep)
       .def("retry", &OffloadBinding::Retry)

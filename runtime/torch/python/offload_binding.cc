@@ -75,6 +75,9 @@ absl::StatusOr<std::shared_ptr<OffloadBinding::Opened>> OffloadBinding::OpenAll(
   TERRACE_ASSIGN_OR_RETURN(
       opened->hook, Hook::Create(*opened->runtime,
                                  {.window_bytes = opened->plan.window_bytes}));
+  if (opened->plan.activation_bytes > 0) {
+    opened->hook->BeginSaving(opened->plan.activation_bytes);
+  }
   return opened;
 }
 
@@ -121,6 +124,19 @@ Outcome OffloadBinding::Prefetch(const std::vector<at::Tensor>& tensors) {
   auto opened = Find();
   if (opened.ok()) (*opened)->hook->Prefetch(tensors);
   return ToOutcome(opened.status());
+}
+
+std::tuple<Outcome, bool> OffloadBinding::SaveActivation(
+    const at::Tensor& tensor) {
+  auto opened = Find();
+  if (!opened.ok()) return {ToOutcome(absl::OkStatus()), false};
+  const absl::StatusOr<bool> saved = (*opened)->hook->ManageSaved(tensor);
+  return {ToOutcome(saved.status()), saved.ok() && *saved};
+}
+
+void OffloadBinding::UseActivation(const at::Tensor& tensor) {
+  auto opened = Find();
+  if (opened.ok()) (*opened)->hook->UseSaved(tensor);
 }
 
 Outcome OffloadBinding::BeginStep() {

@@ -53,6 +53,11 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   std::tuple<Outcome, int64_t> MakeLease(const at::Tensor& tensor, bool write);
   void EndLease(int64_t lease);
 
+  // A tensor that autograd saves; whether it goes below. Not after Close: it
+  // stays as it is. See Hook::ManageSaved, UseSaved.
+  std::tuple<Outcome, bool> SaveActivation(const at::Tensor& tensor);
+  void UseActivation(const at::Tensor& tensor);
+
   // See Hook.
   Outcome Prefetch(const std::vector<at::Tensor>& tensors);
   Outcome BeginStep();

@@ -137,6 +137,9 @@ std::string OffloadStatsAsJson(const Stats& stats, const Hook& of,
   for (const BlockedOn& each : of.blocked()) {
     tensors[each.tensor] = absl::ToDoubleSeconds(each.duration);
   }
+  if (hook.saved.blocked > absl::ZeroDuration()) {
+    tensors["activations.saved"] = absl::ToDoubleSeconds(hook.saved.blocked);
+  }
   const double on_room = absl::ToDoubleSeconds(hook.blocked_on_room);
   const Json result = {
       {"parameter_bytes", plan.parameter_bytes},
@@ -157,6 +160,13 @@ std::string OffloadStatsAsJson(const Stats& stats, const Hook& of,
       {"evictions", hook.evictions},
       {"clean_drops", hook.clean_drops},
       {"failures", hook.failures},
+      {"activation_tensors", hook.saved.tensors},
+      {"activation_bytes", hook.saved.bytes},
+      {"activation_peak_bytes", hook.saved.peak_bytes},
+      {"activation_written_bytes", hook.saved.evicted_bytes},
+      {"activation_fetched_bytes", hook.saved.fetched_bytes},
+      {"activation_limit_bytes", plan.activation_bytes},
+      {"activation_budget_bytes", plan.beside_share_bytes},
       {"blocked_seconds",
        {{"read", absl::ToDoubleSeconds(hook.blocked) - on_room},
         {"space", on_room}}},

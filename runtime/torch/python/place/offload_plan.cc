@@ -11,6 +11,11 @@
 namespace terrace {
 namespace {
 
+// Beside a share of the parameters, which says nothing of activations.
+constexpr int64_t kActivationBytes = 256 << 20;
+// Saved tensors that one operation of backward takes, and one to come.
+constexpr int64_t kOperands = 5;
+
 const c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
     return nullptr;
@@ -49,24 +54,52 @@ absl::StatusOr<Operands> Measure(const std::vector<at::Tensor>& tensors,
   return operands;
 }
 
-absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
+int64_t LeastBudget(const BindingOptions& asked, const OffloadPlan& plan) {
   const int64_t least = std::max(plan.minimum_bytes, 3 * ResidentBytes(1));
+  if (asked.activations_above == 0) return least;
+  return std::max(least,
+                  plan.minimum_bytes / 2 +
+                      kOperands * ResidentBytes(asked.activations_above));
+}
+
+absl::Status BelowMinimum(const OffloadPlan& plan, int64_t least) {
+  std::string why =
+      plan.minimum_bytes == 0
+          ? absl::StrCat(kOperands, " of the least activations have to fit")
+          : absl::StrCat("the operations of one module take ",
+                         plan.minimum_bytes / 2, " at a time, '", plan.largest,
+                         "' most of them");
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a budget of ", plan.budget_bytes,
+                   " bytes is below the minimum of ", least, ": ", why));
+}
+
+absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
+  const bool has_activations = asked.activations_above > 0;
+  const int64_t least = LeastBudget(asked, plan);
   const int64_t everything = std::max(plan.everything_bytes, least);
   plan.budget_bytes = asked.budget_bytes;
   if (asked.at_least_minimum && asked.budget_bytes >= 0) {
     plan.budget_bytes = std::max(asked.budget_bytes, least);
   }
-  if (plan.budget_bytes == BindingOptions::kEverything ||
-      plan.budget_bytes >= plan.everything_bytes) {
+  if (has_activations) {
+    if (plan.budget_bytes == BindingOptions::kEverything) {
+      plan.budget_bytes = everything;
+    }
+    if (asked.budget_bytes < 0 || asked.at_least_minimum) {
+      plan.beside_share_bytes = kActivationBytes;
+      plan.budget_bytes += kActivationBytes;
+    }
+    plan.activation_bytes =
+        (plan.budget_bytes - plan.minimum_bytes / 2) / kOperands;
+  } else if (plan.budget_bytes == BindingOptions::kEverything ||
+             plan.budget_bytes >= plan.everything_bytes) {
     plan.all_in_memory = true;
     plan.budget_bytes = plan.window_bytes = everything;
     return absl::OkStatus();
   }
   if (plan.budget_bytes < least) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a budget of ", plan.budget_bytes, " bytes is below the minimum of ",
-        least, ": the operations of one module take ", plan.minimum_bytes / 2,
-        " at a time, '", plan.largest, "' most of them"));
+    return BelowMinimum(plan, least);
   }
   if (asked.paths.empty() && asked.mapped_tiers.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(

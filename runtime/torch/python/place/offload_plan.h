@@ -18,13 +18,19 @@ struct OffloadPlan {
   int64_t storages = 0;          // two tensors of one count once
   int64_t parameter_bytes = 0;   // of these
   int64_t everything_bytes = 0;  // of a budget that holds all of them
-  // The least budget that works: what the operations of one module take at a
+  // The least budget that works: with activations room for a few of the least
+  // ones that go below, and what the operations of one module take at a
   // time, twice, as one may be on its way while another is used.
   int64_t minimum_bytes = 0;
   std::string largest;  // of the tensors that the minimum is for
 
   int64_t budget_bytes = 0;  // of the Runtime
   int64_t window_bytes = 0;  // of the hook, within it
+  // The largest saved tensor that goes below: what one operation of backward
+  // takes fits then, as a rule. 0: none does.
+  int64_t activation_bytes = 0;
+  // Of the budget, added to a share of the parameters for activations.
+  int64_t beside_share_bytes = 0;
   bool all_in_memory = false;
 };
 

@@ -23,6 +23,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("unsafe_media", options.unsafe_media);
     take("engine", options.engine);
     take("machine_profile", options.machine_profile);
+    take("activations_above", options.activations_above);
     take("threads", options.threads);
     take("chunk_bytes", options.chunk_bytes);
     take("max_gradient_norm", options.max_gradient_norm);

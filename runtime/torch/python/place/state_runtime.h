@@ -31,6 +31,8 @@ struct BindingOptions {
   bool unsafe_media = false;              // as Options has it
   std::string engine = "auto";            // or "io_uring" or "threads"
   std::string machine_profile;            // used with paths; empty: none
+  // Of an offloaded model: saved tensors of at least so many bytes; 0: none.
+  int64_t activations_above = 0;
   int threads = 0;
   int64_t chunk_bytes = 0;
   double max_gradient_norm = 0;

@@ -46,6 +46,7 @@ namespace terrace {
 
 class Gradients;
 class ManagedStorages;
+class SavedTensors;
 
 struct HookOptions {
   // What of the Runtime's budget tensors may have at a time, each in whole
@@ -64,6 +65,16 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+// Of ManageSaved's tensors.
+struct SavedStats {
+  int64_t tensors = 0;  // storages, of all steps
+  int64_t bytes = 0;
+  int64_t peak_bytes = 0;     // at a time
+  int64_t evicted_bytes = 0;  // that went down
+  int64_t fetched_bytes = 0;
+  absl::Duration blocked;
+};
+
 struct HookStats {
   int64_t managed_tensors = 0;  // storages
   int64_t managed_bytes = 0;
@@ -80,6 +91,7 @@ struct HookStats {
   int64_t failures = 0;            // fetches
   absl::Duration blocked;          // operations and leases, by fetches
   absl::Duration blocked_on_room;  // of that, by what had to leave first
+  SavedStats saved;                // counted above too
 };
 
 // How long operations and leases have waited for this tensor.
@@ -144,6 +156,23 @@ class Hook {
   // FailedPrecondition: the hook is closed.
   absl::Status ManageGradients(absl::Span<const NamedTensor> leaves);
 
+  // Before the first operation whose saved tensors are handed to ManageSaved:
+  // storages of more bytes are left as they are, as what one operation of
+  // backward takes has to fit at a time. From here until Close all operations
+  // are seen.
+  void BeginSaving(int64_t most_bytes);
+  // Where autograd saves a tensor, such as in a hook of saved tensors: its
+  // storage is managed from now on, and is in memory until the operation that
+  // the calling thread is in has ended. It is the same tensor to all that have
+  // it, and ends with the last of them. Other threads may not be using it.
+  // False: it is left as it is, since any hook manages it, or it is no dense
+  // tensor in memory that LibTorch made, or too large; or not BeginSaving.
+  // Else what Runtime::Register and fetches say; it is as before then.
+  absl::StatusOr<bool> ManageSaved(const at::Tensor& tensor);
+  // Where backward asks for a saved tensor: those that were saved just before
+  // it are fetched while no step has told the order yet. A hint.
+  void UseSaved(const at::Tensor& tensor);
+
   // InvalidArgument: not managed here. Else what the fetch says; the tensor is
   // as before then, and may be tried again.
   absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor, Access access);
@@ -172,9 +201,10 @@ class Hook {
   absl::Status Close(AtClose what);
 
   HookStats stats() const;
-  // Of what is managed and was waited for, the longest first.
+  // Of what is managed and was waited for, the longest first; saved tensors,
+  // which come and go, are in stats().
   std::vector<BlockedOn> blocked() const;
-  // The first failure of a fetch, with its errno and path.
+  // The first failure of a fetch or of ManageSaved, with its errno and path.
   absl::Status error() const;
 
  private:
@@ -183,6 +213,7 @@ class Hook {
   // They may end after it.
   const std::shared_ptr<ManagedStorages> storages_;
   std::unique_ptr<Gradients> gradients_;
+  const std::unique_ptr<SavedTensors> saved_;
 };
 
 }  // namespace terrace

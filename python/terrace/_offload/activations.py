@@ -1,0 +1,129 @@
+"""What autograd saves in a model's forward for backward, below in between."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from terrace._base.amounts import bytes_text
+from terrace._base.message import say
+from terrace._offload import readers
+from terrace._offload.managed import Managed
+
+
+class Activations:
+    """Hands over each tensor that is saved while the model is called, from a
+    size on. It stays the tensor that it is for all that have it. The model's
+    parameters, buffers and arguments are left alone, and so is what an array
+    of numpy shares."""
+
+    def __init__(self, model: torch.nn.Module, managed: Managed,
+                 least_bytes: int) -> None:
+        self._managed = managed
+        self._least = least_bytes
+        self._calls = threading.local()
+        self._handles = [
+            model.register_forward_pre_hook(_Hook(self._begin), prepend=True,
+                                            with_kwargs=True),
+            model.register_forward_hook(_Hook(self._end), always_call=True)]
+        managed.begin_step()  # so that the first step is traced as well
+
+    def end(self) -> None:
+        """What is saved by then is not touched."""
+        for handle in self._handles:
+            handle.remove()
+
+    def tell(self, stats: dict[str, Any]) -> None:
+        """After the first step."""
+        say('%s activations of the first step, %s (at most %s at a time), had '
+            'memory as the budget allows: %s went below, %s came back',
+            f'{stats["activation_tensors"]:,}',
+            *(bytes_text(stats[f'activation_{name}bytes'])
+              for name in ('', 'peak_', 'written_', 'fetched_')))
+
+    def _begin(self, model: torch.nn.Module, arguments: Any,
+               named: Any) -> None:
+        call = None
+        if torch.is_grad_enabled() and not self._managed.is_closed:
+            alone = frozenset(_storages_of(
+                (*model.parameters(), *model.buffers(), arguments, named)))
+            call = saved_tensors_hooks(functools.partial(self._pack, alone),
+                                       self._unpack)
+            try:
+                call.__enter__()
+            except RuntimeError:  # torch.func allows none inside
+                call = None
+        self._stack().append(call)
+
+    def _end(self, *_: Any) -> None:
+        stack = self._stack()
+        call = stack.pop() if stack else None
+        if call is not None:
+            call.__exit__()
+
+    def _stack(self) -> list[saved_tensors_hooks | None]:
+        """Of this thread's calls of the model, one inside another."""
+        if not hasattr(self._calls, 'stack'):
+            self._calls.stack = []
+        return self._calls.stack
+
+    def _is_large(self, tensor: torch.Tensor) -> bool:
+        return type(tensor) is torch.Tensor and tensor.nbytes >= self._least
+
+    def _pack(self, alone: frozenset[int],
+              tensor: torch.Tensor) -> torch.Tensor:
+        # Within the operation that saves it, which goes on with it.
+        if self._is_large(tensor) and not self._managed.is_closed:
+            key = _storage_of(tensor, self._least)
+            if key and key not in alone and not readers.is_exported(key):
+                self._managed.save_activation(tensor)
+        # The one that came may have the operation, and so itself.
+        return tensor.detach()
+
+    def _unpack(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._is_large(tensor):
+            self._managed.use_activation(tensor)
+        return tensor
+
+
+class _Hook:
+    """Of the model. A copy of the model has one that does nothing."""
+
+    def __init__(self, call: Callable[..., None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._call is not None:
+            self._call(*arguments)
+
+    def __deepcopy__(self, memo: Any) -> _Hook:
+        return _Hook()
+
+    def __reduce__(self) -> Any:
+        return _Hook, ()
+
+
+def _storage_of(tensor: torch.Tensor, least_bytes: int = 0) -> int:
+    """The address of its memory; 0: it has none, or none of so many bytes, as
+    what is expanded, or it is below already."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.data_ptr() if storage.nbytes() >= least_bytes else 0
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _storages_of(values: Iterable[Any]) -> Iterable[int]:
+    """Of all tensors in it, at any depth."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield _storage_of(value)
+        elif isinstance(value, dict):
+            yield from _storages_of(value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from _storages_of(value)
