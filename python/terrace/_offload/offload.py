@@ -16,7 +16,7 @@ from terrace._offload.entries import offer_addresses
 from terrace._offload.life import Life
 from terrace._offload.managed import Managed
 from terrace._offload.operands import together
-from terrace._offload.placement import tell_placement
+from terrace._offload.placement import tell_beyond, tell_placement
 from terrace._offload.steps import Steps
 from terrace._offload.weights import Weights
 from terrace._state.settings import Settings
@@ -37,8 +37,8 @@ class Offload:
                  weights: Weights | None) -> None:
         named = list(model.named_parameters())
         try:
-            self._managed = Managed(named, together(model, named),
-                                    settings.for_library(_size_of(named)))
+            self._managed = Managed(named, together(model, named), settings,
+                                    _size_of(named))
         except MemoryError as error:
             raise settings.budget.explain(error) from None
         try:
@@ -54,6 +54,7 @@ class Offload:
         parameters = [parameter for _, parameter in named]
         self._elements = sum(parameter.numel() for parameter in parameters)
         self._before = self._managed.stats()
+        self._told_beyond = False
         self._steps = Steps(model, parameters, self._begin_step)
         self._offered = model.register_state_dict_post_hook(offer_addresses)
         eager.begin()
@@ -65,6 +66,8 @@ class Offload:
         if self._steps.count == 1:
             tell_placement(self._managed.stats(), self._elements,
                            self._settings.budget, self._before)
+        if not self._told_beyond:
+            self._told_beyond = tell_beyond(self._managed.stats())
 
     def __enter__(self) -> Offload:
         return self
@@ -123,11 +126,13 @@ class Offload:
         close() what was true then.
 
         `steps` begun (see the documentation for what a step is). Bytes:
-        `parameter_bytes` of all parameters, shared ones once, of them
-        `managed_bytes` still; the `minimum_bytes` of a budget; `budget_bytes`
-        of memory reserved for them, `memory_peak_bytes` used of that;
+        `parameter_bytes` of all parameters, shared ones once; `managed_bytes`
+        of those and of gradients that are offloaded now; the `minimum_bytes`
+        of a budget; `budget_bytes` of memory reserved, `joined_bytes` of it
+        because of optimizers, `memory_peak_bytes` used of that;
         `window_bytes` that operations may have at a time, `window_peak_bytes`
-        had, `over_budget_bytes` that single operations took beyond the window;
+        had, `over_budget_bytes` that single operations took beyond the window,
+        and `over_budget_operation` which took most of that in ordinary memory;
         `disk_bytes` on all paths; `bytes_read` and `bytes_written` there;
         `fetched_bytes` brought back for operations. `managed_tensors`, counted
         as storages; `fetches` that an operation waited for, `fetches_ahead`
@@ -154,8 +159,9 @@ class Offload:
         return stats
 
     def close(self, restore: bool = True) -> None:
-        """Brings the parameters into ordinary memory, gives Terrace's back and
-        removes the files. Again: nothing.
+        """Brings parameters and gradients into ordinary memory, closes the
+        optimizers that joined, gives Terrace's memory back and removes the
+        files. Again: nothing.
 
         Args:
             restore: False: they stay away, and any use of them is a
@@ -183,6 +189,11 @@ class Offload:
         raise TypeError('terrace: an Offload holds memory, files and threads '
                         'of this process and cannot be pickled or copied; use '
                         "the model's state_dict()")
+
+
+def managed_by(offload: Offload) -> Managed:
+    """For what joins it."""
+    return offload._managed
 
 
 def _size_of(named: Sequence[Named]) -> int:
@@ -213,10 +224,13 @@ def offload(model: torch.nn.Module, *,
     gradients stay as they are, bit for bit.
 
         model = build()
-        terrace.offload(model, memory_budget='10%', nvme_path='/mnt/nvme0')
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        offload = terrace.offload(model, memory_budget='10%',
+                                  nvme_path='/mnt/nvme0')
+        optimizer = terrace.AdamW(model.parameters(), offload=offload)
 
-    Buffers and gradients stay in memory. Parameters that share memory go on
+    A terrace.AdamW joins: its state and the gradients of its parameters are
+    of the same memory and paths. Beside other optimizers gradients stay in
+    memory, and buffers always. Parameters that share memory go on
     sharing it; frozen ones are never written back. While a model is offloaded,
     torch.compile runs everything eagerly.
 
@@ -228,7 +242,9 @@ def offload(model: torch.nn.Module, *,
             "8GiB", "500 MB" or "10%" of the parameters. It must hold what the
             operations of the largest module take, twice: a share that is less
             is raised to that, and the first step's message says so. None: a
-            tenth with an nvme_path, all of them without.
+            tenth with an nvme_path, all of them without. An optimizer that
+            joins has its part of bytes; a share grows, by that share of
+            gradients and state.
         nvme_path, tiers: as of terrace.AdamW.
         parameters: True.
         activations, activations_above: not built yet.

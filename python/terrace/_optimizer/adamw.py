@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import torch
 from torch.optim.optimizer import ParamsT
 
-from terrace._base import machine
-from terrace._base.groups import named_in, names_in, trained
-from terrace._base.paths import check_paths
+from terrace._base.groups import named_in, names_in, parameters_in, trained
+from terrace._offload.offload import Offload
 from terrace._optimizer import checks, loss_scale
 from terrace._optimizer.loss_scale import LossScale
+from terrace._optimizer.making import settings_of, store_for
 from terrace._optimizer.optimizer_state import OptimizerState, StatePlace
 from terrace._optimizer.placement import tell_copy, tell_placement
 from terrace._optimizer.state_dict import completed, states_in
@@ -25,7 +25,6 @@ from terrace._ranks.interrupts import uninterrupted
 from terrace._ranks.ranks import ranks_of
 from terrace._state.compiled import close_all
 from terrace._state.settings import Settings
-from terrace._state.shared_store import SharedStore
 from terrace._state.store import StateStore
 
 atexit.register(close_all)
@@ -76,6 +75,11 @@ class AdamW(torch.optim.Optimizer):
             average them first, as DistributedDataParallel does. The
             constructor, step(), add_param_group() and
             consolidate_state_dict() are collective: every rank calls them.
+        offload: the Offload of a model: state, and gradients of its parameters
+            too, are of its memory and paths then. A budget that is a share
+            grows by that share of both; its close() closes the optimizer. Left
+            out, with no memory_budget, nvme_path or tiers either, it is that
+            of the parameters, if they have one; with these, none.
 
     Raises:
         ValueError, TypeError: an argument; a budget in bytes below the
@@ -116,6 +120,7 @@ class AdamW(torch.optim.Optimizer):
         max_grad_norm: float | None = None,
         io_engine: str = 'auto',
         process_group: Any = None,
+        offload: Offload | None = None,
     ) -> None:
         defaults = {'lr': lr, 'betas': betas, 'eps': eps,
                     'weight_decay': weight_decay, 'amsgrad': amsgrad,
@@ -135,14 +140,12 @@ class AdamW(torch.optim.Optimizer):
             defaults['betas'] = checks.betas_of(betas)
             checks.check_options(defaults)
             norm = checks.norm_of(max_grad_norm)
-            settings = self._further(Settings.of_places(
-                memory_budget, nvme_path, tiers, engine=io_engine,
-                max_gradient_norm=norm, **machine.settings()))
-            check_paths(settings.paths, settings.path_name)
+            settings = self._further(settings_of(
+                memory_budget, nvme_path, tiers, offload, io_engine, norm))
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
-            self._store = (StateStore(settings) if ranks.alone else
-                           SharedStore(settings, ranks))
+            self._store = store_for(settings, ranks, offload,
+                                    parameters_in(self.param_groups))
             self._view = StateView(self._store, weakref.ref(self))
             self._place = StatePlace(self._view)
             self._store.add(trained(named_in(self.param_groups)))
@@ -160,10 +163,7 @@ class AdamW(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Asked by torch.amp.GradScaler; may be set."""
-        if self._scale.is_left_to_step is not None:
-            return self._scale.is_left_to_step
-        shared = self._store is not None and not self._store.ranks.alone
-        return loss_scale.is_left_to_step(self.param_groups, shared)
+        return self._scale.goes_to_step(self.param_groups, self._store)
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, given: bool) -> None:

@@ -40,6 +40,13 @@ class LossScale:
         self.is_left_to_step: bool | None = None
         self._last = 1.0
 
+    def goes_to_step(self, groups: Groups, store: StateStore | None) -> bool:
+        """Whether the next is left to step()."""
+        if self.is_left_to_step is not None:
+            return self.is_left_to_step
+        return is_left_to_step(groups, store is not None
+                               and not store.ranks.alone)
+
     def asked(self, optimizer: torch.optim.Optimizer,
               store: StateStore) -> tuple[bool, float]:
         """Whether to skip, and the scale. Without a GradScaler 1, but of a

@@ -14,7 +14,7 @@ constexpr absl::Duration kRoomWait = absl::Milliseconds(2);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
-    TensorId tensor, Access access, MakeRoom make_room) {
+    TensorId tensor, Access access, MakeRoom make_room) const {
   const absl::Time end = absl::Now() + patience_;
   absl::Duration wait = absl::ZeroDuration();
   while (true) {

@@ -112,7 +112,8 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
   TERRACE_RETURN_IF_ERROR(CheckForm(spec, parameter));
   ParameterData data;
   const at::Tensor gradient = WithOwnValues(given);
-  const std::string gradient_fault = StorageFault(gradient);
+  const std::string gradient_fault =
+      StorageFault(gradient, OffloadedTensors::kTaken);
   if (!gradient_fault.empty()) {
     return Error("the gradient of ", spec.name, gradient_fault);
   }
@@ -136,22 +137,31 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     target = InOrder(parameter, data_.size());
     staged_.push_back({parameter.detach(), target, data_.size()});
   }
-  if (spec.count > 0 && IsOffloaded(target)) {
-    data.parameter = offloaded_.Place(target);
-    data.device = &offloaded_;
-  } else {
-    data.parameter = target.data_ptr();
-    if (spec.count > 0) data.device = devices_.Of(target);
-  }
   if (spec.count == 0) {
+    data.parameter = target.data_ptr();
     data.gradient = &kNothing;
   } else {
     gradients_.push_back(gradient.detach().contiguous());
-    data.gradient = gradients_.back().const_data_ptr();
+    Point(target, gradients_.back(), data);
   }
   data_.push_back(data);
   stepped_.push_back(parameter);
   return absl::OkStatus();
+}
+
+void StepTensors::Point(const at::Tensor& parameter, const at::Tensor& gradient,
+                        ParameterData& data) {
+  const bool is_away = IsOffloaded(gradient);
+  if (is_away || IsOffloaded(parameter)) {
+    data.parameter = offloaded_.Place(parameter);
+    data.gradient =
+        is_away ? offloaded_.Place(gradient) : gradient.const_data_ptr();
+    data.device = &offloaded_;
+    return;
+  }
+  data.parameter = parameter.data_ptr();
+  data.gradient = gradient.const_data_ptr();
+  data.device = devices_.Of(parameter);
 }
 
 absl::Status StepTensors::CheckForm(const ParameterSpec& spec,
@@ -194,6 +204,7 @@ void StepTensors::Return(bool written, bool incomplete) {
   kept_.clear();
   if (incomplete) kept_ = std::move(staged_);
   Forget();
+  if (!incomplete) offloaded_.Prune();
 }
 
 void StepTensors::Forget() {

@@ -82,6 +82,9 @@ class StepTensors {
 
   absl::Status LocateOne(const ParameterSpec& spec, const at::Tensor& parameter,
                          bool is_stepped);
+  // To where the step finds them, both with elements and in order.
+  void Point(const at::Tensor& parameter, const at::Tensor& gradient,
+             ParameterData& data);
   absl::Status CheckForm(const ParameterSpec& spec,
                          const at::Tensor& parameter) const;
   at::Tensor InOrder(const at::Tensor& parameter, size_t index) const;
