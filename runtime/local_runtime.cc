@@ -9,6 +9,7 @@
 #include "runtime/background_thread.h"
 #include "runtime/base/blocked_signals.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/request_checks.h"
@@ -171,6 +172,23 @@ class InProcessRuntime final : public LocalRuntime {
     return std::move(ready->pins->front());
   }
 
+  absl::Status GrowMemory(int64_t bytes) override {
+    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
+    if (!pinned_->bytes().empty()) {
+      return absl::UnimplementedError(
+          "memory cannot grow that a device copies from");
+    }
+    MutexLock lock(growth_mutex_);
+    const size_t before = arena_->bytes().size();
+    TERRACE_RETURN_IF_ERROR(arena_->Grow(bytes));
+    GrowRequest message;
+    message.bytes = static_cast<int64_t>(arena_->bytes().size() - before);
+    message.reply = std::make_shared<Reply<absl::Status>>();
+    const auto reply = message.reply;
+    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
+    return reply->Await(clock_);
+  }
+
   void Prefetch(absl::Span<const TensorId> tensors) override {
     inbox_->Post(PrefetchRequest{{tensors.begin(), tensors.end()}});
   }
@@ -253,6 +271,7 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
   Clock& clock_;
+  Mutex growth_mutex_;  // of the arena; held while it is populated
   std::shared_ptr<HostArena> arena_;
   std::shared_ptr<PinnedMapping> pinned_;
   std::vector<std::shared_ptr<Medium>> mediums_;

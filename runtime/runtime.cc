@@ -239,6 +239,11 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> Runtime::OpenQueue(
       "a queue at ", TierKindName(tier), ": this runtime has them at dram"));
 }
 
+absl::Status Runtime::GrowMemory(int64_t bytes) {
+  return absl::UnimplementedError(absl::StrCat(
+      "memory cannot grow by ", bytes, " bytes in this kind of runtime"));
+}
+
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const Options& options) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));
@@ -263,6 +268,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   TERRACE_ASSIGN_OR_RETURN(parts.engine, OpenEngine(options, parts.paths));
   HostArenaOptions arena;
   arena.size_bytes = RoundDown(memory.budget_bytes, kBlockBytes);
+  arena.growth_bytes = options.host_growth_bytes;
   arena.huge_pages = options.huge_pages;
   arena.numa_node = NodeOf(memory);
   arena.preferred_node = NearestNode(topology, topology.cpus);

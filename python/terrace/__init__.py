@@ -16,6 +16,7 @@ from terrace._base.machine import use_machine_profile, use_unsafe_media
 from terrace._deepspeed.config import from_deepspeed_config
 from terrace._files.checkpoint import load, save
 from terrace._files.torch_file import export_torch, import_torch
+from terrace._offload.gradient_norm import clip_grad_norm_
 from terrace._offload.offload import Offload, offload
 from terrace._optimizer.adam import Adam
 from terrace._optimizer.adamw import AdamW
@@ -24,6 +25,6 @@ _load_library()
 __version__ = version()
 
 __all__ = ['Adam', 'AdamW', 'DataLossError', 'Offload', 'RankError',
-           'export_torch', 'from_deepspeed_config', 'import_torch',
-           'instruction_set', 'load', 'offload', 'save', 'use_machine_profile',
-           'use_unsafe_media', '__version__']
+           'clip_grad_norm_', 'export_torch', 'from_deepspeed_config',
+           'import_torch', 'instruction_set', 'load', 'offload', 'save',
+           'use_machine_profile', 'use_unsafe_media', '__version__']

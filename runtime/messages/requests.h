@@ -63,6 +63,11 @@ struct StepRequest {
   int64_t step = 0;
   std::shared_ptr<Reply<absl::Status>> reply;
 };
+// The arena has these more at its end.
+struct GrowRequest {
+  int64_t bytes = 0;
+  std::shared_ptr<Reply<absl::Status>> reply;
+};
 struct PrefetchRequest {
   std::vector<TensorId> tensors;
 };
@@ -77,6 +82,6 @@ struct CloseRequest {
 using Request =
     std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
                  CloseQueueRequest, PushRequest, EndPinRequest, StepRequest,
-                 PrefetchRequest, StatsRequest, CloseRequest>;
+                 GrowRequest, PrefetchRequest, StatsRequest, CloseRequest>;
 
 }  // namespace terrace

@@ -41,6 +41,11 @@ void Mover::Hear(Request& request) {
           [&](StepRequest& asked) {
             closing ? refuse(asked) : ChangeStep(asked);
           },
+          [&](GrowRequest& asked) {
+            if (closing) return refuse(asked);
+            core_.dram.Extend(asked.bytes);
+            asked.reply->Set(absl::OkStatus());
+          },
           [&](PrefetchRequest& asked) {
             if (!closing) core_.prefetcher.Hint(asked.tensors);
           },

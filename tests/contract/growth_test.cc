@@ -1,8 +1,10 @@
-// Homes on disks that hang or are full: runtime.h's Register and Close.
+// What grows: homes on disks that hang or are full (runtime.h's Register and
+// Close), and memory (GrowMemory).
 #include <atomic>
 #include <thread>
 
 #include "runtime/base/io_fault.h"
+#include "terrace/memory_runtime.h"
 #include "tests/contract/fixture.h"
 
 namespace terrace {
@@ -203,6 +205,73 @@ TEST_P(GrowthContract, CloseCancelsARegisterThatWaits) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(
       runtime().Close(world().Now() + absl::Milliseconds(50))));
   registers.join();
+}
+
+class MemoryGrowthContract : public ContractTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, MemoryGrowthContract,
+                         testing::ValuesIn(kAllWorlds), WorldParamName);
+
+TEST_P(MemoryGrowthContract, ACustomerThatJoinsHasRoomBesideThoseThatAreThere) {
+  Make(3, {.growth_bytes = 4 * kPlace});
+  const std::vector<TensorId> tensors = world().RegisterMany(9, kPage);
+  auto first = runtime().OpenQueue(kPage, 3, Soon());
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto pinned = world().Take(**first, tensors[0], Access::kOverwrite);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  WritePattern(pinned->data(), 7);
+
+  const absl::Status refused =
+      runtime().OpenQueue(kPage, 4, Shortly()).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  ASSERT_TRUE(runtime().GrowMemory(4 * kPlace - 1).ok());
+  EXPECT_EQ(stats().host_budget_bytes, 7 * kPlace);
+  EXPECT_EQ(stats().host_reserved_bytes, 7 * kPlace);
+  EXPECT_EQ(stats().tiers.front().kind == TierKind::kHbm
+                ? stats().tiers.at(1).budget_bytes
+                : stats().tiers.front().budget_bytes,
+            7 * kPlace);
+  auto second = runtime().OpenQueue(kPage, 4, Soon());
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(HasPattern(pinned->data(), 7));
+  pinned->Release();
+  // Through the new memory, down and back.
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    auto pin = world().Take(**second, tensors[i], Access::kOverwrite);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    WritePattern(pin->data(), static_cast<uint8_t>(i));
+  }
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    auto pin = world().Take(**second, tensors[i], Access::kRead);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    EXPECT_TRUE(HasPattern(pin->data(), static_cast<uint8_t>(i)));
+  }
+  EXPECT_GT(stats().demand_reads, 0);
+}
+
+TEST_P(MemoryGrowthContract, BeyondWhatWasReservedNothingChanges) {
+  Make(3, {.growth_bytes = kPlace});
+  const absl::Status beyond = runtime().GrowMemory(kPlace + 1);
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(beyond), HasSubstr("8192 bytes of addresses"));
+  EXPECT_EQ(runtime().GrowMemory(0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stats().host_budget_bytes, 3 * kPlace);
+  EXPECT_TRUE(runtime().GrowMemory(kPlace).ok());
+  EXPECT_EQ(stats().host_budget_bytes, 4 * kPlace);
+}
+
+TEST_P(MemoryGrowthContract, AClosedRuntimeDoesNotGrow) {
+  Make(3, {.growth_bytes = kPlace});
+  ASSERT_TRUE(runtime().Close(Soon()).ok());
+  EXPECT_EQ(runtime().GrowMemory(kPlace).code(), absl::StatusCode::kCancelled);
+}
+
+TEST(MemoryGrowthTest, AnotherKindOfRuntimeSaysThatItCannot) {
+  auto threads = ComputeThreads::Create(1);
+  ASSERT_TRUE(threads.ok());
+  const auto runtime = MemoryRuntime::Create(*threads);
+  const absl::Status refused = runtime->GrowMemory(5);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("by 5 bytes"));
 }
 
 }  // namespace

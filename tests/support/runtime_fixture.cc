@@ -217,6 +217,7 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   parts.engine = std::move(engine);
   HostArenaOptions arena;
   arena.size_bytes = options.budget_bytes;
+  arena.growth_bytes = options.growth_bytes;
   arena.huge_pages = HugePages::kOff;
   parts.arena = *HostArena::Create(arena);
   parts.eviction = MakeEvictionPolicy(options.eviction);

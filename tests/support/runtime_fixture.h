@@ -69,6 +69,7 @@ class RuntimeDevice;
 
 struct TestRuntimeOptions {
   int64_t budget_bytes = 64 << 10;
+  int64_t growth_bytes = 0;      // that GrowMemory may add
   int64_t hbm_bytes = 64 << 10;  // where there is a device
   // The one that there is; null: plain bytes that a Copy transport moves.
   std::shared_ptr<RuntimeDevice> device;

@@ -77,6 +77,22 @@ TEST_F(DramTierTest, AbandonedItTakesNothingBack) {
   EXPECT_EQ(tier_.usage().used_bytes, 2 * kPage);
 }
 
+TEST_F(DramTierTest, ItGrowsAtItsEndAndItsBudgetWithIt) {
+  DramTier tier(absl::MakeSpan(arena_).first(3 * kPage),
+                {TierKind::kDram, "node1", 3 * kPage + 5});
+  auto first = tier.Allocate(2 * kPage, true);
+  ASSERT_TRUE(first.ok());
+  EXPECT_FALSE(tier.Allocate(2 * kPage, true).ok());
+  tier.Extend(5 * kPage);
+  EXPECT_EQ(tier.usage().capacity_bytes, 8 * kPage);
+  EXPECT_EQ(tier.usage().used_bytes, 2 * kPage);
+  EXPECT_EQ(tier.spec(), (TierSpec{TierKind::kDram, "node1", 8 * kPage + 5}));
+  EXPECT_EQ(tier.largest_free_bytes(), 6 * kPage);  // one with what was free
+  const auto second = tier.Allocate(6 * kPage, true);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(tier.Address((*second)->extent()), arena_.data() + 2 * kPage);
+}
+
 using DramTierDeathTest = DramTierTest;
 
 TEST_F(DramTierDeathTest, NothingIsGivenBackTwice) {

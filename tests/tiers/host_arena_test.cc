@@ -226,6 +226,47 @@ TEST(HostArenaTest, AForkedChildHasNoSuchMapping) {
   });
 }
 
+TEST(HostArenaTest, GrowsAtItsEndAsFarAsAddressesWereReserved) {
+  const auto arena =
+      MustCreate({.size_bytes = kHuge + 4096, .growth_bytes = 3 * 4096 - 1});
+  ASSERT_NE(arena, nullptr);
+  std::byte* const data = arena->bytes().data();
+  const size_t before = arena->bytes().size();
+  data[before - 1] = std::byte{7};
+  ASSERT_TRUE(arena->Grow(2 * 4096 - 5).ok());
+  EXPECT_EQ(arena->bytes().data(), data);
+  ASSERT_EQ(arena->bytes().size(), before + 2 * 4096);
+  unsigned char resident[2] = {0, 0};
+  ASSERT_EQ(mincore(data + before, 2 * 4096, resident), 0);
+  EXPECT_TRUE((resident[0] & 1) != 0 && (resident[1] & 1) != 0);
+  data[before + 2 * 4096 - 1] = std::byte{8};
+  EXPECT_EQ(data[before - 1], std::byte{7});
+
+  const absl::Status beyond = arena->Grow(4097);
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(beyond.message()),
+              testing::HasSubstr("growth by 4097 bytes: 4096 bytes of "
+                                 "addresses are reserved for it"));
+  EXPECT_EQ(arena->bytes().size(), before + 2 * 4096);
+  EXPECT_EQ(arena->Grow(0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(arena->Grow(4096).ok());
+  InChild([&] {
+    EXPECT_NE(mincore(data + before, 4096, resident), 0);  // none of its own
+  });
+}
+
+TEST(HostArenaTest, GrowthThatIsNoneIsRefused) {
+  for (const int64_t growth : {int64_t{-1}, INT64_MAX}) {
+    EXPECT_EQ(HostArena::Create({.size_bytes = 4096, .growth_bytes = growth})
+                  .status()
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  const auto arena = MustCreate({.size_bytes = 4096});
+  ASSERT_NE(arena, nullptr);
+  EXPECT_EQ(arena->Grow(1).code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST(HostArenaTest, UnmapsUnlessLeaked) {
   for (const bool leak : {false, true}) {
     auto arena = MustCreate({.size_bytes = kHuge});
@@ -246,6 +287,15 @@ TEST(HostArenaDeathTest, OverrunsAreCaught) {
   const auto arena = MustCreate({.size_bytes = 4096});
   ASSERT_NE(arena, nullptr);
   volatile std::byte* end = arena->bytes().data() + 4096;
+  EXPECT_DEATH(*end = std::byte{1}, "");
+}
+
+TEST(HostArenaDeathTest, WhatMayStillGrowIsNotThereYet) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto arena = MustCreate({.size_bytes = 4096, .growth_bytes = 8192});
+  ASSERT_NE(arena, nullptr);
+  ASSERT_TRUE(arena->Grow(4096).ok());
+  volatile std::byte* end = arena->bytes().data() + 8192;
   EXPECT_DEATH(*end = std::byte{1}, "");
 }
 

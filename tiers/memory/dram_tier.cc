@@ -41,6 +41,13 @@ Reservation DramTier::Reserve(const Extent& extent) {
   return {this, extent};
 }
 
+void DramTier::Extend(int64_t size_bytes) {
+  arena_ = absl::MakeSpan(arena_.data(),
+                          arena_.size() + static_cast<size_t>(size_bytes));
+  spec_.budget_bytes += size_bytes;
+  space_.Grow(size_bytes);
+}
+
 void DramTier::Free(Extent extent) {
   if (!abandoned_) space_.Free(extent);
 }

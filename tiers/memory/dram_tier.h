@@ -1,5 +1,5 @@
-// The host's memory: one arena and its ranges, the budget of a job. It never
-// grows.
+// The host's memory: one arena and its ranges, the budget of a job. It grows
+// where it is told to, never by itself.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +36,9 @@ class DramTier final : public Tier {
   }
   void Abandon() override { abandoned_ = true; }
 
+  // The arena has that much more at its end now, and the budget too.
+  void Extend(int64_t size_bytes);
+
   int64_t free_bytes() const { return space_.free_bytes(); }
   int64_t largest_free_bytes() const { return space_.largest_free_bytes(); }
 
@@ -44,8 +47,8 @@ class DramTier final : public Tier {
   Reservation Reserve(const Extent& extent);
 
   const std::string name_ = "memory";
-  const TierSpec spec_;
-  const absl::Span<std::byte> arena_;
+  TierSpec spec_;
+  absl::Span<std::byte> arena_;
   ExtentAllocator space_;
   int64_t peak_bytes_ = 0;
   bool abandoned_ = false;

@@ -122,7 +122,14 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
       options.size_bytes > INT64_MAX / 2 - kSlackBytes) {
     return absl::InvalidArgumentError(Arena(options.size_bytes));
   }
+  if (options.growth_bytes < 0 ||
+      options.growth_bytes > INT64_MAX / 2 - kSlackBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Arena(options.size_bytes), ": growth by ",
+                     options.growth_bytes, " bytes"));
+  }
   const int64_t size = RoundUp(options.size_bytes, kBlockBytes);
+  const int64_t growth = RoundUp(options.growth_bytes, kBlockBytes);
   // Asked before, as the kernel's answer to too much is to kill.
   const int64_t available = AvailableMemoryBytes();
   if (size > available) {
@@ -132,7 +139,7 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
   }
   // The rest of the reservation stays inaccessible: it aligns the arena,
   // catches overruns, and keeps the kernel from merging neighbours into it.
-  const int64_t mapping_bytes = size + kSlackBytes;
+  const int64_t mapping_bytes = size + growth + kSlackBytes;
   void* mapping = mmap(nullptr, static_cast<size_t>(mapping_bytes), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
@@ -147,6 +154,8 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
       kHugePageBytes);
   arena->bytes_ = absl::MakeSpan(reinterpret_cast<std::byte*>(start),
                                  static_cast<size_t>(size));
+  arena->growth_bytes_ = growth;
+  arena->huge_pages_ = options.huge_pages;
   TERRACE_RETURN_IF_ERROR(arena->Build(options));
   return arena;
 }
@@ -156,27 +165,46 @@ HostArena::~HostArena() {
   TERRACE_CHECK(munmap(mapping_, static_cast<size_t>(mapping_bytes_)) == 0);
 }
 
-// A policy steers later faults only, and pinned pages cannot move: so bind,
-// then advise, then populate, then look.
+absl::Status HostArena::Grow(int64_t size_bytes) {
+  if (size_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Arena(static_cast<int64_t>(bytes_.size())), ": growth by ",
+                     size_bytes, " bytes"));
+  }
+  const bool is_beyond = size_bytes > growth_bytes_;
+  const int64_t size =
+      is_beyond ? size_bytes : RoundUp(size_bytes, kBlockBytes);
+  const int64_t available = AvailableMemoryBytes();
+  if (is_beyond || size > available) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        Arena(static_cast<int64_t>(bytes_.size())), ": growth by ", size,
+        " bytes: ", is_beyond ? growth_bytes_ : available,
+        is_beyond ? " bytes of addresses are reserved for it"
+                  : " bytes of memory are available to this process"));
+  }
+  const absl::Span<std::byte> area(bytes_.data() + bytes_.size(),
+                                   static_cast<size_t>(size));
+  absl::Status status = Commit(area);
+  if (status.ok() && huge_pages_ == HugePages::kRequired) {
+    status = RequireHugePages(area);
+  }
+  if (!status.ok()) {
+    // Addresses again, as before.
+    madvise(area.data(), area.size(), MADV_DONTNEED);
+    mprotect(area.data(), area.size(), PROT_NONE);
+    return status;
+  }
+  bytes_ = absl::MakeSpan(bytes_.data(), bytes_.size() + area.size());
+  growth_bytes_ -= size;
+  return absl::OkStatus();
+}
+
 absl::Status HostArena::Build(const HostArenaOptions& options) {
   const auto size = static_cast<int64_t>(bytes_.size());
-  if (mprotect(bytes_.data(), bytes_.size(), PROT_READ | PROT_WRITE) != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(Arena(size), ": ", ErrnoName(errno)));
-  }
-  TERRACE_RETURN_IF_ERROR(ChooseNode(options));
-  // Refused by a kernel without huge pages: then the share is 0, which is
-  // what is reported and judged.
-  madvise(
-      bytes_.data(), bytes_.size(),
-      options.huge_pages == HugePages::kOff ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
-  // A forked child must neither copy pages that a device writes to nor double
-  // the budget.
-  if (madvise(bytes_.data(), bytes_.size(), MADV_DONTFORK) != 0) {
-    return absl::UnavailableError(absl::StrCat(
-        Arena(size), ": cannot be kept from children: ", ErrnoName(errno)));
-  }
-  TERRACE_RETURN_IF_ERROR(Populate(bytes_));
+  required_node_ = options.numa_node;
+  asked_node_ =
+      options.numa_node >= 0 ? options.numa_node : options.preferred_node;
+  TERRACE_RETURN_IF_ERROR(Commit(bytes_));
   if (options.huge_pages == HugePages::kRequired) {
     TERRACE_RETURN_IF_ERROR(RequireHugePages(bytes_));
   }
@@ -186,21 +214,40 @@ absl::Status HostArena::Build(const HostArenaOptions& options) {
   return VerifyNode(options.numa_node);
 }
 
-absl::Status HostArena::ChooseNode(const HostArenaOptions& options) {
-  required_node_ = options.numa_node;
-  asked_node_ =
-      options.numa_node >= 0 ? options.numa_node : options.preferred_node;
+// A policy steers later faults only, and pinned pages cannot move: so bind,
+// then advise, then populate, then look.
+absl::Status HostArena::Commit(absl::Span<std::byte> area) {
+  const auto size = static_cast<int64_t>(area.size());
+  if (mprotect(area.data(), area.size(), PROT_READ | PROT_WRITE) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Arena(size), ": ", ErrnoName(errno)));
+  }
+  TERRACE_RETURN_IF_ERROR(BindArea(area));
+  // Refused by a kernel without huge pages: then the share is 0, which is
+  // what is reported and judged.
+  madvise(area.data(), area.size(),
+          huge_pages_ == HugePages::kOff ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  // A forked child must neither copy pages that a device writes to nor double
+  // the budget.
+  if (madvise(area.data(), area.size(), MADV_DONTFORK) != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        Arena(size), ": cannot be kept from children: ", ErrnoName(errno)));
+  }
+  return Populate(area);
+}
+
+absl::Status HostArena::BindArea(absl::Span<std::byte> area) const {
   if (asked_node_ < 0) return absl::OkStatus();
-  if (options.numa_node < 0) {
+  if (required_node_ < 0) {
     // A kernel or container that refuses decides by itself; what it did is
     // found below.
-    BindToNode(bytes_, asked_node_, Binding::kPreferred).IgnoreError();
+    BindToNode(area, asked_node_, Binding::kPreferred).IgnoreError();
     return absl::OkStatus();
   }
-  TERRACE_RETURN_IF_ERROR(BindToNode(bytes_, asked_node_, Binding::kStrict));
+  TERRACE_RETURN_IF_ERROR(BindToNode(area, asked_node_, Binding::kStrict));
   // Asked before, as the kernel's answer to too much is to kill.
   const absl::StatusOr<int64_t> available = AvailableNodeBytes(asked_node_);
-  const auto size = static_cast<int64_t>(bytes_.size());
+  const auto size = static_cast<int64_t>(area.size());
   if (!available.ok() || size <= *available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(Arena(size), ": only ", *available,

@@ -1,7 +1,7 @@
 // The host tier's memory: one anonymous mapping, 2 MiB aligned, populated at
-// once, huge pages asked for and verified. Never grows; unmapped by the
-// destructor unless leaked. Thread-compatible. A forked child has no such
-// mapping.
+// once, huge pages asked for and verified. Grows at its end, as far as address
+// space was reserved for that; never shrinks; unmapped by the destructor unless
+// leaked. Thread-compatible. A forked child has no such mapping.
 //
 // It costs its size in pages, no more: a tail shorter than 2 MiB has ordinary
 // pages, which huge_page_share() counts as not huge.
@@ -20,7 +20,8 @@
 namespace terrace {
 
 struct HostArenaOptions {
-  int64_t size_bytes = 0;  // rounded up to 4 KiB
+  int64_t size_bytes = 0;    // rounded up to 4 KiB
+  int64_t growth_bytes = 0;  // that Grow may add: addresses, no memory yet
   HugePages huge_pages = HugePages::kPreferred;
   int numa_node = -1;  // all of it there, or refused; -1: see below
   // Else there as far as there is room, which is no error; -1: where the
@@ -48,6 +49,12 @@ class HostArena {
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
 
+  // Adds memory at the end of bytes(), of the same kind and populated; rounded
+  // up to 4 KiB. After an error nothing has changed. InvalidArgument: no bytes;
+  // ResourceExhausted: beyond growth_bytes, or no memory, or none on the node.
+  // huge_page_share() and found_node() stay those of the beginning.
+  absl::Status Grow(int64_t size_bytes);
+
   absl::Span<std::byte> bytes() const { return bytes_; }
   double huge_page_share() const { return huge_page_share_; }  // per smaps
   // The one that was asked for or preferred; -1: none.
@@ -66,12 +73,16 @@ class HostArena {
  private:
   HostArena() = default;
   absl::Status Build(const HostArenaOptions& options);
-  absl::Status ChooseNode(const HostArenaOptions& options);
+  // Makes pages of the reserved addresses.
+  absl::Status Commit(absl::Span<std::byte> area);
+  absl::Status BindArea(absl::Span<std::byte> area) const;
   absl::Status VerifyNode(int required);
 
   absl::Span<std::byte> bytes_;
   void* mapping_ = nullptr;
   int64_t mapping_bytes_ = 0;
+  int64_t growth_bytes_ = 0;  // that are left
+  HugePages huge_pages_ = HugePages::kPreferred;
   double huge_page_share_ = 0;
   int required_node_ = -1;
   int asked_node_ = -1;

@@ -19,7 +19,7 @@ from terrace._offload.entries import offer_addresses
 from terrace._offload.life import Life
 from terrace._offload.managed import Managed
 from terrace._offload.operands import together
-from terrace._offload.placement import tell_placement
+from terrace._offload.placement import tell_beyond, tell_placement
 from terrace._offload.steps import Steps
 from terrace._offload.weights import Weights
 from terrace._state.settings import Settings
@@ -42,8 +42,8 @@ class Offload:
         """keeps: the parameters stay in memory."""
         named = [] if keeps else list(model.named_parameters())
         try:
-            self._managed = Managed(named, together(model, named),
-                                    settings.for_library(_size_of(named)))
+            self._managed = Managed(named, together(model, named), settings,
+                                    _size_of(named))
         except MemoryError as error:
             raise settings.budget.explain(error) from None
         try:
@@ -64,6 +64,7 @@ class Offload:
         self._keeps = keeps
         self._elements = sum(parameter.numel() for parameter in parameters)
         self._before = self._managed.stats()
+        self._told_beyond = False
         self._steps = Steps(model, parameters, self._begin_step)
         self._offered = model.register_state_dict_post_hook(offer_addresses)
         eager.begin()
@@ -72,9 +73,13 @@ class Offload:
 
     def _begin_step(self) -> None:
         self._managed.begin_step()
-        if self._steps.count != 1:
-            return
         stats = self._managed.stats()
+        if self._steps.count == 1:
+            self._tell(stats)
+        if not self._told_beyond:
+            self._told_beyond = tell_beyond(stats)
+
+    def _tell(self, stats: dict[str, Any]) -> None:
         if not self._keeps:
             tell_placement(stats, self._elements, self._settings.budget,
                            self._before)
@@ -138,11 +143,13 @@ class Offload:
         close() what was true then.
 
         `steps` begun (see the documentation for what a step is). Bytes:
-        `parameter_bytes` of all parameters, shared ones once, of them
-        `managed_bytes` still; the `minimum_bytes` of a budget; `budget_bytes`
-        of memory reserved for them, `memory_peak_bytes` used of that;
+        `parameter_bytes` of all parameters, shared ones once; `managed_bytes`
+        of those and of gradients that are offloaded now; the `minimum_bytes`
+        of a budget; `budget_bytes` of memory reserved, `joined_bytes` of it
+        because of optimizers, `memory_peak_bytes` used of that;
         `window_bytes` that operations may have at a time, `window_peak_bytes`
-        had, `over_budget_bytes` that single operations took beyond the window;
+        had, `over_budget_bytes` that single operations took beyond the window,
+        and `over_budget_operation` which took most of that in ordinary memory;
         `disk_bytes` on all paths; `bytes_read` and `bytes_written` there;
         `fetched_bytes` brought back for operations. `managed_tensors`, counted
         as storages; `fetches` that an operation waited for, `fetches_ahead`
@@ -176,8 +183,9 @@ class Offload:
         return stats
 
     def close(self, restore: bool = True) -> None:
-        """Brings the parameters into ordinary memory, gives Terrace's back and
-        removes the files. Again: nothing.
+        """Brings parameters and gradients into ordinary memory, closes the
+        optimizers that joined, gives Terrace's memory back and removes the
+        files. Again: nothing.
 
         Args:
             restore: False: they stay away, and any use of them is a
@@ -209,6 +217,11 @@ class Offload:
                         "the model's state_dict()")
 
 
+def managed_by(offload: Offload) -> Managed:
+    """For what joins it."""
+    return offload._managed
+
+
 def _size_of(named: Sequence[Named]) -> int:
     """In bytes; what several share counts once."""
     sizes = {}
@@ -237,10 +250,13 @@ def offload(model: torch.nn.Module, *,
     its losses and its gradients stay as they are, bit for bit.
 
         model = build()
-        terrace.offload(model, memory_budget='10%', nvme_path='/mnt/nvme0')
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        offload = terrace.offload(model, memory_budget='10%',
+                                  nvme_path='/mnt/nvme0')
+        optimizer = terrace.AdamW(model.parameters(), offload=offload)
 
-    Buffers and gradients stay in memory. Parameters that share memory go on
+    A terrace.AdamW joins: its state and the gradients of its parameters are
+    of the same memory and paths. Beside other optimizers gradients stay in
+    memory, and buffers always. Parameters that share memory go on
     sharing it; frozen ones are never written back. While a model is offloaded,
     torch.compile runs everything eagerly.
 
@@ -252,8 +268,10 @@ def offload(model: torch.nn.Module, *,
             "8GiB", "500 MB" or "10%" of the parameters. It must hold what the
             operations of the largest module take, twice: a share that is less
             is raised to that, and the first step's message says so. None: a
-            tenth with an nvme_path, all of them without. Activations are in
-            a budget of bytes, and add 256 MiB to a share.
+            tenth with an nvme_path, all of them without. An optimizer that
+            joins has its part of bytes; a share grows, by that share of
+            gradients and state. Activations are in a budget of bytes, and add
+            256 MiB to a share.
         nvme_path, tiers: as of terrace.AdamW.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes

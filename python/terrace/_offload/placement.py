@@ -20,7 +20,7 @@ def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
     if asked is not None:
         where += (f' (the least that works; memory_budget={budget.given!r} is '
                   f'{bytes_text(asked)})')
-    if len(stats['tiers']) > 1:
+    if len(stats['tiers']) > 1 and size > memory:
         below = ', '.join(tier['name'] for tier in stats['tiers'][1:])
         where += (f', the rest in {below} ({stats["engine"]}); '
                   f'{bytes_text(max(0, size - memory))} of memory saved')
@@ -31,3 +31,14 @@ def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
     say('%s parameters of the model, %s, have %s; the first step read %s and '
         'wrote %s', f'{count:,}', bytes_text(size), where, bytes_text(read),
         bytes_text(written))
+
+
+def tell_beyond(stats: dict[str, Any]) -> bool:
+    """Of an operation that went beyond the budget; whether one did."""
+    if not stats['over_budget_operation']:
+        return False
+    say('%s took %s beyond the memory_budget, which all its tensors together '
+        'exceed, and gave it back; terrace.clip_grad_norm_() and foreach=False '
+        'take one at a time', stats['over_budget_operation'],
+        bytes_text(stats['over_budget_bytes']))
+    return True

@@ -11,12 +11,13 @@ from typing import Any, NoReturn
 import torch
 from torch.optim.optimizer import ParamsT
 
-from terrace._base import machine
-from terrace._base.groups import Groups, named_in, trained
-from terrace._base.paths import check_paths
+from terrace._base.groups import (Groups, named_in, parameters_in,
+                                  trained)
+from terrace._offload.offload import Offload
 from terrace._optimizer import checks, in_backward, loss_scale
 from terrace._optimizer.added_group import add_group
 from terrace._optimizer.loss_scale import LossScale
+from terrace._optimizer.making import settings_of, store_for
 from terrace._optimizer.optimizer_state import OptimizerState, StatePlace
 from terrace._optimizer.placement import tell_copy, tell_placement
 from terrace._optimizer.state_dict import completed, states_in
@@ -87,6 +88,11 @@ class AdamW(torch.optim.Optimizer):
             parameter that the model also reads detached, or under no_grad, in
             a recomputed part may have been stepped by then. 0: in step().
         overlap: False; True is not there yet.
+        offload: the Offload of a model: state, and gradients of its parameters
+            too, are of its memory and paths then. A budget that is a share
+            grows by that share of both; its close() closes the optimizer. Left
+            out, with no memory_budget, nvme_path or tiers either, it is that
+            of the parameters, if they have one; with these, none.
 
     Raises:
         ValueError, TypeError: an argument, also step_in_backward with
@@ -131,6 +137,7 @@ class AdamW(torch.optim.Optimizer):
         process_group: Any = None,
         step_in_backward: int = 0,
         overlap: bool = False,
+        offload: Offload | None = None,
     ) -> None:
         defaults = {'lr': lr, 'betas': betas, 'eps': eps,
                     'weight_decay': weight_decay, 'amsgrad': amsgrad,
@@ -150,15 +157,14 @@ class AdamW(torch.optim.Optimizer):
             defaults['betas'] = checks.betas_of(betas)
             checks.check_options(defaults)
             norm = checks.norm_of(max_grad_norm)
-            settings = self._further(Settings.of_places(
-                memory_budget, nvme_path, tiers, engine=io_engine,
-                max_gradient_norm=norm, **machine.settings()))
-            check_paths(settings.paths, settings.path_name)
+            settings = self._further(settings_of(
+                memory_budget, nvme_path, tiers, offload, io_engine, norm))
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
-            self._store = in_backward.store_of(
-                settings, ranks, weakref.WeakMethod(self._write_back),
-                step_in_backward, overlap)
+            in_backward.check(step_in_backward, overlap, norm, ranks, offload)
+            self._store = store_for(
+                settings, ranks, offload, parameters_in(self.param_groups),
+                step_in_backward, weakref.WeakMethod(self._write_back))
             self._view = StateView(self._store, weakref.ref(self))
             self._place = StatePlace(self._view)
             self._store.add(trained(named_in(self.param_groups)))
@@ -176,7 +182,7 @@ class AdamW(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Asked by torch.amp.GradScaler; may be set."""
-        return self._scale.left_to_step(self.param_groups, self._store)
+        return self._scale.goes_to_step(self.param_groups, self._store)
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, given: bool) -> None:

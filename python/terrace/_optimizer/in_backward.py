@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import weakref
+from typing import Any
 
 import torch
 
 from terrace._ranks.ranks import Ranks
-from terrace._state.in_backward_store import InBackwardStore
-from terrace._state.settings import Settings
-from terrace._state.shared_store import SharedStore
-from terrace._state.store import StateStore
 
 
-def store_of(settings: Settings, ranks: Ranks, write_back: weakref.WeakMethod,
-             passes: int, overlap: bool) -> StateStore:
-    """What steps the parameters. `write_back`: called before a step that
-    backward begins; gives the groups. ValueError, NotImplementedError: it
-    cannot be as it was asked for."""
-    _check(passes, overlap, settings.max_gradient_norm)
+def check(passes: int, overlap: bool, max_grad_norm: float, ranks: Ranks,
+          offload: Any) -> None:
+    """ValueError, NotImplementedError: it cannot be as it was asked for."""
+    _check(passes, overlap, max_grad_norm)
     if passes and ranks.group is not None:
         raise NotImplementedError(
             'terrace: step_in_backward with a process_group: gradients are '
             'stepped before they could be averaged')
-    if not ranks.alone:
-        return SharedStore(settings, ranks)
-    if not passes:
-        return StateStore(settings)
-    return InBackwardStore(settings, passes, write_back)
+    if passes and offload is not None:
+        raise NotImplementedError(
+            'terrace: step_in_backward together with offload is not built '
+            'yet: without offload the parameters are below, and the state has '
+            'a memory_budget and an nvme_path of its own')
 
 
 def _check(passes: int, overlap: bool, max_grad_norm: float) -> None:

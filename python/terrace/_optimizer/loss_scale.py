@@ -40,14 +40,14 @@ class LossScale:
         self.is_left_to_step: bool | None = None
         self._last = 1.0
 
-    def left_to_step(self, groups: Groups, store: StateStore | None) -> bool:
-        """What a GradScaler is told."""
+    def goes_to_step(self, groups: Groups, store: StateStore | None) -> bool:
+        """Whether the next is left to step(), as a GradScaler is told."""
         if store is not None:
             store.check_scaler()
         if self.is_left_to_step is not None:
             return self.is_left_to_step
-        return is_left_to_step(groups,
-                               store is not None and not store.ranks.alone)
+        return is_left_to_step(groups, store is not None
+                               and not store.ranks.alone)
 
     def asked(self, optimizer: torch.optim.Optimizer,
               store: StateStore) -> tuple[bool, float]:

@@ -56,6 +56,9 @@ struct Options {
   bool unsafe_media = false;
   // Hard limit of the host arena: windows, residents and headers.
   int64_t host_budget_bytes = 0;
+  // What Runtime::GrowMemory may add to it at most, or to the tier of memory:
+  // addresses are reserved for that, and no memory is taken.
+  int64_t host_growth_bytes = 0;
   // Existing and writable; none is ever made. Of a directory each job owns a
   // locked subdirectory. A regular file or a block device is given to Terrace:
   // one job at a time uses it, and it keeps a mark of 4 KiB. What is not empty

@@ -114,6 +114,14 @@ class Runtime {
   virtual absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                                       Time deadline) = 0;
 
+  // More memory for the budget, at once and for good, as for a customer that
+  // joins: in whole blocks of 4 KiB, populated like the rest, but not
+  // registered with an I/O engine. After an error nothing has changed.
+  // InvalidArgument: no bytes; ResourceExhausted: beyond
+  // Options::host_growth_bytes, or there is no such memory; Unimplemented: a
+  // runtime of another kind, or with a device.
+  virtual absl::Status GrowMemory(int64_t bytes);
+
   // A hint: never fails, never blocks, may be dropped.
   virtual void Prefetch(absl::Span<const TensorId> tensors) = 0;
 

@@ -35,7 +35,10 @@ absl::Status Gone(const WindowTensor& tensor) {
 ByteWindow::ByteWindow(Runtime& runtime, const ByteWindowOptions& options)
     : runtime_(runtime),
       options_(options),
-      budget_bytes_(runtime.GetStats().host_budget_bytes),
+      room_(options.window_bytes,
+            options.most_bytes > 0 ? options.most_bytes
+                                   : runtime.GetStats().host_budget_bytes,
+            options.beyond_bytes),
       bytes_(runtime, options.patience) {}
 
 absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
@@ -71,7 +74,7 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source) {
   }
   if (!status.ok()) {
     if (pin.ok()) pin->ReleaseUnchanged();  // never written, as before
-    Unclaim(tensor);
+    room_.Give(FootprintOf(tensor));
     tensor.word().End(Residency::kCold);
     return status;
   }
@@ -91,8 +94,10 @@ bool ByteWindow::Remove(WindowTensor& tensor) {
 
 void ByteWindow::Forget(WindowTensor& tensor) {
   order_.Remove(tensor);
-  if (!tensor.pin_.valid()) --away_;
-  if (tensor.pin_.valid() || tensor.fetch_ != nullptr) Unclaim(tensor);
+  if (!tensor.is_here()) --away_;
+  if (tensor.pin_.valid() || tensor.fetch_ != nullptr)
+    room_.Give(FootprintOf(tensor));
+  spill_.Drop(tensor);
   tensor.fetch_.reset();
   // What was written to it is not wanted any more.
   tensor.pin_.ReleaseUnchanged();
@@ -139,7 +144,7 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, AfterFailure after) {
   }
   if (!tensor.Install(pin->data().data())) {
     pin->ReleaseUnchanged();
-    Unclaim(tensor);
+    room_.Give(FootprintOf(tensor));
     tensor.word().End(Residency::kCold);
     return Gone(tensor);
   }
@@ -188,26 +193,66 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
 // pinned: one more tensor leaves.
 absl::StatusOr<bool> ByteWindow::MakeRoom() {
   if (EvictOne()) return true;
-  const int64_t used = used_bytes_.load(std::memory_order_relaxed);
-  if (used <= budget_bytes_) return false;
+  const int64_t used = room_.used_bytes();
+  if (used <= room_.most_bytes()) return false;
   return absl::ResourceExhaustedError(
       absl::StrCat("what is in use at a time takes ", FormatBytes(used),
-                   ", and the budget is ", FormatBytes(budget_bytes_)));
+                   ", and the budget is ", FormatBytes(room_.most_bytes())));
 }
 
 absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
                               AfterFailure after) {
   const absl::Status status = Reworded(why, Told(tensor, why.message()));
-  Unclaim(tensor);
+  room_.Give(FootprintOf(tensor));
   const bool is_refused = after == AfterFailure::kRefused;
   if (is_refused) tensor.Refuse(std::string(status.message()));
   {
     MutexLock lock(mutex_);
     ++stats_.failures;
-    if (first_error_.ok()) first_error_ = status;
+    if (stats_.first_error.ok()) stats_.first_error = status;
   }
   tensor.word().End(is_refused ? Residency::kFailed : Residency::kCold);
   return status;
+}
+
+absl::Status ByteWindow::FetchBeyond(WindowTensor& tensor,
+                                     absl::string_view operation) {
+  TERRACE_RETURN_IF_ERROR(Fetch(tensor));
+  // Where another operation has it too it stays where it is.
+  if (tensor.is_spilled() || !tensor.word().BeginMove()) {
+    return absl::OkStatus();
+  }
+  if (spill_.Take(tensor)) {
+    room_.Give(FootprintOf(tensor));
+    room_.NoteBeyond(spill_.used_bytes(), operation);
+  }
+  tensor.word().End(Residency::kResident);
+  return absl::OkStatus();
+}
+
+void ByteWindow::RefuseFetch(WindowTensor& tensor, const absl::Status& why) {
+  if (!tensor.word().BeginLoad()) return;
+  if (tensor.fetch_ == nullptr) Claim(tensor);
+  tensor.fetch_.reset();
+  Fail(tensor, why, AfterFailure::kRefused).IgnoreError();
+}
+
+void ByteWindow::EndUse(WindowTensor& tensor) {
+  if (!tensor.is_spilled()) return tensor.word().Unpin();
+  if (!tensor.word().UnpinToEvict()) return;
+  Claim(tensor);  // the room that it needs in the Runtime
+  const absl::Status status =
+      spill_.WriteBack(tensor, [this] { return MakeRoom(); });
+  room_.Give(FootprintOf(tensor));
+  const bool has_storage = status.ok() && tensor.TakeAway();
+  if (!has_storage) {
+    // Where it is until its next use ends, or it is removed.
+    if (status.ok()) tensor.MarkGone();
+    return tensor.word().End(Residency::kResident);
+  }
+  spill_.Drop(tensor);
+  ++away_;
+  tensor.word().End(Residency::kCold);
 }
 
 void ByteWindow::FetchAhead(WindowTensor& tensor) {
@@ -229,7 +274,7 @@ void ByteWindow::FetchUpcoming() {
   }
   while (away_.load(std::memory_order_relaxed) > 0) {
     const UseOrder::Upcoming next =
-        order_.TakeUpcoming(options_.window_bytes / 2);
+        order_.TakeUpcoming(room_.window_bytes() / 2);
     if (next.tensor == nullptr ||
         !BeginAhead(*next.tensor, {.used_after = next.next_use})) {
       return;
@@ -239,14 +284,14 @@ void ByteWindow::FetchUpcoming() {
 
 bool ByteWindow::BeginAhead(WindowTensor& tensor,
                             const UseOrder::VictimRule& rule) {
-  used_bytes_.fetch_add(FootprintOf(tensor), std::memory_order_relaxed);
-  while (over() && EvictOne(rule)) {
+  room_.Take(FootprintOf(tensor));
+  while (room_.over() && EvictOne(rule)) {
   }
   absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
       absl::ResourceExhaustedError("the window is full");
-  if (!over()) queue = bytes_.AskAtOnce(tensor.id_);
+  if (!room_.over()) queue = bytes_.AskAtOnce(tensor.id_);
   if (!queue.ok()) {
-    Unclaim(tensor);
+    room_.Give(FootprintOf(tensor));
     tensor.word().End(Residency::kCold);
     return false;
   }
@@ -260,21 +305,13 @@ bool ByteWindow::BeginAhead(WindowTensor& tensor,
 }
 
 void ByteWindow::Claim(const WindowTensor& tensor) {
-  used_bytes_.fetch_add(FootprintOf(tensor), std::memory_order_relaxed);
+  room_.Take(FootprintOf(tensor));
   Trim();
-  const int64_t used = used_bytes_.load(std::memory_order_relaxed);
-  MutexLock lock(mutex_);
-  stats_.peak_bytes = std::max(stats_.peak_bytes, used);
-  stats_.over_budget_bytes =
-      std::max(stats_.over_budget_bytes, used - options_.window_bytes);
-}
-
-void ByteWindow::Unclaim(const WindowTensor& tensor) {
-  used_bytes_.fetch_sub(FootprintOf(tensor), std::memory_order_relaxed);
+  room_.NotePeak();
 }
 
 void ByteWindow::Trim() {
-  while (over() && EvictOne()) {
+  while (room_.over() && EvictOne()) {
   }
 }
 
@@ -307,7 +344,7 @@ bool ByteWindow::EvictOwned(WindowTensor& tensor) {
     is_dropped ? tensor.pin_.ReleaseUnchanged() : tensor.pin_.Release();
     ++away_;
   }
-  Unclaim(tensor);
+  room_.Give(FootprintOf(tensor));
   {
     MutexLock lock(mutex_);
     ++stats_.evictions;
@@ -358,7 +395,7 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   if (!tensor.word().BeginRemove()) {
     return absl::FailedPreconditionError(Told(tensor, "it is in use"));
   }
-  status = tensor.pin_.valid() ? tensor.MoveOut() : absl::OkStatus();
+  status = tensor.is_here() ? tensor.MoveOut() : absl::OkStatus();
   if (!status.ok()) {
     tensor.word().End(Residency::kResident);
     return status;
@@ -369,7 +406,7 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
 
 bool ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
   if (!tensor.word().BeginRemove()) return false;
-  if (!tensor.pin_.valid() || tensor.TakeAway()) {
+  if (!tensor.is_here() || tensor.TakeAway()) {
     tensor.Refuse(Told(tensor, why));
   }
   Forget(tensor);
@@ -379,13 +416,9 @@ bool ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
 ByteWindowStats ByteWindow::stats() const {
   MutexLock lock(mutex_);
   ByteWindowStats stats = stats_;
-  stats.used_bytes = used_bytes_.load(std::memory_order_relaxed);
+  stats.used_bytes = room_.used_bytes();
+  stats.peaks = room_.peaks();
   return stats;
-}
-
-absl::Status ByteWindow::first_error() const {
-  MutexLock lock(mutex_);
-  return first_error_;
 }
 
 }  // namespace terrace

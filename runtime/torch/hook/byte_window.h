@@ -9,7 +9,9 @@
 // back without a read.
 //
 // The window is exceeded where the tensors that are pinned at a time exceed it,
-// as far as the Runtime's budget goes, and by nothing else; Trim gives it back.
+// as far as the Runtime has room for them, and by nothing else; Trim gives it
+// back. Those of an operation that exceed even that go beyond it, into ordinary
+// memory, until the operation ends (spill.h).
 //
 // A fetch that fails leaves its tensor failed: every use is told why, until
 // Retry. Nothing waits for ever: patience is how long a fetch may take.
@@ -24,10 +26,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/hook/room/window_room.h"
 #include "runtime/torch/hook/runtime_bytes.h"
+#include "runtime/torch/hook/spill.h"
 #include "runtime/torch/hook/use_order.h"
 #include "runtime/torch/hook/window_tensor.h"
 #include "terrace/runtime.h"
@@ -36,6 +41,9 @@ namespace terrace {
 
 struct ByteWindowOptions {
   int64_t window_bytes = 0;  // headers included
+  // That tensors may have pinned at a time at most; 0: the Runtime's budget.
+  int64_t most_bytes = 0;
+  int64_t beyond_bytes = INT64_MAX;  // in ordinary memory, at most
   absl::Duration patience = absl::Minutes(5);
   // What is to leave clean is compared with what came: what differs is written
   // back, and that tensor always is from then on.
@@ -55,9 +63,8 @@ struct NumberedStats {
 
 struct ByteWindowStats {
   int64_t used_bytes = 0;  // of the window, headers included
-  int64_t peak_bytes = 0;
-  int64_t over_budget_bytes = 0;  // most that was beyond the window at a time
-  int64_t fetches = 0;            // that something waited for
+  WindowPeaks peaks;
+  int64_t fetches = 0;  // that something waited for
   int64_t fetches_ahead = 0;
   int64_t ahead_used = 0;  // of those, needed since
   int64_t fetched_bytes = 0;
@@ -68,6 +75,7 @@ struct ByteWindowStats {
   absl::Duration blocked;          // waited for fetches, over all threads
   absl::Duration blocked_on_room;  // of that, before a read could begin
   NumberedStats numbered;          // counted above too
+  absl::Status first_error;        // of a fetch, since the beginning
 };
 
 class ByteWindow {
@@ -85,16 +93,22 @@ class ByteWindow {
   // again later.
   bool Remove(WindowTensor& tensor);
 
-  // From here on uses are traced, and a step is expected to repeat the last.
-  void BeginStep() { order_.BeginStep(); }
-  // A use begins, by a thread that has it pinned.
-  void NoteUse(WindowTensor& tensor) { order_.Note(tensor); }
+  // A use is noted by a thread that has the tensor pinned.
+  UseOrder& order() { return order_; }
   // With a pin held on it: brings it, or waits for the thread that does, until
   // it is resident (OK) or failed, with why. kStaysCold: the next one tries it
   // again, as where nothing but the caller looks at its bytes.
   enum class AfterFailure : uint8_t { kRefused, kStaysCold };
   absl::Status Fetch(WindowTensor& tensor,
                      AfterFailure after = AfterFailure::kRefused);
+  // The same for one of an operation that takes too much at a time: the caller
+  // has the only pin. Its bytes are in ordinary memory then, if there is any.
+  absl::Status FetchBeyond(WindowTensor& tensor, absl::string_view operation);
+  // One that is not here, and cannot be: it has failed then.
+  void RefuseFetch(WindowTensor& tensor, const absl::Status& why);
+  // A use ends: the pin, and what the tensor has beyond the window if that was
+  // the last one. The tensor may be gone then.
+  void EndUse(WindowTensor& tensor);
   // Begins to bring it; nothing waits for it. A hint: it is dropped where that
   // needs what was begun ahead itself, or is used by operations.
   void FetchAhead(WindowTensor& tensor);
@@ -109,9 +123,9 @@ class ByteWindow {
 
   // Back to the window's bytes, as far as pins allow.
   void Trim();
-  bool over() const {
-    return used_bytes_.load(std::memory_order_relaxed) > options_.window_bytes;
-  }
+  // To be trimmed where it is over.
+  WindowRoom& room() { return room_; }
+  const WindowRoom& room() const { return room_; }
   // Everything that is not pinned; how many there were.
   int64_t EvictAll();
   // What failed may be fetched again. FailedPrecondition: a storage cannot be
@@ -126,13 +140,10 @@ class ByteWindow {
   bool Refuse(WindowTensor& tensor, const std::string& why);
 
   ByteWindowStats stats() const;
-  // Of a fetch, since the beginning.
-  absl::Status first_error() const;
 
  private:
   // Room in the window for it, by evictions, or beyond it.
   void Claim(const WindowTensor& tensor);
-  void Unclaim(const WindowTensor& tensor);
   absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access);
   // Begins to, as soon as there is room.
   absl::Status Ask(WindowTensor& tensor, Access access);
@@ -153,15 +164,14 @@ class ByteWindow {
 
   Runtime& runtime_;
   const ByteWindowOptions options_;
-  const int64_t budget_bytes_;  // the Runtime's
+  WindowRoom room_;
   RuntimeBytes bytes_;
+  Spill spill_{bytes_};
   UseOrder order_;
-  std::atomic<int64_t> used_bytes_ = 0;
   std::atomic<int64_t> away_ = 0;      // tensors that are not here
   std::atomic<size_t> looked_at_ = 0;  // the position that was looked ahead of
   mutable Mutex mutex_;
   ByteWindowStats stats_ ABSL_GUARDED_BY(mutex_);
-  absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/torch/hook/managed_storages.h"
 
 namespace terrace {
@@ -17,40 +19,46 @@ namespace {
 // Of one leaf; its accumulator has it.
 class AfterAccumulation final : public torch::autograd::FunctionPostHook {
  public:
-  AfterAccumulation(const NamedTensor& leaf,
-                    std::shared_ptr<ManagedStorages> storages)
-      : name_(absl::StrCat(leaf.name, ".grad")),
-        leaf_(leaf.tensor),
-        storages_(std::move(storages)) {}
+  AfterAccumulation(NamedTensor leaf, std::shared_ptr<ManagedStorages> storages)
+      : leaf_(std::move(leaf)), storages_(std::move(storages)) {}
 
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& outputs,
       const torch::autograd::variable_list& /*inputs*/) override {
-    const at::Tensor& gradient = leaf_.grad();
-    if (!gradient.defined() || gradient.layout() != at::kStrided ||
-        storages_->Find(gradient) != nullptr) {
-      return outputs;
-    }
-    absl::Status status = storages_->Add({{name_, gradient}});
-    // One of before is not gone yet: another has it.
-    while (absl::IsAlreadyExists(status)) {
-      status =
-          storages_->Add({{absl::StrCat(name_, " ", ++number_), gradient}});
-    }
-    TORCH_CHECK(status.ok(), "terrace: '", name_, "' ",
-                FormatBytes(static_cast<int64_t>(gradient.storage().nbytes())),
-                ": ", std::string(status.message()));
+    const absl::Status status = ManageGradientOf(leaf_, *storages_, number_);
+    TORCH_CHECK(status.ok(), "terrace: ", std::string(status.message()));
     return outputs;
   }
 
  private:
-  const std::string name_;
-  const at::Tensor leaf_;
+  const NamedTensor leaf_;
   const std::shared_ptr<ManagedStorages> storages_;
   int64_t number_ = 0;
 };
 
 }  // namespace
+
+absl::Status ManageGradientOf(const NamedTensor& leaf,
+                              ManagedStorages& storages, int64_t& number) {
+  const at::Tensor& gradient = leaf.tensor.grad();
+  if (!gradient.defined() || gradient.layout() != at::kStrided ||
+      storages.Find(gradient) != nullptr) {
+    return absl::OkStatus();
+  }
+  const std::string name = absl::StrCat(leaf.name, ".grad");
+  absl::Status status = storages.Add({{name, gradient}});
+  // One of before is not gone yet: another has it.
+  while (absl::IsAlreadyExists(status)) {
+    status = storages.Add({{absl::StrCat(name, " ", ++number), gradient}});
+  }
+  if (status.ok()) return status;
+  return Reworded(
+      status,
+      absl::StrCat(
+          "'", name, "' ",
+          FormatBytes(static_cast<int64_t>(gradient.storage().nbytes())), ": ",
+          absl::string_view(status.message())));
+}
 
 Gradients::Gradients(std::shared_ptr<ManagedStorages> storages)
     : storages_(std::move(storages)) {}

@@ -23,6 +23,13 @@ namespace terrace {
 
 class ManagedStorages;
 
+// Manages what the leaf's gradient is now, as its name with ".grad", and with a
+// number behind that where one of before is not gone yet: from `number` on.
+// What is managed already, or sparse, stays as it is. Else
+// ManagedStorages::Add.
+absl::Status ManageGradientOf(const NamedTensor& leaf,
+                              ManagedStorages& storages, int64_t& number);
+
 class Gradients {
  public:
   explicit Gradients(std::shared_ptr<ManagedStorages> storages);

@@ -19,8 +19,8 @@ struct Lease::Held {
   std::shared_ptr<ManagedStorages> storages;  // has the window
 
   ~Held() {
-    storage->word().Unpin();
-    if (storages->window().over()) storages->window().Trim();
+    storages->window().EndUse(*storage);
+    if (storages->window().room().over()) storages->window().Trim();
   }
 };
 
@@ -38,26 +38,46 @@ absl::Span<std::byte> Lease::data() const {
 
 void Lease::End() { held_.reset(); }
 
-absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
-                                                   const HookOptions& options) {
+namespace {
+
+absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
+                         int64_t most_bytes) {
   const int64_t budget = runtime.GetStats().host_budget_bytes;
-  if (options.window_bytes <= 0 || options.window_bytes > budget) {
+  if (window_bytes <= 0 || window_bytes > budget) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a window of ", options.window_bytes,
+        absl::StrCat("a window of ", window_bytes,
                      " bytes; it is at least 1, and the budget is ", budget));
   }
+  if (most_bytes >= window_bytes && most_bytes <= budget) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "at most ", most_bytes, " bytes in use at a time; it is at least the ",
+      "window of ", window_bytes, ", and the budget is ", budget));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
+                                                   const HookOptions& options) {
+  TERRACE_RETURN_IF_ERROR(
+      CheckWindow(runtime, options.window_bytes, options.window_bytes));
   if (options.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a patience of ", absl::FormatDuration(options.patience)));
   }
-  return std::unique_ptr<Hook>(new Hook(std::make_shared<ManagedStorages>(
-      runtime, ByteWindowOptions{.window_bytes = options.window_bytes,
-                                 .patience = options.patience,
-                                 .verify_clean = options.verify_clean})));
+  return std::unique_ptr<Hook>(new Hook(
+      runtime,
+      std::make_shared<ManagedStorages>(
+          runtime, ByteWindowOptions{.window_bytes = options.window_bytes,
+                                     .beyond_bytes = options.beyond_bytes,
+                                     .patience = options.patience,
+                                     .verify_clean = options.verify_clean})));
 }
 
-Hook::Hook(std::shared_ptr<ManagedStorages> storages)
-    : storages_(std::move(storages)),
+Hook::Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages)
+    : runtime_(runtime),
+      storages_(std::move(storages)),
       gradients_(std::make_unique<Gradients>(storages_)),
       saved_(std::make_unique<SavedTensors>(storages_)) {}
 
@@ -65,6 +85,17 @@ Hook::~Hook() {
   gradients_.reset();
   saved_->End();
   storages_->Close(/*restore=*/true).IgnoreError();
+}
+
+absl::Status Hook::Resize(int64_t window_bytes, int64_t most_bytes) {
+  TERRACE_RETURN_IF_ERROR(CheckWindow(runtime_, window_bytes, most_bytes));
+  storages_->window().room().Resize(window_bytes, most_bytes);
+  storages_->window().Trim();
+  return absl::OkStatus();
+}
+
+bool Hook::Manages(const at::Tensor& tensor) const {
+  return storages_->Find(tensor) != nullptr;
 }
 
 absl::Status Hook::Manage(absl::Span<const NamedTensor> tensors) {
@@ -78,6 +109,11 @@ absl::Status Hook::ManageGradients(absl::Span<const NamedTensor> leaves) {
   return gradients_->Add(leaves);
 }
 
+absl::Status Hook::ManageGradient(const NamedTensor& leaf) {
+  int64_t number = 0;
+  return ManageGradientOf(leaf, *storages_, number);
+}
+
 absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
   std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
   if (storage == nullptr) {
@@ -88,7 +124,7 @@ absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
   held->tensor = tensor;
   held->storage = storage;
   held->storages = storages_;
-  storages_->window().NoteUse(*storage);
+  storages_->window().order().Note(*storage);
   TERRACE_RETURN_IF_ERROR(storages_->window().Fetch(
       *storage, ByteWindow::AfterFailure::kStaysCold));
   if (access == Access::kWrite) storage->MarkWritten();
@@ -112,7 +148,7 @@ void Hook::UseSaved(const at::Tensor& tensor) { saved_->Use(tensor); }
 
 void Hook::BeginStep() {
   saved_->BeginStep();
-  storages_->window().BeginStep();
+  storages_->window().order().BeginStep();
 }
 
 int64_t Hook::EvictAll() {
@@ -137,8 +173,9 @@ HookStats Hook::stats() const {
   stats.managed_tensors = storages_->count();
   stats.managed_bytes = storages_->size_bytes();
   stats.window_used_bytes = window.used_bytes;
-  stats.window_peak_bytes = window.peak_bytes;
-  stats.over_budget_bytes = window.over_budget_bytes;
+  stats.window_peak_bytes = window.peaks.used_bytes;
+  stats.over_budget_bytes = window.peaks.over_budget_bytes;
+  stats.over_budget_operation = window.peaks.over_budget_operation;
   stats.fetches = window.fetches;
   stats.fetches_ahead = window.fetches_ahead;
   stats.ahead_used = window.ahead_used;
@@ -161,7 +198,7 @@ HookStats Hook::stats() const {
 std::vector<BlockedOn> Hook::blocked() const { return storages_->blocked(); }
 
 absl::Status Hook::error() const {
-  const absl::Status status = storages_->window().first_error();
+  const absl::Status status = storages_->window().stats().first_error;
   return status.ok() ? saved_->first_error() : status;
 }
 

@@ -81,9 +81,7 @@ absl::Status Materialize(const std::string& name, c10::StorageImpl& storage) {
 
 ManagedStorages::ManagedStorages(Runtime& runtime,
                                  const ByteWindowOptions& options)
-    : budget_bytes_(runtime.GetStats().host_budget_bytes),
-      process_(getpid()),
-      window_(runtime, options) {}
+    : process_(getpid()), window_(runtime, options) {}
 
 ManagedStorages::~ManagedStorages() = default;
 
@@ -93,8 +91,9 @@ absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
   absl::flat_hash_set<const void*> seen;
   for (const auto& [name, tensor] : tensors) {
     if (Find(tensor) != nullptr) continue;
-    const std::string fault =
-        tensor.defined() ? Fault(tensor, budget_bytes_) : "is undefined";
+    const std::string fault = tensor.defined()
+                                  ? Fault(tensor, window_.room().most_bytes())
+                                  : "is undefined";
     if (!fault.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", name, "' ", fault));

@@ -67,7 +67,6 @@ class ManagedStorages final
   // an operation has it.
   absl::Status LetGo(ManagedStorage& storage, bool restore);
 
-  const int64_t budget_bytes_;
   const pid_t process_;
   ByteWindow window_;
   mutable Mutex mutex_;

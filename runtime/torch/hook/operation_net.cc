@@ -6,33 +6,48 @@
 #include <c10/util/SmallVector.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/torch/hook/byte_window.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/write_marks.h"
+#include "terrace/machine.h"
 
 namespace terrace {
 namespace {
 
 std::atomic<bool> is_forked_child = false;
 
+using Storages = c10::SmallVector<ManagedStorage*, 6>;
+
 void Unpin(ManagedStorage& storage) {
   // It may go as soon as it is not pinned, its window may not.
   ByteWindow& window = storage.window();
-  storage.word().Unpin();
-  if (window.over()) window.Trim();
+  window.EndUse(storage);
+  if (window.room().over()) window.Trim();
 }
 
 // The managed storages that an operation in flight takes.
 struct PinnedStorages final : at::ObserverContext {
   ~PinnedStorages() override {
     for (ManagedStorage* const storage : storages) Unpin(*storage);
+    // What is beyond the window goes back where the others have made room.
+    for (ManagedStorage* const storage : beyond) Unpin(*storage);
   }
 
-  c10::SmallVector<ManagedStorage*, 6> storages;
+  ManagedStorage& front() const {
+    return *(storages.empty() ? beyond : storages).front();
+  }
+
+  Storages storages;
+  Storages beyond;   // others
+  Storages written;  // of these
 };
 
 // Of one thread: how many operations it is in, one inside another, and what is
@@ -47,6 +62,25 @@ struct InFlight {
 };
 
 thread_local InFlight in_flight;
+int64_t FootprintOf(const ManagedStorage& storage) {
+  return ResidentBytes(storage.size_bytes());
+}
+
+// Each once.
+Storages Distinct(const Storages& storages) {
+  Storages distinct;
+  absl::flat_hash_set<const ManagedStorage*> seen;
+  for (ManagedStorage* const storage : storages) {
+    if (seen.insert(storage).second) distinct.push_back(storage);
+  }
+  return distinct;
+}
+
+int64_t BytesOf(const Storages& distinct) {
+  int64_t bytes = 0;
+  for (const ManagedStorage* const each : distinct) bytes += FootprintOf(*each);
+  return bytes;
+}
 
 ManagedStorage* FindManaged(const c10::IValue& tensor) {
   const c10::TensorImpl* const impl = tensor.unsafeToTensorImpl();
@@ -77,14 +111,67 @@ void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
 
 // An operation inside another may take what failed there: it is not tried
 // again. Its message is what ends the operation.
-void Bring(const PinnedStorages& pinned) {
-  for (ManagedStorage* const storage : pinned.storages) {
+void Bring(const Storages& storages) {
+  for (ManagedStorage* const storage : storages) {
     if (is_forked_child.load(std::memory_order_relaxed)) {
       storage->RefuseInChild();
     } else if (storage->word().state() != Residency::kResident) {
       storage->window().Fetch(*storage).IgnoreError();
     }
   }
+}
+
+// More than fits the Runtime at a time, with some room for what is on its way.
+bool IsLarge(const WindowRoom& room, int64_t bytes) {
+  return bytes >
+         room.window_bytes() + (room.most_bytes() - room.window_bytes()) / 2;
+}
+
+// Of an operation that takes too much for the Runtime: one after the other is
+// brought and goes beyond the window, until the rest fits half of it.
+void BringBeyond(PinnedStorages& pinned, const Storages& distinct,
+                 int64_t bytes, const char* operation) {
+  const WindowRoom& room = distinct.front()->window().room();
+  const int64_t stays = room.window_bytes() / 2;
+  const int64_t available =
+      std::min(room.beyond_bytes(), AvailableMemoryBytes());
+  if (bytes - stays > available) {
+    const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
+        operation, " takes ", FormatBytes(bytes), " at a time, the budget is ",
+        FormatBytes(room.most_bytes()), ", and of memory beside it ",
+        FormatBytes(available), " are available"));
+    for (ManagedStorage* const each : distinct) {
+      each->window().RefuseFetch(*each, why);
+    }
+    return;
+  }
+  // What it has pinned makes room for what it needs first. Its arguments keep
+  // their storages alive.
+  for (ManagedStorage* const each : pinned.storages) each->word().Unpin();
+  pinned.storages.clear();
+  for (ManagedStorage* const each : distinct) {
+    const bool goes_beyond = bytes > stays;
+    (goes_beyond ? pinned.beyond : pinned.storages).push_back(each);
+    const bool is_here = each->word().Pin() == Residency::kResident;
+    if (goes_beyond) {
+      bytes -= FootprintOf(*each);
+      each->window().FetchBeyond(*each, operation).IgnoreError();
+    } else if (!is_here) {
+      each->window().Fetch(*each).IgnoreError();
+    }
+  }
+}
+
+void BringAll(PinnedStorages& pinned, const at::RecordFunction& function) {
+  const bool is_child = is_forked_child.load(std::memory_order_relaxed);
+  if (pinned.storages.size() > 1 && !is_child) {
+    const Storages distinct = Distinct(pinned.storages);
+    const int64_t bytes = BytesOf(distinct);
+    if (IsLarge(distinct.front()->window().room(), bytes)) {
+      return BringBeyond(pinned, distinct, bytes, function.name());
+    }
+  }
+  Bring(pinned.storages);
 }
 
 std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
@@ -100,14 +187,16 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
       }
       pinned->storages.push_back(&storage);
       if (storage.word().Pin() != Residency::kResident) is_away = true;
-      storage.window().NoteUse(storage);
-      if (written.Has(i)) storage.MarkWritten();
+      storage.window().order().Note(storage);
+      if (written.Has(i)) pinned->written.push_back(&storage);
     });
   }
   if (pinned == nullptr) return nullptr;
-  if (is_away && !NeedsNoBytes(function)) Bring(*pinned);
+  if (is_away && !NeedsNoBytes(function)) BringAll(*pinned, function);
+  // Not before: an eviction that goes on as it is pinned would take the mark.
+  for (ManagedStorage* const each : pinned->written) each->MarkWritten();
   // While this one computes.
-  pinned->storages.front()->window().FetchUpcoming();
+  pinned->front().window().FetchUpcoming();
   return pinned;
 }
 

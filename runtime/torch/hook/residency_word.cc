@@ -49,6 +49,27 @@ bool ResidencyWord::BeginRetry() {
   return false;
 }
 
+bool ResidencyWord::BeginMove() {
+  uint32_t word = kPin + static_cast<uint32_t>(Residency::kResident);
+  return word_.compare_exchange_strong(
+      word, Changed(word, Residency::kResident, Residency::kLoading),
+      std::memory_order_acquire, std::memory_order_relaxed);
+}
+
+bool ResidencyWord::UnpinToEvict() {
+  uint32_t word = word_.load(std::memory_order_relaxed);
+  while (true) {
+    const bool is_last =
+        word == kPin + static_cast<uint32_t>(Residency::kResident);
+    const uint32_t next =
+        is_last ? static_cast<uint32_t>(Residency::kEvicting) : word - kPin;
+    if (word_.compare_exchange_weak(word, next, std::memory_order_acq_rel,
+                                    std::memory_order_relaxed)) {
+      return is_last;
+    }
+  }
+}
+
 bool ResidencyWord::BeginRemove() {
   uint32_t word = word_.load(std::memory_order_relaxed);
   while (word < kPin && !IsOwned(word)) {

@@ -58,6 +58,12 @@ class ResidencyWord {
   // Cold or ready; pinned or not.
   bool BeginLoad();
   bool BeginRetry();  // failed; pinned or not
+  // Resident, and pinned by the caller alone, who keeps the pin: it is loading
+  // then, so that its bytes may change their place.
+  bool BeginMove();
+  // Ends a pin; if that was the last one of a resident tensor, the word is the
+  // caller's, as by BeginEvict. False: the pin has ended, no more.
+  bool UnpinToEvict();
   // Of any state that is no thread's, and not pinned: to take the tensor out.
   // It is kEvicting then.
   bool BeginRemove();

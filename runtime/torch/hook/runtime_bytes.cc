@@ -16,7 +16,7 @@ constexpr absl::Duration kOwnRoomWait = absl::Milliseconds(10);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
-    const Wanted& wanted, MakeRoom make_room) {
+    const Wanted& wanted, MakeRoom make_room) const {
   const absl::Time end = absl::Now() + patience_;
   while (true) {
     absl::StatusOr<std::unique_ptr<RequestQueue>> queue =

@@ -19,6 +19,8 @@ class RuntimeBytes {
   RuntimeBytes(Runtime& runtime, absl::Duration patience)
       : runtime_(runtime), patience_(patience) {}
 
+  absl::Duration patience() const { return patience_; }
+
   // Whether something was done for room; an error gives it up.
   using MakeRoom = absl::FunctionRef<absl::StatusOr<bool>()>;
 
@@ -35,7 +37,7 @@ class RuntimeBytes {
   // it, waits for what is being written back, then for `make_room`, and so
   // on.
   absl::StatusOr<std::unique_ptr<RequestQueue>> Ask(const Wanted& wanted,
-                                                    MakeRoom make_room);
+                                                    MakeRoom make_room) const;
   // ResourceExhausted where there is no room at once.
   absl::StatusOr<std::unique_ptr<RequestQueue>> AskAtOnce(TensorId tensor);
   // Waits until it is there. Aborted: it has to be asked for again.

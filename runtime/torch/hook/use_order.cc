@@ -61,7 +61,9 @@ WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
     // Later next use first, then the older last one.
     std::pair<int64_t, uint64_t> best;
     for (const auto& [key, each] : tensors_) {
-      if (each->gone() || each->word().pinned()) continue;
+      if (each->gone() || each->word().pinned() || each->is_spilled()) {
+        continue;
+      }
       const Residency state = each->word().state();
       if (state != Residency::kResident &&
           !(state == Residency::kReady && rule.may_be_ready)) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +22,11 @@
 #include "terrace/tensor.h"
 
 namespace terrace {
+
+struct FreeMemory {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using SpilledMemory = std::unique_ptr<std::byte, FreeMemory>;
 
 class WindowTensor {
  public:
@@ -52,6 +58,11 @@ class WindowTensor {
     return absl::Nanoseconds(blocked_ns_.load(std::memory_order_relaxed));
   }
   bool gone() const { return gone_.load(std::memory_order_acquire); }
+  // Its bytes are in memory beside the Runtime's (spill.h). By a thread that
+  // has it pinned.
+  bool is_spilled() const {
+    return is_spilled_.load(std::memory_order_acquire);
+  }
 
  protected:
   // The bytes are there from now on. False: there is no storage for them.
@@ -65,7 +76,10 @@ class WindowTensor {
   virtual absl::Status MoveOut() = 0;
 
  private:
+  bool is_here() const { return pin_.valid() || spilled_ != nullptr; }
+
   friend class ByteWindow;
+  friend class Spill;
   friend class UseOrder;
 
   const std::string name_;
@@ -80,9 +94,11 @@ class WindowTensor {
 
   int64_t number_ = -1;
   bool is_numbered_ = false;  // in the trace: no other alive has its number
+  std::atomic<bool> is_spilled_ = false;
   // By the thread whose word it is.
   TensorId id_;
-  Pin pin_;                              // while it is resident
+  Pin pin_;                // while it is resident, and not spilled
+  SpilledMemory spilled_;  // while it is spilled
   std::unique_ptr<RequestQueue> fetch_;  // while it is ready
   uint64_t fingerprint_ = 0;             // of what was fetched
   bool is_checked_ = false;              // `fingerprint_` is set

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/python/place/state_runtime.h"
+#include "runtime/torch/python/place/options.h"
 #include "runtime/torch/tensor_check.h"
 
 namespace terrace {
@@ -23,7 +23,8 @@ OffloadBinding::~OffloadBinding() {
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
   static_cast<void>(new std::map<int64_t, Lease>(std::move(leases_)));
-  static_cast<void>(new std::shared_ptr<Opened>(std::move(opened_)));
+  static_cast<void>(new std::shared_ptr<OffloadPlace>(std::move(place_)));
+  static_cast<void>(new std::shared_ptr<OffloadPlace>(std::move(closed_)));
 }
 
 absl::Status OffloadBinding::CheckProcess() const {
@@ -33,10 +34,10 @@ absl::Status OffloadBinding::CheckProcess() const {
                    "; a forked child cannot use it"));
 }
 
-absl::StatusOr<std::shared_ptr<OffloadBinding::Opened>> OffloadBinding::Find() {
+absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadBinding::Place() {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
   MutexLock lock(mutex_);
-  if (opened_ != nullptr) return opened_;
+  if (place_ != nullptr) return place_;
   return absl::FailedPreconditionError("this Offload is closed");
 }
 
@@ -48,43 +49,20 @@ Outcome OffloadBinding::Open(const std::vector<at::Tensor>& tensors,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  if (opened_ != nullptr || ended_ != nullptr) {
+  if (place_ != nullptr || ended_ != nullptr) {
     return ToOutcome(absl::FailedPreconditionError("it was opened before"));
   }
-  auto opened = OpenAll(tensors, names, modules, options);
-  if (opened.ok()) opened_ = *std::move(opened);
-  return ToOutcome(opened.status());
-}
-
-absl::StatusOr<std::shared_ptr<OffloadBinding::Opened>> OffloadBinding::OpenAll(
-    const std::vector<at::Tensor>& tensors,
-    const std::vector<std::string>& names,
-    const std::vector<std::vector<int64_t>>& modules,
-    const std::string& options) {
-  TERRACE_ASSIGN_OR_RETURN(BindingOptions asked, ReadBindingOptions(options));
-  auto opened = std::make_shared<Opened>();
-  TERRACE_ASSIGN_OR_RETURN(opened->plan,
-                           PlanOffload(tensors, names, modules, asked));
-  if (opened->plan.all_in_memory) {
-    asked.paths.clear();
-    asked.mapped_tiers.clear();
-    asked.machine_profile.clear();
-  }
-  TERRACE_ASSIGN_OR_RETURN(opened->runtime,
-                           OpenTiers(asked, opened->plan.budget_bytes));
-  TERRACE_ASSIGN_OR_RETURN(
-      opened->hook, Hook::Create(*opened->runtime,
-                                 {.window_bytes = opened->plan.window_bytes}));
-  if (opened->plan.activation_bytes > 0) {
-    opened->hook->BeginSaving(opened->plan.activation_bytes);
-  }
-  return opened;
+  const auto asked = ReadBindingOptions(options);
+  if (!asked.ok()) return ToOutcome(asked.status());
+  auto place = OffloadPlace::Open(tensors, names, modules, *asked);
+  if (place.ok()) place_ = *std::move(place);
+  return ToOutcome(place.status());
 }
 
 Outcome OffloadBinding::Manage(const std::vector<at::Tensor>& tensors,
                                const std::vector<std::string>& names) {
-  auto opened = Find();
-  if (!opened.ok()) return ToOutcome(opened.status());
+  auto place = Place();
+  if (!place.ok()) return ToOutcome(place.status());
   if (names.size() != tensors.size()) {
     return ToOutcome(absl::InvalidArgumentError("a name for each parameter"));
   }
@@ -92,7 +70,19 @@ Outcome OffloadBinding::Manage(const std::vector<at::Tensor>& tensors,
   for (size_t i = 0; i < tensors.size(); ++i) {
     named.push_back({names[i], tensors[i]});
   }
-  return ToOutcome((*opened)->hook->Manage(named));
+  return ToOutcome((*place)->hook().Manage(named));
+}
+
+Outcome OffloadBinding::ManageGradient(const at::Tensor& parameter,
+                                       const std::string& name) {
+  auto place = Place();
+  if (!place.ok()) return ToOutcome(place.status());
+  return ToOutcome((*place)->hook().ManageGradient({name, parameter}));
+}
+
+bool OffloadBinding::Has(const at::Tensor& tensor) {
+  auto place = Place();
+  return place.ok() && (*place)->hook().Manages(tensor);
 }
 
 int64_t OffloadBinding::Storage(const at::Tensor& tensor) {
@@ -103,9 +93,9 @@ int64_t OffloadBinding::Storage(const at::Tensor& tensor) {
 
 std::tuple<Outcome, int64_t> OffloadBinding::MakeLease(const at::Tensor& tensor,
                                                        bool write) {
-  auto opened = Find();
-  if (!opened.ok()) return {ToOutcome(opened.status()), 0};
-  auto lease = (*opened)->hook->MakeLease(
+  auto place = Place();
+  if (!place.ok()) return {ToOutcome(place.status()), 0};
+  auto lease = (*place)->hook().MakeLease(
       tensor, write ? Hook::Access::kWrite : Hook::Access::kRead);
   if (!lease.ok()) return {ToOutcome(lease.status()), 0};
   MutexLock lock(mutex_);
@@ -121,33 +111,33 @@ void OffloadBinding::EndLease(int64_t lease) {
 }
 
 Outcome OffloadBinding::Prefetch(const std::vector<at::Tensor>& tensors) {
-  auto opened = Find();
-  if (opened.ok()) (*opened)->hook->Prefetch(tensors);
-  return ToOutcome(opened.status());
+  auto place = Place();
+  if (place.ok()) (*place)->hook().Prefetch(tensors);
+  return ToOutcome(place.status());
 }
 
 std::tuple<Outcome, bool> OffloadBinding::SaveActivation(
     const at::Tensor& tensor) {
-  auto opened = Find();
-  if (!opened.ok()) return {ToOutcome(absl::OkStatus()), false};
-  const absl::StatusOr<bool> saved = (*opened)->hook->ManageSaved(tensor);
+  auto place = Place();
+  if (!place.ok()) return {ToOutcome(absl::OkStatus()), false};
+  const absl::StatusOr<bool> saved = (*place)->hook().ManageSaved(tensor);
   return {ToOutcome(saved.status()), saved.ok() && *saved};
 }
 
 void OffloadBinding::UseActivation(const at::Tensor& tensor) {
-  auto opened = Find();
-  if (opened.ok()) (*opened)->hook->UseSaved(tensor);
+  auto place = Place();
+  if (place.ok()) (*place)->hook().UseSaved(tensor);
 }
 
 Outcome OffloadBinding::BeginStep() {
-  auto opened = Find();
-  if (opened.ok()) (*opened)->hook->BeginStep();
-  return ToOutcome(opened.status());
+  auto place = Place();
+  if (place.ok()) (*place)->hook().BeginStep();
+  return ToOutcome(place.status());
 }
 
 Outcome OffloadBinding::Retry() {
-  auto opened = Find();
-  return ToOutcome(opened.ok() ? (*opened)->hook->Retry() : opened.status());
+  auto place = Place();
+  return ToOutcome(place.ok() ? (*place)->hook().Retry() : place.status());
 }
 
 Outcome OffloadBinding::Error() {
@@ -155,7 +145,7 @@ Outcome OffloadBinding::Error() {
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  if (opened_ != nullptr) return ToOutcome(opened_->hook->error());
+  if (place_ != nullptr) return ToOutcome(place_->hook().error());
   return ToOutcome(ended_ == nullptr ? absl::OkStatus() : ended_->error);
 }
 
@@ -165,34 +155,42 @@ std::tuple<Outcome, std::string> OffloadBinding::Stats() {
   }
   const Outcome done = ToOutcome(absl::OkStatus());
   MutexLock lock(mutex_);
-  if (opened_ == nullptr) {
+  if (place_ == nullptr) {
     return {done, ended_ == nullptr ? "{}" : ended_->stats};
   }
-  return {done, OffloadStatsAsJson(opened_->runtime->GetStats(), *opened_->hook,
-                                   opened_->plan)};
+  return {done, OffloadStatsAsJson(*place_)};
 }
 
 std::tuple<bool, Outcome> OffloadBinding::Close(bool restore) {
-  auto opened = Find();
-  if (!opened.ok()) return {true, ToOutcome(absl::OkStatus())};
+  auto place = Place();
+  if (!place.ok()) return {true, ToOutcome(absl::OkStatus())};
   auto ended = std::make_unique<Ended>();
-  Hook& hook = *(*opened)->hook;
-  ended->stats =
-      OffloadStatsAsJson((*opened)->runtime->GetStats(), hook, (*opened)->plan);
+  Hook& hook = (*place)->hook();
+  ended->stats = OffloadStatsAsJson(**place);
   const auto what = restore ? Hook::AtClose::kRestore : Hook::AtClose::kRefuse;
-  absl::Status status = hook.Close(what);
+  const absl::Status status = hook.Close(what);
   // Of one that is closed nothing is left that could be refused.
   if (!status.ok() && !hook.Close(what).ok()) {
     return {false, ToOutcome(status)};
   }
   ended->error = hook.error();
+  MutexLock lock(mutex_);
+  ended_ = std::move(ended);
+  closed_ = std::move(place_);
+  return {true, ToOutcome(status)};
+}
+
+Outcome OffloadBinding::End() {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(absl::OkStatus());
+  }
+  std::shared_ptr<OffloadPlace> closed;
   {
     MutexLock lock(mutex_);
-    ended_ = std::move(ended);
-    opened_.reset();
+    closed = std::move(closed_);
   }
-  status.Update((*opened)->runtime->Close(absl::Now() + kClosePatience));
-  return {true, ToOutcome(status)};
+  if (closed == nullptr) return ToOutcome(absl::OkStatus());
+  return ToOutcome(closed->runtime().Close(absl::Now() + kClosePatience));
 }
 
 }  // namespace terrace

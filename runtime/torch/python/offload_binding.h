@@ -22,9 +22,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/python/outcome.h"
-#include "runtime/torch/python/place/offload_plan.h"
-#include "terrace/runtime.h"
-#include "terrace/stats.h"
+#include "runtime/torch/python/place/offload_place.h"
 #include "terrace/torch/hook.h"
 
 namespace terrace {
@@ -45,6 +43,11 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   Outcome Manage(const std::vector<at::Tensor>& tensors,
                  const std::vector<std::string>& names);
 
+  // The gradient that the parameter of that name has now.
+  Outcome ManageGradient(const at::Tensor& parameter, const std::string& name);
+
+  // Whether this one has the tensor's storage. No operation.
+  bool Has(const at::Tensor& tensor);
   // What tells a tensor's storage from others if it is offloaded, by any of
   // these; else 0. No operation, which would bring its bytes.
   int64_t Storage(const at::Tensor& tensor);
@@ -72,38 +75,34 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   // fails from here on. Where the first word of the answer is false nothing has
   // changed: a tensor is leased or in use. Otherwise it is closed, also where
   // not all could be restored, and the files are gone. Again: nothing.
+  // Optimizers that joined still work, on what there is in ordinary memory.
   std::tuple<bool, Outcome> Close(bool restore);
+  // Gives memory and files back, once they are closed too. Again: nothing.
+  Outcome End();
+
+  // For an optimizer that joins. FailedPrecondition: it is closed.
+  absl::StatusOr<std::shared_ptr<OffloadPlace>> Place();
 
  private:
-  struct Opened {
-    OffloadPlan plan;
-    std::unique_ptr<Runtime> runtime;
-    std::unique_ptr<Hook> hook;  // over it
-  };
   // What is left to be told of one that is closed.
   struct Ended {
     std::string stats;
     absl::Status error;
   };
 
-  static absl::StatusOr<std::shared_ptr<Opened>> OpenAll(
-      const std::vector<at::Tensor>& tensors,
-      const std::vector<std::string>& names,
-      const std::vector<std::vector<int64_t>>& modules,
-      const std::string& options);
   absl::Status CheckProcess() const;
-  absl::StatusOr<std::shared_ptr<Opened>> Find();
 
   const pid_t process_;
   Mutex mutex_;
-  std::shared_ptr<Opened> opened_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<OffloadPlace> place_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);
+  // Without a hook: until End.
+  std::shared_ptr<OffloadPlace> closed_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Lease> leases_ ABSL_GUARDED_BY(mutex_);
   int64_t last_lease_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // What Python's Offload.stats() returns, but for what Python counts.
-std::string OffloadStatsAsJson(const Stats& stats, const Hook& hook,
-                               const OffloadPlan& plan);
+std::string OffloadStatsAsJson(OffloadPlace& place);
 
 }  // namespace terrace

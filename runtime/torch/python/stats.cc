@@ -1,4 +1,5 @@
 // The JSON that OptimizerBinding::Stats and OffloadBinding::Stats return.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -130,11 +131,12 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
   return result.dump();
 }
 
-std::string OffloadStatsAsJson(const Stats& stats, const Hook& of,
-                               const OffloadPlan& plan) {
-  const HookStats hook = of.stats();
+std::string OffloadStatsAsJson(OffloadPlace& place) {
+  const Stats stats = place.runtime().GetStats();
+  const OffloadPlan& plan = place.plan();
+  const HookStats hook = place.hook().stats();
   Json tensors = Json::object();
-  for (const BlockedOn& each : of.blocked()) {
+  for (const BlockedOn& each : place.hook().blocked()) {
     tensors[each.tensor] = absl::ToDoubleSeconds(each.duration);
   }
   if (hook.saved.blocked > absl::ZeroDuration()) {
@@ -146,11 +148,13 @@ std::string OffloadStatsAsJson(const Stats& stats, const Hook& of,
       {"managed_bytes", hook.managed_bytes},
       {"managed_tensors", hook.managed_tensors},
       {"minimum_bytes", plan.minimum_bytes},
-      {"budget_bytes", plan.budget_bytes},
+      {"budget_bytes", place.budget_bytes()},
       {"memory_peak_bytes", stats.host_peak_bytes},
-      {"window_bytes", plan.window_bytes},
+      {"joined_bytes", place.joined_bytes()},
+      {"window_bytes", place.window_bytes()},
       {"window_peak_bytes", hook.window_peak_bytes},
-      {"over_budget_bytes", hook.over_budget_bytes},
+      {"over_budget_bytes", std::max<int64_t>(0, hook.over_budget_bytes)},
+      {"over_budget_operation", hook.over_budget_operation},
       {"disk_bytes", UsedBytes(stats.paths)},
       {"bytes_read", stats.bytes_read()},
       {"bytes_written", stats.bytes_written()},

@@ -23,9 +23,10 @@ absl::Status Error(const char* what, const std::string& name,
 
 // Of a parameter of this spec, with values of its own.
 absl::StatusOr<at::Tensor> GradientOf(const ParameterSpec& spec,
-                                      const at::Tensor& parameter) {
+                                      const at::Tensor& parameter,
+                                      OffloadedTensors offloaded) {
   const at::Tensor gradient = WithOwnValues(parameter.grad());
-  const std::string fault = StorageFault(gradient);
+  const std::string fault = StorageFault(gradient, offloaded);
   if (!fault.empty()) return Error("the gradient of ", spec.name, fault);
   const DType dtype = *DTypeOf(gradient);
   if (gradient.device() != parameter.device()) {
@@ -135,41 +136,36 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     data_.push_back({.parameter = const_cast<float*>(&kNothing)});
     return absl::OkStatus();
   }
-  TERRACE_ASSIGN_OR_RETURN(ParameterData data,
+  TERRACE_ASSIGN_OR_RETURN(const at::Tensor target,
                            LocateParameter(spec, parameter));
-  TERRACE_ASSIGN_OR_RETURN(const at::Tensor gradient,
-                           GradientOf(spec, parameter));
+  TERRACE_ASSIGN_OR_RETURN(
+      const at::Tensor gradient,
+      GradientOf(spec, parameter, OffloadedTensors::kTaken));
+  ParameterData data;
   data.gradient_dtype = *DTypeOf(gradient);
   if (spec.count == 0) {
+    data.parameter = target.data_ptr();
     data.gradient = &kNothing;
   } else {
     gradients_.push_back(gradient.detach().contiguous());
-    data.gradient = gradients_.back().const_data_ptr();
+    Point(target, gradients_.back(), data);
   }
   data_.push_back(data);
   stepped_.push_back(parameter);
   return absl::OkStatus();
 }
 
-absl::StatusOr<ParameterData> StepTensors::LocateParameter(
+absl::StatusOr<at::Tensor> StepTensors::LocateParameter(
     const ParameterSpec& spec, const at::Tensor& parameter) {
   const std::string fault = StorageFault(parameter, OffloadedTensors::kTaken);
   if (!fault.empty()) return Error("", spec.name, fault);
   TERRACE_RETURN_IF_ERROR(CheckForm(spec, parameter));
-  ParameterData data;
   at::Tensor target = parameter;
   if (!parameter.is_contiguous()) {
     target = InOrder(parameter, data_.size());
     staged_.push_back({parameter.detach(), target, data_.size()});
   }
-  if (spec.count > 0 && IsOffloaded(target)) {
-    data.parameter = offloaded_.Place(target);
-    data.device = &offloaded_;
-  } else {
-    data.parameter = target.data_ptr();
-    if (spec.count > 0) data.device = devices_.Of(target);
-  }
-  return data;
+  return target;
 }
 
 absl::Status StepTensors::LocateParameters(
@@ -189,8 +185,13 @@ absl::Status StepTensors::LocateParameters(
   for (size_t i = 0; i < specs.size(); ++i) {
     ParameterData data;
     if (groups[i] != kInNoGroup) {
-      TERRACE_ASSIGN_OR_RETURN(data, LocateParameter(specs[i], parameters[i]));
-      if (specs[i].count == 0) data.parameter = const_cast<float*>(&kNothing);
+      TERRACE_ASSIGN_OR_RETURN(const at::Tensor target,
+                               LocateParameter(specs[i], parameters[i]));
+      if (specs[i].count == 0) {
+        data.parameter = const_cast<float*>(&kNothing);
+      } else {
+        Point(target, at::Tensor(), data);
+      }
       stepped_.push_back(parameters[i]);
       places.push_back(i);
     }
@@ -208,7 +209,7 @@ absl::StatusOr<GradientData> StepTensors::TakeGradient(
     return Error("", spec.name, "has no gradient");
   }
   TERRACE_ASSIGN_OR_RETURN(const at::Tensor gradient,
-                           GradientOf(spec, parameter));
+                           GradientOf(spec, parameter, OffloadedTensors::kRefused));
   supplied_[index] = gradient.detach().contiguous();
   parameter.mutable_grad().reset();
   parameter.unsafeGetTensorImpl()->bump_version();
@@ -217,6 +218,21 @@ absl::StatusOr<GradientData> StepTensors::TakeGradient(
                                     : supplied_[index].const_data_ptr(),
                       .dtype = *DTypeOf(gradient),
                       .count = spec.count};
+}
+
+void StepTensors::Point(const at::Tensor& parameter, const at::Tensor& gradient,
+                        ParameterData& data) {
+  const bool is_away = gradient.defined() && IsOffloaded(gradient);
+  if (is_away || IsOffloaded(parameter)) {
+    data.parameter = offloaded_.Place(parameter);
+    data.device = &offloaded_;
+  } else {
+    data.parameter = parameter.data_ptr();
+    data.device = devices_.Of(parameter);
+  }
+  if (!gradient.defined()) return;
+  data.gradient =
+      is_away ? offloaded_.Place(gradient) : gradient.const_data_ptr();
 }
 
 absl::Status StepTensors::CheckForm(const ParameterSpec& spec,
@@ -259,6 +275,7 @@ void StepTensors::Return(bool written, bool incomplete) {
   kept_.clear();
   if (incomplete) kept_ = std::move(staged_);
   Forget();
+  if (!incomplete) offloaded_.Prune();
 }
 
 void StepTensors::Forget() {

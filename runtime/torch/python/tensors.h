@@ -94,9 +94,13 @@ class StepTensors {
 
   absl::Status LocateOne(const ParameterSpec& spec, const at::Tensor& parameter,
                          bool is_stepped);
-  // Those of one that is stepped; in order, and placed.
-  absl::StatusOr<ParameterData> LocateParameter(const ParameterSpec& spec,
-                                                const at::Tensor& parameter);
+  // What is stepped of one, in order.
+  absl::StatusOr<at::Tensor> LocateParameter(const ParameterSpec& spec,
+                                             const at::Tensor& parameter);
+  // To where the step finds them, both with elements and in order. The gradient
+  // may be undefined: it comes later.
+  void Point(const at::Tensor& parameter, const at::Tensor& gradient,
+             ParameterData& data);
   absl::Status CheckApart(absl::Span<const ParameterSpec> specs,
                           const std::vector<size_t>& places);
   absl::Status CheckForm(const ParameterSpec& spec,

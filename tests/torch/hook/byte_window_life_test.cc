@@ -68,7 +68,7 @@ TEST_F(ByteWindowTest, StepsThatRepeatAreFetchedAheadOfNeed) {
   Make(16);
   Fill({3, 3, 3, 3, 3, 3, 3, 3, 3, 3});
   const auto step = [&] {
-    window().BeginStep();
+    window().order().BeginStep();
     for (int i = 0; i < 20; ++i) {
       ASSERT_TRUE(Read(i < 10 ? i : 19 - i).ok());
       window().FetchUpcoming();

@@ -40,7 +40,7 @@ TEST_F(ByteWindowTest, AWindowOfJustTheTensorsHoldsThemAll) {
     EXPECT_EQ(window().stats().used_bytes, 20 * kPage);
     EXPECT_EQ(window().EvictAll(), 5);
   }
-  EXPECT_EQ(window().stats().over_budget_bytes, 0);
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
   // They had never left memory.
   EXPECT_EQ(world().runtime().GetStats().demand_reads, 0);
   EXPECT_EQ(written(), 0);
@@ -96,7 +96,7 @@ TEST_F(ByteWindowTest, BytesAreThoseOfPlainVectors) {
     ASSERT_LE(window().stats().used_bytes, 24 * kPage);
   }
   EXPECT_GT(window().stats().evictions, 100);
-  EXPECT_LE(window().stats().peak_bytes, (24 + 10) * kPage);
+  EXPECT_LE(window().stats().peaks.used_bytes, (24 + 10) * kPage);
 }
 
 TEST_F(ByteWindowTest, WhatWasOnlyReadLeavesWithoutAWrite) {
@@ -125,13 +125,13 @@ TEST_F(ByteWindowTest, WhatIsPinnedStaysAndMayExceedTheWindow) {
     ASSERT_TRUE(window().Fetch(tensor(i)).ok());
   }
   EXPECT_EQ(window().stats().used_bytes, 8 * kPage);
-  EXPECT_EQ(window().stats().over_budget_bytes, 4 * kPage);
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 4 * kPage);
   EXPECT_EQ(window().EvictAll(), 0);
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(HasPattern(tensor(i).bytes(), static_cast<uint8_t>(i)));
     tensor(i).word().Unpin();
   }
-  EXPECT_TRUE(window().over());
+  EXPECT_TRUE(window().room().over());
   window().Trim();
   EXPECT_EQ(window().stats().used_bytes, 4 * kPage);
   EXPECT_TRUE(IsHere(2));
@@ -191,7 +191,7 @@ TEST_F(ByteWindowTest, AFailedReadIsToldToTheTensorUntilRetry) {
   EXPECT_TRUE(absl::IsUnavailable(read)) << read;
   EXPECT_THAT(tensor(0).refusal, StartsWith("terrace: 'tensor 0' 12 KiB: "));
   EXPECT_THAT(tensor(0).refusal, HasSubstr("ENXIO"));
-  EXPECT_EQ(window().first_error(), read);
+  EXPECT_EQ(window().stats().first_error, read);
   EXPECT_EQ(window().stats().failures, 1);
   world().faults().Clear();
   EXPECT_TRUE(absl::IsFailedPrecondition(Read(0)));

@@ -54,12 +54,12 @@ absl::Status WithBytes(ByteWindow& window, FakeTensor& tensor, bool writes,
                        const Use& use) {
   absl::Status status;
   const bool is_here = tensor.word().Pin() == Residency::kResident;
-  window.NoteUse(tensor);
+  window.order().Note(tensor);
   if (writes) tensor.MarkWritten();
   if (!is_here) status = window.Fetch(tensor);
   if (status.ok()) use(tensor.bytes());
-  tensor.word().Unpin();
-  if (window.over()) window.Trim();
+  window.EndUse(tensor);
+  if (window.room().over()) window.Trim();
   return status;
 }
 

@@ -47,6 +47,42 @@ TEST(ResidencyWord, WhatBeganIsOneThreadsUntilItsEnd) {
   EXPECT_EQ(word.Await(), Residency::kFailed);
 }
 
+TEST(ResidencyWord, WhatMovesHasOnePinAndKeepsIt) {
+  ResidencyWord word(Residency::kResident);
+  EXPECT_FALSE(word.BeginMove());  // none
+  word.Pin();
+  word.Pin();
+  EXPECT_FALSE(word.BeginMove());  // another's too
+  word.Unpin();
+  ASSERT_TRUE(word.BeginMove());
+  EXPECT_EQ(word.state(), Residency::kLoading);
+  EXPECT_EQ(word.Pin(), Residency::kLoading);  // it waits for the End
+  word.End(Residency::kResident);
+  EXPECT_TRUE(word.pinned());
+  word.Unpin();
+  word.Unpin();
+  EXPECT_TRUE(word.BeginEvict());
+  ResidencyWord cold(Residency::kCold);
+  cold.Pin();
+  EXPECT_FALSE(cold.BeginMove());
+}
+
+TEST(ResidencyWord, TheLastPinOfWhatIsResidentMayTakeItAway) {
+  ResidencyWord word(Residency::kResident);
+  word.Pin();
+  word.Pin();
+  EXPECT_FALSE(word.UnpinToEvict());
+  EXPECT_EQ(word.state(), Residency::kResident);
+  EXPECT_TRUE(word.UnpinToEvict());
+  EXPECT_FALSE(word.pinned());
+  EXPECT_EQ(word.state(), Residency::kEvicting);
+  ResidencyWord failed(Residency::kFailed);
+  failed.Pin();
+  EXPECT_FALSE(failed.UnpinToEvict());
+  EXPECT_EQ(failed.state(), Residency::kFailed);
+  EXPECT_FALSE(failed.pinned());
+}
+
 TEST(ResidencyWord, APinKeepsEvictionAway) {
   ResidencyWord word(Residency::kResident);
   EXPECT_EQ(word.Pin(), Residency::kResident);

@@ -15,6 +15,8 @@ namespace terrace {
 namespace {
 
 constexpr uintptr_t kAlignment = 4096;
+// Gradients have other ones in each step.
+constexpr size_t kMostStorages = 1 << 16;
 
 at::Tensor Bytes(void* address, int64_t bytes) {
   return at::from_blob(address, {bytes}, at::TensorOptions(at::kByte));
@@ -90,6 +92,11 @@ void* OffloadedDevice::Place(const at::Tensor& tensor) {
 void OffloadedDevice::Forget() {
   MutexLock lock(mutex_);
   tensors_.clear();
+}
+
+void OffloadedDevice::Prune() {
+  MutexLock lock(mutex_);
+  if (storages_.size() > kMostStorages) storages_.clear();
 }
 
 at::Tensor OffloadedDevice::Find(const void* address, int64_t bytes) {

@@ -27,6 +27,9 @@ class OffloadedDevice final : public Device {
   // Of a contiguous tensor with elements, which is referred to until Forget().
   void* Place(const at::Tensor& tensor);
   void Forget();
+  // A step is complete: storages that are gone get no addresses any more, once
+  // there are many of them. Not while tensors are referred to.
+  void Prune();
 
   std::string name() const override { return "the offloaded parameters"; }
   absl::StatusOr<PinnedMemory> AllocatePinned(int64_t bytes) override;

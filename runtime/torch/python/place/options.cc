@@ -1,9 +1,10 @@
 // The JSON that OptimizerBinding::Open and OffloadBinding::Open take.
+#include "runtime/torch/python/place/options.h"
+
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/torch/python/place/state_runtime.h"
 
 namespace terrace {
 

@@ -9,6 +9,7 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/python/place/shared_threads.h"
+#include "runtime/torch/python/place/tier_runtime.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -20,14 +21,6 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 2;
 constexpr int64_t kResidentChunkBytes = 1 << 20;
 // As small as chunks are made for a small budget.
 constexpr int64_t kLeastChunkBytes = 64 << 10;
-
-absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
-  if (name == "auto") return EngineKind::kAuto;
-  if (name == "io_uring") return EngineKind::kUring;
-  if (name == "threads") return EngineKind::kThreads;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "io_engine is 'auto', 'io_uring' or 'threads', not '", name, "'"));
-}
 
 void ForEverythingInMemory(OptimizerOptions& options) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -82,15 +75,6 @@ absl::StatusOr<int64_t> BesideStaging(const std::vector<ParameterSpec>& specs,
   }
 }
 
-absl::StatusOr<std::vector<TierSpec>> MappedTiers(const BindingOptions& asked) {
-  std::vector<TierSpec> tiers;
-  for (const std::string& text : asked.mapped_tiers) {
-    TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ParseTier(text));
-    tiers.push_back(std::move(tier));
-  }
-  return tiers;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
@@ -131,25 +115,39 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   return state;
 }
 
-absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const BindingOptions& asked,
-                                                   int64_t budget_bytes) {
-  Options runtime;
-  TERRACE_ASSIGN_OR_RETURN(runtime.engine, ParseEngine(asked.engine));
-  runtime.threads = asked.threads;
-  runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = budget_bytes}};
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> mapped,
-                           MappedTiers(asked));
-  runtime.tiers.insert(runtime.tiers.end(), mapped.begin(), mapped.end());
-  runtime.unsafe_media = asked.unsafe_media;
-  for (size_t i = 0; i < asked.paths.size(); ++i) {
-    const bool is_limited = i < asked.path_budgets.size();
-    runtime.tiers.push_back(
-        {.kind = TierKind::kDisk,
-         .place = asked.paths[i],
-         .budget_bytes = is_limited ? asked.path_budgets[i] : 0});
+// Where all of the model is in memory the state is too, beside it.
+absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Join(
+    const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+    std::shared_ptr<OffloadPlace> place, OptimizerOptions& options) {
+  const OffloadPlan& plan = place->plan();
+  if (plan.all_in_memory) {
+    BindingOptions beside = place->asked();
+    beside.threads = asked.threads;
+    beside.at_least_minimum = false;
+    if (beside.budget_bytes >= 0 && plan.share == 0) {
+      beside.budget_bytes =
+          std::max<int64_t>(0, beside.budget_bytes - plan.parameter_bytes);
+    } else {
+      beside.budget_bytes = BindingOptions::kEverything;
+    }
+    return Open(specs, beside, options);
   }
-  runtime.machine_profile = asked.machine_profile;
-  return Runtime::Create(runtime);
+  std::unique_ptr<StateRuntime> state(new StateRuntime);
+  TERRACE_ASSIGN_OR_RETURN(state->share_, place->Join(specs, options));
+  state->place_ = std::move(place);
+  state->most_bytes_ = kUnlimited;
+  return state;
+}
+
+StateRuntime::~StateRuntime() {
+  if (place_ != nullptr) place_->Leave(share_);
+}
+
+absl::Status StateRuntime::Close(Time deadline) {
+  if (place_ == nullptr) return runtime_->Close(deadline);
+  place_->Leave(share_);
+  place_.reset();
+  return absl::OkStatus();
 }
 
 absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {
@@ -164,6 +162,7 @@ absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {
 
 absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
                                   const std::vector<ParameterSpec>& added) {
+  if (place_ != nullptr) return place_->Extend(share_, added);
   if (memory_ == nullptr) return absl::OkStatus();
   std::vector<ParameterSpec> all = specs;
   all.insert(all.end(), added.begin(), added.end());
@@ -182,7 +181,8 @@ absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
 }
 
 Stats StateRuntime::GetStats() const {
-  Stats stats = runtime_->GetStats();
+  Stats stats =
+      place_ == nullptr ? runtime_->GetStats() : place_->runtime().GetStats();
   if (most_bytes_ == kUnlimited) return stats;
   // Staging for parameters on devices is of it too.
   for (TierStats& tier : stats.tiers) {

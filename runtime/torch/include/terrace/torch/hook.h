@@ -51,8 +51,13 @@ class SavedTensors;
 struct HookOptions {
   // What of the Runtime's budget tensors may have at a time, each in whole
   // blocks of 4 KiB and one more. An operation whose tensors take more than
-  // this together goes beyond it, as far as the Runtime's budget has room.
+  // this together goes beyond it, as far as the Runtime's budget has room, and
+  // further into ordinary memory, for as long as it lasts; where that has no
+  // room either it throws, and the text names it.
   int64_t window_bytes = 0;
+  // Of ordinary memory for an operation beyond the Runtime's budget, as far as
+  // the machine has so much.
+  int64_t beyond_bytes = INT64_MAX;
   // How long a fetch may take, room for it included.
   absl::Duration patience = absl::Minutes(5);
   // Compares what is to leave without being written with what came, to find
@@ -81,7 +86,9 @@ struct HookStats {
   int64_t window_used_bytes = 0;
   int64_t window_peak_bytes = 0;
   int64_t over_budget_bytes = 0;  // beyond the window, at most at a time
-  int64_t fetches = 0;            // that an operation or a lease waited for
+  // That had most beyond the Runtime's budget, in ordinary memory; "": none.
+  std::string over_budget_operation;
+  int64_t fetches = 0;  // that an operation or a lease waited for
   int64_t fetches_ahead = 0;
   int64_t ahead_used = 0;  // of those, needed since
   int64_t fetched_bytes = 0;
@@ -137,6 +144,12 @@ class Hook {
   Hook(const Hook&) = delete;
   Hook& operator=(const Hook&) = delete;
 
+  // From here on the window is so large, and operations may have `most_bytes`
+  // of the Runtime's budget, whatever that was before: where others have taken
+  // of it, or it has grown. InvalidArgument: no window, or one beyond the most,
+  // or that beyond the Runtime's budget.
+  absl::Status Resize(int64_t window_bytes, int64_t most_bytes);
+
   // Takes these over: their bytes are copied once and their old memory is given
   // back, whatever made it. What this hook manages already is left as it is,
   // and so is what has no bytes. No operation may use them meanwhile.
@@ -155,6 +168,12 @@ class Hook {
   // InvalidArgument, and nothing changes: no leaf that requires a gradient.
   // FailedPrecondition: the hook is closed.
   absl::Status ManageGradients(absl::Span<const NamedTensor> leaves);
+  // The same of what the leaf's gradient is now, once; none is fine. For what
+  // hears of each backward itself, and so keeps no leaf alive. As Manage.
+  absl::Status ManageGradient(const NamedTensor& leaf);
+
+  // Whether this hook has its storage. Looks at no bytes.
+  bool Manages(const at::Tensor& tensor) const;
 
   // Before the first operation whose saved tensors are handed to ManageSaved:
   // storages of more bytes are left as they are, as what one operation of
@@ -208,8 +227,9 @@ class Hook {
   absl::Status error() const;
 
  private:
-  explicit Hook(std::shared_ptr<ManagedStorages> storages);
+  Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages);
 
+  Runtime& runtime_;
   // They may end after it.
   const std::shared_ptr<ManagedStorages> storages_;
   std::unique_ptr<Gradients> gradients_;

@@ -1,0 +1,56 @@
+"""terrace.clip_grad_norm_."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch.nn.utils import get_total_norm
+
+
+@torch.no_grad()
+def clip_grad_norm_(parameters: torch.Tensor | Iterable[torch.Tensor],
+                    max_norm: float, norm_type: float = 2.0,
+                    error_if_nonfinite: bool = False,
+                    foreach: bool | None = None) -> torch.Tensor:
+    """Clips the norm of all gradients together, as
+    torch.nn.utils.clip_grad_norm_ does with foreach=False, bit for bit, and
+    takes one gradient at a time: of an offloaded model no more than one of
+    them has to be in memory.
+
+    Each gradient is read once, and where the norm is too large once more, and
+    written. AdamW(max_grad_norm=...) does that in the pass over them which its
+    step makes anyway.
+
+    Args:
+        parameters: a tensor, or an iterable of them, on any devices; those
+            without a gradient count for nothing. Offloaded or not.
+        max_norm: of the gradients from here on, at most.
+        norm_type: of which norm; `inf` for the largest element.
+        error_if_nonfinite: a RuntimeError if the norm is nan or inf, and
+            nothing is changed; else they are scaled by it.
+        foreach: makes no difference.
+
+    Returns the norm that there was.
+    """
+    is_generator = False
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    else:
+        is_generator = not isinstance(parameters, (list, tuple))
+        parameters = list(parameters)
+    if is_generator and not parameters:
+        warnings.warn('terrace: clip_grad_norm_ of no parameters at all: a '
+                      'generator may be used up', stacklevel=2)
+    gradients = [parameter.grad for parameter in parameters
+                 if parameter.grad is not None]
+    norm = get_total_norm(gradients, float(norm_type), error_if_nonfinite,
+                          foreach=False)
+    scale = torch.clamp(float(max_norm) / (norm + 1e-6), max=1.0)
+    # One would be written, and written back, for nothing.
+    if type(scale) is torch.Tensor and scale.is_cpu and scale == 1:
+        return norm
+    for gradient in gradients:
+        gradient.mul_(scale.to(gradient.device))
+    return norm

@@ -1,0 +1,68 @@
+// How much of the Runtime's memory a window's tensors have, in bytes, headers
+// included, and how much they may. Only numbers: what leaves for what is the
+// window's to say. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "runtime/base/mutex.h"
+
+namespace terrace {
+
+struct WindowPeaks {
+  int64_t used_bytes = 0;
+  int64_t over_budget_bytes = 0;      // beyond the window, at a time
+  std::string over_budget_operation;  // that had most in ordinary memory
+};
+
+class WindowRoom {
+ public:
+  // `most_bytes`: that may be taken at a time, beyond the window too;
+  // `beyond_bytes`: of ordinary memory, beside the Runtime's.
+  WindowRoom(int64_t window_bytes, int64_t most_bytes, int64_t beyond_bytes)
+      : window_bytes_(window_bytes),
+        most_bytes_(most_bytes),
+        beyond_bytes_(beyond_bytes) {}
+  void Resize(int64_t window_bytes, int64_t most_bytes) {
+    window_bytes_.store(window_bytes, std::memory_order_relaxed);
+    most_bytes_.store(most_bytes, std::memory_order_relaxed);
+  }
+
+  int64_t window_bytes() const {
+    return window_bytes_.load(std::memory_order_relaxed);
+  }
+  int64_t most_bytes() const {
+    return most_bytes_.load(std::memory_order_relaxed);
+  }
+  int64_t beyond_bytes() const { return beyond_bytes_; }
+  int64_t used_bytes() const {
+    return used_bytes_.load(std::memory_order_relaxed);
+  }
+  bool over() const { return used_bytes() > window_bytes(); }
+
+  // Within the window, or beyond it; NotePeak once what can leave has left.
+  void Take(int64_t bytes) {
+    used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void Give(int64_t bytes) {
+    used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+  void NotePeak();
+  // That many bytes are beside it, for this operation among others.
+  void NoteBeyond(int64_t bytes, absl::string_view operation);
+
+  WindowPeaks peaks() const;
+
+ private:
+  std::atomic<int64_t> window_bytes_;
+  std::atomic<int64_t> most_bytes_;
+  const int64_t beyond_bytes_;
+  std::atomic<int64_t> used_bytes_ = 0;
+  mutable Mutex mutex_;
+  WindowPeaks peaks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace
