@@ -16,14 +16,6 @@ namespace {
 
 constexpr int64_t kTrimBytes = 32 << 20;
 
-// What tensors had before lies in the heap in parts, between small ones that
-// stay, so that the heap would grow by as much again: its pages go back.
-void TrimHeap() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-}
-
 }  // namespace
 
 SavedTensors::SavedTensors(std::shared_ptr<ManagedStorages> storages)
@@ -70,27 +62,32 @@ absl::StatusOr<bool> SavedTensors::Add(const at::Tensor& tensor) {
     return status;
   }
   if (*added == nullptr) return false;
-  untrimmed_bytes_ += (*added)->size_bytes();
   saved.storage = *added;
   saved_.push_back(std::move(saved));
-  if (untrimmed_bytes_ >= kTrimBytes) {
-    untrimmed_bytes_ = 0;
-    TrimHeap();
-  }
+  Trim((*added)->size_bytes());
   return true;
+}
+
+void SavedTensors::Trim(int64_t bytes) {
+  untrimmed_bytes_ += bytes;
+  if (untrimmed_bytes_ < kTrimBytes) return;
+  untrimmed_bytes_ = 0;
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 void SavedTensors::Use(const at::Tensor& tensor) {
   ByteWindow& window = storages_->window();
   const int64_t most_bytes = window.bytes_ahead();
-  if (most_bytes == 0) return;
   const std::shared_ptr<ManagedStorage> used = storages_->Find(tensor);
   if (used == nullptr || used->number() < 0) return;
   std::vector<std::shared_ptr<ManagedStorage>> before;
   int64_t bytes = 0;
   {
     MutexLock lock(mutex_);
-    for (size_t i = saved_.size(); i > 0; --i) {
+    Trim(used->size_bytes());
+    for (size_t i = most_bytes > 0 ? saved_.size() : 0; i > 0; --i) {
       const Saved& each = saved_[i - 1];
       if (each.number >= used->number()) continue;
       std::shared_ptr<ManagedStorage> storage = each.storage.lock();

@@ -48,6 +48,11 @@ class SavedTensors {
     std::weak_ptr<ManagedStorage> storage;
   };
 
+  // Memory of the heap that is free lies in parts, between small tensors that
+  // stay, so that it would grow by much of what went below: each time that so
+  // much was saved or used, its free pages go back to the system.
+  void Trim(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const std::shared_ptr<ManagedStorages> storages_;
   mutable Mutex mutex_;
   int64_t most_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: it has not begun
