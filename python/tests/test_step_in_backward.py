@@ -199,13 +199,14 @@ def test_offloaded_parameters(tmp_path):
 
 
 def test_gradients_are_freed_before_backward_ends(tmp_path):
-    """Those of the last layers, when the first ones' come."""
+    """`.grad` is None once each has come; and nothing else holds them after
+    step()."""
     network = mlp(12)
     optimizer = terrace.AdamW(network.parameters(), step_in_backward=1,
                               memory_budget='30%', nvme_path=str(tmp_path))
     storages, left = [], []
 
-    def before(parameter):  # registered later than the optimizer's
+    def after(parameter):  # registered later than the optimizer's
         assert parameter.grad is None
 
     def look(gradient):
@@ -215,7 +216,7 @@ def test_gradients_are_freed_before_backward_ends(tmp_path):
         left.append(sum(p.grad is not None for p in network.parameters()))
 
     for parameter in network.parameters():
-        parameter.register_post_accumulate_grad_hook(before)
+        parameter.register_post_accumulate_grad_hook(after)
         parameter.register_hook(look)
         parameter.register_hook(count)
     mlp_loss(network, torch.Generator()).backward()
@@ -260,6 +261,28 @@ def test_a_group_and_an_unfrozen_parameter_later(tight):
     (plain, steps), (ours, our_steps) = run(0), run(1)
     assert steps == our_steps and steps[0] == 2 and steps[-1] == 4
     for a, b in zip(plain, ours, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_other_parameters_in_place_of_those_that_were_learnt(tier):
+    """Fewer of them, before any has state."""
+    left = []
+    for passes in (0, 2):
+        network, other = model(), model(seed=5)
+        optimizer = terrace.AdamW(network.parameters(),
+                                  step_in_backward=passes, **tier)
+        model_loss(network, torch.Generator().manual_seed(1)).backward()
+        parameters = list(other.parameters())[:2]
+        optimizer.param_groups[0]['params'] = parameters
+        generator = torch.Generator().manual_seed(2)
+        for _ in range(3):
+            for _ in range(2):
+                model_loss(other, generator).backward()
+            optimizer.step()
+            other.zero_grad()
+        left.append([p.detach().clone() for p in parameters])
+        optimizer.close()
+    for a, b in zip(*left, strict=True):
         assert torch.equal(a, b)
 
 

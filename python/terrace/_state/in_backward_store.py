@@ -219,7 +219,8 @@ class InBackwardStore(StateStore):
                                         self._places.parameters)]
         numbers = numbers_of(groups)
         # Backward goes through what was made first at its end.
-        known = dict.fromkeys(self._order)
+        known = dict.fromkeys(place for place in self._order
+                              if place < len(group_of))
         expected = [*known, *(place for place in reversed(range(len(group_of)))
                               if place not in known)]
         self._compiled.begin_gradual(
