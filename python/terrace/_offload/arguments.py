@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -23,8 +24,14 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any) -> Settings:
     return settings
 
 
-def least_activation(activations: Any, activations_above: Any,
-                     settings: Settings) -> int:
+def with_activations(settings: Settings, activations: Any,
+                     activations_above: Any) -> Settings:
+    return dataclasses.replace(settings, activations_above=_least_activation(
+        activations, activations_above, settings))
+
+
+def _least_activation(activations: Any, activations_above: Any,
+                      settings: Settings) -> int:
     """In bytes; 0: activations stay in memory."""
     if '%' in str(activations_above):
         raise ValueError('terrace: activations_above is bytes or a text as '

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -14,7 +13,7 @@ from terrace._base.groups import Named
 from terrace._offload import eager, readers
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
-                                        least_activation, settings_of)
+                                        settings_of, with_activations)
 from terrace._offload.entries import offer_addresses
 from terrace._offload.life import Life
 from terrace._offload.managed import Managed
@@ -303,10 +302,16 @@ def offload(model: torch.nn.Module, *,
         OSError: a path, as of terrace.AdamW, or a file of the checkpoint.
             MemoryError: there is not that much memory.
     """
-    settings = settings_of(memory_budget, nvme_path, tiers)
-    settings = dataclasses.replace(settings, activations_above=(
-        least_activation(activations, activations_above, settings)))
-    check_wishes(parameters, bool(activations), checkpoint, init_buffers)
+    settings = with_activations(settings_of(memory_budget, nvme_path, tiers),
+                                activations, activations_above)
+    return _opened(model, settings, parameters, checkpoint, init_buffers)
+
+
+def _opened(model: torch.nn.Module, settings: Settings, parameters: bool,
+            checkpoint: str | os.PathLike[str] | None,
+            init_buffers: Callable[..., Any] | None) -> Offload:
+    check_wishes(parameters, settings.activations_above > 0, checkpoint,
+                 init_buffers)
     check_model(model, is_filled=checkpoint is None)
     weights = (None if checkpoint is None else
                Weights(model, checkpoint, init_buffers))

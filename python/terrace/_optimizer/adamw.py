@@ -11,10 +11,9 @@ from typing import Any, NoReturn
 import torch
 from torch.optim.optimizer import ParamsT
 
-from terrace._base.groups import (Groups, named_in, parameters_in,
-                                  trained)
+from terrace._base.groups import Groups, named_in, trained
 from terrace._offload.offload import Offload
-from terrace._optimizer import checks, in_backward, loss_scale
+from terrace._optimizer import checks, loss_scale
 from terrace._optimizer.added_group import add_group
 from terrace._optimizer.loss_scale import LossScale
 from terrace._optimizer.making import settings_of, store_for
@@ -151,8 +150,7 @@ class AdamW(torch.optim.Optimizer):
         self._loading: tuple[dict[str, Any], Any] | None = None
         self._told = False
         self.param_groups = []
-        ranks, error = ranks_of(process_group), None
-        norm = 0.0
+        ranks, error, norm = ranks_of(process_group), None, 0.0
         try:
             defaults['betas'] = checks.betas_of(betas)
             checks.check_options(defaults)
@@ -161,9 +159,8 @@ class AdamW(torch.optim.Optimizer):
                 memory_budget, nvme_path, tiers, offload, io_engine, norm))
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
-            in_backward.check(step_in_backward, overlap, norm, ranks, offload)
             self._store = store_for(
-                settings, ranks, offload, parameters_in(self.param_groups),
+                settings, ranks, offload, self.param_groups, overlap,
                 step_in_backward, weakref.WeakMethod(self._write_back))
             self._view = StateView(self._store, weakref.ref(self))
             self._place = StatePlace(self._view)
@@ -374,10 +371,7 @@ class AdamW(torch.optim.Optimizer):
             raise TypeError('terrace: the state is set by load_state_dict')
         given, done_with = self._loading
         groups = state['param_groups']
-        for group in groups:
-            checks.complete(group, self.defaults)
-            checks.check_options(group)
-            group['decoupled_weight_decay'] = self._decoupled
+        checks.complete_all(groups, self.defaults, self._decoupled)
         states = states_in(given, self._store, groups)
         self._view.forget_copies()
         self._store.replace(states, done_with)

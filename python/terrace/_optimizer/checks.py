@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from terrace._base.groups import number_of
+from terrace._base.groups import Groups, number_of
 from terrace._base.local_shard import local_of, wrapper_fault
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -58,6 +58,15 @@ def complete(group: dict[str, Any], defaults: Mapping[str, Any]) -> None:
     """As torch of today has it."""
     for key in _SINCE:
         group.setdefault(key, defaults[key])
+
+
+def complete_all(groups: Groups, defaults: Mapping[str, Any],
+                 decoupled: bool) -> None:
+    """Of a loaded state_dict(). ValueError, NotImplementedError: options."""
+    for group in groups:
+        complete(group, defaults)
+        check_options(group)
+        group['decoupled_weight_decay'] = decoupled
 
 
 def check_followed(group: Mapping[str, Any]) -> None:

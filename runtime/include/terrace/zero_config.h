@@ -131,7 +131,7 @@ struct LossScaleSettings {
 };
 
 enum class OffloadDevice : uint8_t { kNone, kCpu, kNvme };
-struct OffloadPlace {
+struct OffloadTarget {
   OffloadDevice device = OffloadDevice::kNone;
   std::vector<std::string> paths;  // of kNvme: at least one
 };
@@ -167,7 +167,7 @@ struct ZeroConfigSettings {
   std::vector<std::string> nvme_paths;  // of kNvme: at least one
   // Where the caller offloads the parameters to: kNone: they stay; kCpu: all of
   // them into the library's memory.
-  OffloadPlace parameter_place;
+  OffloadTarget parameter_place;
   bool offload_pipeline = false;          // pipeline_read or pipeline_write
   std::optional<int64_t> sub_group_size;  // elements; bounds a chunk
   double cpu_cores_share = 1;             // of the cores, for the update

@@ -47,7 +47,8 @@ absl::Status Spill::WriteBack(WindowTensor& tensor,
   while (absl::IsAborted(taken.status()) && absl::Now() < end) {
     TERRACE_ASSIGN_OR_RETURN(
         const std::unique_ptr<RequestQueue> queue,
-        bytes_.Ask(tensor.id_, Access::kOverwrite, make_room));
+        bytes_.Ask({.tensor = tensor.id_, .access = Access::kOverwrite},
+                   make_room));
     taken = bytes_.Take(*queue);
   }
   TERRACE_ASSIGN_OR_RETURN(Pin pin, std::move(taken));

@@ -27,18 +27,8 @@ std::tuple<std::string, std::string, int64_t, std::string> ParseTierText(
           ""};
 }
 
-}  // namespace
-
-TORCH_LIBRARY(terrace, m) {
-  using terrace::MappedFileBinding;
+void DefineOffload(::torch::Library& m) {
   using terrace::OffloadBinding;
-  using terrace::OptimizerBinding;
-  using terrace::ZeroConfigBinding;
-  m.class_<MappedFileBinding>("MappedFile")
-      .def(::torch::init<>())
-      .def("open", &MappedFileBinding::Open)
-      .def("take", &MappedFileBinding::Take);
-  // Before what takes one.
   m.class_<OffloadBinding>("Offload")
       .def(::torch::init<>())
       .def("open", &OffloadBinding::Open)
@@ -57,6 +47,19 @@ TORCH_LIBRARY(terrace, m) {
       .def("stats", &OffloadBinding::Stats)
       .def("close", &OffloadBinding::Close)
       .def("end", &OffloadBinding::End);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(terrace, m) {
+  using terrace::MappedFileBinding;
+  using terrace::OptimizerBinding;
+  using terrace::ZeroConfigBinding;
+  m.class_<MappedFileBinding>("MappedFile")
+      .def(::torch::init<>())
+      .def("open", &MappedFileBinding::Open)
+      .def("take", &MappedFileBinding::Take);
+  DefineOffload(m);  // before what takes one
   m.class_<OptimizerBinding>("Optimizer")
       .def(::torch::init<>())
       .def("check", &OptimizerBinding::Check)

@@ -208,8 +208,9 @@ absl::StatusOr<GradientData> StepTensors::TakeGradient(
   if (!parameter.grad().defined()) {
     return Error("", spec.name, "has no gradient");
   }
-  TERRACE_ASSIGN_OR_RETURN(const at::Tensor gradient,
-                           GradientOf(spec, parameter, OffloadedTensors::kRefused));
+  TERRACE_ASSIGN_OR_RETURN(
+      const at::Tensor gradient,
+      GradientOf(spec, parameter, OffloadedTensors::kRefused));
   supplied_[index] = gradient.detach().contiguous();
   parameter.mutable_grad().reset();
   parameter.unsafeGetTensorImpl()->bump_version();
