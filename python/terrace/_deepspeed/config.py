@@ -34,6 +34,7 @@ _NOT_SHARED = {
     'text': 'at stage 0 every rank of the process_group keeps all the state; '
             'at 1 they share it'}
 
+
 class ConfiguredAdamW(AdamW):
     """AdamW or Adam with what a DeepSpeed configuration asks for besides."""
 

@@ -8,7 +8,7 @@ import threading
 
 import torch
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may come within
 _count = 0
 _stance = contextlib.ExitStack()
 

@@ -22,7 +22,7 @@ from terrace._base.library import storage_if_offloaded
 from terrace._offload.copies import Copies
 from terrace._offload.managed import Managed
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may come within
 _watched: list[Managed] = []
 # While one is watched: class, name, what was there.
 _original: list[tuple[type, str, Any]] = []

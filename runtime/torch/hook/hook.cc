@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/hook/byte_window.h"
+#include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/gradients.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/managed_storages.h"

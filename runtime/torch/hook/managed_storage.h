@@ -21,7 +21,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "runtime/torch/hook/window_tensor.h"
+#include "runtime/torch/hook/window/window_tensor.h"
 
 namespace terrace {
 
@@ -48,6 +48,8 @@ class ManagedStorage final
 
   // Never reused while this lives.
   c10::StorageImpl* key() const { return key_; }
+  // Its storage is gone.
+  bool expired() const { return storage_.expired(); }
   // Where they are now: for the thread that fills it, or has it pinned.
   std::byte* data() const {
     return static_cast<std::byte*>(

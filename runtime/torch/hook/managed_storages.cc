@@ -5,7 +5,9 @@
 #include <c10/core/impl/COW.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -13,6 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/hook/operation_net.h"
 
@@ -124,14 +127,17 @@ absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
   TERRACE_RETURN_IF_ERROR(window_.Add(added));
   const absl::Status filled = Fill(storages);
   if (filled.ok()) return filled;
+  std::string lost;
   for (const auto& storage : storages) {
-    if (OperationNet::Get().Find(storage->key()) != nullptr) {
-      LetGo(*storage, /*restore=*/true).IgnoreError();
-    } else {
+    if (OperationNet::Get().Find(storage->key()) == nullptr) {
       window_.Remove(*storage);  // it has the bytes that it had
+    } else if (!LetGo(*storage, /*restore=*/true).ok()) {
+      absl::StrAppend(&lost, lost.empty() ? "; lost on the way back: " : ", ",
+                      "'", storage->name(), "'");
     }
   }
-  return filled;
+  if (lost.empty()) return filled;
+  return Reworded(filled, absl::StrCat(filled.message(), lost));
 }
 
 absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
@@ -220,6 +226,10 @@ void ManagedStorages::Erase(const ManagedStorage& storage) {
   if (found == storages_.end()) return;
   last = std::move(found->second);
   storages_.erase(found);
+  // A thread that has just found it may be about to pin it, for as long as its
+  // storage lives.
+  std::erase_if(retired_, [](const auto& each) { return each->expired(); });
+  if (!last->expired()) retired_.push_back(last);
 }
 
 ManagedStorages::Storages ManagedStorages::All() const {
@@ -252,27 +262,44 @@ absl::Status ManagedStorages::Close(bool restore) {
         "a forked child has none of its parent's bytes");
   }
   Sweep();
-  const Storages all = All();
-  for (const auto& storage : all) {
-    if (storage->word().pinned() && !storage->gone()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("tensor '", storage->name(), "' is leased or in use"));
-    }
-  }
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return absl::OkStatus();
-    closed_ = true;
-    while (sweeping_ > 0) swept_.Wait(mutex_);
-  }
+  TERRACE_ASSIGN_OR_RETURN(const bool is_first, BeginClose());
+  if (!is_first) return absl::OkStatus();
   absl::Status status;
   for (const auto& storage : All()) status.Update(LetGo(*storage, restore));
   Storages gone;  // ends without the lock
   {
     MutexLock lock(mutex_);
     gone.swap(gone_);
+    std::move(retired_.begin(), retired_.end(), std::back_inserter(gone));
+    retired_.clear();
+    closing_ = std::thread::id();
+    swept_.SignalAll();
   }
-  return status;
+  // It is closed all the same.
+  if (!absl::IsFailedPrecondition(status)) return status;
+  return Reworded(status, absl::StatusCode::kAborted, status.message());
+}
+
+absl::StatusOr<bool> ManagedStorages::BeginClose() {
+  MutexLock lock(mutex_);
+  if (closed_) {
+    // By another thread perhaps, which has not done with it.
+    while (closing_ != std::thread::id() &&
+           closing_ != std::this_thread::get_id()) {
+      swept_.Wait(mutex_);
+    }
+    return false;
+  }
+  for (const auto& [key, storage] : storages_) {
+    if (storage->word().pinned() && !storage->gone()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("tensor '", storage->name(), "' is leased or in use"));
+    }
+  }
+  closed_ = true;
+  closing_ = std::this_thread::get_id();
+  while (sweeping_ > 0) swept_.Wait(mutex_);
+  return true;
 }
 
 void ManagedStorages::EndChild() {

@@ -10,13 +10,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
-#include "runtime/torch/hook/byte_window.h"
+#include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "terrace/torch/hook.h"
 
@@ -63,6 +64,8 @@ class ManagedStorages final
   void Erase(const ManagedStorage& storage);
   Storages All() const;
   void EndChild();
+  // False: it was begun before, and is done. FailedPrecondition as Close.
+  absl::StatusOr<bool> BeginClose();
   // With restore into memory, else refused; it is no more managed then, unless
   // an operation has it.
   absl::Status LetGo(ManagedStorage& storage, bool restore);
@@ -74,7 +77,10 @@ class ManagedStorages final
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
       ABSL_GUARDED_BY(mutex_);
   Storages gone_ ABSL_GUARDED_BY(mutex_);
-  int sweeping_ ABSL_GUARDED_BY(mutex_) = 0;  // threads
+  // Not managed any more, but their storages live.
+  Storages retired_ ABSL_GUARDED_BY(mutex_);
+  std::thread::id closing_ ABSL_GUARDED_BY(mutex_);  // while one does
+  int sweeping_ ABSL_GUARDED_BY(mutex_) = 0;         // threads
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -14,7 +14,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
-#include "runtime/torch/hook/byte_window.h"
+#include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/write_marks.h"
 #include "terrace/machine.h"
@@ -113,11 +113,17 @@ void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
 // again. Its message is what ends the operation.
 void Bring(const Storages& storages) {
   for (ManagedStorage* const storage : storages) {
-    if (is_forked_child.load(std::memory_order_relaxed)) {
-      storage->RefuseInChild();
-    } else if (storage->word().state() != Residency::kResident) {
+    if (storage->word().state() != Residency::kResident) {
       storage->window().Fetch(*storage).IgnoreError();
     }
+  }
+}
+
+// Another thread may have held any lock as the process was forked.
+void RefuseInChild(const at::RecordFunction& function) {
+  for (const c10::IValue& input : function.inputs()) {
+    ForEachManaged(input,
+                   [](ManagedStorage& storage) { storage.RefuseInChild(); });
   }
 }
 
@@ -163,8 +169,7 @@ void BringBeyond(PinnedStorages& pinned, const Storages& distinct,
 }
 
 void BringAll(PinnedStorages& pinned, const at::RecordFunction& function) {
-  const bool is_child = is_forked_child.load(std::memory_order_relaxed);
-  if (pinned.storages.size() > 1 && !is_child) {
+  if (pinned.storages.size() > 1) {
     const Storages distinct = Distinct(pinned.storages);
     const int64_t bytes = BytesOf(distinct);
     if (IsLarge(distinct.front()->window().room(), bytes)) {
@@ -175,9 +180,13 @@ void BringAll(PinnedStorages& pinned, const at::RecordFunction& function) {
 }
 
 std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
+  if (is_forked_child.load(std::memory_order_relaxed)) {
+    RefuseInChild(function);
+    return nullptr;
+  }
   std::unique_ptr<PinnedStorages> pinned;
   WrittenArguments written(0);
-  bool is_away = is_forked_child.load(std::memory_order_relaxed);
+  bool is_away = false;
   const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     ForEachManaged(inputs[i], [&](ManagedStorage& storage) {

@@ -162,6 +162,9 @@ std::tuple<Outcome, std::string> OffloadBinding::Stats() {
 }
 
 std::tuple<bool, Outcome> OffloadBinding::Close(bool restore) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return {true, ToOutcome(status)};
+  }
   auto place = Place();
   if (!place.ok()) return {true, ToOutcome(absl::OkStatus())};
   auto ended = std::make_unique<Ended>();
@@ -169,10 +172,7 @@ std::tuple<bool, Outcome> OffloadBinding::Close(bool restore) {
   ended->stats = OffloadStatsAsJson(**place);
   const auto what = restore ? Hook::AtClose::kRestore : Hook::AtClose::kRefuse;
   const absl::Status status = hook.Close(what);
-  // Of one that is closed nothing is left that could be refused.
-  if (!status.ok() && !hook.Close(what).ok()) {
-    return {false, ToOutcome(status)};
-  }
+  if (absl::IsFailedPrecondition(status)) return {false, ToOutcome(status)};
   ended->error = hook.error();
   MutexLock lock(mutex_);
   ended_ = std::move(ended);

@@ -147,7 +147,9 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
     data.parameter = target.data_ptr();
     data.gradient = &kNothing;
   } else {
-    gradients_.push_back(gradient.detach().contiguous());
+    // What is below is not brought before its turn.
+    gradients_.push_back(
+        (IsOffloaded(gradient) ? gradient : gradient.detach()).contiguous());
     Point(target, gradients_.back(), data);
   }
   data_.push_back(data);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/torch/hook/byte_window.h"
+#include "runtime/torch/hook/window/byte_window.h"
 #include "tests/support/runtime_fixture.h"
 #include "tests/torch/hook/fake_tensor.h"
 

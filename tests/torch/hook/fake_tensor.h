@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/torch/hook/byte_window.h"
-#include "runtime/torch/hook/window_tensor.h"
+#include "runtime/torch/hook/window/byte_window.h"
+#include "runtime/torch/hook/window/window_tensor.h"
 
 namespace terrace {
 
@@ -55,8 +55,8 @@ absl::Status WithBytes(ByteWindow& window, FakeTensor& tensor, bool writes,
   absl::Status status;
   const bool is_here = tensor.word().Pin() == Residency::kResident;
   window.order().Note(tensor);
-  if (writes) tensor.MarkWritten();
   if (!is_here) status = window.Fetch(tensor);
+  if (writes) tensor.MarkWritten();
   if (status.ok()) use(tensor.bytes());
   window.EndUse(tensor);
   if (window.room().over()) window.Trim();

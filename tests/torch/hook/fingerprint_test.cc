@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/fingerprint.h"
+#include "runtime/torch/hook/window/fingerprint.h"
 
 #include <set>
 #include <vector>

@@ -1,9 +1,9 @@
 // Tensors of one operation that take more than the Runtime has at a time.
-#include "runtime/torch/hook/spill.h"
+#include "runtime/torch/hook/window/spill.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/torch/hook/room/window_room.h"
+#include "runtime/torch/hook/window/window_room.h"
 #include "tests/torch/hook/byte_window_fixture.h"
 
 namespace terrace {

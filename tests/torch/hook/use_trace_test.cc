@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/use_trace.h"
+#include "runtime/torch/hook/window/use_trace.h"
 
 #include <random>
 #include <vector>

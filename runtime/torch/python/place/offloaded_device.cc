@@ -85,7 +85,7 @@ void* OffloadedDevice::Place(const at::Tensor& tensor) {
   const uintptr_t address =
       extent.start +
       static_cast<uintptr_t>(tensor.storage_offset()) * tensor.element_size();
-  tensors_[address] = tensor.detach().view({-1}).view(at::kByte);
+  tensors_[address] = tensor.view({-1}).view(at::kByte);
   return reinterpret_cast<void*>(address);
 }
 

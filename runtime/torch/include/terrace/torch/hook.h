@@ -156,7 +156,8 @@ class Hook {
   // InvalidArgument, with the tensor's name: no dense tensor in CPU memory with
   // bytes of its own, memory shared with other processes, one larger than the
   // Runtime's budget. FailedPrecondition: another hook's. Else what
-  // Runtime::Register and fetches say. After an error none of these is managed.
+  // Runtime::Register and fetches say. After an error none of these is managed;
+  // whose bytes could not be brought back either is named, and lost.
   absl::Status Manage(absl::Span<const NamedTensor> tensors);
 
   // From here on each of these leaves' gradients is managed from the moment
@@ -215,8 +216,9 @@ class Hook {
 
   // Ends the management of all; no operation may use them meanwhile.
   // Idempotent. FailedPrecondition, and nothing changes: one is leased or in
-  // use (named). Else the first error of a tensor that could not be brought:
-  // that one is refused. Cancelled: in a forked child, where all are.
+  // use (named). Else it is closed, and the first error of a tensor that could
+  // not be brought is told: that one is refused. Cancelled: in a forked child,
+  // where all are.
   absl::Status Close(AtClose what);
 
   HookStats stats() const;

@@ -29,12 +29,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "runtime/base/mutex.h"
-#include "runtime/torch/hook/room/window_room.h"
-#include "runtime/torch/hook/runtime_bytes.h"
-#include "runtime/torch/hook/spill.h"
-#include "runtime/torch/hook/use_order.h"
-#include "runtime/torch/hook/window_tensor.h"
+#include "runtime/torch/hook/window/runtime_bytes.h"
+#include "runtime/torch/hook/window/spill.h"
+#include "runtime/torch/hook/window/use_order.h"
+#include "runtime/torch/hook/window/window_meter.h"
+#include "runtime/torch/hook/window/window_room.h"
+#include "runtime/torch/hook/window/window_tensor.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -48,34 +48,6 @@ struct ByteWindowOptions {
   // What is to leave clean is compared with what came: what differs is written
   // back, and that tensor always is from then on.
   bool verify_clean = false;
-};
-
-// Of the tensors that have numbers, which come and go in each step.
-struct NumberedStats {
-  int64_t tensors = 0;
-  int64_t bytes = 0;
-  int64_t live_bytes = 0;  // of those that are there now
-  int64_t peak_bytes = 0;
-  int64_t evicted_bytes = 0;  // to be written below
-  int64_t fetched_bytes = 0;
-  absl::Duration blocked;
-};
-
-struct ByteWindowStats {
-  int64_t used_bytes = 0;  // of the window, headers included
-  WindowPeaks peaks;
-  int64_t fetches = 0;  // that something waited for
-  int64_t fetches_ahead = 0;
-  int64_t ahead_used = 0;  // of those, needed since
-  int64_t fetched_bytes = 0;
-  int64_t evictions = 0;
-  int64_t clean_drops = 0;      // of those, without a write
-  int64_t unmarked_writes = 0;  // that verify_clean found
-  int64_t failures = 0;
-  absl::Duration blocked;          // waited for fetches, over all threads
-  absl::Duration blocked_on_room;  // of that, before a read could begin
-  NumberedStats numbered;          // counted above too
-  absl::Status first_error;        // of a fetch, since the beginning
 };
 
 class ByteWindow {
@@ -159,8 +131,6 @@ class ByteWindow {
   void Forget(WindowTensor& tensor);
   bool EvictOne(const UseOrder::VictimRule& rule = {});
   bool EvictOwned(WindowTensor& tensor);
-  // Whether it is to be written back.
-  bool IsWritten(WindowTensor& tensor);
 
   Runtime& runtime_;
   const ByteWindowOptions options_;
@@ -170,8 +140,7 @@ class ByteWindow {
   UseOrder order_;
   std::atomic<int64_t> away_ = 0;      // tensors that are not here
   std::atomic<size_t> looked_at_ = 0;  // the position that was looked ahead of
-  mutable Mutex mutex_;
-  ByteWindowStats stats_ ABSL_GUARDED_BY(mutex_);
+  WindowMeter meter_;
 };
 
 }  // namespace terrace

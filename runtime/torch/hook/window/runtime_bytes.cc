@@ -1,8 +1,9 @@
-#include "runtime/torch/hook/runtime_bytes.h"
+#include "runtime/torch/hook/window/runtime_bytes.h"
 
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
@@ -31,7 +32,9 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
     }
     TERRACE_ASSIGN_OR_RETURN(const bool made, make_room());
     if (made) continue;
-    if (absl::Now() >= end) return queue;
+    // What stays because it cannot be written makes no room.
+    const bool is_stuck = IoFaultOf(queue.status()).error != 0;
+    if (is_stuck || absl::Now() >= end) return queue;
     absl::SleepFor(kPinsWait);
   }
 }

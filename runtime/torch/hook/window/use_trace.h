@@ -4,7 +4,8 @@
 //
 // A step that differs is followed as far as it agrees: what the last one did
 // not use is passed over, and so is what this one leaves out, up to 64 uses in
-// a row. One thread at a time.
+// a row. One that does not end, of many thousand uses and four times the last,
+// is none: nothing is expected then until the next. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -37,11 +38,13 @@ class UseTrace {
 
  private:
   static constexpr int64_t kMostPassed = 64;
+  static constexpr size_t kMostUses = 64 << 10;
 
   std::vector<int64_t> last_;
   std::vector<int64_t> current_;
   absl::flat_hash_map<int64_t, std::vector<size_t>> places_;  // in last_
   size_t position_ = 0;  // of the next use, in last_
+  bool is_endless_ = false;
 };
 
 }  // namespace terrace

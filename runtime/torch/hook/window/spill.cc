@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/spill.h"
+#include "runtime/torch/hook/window/spill.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/residency_word.h"
+#include "runtime/torch/hook/window/residency_word.h"
 
 #include "runtime/base/check.h"
 

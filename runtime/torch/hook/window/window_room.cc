@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/room/window_room.h"
+#include "runtime/torch/hook/window/window_room.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/use_order.h"
+#include "runtime/torch/hook/window/use_order.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/byte_window.h"
+#include "runtime/torch/hook/window/byte_window.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/hook/fingerprint.h"
+#include "runtime/torch/hook/window/fingerprint.h"
 
 namespace terrace {
 namespace {
@@ -28,6 +28,14 @@ std::string Told(const WindowTensor& tensor, absl::string_view what) {
 
 absl::Status Gone(const WindowTensor& tensor) {
   return absl::FailedPreconditionError(Told(tensor, "its storage is gone"));
+}
+
+// Why, as far as that is known.
+absl::Status FailedBefore(const WindowTensor& tensor,
+                          const absl::Status& first) {
+  return Reworded(first,
+                  Told(tensor, absl::StrCat("it failed before; the first to: ",
+                                            first.message())));
 }
 
 }  // namespace
@@ -51,15 +59,7 @@ absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->id_ = ids[i];
   away_ += static_cast<int64_t>(tensors.size());
   order_.Add(tensors);
-  for (const WindowTensor* const each : tensors) {
-    if (each->number() < 0) continue;
-    MutexLock lock(mutex_);
-    NumberedStats& numbered = stats_.numbered;
-    ++numbered.tensors;
-    numbered.bytes += each->size_bytes();
-    numbered.live_bytes += each->size_bytes();
-    numbered.peak_bytes = std::max(numbered.peak_bytes, numbered.live_bytes);
-  }
+  for (const WindowTensor* const each : tensors) meter_.NoteAdded(*each);
   return absl::OkStatus();
 }
 
@@ -95,18 +95,16 @@ bool ByteWindow::Remove(WindowTensor& tensor) {
 void ByteWindow::Forget(WindowTensor& tensor) {
   order_.Remove(tensor);
   if (!tensor.is_here()) --away_;
-  if (tensor.pin_.valid() || tensor.fetch_ != nullptr)
+  if (tensor.pin_.valid() || tensor.fetch_ != nullptr) {
     room_.Give(FootprintOf(tensor));
+  }
   spill_.Drop(tensor);
   tensor.fetch_.reset();
   // What was written to it is not wanted any more.
   tensor.pin_.ReleaseUnchanged();
   // Of a Runtime that is closed, or in a forked child, nothing is left to end.
   runtime_.Unregister(tensor.id_).IgnoreError();
-  if (tensor.number() >= 0) {
-    MutexLock lock(mutex_);
-    stats_.numbered.live_bytes -= tensor.size_bytes();
-  }
+  meter_.NoteForgotten(tensor);
   tensor.word().End(Residency::kCold);
 }
 
@@ -117,7 +115,7 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor, AfterFailure after) {
     const Residency state = tensor.word().Await();
     if (state == Residency::kResident) break;
     if (state == Residency::kFailed) {
-      status = absl::FailedPreconditionError(Told(tensor, "it failed before"));
+      status = FailedBefore(tensor, meter_.stats().first_error);
       break;
     }
     if (!tensor.word().BeginLoad()) continue;
@@ -127,9 +125,7 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor, AfterFailure after) {
   const absl::Duration blocked = absl::Now() - begun;
   tensor.blocked_ns_.fetch_add(absl::ToInt64Nanoseconds(blocked),
                                std::memory_order_relaxed);
-  MutexLock lock(mutex_);
-  stats_.blocked += blocked;
-  if (tensor.number() >= 0) stats_.numbered.blocked += blocked;
+  meter_.NoteBlocked(tensor, blocked);
   return status;
 }
 
@@ -150,14 +146,7 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, AfterFailure after) {
   }
   tensor.pin_ = *std::move(pin);
   --away_;
-  {
-    MutexLock lock(mutex_);
-    ++(is_ahead ? stats_.ahead_used : stats_.fetches);
-    stats_.fetched_bytes += tensor.size_bytes();
-    if (tensor.number() >= 0) {
-      stats_.numbered.fetched_bytes += tensor.size_bytes();
-    }
-  }
+  meter_.NoteFetched(tensor, is_ahead);
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
@@ -182,8 +171,7 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
                   .own_bytes = is_new ? tensor.size_bytes() : 0},
                  [this] { return MakeRoom(); });
   if (access != Access::kOverwrite) {  // of a fetch
-    MutexLock lock(mutex_);
-    stats_.blocked_on_room += absl::Now() - begun;
+    meter_.NoteBlockedOnRoom(absl::Now() - begun);
   }
   TERRACE_ASSIGN_OR_RETURN(tensor.fetch_, std::move(queue));
   return absl::OkStatus();
@@ -206,11 +194,7 @@ absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
   room_.Give(FootprintOf(tensor));
   const bool is_refused = after == AfterFailure::kRefused;
   if (is_refused) tensor.Refuse(std::string(status.message()));
-  {
-    MutexLock lock(mutex_);
-    ++stats_.failures;
-    if (stats_.first_error.ok()) stats_.first_error = status;
-  }
+  meter_.NoteFailure(status);
   tensor.word().End(is_refused ? Residency::kFailed : Residency::kCold);
   return status;
 }
@@ -296,10 +280,7 @@ bool ByteWindow::BeginAhead(WindowTensor& tensor,
     return false;
   }
   tensor.fetch_ = *std::move(queue);
-  {
-    MutexLock lock(mutex_);
-    ++stats_.fetches_ahead;
-  }
+  meter_.NoteFetchAhead();
   tensor.word().End(Residency::kReady);
   return true;
 }
@@ -331,44 +312,25 @@ bool ByteWindow::EvictOne(const UseOrder::VictimRule& rule) {
 }
 
 bool ByteWindow::EvictOwned(WindowTensor& tensor) {
-  bool is_dropped = false;
-  const bool is_ahead = tensor.fetch_ != nullptr;
-  if (is_ahead) {
+  auto left = WindowMeter::Left::kUnread;
+  if (tensor.fetch_ != nullptr) {
     tensor.fetch_.reset();
   } else if (!tensor.TakeAway()) {
     tensor.MarkGone();
     tensor.word().End(Residency::kResident);
     return false;
   } else {
-    is_dropped = !IsWritten(tensor);
-    is_dropped ? tensor.pin_.ReleaseUnchanged() : tensor.pin_.Release();
+    using Writes = WindowTensor::Writes;
+    const Writes writes = tensor.TakeWrites();
+    if (writes == Writes::kUnmarked) meter_.NoteUnmarkedWrite();
+    const bool is_clean = writes == Writes::kNone;
+    left = is_clean ? WindowMeter::Left::kDropped : WindowMeter::Left::kWritten;
+    is_clean ? tensor.pin_.ReleaseUnchanged() : tensor.pin_.Release();
     ++away_;
   }
   room_.Give(FootprintOf(tensor));
-  {
-    MutexLock lock(mutex_);
-    ++stats_.evictions;
-    if (is_dropped) ++stats_.clean_drops;
-    if (tensor.number() >= 0 && !is_dropped && !is_ahead) {
-      stats_.numbered.evicted_bytes += tensor.size_bytes();
-    }
-  }
+  meter_.NoteEvicted(tensor, left);
   tensor.word().End(Residency::kCold);
-  return true;
-}
-
-bool ByteWindow::IsWritten(WindowTensor& tensor) {
-  const bool is_checked = std::exchange(tensor.is_checked_, false);
-  if (tensor.written_.exchange(false, std::memory_order_relaxed) ||
-      tensor.never_clean_) {
-    return true;
-  }
-  if (!is_checked || Fingerprint(tensor.pin_.data()) == tensor.fingerprint_) {
-    return false;
-  }
-  tensor.never_clean_ = true;
-  MutexLock lock(mutex_);
-  ++stats_.unmarked_writes;
   return true;
 }
 
@@ -390,12 +352,15 @@ absl::Status ByteWindow::Retry() {
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   tensor.word().Pin();
   absl::Status status = Fetch(tensor);
-  tensor.word().Unpin();
-  TERRACE_RETURN_IF_ERROR(status);
-  if (!tensor.word().BeginRemove()) {
+  if (!status.ok()) {
+    tensor.word().Unpin();
+    return status;
+  }
+  // Without a moment in which it is not pinned: others may evict.
+  if (!tensor.word().UnpinToEvict()) {
     return absl::FailedPreconditionError(Told(tensor, "it is in use"));
   }
-  status = tensor.is_here() ? tensor.MoveOut() : absl::OkStatus();
+  status = tensor.MoveOut();
   if (!status.ok()) {
     tensor.word().End(Residency::kResident);
     return status;
@@ -414,8 +379,7 @@ bool ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
 }
 
 ByteWindowStats ByteWindow::stats() const {
-  MutexLock lock(mutex_);
-  ByteWindowStats stats = stats_;
+  ByteWindowStats stats = meter_.stats();
   stats.used_bytes = room_.used_bytes();
   stats.peaks = room_.peaks();
   return stats;

@@ -1,4 +1,4 @@
-#include "runtime/torch/hook/use_trace.h"
+#include "runtime/torch/hook/window/use_trace.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,6 +6,7 @@
 namespace terrace {
 
 void UseTrace::BeginStep() {
+  is_endless_ = false;
   last_ = std::exchange(current_, {});
   position_ = 0;
   places_.clear();
@@ -13,7 +14,14 @@ void UseTrace::BeginStep() {
 }
 
 void UseTrace::Note(int64_t tensor) {
+  if (is_endless_) return;
   if (!current_.empty() && current_.back() == tensor) return;
+  if (current_.size() > 4 * last_.size() + kMostUses) {
+    BeginStep();
+    BeginStep();  // nothing is expected any more
+    is_endless_ = true;
+    return;
+  }
   current_.push_back(tensor);
   const auto found = places_.find(tensor);
   if (found == places_.end()) return;

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/torch/hook/residency_word.h"
+#include "runtime/torch/hook/window/residency_word.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
@@ -77,6 +77,12 @@ class WindowTensor {
 
  private:
   bool is_here() const { return pin_.valid() || spilled_ != nullptr; }
+  // What was written to it since it came; it leaves now. By the thread whose
+  // word it is.
+  enum class Writes : uint8_t { kNone, kMarked, kUnmarked };
+  Writes TakeWrites();
+  // What the trace calls it; those with a number are below 0.
+  int64_t key() const { return is_numbered_ ? -2 - number_ : id_.value; }
 
   friend class ByteWindow;
   friend class Spill;
@@ -89,9 +95,6 @@ class WindowTensor {
   std::atomic<bool> written_ = false;   // since the last eviction
   std::atomic<bool> gone_ = false;
   std::atomic<int64_t> blocked_ns_ = 0;  // that something waited for it
-  // What the trace calls it; those with a number are below 0.
-  int64_t key() const { return is_numbered_ ? -2 - number_ : id_.value; }
-
   int64_t number_ = -1;
   bool is_numbered_ = false;  // in the trace: no other alive has its number
   std::atomic<bool> is_spilled_ = false;

@@ -16,8 +16,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
-#include "runtime/torch/hook/use_trace.h"
-#include "runtime/torch/hook/window_tensor.h"
+#include "runtime/torch/hook/window/use_trace.h"
+#include "runtime/torch/hook/window/window_tensor.h"
 
 namespace terrace {
 

@@ -10,8 +10,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "runtime/torch/hook/runtime_bytes.h"
-#include "runtime/torch/hook/window_tensor.h"
+#include "runtime/torch/hook/window/runtime_bytes.h"
+#include "runtime/torch/hook/window/window_tensor.h"
 
 namespace terrace {
 

@@ -1,0 +1,19 @@
+#include "runtime/torch/hook/window/window_tensor.h"
+
+#include "runtime/torch/hook/window/fingerprint.h"
+
+namespace terrace {
+
+WindowTensor::Writes WindowTensor::TakeWrites() {
+  const bool is_checked = std::exchange(is_checked_, false);
+  if (written_.exchange(false, std::memory_order_relaxed) || never_clean_) {
+    return Writes::kMarked;
+  }
+  if (!is_checked || Fingerprint(pin_.data()) == fingerprint_) {
+    return Writes::kNone;
+  }
+  never_clean_ = true;
+  return Writes::kUnmarked;
+}
+
+}  // namespace terrace
