@@ -3,9 +3,11 @@
 #include <ATen/ops/_foreach_add.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -34,6 +36,22 @@ class HookWritesTest : public HookTest {
                                    .mutable_get());
   }
 };
+
+// An operation may begin while its tensor leaves.
+TEST_F(HookWritesTest, NoWriteIsLostWhileOthersEvict) {
+  constexpr int kWrites = 2000;
+  Make(64 << 10);
+  const at::Tensor t = Managed("t", at::zeros({64}));
+  std::atomic<bool> over = false;
+  std::thread evicts([&] {
+    while (!over) hook().EvictAll();
+  });
+  for (int i = 0; i < kWrites; ++i) t.add_(1);
+  over = true;
+  evicts.join();
+  hook().EvictAll();
+  EXPECT_TRUE(t.eq(kWrites).all().item<bool>()) << t[0].item<float>();
+}
 
 TEST_F(HookWritesTest, ReadsDoNotDirtyAndWritesDo) {
   Make(64 << 10);
