@@ -142,10 +142,11 @@ def run_passes(arguments: argparse.Namespace) -> None:
     print('{}', flush=True)
     for _ in sys.stdin:
         before = offload.stats() if offload else None
-        begun = time.monotonic()
+        begun, busy = time.monotonic(), time.process_time()
         with torch.inference_mode():
             logits = model(tokens).logits
         answer = {'seconds': time.monotonic() - begun,
+                  'busy_seconds': time.process_time() - busy,
                   'peak_bytes': peak_bytes(), 'digest': digest_of(logits)}
         del logits
         if offload:
@@ -255,6 +256,10 @@ def tell(arguments: argparse.Namespace, measured: dict) -> bool:
             ('a pass below, s', spread(seconds['below'])),
             ('the first pass below, s',
              f'{measured["first"]["below"]["seconds"]:.1f}'),
+            ('processors busy in a pass in memory, s',
+             spread([each['busy_seconds'] for each in memory])),
+            ('processors busy in a pass below, s',
+             spread([each['busy_seconds'] for each in below])),
             ('read in a pass, MiB',
              spread([each['bytes_read'] / _MIB for each in below], 0)),
             ('the disk reads, MiB/s',

@@ -62,7 +62,7 @@ class Offload:
 
     def _begin_step(self) -> None:
         self._managed.begin_step()
-        if self._steps.count == 1:
+        if self._steps.ended == 1:
             tell_placement(self._managed.stats(), self._elements,
                            self._settings.budget, self._before)
 
