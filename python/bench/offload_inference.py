@@ -142,10 +142,11 @@ def run_passes(arguments: argparse.Namespace) -> None:
     print('{}', flush=True)
     for _ in sys.stdin:
         before = offload.stats() if offload else None
-        begun = time.monotonic()
+        begun, busy = time.monotonic(), time.process_time()
         with torch.inference_mode():
             logits = model(tokens).logits
         answer = {'seconds': time.monotonic() - begun,
+                  'busy_seconds': time.process_time() - busy,
                   'peak_bytes': peak_bytes(), 'digest': digest_of(logits)}
         del logits
         if offload:
@@ -217,10 +218,15 @@ def measure(arguments: argparse.Namespace) -> dict:
             stack.callback(sides[name].close)
         first = {name: side.run() for name, side in sides.items()}
         passes, rates = {name: [] for name in sides}, []
+        # A disk may be faster after a rest: each of the three comes first.
+        turns = [*sides, 'disk']
         for _ in range(arguments.passes):
-            for name, side in sides.items():
-                passes[name].append(side.run())
-            rates.append(read_rate(file, arguments.readers))
+            for name in turns:
+                if name == 'disk':
+                    rates.append(read_rate(file, arguments.readers))
+                else:
+                    passes[name].append(sides[name].run())
+            turns.append(turns.pop(0))
     return {'first': first, 'passes': passes, 'rates': rates}
 
 
@@ -255,6 +261,10 @@ def tell(arguments: argparse.Namespace, measured: dict) -> bool:
             ('a pass below, s', spread(seconds['below'])),
             ('the first pass below, s',
              f'{measured["first"]["below"]["seconds"]:.1f}'),
+            ('processors busy in a pass in memory, s',
+             spread([each['busy_seconds'] for each in memory])),
+            ('processors busy in a pass below, s',
+             spread([each['busy_seconds'] for each in below])),
             ('read in a pass, MiB',
              spread([each['bytes_read'] / _MIB for each in below], 0)),
             ('the disk reads, MiB/s',

@@ -30,6 +30,21 @@ def test_a_tenth_where_there_is_a_path_raised_to_what_works(tmp_path, caplog):
     assert stats['memory_peak_bytes'] <= MINIMUM
 
 
+def test_inference_is_told_what_its_first_pass_took(tmp_path, caplog):
+    model = mlp()
+    with caplog.at_level('INFO', 'terrace'), torch.no_grad():
+        offload = terrace.offload(model, nvme_path=str(tmp_path))
+        before = offload.stats()['bytes_read']
+        model(torch.ones(1, 128))
+        assert not caplog.messages
+        read = offload.stats()['bytes_read'] - before
+        model(torch.ones(1, 128))
+        model(torch.ones(1, 128))
+    said, = caplog.messages
+    assert read > PARAMETERS // 2
+    assert f'the first step read {read / 1e3:.1f} kB' in said
+
+
 def test_a_budget_in_bytes_below_the_minimum_is_refused(tmp_path):
     model = mlp()
     with pytest.raises(ValueError) as raised:

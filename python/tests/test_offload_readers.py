@@ -162,3 +162,41 @@ def test_tensors_of_a_state_dict_are_the_parameters(tmp_path):
         assert type(model.state_dict()[name]) is torch.Tensor
         ''', tmp_path)
     assert said == 'right'
+
+
+def test_views_of_a_state_dict_have_addresses_in_its_copy(tmp_path):
+    said = result_of('''
+        made = model.state_dict()
+        name = next(name for name, p in model.named_parameters()
+                    if is_cold(p) and p.dim() == 2)
+        entry = made[name]
+        end = entry.view(-1)[-1].data_ptr() + entry.element_size()
+        assert end - entry.data_ptr() == entry.nbytes
+        for view in entry[3], entry.t(), entry.detach()[1:], entry.data.view(-1):
+            offset = view.storage_offset() * view.element_size()
+            assert view.data_ptr() == entry.data_ptr() + offset
+            view.mul_(2)  # of the parameter
+        parameter = dict(model.named_parameters())[name]
+        assert not torch.equal(parameter, expected[name])
+        assert torch.equal(entry, parameter)
+        assert type(entry.sum()) is type(entry[3] + 1) is torch.Tensor
+        print('right')
+        ''', tmp_path)
+    assert said == 'right'
+
+
+def test_the_address_of_a_view_that_is_away_is_refused(tmp_path):
+    said = result_of('''
+        matrices = [p for p in cold.values() if p.dim() == 2]
+        assert matrices
+        for parameter in matrices:
+            for view in parameter, parameter.view(-1)[5:], parameter.t()[3:]:
+                try:
+                    view.data_ptr()
+                except RuntimeError as error:
+                    assert 'terrace:' in str(error)
+                else:
+                    raise AssertionError(view.shape)
+        print('right')
+        ''', tmp_path)
+    assert said == 'right'

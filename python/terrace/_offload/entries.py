@@ -4,7 +4,8 @@ Libraries that write files ask each of them for its address, which a
 parameter that is away has not. So each is a tensor that has its parameter's
 memory for all operations, and where an address is asked for a copy in ordinary
 memory. It is made then, once for what shares a storage, and lives as long as
-the state_dict().
+the state_dict(). Views of it are the same, so that their addresses lie in that
+copy.
 """
 
 from __future__ import annotations
@@ -12,22 +13,30 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.parameter import Parameter
 
 from terrace._base.library import storage_if_offloaded
 from terrace._offload.copies import Copies
 
 
 class Entry(torch.Tensor):
-    """As a parameter's `.detach()`; operations answer plain tensors."""
-
-    # As Parameter's.
-    __torch_function__ = Parameter.__torch_function__
+    """As a parameter's `.detach()`; operations answer plain tensors, but for
+    what has that memory still."""
 
     _copies: Copies
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any,
+                           arguments: Any = (), named: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            made = function(*arguments, **(named or {}))
+        if type(made) is not torch.Tensor or not storage_if_offloaded(made):
+            return made
+        entries = [each for each in arguments if isinstance(each, Entry)]
+        return _entry(made, entries[0]._copies) if entries else made
+
     def _ordinary(self) -> torch.Tensor:
-        plain = self.as_subclass(torch.Tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = self.as_subclass(torch.Tensor)
         return self._copies.of(plain)
 
     def data_ptr(self) -> int:
@@ -66,6 +75,10 @@ def offer_addresses(model: torch.nn.Module, made: dict[str, Any], prefix: str,
     for name, _ in model.named_parameters(remove_duplicate=False):
         tensor = made.get(prefix + name)
         if type(tensor) is torch.Tensor and storage_if_offloaded(tensor):
-            entry = tensor.as_subclass(Entry)
-            entry._copies = copies
-            made[prefix + name] = entry
+            made[prefix + name] = _entry(tensor, copies)
+
+
+def _entry(tensor: torch.Tensor, copies: Copies) -> Entry:
+    entry = tensor.as_subclass(Entry)
+    entry._copies = copies
+    return entry

@@ -73,7 +73,7 @@ class Offload:
     def _begin_step(self) -> None:
         self._managed.begin_step()
         stats = self._managed.stats()
-        if self._steps.count == 1:
+        if self._steps.ended == 1:
             self._tell(stats)
         if not self._told_beyond:
             self._told_beyond = tell_beyond(stats)

@@ -96,7 +96,9 @@ def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
 def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
     def data_ptr(self: torch.Tensor) -> int:
         address = original(self)
-        if address == 0 and storage_if_offloaded(self):
+        # Before 2.12 that of what is away is its offset.
+        offset = self.storage_offset() * self.element_size()
+        if address in (0, offset) and storage_if_offloaded(self):
             raise RuntimeError(_AWAY)
         return address
     return data_ptr

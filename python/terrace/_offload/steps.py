@@ -24,13 +24,15 @@ class Steps:
 
     Attributes:
         count: of those that were begun.
+        ended: of those that used parameters before the next began.
     """
 
     def __init__(self, model: torch.nn.Module,
                  parameters: Iterable[torch.Tensor],
                  begin: Callable[[], None]) -> None:
-        self.count = 0
+        self.count = self.ended = 0
         self._begin = begin
+        self._was_called = False
         self._ids = frozenset(map(id, parameters))
         self._was_off = False  # gradients, in the last call of the model
         self._handles = [
@@ -44,16 +46,18 @@ class Steps:
     def on_forward(self) -> None:
         is_off = not torch.is_grad_enabled()
         if is_off or self._was_off:
-            self._next()
+            self._next(is_first=not self._was_called)
         self._was_off = is_off
+        self._was_called = True
 
     def on_step(self, optimizer: torch.optim.Optimizer) -> None:
         if any(id(parameter) in self._ids for group in optimizer.param_groups
                for parameter in group['params']):
             self._next()
 
-    def _next(self) -> None:
+    def _next(self, is_first: bool = False) -> None:
         self.count += 1
+        self.ended += not is_first
         self._begin()
 
 
