@@ -18,7 +18,7 @@ from terrace._state.settings import Settings
 
 def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any) -> Settings:
     settings = Settings.of_places(memory_budget, nvme_path, tiers,
-                                  machine_profile=machine.profile())
+                                  **machine.settings())
     check_paths(settings.paths, settings.path_name)
     return settings
 
