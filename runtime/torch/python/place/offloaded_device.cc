@@ -24,7 +24,10 @@ at::Tensor Bytes(void* address, int64_t bytes) {
 
 }  // namespace
 
-// Copies are done when they are begun.
+// Copies to the host are done when they are begun. Those to the parameters are
+// begun by threads of a Runtime which, where the optimizer has joined the
+// model, may have to work before room for the parameter is made: so they are
+// done by the thread that polls.
 class OffloadedDevice::CopyStream final : public Device::Stream {
  public:
   explicit CopyStream(OffloadedDevice& device) : device_(device) {}
@@ -44,23 +47,44 @@ class OffloadedDevice::CopyStream final : public Device::Stream {
 
   absl::Status CopyToDevice(void* target, const void* source,
                             int64_t bytes) override {
-    MutexLock lock(device_.mutex_);
-    return Begun([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      device_.Find(target, bytes)
-          .copy_(Bytes(const_cast<void*>(source), bytes));
-    });
+    MutexLock lock(mutex_);
+    returns_.push_back({target, source, bytes});
+    return absl::OkStatus();
   }
 
   void Poll(std::vector<absl::Status>* ended) override {
     ended->insert(ended->end(), std::exchange(untold_, 0), absl::OkStatus());
+    for (const Return& each : TakeReturns()) ended->push_back(Do(each));
   }
 
   absl::Status Wait() override {
     untold_ = 0;
-    return absl::OkStatus();
+    absl::Status status;
+    for (const Return& each : TakeReturns()) status.Update(Do(each));
+    return status;
   }
 
  private:
+  struct Return {
+    void* target;
+    const void* source;
+    int64_t bytes;
+  };
+
+  std::vector<Return> TakeReturns() {
+    MutexLock lock(mutex_);
+    return std::exchange(returns_, {});
+  }
+
+  absl::Status Do(const Return& copy) {
+    MutexLock lock(device_.mutex_);
+    const at::NoGradGuard without_graph;
+    return Guarded(c10::kCPU, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      device_.Find(copy.target, copy.bytes)
+          .copy_(Bytes(const_cast<void*>(copy.source), copy.bytes));
+    });
+  }
+
   template <typename Work>
   absl::Status Begun(const Work& work) {
     const at::NoGradGuard without_graph;
@@ -71,6 +95,8 @@ class OffloadedDevice::CopyStream final : public Device::Stream {
 
   OffloadedDevice& device_;
   size_t untold_ = 0;  // copies
+  Mutex mutex_;
+  std::vector<Return> returns_ ABSL_GUARDED_BY(mutex_);
 };
 
 void* OffloadedDevice::Place(const at::Tensor& tensor) {
