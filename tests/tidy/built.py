@@ -8,7 +8,8 @@ import subprocess
 # Folders that a build without a feature leaves out. They are checked wherever
 # the feature is on, as in the host preset.
 FEATURE_FOLDERS = {
-    'torch': ['runtime/torch/', 'tests/torch/', 'examples/', 'tests/examples/'],
+    'torch': ['runtime/torch/', 'tests/torch/', 'examples/', 'tests/examples/',
+              'bench/hook/'],
     'pmem': ['tiers/pmem/persist_domain.cc'],
     'cuda': ['kernels/cuda/cuda_module.cc'],
 }
