@@ -237,16 +237,26 @@ void TierResidency::EvictForRange(int64_t bytes,
 
 bool TierResidency::RangeMayCome(int64_t bytes, RoomAwaits awaits,
                                  bool late_fetches) const {
-  if (late_fetches || windows_.closing()) return true;
+  const auto is_free_of_pins = [this](const Window& window) {
+    for (int slot = 0; slot < window.slots(); ++slot) {
+      const Tensor* const owner = window.owner(slot);
+      const Copy* const copy = owner == nullptr ? nullptr : owner->at(id_);
+      if (copy != nullptr && copy->pins > 0 && !copy->arriving()) return false;
+    }
+    return true;
+  };
+  const bool pins_too = awaits == RoomAwaits::kPins;
+  if (late_fetches ||
+      (pins_too ? windows_.closing() : windows_.AnyClosing(is_free_of_pins))) {
+    return true;
+  }
   for (const ResidentSet::Resident& each : residents_.all()) {
     const Copy& copy = *each.tensor->at(id_);
     if (residents_.IsLeaving(*each.tensor)) return true;
     if (IsFree(*each.tensor, copy)) continue;
-    if (awaits == RoomAwaits::kPins || copy.arriving() || copy.pins == 0) {
-      return true;
-    }
+    if (pins_too || copy.arriving() || copy.pins == 0) return true;
   }
-  if (awaits == RoomAwaits::kNoPins) return false;
+  if (!pins_too) return false;
   // So may the room of open windows, if they are all that is between.
   return LeaveRange(residents_.all(), tier_.usage().capacity_bytes, bytes);
 }

@@ -32,6 +32,14 @@ void Windows::Sweep(absl::FunctionRef<void(const Window&)> leave) {
   }
 }
 
+bool Windows::AnyClosing(absl::FunctionRef<bool(const Window&)> is) const {
+  if (!closing()) return false;
+  for (const auto& window : windows_) {
+    if (window->closing() && is(*window)) return true;
+  }
+  return false;
+}
+
 void Windows::Disown(const Reservation& room, const absl::Status& why) {
   for (const auto& window : windows_) {
     if (window.get() == room.from()) window->Disown(room.extent(), why);

@@ -30,6 +30,7 @@ class Windows {
   void Disown(const Reservation& room, const absl::Status& why);
 
   bool closing() const { return closing_ > 0; }
+  bool AnyClosing(absl::FunctionRef<bool(const Window&)> is) const;
   int64_t size_bytes() const;
   int64_t open_bytes() const;  // of those not closed
 

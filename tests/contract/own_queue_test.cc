@@ -130,5 +130,28 @@ TEST_P(OwnQueueContract, NoPinIsWaitedFor) {
   EXPECT_TRUE(Take(tensors[3], Access::kOverwrite).ok());
 }
 
+// Nor one in the window of a queue that is closed.
+TEST_P(OwnQueueContract, NoPinInAClosedWindowIsWaitedFor) {
+  Make(3);
+  const std::vector<TensorId> tensors = world().RegisterMany(4, kPage);
+  std::vector<Pin> pins;
+  for (int i = 0; i < 3; ++i) {
+    auto queue = world().OpenQueue(kPage, 1);
+    ASSERT_NE(queue, nullptr);
+    auto pin = world().Take(*queue, tensors[static_cast<size_t>(i)],
+                            Access::kOverwrite);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    pins.push_back(*std::move(pin));
+  }
+  const Time begun = world().Now();
+  const absl::Duration patience = Soon() - begun;
+  const absl::Status refused =
+      runtime().OpenQueueFor(tensors[3], begun + patience).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_LT(world().Now(), begun + patience / 2);
+  pins.pop_back();
+  EXPECT_TRUE(Take(tensors[3], Access::kOverwrite).ok());
+}
+
 }  // namespace
 }  // namespace terrace
