@@ -56,6 +56,21 @@ def write_index(model, folder):
     return folder
 
 
+def test_ties_that_the_model_knows_are_asked_for(tmp_path):
+    """As after accelerate.init_empty_weights, which makes each by itself."""
+    plain = transformer()
+    file = write_file(plain, tmp_path)
+    model = on_meta(transformer)
+    model.head.weight = torch.nn.Parameter(
+        torch.empty_like(model.embedding.weight))
+    model.tie_weights = lambda: setattr(model.head, 'weight',
+                                        model.embedding.weight)
+    with terrace.offload(model, memory_budget='40%', checkpoint=file,
+                         nvme_path=str(tmp_path)):
+        assert model.head.weight is model.embedding.weight
+        check_equal_values(values(model), values(plain))
+
+
 @pytest.mark.parametrize('write', [write_file, write_torch, write_within,
                                    write_folder, write_index])
 @pytest.mark.parametrize('as_path', [str, lambda path: path])

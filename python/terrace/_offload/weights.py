@@ -34,6 +34,10 @@ class Weights:
         stored = tensors_of(checkpoint)
         if init_buffers is not None:
             init_buffers(model)
+        # A model of transformers says which of its weights are one; made
+        # piece by piece on the meta device, they are not yet.
+        if callable(getattr(model, 'tie_weights', None)):
+            model.tie_weights()
         state = {key: value
                  for key, value in model.state_dict(keep_vars=True).items()
                  if isinstance(value, torch.Tensor)}
