@@ -127,7 +127,8 @@ def check_identical(build, run, directory, budget='40%'):
     check_equal_values(values(model), values(plain))
     assert stats['failures'] == 0 and stats['over_budget_bytes'] <= 0
     assert stats['memory_peak_bytes'] <= stats['budget_bytes']
-    assert stats['budget_bytes'] < stats['parameter_bytes']
+    assert (stats['budget_bytes'] - stats['joined_bytes']
+            < stats['parameter_bytes'])
     assert stats['evictions'] > 0 and stats['fetches'] > 0
     return stats
 

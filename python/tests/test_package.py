@@ -84,8 +84,7 @@ def test_signature_is_the_published_one():
         ('foreach', None), ('capturable', False), ('differentiable', False),
         ('fused', None), ('memory_budget', None), ('nvme_path', None),
         ('tiers', None), ('max_grad_norm', None), ('io_engine', 'auto'),
-        ('process_group', None), ('step_in_backward', 0), ('overlap', False),
-        ('offload', None)]
+        ('process_group', None), ('step_in_backward', 0), ('overlap', False)]
     assert issubclass(terrace.AdamW, torch.optim.Optimizer)
 
 

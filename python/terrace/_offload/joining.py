@@ -1,15 +1,20 @@
-"""Optimizers that ask for an offloaded model's memory."""
+"""Which offloaded model an optimizer joins."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
-from terrace._offload.offload import Offload
+import torch
+
+from terrace._offload.managed import Managed
+from terrace._offload.offload import Offload, managed_by
+from terrace._state.settings import Settings
 
 
 def check_alone(offload: Any, **places: Any) -> None:
-    """None of them can be had yet; what it is asked together with is told
-    first."""
+    """What offload= says is said by nothing else."""
     if offload is None:
         return
     if not isinstance(offload, Offload):
@@ -19,7 +24,43 @@ def check_alone(offload: Any, **places: Any) -> None:
         if value is not None:
             raise ValueError(f'terrace: offload and {name} together: the state '
                              "has the offloaded model's memory and paths")
-    raise NotImplementedError(
-        'terrace: an optimizer in the memory of an offloaded model is not '
-        'built yet: without offload= the parameters are below, and the state '
-        'has a memory_budget and an nvme_path of its own')
+
+
+def joined(settings: Settings, offload: Offload | None,
+           parameters: Iterable[torch.Tensor], is_alone: bool) -> Settings:
+    """The settings, in the memory of the offloaded model: the one that was
+    said, else, without places of its own, the only one that the parameters
+    are of. RuntimeError: it is closed. NotImplementedError: the optimizer is
+    one of several ranks'."""
+    if not is_alone:
+        if offload is not None:
+            raise NotImplementedError(
+                'terrace: offload together with a process_group: gradients '
+                'below, and state that several ranks share, are not built yet; '
+                'without offload the parameters are below, gradients in '
+                'memory, and the state has a memory_budget and an nvme_path of '
+                'its own')
+        return settings
+    if offload is not None:
+        model = managed_by(offload)
+    elif settings.names_places:
+        return settings
+    else:
+        model = _only_one(parameters)
+    if model is None:
+        return settings
+    if model.is_closed:
+        raise RuntimeError('terrace: offload: this Offload is closed')
+    of = model.settings
+    return dataclasses.replace(
+        settings, budget=of.budget, paths=of.paths,
+        path_budgets=of.path_budgets, mapped_tiers=of.mapped_tiers,
+        unsafe_media=of.unsafe_media, engine=of.engine,
+        machine_profile=of.machine_profile, home=model)
+
+
+def _only_one(parameters: Iterable[torch.Tensor]) -> Managed | None:
+    parameters = list(parameters)
+    found = [model for model in Managed.all_open()
+             if any(map(model.has, parameters))]
+    return found[0] if len(found) == 1 else None

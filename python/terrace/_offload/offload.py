@@ -41,8 +41,8 @@ class Offload:
         """keeps: the parameters stay in memory."""
         named = [] if keeps else list(model.named_parameters())
         try:
-            self._managed = Managed(named, together(model, named),
-                                    settings.for_library(_size_of(named)))
+            self._managed = Managed(named, together(model, named), settings,
+                                    _size_of(named))
         except MemoryError as error:
             raise settings.budget.explain(error) from None
         try:
@@ -143,8 +143,9 @@ class Offload:
 
         `steps` begun (see the documentation for what a step is). Bytes:
         `parameter_bytes` of all parameters, shared ones once; `managed_bytes`
-        of those that are offloaded now; the `minimum_bytes` of a budget;
-        `budget_bytes` of memory reserved, `memory_peak_bytes` used of that;
+        of those and of gradients that are offloaded now; the `minimum_bytes`
+        of a budget; `budget_bytes` of memory reserved, `joined_bytes` of it
+        because of optimizers, `memory_peak_bytes` used of that;
         `window_bytes` that operations may have at a time, `window_peak_bytes`
         had, `over_budget_bytes` that single operations took beyond the window,
         and `over_budget_operation` which took most of that in ordinary memory;
@@ -181,8 +182,9 @@ class Offload:
         return stats
 
     def close(self, restore: bool = True) -> None:
-        """Brings the parameters into ordinary memory, gives Terrace's back and
-        removes the files. Again: nothing.
+        """Brings parameters and gradients into ordinary memory, closes the
+        optimizers that joined, gives Terrace's memory back and removes the
+        files. Again: nothing.
 
         Args:
             restore: False: they stay away, and any use of them is a
@@ -214,6 +216,11 @@ class Offload:
                         "the model's state_dict()")
 
 
+def managed_by(offload: Offload) -> Managed:
+    """For what joins it."""
+    return offload._managed
+
+
 def _size_of(named: Sequence[Named]) -> int:
     """In bytes; what several share counts once."""
     sizes = {}
@@ -242,11 +249,13 @@ def offload(model: torch.nn.Module, *,
     its losses and its gradients stay as they are, bit for bit.
 
         model = build()
-        terrace.offload(model, memory_budget='10%', nvme_path='/mnt/nvme0')
-        optimizer = terrace.AdamW(model.parameters(), memory_budget='10%',
+        offload = terrace.offload(model, memory_budget='10%',
                                   nvme_path='/mnt/nvme0')
+        optimizer = terrace.AdamW(model.parameters(), offload=offload)
 
-    Buffers and gradients stay in memory. Parameters that share memory go on
+    A terrace.AdamW joins: its state and the gradients of its parameters are
+    of the same memory and paths. Beside other optimizers gradients stay in
+    memory, and buffers always. Parameters that share memory go on
     sharing it; frozen ones are never written back. While a model is offloaded,
     torch.compile runs everything eagerly.
 
@@ -258,8 +267,10 @@ def offload(model: torch.nn.Module, *,
             "8GiB", "500 MB" or "10%" of the parameters. It must hold what the
             operations of the largest module take, twice: a share that is less
             is raised to that, and the first step's message says so. None: a
-            tenth with an nvme_path, all of them without. Activations are in
-            a budget of bytes, and add 256 MiB to a share.
+            tenth with an nvme_path, all of them without. An optimizer that
+            joins has its part of bytes; a share grows, by that share of
+            gradients and state. Activations are in a budget of bytes, and add
+            256 MiB to a share.
         nvme_path, tiers: as of terrace.AdamW.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes

@@ -87,8 +87,11 @@ class AdamW(torch.optim.Optimizer):
             parameter that the model also reads detached, or under no_grad, in
             a recomputed part may have been stepped by then. 0: in step().
         overlap: False; True is not there yet.
-        offload: None; state in the memory of an offloaded model is not there
-            yet.
+        offload: the Offload of a model: state, and gradients of its parameters
+            too, are of its memory and paths then. A budget that is a share
+            grows by that share of both; its close() closes the optimizer. Left
+            out, with no memory_budget, nvme_path or tiers either, it is that
+            of the parameters, if they have one; with these, none.
 
     Raises:
         ValueError, TypeError: an argument, also step_in_backward with
@@ -157,8 +160,8 @@ class AdamW(torch.optim.Optimizer):
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
             self._store = store_for(
-                settings, ranks, overlap, step_in_backward,
-                weakref.WeakMethod(self._write_back))
+                settings, ranks, offload, self.param_groups, overlap,
+                step_in_backward, weakref.WeakMethod(self._write_back))
             self._view = StateView(self._store, weakref.ref(self))
             self._place = StatePlace(self._view)
             self._store.add(trained(named_in(self.param_groups)))

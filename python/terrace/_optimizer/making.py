@@ -6,8 +6,9 @@ import weakref
 from typing import Any
 
 from terrace._base import machine
+from terrace._base.groups import Groups, parameters_in
 from terrace._base.paths import check_paths
-from terrace._offload.joining import check_alone
+from terrace._offload.joining import check_alone, joined
 from terrace._optimizer import in_backward
 from terrace._ranks.ranks import Ranks
 from terrace._state.in_backward_store import InBackwardStore
@@ -27,14 +28,17 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any, offload: Any,
     return settings
 
 
-def store_for(settings: Settings, ranks: Ranks, overlap: bool, passes: int,
-              write_back: weakref.WeakMethod) -> StateStore:
+def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
+              overlap: bool, passes: int, write_back: weakref.WeakMethod
+              ) -> StateStore:
     """What steps the parameters, after so many backward passes in the last of
     them, or with 0 in step(). `write_back`: called before a step that backward
     begins; gives the groups. ValueError, NotImplementedError: it cannot be as
     it was asked for."""
-    in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
+    in_backward.check(passes, overlap, settings.max_gradient_norm, ranks,
+                      offload)
     if passes:
         return InBackwardStore(settings, passes, write_back)
+    settings = joined(settings, offload, parameters_in(groups), ranks.alone)
     return (StateStore(settings) if ranks.alone else
             SharedStore(settings, ranks))

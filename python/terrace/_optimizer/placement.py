@@ -23,6 +23,11 @@ def tell_placement(store: StateStore, groups: Groups) -> None:
     who = ('' if store.ranks.alone else
            f'rank {stats["rank"]} of {stats["ranks"]}: ')
     state, memory = stats['state_bytes'], stats['memory_bytes']
+    if store.settings.home is not None and store.settings.home.is_below:
+        say('the state of %s parameters, %s, has joined the offloaded model: '
+            '%s of memory for all of it [%s]', f'{stats["parameters"]:,}',
+            bytes_text(state), bytes_text(memory), stats['instruction_set'])
+        return
     devices = _on_devices(filter(store.keeps, parameters_in(groups)))
     where = f'{bytes_text(memory)} of memory'
     asked = budget.raised_from(memory, store.state_bytes)

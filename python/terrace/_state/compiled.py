@@ -41,9 +41,12 @@ class Compiled:
         _all.add(self)
 
     def open(self, parameters: Sequence[torch.Tensor], names: Sequence[str],
-             settings: str) -> None:
-        """Ends what was open before."""
-        check(self._change('open', locals_of(parameters), names, settings))
+             settings: str, home: Any = None) -> None:
+        """Ends what was open before. `home`: an offloaded model that it
+        joins."""
+        model = None if home is None else home.join(self)
+        check(self._change('open', locals_of(parameters), names, settings,
+                           model))
         self._given.clear()
         self._names = list(names)
         self._has_dtensors = any(map(is_dtensor, parameters))

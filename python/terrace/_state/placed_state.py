@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -127,12 +127,17 @@ class PlacedState:
         try:
             self._compiled.add([parameter for _, parameter in named],
                                [name for name, _ in named])
+            self._watch_gradients(named)
         except MemoryError:
             if not self.settings.budget.may_grow(
                     self._compiled.stats()['memory_bytes']):
                 raise
             after, self._places = self._places, before
             self._make_anew(after)
+
+    def _watch_gradients(self, named: Iterable[Named]) -> None:
+        if self.settings.home is not None:
+            self.settings.home.manage_gradients(named)
 
     def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
               done_with: Callable[[State], None] | None = None) -> None:
@@ -156,7 +161,9 @@ class PlacedState:
                 tier)
         try:
             self._compiled.open(self._places.kept, self._places.names,
-                                self.settings.for_library(self.state_bytes))
+                                self.settings.for_library(self.state_bytes),
+                                self.settings.home)
+            self._watch_gradients(self._places.named)
         except MemoryError as error:
             raise self.settings.budget.explain(error) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from typing import Any
 
 from terrace._base.paths import path_list
 from terrace._base.tiers import read_tiers
@@ -26,6 +27,8 @@ class Settings:
         activations_above: of an offloaded model: bytes of the least saved
             tensor that goes below, 0 for none.
         threads, chunk_bytes: 0 for the library's own choice.
+        home: the offloaded model whose memory, budget and paths these are
+            (see Managed); None: the optimizer's own.
     """
 
     budget: Budget = Budget()
@@ -41,6 +44,7 @@ class Settings:
     activations_above: int = 0
     threads: int = 0
     chunk_bytes: int = 0
+    home: Any = None
 
     @staticmethod
     def of_places(memory_budget, nvme_path, tiers, **others) -> Settings:
@@ -64,6 +68,11 @@ class Settings:
         """Of persistent memory that may be an ordinary file."""
         return [tier for tier in self.mapped_tiers
                 if self.unsafe_media and tier.startswith('pmem:')]
+
+    @property
+    def names_places(self) -> bool:
+        """Whether it was said where the state may be."""
+        return bool(self.paths or self.mapped_tiers or self.budget != Budget())
 
     @property
     def path_name(self) -> str:
@@ -97,6 +106,7 @@ class Settings:
         values = {field.name: getattr(self, field.name)
                   for field in dataclasses.fields(self)}
         budget = values.pop('budget')
+        del values['home']
         size = budget.bytes_of(state_bytes)
         values['budget_bytes'] = -1 if size is None else size
         values['at_least_minimum'] = budget.is_share

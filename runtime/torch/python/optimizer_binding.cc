@@ -67,9 +67,10 @@ absl::Status OptimizerBinding::CheckNotClosed() const {
   return absl::FailedPreconditionError("this optimizer is closed");
 }
 
-Outcome OptimizerBinding::Open(const std::vector<at::Tensor>& parameters,
-                               const std::vector<std::string>& names,
-                               const std::string& options) {
+Outcome OptimizerBinding::Open(
+    const std::vector<at::Tensor>& parameters,
+    const std::vector<std::string>& names, const std::string& options,
+    const std::optional<c10::intrusive_ptr<OffloadBinding>>& model) {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return ToOutcome(status);
   }
@@ -77,21 +78,31 @@ Outcome OptimizerBinding::Open(const std::vector<at::Tensor>& parameters,
   if (!read.ok()) return ToOutcome(read.status());
   auto specs = DescribeTensors(parameters, names, 0);
   if (!specs.ok()) return ToOutcome(specs.status());
+  std::shared_ptr<OffloadPlace> place;
+  if (model.has_value()) {
+    auto found = (*model)->Place();
+    if (!found.ok()) return ToOutcome(found.status());
+    place = *std::move(found);
+  }
   MutexLock lock(mutex_);
   tensors_.Expect(parameters, 0);
-  return ToOutcome(OpenLocked(*std::move(specs), *read));
+  return ToOutcome(OpenLocked(*std::move(specs), *read, std::move(place)));
 }
 
 absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
-                                          const BindingOptions& asked) {
+                                          const BindingOptions& asked,
+                                          std::shared_ptr<OffloadPlace> place) {
   TERRACE_RETURN_IF_ERROR(CloseLocked());
   OptimizerOptions options;
   options.max_gradient_norm = asked.max_gradient_norm;
   options.skip_nonfinite = asked.skip_nonfinite;
   options.adam.bias_correction = asked.bias_correction;
   if (asked.chunk_bytes > 0) options.chunk_bytes = asked.chunk_bytes;
+  auto opened = place == nullptr ? StateRuntime::Open(specs, asked, options)
+                                 : StateRuntime::Join(
+                                       specs, asked, std::move(place), options);
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<StateRuntime> runtime,
-                           StateRuntime::Open(specs, asked, options));
+                           std::move(opened));
   TERRACE_ASSIGN_OR_RETURN(optimizer_, OffloadedOptimizer::Create(
                                            runtime->runtime(), specs, options));
   transfer_.Renew();

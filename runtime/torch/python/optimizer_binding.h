@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/python/mapped_file.h"
+#include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/outcome.h"
 #include "runtime/torch/python/place/state_runtime.h"
 #include "runtime/torch/python/state_transfer.h"
@@ -44,10 +45,12 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
 
   // Reserves memory and disk for the state of these parameters, which take the
   // places from 0 on; `options` is as for ReadBindingOptions. Ends what was
-  // open before.
+  // open before. With an offloaded model it joins that: its state is of the
+  // model's Runtime and budget.
   Outcome Open(const std::vector<at::Tensor>& parameters,
                const std::vector<std::string>& names,
-               const std::string& options);
+               const std::string& options,
+               const std::optional<c10::intrusive_ptr<OffloadBinding>>& model);
   // More of them, which take the next places.
   Outcome Add(const std::vector<at::Tensor>& parameters,
               const std::vector<std::string>& names);
@@ -163,7 +166,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   absl::Status CheckOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckNotClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenLocked(std::vector<ParameterSpec> specs,
-                          const BindingOptions& options)
+                          const BindingOptions& options,
+                          std::shared_ptr<OffloadPlace> place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepLocked(const std::vector<at::Tensor>& parameters,
                           const at::Tensor& group_of,

@@ -1,17 +1,25 @@
-// Where one offloaded model lives: its Runtime, and its hook over that.
+// Where one offloaded model lives: its Runtime, its hook over that, and the
+// share of the Runtime's memory of each optimizer that joins. Shared by the
+// model's binding and those of its optimizers: whichever ends last gives the
+// memory and the files back.
 //
 // Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/base/mutex.h"
 #include "runtime/torch/python/place/offload_plan.h"
 #include "runtime/torch/python/place/tier_runtime.h"
+#include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 #include "terrace/torch/hook.h"
 
@@ -19,6 +27,13 @@ namespace terrace {
 
 class OffloadPlace {
  public:
+  // What an optimizer has of it, from Join to Leave.
+  struct Share {
+    int64_t bytes = 0;          // that the Runtime has because of it
+    int64_t window_bytes = 0;   // of its queue
+    int64_t largest_bytes = 0;  // of a gradient
+  };
+
   static absl::StatusOr<std::shared_ptr<OffloadPlace>> Open(
       const std::vector<at::Tensor>& tensors,
       const std::vector<std::string>& names,
@@ -28,13 +43,46 @@ class OffloadPlace {
   Runtime& runtime() { return *runtime_; }
   Hook& hook() { return *hook_; }
   const OffloadPlan& plan() const { return plan_; }
+  const BindingOptions& asked() const { return asked_; }
+  // Of operations, and of what optimizers that joined added to the budget, as
+  // it is now.
+  int64_t window_bytes() const;
+  int64_t joined_bytes() const;
+  // As it was asked for, with all that was ever added.
+  int64_t budget_bytes() const;
+
+  // Room for an optimizer of these: more memory where the budget is a share, or
+  // has more than the parameters take; else of what there is. Sets the name and
+  // the window of `options`. Not where all is in memory.
+  // ResourceExhausted: no such memory, or a budget below the minimum, which is
+  // named.
+  absl::StatusOr<Share> Join(absl::Span<const ParameterSpec> specs,
+                             OptimizerOptions& options);
+  // For more of them. After an error nothing has changed.
+  absl::Status Extend(Share& share, absl::Span<const ParameterSpec> added);
+  // Its memory stays the Runtime's, for the next one.
+  void Leave(const Share& share);
 
  private:
   OffloadPlace() = default;
+  // The Runtime's memory with these shares; the window of operations.
+  absl::Status Arrange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What Arrange needs at least.
+  absl::Status CheckLeast(int64_t total_bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t GrowthFor(absl::Span<const ParameterSpec> specs) const;
 
+  BindingOptions asked_;
   OffloadPlan plan_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Hook> hook_;  // over it
+  mutable Mutex mutex_;
+  int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all shares
+  int64_t added_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // at most so far
+  int64_t joined_windows_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t largest_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t window_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // of those that joined
 };
 
 }  // namespace terrace

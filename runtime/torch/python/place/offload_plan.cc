@@ -79,10 +79,18 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
   const int64_t least = LeastBudget(asked, plan);
   const int64_t everything = std::max(plan.everything_bytes, least);
+  const bool has_below = !asked.paths.empty() || !asked.mapped_tiers.empty();
   plan.budget_bytes = asked.budget_bytes;
   if (asked.at_least_minimum && asked.budget_bytes >= 0) {
     plan.budget_bytes = std::max(asked.budget_bytes, least);
+    if (plan.parameter_bytes > 0) {
+      plan.share = static_cast<double>(asked.budget_bytes) /
+                   static_cast<double>(plan.parameter_bytes);
+    }
   }
+  // With a tier below, what an optimizer adds need not fit.
+  const int64_t all =
+      plan.everything_bytes + (has_below ? plan.training_bytes : 0);
   if (has_activations) {
     if (plan.budget_bytes == BindingOptions::kEverything) {
       plan.budget_bytes = everything;
@@ -94,7 +102,7 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
     plan.activation_bytes =
         (plan.budget_bytes - plan.minimum_bytes / 2) / kOperands;
   } else if (plan.budget_bytes == BindingOptions::kEverything ||
-             plan.budget_bytes >= plan.everything_bytes) {
+             plan.budget_bytes >= all) {
     plan.all_in_memory = true;
     plan.budget_bytes = plan.window_bytes = everything;
     return absl::OkStatus();
@@ -102,20 +110,30 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
   if (plan.budget_bytes < least) {
     return BelowMinimum(plan, least);
   }
-  if (asked.paths.empty() && asked.mapped_tiers.empty()) {
+  if (!has_below) {
     return absl::InvalidArgumentError(absl::StrCat(
         asked.named_tiers ? "tiers: dram has " : "memory_budget is ",
         plan.budget_bytes, " bytes, the parameters are ", plan.parameter_bytes,
         " and take ", plan.everything_bytes, ", and there is no ",
         asked.named_tiers ? "tier below" : "nvme_path", " for the rest"));
   }
-  // A quarter is for what is written back while operations go on.
-  plan.window_bytes =
-      std::max(plan.minimum_bytes / 2, plan.budget_bytes / 4 * 3);
+  plan.growth_bytes =
+      plan.share > 0 ? plan.training_bytes + everything + kJoinedWindowBytes
+                     : std::max<int64_t>(0, plan.budget_bytes - everything);
+  if (!has_activations && plan.budget_bytes >= everything) {
+    plan.budget_bytes = plan.window_bytes = everything;
+    return absl::OkStatus();
+  }
+  plan.window_bytes = OffloadWindow(plan, plan.budget_bytes);
   return absl::OkStatus();
 }
 
 }  // namespace
+
+int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes) {
+  // A quarter is for what is written back while operations go on.
+  return std::max(plan.minimum_bytes / 2, bytes / 4 * 3);
+}
 
 absl::StatusOr<OffloadPlan> PlanOffload(
     const std::vector<at::Tensor>& tensors,
@@ -133,6 +151,14 @@ absl::StatusOr<OffloadPlan> PlanOffload(
     ++plan.storages;
     plan.parameter_bytes += size;
     plan.everything_bytes += ResidentBytes(size);
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || !tensor.requires_grad()) continue;
+    // Of 16-bit ones a master too.
+    const int64_t state = tensor.element_size() < 4 ? 12 : 8;
+    plan.training_bytes +=
+        ResidentBytes(tensor.numel() * state) +
+        ResidentBytes(tensor.numel() * tensor.element_size());
   }
   for (const std::vector<int64_t>& module : modules) {
     TERRACE_ASSIGN_OR_RETURN(const Operands operands, Measure(tensors, module));

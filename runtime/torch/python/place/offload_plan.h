@@ -23,6 +23,8 @@ struct OffloadPlan {
   // time, twice, as one may be on its way while another is used.
   int64_t minimum_bytes = 0;
   std::string largest;  // of the tensors that the minimum is for
+  // That an AdamW has besides, over all tensors that require gradients.
+  int64_t training_bytes = 0;
 
   int64_t budget_bytes = 0;  // of the Runtime
   int64_t window_bytes = 0;  // of the hook, within it
@@ -31,8 +33,18 @@ struct OffloadPlan {
   int64_t activation_bytes = 0;
   // Of the budget, added to a share of the parameters for activations.
   int64_t beside_share_bytes = 0;
+  int64_t growth_bytes = 0;  // that optimizers may add to the budget
+  // Of a budget that is a share: of what an optimizer adds, as much is in
+  // memory. Else 0.
+  double share = 0;
   bool all_in_memory = false;
 };
+
+// Of the addresses that are reserved for optimizers.
+inline constexpr int64_t kJoinedWindowBytes = int64_t{1} << 30;
+
+// Of the Runtime's bytes that no optimizer has, those of the hook's window.
+int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes);
 
 // `modules` has, for each, which tensors its operations take at a time, by
 // index. InvalidArgument: not all of them fit the budget, and there is nothing

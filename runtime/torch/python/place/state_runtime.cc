@@ -115,6 +115,41 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   return state;
 }
 
+// Where all of the model is in memory the state is too, beside it.
+absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Join(
+    const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+    std::shared_ptr<OffloadPlace> place, OptimizerOptions& options) {
+  const OffloadPlan& plan = place->plan();
+  if (plan.all_in_memory) {
+    BindingOptions beside = place->asked();
+    beside.threads = asked.threads;
+    beside.at_least_minimum = false;
+    if (beside.budget_bytes >= 0 && plan.share == 0) {
+      beside.budget_bytes =
+          std::max<int64_t>(0, beside.budget_bytes - plan.parameter_bytes);
+    } else {
+      beside.budget_bytes = BindingOptions::kEverything;
+    }
+    return Open(specs, beside, options);
+  }
+  std::unique_ptr<StateRuntime> state(new StateRuntime);
+  TERRACE_ASSIGN_OR_RETURN(state->share_, place->Join(specs, options));
+  state->place_ = std::move(place);
+  state->most_bytes_ = kUnlimited;
+  return state;
+}
+
+StateRuntime::~StateRuntime() {
+  if (place_ != nullptr) place_->Leave(share_);
+}
+
+absl::Status StateRuntime::Close(Time deadline) {
+  if (place_ == nullptr) return runtime_->Close(deadline);
+  place_->Leave(share_);
+  place_.reset();
+  return absl::OkStatus();
+}
+
 absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {
   TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<ComputeThreads> shared,
                            SharedThreads(threads));
@@ -127,6 +162,7 @@ absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {
 
 absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
                                   const std::vector<ParameterSpec>& added) {
+  if (place_ != nullptr) return place_->Extend(share_, added);
   if (memory_ == nullptr) return absl::OkStatus();
   std::vector<ParameterSpec> all = specs;
   all.insert(all.end(), added.begin(), added.end());
@@ -145,7 +181,8 @@ absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
 }
 
 Stats StateRuntime::GetStats() const {
-  Stats stats = runtime_->GetStats();
+  Stats stats =
+      place_ == nullptr ? runtime_->GetStats() : place_->runtime().GetStats();
   if (most_bytes_ == kUnlimited) return stats;
   // Staging for parameters on devices is of it too.
   for (TierStats& tier : stats.tiers) {

@@ -1,6 +1,7 @@
 // Where the state of one optimizer lies: in memory, with the threads that all
 // such optimizers of the process share, or behind a budget, in a Runtime with
-// paths and a mover of its own.
+// paths and a mover of its own, or in that of the offloaded model that it
+// joined.
 //
 // One thread at a time.
 #pragma once
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "runtime/torch/python/place/offload_place.h"
 #include "runtime/torch/python/place/options.h"
 #include "terrace/memory_runtime.h"
 #include "terrace/optimizer.h"
@@ -28,16 +30,26 @@ class StateRuntime {
   static absl::StatusOr<std::unique_ptr<StateRuntime>> Open(
       const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
       OptimizerOptions& options);
+  // The same beside an offloaded model, in its Runtime and its budget. Of
+  // `asked` the places are the model's.
+  static absl::StatusOr<std::unique_ptr<StateRuntime>> Join(
+      const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+      std::shared_ptr<OffloadPlace> place, OptimizerOptions& options);
+  ~StateRuntime();
 
   // Before parameters are added to those that there are: ResourceExhausted
-  // where all state is to be in memory and cannot.
+  // where all state is to be in memory and cannot, or its share of a model's
+  // budget.
   absl::Status Extend(const std::vector<ParameterSpec>& specs,
                       const std::vector<ParameterSpec>& added);
   // After an addition that failed, or of which less was needed.
   void ReleaseUnused();
 
-  absl::Status Close(Time deadline) { return runtime_->Close(deadline); }
-  Runtime& runtime() { return *runtime_; }
+  // A model's Runtime goes on.
+  absl::Status Close(Time deadline);
+  Runtime& runtime() {
+    return place_ == nullptr ? *runtime_ : place_->runtime();
+  }
   // The runtime's; with the budget that was given also where all of the state
   // is in memory, which takes no more than that. No disk is opened then.
   Stats GetStats() const;
@@ -47,7 +59,9 @@ class StateRuntime {
 
   absl::Status OpenInMemory(int threads, int64_t state_bytes);
 
-  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<Runtime> runtime_;  // null: that of
+  std::shared_ptr<OffloadPlace> place_;
+  OffloadPlace::Share share_;
   MemoryRuntime* memory_ = nullptr;  // the same; null: it has paths
   int64_t most_bytes_ = 0;           // that may be in memory
 };

@@ -25,7 +25,8 @@ absl::StatusOr<std::vector<TierSpec>> MappedTiers(const BindingOptions& asked) {
 }
 
 absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const BindingOptions& asked,
-                                                   int64_t budget_bytes) {
+                                                   int64_t budget_bytes,
+                                                   int64_t growth_bytes) {
   Options runtime;
   TERRACE_ASSIGN_OR_RETURN(runtime.engine, ParseEngine(asked.engine));
   runtime.threads = asked.threads;
@@ -42,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const BindingOptions& asked,
          .budget_bytes = is_limited ? asked.path_budgets[i] : 0});
   }
   runtime.machine_profile = asked.machine_profile;
+  runtime.host_growth_bytes = growth_bytes;
   return Runtime::Create(runtime);
 }
 
