@@ -69,13 +69,15 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
     found.space = Space::kFound;
     return found;
   }
-  found.room = FindRoom(tensor);
-  // The newcomer need not wait for the rest of the room: it may take a slot.
-  if (found.room.empty() &&
-      EvictSome(ResidentBytes(tensor.spec.size_bytes),
-                planner_.NextUse(tensor.id), /*must=*/false, kEvictionSample,
-                leaving)) {
+  if (MayStay(window)) {
     found.room = FindRoom(tensor);
+    // The newcomer need not wait for the rest of the room: it may take a slot.
+    if (found.room.empty() &&
+        EvictSome(ResidentBytes(tensor.spec.size_bytes),
+                  planner_.NextUse(tensor.id), /*must=*/false, kEvictionSample,
+                  leaving)) {
+      found.room = FindRoom(tensor);
+    }
   }
   if (found.room.empty() && window.slots() == 0) {
     found.failure = absl::AbortedError(absl::StrCat(

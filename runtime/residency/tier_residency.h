@@ -69,8 +69,9 @@ class TierResidency final {
   explicit TierResidency(TierResidencyParts parts);
 
   // A place for an absent tensor: the range of the window that is for it alone;
-  // outside the windows while there is room, so that it may stay; else a slot
-  // of the queue's window. `leaving`: what must be written back for it.
+  // outside the windows while there is room, so that it may stay, unless that
+  // is kept for others; else a slot of the queue's window. `leaving`: what must
+  // be written back for it.
   // Aborted: its window has no room, as it was here when that opened.
   FoundPlace FindPlace(int64_t queue, Window& window, Tensor& tensor,
                        std::vector<Tensor*>* leaving);
@@ -121,6 +122,9 @@ class TierResidency final {
   void CloseEmptyWindows();
   // Nothing new becomes resident while a window waits for room.
   void HoldRoom(bool hold) { hold_room_ = hold; }
+  // From here on what queues with slots ask for is in their windows alone: no
+  // pin of theirs is in the way of a range for one tensor.
+  void KeepRoomForOne() { keeps_room_for_one_ = true; }
 
   Tier& tier() const { return tier_; }
   TierId id() const { return id_; }
@@ -130,6 +134,9 @@ class TierResidency final {
   int64_t evictions() const { return evictions_; }
 
  private:
+  bool MayStay(const Window& window) const {
+    return !keeps_room_for_one_ || window.slots() == 0;
+  }
   bool MayLeave(const Tensor& tensor) const;
   bool IsFree(const Tensor& tensor) const {
     const Copy* const copy = tensor.at(id_);
@@ -151,6 +158,7 @@ class TierResidency final {
   Windows windows_;
   std::vector<const Tensor*> kept_;  // few: a group's
   bool hold_room_ = false;
+  bool keeps_room_for_one_ = false;
   int64_t evictions_ = 0;
 };
 

@@ -153,5 +153,26 @@ TEST_P(OwnQueueContract, NoPinInAClosedWindowIsWaitedFor) {
   EXPECT_TRUE(Take(tensors[3], Access::kOverwrite).ok());
 }
 
+// Else pins of one customer would take the room that another counts on.
+TEST_P(OwnQueueContract, OtherQueuesKeepToTheirWindows) {
+  Make(6);
+  const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
+  Fill(tensors[0], 0).Release();
+  auto others = world().OpenQueue(kPage, 2);
+  ASSERT_NE(others, nullptr);
+  std::vector<Pin> pins;
+  for (const size_t i : {1, 2}) {
+    auto pin = world().Take(*others, tensors[i], Access::kOverwrite);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    pins.push_back(*std::move(pin));
+  }
+  EXPECT_EQ(stats().host_used_bytes, 3 * kPlace);
+  for (const size_t i : {0, 3, 4, 5}) {
+    pins.push_back(Fill(tensors[i], static_cast<uint8_t>(i)));
+  }
+  EXPECT_EQ(stats().host_used_bytes, 6 * kPlace);
+  EXPECT_EQ(stats().bytes_written(), 0);
+}
+
 }  // namespace
 }  // namespace terrace

@@ -102,7 +102,9 @@ class Runtime {
   // no more memory than they take, where Acquire's window is beside them.
   // Waits for what is on its way out of memory, and for no pin: one may be the
   // caller's own. ResourceExhausted, at once, where nothing else could make
-  // room. Other errors as OpenQueue's; InvalidArgument: no such tensor. A group
+  // room. So from the first such queue on the groups of others come into the
+  // windows of theirs, and nowhere else: what they pin takes none of this room,
+  // and what they have used leaves with its slot. Other errors as OpenQueue's; InvalidArgument: no such tensor. A group
   // ends with Aborted where the tensor was in memory when the queue was opened
   // and has left it, and its room has gone to others: close the queue and open
   // another.

@@ -12,12 +12,18 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kUnlimited = INT64_MAX / 4;
-// Of an optimizer, as one with a Runtime of its own takes at most.
+// Of an optimizer that adds nothing to the budget: each window more is less for
+// parameters, which are used three times as often.
 constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
 
 int64_t GradientBytes(const ParameterSpec& spec) {
   const int64_t size = spec.dtype == DType::kFloat32 ? 4 : 2;
   return spec.count == 0 ? 0 : ResidentBytes(spec.count * size);
+}
+
+int64_t StateBytes(const ParameterSpec& spec) {
+  // Of 16-bit ones a master too.
+  return spec.count * (spec.dtype == DType::kFloat32 ? 8 : 12);
 }
 
 int64_t LargestGradient(absl::Span<const ParameterSpec> specs) {
@@ -26,6 +32,18 @@ int64_t LargestGradient(absl::Span<const ParameterSpec> specs) {
     largest = std::max(largest, GradientBytes(spec));
   }
   return largest;
+}
+
+// Of so many bytes for gradients and state, the state's.
+int64_t StatePart(int64_t bytes, absl::Span<const ParameterSpec> specs) {
+  double state = 0, all = 0;
+  for (const ParameterSpec& spec : specs) {
+    state += static_cast<double>(StateBytes(spec));
+    all += static_cast<double>(StateBytes(spec) + GradientBytes(spec));
+  }
+  return all == 0
+             ? 0
+             : static_cast<int64_t>(static_cast<double>(bytes) * state / all);
 }
 
 }  // namespace
@@ -78,8 +96,7 @@ int64_t OffloadPlace::GrowthFor(absl::Span<const ParameterSpec> specs) const {
   if (plan_.share == 0) return 0;  // all that the budget has is the Runtime's
   double bytes = 0;
   for (const ParameterSpec& spec : specs) {
-    const int64_t state = spec.dtype == DType::kFloat32 ? 8 : 12;
-    bytes += static_cast<double>(GradientBytes(spec) + spec.count * state);
+    bytes += static_cast<double>(GradientBytes(spec) + StateBytes(spec));
   }
   return static_cast<int64_t>(std::ceil(plan_.share * bytes));
 }
@@ -100,11 +117,11 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
     share.bytes = std::max<int64_t>(0, plan_.growth_bytes - joined_bytes_);
     share.bytes = std::min(share.bytes, plan_.training_bytes);
   }
-  const int64_t of = plan_.share > 0 || share.bytes > 0
-                         ? share.bytes / 4
-                         : plan_.budget_bytes / 8;
-  share.window_bytes =
-      std::max(least.minimum_budget_bytes, std::min(of, kMostWindowBytes));
+  // Of what it adds the state's part; it stays nowhere else.
+  const int64_t of = share.bytes > 0
+                         ? StatePart(share.bytes, specs)
+                         : std::min(plan_.budget_bytes / 8, kMostWindowBytes);
+  share.window_bytes = std::max(least.minimum_budget_bytes, of);
   const int64_t largest_before = largest_bytes_;
   joined_bytes_ += share.bytes;
   joined_windows_ += share.window_bytes;
