@@ -45,7 +45,8 @@ def test_it_joins_by_name_and_by_its_parameters(tmp_path):
         assert stats['memory_peak_bytes'] <= stats['budget_bytes']
         assert stats['over_budget_bytes'] == 0
         # The state does not fit: it was written and read there.
-        assert optimizer.stats()['bytes_read'] == stats['bytes_read'] > 0
+        # Reading ahead goes on.
+        assert 0 < stats['bytes_read'] <= optimizer.stats()['bytes_read']
         offload.close()
         check_equal_values(values(model), values(plain))
         assert os.listdir(tmp_path) == []
@@ -67,7 +68,7 @@ def test_a_share_grows_by_that_share_of_gradients_and_state(tmp_path):
     assert stats['window_bytes'] > before['window_bytes']
     # The next one has the memory of the one before.
     optimizer.close()
-    assert offload.stats()['joined_bytes'] == 0
+    assert offload.stats()['joined_bytes'] == stats['joined_bytes']
     terrace.AdamW(model.parameters(), offload=offload)
     assert offload.stats()['budget_bytes'] == stats['budget_bytes']
 

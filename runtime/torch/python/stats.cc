@@ -150,7 +150,7 @@ std::string OffloadStatsAsJson(OffloadPlace& place) {
       {"minimum_bytes", plan.minimum_bytes},
       {"budget_bytes", place.budget_bytes()},
       {"memory_peak_bytes", stats.host_peak_bytes},
-      {"joined_bytes", place.joined_bytes()},
+      {"joined_bytes", place.added_bytes()},
       {"window_bytes", place.window_bytes()},
       {"window_peak_bytes", hook.window_peak_bytes},
       {"over_budget_bytes", std::max<int64_t>(0, hook.over_budget_bytes)},

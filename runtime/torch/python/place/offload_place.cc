@@ -82,9 +82,9 @@ int64_t OffloadPlace::window_bytes() const {
   return window_bytes_;
 }
 
-int64_t OffloadPlace::joined_bytes() const {
+int64_t OffloadPlace::added_bytes() const {
   MutexLock lock(mutex_);
-  return joined_bytes_;
+  return added_bytes_;
 }
 
 int64_t OffloadPlace::budget_bytes() const {

@@ -44,10 +44,10 @@ class OffloadPlace {
   Hook& hook() { return *hook_; }
   const OffloadPlan& plan() const { return plan_; }
   const BindingOptions& asked() const { return asked_; }
-  // Of operations, and of what optimizers that joined added to the budget, as
-  // it is now.
-  int64_t window_bytes() const;
-  int64_t joined_bytes() const;
+  int64_t window_bytes() const;  // of operations, as it is now
+  // That optimizers which joined added to the budget, at most at a time so far:
+  // the next one has them too.
+  int64_t added_bytes() const;
   // As it was asked for, with all that was ever added.
   int64_t budget_bytes() const;
 
