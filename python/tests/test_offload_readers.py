@@ -15,7 +15,7 @@ import torch, terrace
 from offloaded import *
 path = sys.argv[1] + '/file'
 model, plain = mlp(), mlp()
-offload = terrace.offload(model, memory_budget='200KiB', nvme_path=sys.argv[2])
+offload = terrace.offload(model, memory_budget='400KiB', nvme_path=sys.argv[2])
 cold = {name: p for name, p in model.named_parameters() if is_cold(p)}
 assert len(cold) > 4
 expected = values(plain)

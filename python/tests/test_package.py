@@ -83,8 +83,10 @@ def test_signature_is_the_published_one():
         ('weight_decay', 1e-2), ('amsgrad', False), ('maximize', False),
         ('foreach', None), ('capturable', False), ('differentiable', False),
         ('fused', None), ('memory_budget', None), ('nvme_path', None),
-        ('tiers', None), ('max_grad_norm', None), ('io_engine', 'auto'),
-        ('process_group', None), ('step_in_backward', 0), ('overlap', False)]
+        ('tiers', None), ('max_grad_norm', None),
+        ('io_engine', 'auto'),
+        ('process_group', None), ('step_in_backward', 0), ('overlap', False),
+        ('offload', None)]
     assert issubclass(terrace.AdamW, torch.optim.Optimizer)
 
 
