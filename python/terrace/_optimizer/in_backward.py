@@ -9,19 +9,14 @@ import torch
 from terrace._ranks.ranks import Ranks
 
 
-def check(passes: int, overlap: bool, max_grad_norm: float, ranks: Ranks,
-          offload: Any) -> None:
+def check(passes: int, overlap: bool, max_grad_norm: float,
+          ranks: Ranks) -> None:
     """ValueError, NotImplementedError: it cannot be as it was asked for."""
     _check(passes, overlap, max_grad_norm)
     if passes and ranks.group is not None:
         raise NotImplementedError(
             'terrace: step_in_backward with a process_group: gradients are '
             'stepped before they could be averaged')
-    if passes and offload is not None:
-        raise NotImplementedError(
-            'terrace: step_in_backward together with offload is not built '
-            'yet: without offload the parameters are below, and the state has '
-            'a memory_budget and an nvme_path of its own')
 
 
 def _check(passes: int, overlap: bool, max_grad_norm: float) -> None:

@@ -35,10 +35,9 @@ def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
     them, or with 0 in step(). `write_back`: called before a step that backward
     begins; gives the groups. ValueError, NotImplementedError: it cannot be as
     it was asked for."""
-    in_backward.check(passes, overlap, settings.max_gradient_norm, ranks,
-                      offload)
+    in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
+    settings = joined(settings, offload, parameters_in(groups), ranks.alone)
     if passes:
         return InBackwardStore(settings, passes, write_back)
-    settings = joined(settings, offload, parameters_in(groups), ranks.alone)
     return (StateStore(settings) if ranks.alone else
             SharedStore(settings, ranks))

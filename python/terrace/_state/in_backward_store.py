@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -99,6 +99,9 @@ class InBackwardStore(StateStore):
         self._passes.follow([])
         self._begun = None
         super().close()
+
+    def _watch_gradients(self, named: Iterable[Named]) -> None:
+        """They end with the last of them that its chunk waits for."""
 
     # The step.
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/python/place/freed_blocks.h"
 
 namespace terrace {
 namespace {
@@ -63,6 +64,8 @@ absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
     used.paths.clear();
     used.mapped_tiers.clear();
     used.machine_profile.clear();
+  } else {
+    ReturnFreedBlocks();
   }
   TERRACE_ASSIGN_OR_RETURN(
       place->runtime_, OpenTiers(used, plan.budget_bytes, plan.growth_bytes));
