@@ -48,7 +48,9 @@ bool WindowOpener::Add(OpenRequest request) {
     request.reply->Set(NoTensor(request.only));
     return false;
   }
-  if (IsForOne(request)) parts_.working->at(opening.tier).KeepRoomForOne();
+  if (IsForOne(request)) {
+    parts_.working->at(opening.tier).windows().KeepRoomForOne();
+  }
   opening.bytes = WindowBytes(request.slot_bytes, request.slots);
   if (opening.tier != kDramTier) {
     opening.staging_bytes = StagingBytes(request.slot_bytes, request.slots);

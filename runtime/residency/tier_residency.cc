@@ -69,7 +69,7 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
     found.space = Space::kFound;
     return found;
   }
-  if (MayStay(window)) {
+  if (windows_.MayBeOutside(window)) {
     found.room = FindRoom(tensor);
     // The newcomer need not wait for the rest of the room: it may take a slot.
     if (found.room.empty() &&

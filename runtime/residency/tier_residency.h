@@ -122,9 +122,6 @@ class TierResidency final {
   void CloseEmptyWindows();
   // Nothing new becomes resident while a window waits for room.
   void HoldRoom(bool hold) { hold_room_ = hold; }
-  // From here on what queues with slots ask for is in their windows alone: no
-  // pin of theirs is in the way of a range for one tensor.
-  void KeepRoomForOne() { keeps_room_for_one_ = true; }
 
   Tier& tier() const { return tier_; }
   TierId id() const { return id_; }
@@ -134,9 +131,6 @@ class TierResidency final {
   int64_t evictions() const { return evictions_; }
 
  private:
-  bool MayStay(const Window& window) const {
-    return !keeps_room_for_one_ || window.slots() == 0;
-  }
   bool MayLeave(const Tensor& tensor) const;
   bool IsFree(const Tensor& tensor) const {
     const Copy* const copy = tensor.at(id_);
@@ -158,7 +152,6 @@ class TierResidency final {
   Windows windows_;
   std::vector<const Tensor*> kept_;  // few: a group's
   bool hold_room_ = false;
-  bool keeps_room_for_one_ = false;
   int64_t evictions_ = 0;
 };
 

@@ -29,6 +29,14 @@ class Windows {
   // That room is a late fetch's from here on, if it is a slot.
   void Disown(const Reservation& room, const absl::Status& why);
 
+  // From here on what queues with slots ask for is in their windows alone: no
+  // pin of theirs is in the way of a range for one tensor.
+  void KeepRoomForOne() { keeps_room_for_one_ = true; }
+  // What its queue asks for, so that it may stay when it is not used.
+  bool MayBeOutside(const Window& window) const {
+    return !keeps_room_for_one_ || window.slots() == 0;
+  }
+
   bool closing() const { return closing_ > 0; }
   bool AnyClosing(absl::FunctionRef<bool(const Window&)> is) const;
   int64_t size_bytes() const;
@@ -38,6 +46,7 @@ class Windows {
   std::vector<Window*> changed_;  // those closed
   absl::flat_hash_set<std::unique_ptr<Window>> windows_;
   int64_t closing_ = 0;  // waiting for their slots
+  bool keeps_room_for_one_ = false;
 };
 
 }  // namespace terrace

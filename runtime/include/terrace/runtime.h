@@ -104,10 +104,10 @@ class Runtime {
   // caller's own. ResourceExhausted, at once, where nothing else could make
   // room. So from the first such queue on the groups of others come into the
   // windows of theirs, and nowhere else: what they pin takes none of this room,
-  // and what they have used leaves with its slot. Other errors as OpenQueue's; InvalidArgument: no such tensor. A group
-  // ends with Aborted where the tensor was in memory when the queue was opened
-  // and has left it, and its room has gone to others: close the queue and open
-  // another.
+  // and what they have used leaves with its slot. Other errors as OpenQueue's;
+  // InvalidArgument: no such tensor. A group ends with Aborted where the tensor
+  // was in memory when the queue was opened and has left it, and its room has
+  // gone to others: close the queue and open another.
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
       TensorId tensor, Time deadline) = 0;
 
