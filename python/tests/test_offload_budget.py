@@ -1,6 +1,7 @@
 """What terrace.offload takes of memory, as it was asked for."""
 
 import os
+import re
 
 import pytest
 import torch
@@ -158,3 +159,35 @@ def test_a_budget_for_the_largest_layer_of_a_transformer(tmp_path):
     stats = offload.stats()
     # In eval() a layer is one operation.
     assert stats['minimum_bytes'] > 2 * 4 * (4 * 128 * 128 + 4 * 128 * 128)
+
+
+def _refused(model, budget, directory):
+    with pytest.raises(ValueError) as caught:
+        terrace.AdamW(model.parameters(), memory_budget=budget,
+                      nvme_path=str(directory))
+    return str(caught.value)
+
+
+def test_an_optimizers_budget_that_is_too_small_says_what_is_enough(tmp_path):
+    """For the least of the state, and for what offloaded parameters pass
+    through, which is much more."""
+    parameters, state = tmp_path / 'parameters', tmp_path / 'state'
+    parameters.mkdir()
+    state.mkdir()
+    plain = int(re.search(r'minimum of (\d+) bytes',
+                          _refused(mlp(40), 4096, state))[1])
+    least = plain + (4 << 20)
+    model = mlp(40)
+    with terrace.offload(model, nvme_path=str(parameters)):
+        for budget in (4096, plain, 1 << 20, 4 << 20, least - 1):
+            message = _refused(model, budget, state)
+            assert f'a budget of {budget} bytes is below' in message
+            assert f'minimum of {least} bytes: {plain} for state' in message
+            assert f'{4 << 20} that parameters which are offloaded' in message
+            assert f'(memory_budget={budget})' in message
+            assert os.listdir(state) == []
+        optimizer = terrace.AdamW(model.parameters(), memory_budget=least,
+                                  nvme_path=str(state))
+        train(model, mlp_loss, lambda _: optimizer, steps=1)
+        assert optimizer.stats()['disk_bytes'] > 0
+        optimizer.close()
