@@ -36,14 +36,57 @@ def test_inference_is_told_what_its_first_pass_took(tmp_path, caplog):
     with caplog.at_level('INFO', 'terrace'), torch.no_grad():
         offload = terrace.offload(model, nvme_path=str(tmp_path))
         before = offload.stats()['bytes_read']
-        model(torch.ones(1, 128))
         assert not caplog.messages
+        model(torch.ones(1, 128))
+        said, = caplog.messages
         read = offload.stats()['bytes_read'] - before
         model(torch.ones(1, 128))
         model(torch.ones(1, 128))
-    said, = caplog.messages
+    assert caplog.messages == [said]
     assert read > PARAMETERS // 2
     assert f'the first step read {read / 1e3:.1f} kB' in said
+
+
+def test_one_pass_of_inference_is_told_of_once_it_has_ended(tmp_path, caplog):
+    class Failing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rest = mlp()
+            self.fails = True
+
+        def forward(self, inputs):
+            outputs = self.rest(inputs)
+            assert not caplog.messages
+            if self.fails:
+                raise KeyError
+            return outputs
+
+    model = Failing()
+    with caplog.at_level('INFO', 'terrace'), torch.inference_mode():
+        with terrace.offload(model, nvme_path=str(tmp_path)):
+            with pytest.raises(KeyError):
+                model(torch.ones(1, 128))
+    assert not caplog.messages  # it never came to an end
+    model.fails = False
+    with caplog.at_level('INFO', 'terrace'), torch.inference_mode():
+        with terrace.offload(model, nvme_path=str(tmp_path)):
+            model(torch.ones(1, 128))
+            said, = caplog.messages
+    assert '99,072 parameters' in said and 'the first step read' in said
+
+
+def test_training_is_told_of_after_its_first_step(tmp_path, caplog):
+    model = mlp()
+    with caplog.at_level('INFO', 'terrace'):
+        terrace.offload(model, nvme_path=str(tmp_path))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(1, 128)).sum().backward()
+            assert not caplog.messages
+        optimizer.step()
+        said, = caplog.messages
+        train(model, mlp_loss)
+    assert caplog.messages == [said]
 
 
 def test_a_budget_in_bytes_below_the_minimum_is_refused(tmp_path):
