@@ -14,6 +14,9 @@ from terrace._base.library import is_offloaded
 WIDTH = 130
 ADAMW = {'type': 'AdamW', 'params': {'lr': 2e-3, 'weight_decay': 0.1}}
 PARAM = 'zero_optimization.offload_param'
+OPTIMIZER = 'zero_optimization.offload_optimizer'
+CPU_CHECKPOINTING = 'activation_checkpointing.cpu_checkpointing'
+BELOW = {'activation_checkpointing': {'cpu_checkpointing': True}}
 
 
 def model():
@@ -215,4 +218,132 @@ def test_several_ranks_are_refused(crew, tmp_path):
     for error in crew.run(_on_ranks, str(tmp_path)):
         assert error[0] == 'NotImplementedError'
         assert 'zero_optimization.stage' in error[1]
+    assert not os.listdir(tmp_path)
+
+
+class Deep(torch.nn.Module):
+    """What each layer saves is 16 MiB, 320 MiB of all, which is more than the
+    256 MiB that activations may have."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.scales = torch.nn.ParameterList(
+            torch.rand(2048) + 0.5 for _ in range(20))
+
+    def forward(self, inputs):
+        hidden = inputs
+        for scale in self.scales:
+            hidden = (hidden * scale).tanh()
+        return hidden
+
+
+def places(stats):
+    return [tier['name'] for tier in stats['tiers'][1:]]
+
+
+def deep_gradients(**changes):
+    """Of two passes, the second with the order of the first in mind."""
+    network = Deep()
+    optimizer, _, settings = terrace.from_deepspeed_config(network, **changes)
+    inputs = torch.randn(2048, 2048,
+                         generator=torch.Generator().manual_seed(5))
+    left = []
+    for _ in range(2):
+        network(inputs).square().mean().backward()
+        left += [scale.grad.clone() for scale in network.scales]
+        optimizer.step()
+        optimizer.zero_grad()
+    return left, network, settings['offload'], settings['notes']
+
+
+@pytest.mark.parametrize('param', [None, 'nvme', 'cpu'])
+def test_cpu_checkpointing_takes_activations_below(param, two_paths):
+    mine, below = two_paths
+    section = {None: None, 'nvme': nvme(mine), 'cpu': {'device': 'cpu'}}[param]
+    left, network, offload, notes = deep_gradients(
+        config=config(section, nvme(below), **BELOW), offload=True)
+    stats = offload.stats()
+    assert stats['activation_tensors'] == 2 * 20
+    assert stats['activation_bytes'] == 2 * 20 * (16 << 20)
+    assert stats['activation_written_bytes'] > 2 * (32 << 20)
+    assert stats['activation_fetched_bytes'] > 2 * (32 << 20)
+    assert stats['failures'] == 0
+    assert any(map(is_offloaded, network.parameters())) == (param == 'nvme')
+    assert (stats['parameter_bytes'] > 0) == (param == 'nvme')
+    # With the parameters where they have a path, else with the state.
+    assert places(stats) == [f'nvme:{mine if param == "nvme" else below}']
+    paths = {note['path'] for note in notes}
+    assert CPU_CHECKPOINTING not in paths and PARAM not in paths
+    assert (f'{PARAM}.device' in paths) == (param == 'cpu')
+    offload.close()
+    expected, other, nothing, _ = deep_gradients(config=config(stage=0))
+    assert nothing is None
+    for gradient, same in zip(left, expected, strict=True):
+        assert torch.equal(gradient, same)
+    assert largest_difference(network, other) == 0
+
+
+@pytest.mark.parametrize('stage', [0, 3])
+@pytest.mark.parametrize('device', [None, 'cpu'])
+def test_a_path_for_activations_alone(stage, device, two_paths):
+    section = {'nvme_path': str(two_paths[0])}
+    if device is not None:
+        section['device'] = device
+    network = model()
+    _, _, settings = terrace.from_deepspeed_config(
+        network, config(section, stage=stage, **BELOW), offload=True)
+    with settings['offload'] as offload:
+        assert places(offload.stats()) == [f'nvme:{two_paths[0]}']
+        assert not any(map(is_offloaded, network.parameters()))
+    assert f'{PARAM}.nvme_path' not in {note['path']
+                                        for note in settings['notes']}
+
+
+def test_activations_without_a_path_are_refused(tmp_path):
+    file = tmp_path / 'ds.json'
+    file.write_text('{"train_batch_size": 1,\n"activation_checkpointing":\n'
+                    '{"cpu_checkpointing": true}}')
+    with pytest.raises(ValueError) as caught:
+        terrace.from_deepspeed_config(model(), file, offload=True,
+                                      learning_rate=1e-3)
+    [line] = str(caught.value).splitlines()
+    for part in (CPU_CHECKPOINTING, 'line 3', f'{PARAM}.nvme_path',
+                 f'{OPTIMIZER}.nvme_path'):
+        assert part in line
+    with pytest.raises(ValueError, match=f'{OPTIMIZER}.nvme_path'):
+        terrace.from_deepspeed_config(
+            model(), config({'device': 'cpu'}, **BELOW), offload=True)
+
+
+@pytest.mark.parametrize('key', [PARAM, OPTIMIZER])
+def test_a_path_of_activations_is_named_by_its_key(key, tmp_path):
+    section = {'nvme_path': str(tmp_path / 'typo')}
+    sections = {PARAM: (section, None), OPTIMIZER: (None, section)}[key]
+    with pytest.raises(FileNotFoundError, match=rf'{key}\.nvme_path'):
+        terrace.from_deepspeed_config(model(), config(*sections, **BELOW),
+                                      offload=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_activations_stay_where_they_are_not_asked_for(two_paths):
+    for wish, offload in ((True, False), (False, True)):
+        settings = terrace.from_deepspeed_config(
+            model(), config(None, nvme(two_paths[0]), activation_checkpointing={
+                'cpu_checkpointing': wish}), offload=offload)[2]
+        assert settings['offload'] is None
+        paths = {note['path'] for note in settings['notes']}
+        assert (CPU_CHECKPOINTING in paths) == (not offload)
+        assert (PARAM in paths) == offload
+
+
+def _activations_on_ranks(path):
+    return error_of(lambda: terrace.from_deepspeed_config(
+        model(), config(None, nvme(path), stage=1, **BELOW), offload=True))
+
+
+def test_activations_of_several_ranks_are_refused(crew, tmp_path):
+    for error in crew.run(_activations_on_ranks, str(tmp_path)):
+        assert error[0] == 'NotImplementedError'
+        assert CPU_CHECKPOINTING in error[1]
     assert not os.listdir(tmp_path)

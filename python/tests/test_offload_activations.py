@@ -335,6 +335,20 @@ def test_the_first_step_says_what_went_below(tmp_path, caplog):
                            '(at most 2.6 MB at a time), ')
 
 
+def test_passes_without_gradients_are_no_first_step_of_activations(tmp_path,
+                                                                   caplog):
+    model = mlp(20)
+    with caplog.at_level('INFO', 'terrace'):
+        with offload(model, tmp_path, parameters=True, memory_budget='2MiB'):
+            with torch.no_grad():
+                wide_loss(model, torch.Generator())
+            said, = caplog.messages  # on the parameters
+            assert 'parameters of the model' in said
+            train(model, wide_loss)
+    _, said = caplog.messages
+    assert said.startswith('20 activations of the first step')
+
+
 def test_a_model_of_tokens_with_all_below(tmp_path):
     check_identical(transformer, lambda m: train(m, token_loss, adamw),
                     tmp_path, parameters=True, memory_budget='1280KiB',

@@ -1,6 +1,7 @@
 """What terrace.offload takes of memory, as it was asked for."""
 
 import os
+import re
 
 import pytest
 import torch
@@ -35,14 +36,57 @@ def test_inference_is_told_what_its_first_pass_took(tmp_path, caplog):
     with caplog.at_level('INFO', 'terrace'), torch.no_grad():
         offload = terrace.offload(model, nvme_path=str(tmp_path))
         before = offload.stats()['bytes_read']
-        model(torch.ones(1, 128))
         assert not caplog.messages
+        model(torch.ones(1, 128))
+        said, = caplog.messages
         read = offload.stats()['bytes_read'] - before
         model(torch.ones(1, 128))
         model(torch.ones(1, 128))
-    said, = caplog.messages
+    assert caplog.messages == [said]
     assert read > PARAMETERS // 2
     assert f'the first step read {read / 1e3:.1f} kB' in said
+
+
+def test_one_pass_of_inference_is_told_of_once_it_has_ended(tmp_path, caplog):
+    class Failing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rest = mlp()
+            self.fails = True
+
+        def forward(self, inputs):
+            outputs = self.rest(inputs)
+            assert not caplog.messages
+            if self.fails:
+                raise KeyError
+            return outputs
+
+    model = Failing()
+    with caplog.at_level('INFO', 'terrace'), torch.inference_mode():
+        with terrace.offload(model, nvme_path=str(tmp_path)):
+            with pytest.raises(KeyError):
+                model(torch.ones(1, 128))
+    assert not caplog.messages  # it never came to an end
+    model.fails = False
+    with caplog.at_level('INFO', 'terrace'), torch.inference_mode():
+        with terrace.offload(model, nvme_path=str(tmp_path)):
+            model(torch.ones(1, 128))
+            said, = caplog.messages
+    assert '99,072 parameters' in said and 'the first step read' in said
+
+
+def test_training_is_told_of_after_its_first_step(tmp_path, caplog):
+    model = mlp()
+    with caplog.at_level('INFO', 'terrace'):
+        terrace.offload(model, nvme_path=str(tmp_path))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(1, 128)).sum().backward()
+            assert not caplog.messages
+        optimizer.step()
+        said, = caplog.messages
+        train(model, mlp_loss)
+    assert caplog.messages == [said]
 
 
 def test_a_budget_in_bytes_below_the_minimum_is_refused(tmp_path):
@@ -158,3 +202,35 @@ def test_a_budget_for_the_largest_layer_of_a_transformer(tmp_path):
     stats = offload.stats()
     # In eval() a layer is one operation.
     assert stats['minimum_bytes'] > 2 * 4 * (4 * 128 * 128 + 4 * 128 * 128)
+
+
+def _refused(model, budget, directory):
+    with pytest.raises(ValueError) as caught:
+        terrace.AdamW(model.parameters(), memory_budget=budget,
+                      nvme_path=str(directory))
+    return str(caught.value)
+
+
+def test_an_optimizers_budget_that_is_too_small_says_what_is_enough(tmp_path):
+    """For the least of the state, and for what offloaded parameters pass
+    through, which is much more."""
+    parameters, state = tmp_path / 'parameters', tmp_path / 'state'
+    parameters.mkdir()
+    state.mkdir()
+    plain = int(re.search(r'minimum of (\d+) bytes',
+                          _refused(mlp(40), 4096, state))[1])
+    least = plain + (4 << 20)
+    model = mlp(40)
+    with terrace.offload(model, nvme_path=str(parameters)):
+        for budget in (4096, plain, 1 << 20, 4 << 20, least - 1):
+            message = _refused(model, budget, state)
+            assert f'a budget of {budget} bytes is below' in message
+            assert f'minimum of {least} bytes: {plain} for state' in message
+            assert f'{4 << 20} that parameters which are offloaded' in message
+            assert f'(memory_budget={budget})' in message
+            assert os.listdir(state) == []
+        optimizer = terrace.AdamW(model.parameters(), memory_budget=least,
+                                  nvme_path=str(state))
+        train(model, mlp_loss, lambda _: optimizer, steps=1)
+        assert optimizer.stats()['disk_bytes'] > 0
+        optimizer.close()

@@ -90,6 +90,20 @@ def test_signature_is_the_published_one():
     assert issubclass(terrace.AdamW, torch.optim.Optimizer)
 
 
+def test_adam_takes_what_adamw_takes():
+    """But for torch.optim.Adam's own; each with the same meaning."""
+    def taken(kind):
+        return {p.name: (p.default, p.kind)
+                for p in inspect.signature(kind).parameters.values()}
+    adamw, adam = taken(terrace.AdamW), taken(terrace.Adam)
+    assert adam.pop('weight_decay')[0] == 0
+    assert adam.pop('decoupled_weight_decay')[0] is False
+    del adamw['weight_decay']
+    assert adam == adamw
+    assert inspect.signature(torch.optim.Adam).parameters.keys() <= (
+        inspect.signature(terrace.Adam).parameters.keys())
+
+
 @pytest.mark.parametrize('name', terrace.__all__)
 def test_everything_public_is_there_and_documented(name):
     thing = getattr(terrace, name)

@@ -32,12 +32,13 @@ def _tier(stats, name):
     return next(tier for tier in stats['tiers'] if tier['name'] == name)
 
 
-def test_tiers_are_what_the_short_forms_are(tmp_path):
+@pytest.mark.parametrize('kind', [terrace.AdamW, terrace.Adam])
+def test_tiers_are_what_the_short_forms_are(kind, tmp_path):
     model = _model()
-    expected = _train(model, terrace.AdamW(
+    expected = _train(model, kind(
         model.parameters(), memory_budget='256KiB', nvme_path=str(tmp_path)))
     other = _model()
-    optimizer = terrace.AdamW(other.parameters(), tiers=[
+    optimizer = kind(other.parameters(), tiers=[
         'dram=256KiB', f'nvme:{tmp_path}'])
     assert _train(other, optimizer) == expected
     for mine, theirs in zip(other.parameters(), model.parameters()):
@@ -163,12 +164,23 @@ def test_what_cannot_be_is_refused_by_its_name(tiers, error, text):
         terrace.AdamW(_model().parameters(), tiers=tiers)
 
 
+@pytest.mark.parametrize('kind', [terrace.AdamW, terrace.Adam])
 @pytest.mark.parametrize('short', [{'memory_budget': '1GiB'},
                                    {'nvme_path': '/tmp'}])
-def test_tiers_beside_a_short_form_are_refused(short):
+def test_tiers_beside_a_short_form_are_refused(kind, short):
     name = next(iter(short))
     with pytest.raises(ValueError, match=f'tiers and {name} together'):
-        terrace.AdamW(_model().parameters(), tiers=['dram=1GiB'], **short)
+        kind(_model().parameters(), tiers=['dram=1GiB'], **short)
+
+
+@pytest.mark.parametrize('kind', [terrace.AdamW, terrace.Adam])
+def test_tiers_beside_a_models_memory_are_refused(kind):
+    model = _model()
+    with terrace.offload(model) as offload:
+        with pytest.raises(ValueError, match='offload and tiers together'):
+            kind(model.parameters(), tiers=['dram=1GiB'], offload=offload)
+    with pytest.raises(TypeError, match='offload is what terrace.offload'):
+        kind(model.parameters(), offload=5)
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):

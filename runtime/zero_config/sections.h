@@ -15,6 +15,9 @@ namespace terrace {
 absl::Status CheckOptimizerType(const JsonValue& root);
 absl::Status CheckSchedulerType(const JsonValue& root);
 
+absl::Status ReadActivations(const ZeroConfigCaller& caller, KeyValues* values,
+                             ZeroConfigSettings* settings);
+// After ReadActivations.
 absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
                       ZeroConfigSettings* settings);
 // After ReadZero.

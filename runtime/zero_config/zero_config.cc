@@ -41,6 +41,7 @@ absl::StatusOr<ZeroConfigSettings> ReadZeroConfig(
   TERRACE_RETURN_IF_ERROR(CheckSchedulerType(root));
   TERRACE_ASSIGN_OR_RETURN(KeyValues values, KeyValues::Read(root));
   ZeroConfigSettings settings;
+  TERRACE_RETURN_IF_ERROR(ReadActivations(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadZero(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadZenflow(values, settings));
   TERRACE_RETURN_IF_ERROR(ReadPrecision(caller, &values, &settings));

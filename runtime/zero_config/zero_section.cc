@@ -40,20 +40,24 @@ absl::StatusOr<OffloadDevice> ReadDevice(const char* section,
 }
 
 absl::Status CheckPath(const char* section, OffloadDevice device,
-                       KeyValues* values) {
+                       const ZeroConfigSettings& settings, KeyValues* values) {
   const std::string path = absl::StrCat(section, ".nvme_path");
   if (device == OffloadDevice::kNvme && !values->Given(path)) {
     return values->Bad(
         absl::StrCat(section, ".device"),
         absl::StrCat("needs ", path, ": a directory or a list of directories"));
   }
-  if (device != OffloadDevice::kNvme && values->Given(path)) {
+  const bool has_activations = settings.places.activations.key == path;
+  if (device != OffloadDevice::kNvme && values->Given(path) &&
+      !has_activations) {
     values->AddNote(NoteKind::kIgnored, path,
                     "not used: the device is not \"nvme\"");
   }
+  const size_t followed =
+      (values->Given(absl::StrCat(section, ".device")) ? 1 : 0) +
+      (has_activations ? 1 : 0);
   if (device == OffloadDevice::kNone &&
-      values->GivenBelow(section).size() >
-          (values->Given(absl::StrCat(section, ".device")) ? 1u : 0u)) {
+      values->GivenBelow(section).size() > followed) {
     values->AddNote(NoteKind::kMeaning, absl::StrCat(section, ".device"),
                     "\"none\": nothing is offloaded, the section's other keys "
                     "have no effect");
@@ -76,18 +80,19 @@ absl::Status ReadOffloadParam(const ZeroConfigCaller& caller, KeyValues* values,
                                  settings->stage));
     return absl::OkStatus();
   }
-  TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, values));
+  TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, *settings, values));
   if (*device == OffloadDevice::kNone) return absl::OkStatus();
-  if (caller.parameters == Parameters::kOffloaded) {
-    settings->parameter_place.device = *device;
+  if (caller.model.parameters == Parameters::kOffloaded) {
+    settings->places.parameters.device = *device;
     if (*device == OffloadDevice::kNvme) {
-      settings->parameter_place.paths =
-          values->Texts(absl::StrCat(kP, ".nvme_path"));
+      OffloadTarget& place = settings->places.parameters;
+      place.key = absl::StrCat(kP, ".nvme_path");
+      place.paths = values->Texts(place.key);
     }
     return absl::OkStatus();
   }
   if (*device == OffloadDevice::kCpu &&
-      caller.parameters == Parameters::kInCpuMemory) {
+      caller.model.parameters == Parameters::kInCpuMemory) {
     values->AddNote(NoteKind::kMeaning, path,
                     "the model is in CPU memory: its parameters are there "
                     "already, and stay");
@@ -105,7 +110,7 @@ absl::Status ReadOffloadOptimizer(KeyValues* values,
                                   ZeroConfigSettings* settings) {
   auto device = ReadDevice(kO, "cpu_offload", values);
   if (!device.ok()) return device.status();
-  TERRACE_RETURN_IF_ERROR(CheckPath(kO, *device, values));
+  TERRACE_RETURN_IF_ERROR(CheckPath(kO, *device, *settings, values));
   settings->offload_device = *device;
   if (*device == OffloadDevice::kNvme) {
     settings->nvme_paths = values->Texts(absl::StrCat(kO, ".nvme_path"));

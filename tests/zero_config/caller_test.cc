@@ -165,7 +165,7 @@ TEST(Caller, ParametersInCpuMemoryAreOffloadedThereAlready) {
     return "\"zero_optimization\": {\"stage\": 3, " + members + "}";
   };
   ZeroConfigCaller caller;
-  caller.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
+  caller.model.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
   const auto cpu =
       ReadMembers(zero("\"offload_param\": {\"device\": \"cpu\"}"), caller);
   ASSERT_TRUE(cpu.ok()) << cpu.status();
@@ -183,7 +183,7 @@ TEST(Caller, ParametersInCpuMemoryAreOffloadedThereAlready) {
 
 TEST(Caller, ParametersAreOffloadedWhereTheCallerDoesIt) {
   ZeroConfigCaller caller;
-  caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+  caller.model.parameters = ZeroConfigCaller::Parameters::kOffloaded;
   const auto read = [&](const std::string& param) {
     return ReadMembers(
         "\"zero_optimization\": {\"stage\": 3, "
@@ -193,22 +193,23 @@ TEST(Caller, ParametersAreOffloadedWhereTheCallerDoesIt) {
   };
   const auto one = read("{\"device\": \"nvme\", \"nvme_path\": \"/a\"}");
   ASSERT_TRUE(one.ok()) << one.status();
-  EXPECT_EQ(one->parameter_place.device, OffloadDevice::kNvme);
-  EXPECT_EQ(one->parameter_place.paths, std::vector<std::string>{"/a"});
+  EXPECT_EQ(one->places.parameters.device, OffloadDevice::kNvme);
+  EXPECT_EQ(one->places.parameters.paths, std::vector<std::string>{"/a"});
   EXPECT_EQ(one->offload_device, OffloadDevice::kNone);  // of the state
   EXPECT_TRUE(one->nvme_paths.empty());
   const auto two =
       read("{\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b\"]}");
   ASSERT_TRUE(two.ok()) << two.status();
-  EXPECT_EQ(two->parameter_place.paths, (std::vector<std::string>{"/a", "/b"}));
+  EXPECT_EQ(two->places.parameters.paths,
+            (std::vector<std::string>{"/a", "/b"}));
   const auto none = read("{\"device\": \"none\"}");
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ(none->parameter_place.device, OffloadDevice::kNone);
-  EXPECT_TRUE(none->parameter_place.paths.empty());
+  EXPECT_EQ(none->places.parameters.device, OffloadDevice::kNone);
+  EXPECT_TRUE(none->places.parameters.paths.empty());
   const auto cpu = read("{\"device\": \"cpu\"}");
   ASSERT_TRUE(cpu.ok()) << cpu.status();
-  EXPECT_EQ(cpu->parameter_place.device, OffloadDevice::kCpu);
-  EXPECT_TRUE(cpu->parameter_place.paths.empty());
+  EXPECT_EQ(cpu->places.parameters.device, OffloadDevice::kCpu);
+  EXPECT_TRUE(cpu->places.parameters.paths.empty());
   EXPECT_FALSE(HasNote(*cpu, "zero_optimization.offload_param.device",
                        NoteKind::kMeaning));
   EXPECT_EQ(read("{\"device\": \"nvme\"}").status().code(),
@@ -217,7 +218,7 @@ TEST(Caller, ParametersAreOffloadedWhereTheCallerDoesIt) {
 
 TEST(Caller, BelowStage3NoParametersAreOffloaded) {
   ZeroConfigCaller caller;
-  caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+  caller.model.parameters = ZeroConfigCaller::Parameters::kOffloaded;
   for (const char* param : {"{\"device\": \"cpu\"}",
                             "{\"device\": \"nvme\", \"nvme_path\": \"/a\"}"}) {
     const auto settings =
@@ -225,8 +226,8 @@ TEST(Caller, BelowStage3NoParametersAreOffloaded) {
                                  "\"offload_param\": ", param, "}"),
                     caller);
     ASSERT_TRUE(settings.ok()) << settings.status();
-    EXPECT_EQ(settings->parameter_place.device, OffloadDevice::kNone);
-    EXPECT_TRUE(settings->parameter_place.paths.empty());
+    EXPECT_EQ(settings->places.parameters.device, OffloadDevice::kNone);
+    EXPECT_TRUE(settings->places.parameters.paths.empty());
     EXPECT_TRUE(HasNote(*settings, "zero_optimization.offload_param.device",
                         NoteKind::kIgnored));
   }
@@ -234,7 +235,7 @@ TEST(Caller, BelowStage3NoParametersAreOffloaded) {
 
 TEST(Caller, SeveralRanksOffloadNoParameters) {
   ZeroConfigCaller caller;
-  caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+  caller.model.parameters = ZeroConfigCaller::Parameters::kOffloaded;
   caller.world_size = 2;
   caller.shares_state = true;
   const auto settings = ReadMembers(

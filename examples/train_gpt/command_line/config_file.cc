@@ -108,7 +108,7 @@ ZeroConfigCaller Laying::Caller() const {
        flags_.warmup.least_rate);
   know("--warmup-max-lr", "warmup_max_lr", &caller.warmup_max_lr,
        flags_.warmup.most_rate);
-  caller.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
+  caller.model.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
   return caller;
 }
 

@@ -14,9 +14,9 @@ import torch
 
 from terrace._base import library
 from terrace._base.errors import check
+from terrace._deepspeed.below import offload_below
 from terrace._deepspeed.brought import Brought
 from terrace._deepspeed.notes import tell_notes
-from terrace._deepspeed.parameters import offload_parameters
 from terrace._deepspeed.plan import plan_for
 from terrace._deepspeed.schedule import ConfiguredSchedule
 from terrace._optimizer.adamw import AdamW
@@ -86,11 +86,12 @@ def from_deepspeed_config(
             over; it is not used afterwards, nor is a scheduler made for it.
         notes: say every note on standard error; else how many there are, and
             those on what contradicts `known`.
-        offload: with an offload_param at stage 3, on one rank: the model's
-            parameters are offloaded as by terrace.offload(), whose result is
-            settings' `offload`. To "nvme": to its paths; a memory_budget that
-            is a share is theirs too, else they have a tenth of their bytes,
-            beside it. To "cpu": all in Terrace's memory.
+        offload: on one rank, as by terrace.offload(), whose result is
+            settings' `offload`. Parameters, with an offload_param at stage 3:
+            to "nvme", its paths, with a memory_budget that is a share, else a
+            tenth of their bytes; to "cpu", all in Terrace's memory.
+            Activations, with cpu_checkpointing: to the nvme_path of
+            offload_param, else of offload_optimizer, with 256 MiB.
         known: numbers for keys that are "auto" or absent: learning_rate,
             beta1, beta2, epsilon, weight_decay, gradient_clipping,
             warmup_min_lr, warmup_max_lr, warmup_num_steps, total_num_steps,
@@ -104,8 +105,8 @@ def from_deepspeed_config(
         a scheduler to be stepped after each of the optimizer's steps, None
         where the configuration has none; a dict of the rest, for the loop:
         micro_batch, accumulation_steps, train_batch, loss_scale (None or its
-        numbers, for torch.amp.GradScaler), offload (None: the parameters are
-        where they were), `notes` on every key that has no say here, and more.
+        numbers, for torch.amp.GradScaler), offload (None: nothing is
+        offloaded), `notes` on every key that has no say here, and more.
 
     Raises:
         ValueError: the configuration is wrong, or contradicts the model, or
@@ -143,7 +144,7 @@ def _read(ranks: Ranks, config: Any, model: torch.nn.Module,
 def _make(model: torch.nn.Module, read: _Read, memory_budget: Any,
           offload: bool, process_group: Any) -> ConfiguredAdamW:
     """The optimizer; before it, of the settings, what is offloaded."""
-    below = offload_parameters(model, read.settings, memory_budget, offload)
+    below = offload_below(model, read.settings, memory_budget, offload)
     read.settings['offload'] = below
     try:
         return ConfiguredAdamW(read.groups, read.settings, read.plan,
@@ -200,7 +201,8 @@ def _open(config: Any, model: torch.nn.Module, brought: Brought,
                        for parameter in model.parameters())
     caller = {**known, 'text_has_lines': not isinstance(config, Mapping),
               'parameters_in_cpu_memory': is_in_memory,
-              'offloads_parameters': bool(offload) and is_in_memory}
+              'offloads_parameters': bool(offload) and is_in_memory,
+              'offloads_activations': bool(offload)}
     if brought.numbers is not None:
         caller['adam'] = brought.numbers
     if len(dtypes) == 1 and (dtype := dtypes.pop()) in _DTYPES:

@@ -27,6 +27,8 @@ class Activations:
         self._managed = managed
         self._least = least_bytes
         self._calls = threading.local()
+        self._was_called = False  # with gradients
+        self._is_told = False
         self._handles = [
             model.register_forward_pre_hook(_Hook(self._begin), prepend=True,
                                             with_kwargs=True),
@@ -39,7 +41,10 @@ class Activations:
             handle.remove()
 
     def tell(self, stats: dict[str, Any]) -> None:
-        """After the first step."""
+        """After the first step with gradients, once."""
+        if self._is_told or not self._was_called:
+            return
+        self._is_told = True
         say('%s activations of the first step, %s (at most %s at a time), had '
             'memory as the budget allows: %s went below, %s came back',
             f'{stats["activation_tensors"]:,}',
@@ -65,6 +70,7 @@ class Activations:
         call = stack.pop() if stack else None
         if call is not None:
             call.__exit__()
+            self._was_called = True
 
     def _stack(self) -> list[saved_tensors_hooks | None]:
         """Of this thread's calls of the model, one inside another."""

@@ -64,7 +64,8 @@ class Offload:
         self._elements = sum(parameter.numel() for parameter in parameters)
         self._before = self._managed.stats()
         self._told_beyond = False
-        self._steps = Steps(model, parameters, self._begin_step)
+        self._steps = Steps(model, parameters, self._begin_step,
+                            self._end_first_step)
         self._offered = model.register_state_dict_post_hook(offer_addresses)
         eager.begin()
         readers.begin(self._managed)
@@ -72,18 +73,20 @@ class Offload:
 
     def _begin_step(self) -> None:
         self._managed.begin_step()
-        stats = self._managed.stats()
-        if self._steps.ended == 1:
-            self._tell(stats)
-        if not self._told_beyond:
-            self._told_beyond = tell_beyond(stats)
+        self._tell(self._managed.stats())
 
-    def _tell(self, stats: dict[str, Any]) -> None:
+    def _end_first_step(self) -> None:
+        stats = self._managed.stats()
         if not self._keeps:
             tell_placement(stats, self._elements, self._settings.budget,
                            self._before)
+        self._tell(stats)
+
+    def _tell(self, stats: dict[str, Any]) -> None:
         if self._activations:
             self._activations.tell(stats)
+        if not self._told_beyond:
+            self._told_beyond = tell_beyond(stats)
 
     def __enter__(self) -> Offload:
         return self

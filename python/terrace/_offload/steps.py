@@ -20,23 +20,27 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class Steps:
-    """Calls `begin` where a step begins.
+    """Calls `begin` where a step begins, and `first_ended` once, when the first
+    step that used parameters has ended: where gradients are off that is with
+    the call of the model, as it may be the only one.
 
     Attributes:
         count: of those that were begun.
-        ended: of those that used parameters before the next began.
     """
 
     def __init__(self, model: torch.nn.Module,
                  parameters: Iterable[torch.Tensor],
-                 begin: Callable[[], None]) -> None:
-        self.count = self.ended = 0
+                 begin: Callable[[], None],
+                 first_ended: Callable[[], None]) -> None:
+        self.count = 0
         self._begin = begin
+        self._first_ended: Callable[[], None] | None = first_ended
         self._was_called = False
         self._ids = frozenset(map(id, parameters))
         self._was_off = False  # gradients, in the last call of the model
         self._handles = [
-            model.register_forward_pre_hook(_BeforeForward(self)),
+            model.register_forward_pre_hook(_OfModel(self, 'on_forward')),
+            model.register_forward_hook(_OfModel(self, 'on_forward_end')),
             register_optimizer_step_post_hook(_AfterStep(self))]
 
     def end(self) -> None:
@@ -50,6 +54,10 @@ class Steps:
         self._was_off = is_off
         self._was_called = True
 
+    def on_forward_end(self) -> None:
+        if not torch.is_grad_enabled():
+            self._end_first()
+
     def on_step(self, optimizer: torch.optim.Optimizer) -> None:
         if any(id(parameter) in self._ids for group in optimizer.param_groups
                for parameter in group['params']):
@@ -57,26 +65,34 @@ class Steps:
 
     def _next(self, is_first: bool = False) -> None:
         self.count += 1
-        self.ended += not is_first
+        if not is_first:
+            self._end_first()
         self._begin()
 
+    def _end_first(self) -> None:
+        tell, self._first_ended = self._first_ended, None
+        if tell is not None:
+            tell()
 
-class _BeforeForward:
-    """A hook of the model. A copy of the model has one that does nothing."""
 
-    def __init__(self, steps: Steps | None = None) -> None:
+class _OfModel:
+    """A hook of the model that calls that method. A copy of the model has one
+    that does nothing."""
+
+    def __init__(self, steps: Steps | None = None, name: str = '') -> None:
         self._steps = weakref.ref(steps) if steps else _nothing
+        self._name = name
 
     def __call__(self, *_: Any) -> None:
         steps = self._steps()
         if steps is not None:
-            steps.on_forward()
+            getattr(steps, self._name)()
 
-    def __deepcopy__(self, memo: Any) -> _BeforeForward:
-        return _BeforeForward()
+    def __deepcopy__(self, memo: Any) -> _OfModel:
+        return _OfModel()
 
     def __reduce__(self) -> Any:
-        return _BeforeForward, ()
+        return _OfModel, ()
 
 
 class _AfterStep:

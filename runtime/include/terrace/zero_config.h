@@ -45,7 +45,12 @@ struct ZeroConfigCaller {
   // Of all of the model's. kOffloaded: the caller offloads them to what the
   // text names.
   enum class Parameters : uint8_t { kElsewhere, kInCpuMemory, kOffloaded };
-  Parameters parameters = Parameters::kElsewhere;
+  struct Model {
+    Parameters parameters = Parameters::kElsewhere;
+    // Where cpu_checkpointing says so, on one rank.
+    bool offloads_activations = false;
+  };
+  Model model;
   // In place of an `optimizer` that is not in the text.
   std::optional<AdamOptions> adam;
   // false: the text was made of values; messages name no line of it.
@@ -134,6 +139,13 @@ enum class OffloadDevice : uint8_t { kNone, kCpu, kNvme };
 struct OffloadTarget {
   OffloadDevice device = OffloadDevice::kNone;
   std::vector<std::string> paths;  // of kNvme: at least one
+  std::string key;                 // of the text, that names these paths
+};
+// Where the caller offloads a model to.
+struct ModelPlaces {
+  // kNone: they stay; kCpu: all of them into the library's memory.
+  OffloadTarget parameters;
+  OffloadTarget activations;  // kNone or kNvme
 };
 enum class TagValidation : uint8_t { kIgnore, kWarn, kFail };
 
@@ -165,9 +177,7 @@ struct ZeroConfigSettings {
 
   OffloadDevice offload_device = OffloadDevice::kNone;
   std::vector<std::string> nvme_paths;  // of kNvme: at least one
-  // Where the caller offloads the parameters to: kNone: they stay; kCpu: all of
-  // them into the library's memory.
-  OffloadTarget parameter_place;
+  ModelPlaces places;
   bool offload_pipeline = false;          // pipeline_read or pipeline_write
   std::optional<int64_t> sub_group_size;  // elements; bounds a chunk
   double cpu_cores_share = 1;             // of the cores, for the update

@@ -62,10 +62,12 @@ absl::StatusOr<ZeroConfigCaller> ReadCaller(const std::string& text) {
     caller.world_size = object.value("world_size", caller.world_size);
     caller.shares_state = object.value("shares_state", caller.shares_state);
     if (object.value("offloads_parameters", false)) {
-      caller.parameters = ZeroConfigCaller::Parameters::kOffloaded;
+      caller.model.parameters = ZeroConfigCaller::Parameters::kOffloaded;
     } else if (object.value("parameters_in_cpu_memory", false)) {
-      caller.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
+      caller.model.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
     }
+    caller.model.offloads_activations =
+        object.value("offloads_activations", caller.model.offloads_activations);
     caller.text_has_lines =
         object.value("text_has_lines", caller.text_has_lines);
     if (object.contains("adam")) caller.adam = AdamOf(object.at("adam"));
@@ -129,6 +131,12 @@ Json AdamAsJson(const std::optional<AdamOptions>& adam) {
 
 constexpr const char* kDevices[] = {"none", "cpu", "nvme"};
 
+Json PlaceAsJson(const OffloadTarget& place) {
+  return {{"device", kDevices[static_cast<int>(place.device)]},
+          {"paths", place.paths},
+          {"key", place.key}};
+}
+
 }  // namespace
 
 Outcome ZeroConfigBinding::Open(const std::string& text,
@@ -158,9 +166,8 @@ std::string ZeroConfigBinding::Describe() const {
       {"skip_nonfinite", s.skip_nonfinite},
       {"offload_device", kDevices[static_cast<int>(s.offload_device)]},
       {"nvme_path", s.nvme_paths},
-      {"parameter_device",
-       kDevices[static_cast<int>(s.parameter_place.device)]},
-      {"parameter_paths", s.parameter_place.paths},
+      {"parameter_place", PlaceAsJson(s.places.parameters)},
+      {"activation_place", PlaceAsJson(s.places.activations)},
       {"notes", NotesAsJson(s.notes)},
       {"given", s.given}};
   return description.dump();

@@ -43,7 +43,7 @@ SectionSpec ActivationCheckpointing() {
           UnknownKeys::kError,
           {
               boolean("partition_activations"),
-              boolean("cpu_checkpointing"),
+              BooleanKey("cpu_checkpointing", Use::kRead, "false"),
               boolean("contiguous_memory_optimization"),
               boolean("synchronize_checkpoint_boundary"),
               boolean("profile"),

@@ -54,11 +54,28 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
       plan.staging_bytes};
 }
 
+// Where there is staging, whether a budget holds it and the least of the state.
+absl::Status CheckHoldsStaging(const std::vector<ParameterSpec>& specs,
+                               OptimizerOptions small, int64_t budget) {
+  small.chunk_bytes = kLeastChunkBytes;
+  TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan least,
+                           OffloadedOptimizer::Plan(specs, small, kUnlimited));
+  const int64_t minimum = least.minimum_budget_bytes + least.staging_bytes;
+  if (least.staging_bytes == 0 || budget >= minimum) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "optimizer '", small.name, "': a budget of ", budget,
+      " bytes is below the minimum of ", minimum, " bytes: ",
+      least.minimum_budget_bytes, " for state, and ", least.staging_bytes,
+      " that parameters which are offloaded or on a device pass through"));
+}
+
 // What of a budget is left for a Runtime beside the staging: all where nothing
-// is on a device, else with chunks that are as small as that takes.
+// is offloaded or on a device, else with chunks that are as small as that
+// takes.
 absl::StatusOr<int64_t> BesideStaging(const std::vector<ParameterSpec>& specs,
                                       OptimizerOptions& options,
                                       int64_t budget) {
+  TERRACE_RETURN_IF_ERROR(CheckHoldsStaging(specs, options, budget));
   while (true) {
     TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan plan,
                              OffloadedOptimizer::Plan(specs, options, budget));
@@ -66,11 +83,7 @@ absl::StatusOr<int64_t> BesideStaging(const std::vector<ParameterSpec>& specs,
     const absl::Status fits =
         OffloadedOptimizer::Plan(specs, options, rest).status();
     if (fits.ok()) return rest;
-    if (options.chunk_bytes <= kLeastChunkBytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          absl::string_view(fits.message()), ", beside ", plan.staging_bytes,
-          " that parameters on devices pass through"));
-    }
+    if (options.chunk_bytes <= kLeastChunkBytes) return fits;
     options.chunk_bytes = std::max(kLeastChunkBytes, options.chunk_bytes / 2);
   }
 }

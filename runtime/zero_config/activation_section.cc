@@ -1,0 +1,39 @@
+#include "absl/strings/str_cat.h"
+#include "runtime/zero_config/sections.h"
+
+namespace terrace {
+
+// DeepSpeed moves what its own checkpoints save to the host. A model in CPU
+// memory has it there already, so here it goes to the tier below.
+absl::Status ReadActivations(const ZeroConfigCaller& caller, KeyValues* values,
+                             ZeroConfigSettings* settings) {
+  const char* key = "activation_checkpointing.cpu_checkpointing";
+  if (!caller.model.offloads_activations) {
+    if (values->Given(key)) {
+      values->AddNote(ZeroConfigNote::Kind::kIgnored, key,
+                      "accepted; no effect here: what is recomputed is the "
+                      "training program's choice");
+    }
+    return absl::OkStatus();
+  }
+  if (!values->Boolean(key)) return absl::OkStatus();
+  if (caller.world_size > 1) {
+    return values->NotBuilt(key,
+                            "activations are offloaded on one rank; allowed: "
+                            "false");
+  }
+  const char* paths[] = {"zero_optimization.offload_param.nvme_path",
+                         "zero_optimization.offload_optimizer.nvme_path"};
+  for (const char* path : paths) {
+    if (!values->Given(path)) continue;
+    settings->places.activations = {OffloadDevice::kNvme, values->Texts(path),
+                                    path};
+    return absl::OkStatus();
+  }
+  return values->Bad(
+      key, absl::StrCat("needs ", paths[0], " or ", paths[1],
+                        " for activations to go to: a directory or a list of "
+                        "directories"));
+}
+
+}  // namespace terrace
