@@ -72,6 +72,7 @@ def test_parameters_on_nvme_train_to_the_bits_of_memory(state, two_paths):
     assert any(map(is_cold, network.parameters()))
     stats = offload.stats()
     assert stats['budget_bytes'] < stats['parameter_bytes']
+    assert stats['joined_bytes'] == 0  # the text says where the state is
     assert stats['bytes_read'] > 0 and stats['bytes_written'] > 0
     optimizer.close()
     offload.close()

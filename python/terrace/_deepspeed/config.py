@@ -45,7 +45,9 @@ class ConfiguredAdamW(AdamW):
         self._configured = {
             'threads': plan['threads'], 'chunk_bytes': plan['chunk_bytes'],
             'skip_nonfinite': settings['skip_nonfinite'],
-            'bias_correction': adam['bias_correction']}
+            'bias_correction': adam['bias_correction'],
+            # The text says where the state is, "cpu" too.
+            'names_home': True}
         super().__init__(
             params, adam['lr'], tuple(adam['betas']), adam['eps'],
             adam['weight_decay'],

@@ -43,7 +43,7 @@ def joined(settings: Settings, offload: Offload | None,
         return settings
     if offload is not None:
         model = managed_by(offload)
-    elif settings.names_places:
+    elif settings.names_places or settings.names_home:
         return settings
     else:
         model = _only_one(parameters)

@@ -27,6 +27,7 @@ class Settings:
         activations_above: of an offloaded model: bytes of the least saved
             tensor that goes below, 0 for none.
         threads, chunk_bytes: 0 for the library's own choice.
+        names_home: it joins an offloaded model where that is named alone.
         home: the offloaded model whose memory, budget and paths these are
             (see Managed); None: the optimizer's own.
     """
@@ -44,6 +45,7 @@ class Settings:
     activations_above: int = 0
     threads: int = 0
     chunk_bytes: int = 0
+    names_home: bool = False
     home: Any = None
 
     @staticmethod
@@ -106,7 +108,7 @@ class Settings:
         values = {field.name: getattr(self, field.name)
                   for field in dataclasses.fields(self)}
         budget = values.pop('budget')
-        del values['home']
+        del values['home'], values['names_home']
         size = budget.bytes_of(state_bytes)
         values['budget_bytes'] = -1 if size is None else size
         values['at_least_minimum'] = budget.is_share
