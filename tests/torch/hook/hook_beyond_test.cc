@@ -84,9 +84,9 @@ TEST_F(HookBeyondTest, WhereMemoryHasNoRoomTheErrorNamesOperationAndBytes) {
   hook().EvictAll();
   EXPECT_THAT(TextThrown([&] { at::cat(tensors_); }),
               AllOf(HasSubstr("terrace: 'tensor "),
-                    HasSubstr("aten::cat takes 240.0 KiB at a time, the "
-                              "budget is 88.0 KiB, and of memory beside it "
-                              "128.0 KiB are available")));
+                    HasSubstr("aten::cat takes 240 KiB at a time, the "
+                              "budget is 88 KiB, and of memory beside it "
+                              "128 KiB are available")));
   EXPECT_EQ(hook().error().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(hook().stats().over_budget_operation, "");
 }

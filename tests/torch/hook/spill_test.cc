@@ -126,7 +126,7 @@ TEST_F(SpillTest, WhereThereIsNoMemoryItIsToldWhy) {
   window().RefuseFetch(tensor(0), absl::ResourceExhaustedError("too much"));
   window().EndUse(tensor(0));
   EXPECT_EQ(tensor(0).word().state(), Residency::kFailed);
-  EXPECT_THAT(tensor(0).refusal, HasSubstr("'tensor 0' 4.0 KiB: too much"));
+  EXPECT_THAT(tensor(0).refusal, HasSubstr("'tensor 0' 4 KiB: too much"));
   EXPECT_EQ(window().stats().failures, 1);
   EXPECT_EQ(window().stats().used_bytes, 0);
   EXPECT_TRUE(window().Retry().ok());
