@@ -93,12 +93,20 @@ def test_copies_and_pickles():
                 spoil(offload)
 
 
-def test_a_forked_child_has_nothing_and_does_no_harm(tmp_path):
+@pytest.fixture
+def one_thread():
+    """A forked child has none of OpenMP's. Of another number later tests would
+    have other bits than processes of their own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_forked_child_has_nothing_and_does_no_harm(tmp_path, one_thread):
     model = mlp()
     offload = terrace.offload(model, memory_budget='40%',
                               nvme_path=str(tmp_path))
-    torch.set_num_threads(1)  # a forked child has none of OpenMP's
-
     def child(pipe):
         said = []
         for use in (lambda: model[0].weight.sum(), offload.stats,
