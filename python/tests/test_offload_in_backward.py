@@ -102,3 +102,28 @@ def test_a_transformer(tmp_path, recompute):
                         lambda p: in_backward()([each for each in p
                                                  if each.requires_grad])),
         tmp_path)
+
+
+def test_one_after_another_that_took_gradients_below(tmp_path):
+    model = mlp(12)
+    with terrace.offload(model, memory_budget='40%', nvme_path=str(tmp_path)):
+        first = in_step(model.parameters())
+        train(model, mlp_loss, lambda _: first)
+        first.close()
+        plain = mlp(12)
+        plain.load_state_dict({name: value.clone() for name, value
+                               in model.state_dict().items()})
+        check_same(train(model, mlp_loss, in_backward()),
+                   train(plain, mlp_loss, in_step))
+    check_equal_values(values(model), values(plain))
+
+
+def test_after_the_model_was_closed_backward_is_torchs_own(tmp_path):
+    model = mlp(12)
+    with terrace.offload(model, memory_budget='40%', nvme_path=str(tmp_path)):
+        optimizer = in_backward()(model.parameters())
+        train(model, mlp_loss, lambda _: optimizer)
+    mlp_loss(model, torch.Generator().manual_seed(1)).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    with pytest.raises(RuntimeError, match='closed'):
+        optimizer.step()

@@ -138,6 +138,46 @@ def test_where_all_is_in_memory_so_is_the_state(tmp_path):
             terrace.AdamW(model.parameters())
 
 
+def test_of_a_budget_in_bytes_it_takes_what_it_has(tmp_path):
+    """Neither what activations have, nor what others may want."""
+    model = mlp(24)
+    for activations in (False, True):
+        with terrace.offload(model, memory_budget='4MiB',
+                             activations=activations,
+                             activations_above='4KiB',
+                             nvme_path=str(tmp_path)) as offload:
+            optimizers = [terrace.AdamW([p], offload=offload)
+                          for p in list(model.parameters())[:2]]
+            stats = offload.stats()
+            assert stats['budget_bytes'] <= 4 << 20
+            assert stats['tiers'][0]['budget_bytes'] <= 4 << 20
+            assert stats['joined_bytes'] <= 2 * (3 * (64 << 10) + (20 << 10))
+            assert stats['activation_limit_bytes'] < (4 << 20) / 5
+            del optimizers
+
+
+def test_more_than_all_is_all(tmp_path):
+    model, plain = mlp(), mlp()
+    with terrace.offload(model, memory_budget='200%',
+                         nvme_path=str(tmp_path)) as offload:
+        check_same(train(model, mlp_loss, joined()),
+                   train(plain, mlp_loss, joined()))
+        stats = offload.stats()
+        assert stats['memory_peak_bytes'] <= stats['budget_bytes']
+    check_equal_values(values(model), values(plain))
+
+
+def test_gradients_are_torchs_own_once_it_is_closed(tmp_path):
+    model = mlp(12)
+    with terrace.offload(model, memory_budget='40%', nvme_path=str(tmp_path)):
+        optimizer = joined()(model.parameters())
+        train(model, mlp_loss, lambda _: optimizer)
+        optimizer.close()
+        model.zero_grad()
+        mlp_loss(model, torch.Generator()).backward()
+        assert not any(is_offloaded(p.grad) for p in model.parameters())
+
+
 def test_what_is_said_twice_or_wrong(tmp_path):
     model = mlp()
     offload = terrace.offload(model, memory_budget='60%',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,8 +34,6 @@ class Managed:
         self.settings = settings
         self.is_closed = False
         self._joined: weakref.WeakSet[Any] = weakref.WeakSet()
-        # By the parameter's id, itself and its hook.
-        self._watched: dict[int, tuple[Callable[[], Any], Any]] = {}
         _all.add(self)
         check(self._native.open([parameter for _, parameter in named],
                                 [name for name, _ in named],
@@ -56,28 +54,17 @@ class Managed:
         """Whether it is one of these; no operation on it."""
         return self._native.has(tensor)
 
-    def join(self, optimizer: Any) -> Any:
-        """A compiled optimizer is to be of the same memory: what it is opened
-        with. It is closed with the model."""
+    def join(self, optimizer: Any) -> None:
+        """It has the same memory, and is closed with the model."""
         self._joined.add(optimizer)
+
+    @property
+    def native(self) -> Any:
+        """What a compiled optimizer that joins is opened with."""
         return self._native
 
-    def manage_gradients(self, named: Iterable[Named]) -> None:
-        """Those of parameters that are here, from when backward has made
-        them, until close()."""
-        if not self.is_below:
-            return
-        for name, parameter in named:
-            known, _ = self._watched.get(id(parameter), (_nothing, None))
-            if (known() is parameter or not parameter.requires_grad
-                    or not self.has(parameter)):
-                continue
-            handle = parameter.register_post_accumulate_grad_hook(
-                _AfterGradient(self, name))
-            self._watched[id(parameter)] = weakref.ref(parameter), handle
-            self.take_gradient(name, parameter)
-
     def take_gradient(self, name: str, parameter: torch.Tensor) -> None:
+        """What it is now, until it ends."""
         check(self._native.manage_gradient(parameter, name))
 
     @contextlib.contextmanager
@@ -129,33 +116,21 @@ class Managed:
         if not closed:
             check(outcome)
             return
-        for _, handle in self._watched.values():
-            handle.remove()
-        self._watched.clear()
-        try:
-            for optimizer in list(self._joined):
-                optimizer.close()
-        finally:
-            ended = self._native.end()
+        failed = [error for error in map(_close, list(self._joined))
+                  if error is not None]
+        ended = self._native.end()
         check(outcome)
+        if failed:
+            raise failed[0]
         check(ended)
 
 
-class _AfterGradient:
-    """A hook of a parameter, with which it lives."""
-
-    def __init__(self, model: Managed, name: str) -> None:
-        self._model = weakref.ref(model)
-        self._name = name
-
-    def __call__(self, parameter: torch.Tensor) -> None:
-        model = self._model()
-        if model is not None and not model.is_closed:
-            model.take_gradient(self._name, parameter)
+def _close(optimizer: Any) -> Exception | None:
+    try:
+        optimizer.close()
+    except Exception as error:  # the others are closed too
+        return error
+    return None
 
 
 _all: weakref.WeakSet[Managed] = weakref.WeakSet()
-
-
-def _nothing() -> None:
-    return None

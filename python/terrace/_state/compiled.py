@@ -44,7 +44,7 @@ class Compiled:
              settings: str, home: Any = None) -> None:
         """Ends what was open before. `home`: an offloaded model that it
         joins."""
-        model = None if home is None else home.join(self)
+        model = None if home is None else home.native
         check(self._change('open', locals_of(parameters), names, settings,
                            model))
         self._given.clear()

@@ -14,6 +14,7 @@ from terrace._base.message import say
 from terrace._state import transfer
 from terrace._state.compiled import Compiled
 from terrace._state.copy_file import CopyFile
+from terrace._state.gradient_watch import GradientWatch
 from terrace._state.places import Places
 from terrace._state.settings import Settings
 
@@ -33,6 +34,8 @@ class PlacedState:
         self._compiled = Compiled()
         self._places = Places()
         self._readers = 0
+        self._watch = (None if settings.home is None
+                       else GradientWatch(settings.home))
 
     def keeps(self, parameter: object) -> bool:
         """Whether memory or disk is reserved for its state here."""
@@ -105,6 +108,8 @@ class PlacedState:
         return self._places.state_bytes
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
         self._compiled.close()
 
     # Below: for its kinds.
@@ -124,10 +129,10 @@ class PlacedState:
             raise
 
     def _extend(self, named: Sequence[Named], before: Places) -> None:
+        self._watch_gradients(named)
         try:
             self._compiled.add([parameter for _, parameter in named],
                                [name for name, _ in named])
-            self._watch_gradients(named)
         except MemoryError:
             if not self.settings.budget.may_grow(
                     self._compiled.stats()['memory_bytes']):
@@ -136,8 +141,8 @@ class PlacedState:
             self._make_anew(after)
 
     def _watch_gradients(self, named: Iterable[Named]) -> None:
-        if self.settings.home is not None:
-            self.settings.home.manage_gradients(named)
+        if self._watch is not None:
+            self._watch.add(named)
 
     def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
               done_with: Callable[[State], None] | None = None) -> None:
@@ -159,11 +164,13 @@ class PlacedState:
             say('unsafe media: an ordinary file may play the persistent '
                 'memory of %r; what it holds does not outlive a power failure',
                 tier)
+        if self.settings.home is not None:
+            self.settings.home.join(self)
+        self._watch_gradients(self._places.named)
         try:
             self._compiled.open(self._places.kept, self._places.names,
                                 self.settings.for_library(self.state_bytes),
                                 self.settings.home)
-            self._watch_gradients(self._places.named)
         except MemoryError as error:
             raise self.settings.budget.explain(error) from None
 

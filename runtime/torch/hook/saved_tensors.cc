@@ -25,6 +25,7 @@ SavedTensors::~SavedTensors() { End(); }
 
 void SavedTensors::Begin(int64_t most_bytes) {
   MutexLock lock(mutex_);
+  if (has_ended_) return;
   if (most_bytes_ == 0) OperationNet::Get().BeginListening();
   most_bytes_ = most_bytes;
 }
@@ -33,6 +34,7 @@ void SavedTensors::End() {
   MutexLock lock(mutex_);
   if (most_bytes_ > 0) OperationNet::Get().EndListening();
   most_bytes_ = 0;
+  has_ended_ = true;
 }
 
 absl::StatusOr<bool> SavedTensors::Add(const at::Tensor& tensor) {

@@ -56,6 +56,7 @@ class SavedTensors {
   const std::shared_ptr<ManagedStorages> storages_;
   mutable Mutex mutex_;
   int64_t most_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: it has not begun
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // number
   // By number; the last one is alive, or none is.

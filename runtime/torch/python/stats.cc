@@ -169,7 +169,7 @@ std::string OffloadStatsAsJson(OffloadPlace& place) {
       {"activation_peak_bytes", hook.saved.peak_bytes},
       {"activation_written_bytes", hook.saved.evicted_bytes},
       {"activation_fetched_bytes", hook.saved.fetched_bytes},
-      {"activation_limit_bytes", plan.activation_bytes},
+      {"activation_limit_bytes", place.activation_limit()},
       {"activation_budget_bytes", plan.beside_share_bytes},
       {"blocked_seconds",
        {{"read", absl::ToDoubleSeconds(hook.blocked) - on_room},

@@ -16,6 +16,8 @@ constexpr int64_t kUnlimited = INT64_MAX / 4;
 // Of an optimizer that adds nothing to the budget: each window more is less for
 // parameters, which are used three times as often.
 constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
+// Of one that adds a share of what it has, where its state is not less.
+constexpr int64_t kLeastShareWindowBytes = int64_t{32} << 20;
 
 int64_t GradientBytes(const ParameterSpec& spec) {
   const int64_t size = spec.dtype == DType::kFloat32 ? 4 : 2;
@@ -35,16 +37,24 @@ int64_t LargestGradient(absl::Span<const ParameterSpec> specs) {
   return largest;
 }
 
-// Of so many bytes for gradients and state, the state's.
+// Of gradients and state.
+int64_t TrainingBytes(absl::Span<const ParameterSpec> specs) {
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : specs) {
+    bytes += StateBytes(spec) + GradientBytes(spec);
+  }
+  return bytes;
+}
+
+// Of so many bytes for these, the state's.
 int64_t StatePart(int64_t bytes, absl::Span<const ParameterSpec> specs) {
-  double state = 0, all = 0;
+  double state = 0;
   for (const ParameterSpec& spec : specs) {
     state += static_cast<double>(StateBytes(spec));
-    all += static_cast<double>(StateBytes(spec) + GradientBytes(spec));
   }
-  return all == 0
-             ? 0
-             : static_cast<int64_t>(static_cast<double>(bytes) * state / all);
+  const auto all = static_cast<double>(TrainingBytes(specs));
+  if (all == 0) return 0;
+  return static_cast<int64_t>(static_cast<double>(bytes) * state / all);
 }
 
 }  // namespace
@@ -59,7 +69,7 @@ absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
   TERRACE_ASSIGN_OR_RETURN(place->plan_,
                            PlanOffload(tensors, names, modules, asked));
   const OffloadPlan& plan = place->plan_;
-  BindingOptions& used = place->asked_;
+  BindingOptions used = asked;
   if (plan.all_in_memory) {
     used.paths.clear();
     used.mapped_tiers.clear();
@@ -77,12 +87,18 @@ absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
   }
   MutexLock lock(place->mutex_);
   place->window_bytes_ = plan.window_bytes;
+  place->activation_limit_ = plan.activation_bytes;
   return place;
 }
 
 int64_t OffloadPlace::window_bytes() const {
   MutexLock lock(mutex_);
   return window_bytes_;
+}
+
+int64_t OffloadPlace::activation_limit() const {
+  MutexLock lock(mutex_);
+  return activation_limit_;
 }
 
 int64_t OffloadPlace::added_bytes() const {
@@ -97,11 +113,8 @@ int64_t OffloadPlace::budget_bytes() const {
 
 int64_t OffloadPlace::GrowthFor(absl::Span<const ParameterSpec> specs) const {
   if (plan_.share == 0) return 0;  // all that the budget has is the Runtime's
-  double bytes = 0;
-  for (const ParameterSpec& spec : specs) {
-    bytes += static_cast<double>(GradientBytes(spec) + StateBytes(spec));
-  }
-  return static_cast<int64_t>(std::ceil(plan_.share * bytes));
+  return static_cast<int64_t>(
+      std::ceil(plan_.share * static_cast<double>(TrainingBytes(specs))));
 }
 
 absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
@@ -109,32 +122,28 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   TERRACE_ASSIGN_OR_RETURN(
       const OptimizerPlan least,
       OffloadedOptimizer::Plan(specs, options, kUnlimited));
-  Share share;
-  share.largest_bytes = LargestGradient(specs);
+  const int64_t largest = LargestGradient(specs);
   MutexLock lock(mutex_);
+  Share share;
   if (plan_.share > 0) {
-    share.bytes = std::max(GrowthFor(specs),
-                           least.minimum_budget_bytes + share.largest_bytes);
+    const int64_t grown = GrowthFor(specs);
+    const int64_t window =
+        std::max(least.minimum_budget_bytes,
+                 std::min(StatePart(grown, specs), kLeastShareWindowBytes));
+    share.bytes = std::max(grown, window + largest);
   } else {
     // The rest of the budget, once.
-    share.bytes = std::max<int64_t>(0, plan_.growth_bytes - joined_bytes_);
-    share.bytes = std::min(share.bytes, plan_.training_bytes);
+    share.bytes = std::clamp<int64_t>(plan_.growth_bytes - joined_bytes_, 0,
+                                      TrainingBytes(specs));
   }
-  // Of what it adds the state's part; it stays nowhere else.
-  const int64_t of = share.bytes > 0
-                         ? StatePart(share.bytes, specs)
-                         : std::min(plan_.budget_bytes / 8, kMostWindowBytes);
-  share.window_bytes = std::max(least.minimum_budget_bytes, of);
   const int64_t largest_before = largest_bytes_;
   joined_bytes_ += share.bytes;
+  largest_bytes_ = std::max(largest_bytes_, largest);
+  share.window_bytes =
+      ChooseWindow(specs, share.bytes, least.minimum_budget_bytes, options);
+  share.most_window_bytes = options.window_bytes;
   joined_windows_ += share.window_bytes;
-  largest_bytes_ = std::max(largest_bytes_, share.largest_bytes);
-  absl::Status status = Arrange();
-  if (!status.ok() && share.window_bytes > least.minimum_budget_bytes) {
-    joined_windows_ -= share.window_bytes - least.minimum_budget_bytes;
-    share.window_bytes = least.minimum_budget_bytes;
-    status = Arrange();
-  }
+  const absl::Status status = Arrange();
   if (!status.ok()) {
     joined_bytes_ -= share.bytes;
     joined_windows_ -= share.window_bytes;
@@ -143,14 +152,29 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
     return status;
   }
   options.name = absl::StrCat("optimizer", ++number_);
-  options.window_bytes = std::max<int64_t>(1, share.window_bytes);
   hook_->EvictAll();  // its window is one part
   return share;
 }
 
+int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
+                                   int64_t added_bytes, int64_t least_bytes,
+                                   OptimizerOptions& options) const {
+  // Of what it adds the state's part; it stays nowhere else.
+  const int64_t wanted =
+      added_bytes > 0 ? StatePart(added_bytes, specs)
+                      : std::min(plan_.budget_bytes / 8, kMostWindowBytes);
+  const int64_t total = std::max(runtime_->GetStats().host_budget_bytes,
+                                 plan_.budget_bytes + joined_bytes_);
+  const int64_t room = total - joined_windows_ - OperationBytes();
+  options.window_bytes =
+      std::max({least_bytes, std::min(wanted, room), int64_t{1}});
+  // Few chunks, or many, take less.
+  const auto planned = OffloadedOptimizer::Plan(specs, options, total);
+  return planned.ok() ? planned->window_bytes : options.window_bytes;
+}
+
 absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
-  // A parameter, its gradient, and room for one of them in any part.
-  const int64_t operations = plan_.minimum_bytes + largest_bytes_;
+  const int64_t operations = OperationBytes();
   if (total_bytes - joined_windows_ >= operations) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "a budget of ", total_bytes, " bytes is below the minimum of ",
@@ -173,7 +197,12 @@ absl::Status OffloadPlace::Arrange() {
   added_bytes_ = std::max(added_bytes_, joined_bytes_);
   const int64_t rest = total - joined_windows_;
   window_bytes_ = std::min(rest, OffloadWindow(plan_, rest));
-  return hook_->Resize(window_bytes_, rest);
+  TERRACE_RETURN_IF_ERROR(hook_->Resize(window_bytes_, rest));
+  if (plan_.activation_bytes > 0) {
+    activation_limit_ = ActivationLimit(plan_, rest - largest_bytes_);
+    hook_->BeginSaving(activation_limit_);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status OffloadPlace::Extend(Share& share,
@@ -181,15 +210,22 @@ absl::Status OffloadPlace::Extend(Share& share,
   const int64_t more = GrowthFor(added);
   MutexLock lock(mutex_);
   const int64_t largest_before = largest_bytes_;
+  // More chunks may take all of the window.
+  const int64_t window = share.most_window_bytes - share.window_bytes;
   joined_bytes_ += more;
+  joined_windows_ += window;
   largest_bytes_ = std::max(largest_bytes_, LargestGradient(added));
-  absl::Status status = Arrange();
-  if (status.ok()) {
-    share.bytes += more;
-  } else {
+  const absl::Status status = Arrange();
+  if (!status.ok()) {
     joined_bytes_ -= more;
+    joined_windows_ -= window;
     largest_bytes_ = largest_before;
+    Arrange().IgnoreError();  // as it was
+    return status;
   }
+  share.bytes += more;
+  share.window_bytes += window;
+  hook_->EvictAll();  // its window may be another, in one part
   return status;
 }
 

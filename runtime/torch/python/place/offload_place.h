@@ -29,9 +29,9 @@ class OffloadPlace {
  public:
   // What an optimizer has of it, from Join to Leave.
   struct Share {
-    int64_t bytes = 0;          // that the Runtime has because of it
-    int64_t window_bytes = 0;   // of its queue
-    int64_t largest_bytes = 0;  // of a gradient
+    int64_t bytes = 0;              // that the Runtime has because of it
+    int64_t window_bytes = 0;       // of its queue
+    int64_t most_window_bytes = 0;  // with more parameters
   };
 
   static absl::StatusOr<std::shared_ptr<OffloadPlace>> Open(
@@ -44,7 +44,10 @@ class OffloadPlace {
   Hook& hook() { return *hook_; }
   const OffloadPlan& plan() const { return plan_; }
   const BindingOptions& asked() const { return asked_; }
-  int64_t window_bytes() const;  // of operations, as it is now
+  // As they are now: of operations, and of the largest saved tensor that goes
+  // below.
+  int64_t window_bytes() const;
+  int64_t activation_limit() const;
   // That optimizers which joined added to the budget, at most at a time so far:
   // the next one has them too.
   int64_t added_bytes() const;
@@ -71,6 +74,16 @@ class OffloadPlace {
   absl::Status CheckLeast(int64_t total_bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t GrowthFor(absl::Span<const ParameterSpec> specs) const;
+  // Of an optimizer's queue, at least and at most what `options` get.
+  int64_t ChooseWindow(absl::Span<const ParameterSpec> specs,
+                       int64_t added_bytes, int64_t least_bytes,
+                       OptimizerOptions& options) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A parameter, its gradient, and room for one of them in any part; the least
+  // activations.
+  int64_t OperationBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return plan_.least_bytes + largest_bytes_;
+  }
 
   BindingOptions asked_;
   OffloadPlan plan_;
@@ -82,6 +95,7 @@ class OffloadPlace {
   int64_t joined_windows_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t largest_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t window_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t activation_limit_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // of those that joined
 };
 

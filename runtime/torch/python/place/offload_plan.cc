@@ -77,15 +77,15 @@ absl::Status BelowMinimum(const OffloadPlan& plan, int64_t least) {
 
 absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
-  const int64_t least = LeastBudget(asked, plan);
+  const int64_t least = plan.least_bytes = LeastBudget(asked, plan);
   const int64_t everything = std::max(plan.everything_bytes, least);
   const bool has_below = !asked.paths.empty() || !asked.mapped_tiers.empty();
   plan.budget_bytes = asked.budget_bytes;
   if (asked.at_least_minimum && asked.budget_bytes >= 0) {
     plan.budget_bytes = std::max(asked.budget_bytes, least);
     if (plan.parameter_bytes > 0) {
-      plan.share = static_cast<double>(asked.budget_bytes) /
-                   static_cast<double>(plan.parameter_bytes);
+      plan.share = std::min(1.0, static_cast<double>(asked.budget_bytes) /
+                                     static_cast<double>(plan.parameter_bytes));
     }
   }
   // With a tier below, what an optimizer adds need not fit.
@@ -99,8 +99,7 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
       plan.beside_share_bytes = kActivationBytes;
       plan.budget_bytes += kActivationBytes;
     }
-    plan.activation_bytes =
-        (plan.budget_bytes - plan.minimum_bytes / 2) / kOperands;
+    plan.activation_bytes = ActivationLimit(plan, plan.budget_bytes);
   } else if (plan.budget_bytes == BindingOptions::kEverything ||
              plan.budget_bytes >= all) {
     plan.all_in_memory = true;
@@ -117,9 +116,13 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
         " and take ", plan.everything_bytes, ", and there is no ",
         asked.named_tiers ? "tier below" : "nvme_path", " for the rest"));
   }
-  plan.growth_bytes =
-      plan.share > 0 ? plan.training_bytes + everything + kJoinedWindowBytes
-                     : std::max<int64_t>(0, plan.budget_bytes - everything);
+  if (plan.share > 0) {
+    // Addresses: twice, as one optimizer may be made in place of another.
+    plan.growth_bytes =
+        2 * plan.training_bytes + everything + kJoinedWindowBytes;
+  } else if (!has_activations) {
+    plan.growth_bytes = std::max<int64_t>(0, plan.budget_bytes - everything);
+  }
   if (!has_activations && plan.budget_bytes >= everything) {
     plan.budget_bytes = plan.window_bytes = everything;
     return absl::OkStatus();
@@ -133,6 +136,10 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
 int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes) {
   // A quarter is for what is written back while operations go on.
   return std::max(plan.minimum_bytes / 2, bytes / 4 * 3);
+}
+
+int64_t ActivationLimit(const OffloadPlan& plan, int64_t bytes) {
+  return (bytes - plan.minimum_bytes / 2) / kOperands;
 }
 
 absl::StatusOr<OffloadPlan> PlanOffload(

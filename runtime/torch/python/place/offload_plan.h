@@ -22,7 +22,8 @@ struct OffloadPlan {
   // ones that go below, and what the operations of one module take at a
   // time, twice, as one may be on its way while another is used.
   int64_t minimum_bytes = 0;
-  std::string largest;  // of the tensors that the minimum is for
+  int64_t least_bytes = 0;  // of a budget with these, and with activations
+  std::string largest;      // of the tensors that the minimum is for
   // That an AdamW has besides, over all tensors that require gradients.
   int64_t training_bytes = 0;
 
@@ -35,7 +36,7 @@ struct OffloadPlan {
   int64_t beside_share_bytes = 0;
   int64_t growth_bytes = 0;  // that optimizers may add to the budget
   // Of a budget that is a share: of what an optimizer adds, as much is in
-  // memory. Else 0.
+  // memory, at most all. Else 0.
   double share = 0;
   bool all_in_memory = false;
 };
@@ -45,6 +46,8 @@ inline constexpr int64_t kJoinedWindowBytes = int64_t{1} << 30;
 
 // Of the Runtime's bytes that no optimizer has, those of the hook's window.
 int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes);
+// Of these bytes, those of the largest saved tensor that goes below.
+int64_t ActivationLimit(const OffloadPlan& plan, int64_t bytes);
 
 // `modules` has, for each, which tensors its operations take at a time, by
 // index. InvalidArgument: not all of them fit the budget, and there is nothing

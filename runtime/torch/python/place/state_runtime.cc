@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Join(
     beside.at_least_minimum = false;
     if (beside.budget_bytes >= 0 && plan.share == 0) {
       beside.budget_bytes =
-          std::max<int64_t>(0, beside.budget_bytes - plan.parameter_bytes);
+          std::max<int64_t>(0, beside.budget_bytes - plan.budget_bytes);
     } else {
       beside.budget_bytes = BindingOptions::kEverything;
     }

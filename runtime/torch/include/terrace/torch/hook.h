@@ -178,8 +178,8 @@ class Hook {
 
   // Before the first operation whose saved tensors are handed to ManageSaved:
   // storages of more bytes are left as they are, as what one operation of
-  // backward takes has to fit at a time. From here until Close all operations
-  // are seen.
+  // backward takes has to fit at a time; again, for another such limit. From
+  // here until Close all operations are seen.
   void BeginSaving(int64_t most_bytes);
   // Where autograd saves a tensor, such as in a hook of saved tensors: its
   // storage is managed from now on, and is in memory until the operation that

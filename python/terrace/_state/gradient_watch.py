@@ -1,0 +1,67 @@
+"""Gradients that go below as backward makes them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+
+from terrace._base.groups import Named
+
+
+class _Model(Protocol):
+    is_below: bool
+    is_closed: bool
+
+    def has(self, tensor: torch.Tensor) -> bool: ...
+    def take_gradient(self, name: str, parameter: torch.Tensor) -> None: ...
+
+
+class GradientWatch:
+    """Of parameters of a model, for an optimizer that joined it; for as long as
+    this lives, at most until end()."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model = model
+        # By the parameter's id, itself and its hook.
+        self._watched: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
+
+    def add(self, named: Iterable[Named]) -> None:
+        """What gradients they have goes below now. Those that are not of the
+        model, and those watched already, are left as they are."""
+        if not self._model.is_below:
+            return
+        for name, parameter in named:
+            known = self._watched.get(id(parameter))
+            if (known is not None and known[0]() is parameter
+                    or not parameter.requires_grad
+                    or not self._model.has(parameter)):
+                continue
+            self._model.take_gradient(name, parameter)
+            handle = parameter.register_post_accumulate_grad_hook(
+                _AfterGradient(self, name))
+            self._watched[id(parameter)] = weakref.ref(parameter), handle
+
+    def came(self, name: str, parameter: torch.Tensor) -> None:
+        if not self._model.is_closed:
+            self._model.take_gradient(name, parameter)
+
+    def end(self) -> None:
+        for _, handle in self._watched.values():
+            handle.remove()
+        self._watched.clear()
+
+
+class _AfterGradient:
+    """A hook of a parameter, with which it lives."""
+
+    def __init__(self, watch: GradientWatch, name: str) -> None:
+        self._watch = weakref.ref(watch)
+        self._name = name
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        watch = self._watch()
+        if watch is not None:
+            watch.came(self._name, parameter)
