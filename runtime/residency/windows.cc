@@ -6,14 +6,18 @@ namespace terrace {
 
 Window* Windows::Open(Reservation range, int64_t stride, int slots,
                       StagingRoom::Lease staging) {
-  return windows_
-      .insert(std::make_unique<Window>(std::move(range), stride, slots,
-                                       &changed_, std::move(staging)))
-      .first->get();
+  Window* const window =
+      windows_
+          .insert(std::make_unique<Window>(std::move(range), stride, slots,
+                                           &changed_, std::move(staging)))
+          .first->get();
+  open_.insert(window);
+  return window;
 }
 
 void Windows::Close(Window& window) {
   window.Close();
+  open_.erase(&window);
   ++closing_;
 }
 
@@ -54,9 +58,7 @@ int64_t Windows::size_bytes() const {
 
 int64_t Windows::open_bytes() const {
   int64_t bytes = 0;
-  for (const auto& window : windows_) {
-    if (!window->closing()) bytes += window->size_bytes();
-  }
+  for (const Window* const window : open_) bytes += window->size_bytes();
   return bytes;
 }
 

@@ -45,6 +45,8 @@ class Windows {
  private:
   std::vector<Window*> changed_;  // those closed
   absl::flat_hash_set<std::unique_ptr<Window>> windows_;
+  // Of these, few: those closed may be many, each for one pin.
+  absl::flat_hash_set<const Window*> open_;
   int64_t closing_ = 0;  // waiting for their slots
   bool keeps_room_for_one_ = false;
 };
