@@ -11,6 +11,7 @@ from terrace._offload.joining import check_alone
 from terrace._optimizer import in_backward
 from terrace._ranks.ranks import Ranks
 from terrace._state.in_backward_store import InBackwardStore
+from terrace._state.late_store import LateStore
 from terrace._state.settings import Settings
 from terrace._state.shared_store import SharedStore
 from terrace._state.store import StateStore
@@ -34,6 +35,8 @@ def store_for(settings: Settings, ranks: Ranks, overlap: bool, passes: int,
     begins; gives the groups. ValueError, NotImplementedError: it cannot be as
     it was asked for."""
     in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
+    if overlap:
+        return LateStore(settings)
     if passes:
         return InBackwardStore(settings, passes, write_back)
     return (StateStore(settings) if ranks.alone else
