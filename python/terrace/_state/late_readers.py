@@ -57,7 +57,10 @@ def _waiting(reader: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(reader)
     def waits(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         if _late and type(self) in (torch.Tensor, torch.nn.Parameter):
-            torch.Tensor.detach(self)  # an operation, which waits
+            if torch._C._len_torch_dispatch_stack():
+                _end_updates()  # a mode would take the operation
+            else:
+                torch.Tensor.detach(self)  # an operation, which waits
         return reader(self, *arguments, **named)
     setattr(waits, _MARK, True)
     return waits

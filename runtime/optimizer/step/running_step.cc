@@ -85,6 +85,10 @@ absl::Status RunningStep::Begin(const StepArguments& arguments,
       Open(arguments, std::move(settings), parameters, parameters));
   gradual_ = false;
   deadline_ = deadline;
+  if (incomplete_ && order_.has_value() && !fingerprint_.has_value()) {
+    Attempt();  // gradients that were used may be gone
+    return absl::OkStatus();
+  }
   if (incomplete_) {
     Launch(Phase::kRecognise, GradientPass::Kind::kFingerprint,
            input_.Gradients(state_.specs));
@@ -305,8 +309,11 @@ void RunningStep::EndUpdate() {
                      "resume from the last checkpoint")));
     return Finish(std::move(status));
   }
-  // A later attempt has brought the gradients of the first.
-  if (fingerprint_.has_value()) return Finish(std::move(status));
+  // A later attempt has brought the gradients of the first. Of a late step
+  // those that were used are gone.
+  if (fingerprint_.has_value() || order_.has_value()) {
+    return Finish(std::move(status));
+  }
   Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint,
          input_.Gradients(state_.specs));
 }
