@@ -46,9 +46,7 @@ absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
   std::unique_ptr<LateUpdates> updates(
       new LateUpdates(optimizer, std::move(arguments)));
   TERRACE_ASSIGN_OR_RETURN(updates->step_, updates->Start());
-  if (updates->step_->Advance() && optimizer.last_report().skipped) {
-    return nullptr;
-  }
+  if (optimizer.last_report().skipped) return nullptr;
   updates->Listen();
   updates->Run();
   return updates;

@@ -31,9 +31,9 @@ using CallKind = MapRuntime::CallKind;
 constexpr int64_t kElements = 8000;  // nearly a chunk
 
 // Six parameters, each of which is about a chunk; the third is out of order.
-class Run {
+class Model {
  public:
-  explicit Run(OptimizerOptions options = {})
+  explicit Model(OptimizerOptions options = {})
       : executor_(*MakePoolExecutor(2, {})) {
     at::set_num_threads(1);  // tests share the machine
     runtime_ = std::make_unique<MapRuntime>(
@@ -91,19 +91,19 @@ class Run {
 
 // What steps that block leave.
 std::vector<at::Tensor> After(int steps) {
-  Run run;
+  Model model;
   std::vector<at::Tensor> values;
   for (int step = 1; step <= steps; ++step) {
-    run.Draw(step);
-    const LateArguments arguments = run.Arguments();
+    model.Draw(step);
+    const LateArguments arguments = model.Arguments();
     const absl::Status status =
-        run.optimizer().Step({.groups = arguments.groups}, arguments.data,
-                             absl::Now() + absl::Minutes(1));
+        model.optimizer().Step({.groups = arguments.groups}, arguments.data,
+                               absl::Now() + absl::Minutes(1));
     EXPECT_TRUE(status.ok()) << status;
-    run.parameter(2).detach().copy_(arguments.parameters[2].in_order);
+    model.parameter(2).detach().copy_(arguments.parameters[2].in_order);
   }
   for (size_t i = 0; i < 6; ++i) {
-    values.push_back(run.parameter(i).detach().clone());
+    values.push_back(model.parameter(i).detach().clone());
   }
   return values;
 }
@@ -140,18 +140,17 @@ std::string WhatThrows(const at::Tensor& tensor) {
 
 TEST(LateUpdatesTest, AnOperationWaitsForWhatItTakes) {
   const std::vector<at::Tensor> expected = After(1);
-  Run run;
-  run.Draw(1);
+  Model model;
+  model.Draw(1);
   // A begin, and a push and a ready a chunk.
-  Gate gate(run.runtime(), 5);
-  const std::unique_ptr<LateUpdates> updates = run.Begin();
-  EXPECT_TRUE(run.parameter(0).detach().equal(expected[0]));
+  Gate gate(model.runtime(), 5);
+  const std::unique_ptr<LateUpdates> updates = model.Begin();
   std::atomic<bool> is_seen = false;
   std::thread reader([&] {
-    EXPECT_TRUE(run.parameter(5).detach().equal(expected[5]));
+    EXPECT_TRUE(model.parameter(5).detach().equal(expected[5]));
     is_seen = true;
   });
-  std::thread writer([&] { run.parameter(5).mutable_grad().zero_(); });
+  std::thread writer([&] { model.parameter(5).mutable_grad().zero_(); });
   absl::SleepFor(absl::Milliseconds(20));
   EXPECT_FALSE(is_seen);
   gate.Open();
@@ -159,16 +158,16 @@ TEST(LateUpdatesTest, AnOperationWaitsForWhatItTakes) {
   writer.join();
   EXPECT_TRUE(updates->Wait().ok());
   for (size_t i = 0; i < 6; ++i) {
-    EXPECT_TRUE(run.parameter(i).detach().equal(expected[i])) << i;
+    EXPECT_TRUE(model.parameter(i).detach().equal(expected[i])) << i;
   }
 }
 
 TEST(LateUpdatesTest, ABackwardPassWaitsForAll) {
   const std::vector<at::Tensor> expected = After(1);
-  Run run;
-  run.Draw(1);
-  Gate gate(run.runtime(), 5);
-  const std::unique_ptr<LateUpdates> updates = run.Begin();
+  Model model;
+  model.Draw(1);
+  Gate gate(model.runtime(), 5);
+  const std::unique_ptr<LateUpdates> updates = model.Begin();
   const at::Tensor other = at::ones({3}).set_requires_grad(true);
   const at::Tensor loss = other.sum();
   std::atomic<bool> has_ended = false;
@@ -184,15 +183,15 @@ TEST(LateUpdatesTest, ABackwardPassWaitsForAll) {
 }
 
 TEST(LateUpdatesTest, TheOrderIsThatOfTheOperationsThenAsBefore) {
-  Run run;
-  run.Draw(1);
-  LateArguments arguments = run.Arguments();
+  Model model;
+  model.Draw(1);
+  LateArguments arguments = model.Arguments();
   arguments.order = {5, 4, 3};
-  auto updates = LateUpdates::Begin(run.optimizer(), std::move(arguments));
+  auto updates = LateUpdates::Begin(model.optimizer(), std::move(arguments));
   ASSERT_TRUE(updates.ok());
   EXPECT_TRUE((*updates)->Wait().ok());
-  static_cast<void>(run.parameter(4).sum());
-  static_cast<void>(run.parameter(1).sum());
+  static_cast<void>(model.parameter(4).sum());
+  static_cast<void>(model.parameter(1).sum());
   const std::vector<int> order = (*updates)->order();
   ASSERT_GE(order.size(), 3u);
   EXPECT_EQ(order[0], 4);
@@ -203,32 +202,32 @@ TEST(LateUpdatesTest, WhatFailsIsToldAndTriedAgainToTheSameBits) {
   int64_t failures = 0;
   for (int64_t call = 1;; ++call) {
     SCOPED_TRACE(absl::StrCat("call ", call));
-    Run run;
-    run.Draw(1);
-    ASSERT_TRUE(run.Begin()->Wait().ok());
-    run.Draw(2);
-    const int64_t from = run.runtime().calls();
-    run.runtime().set_fault([=](const MapRuntime::Call& now) {
+    Model model;
+    model.Draw(1);
+    ASSERT_TRUE(model.Begin()->Wait().ok());
+    model.Draw(2);
+    const int64_t from = model.runtime().calls();
+    model.runtime().set_fault([=](const MapRuntime::Call& now) {
       return now.index - from >= call ? absl::UnknownError("path 1: EIO")
                                       : absl::OkStatus();
     });
-    const std::unique_ptr<LateUpdates> updates = run.Begin();
+    const std::unique_ptr<LateUpdates> updates = model.Begin();
     const absl::Status status = updates->Wait();
-    run.runtime().set_fault(nullptr);
+    model.runtime().set_fault(nullptr);
     if (status.ok()) break;
     ++failures;
     EXPECT_THAT(std::string(status.message()), HasSubstr("path 1: EIO"));
     for (size_t i = 0; i < 6; ++i) {
-      const std::string said = WhatThrows(run.parameter(i));
+      const std::string said = WhatThrows(model.parameter(i));
       if (said.empty()) continue;
       EXPECT_THAT(said, HasSubstr(absl::StrCat("terrace: parameter 'p", i)));
       EXPECT_THAT(said, HasSubstr("path 1: EIO"));
-      EXPECT_EQ(WhatThrows(run.parameter(i).grad()), "");
+      EXPECT_EQ(WhatThrows(model.parameter(i).grad()), "");
     }
     ASSERT_TRUE(updates->Retry().ok());
     for (size_t i = 0; i < 6; ++i) {
-      EXPECT_TRUE(run.parameter(i).detach().equal(expected[i])) << i;
-      EXPECT_NE(run.parameter(i).data_ptr(), nullptr);
+      EXPECT_TRUE(model.parameter(i).detach().equal(expected[i])) << i;
+      EXPECT_NE(model.parameter(i).data_ptr(), nullptr);
     }
   }
   EXPECT_GE(failures, 6);
@@ -236,30 +235,30 @@ TEST(LateUpdatesTest, WhatFailsIsToldAndTriedAgainToTheSameBits) {
 }
 
 TEST(LateUpdatesTest, WhatIsGivenUpIsUsedAsItIs) {
-  Run run;
-  run.Draw(1);
-  run.runtime().set_fault([](const MapRuntime::Call& now) {
+  Model model;
+  model.Draw(1);
+  model.runtime().set_fault([](const MapRuntime::Call& now) {
     return now.kind == CallKind::kReady ? absl::UnknownError("path 1: EIO")
                                         : absl::OkStatus();
   });
-  std::unique_ptr<LateUpdates> updates = run.Begin();
+  std::unique_ptr<LateUpdates> updates = model.Begin();
   EXPECT_FALSE(updates->Wait().ok());
-  run.runtime().set_fault(nullptr);
-  EXPECT_THAT(WhatThrows(run.parameter(5)), HasSubstr("'p5'"));
-  const absl::Status raw = UpdateNet::Get().Await(run.parameter(5).storage());
+  model.runtime().set_fault(nullptr);
+  EXPECT_THAT(WhatThrows(model.parameter(5)), HasSubstr("'p5'"));
+  const absl::Status raw = UpdateNet::Get().Await(model.parameter(5).storage());
   EXPECT_TRUE(absl::IsFailedPrecondition(raw)) << raw;
   updates.reset();
-  EXPECT_EQ(WhatThrows(run.parameter(5)), "");
-  EXPECT_TRUE(UpdateNet::Get().Await(run.parameter(5).storage()).ok());
-  EXPECT_TRUE(run.optimizer().incomplete());
+  EXPECT_EQ(WhatThrows(model.parameter(5)), "");
+  EXPECT_TRUE(UpdateNet::Get().Await(model.parameter(5).storage()).ok());
+  EXPECT_TRUE(model.optimizer().incomplete());
 }
 
 TEST(LateUpdatesTest, AVersionCountsAtOnceAndNotAgain) {
-  Run run;
-  run.Draw(1);
-  const auto version = [&](size_t i) { return run.parameter(i)._version(); };
+  Model model;
+  model.Draw(1);
+  const auto version = [&](size_t i) { return model.parameter(i)._version(); };
   const int64_t before = version(0), odd = version(2);
-  const std::unique_ptr<LateUpdates> updates = run.Begin();
+  const std::unique_ptr<LateUpdates> updates = model.Begin();
   EXPECT_EQ(version(0), before + 1);
   EXPECT_EQ(version(2), odd + 1);
   EXPECT_TRUE(updates->Wait().ok());
@@ -268,13 +267,13 @@ TEST(LateUpdatesTest, AVersionCountsAtOnceAndNotAgain) {
 }
 
 TEST(LateUpdatesTest, OneThatIsSkippedHasNone) {
-  Run run({.skip_nonfinite = true});
-  run.Draw(1);
-  run.parameter(3).mutable_grad().fill_(
+  Model model({.skip_nonfinite = true});
+  model.Draw(1);
+  model.parameter(3).mutable_grad().fill_(
       std::numeric_limits<float>::quiet_NaN());
-  const at::Tensor before = run.parameter(0).detach().clone();
-  EXPECT_EQ(run.Begin(), nullptr);
-  EXPECT_TRUE(run.parameter(0).detach().equal(before));
+  const at::Tensor before = model.parameter(0).detach().clone();
+  EXPECT_EQ(model.Begin(), nullptr);
+  EXPECT_TRUE(model.parameter(0).detach().equal(before));
   EXPECT_TRUE(UpdateNet::Get().pending().empty());
 }
 

@@ -188,7 +188,8 @@ TEST_F(Late, EachCallThatFailsLeavesItIncompleteAndAnotherGoesOn) {
     EXPECT_TRUE(training_->optimizer().incomplete());
     // Those that were used are not looked at any more.
     for (const int parameter : stepped) {
-      Values& used = model_->parameters()[static_cast<size_t>(parameter)].gradient;
+      Values& used =
+          model_->parameters()[static_cast<size_t>(parameter)].gradient;
       used = Values(used.dtype(), used.count());
     }
     auto again = Start({.max_gradient_norm = 0.5}, {1, 7});
