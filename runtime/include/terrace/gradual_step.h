@@ -27,8 +27,11 @@
 //
 // When StartLate returns, the gradients have been read for their norm, and what
 // could refuse the step or skip it is known. What is done is what
-// OffloadedOptimizer::Step does, bit for bit, and what fails leaves the step
-// incomplete as there: StartLate with the same arguments goes on with it.
+// OffloadedOptimizer::Step does, bit for bit. What fails leaves the step
+// incomplete: StartLate goes on with it, of the same arguments and gradients,
+// of which those of parameters that TakeStepped has named are not read any
+// more; that they are the same is the caller's to know. Any other step is
+// FailedPrecondition.
 //
 // Its parameters and gradients must stay where they are until TakeStepped has
 // named the parameter or the step has ended well; until then a parameter that

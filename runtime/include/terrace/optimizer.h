@@ -234,8 +234,8 @@ class OffloadedOptimizer {
 
   // A step that goes on after this call; see LateStep. `order`: parameters, as
   // they will be used; the others come after them. InvalidArgument: one that is
-  // not there; else as Step, whose incomplete steps it goes on with, and which
-  // goes on with its own. The deadline is for what is done here.
+  // not there; else as Step, whose incomplete steps it goes on with too. The
+  // deadline is for what is done here.
   virtual absl::StatusOr<std::unique_ptr<LateStep>> StartLate(
       const StepArguments& arguments,
       absl::Span<const ParameterData> parameters, absl::Span<const int> order,

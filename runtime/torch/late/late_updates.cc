@@ -130,8 +130,9 @@ absl::Status LateUpdates::CopyBack() {
   const absl::Status status = Guarded(c10::kCPU, [&] {
     const at::NoGradGuard without_graph;
     for (const LateParameter& each : arguments_.parameters) {
-      // Through a detached tensor: it counts as written already.
-      if (each.in_order.defined()) each.parameter.detach().copy_(each.in_order);
+      if (!each.in_order.defined()) continue;
+      // With a counter of versions of its own: it counts as written already.
+      each.parameter.variable_data().copy_(each.in_order);
     }
   });
   if (status.ok()) return status;
