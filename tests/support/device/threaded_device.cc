@@ -40,6 +40,11 @@ class ThreadedDevice::ThreadedStream final : public Device::Stream {
   ~ThreadedStream() override {
     {
       MutexLock lock(mutex_);
+      // What OnDone was given may have told of the end just now; no copy may
+      // go on.
+      while (!copies_.empty() && copies_.front().run != nullptr) {
+        changed_.Wait(mutex_);
+      }
       TERRACE_CHECK(copies_.empty());
       over_ = true;
       changed_.SignalAll();
