@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/python/place/freed_blocks.h"
 
 namespace terrace {
 namespace {
@@ -53,30 +52,12 @@ absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<std::vector<int64_t>>& modules,
-    const BindingOptions& asked) {
+    const PlaceOptions& asked) {
   std::shared_ptr<OffloadPlace> place(new OffloadPlace);
-  place->asked_ = asked;
-  TERRACE_ASSIGN_OR_RETURN(place->plan_,
-                           PlanOffload(tensors, names, modules, asked));
-  const OffloadPlan& plan = place->plan_;
-  BindingOptions& used = place->asked_;
-  if (plan.all_in_memory) {
-    used.paths.clear();
-    used.mapped_tiers.clear();
-    used.machine_profile.clear();
-  } else {
-    ReturnFreedBlocks();
-  }
-  TERRACE_ASSIGN_OR_RETURN(
-      place->runtime_, OpenTiers(used, plan.budget_bytes, plan.growth_bytes));
-  TERRACE_ASSIGN_OR_RETURN(
-      place->hook_,
-      Hook::Create(*place->runtime_, {.window_bytes = plan.window_bytes}));
-  if (plan.activation_bytes > 0) {
-    place->hook_->BeginSaving(plan.activation_bytes);
-  }
+  TERRACE_ASSIGN_OR_RETURN(place->home_,
+                           OpenOffloadHome(tensors, names, modules, asked));
   MutexLock lock(place->mutex_);
-  place->window_bytes_ = plan.window_bytes;
+  place->window_bytes_ = place->plan().window_bytes;
   return place;
 }
 
@@ -92,16 +73,16 @@ int64_t OffloadPlace::added_bytes() const {
 
 int64_t OffloadPlace::budget_bytes() const {
   MutexLock lock(mutex_);
-  return plan_.budget_bytes + added_bytes_;
+  return plan().budget_bytes + added_bytes_;
 }
 
 int64_t OffloadPlace::GrowthFor(absl::Span<const ParameterSpec> specs) const {
-  if (plan_.share == 0) return 0;  // all that the budget has is the Runtime's
+  if (plan().share == 0) return 0;  // all that the budget has is the Runtime's
   double bytes = 0;
   for (const ParameterSpec& spec : specs) {
     bytes += static_cast<double>(GradientBytes(spec) + StateBytes(spec));
   }
-  return static_cast<int64_t>(std::ceil(plan_.share * bytes));
+  return static_cast<int64_t>(std::ceil(plan().share * bytes));
 }
 
 absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
@@ -112,18 +93,18 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   Share share;
   share.largest_bytes = LargestGradient(specs);
   MutexLock lock(mutex_);
-  if (plan_.share > 0) {
+  if (plan().share > 0) {
     share.bytes = std::max(GrowthFor(specs),
                            least.minimum_budget_bytes + share.largest_bytes);
   } else {
     // The rest of the budget, once.
-    share.bytes = std::max<int64_t>(0, plan_.growth_bytes - joined_bytes_);
-    share.bytes = std::min(share.bytes, plan_.training_bytes);
+    share.bytes = std::max<int64_t>(0, plan().growth_bytes - joined_bytes_);
+    share.bytes = std::min(share.bytes, plan().training_bytes);
   }
   // Of what it adds the state's part; it stays nowhere else.
   const int64_t of = share.bytes > 0
                          ? StatePart(share.bytes, specs)
-                         : std::min(plan_.budget_bytes / 8, kMostWindowBytes);
+                         : std::min(plan().budget_bytes / 8, kMostWindowBytes);
   share.window_bytes = std::max(least.minimum_budget_bytes, of);
   const int64_t largest_before = largest_bytes_;
   joined_bytes_ += share.bytes;
@@ -144,36 +125,36 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   }
   options.name = absl::StrCat("optimizer", ++number_);
   options.window_bytes = std::max<int64_t>(1, share.window_bytes);
-  hook_->EvictAll();  // its window is one part
+  hook().EvictAll();  // its window is one part
   return share;
 }
 
 absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
   // A parameter, its gradient, and room for one of them in any part.
-  const int64_t operations = plan_.minimum_bytes + largest_bytes_;
+  const int64_t operations = plan().minimum_bytes + largest_bytes_;
   if (total_bytes - joined_windows_ >= operations) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "a budget of ", total_bytes, " bytes is below the minimum of ",
       operations + joined_windows_,
       " with an optimizer: the operations of one ",
-      "module and their gradients take ", operations, ", '", plan_.largest,
+      "module and their gradients take ", operations, ", '", plan().largest,
       "' most of them, and the optimizer's window ", joined_windows_));
 }
 
 absl::Status OffloadPlace::Arrange() {
-  const int64_t wanted = plan_.budget_bytes + joined_bytes_;
-  int64_t total = runtime_->GetStats().host_budget_bytes;
+  const int64_t wanted = plan().budget_bytes + joined_bytes_;
+  int64_t total = runtime().GetStats().host_budget_bytes;
   TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
   // Of a budget the whole blocks are used.
   const int64_t more = RoundDown(wanted, kBlockBytes) - total;
   if (more > 0) {
-    TERRACE_RETURN_IF_ERROR(runtime_->GrowMemory(more));
+    TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
     total += more;
   }
   added_bytes_ = std::max(added_bytes_, joined_bytes_);
   const int64_t rest = total - joined_windows_;
-  window_bytes_ = std::min(rest, OffloadWindow(plan_, rest));
-  return hook_->Resize(window_bytes_, rest);
+  window_bytes_ = std::min(rest, OffloadWindow(plan(), rest));
+  return hook().Resize(window_bytes_, rest);
 }
 
 absl::Status OffloadPlace::Extend(Share& share,

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/torch/python/place/options.h"
+#include "runtime/torch/offload/place_options.h"
 
 namespace terrace {
 
@@ -54,6 +54,6 @@ absl::StatusOr<OffloadPlan> PlanOffload(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<std::vector<int64_t>>& modules,
-    const BindingOptions& asked);
+    const PlaceOptions& asked);
 
 }  // namespace terrace
