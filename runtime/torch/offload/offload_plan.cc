@@ -135,6 +135,15 @@ int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes) {
   return std::max(plan.minimum_bytes / 2, bytes / 4 * 3);
 }
 
+int64_t StorageBytes(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  absl::flat_hash_set<const c10::StorageImpl*> seen;
+  for (const at::Tensor& tensor : tensors) {
+    if (seen.insert(StorageOf(tensor)).second) bytes += SizeOf(tensor);
+  }
+  return bytes;
+}
+
 absl::StatusOr<OffloadPlan> PlanOffload(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,

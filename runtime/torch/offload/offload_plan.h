@@ -46,6 +46,9 @@ inline constexpr int64_t kJoinedWindowBytes = int64_t{1} << 30;
 // Of the Runtime's bytes that no optimizer has, those of the hook's window.
 int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes);
 
+// Of what these have; two of one storage count once.
+int64_t StorageBytes(const std::vector<at::Tensor>& tensors);
+
 // `modules` has, for each, which tensors its operations take at a time, by
 // index. InvalidArgument: not all of them fit the budget, and there is nothing
 // below; an index that is none. ResourceExhausted: a budget below the minimum,
