@@ -18,6 +18,10 @@ namespace {
 
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 
+void LeaveBehind(std::shared_ptr<OffloadHome> home) {
+  static_cast<void>(new std::shared_ptr<OffloadHome>(std::move(home)));
+}
+
 class OffloadedModel final : public Offload {
  public:
   explicit OffloadedModel(OffloadHome home)
@@ -31,7 +35,7 @@ class OffloadedModel final : public Offload {
     }
     // A forked child has none of the threads, and a lock may be held by one of
     // them for ever; or leases need it.
-    static_cast<void>(new std::shared_ptr<OffloadHome>(std::move(home_)));
+    LeaveBehind(std::move(home_));
   }
 
   absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor,
@@ -146,8 +150,7 @@ absl::Status OffloadedModel::Close(AtClose what) {
     MutexLock lock(mutex_);
     if (ended_ == nullptr) ended_ = std::move(ended);
   }
-  const absl::Status closed =
-      home->runtime->Close(absl::Now() + kClosePatience);
+  absl::Status closed = home->runtime->Close(absl::Now() + kClosePatience);
   if (absl::IsFailedPrecondition(closed)) return closed;
   status.Update(closed);
   MutexLock lock(mutex_);

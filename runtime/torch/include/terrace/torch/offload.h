@@ -57,7 +57,7 @@ struct OffloadOptions {
   // Of memory for the parameters and for what is on its way: bytes, or a share
   // of the parameters' bytes (0.1 is a tenth). It holds what the operations of
   // the largest module take, twice: a share that is less is raised to that.
-  // Neither: all of them, or a tenth with a path or tier below.
+  // Neither: all of them, or a tenth with a path below.
   int64_t memory_budget_bytes = 0;
   double memory_budget_share = 0;
   // For the rest: directories, empty files or block devices, as Options::paths.
