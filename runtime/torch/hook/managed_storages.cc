@@ -59,6 +59,12 @@ std::string Fault(const at::Tensor& tensor, int64_t budget_bytes) {
   return "";
 }
 
+// By any hook.
+bool IsManaged(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.unsafeGetTensorImpl()->has_storage() &&
+         OperationNet::Get().Find(StorageOf(tensor)) != nullptr;
+}
+
 // LibTorch made its memory, and nothing else is told of that.
 bool IsOrdinary(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
@@ -94,6 +100,10 @@ absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
   absl::flat_hash_set<const void*> seen;
   for (const auto& [name, tensor] : tensors) {
     if (Find(tensor) != nullptr) continue;
+    if (IsManaged(tensor)) {  // it may be cold
+      return absl::FailedPreconditionError(
+          absl::StrCat("tensor '", name, "' is managed by another hook"));
+    }
     const std::string fault = tensor.defined()
                                   ? Fault(tensor, window_.room().most_bytes())
                                   : "is undefined";
@@ -103,10 +113,6 @@ absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
     }
     c10::StorageImpl& storage = *StorageOf(tensor);
     if (storage.nbytes() == 0 || !seen.insert(&storage).second) continue;
-    if (OperationNet::Get().Find(&storage) != nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("tensor '", name, "' is managed by another hook"));
-    }
     TERRACE_RETURN_IF_ERROR(Materialize(name, storage));
     chosen.push_back(std::make_shared<ManagedStorage>(name, storage, window_,
                                                       shared_from_this()));

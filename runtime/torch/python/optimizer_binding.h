@@ -25,6 +25,7 @@
 #include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/outcome.h"
+#include "runtime/torch/python/place/options.h"
 #include "runtime/torch/python/place/state_runtime.h"
 #include "runtime/torch/python/state_transfer.h"
 #include "runtime/torch/python/tensors.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/python/place/freed_blocks.h"
 
 namespace terrace {
 namespace {
@@ -63,31 +62,13 @@ absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<std::vector<int64_t>>& modules,
-    const BindingOptions& asked) {
+    const PlaceOptions& asked) {
   std::shared_ptr<OffloadPlace> place(new OffloadPlace);
-  place->asked_ = asked;
-  TERRACE_ASSIGN_OR_RETURN(place->plan_,
-                           PlanOffload(tensors, names, modules, asked));
-  const OffloadPlan& plan = place->plan_;
-  BindingOptions used = asked;
-  if (plan.all_in_memory) {
-    used.paths.clear();
-    used.mapped_tiers.clear();
-    used.machine_profile.clear();
-  } else {
-    ReturnFreedBlocks();
-  }
-  TERRACE_ASSIGN_OR_RETURN(
-      place->runtime_, OpenTiers(used, plan.budget_bytes, plan.growth_bytes));
-  TERRACE_ASSIGN_OR_RETURN(
-      place->hook_,
-      Hook::Create(*place->runtime_, {.window_bytes = plan.window_bytes}));
-  if (plan.activation_bytes > 0) {
-    place->hook_->BeginSaving(plan.activation_bytes);
-  }
+  TERRACE_ASSIGN_OR_RETURN(place->home_,
+                           OpenOffloadHome(tensors, names, modules, asked));
   MutexLock lock(place->mutex_);
-  place->window_bytes_ = plan.window_bytes;
-  place->activation_limit_ = plan.activation_bytes;
+  place->window_bytes_ = place->plan().window_bytes;
+  place->activation_limit_ = place->plan().activation_bytes;
   return place;
 }
 
@@ -108,13 +89,13 @@ int64_t OffloadPlace::added_bytes() const {
 
 int64_t OffloadPlace::budget_bytes() const {
   MutexLock lock(mutex_);
-  return plan_.budget_bytes + added_bytes_;
+  return plan().budget_bytes + added_bytes_;
 }
 
 int64_t OffloadPlace::GrowthFor(absl::Span<const ParameterSpec> specs) const {
-  if (plan_.share == 0) return 0;  // all that the budget has is the Runtime's
+  if (plan().share == 0) return 0;  // all that the budget has is the Runtime's
   return static_cast<int64_t>(
-      std::ceil(plan_.share * static_cast<double>(TrainingBytes(specs))));
+      std::ceil(plan().share * static_cast<double>(TrainingBytes(specs))));
 }
 
 absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
@@ -125,7 +106,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   const int64_t largest = LargestGradient(specs);
   MutexLock lock(mutex_);
   Share share;
-  if (plan_.share > 0) {
+  if (plan().share > 0) {
     const int64_t grown = GrowthFor(specs);
     const int64_t window =
         std::max(least.minimum_budget_bytes,
@@ -133,7 +114,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
     share.bytes = std::max(grown, window + largest);
   } else {
     // The rest of the budget, once.
-    share.bytes = std::clamp<int64_t>(plan_.growth_bytes - joined_bytes_, 0,
+    share.bytes = std::clamp<int64_t>(plan().growth_bytes - joined_bytes_, 0,
                                       TrainingBytes(specs));
   }
   const int64_t largest_before = largest_bytes_;
@@ -152,7 +133,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
     return status;
   }
   options.name = absl::StrCat("optimizer", ++number_);
-  hook_->EvictAll();  // its window is one part
+  hook().EvictAll();  // its window is one part
   return share;
 }
 
@@ -162,9 +143,9 @@ int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
   // Of what it adds the state's part; it stays nowhere else.
   const int64_t wanted =
       added_bytes > 0 ? StatePart(added_bytes, specs)
-                      : std::min(plan_.budget_bytes / 8, kMostWindowBytes);
-  const int64_t total = std::max(runtime_->GetStats().host_budget_bytes,
-                                 plan_.budget_bytes + joined_bytes_);
+                      : std::min(plan().budget_bytes / 8, kMostWindowBytes);
+  const int64_t total = std::max(runtime().GetStats().host_budget_bytes,
+                                 plan().budget_bytes + joined_bytes_);
   const int64_t room = total - joined_windows_ - OperationBytes();
   options.window_bytes =
       std::max({least_bytes, std::min(wanted, room), int64_t{1}});
@@ -180,27 +161,27 @@ absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
       "a budget of ", total_bytes, " bytes is below the minimum of ",
       operations + joined_windows_,
       " with an optimizer: the operations of one ",
-      "module and their gradients take ", operations, ", '", plan_.largest,
+      "module and their gradients take ", operations, ", '", plan().largest,
       "' most of them, and the optimizer's window ", joined_windows_));
 }
 
 absl::Status OffloadPlace::Arrange() {
-  const int64_t wanted = plan_.budget_bytes + joined_bytes_;
-  int64_t total = runtime_->GetStats().host_budget_bytes;
+  const int64_t wanted = plan().budget_bytes + joined_bytes_;
+  int64_t total = runtime().GetStats().host_budget_bytes;
   TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
   // Of a budget the whole blocks are used.
   const int64_t more = RoundDown(wanted, kBlockBytes) - total;
   if (more > 0) {
-    TERRACE_RETURN_IF_ERROR(runtime_->GrowMemory(more));
+    TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
     total += more;
   }
   added_bytes_ = std::max(added_bytes_, joined_bytes_);
   const int64_t rest = total - joined_windows_;
-  window_bytes_ = std::min(rest, OffloadWindow(plan_, rest));
-  TERRACE_RETURN_IF_ERROR(hook_->Resize(window_bytes_, rest));
-  if (plan_.activation_bytes > 0) {
-    activation_limit_ = ActivationLimit(plan_, rest - largest_bytes_);
-    hook_->BeginSaving(activation_limit_);
+  window_bytes_ = std::min(rest, OffloadWindow(plan(), rest));
+  TERRACE_RETURN_IF_ERROR(hook().Resize(window_bytes_, rest));
+  if (plan().activation_bytes > 0) {
+    activation_limit_ = ActivationLimit(plan(), rest - largest_bytes_);
+    hook().BeginSaving(activation_limit_);
   }
   return absl::OkStatus();
 }
@@ -225,7 +206,7 @@ absl::Status OffloadPlace::Extend(Share& share,
   }
   share.bytes += more;
   share.window_bytes += window;
-  hook_->EvictAll();  // its window may be another, in one part
+  hook().EvictAll();  // its window may be another, in one part
   return status;
 }
 

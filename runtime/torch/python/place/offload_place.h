@@ -17,8 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
-#include "runtime/torch/python/place/offload_plan.h"
-#include "runtime/torch/python/place/tier_runtime.h"
+#include "runtime/torch/offload/offload_home.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 #include "terrace/torch/hook.h"
@@ -38,12 +37,12 @@ class OffloadPlace {
       const std::vector<at::Tensor>& tensors,
       const std::vector<std::string>& names,
       const std::vector<std::vector<int64_t>>& modules,
-      const BindingOptions& asked);
+      const PlaceOptions& asked);
 
-  Runtime& runtime() { return *runtime_; }
-  Hook& hook() { return *hook_; }
-  const OffloadPlan& plan() const { return plan_; }
-  const BindingOptions& asked() const { return asked_; }
+  Runtime& runtime() const { return *home_.runtime; }
+  Hook& hook() const { return *home_.hook; }
+  const OffloadPlan& plan() const { return home_.plan; }
+  const PlaceOptions& asked() const { return home_.asked; }
   // As they are now: of operations, and of the largest saved tensor that goes
   // below.
   int64_t window_bytes() const;
@@ -82,13 +81,10 @@ class OffloadPlace {
   // A parameter, its gradient, and room for one of them in any part; the least
   // activations.
   int64_t OperationBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return plan_.least_bytes + largest_bytes_;
+    return plan().least_bytes + largest_bytes_;
   }
 
-  BindingOptions asked_;
-  OffloadPlan plan_;
-  std::unique_ptr<Runtime> runtime_;
-  std::unique_ptr<Hook> hook_;  // over it
+  OffloadHome home_;
   mutable Mutex mutex_;
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all shares
   int64_t added_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // at most so far

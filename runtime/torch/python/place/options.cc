@@ -3,13 +3,29 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace terrace {
+namespace {
+
+absl::StatusOr<EngineKind> ParseEngine(const std::string& name) {
+  if (name == "auto") return EngineKind::kAuto;
+  if (name == "io_uring") return EngineKind::kUring;
+  if (name == "threads") return EngineKind::kThreads;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "io_engine is 'auto', 'io_uring' or 'threads', not '", name, "'"));
+}
+
+}  // namespace
 
 absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
   BindingOptions options;
+  std::string engine = "auto";
+  std::vector<std::string> mapped_tiers;
   try {
     const nlohmann::json object = nlohmann::json::parse(json);
     const auto take = [&object](const char* name, auto& value) {
@@ -20,9 +36,9 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("named_tiers", options.named_tiers);
     take("paths", options.paths);
     take("path_budgets", options.path_budgets);
-    take("mapped_tiers", options.mapped_tiers);
+    take("mapped_tiers", mapped_tiers);
     take("unsafe_media", options.unsafe_media);
-    take("engine", options.engine);
+    take("engine", engine);
     take("machine_profile", options.machine_profile);
     take("activations_above", options.activations_above);
     take("threads", options.threads);
@@ -33,6 +49,11 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("options of the optimizer: ", error.what()));
+  }
+  TERRACE_ASSIGN_OR_RETURN(options.engine, ParseEngine(engine));
+  for (const std::string& text : mapped_tiers) {
+    TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ParseTier(text));
+    options.mapped_tiers.push_back(std::move(tier));
   }
   return options;
 }

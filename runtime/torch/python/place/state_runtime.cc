@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/offload/tier_runtime.h"
 #include "runtime/torch/python/place/shared_threads.h"
-#include "runtime/torch/python/place/tier_runtime.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -91,24 +91,22 @@ absl::StatusOr<int64_t> BesideStaging(const std::vector<ParameterSpec>& specs,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
-    const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+    const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
     OptimizerOptions& options) {
-  TERRACE_RETURN_IF_ERROR(ParseEngine(asked.engine).status());
   TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,
                            BoundsOfBudget(specs, options));
   const int64_t budget = asked.at_least_minimum && asked.budget_bytes >= 0
                              ? std::max(asked.budget_bytes, bounds.least)
                              : asked.budget_bytes;
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> mapped,
-                           MappedTiers(asked));
+  const std::vector<TierSpec>& mapped = asked.mapped_tiers;
   std::unique_ptr<StateRuntime> state(new StateRuntime);
-  if (budget == BindingOptions::kEverything || budget >= bounds.everything) {
+  if (budget == PlaceOptions::kEverything || budget >= bounds.everything) {
     if (!mapped.empty()) {
       TERRACE_RETURN_IF_ERROR(CheckMappedTiers(mapped, asked.unsafe_media));
     }
     ForEverythingInMemory(options);
     state->most_bytes_ =
-        budget == BindingOptions::kEverything ? kUnlimited : budget;
+        budget == PlaceOptions::kEverything ? kUnlimited : budget;
     TERRACE_RETURN_IF_ERROR(
         state->OpenInMemory(asked.threads, bounds.everything - bounds.staging));
     return state;
@@ -130,18 +128,18 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
 
 // Where all of the model is in memory the state is too, beside it.
 absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Join(
-    const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+    const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
     std::shared_ptr<OffloadPlace> place, OptimizerOptions& options) {
   const OffloadPlan& plan = place->plan();
   if (plan.all_in_memory) {
-    BindingOptions beside = place->asked();
+    PlaceOptions beside = place->asked();
     beside.threads = asked.threads;
     beside.at_least_minimum = false;
     if (beside.budget_bytes >= 0 && plan.share == 0) {
       beside.budget_bytes =
           std::max<int64_t>(0, beside.budget_bytes - plan.budget_bytes);
     } else {
-      beside.budget_bytes = BindingOptions::kEverything;
+      beside.budget_bytes = PlaceOptions::kEverything;
     }
     return Open(specs, beside, options);
   }

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "runtime/torch/offload/place_options.h"
 #include "runtime/torch/python/place/offload_place.h"
-#include "runtime/torch/python/place/options.h"
 #include "terrace/memory_runtime.h"
 #include "terrace/optimizer.h"
 
@@ -28,12 +28,12 @@ class StateRuntime {
   // memory; InvalidArgument: not all of it fits, and there are no paths. Far
   // and persistent memory must be there whether the state needs it or not.
   static absl::StatusOr<std::unique_ptr<StateRuntime>> Open(
-      const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+      const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
       OptimizerOptions& options);
   // The same beside an offloaded model, in its Runtime and its budget. Of
   // `asked` the places are the model's.
   static absl::StatusOr<std::unique_ptr<StateRuntime>> Join(
-      const std::vector<ParameterSpec>& specs, const BindingOptions& asked,
+      const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
       std::shared_ptr<OffloadPlace> place, OptimizerOptions& options);
   ~StateRuntime();
 

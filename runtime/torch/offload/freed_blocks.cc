@@ -1,4 +1,4 @@
-#include "runtime/torch/python/place/freed_blocks.h"
+#include "runtime/torch/offload/freed_blocks.h"
 
 #include <malloc.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/torch/python/place/offload_plan.h"
+#include "runtime/torch/offload/offload_plan.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -55,7 +55,7 @@ absl::StatusOr<Operands> Measure(const std::vector<at::Tensor>& tensors,
   return operands;
 }
 
-int64_t LeastBudget(const BindingOptions& asked, const OffloadPlan& plan) {
+int64_t LeastBudget(const PlaceOptions& asked, const OffloadPlan& plan) {
   const int64_t least = std::max(plan.minimum_bytes, 3 * ResidentBytes(1));
   if (asked.activations_above == 0) return least;
   return std::max(least,
@@ -75,7 +75,7 @@ absl::Status BelowMinimum(const OffloadPlan& plan, int64_t least) {
                    " bytes is below the minimum of ", least, ": ", why));
 }
 
-absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
+absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
   const int64_t least = plan.least_bytes = LeastBudget(asked, plan);
   const int64_t everything = std::max(plan.everything_bytes, least);
@@ -92,7 +92,7 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
   const int64_t all =
       plan.everything_bytes + (has_below ? plan.training_bytes : 0);
   if (has_activations) {
-    if (plan.budget_bytes == BindingOptions::kEverything) {
+    if (plan.budget_bytes == PlaceOptions::kEverything) {
       plan.budget_bytes = everything;
     }
     if (asked.budget_bytes < 0 || asked.at_least_minimum) {
@@ -100,7 +100,7 @@ absl::Status ShareOut(const BindingOptions& asked, OffloadPlan& plan) {
       plan.budget_bytes += kActivationBytes;
     }
     plan.activation_bytes = ActivationLimit(plan, plan.budget_bytes);
-  } else if (plan.budget_bytes == BindingOptions::kEverything ||
+  } else if (plan.budget_bytes == PlaceOptions::kEverything ||
              plan.budget_bytes >= all) {
     plan.all_in_memory = true;
     plan.budget_bytes = plan.window_bytes = everything;
@@ -142,11 +142,20 @@ int64_t ActivationLimit(const OffloadPlan& plan, int64_t bytes) {
   return (bytes - plan.minimum_bytes / 2) / kOperands;
 }
 
+int64_t StorageBytes(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  absl::flat_hash_set<const c10::StorageImpl*> seen;
+  for (const at::Tensor& tensor : tensors) {
+    if (seen.insert(StorageOf(tensor)).second) bytes += SizeOf(tensor);
+  }
+  return bytes;
+}
+
 absl::StatusOr<OffloadPlan> PlanOffload(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<std::vector<int64_t>>& modules,
-    const BindingOptions& asked) {
+    const PlaceOptions& asked) {
   if (names.size() != tensors.size()) {
     return absl::InvalidArgumentError("a name for each parameter");
   }

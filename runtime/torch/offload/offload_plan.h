@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/torch/python/place/options.h"
+#include "runtime/torch/offload/place_options.h"
 
 namespace terrace {
 
@@ -49,6 +49,9 @@ int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes);
 // Of these bytes, those of the largest saved tensor that goes below.
 int64_t ActivationLimit(const OffloadPlan& plan, int64_t bytes);
 
+// Of what these have; two of one storage count once.
+int64_t StorageBytes(const std::vector<at::Tensor>& tensors);
+
 // `modules` has, for each, which tensors its operations take at a time, by
 // index. InvalidArgument: not all of them fit the budget, and there is nothing
 // below; an index that is none. ResourceExhausted: a budget below the minimum,
@@ -57,6 +60,6 @@ absl::StatusOr<OffloadPlan> PlanOffload(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<std::vector<int64_t>>& modules,
-    const BindingOptions& asked);
+    const PlaceOptions& asked);
 
 }  // namespace terrace

@@ -1,0 +1,152 @@
+// A model of LibTorch whose parameters live below: each is in memory while an
+// operation uses it, and otherwise where there is room. The same as Python's
+// terrace.offload, in the same words; over a Runtime and a Hook of its own.
+//
+//   auto offload = terrace::Offload::Create(
+//       *model, {.memory_budget_share = 0.1, .nvme_paths = {"/mnt/nvme0"}});
+//   for (...) {
+//     (*offload)->BeginStep();
+//     optimizer.zero_grad();
+//     loss(model).backward();
+//     optimizer.step();
+//   }
+//   (*offload)->Close(terrace::Offload::AtClose::kRestore);
+//
+// The model, its losses and its gradients stay as they are, bit for bit, and so
+// does torch::optim's work on the parameters. What shares memory goes on
+// sharing it; frozen parameters are never written back. Parameters that are
+// made or replaced later, as by to() or torch::load(), are ordinary ones.
+//
+// In memory stay buffers, gradients, the optimizer's state, and what autograd
+// saves: LibTorch offers that to hooks of Python alone. OffloadedAdamW refuses
+// parameters that are offloaded.
+//
+// What reads or writes bytes without an operation holds a Lease meanwhile; what
+// a fetch cannot bring makes the operation throw: both as terrace/torch/hook.h
+// has it.
+//
+// Thread-safe; operations on the parameters as in hook.h. A forked child has
+// none of the bytes: there each use throws, each call that can fail is
+// Cancelled, and the object is destroyed without an effect.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "terrace/options.h"
+#include "terrace/runtime.h"
+#include "terrace/stats.h"
+#include "terrace/tier.h"
+#include "terrace/torch/hook.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace terrace {
+
+struct OffloadOptions {
+  // Of memory for the parameters and for what is on its way: bytes, or a share
+  // of the parameters' bytes (0.1 is a tenth). It holds what the operations of
+  // the largest module take, twice: a share that is less is raised to that.
+  // Neither: all of them, or a tenth with a path below.
+  int64_t memory_budget_bytes = 0;
+  double memory_budget_share = 0;
+  // For the rest: directories, empty files or block devices, as Options::paths.
+  std::vector<std::string> nvme_paths;
+  // Instead of all of the above: memory, as "dram=8GiB", and what is below it;
+  // see ParseTier.
+  std::vector<TierSpec> tiers;
+
+  // How long a fetch may take, room for it included.
+  absl::Duration patience = absl::Minutes(5);
+  // As in terrace/options.h.
+  EngineKind engine = EngineKind::kAuto;
+  int threads = 0;
+  std::string machine_profile;
+  bool unsafe_media = false;
+};
+
+struct OffloadStats {
+  int64_t parameter_bytes = 0;  // of all parameters, shared ones once
+  int64_t minimum_bytes = 0;    // of a budget
+  int64_t budget_bytes = 0;
+  int64_t window_bytes = 0;        // of it, that operations may have at a time
+  int64_t steps = 0;               // begun
+  HookStats hook;                  // what was moved for operations
+  std::vector<BlockedOn> blocked;  // by parameter, the longest first
+  Stats runtime;                   // memory, tiers and paths
+};
+
+class Offload {
+ public:
+  using Access = Hook::Access;
+  using AtClose = Hook::AtClose;
+
+  // Takes all parameters over: they are copied once, and their old memory is
+  // given back, whatever made it. No operation may use them meanwhile. From the
+  // first model on that has a tier below, malloc returns each freed block of
+  // 1 MiB and more to the system.
+  // InvalidArgument: an option; a budget that cannot hold all, with nothing
+  // below for the rest; a parameter that cannot be taken over, which is named.
+  // Unimplemented: a tier that parameters cannot have. ResourceExhausted: bytes
+  // below the minimum, which is named with its largest parameter; no such
+  // memory. FailedPrecondition: a parameter is offloaded already. Else what
+  // Runtime::Create says. After an error the model is as it was, but for what
+  // Hook::Manage names as lost.
+  static absl::StatusOr<std::unique_ptr<Offload>> Create(
+      ::torch::nn::Module& model, const OffloadOptions& options);
+
+  // Closes with kRestore if Close did not. What is leased then stays usable:
+  // memory and files are leaked for it.
+  virtual ~Offload() = default;
+
+  // Of a parameter, or a view of one. InvalidArgument: of none of these.
+  // FailedPrecondition: it is closed. Else what the fetch says.
+  virtual absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor,
+                                          Access access) = 0;
+
+  // A hint: begins to fetch those that are away, as far as there is room, and
+  // waits for none.
+  virtual void Prefetch(absl::Span<const at::Tensor> tensors) = 0;
+
+  // A training step begins, or whatever repeats: all passes whose gradients are
+  // summed and the optimizer's step, or one pass where nothing is trained. From
+  // the second on what is used next is fetched ahead, and what is used last
+  // leaves first. Without steps the one used longest ago leaves first.
+  virtual void BeginStep() = 0;
+
+  // Fetches that failed may be tried again, as after a path was repaired.
+  // FailedPrecondition: it is closed; or LibTorch before 2.12, where such a
+  // parameter cannot be used again: go back to the last checkpoint.
+  virtual absl::Status Retry() = 0;
+
+  // Ends it, brings the parameters into ordinary memory or leaves them away,
+  // gives the memory back and removes the files. No operation may use them
+  // meanwhile. Again: nothing.
+  // FailedPrecondition, and nothing changes: a parameter is leased or in use
+  // (named); or a queue or pin of the Runtime is held: then the parameters are
+  // what they are to be, and the rest is for the next Close. Other errors: it
+  // is closed all the same; a parameter that could not be brought is refused,
+  // and the first one is told.
+  virtual absl::Status Close(AtClose what) = 0;
+
+  // The first failure of a fetch, with errno and path; after Close as well.
+  virtual absl::Status error() const = 0;
+  // After Close what was true then. Empty in a forked child.
+  virtual OffloadStats stats() const = 0;
+
+  // What the parameters live in, for others that are to share its memory and
+  // paths beside the window. Not after Close, and not in a forked child.
+  virtual Runtime& runtime() = 0;
+};
+
+}  // namespace terrace
