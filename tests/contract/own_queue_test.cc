@@ -1,4 +1,5 @@
 // Queues for one tensor, whose room is the tensor's own: runtime.h.
+#include <utility>
 #include <vector>
 
 #include "tests/contract/fixture.h"
@@ -23,6 +24,18 @@ class OwnQueueContract : public ContractTest {
     if (!pin.ok()) return Pin();
     WritePattern(pin->data(), seed);
     return *std::move(pin);
+  }
+  // That the pins, which have all the room, are not: the tensor is refused
+  // early, and had once there is one less.
+  void ExpectNotWaitedFor(std::vector<Pin> pins, TensorId tensor) {
+    const Time begun = world().Now();
+    const absl::Duration patience = Soon() - begun;
+    const absl::Status refused =
+        runtime().OpenQueueFor(tensor, begun + patience).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_LT(world().Now(), begun + patience / 2);
+    pins.pop_back();
+    EXPECT_TRUE(Take(tensor, Access::kOverwrite).ok());
   }
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, OwnQueueContract,
@@ -120,14 +133,7 @@ TEST_P(OwnQueueContract, NoPinIsWaitedFor) {
   for (int i = 0; i < 3; ++i) {
     pins.push_back(Fill(tensors[static_cast<size_t>(i)], 1));
   }
-  const Time begun = world().Now();
-  const absl::Duration patience = Soon() - begun;
-  const absl::Status refused =
-      runtime().OpenQueueFor(tensors[3], begun + patience).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_LT(world().Now(), begun + patience / 2);
-  pins.pop_back();
-  EXPECT_TRUE(Take(tensors[3], Access::kOverwrite).ok());
+  ExpectNotWaitedFor(std::move(pins), tensors[3]);
 }
 
 // Nor one in the window of a queue that is closed.
@@ -143,14 +149,7 @@ TEST_P(OwnQueueContract, NoPinInAClosedWindowIsWaitedFor) {
     ASSERT_TRUE(pin.ok()) << pin.status();
     pins.push_back(*std::move(pin));
   }
-  const Time begun = world().Now();
-  const absl::Duration patience = Soon() - begun;
-  const absl::Status refused =
-      runtime().OpenQueueFor(tensors[3], begun + patience).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_LT(world().Now(), begun + patience / 2);
-  pins.pop_back();
-  EXPECT_TRUE(Take(tensors[3], Access::kOverwrite).ok());
+  ExpectNotWaitedFor(std::move(pins), tensors[3]);
 }
 
 // Else pins of one customer would take the room that another counts on.
