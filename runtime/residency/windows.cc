@@ -18,7 +18,6 @@ Window* Windows::Open(Reservation range, int64_t stride, int slots,
 void Windows::Close(Window& window) {
   window.Close();
   open_.erase(&window);
-  ++closing_;
 }
 
 void Windows::OnUsed(const Window* window) {
@@ -30,9 +29,7 @@ void Windows::Sweep(absl::FunctionRef<void(const Window&)> leave) {
   for (Window* const window : std::exchange(changed_, {})) {
     leave(*window);
     window->ForgetChange();
-    if (!window->empty()) continue;
-    windows_.erase(windows_.find(window));
-    --closing_;
+    if (window->empty()) windows_.erase(windows_.find(window));
   }
 }
 

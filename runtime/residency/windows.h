@@ -37,7 +37,8 @@ class Windows {
     return !keeps_room_for_one_ || window.slots() == 0;
   }
 
-  bool closing() const { return closing_ > 0; }
+  // Some wait for their slots.
+  bool closing() const { return open_.size() < windows_.size(); }
   bool AnyClosing(absl::FunctionRef<bool(const Window&)> is) const;
   int64_t size_bytes() const;
   int64_t open_bytes() const;  // of those not closed
@@ -47,7 +48,6 @@ class Windows {
   absl::flat_hash_set<std::unique_ptr<Window>> windows_;
   // Of these, few: those closed may be many, each for one pin.
   absl::flat_hash_set<const Window*> open_;
-  int64_t closing_ = 0;  // waiting for their slots
   bool keeps_room_for_one_ = false;
 };
 
