@@ -7,6 +7,7 @@
 #include "runtime/base/floating_point.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/state/state_array.h"
+#include "runtime/optimizer/step/ordered_step.h"
 #include "runtime/optimizer/step/supplied_step.h"
 #include "terrace/runtime.h"
 
@@ -63,6 +64,16 @@ absl::Status ChunkedOptimizer::StartUntil(
   const DefaultFloatingPoint mode;
   TERRACE_RETURN_IF_ERROR(CheckStepFree());
   return running_->Start(arguments, parameters, deadline);
+}
+
+absl::StatusOr<std::unique_ptr<LateStep>> ChunkedOptimizer::StartLate(
+    const StepArguments& arguments, absl::Span<const ParameterData> parameters,
+    absl::Span<const int> order, Time deadline) {
+  const DefaultFloatingPoint mode;
+  TERRACE_RETURN_IF_ERROR(CheckStepFree());
+  TERRACE_RETURN_IF_ERROR(running_->StartLate(
+      arguments, parameters, order, runtime_.clock().FromWall(deadline)));
+  return std::make_unique<OrderedStep>(*running_, guard_, runtime_.clock());
 }
 
 absl::StatusOr<std::unique_ptr<GradualStep>> ChunkedOptimizer::StartGradual(

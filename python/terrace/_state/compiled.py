@@ -84,6 +84,16 @@ class Compiled:
                           if is_dtensor(p) and p.grad is not None])
         check(outcome)
 
+    def step_late(self, parameters: Sequence[torch.Tensor],
+                  group_of: torch.Tensor, numbers: Sequence[float],
+                  scale: float) -> None:
+        """As step(), of which the updates go on. What comes next waits."""
+        check(self._change('step_late', parameters, group_of, numbers, scale))
+
+    def flush(self) -> None:
+        """Waits for them. What failed and was raised before is tried again."""
+        check(self._change('flush'))
+
     def begin_gradual(self, parameters: Sequence[torch.Tensor],
                       group_of: torch.Tensor, numbers: Sequence[float],
                       order: Sequence[int]) -> None:

@@ -67,6 +67,8 @@ TORCH_LIBRARY(terrace, m) {
       .def("add", &OptimizerBinding::Add)
       .def("check_apart", &OptimizerBinding::CheckApart)
       .def("step", &OptimizerBinding::Step)
+      .def("step_late", &OptimizerBinding::StepLate)
+      .def("flush", &OptimizerBinding::Flush)
       .def("begin_gradual", &OptimizerBinding::BeginGradual)
       .def("supply", &OptimizerBinding::Supply)
       .def("end_supply", &OptimizerBinding::EndSupply)

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/late/update_net.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "runtime/torch/tensor_check.h"
 #include "runtime/torch/tensor_elements.h"
@@ -101,6 +102,7 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
           std::make_unique<TensorElements>(tensors[i]));
       tensor.elements = described.elements.back().get();
     } else {
+      TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(tensors[i].storage()));
       tensor.data = tensors[i].data_ptr();
     }
     tensor.optimizer_parameter = static_cast<int>(positions[i]);
@@ -130,12 +132,15 @@ Outcome OptimizerBinding::Save(const std::string& directory,
     return ToOutcome(status);
   }
   const at::NoGradGuard without_graph;
+  MutexLock lock(mutex_);
+  if (absl::Status status = SettleLate(Settle::kTell); !status.ok()) {
+    return ToOutcome(status);
+  }
   const absl::StatusOr<Described> described =
       DescribeAll(tensors, names, positions);
   if (!described.ok()) return ToOutcome(described.status());
   CheckpointContents contents;
   contents.values = ValuesOf(rest);
-  MutexLock lock(mutex_);
   transfer_.End();
   contents.parameters = described->tensors;
   contents.optimizer = optimizer_.get();
@@ -167,10 +172,13 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
     return ToOutcome(status);
   }
   const at::NoGradGuard without_graph;
+  MutexLock lock(mutex_);
+  if (absl::Status status = SettleLate(Settle::kTell); !status.ok()) {
+    return ToOutcome(status);
+  }
   const absl::StatusOr<Described> described =
       DescribeAll(tensors, names, positions);
   if (!described.ok()) return ToOutcome(described.status());
-  MutexLock lock(mutex_);
   transfer_.End();
   const absl::StatusOr<std::string> part = WriteCheckpointPart(
       directory,
@@ -237,6 +245,7 @@ Outcome OptimizerBinding::Fits(const std::vector<at::Tensor>& tensors,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
+  DropLate();
   return ToOutcome(FitsLocked(tensors, names, positions));
 }
 
@@ -260,6 +269,7 @@ Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
   }
   MutexLock lock(mutex_);
   transfer_.End();
+  DropLate();
   return ToOutcome(LoadLocked(tensors, names, positions));
 }
 

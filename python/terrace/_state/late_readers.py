@@ -1,0 +1,81 @@
+"""What reads a parameter's memory without an operation of torch, while updates
+may go on: Python's ways to it wait as operations do, and what torch.compile
+makes is preceded by the end of the updates.
+
+An address or an array that was taken before step() shows what is there: the
+parameter before its update, after it, or a part of each.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Late(Protocol):
+    """Whose updates may go on."""
+
+    def flush(self) -> None: ...
+
+
+_lock = threading.RLock()  # a finalizer may come within
+_late: weakref.WeakSet[Late] = weakref.WeakSet()
+_READERS = ('numpy', 'data_ptr', 'untyped_storage')
+_MARK = '_terrace_waits'
+
+
+def watch(late: Late) -> None:
+    """Until forget(). Others that watch readers may have put back what was
+    there before this: again before each step."""
+    with _lock:
+        _late.add(late)
+        for name in _READERS:
+            reader = getattr(torch.Tensor, name)
+            if not hasattr(reader, _MARK):
+                setattr(torch.Tensor, name, _waiting(reader))
+        _hear_of_compiling()
+
+
+def forget(late: Late) -> None:
+    with _lock:
+        _late.discard(late)
+
+
+def is_compiled() -> bool:
+    """Whether torch.compile has made something since it was last reset."""
+    made = sys.modules.get('torch._dynamo.convert_frame')
+    return made is not None and getattr(made, 'FRAME_COUNTER', 1) > 0
+
+
+def _waiting(reader: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(reader)
+    def waits(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        if _late and type(self) in (torch.Tensor, torch.nn.Parameter):
+            if torch._C._len_torch_dispatch_stack():
+                _end_updates()  # a mode would take the operation
+            else:
+                torch.Tensor.detach(self)  # an operation, which waits
+        return reader(self, *arguments, **named)
+    setattr(waits, _MARK, True)
+    return waits
+
+
+def _hear_of_compiling() -> None:
+    """What it makes while updates go on is run at once."""
+    if 'torch._dynamo' not in sys.modules:
+        return
+    from torch._dynamo import callback
+    handler = callback.callback_handler
+    if _end_updates not in handler.start_callbacks:
+        handler.register_start_callback(_end_updates)
+
+
+def _end_updates(*_: Any) -> None:
+    for late in list(_late):
+        late.flush()

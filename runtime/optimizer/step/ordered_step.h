@@ -1,0 +1,37 @@
+// A LateStep over the RunningStep, which was begun with StartLate.
+//
+// One thread at a time. What it is made with must outlive it; in a forked child
+// it has ended, refused.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "runtime/base/clock.h"
+#include "runtime/optimizer/state/state_guard.h"
+#include "runtime/optimizer/step/running_step.h"
+#include "terrace/gradual_step.h"
+
+namespace terrace {
+
+class OrderedStep final : public LateStep {
+ public:
+  OrderedStep(RunningStep& running, StateGuard& guard, Clock& clock)
+      : running_(running), guard_(guard), clock_(clock) {}
+  OrderedStep(const OrderedStep&) = delete;
+  OrderedStep& operator=(const OrderedStep&) = delete;
+
+  bool Advance() override;
+  void Wait(absl::Time deadline) override;
+  absl::Status result() const override;
+  void TakeStepped(std::vector<int>* parameters) override;
+  void Hasten(int parameter) override;
+
+ private:
+  RunningStep& running_;
+  StateGuard& guard_;
+  Clock& clock_;
+};
+
+}  // namespace terrace
