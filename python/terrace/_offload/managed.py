@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -108,29 +108,37 @@ class Managed:
         check(outcome)
         return json.loads(text)
 
+    def flush(self) -> None:
+        """Waits for the updates of what has joined."""
+        failed = self._each_joined(lambda optimizer: optimizer.flush())
+        if failed:
+            raise failed[0]
+
     def close(self, restore: bool) -> None:
         """Again: nothing. RuntimeError, and it stays open: a tensor is leased
         or in use. Other errors: it is closed."""
+        failed = self._each_joined(lambda optimizer: optimizer.flush())
         closed, outcome = self._native.close(restore)
         self.is_closed |= closed
         if not closed:
             check(outcome)
             return
-        failed = [error for error in map(_close, list(self._joined))
-                  if error is not None]
+        failed += self._each_joined(lambda optimizer: optimizer.close())
         ended = self._native.end()
         check(outcome)
         if failed:
             raise failed[0]
         check(ended)
 
-
-def _close(optimizer: Any) -> Exception | None:
-    try:
-        optimizer.close()
-    except Exception as error:  # the others are closed too
-        return error
-    return None
+    def _each_joined(self, act: Callable[[Any], None]) -> list[Exception]:
+        """What went wrong; the others have it too."""
+        failed = []
+        for optimizer in list(self._joined):
+            try:
+                act(optimizer)
+            except Exception as error:
+                failed.append(error)
+        return failed
 
 
 _all: weakref.WeakSet[Managed] = weakref.WeakSet()

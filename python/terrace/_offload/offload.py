@@ -128,9 +128,12 @@ class Offload:
         self._managed.retry()
 
     def flush(self) -> None:
-        """Waits until all updates of parameters are done. There are none
-        outstanding: every optimizer's step() has done them when it returns."""
+        """Waits until all updates of parameters are done that optimizers which
+        joined have left to go on after step().
+
+        Raises what AdamW.flush() raises."""
         self._managed.stats()  # in a forked child: its error
+        self._managed.flush()
 
     @property
     def error(self) -> Exception | None:
@@ -185,9 +188,9 @@ class Offload:
         return stats
 
     def close(self, restore: bool = True) -> None:
-        """Brings parameters and gradients into ordinary memory, closes the
-        optimizers that joined, gives Terrace's memory back and removes the
-        files. Again: nothing.
+        """Waits for updates as flush(), brings parameters and gradients into
+        ordinary memory, closes the optimizers that joined, gives Terrace's
+        memory back and removes the files. Again: nothing.
 
         Args:
             restore: False: they stay away, and any use of them is a
@@ -196,8 +199,8 @@ class Offload:
         Raises:
             RuntimeError, and nothing has changed: a parameter is leased or in
                 use.
-            OSError, DataLossError, MemoryError: not all could be brought; the
-                model is closed all the same.
+            OSError, DataLossError, MemoryError: not all could be brought, or
+                updated; the model is closed all the same.
         """
         if self._managed.is_closed:
             return

@@ -42,7 +42,7 @@ class Adam(AdamW):
         io_engine: str = 'auto',
         process_group: Any = None,
         step_in_backward: int = 0,
-        overlap: bool = False,
+        overlap: bool | None = None,
         offload: Offload | None = None,
     ) -> None:
         self._decoupled = decoupled_weight_decay

@@ -92,7 +92,8 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             the last pass used them. An operation that takes one that is not
             updated yet, or writes its gradient, waits; what a backward pass
             begins with waits for all, and so do step(), flush() and whatever
-            uses the state. The bits are those of False. See flush().
+            uses the state. The bits are those of False. See flush(). None: True
+            where it joins an Offload, without step_in_backward; else False.
         offload: the Offload of a model: state, and gradients of its parameters
             too, are of its memory and paths then. A budget that is a share
             grows by that share of both; its close() closes the optimizer. Left
@@ -107,7 +108,7 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             others but DTensors, these with max_grad_norm or process_group;
             amsgrad=True, differentiable=True; step_in_backward and
             overlap=True with process_group, on several ranks, with DTensors;
-            overlap=True with parameters on a GPU or of terrace.offload.
+            overlap=True with parameters on a GPU.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of
@@ -142,7 +143,7 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         io_engine: str = 'auto',
         process_group: Any = None,
         step_in_backward: int = 0,
-        overlap: bool = False,
+        overlap: bool | None = None,
         offload: Offload | None = None,
     ) -> None:
         defaults = {'lr': lr, 'betas': betas, 'eps': eps,

@@ -11,8 +11,8 @@ class Flushed:
     _store: StateStore | None
 
     def flush(self) -> None:
-        """With overlap=True: returns when all parameters of the last step are
-        updated. Without it there is nothing to wait for.
+        """Where updates overlap: returns when all parameters of the last step
+        are updated. Without it there is nothing to wait for.
 
         Raises:
             OSError, DataLossError, MemoryError: as step(), of an update that

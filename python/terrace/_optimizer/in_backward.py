@@ -9,7 +9,16 @@ import torch
 from terrace._ranks.ranks import Ranks
 
 
-def check(passes: int, overlap: bool, max_grad_norm: float,
+def is_late(overlap: bool | None, passes: int, ranks: Ranks,
+            has_joined: bool) -> bool:
+    """Whether updates go on after step(), of an optimizer that may have joined
+    an offloaded model."""
+    if overlap is not None:
+        return overlap
+    return has_joined and not passes and ranks.group is None and _ranks() == 1
+
+
+def check(passes: int, overlap: bool | None, max_grad_norm: float,
           ranks: Ranks) -> None:
     """ValueError, NotImplementedError: it cannot be as it was asked for."""
     _check(passes, overlap, max_grad_norm)
@@ -24,9 +33,10 @@ def check(passes: int, overlap: bool, max_grad_norm: float,
             'stepped before they could be averaged')
 
 
-def _check(passes: int, overlap: bool, max_grad_norm: float) -> None:
-    if not isinstance(overlap, bool):
-        raise ValueError(f'terrace: overlap is True or False, not {overlap!r}')
+def _check(passes: int, overlap: bool | None, max_grad_norm: float) -> None:
+    if overlap is not None and not isinstance(overlap, bool):
+        raise ValueError('terrace: overlap is True, False or None, not '
+                         f'{overlap!r}')
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 0:
         raise ValueError('terrace: step_in_backward is a number of backward '
                          f'passes, or 0, not {passes!r}')

@@ -30,7 +30,7 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any, offload: Any,
 
 
 def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
-              overlap: bool, passes: int, write_back: weakref.WeakMethod
+              overlap: bool | None, passes: int, write_back: weakref.WeakMethod
               ) -> StateStore:
     """What steps the parameters, after so many backward passes in the last of
     them, or with 0 in step(). `write_back`: called before a step that backward
@@ -38,8 +38,8 @@ def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
     it was asked for."""
     in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
     settings = joined(settings, offload, parameters_in(groups), ranks.alone)
-    if overlap:
-        return LateStore(settings)
+    if in_backward.is_late(overlap, passes, ranks, settings.home is not None):
+        return LateStore(settings, is_asked_for=overlap is not None)
     if passes:
         return InBackwardStore(settings, passes, write_back)
     return (StateStore(settings) if ranks.alone else

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from terrace._base.groups import Named
-from terrace._base.library import storage_if_offloaded
 from terrace._base.local_shard import is_dtensor
 from terrace._state import late_readers
 from terrace._state.settings import Settings
@@ -23,17 +22,20 @@ class LateStore(StateStore):
     Where torch.compile has made something the updates end within step(): what
     it made reads memory without an operation."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, is_asked_for: bool = True) -> None:
+        """Unless it is asked for, parameters elsewhere than in CPU memory are
+        stepped in step(), and all others with them."""
         super().__init__(settings)
+        self._is_asked_for = is_asked_for
         late_readers.watch(self)
 
     def add(self, groups: Sequence[Sequence[Named]]) -> None:
         for name, parameter in (pair for named in groups for pair in named):
             where = _elsewhere(parameter)
-            if where:
+            if where and self._is_asked_for:
                 raise NotImplementedError(
                     f"terrace: parameter '{name}' is {where}; overlap=True "
-                    'updates those in memory')
+                    'updates those in CPU memory')
         super().add(groups)
 
     def flush(self) -> None:
@@ -47,7 +49,7 @@ class LateStore(StateStore):
                    group_of: torch.Tensor, numbers: Sequence[float],
                    scale: float, everything: Sequence[torch.Tensor]) -> None:
         self._compiled.flush()
-        if len(self._arrangement.turns) > 1:
+        if len(self._arrangement.turns) > 1 or not self._can_be_late():
             super()._make_turn(parameters, group_of, numbers, scale, everything)
             return
         late_readers.watch(self)
@@ -55,10 +57,14 @@ class LateStore(StateStore):
         if late_readers.is_compiled():
             self._compiled.flush()
 
+    def _can_be_late(self) -> bool:
+        return (self._is_asked_for
+                or not any(map(_elsewhere, self._places.parameters)))
+
 
 def _elsewhere(parameter: torch.Tensor) -> str:
     if is_dtensor(parameter):
         return 'a DTensor'
     if parameter.device.type != 'cpu':
         return f'on {parameter.device}'
-    return 'of an offloaded model' if storage_if_offloaded(parameter) else ''
+    return ''

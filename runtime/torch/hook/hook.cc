@@ -5,11 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/gradients.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/managed_storages.h"
+#include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/hook/saved_tensors.h"
+#include "runtime/torch/hook/window/byte_window.h"
 
 namespace terrace {
 
@@ -119,6 +120,8 @@ absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
   if (storage == nullptr) {
     return absl::InvalidArgumentError("the tensor is not managed by this hook");
   }
+  TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(
+      tensor.storage(), /*is_written=*/access == Access::kWrite));
   storage->word().Pin();
   auto held = std::make_unique<Lease::Held>();
   held->tensor = tensor;
@@ -159,6 +162,10 @@ int64_t Hook::EvictAll() {
 absl::Status Hook::Retry() { return storages_->window().Retry(); }
 
 absl::Status Hook::Close(AtClose what) {
+  // Updates that go on have tensors in use, and would find others.
+  if (OperationGate* const gate = OperationNet::Get().gate()) {
+    gate->AwaitEverything();
+  }
   const absl::Status status = storages_->Close(what == AtClose::kRestore);
   if (!absl::IsFailedPrecondition(status)) {
     gradients_.reset();

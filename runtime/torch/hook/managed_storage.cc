@@ -60,32 +60,63 @@ void ManagedStorage::Set(c10::StorageImpl& storage, c10::DataPtr data) {
 bool ManagedStorage::Install(std::byte* data) {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone()) return false;
+  c10::DataPtr before;  // ends without the lock
   if (self_ == nullptr) {
     self_ = shared_from_this();  // the first time: in place of LibTorch's own
+    before = std::move(storage->_mutable_data_ptr_no_checks());
   } else if (!IsOurs(*storage)) {
     return false;
   }
+  MutexLock lock(mutex_);
   Set(*storage, Ours(data));
-  Disarm(*storage);
+  SetMessage(*storage);
   return true;
 }
 
 bool ManagedStorage::TakeAway() {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone() || !IsOurs(*storage)) return false;
+  MutexLock lock(mutex_);
   Set(*storage, Ours(nullptr));
-  if constexpr (kCanDisarm<c10::StorageImpl>) {
-    Arm(*storage,
+  SetMessage(*storage);
+  return true;
+}
+
+void ManagedStorage::SetMessage(c10::StorageImpl& storage) {
+  if (!barred_.empty()) {
+    Arm(storage, barred_);
+  } else if (data() != nullptr) {
+    Disarm(storage);
+  } else if constexpr (kCanDisarm<c10::StorageImpl>) {
+    Arm(storage,
         absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
                      ": its bytes are not in memory; operations bring them, "
                      "other readers need a lease"));
   }
+}
+
+void ManagedStorage::Bar(std::string why) {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return;
+  MutexLock lock(mutex_);
+  barred_ = std::move(why);
+  Arm(*storage, barred_);
+}
+
+bool ManagedStorage::Unbar() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return true;
+  MutexLock lock(mutex_);
+  barred_.clear();
+  if constexpr (!kCanDisarm<c10::StorageImpl>) return false;
+  SetMessage(*storage);
   return true;
 }
 
 void ManagedStorage::Refuse(const std::string& text) {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone() || !IsOurs(*storage)) return;
+  MutexLock lock(mutex_);
   Arm(*storage, text);
 }
 

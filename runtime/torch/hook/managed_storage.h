@@ -14,6 +14,7 @@
 // where a message is on.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "runtime/base/mutex.h"
 #include "runtime/torch/hook/window/window_tensor.h"
 
 namespace terrace {
@@ -28,12 +30,18 @@ namespace terrace {
 class ByteWindow;
 class ManagedStorage;
 
-// Hears of storages that need no bytes any more. Thread-safe: called from
-// wherever the last tensor of one ends.
+// Hears of storages that need no bytes any more. Thread-safe: OnGone is called
+// from wherever the last tensor of one ends.
 class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
   virtual void OnGone(std::shared_ptr<ManagedStorage> storage) = 0;
+  // Gives the tensor, which has this storage, another one with the same bytes
+  // and takes that over, under a name of its own: for one that cannot be used
+  // again. What shares the storage keeps it. Errors are those of a fetch, or
+  // ResourceExhausted, and the tensor is as before; where the other one cannot
+  // be taken over, it stays in ordinary memory.
+  virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
 };
 
 class ManagedStorage final
@@ -56,6 +64,13 @@ class ManagedStorage final
         key_->_mutable_data_ptr_no_checks().mutable_get());
   }
 
+  // Every use throws with this text from now on, wherever the bytes are, though
+  // they come and go as before; until Unbar. False there: this LibTorch throws
+  // for ever, and the tensors need another storage.
+  void Bar(std::string why);
+  bool Unbar();
+  StorageOwner& owner() const { return *owner_; }
+
   // In a forked child, which has nothing of the Runtime: whatever the bytes
   // were, each use throws from now on. By its only thread.
   void RefuseInChild();
@@ -72,6 +87,10 @@ class ManagedStorage final
   bool IsOurs(c10::StorageImpl& storage) const;
   void Set(c10::StorageImpl& storage, c10::DataPtr data);
   c10::DataPtr Ours(std::byte* data);
+  // The message of what is away, where it can be taken off again, or of what is
+  // barred; or none.
+  void SetMessage(c10::StorageImpl& storage)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ByteWindow& window_;
   c10::StorageImpl* const key_;
@@ -79,6 +98,9 @@ class ManagedStorage final
   const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   const std::shared_ptr<StorageOwner> owner_;
   std::shared_ptr<ManagedStorage> self_;  // while the DataPtr refers to this
+  // For the message, which others than the word's thread may change.
+  Mutex mutex_;
+  std::string barred_ ABSL_GUARDED_BY(mutex_);  // why; empty: it is not
 };
 
 }  // namespace terrace

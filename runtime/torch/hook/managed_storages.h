@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
-#include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/window/byte_window.h"
 #include "terrace/torch/hook.h"
 
 namespace terrace {
@@ -46,6 +46,7 @@ class ManagedStorages final
   void Sweep();
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
+  absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) override;
 
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }

@@ -14,8 +14,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
-#include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/write_marks.h"
 #include "terrace/machine.h"
 
@@ -213,6 +213,9 @@ std::unique_ptr<at::ObserverContext> OnStart(
     const at::RecordFunction& function) {
   ++in_flight.depth;
   try {
+    if (OperationGate* const gate = OperationNet::Get().gate()) {
+      gate->AwaitOperands(function);
+    }
     return Start(function);
   } catch (const std::exception&) {
     OperationNet::Get().CountFailure();
@@ -267,9 +270,12 @@ void OperationNet::EndListening() {
 void OperationNet::Listen() {
   if (handle_.has_value()) return;
   ListenToRegistrations();
-  static const int at_fork = pthread_atfork(nullptr, nullptr, [] {
-    is_forked_child.store(true, std::memory_order_relaxed);
-  });
+  static const int at_fork =
+      pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
+                     [] {
+                       is_forked_child.store(true, std::memory_order_relaxed);
+                       Get().AfterFork();
+                     });
   static_cast<void>(at_fork);
   handle_ = at::addGlobalCallback(
       at::RecordFunctionCallback(&OnStart, &OnEnd)
@@ -277,6 +283,15 @@ void OperationNet::Listen() {
           // Others may end on another thread than they began on.
           .scopes(
               {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+// A child may listen too.
+void OperationNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  mutex_.Lock();
+}
+
+void OperationNet::AfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  mutex_.Unlock();
 }
 
 void OperationNet::StopIfIdle() {

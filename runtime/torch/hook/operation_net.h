@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/hook/operation_gate.h"
 #include "runtime/torch/hook/storage_registry.h"
 
 namespace terrace {
@@ -38,6 +40,19 @@ class OperationNet {
   // of them at a time.
   void BeginListening();
   void EndListening();
+  // What they wait for before anything is pinned; null: nothing. One at a time,
+  // which lives for ever.
+  void SetGate(OperationGate* gate) {
+    gate_.store(gate, std::memory_order_release);
+  }
+  OperationGate* gate() const { return gate_.load(std::memory_order_acquire); }
+  // As the gate's.
+  absl::Status Await(const c10::Storage& storage, bool is_written) const {
+    OperationGate* const gate = this->gate();
+    return gate == nullptr ? absl::OkStatus()
+                           : gate->Await(storage, is_written);
+  }
+
   // Of the operations of the calling thread that are under way, one inside
   // another: keeps it here until the innermost has ended; its pin goes over.
   // For what is managed meanwhile, which the operation may be about to read.
@@ -54,8 +69,11 @@ class OperationNet {
 
   StorageRegistry registry_;
   std::atomic<int64_t> failures_ = 0;
+  std::atomic<OperationGate*> gate_ = nullptr;
   void Listen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeforeFork();
+  void AfterFork();
 
   Mutex mutex_;
   int listeners_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -14,6 +14,9 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/hook/compat.h"
+#include "runtime/torch/hook/held_bytes.h"
+#include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/late/update_net.h"
 
 namespace terrace {
@@ -32,6 +35,24 @@ c10::Storage Renewed(const c10::Storage& storage) {
               [](void* held) { delete static_cast<c10::Storage*>(held); },
               data.device()),
           old.allocator(), old.resizable()};
+}
+
+// One with a tensor's bytes that can be used again, where its own cannot; else
+// none.
+c10::Storage Usable(const at::Tensor& tensor) {
+  const c10::Storage storage = tensor.storage();
+  c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
+  if (ManagedStorage* const managed = OperationNet::Get().Find(&old)) {
+    if (managed->Unbar()) return {};
+    // Where its bytes cannot be brought it stays refused.
+    managed->owner().Replace(*managed, tensor).IgnoreError();
+    return tensor.storage();
+  }
+  // What is not managed any more may be refused for another reason.
+  const bool is_gone =
+      old.nbytes() > 0 && old._mutable_data_ptr_no_checks().get() == nullptr;
+  if (is_gone || Disarm(old)) return {};
+  return Renewed(storage);
 }
 
 }  // namespace
@@ -95,7 +116,7 @@ void LateUpdates::Run() {
 }
 
 absl::Status LateUpdates::Drive(LateStep& step) {
-  // It would wait for itself.
+  // It would wait for itself. What is offloaded is held without operations.
   const at::DisableRecordFunctionGuard unseen;
   const absl::Time deadline = absl::Now() + kPatience;
   while (!step.Advance()) {
@@ -123,18 +144,30 @@ void LateUpdates::Follow(LateStep& step) {
   };
   stepped.erase(std::remove_if(stepped.begin(), stepped.end(), is_copied),
                 stepped.end());
+  if (arguments_.offloaded != nullptr) {
+    for (const int place : stepped) {  // held by pending_ until it hears of it
+      arguments_.offloaded->Drop(
+          arguments_.data[static_cast<size_t>(place)].gradient);
+    }
+  }
   pending_->SetStepped(stepped);
 }
 
 absl::Status LateUpdates::CopyBack() {
-  const absl::Status status = Guarded(c10::kCPU, [&] {
-    const at::NoGradGuard without_graph;
-    for (const LateParameter& each : arguments_.parameters) {
-      if (!each.in_order.defined()) continue;
+  absl::Status status;
+  for (const LateParameter& each : arguments_.parameters) {
+    if (!each.in_order.defined()) continue;
+    auto held =
+        HeldBytes::Hold(*each.parameter.storage().unsafeGetStorageImpl(),
+                        {.is_written = true, .is_beside = true});
+    status.Update(held.status());
+    if (!held.ok()) continue;
+    status.Update(Guarded(c10::kCPU, [&] {
+      const at::NoGradGuard without_graph;
       // With a counter of versions of its own: it counts as written already.
       each.parameter.variable_data().copy_(each.in_order);
-    }
-  });
+    }));
+  }
   if (status.ok()) return status;
   return absl::DataLossError(
       absl::StrCat("parameters out of order were stepped and could not be "
@@ -179,9 +212,10 @@ void LateUpdates::Restore() {
     if (!tensor.defined() || !tensor.has_storage()) return;
     const c10::Storage storage = tensor.storage();
     c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
-    if (!refused.contains(key) || Disarm(*key)) return;
+    if (!refused.contains(key)) return;
     const auto [found, is_new] = renewed.try_emplace(key);
-    if (is_new) found->second = Renewed(storage);
+    if (is_new) found->second = Usable(tensor);
+    if (!found->second) return;
     tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(found->second);
   };
   for (const LateParameter& each : arguments_.parameters) {

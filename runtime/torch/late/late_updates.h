@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/torch/late/pending_storages.h"
+#include "runtime/torch/offloaded_device.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {
@@ -48,6 +49,9 @@ struct LateArguments {
   std::vector<int> order;  // as parameters are expected to be used
   std::vector<ParameterData> data;
   std::vector<LateParameter> parameters;
+  // Where some of `data` are: gradients are dropped there as they are used.
+  // Null: all are in memory. It outlives the step.
+  OffloadedDevice* offloaded = nullptr;
 };
 
 class LateUpdates {

@@ -1,6 +1,5 @@
 #include "runtime/torch/late/update_net.h"
 
-#include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
 #include <pthread.h>
 
@@ -8,6 +7,8 @@
 #include <utility>
 
 #include "runtime/torch/hook/compat.h"
+#include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/hook/write_marks.h"
 
 namespace terrace {
@@ -45,22 +46,31 @@ void AddArgument(const c10::IValue& argument, bool is_written,
   }
 }
 
+// What is managed comes and goes as before meanwhile.
+void Refuse(c10::StorageImpl& storage, std::string why) {
+  ManagedStorage* const managed = OperationNet::Get().Find(&storage);
+  managed != nullptr ? managed->Bar(std::move(why))
+                     : Arm(storage, std::move(why));
+}
+
 void AwaitAll(const UpdateNet::List& pending) {
   for (const auto& each : pending) each->AwaitEnd();
 }
 
-void Await(const UpdateNet::List& pending, const Operands& operands) {
+void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
   for (const auto& each : pending) {
     std::vector<PendingStorages::Failure> failed;
     each->Await(operands.operands, &failed);
     for (PendingStorages::Failure& failure : failed) {
-      Arm(*operands.storages[failure.operand], std::move(failure.why));
+      Refuse(*operands.storages[failure.operand], std::move(failure.why));
     }
   }
 }
 
-void Start(const at::RecordFunction& function) {
-  const UpdateNet::List pending = UpdateNet::Get().pending();
+}  // namespace
+
+void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
+  const List pending = this->pending();
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     AwaitAll(pending);
   } else {
@@ -70,20 +80,12 @@ void Start(const at::RecordFunction& function) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       AddArgument(inputs[i], written.Has(i), &operands);
     }
-    Await(pending, operands);
+    AwaitEach(pending, operands);
   }
   for (const auto& each : pending) {
-    if (each->is_done()) UpdateNet::Get().Erase(*each);
+    if (each->is_done()) Erase(*each);
   }
 }
-
-std::unique_ptr<at::ObserverContext> OnStart(
-    const at::RecordFunction& function) {
-  Start(function);
-  return nullptr;
-}
-
-}  // namespace
 
 UpdateNet& UpdateNet::Get() {
   // Storages may end after everything static has.
@@ -107,7 +109,9 @@ void UpdateNet::Erase(const PendingStorages& pending) {
   erased = std::move(*found);
   pending_.erase(found);
   if (!pending_.empty()) return;
-  at::removeCallback(*std::exchange(handle_, std::nullopt));
+  OperationNet::Get().SetGate(nullptr);
+  OperationNet::Get().EndListening();
+  is_listening_ = false;
 }
 
 UpdateNet::List UpdateNet::pending() const {
@@ -115,9 +119,9 @@ UpdateNet::List UpdateNet::pending() const {
   return pending_;
 }
 
-absl::Status UpdateNet::Await(const c10::Storage& storage) {
+absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
   const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
-                                            /*is_written=*/true};
+                                            is_written};
   for (const auto& each : pending()) {
     std::vector<PendingStorages::Failure> failed;
     each->Await({&operand, 1}, &failed);
@@ -125,6 +129,8 @@ absl::Status UpdateNet::Await(const c10::Storage& storage) {
   }
   return absl::OkStatus();
 }
+
+void UpdateNet::AwaitEverything() { AwaitAll(pending()); }
 
 // Holds the lock until after the fork, when no step goes on.
 void UpdateNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -148,15 +154,13 @@ void UpdateNet::AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 void UpdateNet::Listen() {
-  if (handle_.has_value()) return;
-  ListenToRegistrations();
+  if (std::exchange(is_listening_, true)) return;
+  OperationNet::Get().SetGate(this);
+  OperationNet::Get().BeginListening();
   static const int at_fork =
       pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
                      [] { Get().AfterForkInChild(); });
   static_cast<void>(at_fork);
-  handle_ = at::addGlobalCallback(
-      at::RecordFunctionCallback(&OnStart).needsInputs(true).scopes(
-          {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 }  // namespace terrace

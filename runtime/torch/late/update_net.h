@@ -1,6 +1,6 @@
 // Sees every operation that LibTorch dispatches, on any thread, before it runs,
-// while a late step is pending: it waits for what it takes. A backward pass
-// waits for all of them with its first function.
+// while a late step is pending: it waits for what it takes, before the hook
+// brings that. A backward pass waits for all of them with its first function.
 //
 // An update that failed does not end the operation here, since LibTorch
 // swallows what an observer throws: a message on the storage does, when the
@@ -12,24 +12,23 @@
 // While none is pending, operations are not seen and cost nothing. A process
 // that is forked waits first, so that its child has whole parameters.
 //
-// Thread-safe. A process has it once, as LibTorch's observers are the
-// process's.
+// Thread-safe. A process has it once, as it has its OperationNet.
 #pragma once
 
+#include <ATen/record_function.h>
 #include <c10/core/Storage.h>
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/hook/operation_gate.h"
 #include "runtime/torch/late/pending_storages.h"
 
 namespace terrace {
 
-class UpdateNet {
+class UpdateNet final : public OperationGate {
  public:
   using List = std::vector<std::shared_ptr<PendingStorages>>;
 
@@ -43,9 +42,13 @@ class UpdateNet {
   void Erase(const PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
   List pending() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For what takes a storage's address itself, to write there.
-  // FailedPrecondition: an update of it failed.
-  absl::Status Await(const c10::Storage& storage);
+  void AwaitOperands(const at::RecordFunction& function) override;
+  absl::Status Await(const c10::Storage& storage, bool is_written) override;
+  void AwaitEverything() override;
+  // Of what is to be written there.
+  absl::Status Await(const c10::Storage& storage) {
+    return Await(storage, /*is_written=*/true);
+  }
 
  private:
   UpdateNet() = default;
@@ -56,7 +59,7 @@ class UpdateNet {
 
   mutable Mutex mutex_;
   List pending_ ABSL_GUARDED_BY(mutex_);
-  std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while there are
+  bool is_listening_ ABSL_GUARDED_BY(mutex_) = false;  // while there are
 };
 
 }  // namespace terrace

@@ -161,13 +161,12 @@ absl::Status StepTensors::Release(absl::Span<const ParameterSpec> specs,
                                   LateArguments* arguments) {
   for (size_t i = 0; i < stepped_.size(); ++i) {
     const size_t place = places_[i];
-    if (data_[place].device != nullptr) {
-      return absl::UnimplementedError(absl::StrCat(
-          "overlap=True: parameter '", specs[place].name, "' or its gradient ",
-          IsOffloaded(stepped_[i]) || stepped_[i].is_cpu()
-              ? "is of an offloaded model"
-              : absl::StrCat("is on ", stepped_[i].device().str()),
-          "; only those in memory are updated after step()"));
+    Device* const device = data_[place].device;
+    if (device != nullptr && device != &offloaded_) {
+      return absl::UnimplementedError(
+          absl::StrCat("overlap=True: parameter '", specs[place].name,
+                       "' is on ", stepped_[i].device().str(),
+                       "; those in CPU memory are updated after step()"));
     }
     arguments->parameters.push_back({.place = static_cast<int>(place),
                                      .name = specs[place].name,
@@ -182,8 +181,16 @@ absl::Status StepTensors::Release(absl::Span<const ParameterSpec> specs,
     }
   }
   arguments->data = data_;
-  Forget();
+  arguments->offloaded = &offloaded_;
+  offloaded_.SetBeside(true);
+  ForgetTensors();
   return absl::OkStatus();
+}
+
+void StepTensors::EndLate() {
+  offloaded_.Forget();
+  offloaded_.Prune();
+  offloaded_.SetBeside(false);
 }
 
 absl::StatusOr<at::Tensor> StepTensors::LocateParameter(
@@ -314,6 +321,11 @@ void StepTensors::Return(bool written, bool incomplete) {
 
 void StepTensors::Forget() {
   offloaded_.Forget();
+  offloaded_.SetBeside(false);
+  ForgetTensors();
+}
+
+void StepTensors::ForgetTensors() {
   data_.clear();
   stepped_.clear();
   places_.clear();

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/torch/late/late_updates.h"
-#include "runtime/torch/python/place/offloaded_device.h"
+#include "runtime/torch/offloaded_device.h"
 #include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
 #include "terrace/optimizer.h"
@@ -66,10 +66,12 @@ class StepTensors {
 
   absl::Span<const ParameterData> data() const { return data_; }
 
-  // Of a late step: what Locate() found, to be referred to by others alone.
-  // Unimplemented: a parameter on a device, or of an offloaded model.
+  // Of a late step: what Locate() found, to be referred to by others alone, but
+  // for what is offloaded: that stays where it is until EndLate().
+  // Unimplemented: a parameter on a device.
   absl::Status Release(absl::Span<const ParameterSpec> specs,
                        LateArguments* arguments);
+  void EndLate();
 
   // Of a gradual step: the parameters that are in a group alone, of the others
   // null; the gradient of one of them, out of its .grad, which is undefined
@@ -98,6 +100,7 @@ class StepTensors {
     size_t index;  // among all parameters
   };
 
+  void ForgetTensors();
   absl::Status LocateOne(const ParameterSpec& spec, const at::Tensor& parameter,
                          bool is_stepped);
   // What is stepped of one, in order.

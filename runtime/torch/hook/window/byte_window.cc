@@ -182,7 +182,7 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
 absl::StatusOr<bool> ByteWindow::MakeRoom() {
   if (EvictOne()) return true;
   const int64_t used = room_.used_bytes();
-  if (used <= room_.most_bytes()) return false;
+  if (used - room_.held_beside() <= room_.most_bytes()) return false;
   return absl::ResourceExhaustedError(
       absl::StrCat("what is in use at a time takes ", FormatBytes(used),
                    ", and the budget is ", FormatBytes(room_.most_bytes())));

@@ -50,6 +50,18 @@ class WindowRoom {
   void Give(int64_t bytes) {
     used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }
+  // Of these bytes what other threads than an operation's have, each for the
+  // time of a copy: what has too little room waits for them.
+  void TakeBeside(int64_t bytes) {
+    held_beside_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void GiveBeside(int64_t bytes) {
+    held_beside_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+  int64_t held_beside() const {
+    return held_beside_.load(std::memory_order_relaxed);
+  }
+
   void NotePeak();
   // That many bytes are beside it, for this operation among others.
   void NoteBeyond(int64_t bytes, absl::string_view operation);
@@ -61,6 +73,7 @@ class WindowRoom {
   std::atomic<int64_t> most_bytes_;
   const int64_t beyond_bytes_;
   std::atomic<int64_t> used_bytes_ = 0;
+  std::atomic<int64_t> held_beside_ = 0;
   mutable Mutex mutex_;
   WindowPeaks peaks_ ABSL_GUARDED_BY(mutex_);
 };

@@ -41,9 +41,11 @@ absl::Status OptimizerBinding::StepLateLocked(
     tensors_.Forget();
     return status;
   }
-  TERRACE_ASSIGN_OR_RETURN(
-      late_, LateUpdates::Begin(*optimizer_, std::move(arguments)));
+  auto late = LateUpdates::Begin(*optimizer_, std::move(arguments));
+  if (late.ok()) late_ = *std::move(late);
   late_failure_told_ = false;
+  if (late_ == nullptr) tensors_.EndLate();
+  TERRACE_RETURN_IF_ERROR(late.status());
   if (late_ == nullptr) Accumulate(optimizer_->last_report(), total_);
   return absl::OkStatus();
 }
@@ -68,6 +70,7 @@ absl::Status OptimizerBinding::SettleLate(Settle how) {
   }
   late_order_ = late_->order();
   late_.reset();
+  tensors_.EndLate();
   late_failure_told_ = false;
   Accumulate(optimizer_->last_report(), total_);
   return absl::OkStatus();
@@ -76,6 +79,7 @@ absl::Status OptimizerBinding::SettleLate(Settle how) {
 void OptimizerBinding::DropLate() {
   if (SettleLate(Settle::kQuietly).ok()) return;
   late_.reset();
+  tensors_.EndLate();
   late_failure_told_ = false;
 }
 

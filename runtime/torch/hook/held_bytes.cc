@@ -1,0 +1,62 @@
+#include "runtime/torch/hook/held_bytes.h"
+
+#include <c10/core/impl/COW.h>
+
+#include <exception>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/operation_net.h"
+#include "runtime/torch/hook/window/byte_window.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
+  HeldBytes held;
+  ManagedStorage* const managed = OperationNet::Get().Find(&storage);
+  if (managed == nullptr) {
+    c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+    if (use.is_written && c10::impl::cow::is_cow_data_ptr(data)) {
+      try {
+        storage.mutable_data();
+      } catch (const std::exception& error) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("no memory for bytes of its own: ", error.what()));
+      }
+    }
+    held.data_ = static_cast<std::byte*>(data.mutable_get());
+    if (held.data_ != nullptr || storage.nbytes() == 0) return held;
+    return absl::FailedPreconditionError("a storage whose bytes are gone");
+  }
+  ByteWindow& window = managed->window();
+  managed->word().Pin();
+  held.managed_ = managed;
+  held.is_beside_ = use.is_beside;
+  if (use.is_beside) {
+    window.room().TakeBeside(ResidentBytes(managed->size_bytes()));
+  } else {
+    window.order().Note(*managed);
+  }
+  TERRACE_RETURN_IF_ERROR(
+      window.Fetch(*managed, ByteWindow::AfterFailure::kStaysCold));
+  if (use.is_written) managed->MarkWritten();
+  held.data_ = managed->data();
+  if (!use.is_beside) window.FetchUpcoming();
+  return held;
+}
+
+HeldBytes::~HeldBytes() {
+  if (managed_ == nullptr) return;
+  // It may go as soon as it is not pinned, its window may not.
+  ByteWindow& window = managed_->window();
+  if (is_beside_) {
+    window.room().GiveBeside(ResidentBytes(managed_->size_bytes()));
+  }
+  window.EndUse(*managed_);
+  if (window.room().over()) window.Trim();
+}
+
+}  // namespace terrace

@@ -1,0 +1,78 @@
+// Parameters that are offloaded, as a device: a step copies them out chunk by
+// chunk, updates them, and copies them back, each while its bytes are held, and
+// marks them as written. So no more than one of them is held in memory for the
+// step at a time.
+//
+// Its addresses for them are beyond those that there are, and are the same ones
+// as long as the storage is. Gradients have their own.
+//
+// It refers to storages alone: no tensor that Python has seen ends with it, and
+// no version counter is told of what it writes.
+//
+// Place, Forget and Prune are for the thread that begins and ends steps; the
+// rest is thread-safe. Errors: those of HeldBytes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/base/device.h"
+#include "runtime/base/mutex.h"
+
+namespace terrace {
+
+class OffloadedDevice final : public Device {
+ public:
+  OffloadedDevice();
+
+  // Of a contiguous tensor with elements, whose storage is referred to until
+  // Drop() or Forget().
+  void* Place(const at::Tensor& tensor);
+  // What was placed there is not copied any more. Its storage must not end with
+  // this where Python has seen it. What it has not placed: nothing.
+  void Drop(const void* address);
+  void Forget();
+  // A step is complete: storages that are gone get no addresses any more, once
+  // there are many of them. Not while tensors are referred to.
+  void Prune();
+
+  // Whether steps go on beside operations from here on (HeldBytes::Use).
+  void SetBeside(bool is_beside);
+
+  std::string name() const override { return "the offloaded parameters"; }
+  absl::StatusOr<PinnedMemory> AllocatePinned(int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<Stream>> MakeStream() override;
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+ private:
+  class CopyStream;
+  struct Extent {
+    uintptr_t start = 0;
+    size_t bytes = 0;
+  };
+  struct Placed {
+    c10::Storage storage;
+    int64_t offset = 0;  // in bytes, in the storage
+    int64_t bytes = 0;
+  };
+
+  // What holds `bytes` from an address on, and where in its storage they are;
+  // null: none of ours.
+  const Placed* Find(const void* address, int64_t bytes, int64_t* offset) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CopyOut(void* target, const void* source, int64_t bytes);
+  absl::Status CopyBack(void* target, const void* source, int64_t bytes);
+
+  // Held while bytes are copied: one parameter at a time is in use.
+  Mutex mutex_;
+  std::map<uintptr_t, Placed> placed_ ABSL_GUARDED_BY(mutex_);
+  std::map<const void*, Extent> storages_ ABSL_GUARDED_BY(mutex_);
+  uintptr_t next_ ABSL_GUARDED_BY(mutex_);
+  bool is_beside_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace terrace
