@@ -37,10 +37,10 @@ class StorageOwner {
   virtual ~StorageOwner() = default;
   virtual void OnGone(std::shared_ptr<ManagedStorage> storage) = 0;
   // Gives the tensor, which has this storage, another one with the same bytes
-  // and takes that over, under a name of its own: for one that cannot be used
-  // again. What shares the storage keeps it. Errors are those of a fetch, or
-  // ResourceExhausted, and the tensor is as before; where the other one cannot
-  // be taken over, it stays in ordinary memory.
+  // and takes that over: for one that cannot be used again. What else shares
+  // the storage has no bytes then. FailedPrecondition: it is in use; or those
+  // of a fetch, and nothing has changed. Where the other one cannot be taken
+  // over it stays in ordinary memory.
   virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <iterator>
 #include <tuple>
@@ -18,7 +17,6 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/hook/held_bytes.h"
 #include "runtime/torch/hook/operation_net.h"
 
 namespace terrace {
@@ -197,27 +195,17 @@ std::shared_ptr<ManagedStorage> ManagedStorages::Find(
 
 absl::Status ManagedStorages::Replace(ManagedStorage& storage,
                                       at::Tensor tensor) {
-  c10::Storage made;
-  {
-    TERRACE_ASSIGN_OR_RETURN(const HeldBytes held,
-                             HeldBytes::Hold(*storage.key(), {}));
-    const size_t size = storage.key()->nbytes();
-    try {
-      made = c10::Storage(c10::Storage::use_byte_size_t(), size,
-                          c10::GetCPUAllocator(), storage.key()->resizable());
-    } catch (const std::exception& error) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("tensor '", storage.name(),
-                       "': no memory for another storage: ", error.what()));
-    }
-    std::memcpy(made.mutable_data(), held.data(), size);
-  }
-  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(made));
-  absl::Status added;
-  for (int number = 2; number == 2 || absl::IsAlreadyExists(added); ++number) {
-    added = Add({{absl::StrCat(storage.name(), " ", number), tensor}});
-  }
-  // Without room for it, it is an ordinary tensor.
+  const std::string name = storage.name();
+  c10::StorageImpl& old = *storage.key();  // the tensor's
+  TERRACE_RETURN_IF_ERROR(window_.MoveOut(storage));
+  Erase(storage);
+  c10::DataPtr bytes;
+  std::swap(bytes, old._mutable_data_ptr_no_checks());
+  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(
+      c10::Storage(c10::Storage::use_byte_size_t(), old.nbytes(),
+                   std::move(bytes), old.allocator(), old.resizable()));
+  // Without room for it, or closed, it is an ordinary tensor.
+  Add({{name, tensor}}).IgnoreError();
   return absl::OkStatus();
 }
 

@@ -83,7 +83,9 @@ void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
     AwaitEach(pending, operands);
   }
   for (const auto& each : pending) {
-    if (each->is_done()) Erase(*each);
+    if (!each->is_done()) continue;
+    Erase(*each);
+    static_cast<void>(each->TakeGarbage());  // nothing else asks for it
   }
 }
 
