@@ -111,6 +111,7 @@ class Offload:
         Raises:
             ValueError: it is none of the model's parameters.
             OSError, DataLossError: its bytes cannot be brought.
+            RuntimeError: an update of it that went on after step() failed.
         """
         return self._managed.lease(tensor, write)
 

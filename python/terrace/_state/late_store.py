@@ -19,8 +19,8 @@ class LateStore(StateStore):
     used them, and operations of torch wait for those that they take. Every
     other method waits for all.
 
-    Where torch.compile has made something the updates end within step(): what
-    it made reads memory without an operation."""
+    Where torch.compile has made something step() makes them itself: what it
+    made reads memory without an operation."""
 
     def __init__(self, settings: Settings, is_asked_for: bool = True) -> None:
         """Unless it is asked for, parameters elsewhere than in CPU memory are
@@ -54,10 +54,10 @@ class LateStore(StateStore):
             return
         late_readers.watch(self)
         self._compiled.step_late(parameters, group_of, numbers, scale)
-        if late_readers.is_compiled():
-            self._compiled.flush()
 
     def _can_be_late(self) -> bool:
+        if late_readers.is_compiled():
+            return False
         return (self._is_asked_for
                 or not any(map(_elsewhere, self._places.parameters)))
 

@@ -24,6 +24,11 @@ namespace {
 
 // Updates that take longer are stuck.
 constexpr absl::Duration kPatience = absl::Hours(1);
+// How soon a parameter that has become wanted goes first, and a thread that
+// waits hears of one that is updated, where nothing else wakes the thread that
+// updates: with and without a thread that waits.
+constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
+constexpr absl::Duration kLook = absl::Milliseconds(2);
 
 // The same memory, which lives as long as either.
 c10::Storage Renewed(const c10::Storage& storage) {
@@ -66,17 +71,21 @@ absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
     OffloadedOptimizer& optimizer, LateArguments arguments) {
   std::unique_ptr<LateUpdates> updates(
       new LateUpdates(optimizer, std::move(arguments)));
-  TERRACE_ASSIGN_OR_RETURN(updates->step_, updates->Start());
+  updates->Collect();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LateStep> step, updates->Start());
   if (optimizer.last_report().skipped) return nullptr;
+  updates->step_ = std::move(step);
   updates->Listen();
   updates->Run();
   return updates;
 }
 
 LateUpdates::~LateUpdates() {
-  const absl::Status status = Wait();
+  RunHere();
+  Wait().IgnoreError();
+  pending_->Close();
   UpdateNet::Get().Erase(*pending_);
-  if (!status.ok()) Restore();
+  Restore();
 }
 
 absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start() {
@@ -85,9 +94,10 @@ absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start() {
       arguments_.data, arguments_.order, absl::Now() + kPatience);
 }
 
-void LateUpdates::Listen() {
+void LateUpdates::Collect() {
   for (LateParameter& each : arguments_.parameters) {
-    const void* const storage = each.parameter.storage().unsafeGetStorageImpl();
+    each.values = each.parameter.variable_data();
+    const void* const storage = each.values.storage().unsafeGetStorageImpl();
     const void* read = nullptr;
     std::shared_ptr<const void> held;
     if (each.gradient.defined()) {
@@ -96,32 +106,43 @@ void LateUpdates::Listen() {
       each.gradient = at::Tensor();
     }
     pending_->Add(each.place, each.name, storage, read, std::move(held));
-    // Written behind autograd's back: a graph that still holds the old values
-    // must notice.
+  }
+}
+
+void LateUpdates::Listen() {
+  // Written behind autograd's back: a graph that still holds the old values
+  // must notice.
+  for (const LateParameter& each : arguments_.parameters) {
     each.parameter.unsafeGetTensorImpl()->bump_version();
   }
   UpdateNet::Get().Insert(pending_);
 }
 
 void LateUpdates::Run() {
-  const auto drive = [this] {
-    status_ = Drive(*step_);
-    pending_->End(status_);
-  };
   try {
-    thread_ = std::thread(drive);
+    thread_ = std::thread([this, step = step_.get()] {
+      status_ = Drive(*step);
+      pending_->End(status_);
+    });
   } catch (const std::system_error&) {  // there is none to be had
-    drive();
+    RunHere();
   }
+}
+
+void LateUpdates::RunHere() {
+  if (step_ == nullptr || thread_.joinable() || pending_->has_ended()) return;
+  status_ = Drive(*step_);
+  pending_->End(status_);
 }
 
 absl::Status LateUpdates::Drive(LateStep& step) {
   // It would wait for itself. What is offloaded is held without operations.
   const at::DisableRecordFunctionGuard unseen;
-  const absl::Time deadline = absl::Now() + kPatience;
   while (!step.Advance()) {
     Follow(step);
-    step.Wait(deadline);
+    const absl::Duration look =
+        pending_->has_waiters() ? kLookWhileWaited : kLook;
+    step.Wait(absl::Now() + look);
   }
   Follow(step);
   TERRACE_RETURN_IF_ERROR(step.result());
@@ -157,15 +178,14 @@ absl::Status LateUpdates::CopyBack() {
   absl::Status status;
   for (const LateParameter& each : arguments_.parameters) {
     if (!each.in_order.defined()) continue;
-    auto held =
-        HeldBytes::Hold(*each.parameter.storage().unsafeGetStorageImpl(),
-                        {.is_written = true, .is_beside = true});
+    auto held = HeldBytes::Hold(*each.values.storage().unsafeGetStorageImpl(),
+                                {.is_written = true, .is_beside = true});
     status.Update(held.status());
     if (!held.ok()) continue;
     status.Update(Guarded(c10::kCPU, [&] {
       const at::NoGradGuard without_graph;
       // With a counter of versions of its own: it counts as written already.
-      each.parameter.variable_data().copy_(each.in_order);
+      each.values.copy_(each.in_order);
     }));
   }
   if (status.ok()) return status;
@@ -186,7 +206,7 @@ absl::Status LateUpdates::Wait() {
 absl::Status LateUpdates::Retry() {
   // What is lost stays so.
   if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
-  pending_->BeginAgain();
+  UpdateNet::Get().BeginAgain(*pending_);
   auto step = Start();
   status_ = step.ok() ? Drive(**step) : step.status();
   pending_->End(status_);
@@ -204,7 +224,7 @@ std::vector<int> LateUpdates::order() const {
 }
 
 void LateUpdates::Restore() {
-  const std::vector<const void*> keys = pending_->refused();
+  const std::vector<const void*> keys = pending_->TakeRefused();
   if (keys.empty()) return;
   const absl::flat_hash_set<const void*> refused(keys.begin(), keys.end());
   absl::flat_hash_map<const void*, c10::Storage> renewed;
@@ -219,6 +239,7 @@ void LateUpdates::Restore() {
     tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(found->second);
   };
   for (const LateParameter& each : arguments_.parameters) {
+    restore(each.values);
     restore(each.parameter);
     restore(each.parameter.grad());
   }

@@ -20,8 +20,7 @@ void PendingStorages::Add(int parameter, std::string name, const void* storage,
   }
 }
 
-void PendingStorages::Await(absl::Span<const Operand> operands,
-                            std::vector<Failure>* failed) {
+void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
   Garbage garbage;  // ends after the lock
   MutexLock lock(mutex_);
   garbage.swap(garbage_);
@@ -34,24 +33,27 @@ void PendingStorages::Await(absl::Span<const Operand> operands,
     if (Missing(storage, is_written) == nullptr) continue;
     Want(storage.parameters);
     if (is_written) Want(storage.gradients);
-    while (!ended_ && Missing(storage, is_written) != nullptr) {
-      changed_.Wait(mutex_);
-    }
+    while (!ended_ && Missing(storage, is_written) != nullptr) WaitForChange();
     const Parameter* const missing = Missing(storage, is_written);
-    if (missing == nullptr) continue;
+    if (missing == nullptr || closed_) continue;
     storage.is_refused = true;
-    failed->push_back(
-        {i, absl::StrCat("terrace: parameter '", missing->name,
-                         "' could not be updated: ", status_.message(),
-                         "; optimizer.flush() tries again")});
+    refuse(i, absl::StrCat("terrace: parameter '", missing->name,
+                           "' could not be updated: ", status_.message(),
+                           "; optimizer.flush() tries again"));
   }
 }
 
 void PendingStorages::AwaitEnd() {
   Garbage garbage;
   MutexLock lock(mutex_);
-  while (!ended_) changed_.Wait(mutex_);
+  while (!ended_) WaitForChange();
   garbage.swap(garbage_);
+}
+
+void PendingStorages::WaitForChange() {
+  ++waiters_;
+  changed_.Wait(mutex_);
+  --waiters_;
 }
 
 PendingStorages::Garbage PendingStorages::TakeGarbage() {
@@ -66,7 +68,12 @@ bool PendingStorages::has_ended() const {
 
 bool PendingStorages::is_done() const {
   MutexLock lock(mutex_);
-  return ended_ && status_.ok();
+  return ended_ && (status_.ok() || closed_);
+}
+
+bool PendingStorages::has_waiters() const {
+  MutexLock lock(mutex_);
+  return waiters_ > 0;
 }
 
 void PendingStorages::TakeWanted(std::vector<int>* parameters) {
@@ -102,16 +109,22 @@ void PendingStorages::BeginAgain() {
   for (Parameter& parameter : parameters_) parameter.is_wanted = false;
 }
 
+void PendingStorages::Close() {
+  MutexLock lock(mutex_);
+  ended_ = closed_ = true;
+  changed_.SignalAll();
+}
+
 std::vector<int> PendingStorages::order() const {
   MutexLock lock(mutex_);
   return order_;
 }
 
-std::vector<const void*> PendingStorages::refused() const {
+std::vector<const void*> PendingStorages::TakeRefused() {
   MutexLock lock(mutex_);
   std::vector<const void*> keys;
-  for (const auto& [key, storage] : storages_) {
-    if (storage.is_refused) keys.push_back(key);
+  for (auto& [key, storage] : storages_) {
+    if (std::exchange(storage.is_refused, false)) keys.push_back(key);
   }
   return keys;
 }

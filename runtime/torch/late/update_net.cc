@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "runtime/torch/hook/compat.h"
@@ -59,11 +60,9 @@ void AwaitAll(const UpdateNet::List& pending) {
 
 void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
   for (const auto& each : pending) {
-    std::vector<PendingStorages::Failure> failed;
-    each->Await(operands.operands, &failed);
-    for (PendingStorages::Failure& failure : failed) {
-      Refuse(*operands.storages[failure.operand], std::move(failure.why));
-    }
+    each->Await(operands.operands, [&](size_t operand, std::string why) {
+      Refuse(*operands.storages[operand], std::move(why));
+    });
   }
 }
 
@@ -124,12 +123,18 @@ UpdateNet::List UpdateNet::pending() const {
 absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
   const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
                                             is_written};
+  absl::Status status;
   for (const auto& each : pending()) {
-    std::vector<PendingStorages::Failure> failed;
-    each->Await({&operand, 1}, &failed);
-    if (!failed.empty()) return absl::FailedPreconditionError(failed[0].why);
+    each->Await({&operand, 1}, [&](size_t, const std::string& why) {
+      status.Update(absl::FailedPreconditionError(why));
+    });
   }
-  return absl::OkStatus();
+  return status;
+}
+
+void UpdateNet::BeginAgain(PendingStorages& pending) {
+  MutexLock lock(mutex_);
+  pending.BeginAgain();
 }
 
 void UpdateNet::AwaitEverything() { AwaitAll(pending()); }

@@ -41,6 +41,8 @@ class UpdateNet final : public OperationGate {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Erase(const PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
   List pending() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that failed is tried again; not while the process is forked.
+  void BeginAgain(PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void AwaitOperands(const at::RecordFunction& function) override;
   absl::Status Await(const c10::Storage& storage, bool is_written) override;

@@ -77,11 +77,14 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // such step. Until they have ended every other method waits for them. One
   // that failed is the answer of the next that uses or changes the state, Close
   // too; from then on of each but StepLate and Flush, which try it again first,
-  // and Load, Reset and Write, which give it up. Flush waits, and nothing else.
+  // and a Load that fits, Reset and Write, which give it up. Flush waits, and
+  // nothing else.
   Outcome StepLate(const std::vector<at::Tensor>& parameters,
                    const at::Tensor& group_of,
                    const std::vector<double>& numbers, double loss_scale);
   Outcome Flush();
+  // Waits, of any optimizer, as what writes the tensor would.
+  Outcome AwaitUpdates(const at::Tensor& tensor);
 
   // A step whose gradients come one after another, as terrace/gradual_step.h:
   // of the parameters that are in a group. `order` has their places as the
@@ -197,8 +200,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // that was told before once it has failed again.
   enum class Settle : uint8_t { kQuietly, kTell, kTryAgain };
   absl::Status SettleLate(Settle how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What failed of it is given up.
-  void DropLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What failed of it is given up: whether anything has.
+  bool DropLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginGradualLocked(const std::vector<at::Tensor>& parameters,
                                   const at::Tensor& group_of,
                                   const std::vector<double>& numbers,

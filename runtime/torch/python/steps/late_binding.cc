@@ -3,6 +3,7 @@
 
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
+#include "runtime/torch/late/update_net.h"
 #include "runtime/torch/python/group_numbers.h"
 #include "runtime/torch/python/optimizer_binding.h"
 
@@ -58,6 +59,11 @@ Outcome OptimizerBinding::Flush() {
   return ToOutcome(SettleLate(Settle::kTryAgain));
 }
 
+Outcome OptimizerBinding::AwaitUpdates(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return ToOutcome(absl::OkStatus());
+  return ToOutcome(UpdateNet::Get().Await(tensor.storage()));
+}
+
 absl::Status OptimizerBinding::SettleLate(Settle how) {
   if (late_ == nullptr) return absl::OkStatus();
   absl::Status status = late_->Wait();
@@ -76,11 +82,12 @@ absl::Status OptimizerBinding::SettleLate(Settle how) {
   return absl::OkStatus();
 }
 
-void OptimizerBinding::DropLate() {
-  if (SettleLate(Settle::kQuietly).ok()) return;
+bool OptimizerBinding::DropLate() {
+  if (SettleLate(Settle::kQuietly).ok()) return false;
   late_.reset();
   tensors_.EndLate();
   late_failure_told_ = false;
+  return true;
 }
 
 }  // namespace terrace
