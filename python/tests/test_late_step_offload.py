@@ -136,11 +136,9 @@ def test_what_looks_at_parameters_sees_them_updated(tmp_path, budget):
                 average.setdefault(name, torch.zeros_like(parameter)).lerp_(
                     parameter, 0.5)
         last = list(parts.values())[-2]
-        left = [torch.from_numpy(last.detach().numpy().copy()),
+        return [torch.from_numpy(last.detach().numpy().copy()),
                 model.state_dict()['2.weight'].clone(),
                 *(each.clone() for each in average.values())]
-        gc.collect()  # the array's lease
-        return left
 
     def fresh(model, optimizer):
         if optimizer.stats()['steps'] == 1:  # another run
@@ -183,7 +181,6 @@ def test_a_lease_waits(tmp_path, budget, expected):
             with offload.lease(parameter):
                 seen = parameter.detach().numpy().copy()
             assert (seen == expected[name].numpy()).all(), name
-            gc.collect()
 
 
 @pytest.mark.parametrize('how', ['flush', 'offload.flush', 'close',
