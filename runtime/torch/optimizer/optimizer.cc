@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/parameters.h"
+#include "runtime/torch/optimizer/parameters.h"
 #include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
 
