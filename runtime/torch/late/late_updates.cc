@@ -19,9 +19,6 @@
 namespace terrace {
 namespace {
 
-// Updates that take longer are stuck.
-constexpr absl::Duration kPatience = absl::Hours(1);
-
 // The same memory, which lives as long as either.
 c10::Storage Renewed(const c10::Storage& storage) {
   c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
@@ -45,7 +42,7 @@ absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
     OffloadedOptimizer& optimizer, LateArguments arguments) {
   std::unique_ptr<LateUpdates> updates(
       new LateUpdates(optimizer, std::move(arguments)));
-  TERRACE_ASSIGN_OR_RETURN(updates->step_, updates->Start());
+  TERRACE_ASSIGN_OR_RETURN(updates->step_, updates->Start(updates->Soon()));
   if (optimizer.last_report().skipped) return nullptr;
   updates->Listen();
   updates->Run();
@@ -58,10 +55,18 @@ LateUpdates::~LateUpdates() {
   if (!status.ok()) Restore();
 }
 
-absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start() {
+absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
+    absl::Time deadline) {
   return optimizer_.StartLate(
-      {.loss_scale = arguments_.loss_scale, .groups = arguments_.groups},
-      arguments_.data, arguments_.order, absl::Now() + kPatience);
+      {.loss_scale = arguments_.loss_scale,
+       .groups = arguments_.groups,
+       .max_gradient_norm = arguments_.max_gradient_norm,
+       .skip_nonfinite = arguments_.skip_nonfinite},
+      arguments_.data, arguments_.order, deadline);
+}
+
+absl::Time LateUpdates::Soon() const {
+  return absl::Now() + arguments_.patience;
 }
 
 void LateUpdates::Listen() {
@@ -77,14 +82,16 @@ void LateUpdates::Listen() {
     pending_->Add(each.place, each.name, storage, read, std::move(held));
     // Written behind autograd's back: a graph that still holds the old values
     // must notice.
-    each.parameter.unsafeGetTensorImpl()->bump_version();
+    if (!each.parameter.is_inference()) {
+      each.parameter.unsafeGetTensorImpl()->bump_version();
+    }
   }
   UpdateNet::Get().Insert(pending_);
 }
 
 void LateUpdates::Run() {
   const auto drive = [this] {
-    status_ = Drive(*step_);
+    status_ = Drive(*step_, Soon());
     pending_->End(status_);
   };
   try {
@@ -94,10 +101,9 @@ void LateUpdates::Run() {
   }
 }
 
-absl::Status LateUpdates::Drive(LateStep& step) {
+absl::Status LateUpdates::Drive(LateStep& step, absl::Time deadline) {
   // It would wait for itself.
   const at::DisableRecordFunctionGuard unseen;
-  const absl::Time deadline = absl::Now() + kPatience;
   while (!step.Advance()) {
     Follow(step);
     step.Wait(deadline);
@@ -150,12 +156,17 @@ absl::Status LateUpdates::Wait() {
   return status_;
 }
 
-absl::Status LateUpdates::Retry() {
+bool LateUpdates::AwaitEnd(absl::Time deadline) {
+  return !thread_.joinable() || pending_->AwaitEndUntil(deadline);
+}
+
+absl::Status LateUpdates::Retry(absl::Time deadline) {
   // What is lost stays so.
   if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
   pending_->BeginAgain();
-  auto step = Start();
-  status_ = step.ok() ? Drive(**step) : step.status();
+  deadline = std::min(deadline, Soon());
+  auto step = Start(deadline);
+  status_ = step.ok() ? Drive(**step, deadline) : step.status();
   pending_->End(status_);
   static_cast<void>(pending_->TakeGarbage());
   return status_;

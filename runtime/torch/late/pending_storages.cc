@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace terrace {
 
@@ -52,6 +53,18 @@ void PendingStorages::AwaitEnd() {
   MutexLock lock(mutex_);
   while (!ended_) changed_.Wait(mutex_);
   garbage.swap(garbage_);
+}
+
+bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
+  Garbage garbage;
+  MutexLock lock(mutex_);
+  garbage.swap(garbage_);
+  while (!ended_) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    changed_.WaitFor(mutex_, left);
+  }
+  return true;
 }
 
 PendingStorages::Garbage PendingStorages::TakeGarbage() {
