@@ -244,12 +244,13 @@ def no_large_files():
 
 
 def pair_of_runs(tmp_path, **settings):
-    """Two models with their optimizers, ours the second; a step of both."""
+    """Two models with their optimizers, ours the second; a step of both. The
+    first has no disk, which may be made to fail while it writes back."""
     runs = []
-    for overlap in (False, True):
+    for places in ({'overlap': False},
+                   {'memory_budget': '10%', 'nvme_path': str(tmp_path)}):
         network = mlp(24)
-        optimizer = made(network, memory_budget='10%', overlap=overlap,
-                         nvme_path=str(tmp_path), **settings)
+        optimizer = made(network, **places, **settings)
         runs.append((network, optimizer, torch.Generator().manual_seed(1)))
     step_all(runs)
     return runs

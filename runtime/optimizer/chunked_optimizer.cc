@@ -71,9 +71,11 @@ absl::StatusOr<std::unique_ptr<LateStep>> ChunkedOptimizer::StartLate(
     absl::Span<const int> order, Time deadline) {
   const DefaultFloatingPoint mode;
   TERRACE_RETURN_IF_ERROR(CheckStepFree());
-  TERRACE_RETURN_IF_ERROR(running_->StartLate(
-      arguments, parameters, order, runtime_.clock().FromWall(deadline)));
-  return std::make_unique<OrderedStep>(*running_, guard_, runtime_.clock());
+  Clock& clock = runtime_.clock();
+  const absl::Time end = clock.FromWall(deadline);
+  TERRACE_RETURN_IF_ERROR(
+      running_->StartLate(arguments, parameters, order, end));
+  return std::make_unique<OrderedStep>(*running_, guard_, clock, end);
 }
 
 absl::StatusOr<std::unique_ptr<GradualStep>> ChunkedOptimizer::StartGradual(

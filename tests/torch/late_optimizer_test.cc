@@ -237,22 +237,16 @@ TEST(LateOptimizer, ASkippedStepHasNoUpdates) {
 TEST(LateOptimizer, AutogradNoticesTheStepAtOnce) {
   const auto runtime = MakeRuntime();
   at::Tensor weight = at::ones({3}).set_requires_grad(true);
-  at::Tensor fixed;
-  {
-    const c10::InferenceMode inference;
-    fixed = at::ones({3});
-  }
   auto optimizer = *OffloadedAdamW::Create(
-      *runtime, std::vector<at::Tensor>{weight, fixed}, SmallChunks());
+      *runtime, std::vector<at::Tensor>{weight}, SmallChunks());
   optimizer->set_overlap(true);
   const at::Tensor graph = (weight * weight).sum();
   weight.mutable_grad() = at::ones({3});
-  fixed.mutable_grad() = at::ones({3});
   const int64_t version = weight._version();
   optimizer->step();
   EXPECT_EQ(weight._version(), version + 1);
   EXPECT_THROW(graph.backward(), c10::Error);
-  EXPECT_TRUE(SameBits(weight, fixed));
+  ASSERT_TRUE(optimizer->Flush().ok());
   EXPECT_EQ(weight._version(), version + 1);
 }
 
@@ -296,6 +290,26 @@ TEST(LateOptimizer, RefusesParametersOnADeviceAndGradientsForTheNorm) {
   late.optimizer().set_overlap(false);
   ASSERT_TRUE(late.Step(1).ok());
   late.ExpectParametersOf(*expected);
+}
+
+TEST(LateOptimizer, RefusesInferenceTensors) {
+  const auto runtime = MakeRuntime();
+  at::Tensor fixed;
+  {
+    const c10::InferenceMode inference;
+    fixed = at::ones({3});
+  }
+  auto optimizer = *OffloadedAdamW::Create(
+      *runtime, std::vector<at::Tensor>{fixed}, SmallChunks());
+  optimizer->set_overlap(true);
+  fixed.mutable_grad() = at::ones({3});
+  const absl::Status status = optimizer->TryStep();
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("parameter 0 is an inference tensor"));
+  optimizer->set_overlap(false);
+  EXPECT_TRUE(optimizer->TryStep().ok());
+  EXPECT_LT(fixed.max().item<float>(), 1);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-"""What reads a parameter's memory without an operation of torch, while updates
-may go on: Python's ways to it wait as operations do, and what torch.compile
-makes is preceded by the end of the updates.
+"""What takes a tensor's memory without an operation of torch, while updates may
+go on: Python's ways to it wait as an operation that writes it does, and what
+torch.compile makes is preceded by the end of the updates.
 
 An address or an array that was taken before step() shows what is there: the
 parameter before its update, after it, or a part of each.
@@ -9,6 +9,7 @@ parameter before its update, after it, or a part of each.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+
+from terrace._base.library import await_updates
 
 
 class Late(Protocol):
@@ -57,10 +60,7 @@ def _waiting(reader: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(reader)
     def waits(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         if _late and type(self) in (torch.Tensor, torch.nn.Parameter):
-            if torch._C._len_torch_dispatch_stack():
-                _end_updates()  # a mode would take the operation
-            else:
-                torch.Tensor.detach(self)  # an operation, which waits
+            await_updates(self)
         return reader(self, *arguments, **named)
     setattr(waits, _MARK, True)
     return waits
@@ -77,5 +77,17 @@ def _hear_of_compiling() -> None:
 
 
 def _end_updates(*_: Any) -> None:
-    for late in list(_late):
+    with _lock:
+        all_late = list(_late)
+    for late in all_late:
         late.flush()
+
+
+def _forget_all() -> None:
+    """In a forked child, which has the parameters as they were."""
+    global _lock
+    _lock = threading.RLock()  # its parent's may be held
+    _late.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -20,8 +20,8 @@ class LateStore(StateStore):
     used them, and operations of torch wait for those that they take. Every
     other method waits for all.
 
-    Where torch.compile has made something the updates end within step(): what
-    it made reads memory without an operation."""
+    Where torch.compile has made something step() makes them itself: what it
+    made reads memory without an operation."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -47,13 +47,11 @@ class LateStore(StateStore):
                    group_of: torch.Tensor, numbers: Sequence[float],
                    scale: float, everything: Sequence[torch.Tensor]) -> None:
         self._compiled.flush()
-        if len(self._arrangement.turns) > 1:
+        if len(self._arrangement.turns) > 1 or late_readers.is_compiled():
             super()._make_turn(parameters, group_of, numbers, scale, everything)
             return
         late_readers.watch(self)
         self._compiled.step_late(parameters, group_of, numbers, scale)
-        if late_readers.is_compiled():
-            self._compiled.flush()
 
 
 def _elsewhere(parameter: torch.Tensor) -> str:

@@ -22,7 +22,7 @@
 // each parameter when it is next used.
 //
 //   auto step = optimizer->StartLate(arguments, parameters, order, deadline);
-//   while (!(*step)->Advance()) (*step)->Wait(deadline);
+//   while (!(*step)->Advance()) (*step)->Wait(absl::InfiniteFuture());
 //   absl::Status done = (*step)->result();
 //
 // When StartLate returns, the gradients have been read for their norm, and what
@@ -82,9 +82,9 @@ class LateStep {
 
   // As far as it goes without blocking. True: it has ended.
   virtual bool Advance() = 0;
-  // Blocks until Advance can go further. At the deadline the step ends as
-  // DeadlineExceeded, and is incomplete.
-  virtual void Wait(absl::Time deadline) = 0;
+  // Blocks until Advance can go further, or until then. At the deadline that
+  // StartLate was given the step ends as DeadlineExceeded, and is incomplete.
+  virtual void Wait(absl::Time until) = 0;
   // Once it has ended: OK, or why it is incomplete.
   virtual absl::Status result() const = 0;
 

@@ -1,5 +1,7 @@
 #include "runtime/optimizer/step/ordered_step.h"
 
+#include <algorithm>
+
 #include "runtime/base/floating_point.h"
 
 namespace terrace {
@@ -10,10 +12,11 @@ bool OrderedStep::Advance() {
   return running_.Advance();
 }
 
-void OrderedStep::Wait(absl::Time deadline) {
+void OrderedStep::Wait(absl::Time until) {
   if (!guard_.IsOwnProcess() || !running_.is_running()) return;
   const DefaultFloatingPoint mode;
-  if (!running_.Wait(clock_.FromWall(deadline))) running_.OnDeadline();
+  if (running_.Wait(std::min(clock_.FromWall(until), deadline_))) return;
+  if (clock_.Now() >= deadline_) running_.OnDeadline();
 }
 
 absl::Status OrderedStep::result() const {

@@ -17,13 +17,15 @@ namespace terrace {
 
 class OrderedStep final : public LateStep {
  public:
-  OrderedStep(RunningStep& running, StateGuard& guard, Clock& clock)
-      : running_(running), guard_(guard), clock_(clock) {}
+  // The deadline is by `clock`.
+  OrderedStep(RunningStep& running, StateGuard& guard, Clock& clock,
+              absl::Time deadline)
+      : running_(running), guard_(guard), clock_(clock), deadline_(deadline) {}
   OrderedStep(const OrderedStep&) = delete;
   OrderedStep& operator=(const OrderedStep&) = delete;
 
   bool Advance() override;
-  void Wait(absl::Time deadline) override;
+  void Wait(absl::Time until) override;
   absl::Status result() const override;
   void TakeStepped(std::vector<int>* parameters) override;
   void Hasten(int parameter) override;
@@ -32,6 +34,7 @@ class OrderedStep final : public LateStep {
   RunningStep& running_;
   StateGuard& guard_;
   Clock& clock_;
+  const absl::Time deadline_;
 };
 
 }  // namespace terrace

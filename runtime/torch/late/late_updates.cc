@@ -19,6 +19,12 @@
 namespace terrace {
 namespace {
 
+// How soon a parameter that has become wanted goes first, and a thread that
+// waits hears of one that is updated, where nothing else wakes the thread that
+// updates: with and without a thread that waits.
+constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
+constexpr absl::Duration kLook = absl::Milliseconds(2);
+
 // The same memory, which lives as long as either.
 c10::Storage Renewed(const c10::Storage& storage) {
   c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
@@ -42,17 +48,22 @@ absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
     OffloadedOptimizer& optimizer, LateArguments arguments) {
   std::unique_ptr<LateUpdates> updates(
       new LateUpdates(optimizer, std::move(arguments)));
-  TERRACE_ASSIGN_OR_RETURN(updates->step_, updates->Start(updates->Soon()));
+  updates->Collect();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LateStep> step,
+                           updates->Start(absl::InfiniteFuture()));
   if (optimizer.last_report().skipped) return nullptr;
+  updates->step_ = std::move(step);
   updates->Listen();
   updates->Run();
   return updates;
 }
 
 LateUpdates::~LateUpdates() {
-  const absl::Status status = Wait();
+  RunHere();
+  Wait().IgnoreError();
+  pending_->Close();
   UpdateNet::Get().Erase(*pending_);
-  if (!status.ok()) Restore();
+  Restore();
 }
 
 absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
@@ -62,16 +73,14 @@ absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
        .groups = arguments_.groups,
        .max_gradient_norm = arguments_.max_gradient_norm,
        .skip_nonfinite = arguments_.skip_nonfinite},
-      arguments_.data, arguments_.order, deadline);
+      arguments_.data, arguments_.order,
+      std::min(deadline, absl::Now() + arguments_.patience));
 }
 
-absl::Time LateUpdates::Soon() const {
-  return absl::Now() + arguments_.patience;
-}
-
-void LateUpdates::Listen() {
+void LateUpdates::Collect() {
   for (LateParameter& each : arguments_.parameters) {
-    const void* const storage = each.parameter.storage().unsafeGetStorageImpl();
+    each.values = each.parameter.variable_data();
+    const void* const storage = each.values.storage().unsafeGetStorageImpl();
     const void* read = nullptr;
     std::shared_ptr<const void> held;
     if (each.gradient.defined()) {
@@ -80,33 +89,43 @@ void LateUpdates::Listen() {
       each.gradient = at::Tensor();
     }
     pending_->Add(each.place, each.name, storage, read, std::move(held));
-    // Written behind autograd's back: a graph that still holds the old values
-    // must notice.
-    if (!each.parameter.is_inference()) {
-      each.parameter.unsafeGetTensorImpl()->bump_version();
-    }
+  }
+}
+
+void LateUpdates::Listen() {
+  // Written behind autograd's back: a graph that still holds the old values
+  // must notice.
+  for (const LateParameter& each : arguments_.parameters) {
+    each.parameter.unsafeGetTensorImpl()->bump_version();
   }
   UpdateNet::Get().Insert(pending_);
 }
 
 void LateUpdates::Run() {
-  const auto drive = [this] {
-    status_ = Drive(*step_, Soon());
-    pending_->End(status_);
-  };
   try {
-    thread_ = std::thread(drive);
+    thread_ = std::thread([this, step = step_.get()] {
+      status_ = Drive(*step);
+      pending_->End(status_);
+    });
   } catch (const std::system_error&) {  // there is none to be had
-    drive();
+    RunHere();
   }
 }
 
-absl::Status LateUpdates::Drive(LateStep& step, absl::Time deadline) {
+void LateUpdates::RunHere() {
+  if (step_ == nullptr || thread_.joinable() || pending_->has_ended()) return;
+  status_ = Drive(*step_);
+  pending_->End(status_);
+}
+
+absl::Status LateUpdates::Drive(LateStep& step) {
   // It would wait for itself.
   const at::DisableRecordFunctionGuard unseen;
   while (!step.Advance()) {
     Follow(step);
-    step.Wait(deadline);
+    const absl::Duration look =
+        pending_->has_waiters() ? kLookWhileWaited : kLook;
+    step.Wait(absl::Now() + look);
   }
   Follow(step);
   TERRACE_RETURN_IF_ERROR(step.result());
@@ -138,7 +157,7 @@ absl::Status LateUpdates::CopyBack() {
     for (const LateParameter& each : arguments_.parameters) {
       if (!each.in_order.defined()) continue;
       // With a counter of versions of its own: it counts as written already.
-      each.parameter.variable_data().copy_(each.in_order);
+      each.values.copy_(each.in_order);
     }
   });
   if (status.ok()) return status;
@@ -163,10 +182,9 @@ bool LateUpdates::AwaitEnd(absl::Time deadline) {
 absl::Status LateUpdates::Retry(absl::Time deadline) {
   // What is lost stays so.
   if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
-  pending_->BeginAgain();
-  deadline = std::min(deadline, Soon());
+  UpdateNet::Get().BeginAgain(*pending_);
   auto step = Start(deadline);
-  status_ = step.ok() ? Drive(**step, deadline) : step.status();
+  status_ = step.ok() ? Drive(**step) : step.status();
   pending_->End(status_);
   static_cast<void>(pending_->TakeGarbage());
   return status_;
@@ -182,7 +200,7 @@ std::vector<int> LateUpdates::order() const {
 }
 
 void LateUpdates::Restore() {
-  const std::vector<const void*> keys = pending_->refused();
+  const std::vector<const void*> keys = pending_->TakeRefused();
   if (keys.empty()) return;
   const absl::flat_hash_set<const void*> refused(keys.begin(), keys.end());
   absl::flat_hash_map<const void*, c10::Storage> renewed;
@@ -196,6 +214,7 @@ void LateUpdates::Restore() {
     tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(found->second);
   };
   for (const LateParameter& each : arguments_.parameters) {
+    restore(each.values);
     restore(each.parameter);
     restore(each.parameter.grad());
   }

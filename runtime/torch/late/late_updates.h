@@ -39,6 +39,7 @@ struct LateParameter {
   int place = 0;
   std::string name;
   at::Tensor parameter;
+  at::Tensor values;    // its own as the step began, whatever it is given since
   at::Tensor in_order;  // a copy that is updated in its place; or undefined
   at::Tensor gradient;  // what is read; undefined where there are no elements
 };
@@ -83,10 +84,13 @@ class LateUpdates {
   LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments);
 
   absl::StatusOr<std::unique_ptr<LateStep>> Start(absl::Time deadline);
-  absl::Time Soon() const;
+  // The storages that are waited for, without anyone who does.
+  void Collect();
   void Listen();
   // On the thread, or on that of a Retry.
-  absl::Status Drive(LateStep& step, absl::Time deadline);
+  absl::Status Drive(LateStep& step);
+  // On this thread, unless one was begun.
+  void RunHere();
   void Follow(LateStep& step);
   absl::Status CopyBack();
   void Run();

@@ -21,8 +21,7 @@ void PendingStorages::Add(int parameter, std::string name, const void* storage,
   }
 }
 
-void PendingStorages::Await(absl::Span<const Operand> operands,
-                            std::vector<Failure>* failed) {
+void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
   Garbage garbage;  // ends after the lock
   MutexLock lock(mutex_);
   garbage.swap(garbage_);
@@ -35,23 +34,20 @@ void PendingStorages::Await(absl::Span<const Operand> operands,
     if (Missing(storage, is_written) == nullptr) continue;
     Want(storage.parameters);
     if (is_written) Want(storage.gradients);
-    while (!ended_ && Missing(storage, is_written) != nullptr) {
-      changed_.Wait(mutex_);
-    }
+    while (!ended_ && Missing(storage, is_written) != nullptr) WaitForChange();
     const Parameter* const missing = Missing(storage, is_written);
-    if (missing == nullptr) continue;
+    if (missing == nullptr || closed_) continue;
     storage.is_refused = true;
-    failed->push_back(
-        {i, absl::StrCat("terrace: parameter '", missing->name,
-                         "' could not be updated: ", status_.message(),
-                         "; optimizer.flush() tries again")});
+    refuse(i, absl::StrCat("terrace: parameter '", missing->name,
+                           "' could not be updated: ", status_.message(),
+                           "; optimizer.flush() tries again"));
   }
 }
 
 void PendingStorages::AwaitEnd() {
   Garbage garbage;
   MutexLock lock(mutex_);
-  while (!ended_) changed_.Wait(mutex_);
+  while (!ended_) WaitForChange();
   garbage.swap(garbage_);
 }
 
@@ -62,9 +58,17 @@ bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
   while (!ended_) {
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
+    ++waiters_;
     changed_.WaitFor(mutex_, left);
+    --waiters_;
   }
   return true;
+}
+
+void PendingStorages::WaitForChange() {
+  ++waiters_;
+  changed_.Wait(mutex_);
+  --waiters_;
 }
 
 PendingStorages::Garbage PendingStorages::TakeGarbage() {
@@ -79,7 +83,12 @@ bool PendingStorages::has_ended() const {
 
 bool PendingStorages::is_done() const {
   MutexLock lock(mutex_);
-  return ended_ && status_.ok();
+  return ended_ && (status_.ok() || closed_);
+}
+
+bool PendingStorages::has_waiters() const {
+  MutexLock lock(mutex_);
+  return waiters_ > 0;
 }
 
 void PendingStorages::TakeWanted(std::vector<int>* parameters) {
@@ -115,16 +124,22 @@ void PendingStorages::BeginAgain() {
   for (Parameter& parameter : parameters_) parameter.is_wanted = false;
 }
 
+void PendingStorages::Close() {
+  MutexLock lock(mutex_);
+  ended_ = closed_ = true;
+  changed_.SignalAll();
+}
+
 std::vector<int> PendingStorages::order() const {
   MutexLock lock(mutex_);
   return order_;
 }
 
-std::vector<const void*> PendingStorages::refused() const {
+std::vector<const void*> PendingStorages::TakeRefused() {
   MutexLock lock(mutex_);
   std::vector<const void*> keys;
-  for (const auto& [key, storage] : storages_) {
-    if (storage.is_refused) keys.push_back(key);
+  for (auto& [key, storage] : storages_) {
+    if (std::exchange(storage.is_refused, false)) keys.push_back(key);
   }
   return keys;
 }

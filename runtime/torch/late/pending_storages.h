@@ -2,8 +2,8 @@
 // parameters that are not updated yet, and of gradients that the updates still
 // read. A key stands for a storage; several tensors may share one.
 //
-//   pending.Add(parameter, name, its storage, its gradient's, gradient);  //
-//   all pending.Await(operands, &failed);     // each operation, before it runs
+//   pending.Add(parameter, name, its storage, its gradient's, gradient);
+//   pending.Await(operands, refuse);      // each operation, before it runs
 //   pending.SetStepped(parameters);       // the thread that updates
 //   pending.TakeWanted(&parameters);      // the same: what is waited for
 //   pending.End(status);                  // the same, at last
@@ -12,7 +12,8 @@
 // thread that updates: what Python has seen can end only with Python's lock,
 // which a thread that waits here may hold.
 //
-// Waiting ends with the update, or with the step: End is called in any case.
+// Waiting ends with the update, or with the step: End is called in any case,
+// or Close, after which nothing waits and nothing is refused.
 //
 // Thread-safe, but Add, which comes before all others.
 #pragma once
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -48,21 +50,21 @@ class PendingStorages {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Blocks until every operand is as the step leaves it: parameters updated,
-  // of what is written no update reads it any more. Appends the indices of
-  // those whose updates have failed, and why.
-  struct Failure {
-    size_t operand;
-    std::string why;
-  };
-  void Await(absl::Span<const Operand> operands, std::vector<Failure>* failed)
+  // of what is written no update reads it any more. Calls `refuse` with the
+  // indices of those whose updates have failed, and why; never once the step is
+  // tried again, or is closed.
+  using Refuse = absl::FunctionRef<void(size_t operand, std::string why)>;
+  void Await(absl::Span<const Operand> operands, Refuse refuse)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until the step has ended; whether it has by then.
   void AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitEndUntil(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   Garbage TakeGarbage() ABSL_LOCKS_EXCLUDED(mutex_);
   bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // It has ended well: nothing waits for it any more.
+  // It has ended well, or is closed: nothing waits for it any more.
   bool is_done() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // A thread waits for a parameter, or for the end.
+  bool has_waiters() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Parameters that are waited for, each once.
   void TakeWanted(std::vector<int>* parameters) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -71,11 +73,13 @@ class PendingStorages {
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // One that failed is tried again, to another End.
   void BeginAgain() ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that failed is not tried again.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Parameters in the order in which operations took them first.
   std::vector<int> order() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Storages of which Await has told that they failed.
-  std::vector<const void*> refused() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Storages that were refused since the last call.
+  std::vector<const void*> TakeRefused() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Parameter {
@@ -99,6 +103,7 @@ class PendingStorages {
   void Want(const std::vector<size_t>& parameters)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Step(Parameter& parameter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -109,7 +114,9 @@ class PendingStorages {
   std::vector<int> wanted_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> order_ ABSL_GUARDED_BY(mutex_);
   Garbage garbage_ ABSL_GUARDED_BY(mutex_);
+  int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

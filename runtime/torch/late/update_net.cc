@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "runtime/torch/hook/compat.h"
@@ -51,11 +52,9 @@ void AwaitAll(const UpdateNet::List& pending) {
 
 void Await(const UpdateNet::List& pending, const Operands& operands) {
   for (const auto& each : pending) {
-    std::vector<PendingStorages::Failure> failed;
-    each->Await(operands.operands, &failed);
-    for (PendingStorages::Failure& failure : failed) {
-      Arm(*operands.storages[failure.operand], std::move(failure.why));
-    }
+    each->Await(operands.operands, [&](size_t operand, std::string why) {
+      Arm(*operands.storages[operand], std::move(why));
+    });
   }
 }
 
@@ -118,12 +117,18 @@ UpdateNet::List UpdateNet::pending() const {
 absl::Status UpdateNet::Await(const c10::Storage& storage) {
   const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
                                             /*is_written=*/true};
+  absl::Status status;
   for (const auto& each : pending()) {
-    std::vector<PendingStorages::Failure> failed;
-    each->Await({&operand, 1}, &failed);
-    if (!failed.empty()) return absl::FailedPreconditionError(failed[0].why);
+    each->Await({&operand, 1}, [&](size_t, const std::string& why) {
+      status.Update(absl::FailedPreconditionError(why));
+    });
   }
-  return absl::OkStatus();
+  return status;
+}
+
+void UpdateNet::BeginAgain(PendingStorages& pending) {
+  MutexLock lock(mutex_);
+  pending.BeginAgain();
 }
 
 // Holds the lock until after the fork, when no step goes on.

@@ -42,6 +42,8 @@ class UpdateNet {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Erase(const PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
   List pending() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that failed is tried again; not while the process is forked.
+  void BeginAgain(PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For what takes a storage's address itself, to write there.
   // FailedPrecondition: an update of it failed.

@@ -238,6 +238,12 @@ absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
           "overlap: parameter ", i, " is on ", tensors_[i].device().str(),
           "; only those in memory are updated after the step"));
     }
+    if (tensors_[i].is_inference()) {
+      return absl::UnimplementedError(
+          absl::StrCat("overlap: parameter ", i,
+                       " is an inference tensor: a graph that "
+                       "holds its old values could not notice the update"));
+    }
     // What its gradient is now, whatever .grad becomes.
     at::Tensor gradient;
     if (tensors_[i].numel() > 0) gradient = gradients_[i].detach();

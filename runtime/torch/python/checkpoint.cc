@@ -73,9 +73,25 @@ struct Described {
   std::vector<std::unique_ptr<TensorElements>> elements;
 };
 
+absl::Status TakeAddress(const at::Tensor& of, Described& described,
+                         CheckpointTensor& tensor) {
+  if (TensorElements::AreNeededFor(of)) {
+    described.elements.push_back(std::make_unique<TensorElements>(of));
+    tensor.elements = described.elements.back().get();
+    return absl::OkStatus();
+  }
+  TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(of.storage()));
+  tensor.data = of.data_ptr();
+  return absl::OkStatus();
+}
+
+// Whether a checkpoint is to read or write the tensors, or is only compared.
+enum class Addresses : uint8_t { kTaken, kNone };
+
 absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
                                       const std::vector<std::string>& names,
-                                      const std::vector<int64_t>& positions) {
+                                      const std::vector<int64_t>& positions,
+                                      Addresses addresses) {
   if (names.size() != tensors.size() || positions.size() != names.size()) {
     return absl::InvalidArgumentError(
         "a name and a position for each tensor of a checkpoint");
@@ -97,13 +113,8 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
     tensor.name = names[i];
     tensor.dtype = *dtype;
     tensor.shape = tensors[i].sizes().vec();
-    if (TensorElements::AreNeededFor(tensors[i])) {
-      described.elements.push_back(
-          std::make_unique<TensorElements>(tensors[i]));
-      tensor.elements = described.elements.back().get();
-    } else {
-      TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(tensors[i].storage()));
-      tensor.data = tensors[i].data_ptr();
+    if (addresses == Addresses::kTaken) {
+      TERRACE_RETURN_IF_ERROR(TakeAddress(tensors[i], described, tensor));
     }
     tensor.optimizer_parameter = static_cast<int>(positions[i]);
     described.tensors.push_back(std::move(tensor));
@@ -137,7 +148,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
     return ToOutcome(status);
   }
   const absl::StatusOr<Described> described =
-      DescribeAll(tensors, names, positions);
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
   if (!described.ok()) return ToOutcome(described.status());
   CheckpointContents contents;
   contents.values = ValuesOf(rest);
@@ -177,7 +188,7 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
     return ToOutcome(status);
   }
   const absl::StatusOr<Described> described =
-      DescribeAll(tensors, names, positions);
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
   if (!described.ok()) return ToOutcome(described.status());
   transfer_.End();
   const absl::StatusOr<std::string> part = WriteCheckpointPart(
@@ -245,7 +256,7 @@ Outcome OptimizerBinding::Fits(const std::vector<at::Tensor>& tensors,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  DropLate();
+  SettleLate(Settle::kQuietly).IgnoreError();
   return ToOutcome(FitsLocked(tensors, names, positions));
 }
 
@@ -256,8 +267,11 @@ absl::Status OptimizerBinding::FitsLocked(
   if (checkpoint_ == nullptr) {
     return absl::FailedPreconditionError("no load was begun");
   }
-  TERRACE_ASSIGN_OR_RETURN(const Described described,
-                           DescribeAll(tensors, names, positions));
+  // Some may have an update that failed, which a load gives up: theirs are not
+  // to be had before that.
+  TERRACE_ASSIGN_OR_RETURN(
+      const Described described,
+      DescribeAll(tensors, names, positions, Addresses::kNone));
   return checkpoint_->Fits(described.tensors, optimizer_.get());
 }
 
@@ -269,7 +283,7 @@ Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
   }
   MutexLock lock(mutex_);
   transfer_.End();
-  DropLate();
+  SettleLate(Settle::kQuietly).IgnoreError();
   return ToOutcome(LoadLocked(tensors, names, positions));
 }
 
@@ -277,12 +291,12 @@ absl::Status OptimizerBinding::LoadLocked(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<int64_t>& positions) {
-  if (checkpoint_ == nullptr) {
-    return absl::FailedPreconditionError("no load was begun");
-  }
+  TERRACE_RETURN_IF_ERROR(FitsLocked(tensors, names, positions));
+  DropLate();
   const at::NoGradGuard without_graph;
-  TERRACE_ASSIGN_OR_RETURN(const Described described,
-                           DescribeAll(tensors, names, positions));
+  TERRACE_ASSIGN_OR_RETURN(
+      const Described described,
+      DescribeAll(tensors, names, positions, Addresses::kTaken));
   TERRACE_RETURN_IF_ERROR(checkpoint_->Load(described.tensors, optimizer_.get(),
                                             absl::Now() + kPatience));
   transfer_.Renew();

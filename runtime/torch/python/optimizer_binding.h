@@ -77,11 +77,14 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // such step. Until they have ended every other method waits for them. One
   // that failed is the answer of the next that uses or changes the state, Close
   // too; from then on of each but StepLate and Flush, which try it again first,
-  // and Load, Reset and Write, which give it up. Flush waits, and nothing else.
+  // and a Load that fits, Reset and Write, which give it up. Flush waits, and
+  // nothing else.
   Outcome StepLate(const std::vector<at::Tensor>& parameters,
                    const at::Tensor& group_of,
                    const std::vector<double>& numbers, double loss_scale);
   Outcome Flush();
+  // Waits, of any optimizer, as what writes the tensor would.
+  Outcome AwaitUpdates(const at::Tensor& tensor);
 
   // A step whose gradients come one after another, as terrace/gradual_step.h:
   // of the parameters that are in a group. `order` has their places as the
@@ -240,6 +243,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   std::unique_ptr<GradualStep> gradual_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<LateUpdates> late_ ABSL_GUARDED_BY(mutex_);
   bool late_failure_told_ ABSL_GUARDED_BY(mutex_) = false;
+  bool late_given_up_ ABSL_GUARDED_BY(mutex_) = false;   // and is incomplete
   std::vector<int> late_order_ ABSL_GUARDED_BY(mutex_);  // of the last one
   StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);       // of optimizer_
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);

@@ -169,6 +169,11 @@ absl::Status StepTensors::Release(absl::Span<const ParameterSpec> specs,
               : absl::StrCat("is on ", stepped_[i].device().str()),
           "; only those in memory are updated after step()"));
     }
+    if (stepped_[i].is_inference()) {
+      return Error("", specs[place].name,
+                   "is an inference tensor: overlap=True cannot tell a graph "
+                   "that it is written");
+    }
     arguments->parameters.push_back({.place = static_cast<int>(place),
                                      .name = specs[place].name,
                                      .parameter = stepped_[i],

@@ -253,6 +253,38 @@ TEST(LateUpdatesTest, WhatIsGivenUpIsUsedAsItIs) {
   EXPECT_TRUE(model.optimizer().incomplete());
 }
 
+TEST(LateUpdatesTest, ValuesThatAreReplacedMeanwhileStayUntilTheEnd) {
+  const std::vector<at::Tensor> expected = After(1);
+  Model model;
+  model.Draw(1);
+  Gate gate(model.runtime(), 5);
+  const std::unique_ptr<LateUpdates> updates = model.Begin();
+  const at::Tensor others = at::zeros({kElements});
+  // Not by an operation, which would wait.
+  model.parameter(5).unsafeGetTensorImpl()->set_storage_keep_dtype(
+      others.storage());
+  gate.Open();
+  EXPECT_TRUE(updates->Wait().ok());
+  EXPECT_TRUE(model.parameter(5).detach().equal(at::zeros({kElements})));
+  EXPECT_TRUE(model.parameter(4).detach().equal(expected[4]));
+}
+
+TEST(LateUpdatesTest, AThreadThatWaitsHearsOfItsParameterBeforeTheNextRead) {
+  const std::vector<at::Tensor> expected = After(1);
+  Model model;
+  model.Draw(1);
+  // The first chunks are there, the others not before it was seen.
+  model.runtime().set_fault(
+      [&, from = model.runtime().calls()](const MapRuntime::Call& now) {
+        if (now.index - from == 6) model.runtime().set_stalled(true);
+        return absl::OkStatus();
+      });
+  const std::unique_ptr<LateUpdates> updates = model.Begin();
+  EXPECT_TRUE(model.parameter(0).detach().equal(expected[0]));
+  model.runtime().set_stalled(false);
+  EXPECT_TRUE(updates->Wait().ok());
+}
+
 TEST(LateUpdatesTest, AVersionCountsAtOnceAndNotAgain) {
   Model model;
   model.Draw(1);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -22,6 +23,11 @@ using testing::UnorderedElementsAre;
 // Stand for storages.
 constexpr char kA = 0, kB = 0, kShared = 0, kGradientA = 0, kOther = 0;
 
+struct Failure {
+  size_t operand;
+  std::string why;
+};
+
 class PendingStoragesTest : public testing::Test {
  protected:
   PendingStoragesTest() {
@@ -34,11 +40,16 @@ class PendingStoragesTest : public testing::Test {
     if (!pending_.has_ended()) pending_.End(absl::OkStatus());
   }
 
-  std::vector<PendingStorages::Failure> Await(const void* storage,
-                                              bool is_written = false) {
-    std::vector<PendingStorages::Failure> failed;
+  std::vector<Failure> Await(const void* storage, bool is_written = false) {
     const PendingStorages::Operand operand = {storage, is_written};
-    pending_.Await({&operand, 1}, &failed);
+    return AwaitAll({&operand, 1});
+  }
+  std::vector<Failure> AwaitAll(
+      absl::Span<const PendingStorages::Operand> operands) {
+    std::vector<Failure> failed;
+    pending_.Await(operands, [&](size_t operand, std::string why) {
+      failed.push_back({operand, std::move(why)});
+    });
     return failed;
   }
   // What some thread waits for.
@@ -57,7 +68,7 @@ class PendingStoragesTest : public testing::Test {
 
 TEST_F(PendingStoragesTest, WhatIsOfOthersIsFree) {
   EXPECT_THAT(Await(&kOther, true), IsEmpty());
-  pending_.Await({}, nullptr);
+  EXPECT_THAT(AwaitAll({}), IsEmpty());
   EXPECT_THAT(pending_.order(), IsEmpty());
 }
 
@@ -144,8 +155,21 @@ TEST_F(PendingStoragesTest, AFailureIsToldToThoseThatNeedTheUpdate) {
   EXPECT_THAT(Await(&kGradientA), IsEmpty());
   EXPECT_THAT(Await(&kGradientA, true)[0].why, HasSubstr("'a'"));
   EXPECT_EQ(gradient_.use_count(), 2);
-  EXPECT_THAT(pending_.refused(),
+  EXPECT_THAT(pending_.TakeRefused(),
               UnorderedElementsAre(&kB, &kShared, &kGradientA));
+  EXPECT_THAT(pending_.TakeRefused(), IsEmpty());
+}
+
+TEST_F(PendingStoragesTest, OneThatIsClosedRefusesNothing) {
+  std::thread reader([&] { EXPECT_THAT(Await(&kB), IsEmpty()); });
+  AwaitWanted(1);
+  EXPECT_TRUE(pending_.has_waiters());
+  pending_.Close();
+  reader.join();
+  EXPECT_FALSE(pending_.has_waiters());
+  EXPECT_TRUE(pending_.is_done());
+  EXPECT_THAT(Await(&kShared, true), IsEmpty());
+  EXPECT_THAT(pending_.TakeRefused(), IsEmpty());
 }
 
 TEST_F(PendingStoragesTest, AnotherAttemptIsWaitedFor) {
@@ -160,11 +184,11 @@ TEST_F(PendingStoragesTest, AnotherAttemptIsWaitedFor) {
 }
 
 TEST_F(PendingStoragesTest, EveryOperandIsWaitedFor) {
-  std::vector<PendingStorages::Failure> failed;
+  std::vector<Failure> failed;
   const PendingStorages::Operand operands[] = {
       {&kOther, true}, {&kA, false}, {&kB, true}};
   pending_.SetStepped({3});
-  std::thread reader([&] { pending_.Await(operands, &failed); });
+  std::thread reader([&] { failed = AwaitAll(operands); });
   EXPECT_THAT(AwaitWanted(1), ElementsAre(5));
   pending_.End(absl::UnknownError("EIO"));
   reader.join();

@@ -3,6 +3,7 @@
 
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
+#include "runtime/torch/late/update_net.h"
 #include "runtime/torch/python/group_numbers.h"
 #include "runtime/torch/python/optimizer_binding.h"
 
@@ -24,6 +25,12 @@ absl::Status OptimizerBinding::StepLateLocked(
     const std::vector<double>& numbers, double loss_scale) {
   TERRACE_RETURN_IF_ERROR(SettleLate(Settle::kTryAgain));
   TERRACE_RETURN_IF_ERROR(CheckOpen());
+  late_given_up_ = late_given_up_ && optimizer_->incomplete();
+  if (late_given_up_) {
+    return absl::FailedPreconditionError(
+        "a step whose updates failed was given up for a load that failed too: "
+        "parameters are updated in part; resume from a checkpoint");
+  }
   TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
                            GroupsIn(group_of, specs_.size()));
   LateArguments arguments;
@@ -56,6 +63,11 @@ Outcome OptimizerBinding::Flush() {
   return ToOutcome(SettleLate(Settle::kTryAgain));
 }
 
+Outcome OptimizerBinding::AwaitUpdates(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return ToOutcome(absl::OkStatus());
+  return ToOutcome(UpdateNet::Get().Await(tensor.storage()));
+}
+
 absl::Status OptimizerBinding::SettleLate(Settle how) {
   if (late_ == nullptr) return absl::OkStatus();
   absl::Status status = late_->Wait();
@@ -77,6 +89,7 @@ void OptimizerBinding::DropLate() {
   if (SettleLate(Settle::kQuietly).ok()) return;
   late_.reset();
   late_failure_told_ = false;
+  late_given_up_ = true;
 }
 
 }  // namespace terrace

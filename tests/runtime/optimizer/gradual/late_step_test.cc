@@ -51,9 +51,10 @@ class Late : public testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<LateStep>> Start(
-      const StepArguments& arguments, const std::vector<int>& order) {
+      const StepArguments& arguments, const std::vector<int>& order,
+      absl::Time deadline = Soon()) {
     return training_->optimizer().StartLate(arguments, model_->data(), order,
-                                            Soon());
+                                            deadline);
   }
   // To its end; the parameters in the order in which they were stepped.
   static absl::Status End(LateStep& step, std::vector<int>* stepped) {
@@ -203,12 +204,30 @@ TEST_F(Late, EachCallThatFailsLeavesItIncompleteAndAnotherGoesOn) {
   }
 }
 
-TEST_F(Late, OneAtItsDeadlineIsIncomplete) {
+TEST_F(Late, AWaitThatEndsBeforeTheDeadlineLeavesItRunning) {
   model_->DrawGradients(1);
+  training_->reference().Step({}, *model_);
   training_->runtime().set_stalled(true);
   auto step = Start({}, {});
   ASSERT_TRUE(step.ok()) << step.status();
-  while (!(*step)->Advance()) (*step)->Wait(absl::Now());
+  for (int look = 0; look < 3; ++look) {
+    EXPECT_FALSE((*step)->Advance());
+    (*step)->Wait(absl::Now() + absl::Milliseconds(1));
+  }
+  EXPECT_FALSE((*step)->Advance());
+  training_->runtime().set_stalled(false);
+  std::vector<int> stepped;
+  const absl::Status status = End(**step, &stepped);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(training_->reference().Difference(*model_), "");
+}
+
+TEST_F(Late, OneAtItsDeadlineIsIncomplete) {
+  model_->DrawGradients(1);
+  training_->runtime().set_stalled(true);
+  auto step = Start({}, {}, absl::Now());
+  ASSERT_TRUE(step.ok()) << step.status();
+  while (!(*step)->Advance()) (*step)->Wait(Soon());
   EXPECT_TRUE(absl::IsDeadlineExceeded((*step)->result())) << (*step)->result();
   training_->runtime().set_stalled(false);
   const absl::Status blocking = training_->Step();

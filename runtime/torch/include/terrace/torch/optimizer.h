@@ -101,8 +101,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   //
   // With overlap it begins as Flush(), with what that returns, and has begun
   // nothing of its own then. Unimplemented, and nothing was changed: a
-  // parameter on a device, by its position among those of offloaded();
-  // gradients for the norm (norm_gradients).
+  // parameter on a device, or an inference tensor, by its position among those
+  // of offloaded(); gradients for the norm (norm_gradients).
   absl::Status TryStep(const StepArguments& arguments = {});
 
   // Blocks until all parameters of the last step are updated; without overlap
