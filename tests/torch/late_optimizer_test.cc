@@ -117,6 +117,11 @@ TEST(LateOptimizer, TrainsWithAccumulatedGradients) {
       one->optimizer().step();
     }
   }
+  for (Trained* one : {&late, &blocking}) {  // nothing has a gradient
+    one->optimizer().zero_grad();
+    one->optimizer().step();
+    EXPECT_EQ(one->optimizer().offloaded().step(), 6);
+  }
   late.ExpectParametersOf(blocking);
   late.ExpectStateOf(blocking);
 }

@@ -36,8 +36,9 @@ class Registrations final : public c10::OpRegistrationListener {
 WrittenArguments Read(const at::RecordFunction& function) {
   const auto schema = function.operator_schema();
   if (!schema.has_value()) {
-    // LibTorch records this one by a bare name beside the operator's own.
-    return std::strcmp(function.name(), "detach") == 0 ? kNone : kAll;
+    // LibTorch records these by a bare name beside the operator's own.
+    const absl::string_view name = function.name();
+    return name == "detach" || name == "detach_" ? kNone : kAll;
   }
   // Takes the tensor out of its graph; LibTorch's zero_grad() begins with it.
   if (schema->name() == "aten::detach_") return kNone;
