@@ -248,7 +248,7 @@ def show(measured: dict, arguments: argparse.Namespace) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--path', required=True, help='a folder of a disk')
-    parser.add_argument('--memory-budget', default='176MiB')
+    parser.add_argument('--memory-budget', default='288MiB')
     parser.add_argument('--steps', type=int, default=7)
     parser.add_argument('--row', choices=_ROWS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

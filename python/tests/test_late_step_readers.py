@@ -177,3 +177,30 @@ def test_other_threads_wait_too(tight):  # noqa: F811
             check_equal_values(seen, dict(each.named_parameters()))
         optimizer.close()
     check_equal_values(values(network), values(plain))
+
+
+def test_an_array_of_a_gradient_is_there_once_it_was_read(tight):  # noqa: F811
+    def write(network, optimizer, step, losses):
+        for p in list(network.parameters())[::-1]:
+            p.grad.numpy()[...] = -1
+        for p in network.parameters():
+            p.grad.untyped_storage().fill_(0)
+
+    check_same_run(lambda: mlp(12), mlp_loss, tight, around=write)
+
+
+def test_a_forked_child_may_read_without_an_operation(tight):  # noqa: F811
+    network = mlp(12)
+    optimizer = terrace.AdamW(network.parameters(), overlap=True, **tight)
+    mlp_loss(network, torch.Generator().manual_seed(1)).backward()
+    optimizer.step()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = int(not all(p.detach().numpy().any()
+                               for p in network.parameters()))
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    optimizer.close()

@@ -210,6 +210,10 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
     TERRACE_RETURN_IF_ERROR(
         OpenQueue(state_->plan, runtime_.clock().FromWall(deadline)));
   }
+  // What a tier refused is tried again, as a step does: else whatever comes next
+  // hears of it once more.
+  TERRACE_RETURN_IF_ERROR(requests_->BeginStep(state_->counts.step() + 1));
+  TERRACE_RETURN_IF_ERROR(requests_->AbortStep());
   running_->Clear();
   state_->chunks.Clear();
   state_->counts.Clear();

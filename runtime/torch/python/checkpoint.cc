@@ -292,13 +292,17 @@ absl::Status OptimizerBinding::LoadLocked(
     const std::vector<std::string>& names,
     const std::vector<int64_t>& positions) {
   TERRACE_RETURN_IF_ERROR(FitsLocked(tensors, names, positions));
-  DropLate();
+  const bool gave_up = DropLate();
   const at::NoGradGuard without_graph;
-  TERRACE_ASSIGN_OR_RETURN(
-      const Described described,
-      DescribeAll(tensors, names, positions, Addresses::kTaken));
-  TERRACE_RETURN_IF_ERROR(checkpoint_->Load(described.tensors, optimizer_.get(),
-                                            absl::Now() + kPatience));
+  const absl::StatusOr<Described> described =
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
+  if (!described.ok()) {
+    // No step goes on with one that was given up.
+    if (gave_up) optimizer_->Reset(absl::Now() + kPatience).IgnoreError();
+    return described.status();
+  }
+  TERRACE_RETURN_IF_ERROR(checkpoint_->Load(
+      described->tensors, optimizer_.get(), absl::Now() + kPatience));
   transfer_.Renew();
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();

@@ -200,8 +200,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // that was told before once it has failed again.
   enum class Settle : uint8_t { kQuietly, kTell, kTryAgain };
   absl::Status SettleLate(Settle how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What failed of it is given up.
-  void DropLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What failed of it is given up: whether anything has.
+  bool DropLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginGradualLocked(const std::vector<at::Tensor>& parameters,
                                   const at::Tensor& group_of,
                                   const std::vector<double>& numbers,
@@ -243,7 +243,6 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   std::unique_ptr<GradualStep> gradual_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<LateUpdates> late_ ABSL_GUARDED_BY(mutex_);
   bool late_failure_told_ ABSL_GUARDED_BY(mutex_) = false;
-  bool late_given_up_ ABSL_GUARDED_BY(mutex_) = false;   // and is incomplete
   std::vector<int> late_order_ ABSL_GUARDED_BY(mutex_);  // of the last one
   StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);       // of optimizer_
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);

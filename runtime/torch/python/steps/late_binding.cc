@@ -25,12 +25,6 @@ absl::Status OptimizerBinding::StepLateLocked(
     const std::vector<double>& numbers, double loss_scale) {
   TERRACE_RETURN_IF_ERROR(SettleLate(Settle::kTryAgain));
   TERRACE_RETURN_IF_ERROR(CheckOpen());
-  late_given_up_ = late_given_up_ && optimizer_->incomplete();
-  if (late_given_up_) {
-    return absl::FailedPreconditionError(
-        "a step whose updates failed was given up for a load that failed too: "
-        "parameters are updated in part; resume from a checkpoint");
-  }
   TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
                            GroupsIn(group_of, specs_.size()));
   LateArguments arguments;
@@ -85,11 +79,11 @@ absl::Status OptimizerBinding::SettleLate(Settle how) {
   return absl::OkStatus();
 }
 
-void OptimizerBinding::DropLate() {
-  if (SettleLate(Settle::kQuietly).ok()) return;
+bool OptimizerBinding::DropLate() {
+  if (SettleLate(Settle::kQuietly).ok()) return false;
   late_.reset();
   late_failure_told_ = false;
-  late_given_up_ = true;
+  return true;
 }
 
 }  // namespace terrace
