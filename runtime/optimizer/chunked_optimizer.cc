@@ -210,10 +210,12 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
     TERRACE_RETURN_IF_ERROR(
         OpenQueue(state_->plan, runtime_.clock().FromWall(deadline)));
   }
-  // What a tier refused is tried again, as a step does: else whatever comes
-  // next hears of it once more.
-  TERRACE_RETURN_IF_ERROR(requests_->BeginStep(state_->counts.step() + 1));
-  TERRACE_RETURN_IF_ERROR(requests_->AbortStep());
+  if (running_->incomplete()) {
+    // What a tier refused of it is tried again, as a step does: else the next
+    // request hears of it once more, as it hears of a queue that cannot do this.
+    requests_->BeginStep(state_->counts.step() + 1).IgnoreError();
+    requests_->AbortStep().IgnoreError();
+  }
   running_->Clear();
   state_->chunks.Clear();
   state_->counts.Clear();

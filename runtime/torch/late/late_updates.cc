@@ -22,8 +22,6 @@
 namespace terrace {
 namespace {
 
-// Updates that take longer are stuck.
-constexpr absl::Duration kPatience = absl::Hours(1);
 // How soon a parameter that has become wanted goes first, and a thread that
 // waits hears of one that is updated, where nothing else wakes the thread that
 // updates: with and without a thread that waits.
@@ -72,7 +70,8 @@ absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
   std::unique_ptr<LateUpdates> updates(
       new LateUpdates(optimizer, std::move(arguments)));
   updates->Collect();
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LateStep> step, updates->Start());
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LateStep> step,
+                           updates->Start(absl::InfiniteFuture()));
   if (optimizer.last_report().skipped) return nullptr;
   updates->step_ = std::move(step);
   updates->Listen();
@@ -88,10 +87,15 @@ LateUpdates::~LateUpdates() {
   Restore();
 }
 
-absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start() {
+absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
+    absl::Time deadline) {
   return optimizer_.StartLate(
-      {.loss_scale = arguments_.loss_scale, .groups = arguments_.groups},
-      arguments_.data, arguments_.order, absl::Now() + kPatience);
+      {.loss_scale = arguments_.loss_scale,
+       .groups = arguments_.groups,
+       .max_gradient_norm = arguments_.max_gradient_norm,
+       .skip_nonfinite = arguments_.skip_nonfinite},
+      arguments_.data, arguments_.order,
+      std::min(deadline, absl::Now() + arguments_.patience));
 }
 
 void LateUpdates::Collect() {
@@ -203,11 +207,15 @@ absl::Status LateUpdates::Wait() {
   return status_;
 }
 
-absl::Status LateUpdates::Retry() {
+bool LateUpdates::AwaitEnd(absl::Time deadline) {
+  return !thread_.joinable() || pending_->AwaitEndUntil(deadline);
+}
+
+absl::Status LateUpdates::Retry(absl::Time deadline) {
   // What is lost stays so.
   if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
   UpdateNet::Get().BeginAgain(*pending_);
-  auto step = Start();
+  auto step = Start(deadline);
   status_ = step.ok() ? Drive(**step) : step.status();
   pending_->End(status_);
   static_cast<void>(pending_->TakeGarbage());

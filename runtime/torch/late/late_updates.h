@@ -27,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/torch/late/pending_storages.h"
 #include "runtime/torch/offloaded_device.h"
@@ -47,6 +48,11 @@ struct LateParameter {
 struct LateArguments {
   std::vector<AdamOptions> groups;
   double loss_scale = 1;
+  // Else those of the optimizer's options.
+  std::optional<double> max_gradient_norm;
+  std::optional<bool> skip_nonfinite;
+  // Updates that take longer are stuck, and end as DeadlineExceeded.
+  absl::Duration patience = absl::Hours(1);
   std::vector<int> order;  // as parameters are expected to be used
   std::vector<ParameterData> data;
   std::vector<LateParameter> parameters;
@@ -68,8 +74,11 @@ class LateUpdates {
 
   // Blocks until all are updated, or one has failed. Again: the same.
   absl::Status Wait();
-  // Those that failed once more.
-  absl::Status Retry();
+  // Whether they have ended by then: Wait would not block.
+  bool AwaitEnd(absl::Time deadline);
+  // Those that failed once more. At the deadline they have failed again, with
+  // DeadlineExceeded.
+  absl::Status Retry(absl::Time deadline = absl::InfiniteFuture());
 
   // Once it has ended: parameters in the order in which they were used, then
   // the others as before.
@@ -78,7 +87,7 @@ class LateUpdates {
  private:
   LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments);
 
-  absl::StatusOr<std::unique_ptr<LateStep>> Start();
+  absl::StatusOr<std::unique_ptr<LateStep>> Start(absl::Time deadline);
   // The storages that are waited for, without anyone who does.
   void Collect();
   void Listen();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace terrace {
 
@@ -48,6 +49,20 @@ void PendingStorages::AwaitEnd() {
   MutexLock lock(mutex_);
   while (!ended_) WaitForChange();
   garbage.swap(garbage_);
+}
+
+bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
+  Garbage garbage;
+  MutexLock lock(mutex_);
+  garbage.swap(garbage_);
+  while (!ended_) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    ++waiters_;
+    changed_.WaitFor(mutex_, left);
+    --waiters_;
+  }
+  return true;
 }
 
 void PendingStorages::WaitForChange() {

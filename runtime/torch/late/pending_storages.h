@@ -25,6 +25,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
 
@@ -55,8 +56,9 @@ class PendingStorages {
   using Refuse = absl::FunctionRef<void(size_t operand, std::string why)>;
   void Await(absl::Span<const Operand> operands, Refuse refuse)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the step has ended.
+  // Blocks until the step has ended; whether it has by then.
   void AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AwaitEndUntil(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   Garbage TakeGarbage() ABSL_LOCKS_EXCLUDED(mutex_);
   bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // It has ended well, or is closed: nothing waits for it any more.

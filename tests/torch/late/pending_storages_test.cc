@@ -128,6 +128,15 @@ TEST_F(PendingStoragesTest, TheEndFreesAll) {
   EXPECT_EQ(gradient_.use_count(), 1);
 }
 
+TEST_F(PendingStoragesTest, TheEndIsWaitedForUntilADeadline) {
+  EXPECT_FALSE(pending_.AwaitEndUntil(absl::InfinitePast()));
+  EXPECT_FALSE(pending_.AwaitEndUntil(absl::Now() + absl::Milliseconds(5)));
+  std::thread updates([&] { pending_.End(absl::OkStatus()); });
+  EXPECT_TRUE(pending_.AwaitEndUntil(absl::InfiniteFuture()));
+  updates.join();
+  EXPECT_TRUE(pending_.AwaitEndUntil(absl::InfinitePast()));
+}
+
 TEST_F(PendingStoragesTest, AFailureIsToldToThoseThatNeedTheUpdate) {
   std::thread reader([&] {
     const auto failed = Await(&kB);
