@@ -36,6 +36,9 @@ class LateStore(StateStore):
                     'updates those in memory')
         super().add(groups)
 
+    def check_between_steps(self, what: str) -> None:
+        self._compiled.settle()
+
     def flush(self) -> None:
         self._compiled.flush()
 
@@ -47,7 +50,8 @@ class LateStore(StateStore):
                    group_of: torch.Tensor, numbers: Sequence[float],
                    scale: float, everything: Sequence[torch.Tensor]) -> None:
         self._compiled.flush()
-        if len(self._arrangement.turns) > 1 or late_readers.is_compiled():
+        if (len(self._arrangement.turns) > 1 or late_readers.is_compiled()
+                or self._compiled.incomplete()):  # what began so ends so
             super()._make_turn(parameters, group_of, numbers, scale, everything)
             return
         late_readers.watch(self)
