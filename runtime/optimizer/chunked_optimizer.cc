@@ -212,7 +212,7 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
   }
   if (running_->incomplete()) {
     // What a tier refused of it is tried again, as a step does: else the next
-    // request hears of it once more, as it hears of a queue that cannot do this.
+    // request hears of it once more, as of a queue that cannot do this.
     requests_->BeginStep(state_->counts.step() + 1).IgnoreError();
     requests_->AbortStep().IgnoreError();
   }

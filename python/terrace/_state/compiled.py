@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -93,6 +94,10 @@ class Compiled:
     def flush(self) -> None:
         """Waits for them. What failed and was raised before is tried again."""
         check(self._change('flush'))
+
+    def settle(self) -> None:
+        """Waits for them, and raises what failed, each time."""
+        check(self._change('settle'))
 
     def begin_gradual(self, parameters: Sequence[torch.Tensor],
                       group_of: torch.Tensor, numbers: Sequence[float],
@@ -279,6 +284,10 @@ _all: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
 def close_all() -> None:
     for compiled in list(_all):
+        try:
+            compiled.settle()
+        except Exception as error:  # of a step that had returned
+            print(f'{type(error).__name__}: {error}', file=sys.stderr)
         try:
             compiled.close()
         except Exception:  # the process ends: no caller is left to hear of it

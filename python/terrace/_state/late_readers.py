@@ -29,7 +29,7 @@ class Late(Protocol):
 
 _lock = threading.RLock()  # a finalizer may come within
 _late: weakref.WeakSet[Late] = weakref.WeakSet()
-_READERS = ('numpy', 'data_ptr', 'untyped_storage')
+_READERS = ('numpy', 'data_ptr', 'untyped_storage', '__dlpack__')
 _MARK = '_terrace_waits'
 
 
@@ -59,7 +59,7 @@ def is_compiled() -> bool:
 def _waiting(reader: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(reader)
     def waits(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        if _late and type(self) in (torch.Tensor, torch.nn.Parameter):
+        if _late:
             await_updates(self)
         return reader(self, *arguments, **named)
     setattr(waits, _MARK, True)

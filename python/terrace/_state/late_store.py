@@ -38,6 +38,9 @@ class LateStore(StateStore):
                     'updates those in CPU memory')
         super().add(groups)
 
+    def check_between_steps(self, what: str) -> None:
+        self._compiled.settle()
+
     def flush(self) -> None:
         self._compiled.flush()
 
@@ -49,7 +52,8 @@ class LateStore(StateStore):
                    group_of: torch.Tensor, numbers: Sequence[float],
                    scale: float, everything: Sequence[torch.Tensor]) -> None:
         self._compiled.flush()
-        if len(self._arrangement.turns) > 1 or not self._can_be_late():
+        if (len(self._arrangement.turns) > 1 or not self._can_be_late()
+                or self._compiled.incomplete()):  # what began so ends so
             super()._make_turn(parameters, group_of, numbers, scale, everything)
             return
         late_readers.watch(self)

@@ -343,6 +343,7 @@ void ChunkPipeline::TakeStaged() {
     updating_.fetch_sub(1, std::memory_order_relaxed);
     meter_.End();
     if (each.status.ok()) continue;
+    stepped_.OnLost(each.staged.chunk);
     // Nothing else has the parameters of this step.
     Fail(absl::DataLossError(
         absl::StrCat(Named(each.staged.chunk, chunks_),

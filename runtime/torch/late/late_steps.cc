@@ -1,5 +1,7 @@
 #include "runtime/torch/late/late_steps.h"
 
+#include <c10/util/Exception.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,7 +9,20 @@
 
 namespace terrace {
 
-LateSteps::~LateSteps() { static_cast<void>(HasStep()); }
+LateSteps::~LateSteps() {
+  if (!HasStep() || is_told_) return;
+  if (const absl::Status status = updates_->Wait(); !status.ok()) {
+    TORCH_WARN(WhatIsLost(status));
+  }
+}
+
+std::string LateSteps::WhatIsLost(const absl::Status& status) {
+  return absl::StrCat(
+      "terrace: an optimizer is gone whose last updates failed, so that some "
+      "of "
+      "its parameters are those before the step: ",
+      status.message());
+}
 
 bool LateSteps::HasStep() {
   // A forked child has none of the threads; the fork waited for the updates.

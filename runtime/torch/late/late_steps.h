@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,7 +32,8 @@ class LateSteps {
  public:
   explicit LateSteps(OffloadedOptimizer& optimizer)
       : optimizer_(optimizer), process_(getpid()) {}
-  // Waits. What failed is given up.
+  // Waits. What failed is given up, with a warning of LibTorch's where it was
+  // not told.
   ~LateSteps();
   LateSteps(const LateSteps&) = delete;
   LateSteps& operator=(const LateSteps&) = delete;
@@ -52,6 +54,9 @@ class LateSteps {
   absl::Status Finish(absl::Time deadline);
   // Waits. What failed is as its failure left it, and not tried again.
   void GiveUp();
+
+  // Of updates that failed, for the last who can tell of it.
+  static std::string WhatIsLost(const absl::Status& status);
 
  private:
   // Whether there is a step that may have to be waited for.

@@ -144,7 +144,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
   }
   const at::NoGradGuard without_graph;
   MutexLock lock(mutex_);
-  if (absl::Status status = SettleLate(Settle::kTell); !status.ok()) {
+  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
     return ToOutcome(status);
   }
   const absl::StatusOr<Described> described =
@@ -184,7 +184,7 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
   }
   const at::NoGradGuard without_graph;
   MutexLock lock(mutex_);
-  if (absl::Status status = SettleLate(Settle::kTell); !status.ok()) {
+  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
     return ToOutcome(status);
   }
   const absl::StatusOr<Described> described =
@@ -256,7 +256,7 @@ Outcome OptimizerBinding::Fits(const std::vector<at::Tensor>& tensors,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  SettleLate(Settle::kQuietly).IgnoreError();
+  SettleLate(Late::kQuietly).IgnoreError();
   return ToOutcome(FitsLocked(tensors, names, positions));
 }
 
@@ -283,7 +283,7 @@ Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
   }
   MutexLock lock(mutex_);
   transfer_.End();
-  SettleLate(Settle::kQuietly).IgnoreError();
+  SettleLate(Late::kQuietly).IgnoreError();
   return ToOutcome(LoadLocked(tensors, names, positions));
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/torch/python/optimizer_binding.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
+#include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/python/group_numbers.h"
 
 namespace terrace {
@@ -37,7 +40,13 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
 }  // namespace
 
 OptimizerBinding::~OptimizerBinding() {
-  if (getpid() == process_) return;
+  if (getpid() == process_) {
+    MutexLock lock(mutex_);
+    const bool was_told = late_failure_told_;
+    const absl::Status late = SettleLate(Late::kQuietly);
+    if (!late.ok() && !was_told) TORCH_WARN(LateSteps::WhatIsLost(late));
+    return;
+  }
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
   transfer_.Leak();
@@ -64,7 +73,7 @@ absl::Status OptimizerBinding::CheckOpen() {
 }
 
 absl::Status OptimizerBinding::CheckNotClosed() {
-  TERRACE_RETURN_IF_ERROR(SettleLate(Settle::kTell));
+  TERRACE_RETURN_IF_ERROR(SettleLate(Late::kTell));
   if (optimizer_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError("this optimizer is closed");
 }
@@ -199,14 +208,14 @@ absl::Status OptimizerBinding::StepLocked(
 bool OptimizerBinding::Skipped() {
   if (!CheckProcess().ok()) return false;
   MutexLock lock(mutex_);
-  SettleLate(Settle::kQuietly).IgnoreError();
+  SettleLate(Late::kQuietly).IgnoreError();
   return optimizer_ != nullptr && optimizer_->last_report().skipped;
 }
 
 bool OptimizerBinding::Incomplete() {
   if (!CheckProcess().ok()) return false;
   MutexLock lock(mutex_);
-  SettleLate(Settle::kQuietly).IgnoreError();
+  SettleLate(Late::kQuietly).IgnoreError();
   return optimizer_ != nullptr && optimizer_->incomplete();
 }
 
@@ -252,7 +261,7 @@ Outcome OptimizerBinding::Write(int64_t parameter, int64_t offset,
 std::vector<int64_t> OptimizerBinding::Steps() {
   if (!CheckProcess().ok()) return {};
   MutexLock lock(mutex_);
-  SettleLate(Settle::kQuietly).IgnoreError();
+  SettleLate(Late::kQuietly).IgnoreError();
   if (optimizer_ == nullptr) return {};
   const absl::Span<const int64_t> steps = optimizer_->parameter_steps();
   return {steps.begin(), steps.end()};
@@ -286,7 +295,7 @@ std::tuple<Outcome, std::string> OptimizerBinding::Stats() {
     return {ToOutcome(status), ""};
   }
   MutexLock lock(mutex_);
-  SettleLate(Settle::kQuietly).IgnoreError();
+  SettleLate(Late::kQuietly).IgnoreError();
   if (optimizer_ == nullptr) {
     return {ToOutcome(closed_ ? CheckNotClosed() : absl::OkStatus()),
             StatsAsJson({}, {}, 0, {}, {})};
@@ -304,7 +313,7 @@ Outcome OptimizerBinding::Close() {
   MutexLock lock(mutex_);
   closed_ = true;
   const bool was_told = late_failure_told_;
-  absl::Status late = SettleLate(Settle::kTell);
+  absl::Status late = SettleLate(Late::kTell);
   if (was_told) late = absl::OkStatus();
   const absl::Status closed = CloseLocked();
   return ToOutcome(late.ok() ? closed : late);

@@ -83,6 +83,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                    const at::Tensor& group_of,
                    const std::vector<double>& numbers, double loss_scale);
   Outcome Flush();
+  // Waits, and answers with what failed, each time; a forked child has nothing.
+  Outcome Settle();
   // Waits, of any optimizer, as what writes the tensor would.
   Outcome AwaitUpdates(const at::Tensor& tensor);
 
@@ -198,8 +200,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for a late step. kTell: answers with its failure; kTryAgain: with one
   // that was told before once it has failed again.
-  enum class Settle : uint8_t { kQuietly, kTell, kTryAgain };
-  absl::Status SettleLate(Settle how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  enum class Late : uint8_t { kQuietly, kTell, kTryAgain };
+  absl::Status SettleLate(Late how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What failed of it is given up: whether anything has.
   bool DropLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginGradualLocked(const std::vector<at::Tensor>& parameters,

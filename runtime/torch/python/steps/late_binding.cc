@@ -23,7 +23,7 @@ Outcome OptimizerBinding::StepLate(const std::vector<at::Tensor>& parameters,
 absl::Status OptimizerBinding::StepLateLocked(
     const std::vector<at::Tensor>& parameters, const at::Tensor& group_of,
     const std::vector<double>& numbers, double loss_scale) {
-  TERRACE_RETURN_IF_ERROR(SettleLate(Settle::kTryAgain));
+  TERRACE_RETURN_IF_ERROR(SettleLate(Late::kTryAgain));
   TERRACE_RETURN_IF_ERROR(CheckOpen());
   TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
                            GroupsIn(group_of, specs_.size()));
@@ -56,7 +56,13 @@ Outcome OptimizerBinding::Flush() {
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
-  return ToOutcome(SettleLate(Settle::kTryAgain));
+  return ToOutcome(SettleLate(Late::kTryAgain));
+}
+
+Outcome OptimizerBinding::Settle() {
+  if (!CheckProcess().ok()) return ToOutcome(absl::OkStatus());
+  MutexLock lock(mutex_);
+  return ToOutcome(SettleLate(Late::kTell));
 }
 
 Outcome OptimizerBinding::AwaitUpdates(const at::Tensor& tensor) {
@@ -64,14 +70,14 @@ Outcome OptimizerBinding::AwaitUpdates(const at::Tensor& tensor) {
   return ToOutcome(UpdateNet::Get().Await(tensor.storage()));
 }
 
-absl::Status OptimizerBinding::SettleLate(Settle how) {
+absl::Status OptimizerBinding::SettleLate(Late how) {
   if (late_ == nullptr) return absl::OkStatus();
   absl::Status status = late_->Wait();
-  if (!status.ok() && how == Settle::kTryAgain && late_failure_told_) {
+  if (!status.ok() && how == Late::kTryAgain && late_failure_told_) {
     status = late_->Retry();
   }
   if (!status.ok()) {
-    if (how != Settle::kQuietly) late_failure_told_ = true;
+    if (how != Late::kQuietly) late_failure_told_ = true;
     return status;
   }
   late_order_ = late_->order();
@@ -83,7 +89,7 @@ absl::Status OptimizerBinding::SettleLate(Settle how) {
 }
 
 bool OptimizerBinding::DropLate() {
-  if (SettleLate(Settle::kQuietly).ok()) return false;
+  if (SettleLate(Late::kQuietly).ok()) return false;
   late_.reset();
   tensors_.EndLate();
   late_failure_told_ = false;
