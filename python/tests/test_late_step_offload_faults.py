@@ -175,3 +175,60 @@ def test_the_end_of_a_with_raises_what_is_under_way(tmp_path):
     with pytest.raises(KeyError), no_large_files(), offload:
         optimizer.step()
         raise KeyError('mine')
+
+
+def test_a_lease_holds_up_what_was_refused_and_flush_ends_it(tmp_path):
+    """The values are there: before torch 2.12 a tensor that was refused gets
+    another storage, which one that is leased cannot have yet."""
+    offload, runs = pair_of_runs(tmp_path)
+    model, optimizer, _ = runs[1]
+    with contextlib.ExitStack() as leases:
+        for parameter in model.parameters():
+            leases.enter_context(offload.lease(parameter))
+        fail_one(runs)
+        assert refused_in(model) > 0
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):
+                optimizer.flush()
+                assert refused_in(model) == 0  # from 2.12 on
+    optimizer.flush()
+    assert refused_in(model) == 0
+    check_equal_values(values(model), values(runs[0][0]))
+    optimizer.zero_grad()
+    step_all(runs)
+    check_equal_values(values(model), values(runs[0][0]))
+    offload.close()
+
+
+class Failing:
+    """An optimizer that joined."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def flush(self):
+        raise OSError(f'{self.name} failed')
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize('leased', [False, True])
+@pytest.mark.parametrize('end', ['flush', 'close'])
+def test_all_that_failed_are_told(end, leased):
+    model = mlp(2)
+    offload = terrace.offload(model)
+    joined = [Failing('one'), Failing('another')]
+    for each in joined:
+        offload._managed.join(each)
+    with contextlib.ExitStack() as lease:
+        if leased:
+            lease.enter_context(offload.lease(model[0].weight))
+        is_refused = leased and end == 'close'
+        with pytest.raises(RuntimeError if is_refused else OSError) as caught:
+            getattr(offload._managed, end)(*(() if end == 'flush' else (True,)))
+    told = ' '.join([str(caught.value), *caught.value.__notes__])
+    assert all(f'{each.name} failed' in told for each in joined)
+    assert offload._managed.is_closed == (end == 'close' and not leased)
+    joined.clear()
+    offload.close()

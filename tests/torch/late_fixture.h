@@ -129,6 +129,7 @@ class Trained {
   }
 
   std::vector<at::Tensor>& parameters() { return parameters_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
   MapRuntime& runtime() { return runtime_; }
   OffloadedAdamW& optimizer() { return *optimizer_; }
   void DestroyOptimizer() { optimizer_.reset(); }

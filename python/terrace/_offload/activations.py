@@ -114,12 +114,18 @@ class _Hook:
         return _Hook, ()
 
 
+# Not as others read it: forward would wait for all updates, and what is below
+# would be looked at by an operation.
+_storage = torch._C.TensorBase.untyped_storage
+_address = torch._C.StorageBase.data_ptr
+
+
 def _storage_of(tensor: torch.Tensor, least_bytes: int = 0) -> int:
     """The address of its memory; 0: it has none, or none of so many bytes, as
     what is expanded, or it is below already."""
     try:
-        storage = tensor.untyped_storage()
-        return storage.data_ptr() if storage.nbytes() >= least_bytes else 0
+        storage = _storage(tensor)
+        return _address(storage) if storage.nbytes() >= least_bytes else 0
     except (RuntimeError, NotImplementedError):
         return 0
 

@@ -110,25 +110,22 @@ class Managed:
 
     def flush(self) -> None:
         """Waits for the updates of what has joined."""
-        failed = self._each_joined(lambda optimizer: optimizer.flush())
-        if failed:
-            raise failed[0]
+        _raise_all(self._each_joined(lambda optimizer: optimizer.flush()))
 
     def close(self, restore: bool) -> None:
         """Again: nothing. RuntimeError, and it stays open: a tensor is leased
         or in use. Other errors: it is closed."""
         failed = self._each_joined(lambda optimizer: optimizer.flush())
-        closed, outcome = self._native.close(restore)
+        try:
+            closed, outcome = self._native.close(restore)
+        except Exception as error:
+            _raise_all([error, *failed])
         self.is_closed |= closed
-        if not closed:
-            check(outcome)
-            return
-        failed += self._each_joined(lambda optimizer: optimizer.close())
-        ended = self._native.end()
-        check(outcome)
-        if failed:
-            raise failed[0]
-        check(ended)
+        failed[:0] = _failure(outcome)
+        if closed:
+            failed += self._each_joined(lambda optimizer: optimizer.close())
+            failed += _failure(self._native.end())
+        _raise_all(failed)
 
     def _each_joined(self, act: Callable[[Any], None]) -> list[Exception]:
         """What went wrong; the others have it too."""
@@ -139,6 +136,24 @@ class Managed:
             except Exception as error:
                 failed.append(error)
         return failed
+
+
+def _failure(outcome: errors.Outcome) -> list[Exception]:
+    return [errors.exception_of(outcome)] if outcome[0] else []
+
+
+def _raise_all(failed: Sequence[Exception]) -> None:
+    """The first one, which tells of the others: nothing else does."""
+    if not failed:
+        return
+    first, *others = failed
+    for other in others:
+        if hasattr(first, 'add_note'):  # Python 3.11
+            first.add_note(f'and {type(other).__name__}: {other}')
+        else:
+            other.__context__ = first.__context__
+            first.__context__ = other
+    raise first
 
 
 _all: weakref.WeakSet[Managed] = weakref.WeakSet()

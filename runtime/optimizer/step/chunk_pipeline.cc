@@ -43,6 +43,7 @@ void ChunkPipeline::SetSlots(int slots) {
 void ChunkPipeline::Clear() {
   TERRACE_CHECK(requests_.pushed() == 0);
   progress_.Clear();
+  staged_.GiveUpKept();
   stopped_ = false;
   error_ = absl::OkStatus();
 }
@@ -73,6 +74,9 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline,
   error_ = absl::OkStatus();
   requests_.BeginAttempt();
   progress_.BeginAttempt(order);
+  const int returning = staged_.ReturnAgain(step.parameters);
+  updating_.fetch_add(returning, std::memory_order_relaxed);
+  meter_.Start(returning);
 }
 
 void ChunkPipeline::BeginGradual(const UpdateStep& step,
@@ -339,16 +343,23 @@ absl::StatusOr<std::unique_ptr<StagedChunk>> ChunkPipeline::Stage(
 
 void ChunkPipeline::TakeStaged() {
   for (EndedCopies& each : staged_.TakeReturned()) {
-    each.staged.update->LeaveSlot();
+    const bool is_kept = !each.status.ok() && !absl::IsDataLoss(each.status) &&
+                         !supply_.is_gradual() && staged_.Keep(each.staged);
+    if (!is_kept) each.staged.update->LeaveSlot();
     updating_.fetch_sub(1, std::memory_order_relaxed);
     meter_.End();
     if (each.status.ok()) continue;
-    stepped_.OnLost(each.staged.chunk);
-    // Nothing else has the parameters of this step.
-    Fail(absl::DataLossError(
+    const std::string why =
         absl::StrCat(Named(each.staged.chunk, chunks_),
                      "its state was stepped, its parameters were not: ",
-                     each.status.message())));
+                     each.status.message());
+    // Nothing else has the parameters of this step, nor may take their slots.
+    if (is_kept) {
+      Abandon(Reworded(each.status, why));
+    } else {
+      stepped_.OnLost(each.staged.chunk);
+      Fail(absl::DataLossError(why));
+    }
   }
   for (EndedCopies& each : staged_.TakeArrived()) {
     if (each.status.ok()) {

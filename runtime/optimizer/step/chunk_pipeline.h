@@ -89,7 +89,8 @@ class ChunkPipeline {
 
   // The first error of the attempt; a DataLoss goes before all others.
   const absl::Status& error() const { return error_; }
-  int64_t missing() const { return progress_.missing(); }
+  // Chunks that are not updated, or whose parameters are not back.
+  int64_t missing() const { return progress_.missing() + staged_.kept(); }
 
  private:
   bool CanTake() const;

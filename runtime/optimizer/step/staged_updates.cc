@@ -38,4 +38,20 @@ std::vector<EndedCopies> StagedUpdates::TakeReturned() {
                    [](StagedChunk& chunk) { return chunk.Returned(); });
 }
 
+bool StagedUpdates::Keep(StagedUpdate staged) {
+  if (!staged.update->staged()->Keep()) return false;
+  kept_.push_back(std::move(staged));
+  return true;
+}
+
+int StagedUpdates::ReturnAgain(absl::Span<const ParameterData> parameters) {
+  const int count = kept();
+  for (StagedUpdate& each : kept_) {
+    each.update->staged()->ReturnAgain(parameters);
+    returning_.push_back(std::move(each));
+  }
+  kept_.clear();
+  return count;
+}
+
 }  // namespace terrace

@@ -4,8 +4,11 @@
 //
 //   updates.AddArriving({chunk, update});
 //   for (auto& [update, arrived] : updates.TakeArrived()) ... run its ranges
-//   ... updates.AddReturning(update);          // by its last range for (auto&
-//   [update, returned] : updates.TakeReturned()) ...
+//   ... updates.AddReturning(update);          // by its last range
+//   for (auto& [update, returned] : updates.TakeReturned()) ...
+//
+// A chunk whose parameters could not be given back has been updated all the
+// same: it is kept, and another attempt at the step gives them back.
 //
 // Copies are polled: what is taken has ended, and nothing waits for the rest.
 // One thread at a time (the customer's), but for AddReturning.
@@ -17,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "runtime/base/mutex.h"
 #include "runtime/optimizer/step/chunk_update.h"
 
@@ -48,6 +52,13 @@ class StagedUpdates {
   std::vector<EndedCopies> TakeArrived();
   std::vector<EndedCopies> TakeReturned();
 
+  // Without its slot. False: it cannot be kept.
+  bool Keep(StagedUpdate staged);
+  // Those that are kept begin to return once more; how many.
+  int ReturnAgain(absl::Span<const ParameterData> parameters);
+  int kept() const { return static_cast<int>(kept_.size()); }
+  void GiveUpKept() { kept_.clear(); }
+
   // Copies are under way, as far as was taken.
   bool copying() const {
     if (!arriving_.empty() || !returning_.empty()) return true;
@@ -58,6 +69,7 @@ class StagedUpdates {
  private:
   std::vector<StagedUpdate> arriving_;
   std::vector<StagedUpdate> returning_;
+  std::vector<StagedUpdate> kept_;
   mutable Mutex mutex_;
   std::vector<StagedUpdate> computed_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,6 +1,8 @@
 #include "runtime/optimizer/step/staging.h"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -157,7 +159,8 @@ StagedChunk::StagedChunk(Staging& staging, const Chunk& chunk,
     : staging_(staging),
       chunk_(chunk),
       parameters_(parameters),
-      slot_(staging.Take()),
+      bytes_(Bytes(chunk, parameters)),
+      slot_(&staging.Take()),
       segments_(chunk.segments.size()) {}
 
 absl::StatusOr<std::unique_ptr<StagedChunk>> StagedChunk::Fetch(
@@ -171,12 +174,13 @@ absl::StatusOr<std::unique_ptr<StagedChunk>> StagedChunk::Fetch(
 
 // A slot must not be free while something is on its way into it.
 StagedChunk::~StagedChunk() {
-  slot_.Wait();
-  staging_.Return(slot_);
+  if (slot_ == nullptr) return;
+  slot_->Wait();
+  staging_.Return(*slot_);
 }
 
 absl::Status StagedChunk::BeginFetch() {
-  std::byte* next = slot_.bytes();
+  std::byte* next = slot_->bytes();
   for (size_t i = 0; i < chunk_.segments.size(); ++i) {
     const Segment& segment = chunk_.segments[i];
     const ParameterData& data =
@@ -188,23 +192,23 @@ absl::Status StagedChunk::BeginFetch() {
     here.parameter = next;
     next += ArrayBytes(segment.count, chunk_.dtype);
     TERRACE_RETURN_IF_ERROR(
-        slot_.CopyToHost(*data.device, here.parameter,
-                         static_cast<const std::byte*>(data.parameter) +
-                             segment.parameter_offset * width,
-                         segment.count * width));
+        slot_->CopyToHost(*data.device, here.parameter,
+                          static_cast<const std::byte*>(data.parameter) +
+                              segment.parameter_offset * width,
+                          segment.count * width));
     const int64_t gradient_width = DTypeBytes(data.gradient_dtype);
     TERRACE_RETURN_IF_ERROR(
-        slot_.CopyToHost(*data.device, next,
-                         static_cast<const std::byte*>(data.gradient) +
-                             segment.parameter_offset * gradient_width,
-                         segment.count * gradient_width));
+        slot_->CopyToHost(*data.device, next,
+                          static_cast<const std::byte*>(data.gradient) +
+                              segment.parameter_offset * gradient_width,
+                          segment.count * gradient_width));
     here.gradient = next;
     next += ArrayBytes(segment.count, data.gradient_dtype);
   }
   return absl::OkStatus();
 }
 
-std::optional<absl::Status> StagedChunk::Arrived() { return slot_.Poll(); }
+std::optional<absl::Status> StagedChunk::Arrived() { return slot_->Poll(); }
 
 void StagedChunk::BeginReturn() {
   for (size_t i = 0; i < segments_.size() && return_begun_.ok(); ++i) {
@@ -214,17 +218,47 @@ void StagedChunk::BeginReturn() {
         parameters_[static_cast<size_t>(segment.parameter)];
     const int64_t width = DTypeBytes(chunk_.dtype);
     return_begun_ =
-        slot_.CopyToDevice(*data.device,
-                           static_cast<std::byte*>(data.parameter) +
-                               segment.parameter_offset * width,
-                           segments_[i].parameter, segment.count * width);
+        slot_->CopyToDevice(*data.device,
+                            static_cast<std::byte*>(data.parameter) +
+                                segment.parameter_offset * width,
+                            segments_[i].parameter, segment.count * width);
   }
 }
 
 std::optional<absl::Status> StagedChunk::Returned() {
-  std::optional<absl::Status> returned = slot_.Poll();
+  std::optional<absl::Status> returned = slot_->Poll();
   if (returned.has_value() && !return_begun_.ok()) return return_begun_;
   return returned;
+}
+
+bool StagedChunk::Keep() {
+  for (const ParameterData& here : segments_) {
+    if (here.device != nullptr && !here.device->Health().ok()) return false;
+  }
+  kept_.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes_)]);
+  if (kept_ == nullptr) return false;
+  Move(slot_->bytes(), kept_.get());
+  staging_.Return(*std::exchange(slot_, nullptr));
+  return true;
+}
+
+void StagedChunk::ReturnAgain(absl::Span<const ParameterData> parameters) {
+  parameters_ = parameters;
+  slot_ = &staging_.Take();
+  Move(kept_.get(), slot_->bytes());
+  kept_.reset();
+  return_begun_ = absl::OkStatus();
+  BeginReturn();
+}
+
+void StagedChunk::Move(const std::byte* from, std::byte* to) {
+  std::memcpy(to, from, static_cast<size_t>(bytes_));
+  for (ParameterData& here : segments_) {
+    if (here.device == nullptr) continue;
+    here.parameter =
+        to + (static_cast<const std::byte*>(here.parameter) - from);
+    here.gradient = to + (static_cast<const std::byte*>(here.gradient) - from);
+  }
 }
 
 }  // namespace terrace

@@ -133,7 +133,7 @@ class StagedChunk {
               absl::Span<const ParameterData> parameters);
   StagedChunk(const StagedChunk&) = delete;
   StagedChunk& operator=(const StagedChunk&) = delete;
-  // With copies under way it waits for them: it is given up.
+  // With copies under way it waits for them. What is not back is given up.
   ~StagedChunk();
 
   // Whether everything has arrived, or not all can; nullopt: copies are under
@@ -148,14 +148,24 @@ class StagedChunk {
   void BeginReturn();
   // Whether they are back, or not all can be; nullopt: copies are under way.
   std::optional<absl::Status> Returned();
+  // Where not all can be: keeps them in ordinary memory, and the slot is free.
+  // False: there is no such memory, or a device has failed for good.
+  bool Keep();
+  // Of one that is kept: takes a slot, and begins once more to copy them back.
+  // `parameters` are those of before, and must outlive it.
+  void ReturnAgain(absl::Span<const ParameterData> parameters);
 
  private:
   absl::Status BeginFetch();
+  // Its bytes are elsewhere from here on.
+  void Move(const std::byte* from, std::byte* to);
 
   Staging& staging_;
   const Chunk& chunk_;
-  const absl::Span<const ParameterData> parameters_;
-  StagingSlot& slot_;
+  absl::Span<const ParameterData> parameters_;
+  const int64_t bytes_;
+  StagingSlot* slot_;  // null: it is kept
+  std::unique_ptr<std::byte[]> kept_;
   std::vector<ParameterData> segments_;
   absl::Status return_begun_;
 };

@@ -121,6 +121,18 @@ absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
 }
 
 absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || !tensor.has_storage() || Find(tensor) != nullptr) {
+      continue;
+    }
+    // Its memory ends here, which an update may write or read.
+    TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(tensor.storage(),
+                                                      /*is_written=*/true));
+  }
+  return AddNow(tensors);
+}
+
+absl::Status ManagedStorages::AddNow(absl::Span<const NamedTensor> tensors) {
   {
     MutexLock lock(mutex_);
     if (closed_) return absl::FailedPreconditionError("the hook is closed");
@@ -155,7 +167,9 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
   Sweep();
   if (!Fault(tensor.tensor, most_bytes).empty()) return nullptr;
   c10::StorageImpl& impl = *StorageOf(tensor.tensor);
-  if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr) {
+  if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr ||
+      !OperationNet::Get().IsFree(tensor.tensor.storage(),
+                                  /*is_written=*/true)) {
     return nullptr;
   }
   auto storage = std::make_shared<ManagedStorage>(tensor.name, impl, window_,
@@ -205,7 +219,7 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
       c10::Storage(c10::Storage::use_byte_size_t(), old.nbytes(),
                    std::move(bytes), old.allocator(), old.resizable()));
   // Without room for it, or closed, it is an ordinary tensor.
-  Add({{name, tensor}}).IgnoreError();
+  AddNow({{name, tensor}}).IgnoreError();
   return absl::OkStatus();
 }
 

@@ -30,12 +30,14 @@ class ManagedStorages final
   ManagedStorages(Runtime& runtime, const ByteWindowOptions& options);
   ~ManagedStorages() override;
 
-  // As Hook::Manage.
+  // As Hook::Manage. Blocks until no update reads or writes their memory;
+  // FailedPrecondition: one that failed would go on there.
   absl::Status Add(absl::Span<const NamedTensor> tensors);
   // From within an operation of the calling thread, a tensor that is part of a
   // step, with its number there (WindowTensor::SetNumber): stays here until
   // that has ended. What is not a dense tensor in memory of LibTorch's own with
-  // at most so many bytes, and what any hook manages, is left as it is: null.
+  // at most so many bytes, what any hook manages, and what an update writes or
+  // reads, is left as it is: null.
   absl::StatusOr<std::shared_ptr<ManagedStorage>> AddNumbered(
       const NamedTensor& tensor, int64_t number, int64_t most_bytes);
   // Null: it is not managed here. Lives while the tensor does.
@@ -59,6 +61,8 @@ class ManagedStorages final
  private:
   using Storages = std::vector<std::shared_ptr<ManagedStorage>>;
 
+  // Of storages that nothing has beside operations.
+  absl::Status AddNow(absl::Span<const NamedTensor> tensors);
   absl::StatusOr<Storages> Choose(absl::Span<const NamedTensor> tensors);
   absl::Status Fill(const Storages& storages);
   // It is found no more.

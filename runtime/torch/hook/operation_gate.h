@@ -22,6 +22,9 @@ class OperationGate {
   // The same for what takes a storage's address itself. FailedPrecondition:
   // what it waited for failed.
   virtual absl::Status Await(const c10::Storage& storage, bool is_written) = 0;
+  // Whether Await would neither wait nor fail. For what is inside an operation,
+  // which has bytes that the others may wait for.
+  virtual bool IsFree(const c10::Storage& storage, bool is_written) = 0;
   // Until there is nothing to wait for, however it ended.
   virtual void AwaitEverything() = 0;
 };

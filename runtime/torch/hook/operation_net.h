@@ -52,6 +52,10 @@ class OperationNet {
     return gate == nullptr ? absl::OkStatus()
                            : gate->Await(storage, is_written);
   }
+  bool IsFree(const c10::Storage& storage, bool is_written) const {
+    OperationGate* const gate = this->gate();
+    return gate == nullptr || gate->IsFree(storage, is_written);
+  }
 
   // Of the operations of the calling thread that are under way, one inside
   // another: keeps it here until the innermost has ended; its pin goes over.

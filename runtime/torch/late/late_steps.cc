@@ -38,8 +38,8 @@ absl::Status LateSteps::Begin(LateArguments arguments) {
   return absl::OkStatus();
 }
 
-void LateSteps::Wait() {
-  if (HasStep()) updates_->Wait().IgnoreError();
+absl::Status LateSteps::Wait() {
+  return HasStep() ? updates_->Wait() : absl::OkStatus();
 }
 
 absl::Status LateSteps::Settle() {
@@ -61,8 +61,8 @@ absl::Status LateSteps::Finish(absl::Time deadline) {
 }
 
 absl::Status LateSteps::End(absl::Status status) {
-  const bool is_forgotten =
-      !status.ok() && !absl::IsDataLoss(status) && !optimizer_.incomplete();
+  const bool is_forgotten = !status.ok() && !absl::IsDataLoss(status) &&
+                            !optimizer_.incomplete() && !updates_->is_stepped();
   if (!status.ok() && !is_forgotten) {
     is_told_ = true;
     return status;

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/hook/compat.h"
@@ -41,20 +42,23 @@ c10::Storage Renewed(const c10::Storage& storage) {
 }
 
 // One with a tensor's bytes that can be used again, where its own cannot; else
-// none.
-c10::Storage Usable(const at::Tensor& tensor) {
+// none. Errors: it stays refused, until it is not in use, or can be brought.
+absl::StatusOr<c10::Storage> Usable(const at::Tensor& tensor) {
   const c10::Storage storage = tensor.storage();
   c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
   if (ManagedStorage* const managed = OperationNet::Get().Find(&old)) {
-    if (managed->Unbar()) return {};
-    // Where its bytes cannot be brought it stays refused.
-    managed->owner().Replace(*managed, tensor).IgnoreError();
-    return tensor.storage();
+    if (managed->Unbar()) return c10::Storage();
+    const std::string name = managed->name();
+    const absl::Status status = managed->owner().Replace(*managed, tensor);
+    if (status.ok()) return tensor.storage();
+    return Reworded(status,
+                    absl::StrCat("'", name, "' is updated and cannot be used ",
+                                 "again yet: ", status.message()));
   }
   // What is not managed any more may be refused for another reason.
   const bool is_gone =
       old.nbytes() > 0 && old._mutable_data_ptr_no_checks().get() == nullptr;
-  if (is_gone || Disarm(old)) return {};
+  if (is_gone || Disarm(old)) return c10::Storage();
   return Renewed(storage);
 }
 
@@ -84,7 +88,7 @@ LateUpdates::~LateUpdates() {
   Wait().IgnoreError();
   pending_->Close();
   UpdateNet::Get().Erase(*pending_);
-  Restore();
+  Restore().IgnoreError();
 }
 
 absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
@@ -110,6 +114,7 @@ void LateUpdates::Collect() {
       each.gradient = at::Tensor();
     }
     pending_->Add(each.place, each.name, storage, read, std::move(held));
+    if (each.in_order.defined()) copied_[each.place] = &each;
   }
 }
 
@@ -150,8 +155,9 @@ absl::Status LateUpdates::Drive(LateStep& step) {
   }
   Follow(step);
   TERRACE_RETURN_IF_ERROR(step.result());
-  Restore();
-  return CopyBack();
+  is_stepped_ = true;
+  step_number_ = optimizer_.step();
+  return Finish();
 }
 
 void LateUpdates::Follow(LateStep& step) {
@@ -161,42 +167,63 @@ void LateUpdates::Follow(LateStep& step) {
   std::vector<int> stepped;
   step.TakeStepped(&stepped);
   const auto is_copied = [this](int place) {
-    return std::any_of(arguments_.parameters.begin(),
-                       arguments_.parameters.end(),
-                       [place](const LateParameter& each) {
-                         return each.place == place && each.in_order.defined();
-                       });
+    const auto found = copied_.find(place);
+    if (found == copied_.end()) return false;
+    // What fails is tried again at the end.
+    if (!CopyBack(*found->second).ok()) unreturned_.push_back(found->second);
+    return true;
   };
-  stepped.erase(std::remove_if(stepped.begin(), stepped.end(), is_copied),
-                stepped.end());
+  std::erase_if(stepped, is_copied);
+  SetStepped(stepped);
+}
+
+void LateUpdates::SetStepped(absl::Span<const int> places) {
   if (arguments_.offloaded != nullptr) {
-    for (const int place : stepped) {  // held by pending_ until it hears of it
+    for (const int place : places) {  // held by pending_ until it hears of it
       arguments_.offloaded->Drop(
           arguments_.data[static_cast<size_t>(place)].gradient);
     }
   }
-  pending_->SetStepped(stepped);
+  pending_->SetStepped(places);
 }
 
 absl::Status LateUpdates::CopyBack() {
-  absl::Status status;
-  for (const LateParameter& each : arguments_.parameters) {
-    if (!each.in_order.defined()) continue;
-    auto held = HeldBytes::Hold(*each.values.storage().unsafeGetStorageImpl(),
-                                {.is_written = true, .is_beside = true});
-    status.Update(held.status());
-    if (!held.ok()) continue;
-    status.Update(Guarded(c10::kCPU, [&] {
+  absl::Status first;
+  std::erase_if(unreturned_, [&](LateParameter* parameter) {
+    const absl::Status status = CopyBack(*parameter);
+    first.Update(status);
+    return status.ok();
+  });
+  return first;
+}
+
+absl::Status LateUpdates::CopyBack(LateParameter& parameter) {
+  auto held =
+      HeldBytes::Hold(*parameter.values.storage().unsafeGetStorageImpl(),
+                      {.is_written = true, .is_beside = true});
+  absl::Status status = held.status();
+  if (status.ok()) {
+    status = Guarded(c10::kCPU, [&] {
       const at::NoGradGuard without_graph;
       // With a counter of versions of its own: it counts as written already.
-      each.values.copy_(each.in_order);
-    }));
+      parameter.values.copy_(parameter.in_order);
+    });
   }
-  if (status.ok()) return status;
-  return absl::DataLossError(
-      absl::StrCat("parameters out of order were stepped and could not be "
-                   "given their new values: ",
-                   status.message()));
+  if (!status.ok()) {
+    return Reworded(status, absl::StrCat("'", parameter.name,
+                                         "' was stepped and could not be given "
+                                         "its new value: ",
+                                         status.message()));
+  }
+  parameter.in_order.reset();
+  SetStepped({parameter.place});
+  return status;
+}
+
+absl::Status LateUpdates::Finish() {
+  absl::Status status = Restore();
+  status.Update(CopyBack());
+  return status;
 }
 
 absl::Status LateUpdates::Wait() {
@@ -215,8 +242,13 @@ absl::Status LateUpdates::Retry(absl::Time deadline) {
   // What is lost stays so.
   if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
   UpdateNet::Get().BeginAgain(*pending_);
-  auto step = Start(deadline);
-  status_ = step.ok() ? Drive(**step) : step.status();
+  if (is_stepped()) {
+    const at::DisableRecordFunctionGuard unseen;  // it would wait for itself
+    status_ = Finish();
+  } else {
+    auto step = Start(deadline);
+    status_ = step.ok() ? Drive(**step) : step.status();
+  }
   pending_->End(status_);
   static_cast<void>(pending_->TakeGarbage());
   return status_;
@@ -231,18 +263,27 @@ std::vector<int> LateUpdates::order() const {
   return order;
 }
 
-void LateUpdates::Restore() {
+absl::Status LateUpdates::Restore() {
   const std::vector<const void*> keys = pending_->TakeRefused();
-  if (keys.empty()) return;
+  if (keys.empty()) return absl::OkStatus();
   const absl::flat_hash_set<const void*> refused(keys.begin(), keys.end());
   absl::flat_hash_map<const void*, c10::Storage> renewed;
+  absl::Status first;
   const auto restore = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.has_storage()) return;
     const c10::Storage storage = tensor.storage();
     c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
     if (!refused.contains(key)) return;
     const auto [found, is_new] = renewed.try_emplace(key);
-    if (is_new) found->second = Usable(tensor);
+    if (is_new) {
+      auto usable = Usable(tensor);
+      if (usable.ok()) {
+        found->second = *std::move(usable);
+      } else {
+        first.Update(usable.status());
+        pending_->SetRefused(key);
+      }
+    }
     if (!found->second) return;
     tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(found->second);
   };
@@ -251,6 +292,7 @@ void LateUpdates::Restore() {
     restore(each.parameter);
     restore(each.parameter.grad());
   }
+  return first;
 }
 
 }  // namespace terrace

@@ -19,12 +19,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -76,6 +78,12 @@ class LateUpdates {
   absl::Status Wait();
   // Whether they have ended by then: Wait would not block.
   bool AwaitEnd(absl::Time deadline);
+  // Whether every parameter was stepped, and what is missing is the end of it:
+  // values that are to be given back, storages that are still refused. No other
+  // step of the optimizer has begun since.
+  bool is_stepped() const {
+    return is_stepped_ && optimizer_.step() == step_number_;
+  }
   // Those that failed once more. At the deadline they have failed again, with
   // DeadlineExceeded.
   absl::Status Retry(absl::Time deadline = absl::InfiniteFuture());
@@ -96,17 +104,28 @@ class LateUpdates {
   // On this thread, unless one was begun.
   void RunHere();
   void Follow(LateStep& step);
+  // Nothing of theirs is read or written any more.
+  void SetStepped(absl::Span<const int> places);
+  // Of those that are stepped: values out of order go back to their tensors.
+  // What cannot be given back stays here, and pending.
   absl::Status CopyBack();
+  absl::Status CopyBack(LateParameter& parameter);
+  // Once all are stepped.
+  absl::Status Finish();
   void Run();
-  // Storages that were refused are as before.
-  void Restore();
+  // Storages that were refused are as before, or refused still.
+  absl::Status Restore();
 
   OffloadedOptimizer& optimizer_;
   LateArguments arguments_;
   const std::shared_ptr<PendingStorages> pending_;
-  std::unique_ptr<LateStep> step_;  // of the thread
+  absl::flat_hash_map<int, LateParameter*> copied_;  // by place, with in_order
+  std::vector<LateParameter*> unreturned_;           // of these, stepped
+  std::unique_ptr<LateStep> step_;                   // of the thread
   std::thread thread_;
-  absl::Status status_;  // once the thread has ended
+  absl::Status status_;      // once the thread has ended
+  bool is_stepped_ = false;  //
+  int64_t step_number_ = 0;  // then
 };
 
 }  // namespace terrace

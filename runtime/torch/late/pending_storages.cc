@@ -44,6 +44,13 @@ void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
   }
 }
 
+bool PendingStorages::IsFree(Operand operand) const {
+  MutexLock lock(mutex_);
+  const auto found = storages_.find(operand.storage);
+  return closed_ || found == storages_.end() ||
+         Missing(found->second, operand.is_written) == nullptr;
+}
+
 void PendingStorages::AwaitEnd() {
   Garbage garbage;
   MutexLock lock(mutex_);
@@ -144,8 +151,13 @@ std::vector<const void*> PendingStorages::TakeRefused() {
   return keys;
 }
 
-PendingStorages::Parameter* PendingStorages::Missing(const Storage& storage,
-                                                     bool is_written) {
+void PendingStorages::SetRefused(const void* storage) {
+  MutexLock lock(mutex_);
+  storages_[storage].is_refused = true;
+}
+
+const PendingStorages::Parameter* PendingStorages::Missing(
+    const Storage& storage, bool is_written) const {
   for (const size_t index : storage.parameters) {
     if (parameters_[index].is_pending) return &parameters_[index];
   }

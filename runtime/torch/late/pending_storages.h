@@ -15,7 +15,10 @@
 // Waiting ends with the update, or with the step: End is called in any case,
 // or Close, after which nothing waits and nothing is refused.
 //
-// Thread-safe, but Add, which comes before all others.
+// Thread-safe, but Add, which comes before all others. `refuse` is called with
+// the lock held, so that no retry comes between. The order of locks is that of
+// UpdateNet, this one, OperationNet's and its registry's, a ManagedStorage's:
+// what holds a later one calls nothing that takes an earlier one.
 #pragma once
 
 #include <memory>
@@ -56,6 +59,8 @@ class PendingStorages {
   using Refuse = absl::FunctionRef<void(size_t operand, std::string why)>;
   void Await(absl::Span<const Operand> operands, Refuse refuse)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether it is so now. What asks takes nothing: the order stays.
+  bool IsFree(Operand operand) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until the step has ended; whether it has by then.
   void AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitEndUntil(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,6 +85,8 @@ class PendingStorages {
   std::vector<int> order() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Storages that were refused since the last call.
   std::vector<const void*> TakeRefused() ABSL_LOCKS_EXCLUDED(mutex_);
+  // One of these is refused still.
+  void SetRefused(const void* storage) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Parameter {
@@ -97,7 +104,7 @@ class PendingStorages {
   };
 
   // Of those that the operand waits for, one that is pending; null: none.
-  Parameter* Missing(const Storage& storage, bool is_written)
+  const Parameter* Missing(const Storage& storage, bool is_written) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(Storage& storage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Want(const std::vector<size_t>& parameters)

@@ -132,6 +132,14 @@ absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
   return status;
 }
 
+bool UpdateNet::IsFree(const c10::Storage& storage, bool is_written) {
+  const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
+                                            is_written};
+  const List pending = this->pending();
+  return std::all_of(pending.begin(), pending.end(),
+                     [&](const auto& each) { return each->IsFree(operand); });
+}
+
 void UpdateNet::BeginAgain(PendingStorages& pending) {
   MutexLock lock(mutex_);
   pending.BeginAgain();

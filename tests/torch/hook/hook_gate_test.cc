@@ -109,6 +109,9 @@ class Gate final : public OperationGate {
     asked.push_back(is_written ? "lease to write" : "lease");
     return answer;
   }
+  bool IsFree(const c10::Storage& /*storage*/, bool /*is_written*/) override {
+    return answer.ok();
+  }
   void AwaitEverything() override { asked.push_back("everything"); }
 
   std::vector<std::string> asked;
@@ -156,6 +159,40 @@ TEST_F(GateTest, IsAskedBeforeALeaseAndBeforeTheEnd) {
   EXPECT_TRUE(IsCold(tensor));
   EXPECT_TRUE(hook().Close(Hook::AtClose::kRestore).ok());
   EXPECT_EQ(gate().asked.back(), "everything");
+}
+
+TEST_F(GateTest, IsAskedBeforeATensorIsTakenOver) {
+  Make(1 << 20);
+  const at::Tensor tensor = at::ones({64, 64});
+  const void* const memory = tensor.data_ptr();
+  gate().asked.clear();
+  gate().answer = absl::FailedPreconditionError("not updated");
+  EXPECT_EQ(hook().Manage({{"a", tensor}}), gate().answer);
+  EXPECT_EQ(gate().asked, std::vector<std::string>({"lease to write"}));
+  EXPECT_FALSE(hook().Manages(tensor));
+  EXPECT_EQ(tensor.data_ptr(), memory);
+  gate().answer = absl::OkStatus();
+  EXPECT_TRUE(hook().Manage({{"a", tensor}}).ok());
+  EXPECT_TRUE(hook().Manages(tensor));
+  gate().asked.clear();  // what is here already has nothing to wait for
+  EXPECT_TRUE(hook().Manage({{"a", tensor}}).ok());
+  EXPECT_TRUE(gate().asked.empty());
+}
+
+TEST_F(GateTest, WhatIsSavedWithinAnOperationIsLeftToItsUpdate) {
+  Make(1 << 20);
+  hook().BeginSaving(1 << 18);
+  hook().BeginStep();
+  const at::Tensor pending = at::ones({64, 64}), other = at::ones({64, 64});
+  gate().answer = absl::FailedPreconditionError("not updated");
+  auto saved = hook().ManageSaved(pending);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_FALSE(*saved);
+  EXPECT_FALSE(hook().Manages(pending));
+  gate().answer = absl::OkStatus();
+  saved = hook().ManageSaved(other);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_TRUE(*saved);
 }
 
 class BarTest : public HookTest {

@@ -285,6 +285,24 @@ TEST(LateUpdatesTest, AThreadThatWaitsHearsOfItsParameterBeforeTheNextRead) {
   EXPECT_TRUE(updates->Wait().ok());
 }
 
+TEST(LateUpdatesTest, OneOutOfOrderHasItsValueAsItIsStepped) {
+  const std::vector<at::Tensor> expected = After(1);
+  Model model;
+  model.Draw(1);
+  model.runtime().set_fault(
+      [&, from = model.runtime().calls()](const MapRuntime::Call& now) {
+        if (now.index - from == 6) model.runtime().set_stalled(true);
+        return absl::OkStatus();
+      });
+  LateArguments arguments = model.Arguments();
+  arguments.order = {2};
+  auto updates = LateUpdates::Begin(model.optimizer(), std::move(arguments));
+  ASSERT_TRUE(updates.ok()) << updates.status();
+  EXPECT_TRUE(model.parameter(2).detach().equal(expected[2]));
+  model.runtime().set_stalled(false);
+  EXPECT_TRUE((*updates)->Wait().ok());
+}
+
 TEST(LateUpdatesTest, AVersionCountsAtOnceAndNotAgain) {
   Model model;
   model.Draw(1);

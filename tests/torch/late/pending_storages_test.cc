@@ -66,6 +66,24 @@ class PendingStoragesTest : public testing::Test {
   PendingStorages pending_;
 };
 
+TEST_F(PendingStoragesTest, WhatIsFreeIsToldWithoutWaitingOrTakingIt) {
+  const auto is_free = [this](const void* storage, bool is_written) {
+    return pending_.IsFree({storage, is_written});
+  };
+  EXPECT_TRUE(is_free(&kOther, true));
+  EXPECT_TRUE(is_free(&kGradientA, false));
+  EXPECT_FALSE(is_free(&kGradientA, true));
+  EXPECT_FALSE(is_free(&kA, false));
+  pending_.SetStepped({3});
+  EXPECT_TRUE(is_free(&kGradientA, true));
+  EXPECT_TRUE(is_free(&kA, true));
+  pending_.End(absl::UnknownError("EIO"));
+  EXPECT_FALSE(is_free(&kB, false));
+  pending_.Close();
+  EXPECT_TRUE(is_free(&kB, true));
+  EXPECT_THAT(pending_.order(), IsEmpty());
+}
+
 TEST_F(PendingStoragesTest, WhatIsOfOthersIsFree) {
   EXPECT_THAT(Await(&kOther, true), IsEmpty());
   EXPECT_THAT(AwaitAll({}), IsEmpty());

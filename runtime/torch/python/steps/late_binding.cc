@@ -3,7 +3,7 @@
 
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
-#include "runtime/torch/late/update_net.h"
+#include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/python/group_numbers.h"
 #include "runtime/torch/python/optimizer_binding.h"
 
@@ -31,7 +31,6 @@ absl::Status OptimizerBinding::StepLateLocked(
   TERRACE_ASSIGN_OR_RETURN(arguments.groups,
                            AdamOfEach(groups, numbers, options_));
   arguments.loss_scale = loss_scale;
-  arguments.order = late_order_;
   absl::Status status;
   // A copy may find no memory.
   status.Update(Guarded(c10::kCPU, [&] {
@@ -42,13 +41,11 @@ absl::Status OptimizerBinding::StepLateLocked(
     tensors_.Forget();
     return status;
   }
-  auto late = LateUpdates::Begin(*optimizer_, std::move(arguments));
-  if (late.ok()) late_ = *std::move(late);
-  late_failure_told_ = false;
-  if (late_ == nullptr) tensors_.EndLate();
-  TERRACE_RETURN_IF_ERROR(late.status());
-  if (late_ == nullptr) Accumulate(optimizer_->last_report(), total_);
-  return absl::OkStatus();
+  status = late_->Begin(std::move(arguments));
+  if (late_->HasStep()) return status;
+  tensors_.EndLate();
+  if (status.ok()) Accumulate(optimizer_->last_report(), total_);
+  return status;
 }
 
 Outcome OptimizerBinding::Flush() {
@@ -67,32 +64,25 @@ Outcome OptimizerBinding::Settle() {
 
 Outcome OptimizerBinding::AwaitUpdates(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return ToOutcome(absl::OkStatus());
-  return ToOutcome(UpdateNet::Get().Await(tensor.storage()));
+  return ToOutcome(OperationNet::Get().Await(tensor.storage(),
+                                             /*is_written=*/true));
 }
 
 absl::Status OptimizerBinding::SettleLate(Late how) {
-  if (late_ == nullptr) return absl::OkStatus();
-  absl::Status status = late_->Wait();
-  if (!status.ok() && how == Late::kTryAgain && late_failure_told_) {
-    status = late_->Retry();
-  }
-  if (!status.ok()) {
-    if (how != Late::kQuietly) late_failure_told_ = true;
-    return status;
-  }
-  late_order_ = late_->order();
-  late_.reset();
+  if (late_ == nullptr || !late_->HasStep()) return absl::OkStatus();
+  if (how == Late::kQuietly) TERRACE_RETURN_IF_ERROR(late_->Wait());
+  TERRACE_RETURN_IF_ERROR(how == Late::kTryAgain
+                              ? late_->Finish(absl::InfiniteFuture())
+                              : late_->Settle());
   tensors_.EndLate();
-  late_failure_told_ = false;
   Accumulate(optimizer_->last_report(), total_);
   return absl::OkStatus();
 }
 
 bool OptimizerBinding::DropLate() {
   if (SettleLate(Late::kQuietly).ok()) return false;
-  late_.reset();
+  late_->GiveUp();
   tensors_.EndLate();
-  late_failure_told_ = false;
   return true;
 }
 

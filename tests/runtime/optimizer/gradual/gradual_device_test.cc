@@ -1,5 +1,6 @@
 // Gradual steps of parameters on devices: the bits of the serial loop, and what
 // a failed call to a device leaves.
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <numeric>
@@ -108,6 +109,80 @@ TEST(GradualOnADevice, EachCallThatFails) {
   }
   EXPECT_GT(begun, 10);
   EXPECT_GT(not_begun, 1);
+}
+
+// To its end; appends what it stepped.
+absl::Status LateStepOf(DeviceTraining& training, std::vector<int>* stepped) {
+  auto step = training.optimizer().StartLate({}, training.data(), {}, Soon());
+  if (!step.ok()) return step.status();
+  while (!(*step)->Advance()) {
+    (*step)->TakeStepped(stepped);
+    (*step)->Wait(Soon());
+  }
+  (*step)->TakeStepped(stepped);
+  return (*step)->result();
+}
+
+// Another attempt finishes it to the same bits, also where a chunk was updated
+// and its parameters could not be copied back; each is told of once.
+TEST(LateOnADevice, EachCallThatFails) {
+  bool untouched = false;
+  int again = 0;
+  int returned_again = 0;
+  for (int64_t fail = 0; !untouched; ++fail) {
+    SCOPED_TRACE(absl::StrCat("call ", fail));
+    DeviceTraining training(TinyModel(), SmallChunks(), 2, 37);
+    training.PlaceAll(0);
+    training.DrawGradients(1);
+    training.reference().Step({}, training.model());
+    bool returning = false;
+    training.device(0).set_fault([&](const FakeDevice::Call& call) {
+      if (call.index != fail) return absl::OkStatus();
+      returning =
+          call.kind == FakeDevice::CallKind::kToDevice || call.to_device;
+      return absl::InternalError("device: bus error");
+    });
+    std::vector<int> stepped;
+    absl::Status status = LateStepOf(training, &stepped);
+    untouched = training.device(0).calls() <= fail;
+    training.device(0).set_fault(nullptr);
+    EXPECT_EQ(status.ok(), untouched) << status;
+    if (!status.ok()) {
+      EXPECT_TRUE(absl::IsInternal(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  testing::HasSubstr("device: bus error"));
+      ++(returning ? returned_again : again);
+      status = LateStepOf(training, &stepped);
+    }
+    ASSERT_TRUE(status.ok()) << status;
+    training.Download();
+    training.ExpectSame();
+    std::sort(stepped.begin(), stepped.end());
+    EXPECT_EQ(std::adjacent_find(stepped.begin(), stepped.end()),
+              stepped.end());
+    EXPECT_THAT(stepped, testing::IsSupersetOf({0, 2, 3, 4}));
+  }
+  EXPECT_GT(again, 5);
+  EXPECT_GT(returned_again, 5);
+}
+
+// What is kept ends with a Reset, and is not given back into another state.
+TEST(LateOnADevice, AResetGivesUpWhatWasNotGivenBack) {
+  DeviceTraining training(TinyModel(), SmallChunks(), 2, 41);
+  training.PlaceAll(0);
+  training.DrawGradients(1);
+  training.device(0).set_fault([](const FakeDevice::Call& call) {
+    return call.kind == FakeDevice::CallKind::kToDevice
+               ? absl::InternalError("device: bus error")
+               : absl::OkStatus();
+  });
+  std::vector<int> stepped;
+  EXPECT_TRUE(absl::IsInternal(LateStepOf(training, &stepped)));
+  EXPECT_TRUE(training.optimizer().incomplete());
+  training.device(0).set_fault(nullptr);
+  ASSERT_TRUE(training.optimizer().Reset(Soon()).ok());
+  EXPECT_FALSE(training.optimizer().incomplete());
+  training.StepBoth(1);
 }
 
 }  // namespace
