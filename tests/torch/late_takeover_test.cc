@@ -56,7 +56,7 @@ TEST_F(LateTakeoverTest, WhatAHookTakesOverWasUpdatedBefore) {
   });
   std::thread gradient([&] {
     const absl::Status managed =
-        hook().ManageGradient({"last", late.parameters().back()});
+        hook().ManageGradient({"first", late.parameters().front()});
     EXPECT_TRUE(managed.ok()) << managed;
     ++taken;
   });
@@ -65,8 +65,8 @@ TEST_F(LateTakeoverTest, WhatAHookTakesOverWasUpdatedBefore) {
   gate.Open();
   parameters.join();
   gradient.join();
-  EXPECT_TRUE(hook().Manages(late.parameters().front()));
-  EXPECT_TRUE(hook().Manages(late.parameters().back().grad()));
+  EXPECT_TRUE(hook().Manages(late.parameters().back()));
+  EXPECT_TRUE(hook().Manages(late.parameters().front().grad()));
   EXPECT_TRUE(late.optimizer().Flush().ok());
   late.ExpectParametersOf(blocking);
   EXPECT_TRUE(hook().Close(Hook::AtClose::kRestore).ok());

@@ -1,7 +1,5 @@
 #include "runtime/torch/python/optimizer_binding.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <utility>
 
