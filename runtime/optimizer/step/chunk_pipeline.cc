@@ -74,6 +74,7 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline,
   error_ = absl::OkStatus();
   requests_.BeginAttempt();
   progress_.BeginAttempt(order);
+  if (staged_.kept() == 0) return;
   const int returning = staged_.ReturnAgain(step.parameters);
   updating_.fetch_add(returning, std::memory_order_relaxed);
   meter_.Start(returning);
