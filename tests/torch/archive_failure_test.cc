@@ -47,7 +47,7 @@ TEST(TorchArchive, ALoadThatFailsHalfWayIsNotSteppedUntilOneSucceeds) {
     OutputArchive archive;
     undisturbed->save(archive);
 
-    const std::vector<at::Tensor> parameters = Copies(expected, dtype);
+    const std::vector<at::Tensor> parameters = CopiesOf(expected, dtype);
     MapRuntime faulty({.budget_bytes = 512 << 10}, SystemClock(), *executor);
     const auto optimizer = Make(faulty, parameters);
     DrawGradients(2, parameters);

@@ -71,7 +71,7 @@ TEST(TorchArchive, AResumedRunHasTheBitsOfTheUninterrupted) {
     steps(parameters, *optimizer, 1, 3);
     optimizer->param_groups()[1].options().set_lr(5e-3);
     const std::string bytes = Saved(*optimizer);
-    const std::vector<at::Tensor> resumed = Copies(parameters, dtype);
+    const std::vector<at::Tensor> resumed = CopiesOf(parameters, dtype);
     steps(parameters, *optimizer, 4, 7);
 
     const auto other_runtime = MakeRuntime(2 << 20);
@@ -104,7 +104,7 @@ TEST(TorchArchive, GoesFromAndToLibTorchsAdamW) {
   }
   // Come: a run of theirs goes on in ours.
   const std::vector<at::Tensor> parameters =
-      Copies(theirs_parameters, at::kFloat);
+      CopiesOf(theirs_parameters, at::kFloat);
   auto ours = Make(*runtime, TwoGroups(parameters, 1e-3), 64 << 10);
   Load(Saved(theirs), *ours);
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -123,7 +123,7 @@ TEST(TorchArchive, GoesFromAndToLibTorchsAdamW) {
     ours->step();
     theirs.step();
   }
-  const std::vector<at::Tensor> back = Copies(parameters, at::kFloat);
+  const std::vector<at::Tensor> back = CopiesOf(parameters, at::kFloat);
   ::torch::optim::AdamW third(TwoGroups(back, 1e-3));
   Load(Saved(*ours), third);
   for (int step = 9; step <= 12; ++step) {
@@ -144,7 +144,7 @@ TEST(TorchArchive, AdamHasItsOwnFormat) {
   ASSERT_TRUE(ours.ok()) << ours.status();
   DrawGradients(1, parameters);
   (*ours)->step();
-  const std::vector<at::Tensor> copies = Copies(parameters, at::kFloat);
+  const std::vector<at::Tensor> copies = CopiesOf(parameters, at::kFloat);
   ::torch::optim::Adam theirs(copies);
   Load(Saved(**ours), theirs);
   DrawGradients(2, parameters);
@@ -164,7 +164,7 @@ TEST(TorchArchive, AMasterThatIsNotThereIsMadeFromTheParameter) {
   theirs.step();
   const auto runtime = MakeRuntime();
   const std::vector<at::Tensor> parameters =
-      Copies(theirs_parameters, at::kBFloat16);
+      CopiesOf(theirs_parameters, at::kBFloat16);
   auto ours = OffloadedAdamW::Create(*runtime, parameters, SmallChunks());
   ASSERT_TRUE(ours.ok()) << ours.status();
   Load(Saved(theirs), **ours);
@@ -192,7 +192,7 @@ TEST(TorchArchive, StateWithoutAMasterIsReadAndSaved) {
   std::vector<std::unique_ptr<OffloadedAdamW>> ours;
   std::string bytes = Saved(theirs);
   for (int i = 0; i < 2; ++i) {  // the second of what the first saved
-    parameters.push_back(Copies(theirs_parameters, at::kBFloat16));
+    parameters.push_back(CopiesOf(theirs_parameters, at::kBFloat16));
     runtimes.push_back(MakeRuntime());
     auto made = OffloadedAdamW::Create(*runtimes.back(), parameters.back(),
                                        SmallChunks());

@@ -46,7 +46,7 @@ TEST(TorchDevice, StepsToTheBitsOfTensorsInPlace) {
     const auto runtime = MakeRuntime();
     const auto other_runtime = MakeRuntime();
     const std::vector<at::Tensor> staged = MakeParameters(dtype);
-    const std::vector<at::Tensor> in_place = Copies(staged, dtype);
+    const std::vector<at::Tensor> in_place = CopiesOf(staged, dtype);
     const auto optimizer = Make(*runtime, staged);
     const auto reference = Make(*other_runtime, in_place);
     OffloadedAdamPeer::StepThroughCopies(*optimizer);

@@ -63,7 +63,8 @@ TEST(LateOptimizer, IsBitIdenticalInEveryDtype) {
 
 TEST(LateOptimizer, IsNearLibTorchsOwn) {
   Trained late(true);
-  const std::vector<at::Tensor> exact = Copies(late.parameters(), at::kDouble);
+  const std::vector<at::Tensor> exact =
+      CopiesOf(late.parameters(), at::kDouble);
   ::torch::optim::AdamW theirs(Trained::Groups(exact));
   for (int step = 1; step <= 8; ++step) {
     late.Draw(step);

@@ -37,7 +37,7 @@ std::unique_ptr<OffloadedAdamW> Make(Runtime& runtime,
 class Pair {
  public:
   explicit Pair(const std::vector<at::Tensor>& parameters)
-      : parameters_(parameters), exact_(Copies(parameters, at::kDouble)) {}
+      : parameters_(parameters), exact_(CopiesOf(parameters, at::kDouble)) {}
 
   // Groups of some of the parameters, for ours and theirs.
   std::vector<OptimizerParamGroup> Groups(
@@ -129,7 +129,7 @@ TEST(TorchOptimizer, SchedulersSetItsRate) {
 TEST(TorchOptimizer, ClipsInTheStepAsTheUsersOwnClipDoes) {
   const auto runtime = MakeRuntime(1 << 20);
   const std::vector<at::Tensor> fused = MakeParameters();
-  const std::vector<at::Tensor> own = Copies(fused, at::kFloat);
+  const std::vector<at::Tensor> own = CopiesOf(fused, at::kFloat);
   OptimizerOptions options = SmallChunks();
   options.max_gradient_norm = 0.5;
   auto first = Make(*runtime, fused, options);
@@ -306,7 +306,7 @@ TEST(TorchOptimizer, StepsTensorsThatAreNotContiguous) {
 TEST(TorchOptimizer, ScalesUnderLossScalingAndSkipsInfinities) {
   const auto runtime = MakeRuntime(1 << 20);
   const std::vector<at::Tensor> scaled = MakeParameters(at::kHalf);
-  const std::vector<at::Tensor> plain = Copies(scaled, at::kHalf);
+  const std::vector<at::Tensor> plain = CopiesOf(scaled, at::kHalf);
   OptimizerOptions options = SmallChunks();
   options.skip_nonfinite = true;
   auto first = Make(*runtime, scaled, options);
@@ -352,7 +352,7 @@ TEST(TorchOptimizer, AutogradNoticesTheStep) {
 TEST(TorchOptimizer, TwoOfThemLiveInOneProcess) {
   const auto first_runtime = MakeRuntime(), second_runtime = MakeRuntime();
   const std::vector<at::Tensor> a = MakeParameters();
-  const std::vector<at::Tensor> b = Copies(a, at::kFloat);
+  const std::vector<at::Tensor> b = CopiesOf(a, at::kFloat);
   auto first = Make(*first_runtime, a);
   auto second = Make(*second_runtime, b);
   for (int step = 1; step <= 3; ++step) {

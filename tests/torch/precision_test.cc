@@ -33,7 +33,7 @@ TEST(TorchPrecision, TwentyStepsStayWithinTheBoundOfDouble) {
   for (const bool decoupled : {true, false}) {
     SCOPED_TRACE(decoupled);
     const std::vector<at::Tensor> parameters = MakeParameters();
-    const std::vector<at::Tensor> exact = Copies(parameters, at::kDouble);
+    const std::vector<at::Tensor> exact = CopiesOf(parameters, at::kDouble);
     const auto runtime = MakeRuntime();
     OptimizerOptions options = SmallChunks();
     options.adam = Numbers(decoupled);
@@ -153,7 +153,7 @@ TEST(TorchPrecision, HalfPrecisionFollowsItsMaster) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     SCOPED_TRACE(toString(dtype));
     const std::vector<at::Tensor> parameters = MakeParameters(dtype);
-    const std::vector<at::Tensor> exact = Copies(parameters, at::kDouble);
+    const std::vector<at::Tensor> exact = CopiesOf(parameters, at::kDouble);
     const auto runtime = MakeRuntime();
     auto ours = OffloadedAdamW::Create(*runtime, parameters, SmallChunks());
     ASSERT_TRUE(ours.ok()) << ours.status();

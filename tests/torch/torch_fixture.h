@@ -49,8 +49,8 @@ inline std::vector<at::Tensor> MakeParameters(at::ScalarType dtype = at::kFloat,
 }
 
 // The same values in memory of their own, of another dtype.
-inline std::vector<at::Tensor> Copies(const std::vector<at::Tensor>& tensors,
-                                      at::ScalarType dtype) {
+inline std::vector<at::Tensor> CopiesOf(const std::vector<at::Tensor>& tensors,
+                                        at::ScalarType dtype) {
   std::vector<at::Tensor> copies;
   for (const at::Tensor& tensor : tensors) {
     copies.push_back(tensor.detach().to(dtype).clone().set_requires_grad(true));

@@ -19,7 +19,7 @@ class WrittenRun {
  public:
   explicit WrittenRun(std::vector<at::Tensor> parameters)
       : parameters_(std::move(parameters)),
-        exact_(Copies(parameters_, at::kDouble)),
+        exact_(CopiesOf(parameters_, at::kDouble)),
         runtime_(MakeRuntime()),
         ours_(*OffloadedAdamW::Create(*runtime_, parameters_, SmallChunks())),
         theirs_(exact_, ::torch::optim::AdamWOptions(1e-3)) {}
@@ -92,7 +92,7 @@ TEST(TorchWritten, ParametersGoOnFromWhatAProgramWrote) {
 
 TEST(TorchWritten, WritingTheSameBitsChangesNone) {
   const std::vector<at::Tensor> parameters = MakeParameters(at::kBFloat16);
-  const std::vector<at::Tensor> others = Copies(parameters, at::kBFloat16);
+  const std::vector<at::Tensor> others = CopiesOf(parameters, at::kBFloat16);
   const auto runtime = MakeRuntime(), other_runtime = MakeRuntime();
   auto ours = *OffloadedAdamW::Create(*runtime, parameters, SmallChunks());
   auto theirs = *OffloadedAdamW::Create(*other_runtime, others, SmallChunks());
