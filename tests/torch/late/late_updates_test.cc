@@ -285,22 +285,6 @@ TEST(LateUpdatesTest, AThreadThatWaitsHearsOfItsParameterBeforeTheNextRead) {
   EXPECT_TRUE(updates->Wait().ok());
 }
 
-TEST(LateUpdatesTest, OneOutOfOrderHasItsValueAsItIsStepped) {
-  const std::vector<at::Tensor> expected = After(1);
-  Model model;
-  model.Draw(1);
-  // Its chunks are the second and the third.
-  model.runtime().set_fault(
-      [&, from = model.runtime().calls()](const MapRuntime::Call& now) {
-        if (now.index - from == 10) model.runtime().set_stalled(true);
-        return absl::OkStatus();
-      });
-  const std::unique_ptr<LateUpdates> updates = model.Begin();
-  EXPECT_TRUE(model.parameter(2).detach().equal(expected[2]));
-  model.runtime().set_stalled(false);
-  EXPECT_TRUE(updates->Wait().ok());
-}
-
 TEST(LateUpdatesTest, AVersionCountsAtOnceAndNotAgain) {
   Model model;
   model.Draw(1);
