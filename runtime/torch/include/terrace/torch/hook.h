@@ -155,7 +155,8 @@ class Hook {
   // and so is what has no bytes. No operation may use them meanwhile.
   // InvalidArgument, with the tensor's name: no dense tensor in CPU memory with
   // bytes of its own, memory shared with other processes, one larger than the
-  // Runtime's budget. FailedPrecondition: another hook's. Else what
+  // Runtime's budget. FailedPrecondition: another hook's, or one whose update
+  // after a step failed; updates that go on are waited for. Else what
   // Runtime::Register and fetches say. After an error none of these is managed;
   // whose bytes could not be brought back either is named, and lost.
   absl::Status Manage(absl::Span<const NamedTensor> tensors);
