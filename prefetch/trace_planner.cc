@@ -7,39 +7,52 @@
 
 namespace terrace {
 
-void TracePlanner::Open(int64_t queue) {
-  const auto at = Find(queue);
-  if (at == traces_.end()) traces_.emplace_back(queue, AccessTrace());
-}
+void TracePlanner::Open(int64_t queue) { traces_.try_emplace(queue); }
 
 void TracePlanner::Close(int64_t queue) {
-  const auto at = Find(queue);
-  if (at != traces_.end()) traces_.erase(at);
+  const auto found = traces_.find(queue);
+  if (found == traces_.end()) return;
+  replaying_.erase(&found->second);
+  traces_.erase(found);
 }
 
-TracePlanner::Traces::const_iterator TracePlanner::Find(int64_t queue) const {
-  return std::find_if(
-      traces_.begin(), traces_.end(),
-      [queue](const auto& each) { return each.first == queue; });
+void TracePlanner::BeginStep(int64_t queue) {
+  AccessTrace& trace = Of(queue);
+  trace.BeginStep();
+  OnChanged(trace);
+}
+
+void TracePlanner::Forget(int64_t queue) {
+  AccessTrace& trace = Of(queue);
+  trace.Forget();
+  OnChanged(trace);
+}
+
+void TracePlanner::OnChanged(const AccessTrace& trace) {
+  if (trace.has_replay()) {
+    replaying_.insert(&trace);
+  } else {
+    replaying_.erase(&trace);
+  }
 }
 
 AccessTrace& TracePlanner::Of(int64_t queue) {
-  const auto at = Find(queue);
-  TERRACE_CHECK(at != traces_.end());
-  return traces_[static_cast<size_t>(at - traces_.begin())].second;
+  const auto found = traces_.find(queue);
+  TERRACE_CHECK(found != traces_.end());
+  return found->second;
 }
 
 int64_t TracePlanner::NextUse(TensorId tensor) const {
   int64_t next = kUnknownUse;
-  for (const auto& [queue, trace] : traces_) {
-    next = std::min(next, trace.NextUse(tensor));
+  for (const AccessTrace* const trace : replaying_) {
+    next = std::min(next, trace->NextUse(tensor));
   }
   return next;
 }
 
 bool TracePlanner::Upcoming(int64_t queue, int64_t count,
                             std::vector<TensorId>* out) const {
-  const auto found = Find(queue);
+  const auto found = traces_.find(queue);
   if (found == traces_.end() || !found->second.has_replay()) return false;
   found->second.Upcoming(count, out);
   return true;

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/node_hash_map.h"
 #include "prefetch/access_trace.h"
 #include "terrace/tensor.h"
 
@@ -16,8 +17,8 @@ class TracePlanner {
   void Open(int64_t queue);
   void Close(int64_t queue);
 
-  void BeginStep(int64_t queue) { Of(queue).BeginStep(); }
-  void Forget(int64_t queue) { Of(queue).Forget(); }
+  void BeginStep(int64_t queue);
+  void Forget(int64_t queue);
   void OnAccess(int64_t queue, TensorId tensor) { Of(queue).OnAccess(tensor); }
 
   // Accesses from now until the first queue asks for the tensor, each by its
@@ -27,13 +28,13 @@ class TracePlanner {
   bool Upcoming(int64_t queue, int64_t count, std::vector<TensorId>* out) const;
 
  private:
-  using Traces = std::vector<std::pair<int64_t, AccessTrace>>;  // by queue
-
-  Traces::const_iterator Find(int64_t queue) const;
   AccessTrace& Of(int64_t queue);
+  void OnChanged(const AccessTrace& trace);
 
-  // Few, and gone through for every decision.
-  Traces traces_;
+  absl::node_hash_map<int64_t, AccessTrace> traces_;  // by queue
+  // Of those, the ones that say what comes: few, and gone through for every
+  // decision.
+  absl::flat_hash_set<const AccessTrace*> replaying_;
 };
 
 }  // namespace terrace

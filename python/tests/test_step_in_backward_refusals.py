@@ -45,11 +45,6 @@ def test_a_norm():
         made(model(), max_grad_norm=1.0)
 
 
-def test_the_late_step():
-    with pytest.raises(NotImplementedError, match='overlap=True'):
-        terrace.AdamW(model().parameters(), overlap=True)
-
-
 def refused_on_a_rank(group):
     try:
         terrace.AdamW(torch.nn.Linear(2, 2).parameters(), step_in_backward=1,

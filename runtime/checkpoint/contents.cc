@@ -22,15 +22,22 @@ absl::Status CheckTensor(const CheckpointTensor& tensor) {
     return Bad(tensor, absl::StrCat("cannot be ",
                                     ShapeText(tensor.dtype, tensor.shape)));
   }
-  if (tensor.data == nullptr && tensor.elements == nullptr && count > 0) {
-    return Bad(tensor, "has no address");
-  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
 int64_t CheckpointTensor::count() const { return ElementCount(shape); }
+
+absl::Status CheckAddresses(absl::Span<const CheckpointTensor> tensors) {
+  for (const CheckpointTensor& tensor : tensors) {
+    if (tensor.data == nullptr && tensor.elements == nullptr &&
+        tensor.count() > 0) {
+      return Bad(tensor, "has no address");
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckTensors(absl::Span<const CheckpointTensor> tensors,
                           const OffloadedOptimizer* optimizer) {

@@ -23,9 +23,12 @@ inline constexpr StateArray kStateArrays[] = {
     {OffloadedOptimizer::StateKind::kFirstMoment, ".exp_avg"},
     {OffloadedOptimizer::StateKind::kSecondMoment, ".exp_avg_sq"}};
 
-// InvalidArgument: shapes, names or addresses that cannot be; or an optimizer
-// (may be null) that has other parameters than those that name it.
+// InvalidArgument: shapes or names that cannot be; or an optimizer (may be
+// null) that has other parameters than those that name it.
 absl::Status CheckTensors(absl::Span<const CheckpointTensor> tensors,
                           const OffloadedOptimizer* optimizer);
+
+// InvalidArgument: one that has elements and no address of them.
+absl::Status CheckAddresses(absl::Span<const CheckpointTensor> tensors);
 
 }  // namespace terrace

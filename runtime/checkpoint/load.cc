@@ -274,6 +274,7 @@ absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
                                   Time deadline) {
   TERRACE_ASSIGN_OR_RETURN(std::vector<int64_t> steps,
                            Check(parameters, optimizer));
+  TERRACE_RETURN_IF_ERROR(CheckAddresses(parameters));
   std::optional<State> state;
   if (optimizer != nullptr) {
     state.emplace(

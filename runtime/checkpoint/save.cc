@@ -225,6 +225,7 @@ absl::Status CheckContents(const std::string& directory,
                            const CheckpointContents& contents) {
   TERRACE_RETURN_IF_ERROR(
       CheckTensors(contents.parameters, contents.optimizer));
+  TERRACE_RETURN_IF_ERROR(CheckAddresses(contents.parameters));
   if (contents.optimizer == nullptr) return absl::OkStatus();
   if (contents.optimizer->incomplete()) {
     return absl::FailedPreconditionError(

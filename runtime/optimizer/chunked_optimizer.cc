@@ -7,6 +7,7 @@
 #include "runtime/base/floating_point.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/optimizer/state/state_array.h"
+#include "runtime/optimizer/step/ordered_step.h"
 #include "runtime/optimizer/step/supplied_step.h"
 #include "terrace/runtime.h"
 
@@ -63,6 +64,18 @@ absl::Status ChunkedOptimizer::StartUntil(
   const DefaultFloatingPoint mode;
   TERRACE_RETURN_IF_ERROR(CheckStepFree());
   return running_->Start(arguments, parameters, deadline);
+}
+
+absl::StatusOr<std::unique_ptr<LateStep>> ChunkedOptimizer::StartLate(
+    const StepArguments& arguments, absl::Span<const ParameterData> parameters,
+    absl::Span<const int> order, Time deadline) {
+  const DefaultFloatingPoint mode;
+  TERRACE_RETURN_IF_ERROR(CheckStepFree());
+  Clock& clock = runtime_.clock();
+  const absl::Time end = clock.FromWall(deadline);
+  TERRACE_RETURN_IF_ERROR(
+      running_->StartLate(arguments, parameters, order, end));
+  return std::make_unique<OrderedStep>(*running_, guard_, clock, end);
 }
 
 absl::StatusOr<std::unique_ptr<GradualStep>> ChunkedOptimizer::StartGradual(
@@ -196,6 +209,12 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
   if (requests_->pushed() > 0) {
     TERRACE_RETURN_IF_ERROR(
         OpenQueue(state_->plan, runtime_.clock().FromWall(deadline)));
+  }
+  if (running_->incomplete()) {
+    // What a tier refused of it is tried again, as a step does: else the next
+    // request hears of it once more, as of a queue that cannot do this.
+    requests_->BeginStep(state_->counts.step() + 1).IgnoreError();
+    requests_->AbortStep().IgnoreError();
   }
   running_->Clear();
   state_->chunks.Clear();

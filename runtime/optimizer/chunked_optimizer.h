@@ -44,6 +44,10 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
     return StartUntil(absl::InfiniteFuture(), arguments, parameters);
   }
   bool Advance() override;
+  absl::StatusOr<std::unique_ptr<LateStep>> StartLate(
+      const StepArguments& arguments,
+      absl::Span<const ParameterData> parameters, absl::Span<const int> order,
+      Time deadline) override;
   absl::StatusOr<std::unique_ptr<GradualStep>> StartGradual(
       const StepArguments& arguments,
       absl::Span<const ParameterData> parameters,

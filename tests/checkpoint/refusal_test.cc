@@ -62,7 +62,12 @@ TEST_F(Refusals, OfALoadAreKnownBeforeIt) {
   EXPECT_THAT(std::string(shape.message()), HasSubstr("of another model"));
   bad = good;
   bad[0].data = nullptr;
-  EXPECT_TRUE(absl::IsInvalidArgument(fits(bad, &other.optimizer())));
+  EXPECT_EQ(fits(bad, &other.optimizer()), absl::OkStatus());
+  const absl::Status address =
+      (*checkpoint)
+          ->Load(bad, &other.optimizer(), absl::Now() + absl::Minutes(1));
+  EXPECT_TRUE(absl::IsInvalidArgument(address)) << address;
+  EXPECT_THAT(std::string(address.message()), HasSubstr("has no address"));
   bad = good;
   bad[0].optimizer_parameter = -1;
   EXPECT_TRUE(absl::IsInvalidArgument(fits(bad, &other.optimizer())));

@@ -11,6 +11,7 @@
 // thread at a time. Clock and executor must outlive it.
 #pragma once
 
+#include <atomic>
 #include <climits>
 #include <cstdint>
 #include <functional>
@@ -97,7 +98,7 @@ class MapRuntime final : public Runtime {
   const std::shared_ptr<MapStore> store_;
   std::vector<TensorSpec> tensors_;  // by id
   Fault fault_;
-  bool stalled_ = false;
+  std::atomic<bool> stalled_ = false;
   bool closed_ = false;  // or refused to, which cancels all the same
   int64_t calls_ = 0;
   std::vector<const MapQueue*> queues_;  // open

@@ -8,6 +8,8 @@ import threading
 
 import torch
 
+from terrace._base.errors import check
+
 _FOLDER = pathlib.Path(__file__).resolve().parent.parent  # the package's
 _NAME = re.compile(r'terrace_torch-(\d+\.\d+)\.so')
 _lock = threading.Lock()
@@ -69,6 +71,12 @@ def is_offloaded(tensor: torch.Tensor) -> bool:
     """Its bytes are in memory while an operation uses it, and need not be
     otherwise."""
     return storage_if_offloaded(tensor) != 0
+
+
+def await_updates(tensor: torch.Tensor) -> None:
+    """Until no update that goes on after a step reads or writes it.
+    RuntimeError: one that writes it failed."""
+    check(new_optimizer().await_updates(tensor))
 
 
 def new_mapped_file():

@@ -15,7 +15,8 @@ from terrace._base.groups import Groups, named_in, trained
 from terrace._offload.offload import Offload
 from terrace._optimizer import checks, loss_scale
 from terrace._optimizer.added_group import add_group
-from terrace._optimizer.loss_scale import LossScale
+from terrace._optimizer.flushed import Flushed
+from terrace._optimizer.loss_scale import LossScale, Scaled
 from terrace._optimizer.making import settings_of, store_for
 from terrace._optimizer.optimizer_state import OptimizerState, StatePlace
 from terrace._optimizer.placement import tell_copy, tell_placement
@@ -31,7 +32,7 @@ from terrace._state.store import StateStore
 atexit.register(close_all)
 
 
-class AdamW(torch.optim.Optimizer):
+class AdamW(Flushed, Scaled, torch.optim.Optimizer):
     """torch.optim.AdamW whose state need not be in memory.
 
     Args:
@@ -86,7 +87,12 @@ class AdamW(torch.optim.Optimizer):
             use_reentrant=True), all is stepped at the end of the pass. A
             parameter that the model also reads detached, or under no_grad, in
             a recomputed part may have been stepped by then. 0: in step().
-        overlap: False; True is not there yet.
+        overlap: True: step() returns when the gradients have been read for
+            their norm; a thread updates the parameters, in the order in which
+            the last pass used them. An operation that takes one that is not
+            updated yet, or writes its gradient, waits; what a backward pass
+            begins with waits for all, and so do step(), flush() and whatever
+            uses the state. The bits are those of False. See flush().
         offload: the Offload of a model: state, and gradients of its parameters
             too, are of its memory and paths then. A budget that is a share
             grows by that share of both; its close() closes the optimizer. Left
@@ -99,8 +105,9 @@ class AdamW(torch.optim.Optimizer):
             minimum, which is named; parameters that overlap in memory.
         NotImplementedError: complex or sparse parameters, tensors that wrap
             others but DTensors, these with max_grad_norm or process_group;
-            amsgrad=True, differentiable=True; overlap=True; step_in_backward
-            with process_group, on several ranks, with DTensors.
+            amsgrad=True, differentiable=True; step_in_backward and
+            overlap=True with process_group, on several ranks, with DTensors;
+            overlap=True with parameters on a GPU or of terrace.offload.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of
@@ -176,15 +183,6 @@ class AdamW(torch.optim.Optimizer):
                 self._store.close()
             raise
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Asked by torch.amp.GradScaler; may be set."""
-        return self._scale.goes_to_step(self.param_groups, self._store)
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, given: bool) -> None:
-        self._scale.is_left_to_step = given
-
     def _write_back(self) -> Groups:
         """Before a step; what is to be stepped."""
         for group in self.param_groups:
@@ -256,6 +254,7 @@ class AdamW(torch.optim.Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
+            self._store.flush()
             self._write_back()
             skip, scale = self._scale.asked(self, self._store)
         except BaseException as caught:  # to be told to the other ranks

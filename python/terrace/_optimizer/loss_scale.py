@@ -63,6 +63,22 @@ class LossScale:
         return skip, self._last
 
 
+class Scaled:
+    """An optimizer that a GradScaler may leave unscaling and skipping to."""
+
+    _scale: LossScale
+    _store: StateStore | None
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asked by torch.amp.GradScaler; may be set."""
+        return self._scale.goes_to_step(self.param_groups, self._store)
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, given: bool) -> None:
+        self._scale.is_left_to_step = given
+
+
 def taken_back(step: Callable[..., Any]) -> Callable[..., Any]:
     """A step with its hooks, which takes back what was set if one raises.
     torch.compile leaves it as it is: it would follow it into the state."""

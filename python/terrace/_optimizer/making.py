@@ -12,6 +12,7 @@ from terrace._offload.joining import check_alone, joined
 from terrace._optimizer import in_backward
 from terrace._ranks.ranks import Ranks
 from terrace._state.in_backward_store import InBackwardStore
+from terrace._state.late_store import LateStore
 from terrace._state.settings import Settings
 from terrace._state.shared_store import SharedStore
 from terrace._state.store import StateStore
@@ -37,6 +38,8 @@ def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
     it was asked for."""
     in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
     settings = joined(settings, offload, parameters_in(groups), ranks.alone)
+    if overlap:
+        return LateStore(settings)
     if passes:
         return InBackwardStore(settings, passes, write_back)
     return (StateStore(settings) if ranks.alone else

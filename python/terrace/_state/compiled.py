@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -83,6 +84,20 @@ class Compiled:
             mark_written([p for p in parameters
                           if is_dtensor(p) and p.grad is not None])
         check(outcome)
+
+    def step_late(self, parameters: Sequence[torch.Tensor],
+                  group_of: torch.Tensor, numbers: Sequence[float],
+                  scale: float) -> None:
+        """As step(), of which the updates go on. What comes next waits."""
+        check(self._change('step_late', parameters, group_of, numbers, scale))
+
+    def flush(self) -> None:
+        """Waits for them. What failed and was raised before is tried again."""
+        check(self._change('flush'))
+
+    def settle(self) -> None:
+        """Waits for them, and raises what failed, each time."""
+        check(self._change('settle'))
 
     def begin_gradual(self, parameters: Sequence[torch.Tensor],
                       group_of: torch.Tensor, numbers: Sequence[float],
@@ -269,6 +284,10 @@ _all: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
 def close_all() -> None:
     for compiled in list(_all):
+        try:
+            compiled.settle()
+        except Exception as error:  # of a step that had returned
+            print(f'{type(error).__name__}: {error}', file=sys.stderr)
         try:
             compiled.close()
         except Exception:  # the process ends: no caller is left to hear of it

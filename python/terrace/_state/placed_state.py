@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from terrace._base.gradient_watch import GradientWatch
 from terrace._base.groups import Named
 from terrace._base.message import say
 from terrace._state import transfer
 from terrace._state.compiled import Compiled
 from terrace._state.copy_file import CopyFile
-from terrace._state.gradient_watch import GradientWatch
 from terrace._state.places import Places
 from terrace._state.settings import Settings
 

@@ -39,6 +39,9 @@ class StateStore(PlacedState):
     def check_between_steps(self, what: str) -> None:
         """RuntimeError: a step goes on between calls, or failed there."""
 
+    def flush(self) -> None:
+        """Waits for updates that go on after step(), and raises what failed."""
+
     def check_scaler(self) -> None:
         """NotImplementedError: its steps come before a GradScaler."""
 
@@ -217,12 +220,17 @@ class StateStore(PlacedState):
             arguments = (self._places.parameters, turns[turn],
                          numbers_of(groups), scale, everything)
             try:
-                self._compiled.step(*arguments)
+                self._make_turn(*arguments)
             except ValueError:
                 if not self._follow_casts(turns[turn].tolist()):
                     raise
-                self._compiled.step(*arguments)
+                self._make_turn(*arguments)
         self._unfinished_turn = None
+
+    def _make_turn(self, parameters: Sequence[torch.Tensor],
+                   group_of: torch.Tensor, numbers: Sequence[float],
+                   scale: float, everything: Sequence[torch.Tensor]) -> None:
+        self._compiled.step(parameters, group_of, numbers, scale, everything)
 
     def _follow_casts(self, group_of: Sequence[int]) -> bool:
         """Whether parameters that are to be stepped are of another dtype or

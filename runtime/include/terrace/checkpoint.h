@@ -210,9 +210,9 @@ class Checkpoint {
   // that is not what was written: file, tensor, offset.
   virtual absl::Status Verify() = 0;
 
-  // Whether Load would take them, without a look at what the tensors hold;
-  // changes nothing. For ranks that load all or none. InvalidArgument: they do
-  // not fit, named as here and there.
+  // Whether Load would take them, without a look at what the tensors hold or
+  // where, which may be null; changes nothing. For ranks that load all or none.
+  // InvalidArgument: they do not fit, named as here and there.
   virtual absl::Status Fits(absl::Span<const CheckpointTensor> parameters,
                             const OffloadedOptimizer* optimizer) const = 0;
 

@@ -1,5 +1,7 @@
-// A step of an OffloadedOptimizer whose gradients come one after another, as a
-// backward pass makes them.
+// Steps of an OffloadedOptimizer that go on between calls.
+//
+// GradualStep: the gradients come one after another, as a backward pass makes
+// them.
 //
 //   auto step = optimizer->StartGradual(arguments, parameters, order);
 //   (*step)->Supply(parameter, gradient, DType::kFloat32);  // as each comes
@@ -16,7 +18,28 @@
 // with gradients that may be gone: the optimizer is of no more use and says so,
 // and parameters and state are those of the last checkpoint.
 //
-// Thread-compatible, together with the optimizer, which must outlive it.
+// LateStep: updates go on after the step was begun, for a caller that waits for
+// each parameter when it is next used.
+//
+//   auto step = optimizer->StartLate(arguments, parameters, order, deadline);
+//   while (!(*step)->Advance()) (*step)->Wait(absl::InfiniteFuture());
+//   absl::Status done = (*step)->result();
+//
+// When StartLate returns, the gradients have been read for their norm, and what
+// could refuse the step or skip it is known. What is done is what
+// OffloadedOptimizer::Step does, bit for bit. What fails leaves the step
+// incomplete: StartLate goes on with it, of the same arguments and gradients,
+// of which those of parameters that TakeStepped has named are not read any
+// more; that they are the same is the caller's to know. Any other step is
+// FailedPrecondition.
+//
+// Its parameters and gradients must stay where they are until TakeStepped has
+// named the parameter or the step has ended well; until then a parameter that
+// is read may be updated in part, and one that is written is updated or
+// overwritten. No other method of the optimizer may be called before Advance
+// has returned true.
+//
+// Thread-compatible, together with the optimizer, which must outlive them.
 #pragma once
 
 #include <vector>
@@ -51,6 +74,25 @@ class GradualStep {
   virtual absl::Status Finish(absl::Time deadline) = 0;
   // Ends the step as failed, for a reason of the caller's.
   virtual void GiveUp(absl::string_view why) = 0;
+};
+
+class LateStep {
+ public:
+  virtual ~LateStep() = default;
+
+  // As far as it goes without blocking. True: it has ended.
+  virtual bool Advance() = 0;
+  // Blocks until Advance can go further, or until then. At the deadline that
+  // StartLate was given the step ends as DeadlineExceeded, and is incomplete.
+  virtual void Wait(absl::Time until) = 0;
+  // Once it has ended: OK, or why it is incomplete.
+  virtual absl::Status result() const = 0;
+
+  // Appends the parameters with a gradient that were stepped since the last
+  // call, also by late attempts before this one.
+  virtual void TakeStepped(std::vector<int>* parameters) = 0;
+  // What of this parameter is not on its way yet goes first.
+  virtual void Hasten(int parameter) = 0;
 };
 
 }  // namespace terrace

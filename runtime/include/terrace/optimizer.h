@@ -232,6 +232,15 @@ class OffloadedOptimizer {
   virtual bool Advance() = 0;
   virtual absl::Status result() const = 0;
 
+  // A step that goes on after this call; see LateStep. `order`: parameters, as
+  // they will be used; the others come after them. InvalidArgument: one that is
+  // not there; else as Step, whose incomplete steps it goes on with too. The
+  // deadline is for what is done here.
+  virtual absl::StatusOr<std::unique_ptr<LateStep>> StartLate(
+      const StepArguments& arguments,
+      absl::Span<const ParameterData> parameters, absl::Span<const int> order,
+      Time deadline) = 0;
+
   // A step that begins before its gradients are there; see GradualStep.
   // `parameters` are those that may come, with the gradient null; of others the
   // parameter is null too. `order`: all of them, as their gradients are

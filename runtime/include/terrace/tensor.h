@@ -28,9 +28,9 @@ struct TensorId {
 // A tensor as its owner describes it. The contents are undefined until the
 // first Access::kOverwrite.
 struct TensorSpec {
-  std::string name;            // unique within the Runtime, not empty
-  int64_t size_bytes = 0;      // payload, > 0
-  int64_t global_offset = 0;   // of its first element in the whole state
+  std::string name;           // unique within the Runtime, not empty
+  int64_t size_bytes = 0;     // payload, > 0
+  int64_t global_offset = 0;  // of its first element in the whole state
 };
 
 }  // namespace terrace

@@ -71,6 +71,28 @@ std::vector<int> ChunkTable::InOrder(absl::Span<const int> parameters) const {
   return chunks;
 }
 
+std::vector<int> ChunkTable::InOrderOfFirst(
+    absl::Span<const int> parameters) const {
+  const std::vector<int> backwards(parameters.rbegin(), parameters.rend());
+  std::vector<int> chunks = InOrder(backwards);
+  std::reverse(chunks.begin(), chunks.end());
+  return chunks;
+}
+
+std::vector<int> ChunkTable::ChunksOf(int parameter) const {
+  const auto has = [parameter](const Segment& segment) {
+    return segment.parameter == parameter;
+  };
+  std::vector<int> found;
+  const int first = first_chunks_[static_cast<size_t>(parameter)];
+  for (int i = first; i >= 0 && i < size(); ++i) {
+    const std::vector<Segment>& segments = chunk(i).segments;
+    if (std::none_of(segments.begin(), segments.end(), has)) break;
+    found.push_back(i);
+  }
+  return found;
+}
+
 // A parameter's segments are in consecutive chunks, one in each.
 std::vector<ChunkPiece> ChunkTable::Pieces(int parameter, int64_t offset,
                                            size_t count) const {

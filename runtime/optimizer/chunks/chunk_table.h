@@ -60,6 +60,10 @@ class ChunkTable {
   // Those with a segment of these parameters, as the last parameter of each
   // comes in this order.
   std::vector<int> InOrder(absl::Span<const int> parameters) const;
+  // The same as the first parameter of each comes.
+  std::vector<int> InOrderOfFirst(absl::Span<const int> parameters) const;
+  // All that a parameter is in.
+  std::vector<int> ChunksOf(int parameter) const;
   // Of a parameter with elements; the rest of it is in those behind.
   int first_chunk(int parameter) const {
     return first_chunks_[static_cast<size_t>(parameter)];

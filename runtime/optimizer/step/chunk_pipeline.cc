@@ -27,6 +27,11 @@ StepMeter::Bucket BucketOf(WaitCause cause) {
   return StepMeter::Bucket::kOther;
 }
 
+// "chunk 3 of 17: ".
+std::string Named(int chunk, const ChunkTable& chunks) {
+  return absl::StrCat("chunk ", chunk, " of ", chunks.size(), ": ");
+}
+
 }  // namespace
 
 void ChunkPipeline::SetSlots(int slots) {
@@ -42,12 +47,20 @@ void ChunkPipeline::Clear() {
   error_ = absl::OkStatus();
 }
 
-void ChunkPipeline::BeginStep(const std::vector<bool>& wanted) {
+void ChunkPipeline::BeginStep(absl::Span<const ParameterData> parameters,
+                              bool tells) {
   progress_.Resize(chunks_.size());
-  progress_.BeginStep(wanted);
+  progress_.BeginStep(chunks_.WithGradient(parameters));
+  stepped_.Clear();
+  if (!tells) return;
+  stepped_.Begin(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].gradient != nullptr) stepped_.Expect(static_cast<int>(i));
+  }
 }
 
-void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
+void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline,
+                                 const std::vector<int>& order) {
   supply_.Clear();
   step_ = &step;
   most_updating_ =
@@ -59,16 +72,15 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline) {
   stopped_ = false;
   error_ = absl::OkStatus();
   requests_.BeginAttempt();
-  progress_.BeginAttempt();
+  progress_.BeginAttempt(order);
 }
 
 void ChunkPipeline::BeginGradual(const UpdateStep& step,
                                  absl::Span<const ParameterSpec> specs,
                                  absl::Span<const ParameterData> expected,
                                  const std::vector<int>& order) {
-  BeginStep(chunks_.WithGradient(expected));
-  BeginAttempt(step, absl::InfiniteFuture());
-  progress_.BeginAttempt(order);
+  BeginStep(expected, /*tells=*/false);
+  BeginAttempt(step, absl::InfiniteFuture(), order);
   supply_.Begin(specs, expected);
 }
 
@@ -82,6 +94,10 @@ void ChunkPipeline::EndSupply() {
   std::vector<int> next;
   supply_.End(&next);
   progress_.PushNext(next);
+}
+
+void ChunkPipeline::Hasten(int parameter) {
+  progress_.Hasten(chunks_.ChunksOf(parameter));
 }
 
 bool ChunkPipeline::Advance() {
@@ -267,14 +283,11 @@ void ChunkPipeline::DispatchDue() {
 void ChunkPipeline::TakeRefusal(int chunk, bool is_current,
                                 const absl::Status& status) {
   if (is_current || absl::IsDataLoss(status)) {
-    Fail(Reworded(status, absl::StrCat(Named(chunk), status.message())));
+    Fail(Reworded(status,
+                  absl::StrCat(Named(chunk, chunks_), status.message())));
   } else {
     progress_.PushAgain(chunk);  // a request of an abandoned attempt
   }
-}
-
-std::string ChunkPipeline::Named(int chunk) const {
-  return absl::StrCat("chunk ", chunk, " of ", chunks_.size(), ": ");
 }
 
 void ChunkPipeline::Dispatch(int chunk, Pin pin) {
@@ -289,7 +302,7 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
                                            chunks_.contents(chunk), *step_,
                                            ranges_, *std::move(staged))};
   chunks_.SetUpdated(chunk, step_->parameters);
-  supply_.OnUpdate(chunk, update.update);
+  stepped_.OnUpdate(chunk, update.update);
   updating_.fetch_add(1, std::memory_order_relaxed);
   if (update.update->staged() != nullptr) {
     meter_.Start(1);
@@ -330,9 +343,10 @@ void ChunkPipeline::TakeStaged() {
     updating_.fetch_sub(1, std::memory_order_relaxed);
     meter_.End();
     if (each.status.ok()) continue;
+    stepped_.OnLost(each.staged.chunk);
     // Nothing else has the parameters of this step.
     Fail(absl::DataLossError(
-        absl::StrCat(Named(each.staged.chunk),
+        absl::StrCat(Named(each.staged.chunk, chunks_),
                      "its state was stepped, its parameters were not: ",
                      each.status.message())));
   }
@@ -352,7 +366,9 @@ void ChunkPipeline::TakeNotArrived(const StagedUpdate& staged,
   updating_.fetch_sub(1, std::memory_order_relaxed);
   staged.update->Restore(chunks_.contents(staged.chunk));
   progress_.SetLost(staged.chunk);
-  Fail(Reworded(status, absl::StrCat(Named(staged.chunk), status.message())));
+  stepped_.OnLost(staged.chunk);
+  Fail(Reworded(status,
+                absl::StrCat(Named(staged.chunk, chunks_), status.message())));
 }
 
 void ChunkPipeline::Fail(absl::Status error) {

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +24,7 @@
 #include "runtime/optimizer/step/staged_updates.h"
 #include "runtime/optimizer/step/step_meter.h"
 #include "runtime/optimizer/step/step_progress.h"
+#include "runtime/optimizer/step/stepped_parameters.h"
 
 namespace terrace {
 
@@ -38,7 +38,8 @@ class ChunkPipeline {
         clock_(clock),
         executor_(executor),
         meter_(meter),
-        supply_(chunks) {}
+        stepped_(chunks),
+        supply_(chunks, stepped_) {}
   ChunkPipeline(const ChunkPipeline&) = delete;
   ChunkPipeline& operator=(const ChunkPipeline&) = delete;
 
@@ -49,11 +50,14 @@ class ChunkPipeline {
   // Forgets what a step is missing. Nothing may be pushed.
   void Clear();
 
-  // A new step of the chunks with wanted[i] true. None may be missing.
-  void BeginStep(const std::vector<bool>& wanted);
-  // An attempt at the missing chunks; clears the error. `step` must stay valid
-  // until the attempt ends. `deadline` is that of its requests.
-  void BeginAttempt(const UpdateStep& step, absl::Time deadline);
+  // A new step of these parameters' chunks, where they have a gradient; if it
+  // `tells`, TakeStepped names them. None may be missing.
+  void BeginStep(absl::Span<const ParameterData> parameters, bool tells);
+  // An attempt at the missing chunks, first at those in `order`; clears the
+  // error. `step` must stay valid until the attempt ends. `deadline` is that of
+  // its requests.
+  void BeginAttempt(const UpdateStep& step, absl::Time deadline,
+                    const std::vector<int>& order);
 
   // The only attempt at a gradual step (gradient_supply.h): of parameters whose
   // gradient in `expected` is not null, of chunks in this order. Ends with its
@@ -66,9 +70,9 @@ class ChunkPipeline {
   void Supply(int parameter);
   void EndSupply();
   // As GradualStep's.
-  void TakeStepped(std::vector<int>* parameters) {
-    supply_.TakeStepped(parameters);
-  }
+  void TakeStepped(std::vector<int>* parameters) { stepped_.Take(parameters); }
+  // Of the chunks of a parameter those that were not pushed yet go first.
+  void Hasten(int parameter);
 
   // As far as it goes without blocking: chunks that are ready, copies that have
   // ended. True: the attempt has ended; error() is OK if and only if no chunk
@@ -102,8 +106,6 @@ class ChunkPipeline {
   void TakeStaged();
   void TakeNotArrived(const StagedUpdate& staged, const absl::Status& status);
   bool WaitForChunk(absl::Time deadline);
-  // "chunk 3 of 17: ".
-  std::string Named(int chunk) const;
   void Fail(absl::Status error);
 
   ChunkTable& chunks_;
@@ -127,6 +129,7 @@ class ChunkPipeline {
   // Chunks with a pin, kernels or a slot; of those without a slot decreased by
   // tasks, before the meter counts their end.
   std::atomic<int> updating_ = 0;
+  SteppedParameters stepped_;
   GradientSupply supply_;
   StagedUpdates staged_;  // added to by the tasks, before too
 };

@@ -13,12 +13,10 @@ void GradientSupply::Begin(absl::Span<const ParameterSpec> specs,
   Clear();
   gradual_ = true;
   states_.assign(static_cast<size_t>(chunks_.size()), ChunkState());
-  chunks_left_.assign(specs.size(), -1);
-  chunks_of_.assign(specs.size(), 0);
+  stepped_.Begin(specs.size());
   for (int chunk = 0; chunk < chunks_.size(); ++chunk) {
     for (const Segment& segment : chunks_.chunk(chunk).segments) {
       const auto parameter = static_cast<size_t>(segment.parameter);
-      ++chunks_of_[parameter];
       if (expected[parameter].gradient != nullptr) ++state(chunk).to_come;
     }
   }
@@ -27,17 +25,14 @@ void GradientSupply::Begin(absl::Span<const ParameterSpec> specs,
 void GradientSupply::Clear() {
   gradual_ = ended_ = false;
   states_.clear();
-  stepped_.clear();
-  updates_.clear();
   due_pushed_ = 0;
 }
 
 void GradientSupply::Supply(int parameter, std::vector<int>* next) {
-  const auto index = static_cast<size_t>(parameter);
-  chunks_left_[index] = chunks_of_[index];
-  if (chunks_of_[index] == 0) return stepped_.push_back(parameter);
+  const int count = stepped_.Expect(parameter);
+  if (count == 0) return;
   const int first = chunks_.first_chunk(parameter);
-  for (int chunk = first; chunk < first + chunks_of_[index]; ++chunk) {
+  for (int chunk = first; chunk < first + count; ++chunk) {
     TERRACE_CHECK(state(chunk).to_come > 0);
     ++state(chunk).have_come;
     if (--state(chunk).to_come > 0 || ended_) continue;
@@ -133,29 +128,6 @@ int GradientSupply::early() const {
   return static_cast<int>(std::count_if(
       held_.begin(), held_.end(),
       [this](const HeldPin& held) { return !IsDue(held.chunk); }));
-}
-
-void GradientSupply::OnUpdate(int chunk, std::shared_ptr<ChunkUpdate> update) {
-  if (gradual_) updates_.push_back({chunk, std::move(update)});
-}
-
-void GradientSupply::TakeStepped(std::vector<int>* parameters) {
-  parameters->insert(parameters->end(), stepped_.begin(), stepped_.end());
-  stepped_.clear();
-  const auto ended = [&](const RunningUpdate& running) {
-    if (!running.update->has_ended()) return false;
-    CountStepped(running.chunk, parameters);
-    return true;
-  };
-  updates_.erase(std::remove_if(updates_.begin(), updates_.end(), ended),
-                 updates_.end());
-}
-
-void GradientSupply::CountStepped(int chunk, std::vector<int>* parameters) {
-  for (const Segment& segment : chunks_.chunk(chunk).segments) {
-    int& left = chunks_left_[static_cast<size_t>(segment.parameter)];
-    if (left > 0 && --left == 0) parameters->push_back(segment.parameter);
-  }
 }
 
 }  // namespace terrace

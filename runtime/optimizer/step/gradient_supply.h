@@ -6,19 +6,18 @@
 //
 // An ordinary step has none: every chunk is due then.
 //
-// One thread at a time. The table must outlive it.
+// One thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "runtime/optimizer/chunks/chunk_table.h"
-#include "runtime/optimizer/step/chunk_update.h"
+#include "runtime/optimizer/step/stepped_parameters.h"
 #include "terrace/optimizer.h"
 #include "terrace/pin.h"
 
@@ -26,7 +25,9 @@ namespace terrace {
 
 class GradientSupply {
  public:
-  explicit GradientSupply(const ChunkTable& chunks) : chunks_(chunks) {}
+  // Both must outlive it.
+  GradientSupply(const ChunkTable& chunks, SteppedParameters& stepped)
+      : chunks_(chunks), stepped_(stepped) {}
   GradientSupply(const GradientSupply&) = delete;
   GradientSupply& operator=(const GradientSupply&) = delete;
 
@@ -70,21 +71,12 @@ class GradientSupply {
   int held() const { return static_cast<int>(held_.size()); }
   int early() const;
 
-  // Updates begin here and end on the executor. Appends the parameters of which
-  // all chunks have been updated since the last call.
-  void OnUpdate(int chunk, std::shared_ptr<ChunkUpdate> update);
-  void TakeStepped(std::vector<int>* parameters);
-
  private:
   struct ChunkState {
     int to_come = 0;  // parameters
     int have_come = 0;
     bool pushed = false;
     bool sent_back = false;
-  };
-  struct RunningUpdate {
-    int chunk;
-    std::shared_ptr<ChunkUpdate> update;
   };
 
   ChunkState& state(int chunk) { return states_[static_cast<size_t>(chunk)]; }
@@ -93,18 +85,14 @@ class GradientSupply {
   }
   void BecomeDue(int chunk);
   bool IsHeld(int chunk) const;
-  void CountStepped(int chunk, std::vector<int>* parameters);
 
   const ChunkTable& chunks_;
+  SteppedParameters& stepped_;  // those that have come are expected
   bool gradual_ = false;
   bool ended_ = false;
   std::vector<ChunkState> states_;  // by chunk
-  std::vector<int> chunks_left_;    // by parameter; -1: it has not come
-  std::vector<int> chunks_of_;      // by parameter
-  std::vector<int> stepped_;        // parameters without a chunk
   int due_pushed_ = 0;
   std::deque<HeldPin> held_;
-  std::vector<RunningUpdate> updates_;
 };
 
 }  // namespace terrace

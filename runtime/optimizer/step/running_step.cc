@@ -50,6 +50,27 @@ RunningStep::RunningStep(OptimizerState& state, StateGuard& guard,
 absl::Status RunningStep::Start(const StepArguments& arguments,
                                 absl::Span<const ParameterData> parameters,
                                 absl::Time deadline) {
+  order_.reset();
+  return Begin(arguments, parameters, deadline);
+}
+
+absl::Status RunningStep::StartLate(const StepArguments& arguments,
+                                    absl::Span<const ParameterData> parameters,
+                                    absl::Span<const int> order,
+                                    absl::Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckLateOrder(state_.specs, order));
+  order_ = state_.chunks.InOrderOfFirst(order);
+  TERRACE_RETURN_IF_ERROR(Begin(arguments, parameters, deadline));
+  // The passes over the gradients end by themselves.
+  while (phase_ != Phase::kUpdate && !Advance()) {
+    if (phase_ != Phase::kUpdate) pass_->Wait();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunningStep::Begin(const StepArguments& arguments,
+                                absl::Span<const ParameterData> parameters,
+                                absl::Time deadline) {
   TERRACE_ASSIGN_OR_RETURN(
       StepSettings settings,
       CheckStep(options_, state_.specs, arguments, parameters));
@@ -64,6 +85,10 @@ absl::Status RunningStep::Start(const StepArguments& arguments,
       Open(arguments, std::move(settings), parameters, parameters));
   gradual_ = false;
   deadline_ = deadline;
+  if (incomplete_ && order_.has_value() && !fingerprint_.has_value()) {
+    Attempt();  // gradients that were used may be gone
+    return absl::OkStatus();
+  }
   if (incomplete_) {
     Launch(Phase::kRecognise, GradientPass::Kind::kFingerprint,
            input_.Gradients(state_.specs));
@@ -245,11 +270,12 @@ void RunningStep::EndRecognise() {
 void RunningStep::Attempt() {
   phase_ = Phase::kUpdate;
   if (!incomplete_) {
-    pipeline_.BeginStep(state_.chunks.WithGradient(input_.parameters()));
+    pipeline_.BeginStep(input_.parameters(), order_.has_value());
     incomplete_ = true;
     fingerprint_.reset();
   }
-  pipeline_.BeginAttempt(input_.update(), deadline_);
+  pipeline_.BeginAttempt(input_.update(), deadline_,
+                         order_.value_or(std::vector<int>()));
   absl::Status status = requests_.BeginStep(state_.counts.step() + 1);
   if (!status.ok()) pipeline_.Abandon(std::move(status));
 }
@@ -283,8 +309,11 @@ void RunningStep::EndUpdate() {
                      "resume from the last checkpoint")));
     return Finish(std::move(status));
   }
-  // A later attempt has brought the gradients of the first.
-  if (fingerprint_.has_value()) return Finish(std::move(status));
+  // A later attempt has brought the gradients of the first. Of a late step
+  // those that were used are gone.
+  if (fingerprint_.has_value() || order_.has_value()) {
+    return Finish(std::move(status));
+  }
   Launch(Phase::kFingerprint, GradientPass::Kind::kFingerprint,
          input_.Gradients(state_.specs));
 }

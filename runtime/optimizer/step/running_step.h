@@ -48,6 +48,12 @@ class RunningStep {
   absl::Status Start(const StepArguments& arguments,
                      absl::Span<const ParameterData> parameters,
                      absl::Time deadline);
+  // As OffloadedOptimizer's: blocks until updates have begun or the step has
+  // ended. TakeStepped and Hasten are for it.
+  absl::Status StartLate(const StepArguments& arguments,
+                         absl::Span<const ParameterData> parameters,
+                         absl::Span<const int> order, absl::Time deadline);
+  void Hasten(int parameter) { pipeline_.Hasten(parameter); }
   // Of a step that comes as a GradualStep says; then Supply, EndSupply and
   // Advance, and GiveUp, which blocks until no task of it runs.
   absl::Status StartGradual(const StepArguments& arguments,
@@ -90,6 +96,9 @@ class RunningStep {
     kFingerprint,  // failed: keeping what the next attempt must bring again
   };
 
+  absl::Status Begin(const StepArguments& arguments,
+                     absl::Span<const ParameterData> parameters,
+                     absl::Time deadline);
   // A step whose input has passed every check; `stepped`: that of `parameters`
   // which has, or may get, a gradient.
   absl::Status Open(const StepArguments& arguments, StepSettings settings,
@@ -120,6 +129,7 @@ class RunningStep {
   Phase phase_ = Phase::kIdle;
   bool incomplete_ = false;
   bool gradual_ = false;
+  std::optional<std::vector<int>> order_;  // chunks of a late step
   ApartCheck apart_;
   StepInput input_;
   // Of the incomplete step's gradients.

@@ -244,6 +244,18 @@ absl::Status CheckOrder(absl::Span<const ParameterSpec> specs,
   return absl::OkStatus();
 }
 
+absl::Status CheckLateOrder(absl::Span<const ParameterSpec> specs,
+                            absl::Span<const int> order) {
+  for (const int parameter : order) {
+    if (parameter >= 0 && static_cast<size_t>(parameter) < specs.size()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the order has parameter ", parameter, " of ", specs.size()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSupplied(absl::Span<const ParameterSpec> specs,
                            absl::Span<const ParameterData> parameters,
                            int parameter, const void* gradient, DType dtype) {

@@ -51,6 +51,9 @@ absl::Status CheckGradualStep(const StepSettings& settings,
 absl::Status CheckOrder(absl::Span<const ParameterSpec> specs,
                         absl::Span<const ParameterData> parameters,
                         absl::Span<const int> order);
+// InvalidArgument: of a late step, one that is not there.
+absl::Status CheckLateOrder(absl::Span<const ParameterSpec> specs,
+                            absl::Span<const int> order);
 // InvalidArgument: no gradient of one that may come and has not.
 absl::Status CheckSupplied(absl::Span<const ParameterSpec> specs,
                            absl::Span<const ParameterData> parameters,

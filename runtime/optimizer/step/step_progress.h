@@ -34,23 +34,18 @@ class StepProgress {
       if (wanted[i]) SetState(static_cast<int>(i), State::kMissing);
     }
   }
-  // What is missing is to be pushed, in the order of the chunks.
-  void BeginAttempt() {
+  // What is missing is to be pushed: first those in `order`, in that order.
+  void BeginAttempt(const std::vector<int>& order = {}) {
     to_push_.clear();
-    for (size_t i = 0; i < states_.size(); ++i) {
-      if (states_[i] == State::kMissing) {
-        to_push_.push_back(static_cast<int>(i));
-      }
-    }
-  }
-  // In another order, of chunks that are each there once.
-  void BeginAttempt(const std::vector<int>& order) {
-    to_push_.clear();
-    for (const int chunk : order) {
-      if (states_[static_cast<size_t>(chunk)] == State::kMissing) {
-        to_push_.push_back(chunk);
-      }
-    }
+    std::vector<bool> is_there(states_.size(), false);
+    const auto add = [&](int chunk) {
+      const auto i = static_cast<size_t>(chunk);
+      if (states_[i] != State::kMissing || is_there[i]) return;
+      is_there[i] = true;
+      to_push_.push_back(chunk);
+    };
+    for (const int chunk : order) add(chunk);
+    for (size_t i = 0; i < states_.size(); ++i) add(static_cast<int>(i));
   }
   // The queue that they were pushed to is gone.
   void ForgetPushed() {
@@ -88,6 +83,17 @@ class StepProgress {
       if (place != to_push_.end()) to_push_.erase(place);
       to_push_.push_front(*chunk);
     }
+  }
+  // Of these, those that were not pushed yet go before the others.
+  void Hasten(const std::vector<int>& chunks) {
+    std::vector<int> waiting;
+    for (const int chunk : chunks) {
+      if (std::find(to_push_.begin(), to_push_.end(), chunk) !=
+          to_push_.end()) {
+        waiting.push_back(chunk);
+      }
+    }
+    PushNext(waiting);
   }
   // A chunk that was done was not updated after all.
   void SetLost(int chunk) { SetState(chunk, State::kMissing); }

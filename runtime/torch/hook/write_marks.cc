@@ -36,9 +36,12 @@ class Registrations final : public c10::OpRegistrationListener {
 WrittenArguments Read(const at::RecordFunction& function) {
   const auto schema = function.operator_schema();
   if (!schema.has_value()) {
-    // LibTorch records this one by a bare name beside the operator's own.
-    return std::strcmp(function.name(), "detach") == 0 ? kNone : kAll;
+    // LibTorch records these by a bare name beside the operator's own.
+    const absl::string_view name = function.name();
+    return name == "detach" || name == "detach_" ? kNone : kAll;
   }
+  // Takes the tensor out of its graph; LibTorch's zero_grad() begins with it.
+  if (schema->name() == "aten::detach_") return kNone;
   uint64_t bits = 0;
   for (size_t i = 0; i < schema->arguments().size() && i < 64; ++i) {
     const c10::AliasInfo* const alias = schema->arguments()[i].alias_info();

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/late/update_net.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "runtime/torch/tensor_check.h"
 #include "runtime/torch/tensor_elements.h"
@@ -72,9 +73,25 @@ struct Described {
   std::vector<std::unique_ptr<TensorElements>> elements;
 };
 
+absl::Status TakeAddress(const at::Tensor& of, Described& described,
+                         CheckpointTensor& tensor) {
+  if (TensorElements::AreNeededFor(of)) {
+    described.elements.push_back(std::make_unique<TensorElements>(of));
+    tensor.elements = described.elements.back().get();
+    return absl::OkStatus();
+  }
+  TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(of.storage()));
+  tensor.data = of.data_ptr();
+  return absl::OkStatus();
+}
+
+// Whether a checkpoint is to read or write the tensors, or is only compared.
+enum class Addresses : uint8_t { kTaken, kNone };
+
 absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
                                       const std::vector<std::string>& names,
-                                      const std::vector<int64_t>& positions) {
+                                      const std::vector<int64_t>& positions,
+                                      Addresses addresses) {
   if (names.size() != tensors.size() || positions.size() != names.size()) {
     return absl::InvalidArgumentError(
         "a name and a position for each tensor of a checkpoint");
@@ -96,12 +113,8 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
     tensor.name = names[i];
     tensor.dtype = *dtype;
     tensor.shape = tensors[i].sizes().vec();
-    if (TensorElements::AreNeededFor(tensors[i])) {
-      described.elements.push_back(
-          std::make_unique<TensorElements>(tensors[i]));
-      tensor.elements = described.elements.back().get();
-    } else {
-      tensor.data = tensors[i].data_ptr();
+    if (addresses == Addresses::kTaken) {
+      TERRACE_RETURN_IF_ERROR(TakeAddress(tensors[i], described, tensor));
     }
     tensor.optimizer_parameter = static_cast<int>(positions[i]);
     described.tensors.push_back(std::move(tensor));
@@ -130,12 +143,15 @@ Outcome OptimizerBinding::Save(const std::string& directory,
     return ToOutcome(status);
   }
   const at::NoGradGuard without_graph;
+  MutexLock lock(mutex_);
+  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
+    return ToOutcome(status);
+  }
   const absl::StatusOr<Described> described =
-      DescribeAll(tensors, names, positions);
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
   if (!described.ok()) return ToOutcome(described.status());
   CheckpointContents contents;
   contents.values = ValuesOf(rest);
-  MutexLock lock(mutex_);
   transfer_.End();
   contents.parameters = described->tensors;
   contents.optimizer = optimizer_.get();
@@ -167,10 +183,13 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
     return ToOutcome(status);
   }
   const at::NoGradGuard without_graph;
-  const absl::StatusOr<Described> described =
-      DescribeAll(tensors, names, positions);
-  if (!described.ok()) return ToOutcome(described.status());
   MutexLock lock(mutex_);
+  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
+    return ToOutcome(status);
+  }
+  const absl::StatusOr<Described> described =
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
+  if (!described.ok()) return ToOutcome(described.status());
   transfer_.End();
   const absl::StatusOr<std::string> part = WriteCheckpointPart(
       directory,
@@ -237,6 +256,7 @@ Outcome OptimizerBinding::Fits(const std::vector<at::Tensor>& tensors,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
+  SettleLate(Late::kQuietly).IgnoreError();
   return ToOutcome(FitsLocked(tensors, names, positions));
 }
 
@@ -247,8 +267,11 @@ absl::Status OptimizerBinding::FitsLocked(
   if (checkpoint_ == nullptr) {
     return absl::FailedPreconditionError("no load was begun");
   }
-  TERRACE_ASSIGN_OR_RETURN(const Described described,
-                           DescribeAll(tensors, names, positions));
+  // Some may have an update that failed, which a load gives up: theirs are not
+  // to be had before that.
+  TERRACE_ASSIGN_OR_RETURN(
+      const Described described,
+      DescribeAll(tensors, names, positions, Addresses::kNone));
   return checkpoint_->Fits(described.tensors, optimizer_.get());
 }
 
@@ -260,6 +283,7 @@ Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
   }
   MutexLock lock(mutex_);
   transfer_.End();
+  SettleLate(Late::kQuietly).IgnoreError();
   return ToOutcome(LoadLocked(tensors, names, positions));
 }
 
@@ -267,14 +291,18 @@ absl::Status OptimizerBinding::LoadLocked(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<int64_t>& positions) {
-  if (checkpoint_ == nullptr) {
-    return absl::FailedPreconditionError("no load was begun");
-  }
+  TERRACE_RETURN_IF_ERROR(FitsLocked(tensors, names, positions));
+  const bool gave_up = DropLate();
   const at::NoGradGuard without_graph;
-  TERRACE_ASSIGN_OR_RETURN(const Described described,
-                           DescribeAll(tensors, names, positions));
-  TERRACE_RETURN_IF_ERROR(checkpoint_->Load(described.tensors, optimizer_.get(),
-                                            absl::Now() + kPatience));
+  const absl::StatusOr<Described> described =
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
+  if (!described.ok()) {
+    // No step goes on with one that was given up.
+    if (gave_up) optimizer_->Reset(absl::Now() + kPatience).IgnoreError();
+    return described.status();
+  }
+  TERRACE_RETURN_IF_ERROR(checkpoint_->Load(
+      described->tensors, optimizer_.get(), absl::Now() + kPatience));
   transfer_.Renew();
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();

@@ -1,5 +1,7 @@
 #include "runtime/torch/python/optimizer_binding.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
+#include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/python/group_numbers.h"
 
 namespace terrace {
@@ -37,13 +40,20 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
 }  // namespace
 
 OptimizerBinding::~OptimizerBinding() {
-  if (getpid() == process_) return;
+  if (getpid() == process_) {
+    MutexLock lock(mutex_);
+    const bool was_told = late_failure_told_;
+    const absl::Status late = SettleLate(Late::kQuietly);
+    if (!late.ok() && !was_told) TORCH_WARN(LateSteps::WhatIsLost(late));
+    return;
+  }
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
   transfer_.Leak();
   static_cast<void>(commit_.release());
   static_cast<void>(checkpoint_.release());
   static_cast<void>(gradual_.release());
+  static_cast<void>(late_.release());
   static_cast<void>(optimizer_.release());
   static_cast<void>(runtime_.release());
 }
@@ -62,7 +72,8 @@ absl::Status OptimizerBinding::CheckOpen() {
   return CheckNotClosed();
 }
 
-absl::Status OptimizerBinding::CheckNotClosed() const {
+absl::Status OptimizerBinding::CheckNotClosed() {
+  TERRACE_RETURN_IF_ERROR(SettleLate(Late::kTell));
   if (optimizer_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError("this optimizer is closed");
 }
@@ -93,6 +104,7 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
                                           const BindingOptions& asked,
                                           std::shared_ptr<OffloadPlace> place) {
   TERRACE_RETURN_IF_ERROR(CloseLocked());
+  late_order_.clear();
   OptimizerOptions options;
   options.max_gradient_norm = asked.max_gradient_norm;
   options.skip_nonfinite = asked.skip_nonfinite;
@@ -196,12 +208,14 @@ absl::Status OptimizerBinding::StepLocked(
 bool OptimizerBinding::Skipped() {
   if (!CheckProcess().ok()) return false;
   MutexLock lock(mutex_);
+  SettleLate(Late::kQuietly).IgnoreError();
   return optimizer_ != nullptr && optimizer_->last_report().skipped;
 }
 
 bool OptimizerBinding::Incomplete() {
   if (!CheckProcess().ok()) return false;
   MutexLock lock(mutex_);
+  SettleLate(Late::kQuietly).IgnoreError();
   return optimizer_ != nullptr && optimizer_->incomplete();
 }
 
@@ -235,6 +249,7 @@ Outcome OptimizerBinding::Write(int64_t parameter, int64_t offset,
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
+  DropLate();
   absl::Status status = CheckNotClosed();
   if (status.ok()) {
     status = transfer_.Write(*optimizer_, parameter, offset, master,
@@ -246,6 +261,7 @@ Outcome OptimizerBinding::Write(int64_t parameter, int64_t offset,
 std::vector<int64_t> OptimizerBinding::Steps() {
   if (!CheckProcess().ok()) return {};
   MutexLock lock(mutex_);
+  SettleLate(Late::kQuietly).IgnoreError();
   if (optimizer_ == nullptr) return {};
   const absl::Span<const int64_t> steps = optimizer_->parameter_steps();
   return {steps.begin(), steps.end()};
@@ -267,6 +283,7 @@ Outcome OptimizerBinding::Reset() {
     return ToOutcome(status);
   }
   MutexLock lock(mutex_);
+  DropLate();
   absl::Status status = CheckOpen();
   if (status.ok()) status = optimizer_->Reset(absl::Now() + kPatience);
   if (status.ok()) transfer_.Renew();
@@ -278,6 +295,7 @@ std::tuple<Outcome, std::string> OptimizerBinding::Stats() {
     return {ToOutcome(status), ""};
   }
   MutexLock lock(mutex_);
+  SettleLate(Late::kQuietly).IgnoreError();
   if (optimizer_ == nullptr) {
     return {ToOutcome(closed_ ? CheckNotClosed() : absl::OkStatus()),
             StatsAsJson({}, {}, 0, {}, {})};
@@ -294,11 +312,16 @@ Outcome OptimizerBinding::Close() {
   if (!CheckProcess().ok()) return ToOutcome(absl::OkStatus());
   MutexLock lock(mutex_);
   closed_ = true;
-  return ToOutcome(CloseLocked());
+  const bool was_told = late_failure_told_;
+  absl::Status late = SettleLate(Late::kTell);
+  if (was_told) late = absl::OkStatus();
+  const absl::Status closed = CloseLocked();
+  return ToOutcome(late.ok() ? closed : late);
 }
 
 absl::Status OptimizerBinding::CloseLocked() {
   transfer_.End();
+  DropLate();
   gradual_.reset();
   tensors_.Forget();
   optimizer_.reset();

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/late/late_updates.h"
 #include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/outcome.h"
@@ -70,6 +71,22 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   Outcome Step(const std::vector<at::Tensor>& parameters,
                const at::Tensor& group_of, const std::vector<double>& numbers,
                double loss_scale, const std::vector<at::Tensor>& everything);
+
+  // As Step, but the updates go on after it has returned, by a thread of their
+  // own, in the order in which operations took the parameters after the last
+  // such step. Until they have ended every other method waits for them. One
+  // that failed is the answer of the next that uses or changes the state, Close
+  // too; from then on of each but StepLate and Flush, which try it again first,
+  // and a Load that fits, Reset and Write, which give it up. Flush waits, and
+  // nothing else.
+  Outcome StepLate(const std::vector<at::Tensor>& parameters,
+                   const at::Tensor& group_of,
+                   const std::vector<double>& numbers, double loss_scale);
+  Outcome Flush();
+  // Waits, and answers with what failed, each time; a forked child has nothing.
+  Outcome Settle();
+  // Waits, of any optimizer, as what writes the tensor would.
+  Outcome AwaitUpdates(const at::Tensor& tensor);
 
   // A step whose gradients come one after another, as terrace/gradual_step.h:
   // of the parameters that are in a group. `order` has their places as the
@@ -165,7 +182,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   absl::Status CheckProcess() const;
   // Whether the optimizer is open; it is neither read nor written from here on.
   absl::Status CheckOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckNotClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same, though a state transfer goes on.
+  absl::Status CheckNotClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenLocked(std::vector<ParameterSpec> specs,
                           const BindingOptions& options,
                           std::shared_ptr<OffloadPlace> place)
@@ -175,6 +193,17 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                           const std::vector<double>& numbers, double loss_scale,
                           const std::vector<at::Tensor>& everything)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StepLateLocked(const std::vector<at::Tensor>& parameters,
+                              const at::Tensor& group_of,
+                              const std::vector<double>& numbers,
+                              double loss_scale)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for a late step. kTell: answers with its failure; kTryAgain: with one
+  // that was told before once it has failed again.
+  enum class Late : uint8_t { kQuietly, kTell, kTryAgain };
+  absl::Status SettleLate(Late how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What failed of it is given up: whether anything has.
+  bool DropLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginGradualLocked(const std::vector<at::Tensor>& parameters,
                                   const at::Tensor& group_of,
                                   const std::vector<double>& numbers,
@@ -214,7 +243,10 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   TensorsApart apart_ ABSL_GUARDED_BY(mutex_);  // of CheckApart
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<GradualStep> gradual_ ABSL_GUARDED_BY(mutex_);
-  StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);  // of optimizer_
+  std::unique_ptr<LateUpdates> late_ ABSL_GUARDED_BY(mutex_);
+  bool late_failure_told_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<int> late_order_ ABSL_GUARDED_BY(mutex_);  // of the last one
+  StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);       // of optimizer_
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Checkpoint> checkpoint_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/late/update_net.h"
 #include "runtime/torch/tensor_check.h"
 
 namespace terrace {
@@ -107,20 +108,17 @@ absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
   }
   const at::NoGradGuard without_graph;
   data_.reserve(specs.size());
-  std::vector<size_t> places;  // of stepped_
   for (size_t i = 0; i < specs.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(
         LocateOne(specs[i], parameters[i], groups[i] != kInNoGroup));
-    if (stepped_.size() > places.size()) places.push_back(i);
   }
-  return CheckApart(specs, places);
+  return CheckApart(specs);
 }
 
-absl::Status StepTensors::CheckApart(absl::Span<const ParameterSpec> specs,
-                                     const std::vector<size_t>& places) {
+absl::Status StepTensors::CheckApart(absl::Span<const ParameterSpec> specs) {
   if (const auto overlap = apart_.FindOverlap(stepped_)) {
     const auto name = [&](size_t i) {
-      return absl::StrCat("'", specs[places[i]].name, "'");
+      return absl::StrCat("'", specs[places_[i]].name, "'");
     };
     return OverlapError(name(overlap->first), name(overlap->second));
   }
@@ -146,14 +144,50 @@ absl::Status StepTensors::LocateOne(const ParameterSpec& spec,
   if (spec.count == 0) {
     data.parameter = target.data_ptr();
     data.gradient = &kNothing;
+    gradients_.emplace_back();
   } else {
     // What is below is not brought before its turn.
     gradients_.push_back(
         (IsOffloaded(gradient) ? gradient : gradient.detach()).contiguous());
     Point(target, gradients_.back(), data);
   }
+  places_.push_back(data_.size());
   data_.push_back(data);
   stepped_.push_back(parameter);
+  return absl::OkStatus();
+}
+
+absl::Status StepTensors::Release(absl::Span<const ParameterSpec> specs,
+                                  LateArguments* arguments) {
+  for (size_t i = 0; i < stepped_.size(); ++i) {
+    const size_t place = places_[i];
+    if (data_[place].device != nullptr) {
+      return absl::UnimplementedError(absl::StrCat(
+          "overlap=True: parameter '", specs[place].name, "' or its gradient ",
+          IsOffloaded(stepped_[i]) || stepped_[i].is_cpu()
+              ? "is of an offloaded model"
+              : absl::StrCat("is on ", stepped_[i].device().str()),
+          "; only those in memory are updated after step()"));
+    }
+    if (stepped_[i].is_inference()) {
+      return Error("", specs[place].name,
+                   "is an inference tensor: overlap=True cannot tell a graph "
+                   "that it is written");
+    }
+    arguments->parameters.push_back({.place = static_cast<int>(place),
+                                     .name = specs[place].name,
+                                     .parameter = stepped_[i],
+                                     .gradient = gradients_[i]});
+  }
+  for (LateParameter& each : arguments->parameters) {
+    for (const Staged& staged : staged_) {
+      if (staged.index == static_cast<size_t>(each.place)) {
+        each.in_order = staged.in_order;
+      }
+    }
+  }
+  arguments->data = data_;
+  Forget();
   return absl::OkStatus();
 }
 
@@ -162,6 +196,9 @@ absl::StatusOr<at::Tensor> StepTensors::LocateParameter(
   const std::string fault = StorageFault(parameter, OffloadedTensors::kTaken);
   if (!fault.empty()) return Error("", spec.name, fault);
   TERRACE_RETURN_IF_ERROR(CheckForm(spec, parameter));
+  if (parameter.has_storage()) {  // of another optimizer's step
+    TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(parameter.storage()));
+  }
   at::Tensor target = parameter;
   if (!parameter.is_contiguous()) {
     target = InOrder(parameter, data_.size());
@@ -183,7 +220,6 @@ absl::Status StepTensors::LocateParameters(
   }
   const at::NoGradGuard without_graph;
   supplied_.resize(specs.size());
-  std::vector<size_t> places;  // of stepped_
   for (size_t i = 0; i < specs.size(); ++i) {
     ParameterData data;
     if (groups[i] != kInNoGroup) {
@@ -195,11 +231,11 @@ absl::Status StepTensors::LocateParameters(
         Point(target, at::Tensor(), data);
       }
       stepped_.push_back(parameters[i]);
-      places.push_back(i);
+      places_.push_back(i);
     }
     data_.push_back(data);
   }
-  const absl::Status apart = CheckApart(specs, places);
+  const absl::Status apart = CheckApart(specs);
   stepped_.clear();
   return apart;
 }
@@ -285,6 +321,7 @@ void StepTensors::Forget() {
   offloaded_.Forget();
   data_.clear();
   stepped_.clear();
+  places_.clear();
   gradients_.clear();
   supplied_.clear();
   staged_.clear();

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/torch/late/late_updates.h"
 #include "runtime/torch/python/place/offloaded_device.h"
 #include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
@@ -65,6 +66,11 @@ class StepTensors {
 
   absl::Span<const ParameterData> data() const { return data_; }
 
+  // Of a late step: what Locate() found, to be referred to by others alone.
+  // Unimplemented: a parameter on a device, or of an offloaded model.
+  absl::Status Release(absl::Span<const ParameterSpec> specs,
+                       LateArguments* arguments);
+
   // Of a gradual step: the parameters that are in a group alone, of the others
   // null; the gradient of one of them, out of its .grad, which is undefined
   // from then on, until Drop(). InvalidArgument likewise; it stays then. Lets
@@ -101,8 +107,7 @@ class StepTensors {
   // may be undefined: it comes later.
   void Point(const at::Tensor& parameter, const at::Tensor& gradient,
              ParameterData& data);
-  absl::Status CheckApart(absl::Span<const ParameterSpec> specs,
-                          const std::vector<size_t>& places);
+  absl::Status CheckApart(absl::Span<const ParameterSpec> specs);
   absl::Status CheckForm(const ParameterSpec& spec,
                          const at::Tensor& parameter) const;
   at::Tensor InOrder(const at::Tensor& parameter, size_t index) const;
@@ -112,9 +117,11 @@ class StepTensors {
   OffloadedDevice offloaded_;
   TensorsApart apart_;
   std::vector<ParameterData> data_;
-  std::vector<at::Tensor> stepped_;    // parameters with a gradient
-  std::vector<at::Tensor> gradients_;  // in order, copies where they were not
-  std::vector<at::Tensor> supplied_;   // gradients of a gradual step, by place
+  std::vector<at::Tensor> stepped_;  // parameters with a gradient
+  std::vector<size_t> places_;       // theirs
+  // Of each of them, in order, a copy where it was not; or undefined.
+  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> supplied_;  // gradients of a gradual step, by place
   std::vector<Staged> staged_;
   std::vector<Staged> kept_;  // of the step before, which is incomplete
 };

@@ -26,6 +26,24 @@
 // Complex, sparse and other tensors are refused, a tensor that is given twice,
 // and parameters that overlap in memory.
 //
+// With set_overlap(true) a step returns when the gradients have been read for
+// their norm, and a thread updates the parameters, in the order in which
+// operations took them after the step before; to the same bits. It takes the
+// gradients along, so that zero_grad() may follow at once. While updates go on
+//   - options of groups are those of the step;
+//   - an operation of LibTorch, on any thread, waits for the parameters that it
+//     takes, and one that writes a gradient for the update that reads it; a
+//     backward pass waits for all with its first function. One whose update
+//     has failed throws c10::Error, with a text that begins with "terrace:";
+//     before LibTorch 2.12 views of that parameter that were made before go on
+//     throwing after it is mended;
+//   - data_ptr(), and whatever reads or writes through an address, is no
+//     operation: it sees a parameter before its update, after it, or a part of
+//     each. Call Flush() first;
+//   - everything here that steps or has to do with the state waits for all, and
+//     so does a fork.
+// Parameters have to be in CPU memory.
+//
 // Thread-compatible: one thread at a time. The Runtime must outlive it. Errors
 // are Statuses; only what LibTorch itself calls (step, save, load) throws
 // c10::Error, with the Status's text.
@@ -49,6 +67,7 @@
 
 namespace terrace {
 
+class LateSteps;
 class TensorDevices;
 class TensorsApart;
 
@@ -63,21 +82,45 @@ struct ParameterState {
 // What both have in common.
 class OffloadedAdamBase : public ::torch::optim::Optimizer {
  public:
+  // Waits for updates. What fails of them is given up: elements that were not
+  // updated stay as they were.
   ~OffloadedAdamBase() override;
 
-  // How long a step may take before it is DeadlineExceeded and incomplete.
+  // How long a step may take before it is DeadlineExceeded and incomplete; with
+  // overlap, its updates.
   void set_step_timeout(absl::Duration timeout) { step_timeout_ = timeout; }
+
+  // Whether updates go on after a step has returned, from the next step on. One
+  // that is incomplete is finished without.
+  void set_overlap(bool overlap) { overlap_ = overlap; }
 
   // One step; as OffloadedOptimizer::Step. `arguments` may say anything but
   // learning rate and groups, which the parameter groups say. InvalidArgument:
   // a parameter or gradient that is not as above, by its position in all
   // groups; nothing was changed then.
+  //
+  // With overlap it begins as Flush(), with what that returns, and has begun
+  // nothing of its own then. Unimplemented, and nothing was changed: a
+  // parameter on a device, or an inference tensor, by its position among those
+  // of offloaded(); gradients for the norm (norm_gradients).
   absl::Status TryStep(const StepArguments& arguments = {});
+
+  // Blocks until all parameters of the last step are updated; without overlap
+  // there is nothing to wait for. DeadlineExceeded: the deadline came first;
+  // nothing is lost, and the updates go on.
+  //
+  // A failure of an update is returned once by whatever comes first of TryStep,
+  // Flush, StateOf, save and, as a c10::Error, step. Flush and TryStep then try
+  // again with the gradients of that step, to the same bits, at most until the
+  // deadline, and return what fails of that; the others return the failure
+  // again. DataLoss stays. A load, or a Reset of offloaded(), gives the step
+  // up.
+  absl::Status Flush(absl::Time deadline = absl::InfiniteFuture());
 
   // TryStep, after the closure if there is one, whose loss is returned.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // InvalidArgument: not a parameter of this optimizer.
+  // InvalidArgument: not a parameter of this optimizer. Else as Flush says.
   absl::StatusOr<ParameterState> StateOf(const at::Tensor& parameter);
 
   // The archive of torch::optim::AdamW (Adam), with one more tensor for a
@@ -91,8 +134,10 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   void load(::torch::serialize::InputArchive& archive) override;
 
   // The optimizer behind it: plan, reports, state. Its parameters are those of
-  // the groups, in the order in which they were first seen.
-  OffloadedOptimizer& offloaded() { return *offloaded_; }
+  // the groups, in the order in which they were first seen. Waits for updates;
+  // what failed of them is told by the next call. From a TryStep with overlap
+  // on a reference is not to be used: ask for it again.
+  OffloadedOptimizer& offloaded();
 
  protected:
   OffloadedAdamBase(
@@ -116,6 +161,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   absl::Status CheckApart(absl::Span<const at::Tensor> tensors);
   absl::Status Gather();
   absl::Status GatherOne(size_t index);
+  absl::Status StepNow(const StepArguments& arguments);
+  absl::Status StepLate(const StepArguments& arguments);
   void Publish();
   int IndexOf(const at::Tensor& parameter) const;  // -1: unknown
   ParameterState ReadParameterState(int index, StateReader& reader) const;
@@ -130,6 +177,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // The last one is in use, those before may be known to slots still.
   std::vector<std::unique_ptr<TensorDevices>> devices_;
   std::unique_ptr<OffloadedOptimizer> offloaded_;
+  std::unique_ptr<LateSteps> late_;  // of offloaded_, and ends before it
+  bool overlap_ = false;
   absl::Duration step_timeout_ = absl::Hours(1);
 
   // Of all parameters ever seen; kept alive, so that an address means one.

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/late/late_steps.h"
 #include "terrace/torch/optimizer.h"
 
 namespace terrace {
@@ -122,6 +123,7 @@ absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
   if (index < 0) {
     return absl::InvalidArgumentError("not a parameter of this optimizer");
   }
+  TERRACE_RETURN_IF_ERROR(late_->Settle());
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> reader,
                            offloaded_->OpenStateReader());
   try {
@@ -133,6 +135,7 @@ absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
 
 template <typename State, typename Options>
 void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
+  Check(late_->Settle());
   TORCH_CHECK(!offloaded_->incomplete(),
               "the state cannot be saved: a step is incomplete");
   for (const auto& group : param_groups()) {
@@ -166,6 +169,7 @@ void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
 
 template <typename State, typename Options>
 void OffloadedAdamBase::LoadAs(InputArchive& archive) {
+  late_->Wait();
   Check(AdoptParameters());
   c10::IValue version;
   archive.read(kVersionKey, version);
@@ -211,6 +215,7 @@ void OffloadedAdamBase::LoadAs(InputArchive& archive) {
   absl::StatusOr<std::unique_ptr<StateWriter>> writer =
       offloaded_->OpenStateWriter(Deadline());
   Check(writer.status());
+  late_->GiveUp();
   staged_.clear();
   for (const Loaded<State>& one : loaded) {
     const at::Tensor master = FloatsOf(one.master);

@@ -1,4 +1,4 @@
-#include "runtime/torch/parameters.h"
+#include "runtime/torch/optimizer/parameters.h"
 
 #include <ATen/MemoryOverlap.h>
 

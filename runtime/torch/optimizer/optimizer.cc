@@ -10,7 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/parameters.h"
+#include "runtime/torch/late/late_steps.h"
+#include "runtime/torch/late/update_net.h"
+#include "runtime/torch/optimizer/parameters.h"
 #include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
 
@@ -86,6 +88,7 @@ absl::Status OffloadedAdamBase::Open(Runtime& runtime,
                                      const OptimizerOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(offloaded_,
                            OffloadedOptimizer::Create(runtime, {}, options));
+  late_ = std::make_unique<LateSteps>(*offloaded_);
   return AdoptParameters();
 }
 
@@ -154,6 +157,9 @@ absl::Status OffloadedAdamBase::Gather() {
     options.bias_correction = bias_correction_;
     for (const at::Tensor& parameter : group.params()) {
       const auto index = static_cast<size_t>(IndexOf(parameter));
+      if (parameter.has_storage()) {  // of another optimizer's step
+        TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(parameter.storage()));
+      }
       adam_options_[index] = options;
       present[index] = true;
     }
@@ -190,23 +196,75 @@ absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
     return absl::InvalidArgumentError(
         "learning rate and options are those of the parameter groups");
   }
+  TERRACE_RETURN_IF_ERROR(Flush());
   at::NoGradGuard no_gradients;
   absl::Status status = Guarded([this] {
     TERRACE_RETURN_IF_ERROR(AdoptParameters());
     return Gather();
   });
   if (status.ok()) {
-    StepArguments resolved = arguments;
-    resolved.groups = adam_options_;
-    status = offloaded_->Step(resolved, data_, Deadline());
+    const bool is_late = overlap_ && !offloaded_->incomplete();
+    status = Guarded(
+        [&] { return is_late ? StepLate(arguments) : StepNow(arguments); });
   }
   gradients_.clear();
-  if (!status.ok()) return status;
-  if (offloaded_->last_report().skipped) return absl::OkStatus();
-  return Guarded([this] {
-    Publish();
-    return absl::OkStatus();
-  });
+  return status;
+}
+
+absl::Status OffloadedAdamBase::StepNow(const StepArguments& arguments) {
+  StepArguments resolved = arguments;
+  resolved.groups = adam_options_;
+  TERRACE_RETURN_IF_ERROR(offloaded_->Step(resolved, data_, Deadline()));
+  if (!offloaded_->last_report().skipped) Publish();
+  return absl::OkStatus();
+}
+
+absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
+  if (arguments.norm_gradients) {
+    return absl::UnimplementedError(
+        "overlap: norm_gradients would have to be there until the updates have "
+        "ended");
+  }
+  LateArguments late{.groups = adam_options_,
+                     .loss_scale = arguments.loss_scale,
+                     .max_gradient_norm = arguments.max_gradient_norm,
+                     .skip_nonfinite = arguments.skip_nonfinite,
+                     .patience = step_timeout_,
+                     .data = data_};
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (data_[i].gradient == nullptr) continue;
+    if (data_[i].device != nullptr) {
+      return absl::UnimplementedError(absl::StrCat(
+          "overlap: parameter ", i, " is on ", tensors_[i].device().str(),
+          "; only those in memory are updated after the step"));
+    }
+    if (tensors_[i].is_inference()) {
+      return absl::UnimplementedError(
+          absl::StrCat("overlap: parameter ", i,
+                       " is an inference tensor: a graph that "
+                       "holds its old values could not notice the update"));
+    }
+    // What its gradient is now, whatever .grad becomes.
+    at::Tensor gradient;
+    if (tensors_[i].numel() > 0) gradient = gradients_[i].detach();
+    late.parameters.push_back({.place = static_cast<int>(i),
+                               .name = absl::StrCat(i),
+                               .parameter = tensors_[i],
+                               .in_order = staged_[i],
+                               .gradient = std::move(gradient)});
+  }
+  TERRACE_RETURN_IF_ERROR(late_->Begin(std::move(late)));
+  staged_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status OffloadedAdamBase::Flush(absl::Time deadline) {
+  return Guarded([&] { return late_->Finish(deadline); });
+}
+
+OffloadedOptimizer& OffloadedAdamBase::offloaded() {
+  late_->Wait();
+  return *offloaded_;
 }
 
 // Parameters were written behind autograd's back: a graph that still holds the

@@ -1,0 +1,158 @@
+"""The time of a training iteration whose updates go on after step(), against its
+floor.
+
+    python python/bench/late_step.py --path /mnt/nvme0 [--rounds 9]
+
+The model of offload_step.py, gradients clipped at a norm of 1, a tenth of the
+state in memory. Rows, one iteration of each in turn, in alternating order:
+
+    in memory   torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True)
+    raw         reads and writes as many bytes as an iteration moves
+    step()      terrace.AdamW(max_grad_norm=1)
+    overlap     terrace.AdamW(max_grad_norm=1, overlap=True); one that is not
+                measured comes before it, whose updates it ends, and what it
+                leaves ends after it
+
+No update begins before the norm is known: the floor is the backward pass in
+memory and then the larger one of the forward pass in memory and the raw time of
+the bytes that two windows do not hold. Prints medians and the ratio of the last
+row to the floor, and the same as a line of JSON. Parameters of the last two rows
+are compared after the last round. Takes 5 GB of memory and as much disk.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+
+import torch
+
+import terrace
+from offload_step import Bytes, Raw
+
+_TOKENS, _VOCABULARY = 128, 256
+
+
+class Training:
+    """A model and its optimizer; clips by hand where that does not."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: str | None,
+                 **settings) -> None:
+        self.model = Bytes(arguments.layers, arguments.width)
+        self.clips = folder is None
+        if folder is None:
+            self.optimizer = torch.optim.AdamW(
+                self.model.parameters(), lr=1e-4, fused=True)
+        else:
+            os.mkdir(folder)
+            self.optimizer = terrace.AdamW(
+                self.model.parameters(), lr=1e-4, max_grad_norm=1.0,
+                memory_budget=arguments.memory_budget, nvme_path=folder,
+                **settings)
+        self._generator = torch.Generator().manual_seed(2)
+
+    def iterate(self) -> dict[str, float]:
+        """Seconds of all, and of its passes."""
+        tokens = torch.randint(_VOCABULARY, (1, _TOKENS + 1),
+                               generator=self._generator)
+        started = time.perf_counter()
+        loss = torch.nn.functional.cross_entropy(
+            self.model(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
+        forward = time.perf_counter()
+        loss.backward()
+        backward = time.perf_counter()
+        if self.clips:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {'all': time.perf_counter() - started,
+                'forward': forward - started, 'backward': backward - forward}
+
+    def iterate_late(self) -> dict[str, float]:
+        self.iterate()
+        seconds = self.iterate()
+        self.optimizer.flush()
+        return seconds
+
+
+def timed_move(raw: Raw) -> dict[str, float]:
+    started = time.perf_counter()
+    raw.move()
+    return {'all': time.perf_counter() - started}
+
+
+def measure(arguments: argparse.Namespace, folder: str) -> dict:
+    plain = Training(arguments, os.path.join(folder, 'plain'))
+    late = Training(arguments, os.path.join(folder, 'late'), overlap=True)
+    memory = Training(arguments, None)
+    plain.iterate()
+    plain.iterate()
+    late.iterate_late()
+    before = plain.optimizer.stats()
+    plain.iterate()
+    plain.iterate()
+    late.iterate_late()
+    after = plain.optimizer.stats()
+    moved = sum(after[f'bytes_{way}'] - before[f'bytes_{way}']
+                for way in ('read', 'written')) / 2
+    window = after['memory_bytes'] - after['resident_bytes']
+    raw = Raw(folder, int(moved - 2 * window) // 2)
+    rows = {'in memory': memory.iterate, 'raw': lambda: timed_move(raw),
+            'step()': lambda: [plain.iterate(), plain.iterate()][1],
+            'overlap': late.iterate_late}
+    times: dict[str, list[dict]] = {name: [] for name in rows}
+    for i in range(-1, arguments.rounds):
+        for name in sorted(rows, reverse=bool(i % 2)):
+            seconds = rows[name]()
+            if i >= 0:  # before that: warming up
+                times[name].append(seconds)
+    same = all(map(torch.equal, plain.model.parameters(),
+                   late.model.parameters()))
+    return {'parameters': sum(p.numel() for p in late.model.parameters()),
+            'memory_budget': arguments.memory_budget,
+            'rounds': arguments.rounds, 'bytes_moved': int(moved),
+            'window_bytes': window, 'same_parameters': same,
+            'threads': torch.get_num_threads(), 'load': os.getloadavg()[0],
+            'engine': after['engine'],
+            'medians': {name: {key: statistics.median(t[key] for t in values)
+                               for key in values[0]}
+                        for name, values in times.items()},
+            'spread': {name: (min(t['all'] for t in values),
+                              max(t['all'] for t in values))
+                       for name, values in times.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--path', required=True)
+    parser.add_argument('--layers', type=int, default=13)
+    parser.add_argument('--width', type=int, default=896)
+    parser.add_argument('--memory-budget', default='10%')
+    parser.add_argument('--rounds', type=int, default=9)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
+        result = measure(arguments, folder)
+    median = result['medians']
+    memory = median['in memory']
+    floor = memory['backward'] + max(memory['forward'], median['raw']['all'])
+    result.update(floor=floor, ratio=median['overlap']['all'] / floor, bar=1.1)
+    for name, values in median.items():
+        least, most = result['spread'][name]
+        passes = ''.join(f', {key} {1e3 * values[key]:.0f}'
+                         for key in ('forward', 'backward') if key in values)
+        print(f'{name:10} {1e3 * values["all"]:6.0f} ms ({1e3 * least:.0f} to '
+              f'{1e3 * most:.0f}){passes}')
+    print(f'{result["parameters"]:,} parameters, '
+          f'{result["bytes_moved"] / 1e9:.2f} GB an iteration, a window of '
+          f'{result["window_bytes"] / 1e6:.0f} MB; load {result["load"]:.1f}')
+    print(f'overlap is {result["ratio"]:.3f} x the floor, '
+          f'{1e3 * floor:.0f} ms; the bar is {result["bar"]}')
+    print(json.dumps(result))
+    if not result['same_parameters']:
+        raise SystemExit('the parameters differ')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,80 @@
+#include "runtime/torch/late/late_steps.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+
+namespace terrace {
+
+LateSteps::~LateSteps() {
+  if (!HasStep() || is_told_) return;
+  if (const absl::Status status = updates_->Wait(); !status.ok()) {
+    TORCH_WARN(WhatIsLost(status));
+  }
+}
+
+std::string LateSteps::WhatIsLost(const absl::Status& status) {
+  return absl::StrCat(
+      "terrace: an optimizer is gone whose last updates failed, so that some "
+      "of "
+      "its parameters are those before the step: ",
+      status.message());
+}
+
+bool LateSteps::HasStep() {
+  // A forked child has none of the threads; the fork waited for the updates.
+  if (getpid() != process_) static_cast<void>(updates_.release());
+  return updates_ != nullptr;
+}
+
+absl::Status LateSteps::Begin(LateArguments arguments) {
+  arguments.order = order_;
+  is_told_ = false;
+  TERRACE_ASSIGN_OR_RETURN(
+      updates_, LateUpdates::Begin(optimizer_, std::move(arguments)));
+  return absl::OkStatus();
+}
+
+void LateSteps::Wait() {
+  if (HasStep()) updates_->Wait().IgnoreError();
+}
+
+absl::Status LateSteps::Settle() {
+  if (!HasStep()) return absl::OkStatus();
+  return End(updates_->Wait());
+}
+
+absl::Status LateSteps::Finish(absl::Time deadline) {
+  if (!HasStep()) return absl::OkStatus();
+  if (!updates_->AwaitEnd(deadline)) {
+    return absl::DeadlineExceededError(
+        "a step's updates go on after the deadline of the call that waits for "
+        "them");
+  }
+  const bool was_told = is_told_;
+  absl::Status status = Settle();
+  if (status.ok() || !was_told) return status;
+  return End(updates_->Retry(deadline));
+}
+
+absl::Status LateSteps::End(absl::Status status) {
+  const bool is_forgotten =
+      !status.ok() && !absl::IsDataLoss(status) && !optimizer_.incomplete();
+  if (!status.ok() && !is_forgotten) {
+    is_told_ = true;
+    return status;
+  }
+  order_ = updates_->order();
+  GiveUp();
+  return absl::OkStatus();
+}
+
+void LateSteps::GiveUp() {
+  if (HasStep()) updates_.reset();
+  is_told_ = false;
+}
+
+}  // namespace terrace

@@ -1,0 +1,223 @@
+#include "runtime/torch/late/late_updates.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/guarded.h"
+#include "runtime/torch/hook/compat.h"
+#include "runtime/torch/late/update_net.h"
+
+namespace terrace {
+namespace {
+
+// How soon a parameter that has become wanted goes first, and a thread that
+// waits hears of one that is updated, where nothing else wakes the thread that
+// updates: with and without a thread that waits.
+constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
+constexpr absl::Duration kLook = absl::Milliseconds(2);
+
+// The same memory, which lives as long as either.
+c10::Storage Renewed(const c10::Storage& storage) {
+  c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
+  c10::DataPtr& data = old._mutable_data_ptr_no_checks();
+  return {c10::Storage::use_byte_size_t(), old.nbytes(),
+          c10::DataPtr(
+              data.mutable_get(), new c10::Storage(storage),
+              [](void* held) { delete static_cast<c10::Storage*>(held); },
+              data.device()),
+          old.allocator(), old.resizable()};
+}
+
+}  // namespace
+
+LateUpdates::LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments)
+    : optimizer_(optimizer),
+      arguments_(std::move(arguments)),
+      pending_(std::make_shared<PendingStorages>()) {}
+
+absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
+    OffloadedOptimizer& optimizer, LateArguments arguments) {
+  std::unique_ptr<LateUpdates> updates(
+      new LateUpdates(optimizer, std::move(arguments)));
+  updates->Collect();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LateStep> step,
+                           updates->Start(absl::InfiniteFuture()));
+  if (optimizer.last_report().skipped) return nullptr;
+  updates->step_ = std::move(step);
+  updates->Listen();
+  updates->Run();
+  return updates;
+}
+
+LateUpdates::~LateUpdates() {
+  RunHere();
+  Wait().IgnoreError();
+  pending_->Close();
+  UpdateNet::Get().Erase(*pending_);
+  Restore();
+}
+
+absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
+    absl::Time deadline) {
+  return optimizer_.StartLate(
+      {.loss_scale = arguments_.loss_scale,
+       .groups = arguments_.groups,
+       .max_gradient_norm = arguments_.max_gradient_norm,
+       .skip_nonfinite = arguments_.skip_nonfinite},
+      arguments_.data, arguments_.order,
+      std::min(deadline, absl::Now() + arguments_.patience));
+}
+
+void LateUpdates::Collect() {
+  for (LateParameter& each : arguments_.parameters) {
+    each.values = each.parameter.variable_data();
+    const void* const storage = each.values.storage().unsafeGetStorageImpl();
+    const void* read = nullptr;
+    std::shared_ptr<const void> held;
+    if (each.gradient.defined()) {
+      read = each.gradient.storage().unsafeGetStorageImpl();
+      held = std::make_shared<at::Tensor>(std::move(each.gradient));
+      each.gradient = at::Tensor();
+    }
+    pending_->Add(each.place, each.name, storage, read, std::move(held));
+  }
+}
+
+void LateUpdates::Listen() {
+  // Written behind autograd's back: a graph that still holds the old values
+  // must notice.
+  for (const LateParameter& each : arguments_.parameters) {
+    each.parameter.unsafeGetTensorImpl()->bump_version();
+  }
+  UpdateNet::Get().Insert(pending_);
+}
+
+void LateUpdates::Run() {
+  try {
+    thread_ = std::thread([this, step = step_.get()] {
+      status_ = Drive(*step);
+      pending_->End(status_);
+    });
+  } catch (const std::system_error&) {  // there is none to be had
+    RunHere();
+  }
+}
+
+void LateUpdates::RunHere() {
+  if (step_ == nullptr || thread_.joinable() || pending_->has_ended()) return;
+  status_ = Drive(*step_);
+  pending_->End(status_);
+}
+
+absl::Status LateUpdates::Drive(LateStep& step) {
+  // It would wait for itself.
+  const at::DisableRecordFunctionGuard unseen;
+  while (!step.Advance()) {
+    Follow(step);
+    const absl::Duration look =
+        pending_->has_waiters() ? kLookWhileWaited : kLook;
+    step.Wait(absl::Now() + look);
+  }
+  Follow(step);
+  TERRACE_RETURN_IF_ERROR(step.result());
+  Restore();
+  return CopyBack();
+}
+
+void LateUpdates::Follow(LateStep& step) {
+  std::vector<int> wanted;
+  pending_->TakeWanted(&wanted);
+  for (const int parameter : wanted) step.Hasten(parameter);
+  std::vector<int> stepped;
+  step.TakeStepped(&stepped);
+  const auto is_copied = [this](int place) {
+    return std::any_of(arguments_.parameters.begin(),
+                       arguments_.parameters.end(),
+                       [place](const LateParameter& each) {
+                         return each.place == place && each.in_order.defined();
+                       });
+  };
+  stepped.erase(std::remove_if(stepped.begin(), stepped.end(), is_copied),
+                stepped.end());
+  pending_->SetStepped(stepped);
+}
+
+absl::Status LateUpdates::CopyBack() {
+  const absl::Status status = Guarded(c10::kCPU, [&] {
+    const at::NoGradGuard without_graph;
+    for (const LateParameter& each : arguments_.parameters) {
+      if (!each.in_order.defined()) continue;
+      // With a counter of versions of its own: it counts as written already.
+      each.values.copy_(each.in_order);
+    }
+  });
+  if (status.ok()) return status;
+  return absl::DataLossError(
+      absl::StrCat("parameters out of order were stepped and could not be "
+                   "given their new values: ",
+                   status.message()));
+}
+
+absl::Status LateUpdates::Wait() {
+  if (thread_.joinable()) {
+    thread_.join();
+    static_cast<void>(pending_->TakeGarbage());
+  }
+  return status_;
+}
+
+bool LateUpdates::AwaitEnd(absl::Time deadline) {
+  return !thread_.joinable() || pending_->AwaitEndUntil(deadline);
+}
+
+absl::Status LateUpdates::Retry(absl::Time deadline) {
+  // What is lost stays so.
+  if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
+  UpdateNet::Get().BeginAgain(*pending_);
+  auto step = Start(deadline);
+  status_ = step.ok() ? Drive(**step) : step.status();
+  pending_->End(status_);
+  static_cast<void>(pending_->TakeGarbage());
+  return status_;
+}
+
+std::vector<int> LateUpdates::order() const {
+  std::vector<int> order = pending_->order();
+  const absl::flat_hash_set<int> used(order.begin(), order.end());
+  for (const int place : arguments_.order) {
+    if (!used.contains(place)) order.push_back(place);
+  }
+  return order;
+}
+
+void LateUpdates::Restore() {
+  const std::vector<const void*> keys = pending_->TakeRefused();
+  if (keys.empty()) return;
+  const absl::flat_hash_set<const void*> refused(keys.begin(), keys.end());
+  absl::flat_hash_map<const void*, c10::Storage> renewed;
+  const auto restore = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    const c10::Storage storage = tensor.storage();
+    c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
+    if (!refused.contains(key) || Disarm(*key)) return;
+    const auto [found, is_new] = renewed.try_emplace(key);
+    if (is_new) found->second = Renewed(storage);
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(found->second);
+  };
+  for (const LateParameter& each : arguments_.parameters) {
+    restore(each.values);
+    restore(each.parameter);
+    restore(each.parameter.grad());
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,108 @@
+// The updates of one late step: a thread that drives them to their end, and
+// what they refer to.
+//
+//   auto updates = LateUpdates::Begin(*optimizer, std::move(step));
+//   ...                                  // operations wait by themselves
+//   absl::Status status = (*updates)->Wait();
+//   if (!status.ok()) status = (*updates)->Retry();
+//
+// Until Wait or Retry has returned OK, or the object is gone, no other method
+// of the optimizer may be called. After a failure parameters and gradients stay
+// as they are, and operations that take a parameter that is not updated, or
+// write its gradient, throw; where LibTorch cannot take that back (before 2.12)
+// the parameters and gradients that were stepped are given new storages over
+// the same memory once the updates have succeeded or are given up, and views
+// that were made of them before go on throwing.
+//
+// Thread-compatible. The optimizer must outlive it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/torch/late/pending_storages.h"
+#include "terrace/optimizer.h"
+
+namespace terrace {
+
+// One parameter of a step, and what the addresses of its data are of.
+struct LateParameter {
+  int place = 0;
+  std::string name;
+  at::Tensor parameter;
+  at::Tensor values;    // its own as the step began, whatever it is given since
+  at::Tensor in_order;  // a copy that is updated in its place; or undefined
+  at::Tensor gradient;  // what is read; undefined where there are no elements
+};
+
+struct LateArguments {
+  std::vector<AdamOptions> groups;
+  double loss_scale = 1;
+  // Else those of the optimizer's options.
+  std::optional<double> max_gradient_norm;
+  std::optional<bool> skip_nonfinite;
+  // Updates that take longer are stuck, and end as DeadlineExceeded.
+  absl::Duration patience = absl::Hours(1);
+  std::vector<int> order;  // as parameters are expected to be used
+  std::vector<ParameterData> data;
+  std::vector<LateParameter> parameters;
+};
+
+class LateUpdates {
+ public:
+  // Blocks until the norm is known, as OffloadedOptimizer::StartLate. Null: the
+  // step has ended; its parameters may have been skipped.
+  static absl::StatusOr<std::unique_ptr<LateUpdates>> Begin(
+      OffloadedOptimizer& optimizer, LateArguments arguments);
+  // Waits for the thread. What failed is given up.
+  ~LateUpdates();
+  LateUpdates(const LateUpdates&) = delete;
+  LateUpdates& operator=(const LateUpdates&) = delete;
+
+  // Blocks until all are updated, or one has failed. Again: the same.
+  absl::Status Wait();
+  // Whether they have ended by then: Wait would not block.
+  bool AwaitEnd(absl::Time deadline);
+  // Those that failed once more. At the deadline they have failed again, with
+  // DeadlineExceeded.
+  absl::Status Retry(absl::Time deadline = absl::InfiniteFuture());
+
+  // Once it has ended: parameters in the order in which they were used, then
+  // the others as before.
+  std::vector<int> order() const;
+
+ private:
+  LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments);
+
+  absl::StatusOr<std::unique_ptr<LateStep>> Start(absl::Time deadline);
+  // The storages that are waited for, without anyone who does.
+  void Collect();
+  void Listen();
+  // On the thread, or on that of a Retry.
+  absl::Status Drive(LateStep& step);
+  // On this thread, unless one was begun.
+  void RunHere();
+  void Follow(LateStep& step);
+  absl::Status CopyBack();
+  void Run();
+  // Storages that were refused are as before.
+  void Restore();
+
+  OffloadedOptimizer& optimizer_;
+  LateArguments arguments_;
+  const std::shared_ptr<PendingStorages> pending_;
+  std::unique_ptr<LateStep> step_;  // of the thread
+  std::thread thread_;
+  absl::Status status_;  // once the thread has ended
+};
+
+}  // namespace terrace

@@ -1,0 +1,182 @@
+#include "runtime/torch/late/pending_storages.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace terrace {
+
+void PendingStorages::Add(int parameter, std::string name, const void* storage,
+                          const void* gradient_storage,
+                          std::shared_ptr<const void> gradient) {
+  MutexLock lock(mutex_);
+  const size_t index = parameters_.size();
+  parameters_.push_back({std::move(name), std::move(gradient)});
+  places_.push_back(parameter);
+  by_place_[parameter] = index;
+  storages_[storage].parameters.push_back(index);
+  if (gradient_storage != nullptr) {
+    storages_[gradient_storage].gradients.push_back(index);
+  }
+}
+
+void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
+  Garbage garbage;  // ends after the lock
+  MutexLock lock(mutex_);
+  garbage.swap(garbage_);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto found = storages_.find(operands[i].storage);
+    if (found == storages_.end()) continue;
+    Storage& storage = found->second;
+    const bool is_written = operands[i].is_written;
+    Note(storage);
+    if (Missing(storage, is_written) == nullptr) continue;
+    Want(storage.parameters);
+    if (is_written) Want(storage.gradients);
+    while (!ended_ && Missing(storage, is_written) != nullptr) WaitForChange();
+    const Parameter* const missing = Missing(storage, is_written);
+    if (missing == nullptr || closed_) continue;
+    storage.is_refused = true;
+    refuse(i, absl::StrCat("terrace: parameter '", missing->name,
+                           "' could not be updated: ", status_.message(),
+                           "; optimizer.flush() tries again"));
+  }
+}
+
+void PendingStorages::AwaitEnd() {
+  Garbage garbage;
+  MutexLock lock(mutex_);
+  while (!ended_) WaitForChange();
+  garbage.swap(garbage_);
+}
+
+bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
+  Garbage garbage;
+  MutexLock lock(mutex_);
+  garbage.swap(garbage_);
+  while (!ended_) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    ++waiters_;
+    changed_.WaitFor(mutex_, left);
+    --waiters_;
+  }
+  return true;
+}
+
+void PendingStorages::WaitForChange() {
+  ++waiters_;
+  changed_.Wait(mutex_);
+  --waiters_;
+}
+
+PendingStorages::Garbage PendingStorages::TakeGarbage() {
+  MutexLock lock(mutex_);
+  return std::exchange(garbage_, {});
+}
+
+bool PendingStorages::has_ended() const {
+  MutexLock lock(mutex_);
+  return ended_;
+}
+
+bool PendingStorages::is_done() const {
+  MutexLock lock(mutex_);
+  return ended_ && (status_.ok() || closed_);
+}
+
+bool PendingStorages::has_waiters() const {
+  MutexLock lock(mutex_);
+  return waiters_ > 0;
+}
+
+void PendingStorages::TakeWanted(std::vector<int>* parameters) {
+  MutexLock lock(mutex_);
+  parameters->insert(parameters->end(), wanted_.begin(), wanted_.end());
+  wanted_.clear();
+}
+
+void PendingStorages::SetStepped(absl::Span<const int> parameters) {
+  if (parameters.empty()) return;
+  MutexLock lock(mutex_);
+  for (const int place : parameters) {
+    const auto found = by_place_.find(place);
+    if (found != by_place_.end()) Step(parameters_[found->second]);
+  }
+  changed_.SignalAll();
+}
+
+void PendingStorages::End(absl::Status status) {
+  MutexLock lock(mutex_);
+  if (status.ok()) {
+    for (Parameter& parameter : parameters_) Step(parameter);
+  }
+  status_ = std::move(status);
+  ended_ = true;
+  changed_.SignalAll();
+}
+
+void PendingStorages::BeginAgain() {
+  MutexLock lock(mutex_);
+  ended_ = false;
+  wanted_.clear();
+  for (Parameter& parameter : parameters_) parameter.is_wanted = false;
+}
+
+void PendingStorages::Close() {
+  MutexLock lock(mutex_);
+  ended_ = closed_ = true;
+  changed_.SignalAll();
+}
+
+std::vector<int> PendingStorages::order() const {
+  MutexLock lock(mutex_);
+  return order_;
+}
+
+std::vector<const void*> PendingStorages::TakeRefused() {
+  MutexLock lock(mutex_);
+  std::vector<const void*> keys;
+  for (auto& [key, storage] : storages_) {
+    if (std::exchange(storage.is_refused, false)) keys.push_back(key);
+  }
+  return keys;
+}
+
+PendingStorages::Parameter* PendingStorages::Missing(const Storage& storage,
+                                                     bool is_written) {
+  for (const size_t index : storage.parameters) {
+    if (parameters_[index].is_pending) return &parameters_[index];
+  }
+  if (!is_written) return nullptr;
+  for (const size_t index : storage.gradients) {
+    if (parameters_[index].is_pending) return &parameters_[index];
+  }
+  return nullptr;
+}
+
+void PendingStorages::Note(Storage& storage) {
+  if (std::exchange(storage.is_used, true)) return;
+  for (const size_t index : storage.parameters) {
+    order_.push_back(places_[index]);
+  }
+}
+
+void PendingStorages::Want(const std::vector<size_t>& parameters) {
+  for (const size_t index : parameters) {
+    Parameter& parameter = parameters_[index];
+    if (!parameter.is_pending || parameter.is_wanted) continue;
+    parameter.is_wanted = true;
+    wanted_.push_back(places_[index]);
+  }
+}
+
+void PendingStorages::Step(Parameter& parameter) {
+  if (!std::exchange(parameter.is_pending, false)) return;
+  if (parameter.gradient != nullptr) {
+    garbage_.push_back(std::move(parameter.gradient));
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,123 @@
+// The storages of one late step that operations have to wait for: those of
+// parameters that are not updated yet, and of gradients that the updates still
+// read. A key stands for a storage; several tensors may share one.
+//
+//   pending.Add(parameter, name, its storage, its gradient's, gradient);
+//   pending.Await(operands, refuse);      // each operation, before it runs
+//   pending.SetStepped(parameters);       // the thread that updates
+//   pending.TakeWanted(&parameters);      // the same: what is waited for
+//   pending.End(status);                  // the same, at last
+//
+// Gradients are let go where Await or TakeGarbage is called, never by the
+// thread that updates: what Python has seen can end only with Python's lock,
+// which a thread that waits here may hold.
+//
+// Waiting ends with the update, or with the step: End is called in any case,
+// or Close, after which nothing waits and nothing is refused.
+//
+// Thread-safe, but Add, which comes before all others.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/base/mutex.h"
+
+namespace terrace {
+
+class PendingStorages {
+ public:
+  struct Operand {
+    const void* storage;
+    bool is_written;
+  };
+  using Garbage = std::vector<std::shared_ptr<const void>>;
+
+  PendingStorages() = default;
+  PendingStorages(const PendingStorages&) = delete;
+  PendingStorages& operator=(const PendingStorages&) = delete;
+
+  // A parameter that is to be updated. `gradient_storage` is null where no
+  // other tensor has it. `gradient` lives until it was read for the last time.
+  void Add(int parameter, std::string name, const void* storage,
+           const void* gradient_storage, std::shared_ptr<const void> gradient)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Blocks until every operand is as the step leaves it: parameters updated,
+  // of what is written no update reads it any more. Calls `refuse` with the
+  // indices of those whose updates have failed, and why; never once the step is
+  // tried again, or is closed.
+  using Refuse = absl::FunctionRef<void(size_t operand, std::string why)>;
+  void Await(absl::Span<const Operand> operands, Refuse refuse)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until the step has ended; whether it has by then.
+  void AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AwaitEndUntil(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  Garbage TakeGarbage() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // It has ended well, or is closed: nothing waits for it any more.
+  bool is_done() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // A thread waits for a parameter, or for the end.
+  bool has_waiters() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Parameters that are waited for, each once.
+  void TakeWanted(std::vector<int>* parameters) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetStepped(absl::Span<const int> parameters) ABSL_LOCKS_EXCLUDED(mutex_);
+  // With OK every parameter is updated.
+  void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that failed is tried again, to another End.
+  void BeginAgain() ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that failed is not tried again.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Parameters in the order in which operations took them first.
+  std::vector<int> order() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Storages that were refused since the last call.
+  std::vector<const void*> TakeRefused() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Parameter {
+    std::string name;
+    std::shared_ptr<const void> gradient;
+    bool is_wanted = false;
+    bool is_pending = true;
+  };
+  // Indices into parameters_.
+  struct Storage {
+    std::vector<size_t> parameters;
+    std::vector<size_t> gradients;
+    bool is_used = false;
+    bool is_refused = false;
+  };
+
+  // Of those that the operand waits for, one that is pending; null: none.
+  Parameter* Missing(const Storage& storage, bool is_written)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Note(Storage& storage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Want(const std::vector<size_t>& parameters)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Step(Parameter& parameter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<int> places_ ABSL_GUARDED_BY(mutex_);  // of parameters_
+  std::vector<Parameter> parameters_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<int, size_t> by_place_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<const void*, Storage> storages_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> wanted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> order_ ABSL_GUARDED_BY(mutex_);
+  Garbage garbage_ ABSL_GUARDED_BY(mutex_);
+  int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

@@ -1,0 +1,167 @@
+#include "runtime/torch/late/update_net.h"
+
+#include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/torch/hook/compat.h"
+#include "runtime/torch/hook/write_marks.h"
+
+namespace terrace {
+namespace {
+
+struct Operands {
+  c10::SmallVector<PendingStorages::Operand, 8> operands;
+  c10::SmallVector<c10::StorageImpl*, 8> storages;
+
+  void Add(c10::StorageImpl* storage, bool is_written) {
+    operands.push_back({storage, is_written});
+    storages.push_back(storage);
+  }
+  void Add(const c10::IValue& tensor, bool is_written) {
+    const c10::TensorImpl* const impl = tensor.unsafeToTensorImpl();
+    if (!impl->has_storage()) return;
+    Add(impl->unsafe_storage().unsafeGetStorageImpl(), is_written);
+  }
+};
+
+// Tensors, lists of them with or without gaps, and the storage that a tensor is
+// set to.
+void AddArgument(const c10::IValue& argument, bool is_written,
+                 Operands* operands) {
+  if (argument.isTensor()) {
+    operands->Add(argument, is_written);
+  } else if (argument.isList()) {
+    for (const c10::IValue& element : argument.toListRef()) {
+      if (element.isNone()) continue;
+      if (!element.isTensor()) break;
+      operands->Add(element, is_written);
+    }
+  } else if (argument.isStorage()) {
+    operands->Add(argument.toStorage().unsafeGetStorageImpl(), is_written);
+  }
+}
+
+void AwaitAll(const UpdateNet::List& pending) {
+  for (const auto& each : pending) each->AwaitEnd();
+}
+
+void Await(const UpdateNet::List& pending, const Operands& operands) {
+  for (const auto& each : pending) {
+    each->Await(operands.operands, [&](size_t operand, std::string why) {
+      Arm(*operands.storages[operand], std::move(why));
+    });
+  }
+}
+
+void Start(const at::RecordFunction& function) {
+  const UpdateNet::List pending = UpdateNet::Get().pending();
+  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    AwaitAll(pending);
+  } else {
+    const WrittenArguments written = WrittenArgumentsOf(function);
+    const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
+    Operands operands;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      AddArgument(inputs[i], written.Has(i), &operands);
+    }
+    Await(pending, operands);
+  }
+  for (const auto& each : pending) {
+    if (each->is_done()) UpdateNet::Get().Erase(*each);
+  }
+}
+
+std::unique_ptr<at::ObserverContext> OnStart(
+    const at::RecordFunction& function) {
+  Start(function);
+  return nullptr;
+}
+
+}  // namespace
+
+UpdateNet& UpdateNet::Get() {
+  // Storages may end after everything static has.
+  static UpdateNet& net = *new UpdateNet();
+  return net;
+}
+
+void UpdateNet::Insert(std::shared_ptr<PendingStorages> pending) {
+  MutexLock lock(mutex_);
+  pending_.push_back(std::move(pending));
+  Listen();
+}
+
+void UpdateNet::Erase(const PendingStorages& pending) {
+  std::shared_ptr<PendingStorages> erased;  // ends after the lock
+  MutexLock lock(mutex_);
+  const auto found =
+      std::find_if(pending_.begin(), pending_.end(),
+                   [&](const auto& each) { return each.get() == &pending; });
+  if (found == pending_.end()) return;
+  erased = std::move(*found);
+  pending_.erase(found);
+  if (!pending_.empty()) return;
+  at::removeCallback(*std::exchange(handle_, std::nullopt));
+}
+
+UpdateNet::List UpdateNet::pending() const {
+  MutexLock lock(mutex_);
+  return pending_;
+}
+
+absl::Status UpdateNet::Await(const c10::Storage& storage) {
+  const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
+                                            /*is_written=*/true};
+  absl::Status status;
+  for (const auto& each : pending()) {
+    each->Await({&operand, 1}, [&](size_t, const std::string& why) {
+      status.Update(absl::FailedPreconditionError(why));
+    });
+  }
+  return status;
+}
+
+void UpdateNet::BeginAgain(PendingStorages& pending) {
+  MutexLock lock(mutex_);
+  pending.BeginAgain();
+}
+
+// Holds the lock until after the fork, when no step goes on.
+void UpdateNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  while (true) {
+    AwaitAll(pending());
+    mutex_.Lock();
+    if (std::all_of(pending_.begin(), pending_.end(),
+                    [](const auto& each) { return each->has_ended(); })) {
+      return;
+    }
+    mutex_.Unlock();
+  }
+}
+
+void UpdateNet::AfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Unlock(); }
+
+// What is there is the parent's, and its locks may be held for ever.
+void UpdateNet::AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  static_cast<void>(new List(std::exchange(pending_, {})));
+  mutex_.Unlock();
+}
+
+void UpdateNet::Listen() {
+  if (handle_.has_value()) return;
+  ListenToRegistrations();
+  static const int at_fork =
+      pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
+                     [] { Get().AfterForkInChild(); });
+  static_cast<void>(at_fork);
+  handle_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(&OnStart).needsInputs(true).scopes(
+          {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+}  // namespace terrace

@@ -1,0 +1,64 @@
+// Sees every operation that LibTorch dispatches, on any thread, before it runs,
+// while a late step is pending: it waits for what it takes. A backward pass
+// waits for all of them with its first function.
+//
+// An update that failed does not end the operation here, since LibTorch
+// swallows what an observer throws: a message on the storage does, when the
+// operation looks at its bytes.
+//
+// What reads or writes memory without an operation (an address or an array
+// that a program took before, what torch.compile made) is not seen.
+//
+// While none is pending, operations are not seen and cost nothing. A process
+// that is forked waits first, so that its child has whole parameters.
+//
+// Thread-safe. A process has it once, as LibTorch's observers are the
+// process's.
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/base/mutex.h"
+#include "runtime/torch/late/pending_storages.h"
+
+namespace terrace {
+
+class UpdateNet {
+ public:
+  using List = std::vector<std::shared_ptr<PendingStorages>>;
+
+  // Lives for ever.
+  static UpdateNet& Get();
+
+  // Operations that begin after this wait. Until Erase; one that is done goes
+  // by itself.
+  void Insert(std::shared_ptr<PendingStorages> pending)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Erase(const PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
+  List pending() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that failed is tried again; not while the process is forked.
+  void BeginAgain(PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // For what takes a storage's address itself, to write there.
+  // FailedPrecondition: an update of it failed.
+  absl::Status Await(const c10::Storage& storage);
+
+ private:
+  UpdateNet() = default;
+  void Listen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeforeFork();
+  void AfterFork();
+  void AfterForkInChild();
+
+  mutable Mutex mutex_;
+  List pending_ ABSL_GUARDED_BY(mutex_);
+  std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while there are
+};
+
+}  // namespace terrace

@@ -1,0 +1,95 @@
+// The late steps of OptimizerBinding.
+#include <utility>
+
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/guarded.h"
+#include "runtime/torch/late/update_net.h"
+#include "runtime/torch/python/group_numbers.h"
+#include "runtime/torch/python/optimizer_binding.h"
+
+namespace terrace {
+
+Outcome OptimizerBinding::StepLate(const std::vector<at::Tensor>& parameters,
+                                   const at::Tensor& group_of,
+                                   const std::vector<double>& numbers,
+                                   double loss_scale) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  return ToOutcome(StepLateLocked(parameters, group_of, numbers, loss_scale));
+}
+
+absl::Status OptimizerBinding::StepLateLocked(
+    const std::vector<at::Tensor>& parameters, const at::Tensor& group_of,
+    const std::vector<double>& numbers, double loss_scale) {
+  TERRACE_RETURN_IF_ERROR(SettleLate(Late::kTryAgain));
+  TERRACE_RETURN_IF_ERROR(CheckOpen());
+  TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
+                           GroupsIn(group_of, specs_.size()));
+  LateArguments arguments;
+  TERRACE_ASSIGN_OR_RETURN(arguments.groups,
+                           AdamOfEach(groups, numbers, options_));
+  arguments.loss_scale = loss_scale;
+  arguments.order = late_order_;
+  absl::Status status;
+  // A copy may find no memory.
+  status.Update(Guarded(c10::kCPU, [&] {
+    status = tensors_.Locate(specs_, parameters, groups, /*again=*/false);
+    if (status.ok()) status = tensors_.Release(specs_, &arguments);
+  }));
+  if (!status.ok()) {
+    tensors_.Forget();
+    return status;
+  }
+  TERRACE_ASSIGN_OR_RETURN(
+      late_, LateUpdates::Begin(*optimizer_, std::move(arguments)));
+  late_failure_told_ = false;
+  if (late_ == nullptr) Accumulate(optimizer_->last_report(), total_);
+  return absl::OkStatus();
+}
+
+Outcome OptimizerBinding::Flush() {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  return ToOutcome(SettleLate(Late::kTryAgain));
+}
+
+Outcome OptimizerBinding::Settle() {
+  if (!CheckProcess().ok()) return ToOutcome(absl::OkStatus());
+  MutexLock lock(mutex_);
+  return ToOutcome(SettleLate(Late::kTell));
+}
+
+Outcome OptimizerBinding::AwaitUpdates(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return ToOutcome(absl::OkStatus());
+  return ToOutcome(UpdateNet::Get().Await(tensor.storage()));
+}
+
+absl::Status OptimizerBinding::SettleLate(Late how) {
+  if (late_ == nullptr) return absl::OkStatus();
+  absl::Status status = late_->Wait();
+  if (!status.ok() && how == Late::kTryAgain && late_failure_told_) {
+    status = late_->Retry();
+  }
+  if (!status.ok()) {
+    if (how != Late::kQuietly) late_failure_told_ = true;
+    return status;
+  }
+  late_order_ = late_->order();
+  late_.reset();
+  late_failure_told_ = false;
+  Accumulate(optimizer_->last_report(), total_);
+  return absl::OkStatus();
+}
+
+bool OptimizerBinding::DropLate() {
+  if (SettleLate(Late::kQuietly).ok()) return false;
+  late_.reset();
+  late_failure_told_ = false;
+  return true;
+}
+
+}  // namespace terrace
