@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import re
 import threading
+from collections.abc import Callable
 
 import torch
 
-from terrace._base.errors import check
+from terrace._base.errors import Outcome, check
 
 _FOLDER = pathlib.Path(__file__).resolve().parent.parent  # the package's
 _NAME = re.compile(r'terrace_torch-(\d+\.\d+)\.so')
@@ -76,7 +78,13 @@ def is_offloaded(tensor: torch.Tensor) -> bool:
 def await_updates(tensor: torch.Tensor) -> None:
     """Until no update that goes on after a step reads or writes it.
     RuntimeError: one that writes it failed."""
-    check(new_optimizer().await_updates(tensor))
+    check(_await_updates()(tensor))
+
+
+@functools.cache
+def _await_updates() -> Callable[[torch.Tensor], Outcome]:
+    load()
+    return torch.classes.terrace.Optimizer.await_updates
 
 
 def new_mapped_file():

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,9 +42,9 @@ class LateSteps {
   // parameters after the step before.
   absl::Status Begin(LateArguments arguments);
 
-  // Blocks until no update goes on. What failed is told by the next Settle or
-  // Finish.
-  void Wait();
+  // Blocks until no update goes on: how they ended. What failed is told by the
+  // next Settle or Finish all the same.
+  absl::Status Wait();
   // The same, and tells what failed. Again: the same.
   absl::Status Settle();
   // As Settle, but tries once more what was told before. DeadlineExceeded: the
@@ -55,12 +54,12 @@ class LateSteps {
   // Waits. What failed is as its failure left it, and not tried again.
   void GiveUp();
 
-  // Of updates that failed, for the last who can tell of it.
-  static std::string WhatIsLost(const absl::Status& status);
+  // Whether there is a step that may have to be waited for, or failed.
+  bool HasStep();
+  // That it failed.
+  bool is_told() const { return is_told_; }
 
  private:
-  // Whether there is a step that may have to be waited for.
-  bool HasStep();
   absl::Status End(absl::Status status);
 
   OffloadedOptimizer& optimizer_;

@@ -79,6 +79,7 @@ absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
 
 void LateUpdates::Collect() {
   for (LateParameter& each : arguments_.parameters) {
+    if (each.in_order.defined()) copied_.insert(each.place);
     each.values = each.parameter.variable_data();
     const void* const storage = each.values.storage().unsafeGetStorageImpl();
     const void* read = nullptr;
@@ -139,13 +140,7 @@ void LateUpdates::Follow(LateStep& step) {
   for (const int parameter : wanted) step.Hasten(parameter);
   std::vector<int> stepped;
   step.TakeStepped(&stepped);
-  const auto is_copied = [this](int place) {
-    return std::any_of(arguments_.parameters.begin(),
-                       arguments_.parameters.end(),
-                       [place](const LateParameter& each) {
-                         return each.place == place && each.in_order.defined();
-                       });
-  };
+  const auto is_copied = [this](int place) { return copied_.contains(place); };
   stepped.erase(std::remove_if(stepped.begin(), stepped.end(), is_copied),
                 stepped.end());
   pending_->SetStepped(stepped);

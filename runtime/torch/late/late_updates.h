@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -99,6 +100,7 @@ class LateUpdates {
 
   OffloadedOptimizer& optimizer_;
   LateArguments arguments_;
+  absl::flat_hash_set<int> copied_;  // places of those with an `in_order`
   const std::shared_ptr<PendingStorages> pending_;
   std::unique_ptr<LateStep> step_;  // of the thread
   std::thread thread_;

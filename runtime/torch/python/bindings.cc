@@ -70,7 +70,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("step_late", &OptimizerBinding::StepLate)
       .def("flush", &OptimizerBinding::Flush)
       .def("settle", &OptimizerBinding::Settle)
-      .def("await_updates", &OptimizerBinding::AwaitUpdates)
+      .def_static("await_updates", &OptimizerBinding::AwaitUpdates)
       .def("begin_gradual", &OptimizerBinding::BeginGradual)
       .def("supply", &OptimizerBinding::Supply)
       .def("end_supply", &OptimizerBinding::EndSupply)

@@ -1,7 +1,5 @@
 #include "runtime/torch/python/optimizer_binding.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
-#include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/python/group_numbers.h"
 
 namespace terrace {
@@ -40,13 +37,7 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
 }  // namespace
 
 OptimizerBinding::~OptimizerBinding() {
-  if (getpid() == process_) {
-    MutexLock lock(mutex_);
-    const bool was_told = late_failure_told_;
-    const absl::Status late = SettleLate(Late::kQuietly);
-    if (!late.ok() && !was_told) TORCH_WARN(LateSteps::WhatIsLost(late));
-    return;
-  }
+  if (getpid() == process_) return;
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
   transfer_.Leak();
@@ -104,7 +95,6 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
                                           const BindingOptions& asked,
                                           std::shared_ptr<OffloadPlace> place) {
   TERRACE_RETURN_IF_ERROR(CloseLocked());
-  late_order_.clear();
   OptimizerOptions options;
   options.max_gradient_norm = asked.max_gradient_norm;
   options.skip_nonfinite = asked.skip_nonfinite;
@@ -117,6 +107,7 @@ absl::Status OptimizerBinding::OpenLocked(std::vector<ParameterSpec> specs,
                            std::move(opened));
   TERRACE_ASSIGN_OR_RETURN(optimizer_, OffloadedOptimizer::Create(
                                            runtime->runtime(), specs, options));
+  late_ = std::make_unique<LateSteps>(*optimizer_);
   transfer_.Renew();
   runtime_ = std::move(runtime);
   specs_ = std::move(specs);
@@ -312,7 +303,7 @@ Outcome OptimizerBinding::Close() {
   if (!CheckProcess().ok()) return ToOutcome(absl::OkStatus());
   MutexLock lock(mutex_);
   closed_ = true;
-  const bool was_told = late_failure_told_;
+  const bool was_told = late_ != nullptr && late_->is_told();
   absl::Status late = SettleLate(Late::kTell);
   if (was_told) late = absl::OkStatus();
   const absl::Status closed = CloseLocked();
@@ -322,6 +313,7 @@ Outcome OptimizerBinding::Close() {
 absl::Status OptimizerBinding::CloseLocked() {
   transfer_.End();
   DropLate();
+  late_.reset();
   gradual_.reset();
   tensors_.Forget();
   optimizer_.reset();

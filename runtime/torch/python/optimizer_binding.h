@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
-#include "runtime/torch/late/late_updates.h"
+#include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/python/mapped_file.h"
 #include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/outcome.h"
@@ -86,7 +86,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   // Waits, and answers with what failed, each time; a forked child has nothing.
   Outcome Settle();
   // Waits, of any optimizer, as what writes the tensor would.
-  Outcome AwaitUpdates(const at::Tensor& tensor);
+  static Outcome AwaitUpdates(const at::Tensor& tensor);
 
   // A step whose gradients come one after another, as terrace/gradual_step.h:
   // of the parameters that are in a group. `order` has their places as the
@@ -243,10 +243,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
   TensorsApart apart_ ABSL_GUARDED_BY(mutex_);  // of CheckApart
   std::unique_ptr<OffloadedOptimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<GradualStep> gradual_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<LateUpdates> late_ ABSL_GUARDED_BY(mutex_);
-  bool late_failure_told_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<int> late_order_ ABSL_GUARDED_BY(mutex_);  // of the last one
-  StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);       // of optimizer_
+  std::unique_ptr<LateSteps> late_ ABSL_GUARDED_BY(mutex_);  // of optimizer_
+  StateTransfer transfer_ ABSL_GUARDED_BY(mutex_);           // likewise
   std::unique_ptr<CheckpointCommit> commit_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Checkpoint> checkpoint_ ABSL_GUARDED_BY(mutex_);
   StepReport total_ ABSL_GUARDED_BY(mutex_);  // sums over all steps

@@ -31,7 +31,6 @@ absl::Status OptimizerBinding::StepLateLocked(
   TERRACE_ASSIGN_OR_RETURN(arguments.groups,
                            AdamOfEach(groups, numbers, options_));
   arguments.loss_scale = loss_scale;
-  arguments.order = late_order_;
   absl::Status status;
   // A copy may find no memory.
   status.Update(Guarded(c10::kCPU, [&] {
@@ -42,10 +41,8 @@ absl::Status OptimizerBinding::StepLateLocked(
     tensors_.Forget();
     return status;
   }
-  TERRACE_ASSIGN_OR_RETURN(
-      late_, LateUpdates::Begin(*optimizer_, std::move(arguments)));
-  late_failure_told_ = false;
-  if (late_ == nullptr) Accumulate(optimizer_->last_report(), total_);
+  TERRACE_RETURN_IF_ERROR(late_->Begin(std::move(arguments)));
+  if (!late_->HasStep()) Accumulate(optimizer_->last_report(), total_);
   return absl::OkStatus();
 }
 
@@ -69,26 +66,18 @@ Outcome OptimizerBinding::AwaitUpdates(const at::Tensor& tensor) {
 }
 
 absl::Status OptimizerBinding::SettleLate(Late how) {
-  if (late_ == nullptr) return absl::OkStatus();
-  absl::Status status = late_->Wait();
-  if (!status.ok() && how == Late::kTryAgain && late_failure_told_) {
-    status = late_->Retry();
-  }
-  if (!status.ok()) {
-    if (how != Late::kQuietly) late_failure_told_ = true;
-    return status;
-  }
-  late_order_ = late_->order();
-  late_.reset();
-  late_failure_told_ = false;
+  if (late_ == nullptr || !late_->HasStep()) return absl::OkStatus();
+  if (how == Late::kQuietly) TERRACE_RETURN_IF_ERROR(late_->Wait());
+  TERRACE_RETURN_IF_ERROR(how == Late::kTryAgain
+                              ? late_->Finish(absl::InfiniteFuture())
+                              : late_->Settle());
   Accumulate(optimizer_->last_report(), total_);
   return absl::OkStatus();
 }
 
 bool OptimizerBinding::DropLate() {
   if (SettleLate(Late::kQuietly).ok()) return false;
-  late_.reset();
-  late_failure_told_ = false;
+  late_->GiveUp();
   return true;
 }
 
