@@ -30,7 +30,7 @@ import time
 import torch
 
 import terrace
-from offload_step import Bytes, Raw
+from offload_step import Bytes, Raw, parsed
 
 _TOKENS, _VOCABULARY = 128, 256
 
@@ -125,13 +125,7 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--path', required=True)
-    parser.add_argument('--layers', type=int, default=13)
-    parser.add_argument('--width', type=int, default=896)
-    parser.add_argument('--memory-budget', default='10%')
-    parser.add_argument('--rounds', type=int, default=9)
-    arguments = parser.parse_args()
+    arguments = parsed(__doc__.splitlines()[0])
     with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
         result = measure(arguments, folder)
     median = result['medians']

@@ -166,14 +166,18 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
             'least': {name: min(values) for name, values in times.items()}}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parsed(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument('--path', required=True)
     parser.add_argument('--layers', type=int, default=13)
     parser.add_argument('--width', type=int, default=896)
     parser.add_argument('--memory-budget', default='10%')
     parser.add_argument('--rounds', type=int, default=9)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parsed(__doc__.splitlines()[0])
     with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
         result = measure(arguments, folder)
     median = result['medians']

@@ -1,6 +1,7 @@
 """What the tests share: small models, their training, comparison."""
 
 import os
+import sys
 
 # Nothing is fetched: the models are made here.
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
@@ -19,6 +20,14 @@ SEED = 20240611
 @pytest.fixture(autouse=True)
 def _same_numbers_each_time():
     torch.manual_seed(SEED)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    """What torch.compile made for another test changes what a step may do."""
+    made = sys.modules.get('torch._dynamo.convert_frame')
+    if getattr(made, 'FRAME_COUNTER', 0):
+        torch._dynamo.reset()
 
 
 # A directory's name with all that a message could be cut at.

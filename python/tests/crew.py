@@ -10,6 +10,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+import terrace
+
 PATIENCE_SECONDS = 120
 
 
@@ -101,3 +103,14 @@ def bits(tensors):
     flat = [torch.empty(t.numel(), dtype=t.dtype).copy_(t.detach().flatten())
             for t in tensors]
     return [t.view(torch.uint8).numpy().tobytes() for t in flat]
+
+
+def refused_on_a_rank(group, options):
+    """What an optimizer with these options answers there, where it is not
+    built for that."""
+    try:
+        terrace.AdamW(torch.nn.Linear(2, 2).parameters(),
+                      process_group=dist.group.WORLD if group else None,
+                      **options)
+    except NotImplementedError as error:
+        return str(error)

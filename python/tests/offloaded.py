@@ -140,3 +140,23 @@ def is_cold(tensor):
     except RuntimeError as error:  # from torch 2.12 on
         assert 'terrace:' in str(error)
         return True
+
+
+def trained_in_groups(**options):
+    """Parameters after steps of two groups under a scheduler."""
+    network = mlp(6)
+    parameters = list(network.parameters())
+    optimizer = terrace.AdamW(
+        [{'params': parameters[:4], 'lr': 1e-2},
+         {'params': parameters[4:], 'weight_decay': 0.3, 'eps': 1e-5}],
+        lr=1e-3, **options)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [1e-2, 1e-3], total_steps=9, cycle_momentum=True)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(5):
+        mlp_loss(network, generator).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    optimizer.close()
+    return parameters

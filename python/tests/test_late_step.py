@@ -14,7 +14,7 @@ import torch
 import terrace
 from conftest import batches, model, train
 from offloaded import (check_equal_values, mlp, mlp_loss, token_loss,
-                       transformer, values)
+                       trained_in_groups, transformer, values)
 from test_step_in_backward import keyed, model_loss
 
 
@@ -139,25 +139,8 @@ def test_one_storage_for_all(tight):
 
 
 def test_groups_and_a_scheduler(tight):
-    def run(overlap):
-        network = mlp(6)
-        parameters = list(network.parameters())
-        optimizer = terrace.AdamW(
-            [{'params': parameters[:4], 'lr': 1e-2},
-             {'params': parameters[4:], 'weight_decay': 0.3, 'eps': 1e-5}],
-            lr=1e-3, overlap=overlap, **tight)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, [1e-2, 1e-3], total_steps=9, cycle_momentum=True)
-        generator = torch.Generator().manual_seed(3)
-        for _ in range(5):
-            mlp_loss(network, generator).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
-        optimizer.close()
-        return parameters
-
-    for a, b in zip(run(False), run(True), strict=True):
+    for a, b in zip(trained_in_groups(overlap=False, **tight),
+                    trained_in_groups(overlap=True, **tight), strict=True):
         assert torch.equal(a, b)
 
 

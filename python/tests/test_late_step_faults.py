@@ -15,6 +15,7 @@ import torch
 
 import terrace
 from conftest import model
+from crew import refused_on_a_rank
 from offloaded import check_equal_values, mlp, mlp_loss, values
 from test_faults import doomed_disk, mounted  # noqa: F401
 
@@ -37,18 +38,9 @@ def test_in_backward_too():
         made(model(), step_in_backward=1)
 
 
-def refused_on_a_rank(group):
-    try:
-        terrace.AdamW(torch.nn.Linear(2, 2).parameters(), overlap=True,
-                      process_group=torch.distributed.group.WORLD if group
-                      else None)
-    except NotImplementedError as error:
-        return str(error)
-
-
 def test_ranks(crew):
     for group in (False, True):
-        said = crew.run(refused_on_a_rank, group)
+        said = crew.run(refused_on_a_rank, group, {'overlap': True})
         assert all('overlap=True on one of several' in each for each in said)
 
 
@@ -264,6 +256,17 @@ def fail_one(runs):
     assert caught.value.errno == errno.EFBIG
 
 
+def refused(network):
+    """How many of its parameters cannot be used."""
+    count = 0
+    for p in network.parameters():
+        try:
+            p.sum()
+        except RuntimeError:
+            count += 1
+    return count
+
+
 @pytest.mark.parametrize('look', [False, True])
 @pytest.mark.parametrize('again', ['flush', 'step'])
 @pytest.mark.parametrize('dropped', [False, True])
@@ -274,16 +277,11 @@ def test_flush_tries_again_to_the_same_bits(tmp_path, look, again, dropped):
     if dropped:
         optimizer.zero_grad()
     if look:
-        refused = 0
+        assert refused(network)
         for p in network.parameters():
-            try:
-                p.sum()
-            except RuntimeError:
-                refused += 1
             if p.grad is not None:
                 with contextlib.suppress(RuntimeError):
                     p.grad.sum()  # may be read
-        assert refused
     with pytest.raises(OSError):
         optimizer.state_dict()
     if again == 'flush':
@@ -327,13 +325,7 @@ def test_what_gives_it_up_leaves_parameters_that_can_be_used(tmp_path, how):
     terrace.save(tmp_path / 'saved', network, optimizer)
     at = values(network)
     fail_one(runs)
-    refused = 0
-    for p in network.parameters():
-        try:
-            p.sum()
-        except RuntimeError:
-            refused += 1
-    assert refused
+    assert refused(network)
     if how == 'load':
         terrace.load(tmp_path / 'saved', network, optimizer)
         check_equal_values(values(network), at)

@@ -11,7 +11,7 @@ import torch
 import terrace
 from conftest import batches, model
 from offloaded import (check_equal_values, check_identical, mlp, mlp_loss,
-                       token_loss, transformer, values)
+                       token_loss, trained_in_groups, transformer, values)
 
 
 def keyed(optimizer):
@@ -147,25 +147,9 @@ def test_odd_strides(tight):
 
 
 def test_groups_and_a_scheduler(tight):
-    def run(in_backward):
-        network = mlp(6)
-        parameters = list(network.parameters())
-        optimizer = terrace.AdamW(
-            [{'params': parameters[:4], 'lr': 1e-2},
-             {'params': parameters[4:], 'weight_decay': 0.3, 'eps': 1e-5}],
-            lr=1e-3, step_in_backward=in_backward, **tight)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, [1e-2, 1e-3], total_steps=9, cycle_momentum=True)
-        generator = torch.Generator().manual_seed(3)
-        for _ in range(5):
-            mlp_loss(network, generator).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
-        optimizer.close()
-        return parameters
-
-    for a, b in zip(run(0), run(1), strict=True):
+    for a, b in zip(trained_in_groups(step_in_backward=0, **tight),
+                    trained_in_groups(step_in_backward=1, **tight),
+                    strict=True):
         assert torch.equal(a, b)
 
 

@@ -8,6 +8,7 @@ import torch
 
 import terrace
 from conftest import model
+from crew import refused_on_a_rank
 from offloaded import mlp, mlp_loss, transformer, token_loss
 from test_faults import doomed_disk  # noqa: F401
 from test_step_in_backward import model_loss
@@ -45,18 +46,10 @@ def test_a_norm():
         made(model(), max_grad_norm=1.0)
 
 
-def refused_on_a_rank(group):
-    try:
-        terrace.AdamW(torch.nn.Linear(2, 2).parameters(), step_in_backward=1,
-                      process_group=torch.distributed.group.WORLD if group
-                      else None)
-    except NotImplementedError as error:
-        return str(error)
-
-
 def test_ranks(crew):
     for group in (False, True):
-        said = crew.run(refused_on_a_rank, group)
+        said = crew.run(refused_on_a_rank, group,
+                        {'step_in_backward': 1})
         assert all('one of 2 ranks' in each for each in said)
 
 

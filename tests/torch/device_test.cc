@@ -12,16 +12,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/torch/torch_device.h"
+#include "tests/torch/optimizer_peer.h"
 #include "tests/torch/torch_fixture.h"
 
 namespace terrace {
-
-class OffloadedAdamPeer {
- public:
-  static void StepThroughCopies(OffloadedAdamBase& optimizer) {
-    optimizer.set_devices(MakeTorchDevice);
-  }
-};
 
 namespace {
 

@@ -16,17 +16,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/torch/late/update_net.h"
-#include "runtime/torch/torch_device.h"
 #include "tests/torch/late_fixture.h"
+#include "tests/torch/optimizer_peer.h"
 
 namespace terrace {
-
-class OffloadedAdamPeer {
- public:
-  static void StepThroughCopies(OffloadedAdamBase& optimizer) {
-    optimizer.set_devices(MakeTorchDevice);
-  }
-};
 
 namespace {
 

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
@@ -12,16 +11,11 @@ namespace terrace {
 LateSteps::~LateSteps() {
   if (!HasStep() || is_told_) return;
   if (const absl::Status status = updates_->Wait(); !status.ok()) {
-    TORCH_WARN(WhatIsLost(status));
+    TORCH_WARN(
+        "terrace: an optimizer is gone whose last updates failed, so that some "
+        "of its parameters are those before the step: ",
+        status.message());
   }
-}
-
-std::string LateSteps::WhatIsLost(const absl::Status& status) {
-  return absl::StrCat(
-      "terrace: an optimizer is gone whose last updates failed, so that some "
-      "of "
-      "its parameters are those before the step: ",
-      status.message());
 }
 
 bool LateSteps::HasStep() {

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,9 +53,6 @@ class LateSteps {
   absl::Status Finish(absl::Time deadline);
   // Waits. What failed is as its failure left it, and not tried again.
   void GiveUp();
-
-  // Of updates that failed, for the last who can tell of it.
-  static std::string WhatIsLost(const absl::Status& status);
 
   // Whether there is a step that may have to be waited for, or failed.
   bool HasStep();

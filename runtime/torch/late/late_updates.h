@@ -123,9 +123,10 @@ class LateUpdates {
   std::vector<LateParameter*> unreturned_;           // of these, stepped
   std::unique_ptr<LateStep> step_;                   // of the thread
   std::thread thread_;
-  absl::Status status_;      // once the thread has ended
-  bool is_stepped_ = false;  //
-  int64_t step_number_ = 0;  // then
+  // Once the thread has ended.
+  absl::Status status_;
+  bool is_stepped_ = false;
+  int64_t step_number_ = 0;
 };
 
 }  // namespace terrace

@@ -12,8 +12,7 @@ void PendingStorages::Add(int parameter, std::string name, const void* storage,
                           std::shared_ptr<const void> gradient) {
   MutexLock lock(mutex_);
   const size_t index = parameters_.size();
-  parameters_.push_back({std::move(name), std::move(gradient)});
-  places_.push_back(parameter);
+  parameters_.push_back({parameter, std::move(name), std::move(gradient)});
   by_place_[parameter] = index;
   storages_[storage].parameters.push_back(index);
   if (gradient_storage != nullptr) {
@@ -171,7 +170,7 @@ const PendingStorages::Parameter* PendingStorages::Missing(
 void PendingStorages::Note(Storage& storage) {
   if (std::exchange(storage.is_used, true)) return;
   for (const size_t index : storage.parameters) {
-    order_.push_back(places_[index]);
+    order_.push_back(parameters_[index].place);
   }
 }
 
@@ -180,7 +179,7 @@ void PendingStorages::Want(const std::vector<size_t>& parameters) {
     Parameter& parameter = parameters_[index];
     if (!parameter.is_pending || parameter.is_wanted) continue;
     parameter.is_wanted = true;
-    wanted_.push_back(places_[index]);
+    wanted_.push_back(parameter.place);
   }
 }
 

@@ -90,6 +90,7 @@ class PendingStorages {
 
  private:
   struct Parameter {
+    int place;
     std::string name;
     std::shared_ptr<const void> gradient;
     bool is_wanted = false;
@@ -114,7 +115,6 @@ class PendingStorages {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::vector<int> places_ ABSL_GUARDED_BY(mutex_);  // of parameters_
   std::vector<Parameter> parameters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<int, size_t> by_place_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<const void*, Storage> storages_ ABSL_GUARDED_BY(mutex_);

@@ -169,7 +169,7 @@ void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
 
 template <typename State, typename Options>
 void OffloadedAdamBase::LoadAs(InputArchive& archive) {
-  late_->Wait().IgnoreError();
+  late_->Wait().IgnoreError();  // Settle tells
   Check(AdoptParameters());
   c10::IValue version;
   archive.read(kVersionKey, version);

@@ -263,7 +263,7 @@ absl::Status OffloadedAdamBase::Flush(absl::Time deadline) {
 }
 
 OffloadedOptimizer& OffloadedAdamBase::offloaded() {
-  late_->Wait().IgnoreError();
+  late_->Wait().IgnoreError();  // Settle tells
   return *offloaded_;
 }
 

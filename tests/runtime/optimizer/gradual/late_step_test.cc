@@ -12,25 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/runtime/optimizer/gradual/many_chunks.h"
 #include "tests/runtime/optimizer/training.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
-
-// About a dozen chunks of the smallest size; small ones share a chunk.
-Model ManyChunks() {
-  return Model::Of({{"a", DType::kFloat32, 16411},
-                    {"b", DType::kBFloat16, 928},
-                    {"c", DType::kFloat32, 1},
-                    {"none", DType::kFloat32, 0},
-                    {"d", DType::kBFloat16, 12011},
-                    {"e", DType::kFloat32, 9001},
-                    {"f", DType::kFloat32, 300},
-                    {"g", DType::kFloat32, 8191}},
-                   21);
-}
 
 std::vector<int> WithGradient(const Model& model) {
   std::vector<int> found;
