@@ -36,13 +36,25 @@ _TOKENS, _VOCABULARY = 128, 256
 
 
 class Training:
-    """A model and its optimizer; clips by hand where that does not."""
+    """A model and its optimizer; clips by hand where that does not.
+
+    Without a folder it is in memory; a share of the state is, or `below` of
+    everything.
+    """
 
     def __init__(self, arguments: argparse.Namespace, folder: str | None,
-                 **settings) -> None:
+                 below: bool = False, **settings) -> None:
         self.model = Bytes(arguments.layers, arguments.width)
         self.clips = folder is None
-        if folder is None:
+        if below:
+            os.mkdir(folder)
+            self.offload = terrace.offload(
+                self.model, memory_budget=arguments.memory_budget,
+                nvme_path=folder)
+            self.optimizer = terrace.AdamW(
+                self.model.parameters(), lr=1e-4, max_grad_norm=1.0,
+                offload=self.offload, **settings)
+        elif folder is None:
             self.optimizer = torch.optim.AdamW(
                 self.model.parameters(), lr=1e-4, fused=True)
         else:

@@ -194,8 +194,9 @@ class Hook {
   // it are fetched while no step has told the order yet. A hint.
   void UseSaved(const at::Tensor& tensor);
 
-  // InvalidArgument: not managed here. Else what the fetch says; the tensor is
-  // as before then, and may be tried again.
+  // Waits for the update of a late step, as operations do. InvalidArgument: not
+  // managed here. FailedPrecondition: that update failed. Else what the fetch
+  // says; the tensor is as before then, and may be tried again.
   absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor, Access access);
 
   // Begins to fetch those that are away, and waits for none; as far as the
@@ -215,7 +216,8 @@ class Hook {
   // 2.12 cannot use such a storage again; OK there if none has failed.
   absl::Status Retry();
 
-  // Ends the management of all; no operation may use them meanwhile.
+  // Ends the management of all, once no late step's updates go on; no operation
+  // may use them meanwhile.
   // Idempotent. FailedPrecondition, and nothing changes: one is leased or in
   // use (named). Else it is closed, and the first error of a tensor that could
   // not be brought is told: that one is refused. Cancelled: in a forked child,
