@@ -305,6 +305,25 @@ def test_two_optimizers_of_one_model(tmp_path, budget):
         assert stats['failures'] == 0
 
 
+@pytest.mark.parametrize('budget', BUDGETS)
+def test_parameters_that_share_a_gradient(tmp_path, budget):
+    def trained(model, directory):
+        offload = below(model, directory, budget) if directory else None
+        optimizer = terrace.AdamW(model.parameters(), lr=1e-2)
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(3):
+            mlp_loss(model, generator).backward()
+            for other in (20, 46):  # in chunks of their own
+                model[other].weight.grad = model[0].weight.grad
+            optimizer.step()
+            optimizer.zero_grad()
+        if offload:
+            offload.close()
+        return values(model)
+
+    check_equal_values(trained(mlp(24), tmp_path), trained(mlp(24), None))
+
+
 def test_one_with_places_of_its_own(tmp_path, expected):
     """It is asked for there, and gradients stay in memory."""
     for name in ('below', 'state'):

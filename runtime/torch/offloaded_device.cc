@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -91,14 +92,18 @@ void* OffloadedDevice::Place(const at::Tensor& tensor) {
   const auto size = static_cast<int64_t>(tensor.element_size());
   const int64_t offset = tensor.storage_offset() * size;
   const uintptr_t address = extent.start + static_cast<uintptr_t>(offset);
-  placed_.insert_or_assign(address,
-                           Placed{storage, offset, tensor.numel() * size});
+  Placed& placed = placed_[address];  // parameters may share a gradient
+  placed = {storage, offset, std::max(placed.bytes, tensor.numel() * size),
+            placed.times + 1};
   return reinterpret_cast<void*>(address);
 }
 
 void OffloadedDevice::Drop(const void* address) {
   MutexLock lock(mutex_);
-  placed_.erase(reinterpret_cast<uintptr_t>(address));
+  const auto found = placed_.find(reinterpret_cast<uintptr_t>(address));
+  if (found != placed_.end() && --found->second.times == 0) {
+    placed_.erase(found);
+  }
 }
 
 void OffloadedDevice::Forget() {

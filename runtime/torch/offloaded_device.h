@@ -32,8 +32,9 @@ class OffloadedDevice final : public Device {
   // Of a contiguous tensor with elements, whose storage is referred to until
   // Drop() or Forget().
   void* Place(const at::Tensor& tensor);
-  // What was placed there is not copied any more. Its storage must not end with
-  // this where Python has seen it. What it has not placed: nothing.
+  // What was placed there, once more or for the last time, is not copied any
+  // more for that. Its storage must not end with this where Python has seen it.
+  // What it has not placed: nothing.
   void Drop(const void* address);
   void Forget();
   // A step is complete: storages that are gone get no addresses any more, once
@@ -58,6 +59,7 @@ class OffloadedDevice final : public Device {
     c10::Storage storage;
     int64_t offset = 0;  // in bytes, in the storage
     int64_t bytes = 0;
+    int times = 0;  // placed, and not dropped
   };
 
   // What holds `bytes` from an address on, and where in its storage they are;

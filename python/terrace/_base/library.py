@@ -66,7 +66,13 @@ def new_offload():
 
 def storage_if_offloaded(tensor: torch.Tensor) -> int:
     """What tells its storage from others; 0: it is not offloaded."""
-    return new_offload().storage(tensor)
+    return _any_offload().storage(tensor)
+
+
+@functools.cache
+def _any_offload():
+    """To ask of tensors."""
+    return new_offload()
 
 
 def is_offloaded(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from terrace._base.amounts import bytes_text
+from terrace._base.library import is_offloaded
 from terrace._base.message import say
 from terrace._offload import readers
 from terrace._offload.managed import Managed
@@ -122,7 +123,9 @@ _address = torch._C.StorageBase.data_ptr
 
 def _storage_of(tensor: torch.Tensor, least_bytes: int = 0) -> int:
     """The address of its memory; 0: it has none, or none of so many bytes, as
-    what is expanded, or it is below already."""
+    what is expanded, or it is managed already, whose memory comes and goes."""
+    if is_offloaded(tensor):
+        return 0
     try:
         storage = _storage(tensor)
         return _address(storage) if storage.nbytes() >= least_bytes else 0

@@ -240,8 +240,8 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             OSError (with errno, filename, offset), DataLossError, MemoryError:
                 a path failed. Unless it is a DataLossError, step() again with
                 the same gradients finishes the step, exactly.
-            RuntimeError: a GPU failed; DataLossError if parameters there
-                could not be given their new values.
+            RuntimeError: a GPU failed; DataLossError if it did for good, and
+                parameters there could not be given their new values.
             ValueError: a gradient that cannot be used; nothing was changed.
             RuntimeError: with step_in_backward, options were changed since
                 then; set them back and step(). NotImplementedError: GradScaler.

@@ -213,9 +213,11 @@ class OffloadedOptimizer {
   // same gradients and arguments to finish the missing chunks (bit for bit
   // the undisturbed step); anything else is FailedPrecondition. A parameter
   // written in between counts in that call where its chunk is missing, else in
-  // the next step. DataLoss is sticky: the optimizer is poisoned and says so
-  // from then on. A copy from a
-  // device that fails leaves the step incomplete, one to a device is DataLoss.
+  // the next step; one on a device that could not be given its new values gets
+  // them in that call, whatever was written. DataLoss is sticky: the optimizer
+  // is poisoned and says so from then on. A copy from or to a device that fails
+  // leaves the step incomplete; it is DataLoss where a device has failed for
+  // good with parameters that are not back.
   // After the first failed attempt of a step the gradients are read once more,
   // so that the next can be told from another step; where that fails too the
   // optimizer is of no more use, and says so. Later attempts read them once.

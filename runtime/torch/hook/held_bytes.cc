@@ -32,16 +32,16 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
     return absl::FailedPreconditionError("a storage whose bytes are gone");
   }
   ByteWindow& window = managed->window();
+  if (use.is_beside) {
+    window.room().TakeBeside(ResidentBytes(managed->size_bytes()));
+  }
   managed->word().Pin();
   held.managed_ = managed;
   held.is_beside_ = use.is_beside;
-  if (use.is_beside) {
-    window.room().TakeBeside(ResidentBytes(managed->size_bytes()));
-  } else {
-    window.order().Note(*managed);
-  }
+  if (!use.is_beside) window.order().Note(*managed);
   TERRACE_RETURN_IF_ERROR(
-      window.Fetch(*managed, ByteWindow::AfterFailure::kStaysCold));
+      window.Fetch(*managed, use.is_beside ? ByteWindow::Caller::kBeside
+                                           : ByteWindow::Caller::kLease));
   if (use.is_written) managed->MarkWritten();
   held.data_ = managed->data();
   if (!use.is_beside) window.FetchUpcoming();
@@ -52,11 +52,9 @@ HeldBytes::~HeldBytes() {
   if (managed_ == nullptr) return;
   // It may go as soon as it is not pinned, its window may not.
   ByteWindow& window = managed_->window();
-  if (is_beside_) {
-    window.room().GiveBeside(ResidentBytes(managed_->size_bytes()));
-  }
+  const int64_t bytes = ResidentBytes(managed_->size_bytes());
   window.EndUse(*managed_);
-  if (window.room().over()) window.Trim();
+  if (is_beside_) window.room().GiveBeside(bytes);
 }
 
 }  // namespace terrace

@@ -19,10 +19,7 @@ struct Lease::Held {
   std::shared_ptr<ManagedStorage> storage;
   std::shared_ptr<ManagedStorages> storages;  // has the window
 
-  ~Held() {
-    storages->window().EndUse(*storage);
-    if (storages->window().room().over()) storages->window().Trim();
-  }
+  ~Held() { storages->window().EndUse(*storage); }
 };
 
 Lease::Lease(std::unique_ptr<Held> held) : held_(std::move(held)) {}
@@ -40,6 +37,8 @@ absl::Span<std::byte> Lease::data() const {
 void Lease::End() { held_.reset(); }
 
 namespace {
+
+bool IsAwaited() { return OperationNet::Get().IsAwaited(); }
 
 absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
                          int64_t most_bytes) {
@@ -73,6 +72,7 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
           runtime, ByteWindowOptions{.window_bytes = options.window_bytes,
                                      .beyond_bytes = options.beyond_bytes,
                                      .patience = options.patience,
+                                     .beside = {.is_awaited = IsAwaited},
                                      .verify_clean = options.verify_clean})));
 }
 
@@ -128,8 +128,8 @@ absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
   held->storage = storage;
   held->storages = storages_;
   storages_->window().order().Note(*storage);
-  TERRACE_RETURN_IF_ERROR(storages_->window().Fetch(
-      *storage, ByteWindow::AfterFailure::kStaysCold));
+  TERRACE_RETURN_IF_ERROR(
+      storages_->window().Fetch(*storage, ByteWindow::Caller::kLease));
   if (access == Access::kWrite) storage->MarkWritten();
   return Lease(std::move(held));
 }
@@ -162,10 +162,6 @@ int64_t Hook::EvictAll() {
 absl::Status Hook::Retry() { return storages_->window().Retry(); }
 
 absl::Status Hook::Close(AtClose what) {
-  // Updates that go on have tensors in use, and would find others.
-  if (OperationGate* const gate = OperationNet::Get().gate()) {
-    gate->AwaitEverything();
-  }
   const absl::Status status = storages_->Close(what == AtClose::kRestore);
   if (!absl::IsFailedPrecondition(status)) {
     gradients_.reset();

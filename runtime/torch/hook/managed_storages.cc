@@ -297,6 +297,10 @@ absl::Status ManagedStorages::Close(bool restore) {
     return absl::CancelledError(
         "a forked child has none of its parent's bytes");
   }
+  // Updates that go on have tensors in use, and would find others.
+  if (OperationGate* const gate = OperationNet::Get().gate()) {
+    gate->AwaitEverything();
+  }
   Sweep();
   TERRACE_ASSIGN_OR_RETURN(const bool is_first, BeginClose());
   if (!is_first) return absl::OkStatus();

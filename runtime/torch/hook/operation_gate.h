@@ -25,6 +25,8 @@ class OperationGate {
   // Whether Await would neither wait nor fail. For what is inside an operation,
   // which has bytes that the others may wait for.
   virtual bool IsFree(const c10::Storage& storage, bool is_written) = 0;
+  // Whether something waits now, here or for the end of all.
+  virtual bool IsAwaited() = 0;
   // Until there is nothing to wait for, however it ended.
   virtual void AwaitEverything() = 0;
 };

@@ -26,12 +26,7 @@ std::atomic<bool> is_forked_child = false;
 
 using Storages = c10::SmallVector<ManagedStorage*, 6>;
 
-void Unpin(ManagedStorage& storage) {
-  // It may go as soon as it is not pinned, its window may not.
-  ByteWindow& window = storage.window();
-  window.EndUse(storage);
-  if (window.room().over()) window.Trim();
-}
+void Unpin(ManagedStorage& storage) { storage.window().EndUse(storage); }
 
 // The managed storages that an operation in flight takes.
 struct PinnedStorages final : at::ObserverContext {
@@ -160,8 +155,9 @@ void BringBeyond(PinnedStorages& pinned, const Storages& distinct,
     (goes_beyond ? pinned.beyond : pinned.storages).push_back(each);
     const bool is_here = each->word().Pin() == Residency::kResident;
     if (goes_beyond) {
-      bytes -= FootprintOf(*each);
       each->window().FetchBeyond(*each, operation).IgnoreError();
+      // What another has pinned too stays where it is.
+      if (each->is_spilled()) bytes -= FootprintOf(*each);
     } else if (!is_here) {
       each->window().Fetch(*each).IgnoreError();
     }

@@ -228,6 +228,7 @@ absl::Status LateUpdates::Finish() {
 
 absl::Status LateUpdates::Wait() {
   if (thread_.joinable()) {
+    pending_->AwaitEnd();  // as one that waits
     thread_.join();
     static_cast<void>(pending_->TakeGarbage());
   }

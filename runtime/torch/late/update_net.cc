@@ -145,6 +145,12 @@ void UpdateNet::BeginAgain(PendingStorages& pending) {
   pending.BeginAgain();
 }
 
+bool UpdateNet::IsAwaited() {
+  const List pending = this->pending();
+  return std::any_of(pending.begin(), pending.end(),
+                     [](const auto& each) { return each->has_waiters(); });
+}
+
 void UpdateNet::AwaitEverything() { AwaitAll(pending()); }
 
 // Holds the lock until after the fork, when no step goes on.

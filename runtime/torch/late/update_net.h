@@ -47,6 +47,7 @@ class UpdateNet final : public OperationGate {
   void AwaitOperands(const at::RecordFunction& function) override;
   absl::Status Await(const c10::Storage& storage, bool is_written) override;
   bool IsFree(const c10::Storage& storage, bool is_written) override;
+  bool IsAwaited() override;
   void AwaitEverything() override;
   // Of what is to be written there.
   absl::Status Await(const c10::Storage& storage) {

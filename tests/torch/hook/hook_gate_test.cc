@@ -112,11 +112,13 @@ class Gate final : public OperationGate {
   bool IsFree(const c10::Storage& /*storage*/, bool /*is_written*/) override {
     return answer.ok();
   }
+  bool IsAwaited() override { return is_awaited; }
   void AwaitEverything() override { asked.push_back("everything"); }
 
   std::vector<std::string> asked;
   std::function<void()> look;
   absl::Status answer;
+  bool is_awaited = false;
 };
 
 class GateTest : public HookTest {
@@ -159,6 +161,14 @@ TEST_F(GateTest, IsAskedBeforeALeaseAndBeforeTheEnd) {
   EXPECT_TRUE(IsCold(tensor));
   EXPECT_TRUE(hook().Close(Hook::AtClose::kRestore).ok());
   EXPECT_EQ(gate().asked.back(), "everything");
+}
+
+TEST_F(GateTest, AHookThatEndsWaitsToo) {
+  Make(1 << 20);
+  const at::Tensor tensor = Cold("a", {64, 64});
+  gate().asked.clear();
+  EndHook();
+  EXPECT_EQ(gate().asked, std::vector<std::string>({"everything"}));
 }
 
 TEST_F(GateTest, IsAskedBeforeATensorIsTakenOver) {

@@ -66,7 +66,8 @@ absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
 absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source) {
   TERRACE_CHECK(tensor.word().BeginLoad());
   Claim(tensor);
-  absl::StatusOr<Pin> pin = Bring(tensor, Access::kOverwrite);
+  absl::StatusOr<Pin> pin =
+      Bring(tensor, Access::kOverwrite, Caller::kOperation);
   absl::Status status = pin.status();
   if (pin.ok()) {
     std::memcpy(pin->data().data(), source, pin->data().size());
@@ -108,7 +109,7 @@ void ByteWindow::Forget(WindowTensor& tensor) {
   tensor.word().End(Residency::kCold);
 }
 
-absl::Status ByteWindow::Fetch(WindowTensor& tensor, AfterFailure after) {
+absl::Status ByteWindow::Fetch(WindowTensor& tensor, Caller caller) {
   const absl::Time begun = absl::Now();
   absl::Status status;
   while (true) {
@@ -119,9 +120,10 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor, AfterFailure after) {
       break;
     }
     if (!tensor.word().BeginLoad()) continue;
-    status = Load(tensor, after);
+    status = Load(tensor, caller);
     break;
   }
+  if (caller == Caller::kBeside) return status;
   const absl::Duration blocked = absl::Now() - begun;
   tensor.blocked_ns_.fetch_add(absl::ToInt64Nanoseconds(blocked),
                                std::memory_order_relaxed);
@@ -129,11 +131,11 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor, AfterFailure after) {
   return status;
 }
 
-absl::Status ByteWindow::Load(WindowTensor& tensor, AfterFailure after) {
+absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller) {
   const bool is_ahead = tensor.fetch_ != nullptr;
   if (!is_ahead) Claim(tensor);
-  absl::StatusOr<Pin> pin = Bring(tensor, Access::kUpdate);
-  if (!pin.ok()) return Fail(tensor, pin.status(), after);
+  absl::StatusOr<Pin> pin = Bring(tensor, Access::kUpdate, caller);
+  if (!pin.ok()) return Fail(tensor, pin.status(), caller);
   if (options_.verify_clean && !tensor.never_clean_) {
     tensor.fingerprint_ = Fingerprint(pin->data());
     tensor.is_checked_ = true;
@@ -146,31 +148,35 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, AfterFailure after) {
   }
   tensor.pin_ = *std::move(pin);
   --away_;
-  meter_.NoteFetched(tensor, is_ahead);
+  if (caller != Caller::kBeside) meter_.NoteFetched(tensor, is_ahead);
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access) {
+absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access,
+                                      Caller caller) {
   const absl::Time end = absl::Now() + options_.patience;
   while (true) {
-    TERRACE_RETURN_IF_ERROR(Ask(tensor, access));
+    TERRACE_RETURN_IF_ERROR(Ask(tensor, access, caller));
     absl::StatusOr<Pin> pin = bytes_.Take(*tensor.fetch_);
     tensor.fetch_.reset();
     if (!absl::IsAborted(pin.status()) || absl::Now() >= end) return pin;
   }
 }
 
-absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
+absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access,
+                             Caller caller) {
   if (tensor.fetch_ != nullptr) return absl::OkStatus();  // begun ahead
   const absl::Time begun = absl::Now();
   const bool is_new = access == Access::kOverwrite && tensor.number() >= 0;
+  const bool is_beside = caller == Caller::kBeside;
+  RoomWait wait(room_, is_beside ? &options_.beside : nullptr);
   absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
       bytes_.Ask({.tensor = tensor.id_,
                   .access = access,
                   .own_bytes = is_new ? tensor.size_bytes() : 0},
-                 [this] { return MakeRoom(); });
-  if (access != Access::kOverwrite) {  // of a fetch
+                 [&] { return MakeRoom(wait); });
+  if (access != Access::kOverwrite && !is_beside) {  // a fetch for operations
     meter_.NoteBlockedOnRoom(absl::Now() - begun);
   }
   TERRACE_ASSIGN_OR_RETURN(tensor.fetch_, std::move(queue));
@@ -179,20 +185,17 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access) {
 
 // The window has the bytes, and the memory has them in parts between what is
 // pinned: one more tensor leaves.
-absl::StatusOr<bool> ByteWindow::MakeRoom() {
+absl::StatusOr<bool> ByteWindow::MakeRoom(RoomWait& wait) {
+  wait.Look();
   if (EvictOne()) return true;
-  const int64_t used = room_.used_bytes();
-  if (used - room_.held_beside() <= room_.most_bytes()) return false;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("what is in use at a time takes ", FormatBytes(used),
-                   ", and the budget is ", FormatBytes(room_.most_bytes())));
+  return wait.Decide();
 }
 
 absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
-                              AfterFailure after) {
+                              Caller caller) {
   const absl::Status status = Reworded(why, Told(tensor, why.message()));
   room_.Give(FootprintOf(tensor));
-  const bool is_refused = after == AfterFailure::kRefused;
+  const bool is_refused = caller == Caller::kOperation;
   if (is_refused) tensor.Refuse(std::string(status.message()));
   meter_.NoteFailure(status);
   tensor.word().End(is_refused ? Residency::kFailed : Residency::kCold);
@@ -218,15 +221,20 @@ void ByteWindow::RefuseFetch(WindowTensor& tensor, const absl::Status& why) {
   if (!tensor.word().BeginLoad()) return;
   if (tensor.fetch_ == nullptr) Claim(tensor);
   tensor.fetch_.reset();
-  Fail(tensor, why, AfterFailure::kRefused).IgnoreError();
+  Fail(tensor, why, Caller::kOperation).IgnoreError();
 }
 
 void ByteWindow::EndUse(WindowTensor& tensor) {
-  if (!tensor.is_spilled()) return tensor.word().Unpin();
+  tensor.is_spilled() ? EndBeyond(tensor) : tensor.word().Unpin();
+  if (room_.over()) Trim();
+}
+
+void ByteWindow::EndBeyond(WindowTensor& tensor) {
   if (!tensor.word().UnpinToEvict()) return;
   Claim(tensor);  // the room that it needs in the Runtime
+  RoomWait wait(room_, nullptr);
   const absl::Status status =
-      spill_.WriteBack(tensor, [this] { return MakeRoom(); });
+      spill_.WriteBack(tensor, [&] { return MakeRoom(wait); });
   room_.Give(FootprintOf(tensor));
   const bool has_storage = status.ok() && tensor.TakeAway();
   if (!has_storage) {

@@ -29,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "runtime/torch/hook/window/room_wait.h"
 #include "runtime/torch/hook/window/runtime_bytes.h"
 #include "runtime/torch/hook/window/spill.h"
 #include "runtime/torch/hook/window/use_order.h"
@@ -45,6 +46,7 @@ struct ByteWindowOptions {
   int64_t most_bytes = 0;
   int64_t beyond_bytes = INT64_MAX;  // in ordinary memory, at most
   absl::Duration patience = absl::Minutes(5);
+  BesideOptions beside;
   // What is to leave clean is compared with what came: what differs is written
   // back, and that tensor always is from then on.
   bool verify_clean = false;
@@ -68,18 +70,21 @@ class ByteWindow {
   // A use is noted by a thread that has the tensor pinned.
   UseOrder& order() { return order_; }
   // With a pin held on it: brings it, or waits for the thread that does, until
-  // it is resident (OK) or failed, with why. kStaysCold: the next one tries it
-  // again, as where nothing but the caller looks at its bytes.
-  enum class AfterFailure : uint8_t { kRefused, kStaysCold };
-  absl::Status Fetch(WindowTensor& tensor,
-                     AfterFailure after = AfterFailure::kRefused);
+  // it is resident (OK) or failed, with why. But for an operation it stays cold
+  // then, and the next one tries it again.
+  enum class Caller : uint8_t {
+    kOperation,
+    kLease,
+    kBeside,  // waits for the room that the others have; no use of the model's
+  };
+  absl::Status Fetch(WindowTensor& tensor, Caller caller = Caller::kOperation);
   // The same for one of an operation that takes too much at a time: the caller
   // has the only pin. Its bytes are in ordinary memory then, if there is any.
   absl::Status FetchBeyond(WindowTensor& tensor, absl::string_view operation);
   // One that is not here, and cannot be: it has failed then.
   void RefuseFetch(WindowTensor& tensor, const absl::Status& why);
   // A use ends: the pin, and what the tensor has beyond the window if that was
-  // the last one. The tensor may be gone then.
+  // the last one. Back to the window's bytes. The tensor may be gone then.
   void EndUse(WindowTensor& tensor);
   // Begins to bring it; nothing waits for it. A hint: it is dropped where that
   // needs what was begun ahead itself, or is used by operations.
@@ -97,7 +102,6 @@ class ByteWindow {
   void Trim();
   // To be trimmed where it is over.
   WindowRoom& room() { return room_; }
-  const WindowRoom& room() const { return room_; }
   // Everything that is not pinned; how many there were.
   int64_t EvictAll();
   // What failed may be fetched again. FailedPrecondition: a storage cannot be
@@ -116,17 +120,19 @@ class ByteWindow {
  private:
   // Room in the window for it, by evictions, or beyond it.
   void Claim(const WindowTensor& tensor);
-  absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access);
+  absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access, Caller caller);
   // Begins to, as soon as there is room.
-  absl::Status Ask(WindowTensor& tensor, Access access);
+  absl::Status Ask(WindowTensor& tensor, Access access, Caller caller);
   // Room for what is claimed already.
-  absl::StatusOr<bool> MakeRoom();
+  absl::StatusOr<bool> MakeRoom(RoomWait& wait);
   // With the word in loading; ends it. False: there is no room.
   bool BeginAhead(WindowTensor& tensor, const UseOrder::VictimRule& rule);
   // With the word in loading; ends it.
-  absl::Status Load(WindowTensor& tensor, AfterFailure after);
+  absl::Status Load(WindowTensor& tensor, Caller caller);
   absl::Status Fail(WindowTensor& tensor, const absl::Status& why,
-                    AfterFailure after);
+                    Caller caller);
+  // Of one that is beyond the window.
+  void EndBeyond(WindowTensor& tensor);
   // With the word in evicting: gives back all that it has, and ends it.
   void Forget(WindowTensor& tensor);
   bool EvictOne(const UseOrder::VictimRule& rule = {});

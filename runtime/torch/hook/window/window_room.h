@@ -51,16 +51,19 @@ class WindowRoom {
     used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }
   // Of these bytes what other threads than an operation's have, each for the
-  // time of a copy: what has too little room waits for them.
+  // time of a copy: what has too little room waits for them. From before they
+  // are pinned until after.
   void TakeBeside(int64_t bytes) {
-    held_beside_.fetch_add(bytes, std::memory_order_relaxed);
+    held_beside_.fetch_add(bytes);
+    turn_.fetch_add(1);
   }
   void GiveBeside(int64_t bytes) {
-    held_beside_.fetch_sub(bytes, std::memory_order_relaxed);
+    turn_.fetch_add(1);
+    held_beside_.fetch_sub(bytes);
   }
-  int64_t held_beside() const {
-    return held_beside_.load(std::memory_order_relaxed);
-  }
+  int64_t held_beside() const { return held_beside_.load(); }
+  // Another one whenever these change.
+  uint64_t turn() const { return turn_.load(); }
 
   void NotePeak();
   // That many bytes are beside it, for this operation among others.
@@ -74,6 +77,7 @@ class WindowRoom {
   const int64_t beyond_bytes_;
   std::atomic<int64_t> used_bytes_ = 0;
   std::atomic<int64_t> held_beside_ = 0;
+  std::atomic<uint64_t> turn_ = 0;
   mutable Mutex mutex_;
   WindowPeaks peaks_ ABSL_GUARDED_BY(mutex_);
 };

@@ -59,7 +59,6 @@ absl::Status WithBytes(ByteWindow& window, FakeTensor& tensor, bool writes,
   if (writes) tensor.MarkWritten();
   if (status.ok()) use(tensor.bytes());
   window.EndUse(tensor);
-  if (window.room().over()) window.Trim();
   return status;
 }
 

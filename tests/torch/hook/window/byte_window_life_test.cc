@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/torch/hook/byte_window_fixture.h"
+#include "tests/torch/hook/window/byte_window_fixture.h"
 
 namespace terrace {
 namespace {

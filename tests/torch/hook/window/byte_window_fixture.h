@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "runtime/torch/hook/window/byte_window.h"
 #include "tests/support/runtime_fixture.h"
-#include "tests/torch/hook/fake_tensor.h"
+#include "tests/torch/hook/window/fake_tensor.h"
 
 namespace terrace {
 

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/torch/hook/window/window_room.h"
-#include "tests/torch/hook/byte_window_fixture.h"
+#include "tests/torch/hook/window/byte_window_fixture.h"
 
 namespace terrace {
 namespace {
