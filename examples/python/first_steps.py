@@ -9,8 +9,8 @@ model = torch.nn.Sequential(
 optimizer = terrace.AdamW(model.parameters(), lr=1e-3,
                           memory_budget="10%", nvme_path=sys.argv[1])
 
+inputs = torch.randn(16, 1024)
 for step in range(10):
-    inputs = torch.randn(16, 1024)
     loss = torch.nn.functional.mse_loss(model(inputs), inputs)
     optimizer.zero_grad()
     loss.backward()

@@ -85,7 +85,7 @@ def test_signature_is_the_published_one():
         ('fused', None), ('memory_budget', None), ('nvme_path', None),
         ('tiers', None), ('max_grad_norm', None),
         ('io_engine', 'auto'),
-        ('process_group', None), ('step_in_backward', 0), ('overlap', False),
+        ('process_group', None), ('step_in_backward', 0), ('overlap', None),
         ('offload', None)]
     assert issubclass(terrace.AdamW, torch.optim.Optimizer)
 
