@@ -12,7 +12,8 @@
 // write its gradient, throw; where LibTorch cannot take that back (before 2.12)
 // the parameters and gradients that were stepped are given new storages over
 // the same memory once the updates have succeeded or are given up, and views
-// that were made of them before go on throwing.
+// that were made of them before go on throwing. So does what is leased as it is
+// given up: a run goes on from a checkpoint.
 //
 // Thread-compatible. The optimizer must outlive it.
 #pragma once
