@@ -48,6 +48,8 @@ def check_same_run(make, loss_of, tier, steps=5, passes=1, kind=terrace.AdamW,
             optimizer.zero_grad(set_to_none=set_to_none)
         left.append(([p.detach().clone() for p in network.parameters()],
                      keyed(optimizer), losses))
+        waited = optimizer.stats()['updates_waited_seconds']
+        assert waited >= 0 if overlap else waited == 0
         optimizer.close()
     (plain, plain_state, plain_losses), (ours, our_state, losses) = left
     for a, b in zip(plain + plain_losses, ours + losses, strict=True):

@@ -343,14 +343,14 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         below memory, have a `state` ("healthy", "slow", "refuses writes" or
         "unreadable"), `write_error`, `read_` and `write_bytes_per_second`.
         `staging_bytes` pinned for parameters on a GPU, `bytes_from_devices` and
-        `bytes_to_devices` copied. Seconds:
-        `step_seconds` in all steps, of them `compute_seconds`, and
-        `blocked_seconds`, in which nothing could be computed, by what was
-        waited for: `read`, `write`, `space`. `steps` finished; the last's
-        `gradient_norm` (or 0); `engine`, `engine_reason`, `machine_profile`
-        ("holds", or why not), `instruction_set`. `rank` and `ranks` of the
-        process_group; all is this rank's. Of several: `bytes_sent`,
-        `bytes_received`, `ranks` among the blocked seconds.
+        `bytes_to_devices` copied. Seconds: `step_seconds` in all steps, of them
+        `compute_seconds`, and `blocked_seconds`, in which nothing could be
+        computed, by what was waited for: `read`, `write`, `space`;
+        `updates_waited_seconds` for updates that went on after step(). `steps`
+        finished; the last's `gradient_norm` (or 0); `engine`, `engine_reason`,
+        `machine_profile` ("holds", or why not), `instruction_set`. `rank` and
+        `ranks` of the process_group; all is this rank's. Of several:
+        `bytes_sent`, `bytes_received`, `ranks` among the blocked seconds.
         """
         return self._store.stats()
 

@@ -67,7 +67,10 @@ absl::Status LateSteps::End(absl::Status status) {
 }
 
 void LateSteps::GiveUp() {
-  if (HasStep()) updates_.reset();
+  if (HasStep()) {
+    waited_ += updates_->waited();
+    updates_.reset();
+  }
   is_told_ = false;
 }
 

@@ -58,6 +58,9 @@ class LateSteps {
   bool HasStep();
   // That it failed.
   bool is_told() const { return is_told_; }
+  // How long operations, and what waits for all, have waited for the updates of
+  // steps that have ended.
+  absl::Duration waited() const { return waited_; }
 
  private:
   absl::Status End(absl::Status status);
@@ -67,6 +70,7 @@ class LateSteps {
   std::unique_ptr<LateUpdates> updates_;
   std::vector<int> order_;  // of the step before
   bool is_told_ = false;    // that updates_ failed
+  absl::Duration waited_;
 };
 
 }  // namespace terrace

@@ -92,6 +92,8 @@ class LateUpdates {
   // Once it has ended: parameters in the order in which they were used, then
   // the others as before.
   std::vector<int> order() const;
+  // How long operations, and what waits for all, have waited.
+  absl::Duration waited() const { return pending_->waited(); }
 
  private:
   LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments);

@@ -64,17 +64,17 @@ bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
   while (!ended_) {
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
-    ++waiters_;
-    changed_.WaitFor(mutex_, left);
-    --waiters_;
+    WaitForChange(left);
   }
   return true;
 }
 
-void PendingStorages::WaitForChange() {
+void PendingStorages::WaitForChange(absl::Duration most) {
+  const absl::Time begun = absl::Now();
   ++waiters_;
-  changed_.Wait(mutex_);
+  changed_.WaitFor(mutex_, most);
   --waiters_;
+  waited_ += absl::Now() - begun;
 }
 
 PendingStorages::Garbage PendingStorages::TakeGarbage() {
@@ -95,6 +95,11 @@ bool PendingStorages::is_done() const {
 bool PendingStorages::has_waiters() const {
   MutexLock lock(mutex_);
   return waiters_ > 0;
+}
+
+absl::Duration PendingStorages::waited() const {
+  MutexLock lock(mutex_);
+  return waited_;
 }
 
 void PendingStorages::TakeWanted(std::vector<int>* parameters) {

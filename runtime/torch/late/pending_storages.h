@@ -70,6 +70,8 @@ class PendingStorages {
   bool is_done() const ABSL_LOCKS_EXCLUDED(mutex_);
   // A thread waits for a parameter, or for the end.
   bool has_waiters() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // How long threads have waited, in all.
+  absl::Duration waited() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Parameters that are waited for, each once.
   void TakeWanted(std::vector<int>* parameters) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -111,7 +113,8 @@ class PendingStorages {
   void Want(const std::vector<size_t>& parameters)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Step(Parameter& parameter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WaitForChange(absl::Duration most = absl::InfiniteDuration())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -122,6 +125,7 @@ class PendingStorages {
   std::vector<int> order_ ABSL_GUARDED_BY(mutex_);
   Garbage garbage_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration waited_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

@@ -289,14 +289,14 @@ std::tuple<Outcome, std::string> OptimizerBinding::Stats() {
   SettleLate(Late::kQuietly).IgnoreError();
   if (optimizer_ == nullptr) {
     return {ToOutcome(closed_ ? CheckNotClosed() : absl::OkStatus()),
-            StatsAsJson({}, {}, 0, {}, {})};
+            StatsAsJson({}, {}, 0, {}, {}, absl::ZeroDuration())};
   }
   const absl::Span<const int64_t> steps = optimizer_->parameter_steps();
   return {ToOutcome(absl::OkStatus()),
           StatsAsJson(
               runtime_->GetStats(), optimizer_->plan(),
               steps.empty() ? 0 : *std::max_element(steps.begin(), steps.end()),
-              optimizer_->last_report(), total_)};
+              optimizer_->last_report(), total_, late_->waited())};
 }
 
 Outcome OptimizerBinding::Close() {

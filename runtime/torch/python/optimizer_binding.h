@@ -254,9 +254,10 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
 void Accumulate(const StepReport& report, StepReport& total);
 
 // What Python's optimizer.stats() returns, as it comes: a counter that is added
-// there is in it. `last` is of the last step, `total` sums over all of them.
+// there is in it. `last` is of the last step, `total` sums over all of them;
+// `waited` for updates that went on after them.
 std::string StatsAsJson(const terrace::Stats& stats, const OptimizerPlan& plan,
                         int64_t steps, const StepReport& last,
-                        const StepReport& total);
+                        const StepReport& total, absl::Duration waited);
 
 }  // namespace terrace

@@ -148,7 +148,9 @@ TEST_F(PendingStoragesTest, TheEndFreesAll) {
 
 TEST_F(PendingStoragesTest, TheEndIsWaitedForUntilADeadline) {
   EXPECT_FALSE(pending_.AwaitEndUntil(absl::InfinitePast()));
+  EXPECT_EQ(pending_.waited(), absl::ZeroDuration());
   EXPECT_FALSE(pending_.AwaitEndUntil(absl::Now() + absl::Milliseconds(5)));
+  EXPECT_GE(pending_.waited(), absl::Milliseconds(4));
   std::thread updates([&] { pending_.End(absl::OkStatus()); });
   EXPECT_TRUE(pending_.AwaitEndUntil(absl::InfiniteFuture()));
   updates.join();
