@@ -1,5 +1,6 @@
 #include "runtime/torch/offload/storage_exchange.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
@@ -20,6 +21,12 @@ std::string ExchangeFault(const at::Tensor& tensor) {
     return "is a lazy view without values of its own";
   }
   if (!tensor.is_leaf()) return "is no leaf";
+  if (tensor.numel() > 0 &&
+      at::detail::computeStorageNbytes(
+          tensor.sizes(), tensor.strides(), tensor.element_size(),
+          tensor.storage_offset()) > tensor.storage().nbytes()) {
+    return "has elements beyond its storage";
+  }
   return "";
 }
 

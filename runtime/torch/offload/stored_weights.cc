@@ -48,8 +48,9 @@ absl::StatusOr<StoredWeights> StoredWeights::Open(
     on_meta.push_back(entry.tensor);
     const auto [known, is_new] = group_of.emplace(
         entry.tensor.storage().unsafeGetStorageImpl(), weights.groups_.size());
-    if (is_new)
+    if (is_new) {
       weights.groups_.push_back({entry.name, entry.tensor, false, {}});
+    }
     Group& group = weights.groups_[known->second];
     group.has_parameter = group.has_parameter || entry.is_parameter;
     if (entry.stored != nullptr) group.Add(std::move(part));

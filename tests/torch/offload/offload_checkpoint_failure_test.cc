@@ -90,6 +90,19 @@ TEST_F(OffloadCheckpointFailureTest, AModelThatHasValuesIsNotFilled) {
   ExpectInMemory();
 }
 
+TEST_F(OffloadCheckpointFailureTest, AStorageThatWasFreedIsNotFilled) {
+  meta_->layers[4]
+      ->as<::torch::nn::Linear>()
+      ->weight.storage()
+      .unsafeGetStorageImpl()
+      ->set_nbytes(0);
+  const absl::Status status = Refused(From(Write(PlainFile())));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("of no use: layers.4.weight has elements beyond its "
+                        "storage"));
+}
+
 TEST_F(OffloadCheckpointFailureTest, FilesThatAreNoneKeepTheirCode) {
   EXPECT_TRUE(absl::IsNotFound(Refused(From(files_.path() + "/none"))));
   EXPECT_TRUE(absl::IsInvalidArgument(
