@@ -44,6 +44,12 @@ absl::StatusOr<File> File::OpenToRead(int directory_fd,
   return File(fd, std::move(path));
 }
 
+absl::StatusOr<File> File::OpenToRead(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
+  return File(fd, path);
+}
+
 absl::StatusOr<File> File::OpenDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoError(path, "cannot be opened", errno);

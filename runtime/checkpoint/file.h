@@ -28,6 +28,7 @@ class File {
   static absl::StatusOr<File> OpenToRead(int directory_fd,
                                          const std::string& directory,
                                          const std::string& name);
+  static absl::StatusOr<File> OpenToRead(const std::string& path);
   // The directory itself, to list, lock and flush it.
   static absl::StatusOr<File> OpenDirectory(const std::string& path);
 

@@ -75,7 +75,8 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   entry.offset = offsets[0].get<int64_t>();
   entry.size_bytes = offsets[1].get<int64_t>() - entry.offset;
   const int64_t count = ElementCount(entry.shape);
-  if (count < 0 || entry.size_bytes != count * DTypeBytes(entry.dtype)) {
+  if (count < 0 || count > kMostElements / DTypeBytes(entry.dtype) ||
+      entry.size_bytes != count * DTypeBytes(entry.dtype)) {
     return BadEntry(
         name, absl::StrCat("is ", ShapeText(entry.dtype, entry.shape), " in ",
                            entry.size_bytes, " bytes"));

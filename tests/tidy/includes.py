@@ -30,7 +30,7 @@ LAYERS = {
                         'tiers/memory/far_medium.h', 'tiers/pmem/pmem_probe.h',
                         'tiers/pmem/pmem_medium.h', 'tiers/medium.h'],
     'runtime/zero_config': [API, 'runtime/base', 'tiers/memory/topology.h'],
-    'runtime/torch': [API, 'runtime/base'],
+    'runtime/torch': [API, 'runtime/base', 'runtime/checkpoint/weight_files.h'],
     'daemon': [API, 'runtime/base'],
     'examples': [API, 'runtime/torch'],
     'python': [API, 'runtime/torch'],

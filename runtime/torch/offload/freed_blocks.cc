@@ -28,4 +28,10 @@ void ReturnFreedBlocks() {
 #endif
 }
 
+void ReturnFreePages() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace terrace

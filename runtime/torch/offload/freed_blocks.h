@@ -11,4 +11,10 @@ namespace terrace {
 // that threshold, nor beside another malloc. Any thread.
 void ReturnFreedBlocks();
 
+// Returns the free pages that malloc holds now, between blocks in use as well;
+// takes a pass over its free blocks. glibc before 2.38 makes no aligned block
+// of a freed one of the same size, so that what is made and freed part by part
+// would stay. Does nothing beside another malloc. Any thread.
+void ReturnFreePages();
+
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "runtime/torch/offload/module_tensors.h"
 #include "runtime/torch/offload/offload_home.h"
 #include "runtime/torch/offload/offload_places.h"
+#include "runtime/torch/offload/stored_weights.h"
 
 namespace terrace {
 namespace {
@@ -158,22 +160,36 @@ absl::Status OffloadedModel::Close(AtClose what) {
   return status;
 }
 
+std::vector<NamedTensor> NamedTensorsOf(const ModuleTensors& found) {
+  std::vector<NamedTensor> named;
+  for (size_t i = 0; i < found.tensors.size(); ++i) {
+    named.push_back({found.names[i], found.tensors[i]});
+  }
+  return named;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Offload>> Offload::Create(
     ::torch::nn::Module& model, const OffloadOptions& options) {
   const ModuleTensors found = TensorsOf(model);
+  std::optional<StoredWeights> weights;
+  if (!options.checkpoint.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(weights,
+                             StoredWeights::Open(model, options.checkpoint));
+  }
   TERRACE_ASSIGN_OR_RETURN(const PlaceOptions places,
                            PlacesOf(options, StorageBytes(found.tensors)));
   TERRACE_ASSIGN_OR_RETURN(
       OffloadHome home,
       OpenOffloadHome(found.tensors, found.names, found.modules, places,
                       {.patience = options.patience}));
-  std::vector<NamedTensor> named;
-  for (size_t i = 0; i < found.tensors.size(); ++i) {
-    named.push_back({found.names[i], found.tensors[i]});
+  if (weights) {
+    TERRACE_RETURN_IF_ERROR(
+        weights->Bring(*home.hook, options.checkpoint_progress));
+  } else {
+    TERRACE_RETURN_IF_ERROR(home.hook->Manage(NamedTensorsOf(found)));
   }
-  TERRACE_RETURN_IF_ERROR(home.hook->Manage(named));
   return std::make_unique<OffloadedModel>(std::move(home));
 }
 

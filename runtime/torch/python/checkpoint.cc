@@ -14,6 +14,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/late/update_net.h"
 #include "runtime/torch/python/optimizer_binding.h"
+#include "runtime/torch/stored_dtypes.h"
 #include "runtime/torch/tensor_check.h"
 #include "runtime/torch/tensor_elements.h"
 
@@ -22,50 +23,6 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Hours(24);
 constexpr char kRest[] = "python";  // the key of the block
-
-// Nothing: safetensors has no such dtype.
-std::optional<StoredDType> StoredDTypeOf(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return StoredDType::kFloat32;
-    case at::kBFloat16:
-      return StoredDType::kBFloat16;
-    case at::kHalf:
-      return StoredDType::kFloat16;
-    case at::kDouble:
-      return StoredDType::kFloat64;
-    case at::kComplexFloat:
-      return StoredDType::kComplex64;
-    case at::kLong:
-      return StoredDType::kInt64;
-    case at::kInt:
-      return StoredDType::kInt32;
-    case at::kShort:
-      return StoredDType::kInt16;
-    case at::kChar:
-      return StoredDType::kInt8;
-    case at::kUInt64:
-      return StoredDType::kUInt64;
-    case at::kUInt32:
-      return StoredDType::kUInt32;
-    case at::kUInt16:
-      return StoredDType::kUInt16;
-    case at::kByte:
-      return StoredDType::kUInt8;
-    case at::kBool:
-      return StoredDType::kBool;
-    case at::kFloat8_e4m3fn:
-      return StoredDType::kFloat8E4M3;
-    case at::kFloat8_e4m3fnuz:
-      return StoredDType::kFloat8E4M3Fnuz;
-    case at::kFloat8_e5m2:
-      return StoredDType::kFloat8E5M2;
-    case at::kFloat8_e5m2fnuz:
-      return StoredDType::kFloat8E5M2Fnuz;
-    default:
-      return std::nullopt;
-  }
-}
 
 // Tensors as a checkpoint wants them.
 struct Described {

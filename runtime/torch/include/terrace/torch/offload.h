@@ -33,6 +33,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,6 +74,16 @@ struct OffloadOptions {
   int threads = 0;
   std::string machine_profile;
   bool unsafe_media = false;
+
+  // Of a model whose parameters are on the meta device (terrace/torch/meta.h):
+  // a safetensors file, or a folder with an index of several or with
+  // model.safetensors. The values go from there straight below, one by one, by
+  // reads and not by a mapping, so that no more than the budget and one buffer
+  // are ever in memory; the parameters stay the tensors that they are. A file
+  // of torch::save is for torch::load() into a model in memory.
+  std::string checkpoint;
+  // Told after each tensor, on Create's thread, of the bytes so far and of all.
+  std::function<void(int64_t done, int64_t total)> checkpoint_progress;
 };
 
 struct OffloadStats {
@@ -102,6 +113,18 @@ class Offload {
   // memory. FailedPrecondition: a parameter is offloaded already. Else what
   // Runtime::Create says. After an error the model is as it was, but for what
   // Hook::Manage names as lost.
+  //
+  // With a checkpoint it needs the names of named_parameters() and
+  // named_buffers(); of names for one tensor some may lack. Values are
+  // converted to the model's dtypes. Buffers that the files have come from
+  // there and stay in memory; others keep the values that they have.
+  // InvalidArgument, with all names, before anything is made: parameters that
+  // have values already; those, and buffers on the meta device, that no file
+  // has; tensors that the model has not; other shapes; dtypes that are not to
+  // be converted (float to integer, say); what is no safetensors file or index.
+  // NotFound, DataLoss: a file that is not there, or was cut. Others that tell
+  // of files name path, offset and errno. What checkpoint_progress throws
+  // passes through; the model is as it was then, too.
   static absl::StatusOr<std::unique_ptr<Offload>> Create(
       ::torch::nn::Module& model, const OffloadOptions& options);
 

@@ -1,0 +1,235 @@
+#include "runtime/checkpoint/weight_files.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kIndexSuffix[] = ".safetensors.index.json";
+constexpr char kUsualIndex[] = "model.safetensors.index.json";
+constexpr char kUsualFile[] = "model.safetensors";
+
+absl::Status Refused(const std::string& path, absl::string_view what,
+                     int64_t offset = IoFault::kNoOffset) {
+  return WithIoFault(absl::InvalidArgumentError(absl::StrCat(path, ": ", what)),
+                     {.path = path, .offset = offset});
+}
+
+// As stat(2): a link counts as what it leads to.
+absl::StatusOr<mode_t> ModeOf(const std::string& path) {
+  struct stat found = {};
+  if (stat(path.c_str(), &found) != 0) {
+    return ErrnoError(path, "cannot be opened", errno);
+  }
+  return found.st_mode;
+}
+
+// To open a pipe would wait for its writer.
+absl::StatusOr<File> OpenRegular(const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(const mode_t mode, ModeOf(path));
+  if (!S_ISREG(mode)) return Refused(path, "is no regular file");
+  return File::OpenToRead(path);
+}
+
+absl::StatusOr<std::string> ReadText(const File& file, int64_t offset,
+                                     int64_t size_bytes) {
+  std::string text(static_cast<size_t>(size_bytes), '\0');
+  TERRACE_RETURN_IF_ERROR(file.Read(
+      offset, {reinterpret_cast<std::byte*>(text.data()), text.size()}));
+  return text;
+}
+
+absl::StatusOr<SafetensorsHeader> ReadHeader(const File& file) {
+  TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
+  const auto refused = [&](absl::string_view what) {
+    return Refused(file.path(), absl::StrCat("is no safetensors file: ", what),
+                   0);
+  };
+  if (size_bytes < kSafetensorsLengthBytes) {
+    return refused(absl::StrCat("it has ", size_bytes, " bytes"));
+  }
+  TERRACE_ASSIGN_OR_RETURN(const std::string start,
+                           ReadText(file, 0, kSafetensorsLengthBytes));
+  uint64_t length = 0;
+  for (size_t i = start.size(); i > 0; --i) {
+    length = length << 8 | static_cast<unsigned char>(start[i - 1]);
+  }
+  const int64_t most =
+      std::min(kLongestSafetensorsHeader, size_bytes - kSafetensorsLengthBytes);
+  if (length > static_cast<uint64_t>(most)) {
+    return refused(absl::StrCat("its header would have ", length,
+                                " bytes, and may have ", most));
+  }
+  TERRACE_ASSIGN_OR_RETURN(
+      const std::string text,
+      ReadText(file, kSafetensorsLengthBytes, static_cast<int64_t>(length)));
+  auto header = ParseSafetensorsHeader(text);
+  if (!header.ok()) return refused(header.status().message());
+  if (size_bytes == header->file_bytes) return header;
+  for (const SafetensorsEntry& tensor : header->tensors) {
+    if (tensor.offset + tensor.size_bytes <= size_bytes) continue;
+    return Damaged(file.path(),
+                   absl::StrCat("has ", size_bytes, " bytes of ",
+                                header->file_bytes, ": tensor '", tensor.name,
+                                "', ", tensor.size_bytes, " bytes from offset ",
+                                tensor.offset, " on, is not there whole"),
+                   size_bytes);
+  }
+  return Refused(file.path(),
+                 absl::StrCat("has ", size_bytes,
+                              " bytes, and its header is "
+                              "of ",
+                              header->file_bytes),
+                 header->file_bytes);
+}
+
+// Which file has which tensor.
+absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
+    const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(const File file, OpenRegular(path));
+  TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
+  const auto refused = [&](absl::string_view what) {
+    return Refused(path, absl::StrCat("is no index of weights: ", what));
+  };
+  if (size_bytes > kLongestSafetensorsHeader) {
+    return refused(absl::StrCat("it has ", size_bytes, " bytes, and may have ",
+                                kLongestSafetensorsHeader));
+  }
+  TERRACE_ASSIGN_OR_RETURN(const std::string text,
+                           ReadText(file, 0, size_bytes));
+  const auto json =
+      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("weight_map") ||
+      !json["weight_map"].is_object()) {
+    return refused("it has no object weight_map");
+  }
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, value] : json["weight_map"].items()) {
+    const std::string name =
+        value.is_string() ? value.get<std::string>() : std::string();
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string("/\0", 2)) != std::string::npos) {
+      return refused(absl::StrCat("tensor '", tensor, "' is in ", value.dump(),
+                                  ", which is no name of a file beside it"));
+    }
+    files[tensor] = name;
+  }
+  return files;
+}
+
+// Those of the folder that end as indices do, sorted.
+absl::StatusOr<std::vector<std::string>> IndicesIn(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (absl::EndsWith(name, kIndexSuffix)) found.push_back(name);
+  }
+  if (error) return ErrnoError(folder, "cannot be listed", error.value());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& path) {
+  WeightFiles opened;
+  TERRACE_ASSIGN_OR_RETURN(const mode_t mode, ModeOf(path));
+  if (S_ISDIR(mode)) {
+    TERRACE_RETURN_IF_ERROR(opened.OpenFolder(path));
+  } else {
+    TERRACE_ASSIGN_OR_RETURN(opened.tensors_, opened.OpenFile(path));
+  }
+  return opened;
+}
+
+absl::StatusOr<WeightFiles::Tensors> WeightFiles::OpenFile(
+    const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(File file, OpenRegular(path));
+  TERRACE_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadHeader(file));
+  Tensors tensors;
+  for (SafetensorsEntry& entry : header.tensors) {
+    tensors[std::move(entry.name)] = {.dtype = entry.dtype,
+                                      .shape = std::move(entry.shape),
+                                      .size_bytes = entry.size_bytes,
+                                      .file = files_.size(),
+                                      .offset = entry.offset};
+  }
+  files_.push_back(std::move(file));
+  return tensors;
+}
+
+absl::Status WeightFiles::OpenFolder(const std::string& folder) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> indices,
+                           IndicesIn(folder));
+  const bool has_usual =
+      std::find(indices.begin(), indices.end(), kUsualIndex) != indices.end();
+  if (!has_usual && indices.size() > 1) {
+    return Refused(folder, absl::StrCat("has several indices of weights: ",
+                                        absl::StrJoin(indices, ", ")));
+  }
+  if (!indices.empty()) {
+    const std::string& name = has_usual ? kUsualIndex : indices.front();
+    return OpenIndex(folder, absl::StrCat(folder, "/", name));
+  }
+  const std::string file = absl::StrCat(folder, "/", kUsualFile);
+  if (!ModeOf(file).ok()) {
+    return ErrnoError(folder,
+                      absl::StrCat("the folder has neither ", kUsualFile,
+                                   " nor an index *", kIndexSuffix),
+                      ENOENT);
+  }
+  TERRACE_ASSIGN_OR_RETURN(tensors_, OpenFile(file));
+  return absl::OkStatus();
+}
+
+absl::Status WeightFiles::OpenIndex(const std::string& folder,
+                                    const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(const auto index, ReadIndex(path));
+  std::map<std::string, Tensors> by_file;
+  std::vector<std::string> absent;
+  for (const auto& [name, file] : index) {
+    auto known = by_file.find(file);
+    if (known == by_file.end()) {
+      TERRACE_ASSIGN_OR_RETURN(Tensors tensors,
+                               OpenFile(absl::StrCat(folder, "/", file)));
+      known = by_file.emplace(file, std::move(tensors)).first;
+    }
+    const auto found = known->second.find(name);
+    if (found == known->second.end()) {
+      absent.push_back(absl::StrCat("'", name, "' in ", file));
+    } else {
+      tensors_[name] = found->second;
+    }
+  }
+  if (absent.empty()) return absl::OkStatus();
+  return Refused(path, absl::StrCat("names tensors that its files have not: ",
+                                    absl::StrJoin(absent, ", ")));
+}
+
+absl::Status WeightFiles::Read(const Tensor& tensor, int64_t offset,
+                               absl::Span<std::byte> bytes) const {
+  const auto count = static_cast<int64_t>(bytes.size());
+  TERRACE_CHECK(offset >= 0 && count <= tensor.size_bytes - offset);
+  return files_[tensor.file].Read(tensor.offset + offset, bytes);
+}
+
+}  // namespace terrace

@@ -1,0 +1,65 @@
+// The tensors of safetensors files that others wrote: of one file, or of a
+// folder as libraries of models write it, which has an index of several files,
+// or one. They are read tensor by tensor, and nothing is mapped.
+//
+// Owns the open files; move-only. Reads are thread-safe. Offsets and sizes are
+// bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/checkpoint/file.h"
+#include "terrace/stored_dtype.h"
+
+namespace terrace {
+
+class WeightFiles {
+ public:
+  struct Tensor {
+    StoredDType dtype = StoredDType::kFloat32;
+    std::vector<int64_t> shape;
+    int64_t size_bytes = 0;
+    size_t file = 0;     // of those that are open
+    int64_t offset = 0;  // there
+  };
+  using Tensors = std::map<std::string, Tensor>;
+
+  // Reads headers only. Of a folder the first of these that is there:
+  // model.safetensors.index.json, the only other index, model.safetensors.
+  // NotFound: no such path; a folder with none of them; a file that an index
+  // names. InvalidArgument: what is no safetensors file or no index; two
+  // tensors in one place; a dtype that has no StoredDType; a tensor that its
+  // file has not, by the index; a file outside of the index's folder. DataLoss:
+  // a file that ends before its last tensor does. The status has path and
+  // offset (runtime/base/io_fault.h).
+  static absl::StatusOr<WeightFiles> Open(const std::string& path);
+
+  const Tensors& tensors() const { return tensors_; }
+  const std::string& PathOf(const Tensor& tensor) const {
+    return files_[tensor.file].path();
+  }
+
+  // Fills `bytes`, of the tensor's from `offset` on, which must be within it.
+  // DataLoss: the file ends before; else what the system says.
+  absl::Status Read(const Tensor& tensor, int64_t offset,
+                    absl::Span<std::byte> bytes) const;
+
+ private:
+  WeightFiles() = default;
+  absl::StatusOr<Tensors> OpenFile(const std::string& path);
+  absl::Status OpenFolder(const std::string& folder);
+  absl::Status OpenIndex(const std::string& folder, const std::string& path);
+
+  std::vector<File> files_;
+  Tensors tensors_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,66 @@
+#include "terrace/torch/meta.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/torch/guarded.h"
+#include "runtime/torch/offload/freed_blocks.h"
+#include "runtime/torch/offload/module_tensors.h"
+#include "runtime/torch/offload/storage_exchange.h"
+#include "runtime/torch/tensor_check.h"
+
+namespace terrace {
+namespace {
+
+absl::Status CheckAll(const ModuleTensors& found) {
+  std::vector<std::string> wrong, offloaded;
+  for (size_t i = 0; i < found.tensors.size(); ++i) {
+    const std::string fault = ExchangeFault(found.tensors[i]);
+    if (!fault.empty()) {
+      wrong.push_back(absl::StrCat("'", found.names[i], "' ", fault));
+    } else if (IsOffloaded(found.tensors[i])) {
+      offloaded.push_back(absl::StrCat("'", found.names[i], "'"));
+    }
+  }
+  if (!wrong.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameters cannot move to the meta device: ",
+                     absl::StrJoin(wrong, ", ")));
+  }
+  if (offloaded.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("parameters are offloaded, and cannot move to the meta "
+                   "device: ",
+                   absl::StrJoin(offloaded, ", ")));
+}
+
+}  // namespace
+
+absl::Status MoveParametersToMeta(::torch::nn::Module& module) {
+  const ModuleTensors found = TensorsOf(module);
+  absl::Status status = CheckAll(found);
+  if (!status.ok()) return status;
+  const c10::Device meta(at::kMeta);
+  status = Guarded(meta, [&] {
+    absl::flat_hash_map<const c10::StorageImpl*, c10::Storage> storages;
+    std::vector<at::Tensor> moved, made;
+    for (const at::Tensor& tensor : WithBases(found.tensors)) {
+      if (tensor.is_meta()) continue;
+      const c10::Storage& old = tensor.storage();
+      c10::Storage& storage = storages[old.unsafeGetStorageImpl()];
+      if (!storage) {
+        storage = MakeStorage(static_cast<int64_t>(old.nbytes()), meta);
+      }
+      moved.push_back(tensor);
+      made.push_back(OverStorage(storage, tensor));
+    }
+    for (size_t i = 0; i < moved.size(); ++i) Exchange(moved[i], made[i]);
+  });
+  ReturnFreePages();
+  return status;
+}
+
+}  // namespace terrace
