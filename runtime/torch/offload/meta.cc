@@ -9,7 +9,7 @@
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/offload/freed_blocks.h"
 #include "runtime/torch/offload/module_tensors.h"
-#include "runtime/torch/offload/storage_exchange.h"
+#include "runtime/torch/offload/weights/storage_exchange.h"
 #include "runtime/torch/tensor_check.h"
 
 namespace terrace {

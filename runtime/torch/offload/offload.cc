@@ -13,7 +13,7 @@
 #include "runtime/torch/offload/module_tensors.h"
 #include "runtime/torch/offload/offload_home.h"
 #include "runtime/torch/offload/offload_places.h"
-#include "runtime/torch/offload/stored_weights.h"
+#include "runtime/torch/offload/weights/stored_weights.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/torch/offload/storage_exchange.h"
+#include "runtime/torch/offload/weights/storage_exchange.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>

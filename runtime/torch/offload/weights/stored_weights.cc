@@ -1,4 +1,4 @@
-#include "runtime/torch/offload/stored_weights.h"
+#include "runtime/torch/offload/weights/stored_weights.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -10,8 +10,8 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
-#include "runtime/torch/offload/storage_exchange.h"
-#include "runtime/torch/offload/stored_fit.h"
+#include "runtime/torch/offload/weights/storage_exchange.h"
+#include "runtime/torch/offload/weights/stored_fit.h"
 
 namespace terrace {
 

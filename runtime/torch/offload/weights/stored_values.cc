@@ -1,4 +1,4 @@
-#include "runtime/torch/offload/stored_values.h"
+#include "runtime/torch/offload/weights/stored_values.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/checkpoint/weight_files.h"
-#include "runtime/torch/offload/stored_values.h"
+#include "runtime/torch/offload/weights/stored_values.h"
 #include "terrace/torch/hook.h"
 
 namespace torch::nn {

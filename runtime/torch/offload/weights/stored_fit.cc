@@ -1,4 +1,4 @@
-#include "runtime/torch/offload/stored_fit.h"
+#include "runtime/torch/offload/weights/stored_fit.h"
 
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/offload/storage_exchange.h"
+#include "runtime/torch/offload/weights/storage_exchange.h"
 #include "runtime/torch/stored_dtypes.h"
 
 namespace terrace {
