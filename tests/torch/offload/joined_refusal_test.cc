@@ -41,7 +41,7 @@ TEST_F(JoinedRefusalTest, WhatCannotBeStepped) {
   EXPECT_THAT(Invalid({model_->out, model_->embedding->weight}),
               HasSubstr("parameters 0 and 1 are the same tensor"));
   EXPECT_THAT(Invalid({model_->out, model_->first_rows}),
-              HasSubstr("share memory"));
+              HasSubstr("parameters 0 and 1 overlap in memory"));
   EXPECT_THAT(Invalid({model_->out, model_->out * 2}),
               HasSubstr("parameter 1 is no leaf"));
   EXPECT_THAT(Invalid({at::ones({3}, at::kLong)}),
@@ -110,14 +110,25 @@ TEST_F(JoinedRefusalTest, ABudgetBelowTheMinimumNamesIt) {
 }
 
 TEST_F(JoinedRefusalTest, NothingBelowForTheState) {
+  // The model is in memory, and the state has the rest: with the slots that
+  // parameters pass through, of 4 MiB, and what the chunks take.
   OffloadOptions options = Bytes(900 << 10);
   options.nvme_paths.clear();
   Make(options);
+  EXPECT_THAT(Refused(absl::StatusCode::kResourceExhausted, TrainedOf(model_)),
+              AllOf(HasSubstr("is below the minimum of"),
+                    HasSubstr("4194304 that parameters which are offloaded")));
+  ExpectValues();
+  options.memory_budget_bytes = 4'900'000;
+  offload_.reset();
+  Make(options);
   EXPECT_THAT(Refused(absl::StatusCode::kInvalidArgument, TrainedOf(model_)),
               HasSubstr("there is no nvme_path for the rest"));
-  options.memory_budget_bytes = 4 << 20;
+  ExpectValues();
+  options.memory_budget_bytes = 8 << 20;
   offload_.reset();
   MakeJoined(options);
+  ASSERT_NE(optimizer_, nullptr);
   StepBoth(1, 2);
   ExpectSameParameters();
 }
@@ -147,6 +158,36 @@ TEST_F(JoinedRefusalTest, MoreParametersThanItHasRoomForTakeNoMemory) {
   StepBoth(4, 4);
   ExpectSameParameters();
   ExpectSameState();
+}
+
+// The parameters and the state fit the disk, and gradients do not.
+TEST_F(JoinedRefusalTest, AGradientThatFindsNoRoomBelow) {
+  OffloadOptions options;
+  for (const std::string& text :
+       {std::string("dram=1MiB"), "nvme:" + folder_.path() + "=1300KiB"}) {
+    options.tiers.push_back(*ParseTier(text));
+  }
+  Make(options);
+  // One that is there as the optimizer is made.
+  const at::Tensor later = at::zeros({1 << 20});
+  model_->out.mutable_grad() =
+      later.narrow(0, 0, kTokens * kWidth).view({kTokens, kWidth});  // of 4 MiB
+  const absl::Status refused =
+      OffloadedAdamW::Create(*offload_, TrainedOf(model_), WithRate()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("'out.grad'"));
+  EXPECT_TRUE(TrainedOf(model_)[0].grad().equal(at::zeros({kTokens, kWidth})));
+  model_->zero_grad();
+  ExpectValues();
+  optimizer_ = Join(WithRate());
+  ASSERT_NE(optimizer_, nullptr);
+  EXPECT_THAT(ThrownBy([&] { TwoPasses(model_, 1); }),
+              AllOf(HasSubstr("terrace: '"), HasSubstr(".grad'"),
+                    HasSubstr(folder_.path())));
+  optimizer_->zero_grad();
+  ExpectValues();
+  ASSERT_TRUE(offload_->Close(Offload::AtClose::kRestore).ok());
+  ExpectInMemory();
 }
 
 TEST_F(JoinedRefusalTest, AGradientThatIsNotTheParameters) {

@@ -107,15 +107,36 @@ TEST_F(JoinedStateTest, GroupsMayComeLaterAndAShareGrows) {
   reference_ = make(*runtime_, halves(plain_).first);
   StepBoth(1, 2);
   const int64_t before = offload_->stats().joined_bytes;
-  const auto later = std::make_unique<::torch::optim::AdamWOptions>(3e-2);
-  optimizer_->add_param_group(Group(halves(model_).second, later->clone()));
-  reference_->add_param_group(Group(halves(plain_).second, later->clone()));
+  const auto later = [] {
+    return std::make_unique<::torch::optim::AdamWOptions>(3e-2);
+  };
+  optimizer_->add_param_group(Group(halves(model_).second, later()));
+  reference_->add_param_group(Group(halves(plain_).second, later()));
   StepBoth(3, 4);
   EXPECT_GT(offload_->stats().joined_bytes, before);
   ExpectSameState();
   ExpectSameParameters();
   ExpectWithinBudget();
   EXPECT_TRUE(IsOffloaded(halves(model_).second[0].grad()));
+}
+
+TEST_F(JoinedStateTest, GradientsThatAreThereGoBelowToo) {
+  Make(Share(0.2));
+  TwoPasses(model_, 1);
+  TwoPasses(plain_, 1);
+  const std::vector<at::Tensor> ours = TrainedOf(model_);
+  const std::vector<at::Tensor> expected = TrainedOf(plain_);
+  EXPECT_FALSE(IsOffloaded(ours[0].grad()));
+  optimizer_ = Join(WithRate());
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_TRUE(IsOffloaded(ours[i].grad()));
+    EXPECT_TRUE(ours[i].grad().equal(expected[i].grad())) << i;
+  }
+  ASSERT_TRUE(optimizer_->TryStep().ok());
+  ASSERT_TRUE(reference_->TryStep().ok());
+  StepBoth(2, 2);
+  ExpectSameParameters();
+  ExpectWithinBudget();
 }
 
 TEST_F(JoinedStateTest, ParametersOfNoModelMayBeAmongThem) {
