@@ -3,8 +3,8 @@
 // below, and that gradients go there as backward makes them.
 //
 //   auto joined = JoinedOffload::Join(place, specs, options, calls);
-//   optimizer = OffloadedOptimizer::Create((*joined)->runtime(), specs,
-//   options);
+//   auto& runtime = (*joined)->runtime();
+//   optimizer = OffloadedOptimizer::Create(runtime, specs, options);
 //   (*joined)->Watch(parameters);
 //   ...  // steps whose parameters are at device()'s addresses
 //   optimizer.reset();

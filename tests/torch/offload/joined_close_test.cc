@@ -205,6 +205,37 @@ TEST_F(JoinedFailureTest, FlushTellsItAndTriesAgainToTheSameBits) {
   ExpectSameParameters();
 }
 
+TEST_F(JoinedFailureTest, WhatCouldNotBeUpdatedIsRefusedUntilItIs) {
+  StepWithoutWrites();
+  ExpectTooLarge(optimizer_->Flush());
+  Mend();
+  int refused = 0, thrown = 0;
+  for (const at::Tensor& each : TrainedOf(model_)) {
+    if (each.is_same(model_->out)) continue;  // its view would go on throwing
+    const absl::Status lease =
+        offload_->MakeLease(each, Offload::Access::kRead).status();
+    if (!lease.ok()) {
+      ++refused;
+      EXPECT_EQ(lease.code(), absl::StatusCode::kFailedPrecondition) << lease;
+      EXPECT_THAT(std::string(lease.message()),
+                  HasSubstr("could not be updated"));
+    }
+    const std::string text = ThrownBy([&] { each.detach().clone(); });
+    if (text.empty()) continue;
+    ++thrown;
+    EXPECT_THAT(text, AllOf(StartsWith("terrace: "), HasSubstr("EFBIG")));
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(thrown, refused);
+  const absl::Status again = optimizer_->Flush();
+  ASSERT_TRUE(again.ok()) << again;
+  ExpectSameParameters();
+  StepBoth(3, 4);
+  ExpectSameParameters();
+  ASSERT_TRUE(offload_->Close(AtClose::kRestore).ok());
+  ExpectSameParameters();
+}
+
 TEST_F(JoinedFailureTest, CloseTellsItAndClosesAllTheSame) {
   StepWithoutWrites();
   EXPECT_FALSE(optimizer_->offloaded().last_report().skipped);  // waits

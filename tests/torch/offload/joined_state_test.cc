@@ -90,6 +90,23 @@ TEST_F(JoinedStateTest, LibTorchsArchiveIsLoaded) {
   }
 }
 
+TEST_F(JoinedStateTest, AShareGrowsByThatShareOfGradientsAndState) {
+  Make(Share(0.5));
+  const OffloadStats before = offload_->stats();
+  EXPECT_EQ(before.joined_bytes, 0);
+  optimizer_ = Join(WithRate());
+  // A gradient in whole blocks of 4 KiB and one more, and two moments.
+  int64_t all = 0;
+  for (const at::Tensor& each : TrainedOf(model_)) {
+    const int64_t bytes = 4 * each.numel();
+    all += (bytes + 4095) / 4096 * 4096 + 4096 + 2 * bytes;
+  }
+  const OffloadStats stats = offload_->stats();
+  EXPECT_EQ(stats.joined_bytes, all / 2);
+  EXPECT_EQ(stats.budget_bytes, before.budget_bytes + all / 2);
+  EXPECT_GT(stats.window_bytes, before.window_bytes);
+}
+
 TEST_F(JoinedStateTest, GroupsMayComeLaterAndAShareGrows) {
   const auto halves = [](TiedModel& model) {
     const std::vector<at::Tensor> all = TrainedOf(model);

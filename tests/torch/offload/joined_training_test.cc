@@ -81,6 +81,11 @@ TEST_P(JoinedTrainingTest, GradientsAreBelowAndFreedAsTheyAreUsed) {
     const auto expected = TrainedOf(plain_);
     for (size_t i = 0; i < trained.size(); ++i) {
       EXPECT_TRUE(trained[i].grad().equal(expected[i].grad())) << i;
+      const auto lease =
+          offload_->MakeLease(trained[i].grad(), Offload::Access::kRead);
+      ASSERT_TRUE(lease.ok()) << lease.status();
+      EXPECT_EQ(static_cast<const void*>(lease->data().data()),
+                trained[i].grad().const_data_ptr());
     }
     ASSERT_TRUE(optimizer_->TryStep().ok());
     ASSERT_TRUE(reference_->TryStep().ok());

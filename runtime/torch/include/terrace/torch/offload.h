@@ -118,8 +118,9 @@ class Offload {
   // joined: memory and files are leaked for it.
   virtual ~Offload() = default;
 
-  // Of a parameter, or a view of one. InvalidArgument: of none of these.
-  // FailedPrecondition: it is closed. Else what the fetch says.
+  // Of a parameter, of a gradient that is below, or of a view of one.
+  // InvalidArgument: of none of these. FailedPrecondition: it is closed, or a
+  // parameter's update failed. Else what the fetch says.
   virtual absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor,
                                           Access access) = 0;
 

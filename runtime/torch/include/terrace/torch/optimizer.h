@@ -238,7 +238,8 @@ class OffloadedAdamW final : public OffloadedAdamBase {
   // a budget in bytes, one below the minimum with this optimizer, which is
   // named. InvalidArgument also: no parameters, or a budget that does not hold
   // all and has nothing below. FailedPrecondition: the Offload is closed.
-  // Cancelled: in a forked child.
+  // Cancelled: in a forked child. Else what Hook::ManageGradient says of a
+  // gradient that is there already.
   static absl::StatusOr<std::unique_ptr<OffloadedAdamW>> Create(
       Offload& offload, std::vector<::torch::optim::OptimizerParamGroup> groups,
       const OptimizerOptions& options);
