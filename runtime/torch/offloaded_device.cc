@@ -11,6 +11,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/hook/held_bytes.h"
+#include "runtime/torch/tensor_check.h"
 
 namespace terrace {
 namespace {
@@ -96,6 +97,18 @@ void* OffloadedDevice::Place(const at::Tensor& tensor) {
   placed = {storage, offset, std::max(placed.bytes, tensor.numel() * size),
             placed.times + 1};
   return reinterpret_cast<void*>(address);
+}
+
+bool OffloadedDevice::Point(const at::Tensor& parameter,
+                            const at::Tensor& gradient, ParameterData& data) {
+  const bool is_away = gradient.defined() && IsOffloaded(gradient);
+  if (!is_away && !IsOffloaded(parameter)) return false;
+  data.parameter = Place(parameter);
+  data.device = this;
+  if (gradient.defined()) {
+    data.gradient = is_away ? Place(gradient) : gradient.const_data_ptr();
+  }
+  return true;
 }
 
 void OffloadedDevice::Drop(const void* address) {

@@ -9,8 +9,8 @@
 // It refers to storages alone: no tensor that Python has seen ends with it, and
 // no version counter is told of what it writes.
 //
-// Place, Forget and Prune are for the thread that begins and ends steps; the
-// rest is thread-safe. Errors: those of HeldBytes.
+// Place, Point, Forget and Prune are for the thread that begins and ends steps;
+// the rest is thread-safe. Errors: those of HeldBytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +22,7 @@
 
 #include "runtime/base/device.h"
 #include "runtime/base/mutex.h"
+#include "terrace/optimizer.h"
 
 namespace terrace {
 
@@ -32,6 +33,11 @@ class OffloadedDevice final : public Device {
   // Of a contiguous tensor with elements, whose storage is referred to until
   // Drop() or Forget().
   void* Place(const at::Tensor& tensor);
+  // Whether a contiguous parameter with elements or its gradient, which may be
+  // undefined, is offloaded: then a step finds both here, and `data` says
+  // where.
+  bool Point(const at::Tensor& parameter, const at::Tensor& gradient,
+             ParameterData& data);
   // What was placed there, once more or for the last time, is not copied any
   // more for that. Its storage must not end with this where Python has seen it.
   // What it has not placed: nothing.

@@ -74,7 +74,7 @@ std::string StorageFault(const at::Tensor& tensor, OffloadedTensors offloaded) {
 at::Tensor WithOwnValues(at::Tensor tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided) return tensor;
   if (tensor._is_zerotensor()) return tensor.clone();
-  return tensor.resolve_neg();
+  return tensor.is_neg() ? tensor.resolve_neg() : tensor;
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -19,20 +20,20 @@ namespace {
 // Of one leaf; its accumulator has it.
 class AfterAccumulation final : public torch::autograd::FunctionPostHook {
  public:
-  AfterAccumulation(NamedTensor leaf, std::shared_ptr<ManagedStorages> storages)
-      : leaf_(std::move(leaf)), storages_(std::move(storages)) {}
+  AfterAccumulation(NamedTensor leaf, Gradients::Manage manage)
+      : leaf_(std::move(leaf)), manage_(std::move(manage)) {}
 
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& outputs,
       const torch::autograd::variable_list& /*inputs*/) override {
-    const absl::Status status = ManageGradientOf(leaf_, *storages_, number_);
+    const absl::Status status = manage_(leaf_, number_);
     TORCH_CHECK(status.ok(), "terrace: ", std::string(status.message()));
     return outputs;
   }
 
  private:
   const NamedTensor leaf_;
-  const std::shared_ptr<ManagedStorages> storages_;
+  const Gradients::Manage manage_;
   int64_t number_ = 0;
 };
 
@@ -60,8 +61,7 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
           absl::string_view(status.message())));
 }
 
-Gradients::Gradients(std::shared_ptr<ManagedStorages> storages)
-    : storages_(std::move(storages)) {}
+Gradients::Gradients(Manage manage) : manage_(std::move(manage)) {}
 
 Gradients::~Gradients() {
   for (const Watched& each : watched_) {
@@ -85,7 +85,7 @@ absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves) {
       continue;
     }
     const uintptr_t hook = accumulator->add_post_hook(
-        std::make_unique<AfterAccumulation>(leaf, storages_));
+        std::make_unique<AfterAccumulation>(leaf, manage_));
     watched_.push_back({std::move(accumulator), hook});
   }
   return absl::OkStatus();

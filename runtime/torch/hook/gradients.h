@@ -1,7 +1,7 @@
-// Gradients that are managed as soon as backward has made them: a hook behind
-// each leaf's accumulation hands over what `.grad` is then, under the leaf's
-// name. What backward or the program adds to it later goes through operations,
-// as with any managed tensor.
+// Gradients that are managed as soon as backward has made them, until the
+// object's end: a hook behind each leaf's accumulation hands over what `.grad`
+// is then, under the leaf's name. What backward or the program adds to it later
+// goes through operations, as with any managed tensor.
 //
 // One thread at a time, and none in backward over these leaves, but for what
 // LibTorch's own threads do while it is there.
@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -32,7 +32,12 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
 
 class Gradients {
  public:
-  explicit Gradients(std::shared_ptr<ManagedStorages> storages);
+  // Manages what the leaf's gradient is now; what it returns else ends the
+  // backward pass. The number is the leaf's, 0 at first. Lives as long as this
+  // or a pass that is under way.
+  using Manage =
+      std::function<absl::Status(const NamedTensor& leaf, int64_t& number)>;
+  explicit Gradients(Manage manage);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -49,7 +54,7 @@ class Gradients {
     uintptr_t hook = 0;
   };
 
-  const std::shared_ptr<ManagedStorages> storages_;
+  const Manage manage_;
   std::vector<Watched> watched_;
 };
 

@@ -79,7 +79,10 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
 Hook::Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages)
     : runtime_(runtime),
       storages_(std::move(storages)),
-      gradients_(std::make_unique<Gradients>(storages_)),
+      gradients_(std::make_unique<Gradients>(
+          [storages = storages_](const NamedTensor& leaf, int64_t& number) {
+            return ManageGradientOf(leaf, *storages, number);
+          })),
       saved_(std::make_unique<SavedTensors>(storages_)) {}
 
 Hook::~Hook() {

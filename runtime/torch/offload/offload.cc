@@ -1,5 +1,6 @@
 #include "terrace/torch/offload.h"
 
+#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <optional>
@@ -8,11 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/offload/joined_optimizers.h"
 #include "runtime/torch/offload/module_tensors.h"
-#include "runtime/torch/offload/offload_home.h"
-#include "runtime/torch/offload/offload_places.h"
+#include "runtime/torch/offload/offload_options.h"
+#include "runtime/torch/offload/offload_place.h"
 #include "runtime/torch/offload/weights/stored_weights.h"
 
 namespace terrace {
@@ -20,50 +23,54 @@ namespace {
 
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 
-void LeaveBehind(std::shared_ptr<OffloadHome> home) {
-  static_cast<void>(new std::shared_ptr<OffloadHome>(std::move(home)));
+void LeaveBehind(std::shared_ptr<OffloadPlace> place) {
+  static_cast<void>(new std::shared_ptr<OffloadPlace>(std::move(place)));
 }
 
 class OffloadedModel final : public Offload {
  public:
-  explicit OffloadedModel(OffloadHome home)
-      : process_(getpid()),
-        home_(std::make_shared<OffloadHome>(std::move(home))) {}
+  explicit OffloadedModel(std::shared_ptr<OffloadPlace> place)
+      : process_(getpid()), place_(std::move(place)) {}
 
   ~OffloadedModel() override {
-    if (IsOwnProcess() &&
-        !absl::IsFailedPrecondition(Close(AtClose::kRestore))) {
-      return;
+    if (IsOwnProcess()) {
+      const absl::Status status = Close(AtClose::kRestore);
+      if (!status.ok()) {
+        TORCH_WARN("terrace: the end of an Offload: ", status.message());
+      }
+      if (!absl::IsFailedPrecondition(status)) return;
     }
     // A forked child has none of the threads, and a lock may be held by one of
     // them for ever; or leases need it.
-    LeaveBehind(std::move(home_));
+    LeaveBehind(std::move(place_));
   }
 
   absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor,
                                   Access access) override {
-    TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<OffloadHome> home, Home());
-    return home->hook->MakeLease(tensor, access);
+    TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<OffloadPlace> place,
+                             Place());
+    return place->hook().MakeLease(tensor, access);
   }
 
   void Prefetch(absl::Span<const at::Tensor> tensors) override {
-    const auto home = Home();
-    if (home.ok()) (*home)->hook->Prefetch(tensors);
+    const auto place = Place();
+    if (place.ok()) (*place)->hook().Prefetch(tensors);
   }
 
   void BeginStep() override {
-    const auto home = Home();
-    if (!home.ok()) return;
+    const auto place = Place();
+    if (!place.ok()) return;
     {
       MutexLock lock(mutex_);
       ++steps_;
     }
-    (*home)->hook->BeginStep();
+    (*place)->hook().BeginStep();
   }
 
   absl::Status Retry() override {
-    TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<OffloadHome> home, Home());
-    return home->hook->Retry();
+    TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<OffloadPlace> place,
+                             Place());
+    return place->hook().Retry();
   }
 
   absl::Status Close(AtClose what) override;
@@ -71,7 +78,7 @@ class OffloadedModel final : public Offload {
   absl::Status error() const override {
     TERRACE_RETURN_IF_ERROR(CheckProcess());
     MutexLock lock(mutex_);
-    return ended_ == nullptr ? home_->hook->error() : ended_->error;
+    return ended_ == nullptr ? place_->hook().error() : ended_->error;
   }
 
   OffloadStats stats() const override {
@@ -81,9 +88,9 @@ class OffloadedModel final : public Offload {
   }
 
   Runtime& runtime() override {
-    const auto home = Home();
-    TERRACE_CHECK(home.ok());
-    return *(*home)->runtime;
+    const auto place = Place();
+    TERRACE_CHECK(place.ok());
+    return (*place)->runtime();
   }
 
  private:
@@ -95,14 +102,13 @@ class OffloadedModel final : public Offload {
 
   bool IsOwnProcess() const { return getpid() == process_; }
   absl::Status CheckProcess() const;
-  // FailedPrecondition: it is closed.
-  absl::StatusOr<std::shared_ptr<OffloadHome>> Home() const;
+  absl::StatusOr<std::shared_ptr<OffloadPlace>> Place() override;
   OffloadStats CurrentStats() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const pid_t process_;
   mutable Mutex mutex_;
   // Shared with calls under way. Null: its memory and files are gone.
-  std::shared_ptr<OffloadHome> home_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<OffloadPlace> place_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);  // the hook is closed
   int64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -114,50 +120,59 @@ absl::Status OffloadedModel::CheckProcess() const {
                                            "; a forked child cannot use it"));
 }
 
-absl::StatusOr<std::shared_ptr<OffloadHome>> OffloadedModel::Home() const {
+absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadedModel::Place() {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
   MutexLock lock(mutex_);
-  if (ended_ == nullptr) return home_;
+  if (ended_ == nullptr) return place_;
   return absl::FailedPreconditionError("this Offload is closed");
 }
 
 OffloadStats OffloadedModel::CurrentStats() const {
-  const OffloadPlan& plan = home_->plan;
+  const OffloadPlan& plan = place_->plan();
   OffloadStats stats;
   stats.parameter_bytes = plan.parameter_bytes;
   stats.minimum_bytes = plan.minimum_bytes;
-  stats.budget_bytes = plan.budget_bytes;
-  stats.window_bytes = plan.window_bytes;
+  stats.budget_bytes = place_->budget_bytes();
+  stats.joined_bytes = place_->added_bytes();
+  stats.window_bytes = place_->window_bytes();
   stats.steps = steps_;
-  stats.hook = home_->hook->stats();
-  stats.blocked = home_->hook->blocked();
-  stats.runtime = home_->runtime->GetStats();
+  stats.hook = place_->hook().stats();
+  stats.blocked = place_->hook().blocked();
+  stats.runtime = place_->runtime().GetStats();
   return stats;
 }
 
 absl::Status OffloadedModel::Close(AtClose what) {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
-  std::shared_ptr<OffloadHome> home;
+  std::shared_ptr<OffloadPlace> place;
+  {
+    MutexLock lock(mutex_);
+    if (place_ == nullptr) return absl::OkStatus();
+    place = place_;
+  }
+  const absl::Status updated = place->joined().Finish();
   auto ended = std::make_unique<Ended>();
   {
     MutexLock lock(mutex_);
-    if (home_ == nullptr) return absl::OkStatus();
-    home = home_;
+    if (place_ == nullptr) return updated;
     ended->stats = CurrentStats();
   }
-  absl::Status status = home->hook->Close(what);
-  if (absl::IsFailedPrecondition(status)) return status;
-  ended->error = home->hook->error();
+  absl::Status status = place->hook().Close(what);
+  if (absl::IsFailedPrecondition(status)) return Both(status, updated);
+  ended->error = place->hook().error();
   {
     MutexLock lock(mutex_);
     if (ended_ == nullptr) ended_ = std::move(ended);
   }
-  absl::Status closed = home->runtime->Close(absl::Now() + kClosePatience);
-  if (absl::IsFailedPrecondition(closed)) return closed;
-  status.Update(closed);
+  status = Both(status, Both(updated, place->joined().Close()));
+  absl::Status closed = place->runtime().Close(absl::Now() + kClosePatience);
+  if (absl::IsFailedPrecondition(closed)) return Both(closed, status);
   MutexLock lock(mutex_);
-  home_.reset();  // not the last one here
-  return status;
+  place_.reset();  // not the last one here
+  status = Both(status, closed);
+  // It is closed all the same.
+  if (!absl::IsFailedPrecondition(status)) return status;
+  return Reworded(status, absl::StatusCode::kAborted, status.message());
 }
 
 std::vector<NamedTensor> NamedTensorsOf(const ModuleTensors& found) {
@@ -181,16 +196,16 @@ absl::StatusOr<std::unique_ptr<Offload>> Offload::Create(
   TERRACE_ASSIGN_OR_RETURN(const PlaceOptions places,
                            PlacesOf(options, StorageBytes(found.tensors)));
   TERRACE_ASSIGN_OR_RETURN(
-      OffloadHome home,
-      OpenOffloadHome(found.tensors, found.names, found.modules, places,
-                      {.patience = options.patience}));
+      std::shared_ptr<OffloadPlace> place,
+      OffloadPlace::Open(found.tensors, found.names, found.modules, places,
+                         {.patience = options.patience}));
   if (weights) {
     TERRACE_RETURN_IF_ERROR(
-        weights->Bring(*home.hook, options.checkpoint_progress));
+        weights->Bring(place->hook(), options.checkpoint_progress));
   } else {
-    TERRACE_RETURN_IF_ERROR(home.hook->Manage(NamedTensorsOf(found)));
+    TERRACE_RETURN_IF_ERROR(place->hook().Manage(NamedTensorsOf(found)));
   }
-  return std::make_unique<OffloadedModel>(std::move(home));
+  return std::make_unique<OffloadedModel>(std::move(place));
 }
 
 }  // namespace terrace

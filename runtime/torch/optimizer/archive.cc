@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/late/late_steps.h"
+#include "runtime/torch/optimizer/known_parameters.h"
 #include "terrace/torch/optimizer.h"
 
 namespace terrace {
@@ -101,7 +102,7 @@ ParameterState OffloadedAdamBase::ReadParameterState(
   state.step = offloaded_->parameter_steps()[i];
   if (state.step == 0) return state;
   const auto make = [&](at::Tensor& tensor) {
-    tensor = at::empty(tensors_[i].sizes(), at::kFloat);
+    tensor = at::empty(known_->tensors()[i].sizes(), at::kFloat);
     return absl::MakeSpan(tensor.mutable_data_ptr<float>(),
                           static_cast<size_t>(tensor.numel()));
   };
@@ -119,10 +120,11 @@ ParameterState OffloadedAdamBase::ReadParameterState(
 
 absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
     const at::Tensor& parameter) {
-  const int index = IndexOf(parameter);
+  const int index = known_->IndexOf(parameter);
   if (index < 0) {
     return absl::InvalidArgumentError("not a parameter of this optimizer");
   }
+  TERRACE_RETURN_IF_ERROR(CheckOpen());
   TERRACE_RETURN_IF_ERROR(late_->Settle());
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> reader,
                            offloaded_->OpenStateReader());
@@ -135,6 +137,7 @@ absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
 
 template <typename State, typename Options>
 void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
+  Check(CheckOpen());
   Check(late_->Settle());
   TORCH_CHECK(!offloaded_->incomplete(),
               "the state cannot be saved: a step is incomplete");
@@ -147,7 +150,7 @@ void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
       offloaded_->OpenStateReader();
   Check(reader.status());
   OutputArchive states(archive.compilation_unit());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  for (size_t i = 0; i < known_->tensors().size(); ++i) {
     ParameterState read = ReadParameterState(static_cast<int>(i), **reader);
     if (read.step == 0) continue;
     State state;
@@ -159,7 +162,7 @@ void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
     if (read.master.defined()) {
       one.write(kMasterKey, read.master, /*is_buffer=*/true);
     }
-    states.write(KeyOf(tensors_[i]), one);
+    states.write(KeyOf(known_->tensors()[i]), one);
   }
   archive.write("state", states);
   OutputArchive groups(archive.compilation_unit());
@@ -169,6 +172,7 @@ void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
 
 template <typename State, typename Options>
 void OffloadedAdamBase::LoadAs(InputArchive& archive) {
+  Check(CheckOpen());
   late_->Wait().IgnoreError();  // Settle tells
   Check(AdoptParameters());
   c10::IValue version;
@@ -195,12 +199,12 @@ void OffloadedAdamBase::LoadAs(InputArchive& archive) {
                 " in the optimizer");
     Check(ReadGroupOptions(mode_, *groups[i].second).status());
     for (size_t j = 0; j < keys.size(); ++j) {
-      const int index = IndexOf(params[j]);
+      const int index = known_->IndexOf(params[j]);
       auto one = ReadOne<State>(states, keys[j], index, params[j]);
       if (one) loaded.push_back(*std::move(one));
     }
   }
-  std::vector<int64_t> steps(tensors_.size(), 0);
+  std::vector<int64_t> steps(known_->tensors().size(), 0);
   int64_t step = 0;
   for (const Loaded<State>& one : loaded) {
     steps[static_cast<size_t>(one.index)] = one.state.step();
@@ -216,6 +220,7 @@ void OffloadedAdamBase::LoadAs(InputArchive& archive) {
       offloaded_->OpenStateWriter(Deadline());
   Check(writer.status());
   late_->GiveUp();
+  TidyUp();
   staged_.clear();
   for (const Loaded<State>& one : loaded) {
     const at::Tensor master = FloatsOf(one.master);

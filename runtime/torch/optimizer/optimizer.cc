@@ -6,15 +6,19 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/check.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/late/update_net.h"
+#include "runtime/torch/optimizer/joined_offload.h"
+#include "runtime/torch/optimizer/known_parameters.h"
 #include "runtime/torch/optimizer/parameters.h"
-#include "runtime/torch/tensors_apart.h"
 #include "runtime/torch/torch_device.h"
+#include "terrace/torch/offload.h"
 
 namespace terrace {
 namespace {
@@ -34,6 +38,11 @@ absl::Status Guarded(const Work& work) {
   }
 }
 
+OffloadedTensors Takes(bool may_be_offloaded) {
+  return may_be_offloaded ? OffloadedTensors::kTaken
+                          : OffloadedTensors::kRefused;
+}
+
 // Made once, so that every parameter of a group has options of its own.
 AdamOptions Defaults(const OptimizerOptions& options, AdamMode mode) {
   AdamOptions adam = options.adam;
@@ -50,6 +59,23 @@ absl::StatusOr<AdamOptions> ReadGroup(AdamMode mode, const Group& group,
                                    options.status().message()));
 }
 
+// What can be said of groups before anything is made of them.
+absl::Status CheckGroups(AdamMode mode, const std::vector<Group>& groups,
+                         OffloadedTensors offloaded) {
+  size_t position = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].has_options()) {
+      TERRACE_RETURN_IF_ERROR(ReadGroup(mode, groups[i], i).status());
+    }
+    for (const at::Tensor& parameter : groups[i].params()) {
+      TERRACE_RETURN_IF_ERROR(
+          DescribeParameter(parameter, position, offloaded).status());
+      ++position;
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 OffloadedAdamBase::OffloadedAdamBase(AdamMode mode,
@@ -57,9 +83,9 @@ OffloadedAdamBase::OffloadedAdamBase(AdamMode mode,
                                      const OptimizerOptions& options)
     : Optimizer(groups, MakeGroupOptions(mode, Defaults(options, mode))),
       mode_(mode),
-      bias_correction_(options.adam.bias_correction) {
+      bias_correction_(options.adam.bias_correction),
+      known_(std::make_unique<KnownParameters>()) {
   devices_.push_back(std::make_unique<TensorDevices>());
-  apart_ = std::make_unique<TensorsApart>();
 }
 
 OffloadedAdamBase::~OffloadedAdamBase() = default;
@@ -69,94 +95,83 @@ void OffloadedAdamBase::set_devices(
   devices_.push_back(std::make_unique<TensorDevices>(std::move(choose)));
 }
 
-absl::Status OffloadedAdamBase::CheckGroups(AdamMode mode,
-                                            const std::vector<Group>& groups) {
-  size_t position = 0;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (groups[i].has_options()) {
-      TERRACE_RETURN_IF_ERROR(ReadGroup(mode, groups[i], i).status());
-    }
-    for (const at::Tensor& parameter : groups[i].params()) {
-      TERRACE_RETURN_IF_ERROR(DescribeParameter(parameter, position).status());
-      ++position;
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status OffloadedAdamBase::Open(Runtime& runtime,
-                                     const OptimizerOptions& options) {
+                                     OptimizerOptions options) {
   TERRACE_ASSIGN_OR_RETURN(offloaded_,
                            OffloadedOptimizer::Create(runtime, {}, options));
   late_ = std::make_unique<LateSteps>(*offloaded_);
   return AdoptParameters();
 }
 
-// Parameters that groups have got since the last call.
-absl::Status OffloadedAdamBase::AdoptParameters() {
-  std::unordered_map<const c10::TensorImpl*, size_t> positions;
-  std::vector<at::Tensor> added;
-  std::vector<ParameterSpec> specs;
-  size_t position = 0;
-  for (const Group& group : param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const c10::TensorImpl* const key = parameter.unsafeGetTensorImpl();
-      const auto [found, first] = positions.emplace(key, position);
-      if (!first) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("parameters ", found->second, " and ", position,
-                         " are the same tensor"));
-      }
-      if (indices_.find(key) == indices_.end()) {
-        TERRACE_ASSIGN_OR_RETURN(ParameterSpec spec,
-                                 DescribeParameter(parameter, position));
-        // Each has options of its own: a group may change its members.
-        const size_t index = tensors_.size() + added.size();
-        spec.name = absl::StrCat("parameter", index);
-        spec.group = static_cast<int>(index);
-        specs.push_back(std::move(spec));
-        added.push_back(parameter);
-      }
-      ++position;
-    }
+absl::Status OffloadedAdamBase::Open(Offload& offload,
+                                     OptimizerOptions options) {
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<OffloadPlace> place,
+                           offload.Place());
+  TERRACE_ASSIGN_OR_RETURN(
+      KnownParameters::Added added,
+      known_->FindAdded(param_groups(), OffloadedTensors::kTaken));
+  if (added.tensors.empty()) {
+    return absl::InvalidArgumentError(
+        "an optimizer without parameters has nothing to join a model for");
   }
-  if (added.empty()) return absl::OkStatus();
-  std::vector<at::Tensor> all = tensors_;
-  all.insert(all.end(), added.begin(), added.end());
-  TERRACE_RETURN_IF_ERROR(CheckApart(all));
-  TERRACE_RETURN_IF_ERROR(offloaded_->AddParameters(std::move(specs)));
-  for (at::Tensor& parameter : added) {
-    indices_.emplace(parameter.unsafeGetTensorImpl(),
-                     static_cast<int>(tensors_.size()));
-    tensors_.push_back(std::move(parameter));
-  }
+  TERRACE_ASSIGN_OR_RETURN(
+      joined_,
+      JoinedOffload::Join(std::move(place), added.specs, options,
+                          {.finish = [this] { return Flush(); },
+                           .close = [this] { return EndWithOffload(); }}));
+  TERRACE_ASSIGN_OR_RETURN(
+      offloaded_, OffloadedOptimizer::Create(joined_->runtime(),
+                                             std::move(added.specs), options));
+  late_ = std::make_unique<LateSteps>(*offloaded_);
+  TERRACE_RETURN_IF_ERROR(joined_->Watch(added.tensors));
+  known_->Append(std::move(added.tensors));
+  overlap_ = true;
   return absl::OkStatus();
 }
 
-// Parameters are updated at the same time, so none may share an element with
-// another.
-absl::Status OffloadedAdamBase::CheckApart(
-    absl::Span<const at::Tensor> tensors) {
-  const auto overlap = apart_->FindOverlap(tensors);
-  if (!overlap) return absl::OkStatus();
-  return OverlapError(absl::StrCat(overlap->first),
-                      absl::StrCat(overlap->second));
+absl::Status OffloadedAdamBase::CheckOpen() const {
+  if (offloaded_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this optimizer is closed: the Offload that it joined is");
+}
+
+absl::Status OffloadedAdamBase::EndWithOffload() {
+  late_.reset();
+  data_.clear();
+  staged_.clear();
+  offloaded_.reset();
+  return joined_->Leave();
+}
+
+// Parameters that groups have got since the last call.
+absl::Status OffloadedAdamBase::AdoptParameters() {
+  TERRACE_ASSIGN_OR_RETURN(
+      KnownParameters::Added added,
+      known_->FindAdded(param_groups(), Takes(joined_ != nullptr)));
+  if (added.tensors.empty()) return absl::OkStatus();
+  TERRACE_RETURN_IF_ERROR(
+      joined_ == nullptr ? offloaded_->AddParameters(std::move(added.specs))
+                         : joined_->Extend(*offloaded_, added.tensors,
+                                           std::move(added.specs)));
+  known_->Append(std::move(added.tensors));
+  return absl::OkStatus();
 }
 
 // Addresses and options of this step.
 absl::Status OffloadedAdamBase::Gather() {
+  const std::vector<at::Tensor>& tensors = known_->tensors();
   if (!offloaded_->incomplete()) staged_.clear();
-  staged_.resize(tensors_.size());
-  gradients_.assign(tensors_.size(), at::Tensor());
-  data_.assign(tensors_.size(), ParameterData());
-  adam_options_.assign(tensors_.size(), AdamOptions());
-  std::vector<bool> present(tensors_.size(), false);
+  staged_.resize(tensors.size());
+  gradients_.assign(tensors.size(), at::Tensor());
+  data_.assign(tensors.size(), ParameterData());
+  adam_options_.assign(tensors.size(), AdamOptions());
+  std::vector<bool> present(tensors.size(), false);
   for (size_t i = 0; i < param_groups().size(); ++i) {
     const Group& group = param_groups()[i];
     TERRACE_ASSIGN_OR_RETURN(AdamOptions options, ReadGroup(mode_, group, i));
     options.bias_correction = bias_correction_;
     for (const at::Tensor& parameter : group.params()) {
-      const auto index = static_cast<size_t>(IndexOf(parameter));
+      const auto index = static_cast<size_t>(known_->IndexOf(parameter));
       if (parameter.has_storage()) {  // of another optimizer's step
         TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(parameter.storage()));
       }
@@ -164,30 +179,32 @@ absl::Status OffloadedAdamBase::Gather() {
       present[index] = true;
     }
   }
-  TERRACE_RETURN_IF_ERROR(CheckApart(tensors_));
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (present[i] && tensors_[i].grad().defined()) {
+  TERRACE_RETURN_IF_ERROR(known_->CheckApart());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (present[i] && tensors[i].grad().defined()) {
       TERRACE_RETURN_IF_ERROR(GatherOne(i));
     } else {
       // Anything but null: it is not touched without a gradient.
-      data_[i].parameter = tensors_.data();
+      data_[i].parameter = data_.data();
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status OffloadedAdamBase::GatherOne(size_t index) {
-  const at::Tensor& parameter = tensors_[index];
+  const at::Tensor& parameter = known_->tensors()[index];
   const ParameterSpec& spec = offloaded_->parameters()[index];
-  TERRACE_RETURN_IF_ERROR(CheckParameter(parameter, spec, index));
-  TERRACE_ASSIGN_OR_RETURN(gradients_[index],
-                           ContiguousGradient(parameter, spec, index));
+  const OffloadedTensors offloaded = Takes(joined_ != nullptr);
+  TERRACE_RETURN_IF_ERROR(CheckParameter(parameter, spec, index, offloaded));
+  TERRACE_ASSIGN_OR_RETURN(
+      gradients_[index], ContiguousGradient(parameter, spec, index, offloaded));
   if (!parameter.is_contiguous() && !staged_[index].defined()) {
     staged_[index] = parameter.detach().contiguous();
   }
   const at::Tensor& used =
       staged_[index].defined() ? staged_[index] : parameter;
-  data_[index] = Locate(used, gradients_[index], devices_.back()->Of(used));
+  data_[index] = Locate(used, gradients_[index], devices_.back()->Of(used),
+                        joined_ == nullptr ? nullptr : &joined_->device());
   return absl::OkStatus();
 }
 
@@ -196,6 +213,7 @@ absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
     return absl::InvalidArgumentError(
         "learning rate and options are those of the parameter groups");
   }
+  TERRACE_RETURN_IF_ERROR(CheckOpen());
   TERRACE_RETURN_IF_ERROR(Flush());
   at::NoGradGuard no_gradients;
   absl::Status status = Guarded([this] {
@@ -208,7 +226,13 @@ absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
         [&] { return is_late ? StepLate(arguments) : StepNow(arguments); });
   }
   gradients_.clear();
+  TidyUp();
   return status;
+}
+
+void OffloadedAdamBase::TidyUp() {
+  if (joined_ == nullptr || late_->HasStep()) return;
+  joined_->EndStep(!offloaded_->incomplete());
 }
 
 absl::Status OffloadedAdamBase::StepNow(const StepArguments& arguments) {
@@ -231,38 +255,46 @@ absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
                      .skip_nonfinite = arguments.skip_nonfinite,
                      .patience = step_timeout_,
                      .data = data_};
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  const std::vector<at::Tensor>& tensors = known_->tensors();
+  if (joined_ != nullptr) late.offloaded = &joined_->device();
+  for (size_t i = 0; i < tensors.size(); ++i) {
     if (data_[i].gradient == nullptr) continue;
-    if (data_[i].device != nullptr) {
+    if (data_[i].device != nullptr && data_[i].device != late.offloaded) {
       return absl::UnimplementedError(absl::StrCat(
-          "overlap: parameter ", i, " is on ", tensors_[i].device().str(),
+          "overlap: parameter ", i, " is on ", tensors[i].device().str(),
           "; only those in memory are updated after the step"));
     }
-    if (tensors_[i].is_inference()) {
+    if (tensors[i].is_inference()) {
       return absl::UnimplementedError(
           absl::StrCat("overlap: parameter ", i,
                        " is an inference tensor: a graph that "
                        "holds its old values could not notice the update"));
     }
-    // What its gradient is now, whatever .grad becomes.
+    // What its gradient is now, whatever .grad becomes; by no operation, which
+    // might bring it before its turn.
     at::Tensor gradient;
-    if (tensors_[i].numel() > 0) gradient = gradients_[i].detach();
+    if (tensors[i].numel() > 0) gradient = gradients_[i].variable_data();
     late.parameters.push_back({.place = static_cast<int>(i),
                                .name = absl::StrCat(i),
-                               .parameter = tensors_[i],
+                               .parameter = tensors[i],
                                .in_order = staged_[i],
                                .gradient = std::move(gradient)});
   }
+  if (joined_ != nullptr) joined_->device().SetBeside(true);
   TERRACE_RETURN_IF_ERROR(late_->Begin(std::move(late)));
   staged_.clear();
   return absl::OkStatus();
 }
 
 absl::Status OffloadedAdamBase::Flush(absl::Time deadline) {
-  return Guarded([&] { return late_->Finish(deadline); });
+  if (late_ == nullptr) return absl::OkStatus();
+  const absl::Status status = Guarded([&] { return late_->Finish(deadline); });
+  TidyUp();
+  return status;
 }
 
 OffloadedOptimizer& OffloadedAdamBase::offloaded() {
+  TERRACE_CHECK(offloaded_ != nullptr);
   late_->Wait().IgnoreError();  // Settle tells
   return *offloaded_;
 }
@@ -270,12 +302,13 @@ OffloadedOptimizer& OffloadedAdamBase::offloaded() {
 // Parameters were written behind autograd's back: a graph that still holds the
 // old values must notice.
 void OffloadedAdamBase::Publish() {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  const std::vector<at::Tensor>& tensors = known_->tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
     if (data_[i].gradient == nullptr) continue;
     if (staged_[i].defined()) {
-      tensors_[i].copy_(staged_[i]);
-    } else if (!tensors_[i].is_inference()) {
-      tensors_[i].unsafeGetTensorImpl()->bump_version();
+      tensors[i].copy_(staged_[i]);
+    } else if (!tensors[i].is_inference()) {
+      tensors[i].unsafeGetTensorImpl()->bump_version();
     }
   }
   staged_.clear();
@@ -292,49 +325,72 @@ at::Tensor OffloadedAdamBase::step(LossClosure closure) {
   return loss;
 }
 
-int OffloadedAdamBase::IndexOf(const at::Tensor& parameter) const {
-  const auto found = indices_.find(parameter.unsafeGetTensorImpl());
-  return found == indices_.end() ? -1 : found->second;
-}
-
-absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
-    Runtime& runtime, std::vector<Group> groups,
+template <typename Optimizer, typename Home>
+absl::StatusOr<std::unique_ptr<Optimizer>> OffloadedAdamBase::Make(
+    AdamMode mode, Home& home, const std::vector<Group>& groups,
     const OptimizerOptions& options) {
-  std::unique_ptr<OffloadedAdamW> optimizer;
+  std::unique_ptr<Optimizer> optimizer;
   absl::Status status = Guarded([&] {
-    absl::Status checked = CheckGroups(AdamMode::kAdamW, groups);
+    absl::Status checked =
+        CheckGroups(mode, groups, Takes(std::is_same_v<Home, Offload>));
     if (!checked.ok()) return checked;
-    optimizer.reset(new OffloadedAdamW(AdamMode::kAdamW, groups, options));
-    return optimizer->Open(runtime, options);
+    optimizer.reset(new Optimizer(mode, groups, options));
+    return optimizer->Open(home, options);
   });
   if (!status.ok()) return status;
   return optimizer;
 }
 
 absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
+    Runtime& runtime, std::vector<Group> groups,
+    const OptimizerOptions& options) {
+  return Make<OffloadedAdamW>(AdamMode::kAdamW, runtime, groups, options);
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
     Runtime& runtime, std::vector<at::Tensor> parameters,
     const OptimizerOptions& options) {
-  return Create(runtime, {Group(std::move(parameters))}, options);
+  return Make<OffloadedAdamW>(AdamMode::kAdamW, runtime,
+                              {Group(std::move(parameters))}, options);
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
+    Offload& offload, std::vector<Group> groups,
+    const OptimizerOptions& options) {
+  return Make<OffloadedAdamW>(AdamMode::kAdamW, offload, groups, options);
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdamW>> OffloadedAdamW::Create(
+    Offload& offload, std::vector<at::Tensor> parameters,
+    const OptimizerOptions& options) {
+  return Make<OffloadedAdamW>(AdamMode::kAdamW, offload,
+                              {Group(std::move(parameters))}, options);
 }
 
 absl::StatusOr<std::unique_ptr<OffloadedAdam>> OffloadedAdam::Create(
     Runtime& runtime, std::vector<Group> groups,
     const OptimizerOptions& options) {
-  std::unique_ptr<OffloadedAdam> optimizer;
-  absl::Status status = Guarded([&] {
-    absl::Status checked = CheckGroups(AdamMode::kAdam, groups);
-    if (!checked.ok()) return checked;
-    optimizer.reset(new OffloadedAdam(AdamMode::kAdam, groups, options));
-    return optimizer->Open(runtime, options);
-  });
-  if (!status.ok()) return status;
-  return optimizer;
+  return Make<OffloadedAdam>(AdamMode::kAdam, runtime, groups, options);
 }
 
 absl::StatusOr<std::unique_ptr<OffloadedAdam>> OffloadedAdam::Create(
     Runtime& runtime, std::vector<at::Tensor> parameters,
     const OptimizerOptions& options) {
-  return Create(runtime, {Group(std::move(parameters))}, options);
+  return Make<OffloadedAdam>(AdamMode::kAdam, runtime,
+                             {Group(std::move(parameters))}, options);
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdam>> OffloadedAdam::Create(
+    Offload& offload, std::vector<Group> groups,
+    const OptimizerOptions& options) {
+  return Make<OffloadedAdam>(AdamMode::kAdam, offload, groups, options);
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedAdam>> OffloadedAdam::Create(
+    Offload& offload, std::vector<at::Tensor> parameters,
+    const OptimizerOptions& options) {
+  return Make<OffloadedAdam>(AdamMode::kAdam, offload,
+                             {Group(std::move(parameters))}, options);
 }
 
 }  // namespace terrace

@@ -19,11 +19,21 @@ absl::Status Error(const char* what, size_t position,
       absl::StrCat(what, " ", position, " ", fault));
 }
 
+// What is wrong with it, as the rest of a sentence, or "".
+std::string ParameterFault(const at::Tensor& parameter,
+                           OffloadedTensors offloaded) {
+  const std::string fault = StorageFault(parameter, offloaded);
+  const bool may_join =
+      offloaded == OffloadedTensors::kRefused && IsOffloaded(parameter);
+  return may_join ? fault + ", or make the optimizer with it" : fault;
+}
+
 }  // namespace
 
 absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
-                                                size_t position) {
-  std::string fault = StorageFault(parameter);
+                                                size_t position,
+                                                OffloadedTensors offloaded) {
+  std::string fault = ParameterFault(parameter, offloaded);
   if (fault.empty() && !parameter.is_leaf()) {
     fault = "is no leaf: it is the result of an operation";
   }
@@ -38,13 +48,14 @@ absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
   spec.name = absl::StrCat("parameter", position);
   spec.dtype = *DTypeOf(parameter);
   spec.count = parameter.numel();
-  spec.on_device = !parameter.is_cpu();
+  spec.on_device = !parameter.is_cpu() || IsOffloaded(parameter);
   return spec;
 }
 
 absl::Status CheckParameter(const at::Tensor& parameter,
-                            const ParameterSpec& spec, size_t position) {
-  const std::string fault = StorageFault(parameter);
+                            const ParameterSpec& spec, size_t position,
+                            OffloadedTensors offloaded) {
+  const std::string fault = ParameterFault(parameter, offloaded);
   if (!fault.empty()) return Error("parameter", position, fault);
   if (*DTypeOf(parameter) == spec.dtype && parameter.numel() == spec.count) {
     return absl::OkStatus();
@@ -58,9 +69,10 @@ absl::Status CheckParameter(const at::Tensor& parameter,
 
 absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
                                               const ParameterSpec& spec,
-                                              size_t position) {
+                                              size_t position,
+                                              OffloadedTensors offloaded) {
   const at::Tensor gradient = WithOwnValues(parameter.grad());
-  const std::string fault = StorageFault(gradient);
+  const std::string fault = StorageFault(gradient, offloaded);
   if (!fault.empty()) {
     return Error("the gradient of parameter", position, fault);
   }
@@ -82,17 +94,21 @@ absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
 }
 
 ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
-                     Device* device) {
+                     Device* device, OffloadedDevice* offloaded) {
   ParameterData data;
+  data.gradient_dtype = *DTypeOf(gradient);
+  if (parameter.numel() == 0) {
+    // Without elements there is no address, but there is a gradient.
+    data.parameter = parameter.mutable_data_ptr();
+    data.gradient = &kNothing;
+    return data;
+  }
+  if (offloaded != nullptr && offloaded->Point(parameter, gradient, data)) {
+    return data;
+  }
   data.parameter = parameter.mutable_data_ptr();
   data.gradient = gradient.const_data_ptr();
-  data.gradient_dtype = *DTypeOf(gradient);
-  // Without elements there is no address, but there is a gradient.
-  if (parameter.numel() == 0) {
-    data.gradient = &kNothing;
-  } else {
-    data.device = device;
-  }
+  data.device = device;
   return data;
 }
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/python/place/options.h"
+#include "runtime/torch/python/options.h"
 #include "runtime/torch/tensor_check.h"
 
 namespace terrace {

@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/offload/offload_place.h"
 #include "runtime/torch/python/outcome.h"
-#include "runtime/torch/python/place/offload_place.h"
 #include "terrace/torch/hook.h"
 
 namespace terrace {

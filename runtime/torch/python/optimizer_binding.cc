@@ -129,7 +129,7 @@ Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
   if (status.ok()) status = runtime_->Extend(specs_, *specs);
   if (status.ok()) {
     status = optimizer_->AddParameters(*specs);
-    runtime_->ReleaseUnused();
+    runtime_->EndExtension(status.ok());
   }
   if (status.ok()) {
     tensors_.Expect(parameters, specs_.size());

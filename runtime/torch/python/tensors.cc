@@ -268,17 +268,10 @@ absl::StatusOr<GradientData> StepTensors::TakeGradient(
 
 void StepTensors::Point(const at::Tensor& parameter, const at::Tensor& gradient,
                         ParameterData& data) {
-  const bool is_away = gradient.defined() && IsOffloaded(gradient);
-  if (is_away || IsOffloaded(parameter)) {
-    data.parameter = offloaded_.Place(parameter);
-    data.device = &offloaded_;
-  } else {
-    data.parameter = parameter.data_ptr();
-    data.device = devices_.Of(parameter);
-  }
-  if (!gradient.defined()) return;
-  data.gradient =
-      is_away ? offloaded_.Place(gradient) : gradient.const_data_ptr();
+  if (offloaded_.Point(parameter, gradient, data)) return;
+  data.parameter = parameter.data_ptr();
+  data.device = devices_.Of(parameter);
+  if (gradient.defined()) data.gradient = gradient.const_data_ptr();
 }
 
 absl::Status StepTensors::CheckForm(const ParameterSpec& spec,

@@ -4,11 +4,13 @@
 //
 //   auto offload = terrace::Offload::Create(
 //       *model, {.memory_budget_share = 0.1, .nvme_paths = {"/mnt/nvme0"}});
+//   auto optimizer = terrace::OffloadedAdamW::Create(
+//       **offload, model->parameters(), {});  // joins
 //   for (...) {
 //     (*offload)->BeginStep();
-//     optimizer.zero_grad();
+//     (*optimizer)->zero_grad();
 //     loss(model).backward();
-//     optimizer.step();
+//     (*optimizer)->step();
 //   }
 //   (*offload)->Close(terrace::Offload::AtClose::kRestore);
 //
@@ -17,9 +19,11 @@
 // sharing it; frozen parameters are never written back. Parameters that are
 // made or replaced later, as by to() or torch::load(), are ordinary ones.
 //
-// In memory stay buffers, gradients, the optimizer's state, and what autograd
-// saves: LibTorch offers that to hooks of Python alone. OffloadedAdamW refuses
-// parameters that are offloaded.
+// An OffloadedAdamW or OffloadedAdam that is made with the Offload joins it:
+// its state, and the gradients of its parameters, have the same memory and
+// paths; see terrace/torch/optimizer.h. Beside other optimizers gradients and
+// state stay in memory, and so do buffers always, and what autograd saves:
+// LibTorch offers that to hooks of Python alone.
 //
 // What reads or writes bytes without an operation holds a Lease meanwhile; what
 // a fetch cannot bring makes the operation throw: both as terrace/torch/hook.h
@@ -54,11 +58,14 @@ class Module;
 
 namespace terrace {
 
+class OffloadPlace;
+
 struct OffloadOptions {
   // Of memory for the parameters and for what is on its way: bytes, or a share
   // of the parameters' bytes (0.1 is a tenth). It holds what the operations of
-  // the largest module take, twice: a share that is less is raised to that.
-  // Neither: all of them, or a tenth with a path below.
+  // the largest module take, twice: a share that is less is raised to that. An
+  // optimizer that joins has its part of bytes; a share grows, by that share of
+  // gradients and state. Neither: all of them, or a tenth with a path below.
   int64_t memory_budget_bytes = 0;
   double memory_budget_share = 0;
   // For the rest: directories, empty files or block devices, as Options::paths.
@@ -90,6 +97,7 @@ struct OffloadStats {
   int64_t parameter_bytes = 0;  // of all parameters, shared ones once
   int64_t minimum_bytes = 0;    // of a budget
   int64_t budget_bytes = 0;
+  int64_t joined_bytes = 0;        // of it, that optimizers which joined added
   int64_t window_bytes = 0;        // of it, that operations may have at a time
   int64_t steps = 0;               // begun
   HookStats hook;                  // what was moved for operations
@@ -128,12 +136,14 @@ class Offload {
   static absl::StatusOr<std::unique_ptr<Offload>> Create(
       ::torch::nn::Module& model, const OffloadOptions& options);
 
-  // Closes with kRestore if Close did not. What is leased then stays usable:
-  // memory and files are leaked for it.
+  // Closes with kRestore if Close did not, with a warning of LibTorch's of what
+  // that says. What is leased then stays usable, and so do optimizers that
+  // joined: memory and files are leaked for it.
   virtual ~Offload() = default;
 
-  // Of a parameter, or a view of one. InvalidArgument: of none of these.
-  // FailedPrecondition: it is closed. Else what the fetch says.
+  // Of a parameter, of a gradient that is below, or of a view of one.
+  // InvalidArgument: of none of these. FailedPrecondition: it is closed, or a
+  // parameter's update failed. Else what the fetch says.
   virtual absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor,
                                           Access access) = 0;
 
@@ -152,14 +162,17 @@ class Offload {
   // parameter cannot be used again: go back to the last checkpoint.
   virtual absl::Status Retry() = 0;
 
-  // Ends it, brings the parameters into ordinary memory or leaves them away,
-  // gives the memory back and removes the files. No operation may use them
-  // meanwhile. Again: nothing.
+  // Ends it: finishes the updates of optimizers that joined, brings parameters
+  // and gradients into ordinary memory or leaves them away, closes these
+  // optimizers, gives the memory back and removes the files. No operation may
+  // use the parameters meanwhile, and no other thread such an optimizer. Again:
+  // nothing.
   // FailedPrecondition, and nothing changes: a parameter is leased or in use
   // (named); or a queue or pin of the Runtime is held: then the parameters are
   // what they are to be, and the rest is for the next Close. Other errors: it
   // is closed all the same; a parameter that could not be brought is refused,
-  // and the first one is told.
+  // and the first one is told; updates that failed leave their parameters as
+  // they were before the step. Those that were told before are tried once more.
   virtual absl::Status Close(AtClose what) = 0;
 
   // The first failure of a fetch, with errno and path; after Close as well.
@@ -170,6 +183,12 @@ class Offload {
   // What the parameters live in, for others that are to share its memory and
   // paths beside the window. Not after Close, and not in a forked child.
   virtual Runtime& runtime() = 0;
+
+ private:
+  friend class OffloadedAdamBase;
+  // For an optimizer that joins. FailedPrecondition: it is closed. Cancelled:
+  // in a forked child.
+  virtual absl::StatusOr<std::shared_ptr<OffloadPlace>> Place() = 0;
 };
 
 }  // namespace terrace

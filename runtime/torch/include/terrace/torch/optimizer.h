@@ -1,6 +1,6 @@
 // AdamW and Adam as torch::optim::Optimizers whose state lives behind a
-// Runtime's budget: an OffloadedOptimizer that takes each parameter and its
-// .grad where LibTorch has them.
+// Runtime's budget, or in that of an offloaded model: an OffloadedOptimizer
+// that takes each parameter and its .grad where LibTorch has them.
 //
 //   auto optimizer = terrace::OffloadedAdamW::Create(
 //       *runtime, model->parameters(), {.max_gradient_norm = 1.0});
@@ -16,6 +16,25 @@
 // they are clipped by torch::nn::utils::clip_grad_norm_ or in the step
 // (max_gradient_norm) is the caller's choice.
 //
+// Where the model is offloaded the optimizer joins it, by being made with its
+// Offload in the Runtime's place; then
+//   - state has the model's memory and paths. A budget in bytes is for all of
+//     it; one that is a share grows, by that share of gradients and state. Of
+//     the options the name and window_bytes are set here;
+//   - gradients of the model's parameters go below as backward makes them, as
+//     far as the budget has no room, unless all of the model is in memory.
+//     .grad is a tensor that any operation reads and writes; its data_ptr()
+//     needs a Lease. Those that are there already go below too;
+//   - a step takes the parameters chunk by chunk, with 4 to 32 MiB beside the
+//     budget, and overlaps unless set_overlap(false) says otherwise;
+//   - the Offload's Close finishes the updates, tells what failed of them, and
+//     ends the state: whatever has to do with it is FailedPrecondition from
+//     then on, and only the end of the optimizer is left. While Close goes on
+//     no other thread uses it. It may as well end first: gradients that
+//     backward makes after that stay in memory.
+// Parameters of no Offload may be among them. An optimizer over a Runtime
+// refuses what is offloaded.
+//
 // Parameters are leaves in CPU or CUDA memory, fp32, bf16 or fp16 (stepped
 // through an fp32 master), each with a dense gradient of its own shape that is
 // fp32 or of its own dtype. What a program writes into one between steps is
@@ -26,10 +45,11 @@
 // Complex, sparse and other tensors are refused, a tensor that is given twice,
 // and parameters that overlap in memory.
 //
-// With set_overlap(true) a step returns when the gradients have been read for
-// their norm, and a thread updates the parameters, in the order in which
-// operations took them after the step before; to the same bits. It takes the
-// gradients along, so that zero_grad() may follow at once. While updates go on
+// With set_overlap(true), as where it has joined, a step returns when the
+// gradients have been read for their norm, and a thread updates the parameters,
+// in the order in which operations took them after the step before; to the same
+// bits. It takes the gradients along, so that zero_grad() may follow at once.
+// While updates go on
 //   - options of groups are those of the step;
 //   - an operation of LibTorch, on any thread, waits for the parameters that it
 //     takes, and one that writes a gradient for the update that reads it; a
@@ -44,9 +64,9 @@
 //     so does a fork.
 // Parameters have to be in CPU memory.
 //
-// Thread-compatible: one thread at a time. The Runtime must outlive it. Errors
-// are Statuses; only what LibTorch itself calls (step, save, load) throws
-// c10::Error, with the Status's text.
+// Thread-compatible: one thread at a time. The Runtime must outlive it; an
+// Offload may end before or after it. Errors are Statuses; only what LibTorch
+// itself calls (step, save, load) throws c10::Error, with the Status's text.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -54,7 +74,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,9 +86,11 @@
 
 namespace terrace {
 
+class JoinedOffload;
+class KnownParameters;
 class LateSteps;
+class Offload;
 class TensorDevices;
-class TensorsApart;
 
 // Copies of one parameter's state, in its shape, fp32.
 struct ParameterState {
@@ -90,14 +111,16 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // overlap, its updates.
   void set_step_timeout(absl::Duration timeout) { step_timeout_ = timeout; }
 
-  // Whether updates go on after a step has returned, from the next step on. One
-  // that is incomplete is finished without.
+  // Whether updates go on after a step has returned, from the next step on: so
+  // it is at first where it joined an Offload, else not. One that is incomplete
+  // is finished without.
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
   // One step; as OffloadedOptimizer::Step. `arguments` may say anything but
   // learning rate and groups, which the parameter groups say. InvalidArgument:
   // a parameter or gradient that is not as above, by its position in all
-  // groups; nothing was changed then.
+  // groups; nothing was changed then. FailedPrecondition: the Offload that it
+  // joined is closed.
   //
   // With overlap it begins as Flush(), with what that returns, and has begun
   // nothing of its own then. Unimplemented, and nothing was changed: a
@@ -120,7 +143,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // TryStep, after the closure if there is one, whose loss is returned.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // InvalidArgument: not a parameter of this optimizer. Else as Flush says.
+  // InvalidArgument: not a parameter of this optimizer. FailedPrecondition: the
+  // Offload that it joined is closed. Else as Flush says.
   absl::StatusOr<ParameterState> StateOf(const at::Tensor& parameter);
 
   // The archive of torch::optim::AdamW (Adam), with one more tensor for a
@@ -129,14 +153,16 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // there made from the parameter in the next step. The archive, as LibTorch
   // makes it, holds the whole state in memory. What does not fit is refused and
   // changes nothing; a load that fails later leaves the optimizer without its
-  // state, and steps and saves are FailedPrecondition until one succeeds.
+  // state, and steps and saves are FailedPrecondition until one succeeds. Both
+  // throw where the Offload that it joined is closed.
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 
   // The optimizer behind it: plan, reports, state. Its parameters are those of
   // the groups, in the order in which they were first seen. Waits for updates;
   // what failed of them is told by the next call. From a TryStep with overlap
-  // on a reference is not to be used: ask for it again.
+  // on a reference is not to be used: ask for it again. Not once the Offload
+  // that it joined is closed.
   OffloadedOptimizer& offloaded();
 
  protected:
@@ -145,11 +171,13 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
       const std::vector<::torch::optim::OptimizerParamGroup>& groups,
       const OptimizerOptions& options);
 
-  // Checks groups, makes what is behind, takes the parameters. Once.
-  static absl::Status CheckGroups(
-      AdamMode mode,
-      const std::vector<::torch::optim::OptimizerParamGroup>& groups);
-  absl::Status Open(Runtime& runtime, const OptimizerOptions& options);
+  // Checks groups, makes one with what is behind it, over a Runtime or in an
+  // Offload, and takes the parameters.
+  template <typename Optimizer, typename Home>
+  static absl::StatusOr<std::unique_ptr<Optimizer>> Make(
+      AdamMode mode, Home& home,
+      const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+      const OptimizerOptions& options);
 
  private:
   friend class OffloadedAdamPeer;  // of the tests
@@ -157,14 +185,17 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // How tensors of each device are stepped, from the next step on; null: in
   // place. The default: CPU memory in place, CUDA through pinned memory.
   void set_devices(std::function<std::unique_ptr<Device>(c10::Device)> choose);
+  absl::Status Open(Runtime& runtime, OptimizerOptions options);
+  absl::Status Open(Offload& offload, OptimizerOptions options);
+  absl::Status CheckOpen() const;
+  absl::Status EndWithOffload();
   absl::Status AdoptParameters();
-  absl::Status CheckApart(absl::Span<const at::Tensor> tensors);
   absl::Status Gather();
   absl::Status GatherOne(size_t index);
   absl::Status StepNow(const StepArguments& arguments);
   absl::Status StepLate(const StepArguments& arguments);
+  void TidyUp();
   void Publish();
-  int IndexOf(const at::Tensor& parameter) const;  // -1: unknown
   ParameterState ReadParameterState(int index, StateReader& reader) const;
   template <typename State, typename Options>
   void SaveAs(::torch::serialize::OutputArchive& archive) const;
@@ -174,17 +205,14 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
 
   const AdamMode mode_;
   const bool bias_correction_;
+  const std::unique_ptr<KnownParameters> known_;
   // The last one is in use, those before may be known to slots still.
   std::vector<std::unique_ptr<TensorDevices>> devices_;
-  std::unique_ptr<OffloadedOptimizer> offloaded_;
+  std::unique_ptr<JoinedOffload> joined_;          // null: over a Runtime
+  std::unique_ptr<OffloadedOptimizer> offloaded_;  // null: it is closed
   std::unique_ptr<LateSteps> late_;  // of offloaded_, and ends before it
   bool overlap_ = false;
   absl::Duration step_timeout_ = absl::Hours(1);
-
-  // Of all parameters ever seen; kept alive, so that an address means one.
-  std::vector<at::Tensor> tensors_;
-  std::unordered_map<const c10::TensorImpl*, int> indices_;
-  std::unique_ptr<TensorsApart> apart_;
 
   // Of one step, by parameter.
   std::vector<ParameterData> data_;
@@ -206,7 +234,21 @@ class OffloadedAdamW final : public OffloadedAdamBase {
       Runtime& runtime, std::vector<at::Tensor> parameters,
       const OptimizerOptions& options);
 
+  // The same in an offloaded model, which it joins. ResourceExhausted also: of
+  // a budget in bytes, one below the minimum with this optimizer, which is
+  // named. InvalidArgument also: no parameters, or a budget that does not hold
+  // all and has nothing below. FailedPrecondition: the Offload is closed.
+  // Cancelled: in a forked child. Else what Hook::ManageGradient says of a
+  // gradient that is there already.
+  static absl::StatusOr<std::unique_ptr<OffloadedAdamW>> Create(
+      Offload& offload, std::vector<::torch::optim::OptimizerParamGroup> groups,
+      const OptimizerOptions& options);
+  static absl::StatusOr<std::unique_ptr<OffloadedAdamW>> Create(
+      Offload& offload, std::vector<at::Tensor> parameters,
+      const OptimizerOptions& options);
+
  private:
+  friend class OffloadedAdamBase;
   using OffloadedAdamBase::OffloadedAdamBase;
 };
 
@@ -221,7 +263,15 @@ class OffloadedAdam final : public OffloadedAdamBase {
       Runtime& runtime, std::vector<at::Tensor> parameters,
       const OptimizerOptions& options);
 
+  static absl::StatusOr<std::unique_ptr<OffloadedAdam>> Create(
+      Offload& offload, std::vector<::torch::optim::OptimizerParamGroup> groups,
+      const OptimizerOptions& options);
+  static absl::StatusOr<std::unique_ptr<OffloadedAdam>> Create(
+      Offload& offload, std::vector<at::Tensor> parameters,
+      const OptimizerOptions& options);
+
  private:
+  friend class OffloadedAdamBase;
   using OffloadedAdamBase::OffloadedAdamBase;
 };
 

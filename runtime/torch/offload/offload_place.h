@@ -1,7 +1,7 @@
 // Where one offloaded model lives: its Runtime, its hook over that, and the
-// share of the Runtime's memory of each optimizer that joins. Shared by the
-// model's binding and those of its optimizers: whichever ends last gives the
-// memory and the files back.
+// share of the Runtime's memory of each optimizer that joins. Shared by what
+// the program has of the model (its Offload, or Python's) and by its
+// optimizers: whichever ends last gives the memory and the files back.
 //
 // Thread-safe.
 #pragma once
@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/offload/joined_optimizers.h"
 #include "runtime/torch/offload/offload_home.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
@@ -37,12 +38,14 @@ class OffloadPlace {
       const std::vector<at::Tensor>& tensors,
       const std::vector<std::string>& names,
       const std::vector<std::vector<int64_t>>& modules,
-      const PlaceOptions& asked);
+      const PlaceOptions& asked, HookOptions hook = {});
 
   Runtime& runtime() const { return *home_.runtime; }
   Hook& hook() const { return *home_.hook; }
   const OffloadPlan& plan() const { return home_.plan; }
   const PlaceOptions& asked() const { return home_.asked; }
+  // Those that are to end with the model; Python's are told by the package.
+  JoinedOptimizers& joined() { return joined_; }
   // As they are now: of operations, and of the largest saved tensor that goes
   // below.
   int64_t window_bytes() const;
@@ -62,6 +65,8 @@ class OffloadPlace {
                              OptimizerOptions& options);
   // For more of them. After an error nothing has changed.
   absl::Status Extend(Share& share, absl::Span<const ParameterSpec> added);
+  // They were not added: the share is as it was before Extend.
+  void TakeBack(Share& share, const Share& before);
   // Its memory stays the Runtime's, for the next one.
   void Leave(const Share& share);
 
@@ -85,6 +90,7 @@ class OffloadPlace {
   }
 
   OffloadHome home_;
+  JoinedOptimizers joined_;
   mutable Mutex mutex_;
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all shares
   int64_t added_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // at most so far

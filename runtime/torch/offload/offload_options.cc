@@ -1,4 +1,4 @@
-#include "runtime/torch/offload/offload_places.h"
+#include "runtime/torch/offload/offload_options.h"
 
 #include <cmath>
 

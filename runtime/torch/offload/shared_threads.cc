@@ -1,4 +1,4 @@
-#include "runtime/torch/python/place/shared_threads.h"
+#include "runtime/torch/offload/shared_threads.h"
 
 #include <sys/types.h>
 #include <unistd.h>

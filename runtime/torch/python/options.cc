@@ -1,5 +1,5 @@
 // The JSON that OptimizerBinding::Open and OffloadBinding::Open take.
-#include "runtime/torch/python/place/options.h"
+#include "runtime/torch/python/options.h"
 
 #include <nlohmann/json.hpp>
 #include <string>

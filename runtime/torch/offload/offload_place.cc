@@ -1,4 +1,4 @@
-#include "runtime/torch/python/place/offload_place.h"
+#include "runtime/torch/offload/offload_place.h"
 
 #include <algorithm>
 #include <cmath>
@@ -61,11 +61,12 @@ int64_t StatePart(int64_t bytes, absl::Span<const ParameterSpec> specs) {
 absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
-    const std::vector<std::vector<int64_t>>& modules,
-    const PlaceOptions& asked) {
+    const std::vector<std::vector<int64_t>>& modules, const PlaceOptions& asked,
+    HookOptions hook) {
   std::shared_ptr<OffloadPlace> place(new OffloadPlace);
-  TERRACE_ASSIGN_OR_RETURN(place->home_,
-                           OpenOffloadHome(tensors, names, modules, asked));
+  TERRACE_ASSIGN_OR_RETURN(
+      place->home_,
+      OpenOffloadHome(tensors, names, modules, asked, std::move(hook)));
   MutexLock lock(place->mutex_);
   place->window_bytes_ = place->plan().window_bytes;
   place->activation_limit_ = place->plan().activation_bytes;
@@ -208,6 +209,14 @@ absl::Status OffloadPlace::Extend(Share& share,
   share.window_bytes += window;
   hook().EvictAll();  // its window may be another, in one part
   return status;
+}
+
+void OffloadPlace::TakeBack(Share& share, const Share& before) {
+  MutexLock lock(mutex_);
+  joined_bytes_ -= share.bytes - before.bytes;
+  joined_windows_ -= share.window_bytes - before.window_bytes;
+  share = before;
+  Arrange().IgnoreError();
 }
 
 void OffloadPlace::Leave(const Share& share) {

@@ -1,4 +1,4 @@
-#include "runtime/torch/python/place/state_runtime.h"
+#include "runtime/torch/offload/state_runtime.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/offload/shared_threads.h"
 #include "runtime/torch/offload/tier_runtime.h"
-#include "runtime/torch/python/place/shared_threads.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -38,7 +38,7 @@ struct BudgetBounds {
 };
 
 absl::StatusOr<BudgetBounds> BoundsOfBudget(
-    const std::vector<ParameterSpec>& specs, OptimizerOptions small) {
+    absl::Span<const ParameterSpec> specs, OptimizerOptions small) {
   ForEverythingInMemory(small);
   TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan plan,
                            OffloadedOptimizer::Plan(specs, small, kUnlimited));
@@ -171,11 +171,14 @@ absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {
   return state_bytes > 0 ? memory_->Reserve(state_bytes) : absl::OkStatus();
 }
 
-absl::Status StateRuntime::Extend(const std::vector<ParameterSpec>& specs,
-                                  const std::vector<ParameterSpec>& added) {
-  if (place_ != nullptr) return place_->Extend(share_, added);
+absl::Status StateRuntime::Extend(absl::Span<const ParameterSpec> specs,
+                                  absl::Span<const ParameterSpec> added) {
+  if (place_ != nullptr) {
+    before_extension_ = share_;
+    return place_->Extend(share_, added);
+  }
   if (memory_ == nullptr) return absl::OkStatus();
-  std::vector<ParameterSpec> all = specs;
+  std::vector<ParameterSpec> all(specs.begin(), specs.end());
   all.insert(all.end(), added.begin(), added.end());
   TERRACE_ASSIGN_OR_RETURN(const BudgetBounds whole, BoundsOfBudget(all, {}));
   TERRACE_ASSIGN_OR_RETURN(BudgetBounds more, BoundsOfBudget(added, {}));
@@ -202,8 +205,11 @@ Stats StateRuntime::GetStats() const {
   return stats;
 }
 
-void StateRuntime::ReleaseUnused() {
+void StateRuntime::EndExtension(bool is_added) {
   if (memory_ != nullptr) memory_->ReleaseUnused();
+  if (place_ != nullptr && !is_added) {
+    place_->TakeBack(share_, before_extension_);
+  }
 }
 
 }  // namespace terrace

@@ -14,8 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/torch/offload/offload_place.h"
 #include "runtime/torch/offload/place_options.h"
-#include "runtime/torch/python/place/offload_place.h"
 #include "terrace/memory_runtime.h"
 #include "terrace/optimizer.h"
 
@@ -40,10 +41,11 @@ class StateRuntime {
   // Before parameters are added to those that there are: ResourceExhausted
   // where all state is to be in memory and cannot, or its share of a model's
   // budget.
-  absl::Status Extend(const std::vector<ParameterSpec>& specs,
-                      const std::vector<ParameterSpec>& added);
-  // After an addition that failed, or of which less was needed.
-  void ReleaseUnused();
+  absl::Status Extend(absl::Span<const ParameterSpec> specs,
+                      absl::Span<const ParameterSpec> added);
+  // After that: what was not needed, because less was or none were added, is
+  // given back.
+  void EndExtension(bool is_added);
 
   // A model's Runtime goes on.
   absl::Status Close(Time deadline);
@@ -62,6 +64,7 @@ class StateRuntime {
   std::unique_ptr<Runtime> runtime_;  // null: that of
   std::shared_ptr<OffloadPlace> place_;
   OffloadPlace::Share share_;
+  OffloadPlace::Share before_extension_;
   MemoryRuntime* memory_ = nullptr;  // the same; null: it has paths
   int64_t most_bytes_ = 0;           // that may be in memory
 };

@@ -1,0 +1,102 @@
+#include "runtime/torch/optimizer/joined_offload.h"
+
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/operation_net.h"
+#include "terrace/torch/hook.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kClosePatience = absl::Seconds(30);
+
+// As the model's hook has it, for messages of its gradient.
+std::string NameOf(const at::Tensor& managed) {
+  return OperationNet::Get()
+      .Find(managed.storage().unsafeGetStorageImpl())
+      ->name();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JoinedOffload>> JoinedOffload::Join(
+    std::shared_ptr<OffloadPlace> place,
+    const std::vector<ParameterSpec>& specs, OptimizerOptions& options,
+    Calls calls) {
+  TERRACE_ASSIGN_OR_RETURN(
+      std::unique_ptr<StateRuntime> state,
+      StateRuntime::Join(specs, place->asked(), place, options));
+  return std::unique_ptr<JoinedOffload>(
+      new JoinedOffload(std::move(place), std::move(state), std::move(calls)));
+}
+
+JoinedOffload::JoinedOffload(std::shared_ptr<OffloadPlace> place,
+                             std::unique_ptr<StateRuntime> state, Calls calls)
+    : process_(getpid()),
+      calls_(std::move(calls)),
+      place_(std::move(place)),
+      state_(std::move(state)),
+      gradients_(std::make_unique<Gradients>(
+          [place = place_.get()](const NamedTensor& leaf, int64_t&) {
+            return place->hook().ManageGradient(leaf);
+          })) {
+  place_->joined().Add(*this);
+}
+
+JoinedOffload::~JoinedOffload() {
+  if (getpid() == process_) {
+    Leave().IgnoreError();
+    return;
+  }
+  // A lock may be held by one of the threads that a forked child does not have.
+  static_cast<void>(state_.release());
+  static_cast<void>(new std::shared_ptr<OffloadPlace>(std::move(place_)));
+}
+
+absl::Status JoinedOffload::Watch(absl::Span<const at::Tensor> parameters) {
+  if (place_->plan().all_in_memory) return absl::OkStatus();
+  std::vector<NamedTensor> leaves;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.requires_grad() || !place_->hook().Manages(parameter)) {
+      continue;
+    }
+    leaves.push_back({NameOf(parameter), parameter});
+    TERRACE_RETURN_IF_ERROR(place_->hook().ManageGradient(leaves.back()));
+  }
+  return gradients_->Add(leaves);
+}
+
+absl::Status JoinedOffload::Extend(OffloadedOptimizer& optimizer,
+                                   absl::Span<const at::Tensor> parameters,
+                                   std::vector<ParameterSpec> specs) {
+  TERRACE_RETURN_IF_ERROR(state_->Extend(optimizer.parameters(), specs));
+  absl::Status status = Watch(parameters);
+  if (status.ok()) status = optimizer.AddParameters(std::move(specs));
+  state_->EndExtension(status.ok());
+  return status;
+}
+
+void JoinedOffload::EndStep(bool is_complete) {
+  device_.Forget();
+  device_.SetBeside(false);
+  if (is_complete) device_.Prune();
+}
+
+absl::Status JoinedOffload::Leave() {
+  if (place_ == nullptr) return absl::OkStatus();
+  place_->joined().Remove(*this);
+  gradients_.reset();
+  EndStep(/*is_complete=*/true);
+  const std::unique_ptr<StateRuntime> state = std::move(state_);
+  const absl::Status status = state->Close(absl::Now() + kClosePatience);
+  place_.reset();
+  return status;
+}
+
+}  // namespace terrace
