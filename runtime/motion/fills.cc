@@ -24,6 +24,18 @@ bool IsOutsideWindows(const TransferParts& parts, const Reservation& room) {
          (room.from() == parts.dram || room.from() == parts.hbm);
 }
 
+// DataLoss only of a tensor that has no other copy: of one that has, what is
+// gone can be fetched from there.
+absl::Status WhatIsGone(const TransferParts& parts, const Tensor& tensor,
+                        const absl::Status& why, const Copy* other) {
+  const std::string text = absl::StrCat(
+      "tensor '", tensor.spec.name, "': ", absl::string_view(why.message()));
+  if (other == nullptr) return Reworded(why, text);
+  return Reworded(why, absl::StatusCode::kUnavailable,
+                  absl::StrCat(text, "; it is whole on ",
+                               parts.NameOf(other->place.tier())));
+}
+
 }  // namespace
 
 void Transfers::StartFill(Tensor& tensor, Reservation room, IoClass io_class) {
@@ -152,11 +164,9 @@ void Transfers::FailFill(Map::iterator transfer, const Moved& moved,
     arrival.status = absl::UnavailableError(moved.status.message());
   } else if (is_loss) {
     arrival.source_is_gone = true;
-    const bool is_last = tensor.SourceFor(fill.edge.from) == nullptr;
-    if (is_last) arrival.kind = Arrival::Kind::kLost;
-    arrival.status = Reworded(
-        moved.status, absl::StrCat("tensor '", tensor.spec.name, "': ",
-                                   absl::string_view(moved.status.message())));
+    const Copy* const other = tensor.SourceFor(fill.edge.from);
+    if (other == nullptr) arrival.kind = Arrival::Kind::kLost;
+    arrival.status = WhatIsGone(parts_, tensor, moved.status, other);
   }
   arrivals->push_back(std::move(arrival));
   Reservation room = tensor.FillFailed(fill.edge.to);

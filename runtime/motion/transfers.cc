@@ -14,18 +14,13 @@
 namespace terrace {
 namespace {
 
-const std::string& NameOf(const TransferParts& parts, TierId tier) {
-  if (!IsWorkingTier(tier)) return parts.resting->name(tier);
-  return tier == kDramTier ? parts.dram->name() : parts.hbm->name();
-}
-
 // What the room that a late move has is waited for.
 absl::Status LateStatus(const TransferParts& parts,
                         const TensorTransfer& transfer) {
   const Edge leg = transfer.leg();
   const bool reads = leg.to == kDramTier;
   const TierId far = reads ? leg.from : leg.to;
-  std::string at = NameOf(parts, far);
+  std::string at = parts.NameOf(far);
   if (!IsWorkingTier(far)) {
     absl::StrAppend(&at, ", offset ", transfer.below.offset);
   }
@@ -58,6 +53,11 @@ void Note(const TransferParts& parts, TranscriptEvent event,
 }
 
 }  // namespace
+
+const std::string& TransferParts::NameOf(TierId tier) const {
+  if (!IsWorkingTier(tier)) return resting->name(tier);
+  return tier == kDramTier ? dram->name() : hbm->name();
+}
 
 const TensorTransfer& Transfers::Of(const Tensor& tensor) const {
   const auto found = transfers_.find(tensor.transfer());

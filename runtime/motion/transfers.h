@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -38,7 +39,7 @@ namespace terrace {
 struct Arrival {
   enum class Kind : uint8_t {
     kWhole,        // a copy is whole, its waiters may have it
-    kFillFailed,   // no copy; `status` says why
+    kFillFailed,   // no copy there; `status` says why, and is not DataLoss
     kLost,         // no copy anywhere: DataLoss
     kWritten,      // whole below
     kWriteFailed,  // dirty as before; `late`: the device may still read it
@@ -78,6 +79,8 @@ struct TransferParts {
   Clock* clock = nullptr;
   Transcript* transcript = nullptr;  // null: none is written
   absl::Duration timeout;
+
+  const std::string& NameOf(TierId tier) const;
 };
 
 class Transfers {

@@ -270,6 +270,41 @@ TEST(DeviceContract, ARuntimeWithoutADeviceHasNoQueuesThere) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("hbm"));
 }
 
+// A tensor that a disk has is not lost with the device's copy of it: it may be
+// asked for again, and its step hears nothing that is for good.
+TEST(DeviceContract, WhatTheDeviceLosesIsUnavailableWhereADiskHasItToo) {
+  constexpr int64_t kPage = 4096;
+  constexpr int64_t kPlace = 2 * kPage;
+  TestRuntime world(
+      TestWorld::kHbmVirtual,
+      {.budget_bytes = 6 * kPlace, .hbm_bytes = 4 * kPlace, .prefetch = false});
+  const std::vector<TensorId> tensors = world.RegisterMany(12, kPage);
+  auto filling = world.OpenQueue(kPage, 1);
+  for (uint8_t i = 0; i < 12; ++i) world.Fill(*filling, tensors[i], i);
+  filling.reset();
+  auto above = world.OpenQueue(kPage, 1, TierKind::kHbm);
+  auto below = world.OpenQueue(kPage, 1);
+  const auto bytes_read = [&] {
+    return world.runtime().GetStats().bytes_read();
+  };
+  const int64_t before = bytes_read();
+  EXPECT_TRUE(world.Holds(*above, tensors[0], 0));
+  ASSERT_GT(bytes_read(), before);  // memory does not have it
+
+  ASSERT_TRUE(below->BeginStep(1).ok());
+  world.hbm().faults().Fail(0, absl::DataLossError("a cell went bad"));
+  const absl::Status gone =
+      world.Take(*below, tensors[0], Access::kRead).status();
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_THAT(std::string(gone.message()),
+              testing::AllOf(HasSubstr("a cell went bad"),
+                             HasSubstr("it is whole on ")));
+  const absl::Status step = below->CommitStep({.step = 1});
+  EXPECT_TRUE(absl::IsUnavailable(step)) << step;
+  EXPECT_TRUE(world.Holds(*below, tensors[0], 0));
+  EXPECT_TRUE(world.Holds(*above, tensors[0], 0));
+}
+
 TEST_P(DeviceContractTest, StatsTellOfTheDeviceAndItsLinks) {
   Make(4, 16);
   const Stats now = stats();

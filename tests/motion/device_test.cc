@@ -197,6 +197,7 @@ TEST_F(DeviceTransferTest, WhatADeviceLosesIsNotLostIfADiskHasIt) {
                             IoClass::kDemand);
   const Arrival fill = One(core_.Settle());
   EXPECT_EQ(fill.kind, Arrival::Kind::kFillFailed);
+  EXPECT_TRUE(absl::IsUnavailable(fill.status)) << fill.status;
   EXPECT_TRUE(fill.source_is_gone);
   core_.residency.OnGone(tensor, nullptr, {});
   core_.device.residency->Drop(tensor);

@@ -85,11 +85,15 @@ TEST(RandomOperations, AtTwoWorkingTiersAPathThatRefusesWritesDoesNotMatter) {
   RunSeeds(150, Trouble::kRefusal, 14 * 150 / 3, Tiers::kDevice);
 }
 
-// One world for long; .ci/long gives it 10^5.
+// One world for long; .ci/long gives it 10^5. How much moves is drawn with the
+// world: where there is one path, a mapped tier of a few pages, and memory that
+// holds nearly all tensors, about a hundred; mostly several hundred elsewhere.
 TEST(RandomOperations, ThousandsOfPinsInOneWorld) {
   constexpr Trouble kTroubles[] = {Trouble::kNone, Trouble::kAny,
                                    Trouble::kRefusal};
-  ForEachSeed(std::size(kTroubles), [&](uint64_t seed) {
+  constexpr auto kWorlds = static_cast<int64_t>(std::size(kTroubles));
+  int64_t moved = 0;
+  ForEachSeed(kWorlds, [&](uint64_t seed) {
     RandomOperations operations(seed, kTroubles[seed % 3],
                                 /*transcript=*/nullptr, Tiers::kDrawn);
     operations.Run(Operations(30000));
@@ -97,8 +101,11 @@ TEST(RandomOperations, ThousandsOfPinsInOneWorld) {
                 static_cast<long long>(operations.pins_checked()),
                 static_cast<long long>(operations.moved_tensors()));
     EXPECT_GT(operations.pins_checked(), 2000);
-    EXPECT_GT(operations.moved_tensors(), 300);
+    EXPECT_GT(operations.moved_tensors(), 40);
+    moved += operations.moved_tensors();
   });
+  if (seed_flags().count > 0) return;
+  EXPECT_GT(moved, 300 * kWorlds);
 }
 
 }  // namespace
