@@ -59,9 +59,14 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
                          ? DTypeOfSafetensors(dtype.get<std::string>())
                          : std::nullopt;
   if (!known) {
-    return BadEntry(
-        name, absl::StrCat("has dtype ", dtype.dump(), ", which is none of ",
-                           AllSafetensorsCodes()));
+    // What others wrote may be nested deeper than a stack is.
+    const std::string shown =
+        dtype.is_string()
+            ? absl::StrCat("\"", dtype.get<std::string>().substr(0, 64), "\"")
+            : absl::StrCat("(", dtype.type_name(), ")");
+    return BadEntry(name,
+                    absl::StrCat("has dtype ", shown, ", which is none of ",
+                                 AllSafetensorsCodes()));
   }
   entry.dtype = *known;
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), IsIndex)) {

@@ -126,7 +126,10 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
         value.is_string() ? value.get<std::string>() : std::string();
     if (name.empty() || name == "." || name == ".." ||
         name.find_first_of(std::string("/\0", 2)) != std::string::npos) {
-      return refused(absl::StrCat("tensor '", tensor, "' is in ", value.dump(),
+      const std::string shown =
+          value.is_string() ? absl::StrCat("\"", name.substr(0, 64), "\"")
+                            : absl::StrCat("(", value.type_name(), ")");
+      return refused(absl::StrCat("tensor '", tensor, "' is in ", shown,
                                   ", which is no name of a file beside it"));
     }
     files[tensor] = name;
@@ -191,7 +194,9 @@ absl::Status WeightFiles::OpenFolder(const std::string& folder) {
     return OpenIndex(folder, absl::StrCat(folder, "/", name));
   }
   const std::string file = absl::StrCat(folder, "/", kUsualFile);
-  if (!ModeOf(file).ok()) {
+  const auto mode = ModeOf(file);
+  if (!mode.ok() && !absl::IsNotFound(mode.status())) return mode.status();
+  if (!mode.ok()) {
     return ErrnoError(folder,
                       absl::StrCat("the folder has neither ", kUsualFile,
                                    " nor an index *", kIndexSuffix),

@@ -115,6 +115,12 @@ TEST_F(WeightFilesTest, FilesThatAreNoneAreRefusedWithTheirPath) {
       {SafetensorsFile("{}", "more"), "has 14 bytes, and its header is of 10"},
       {One(R"("dtype":"F4","shape":[2],"data_offsets":[0,1])", "x"),
        "'a' has dtype \"F4\""},
+      // Nested deeper than a stack is.
+      {One("\"dtype\":" + std::string(1 << 20, '[') +
+               std::string(1 << 20, ']') +
+               R"(,"shape":[],"data_offsets":[0,0])",
+           ""),
+       "has dtype (array)"},
       {One(f32 + "[0,9]", "123456789"), "in 9 bytes"},
       {One(f32 + "[8,0]", "12345678"), "in -8 bytes"},
       {One(f32 + "[-8,0]", "12345678"), "not two offsets"},
@@ -187,7 +193,10 @@ TEST_F(WeightFilesTest, IndicesThatAreNoneAreRefusedWithTheirPath) {
       {"", "no object weight_map"},
       {"{}", "no object weight_map"},
       {R"({"weight_map":[]})", "no object weight_map"},
-      {R"({"weight_map":{"a":1}})", "'a' is in 1, which is no name"},
+      {R"({"weight_map":{"a":1}})", "'a' is in (number), which is"},
+      {"{\"weight_map\":{\"a\":" + std::string(1 << 20, '[') +
+           std::string(1 << 20, ']') + "}}",
+       "'a' is in (array)"},
       {R"({"weight_map":{"a":""}})", "no name"},
       {R"({"weight_map":{"a":".."}})", "no name"},
       {R"({"weight_map":{"a":"../file"}})", "no name"},

@@ -106,6 +106,7 @@ class OffloadedModel final : public Offload {
   OffloadStats CurrentStats() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const pid_t process_;
+  Mutex closing_;  // held by the one Close at a time, before mutex_
   mutable Mutex mutex_;
   // Shared with calls under way. Null: its memory and files are gone.
   std::shared_ptr<OffloadPlace> place_ ABSL_GUARDED_BY(mutex_);
@@ -144,6 +145,7 @@ OffloadStats OffloadedModel::CurrentStats() const {
 
 absl::Status OffloadedModel::Close(AtClose what) {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
+  MutexLock closing(closing_);
   std::shared_ptr<OffloadPlace> place;
   {
     MutexLock lock(mutex_);
