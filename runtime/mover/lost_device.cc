@@ -30,7 +30,7 @@ bool LostDevice::End(TensorId id, std::vector<Arrival>* arrivals) const {
   // Its last transfer may save it; a writer elsewhere may make it anew.
   if (!tensor->Idle(kHbmTier) || tensor->write_pinned()) return false;
   TierResidency& device = working_.at(kHbmTier);
-  if (IsCurrentBeside(*tensor, kHbmTier) || !tensor->loss().ok()) {
+  if (IsCurrentBeside(*tensor, kHbmTier)) {
     device.Drop(*tensor);
     return true;
   }

@@ -126,9 +126,10 @@ inline uint64_t GenerationBelow(const Tensor& tensor) {
   return below == nullptr ? 0 : below->generation;
 }
 
-// The newest contents are not at rest.
+// The newest contents are not at rest. Of a lost tensor nothing is kept: what a
+// pin still shows of it goes with the pin.
 inline bool IsNewerThanBelow(const Tensor& tensor) {
-  return tensor.generation() != GenerationBelow(tensor);
+  return tensor.loss().ok() && tensor.generation() != GenerationBelow(tensor);
 }
 // Nor in memory, below a device's. A whole copy there that nothing writes to is
 // dirty then.
@@ -137,7 +138,8 @@ inline bool IsNewerThanBelow(const Tensor& tensor, TierId tier) {
          (tier == kDramTier || !tensor.IsWholeBeside(tier));
 }
 
-// Whether what another tier has is as new, also if nothing was ever written.
+// Whether what another tier has is as new, also if nothing was ever written, or
+// all is lost.
 inline bool IsCurrentBeside(const Tensor& tensor, TierId tier) {
   return !IsNewerThanBelow(tensor) || tensor.IsWholeBeside(tier);
 }

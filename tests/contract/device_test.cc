@@ -305,6 +305,30 @@ TEST(DeviceContract, WhatTheDeviceLosesIsUnavailableWhereADiskHasItToo) {
   EXPECT_TRUE(world.Holds(*above, tensors[0], 0));
 }
 
+// Its readers keep what they have; nothing waits for it after them.
+TEST(DeviceContract, WhatWasLostUnderAPinGoesWithThePin) {
+  constexpr int64_t kPage = 4096;
+  TestRuntime world(TestWorld::kHbmVirtual,
+                    {.budget_bytes = 16 * kPage, .hbm_bytes = 4 * kPage});
+  const TensorId tensor = world.Register("a", kPage);
+  auto above = world.OpenQueue(kPage, 2, TierKind::kHbm);
+  auto below = world.OpenQueue(kPage, 1);
+  world.Fill(*above, tensor, 1);
+  absl::StatusOr<Pin> pin = world.Take(*above, tensor, Access::kRead);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  world.hbm().faults().Fail(0, absl::DataLossError("a cell went bad"));
+  const absl::Status gone = world.Take(*below, tensor, Access::kRead).status();
+  ASSERT_TRUE(absl::IsDataLoss(gone)) << gone;
+  EXPECT_TRUE(world.Has(*pin, 1));
+  pin->Release();
+  EXPECT_TRUE(
+      absl::IsDataLoss(world.Take(*above, tensor, Access::kRead).status()));
+  const std::vector<TensorId> others = world.RegisterMany(4, kPage);
+  for (uint8_t i = 0; i < 4; ++i) world.Fill(*above, others[i], i);
+  for (uint8_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(world.Holds(*below, others[i], i));
+}
+
 TEST_P(DeviceContractTest, StatsTellOfTheDeviceAndItsLinks) {
   Make(4, 16);
   const Stats now = stats();

@@ -85,6 +85,25 @@ TEST_F(WriteBackTest, WhatIsUsedOrHasNoPlaceOrGaveUpStays) {
   EXPECT_THAT(errors_, IsEmpty());
 }
 
+TEST_F(WriteBackTest, WhatIsLostIsNotKept) {
+  Tensor& resident = AddResident();
+  for (Tensor* const tensor : {&in_slot_, &resident}) {
+    tensor->Lose(absl::DataLossError("gone"));
+    write_back_.OnDirty(*tensor);
+  }
+  Start();
+  EXPECT_EQ(in_slot_.drain(), Drain::kNone);
+  EXPECT_FALSE(core_.residency.Evict(resident));  // dropped
+  EXPECT_EQ(resident.at(kDramTier), nullptr);
+  Tensor& next = core_.Add("next");
+  const FoundPlace free =
+      core_.residency.FindSlot(kQueue, window_, next, /*prefetch=*/false);
+  const FoundPlace in_its_place =
+      core_.residency.FindSlot(kQueue, window_, next, /*prefetch=*/false);
+  EXPECT_EQ(in_its_place.space, Space::kFound);
+  EXPECT_EQ(in_slot_.at(kDramTier), nullptr);
+}
+
 TEST_F(WriteBackTest, WhoLeavesIsDroppedOnceWritten) {
   Tensor& resident = AddResident();
   ASSERT_TRUE(core_.residency.Evict(resident));
