@@ -15,14 +15,21 @@ void WriteBack::Start(std::vector<QueueError>* errors) {
     const TierResidency& residency = parts_.working->OfDirty(*tensor);
     const bool may_go =
         residency.id() != kDramTier || tensor->resting() != nullptr;
-    if (!tensor->Idle(residency.id()) || !tensor->Dirty(residency.id()) ||
-        !residency.GoesDown(*tensor) || !may_go || tensor->refusals.gave_up()) {
+    const bool goes = tensor->Dirty(residency.id()) &&
+                      residency.GoesDown(*tensor) && may_go &&
+                      !tensor->refusals.gave_up();
+    if (!goes || !tensor->Idle(residency.id())) {
       // By then they may do better.
       const bool still =
           tensor->drain() == Drain::kNone || tensor->drain() == Drain::kLate;
       if (still) tensor->refusals.Forget();
       // A writer on another tier: what was to leave is not, until its end.
       if (tensor->write_pinned()) parts_.working->Stay(*tensor);
+      // The end of what reads it for the other tier tells nobody; that of a
+      // pin does.
+      if (goes && tensor->being_read() && !tensor->Pinned(residency.id())) {
+        dirty_.push_back(tensor);
+      }
       continue;
     }
     if (!StartOne(*tensor, errors)) dirty_.push_back(tensor);

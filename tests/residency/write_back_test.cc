@@ -85,6 +85,16 @@ TEST_F(WriteBackTest, WhatIsUsedOrHasNoPlaceOrGaveUpStays) {
   EXPECT_THAT(errors_, IsEmpty());
 }
 
+TEST_F(WriteBackTest, WhatIsReadForTheOtherTierGoesDownAfterIt) {
+  in_slot_.BeginRead(kDramTier);
+  write_back_.OnDirty(in_slot_);
+  Start();
+  EXPECT_EQ(in_slot_.drain(), Drain::kNone);
+  in_slot_.EndRead(kDramTier);
+  Start();
+  EXPECT_EQ(in_slot_.drain(), Drain::kSealing);
+}
+
 TEST_F(WriteBackTest, WhatIsLostIsNotKept) {
   Tensor& resident = AddResident();
   for (Tensor* const tensor : {&in_slot_, &resident}) {
