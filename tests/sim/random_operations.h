@@ -44,6 +44,7 @@ class RandomOperations {
     bool written = false;
     bool maybe_lost = false;  // a writer discarded it
     bool lost = false;        // and so it was said
+    uint64_t lost_at = 0;     // the next tag, as that was heard
     std::vector<std::byte> bytes;
     int readers = 0;
     int writers = 0;
@@ -77,7 +78,8 @@ class RandomOperations {
   void Push(int customer);
   void Take(int customer, absl::Duration patience);
   void Receive(int customer, absl::StatusOr<Ready> ready);
-  void Hold(int customer, int tensor, Access access, Pin pin);
+  // `tag`: of its group; of an Acquire the next one.
+  void Hold(int customer, int tensor, Access access, uint64_t tag, Pin pin);
   void Explain(const absl::Status& status, const Pushed& pushed);
   void ReleaseAt(size_t index, bool gently);
   void ReleaseAll(int customer);
