@@ -300,7 +300,7 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> LocalRuntime::Start(
             .status());
   }
   io->RegisterArena(parts.arena->bytes());
-  if (io->engine_info().buffers_registered) {
+  if (io->engine_info().buffers_registered || !parts.pinned.bytes().empty()) {
     TERRACE_RETURN_IF_ERROR(parts.arena->CheckPinned());
   }
   try {

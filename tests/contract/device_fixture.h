@@ -69,7 +69,9 @@ class DeviceContractTest : public testing::TestWithParam<DeviceKind> {
   int64_t Moved(size_t link) { return stats().links.at(link).bytes; }
   Time Soon() { return world_->Soon(); }
   // As ContractTest's.
-  Time Shortly() { return world_->Now() + absl::Milliseconds(20); }
+  Time Shortly() {
+    return world_->Now() + OnThisMachine(absl::Milliseconds(20));
+  }
 
   static std::string Message(const absl::Status& status) {
     return std::string(status.message());

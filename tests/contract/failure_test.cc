@@ -37,7 +37,7 @@ class FailureContract : public ContractTest {
   // A deadline that a busy machine's disk keeps, if nothing holds it back.
   TestRuntimeOptions ShortTimeout() {
     TestRuntimeOptions options;
-    options.io_timeout = kHealthyTimeout;
+    options.io_timeout = HealthyTimeout();
     return options;
   }
   // Ends all faults; the mover sees what they held back.

@@ -36,11 +36,15 @@ class ContractTest : public testing::TestWithParam<TestWorld> {
   // The deadline of what cannot be had. On a busy machine it may have passed
   // before the mover looks for the first time: stats() is answered in a turn
   // that serves all that was posted before it.
-  Time Shortly() { return world_->Now() + absl::Milliseconds(20); }
+  Time Shortly() {
+    return world_->Now() + OnThisMachine(absl::Milliseconds(20));
+  }
   // What a healthy device is given beside one that never answers: more than a
   // busy machine keeps one of its threads waiting. A test with threads sits it
   // out.
-  static constexpr absl::Duration kHealthyTimeout = absl::Milliseconds(2500);
+  static absl::Duration HealthyTimeout() {
+    return OnThisMachine(absl::Milliseconds(2500));
+  }
 
   static std::string Message(const absl::Status& status) {
     return std::string(status.message());

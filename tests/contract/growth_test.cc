@@ -83,7 +83,7 @@ TEST_P(GrowthContract, ADiskIsNotLateForAGapInWhichNobodyLooked) {
 }
 
 TEST_P(GrowthContract, TheNextPathTakesOver) {
-  MakePaths(2, kHealthyTimeout);
+  MakePaths(2, HealthyTimeout());
   world().disk_faults(0).Hang();
   const absl::StatusOr<TensorId> a = Register("a");
   ASSERT_TRUE(a.ok()) << a.status();
@@ -172,7 +172,7 @@ TEST_P(GrowthContract, CloseKeepsItsDeadlineOnADiskThatHangs) {
   world().disk_faults(0).Hang();
   const std::string file = stats().paths[0].file;
   const std::string other = stats().paths[1].file;
-  const absl::Time deadline = world().Now() + kHealthyTimeout;
+  const absl::Time deadline = world().Now() + HealthyTimeout();
   const absl::Status status = runtime().Close(deadline);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(Message(status), HasSubstr(file));

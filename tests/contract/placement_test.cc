@@ -188,7 +188,7 @@ TEST_P(PlacementContract, WhereNoOtherPathHasRoomItStaysAboveAndTheStepHears) {
 
 TEST_P(PlacementContract, ADiskThatDoesNotGrowIsNotWaitedForForEver) {
   TestRuntimeOptions options;
-  options.io_timeout = kHealthyTimeout;
+  options.io_timeout = HealthyTimeout();
   MakePaths(1, options);
   auto queue = world().OpenQueue(kPage, 1);
   const TensorId a = world().Register("a", kPage);
@@ -225,7 +225,7 @@ TEST_P(PlacementContract, ATensorMayGoWhileItMoves) {
 
 TEST_P(PlacementContract, AMoveThatIsLateKeepsBothPlacesUntilItEnds) {
   TestRuntimeOptions options;
-  options.io_timeout = kHealthyTimeout;
+  options.io_timeout = HealthyTimeout();
   MakePaths(1, options);
   auto queue = world().OpenQueue(kPage, 1);
   const TensorId a = world().Register("a", kPage);

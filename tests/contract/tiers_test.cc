@@ -1,5 +1,6 @@
 // Options::tiers: what a runtime of named tiers keeps where.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -207,6 +208,31 @@ TEST_F(TiersContract, ADeviceIsATierOrItsAbsenceIsNamed) {
 TEST_F(TiersContract, ANodeThatThereIsNotIsRefused) {
   const auto runtime = Create({"dram:node4095=1MiB"});
   EXPECT_TRUE(absl::IsUnavailable(runtime.status())) << runtime.status();
+}
+
+// On a machine that has such memory: TERRACE_TEST_MOVABLE is its node's number.
+// What a ring pins of it leaves its node.
+TEST_F(TiersContract, MemoryOfAMovableNodeIsRefusedWithItsMend) {
+  const char* const node = std::getenv("TERRACE_TEST_MOVABLE");
+  if (node == nullptr) GTEST_SKIP() << "no such memory is named";
+  const absl::StatusOr<Topology> topology = ReadTopology();
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  EXPECT_TRUE(std::any_of(topology->nodes.begin(), topology->nodes.end(),
+                          [&](const NumaNode& each) {
+                            return each.os_index == std::atoi(node) &&
+                                   each.movable;
+                          }));
+  const absl::Status refused = Create({absl::StrCat("dram:node", node, "=4MiB"),
+                                       absl::StrCat("nvme:", first_.path())})
+                                   .status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr(absl::StrCat("memory node ", node)),
+                    HasSubstr("daxctl online-memory --no-movable")));
+  // A tier that is not pinned may be of it.
+  const absl::StatusOr<std::unique_ptr<Runtime>> runtime =
+      Create({"dram=4MiB", absl::StrCat("far:node", node, "=4MiB")});
+  EXPECT_TRUE(runtime.ok()) << runtime.status();
 }
 
 }  // namespace

@@ -29,6 +29,7 @@
 #include "tests/support/manual_clock.h"
 #include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/fault_medium.h"
+#include "tests/support/slowness.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -115,7 +116,7 @@ class TestRuntime : public PinPatterns {
   VirtualClock& virtual_clock() { return virtual_clock_; }
   bool is_virtual() const;
   absl::Time Now() { return runtime_->clock().Now(); }
-  absl::Time Soon() { return Now() + absl::Seconds(30); }
+  absl::Time Soon() { return Now() + OnThisMachine(absl::Seconds(30)); }
   // The folder of path k, as the runtime was told; empty for memory.
   std::string folder(int path) const {
     return folders_.empty() ? "" : folders_[static_cast<size_t>(path)]->path();
