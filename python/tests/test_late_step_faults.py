@@ -182,6 +182,7 @@ def test_a_disk_that_fails(doomed_disk, tmp_path):  # noqa: F811
         except RuntimeError as error:
             assert str(error).startswith('terrace:'), error
             assert 'could not be updated' in str(error)
+            assert 'optimizer.flush() tries again' in str(error)
             assert os.fspath(directory) in str(error)
             refused.append(name)
             with pytest.raises(RuntimeError, match='could not be updated'):

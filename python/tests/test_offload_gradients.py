@@ -228,3 +228,30 @@ def test_one_that_was_there_before_is_taken_over(tmp_path):
     adamw_of_plain = adamw(plain.parameters())
     adamw_of_plain.step()
     check_equal_values(values(model), values(plain))
+
+
+def test_those_of_thawed_parameters_go_below(tmp_path):
+    """Whose state was loaded while they were frozen."""
+    plain = mlp(12)
+    optimizer = adamw(plain.parameters())
+    backward(plain)
+    optimizer.step()
+    saved = optimizer.state_dict()
+
+    def frozen():
+        model = mlp(12)
+        for parameter in model[0].parameters():
+            parameter.requires_grad_(False)
+        return model
+
+    with below(tmp_path, frozen) as (model, offload, joined):
+        joined.load_state_dict(saved)
+        joined.flush()
+        assert not any(p.requires_grad for p in model[0].parameters())
+        for parameter in model[0].parameters():
+            parameter.requires_grad_(True)
+        for _ in range(2):
+            backward(model)
+            assert all(map(is_offloaded, gradients_of(model)))
+            joined.step()
+            joined.zero_grad()

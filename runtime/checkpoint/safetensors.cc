@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/dtype_codes.h"
+#include "runtime/checkpoint/json_keys.h"
 
 namespace terrace {
 namespace {
@@ -168,6 +169,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
   if (!json.is_object()) {
     return absl::InvalidArgumentError("its header is no JSON object");
   }
+  TERRACE_RETURN_IF_ERROR(CheckKeysDiffer(text));
   SafetensorsHeader header;
   header.header_bytes =
       kSafetensorsLengthBytes + static_cast<int64_t>(text.size());

@@ -43,7 +43,8 @@ absl::StatusOr<std::string> MakeSafetensorsHeader(
     std::vector<SafetensorsEntry> tensors, SafetensorsHeader* header);
 
 // `text`: the JSON behind the length. InvalidArgument: no header, what is
-// wrong with it, or a dtype that has no StoredDType.
+// wrong with it, a key that is there twice, or a dtype that has no
+// StoredDType.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
     absl::string_view text);
 

@@ -14,6 +14,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/json_keys.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tiers/system_error.h"
 
@@ -62,8 +63,13 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const File& file) {
     return Refused(file.path(), absl::StrCat("is no safetensors file: ", what),
                    0);
   };
+  const auto cut = [&](absl::string_view what) {
+    return Damaged(file.path(), absl::StrCat("is cut: ", what), size_bytes);
+  };
   if (size_bytes < kSafetensorsLengthBytes) {
-    return refused(absl::StrCat("it has ", size_bytes, " bytes"));
+    return cut(absl::StrCat("it has ", size_bytes,
+                            " bytes, and its header begins with ",
+                            kSafetensorsLengthBytes));
   }
   TERRACE_ASSIGN_OR_RETURN(const std::string start,
                            ReadText(file, 0, kSafetensorsLengthBytes));
@@ -71,11 +77,15 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const File& file) {
   for (size_t i = start.size(); i > 0; --i) {
     length = length << 8 | static_cast<unsigned char>(start[i - 1]);
   }
-  const int64_t most =
-      std::min(kLongestSafetensorsHeader, size_bytes - kSafetensorsLengthBytes);
-  if (length > static_cast<uint64_t>(most)) {
+  if (length > static_cast<uint64_t>(kLongestSafetensorsHeader)) {
     return refused(absl::StrCat("its header would have ", length,
-                                " bytes, and may have ", most));
+                                " bytes, and may have ",
+                                kLongestSafetensorsHeader));
+  }
+  if (static_cast<int64_t>(length) > size_bytes - kSafetensorsLengthBytes) {
+    return cut(absl::StrCat("its header has ", length, " bytes from offset ",
+                            kSafetensorsLengthBytes, " on, and the file ",
+                            size_bytes, " in all"));
   }
   TERRACE_ASSIGN_OR_RETURN(
       const std::string text,
@@ -120,6 +130,8 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
       !json["weight_map"].is_object()) {
     return refused("it has no object weight_map");
   }
+  const absl::Status differ = CheckKeysDiffer(text);
+  if (!differ.ok()) return refused(differ.message());
   std::map<std::string, std::string> files;
   for (const auto& [tensor, value] : json["weight_map"].items()) {
     const std::string name =
@@ -234,7 +246,19 @@ absl::Status WeightFiles::Read(const Tensor& tensor, int64_t offset,
                                absl::Span<std::byte> bytes) const {
   const auto count = static_cast<int64_t>(bytes.size());
   TERRACE_CHECK(offset >= 0 && count <= tensor.size_bytes - offset);
-  return files_[tensor.file].Read(tensor.offset + offset, bytes);
+  const File& file = files_[tensor.file];
+  TERRACE_RETURN_IF_ERROR(file.Read(tensor.offset + offset, bytes));
+  if (tensor.dtype != StoredDType(StoredDType::kBool)) return absl::OkStatus();
+  const auto wrong = std::find_if(
+      bytes.begin(), bytes.end(),
+      [](std::byte byte) { return std::to_integer<int>(byte) > 1; });
+  if (wrong == bytes.end()) return absl::OkStatus();
+  const int64_t at = tensor.offset + offset + (wrong - bytes.begin());
+  return Damaged(file.path(),
+                 absl::StrCat("the byte at offset ", at, " is ",
+                              std::to_integer<int>(*wrong),
+                              ", and that of a BOOL is 0 or 1"),
+                 at);
 }
 
 }  // namespace terrace

@@ -37,9 +37,10 @@ class WeightFiles {
   // NotFound: no such path; a folder with none of them; a file that an index
   // names. InvalidArgument: what is no safetensors file or no index; two
   // tensors in one place; a dtype that has no StoredDType; a tensor that its
-  // file has not, by the index; a file outside of the index's folder. DataLoss:
-  // a file that ends before its last tensor does. The status has path and
-  // offset (runtime/base/io_fault.h).
+  // file has not, by the index; a file outside of the index's folder; a name
+  // that a header or an index has twice. DataLoss: a file that ends before its
+  // header or its last tensor does. The status has path and offset
+  // (runtime/base/io_fault.h).
   static absl::StatusOr<WeightFiles> Open(const std::string& path);
 
   const Tensors& tensors() const { return tensors_; }
@@ -48,7 +49,8 @@ class WeightFiles {
   }
 
   // Fills `bytes`, of the tensor's from `offset` on, which must be within it.
-  // DataLoss: the file ends before; else what the system says.
+  // DataLoss: the file ends before; a byte of a kBool tensor that is neither 0
+  // nor 1, which is named by its offset. Else what the system says.
   absl::Status Read(const Tensor& tensor, int64_t offset,
                     absl::Span<std::byte> bytes) const;
 

@@ -106,9 +106,8 @@ TEST_F(WeightFilesTest, AFolderWithoutAnIndexHasOneFile) {
 TEST_F(WeightFilesTest, FilesThatAreNoneAreRefusedWithTheirPath) {
   const std::string f32 = R"("dtype":"F32","shape":[2],"data_offsets":)";
   const std::vector<std::tuple<std::string, std::string>> wrongs = {
-      {"", "it has 0 bytes"},
-      {"1234567", "it has 7 bytes"},
-      {std::string(90, '\xff'), "18446744073709551615 bytes, and may have 82"},
+      {std::string(90, '\xff'),
+       "18446744073709551615 bytes, and may have 100000000"},
       {SafetensorsFile("", ""), "no JSON object"},
       {SafetensorsFile("[1]", ""), "no JSON object"},
       {SafetensorsFile("{\"a\":", ""), "no JSON object"},
@@ -133,6 +132,11 @@ TEST_F(WeightFilesTest, FilesThatAreNoneAreRefusedWithTheirPath) {
       {SafetensorsFile("{\"a\":{" + f32 + "[0,8]},\"b\":{" + f32 + "[4,12]}}",
                        "123456789012"),
        "'b' is at data offset 4, the one before it ends at 8"},
+      {SafetensorsFile("{\"a\":{" + f32 + "[0,8]},\"a\":{" + f32 + "[0,8]}}",
+                       "12345678"),
+       "the key 'a' twice"},
+      {One(f32 + "[0,8],\"dtype\":\"I32\"", "12345678"),
+       "the key 'dtype' twice"},
   };
   for (const auto& [bytes, why] : wrongs) {
     const absl::Status status = StatusOf(bytes);
@@ -170,6 +174,43 @@ TEST_F(WeightFilesTest, ACutFileIsDataLossThatNamesTheTensorAndTheEnd) {
   EXPECT_EQ(IoFaultOf(status).offset, static_cast<int64_t>(size));
 }
 
+TEST_F(WeightFilesTest, EveryBeginningOfAFileIsDataLossThatNamesItsEnd) {
+  SafetensorsWriter writer;
+  writer.Add("a", "U8", {2}, "xy");
+  writer.Add("b", "U8", {4}, "1234");
+  const std::string bytes = writer.Bytes();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const absl::Status status = StatusOf(bytes.substr(0, size));
+    EXPECT_TRUE(absl::IsDataLoss(status)) << size << ": " << status;
+    EXPECT_EQ(IoFaultOf(status).path, folder_.path() + "/file") << size;
+    EXPECT_EQ(IoFaultOf(status).offset, static_cast<int64_t>(size));
+  }
+  EXPECT_THAT(std::string(StatusOf(bytes.substr(0, 5)).message()),
+              HasSubstr("it has 5 bytes"));
+  EXPECT_THAT(std::string(StatusOf(bytes.substr(0, 9)).message()),
+              HasSubstr(" bytes from offset 8 on, and the file 9 in all"));
+}
+
+TEST_F(WeightFilesTest, ABoolIsZeroOrOne) {
+  SafetensorsWriter writer;
+  writer.Add("mask", "BOOL", {4}, std::string("\1\0\1\2", 4));
+  writer.Add("bytes", "U8", {1}, "\2");
+  const std::string path = folder_.Write("file", writer.Bytes());
+  const auto files = WeightFiles::Open(path);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const WeightFiles::Tensor& mask = files->tensors().at("mask");
+  std::byte bytes[2];
+  EXPECT_TRUE(files->Read(mask, 1, absl::MakeSpan(bytes)).ok());
+  const absl::Status status = files->Read(mask, 2, absl::MakeSpan(bytes));
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(": the byte at offset " +
+                        std::to_string(mask.offset + 3) + " is 2"));
+  EXPECT_EQ(IoFaultOf(status).path, path);
+  EXPECT_EQ(IoFaultOf(status).offset, mask.offset + 3);
+  EXPECT_EQ(ReadWhole(*files, "bytes"), "\2");
+}
+
 TEST_F(WeightFilesTest, AFileThatIsCutLaterIsDataLossWhenItIsRead) {
   SafetensorsWriter writer;
   writer.Add("a", "U8", {4}, "1234");
@@ -203,6 +244,7 @@ TEST_F(WeightFilesTest, IndicesThatAreNoneAreRefusedWithTheirPath) {
       {R"({"weight_map":{"a":"/etc/passwd"}})", "no name"},
       {R"({"weight_map":{"a":"part","lost":"part","gone":"part"}})",
        "have not: 'gone' in part, 'lost' in part"},
+      {R"({"weight_map":{"a":"part","a":"other"}})", "the key 'a' twice"},
   };
   SafetensorsWriter writer;
   writer.Add("a", "U8", {1}, "x");

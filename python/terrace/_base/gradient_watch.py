@@ -30,18 +30,18 @@ class GradientWatch:
 
     def add(self, named: Iterable[Named]) -> None:
         """What gradients they have goes below now. Those that are not of the
-        model, and those watched already, are left as they are."""
+        model, and those watched already, are left as they are; frozen ones are
+        watched for when they are thawed."""
         if not self._model.is_below:
             return
         for name, parameter in named:
             known = self._watched.get(id(parameter))
             if (known is not None and known[0]() is parameter
-                    or not parameter.requires_grad
+                    or _stays_frozen(parameter)
                     or not self._model.has(parameter)):
                 continue
             self._model.take_gradient(name, parameter)
-            handle = parameter.register_post_accumulate_grad_hook(
-                _AfterGradient(self, name))
+            handle = _hooked(parameter, _AfterGradient(self, name))
             self._watched[id(parameter)] = weakref.ref(parameter), handle
 
     def came(self, name: str, parameter: torch.Tensor) -> None:
@@ -65,3 +65,20 @@ class _AfterGradient:
         watch = self._watch()
         if watch is not None:
             watch.came(self._name, parameter)
+
+
+def _stays_frozen(parameter: torch.Tensor) -> bool:
+    return not parameter.requires_grad and (parameter.is_inference()
+                                            or not parameter.dtype
+                                            .is_floating_point)
+
+
+def _hooked(parameter: torch.Tensor, hook: _AfterGradient) -> Any:
+    """torch takes hooks of none that is frozen, and keeps those that it has."""
+    if parameter.requires_grad:
+        return parameter.register_post_accumulate_grad_hook(hook)
+    parameter.requires_grad_(True)
+    try:
+        return parameter.register_post_accumulate_grad_hook(hook)
+    finally:
+        parameter.requires_grad_(False)

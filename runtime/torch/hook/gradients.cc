@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
@@ -69,16 +70,17 @@ Gradients::~Gradients() {
   }
 }
 
-absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves) {
+absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves,
+                            Frozen frozen) {
   for (const auto& [name, leaf] : leaves) {
-    if (!leaf.defined() || !leaf.requires_grad() || !leaf.is_leaf()) {
+    if (!leaf.defined() || !leaf.is_leaf() ||
+        (!leaf.requires_grad() && frozen == Frozen::kRefused)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor '", name, "' is no leaf that requires a gradient"));
     }
   }
   for (const NamedTensor& leaf : leaves) {
-    Accumulator accumulator =
-        torch::autograd::impl::grad_accumulator(leaf.tensor);
+    Accumulator accumulator = AccumulatorOf(leaf.tensor);
     if (std::any_of(watched_.begin(), watched_.end(), [&](const Watched& each) {
           return each.accumulator == accumulator;
         })) {
@@ -89,6 +91,17 @@ absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves) {
     watched_.push_back({std::move(accumulator), hook});
   }
   return absl::OkStatus();
+}
+
+// A frozen leaf has one only if it was not frozen before, and keeps it when it
+// is thawed.
+Gradients::Accumulator Gradients::AccumulatorOf(const at::Tensor& leaf) {
+  if (leaf.requires_grad()) {
+    return torch::autograd::impl::grad_accumulator(leaf);
+  }
+  leaf.set_requires_grad(true);
+  const absl::Cleanup freeze = [&] { leaf.set_requires_grad(false); };
+  return torch::autograd::impl::grad_accumulator(leaf);
 }
 
 }  // namespace terrace

@@ -42,8 +42,11 @@ class Gradients {
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  // As Hook::ManageGradients.
-  absl::Status Add(absl::Span<const NamedTensor> leaves);
+  // As Hook::ManageGradients. Frozen leaves that are taken have their gradients
+  // managed from when they require them.
+  enum class Frozen : uint8_t { kRefused, kTaken };
+  absl::Status Add(absl::Span<const NamedTensor> leaves,
+                   Frozen frozen = Frozen::kRefused);
 
  private:
   // LibTorch's own reference to a leaf's accumulator is a weak one.
@@ -53,6 +56,8 @@ class Gradients {
     Accumulator accumulator;
     uintptr_t hook = 0;
   };
+
+  static Accumulator AccumulatorOf(const at::Tensor& leaf);
 
   const Manage manage_;
   std::vector<Watched> watched_;

@@ -38,6 +38,11 @@ void Lease::End() { held_.reset(); }
 
 namespace {
 
+int64_t WindowOf(const Runtime& runtime, const HookOptions& options) {
+  if (options.window_bytes != 0) return options.window_bytes;
+  return runtime.GetStats().host_budget_bytes / 4 * 3;
+}
+
 bool IsAwaited() { return OperationNet::Get().IsAwaited(); }
 
 absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
@@ -60,8 +65,8 @@ absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
 
 absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
                                                    const HookOptions& options) {
-  TERRACE_RETURN_IF_ERROR(
-      CheckWindow(runtime, options.window_bytes, options.window_bytes));
+  const int64_t window_bytes = WindowOf(runtime, options);
+  TERRACE_RETURN_IF_ERROR(CheckWindow(runtime, window_bytes, window_bytes));
   if (options.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a patience of ", absl::FormatDuration(options.patience)));
@@ -69,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
   return std::unique_ptr<Hook>(new Hook(
       runtime,
       std::make_shared<ManagedStorages>(
-          runtime, ByteWindowOptions{.window_bytes = options.window_bytes,
+          runtime, ByteWindowOptions{.window_bytes = window_bytes,
                                      .beyond_bytes = options.beyond_bytes,
                                      .patience = options.patience,
                                      .beside = {.is_awaited = IsAwaited},

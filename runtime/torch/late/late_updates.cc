@@ -67,7 +67,7 @@ absl::StatusOr<c10::Storage> Usable(const at::Tensor& tensor) {
 LateUpdates::LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments)
     : optimizer_(optimizer),
       arguments_(std::move(arguments)),
-      pending_(std::make_shared<PendingStorages>()) {}
+      pending_(std::make_shared<PendingStorages>(arguments_.retry)) {}
 
 absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
     OffloadedOptimizer& optimizer, LateArguments arguments) {

@@ -62,6 +62,8 @@ struct LateArguments {
   // Where some of `data` are: gradients are dropped there as they are used.
   // Null: all are in memory. It outlives the step.
   OffloadedDevice* offloaded = nullptr;
+  // What a program calls to try again what failed, for messages.
+  std::string retry = "Flush()";
 };
 
 class LateUpdates {

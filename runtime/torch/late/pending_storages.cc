@@ -38,8 +38,8 @@ void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
     if (missing == nullptr || closed_) continue;
     storage.is_refused = true;
     refuse(i, absl::StrCat("terrace: parameter '", missing->name,
-                           "' could not be updated: ", status_.message(),
-                           "; optimizer.flush() tries again"));
+                           "' could not be updated: ", status_.message(), "; ",
+                           retry_, " tries again"));
   }
 }
 

@@ -23,6 +23,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -42,7 +43,9 @@ class PendingStorages {
   };
   using Garbage = std::vector<std::shared_ptr<const void>>;
 
-  PendingStorages() = default;
+  // `retry` is what a program calls to try again what failed, for messages.
+  explicit PendingStorages(std::string retry = "Flush()")
+      : retry_(std::move(retry)) {}
   PendingStorages(const PendingStorages&) = delete;
   PendingStorages& operator=(const PendingStorages&) = delete;
 
@@ -116,6 +119,7 @@ class PendingStorages {
   void WaitForChange(absl::Duration most = absl::InfiniteDuration())
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const std::string retry_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Parameter> parameters_ ABSL_GUARDED_BY(mutex_);

@@ -24,7 +24,7 @@ void JoinedOptimizers::Remove(JoinedOptimizer& optimizer) {
   std::erase(optimizers_, &optimizer);
 }
 
-absl::Status JoinedOptimizers::Finish() {
+absl::Status JoinedOptimizers::Finish(absl::Time deadline) {
   std::vector<JoinedOptimizer*> optimizers;  // each blocks
   {
     MutexLock lock(mutex_);
@@ -32,7 +32,7 @@ absl::Status JoinedOptimizers::Finish() {
   }
   absl::Status first;
   for (JoinedOptimizer* const each : optimizers) {
-    first = Both(first, each->Finish());
+    first = Both(first, each->Finish(deadline));
   }
   return first;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "runtime/base/mutex.h"
 
 namespace terrace {
@@ -17,9 +18,10 @@ class JoinedOptimizer {
  public:
   virtual ~JoinedOptimizer() = default;
   // Blocks until no update goes on. What failed is told once; again, it is
-  // tried once more.
-  virtual absl::Status Finish() = 0;
-  // Its state is gone, and what it has of the model given back.
+  // tried once more. DeadlineExceeded: the deadline came first.
+  virtual absl::Status Finish(absl::Time deadline) = 0;
+  // Its state is gone, and what it has of the model given back. A step that
+  // failed part-way, and was not finished, is told.
   virtual absl::Status Close() = 0;
 };
 
@@ -31,7 +33,7 @@ class JoinedOptimizers {
   void Remove(JoinedOptimizer& optimizer);
 
   // Of each; the first error, which tells of the others.
-  absl::Status Finish();
+  absl::Status Finish(absl::Time deadline);
   absl::Status Close();
 
  private:

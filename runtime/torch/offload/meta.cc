@@ -1,9 +1,12 @@
 #include "terrace/torch/meta.h"
 
+#include <torch/nn/module.h>
+
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/torch/guarded.h"
@@ -15,7 +18,27 @@
 namespace terrace {
 namespace {
 
-absl::Status CheckAll(const ModuleTensors& found) {
+// Buffers in the memory that the parameters have and give back.
+std::vector<std::string> BuffersAmong(const ::torch::nn::Module& module,
+                                      const ModuleTensors& found) {
+  absl::flat_hash_set<const c10::StorageImpl*> given_back;
+  for (const at::Tensor& tensor : found.tensors) {
+    if (tensor.is_meta() || !tensor.has_storage()) continue;
+    given_back.insert(tensor.storage().unsafeGetStorageImpl());
+  }
+  std::vector<std::string> names;
+  for (const auto& named : module.named_buffers()) {
+    const at::Tensor& buffer = named.value();
+    if (buffer.defined() && buffer.has_storage() &&
+        given_back.contains(buffer.storage().unsafeGetStorageImpl())) {
+      names.push_back(named.key());
+    }
+  }
+  return names;
+}
+
+absl::Status CheckAll(const ::torch::nn::Module& module,
+                      const ModuleTensors& found) {
   std::vector<std::string> wrong, offloaded;
   for (size_t i = 0; i < found.tensors.size(); ++i) {
     const std::string fault = ExchangeFault(found.tensors[i]);
@@ -24,6 +47,10 @@ absl::Status CheckAll(const ModuleTensors& found) {
     } else if (IsOffloaded(found.tensors[i])) {
       offloaded.push_back(absl::StrCat("'", found.names[i], "'"));
     }
+  }
+  for (const std::string& name : BuffersAmong(module, found)) {
+    wrong.push_back(
+        absl::StrCat("the buffer '", name, "' has the memory of one of them"));
   }
   if (!wrong.empty()) {
     return absl::InvalidArgumentError(
@@ -41,7 +68,7 @@ absl::Status CheckAll(const ModuleTensors& found) {
 
 absl::Status MoveParametersToMeta(::torch::nn::Module& module) {
   const ModuleTensors found = TensorsOf(module);
-  absl::Status status = CheckAll(found);
+  absl::Status status = CheckAll(module, found);
   if (!status.ok()) return status;
   const c10::Device meta(at::kMeta);
   status = Guarded(meta, [&] {

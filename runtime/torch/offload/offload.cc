@@ -73,6 +73,7 @@ class OffloadedModel final : public Offload {
     return place->hook().Retry();
   }
 
+  absl::Status Flush(absl::Time deadline) override;
   absl::Status Close(AtClose what) override;
 
   absl::Status error() const override {
@@ -143,6 +144,12 @@ OffloadStats OffloadedModel::CurrentStats() const {
   return stats;
 }
 
+absl::Status OffloadedModel::Flush(absl::Time deadline) {
+  TERRACE_RETURN_IF_ERROR(CheckProcess());
+  const auto place = Place();
+  return place.ok() ? (*place)->joined().Finish(deadline) : absl::OkStatus();
+}
+
 absl::Status OffloadedModel::Close(AtClose what) {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
   MutexLock closing(closing_);
@@ -152,7 +159,7 @@ absl::Status OffloadedModel::Close(AtClose what) {
     if (place_ == nullptr) return absl::OkStatus();
     place = place_;
   }
-  const absl::Status updated = place->joined().Finish();
+  const absl::Status updated = place->joined().Finish(absl::InfiniteFuture());
   auto ended = std::make_unique<Ended>();
   {
     MutexLock lock(mutex_);

@@ -67,6 +67,11 @@ absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
   TERRACE_ASSIGN_OR_RETURN(
       place->home_,
       OpenOffloadHome(tensors, names, modules, asked, std::move(hook)));
+  const OffloadPlan& plan = place->plan();
+  if (plan.all_in_memory && plan.share == 0 && asked.budget_bytes >= 0) {
+    place->beside_ =
+        std::make_shared<BesideBudget>(asked.budget_bytes - plan.budget_bytes);
+  }
   MutexLock lock(place->mutex_);
   place->window_bytes_ = place->plan().window_bytes;
   place->activation_limit_ = place->plan().activation_bytes;
@@ -118,18 +123,15 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
     share.bytes = std::clamp<int64_t>(plan().growth_bytes - joined_bytes_, 0,
                                       TrainingBytes(specs));
   }
-  const int64_t largest_before = largest_bytes_;
-  joined_bytes_ += share.bytes;
-  largest_bytes_ = std::max(largest_bytes_, largest);
+  share.largest_bytes = largest;
+  Add(share);
   share.window_bytes =
       ChooseWindow(specs, share.bytes, least.minimum_budget_bytes, options);
   share.most_window_bytes = options.window_bytes;
   joined_windows_ += share.window_bytes;
   const absl::Status status = Arrange();
   if (!status.ok()) {
-    joined_bytes_ -= share.bytes;
-    joined_windows_ -= share.window_bytes;
-    largest_bytes_ = largest_before;
+    Remove(share);
     Arrange().IgnoreError();  // as it was
     return status;
   }
@@ -181,7 +183,7 @@ absl::Status OffloadPlace::Arrange() {
   window_bytes_ = std::min(rest, OffloadWindow(plan(), rest));
   TERRACE_RETURN_IF_ERROR(hook().Resize(window_bytes_, rest));
   if (plan().activation_bytes > 0) {
-    activation_limit_ = ActivationLimit(plan(), rest - largest_bytes_);
+    activation_limit_ = ActivationLimit(plan(), rest - LargestBytes());
     hook().BeginSaving(activation_limit_);
   }
   return absl::OkStatus();
@@ -189,42 +191,51 @@ absl::Status OffloadPlace::Arrange() {
 
 absl::Status OffloadPlace::Extend(Share& share,
                                   absl::Span<const ParameterSpec> added) {
-  const int64_t more = GrowthFor(added);
-  MutexLock lock(mutex_);
-  const int64_t largest_before = largest_bytes_;
+  Share after = share;
+  after.bytes += GrowthFor(added);
   // More chunks may take all of the window.
-  const int64_t window = share.most_window_bytes - share.window_bytes;
-  joined_bytes_ += more;
-  joined_windows_ += window;
-  largest_bytes_ = std::max(largest_bytes_, LargestGradient(added));
+  after.window_bytes = share.most_window_bytes;
+  after.largest_bytes = std::max(share.largest_bytes, LargestGradient(added));
+  MutexLock lock(mutex_);
+  Remove(share);
+  Add(after);
   const absl::Status status = Arrange();
   if (!status.ok()) {
-    joined_bytes_ -= more;
-    joined_windows_ -= window;
-    largest_bytes_ = largest_before;
+    Remove(after);
+    Add(share);
     Arrange().IgnoreError();  // as it was
     return status;
   }
-  share.bytes += more;
-  share.window_bytes += window;
+  share = after;
   hook().EvictAll();  // its window may be another, in one part
   return status;
 }
 
 void OffloadPlace::TakeBack(Share& share, const Share& before) {
   MutexLock lock(mutex_);
-  joined_bytes_ -= share.bytes - before.bytes;
-  joined_windows_ -= share.window_bytes - before.window_bytes;
+  Remove(share);
+  Add(before);
   share = before;
   Arrange().IgnoreError();
 }
 
 void OffloadPlace::Leave(const Share& share) {
   MutexLock lock(mutex_);
-  joined_bytes_ -= share.bytes;
-  joined_windows_ -= share.window_bytes;
+  Remove(share);
   // A hook that is closed needs no window.
   Arrange().IgnoreError();
+}
+
+void OffloadPlace::Add(const Share& share) {
+  joined_bytes_ += share.bytes;
+  joined_windows_ += share.window_bytes;
+  largest_bytes_.insert(share.largest_bytes);
+}
+
+void OffloadPlace::Remove(const Share& share) {
+  joined_bytes_ -= share.bytes;
+  joined_windows_ -= share.window_bytes;
+  largest_bytes_.erase(largest_bytes_.find(share.largest_bytes));
 }
 
 }  // namespace terrace

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/offload/beside_budget.h"
 #include "runtime/torch/offload/joined_optimizers.h"
 #include "runtime/torch/offload/offload_home.h"
 #include "terrace/optimizer.h"
@@ -32,6 +34,7 @@ class OffloadPlace {
     int64_t bytes = 0;              // that the Runtime has because of it
     int64_t window_bytes = 0;       // of its queue
     int64_t most_window_bytes = 0;  // with more parameters
+    int64_t largest_bytes = 0;      // of its gradients
   };
 
   static absl::StatusOr<std::shared_ptr<OffloadPlace>> Open(
@@ -55,6 +58,9 @@ class OffloadPlace {
   int64_t added_bytes() const;
   // As it was asked for, with all that was ever added.
   int64_t budget_bytes() const;
+  // Where all is in memory by a budget in bytes, what is left of that; else
+  // null.
+  const std::shared_ptr<BesideBudget>& beside() const { return beside_; }
 
   // Room for an optimizer of these: more memory where the budget is a share, or
   // has more than the parameters take; else of what there is. Sets the name and
@@ -72,6 +78,9 @@ class OffloadPlace {
 
  private:
   OffloadPlace() = default;
+  // To and from what all shares have.
+  void Add(const Share& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(const Share& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The Runtime's memory with these shares; the window of operations.
   absl::Status Arrange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Arrange needs at least.
@@ -86,16 +95,20 @@ class OffloadPlace {
   // A parameter, its gradient, and room for one of them in any part; the least
   // activations.
   int64_t OperationBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return plan().least_bytes + largest_bytes_;
+    return plan().least_bytes + LargestBytes();
+  }
+  int64_t LargestBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return largest_bytes_.empty() ? 0 : *largest_bytes_.rbegin();
   }
 
   OffloadHome home_;
+  std::shared_ptr<BesideBudget> beside_;
   JoinedOptimizers joined_;
   mutable Mutex mutex_;
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all shares
   int64_t added_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // at most so far
   int64_t joined_windows_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t largest_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::multiset<int64_t> largest_bytes_ ABSL_GUARDED_BY(mutex_);  // each's
   int64_t window_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t activation_limit_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // of those that joined

@@ -126,22 +126,11 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
   return state;
 }
 
-// Where all of the model is in memory the state is too, beside it.
 absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Join(
     const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
     std::shared_ptr<OffloadPlace> place, OptimizerOptions& options) {
-  const OffloadPlan& plan = place->plan();
-  if (plan.all_in_memory) {
-    PlaceOptions beside = place->asked();
-    beside.threads = asked.threads;
-    beside.at_least_minimum = false;
-    if (beside.budget_bytes >= 0 && plan.share == 0) {
-      beside.budget_bytes =
-          std::max<int64_t>(0, beside.budget_bytes - plan.budget_bytes);
-    } else {
-      beside.budget_bytes = PlaceOptions::kEverything;
-    }
-    return Open(specs, beside, options);
+  if (place->plan().all_in_memory) {
+    return OpenBeside(specs, asked, *place, options);
   }
   std::unique_ptr<StateRuntime> state(new StateRuntime);
   TERRACE_ASSIGN_OR_RETURN(state->share_, place->Join(specs, options));
@@ -150,8 +139,52 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Join(
   return state;
 }
 
+absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::OpenBeside(
+    const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
+    const OffloadPlace& place, OptimizerOptions& options) {
+  const std::shared_ptr<BesideBudget>& budget = place.beside();
+  PlaceOptions beside = place.asked();
+  beside.threads = asked.threads;
+  beside.at_least_minimum = false;
+  beside.budget_bytes =
+      budget == nullptr ? PlaceOptions::kEverything : budget->left_bytes();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<StateRuntime> state,
+                           Open(specs, beside, options));
+  if (budget == nullptr) return state;
+  int64_t bytes = beside.budget_bytes;  // all, for a Runtime of its own
+  if (state->memory_ != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,
+                             BoundsOfBudget(specs, options));
+    bytes = bounds.everything;
+  }
+  state->beside_ = budget;
+  if (state->TakeBeside(bytes)) return state;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the state takes ", bytes, " bytes beside the model, and ",
+                   budget->left_bytes(), " are left of the budget"));
+}
+
 StateRuntime::~StateRuntime() {
   if (place_ != nullptr) place_->Leave(share_);
+  if (beside_ == nullptr) return;
+  runtime_.reset();
+  beside_->GiveBack(taken_bytes_);
+}
+
+bool StateRuntime::TakeBeside(int64_t bytes) {
+  const int64_t more = bytes - taken_bytes_;
+  if (more <= 0) {
+    beside_->GiveBack(-more);
+  } else if (!beside_->Take(more)) {
+    return false;
+  }
+  taken_bytes_ = bytes;
+  return true;
+}
+
+int64_t StateRuntime::most_bytes() const {
+  return beside_ == nullptr ? most_bytes_
+                            : taken_bytes_ + beside_->left_bytes();
 }
 
 absl::Status StateRuntime::Close(Time deadline) {
@@ -184,29 +217,37 @@ absl::Status StateRuntime::Extend(absl::Span<const ParameterSpec> specs,
   TERRACE_ASSIGN_OR_RETURN(BudgetBounds more, BoundsOfBudget(added, {}));
   const int64_t taken = memory_->GetStats().host_reserved_bytes + whole.staging;
   more.everything -= more.staging;  // counted with the whole's
-  if (more.everything > most_bytes_ - taken) {
+  taken_before_extension_ = taken_bytes_;
+  if (more.everything > most_bytes() - taken ||
+      (beside_ != nullptr && !TakeBeside(taken + more.everything))) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all state takes ", whole.everything,
                      " bytes of memory, and ", more.everything, " more than ",
-                     taken, " are beyond its budget of ", most_bytes_));
+                     taken, " are beyond its budget of ", most_bytes()));
   }
-  return more.everything > 0 ? memory_->Reserve(more.everything)
-                             : absl::OkStatus();
+  if (more.everything <= 0) return absl::OkStatus();
+  const absl::Status status = memory_->Reserve(more.everything);
+  if (!status.ok()) EndExtension(/*is_added=*/false);
+  return status;
 }
 
 Stats StateRuntime::GetStats() const {
   Stats stats =
       place_ == nullptr ? runtime_->GetStats() : place_->runtime().GetStats();
-  if (most_bytes_ == kUnlimited) return stats;
+  const int64_t most = most_bytes();
+  if (most == kUnlimited) return stats;
   // Staging for parameters on devices is of it too.
   for (TierStats& tier : stats.tiers) {
-    if (tier.kind == TierKind::kDram) tier.budget_bytes = most_bytes_;
+    if (tier.kind == TierKind::kDram) tier.budget_bytes = most;
   }
   return stats;
 }
 
 void StateRuntime::EndExtension(bool is_added) {
   if (memory_ != nullptr) memory_->ReleaseUnused();
+  if (beside_ != nullptr && memory_ != nullptr && !is_added) {
+    TakeBeside(taken_before_extension_);
+  }
   if (place_ != nullptr && !is_added) {
     place_->TakeBack(share_, before_extension_);
   }

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "runtime/torch/offload/beside_budget.h"
 #include "runtime/torch/offload/offload_place.h"
 #include "runtime/torch/offload/place_options.h"
 #include "terrace/memory_runtime.h"
@@ -59,14 +60,25 @@ class StateRuntime {
  private:
   StateRuntime() = default;
 
+  // Where all of the model is in memory: the state too, as far as it fits.
+  static absl::StatusOr<std::unique_ptr<StateRuntime>> OpenBeside(
+      const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
+      const OffloadPlace& place, OptimizerOptions& options);
   absl::Status OpenInMemory(int threads, int64_t state_bytes);
+  // Of the budget beside a model so much from now on; more may be refused.
+  bool TakeBeside(int64_t bytes);
+  // That may be in memory.
+  int64_t most_bytes() const;
 
   std::unique_ptr<Runtime> runtime_;  // null: that of
   std::shared_ptr<OffloadPlace> place_;
   OffloadPlace::Share share_;
   OffloadPlace::Share before_extension_;
   MemoryRuntime* memory_ = nullptr;  // the same; null: it has paths
-  int64_t most_bytes_ = 0;           // that may be in memory
+  int64_t most_bytes_ = 0;           // where it is beside no model
+  std::shared_ptr<BesideBudget> beside_;
+  int64_t taken_bytes_ = 0;  // of that
+  int64_t taken_before_extension_ = 0;
 };
 
 }  // namespace terrace

@@ -5,10 +5,13 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"
+#include "runtime/torch/tensor_check.h"
 #include "terrace/torch/hook.h"
 
 namespace terrace {
@@ -23,12 +26,30 @@ std::string NameOf(const at::Tensor& managed) {
       ->name();
 }
 
+// None is another hook's: steps would bring it into that one's window, beside
+// its budget.
+absl::Status CheckOwn(const Hook& hook,
+                      absl::Span<const at::Tensor> parameters) {
+  std::vector<std::string> others;
+  for (const at::Tensor& parameter : parameters) {
+    if (!IsOffloaded(parameter) || hook.Manages(parameter)) continue;
+    others.push_back(absl::StrCat("'", NameOf(parameter), "'"));
+  }
+  if (others.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parameters are another Offload's, and are stepped by an optimizer that "
+      "is made with that one: ",
+      absl::StrJoin(others, ", ")));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JoinedOffload>> JoinedOffload::Join(
     std::shared_ptr<OffloadPlace> place,
+    absl::Span<const at::Tensor> parameters,
     const std::vector<ParameterSpec>& specs, OptimizerOptions& options,
     Calls calls) {
+  TERRACE_RETURN_IF_ERROR(CheckOwn(place->hook(), parameters));
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<StateRuntime> state,
       StateRuntime::Join(specs, place->asked(), place, options));
@@ -63,18 +84,19 @@ absl::Status JoinedOffload::Watch(absl::Span<const at::Tensor> parameters) {
   if (place_->plan().all_in_memory) return absl::OkStatus();
   std::vector<NamedTensor> leaves;
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.requires_grad() || !place_->hook().Manages(parameter)) {
-      continue;
-    }
+    if (!place_->hook().Manages(parameter)) continue;
+    // Those of inference mode stay frozen.
+    if (parameter.is_inference() && !parameter.requires_grad()) continue;
     leaves.push_back({NameOf(parameter), parameter});
     TERRACE_RETURN_IF_ERROR(place_->hook().ManageGradient(leaves.back()));
   }
-  return gradients_->Add(leaves);
+  return gradients_->Add(leaves, Gradients::Frozen::kTaken);
 }
 
 absl::Status JoinedOffload::Extend(OffloadedOptimizer& optimizer,
                                    absl::Span<const at::Tensor> parameters,
                                    std::vector<ParameterSpec> specs) {
+  TERRACE_RETURN_IF_ERROR(CheckOwn(place_->hook(), parameters));
   TERRACE_RETURN_IF_ERROR(state_->Extend(optimizer.parameters(), specs));
   absl::Status status = Watch(parameters);
   if (status.ok()) status = optimizer.AddParameters(std::move(specs));

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/torch/hook/gradients.h"
 #include "runtime/torch/offload/joined_optimizers.h"
@@ -37,13 +38,16 @@ class JoinedOffload final : public JoinedOptimizer {
  public:
   // Of the optimizer, at the model's end: as JoinedOptimizer; Close leaves.
   struct Calls {
-    std::function<absl::Status()> finish;
+    std::function<absl::Status(absl::Time deadline)> finish;
     std::function<absl::Status()> close;
   };
 
-  // Sets the name and the window of `options`. Errors: as StateRuntime::Join.
+  // For these, of which `specs` tell. Sets the window of `options`, and unless
+  // all of the model is in memory the name. InvalidArgument: some are another
+  // Offload's (named). Else as StateRuntime::Join.
   static absl::StatusOr<std::unique_ptr<JoinedOffload>> Join(
       std::shared_ptr<OffloadPlace> place,
+      absl::Span<const at::Tensor> parameters,
       const std::vector<ParameterSpec>& specs, OptimizerOptions& options,
       Calls calls);
   // Leaves.
@@ -54,14 +58,14 @@ class JoinedOffload final : public JoinedOptimizer {
   Runtime& runtime() { return state_->runtime(); }
   OffloadedDevice& device() { return device_; }
 
-  // Of those that are the model's and require gradients: what gradient each has
-  // goes below, and what it will have. Not where the whole model is in memory.
-  // Others, and those watched already, are left as they are. Errors: as
-  // Hook::ManageGradient.
+  // Of those that are the model's: what gradient each has goes below, and what
+  // it will have, frozen ones once they require it. Not where the whole model
+  // is in memory. Others, and those watched already, are left as they are.
+  // Errors: as Hook::ManageGradient.
   absl::Status Watch(absl::Span<const at::Tensor> parameters);
 
-  // Room for more of them, and these in the optimizer. After an error they are
-  // not there.
+  // Room for more of them, and these in the optimizer. After an error, which is
+  // as of Join and Watch, they are not there.
   absl::Status Extend(OffloadedOptimizer& optimizer,
                       absl::Span<const at::Tensor> parameters,
                       std::vector<ParameterSpec> specs);
@@ -72,7 +76,9 @@ class JoinedOffload final : public JoinedOptimizer {
   // Gives the room back; gradients stay in memory from now on. Again: nothing.
   absl::Status Leave();
 
-  absl::Status Finish() override { return calls_.finish(); }
+  absl::Status Finish(absl::Time deadline) override {
+    return calls_.finish(deadline);
+  }
   absl::Status Close() override { return calls_.close(); }
 
  private:

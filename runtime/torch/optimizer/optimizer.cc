@@ -11,9 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/guarded.h"
 #include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/late/update_net.h"
+#include "runtime/torch/optimizer/groups.h"
 #include "runtime/torch/optimizer/joined_offload.h"
 #include "runtime/torch/optimizer/known_parameters.h"
 #include "runtime/torch/optimizer/parameters.h"
@@ -30,11 +33,8 @@ template <typename Work>
 absl::Status Guarded(const Work& work) {
   try {
     return work();
-  } catch (const c10::Error& error) {
-    return absl::InternalError(
-        absl::StrCat("LibTorch: ", error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("LibTorch: ", error.what()));
+    return StatusOfThrown("LibTorch", error);
   }
 }
 
@@ -48,32 +48,6 @@ AdamOptions Defaults(const OptimizerOptions& options, AdamMode mode) {
   AdamOptions adam = options.adam;
   adam.decoupled_decay = mode == AdamMode::kAdamW;
   return adam;
-}
-
-absl::StatusOr<AdamOptions> ReadGroup(AdamMode mode, const Group& group,
-                                      size_t position) {
-  absl::StatusOr<AdamOptions> options = ReadGroupOptions(mode, group.options());
-  if (options.ok()) return options;
-  return absl::Status(options.status().code(),
-                      absl::StrCat("parameter group ", position, " ",
-                                   options.status().message()));
-}
-
-// What can be said of groups before anything is made of them.
-absl::Status CheckGroups(AdamMode mode, const std::vector<Group>& groups,
-                         OffloadedTensors offloaded) {
-  size_t position = 0;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (groups[i].has_options()) {
-      TERRACE_RETURN_IF_ERROR(ReadGroup(mode, groups[i], i).status());
-    }
-    for (const at::Tensor& parameter : groups[i].params()) {
-      TERRACE_RETURN_IF_ERROR(
-          DescribeParameter(parameter, position, offloaded).status());
-      ++position;
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -116,9 +90,10 @@ absl::Status OffloadedAdamBase::Open(Offload& offload,
   }
   TERRACE_ASSIGN_OR_RETURN(
       joined_,
-      JoinedOffload::Join(std::move(place), added.specs, options,
-                          {.finish = [this] { return Flush(); },
-                           .close = [this] { return EndWithOffload(); }}));
+      JoinedOffload::Join(
+          std::move(place), added.tensors, added.specs, options,
+          {.finish = [this](absl::Time deadline) { return Flush(deadline); },
+           .close = [this] { return EndWithOffload(); }}));
   TERRACE_ASSIGN_OR_RETURN(
       offloaded_, OffloadedOptimizer::Create(joined_->runtime(),
                                              std::move(added.specs), options));
@@ -136,11 +111,18 @@ absl::Status OffloadedAdamBase::CheckOpen() const {
 }
 
 absl::Status OffloadedAdamBase::EndWithOffload() {
+  absl::Status status;
+  if (offloaded_->incomplete() && !step_failure_.ok()) {
+    status = Reworded(step_failure_,
+                      absl::StrCat("a step is incomplete, and some parameters "
+                                   "are those before it: ",
+                                   step_failure_.message()));
+  }
   late_.reset();
   data_.clear();
   staged_.clear();
   offloaded_.reset();
-  return joined_->Leave();
+  return Both(status, joined_->Leave());
 }
 
 // Parameters that groups have got since the last call.
@@ -238,7 +220,8 @@ void OffloadedAdamBase::TidyUp() {
 absl::Status OffloadedAdamBase::StepNow(const StepArguments& arguments) {
   StepArguments resolved = arguments;
   resolved.groups = adam_options_;
-  TERRACE_RETURN_IF_ERROR(offloaded_->Step(resolved, data_, Deadline()));
+  step_failure_ = offloaded_->Step(resolved, data_, Deadline());
+  TERRACE_RETURN_IF_ERROR(step_failure_);
   if (!offloaded_->last_report().skipped) Publish();
   return absl::OkStatus();
 }

@@ -110,11 +110,39 @@ TEST_F(HookTest, AnotherHooksTensorsAreRefused) {
   EXPECT_EQ((tensor + theirs).sum().item<float>(), 200);
 }
 
+TEST_F(HookTest, AWindowThatIsNotSaidIsThreeQuartersOfTheBudget) {
+  Make(1 << 20);
+  EndHook();
+  auto made = Hook::Create(world().runtime(), {});
+  ASSERT_TRUE(made.ok()) << made.status();
+  Hook& hook = **made;
+  // A tenth of the budget each.
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 20; ++i) {
+    tensors.push_back(at::full({100 << 8}, i));
+    const absl::Status managed =
+        hook.Manage({{std::to_string(i), tensors.back()}});
+    ASSERT_TRUE(managed.ok()) << managed;
+  }
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int i = 0; i < 20; ++i) {
+      const at::Tensor& tensor = tensors[static_cast<size_t>(i)];
+      EXPECT_EQ(tensor.max().item<float>(), static_cast<float>(i));
+    }
+  }
+  const HookStats stats = hook.stats();
+  EXPECT_LE(stats.window_peak_bytes, 3 << 18);
+  EXPECT_GT(stats.window_peak_bytes, 1 << 19);
+  EXPECT_EQ(stats.over_budget_bytes, 0);
+}
+
 TEST_F(HookTest, OptionsThatCannotBeAreRefused) {
   Make(1 << 20);
   Runtime& runtime = world().runtime();
-  EXPECT_THAT(std::string(Hook::Create(runtime, {}).status().message()),
-              HasSubstr("a window of 0 bytes"));
+  EXPECT_THAT(
+      std::string(
+          Hook::Create(runtime, {.window_bytes = -1}).status().message()),
+      HasSubstr("a window of -1 bytes"));
   EXPECT_TRUE(absl::IsInvalidArgument(
       Hook::Create(runtime, {.window_bytes = 2 << 20}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(

@@ -5,6 +5,8 @@
 
 #include <csignal>
 
+#include "absl/time/clock.h"
+#include "runtime/torch/late/update_net.h"
 #include "tests/torch/offload/joined_fixture.h"
 
 namespace terrace {
@@ -180,6 +182,21 @@ class JoinedFailureTest : public JoinedCloseTest {
     const absl::Status status = optimizer_->TryStep();
     ASSERT_TRUE(status.ok()) << status;  // its updates go on
   }
+  // The step itself fails part-way.
+  void FailWithoutOverlap() {
+    MakeJoined(Share(1e-6));
+    optimizer_->set_overlap(false);
+    StepBoth(1, 1);
+    optimizer_->zero_grad();
+    reference_->zero_grad();
+    TwoPasses(model_, 2);
+    TwoPasses(plain_, 2);
+    ASSERT_TRUE(reference_->TryStep().ok());
+    none_ = std::make_unique<NoWrites>();
+    ExpectTooLarge(optimizer_->TryStep());
+    ASSERT_TRUE(optimizer_->offloaded().incomplete());
+    Mend();
+  }
   void Mend() { none_.reset(); }
   static void ExpectTooLarge(const absl::Status& status) {
     EXPECT_FALSE(status.ok());
@@ -218,7 +235,8 @@ TEST_F(JoinedFailureTest, WhatCouldNotBeUpdatedIsRefusedUntilItIs) {
       ++refused;
       EXPECT_EQ(lease.code(), absl::StatusCode::kFailedPrecondition) << lease;
       EXPECT_THAT(std::string(lease.message()),
-                  HasSubstr("could not be updated"));
+                  AllOf(HasSubstr("could not be updated"),
+                        HasSubstr("; Flush() tries again")));
     }
     const std::string text = ThrownBy([&] { each.detach().clone(); });
     if (text.empty()) continue;
@@ -248,6 +266,34 @@ TEST_F(JoinedFailureTest, CloseTellsItAndClosesAllTheSame) {
     EXPECT_NE(each.const_data_ptr(), nullptr);
     EXPECT_TRUE(each.isfinite().all().item<bool>());
   }
+}
+
+TEST_F(JoinedFailureTest, CloseTellsThatAStepWithoutOverlapIsIncomplete) {
+  FailWithoutOverlap();
+  const absl::Status closed = offload_->Close(AtClose::kRestore);
+  ExpectTooLarge(closed);
+  EXPECT_THAT(std::string(closed.message()),
+              HasSubstr("a step is incomplete, and some parameters are those "
+                        "before it: "));
+  EXPECT_TRUE(offload_->Close(AtClose::kRestore).ok());
+  EXPECT_TRUE(folder_.empty());
+  ExpectClosed();
+}
+
+TEST_F(JoinedFailureTest, TheOffloadsFlushIsThatOfItsOptimizers) {
+  StepWithoutWrites();
+  ExpectTooLarge(offload_->Flush(absl::InfiniteFuture()));
+  Mend();
+  const absl::Status late = offload_->Flush(absl::Now() - absl::Seconds(1));
+  // What fails of the next try, a chunk or all that is left.
+  EXPECT_TRUE(absl::IsResourceExhausted(late) || absl::IsDeadlineExceeded(late))
+      << late;
+  const absl::Status again = offload_->Flush(absl::InfiniteFuture());
+  ASSERT_TRUE(again.ok()) << again;
+  EXPECT_TRUE(UpdateNet::Get().pending().empty());
+  ExpectSameParameters();
+  ASSERT_TRUE(offload_->Close(AtClose::kRestore).ok());
+  EXPECT_TRUE(offload_->Flush(absl::InfiniteFuture()).ok());
 }
 
 TEST_F(JoinedFailureTest, CloseTriesOnceMoreWhatWasTold) {

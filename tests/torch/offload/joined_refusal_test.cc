@@ -71,6 +71,31 @@ TEST_F(JoinedRefusalTest, AnOptimizerOverARuntimeRefusesWhatIsOffloaded) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("is offloaded"));
 }
 
+TEST_F(JoinedRefusalTest, ParametersOfAnotherOffloadAreNamed) {
+  Make(Share(0.2));
+  ::torch::nn::Sequential other(::torch::nn::Linear(8, 9));
+  auto theirs = Offload::Create(*other, Bytes(1 << 20));
+  ASSERT_TRUE(theirs.ok()) << theirs.status();
+  std::vector<at::Tensor> both = TrainedOf(model_);
+  for (const at::Tensor& each : other->parameters()) both.push_back(each);
+  EXPECT_THAT(Invalid(both), AllOf(HasSubstr("another Offload's"),
+                                   HasSubstr(": '0.weight', '0.bias'")));
+  // Also those that come later.
+  optimizer_ = Join(WithRate());
+  ASSERT_NE(optimizer_, nullptr);
+  StepBoth(1, 1);
+  optimizer_->add_param_group(Group({other->parameters()[1]}));
+  const absl::Status status = optimizer_->TryStep();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'0.bias'"));
+  optimizer_->param_groups().pop_back();
+  // In ordinary memory again, they may be among them.
+  ASSERT_TRUE((*theirs)->Close(Offload::AtClose::kRestore).ok());
+  optimizer_->add_param_group(Group({other->parameters()[1]}));
+  StepBoth(2, 2);
+  ExpectSameParameters();
+}
+
 TEST_F(JoinedRefusalTest, AnOffloadThatIsClosed) {
   Make(Share(0.2));
   ASSERT_TRUE(offload_->Close(Offload::AtClose::kRestore).ok());
@@ -250,6 +275,7 @@ int InChild(Offload& offload, OffloadedAdamW& joined, TiedModel& model) {
   if (!absl::IsCancelled(joined.StateOf(model->out).status())) return 2;
   if (joined.TryStep().ok()) return 3;
   if (!joined.Flush().ok()) return 4;
+  if (!absl::IsCancelled(offload.Flush(absl::InfiniteFuture()))) return 5;
   return 0;
 }
 

@@ -156,6 +156,42 @@ TEST_F(JoinedStateTest, GradientsThatAreThereGoBelowToo) {
   ExpectWithinBudget();
 }
 
+TEST_F(JoinedStateTest, GradientsOfThawedParametersGoBelow) {
+  const auto with_frozen = [](TiedModel& model) {
+    std::vector<at::Tensor> all = TrainedOf(model);
+    for (const at::Tensor& each : model->layers[3]->parameters()) {
+      all.push_back(each);
+    }
+    return all;
+  };
+  Make(Share(0.2));
+  auto made =
+      OffloadedAdamW::Create(*offload_, with_frozen(model_), WithRate());
+  ASSERT_TRUE(made.ok()) << made.status();
+  optimizer_ = *std::move(made);
+  reference_.reset();
+  reference_ =
+      *OffloadedAdamW::Create(*runtime_, with_frozen(plain_), WithRate());
+  StepBoth(1, 1);
+  for (TiedModel* const model : {&model_, &plain_}) {
+    for (at::Tensor& each : (*model)->layers[3]->parameters()) {
+      EXPECT_FALSE(each.requires_grad());
+      EXPECT_FALSE(each.grad().defined());
+      each.set_requires_grad(true);
+    }
+  }
+  ASSERT_TRUE(optimizer_->Flush().ok());
+  optimizer_->zero_grad();
+  TwoPasses(model_, 9);
+  for (const at::Tensor& each : model_->layers[3]->parameters()) {
+    EXPECT_TRUE(IsOffloaded(each.grad()));
+  }
+  StepBoth(2, 4);
+  ExpectSameParameters();
+  ExpectSameState();
+  ExpectWithinBudget();
+}
+
 TEST_F(JoinedStateTest, ParametersOfNoModelMayBeAmongThem) {
   MakeJoined(Share(0.2));
   const at::Tensor own = at::ones({70, 70}).set_requires_grad(true);

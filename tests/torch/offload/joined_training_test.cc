@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/torch/late/update_net.h"
 #include "tests/torch/offload/joined_fixture.h"
 
 namespace terrace {
@@ -151,22 +152,42 @@ TEST_F(JoinedTest, WhereAllIsInMemorySoIsTheState) {
   ExpectSameParameters();
 }
 
-TEST_F(JoinedTest, UpdatesGoOnAfterAStepAsADefault) {
-  MakeJoined(Share(0.2));
-  StepBoth(1, 2);
-  // Whatever takes a parameter waits for it, and so does a lease.
-  const std::vector<at::Tensor> ours = TrainedOf(model_);
-  const std::vector<at::Tensor> expected = TrainedOf(plain_);
-  for (size_t i = ours.size(); i-- > 0;) {
-    const auto lease = offload_->MakeLease(ours[i], Offload::Access::kRead);
-    ASSERT_TRUE(lease.ok()) << lease.status();
-    EXPECT_EQ(std::memcmp(ours[i].const_data_ptr(),
-                          expected[i].const_data_ptr(), ours[i].nbytes()),
-              0)
-        << i;
+class JoinedDefaultTest : public JoinedTest {
+ protected:
+  // It waits for the update.
+  void ExpectEachLeaseIsUpdated() {
+    const std::vector<at::Tensor> ours = TrainedOf(model_);
+    const std::vector<at::Tensor> expected = TrainedOf(plain_);
+    for (size_t i = ours.size(); i-- > 0;) {
+      const auto lease = offload_->MakeLease(ours[i], Offload::Access::kRead);
+      ASSERT_TRUE(lease.ok()) << lease.status();
+      EXPECT_EQ(std::memcmp(ours[i].const_data_ptr(),
+                            expected[i].const_data_ptr(), ours[i].nbytes()),
+                0)
+          << i;
+    }
   }
-  ASSERT_TRUE(optimizer_->Flush().ok());
-  ExpectSameParameters();
+};
+
+TEST_F(JoinedDefaultTest, UpdatesGoOnAfterAStepAsADefault) {
+  MakeJoined(Share(0.2));
+  StepBoth(1, 1);
+  for (const bool is_default : {true, false}) {
+    if (!is_default) optimizer_->set_overlap(false);
+    optimizer_->zero_grad();
+    reference_->zero_grad();
+    const int64_t step = is_default ? 2 : 3;
+    ExpectSame(TwoPasses(model_, step), TwoPasses(plain_, step));
+    ASSERT_TRUE(reference_->TryStep().ok());
+    const absl::Status status = optimizer_->TryStep();
+    ASSERT_TRUE(status.ok()) << status;
+    // Until an operation, or whatever asks for them, hears that they ended.
+    EXPECT_EQ(UpdateNet::Get().pending().size(), is_default ? 1u : 0u);
+    ExpectEachLeaseIsUpdated();
+    ASSERT_TRUE(optimizer_->Flush().ok());
+    EXPECT_TRUE(UpdateNet::Get().pending().empty());
+    ExpectSameParameters();
+  }
 }
 
 // Layers of 66 kB, in 16 bits or 32; some out of order.

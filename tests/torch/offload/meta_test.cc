@@ -54,6 +54,32 @@ TEST(MetaTest, BuffersKeepTheirValues) {
   EXPECT_TRUE(model->running_mean.equal(at::full({5}, 3.0f)));
 }
 
+TEST(MetaTest, ABufferInAParametersMemoryIsNamedAndNothingMoves) {
+  struct Shared : ::torch::nn::Module {
+    Shared() {
+      inner = register_module("inner", ::torch::nn::Linear(3, 4));
+      table = inner->register_buffer("table", inner->weight.detach()[1]);
+      inner->register_buffer("own", at::ones({2}));
+    }
+    ::torch::nn::Linear inner{nullptr};
+    at::Tensor table;
+  };
+  Shared model;
+  const at::Tensor before = model.table.clone();
+  const absl::Status moved = MoveParametersToMeta(model);
+  EXPECT_TRUE(absl::IsInvalidArgument(moved)) << moved;
+  EXPECT_THAT(std::string(moved.message()),
+              AllOf(HasSubstr("the buffer 'inner.table' has the memory"),
+                    Not(HasSubstr("inner.own"))));
+  EXPECT_FALSE(model.inner->bias.is_meta());
+  EXPECT_TRUE(model.table.equal(before));
+  // With memory of its own it keeps its values.
+  model.table.set_data(model.table.clone());
+  EXPECT_TRUE(MoveParametersToMeta(model).ok());
+  EXPECT_TRUE(model.inner->weight.is_meta());
+  EXPECT_TRUE(model.table.equal(before));
+}
+
 TEST(MetaTest, LibTorchItselfCannotMoveThem) {
   ::torch::nn::Linear model(3, 4);
   EXPECT_THAT(ThrownBy([&] { model->to(at::kMeta); }),

@@ -169,6 +169,79 @@ TEST_F(OffloadCheckpointFailureTest, ABufferThatIsCutLeavesAllAsItWas) {
   EXPECT_TRUE(model.last.equal(at::full({2}, 9.0f)));
 }
 
+TEST_F(OffloadCheckpointFailureTest,
+       ABufferThatCannotBeWrittenLeavesTheOthers) {
+  struct WithBuffers : ::torch::nn::Module {
+    WithBuffers() {
+      weight = register_parameter("weight", at::empty({2}, at::kMeta));
+      first = register_buffer("first", at::full({4}, 8.0f));
+      rows = register_buffer("rows", first.view({2, 2}));
+      fixed = register_buffer("fixed", at::_efficientzerotensor({2}));
+    }
+    at::Tensor weight, first, rows, fixed;
+  };
+  WithBuffers model;
+  SafetensorsWriter writer;
+  writer.Add("weight", "F32", {2}, std::vector<float>{1, 2});
+  writer.Add("first", "F32", {4}, std::vector<float>{1, 2, 3, 4});
+  writer.Add("rows", "F32", {2, 2}, std::vector<float>{5, 6, 7, 8});
+  writer.Add("fixed", "F32", {2}, std::vector<float>{1, 2});
+  const absl::Status status = MakeFrom(model, Write(writer)).status();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("'fixed' cannot be written: "),
+                    HasSubstr("immutable"), Not(HasSubstr("old values"))));
+  EXPECT_TRUE(model.weight.is_meta());
+  EXPECT_TRUE(model.first.equal(at::full({4}, 8.0f)));
+}
+
+TEST_F(OffloadCheckpointFailureTest, AByteThatIsNoBoolIsDataLoss) {
+  struct Masked : ::torch::nn::Module {
+    Masked() {
+      weight = register_parameter("weight", at::empty({2}, at::kMeta));
+      mask = register_buffer("mask", at::zeros({3}, at::kBool));
+      scale = register_buffer("scale", at::ones({3}));
+    }
+    at::Tensor weight, mask, scale;
+  };
+  // As it is, and converted.
+  for (const std::string name : {"mask", "scale"}) {
+    Masked model;
+    SafetensorsWriter writer;
+    writer.Add("weight", "F32", {2}, std::vector<float>{1, 2});
+    writer.Add(name, "BOOL", {3}, std::string("\1\0\2", 3));
+    const absl::Status status = MakeFrom(model, Write(writer)).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("'" + name + "': "), HasSubstr(" is 2, and ")));
+    EXPECT_TRUE(model.weight.is_meta());
+    EXPECT_FALSE(model.mask.any().item<bool>());
+  }
+}
+
+TEST_F(OffloadCheckpointFailureTest,
+       MemoryThatLibTorchCannotGetIsToldWithItsBytes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitiser ends the process that asks for so much";
+#endif
+  struct Vast : ::torch::nn::Module {
+    Vast() {
+      weight = register_parameter("weight", at::empty({2}, at::kMeta));
+      table = register_buffer(
+          "table", at::empty({int64_t{1} << 58}, at::kMeta).narrow(0, 0, 2));
+    }
+    at::Tensor weight, table;
+  };
+  Vast model;
+  SafetensorsWriter writer;
+  writer.Add("weight", "F32", {2}, std::vector<float>{1, 2});
+  writer.Add("table", "F32", {2}, std::vector<float>{1, 2});
+  const absl::Status status = MakeFrom(model, Write(writer)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1152921504606846976"));
+  EXPECT_TRUE(model.weight.is_meta() && model.table.is_meta());
+}
+
 TEST_F(OffloadCheckpointFailureTest, ProgressIsToldOfEachTensorUpToAll) {
   OffloadOptions options = From(Write(PlainFile()));
   std::vector<int64_t> told;

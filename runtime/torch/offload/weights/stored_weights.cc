@@ -71,23 +71,52 @@ absl::Status StoredWeights::Bring(Hook& hook, const Progress& progress) {
     done += group.size_bytes();
     if (progress != nullptr) progress(done, total);
   }
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> copies,
-                           ReadCopies(values));
-  return Guarded(at::kCPU, [&] {
-    std::vector<at::Tensor> made;
+  TERRACE_ASSIGN_OR_RETURN(std::vector<at::Tensor> copies, ReadCopies(values));
+  std::vector<at::Tensor> made;
+  TERRACE_RETURN_IF_ERROR(Guarded(at::kCPU, [&] {
     for (const at::Tensor& tensor : exchanged_) {
       made.push_back(OverStorage(
           storages.at(tensor.storage().unsafeGetStorageImpl()), tensor));
     }
-    // Also of buffers that were made in this mode, or outside of it.
+  }));
+  TERRACE_RETURN_IF_ERROR(SwapCopies(copies));
+  return Guarded(at::kCPU, [&] {
     const c10::InferenceMode mode;
-    for (size_t i = 0; i < copies.size(); ++i) {
-      copies_[i].tensor.copy_(copies[i]);
-    }
     for (size_t i = 0; i < exchanged_.size(); ++i) {
       Exchange(exchanged_[i], made[i]);
     }
   });
+}
+
+// In reverse, as two of them may share memory.
+absl::Status StoredWeights::SwapCopies(std::vector<at::Tensor>& copies) const {
+  for (size_t i = 0; i < copies.size(); ++i) {
+    absl::Status status = Swap(copies_[i], copies[i]);
+    if (status.ok()) continue;
+    while (i-- > 0) {
+      const absl::Status back = Swap(copies_[i], copies[i]);
+      if (back.ok()) continue;
+      status = Reworded(
+          status, absl::StrCat(status.message(), "; and the old values of ",
+                               back.message()));
+    }
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoredWeights::Swap(const Part& buffer, at::Tensor& values) {
+  const absl::Status status = Guarded(at::kCPU, [&] {
+    // Also of buffers that were made in this mode, or outside of it.
+    const c10::InferenceMode mode;
+    const at::Tensor before = buffer.tensor.clone();
+    buffer.tensor.copy_(values);
+    values = before;
+  });
+  if (status.ok()) return status;
+  return Reworded(status,
+                  absl::StrCat("'", buffer.name,
+                               "' cannot be written: ", status.message()));
 }
 
 absl::StatusOr<c10::Storage> StoredWeights::BringGroup(

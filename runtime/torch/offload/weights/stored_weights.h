@@ -40,7 +40,7 @@ class StoredWeights {
   // filled storage by storage; then gives it to the model's tensors. Buffers
   // with values of their own are overwritten. After an error, or what
   // `progress` throws, the model is as it was. Errors: as Hook::Manage and
-  // StoredValues::Read.
+  // StoredValues::Read; a buffer that cannot be written, which is named.
   absl::Status Bring(Hook& hook, const Progress& progress);
 
  private:
@@ -67,6 +67,10 @@ class StoredWeights {
                            StoredValues& values);
   absl::StatusOr<std::vector<at::Tensor>> ReadCopies(
       StoredValues& values) const;
+  // The buffers' values for these, all of them or none; what could not be given
+  // back is told.
+  absl::Status SwapCopies(std::vector<at::Tensor>& copies) const;
+  static absl::Status Swap(const Part& buffer, at::Tensor& values);
 
   WeightFiles files_;
   std::vector<Group> groups_;

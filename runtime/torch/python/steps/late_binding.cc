@@ -31,6 +31,7 @@ absl::Status OptimizerBinding::StepLateLocked(
   TERRACE_ASSIGN_OR_RETURN(arguments.groups,
                            AdamOfEach(groups, numbers, options_));
   arguments.loss_scale = loss_scale;
+  arguments.retry = "optimizer.flush()";
   absl::Status status;
   // A copy may find no memory.
   status.Update(Guarded(c10::kCPU, [&] {

@@ -53,7 +53,8 @@ struct HookOptions {
   // blocks of 4 KiB and one more. An operation whose tensors take more than
   // this together goes beyond it, as far as the Runtime's budget has room, and
   // further into ordinary memory, for as long as it lasts; where that has no
-  // room either it throws, and the text names it.
+  // room either it throws, and the text names it. 0: three quarters of that
+  // budget, as a quarter is for what is written back while operations go on.
   int64_t window_bytes = 0;
   // Of ordinary memory for an operation beyond the Runtime's budget, as far as
   // the machine has so much.
@@ -136,7 +137,8 @@ class Hook {
     kRefuse,   // they stay away: each use throws
   };
 
-  // InvalidArgument: no window, or one beyond the Runtime's budget.
+  // InvalidArgument: a window below 0, or one beyond the Runtime's budget; no
+  // patience.
   static absl::StatusOr<std::unique_ptr<Hook>> Create(
       Runtime& runtime, const HookOptions& options);
   // Closes with kRestore if Close did not.

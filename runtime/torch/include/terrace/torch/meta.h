@@ -24,9 +24,9 @@ namespace terrace {
 // storage here goes on sharing one. Buffers stay as they are, and so do
 // parameters on the meta device. Their memory goes back to the system, and so
 // does what else malloc holds free. No operation may use them meanwhile.
-// InvalidArgument: parameters that are not dense, or no leaves.
-// FailedPrecondition: some that are offloaded. Both name all of them, and
-// nothing changes.
+// InvalidArgument: parameters that are not dense, or no leaves; buffers in the
+// memory of a parameter, whose values would go with it. FailedPrecondition:
+// parameters that are offloaded. Both name all of them, and nothing changes.
 absl::Status MoveParametersToMeta(::torch::nn::Module& module);
 
 }  // namespace terrace

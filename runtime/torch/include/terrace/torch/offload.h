@@ -85,9 +85,11 @@ struct OffloadOptions {
   // Of a model whose parameters are on the meta device (terrace/torch/meta.h):
   // a safetensors file, or a folder with an index of several or with
   // model.safetensors. The values go from there straight below, one by one, by
-  // reads and not by a mapping, so that no more than the budget and one buffer
-  // are ever in memory; the parameters stay the tensors that they are. A file
-  // of torch::save is for torch::load() into a model in memory.
+  // reads and not by a mapping. Beside the budget there are never more in
+  // memory than 4 MiB that are converted at a time, the files' headers, and the
+  // model's buffers, until the end once more where the files have them; the
+  // parameters stay the tensors that they are. A file of torch::save is for
+  // torch::load() into a model in memory.
   std::string checkpoint;
   // Told after each tensor, on Create's thread, of the bytes so far and of all.
   std::function<void(int64_t done, int64_t total)> checkpoint_progress;
@@ -162,6 +164,12 @@ class Offload {
   // parameter cannot be used again: go back to the last checkpoint.
   virtual absl::Status Retry() = 0;
 
+  // Blocks until no updates of optimizers that joined go on, each as its Flush
+  // does; no other thread may use these meanwhile. The first error, which tells
+  // of the others. DeadlineExceeded: the deadline came first; nothing is lost,
+  // and the updates go on. After Close: nothing.
+  virtual absl::Status Flush(absl::Time deadline) = 0;
+
   // Ends it: finishes the updates of optimizers that joined, brings parameters
   // and gradients into ordinary memory or leaves them away, closes these
   // optimizers, gives the memory back and removes the files. No operation may
@@ -172,7 +180,8 @@ class Offload {
   // what they are to be, and the rest is for the next Close. Other errors: it
   // is closed all the same; a parameter that could not be brought is refused,
   // and the first one is told; updates that failed leave their parameters as
-  // they were before the step. Those that were told before are tried once more.
+  // they were before the step. Those that were told before are tried once more;
+  // a step without overlap that is incomplete is told.
   virtual absl::Status Close(AtClose what) = 0;
 
   // The first failure of a fetch, with errno and path; after Close as well.

@@ -19,21 +19,25 @@
 // Where the model is offloaded the optimizer joins it, by being made with its
 // Offload in the Runtime's place; then
 //   - state has the model's memory and paths. A budget in bytes is for all of
-//     it; one that is a share grows, by that share of gradients and state. Of
-//     the options the name and window_bytes are set here;
+//     it, and for all optimizers that join; one that is a share grows, by that
+//     share of gradients and state. Of the options window_bytes is set here,
+//     and the name, unless all of the model is in memory: then it has a Runtime
+//     of its own beside it;
 //   - gradients of the model's parameters go below as backward makes them, as
 //     far as the budget has no room, unless all of the model is in memory.
 //     .grad is a tensor that any operation reads and writes; its data_ptr()
-//     needs a Lease. Those that are there already go below too;
+//     needs a Lease. Those that are there already go below too, and those of
+//     frozen parameters once they are thawed;
 //   - a step takes the parameters chunk by chunk, with 4 to 32 MiB beside the
 //     budget, and overlaps unless set_overlap(false) says otherwise;
-//   - the Offload's Close finishes the updates, tells what failed of them, and
-//     ends the state: whatever has to do with it is FailedPrecondition from
-//     then on, and only the end of the optimizer is left. While Close goes on
-//     no other thread uses it. It may as well end first: gradients that
-//     backward makes after that stay in memory.
-// Parameters of no Offload may be among them. An optimizer over a Runtime
-// refuses what is offloaded.
+//   - the Offload's Close finishes the updates, tells what failed of them, or
+//     that a step without overlap is incomplete, and ends the state: whatever
+//     has to do with it is FailedPrecondition from then on, and only the end of
+//     the optimizer is left. While Close goes on no other thread uses it. It
+//     may as well end first: gradients that backward makes after that stay in
+//     memory.
+// Parameters of no Offload may be among them, and none of another one. An
+// optimizer over a Runtime refuses what is offloaded.
 //
 // Parameters are leaves in CPU or CUDA memory, fp32, bf16 or fp16 (stepped
 // through an fp32 master), each with a dense gradient of its own shape that is
@@ -213,6 +217,7 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   std::unique_ptr<LateSteps> late_;  // of offloaded_, and ends before it
   bool overlap_ = false;
   absl::Duration step_timeout_ = absl::Hours(1);
+  absl::Status step_failure_;  // of the last one without overlap
 
   // Of one step, by parameter.
   std::vector<ParameterData> data_;
@@ -236,8 +241,9 @@ class OffloadedAdamW final : public OffloadedAdamBase {
 
   // The same in an offloaded model, which it joins. ResourceExhausted also: of
   // a budget in bytes, one below the minimum with this optimizer, which is
-  // named. InvalidArgument also: no parameters, or a budget that does not hold
-  // all and has nothing below. FailedPrecondition: the Offload is closed.
+  // named. InvalidArgument also: no parameters, some of another Offload's
+  // (named), or a budget that does not hold all and has nothing below.
+  // FailedPrecondition: the Offload is closed.
   // Cancelled: in a forked child. Else what Hook::ManageGradient says of a
   // gradient that is there already.
   static absl::StatusOr<std::unique_ptr<OffloadedAdamW>> Create(
