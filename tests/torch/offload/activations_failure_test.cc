@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "terrace/torch/meta.h"
 #include "tests/torch/offload/activations_fixture.h"
 
 namespace terrace {
@@ -23,7 +24,7 @@ TEST_F(ActivationsFailureTest, ATierWithoutRoomEndsTheOperation) {
   options.memory_budget_bytes = 0;
   options.nvme_paths.clear();
   options.tiers = {*ParseTier("dram=256KiB"),
-                   *ParseTier("nvme:" + folder_.path() + "=512KiB")};
+                   *ParseTier("nvme:" + folder_.path() + "=768KiB")};
   Make(options);
   offload_->BeginStep();
   EXPECT_THAT(ThrownBy([&] { Below(1); }), StartsWith("terrace: 'activation "));
@@ -87,8 +88,8 @@ TEST_F(ActivationsFailureTest, CloseMayLeaveALiveGraphAway) {
 TEST_F(ActivationsFailureTest, AForkedChildSavesInItsOwnMemory) {
   Make(Alone());
   const at::Tensor loss = Below(1);
-  const ActivationScope open = offload_->SaveActivations();
   Plain(2).backward();
+  ActivationScope open = offload_->SaveActivations();
   const pid_t child = fork();
   ASSERT_NE(child, -1);
   if (child == 0) {
@@ -105,6 +106,7 @@ TEST_F(ActivationsFailureTest, AForkedChildSavesInItsOwnMemory) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_EQ(Saved().tensors, kActivations);
+  open.End();
   ZeroGradients();
   loss.backward();
   Plain(1).backward();
@@ -144,7 +146,7 @@ TEST_F(ActivationsRefusalTest, OptionsThatDoNotGoTogether) {
 }
 
 TEST_F(ActivationsRefusalTest, AModelOnADevice) {
-  plain_->out.set_data(at::empty({kTokens, kWidth}, at::kMeta));
+  ASSERT_TRUE(MoveParametersToMeta(*plain_).ok());
   const absl::Status status = Offload::Create(*plain_, Alone()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("is on meta"));

@@ -37,7 +37,7 @@ class ActivationsTest : public OffloadTest {
     return at::randint(0, kTokens, {rows});
   }
   static at::Tensor LossOf(TiedModel& model, const at::Tensor& tokens) {
-    return at::cross_entropy_loss(model->forward(tokens), tokens.flip(0));
+    return model->forward(tokens).sum();
   }
   // The model's with its forward in a scope.
   at::Tensor Below(int64_t seed, int64_t rows = kRows) {

@@ -124,7 +124,7 @@ TEST_F(ActivationsTest, AWriteInPlaceIsToldInBackward) {
   after.mul_(2);
   EXPECT_THAT(ThrownBy([&] { result.sum().backward(); }),
               HasSubstr("modified by an inplace operation: [CPUFloatType "
-                        "[128, 64] ] is at version 1; expected version 0"));
+                        "[128, 64]] is at version 1; expected version 0"));
 }
 
 struct ScaledImpl : ::torch::nn::Module {
