@@ -12,7 +12,10 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/activations/activations.h"
+#include "runtime/torch/activations/saving_scope.h"
 #include "runtime/torch/offload/joined_optimizers.h"
+#include "runtime/torch/offload/model_activations.h"
 #include "runtime/torch/offload/module_tensors.h"
 #include "runtime/torch/offload/offload_options.h"
 #include "runtime/torch/offload/offload_place.h"
@@ -29,8 +32,11 @@ void LeaveBehind(std::shared_ptr<OffloadPlace> place) {
 
 class OffloadedModel final : public Offload {
  public:
-  explicit OffloadedModel(std::shared_ptr<OffloadPlace> place)
-      : process_(getpid()), place_(std::move(place)) {}
+  OffloadedModel(std::shared_ptr<OffloadPlace> place,
+                 std::shared_ptr<Activations> activations)
+      : process_(getpid()),
+        activations_(std::move(activations)),
+        place_(std::move(place)) {}
 
   ~OffloadedModel() override {
     if (IsOwnProcess()) {
@@ -55,6 +61,12 @@ class OffloadedModel final : public Offload {
   void Prefetch(absl::Span<const at::Tensor> tensors) override {
     const auto place = Place();
     if (place.ok()) (*place)->hook().Prefetch(tensors);
+  }
+
+  ActivationScope SaveActivations(
+      absl::Span<const at::Tensor> arguments) override {
+    if (activations_ == nullptr || !Place().ok()) return ActivationScope();
+    return ActivationScope(SavingScope::Begin(activations_, arguments));
   }
 
   void BeginStep() override {
@@ -107,6 +119,7 @@ class OffloadedModel final : public Offload {
   OffloadStats CurrentStats() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const pid_t process_;
+  const std::shared_ptr<Activations> activations_;  // null: they stay
   Mutex closing_;  // held by the one Close at a time, before mutex_
   mutable Mutex mutex_;
   // Shared with calls under way. Null: its memory and files are gone.
@@ -137,6 +150,8 @@ OffloadStats OffloadedModel::CurrentStats() const {
   stats.budget_bytes = place_->budget_bytes();
   stats.joined_bytes = place_->added_bytes();
   stats.window_bytes = place_->window_bytes();
+  stats.activation_budget_bytes = plan.beside_share_bytes;
+  stats.activation_limit_bytes = place_->activation_limit();
   stats.steps = steps_;
   stats.hook = place_->hook().stats();
   stats.blocked = place_->hook().blocked();
@@ -196,14 +211,16 @@ std::vector<NamedTensor> NamedTensorsOf(const ModuleTensors& found) {
 
 absl::StatusOr<std::unique_ptr<Offload>> Offload::Create(
     ::torch::nn::Module& model, const OffloadOptions& options) {
-  const ModuleTensors found = TensorsOf(model);
+  const ModuleTensors found =
+      options.parameters ? TensorsOf(model) : ModuleTensors();
+  TERRACE_ASSIGN_OR_RETURN(const PlaceOptions places,
+                           PlacesOf(options, StorageBytes(found.tensors)));
+  TERRACE_RETURN_IF_ERROR(PrepareActivations(model, options));
   std::optional<StoredWeights> weights;
   if (!options.checkpoint.empty()) {
     TERRACE_ASSIGN_OR_RETURN(weights,
                              StoredWeights::Open(model, options.checkpoint));
   }
-  TERRACE_ASSIGN_OR_RETURN(const PlaceOptions places,
-                           PlacesOf(options, StorageBytes(found.tensors)));
   TERRACE_ASSIGN_OR_RETURN(
       std::shared_ptr<OffloadPlace> place,
       OffloadPlace::Open(found.tensors, found.names, found.modules, places,
@@ -214,7 +231,9 @@ absl::StatusOr<std::unique_ptr<Offload>> Offload::Create(
   } else {
     TERRACE_RETURN_IF_ERROR(place->hook().Manage(NamedTensorsOf(found)));
   }
-  return std::make_unique<OffloadedModel>(std::move(place));
+  auto activations = MakeActivations(model, options, place);
+  return std::make_unique<OffloadedModel>(std::move(place),
+                                          std::move(activations));
 }
 
 }  // namespace terrace

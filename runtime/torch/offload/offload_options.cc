@@ -98,10 +98,40 @@ absl::Status TakeTiers(const OffloadOptions& options, PlaceOptions& places) {
       "tiers has one of memory, as \"dram=2GiB\", not 0");
 }
 
+// Of what can be asked for alone, but not together.
+absl::Status CheckWishes(const OffloadOptions& options) {
+  if (options.parameters) return absl::OkStatus();
+  if (!options.checkpoint.empty()) {
+    return absl::InvalidArgumentError(
+        "a checkpoint brings parameters below, and parameters = false leaves "
+        "them in memory");
+  }
+  if (options.activations) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "parameters = false without activations leaves nothing to offload");
+}
+
+absl::Status TakeActivations(const OffloadOptions& options,
+                             PlaceOptions& places) {
+  if (!options.activations) return absl::OkStatus();
+  if (options.activations_above_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("activations_above_bytes is ",
+                     options.activations_above_bytes, "; it is at least 1"));
+  }
+  if (places.paths.empty() && places.mapped_tiers.empty()) {
+    return absl::InvalidArgumentError(
+        "activations need a tier below memory: nvme_paths or tiers");
+  }
+  places.activations_above = options.activations_above_bytes;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
                                       int64_t parameter_bytes) {
+  TERRACE_RETURN_IF_ERROR(CheckWishes(options));
   TERRACE_RETURN_IF_ERROR(CheckBudget(options));
   PlaceOptions places;
   if (options.tiers.empty()) {
@@ -110,6 +140,7 @@ absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
   } else {
     TERRACE_RETURN_IF_ERROR(TakeTiers(options, places));
   }
+  TERRACE_RETURN_IF_ERROR(TakeActivations(options, places));
   places.unsafe_media = options.unsafe_media;
   places.engine = options.engine;
   places.machine_profile = options.machine_profile;

@@ -1,6 +1,7 @@
-// A model of LibTorch whose parameters live below: each is in memory while an
-// operation uses it, and otherwise where there is room. The same as Python's
-// terrace.offload, in the same words; over a Runtime and a Hook of its own.
+// A model of LibTorch whose parameters, or activations, live below: each is in
+// memory while an operation uses it, and otherwise where there is room. The
+// same as Python's terrace.offload, in the same words; over a Runtime and a
+// Hook of its own.
 //
 //   auto offload = terrace::Offload::Create(
 //       *model, {.memory_budget_share = 0.1, .nvme_paths = {"/mnt/nvme0"}});
@@ -22,8 +23,10 @@
 // An OffloadedAdamW or OffloadedAdam that is made with the Offload joins it:
 // its state, and the gradients of its parameters, have the same memory and
 // paths; see terrace/torch/optimizer.h. Beside other optimizers gradients and
-// state stay in memory, and so do buffers always, and what autograd saves:
-// LibTorch offers that to hooks of Python alone.
+// state stay in memory, and so do buffers always.
+//
+// With `activations` what autograd saves in the model's forward lives below
+// too, until backward needs it: forward runs in a scope of SaveActivations().
 //
 // What reads or writes bytes without an operation holds a Lease meanwhile; what
 // a fetch cannot bring makes the operation throw: both as terrace/torch/hook.h
@@ -50,6 +53,7 @@
 #include "terrace/runtime.h"
 #include "terrace/stats.h"
 #include "terrace/tier.h"
+#include "terrace/torch/activation_scope.h"
 #include "terrace/torch/hook.h"
 
 namespace torch::nn {
@@ -73,6 +77,13 @@ struct OffloadOptions {
   // Instead of all of the above: memory, as "dram=8GiB", and what is below it;
   // see ParseTier.
   std::vector<TierSpec> tiers;
+
+  bool parameters = true;  // false: they stay in memory, with activations
+  // What autograd saves in a scope of SaveActivations() goes below, from so
+  // many bytes on; needs a path or tier below. A budget in bytes holds it too;
+  // to a share it adds 256 MiB.
+  bool activations = false;
+  int64_t activations_above_bytes = 1 << 20;
 
   // How long a fetch may take, room for it included.
   absl::Duration patience = absl::Minutes(5);
@@ -99,12 +110,14 @@ struct OffloadStats {
   int64_t parameter_bytes = 0;  // of all parameters, shared ones once
   int64_t minimum_bytes = 0;    // of a budget
   int64_t budget_bytes = 0;
-  int64_t joined_bytes = 0;        // of it, that optimizers which joined added
-  int64_t window_bytes = 0;        // of it, that operations may have at a time
-  int64_t steps = 0;               // begun
-  HookStats hook;                  // what was moved for operations
-  std::vector<BlockedOn> blocked;  // by parameter, the longest first
-  Stats runtime;                   // memory, tiers and paths
+  int64_t joined_bytes = 0;  // of it, that optimizers which joined added
+  int64_t window_bytes = 0;  // of it, that operations may have at a time
+  int64_t activation_budget_bytes = 0;  // of it, beside a share
+  int64_t activation_limit_bytes = 0;   // of the largest that goes below
+  int64_t steps = 0;                    // begun
+  HookStats hook;                       // what was moved for operations
+  std::vector<BlockedOn> blocked;       // by parameter, the longest first
+  Stats runtime;                        // memory, tiers and paths
 };
 
 class Offload {
@@ -118,7 +131,9 @@ class Offload {
   // 1 MiB and more to the system.
   // InvalidArgument: an option; a budget that cannot hold all, with nothing
   // below for the rest; a parameter that cannot be taken over, which is named.
-  // Unimplemented: a tier that parameters cannot have. ResourceExhausted: bytes
+  // Unimplemented: a tier that parameters cannot have; activations of a model
+  // on a device, or where Python has loaded LibTorch: its engine asks hooks of
+  // Python alone what autograd saves. ResourceExhausted: bytes
   // below the minimum, which is named with its largest parameter; no such
   // memory. FailedPrecondition: a parameter is offloaded already. Else what
   // Runtime::Create says. After an error the model is as it was, but for what
@@ -153,6 +168,18 @@ class Offload {
   // waits for none.
   virtual void Prefetch(absl::Span<const at::Tensor> tensors) = 0;
 
+  // Around the model's forward, on the thread that runs it. Of what autograd
+  // saves meanwhile the model's parameters and buffers of Create's time stay in
+  // memory, memory that LibTorch did not make, what is larger than
+  // stats().activation_limit_bytes, and the storages of `arguments`: those of
+  // the model, as whoever made them may have their addresses or write to them.
+  // A tensor that cannot go below makes the operation that saves it throw
+  // c10::Error, as a fetch does. Without `activations`, after Close, and in a
+  // forked child: a scope of nothing.
+  virtual ActivationScope SaveActivations(
+      absl::Span<const at::Tensor> arguments) = 0;
+  ActivationScope SaveActivations() { return SaveActivations({}); }
+
   // A training step begins, or whatever repeats: all passes whose gradients are
   // summed and the optimizer's step, or one pass where nothing is trained. From
   // the second on what is used next is fetched ahead, and what is used last
@@ -173,8 +200,8 @@ class Offload {
   // Ends it: finishes the updates of optimizers that joined, brings parameters
   // and gradients into ordinary memory or leaves them away, closes these
   // optimizers, gives the memory back and removes the files. No operation may
-  // use the parameters meanwhile, and no other thread such an optimizer. Again:
-  // nothing.
+  // use the parameters meanwhile, and no other thread such an optimizer. Saved
+  // activations go where the parameters do. Again: nothing.
   // FailedPrecondition, and nothing changes: a parameter is leased or in use
   // (named); or a queue or pin of the Runtime is held: then the parameters are
   // what they are to be, and the rest is for the next Close. Other errors: it

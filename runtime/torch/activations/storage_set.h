@@ -1,0 +1,29 @@
+// Storages that are told from others without keeping their bytes.
+//
+// One thread fills it; then any may ask.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
+
+namespace terrace {
+
+class StorageSet {
+ public:
+  // Those that have one.
+  void Add(absl::Span<const at::Tensor> tensors);
+  bool Has(const at::Tensor& tensor) const;
+
+ private:
+  absl::flat_hash_set<const c10::StorageImpl*> addresses_;
+  // No other has such an address while this lives.
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+};
+
+}  // namespace terrace
