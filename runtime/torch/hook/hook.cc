@@ -19,7 +19,10 @@ struct Lease::Held {
   std::shared_ptr<ManagedStorage> storage;
   std::shared_ptr<ManagedStorages> storages;  // has the window
 
-  ~Held() { storages->window().EndUse(*storage); }
+  ~Held() {
+    storages->window().EndUse(*storage);
+    storages->ReplaceUnused();
+  }
 };
 
 Lease::Lease(std::unique_ptr<Held> held) : held_(std::move(held)) {}

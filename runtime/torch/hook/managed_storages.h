@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/replacements.h"
 #include "runtime/torch/hook/window/byte_window.h"
 #include "terrace/torch/hook.h"
 
@@ -49,6 +50,10 @@ class ManagedStorages final
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
   absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) override;
+  void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
+                    std::vector<WeakTensor> tensors) override;
+  // What of it is in use no more: a lease has ended.
+  void ReplaceUnused() { replacements_.Try(*this); }
 
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }
@@ -69,6 +74,7 @@ class ManagedStorages final
   void Erase(const ManagedStorage& storage);
   Storages All() const;
   void EndChild();
+  bool IsClosed() const;
   // False: it was begun before, and is done. FailedPrecondition as Close.
   absl::StatusOr<bool> BeginClose();
   // With restore into memory, else refused; it is no more managed then, unless
@@ -77,6 +83,7 @@ class ManagedStorages final
 
   const pid_t process_;
   ByteWindow window_;
+  Replacements replacements_;
   mutable Mutex mutex_;
   CondVar swept_;
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
