@@ -207,7 +207,7 @@ HookStats Hook::stats() const {
 std::vector<BlockedOn> Hook::blocked() const { return storages_->blocked(); }
 
 absl::Status Hook::error() const {
-  const absl::Status status = storages_->window().stats().first_error;
+  const absl::Status status = storages_->error();
   return status.ok() ? saved_->first_error() : status;
 }
 

@@ -41,7 +41,7 @@ class StorageOwner {
   // and takes that over: for one that cannot be used again. What else shares
   // the storage has no bytes then. FailedPrecondition: it is in use; or those
   // of a fetch, and nothing has changed. Where the other one cannot be taken
-  // over it stays in ordinary memory, which counts as a failure of the hook.
+  // over it stays in ordinary memory, which the hook tells as its error.
   virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
   // The same for tensors that share it, as soon as it is not in use: at the
   // latest when a lease ends. What a fetch fails with, the hook tells.

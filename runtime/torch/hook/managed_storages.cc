@@ -219,8 +219,9 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
       c10::Storage(c10::Storage::use_byte_size_t(), old.nbytes(),
                    std::move(bytes), old.allocator(), old.resizable()));
   const absl::Status managed = AddNow({{name, tensor}});
-  if (managed.ok() || IsClosed()) return absl::OkStatus();
-  window_.NoteFailure(Reworded(
+  MutexLock lock(mutex_);
+  if (managed.ok() || closed_) return absl::OkStatus();
+  not_replaced_.Update(Reworded(
       managed, absl::StrCat("terrace: '", name,
                             "' could not be taken over again, and stays in "
                             "ordinary memory: ",
@@ -359,11 +360,6 @@ void ManagedStorages::EndChild() {
   for (const auto& storage : all) storage->RefuseInChild();
   MutexLock lock(mutex_);
   closed_ = true;
-}
-
-bool ManagedStorages::IsClosed() const {
-  MutexLock lock(mutex_);
-  return closed_;
 }
 
 int64_t ManagedStorages::count() const {

@@ -60,6 +60,12 @@ class ManagedStorages final
   // How many, and their bytes.
   int64_t count() const;
   int64_t size_bytes() const;
+  // The first of a fetch, else of a Replace that left an ordinary tensor.
+  absl::Status error() const {
+    const absl::Status first = window_.stats().first_error;
+    MutexLock lock(mutex_);
+    return first.ok() ? not_replaced_ : first;
+  }
   // As Hook::blocked.
   std::vector<BlockedOn> blocked() const;
 
@@ -74,7 +80,6 @@ class ManagedStorages final
   void Erase(const ManagedStorage& storage);
   Storages All() const;
   void EndChild();
-  bool IsClosed() const;
   // False: it was begun before, and is done. FailedPrecondition as Close.
   absl::StatusOr<bool> BeginClose();
   // With restore into memory, else refused; it is no more managed then, unless
@@ -85,6 +90,7 @@ class ManagedStorages final
   ByteWindow window_;
   Replacements replacements_;
   mutable Mutex mutex_;
+  absl::Status not_replaced_ ABSL_GUARDED_BY(mutex_);  // by a managed one
   CondVar swept_;
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
       ABSL_GUARDED_BY(mutex_);

@@ -115,8 +115,6 @@ class ByteWindow {
   // False: an operation or another thread has it.
   bool Refuse(WindowTensor& tensor, const std::string& why);
 
-  // That something of a tensor's could not be done, though it can be used.
-  void NoteFailure(const absl::Status& status) { meter_.NoteFailure(status); }
   ByteWindowStats stats() const;
 
  private:
