@@ -212,6 +212,23 @@ def header(text):
     return len(text).to_bytes(8, 'little') + text
 
 
+def two(*entries):
+    """Of two float32 each, from one byte to another; the bytes of the data."""
+    *tensors, size = entries
+    text = ', '.join(f'"{name}": {{"dtype": "F32", "shape": [2], '
+                     f'"data_offsets": [{first}, {end}]}}'
+                     for name, first, end in tensors)
+    return header(f'{{{text}}}'.encode()) + bytes(size)
+
+
+def leads_to(folder, file):
+    """An index, in a folder of it; the file that it leads to is there."""
+    write_folder(mlp(), folder)
+    (folder / 'inner').mkdir()
+    return spoilt(folder / 'inner', 'model.safetensors.index.json', json.dumps(
+        {'weight_map': {'a': file}}).encode()).parent
+
+
 @pytest.mark.parametrize('make, kind, text', [
     (lambda f: f / 'none', FileNotFoundError, 'none'),
     (lambda f: f, FileNotFoundError, 'none of model.safetensors.index.json'),
@@ -231,6 +248,32 @@ def header(text):
     (lambda f: spoilt(f, 'model.safetensors.index.json',
                       b'{"weight_map": {"a": "gone"}}').parent,
      FileNotFoundError, 'gone'),
+    (lambda f: spoilt(f, 'x', two(('a', 0, 8), ('b', 12, 20), 20)), ValueError,
+     "'b' is at data offset 12, the one before it ends at 8"),
+    (lambda f: spoilt(f, 'x', two(('a', 0, 8), ('b', 4, 12), 12)), ValueError,
+     "'b' is at data offset 4, the one before it ends at 8"),
+    (lambda f: spoilt(f, 'x', two(('a', 4, 12), ('b', 12, 20), 20)), ValueError,
+     "'a' is at data offset 4, the one before it ends at 0"),
+    (lambda f: spoilt(f, 'x', two(('a', 0, 8), ('b', 8, 16), 20)), ValueError,
+     'and its header is of'),
+    (lambda f: spoilt(f, 'x', two(('a', 0, 8), ('a', 0, 8), 8)), ValueError,
+     "'a' is there twice"),
+    (lambda f: spoilt(f, 'x', header(b'{"a": {"dtype": "F32", "shape": '
+                                     b'[-1, -2], "data_offsets": [0, 8]}}')),
+     ValueError, "'a' has a shape that is no list of sizes"),
+    (lambda f: spoilt(f, 'x', header(b'{"a": {"dtype": "F32", "shape": '
+                                     b'[2], "data_offsets": [-8, 0]}}')),
+     ValueError, "'a' has data_offsets that are no offsets"),
+    (lambda f: spoilt(f, 'x', header(b'[' * 200_000)), ValueError,
+     'nested too deep'),
+    (lambda f: leads_to(f, '../model.safetensors'), ValueError,
+     "tensor 'a' is in '../model.safetensors', which is no name of a file"),
+    (lambda f: leads_to(f, '/etc/hostname'), ValueError, 'no name of a file'),
+    (lambda f: leads_to(f, '..'), ValueError, 'no name of a file'),
+    (lambda f: leads_to(f, ['b']), ValueError, 'no name of a file'),
+    (lambda f: spoilt(f, 'model.safetensors.index.json',
+                      b'{"weight_map": {"a": "b", "a": "c"}}').parent,
+     ValueError, "'a' is there twice"),
 ])
 def test_files_that_are_none(tmp_path, make, kind, text):
     model = on_meta(mlp)

@@ -181,3 +181,34 @@ def test_compiled_regions_run_eagerly_meanwhile(tmp_path):
         assert torch.equal(compiled(inputs), result) and calls
         ''')
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize('when', ['before', 'meanwhile'])
+def test_that_they_run_eagerly_is_told_once(tmp_path, when):
+    ended = run(tmp_path, f"""
+        def backend(graph, inputs):
+            return graph.forward
+        before = {when == 'before'}
+        inputs = torch.ones(2, 128)
+        original = torch.compile
+        if before:
+            torch.compile(mlp(), backend=backend)(inputs)
+        for _ in range(2):
+            model = mlp()
+            with terrace.offload(model, memory_budget='200KiB',
+                                 nvme_path=sys.argv[1]):
+                if not before:
+                    torch.compile(model, backend=backend)(inputs)
+            assert torch.compile is original
+        """)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count('runs eagerly') == 1
+
+
+def test_that_nothing_is_compiled_is_not_told(tmp_path):
+    ended = run(tmp_path, """
+        with terrace.offload(mlp(), nvme_path=sys.argv[1]) as offload:
+            pass
+        """)
+    assert ended.returncode == 0, ended.stderr
+    assert 'eagerly' not in ended.stderr

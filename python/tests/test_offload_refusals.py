@@ -75,6 +75,22 @@ def test_distributed_data_parallel(tmp_path):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.parametrize('named', [True, False])
+def test_another_engine_for_an_optimizer_that_joins(tmp_path, named):
+    model = mlp()
+    with terrace.offload(model, memory_budget='40%',
+                         nvme_path=str(tmp_path)) as offload:
+        joins = {'offload': offload} if named else {}
+        with pytest.raises(ValueError, match="io_engine='threads': the "
+                           "optimizer joins .* io_engine='auto' for"):
+            terrace.AdamW(model.parameters(), io_engine='threads', **joins)
+        terrace.AdamW(model.parameters(), io_engine='auto', **joins)
+        # Of one with a budget of its own it is its own.
+        if not named:
+            terrace.AdamW(model.parameters(), io_engine='threads',
+                          memory_budget='1GiB')
+
+
 def test_a_lease_of_another_tensor():
     model = mlp()
     with terrace.offload(model) as offload:

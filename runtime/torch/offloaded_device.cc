@@ -80,6 +80,26 @@ class OffloadedDevice::CopyStream final : public Device::Stream {
   std::vector<Return> returns_ ABSL_GUARDED_BY(mutex_);
 };
 
+// To have bytes of one parameter here. Until it ends the others wait.
+class OffloadedDevice::Turn {
+ public:
+  explicit Turn(OffloadedDevice& device) : device_(device) {
+    MutexLock lock(device_.mutex_);
+    while (device_.is_copying_) device_.copied_.Wait(device_.mutex_);
+    device_.is_copying_ = true;
+  }
+  ~Turn() {
+    MutexLock lock(device_.mutex_);
+    device_.is_copying_ = false;
+    device_.copied_.Signal();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  OffloadedDevice& device_;
+};
+
 OffloadedDevice::OffloadedDevice() : next_(kFirstAddress) {}
 
 void* OffloadedDevice::Place(const at::Tensor& tensor) {
@@ -135,53 +155,52 @@ void OffloadedDevice::SetBeside(bool is_beside) {
   is_beside_ = is_beside;
 }
 
-const OffloadedDevice::Placed* OffloadedDevice::Find(const void* address,
-                                                     int64_t bytes,
-                                                     int64_t* offset) const {
+absl::StatusOr<OffloadedDevice::Found> OffloadedDevice::Find(
+    const void* address, int64_t bytes) {
   const auto wanted = reinterpret_cast<uintptr_t>(address);
+  MutexLock lock(mutex_);
   auto found = placed_.upper_bound(wanted);
-  if (found == placed_.begin()) return nullptr;
-  --found;
-  const auto within = static_cast<int64_t>(wanted - found->first);
-  if (within + bytes > found->second.bytes) return nullptr;
-  *offset = found->second.offset + within;
-  return &found->second;
+  if (found != placed_.begin()) {
+    --found;
+    const Placed& placed = found->second;
+    const auto within = static_cast<int64_t>(wanted - found->first);
+    if (within + bytes <= placed.bytes) {
+      return Found{placed.storage, placed.offset + within, is_beside_};
+    }
+  }
+  return absl::InternalError("an offloaded tensor that is not in the step");
+}
+
+absl::Status OffloadedDevice::Copy(const void* address, int64_t bytes,
+                                   bool is_written,
+                                   absl::FunctionRef<void(std::byte*)> copy) {
+  const Turn turn(*this);
+  TERRACE_ASSIGN_OR_RETURN(const Found found, Find(address, bytes));
+  TERRACE_ASSIGN_OR_RETURN(
+      const HeldBytes held,
+      HeldBytes::Hold(
+          *found.storage.unsafeGetStorageImpl(),
+          {.is_written = is_written, .is_beside = found.is_beside}));
+  copy(held.data() + found.offset);
+  return absl::OkStatus();
 }
 
 absl::Status OffloadedDevice::CopyOut(void* target, const void* source,
                                       int64_t bytes) {
-  MutexLock lock(mutex_);
+  const auto size = static_cast<size_t>(bytes);
   if (reinterpret_cast<uintptr_t>(source) < kFirstAddress) {
-    std::memcpy(target, source, static_cast<size_t>(bytes));
+    std::memcpy(target, source, size);
     return absl::OkStatus();
   }
-  int64_t offset = 0;
-  const Placed* const placed = Find(source, bytes, &offset);
-  if (placed == nullptr) {
-    return absl::InternalError("an offloaded tensor that is not in the step");
-  }
-  TERRACE_ASSIGN_OR_RETURN(
-      const HeldBytes held,
-      HeldBytes::Hold(*placed->storage.unsafeGetStorageImpl(),
-                      {.is_beside = is_beside_}));
-  std::memcpy(target, held.data() + offset, static_cast<size_t>(bytes));
-  return absl::OkStatus();
+  return Copy(source, bytes, /*is_written=*/false,
+              [&](const std::byte* data) { std::memcpy(target, data, size); });
 }
 
 absl::Status OffloadedDevice::CopyBack(void* target, const void* source,
                                        int64_t bytes) {
-  MutexLock lock(mutex_);
-  int64_t offset = 0;
-  const Placed* const placed = Find(target, bytes, &offset);
-  if (placed == nullptr) {
-    return absl::InternalError("an offloaded tensor that is not in the step");
-  }
-  TERRACE_ASSIGN_OR_RETURN(
-      const HeldBytes held,
-      HeldBytes::Hold(*placed->storage.unsafeGetStorageImpl(),
-                      {.is_written = true, .is_beside = is_beside_}));
-  std::memcpy(held.data() + offset, source, static_cast<size_t>(bytes));
-  return absl::OkStatus();
+  return Copy(target, bytes, /*is_written=*/true, [&](std::byte* data) {
+    std::memcpy(data, source, static_cast<size_t>(bytes));
+  });
 }
 
 absl::StatusOr<PinnedMemory> OffloadedDevice::AllocatePinned(int64_t bytes) {

@@ -15,11 +15,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
 #include "runtime/base/device.h"
 #include "runtime/base/mutex.h"
 #include "terrace/optimizer.h"
@@ -39,8 +42,8 @@ class OffloadedDevice final : public Device {
   bool Point(const at::Tensor& parameter, const at::Tensor& gradient,
              ParameterData& data);
   // What was placed there, once more or for the last time, is not copied any
-  // more for that. Its storage must not end with this where Python has seen it.
-  // What it has not placed: nothing.
+  // more for that, and not now. Its storage must not end with this where Python
+  // has seen it. What it has not placed: nothing.
   void Drop(const void* address);
   void Forget();
   // A step is complete: storages that are gone get no addresses any more, once
@@ -68,15 +71,27 @@ class OffloadedDevice final : public Device {
     int times = 0;  // placed, and not dropped
   };
 
-  // What holds `bytes` from an address on, and where in its storage they are;
-  // null: none of ours.
-  const Placed* Find(const void* address, int64_t bytes, int64_t* offset) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  class Turn;
+  // Where `bytes` from an address on are, in a storage. Internal: none of ours.
+  struct Found {
+    c10::Storage storage;
+    int64_t offset = 0;
+    bool is_beside = false;
+  };
+  absl::StatusOr<Found> Find(const void* address, int64_t bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls `copy` with them, here. Others wait for that, and for what it reads;
+  // no lock is held meanwhile.
+  absl::Status Copy(const void* address, int64_t bytes, bool is_written,
+                    absl::FunctionRef<void(std::byte*)> copy)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CopyOut(void* target, const void* source, int64_t bytes);
   absl::Status CopyBack(void* target, const void* source, int64_t bytes);
 
-  // Held while bytes are copied: one parameter at a time is in use.
   Mutex mutex_;
+  CondVar copied_;
+  // One parameter at a time is in use.
+  bool is_copying_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<uintptr_t, Placed> placed_ ABSL_GUARDED_BY(mutex_);
   std::map<const void*, Extent> storages_ ABSL_GUARDED_BY(mutex_);
   uintptr_t next_ ABSL_GUARDED_BY(mutex_);

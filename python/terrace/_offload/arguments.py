@@ -79,7 +79,7 @@ def check_model(model: Any, is_filled: bool) -> None:
     if isinstance(model, DistributedDataParallel):
         raise NotImplementedError(
             'terrace: a model in DistributedDataParallel cannot be offloaded '
-            'yet: offload it in one process, without it')
+            'yet: offload it before it is wrapped')
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ValueError(

@@ -30,13 +30,15 @@ def joined(settings: Settings, offload: Offload | None,
            parameters: Iterable[torch.Tensor], is_alone: bool) -> Settings:
     """The settings, in the memory of the offloaded model: the one that was
     said, else, without places of its own, the only one that the parameters
-    are of. RuntimeError: it is closed. NotImplementedError: the optimizer is
+    are of. ValueError: it asks for another engine than the model's.
+    RuntimeError: it is closed. NotImplementedError: the optimizer is
     one of several ranks'."""
     if not is_alone:
         if offload is not None:
             raise NotImplementedError(
-                'terrace: offload together with a process_group: gradients '
-                'below, and state that several ranks share, are not built yet; '
+                'terrace: offload together with a process_group, or on one '
+                'of several ranks: gradients below, and state that several '
+                'ranks share, are not built yet; '
                 'without offload the parameters are below, gradients in '
                 'memory, and the state has a memory_budget and an nvme_path of '
                 'its own')
@@ -52,6 +54,11 @@ def joined(settings: Settings, offload: Offload | None,
     if model.is_closed:
         raise RuntimeError('terrace: offload: this Offload is closed')
     of = model.settings
+    if settings.engine not in ('auto', of.engine):
+        raise ValueError(
+            f'terrace: io_engine={settings.engine!r}: the optimizer joins an '
+            f"offloaded model, whose paths have io_engine={of.engine!r} for "
+            'parameters and state alike; leave it out')
     return dataclasses.replace(
         settings, budget=of.budget, paths=of.paths,
         path_budgets=of.path_budgets, mapped_tiers=of.mapped_tiers,

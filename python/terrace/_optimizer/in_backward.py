@@ -15,14 +15,15 @@ def is_late(overlap: bool | None, passes: int, ranks: Ranks,
     an offloaded model."""
     if overlap is not None:
         return overlap
-    return has_joined and not passes and ranks.group is None and _ranks() == 1
+    return (has_joined and not passes and ranks.group is None
+            and number_of_ranks() == 1)
 
 
 def check(passes: int, overlap: bool | None, max_grad_norm: float,
           ranks: Ranks) -> None:
     """ValueError, NotImplementedError: it cannot be as it was asked for."""
     _check(passes, overlap, max_grad_norm)
-    if overlap and (ranks.group is not None or _ranks() > 1):
+    if overlap and (ranks.group is not None or number_of_ranks() > 1):
         raise NotImplementedError(
             'terrace: overlap=True on one of several ranks, or with a '
             'process_group: parameters are broadcast or averaged by what does '
@@ -49,13 +50,13 @@ def _check(passes: int, overlap: bool | None, max_grad_norm: float) -> None:
         raise ValueError(
             'terrace: step_in_backward and max_grad_norm together: the norm is '
             'known when the last gradient is, and the first are stepped before')
-    if _ranks() > 1:
+    if number_of_ranks() > 1:
         raise NotImplementedError(
-            f'terrace: step_in_backward on one of {_ranks()} ranks: gradients '
-            'are stepped before they could be averaged')
+            f'terrace: step_in_backward on one of {number_of_ranks()} ranks: '
+            'gradients are stepped before they could be averaged')
 
 
-def _ranks() -> int:
+def number_of_ranks() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return 1

@@ -1,15 +1,16 @@
 """The header of a safetensors file: a number of bytes, so much JSON, and from
-there on the tensors."""
+there on the tensors, one after another without gaps."""
 
 from __future__ import annotations
 
-import json
 import os
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from terrace._weights.json_text import is_index, parsed
 from terrace._weights.stored import Stored
 
 _DTYPES = {'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16,
@@ -22,7 +23,8 @@ _LENGTH = struct.Struct('<Q')
 
 
 def tensors_of(path: str) -> dict[str, Stored]:
-    """Raises ValueError: it is none, or is cut."""
+    """Raises ValueError: it is none, or is cut; two tensors share bytes, or
+    some belong to none."""
     with open(path, 'rb') as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(_LENGTH.size)
@@ -34,25 +36,46 @@ def tensors_of(path: str) -> dict[str, Stored]:
     begin = _LENGTH.size + length
     found = {}
     try:
-        for name, entry in json.loads(header).items():
+        for name, entry in parsed(header).items():
             if name != '__metadata__':
                 found[name] = _stored(path, name, entry, begin)
+        end = _end_of(found.values(), begin)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'terrace: {path} is no safetensors file: '
                          f'{type(error).__name__}: {error}') from None
     for stored in found.values():
         stored.check_within(size)
+    if end != size:
+        raise ValueError(f'terrace: {path} has {size} bytes, and its header '
+                         f'is of {end}')
     return found
+
+
+def _end_of(tensors: Iterable[Stored], begin: int) -> int:
+    """Of the last one; ValueError: they do not follow each other from there."""
+    end = begin
+    for stored in sorted(tensors, key=lambda each: (each.offset,
+                                                    each.size_bytes)):
+        if stored.offset != end:
+            raise ValueError(
+                f"'{stored.name}' is at data offset {stored.offset - begin}, "
+                f'the one before it ends at {end - begin}')
+        end += stored.size_bytes
+    return end
 
 
 def _stored(path: str, name: str, entry: Any, begin: int) -> Stored:
     dtype = _DTYPES.get(entry['dtype'])
     if dtype is None:
         raise ValueError(f"'{name}' is {entry['dtype']}")
+    if not all(map(is_index, entry['shape'])):
+        raise ValueError(f"'{name}' has a shape that is no list of sizes")
+    if not all(map(is_index, entry['data_offsets'])):
+        raise ValueError(f"'{name}' has data_offsets that are no offsets")
     first, end = entry['data_offsets']
     stored = Stored(path, name, dtype, torch.Size(entry['shape']),
                     begin + first)
-    if first < 0 or end - first != stored.size_bytes:
+    if end - first != stored.size_bytes:
         raise ValueError(f"'{name}' is from {first} to {end}, and has "
                          f'{stored.size_bytes} bytes')
     return stored

@@ -4,11 +4,11 @@ libraries of models write it."""
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Callable
 
 from terrace._weights import safetensors_file, torch_archive
+from terrace._weights.json_text import parsed
 from terrace._weights.stored import Stored
 
 # In a folder, the first of these that is there.
@@ -22,7 +22,7 @@ def tensors_of(checkpoint: str | os.PathLike[str]) -> dict[str, Stored]:
     Raises:
         OSError: a file that is not there or cannot be read.
         ValueError: one that is none of these, is cut, or has not what the
-            index says.
+            index says; an index that leads out of its folder.
     """
     path = os.fspath(checkpoint)
     if not os.path.isdir(path):
@@ -56,7 +56,9 @@ def _of_file(path: str) -> dict[str, Stored]:
 def _of_index(index: str) -> dict[str, Stored]:
     with open(index, encoding='utf-8') as text:
         try:
-            files = dict(json.load(text)['weight_map'])
+            files = dict(parsed(text.read())['weight_map'])
+            for name, file in files.items():
+                _check_beside(name, file)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f'terrace: {index} is no index of weights: '
                              f'{type(error).__name__}: {error}') from None
@@ -68,3 +70,10 @@ def _of_index(index: str) -> dict[str, Stored]:
         raise ValueError(f'terrace: {index} names tensors that its files have '
                          'not: ' + ', '.join(map(repr, absent)))
     return {name: by_file[file][name] for name, file in files.items()}
+
+
+def _check_beside(name: str, file: object) -> None:
+    if (not isinstance(file, str) or file in ('', '.', '..')
+            or any(mark in file for mark in '/\0')):
+        raise ValueError(f"tensor '{name}' is in {str(file)[:64]!r}, which is "
+                         'no name of a file beside it')

@@ -91,7 +91,8 @@ class LateStep {
   // Appends the parameters with a gradient that were stepped since the last
   // call, also by late attempts before this one.
   virtual void TakeStepped(std::vector<int>* parameters) = 0;
-  // What of this parameter is not on its way yet goes first.
+  // What of this parameter is not on its way yet goes first; and Advance
+  // returns when all of it is stepped, before copies of others begin.
   virtual void Hasten(int parameter) = 0;
 };
 

@@ -13,20 +13,6 @@
 namespace terrace {
 namespace {
 
-StepMeter::Bucket BucketOf(WaitCause cause) {
-  switch (cause) {
-    case WaitCause::kRead:
-      return StepMeter::Bucket::kRead;
-    case WaitCause::kWriteBack:
-      return StepMeter::Bucket::kWrite;
-    case WaitCause::kSpace:
-      return StepMeter::Bucket::kSpace;
-    case WaitCause::kNone:
-      break;
-  }
-  return StepMeter::Bucket::kOther;
-}
-
 // "chunk 3 of 17: ".
 std::string Named(int chunk, const ChunkTable& chunks) {
   return absl::StrCat("chunk ", chunk, " of ", chunks.size(), ": ");
@@ -73,6 +59,7 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline,
   stopped_ = false;
   error_ = absl::OkStatus();
   requests_.BeginAttempt();
+  awaited_.Clear();
   progress_.BeginAttempt(order);
   if (staged_.kept() == 0) return;
   const int returning = staged_.ReturnAgain(step.parameters);
@@ -102,11 +89,17 @@ void ChunkPipeline::EndSupply() {
 }
 
 void ChunkPipeline::Hasten(int parameter) {
-  progress_.Hasten(chunks_.ChunksOf(parameter));
+  std::vector<int> chunks = chunks_.ChunksOf(parameter);
+  progress_.Hasten(chunks);
+  if (step_ == nullptr || step_->staging == nullptr) return;
+  std::erase_if(chunks, [this](int chunk) {
+    return !progress_.IsMissing(chunk) && !awaited_.IsUnderWay(chunk);
+  });
+  awaited_.Add(std::move(chunks));
 }
 
 bool ChunkPipeline::Advance() {
-  TakeStaged();
+  if (TakeStaged()) return false;  // it is told first
   DispatchDue();
   PushMissing();
   while (CanTake() && TakeNext(clock_.Now())) {
@@ -206,6 +199,7 @@ bool ChunkPipeline::CanTake() const {
     return false;
   }
   if (stopped_ || requests_.pushed() == 0) return false;
+  if (awaited_.holds_back()) return false;
   // Pairs with the release in the task: a chunk not counted holds no pin.
   const int updating = updating_.load(std::memory_order_acquire);
   if (!supply_.is_gradual()) return updating < most_updating_;
@@ -243,7 +237,7 @@ bool ChunkPipeline::Take(absl::StatusOr<ChunkReady> ready) {
     if (!absl::IsDeadlineExceeded(ready.status())) Abandon(ready.status());
     return false;
   }
-  meter_.Cut(BucketOf(ready->cause));
+  meter_.Cut(StepMeter::BucketOf(ready->cause));
   if (ready->chunk == ChunkReady::kOfAFetch) {
     ChunkRequests::Drop(*std::move(ready));
   } else if (ready->pin.ok() && supply_.is_gradual()) {
@@ -311,6 +305,7 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
   updating_.fetch_add(1, std::memory_order_relaxed);
   if (update.update->staged() != nullptr) {
     meter_.Start(1);
+    awaited_.OnBegin(chunk);
     staged_.AddArriving(std::move(update));
   } else {
     RunRanges(update);
@@ -342,12 +337,14 @@ absl::StatusOr<std::unique_ptr<StagedChunk>> ChunkPipeline::Stage(
                             step_->parameters);
 }
 
-void ChunkPipeline::TakeStaged() {
+bool ChunkPipeline::TakeStaged() {
+  bool is_there = false;
   for (EndedCopies& each : staged_.TakeReturned()) {
     const bool is_kept = !each.status.ok() && !absl::IsDataLoss(each.status) &&
                          !supply_.is_gradual() && staged_.Keep(each.staged);
     if (!is_kept) each.staged.update->LeaveSlot();
     updating_.fetch_sub(1, std::memory_order_relaxed);
+    is_there |= awaited_.OnEnd(each.staged.chunk);
     meter_.End();
     if (each.status.ok()) continue;
     const std::string why =
@@ -370,6 +367,7 @@ void ChunkPipeline::TakeStaged() {
     }
     meter_.End();
   }
+  return is_there;
 }
 
 void ChunkPipeline::TakeNotArrived(const StagedUpdate& staged,
@@ -379,6 +377,7 @@ void ChunkPipeline::TakeNotArrived(const StagedUpdate& staged,
   staged.update->Restore(chunks_.contents(staged.chunk));
   progress_.SetLost(staged.chunk);
   stepped_.OnLost(staged.chunk);
+  awaited_.OnEnd(staged.chunk);
   Fail(Reworded(status,
                 absl::StrCat(Named(staged.chunk, chunks_), status.message())));
 }

@@ -19,6 +19,7 @@
 #include "runtime/base/executor.h"
 #include "runtime/optimizer/chunks/chunk_requests.h"
 #include "runtime/optimizer/chunks/chunk_table.h"
+#include "runtime/optimizer/step/awaited_chunks.h"
 #include "runtime/optimizer/step/chunk_update.h"
 #include "runtime/optimizer/step/gradient_supply.h"
 #include "runtime/optimizer/step/staged_updates.h"
@@ -71,7 +72,9 @@ class ChunkPipeline {
   void EndSupply();
   // As GradualStep's.
   void TakeStepped(std::vector<int>* parameters) { stepped_.Take(parameters); }
-  // Of the chunks of a parameter those that were not pushed yet go first.
+  // Of the chunks of a parameter those that were not pushed yet go first; and
+  // once all are under way, no copies from a device begin until they have ended
+  // and Advance has returned.
   void Hasten(int parameter);
 
   // As far as it goes without blocking: chunks that are ready, copies that have
@@ -103,8 +106,9 @@ class ChunkPipeline {
   void Dispatch(int chunk, Pin pin);
   absl::StatusOr<std::unique_ptr<StagedChunk>> Stage(int chunk) const;
   void RunRanges(const StagedUpdate& update);
-  // Copies that have ended: updates begin, slots are free.
-  void TakeStaged();
+  // Copies that have ended: updates begin, slots are free. Whether a parameter
+  // that is awaited is there.
+  bool TakeStaged();
   void TakeNotArrived(const StagedUpdate& staged, const absl::Status& status);
   bool WaitForChunk(absl::Time deadline);
   void Fail(absl::Status error);
@@ -132,6 +136,7 @@ class ChunkPipeline {
   std::atomic<int> updating_ = 0;
   SteppedParameters stepped_;
   GradientSupply supply_;
+  AwaitedChunks awaited_;
   StagedUpdates staged_;  // added to by the tasks, before too
 };
 

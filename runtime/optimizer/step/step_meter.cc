@@ -6,6 +6,20 @@
 
 namespace terrace {
 
+StepMeter::Bucket StepMeter::BucketOf(WaitCause cause) {
+  switch (cause) {
+    case WaitCause::kRead:
+      return Bucket::kRead;
+    case WaitCause::kWriteBack:
+      return Bucket::kWrite;
+    case WaitCause::kSpace:
+      return Bucket::kSpace;
+    case WaitCause::kNone:
+      break;
+  }
+  return Bucket::kOther;
+}
+
 void StepMeter::Begin() {
   begin_ = clock_.Now();
   for (absl::Duration& bucket : buckets_) bucket = absl::ZeroDuration();

@@ -17,6 +17,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 #include "terrace/optimizer.h"
+#include "terrace/request.h"
 
 namespace terrace {
 
@@ -27,6 +28,7 @@ class StepMeter {
   StepMeter& operator=(const StepMeter&) = delete;
 
   enum class Bucket : uint8_t { kRead, kWrite, kSpace, kOther };
+  static Bucket BucketOf(WaitCause cause);
 
   // A new step begins now; nothing runs.
   void Begin();

@@ -99,6 +99,10 @@ class StepProgress {
   void SetLost(int chunk) { SetState(chunk, State::kMissing); }
 
   int64_t missing() const { return missing_; }  // or pushed
+  bool IsMissing(int chunk) const {
+    const auto i = static_cast<size_t>(chunk);
+    return i < states_.size() && states_[i] != State::kDone;
+  }
 
  private:
   enum class State : uint8_t { kDone, kMissing, kPushed };

@@ -19,7 +19,10 @@ struct Lease::Held {
   std::shared_ptr<ManagedStorage> storage;
   std::shared_ptr<ManagedStorages> storages;  // has the window
 
-  ~Held() { storages->window().EndUse(*storage); }
+  ~Held() {
+    storages->window().EndUse(*storage);
+    storages->ReplaceUnused();
+  }
 };
 
 Lease::Lease(std::unique_ptr<Held> held) : held_(std::move(held)) {}
@@ -209,7 +212,7 @@ HookStats Hook::stats() const {
 std::vector<BlockedOn> Hook::blocked() const { return storages_->blocked(); }
 
 absl::Status Hook::error() const {
-  const absl::Status status = storages_->window().stats().first_error;
+  const absl::Status status = storages_->error();
   return status.ok() ? saved_->first_error() : status;
 }
 

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/base/mutex.h"
@@ -40,8 +41,14 @@ class StorageOwner {
   // and takes that over: for one that cannot be used again. What else shares
   // the storage has no bytes then. FailedPrecondition: it is in use; or those
   // of a fetch, and nothing has changed. Where the other one cannot be taken
-  // over it stays in ordinary memory.
+  // over it stays in ordinary memory, which the hook tells as its error.
   virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
+  // The same for tensors that share it, as soon as it is not in use: at the
+  // latest when a lease ends. What a fetch fails with, the hook tells.
+  using WeakTensor =
+      c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  virtual void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
+                            std::vector<WeakTensor> tensors) = 0;
 };
 
 class ManagedStorage final

@@ -218,9 +218,21 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
   tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(
       c10::Storage(c10::Storage::use_byte_size_t(), old.nbytes(),
                    std::move(bytes), old.allocator(), old.resizable()));
-  // Without room for it, or closed, it is an ordinary tensor.
-  AddNow({{name, tensor}}).IgnoreError();
+  const absl::Status managed = AddNow({{name, tensor}});
+  MutexLock lock(mutex_);
+  if (managed.ok() || closed_) return absl::OkStatus();
+  not_replaced_.Update(Reworded(
+      managed, absl::StrCat("terrace: '", name,
+                            "' could not be taken over again, and stays in "
+                            "ordinary memory: ",
+                            managed.message())));
   return absl::OkStatus();
+}
+
+void ManagedStorages::ReplaceLater(std::shared_ptr<ManagedStorage> storage,
+                                   std::vector<WeakTensor> tensors) {
+  replacements_.Add(std::move(storage), std::move(tensors));
+  ReplaceUnused();
 }
 
 void ManagedStorages::OnGone(std::shared_ptr<ManagedStorage> storage) {
@@ -297,6 +309,7 @@ absl::Status ManagedStorages::Close(bool restore) {
     return absl::CancelledError(
         "a forked child has none of its parent's bytes");
   }
+  ReplaceUnused();
   // Updates that go on have tensors in use, and would find others.
   if (OperationGate* const gate = OperationNet::Get().gate()) {
     gate->AwaitEverything();

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/replacements.h"
 #include "runtime/torch/hook/window/byte_window.h"
 #include "terrace/torch/hook.h"
 
@@ -49,12 +50,22 @@ class ManagedStorages final
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
   absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) override;
+  void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
+                    std::vector<WeakTensor> tensors) override;
+  // What of it is in use no more: a lease has ended.
+  void ReplaceUnused() { replacements_.Try(*this); }
 
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }
   // How many, and their bytes.
   int64_t count() const;
   int64_t size_bytes() const;
+  // The first of a fetch, else of a Replace that left an ordinary tensor.
+  absl::Status error() const {
+    const absl::Status first = window_.stats().first_error;
+    MutexLock lock(mutex_);
+    return first.ok() ? not_replaced_ : first;
+  }
   // As Hook::blocked.
   std::vector<BlockedOn> blocked() const;
 
@@ -77,7 +88,9 @@ class ManagedStorages final
 
   const pid_t process_;
   ByteWindow window_;
+  Replacements replacements_;
   mutable Mutex mutex_;
+  absl::Status not_replaced_ ABSL_GUARDED_BY(mutex_);  // by a managed one
   CondVar swept_;
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
       ABSL_GUARDED_BY(mutex_);

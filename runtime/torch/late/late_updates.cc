@@ -25,7 +25,8 @@ namespace {
 
 // How soon a parameter that has become wanted goes first, and a thread that
 // waits hears of one that is updated, where nothing else wakes the thread that
-// updates: with and without a thread that waits.
+// updates: with and without a thread that waits. A copy of another parameter
+// that had begun as it came is waited for.
 constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
 constexpr absl::Duration kLook = absl::Milliseconds(2);
 
@@ -89,6 +90,7 @@ LateUpdates::~LateUpdates() {
   pending_->Close();
   UpdateNet::Get().Erase(*pending_);
   Restore().IgnoreError();
+  RestoreLater();
 }
 
 absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
@@ -294,6 +296,30 @@ absl::Status LateUpdates::Restore() {
     restore(each.parameter.grad());
   }
   return first;
+}
+
+void LateUpdates::RestoreLater() {
+  for (const void* const key : pending_->TakeRefused()) {
+    ManagedStorage* const managed = OperationNet::Get().Find(key);
+    if (managed == nullptr) continue;
+    std::vector<StorageOwner::WeakTensor> tensors;
+    const auto add = [&](const at::Tensor& tensor) {
+      if (tensor.defined() && tensor.has_storage() &&
+          tensor.storage().unsafeGetStorageImpl() == key) {
+        tensors.emplace_back(tensor.getIntrusivePtr());
+      }
+    };
+    for (const LateParameter& each : arguments_.parameters) {
+      add(each.parameter);
+      add(each.parameter.grad());
+    }
+    managed->Bar(absl::StrCat(
+        "terrace: '", managed->name(),
+        "' was leased as its update, which had failed, was given up; it can "
+        "be used again once its lease has ended"));
+    managed->owner().ReplaceLater(managed->shared_from_this(),
+                                  std::move(tensors));
+  }
 }
 
 }  // namespace terrace

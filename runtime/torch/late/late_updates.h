@@ -12,8 +12,8 @@
 // write its gradient, throw; where LibTorch cannot take that back (before 2.12)
 // the parameters and gradients that were stepped are given new storages over
 // the same memory once the updates have succeeded or are given up, and views
-// that were made of them before go on throwing. So does what is leased as it is
-// given up: a run goes on from a checkpoint.
+// that were made of them before go on throwing. What is leased as it is given
+// up is refused until the lease has ended.
 //
 // Thread-compatible. The optimizer must outlive it.
 #pragma once
@@ -120,6 +120,8 @@ class LateUpdates {
   void Run();
   // Storages that were refused are as before, or refused still.
   absl::Status Restore();
+  // Those that are refused still will be, as soon as they are not in use.
+  void RestoreLater();
 
   OffloadedOptimizer& optimizer_;
   LateArguments arguments_;

@@ -19,6 +19,7 @@
 namespace terrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 c10::StorageImpl& StorageOf(const at::Tensor& tensor) {
@@ -250,6 +251,45 @@ TEST_F(BarTest, ItIsTakenBackOrTheTensorGetsAnotherStorage) {
     EvictFromMemory();
     EXPECT_TRUE(tensor.equal(plain + 1));
   }
+}
+
+TEST_F(BarTest, OneThatCannotBeTakenOverAgainIsOrdinaryAndThatIsTold) {
+  Make(1 << 20);
+  const at::Tensor plain = at::randn({256, 256});
+  const at::Tensor tensor = Managed("a", plain.clone());
+  ASSERT_TRUE(hook().Resize(64 << 10, 64 << 10).ok());
+  ASSERT_TRUE(hook().error().ok()) << hook().error();
+  ManagedStorage& managed = ManagedOf(tensor);
+  const absl::Status status = managed.owner().Replace(managed, tensor);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_FALSE(hook().Manages(tensor));
+  EXPECT_TRUE(tensor.equal(plain));
+  EXPECT_FALSE(hook().error().ok());
+  EXPECT_THAT(std::string(hook().error().message()),
+              AllOf(HasSubstr("'a'"), HasSubstr("ordinary memory"),
+                    HasSubstr("the budget is")));
+}
+
+TEST_F(BarTest, OneThatIsInUseIsReplacedAsSoonAsItIsNot) {
+  Make(1 << 20);
+  const at::Tensor plain = at::randn({64, 64});
+  const at::Tensor tensor = Managed("a", plain.clone());
+  const at::Tensor alias = tensor.detach();
+  auto lease = hook().MakeLease(tensor, Hook::Access::kRead);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  ManagedStorage& managed = ManagedOf(tensor);
+  managed.Bar("terrace: not yet");
+  managed.owner().ReplaceLater(
+      managed.shared_from_this(),
+      {StorageOwner::WeakTensor(tensor.getIntrusivePtr()),
+       StorageOwner::WeakTensor(alias.getIntrusivePtr())});
+  EXPECT_THAT(TextThrown([&] { tensor.sum(); }), HasSubstr("not yet"));
+  lease->End();
+  EXPECT_TRUE(tensor.equal(plain));
+  EXPECT_TRUE(hook().Manages(tensor));
+  EXPECT_TRUE(alias.is_alias_of(tensor));
+  hook().EvictAll();
+  EXPECT_TRUE(alias.equal(plain));
 }
 
 }  // namespace

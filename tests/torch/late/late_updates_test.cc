@@ -20,6 +20,7 @@
 #include "kernels/pool_executor.h"
 #include "runtime/torch/late/update_net.h"
 #include "tests/support/map_runtime.h"
+#include "tests/torch/hook/hook_fixture.h"
 #include "tests/torch/torch_fixture.h"
 
 namespace terrace {
@@ -251,6 +252,38 @@ TEST(LateUpdatesTest, WhatIsGivenUpIsUsedAsItIs) {
   EXPECT_EQ(WhatThrows(model.parameter(5)), "");
   EXPECT_TRUE(UpdateNet::Get().Await(model.parameter(5).storage()).ok());
   EXPECT_TRUE(model.optimizer().incomplete());
+}
+
+class LateHookTest : public HookTest {};
+
+TEST_F(LateHookTest, WhatIsLeasedAsItIsGivenUpIsUsableOnceTheLeaseEnds) {
+  Make(1 << 20);
+  Model model;
+  const at::Tensor parameter = Managed("p5", model.parameter(5));
+  const at::Tensor before = parameter.detach().clone();
+  model.Draw(1);
+  auto lease = hook().MakeLease(parameter, Hook::Access::kWrite);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  model.runtime().set_fault([](const MapRuntime::Call& now) {
+    return now.kind == CallKind::kReady ? absl::UnknownError("path 1: EIO")
+                                        : absl::OkStatus();
+  });
+  std::unique_ptr<LateUpdates> updates = model.Begin();
+  EXPECT_FALSE(updates->Wait().ok());
+  model.runtime().set_fault(nullptr);
+  EXPECT_THAT(WhatThrows(parameter), HasSubstr("'p5'"));
+  updates.reset();
+  const std::string meanwhile = WhatThrows(parameter);
+  if (!meanwhile.empty()) {  // before LibTorch 2.12
+    EXPECT_THAT(meanwhile, HasSubstr("'p5'"));
+    EXPECT_THAT(meanwhile, HasSubstr("once its lease has ended"));
+  }
+  lease->End();
+  EXPECT_EQ(WhatThrows(parameter), "");
+  EXPECT_TRUE(hook().Manages(parameter));
+  EXPECT_TRUE(parameter.detach().equal(before));
+  hook().EvictAll();
+  EXPECT_TRUE(parameter.detach().equal(before));
 }
 
 TEST(LateUpdatesTest, ValuesThatAreReplacedMeanwhileStayUntilTheEnd) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -164,6 +165,51 @@ TEST(LateOnADevice, EachCallThatFails) {
   }
   EXPECT_GT(again, 5);
   EXPECT_GT(returned_again, 5);
+}
+
+// Copies from a device that are begun may take as long as a disk does.
+TEST(LateOnADevice, WhatIsHastenedIsToldBeforeCopiesOfOthersBegin) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    // Chunks are of one dtype.
+    Model model = Model::Of({{"awaited", DType::kBFloat16, 4000},
+                             {"other", DType::kFloat32, 90000}},
+                            43);
+    DeviceTraining training(std::move(model), SmallChunks(), 2, seed);
+    training.Place(0, 1);
+    training.Place(1, 0);
+    training.DrawGradients(1);
+    training.reference().Step({}, training.model());
+    std::vector<int> stepped;
+    bool is_under_way = false;
+    int others = 0, others_meanwhile = 0;  // copies
+    training.device(1).set_fault([&](const FakeDevice::Call& call) {
+      is_under_way |= call.kind == FakeDevice::CallKind::kToHost;
+      return absl::OkStatus();
+    });
+    training.device(0).set_fault([&](const FakeDevice::Call& call) {
+      const bool begins = call.kind == FakeDevice::CallKind::kToHost;
+      others += begins;
+      others_meanwhile += begins && is_under_way && stepped.empty();
+      return absl::OkStatus();
+    });
+    auto step =
+        training.optimizer().StartLate({}, training.data(), {0, 1}, Soon());
+    ASSERT_TRUE(step.ok()) << step.status();
+    (*step)->Hasten(0);
+    while (!(*step)->Advance()) {
+      (*step)->TakeStepped(&stepped);
+      (*step)->Wait(Soon());
+    }
+    (*step)->TakeStepped(&stepped);
+    ASSERT_TRUE((*step)->result().ok()) << (*step)->result();
+    EXPECT_THAT(stepped, testing::ElementsAre(0, 1));
+    EXPECT_TRUE(is_under_way);
+    EXPECT_GT(others, 20);
+    EXPECT_EQ(others_meanwhile, 0);
+    training.Download();
+    training.ExpectSame();
+  }
 }
 
 // What is kept ends with a Reset, and is not given back into another state.

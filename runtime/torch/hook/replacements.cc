@@ -1,0 +1,52 @@
+#include "runtime/torch/hook/replacements.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <iterator>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+void Replacements::Add(std::shared_ptr<ManagedStorage> storage,
+                       Tensors tensors) {
+  MutexLock lock(mutex_);
+  waiting_.push_back({std::move(storage), std::move(tensors)});
+  is_empty_.store(false);
+}
+
+void Replacements::Try(StorageOwner& owner) {
+  if (is_empty_.load()) return;
+  std::vector<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  std::erase_if(waiting, [&](Waiting& each) { return Replace(owner, each); });
+  MutexLock lock(mutex_);
+  std::move(waiting.begin(), waiting.end(), std::back_inserter(waiting_));
+  is_empty_.store(waiting_.empty());
+}
+
+bool Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
+  std::vector<at::Tensor> tensors;
+  for (const StorageOwner::WeakTensor& weak : waiting.tensors) {
+    at::Tensor tensor(weak.lock());
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    const c10::Storage& storage = tensor.storage();
+    if (storage.unsafeGetStorageImpl() != waiting.storage->key()) continue;
+    tensors.push_back(std::move(tensor));
+  }
+  if (tensors.empty()) return true;
+  const absl::Status status = owner.Replace(*waiting.storage, tensors.front());
+  if (absl::IsFailedPrecondition(status)) return false;
+  if (!status.ok()) return true;  // the fetch has told it
+  for (const at::Tensor& each : tensors) {
+    each.unsafeGetTensorImpl()->set_storage_keep_dtype(
+        tensors.front().storage());
+  }
+  return true;
+}
+
+}  // namespace terrace

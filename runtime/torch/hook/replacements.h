@@ -1,0 +1,48 @@
+// Storages that cannot be used again, whose tensors are to have others as soon
+// as nothing uses them.
+//
+//   replacements.Add(storage, tensors);
+//   replacements.Try(owner);             // whenever a use has ended
+//
+// Thread-safe. Tensors that end before are left out. While there are none, a
+// Try costs nothing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/torch/hook/managed_storage.h"
+
+namespace terrace {
+
+class Replacements {
+ public:
+  using Tensors = std::vector<StorageOwner::WeakTensor>;
+
+  Replacements() = default;
+  Replacements(const Replacements&) = delete;
+  Replacements& operator=(const Replacements&) = delete;
+
+  void Add(std::shared_ptr<ManagedStorage> storage, Tensors tensors)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Replaces those that are not in use, each for all of its tensors.
+  void Try(StorageOwner& owner) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Waiting {
+    std::shared_ptr<ManagedStorage> storage;
+    Tensors tensors;
+  };
+
+  // Whether it is done, or given up.
+  static bool Replace(StorageOwner& owner, Waiting& waiting);
+
+  Mutex mutex_;
+  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> is_empty_ = true;  // waiting_
+};
+
+}  // namespace terrace
