@@ -112,10 +112,9 @@ Space Admission::PlaceGroup(Customer& customer, Group& group,
                             std::vector<QueueError>* errors) {
   const TierId tier = customer.tier;
   TierResidency& residency = parts_.working->at(tier);
-  for (Tensor* const tensor : tensors) {
-    // From making room for the others.
-    if (tensor->at(tier) != nullptr) residency.Keep(*tensor);
-  }
+  // From making room for the others: also what they are fetched from, as what
+  // leaves a device may need room in memory.
+  for (Tensor* const tensor : tensors) parts_.working->Keep(*tensor);
   rooms->resize(tensors.size());
   std::vector<Tensor*> leaving;
   Space space = Space::kFound;
@@ -128,9 +127,9 @@ Space Admission::PlaceGroup(Customer& customer, Group& group,
     if (!found.failure.ok()) *failure = std::move(found.failure);
     (*rooms)[i] = std::move(found.room);
   }
-  residency.EndKeep();
   const Tensor* const leaves = leaving.empty() ? nullptr : leaving.back();
   parts_.write_back->StartLeaving(&leaving, errors);
+  parts_.working->EndKeep();
   if (space == Space::kFound) return space;
   if (group.drain == kNoTier && leaves != nullptr) {
     group.drain = DrainTier(*leaves);

@@ -85,7 +85,7 @@ class TierResidency final {
   // What FindPlace found is not used.
   void GiveBack(const Tensor& tensor, Reservation room);
   // For as long as places are sought for the others of its group.
-  void Keep(Tensor& tensor) { kept_.push_back(&tensor); }
+  void Keep(const Tensor& tensor) { kept_.push_back(&tensor); }
   void EndKeep() { kept_.clear(); }
 
   // Gives up a copy that is not used. The caller knows that it is not the only

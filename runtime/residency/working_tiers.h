@@ -33,6 +33,15 @@ class WorkingTiers {
       each->windows().OnUsed(each->WindowOf(tensor));
     }
   }
+  // Of a group's tensors, from here to EndKeep: none of their copies leaves.
+  void Keep(const Tensor& tensor) const {
+    for (TierResidency* const each : all()) {
+      if (tensor.at(each->id()) != nullptr) each->Keep(tensor);
+    }
+  }
+  void EndKeep() const {
+    for (TierResidency* const each : all()) each->EndKeep();
+  }
   void Stay(const Tensor& tensor) const {
     for (TierResidency* const each : all()) each->Stay(tensor);
   }

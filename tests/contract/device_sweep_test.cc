@@ -1,5 +1,6 @@
-// Updates over a device, memory and a disk, each call of the device's memory
-// and of the disk failing in turn: either leg, either direction. Whatever
+// Updates over a device, memory and a disk, each call of the device's memory,
+// of the streams that copy to and from it, and of the disk failing in turn:
+// either leg, either direction. Whatever
 // happened, an error is typed, what is read is what was last published, and
 // only what the device lost is lost. The reference is a list of patterns.
 #include <functional>
@@ -8,24 +9,57 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/contract/fixture.h"
+#include "tests/support/device/fake_runtime_device.h"
 
 namespace terrace {
 namespace {
 
 constexpr int kTensors = 7;
 
+enum class Failing : uint8_t {
+  kMemory,    // of the device: plain bytes that a Copy transport moves
+  kToDevice,  // a copy in a stream of the device
+  kToHost,
+  kDisk,
+};
+
+enum class CopyFault : uint8_t { kNone, kAtOnce, kAtEnd, kNever };
+
 struct SweptFault {
   const char* name;
-  bool of_device;
-  absl::StatusCode code;  // of the device
-  FaultKind kind;         // of the disk
+  Failing failing;
+  absl::StatusCode code = absl::StatusCode::kOk;  // of the device's memory
+  FaultKind kind = FaultKind::kNone;              // of the disk
+  CopyFault copy = CopyFault::kNone;              // of a stream
 };
 constexpr SweptFault kFaults[] = {
-    {"DeviceFails", true, absl::StatusCode::kUnavailable, FaultKind::kNone},
-    {"DeviceLoses", true, absl::StatusCode::kDataLoss, FaultKind::kNone},
-    {"DiskFails", false, absl::StatusCode::kOk, FaultKind::kError},
-    {"DiskFlips", false, absl::StatusCode::kOk, FaultKind::kBitFlip},
-    {"DiskIsLate", false, absl::StatusCode::kOk, FaultKind::kNever},
+    {"DeviceFails", Failing::kMemory, absl::StatusCode::kUnavailable},
+    {"DeviceLoses", Failing::kMemory, absl::StatusCode::kDataLoss},
+    {.name = "UpIsRefused",
+     .failing = Failing::kToDevice,
+     .copy = CopyFault::kAtOnce},
+    {.name = "UpFails",
+     .failing = Failing::kToDevice,
+     .copy = CopyFault::kAtEnd},
+    {.name = "UpIsLate",
+     .failing = Failing::kToDevice,
+     .copy = CopyFault::kNever},
+    {.name = "DownIsRefused",
+     .failing = Failing::kToHost,
+     .copy = CopyFault::kAtOnce},
+    {.name = "DownFails",
+     .failing = Failing::kToHost,
+     .copy = CopyFault::kAtEnd},
+    {.name = "DownIsLate",
+     .failing = Failing::kToHost,
+     .copy = CopyFault::kNever},
+    {.name = "DiskFails", .failing = Failing::kDisk, .kind = FaultKind::kError},
+    {.name = "DiskFlips",
+     .failing = Failing::kDisk,
+     .kind = FaultKind::kBitFlip},
+    {.name = "DiskIsLate",
+     .failing = Failing::kDisk,
+     .kind = FaultKind::kNever},
 };
 
 class DeviceSweep : public testing::TestWithParam<SweptFault> {
@@ -40,15 +74,38 @@ class DeviceSweep : public testing::TestWithParam<SweptFault> {
   bool may_lose() const {
     return GetParam().code == absl::StatusCode::kDataLoss;
   }
+  static bool is_of_a_stream() { return GetParam().copy != CopyFault::kNone; }
+  static DeviceCallKind CallKind() {
+    return GetParam().failing == Failing::kToHost ? DeviceCallKind::kToHost
+                                                  : DeviceCallKind::kToDevice;
+  }
+  DeviceScript& script() { return device_->fake().script(); }
+
   void Aim(TestRuntime& runtime, int64_t call) {
-    if (GetParam().of_device) {
+    if (is_of_a_stream()) {
+      const absl::Status fails = absl::UnavailableError("fails");
+      DeviceFault fault;
+      if (GetParam().copy == CopyFault::kAtOnce) fault.at_once = fails;
+      if (GetParam().copy == CopyFault::kAtEnd) fault.at_end = fails;
+      fault.never = GetParam().copy == CopyFault::kNever;
+      script().Fail(CallKind(), call, std::move(fault));
+    } else if (GetParam().failing == Failing::kMemory) {
       runtime.hbm().faults().Fail(call, absl::Status(GetParam().code, "fails"));
     } else {
       runtime.faults().FailCall(call + 1, {.kind = GetParam().kind});
     }
   }
+  void Mend(TestRuntime& runtime) {
+    runtime.faults().Clear();
+    if (is_of_a_stream()) {
+      device_->fake().Release();
+    } else {
+      runtime.hbm().faults().Clear();
+    }
+  }
   int64_t Calls(TestRuntime& runtime) {
-    if (!GetParam().of_device) return runtime.faults().calls();
+    if (is_of_a_stream()) return script().calls(CallKind());
+    if (GetParam().failing == Failing::kDisk) return runtime.faults().calls();
     return static_cast<int64_t>(runtime.hbm().faults().calls().size());
   }
   void Explain(const absl::Status& status, int tensor) {
@@ -79,6 +136,8 @@ class DeviceSweep : public testing::TestWithParam<SweptFault> {
   bool Run(int64_t call);
 
   std::vector<Truth> truths_;
+  // With streams of its own, where one of those fails.
+  std::shared_ptr<VirtualRuntimeDevice> device_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Faults, DeviceSweep, testing::ValuesIn(kFaults),
@@ -92,6 +151,8 @@ bool DeviceSweep::Run(int64_t call) {
   options.budget_bytes = 6 * 2 * kPage;
   options.prefetch = false;
   options.io_timeout = absl::Seconds(1);
+  if (is_of_a_stream()) device_ = std::make_shared<VirtualRuntimeDevice>();
+  options.device = device_;
   TestRuntime runtime(TestWorld::kHbmVirtual, options);
   const std::vector<TensorId> tensors = runtime.RegisterMany(kTensors, kPage);
   auto above = runtime.OpenQueue(kPage, 1, TierKind::kHbm);
@@ -113,8 +174,7 @@ bool DeviceSweep::Run(int64_t call) {
     }
   }
   const int64_t calls = Calls(runtime) - before;
-  runtime.faults().Clear();
-  runtime.hbm().faults().Clear();
+  Mend(runtime);
   EXPECT_TRUE(above->BeginStep(1).ok());  // what failed is tried again
   int lost = 0;
   for (int i = 0; i < kTensors; ++i) {
@@ -124,6 +184,9 @@ bool DeviceSweep::Run(int64_t call) {
   }
   EXPECT_LE(lost, 1);
   above->CommitStep({.step = 1}).IgnoreError();
+  if (device_ != nullptr) {
+    EXPECT_THAT(device_->violations(), testing::IsEmpty());
+  }
   return call < calls;
 }
 

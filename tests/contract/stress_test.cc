@@ -128,7 +128,9 @@ class StressContract : public ContractTest {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, StressContract,
                          testing::Values(TestWorld::kMemory, TestWorld::kUring,
-                                         TestWorld::kThreads),
+                                         TestWorld::kThreads, TestWorld::kFar,
+                                         TestWorld::kPmem, TestWorld::kFour,
+                                         TestWorld::kHbm),
                          WorldParamName);
 
 TEST_P(StressContract, RandomCustomersUntilTheClose) {

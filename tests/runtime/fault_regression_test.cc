@@ -105,7 +105,7 @@ TEST_P(FaultRegression, AWriterBehindALateWriteFailsAtOnce) {
 // It said only that there was some such slot.
 TEST_P(FaultRegression, WhoFindsNoSlotBehindALateReadIsToldWhichReadItIs) {
   TestRuntimeOptions options;
-  options.io_timeout = kHealthyTimeout;  // its writes are in time
+  options.io_timeout = HealthyTimeout();  // its writes are in time
   Make(1, options);
   const TensorId a = world().Register("a", kPage);
   const TensorId b = world().Register("b", kPage);

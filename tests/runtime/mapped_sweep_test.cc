@@ -1,4 +1,4 @@
-// Updates over far and persistent memory, each call of a medium failing in
+// Updates over far and persistent memory, each call of each medium failing in
 // turn. Whatever happened: an error is typed, what is read is what was last
 // published, and only bytes that a medium lost are lost. The reference is a
 // list of patterns.
@@ -35,8 +35,12 @@ class MappedSweep
   static TestWorld world() { return std::get<0>(GetParam()); }
   static const MediumFault& fault() { return std::get<1>(GetParam()); }
 
-  // False: there is no such call.
-  bool Run(int64_t call);
+  // Whether there are such a medium and such a call of it.
+  struct Found {
+    bool medium = false;
+    bool call = false;
+  };
+  Found Run(int medium, int64_t call);
   // Reads and rewrites all, once.
   void Update(TestRuntime& runtime, RequestQueue& queue,
               const std::vector<TensorId>& tensors);
@@ -91,12 +95,13 @@ void MappedSweep::Update(TestRuntime& runtime, RequestQueue& queue,
   }
 }
 
-bool MappedSweep::Run(int64_t call) {
+MappedSweep::Found MappedSweep::Run(int which, int64_t call) {
   // Room for three tensors, two of them the window's.
   TestRuntimeOptions options;
   options.budget_bytes = 3 * 2 * kPage;
   options.prefetch = false;
   TestRuntime runtime(world(), options);
+  if (which >= runtime.mediums()) return {};
   const std::vector<TensorId> tensors = runtime.RegisterMany(kTensors, kPage);
   auto queue = runtime.OpenQueue(kPage, 2);
   truths_.assign(kTensors, {});
@@ -105,7 +110,7 @@ bool MappedSweep::Run(int64_t call) {
     runtime.Fill(*queue, tensors[static_cast<size_t>(i)],
                  static_cast<uint8_t>(i));
   }
-  FaultMedium& medium = runtime.medium_faults(0);
+  FaultMedium& medium = runtime.medium_faults(which);
   const auto before = static_cast<int64_t>(medium.calls().size());
   medium.Fail(call, absl::Status(fault().code, "the medium fails"));
   for (int round = 0; round < 2; ++round) Update(runtime, *queue, tensors);
@@ -128,16 +133,22 @@ bool MappedSweep::Run(int64_t call) {
   }
   EXPECT_LE(lost, 1);
   queue->CommitStep({.step = 1}).IgnoreError();
-  return call < calls;
+  return {.medium = true, .call = call < calls};
 }
 
 TEST_P(MappedSweep, EachCallOfUpdatesInTurn) {
-  int64_t call = 0;
-  for (bool there = true; there && !HasFailure(); ++call) {
-    SCOPED_TRACE(absl::StrCat("call ", call));
-    there = Run(call);
+  Found found = {.medium = true};
+  int medium = 0;
+  for (; found.medium && !HasFailure(); ++medium) {
+    int64_t call = 0;
+    found.call = true;
+    for (; found.call && !HasFailure(); ++call) {
+      SCOPED_TRACE(absl::StrCat("medium ", medium, ", call ", call));
+      found = Run(medium, call);
+    }
+    EXPECT_TRUE(!found.medium || call > 3) << call << " of " << medium;
   }
-  EXPECT_GT(call, 3);
+  EXPECT_GT(medium, 1);
 }
 
 }  // namespace

@@ -20,6 +20,19 @@ std::vector<TierSpec> DrawTiers(uint64_t seed) {
   return tiers;
 }
 
+// Of each path. Together they hold all tensors and what is on its way; of a few
+// one may be full at any time.
+std::vector<int64_t> DrawBudgets(uint64_t seed, int paths) {
+  std::mt19937_64 random(seed * 80);
+  const int least = paths == 1 ? 120 : 60;
+  std::vector<int64_t> budgets;
+  for (int i = 0; i < paths; ++i) {
+    const auto pages = least + static_cast<int64_t>(random() % 100);
+    budgets.push_back(pages * 4096);
+  }
+  return budgets;
+}
+
 }  // namespace
 
 WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
@@ -28,8 +41,10 @@ WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
   WorldOptions options;
   options.seed = seed;
   options.transcript = transcript;
-  if (tiers != Tiers::kDisks) options.mapped = DrawTiers(seed);
-  if (tiers == Tiers::kDrawn) options.threads = static_cast<int>(1 + seed % 4);
+  if (tiers != Tiers::kDisks) {
+    options.mapped = DrawTiers(seed);
+    options.threads = static_cast<int>(1 + seed % 4);
+  }
   if (tiers == Tiers::kDevice) {
     std::mt19937_64 device(seed * 79);
     options.hbm_bytes = static_cast<int64_t>(8 + device() % 40) * 4096;
@@ -37,6 +52,10 @@ WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
   options.budget_bytes = static_cast<int64_t>(24 + random() % 60) * 4096;
   options.paths = 1 + static_cast<int>(random() % 3);
   if (trouble == Trouble::kRefusal) options.paths = 2 + options.paths % 2;
+  // What one path refuses all others have room for.
+  if (tiers != Tiers::kDisks && trouble != Trouble::kRefusal) {
+    options.path_budgets = DrawBudgets(seed, options.paths);
+  }
   options.eviction =
       random() % 2 == 0 ? EvictionKind::kLru : EvictionKind::kNextUse;
   options.prefetch = random() % 4 != 0;

@@ -111,8 +111,9 @@ class TestRuntime : public PinPatterns {
     return *disk_faults_[static_cast<size_t>(path)];
   }
   FakeHbm& hbm() { return *hbm_; }  // without a device of its own
-  // Of mapped tier k.
+  // Of mapped tier k; how many there are.
   FaultMedium& medium_faults(int k) { return *media_[static_cast<size_t>(k)]; }
+  int mediums() const { return static_cast<int>(media_.size()); }
   VirtualClock& virtual_clock() { return virtual_clock_; }
   bool is_virtual() const;
   absl::Time Now() { return runtime_->clock().Now(); }

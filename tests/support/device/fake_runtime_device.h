@@ -30,6 +30,8 @@ class FakeRuntimeDevice : public RuntimeDevice {
   std::vector<std::string> violations() override {
     return fake_->bytes().violations();
   }
+  // Once the runtime has it.
+  Fake& fake() { return *fake_; }
 
  protected:
   std::shared_ptr<Device> Of(std::shared_ptr<Fake> fake) {
