@@ -142,6 +142,9 @@ void Mover::Hear(const Arrival& arrival) {
     HearErrors();
   }
   core_.admission.OnFetchFailed(tensor, arrival.status);
+  // The copy that a writer on the other tier was fetching, whose hold has ended
+  // with its fetch.
+  if (core_.working.IsDirtyInWindow(tensor)) core_.write_back.OnDirty(tensor);
 }
 
 // There is no copy where it was to go, and perhaps none where it came from.

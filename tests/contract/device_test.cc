@@ -305,6 +305,29 @@ TEST(DeviceContract, WhatTheDeviceLosesIsUnavailableWhereADiskHasItToo) {
   EXPECT_TRUE(world.Holds(*above, tensors[0], 0));
 }
 
+// A writer on the device, whose fetch failed, leaves memory's copy as it was.
+TEST(DeviceContract, WhatAWriterDidNotGetGoesDownAllTheSame) {
+  constexpr int64_t kPage = 4096;
+  // Each window's room and the staging of the device's, and no more.
+  TestRuntime world(
+      TestWorld::kHbmVirtual,
+      {.budget_bytes = WindowBytes(kPage, 1) + StagingBytes(kPage, 1),
+       .hbm_bytes = WindowBytes(kPage, 1),
+       .prefetch = false});
+  const TensorId tensor = world.Register("a", kPage);
+  const TensorId other = world.Register("b", kPage);
+  auto above = world.OpenQueue(kPage, 1, TierKind::kHbm);
+  auto below = world.OpenQueue(kPage, 1);
+  world.hbm().faults().Fail(0, absl::UnavailableError("not now"));
+  world.Fill(*below, tensor, 1);
+  const absl::Status gone =
+      world.Take(*above, tensor, Access::kUpdate).status();
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  world.Fill(*below, other, 2);
+  EXPECT_TRUE(world.Holds(*below, tensor, 1));
+  EXPECT_TRUE(world.Holds(*above, other, 2));
+}
+
 // Its readers keep what they have; nothing waits for it after them.
 TEST(DeviceContract, WhatWasLostUnderAPinGoesWithThePin) {
   constexpr int64_t kPage = 4096;
