@@ -214,12 +214,17 @@ std::string NodeOfTier(const TierReport& report) {
       ", ");
 }
 
-void AddMemoryTier(const TierReport& report, Table* table) {
+void AddPages(const TierReport& report, Table* table) {
   if (report.page_bytes < 0) return;
   table->Add("  node", NodeOfTier(report));
   table->Add("  pages", absl::StrFormat("%s, %.0f %% of a probe in huge pages",
                                         FormatBytes(report.page_bytes),
                                         100 * report.huge_page_share));
+}
+
+// Of a disk nothing is pinned.
+void AddPins(const TierReport& report, Table* table) {
+  if (report.can_pin < 0 && report.pin_error.empty()) return;
   table->Add("  can pin", Join({report.can_pin < 0    ? "unknown"
                                 : report.can_pin == 0 ? "no"
                                                       : "yes",
@@ -237,7 +242,8 @@ void AddTier(const TierReport& report, Table* table) {
                absl::StrCat(FormatBytes(report.free_bytes), " free of ",
                             FormatBytes(report.size_bytes)));
   }
-  AddMemoryTier(report, table);
+  AddPages(report, table);
+  AddPins(report, table);
   if (!report.file_system.empty()) {
     table->Add(
         "  file system",

@@ -136,6 +136,8 @@ absl::Status ProbePersistent(const PseudoFiles& files, TierReport* report) {
   report->granularity_cause = facts->cause;
   report->size_bytes = facts->size_bytes;
   report->bad_bytes = facts->bad_bytes;
+  report->can_pin = facts->can_pin;
+  report->pin_error = facts->pin_error;
   report->unsafe_shutdowns = facts->unsafe_shutdowns;
   return absl::OkStatus();
 }

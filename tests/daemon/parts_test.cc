@@ -114,11 +114,18 @@ TEST(ReportTableTest, EachTierHasItsFacts) {
   pmem.granularity = "PAGE";
   pmem.granularity_cause = "no MAP_SYNC";
   pmem.bad_bytes = 4096;
+  pmem.can_pin = 0;
+  pmem.pin_error = "EOPNOTSUPP";
+  TierReport& hbm = report.tiers.emplace_back();
+  hbm.tier = {.kind = TierKind::kHbm, .place = "cuda:0"};
+  hbm.can_pin = 0;
+  hbm.pin_error = "cudaHostRegister: 304";
   const std::string text = FormatReport(report, 100);
   for (const char* const each :
        {"far:node2", "1 GiB free of 1 GiB", "node2 asked", "memory only",
         "movable, dax1.0", "50 % of a probe", "no: EPERM", "pmem:/mnt/p",
-        "taken", "xfs", "PAGE: no MAP_SYNC", "4 KiB"}) {
+        "taken", "xfs", "PAGE: no MAP_SYNC", "4 KiB", "no: EOPNOTSUPP",
+        "hbm:cuda:0", "no: cudaHostRegister: 304"}) {
     EXPECT_THAT(text, HasSubstr(each));
   }
 }

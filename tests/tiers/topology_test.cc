@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -112,10 +113,19 @@ TEST(TopologyTest, ANodeHasNoMoreAvailableThanItHas) {
 }
 
 TEST(TopologyTest, AnotherMachinesTopologyIsRefused) {
-  ASSERT_EQ(setenv("HWLOC_SYNTHETIC", "node:2 core:2 pu:2", 1), 0);
-  const absl::StatusOr<Topology> topology = ReadTopology();
-  ASSERT_EQ(unsetenv("HWLOC_SYNTHETIC"), 0);
-  EXPECT_TRUE(absl::IsUnavailable(topology.status())) << topology.status();
+  const std::pair<const char*, const char*> settings[] = {
+      {"HWLOC_SYNTHETIC", "node:2 core:2 pu:2"},
+      {"HWLOC_XMLFILE", "/nowhere.xml"},
+      {"HWLOC_FSROOT", "/nowhere"},
+      {"HWLOC_THISSYSTEM", "1"}};
+  for (const auto& [name, value] : settings) {
+    ASSERT_EQ(setenv(name, value, 1), 0);
+    const absl::StatusOr<Topology> topology = ReadTopology();
+    ASSERT_EQ(unsetenv(name), 0);
+    EXPECT_TRUE(absl::IsUnavailable(topology.status())) << topology.status();
+    EXPECT_NE(topology.status().ToString().find(name), std::string::npos);
+  }
+  EXPECT_TRUE(ReadTopology().ok());
 }
 
 TEST(TopologyTest, ANodeThatIsNotThereIsRefused) {

@@ -42,6 +42,14 @@ using Bitmap =
 // On a synthetic or imported topology calls succeed and do nothing, so only
 // the machine's own will do.
 absl::StatusOr<LoadedTopology> Load() {
+  // hwloc reads these by itself, and takes the word of the last of them that
+  // another machine's topology is this one's.
+  for (const char* const name : {"HWLOC_SYNTHETIC", "HWLOC_XMLFILE",
+                                 "HWLOC_FSROOT", "HWLOC_THISSYSTEM"}) {
+    if (std::getenv(name) == nullptr) continue;
+    return absl::UnavailableError(absl::StrCat(
+        "hwloc's topology may not be this machine's: unset ", name));
+  }
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) {
     return absl::UnavailableError("hwloc cannot be initialized");
@@ -51,9 +59,7 @@ absl::StatusOr<LoadedTopology> Load() {
     return absl::UnavailableError("hwloc cannot read the machine");
   }
   if (!hwloc_topology_is_thissystem(raw)) {
-    return absl::UnavailableError(
-        "hwloc's topology is not this machine's: unset HWLOC_SYNTHETIC and "
-        "HWLOC_XMLFILE");
+    return absl::UnavailableError("hwloc's topology is not this machine's");
   }
   return topology;
 }

@@ -10,10 +10,13 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aio/uring_probe.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/disk/state_file.h"
@@ -25,6 +28,13 @@
 namespace terrace {
 namespace {
 
+void TryToPin(absl::Span<std::byte> bytes, PmemFacts* facts) {
+  const absl::StatusOr<std::string> refused = TryPin(bytes);
+  facts->pin_error =
+      refused.ok() ? *refused : std::string(refused.status().message());
+  if (refused.ok()) facts->can_pin = refused->empty() ? 1 : 0;
+}
+
 absl::StatusOr<PmemFacts> Mapped(int fd, const std::string& name,
                                  int64_t mapped_bytes) {
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<PersistDomain> domain,
@@ -32,11 +42,13 @@ absl::StatusOr<PmemFacts> Mapped(int fd, const std::string& name,
                                               PersistDomain::Media::kUnsafe));
   TERRACE_ASSIGN_OR_RETURN(const int64_t shutdowns,
                            PersistDomain::UnsafeShutdowns(fd, name));
-  return PmemFacts{.file = name,
-                   .file_system = FileSystemOf(fd),
-                   .granularity = domain->granularity(),
-                   .cause = domain->cause(),
-                   .unsafe_shutdowns = shutdowns};
+  PmemFacts facts{.file = name,
+                  .file_system = FileSystemOf(fd),
+                  .granularity = domain->granularity(),
+                  .cause = domain->cause(),
+                  .unsafe_shutdowns = shutdowns};
+  TryToPin(domain->bytes().first(static_cast<size_t>(mapped_bytes)), &facts);
+  return facts;
 }
 
 // By a file without a name, which goes with its descriptor.

@@ -40,7 +40,7 @@ struct IoWeights {
 };
 
 struct Options {
-  // Memory and the disks below it, each with its budget: the long form of
+  // Memory, a GPU's, and what is below, each with its budget: the long form of
   // host_budget_bytes, numa_node and paths, which are not set beside it.
   //
   //   options.tiers = {*ParseTier("dram=8GiB"), *ParseTier("nvme:/mnt/a")};
@@ -48,8 +48,8 @@ struct Options {
   // One is memory. A disk's budget is the largest size of the job's file there:
   // a tensor that has no room within it goes to the next disk, and where none
   // has any, Register is ResourceExhausted. The errno that its message names is
-  // EDQUOT then, that of a full disk ENOSPC. Unimplemented: a kind that this
-  // build or machine has not.
+  // EDQUOT then, that of a full disk ENOSPC. What is not there
+  // is refused, as terrace/tier.h says.
   std::vector<TierSpec> tiers;
   // An ordinary file may play persistent memory: for tests, as what is written
   // there does not outlive a power failure at that speed.

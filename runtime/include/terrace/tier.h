@@ -7,8 +7,8 @@
 //   pmem:/mnt/pmem0=100GiB         persistent memory
 //   hbm:cuda:0=10GiB               a GPU's
 //
-// A text may name a kind that this build or machine has not: Runtime::Create
-// then says Unimplemented, with the text.
+// A text may name what is not there. Runtime::Create then says so and what is:
+// Unimplemented: this build lacks the kind; Unavailable: this machine lacks it.
 //
 // Values; thread-safe.
 #pragma once

@@ -33,6 +33,8 @@ TEST_F(PmemProbeTest, AnOrdinaryFileSystemIsTold) {
     EXPECT_THAT(facts->cause, HasSubstr("MAP_SYNC"));
     EXPECT_EQ(facts->size_bytes, 8 << 20);
     EXPECT_EQ(facts->bad_bytes, 0);
+    EXPECT_EQ(facts->can_pin == 0 || facts->can_pin < 0,
+              !facts->pin_error.empty());
   }
   EXPECT_EQ(directory.Entries(), std::vector<std::string>{"given"});
   EXPECT_EQ(std::filesystem::file_size(given), 6u) << "not touched";
