@@ -129,15 +129,14 @@ absl::Status ProbePersistent(const PseudoFiles& files, TierReport* report) {
           static_cast<int64_t>(space.f_bavail * space.f_frsize);
     }
   }
-  const absl::StatusOr<PmemFacts> facts = ProbePmem(place);
+  const absl::StatusOr<PmemFacts> facts = ProbePmem(
+      place, [&](absl::Span<std::byte> bytes) { Pin(bytes, report); });
   if (!facts.ok()) return facts.status();
   report->file_system = facts->file_system;
   report->granularity = StoreGranularityName(facts->granularity);
   report->granularity_cause = facts->cause;
   report->size_bytes = facts->size_bytes;
   report->bad_bytes = facts->bad_bytes;
-  report->can_pin = facts->can_pin;
-  report->pin_error = facts->pin_error;
   report->unsafe_shutdowns = facts->unsafe_shutdowns;
   return absl::OkStatus();
 }

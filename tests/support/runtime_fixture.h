@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,7 +30,6 @@
 #include "tests/support/manual_clock.h"
 #include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/fault_medium.h"
-#include "tests/support/slowness.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -65,6 +65,14 @@ inline constexpr TestWorld kAllWorlds[] = {
 
 const char* TestWorldName(TestWorld world);
 std::ostream& operator<<(std::ostream& out, TestWorld world);
+
+// What a test waits for at most, and what it gives a healthy device: so many
+// times as long as TERRACE_TEST_SLOW says that this machine is slower, as one
+// that is emulated.
+inline absl::Duration OnThisMachine(absl::Duration time) {
+  const char* const slow = std::getenv("TERRACE_TEST_SLOW");
+  return slow == nullptr ? time : time * std::atof(slow);
+}
 
 class RuntimeDevice;
 

@@ -15,10 +15,6 @@ struct PmemFacts {
   std::string cause;       // of the granularity
   int64_t size_bytes = 0;  // of the tier
   int64_t bad_bytes = 0;   // of these
-  // Whether a ring can pin a block of it; -1: nothing tells. No DAX file can
-  // be pinned for long, as the kernel has it; why not.
-  int can_pin = -1;
-  std::string pin_error;
   // Of the medium, so far; -1: nothing counts them.
   int64_t unsafe_shutdowns = -1;
   // Whether there were any since a job before marked the place. No job trusts

@@ -16,7 +16,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "aio/uring_probe.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/disk/state_file.h"
@@ -28,39 +27,33 @@
 namespace terrace {
 namespace {
 
-void TryToPin(absl::Span<std::byte> bytes, PmemFacts* facts) {
-  const absl::StatusOr<std::string> refused = TryPin(bytes);
-  facts->pin_error =
-      refused.ok() ? *refused : std::string(refused.status().message());
-  if (refused.ok()) facts->can_pin = refused->empty() ? 1 : 0;
-}
-
 absl::StatusOr<PmemFacts> Mapped(int fd, const std::string& name,
-                                 int64_t mapped_bytes) {
+                                 int64_t mapped_bytes, const PmemLook& look) {
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<PersistDomain> domain,
                            PersistDomain::Map(fd, name, mapped_bytes,
                                               PersistDomain::Media::kUnsafe));
   TERRACE_ASSIGN_OR_RETURN(const int64_t shutdowns,
                            PersistDomain::UnsafeShutdowns(fd, name));
-  PmemFacts facts{.file = name,
-                  .file_system = FileSystemOf(fd),
-                  .granularity = domain->granularity(),
-                  .cause = domain->cause(),
-                  .unsafe_shutdowns = shutdowns};
-  TryToPin(domain->bytes().first(static_cast<size_t>(mapped_bytes)), &facts);
-  return facts;
+  if (look) look(domain->bytes());
+  return PmemFacts{.file = name,
+                   .file_system = FileSystemOf(fd),
+                   .granularity = domain->granularity(),
+                   .cause = domain->cause(),
+                   .unsafe_shutdowns = shutdowns};
 }
 
 // By a file without a name, which goes with its descriptor.
 absl::StatusOr<PmemFacts> ProbeDirectory(const std::string& directory,
-                                         const std::string& name) {
+                                         const std::string& name,
+                                         const PmemLook& look) {
   const int fd =
       open(directory.c_str(), O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return ErrnoError(name, "cannot make a file", errno);
   const auto closed = absl::MakeCleanup([fd] { close(fd); });
   std::atomic<int64_t> progress = 0;
   TERRACE_RETURN_IF_ERROR(Preallocate(fd, name, 0, kBlockBytes, &progress));
-  TERRACE_ASSIGN_OR_RETURN(PmemFacts facts, Mapped(fd, name, kBlockBytes));
+  TERRACE_ASSIGN_OR_RETURN(PmemFacts facts,
+                           Mapped(fd, name, kBlockBytes, look));
   struct statvfs found = {};
   if (fstatvfs(fd, &found) != 0) {
     return ErrnoError(name, "its size cannot be read", errno);
@@ -69,7 +62,8 @@ absl::StatusOr<PmemFacts> ProbeDirectory(const std::string& directory,
   return facts;
 }
 
-absl::StatusOr<PmemFacts> ProbeDevice(const std::string& path) {
+absl::StatusOr<PmemFacts> ProbeDevice(const std::string& path,
+                                      const PmemLook& look) {
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
   const auto closed = absl::MakeCleanup([fd] { close(fd); });
@@ -78,7 +72,7 @@ absl::StatusOr<PmemFacts> ProbeDevice(const std::string& path) {
   TERRACE_ASSIGN_OR_RETURN(const PmemSpace space, DaxSpace(path, shape, 0));
   TERRACE_ASSIGN_OR_RETURN(
       PmemFacts facts,
-      Mapped(fd, path, std::max(shape.alignment, kBlockBytes)));
+      Mapped(fd, path, std::max(shape.alignment, kBlockBytes), look));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Extent> bad,
                            PersistDomain::BadRanges(fd, path));
   facts.size_bytes = space.usable.size_bytes;
@@ -88,17 +82,18 @@ absl::StatusOr<PmemFacts> ProbeDevice(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<PmemFacts> ProbePmem(const std::string& place) {
+absl::StatusOr<PmemFacts> ProbePmem(const std::string& place,
+                                    const PmemLook& look) {
   TERRACE_RETURN_IF_ERROR(PersistDomain::CheckAvailable());
   struct stat node = {};
   if (stat(place.c_str(), &node) != 0) {
     return ErrnoError(place, "cannot be looked at", errno);
   }
-  if (S_ISDIR(node.st_mode)) return ProbeDirectory(place, place);
-  if (S_ISCHR(node.st_mode)) return ProbeDevice(place);
+  if (S_ISDIR(node.st_mode)) return ProbeDirectory(place, place, look);
+  if (S_ISCHR(node.st_mode)) return ProbeDevice(place, look);
   if (S_ISREG(node.st_mode)) {
     const auto folder = std::filesystem::path(place).parent_path();
-    return ProbeDirectory(folder.empty() ? "." : folder.string(), place);
+    return ProbeDirectory(folder.empty() ? "." : folder.string(), place, look);
   }
   return absl::InvalidArgumentError(
       absl::StrCat(place, ": no directory, regular file or DAX device"));

@@ -2,9 +2,12 @@
 // not taken: it is neither locked nor marked, and nothing stays in it.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "tiers/pmem/pmem_facts.h"
 
 namespace terrace {
@@ -15,6 +18,11 @@ namespace terrace {
 // or bad blocks cannot be read; InvalidArgument: another kind of place;
 // NotFound, PermissionDenied; ResourceExhausted: no room for a block. Blocks as
 // long as the file system does. Thread-safe.
-absl::StatusOr<PmemFacts> ProbePmem(const std::string& place);
+//
+// `look` sees the first bytes of it while they are mapped, and may not write to
+// them.
+using PmemLook = std::function<void(absl::Span<std::byte> bytes)>;
+absl::StatusOr<PmemFacts> ProbePmem(const std::string& place,
+                                    const PmemLook& look = nullptr);
 
 }  // namespace terrace
