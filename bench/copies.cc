@@ -8,14 +8,6 @@
 #include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
-namespace {
-
-constexpr double kBar = 0.95;
-// A transport to a device looks by itself now and then.
-constexpr absl::Duration kLook = absl::Milliseconds(100);
-
-}  // namespace
-
 void Signal::Set() {
   MutexLock lock(mutex_);
   set_ = true;
@@ -44,7 +36,8 @@ const char* NameOf(Way way) {
                              : "both ways";
 }
 
-absl::StatusOr<Sample> RunMoves(Transport& transport, Signal& ended, Way way,
+absl::StatusOr<Sample> RunMoves(Transport& transport,
+                                const std::function<void()>& wait, Way way,
                                 absl::Span<std::byte> dram) {
   const auto size_bytes = static_cast<int64_t>(dram.size());
   const Stopwatch watch;
@@ -61,7 +54,7 @@ absl::StatusOr<Sample> RunMoves(Transport& transport, Signal& ended, Way way,
   while (true) {
     transport.Poll(&moved);
     if (transport.pending() == 0) break;
-    ended.AwaitFor(kLook);
+    wait();
   }
   const Sample sample = watch.Stop(size_bytes);
   for (const Moved& each : moved) TERRACE_RETURN_IF_ERROR(each.status);
@@ -72,7 +65,8 @@ absl::Status AddBeside(const std::string& name,
                        std::function<absl::StatusOr<Sample>()> transport,
                        const std::string& bound,
                        std::function<absl::StatusOr<Sample>()> loop,
-                       int64_t rounds, Gate& gate, Section* section) {
+                       std::optional<Bar> bar, int64_t rounds, Gate& gate,
+                       Section* section) {
   const std::vector<Contender> contenders = {
       {name, std::move(transport)},
       {absl::StrCat(name, ", ", bound), std::move(loop)}};
@@ -88,7 +82,7 @@ absl::Status AddBeside(const std::string& name,
   row.bound = bound;
   row.figure = "MiB/s";
   row.ratio = result.Ratio(0, 1, Figure::kRate);
-  row.bar = Bar{kBar, true};
+  row.bar = bar;
   section->ratios.push_back(row);
   return absl::OkStatus();
 }

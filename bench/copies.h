@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,6 +31,9 @@ class Signal {
   void Await();
   // Returns without it after `at_most`, or earlier.
   void AwaitFor(absl::Duration at_most);
+  // For what may have ended without it, as a transport to a device now and
+  // then has.
+  void Look() { AwaitFor(absl::Milliseconds(100)); }
 
  private:
   Mutex mutex_;
@@ -42,16 +46,21 @@ enum class Way : uint8_t { kUp, kDown, kBoth };
 bool IsUp(Way way, int64_t offset);
 const char* NameOf(Way way);
 
-// Moves of all of `dram`, to or from the same offsets of kCopiedTier; `ended`
-// is what the transport's wake sets. The first error of a move.
-absl::StatusOr<Sample> RunMoves(Transport& transport, Signal& ended, Way way,
+// Moves of all of `dram`, to or from the same offsets of kCopiedTier; `wait`
+// blocks until one may have ended. The first error of a move.
+absl::StatusOr<Sample> RunMoves(Transport& transport,
+                                const std::function<void()>& wait, Way way,
                                 absl::Span<std::byte> dram);
 
-// Rounds of both: a row for each, and their ratio with its bar.
+// Of a transport beside the least, where the medium is memory.
+inline constexpr Bar kCopyBar = {0.95, true};
+
+// Rounds of both: a row for each, and their ratio with its bar, if it has one.
 absl::Status AddBeside(const std::string& name,
                        std::function<absl::StatusOr<Sample>()> transport,
                        const std::string& bound,
                        std::function<absl::StatusOr<Sample>()> loop,
-                       int64_t rounds, Gate& gate, Section* section);
+                       std::optional<Bar> bar, int64_t rounds, Gate& gate,
+                       Section* section);
 
 }  // namespace terrace::bench

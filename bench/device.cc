@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "kernels/cuda/open_cuda.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status_macros.h"
+#include "tests/support/device/threaded_device.h"
 #include "tiers/device/device_transport.h"
 #include "tiers/memory/host_arena.h"
 
@@ -31,15 +33,112 @@ namespace terrace::bench {
 namespace {
 
 constexpr int64_t kPieceBytes = 4 * kMiB;
+constexpr char kThreads[] = "threads";  // plays a device
+
+// The raw loop's copies: queued as they come, each direction in a stream of its
+// own.
+class RawCopies {
+ public:
+  virtual ~RawCopies() = default;
+  virtual const char* name() const = 0;
+  virtual absl::Status Copy(bool up, void* device, std::byte* host,
+                            int64_t bytes) = 0;
+  virtual absl::Status Wait() = 0;
+};
+
+// CUDA's own calls, without our Device between.
+class CudaCopies final : public RawCopies {
+ public:
+  static absl::StatusOr<std::unique_ptr<RawCopies>> Make(
+      const std::string& place) {
+    TERRACE_ASSIGN_OR_RETURN(const TerraceCudaCalls* const calls, LoadCuda());
+    auto copies = std::unique_ptr<CudaCopies>(
+        new CudaCopies(*calls, std::stoi(place.substr(place.find(':') + 1))));
+    for (int i = 0; i < 2; ++i) {
+      void* stream = nullptr;
+      TERRACE_RETURN_IF_ERROR(
+          copies->Check(calls->make_stream(copies->number_, &stream)));
+      copies->streams_.push_back(stream);
+    }
+    return copies;
+  }
+  ~CudaCopies() override {
+    for (void* stream : streams_) calls_.destroy_stream(number_, stream);
+  }
+
+  const char* name() const override { return "cudaMemcpyAsync"; }
+  absl::Status Copy(bool up, void* device, std::byte* host,
+                    int64_t bytes) override {
+    return Check(calls_.copy(number_, up ? static_cast<void*>(host) : device,
+                             up ? device : static_cast<void*>(host),
+                             static_cast<size_t>(bytes), up ? 0 : 1,
+                             streams_[up ? 0 : 1]));
+  }
+  absl::Status Wait() override {
+    for (void* stream : streams_) {
+      TERRACE_RETURN_IF_ERROR(
+          Check(calls_.synchronize_stream(number_, stream)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  CudaCopies(const TerraceCudaCalls& calls, int number)
+      : calls_(calls), number_(number) {}
+
+  absl::Status Check(int code) const {
+    if (code == 0) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("the raw loop: ", calls_.error_name(code)));
+  }
+
+  const TerraceCudaCalls& calls_;
+  const int number_;
+  std::vector<void*> streams_;  // up, down
+};
+
+// Of a device that has no calls below its streams.
+class StreamCopies final : public RawCopies {
+ public:
+  static absl::StatusOr<std::unique_ptr<RawCopies>> Make(Device& device) {
+    auto copies = std::unique_ptr<StreamCopies>(new StreamCopies);
+    TERRACE_ASSIGN_OR_RETURN(copies->up_, device.MakeStream());
+    TERRACE_ASSIGN_OR_RETURN(copies->down_, device.MakeStream());
+    return copies;
+  }
+
+  const char* name() const override { return "its streams"; }
+  absl::Status Copy(bool up, void* device, std::byte* host,
+                    int64_t bytes) override {
+    return up ? up_->CopyToHost(host, device, bytes)
+              : down_->CopyToDevice(device, host, bytes);
+  }
+  absl::Status Wait() override {
+    const absl::Status up = up_->Wait();
+    const absl::Status down = down_->Wait();
+    return up.ok() ? down : up;
+  }
+
+ private:
+  StreamCopies() = default;
+
+  std::unique_ptr<Device::Stream> up_, down_;
+};
+
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& place,
+                                                   int64_t size_bytes) {
+  if (place != kThreads) return OpenCuda(place);
+  return std::make_shared<ThreadedDevice>(ThreadedDeviceOptions{
+      .name = kThreads, .capacity_bytes = size_bytes + kMiB});
+}
 
 class Workbench {
  public:
   static absl::StatusOr<std::unique_ptr<Workbench>> Make(
       const std::string& place, int64_t size_bytes) {
     auto bench = std::unique_ptr<Workbench>(new Workbench(size_bytes));
-    TERRACE_ASSIGN_OR_RETURN(auto device, OpenCuda(place));
-    TERRACE_ASSIGN_OR_RETURN(bench->calls_, LoadCuda());
-    bench->number_ = std::stoi(place.substr(place.find(':') + 1));
+    TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device,
+                             OpenDevice(place, size_bytes));
     TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<HostArena> dram,
                              HostArena::Create({.size_bytes = size_bytes}));
     bench->dram_ = dram->bytes();
@@ -47,67 +146,54 @@ class Workbench {
     TERRACE_ASSIGN_OR_RETURN(bench->pinned_, device->Pin(dram, dram->bytes()));
     TERRACE_ASSIGN_OR_RETURN(bench->space_,
                              DeviceSpace::Create(device, size_bytes));
+    if (place == kThreads) bench->bar_.reset();
+    TERRACE_ASSIGN_OR_RETURN(bench->raw_, place == kThreads
+                                              ? StreamCopies::Make(*device)
+                                              : CudaCopies::Make(place));
     return bench;
   }
-  ~Workbench() {
-    for (void* stream : streams_) calls_->destroy_stream(number_, stream);
-  }
+
+  const char* raw_name() const { return raw_->name(); }
+  std::optional<Bar> bar() const { return bar_; }
 
   absl::StatusOr<Sample> RunTransport(Way way) {
     Signal ended;
     DeviceTransport transport(kCopiedTier, space_, SystemClock(),
                               [&ended] { ended.Set(); },
                               {.piece_bytes = kPieceBytes});
-    return RunMoves(transport, ended, way, dram_);
+    return RunMoves(
+        transport, [&ended] { ended.Look(); }, way, dram_);
   }
 
   absl::StatusOr<Sample> RunLoop(Way way) {
-    while (streams_.size() < 2) {
-      streams_.push_back(nullptr);
-      TERRACE_RETURN_IF_ERROR(
-          Check(calls_->make_stream(number_, &streams_.back())));
-    }
     const Stopwatch watch;
     for (int64_t at = 0; at < size_bytes_; at += kPieceBytes) {
-      const bool up = IsUp(way, at);
-      void* const device = space_->At(at);
-      void* const host = dram_.data() + at;
-      TERRACE_RETURN_IF_ERROR(Check(calls_->copy(
-          number_, up ? host : device, up ? device : host,
-          static_cast<size_t>(std::min(kPieceBytes, size_bytes_ - at)),
-          up ? 0 : 1, streams_[up ? 0 : 1])));
-    }
-    for (void* stream : streams_) {
       TERRACE_RETURN_IF_ERROR(
-          Check(calls_->synchronize_stream(number_, stream)));
+          raw_->Copy(IsUp(way, at), space_->At(at), dram_.data() + at,
+                     std::min(kPieceBytes, size_bytes_ - at)));
     }
+    TERRACE_RETURN_IF_ERROR(raw_->Wait());
     return watch.Stop(size_bytes_);
   }
 
  private:
   explicit Workbench(int64_t size_bytes) : size_bytes_(size_bytes) {}
 
-  absl::Status Check(int code) const {
-    if (code == 0) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("the raw loop: ", calls_->error_name(code)));
-  }
-
   const int64_t size_bytes_;
-  const TerraceCudaCalls* calls_ = nullptr;
-  int number_ = 0;
-  absl::Span<std::byte> dram_;  // of the mapping that is pinned
+  std::optional<Bar> bar_ = kCopyBar;  // none of threads, which play a device
+  absl::Span<std::byte> dram_;         // of the mapping that is pinned
   PinnedMapping pinned_;
   std::shared_ptr<DeviceSpace> space_;
-  std::vector<void*> streams_;  // of the loop: up, down
+  std::unique_ptr<RawCopies> raw_;  // goes before the device's memory
 };
 
 absl::Status AddRows(Workbench& bench, int64_t rounds, Gate& gate,
                      Section* section) {
   for (const Way way : {Way::kDown, Way::kUp, Way::kBoth}) {
     TERRACE_RETURN_IF_ERROR(AddBeside(
-        NameOf(way), [&] { return bench.RunTransport(way); }, "cudaMemcpyAsync",
-        [&] { return bench.RunLoop(way); }, rounds, gate, section));
+        NameOf(way), [&] { return bench.RunTransport(way); }, bench.raw_name(),
+        [&] { return bench.RunLoop(way); }, bench.bar(), rounds, gate,
+        section));
   }
   return absl::OkStatus();
 }
@@ -117,6 +203,11 @@ absl::Status AddRows(Workbench& bench, int64_t rounds, Gate& gate,
 absl::Status RunDeviceBenchmark(const Flags& flags) {
   TERRACE_ASSIGN_OR_RETURN(const int64_t size,
                            flags.number("size", 256 * kMiB));
+  return MeasureDeviceCopies(flags.text("device", "cuda:0"), size, flags);
+}
+
+absl::Status MeasureDeviceCopies(const std::string& place, int64_t size,
+                                 const Flags& flags) {
   TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 11));
   TERRACE_ASSIGN_OR_RETURN(const int64_t wait, flags.number("gate", 10));
   if (size < kMiB || size > 64 * kGiB || rounds < 1 || rounds > 1000) {
@@ -126,7 +217,6 @@ absl::Status RunDeviceBenchmark(const Flags& flags) {
   }
   Gate gate(
       {.enabled = wait > 0, .max_wait_seconds = static_cast<double>(wait)});
-  const std::string place = flags.text("device", "cuda:0");
   TERRACE_ASSIGN_OR_RETURN(const auto bench, Workbench::Make(place, size));
   Section section;
   section.title = absl::StrCat("Copies between DRAM and ", place);

@@ -45,13 +45,15 @@ const Subcommand kSubcommands[] = {
      {"parameters", "rounds", "gate", "json"},
      RunStepPathsBenchmark},
     {"tiers",
-     "copies between DRAM and a tier of memory, against memcpy; a step over "
+     "copies between DRAM and a tier, of memory or --tier's, against the least "
+     "that moves the bytes; a demand beside copies and kernels; a step over "
      "paced tiers, against the sum of their rates",
-     {"size", "parameters", "path", "paced", "rounds", "threads", "gate",
-      "json"},
+     {"tier", "unsafe-media", "size", "parameters", "path", "paced", "rounds",
+      "threads", "gate", "json"},
      RunTiersBenchmark},
     {"device",
-     "copies between DRAM and a GPU's tier, against cudaMemcpyAsync",
+     "copies between DRAM and a GPU's tier, against cudaMemcpyAsync; of "
+     "--device threads, which play one, against their streams",
      {"device", "size", "rounds", "gate", "json"},
      RunDeviceBenchmark},
     {"device-step",

@@ -1,147 +1,125 @@
-// Both sides copy the same bytes between the same two arenas, in pieces of
-// 1 MiB, on the same threads: the transport with moves of 8 MiB, the loop with
-// a task for each thread, which takes the next piece until none is left. So
-// what the ratio shows is the transport's own cost: cutting, choosing, lanes,
-// wakes.
+// Both sides of a row copy the same bytes: the transport with moves of 8 MiB,
+// the loop with the least that its medium takes, on the same threads. So what
+// the ratio shows is the transport's own cost: cutting, choosing, lanes, wakes.
 #include "bench/tiers.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/types/span.h"
 #include "bench/copies.h"
+#include "bench/copy_demand.h"
+#include "bench/device.h"
+#include "bench/disk_edge.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
+#include "bench/mapped_edge.h"
 #include "bench/report/document.h"
 #include "bench/step_tiers.h"
 #include "kernels/pool_executor.h"
-#include "runtime/base/clock.h"
 #include "runtime/base/status_macros.h"
-#include "tiers/copy_transport.h"
-#include "tiers/memory/host_arena.h"
+#include "terrace/tier.h"
 
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kPieceBytes = kMiB;
-
-class ArenaMedium final : public Medium {
- public:
-  explicit ArenaMedium(absl::Span<std::byte> bytes) : bytes_(bytes) {}
-  const std::string& name() const override { return name_; }
-  int64_t size_bytes() const override {
-    return static_cast<int64_t>(bytes_.size());
-  }
-  absl::Status Read(int64_t offset, absl::Span<std::byte> to) override {
-    std::memcpy(to.data(), bytes_.data() + offset, to.size());
-    return absl::OkStatus();
-  }
-  absl::Status Write(int64_t offset,
-                     absl::Span<const std::byte> from) override {
-    std::memcpy(bytes_.data() + offset, from.data(), from.size());
-    return absl::OkStatus();
-  }
-
- private:
-  const std::string name_ = "memory";
-  const absl::Span<std::byte> bytes_;
+struct Setting {
+  int64_t size = 0;
+  int64_t rounds = 0;
+  int threads = 0;
+  bool unsafe_media = false;
+  bool json = false;
 };
 
-class Workbench {
- public:
-  static absl::StatusOr<std::unique_ptr<Workbench>> Make(int64_t size_bytes) {
-    auto bench = std::unique_ptr<Workbench>(new Workbench(size_bytes));
-    for (auto* const arena : {&bench->dram_, &bench->tier_}) {
-      TERRACE_ASSIGN_OR_RETURN(*arena,
-                               HostArena::Create({.size_bytes = size_bytes}));
-      std::memset((*arena)->bytes().data(), arena == &bench->dram_ ? 1 : 2,
-                  static_cast<size_t>(size_bytes));
-    }
-    return bench;
-  }
+int AllThreads() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
-  absl::StatusOr<Sample> RunTransport(Executor& executor, Way way) {
-    ArenaMedium medium(tier_->bytes());
-    Signal ended;
-    CopyTransport transport({{kCopiedTier, &medium}}, executor, SystemClock(),
-                            [&ended] { ended.Set(); });
-    return RunMoves(transport, ended, way, dram_->bytes());
-  }
+std::string Disturbances(const Gate& gate) {
+  return absl::StrFormat("%d runs, %d of them disturbed.", gate.runs(),
+                         gate.disturbed());
+}
 
-  absl::StatusOr<Sample> RunLoop(Executor& executor, Way way) {
-    Signal ended;
-    std::atomic<int64_t> next = 0;
-    std::atomic<int> left = executor.parallelism();
-    const auto loop = [&] {
-      for (int64_t at; (at = next.fetch_add(kPieceBytes)) < size_bytes_;) {
-        std::byte* const dram = dram_->bytes().data() + at;
-        std::byte* const tier = tier_->bytes().data() + at;
-        const bool up = IsUp(way, at);
-        std::memcpy(
-            up ? dram : tier, up ? tier : dram,
-            static_cast<size_t>(std::min(kPieceBytes, size_bytes_ - at)));
-      }
-      if (left.fetch_sub(1) == 1) ended.Set();
-    };
-    const Stopwatch watch;
-    for (int i = 0; i < executor.parallelism(); ++i) {
-      executor.Run(loop, Lane::kMotion);
-    }
-    ended.Await();
-    return watch.Stop(size_bytes_);
-  }
-
- private:
-  explicit Workbench(int64_t size_bytes) : size_bytes_(size_bytes) {}
-
-  const int64_t size_bytes_;
-  std::unique_ptr<HostArena> dram_, tier_;
-};
-
-absl::Status AddRows(Workbench& bench, int threads, int64_t rounds, Gate& gate,
+absl::Status AddRows(MappedEdge& edge, int threads, int64_t rounds, Gate& gate,
                      Section* section) {
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Executor> executor,
                            MakePoolExecutor(threads, {}));
   for (const Way way : {Way::kDown, Way::kUp, Way::kBoth}) {
     const std::string name = absl::StrCat(NameOf(way), ", x", threads);
     TERRACE_RETURN_IF_ERROR(AddBeside(
-        name, [&] { return bench.RunTransport(*executor, way); }, "memcpy",
-        [&] { return bench.RunLoop(*executor, way); }, rounds, gate, section));
+        name, [&] { return edge.RunTransport(*executor, way); },
+        edge.loop_name(), [&] { return edge.RunLoop(*executor, way); },
+        edge.bar(), rounds, gate, section));
   }
   return absl::OkStatus();
 }
 
-absl::Status RunCopies(int64_t size, int threads, int64_t rounds, Gate& gate,
-                       bool json) {
-  TERRACE_ASSIGN_OR_RETURN(const auto bench, Workbench::Make(size));
-  std::vector<int> parts = {threads};
-  if (threads == 0) {
+absl::Status RunMapped(MappedEdge& edge, const std::string& name,
+                       const Setting& setting, Gate& gate) {
+  std::vector<int> parts = {setting.threads};
+  if (setting.threads == 0) {
     parts = {1};
-    const int all = static_cast<int>(std::thread::hardware_concurrency());
-    if (all > 1) parts.push_back(all);
+    if (AllThreads() > 1) parts.push_back(AllThreads());
   }
   Section section;
-  section.title = "Copies between DRAM and a tier of memory";
+  section.title = absl::StrCat("Copies between DRAM and ", name);
   for (const int part : parts) {
-    TERRACE_RETURN_IF_ERROR(AddRows(*bench, part, rounds, gate, &section));
+    TERRACE_RETURN_IF_ERROR(
+        AddRows(edge, part, setting.rounds, gate, &section));
   }
   section.text = absl::StrFormat(
       "%d MiB a run, in pieces of 1 MiB, on one thread and on all; moves of 8 "
-      "MiB, of both directions in turn where both are copied. %d runs, %d of "
-      "them disturbed.",
-      size / kMiB, gate.runs(), gate.disturbed());
-  PrintSection(section, json);
+      "MiB, of both directions in turn where both are copied. %s",
+      static_cast<int64_t>(edge.dram().size()) / kMiB, Disturbances(gate));
+  PrintSection(section, setting.json);
+  return absl::OkStatus();
+}
+
+absl::Status RunDisk(const TierSpec& tier, const Setting& setting, Gate& gate) {
+  TERRACE_ASSIGN_OR_RETURN(
+      const auto edge,
+      DiskEdge::Make(tier.place,
+                     tier.budget_bytes > 0 ? tier.budget_bytes : setting.size));
+  Section section;
+  section.title = absl::StrCat("Moves between DRAM and ", TierName(tier));
+  for (const Way way : {Way::kDown, Way::kUp, Way::kBoth}) {
+    TERRACE_RETURN_IF_ERROR(AddBeside(
+        NameOf(way), [&] { return edge->RunTransport(way); }, edge->loop_name(),
+        [&] { return edge->RunLoop(way); }, std::nullopt, setting.rounds, gate,
+        &section));
+  }
+  section.text = absl::StrFormat(
+      "%d MiB a run of one file; moves of 8 MiB, of both directions in turn "
+      "where both are moved, beside 4 MiB a request, two in flight. %s",
+      edge->size_bytes() / kMiB, Disturbances(gate));
+  PrintSection(section, setting.json);
+  return absl::OkStatus();
+}
+
+absl::Status RunTier(const TierSpec& tier, const Setting& setting, Gate& gate) {
+  if (tier.kind == TierKind::kDisk) return RunDisk(tier, setting, gate);
+  TERRACE_ASSIGN_OR_RETURN(
+      const auto edge,
+      MappedEdge::Of(tier, setting.size, setting.unsafe_media));
+  return RunMapped(*edge, TierName(tier), setting, gate);
+}
+
+absl::Status RunMemory(const Setting& setting, Gate& gate) {
+  TERRACE_ASSIGN_OR_RETURN(const auto edge, MappedEdge::OfMemory(setting.size));
+  TERRACE_RETURN_IF_ERROR(RunMapped(*edge, "a tier of memory", setting, gate));
+  TERRACE_ASSIGN_OR_RETURN(
+      const Section demand,
+      MeasureCopyDemand(setting.size,
+                        setting.threads == 0 ? AllThreads() : setting.threads,
+                        static_cast<int>(setting.rounds), gate));
+  PrintSection(demand, setting.json);
   return absl::OkStatus();
 }
 
@@ -167,14 +145,25 @@ absl::Status RunTiersBenchmark(const Flags& flags) {
   }
   Gate gate(
       {.enabled = wait > 0, .max_wait_seconds = static_cast<double>(wait)});
-  const bool json = flags.has("json");
+  const Setting setting{.size = size,
+                        .rounds = rounds,
+                        .threads = static_cast<int>(threads),
+                        .unsafe_media = flags.has("unsafe-media"),
+                        .json = flags.has("json")};
+  if (flags.has("tier")) {
+    TERRACE_ASSIGN_OR_RETURN(const TierSpec tier,
+                             ParseTier(flags.text("tier", "")));
+    if (tier.kind == TierKind::kHbm) {
+      return MeasureDeviceCopies(tier.place, tier.budget_bytes, flags);
+    }
+    return RunTier(tier, setting, gate);
+  }
   if (!flags.has("paced")) {
-    TERRACE_RETURN_IF_ERROR(
-        RunCopies(size, static_cast<int>(threads), rounds, gate, json));
+    TERRACE_RETURN_IF_ERROR(RunMemory(setting, gate));
   }
   TERRACE_ASSIGN_OR_RETURN(const Section paced,
                            MeasureStepOverTiers(step, gate));
-  PrintSection(paced, json);
+  PrintSection(paced, setting.json);
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
-// `terrace-bench tiers`: copies between DRAM and a tier of memory, beside a
-// raw loop of memcpy over the same pieces; and a step over paced tiers
+// `terrace-bench tiers`: copies between DRAM and a tier, each way alone and
+// both at once, beside the least that moves the same bytes; how long a demand
+// waits beside copies and kernels (copy_demand.h); a step over paced tiers
 // (step_tiers.h).
 #pragma once
 
@@ -13,6 +14,11 @@ namespace terrace::bench {
 // run waits at most for a quiet moment; 0: no gate), --parameters (32M, of the
 // step), --path (/dev/shm: where a file plays persistent memory), --paced: the
 // step alone.
+//
+// --tier TEXT: instead of all that, copies to and from this one: far:node2,
+// pmem:/mnt/pmem0, nvme:/mnt/nvme0 (mapped_edge.h, disk_edge.h), of as many
+// bytes as its budget, else --size; hbm:cuda:0=256MiB as `terrace-bench
+// device`. --unsafe-media: an ordinary file may play persistent memory.
 absl::Status RunTiersBenchmark(const Flags& flags);
 
 }  // namespace terrace::bench

@@ -153,6 +153,15 @@ int64_t Put(Path& path, int64_t bytes) {
   return reused + fresh;
 }
 
+// Whether far or persistent memory has what the disks have not. What that has
+// room for the runtime finds out.
+bool HasMapped(const OffloadPlan& plan) {
+  return absl::c_any_of(plan.runtime.tiers, [](const terrace::TierSpec& tier) {
+    return tier.kind == terrace::TierKind::kFar ||
+           tier.kind == terrace::TierKind::kPmem;
+  });
+}
+
 // Evenly, and of what some have no room for again; the bytes that none has.
 int64_t Spread(int64_t bytes, std::vector<Path> paths) {
   while (bytes > 0 && !paths.empty()) {
@@ -205,14 +214,14 @@ absl::Status AddScratch(const OffloadPlan& plan, FileSystems& systems) {
 }  // namespace
 
 absl::Status CheckDisk(const OffloadPlan& plan) {
-  if (plan.paths.empty()) {
+  if (plan.paths.empty() && !HasMapped(plan)) {
     return absl::InvalidArgumentError(
         absl::StrCat(PathFlag(plan), ": no path is given"));
   }
   FileSystems systems;
   const absl::StatusOr<std::vector<Path>> paths = InspectPaths(plan, systems);
   if (!paths.ok()) return paths.status();
-  if (Spread(plan.plan.disk_bytes, *paths) > 0) {
+  if (!paths->empty() && Spread(plan.plan.disk_bytes, *paths) > 0) {
     std::vector<std::string> free;
     for (const auto& [device, system] : systems) {
       free.push_back(FreeText(system));

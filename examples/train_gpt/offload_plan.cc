@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "examples/train_gpt/requirements.h"
 #include "examples/train_gpt/state_path.h"
 
@@ -90,20 +91,24 @@ std::string PlanText(const OffloadPlan& plan) {
   const auto bytes = [](int64_t count) {
     return BytesText(static_cast<double>(count));
   };
+  std::vector<std::string> places;
+  if (!plan.paths.empty()) {
+    places.push_back(absl::StrCat(plan.paths.size(), " paths"));
+  }
+  for (const terrace::TierSpec& tier : plan.runtime.tiers) {
+    if (tier.kind == terrace::TierKind::kFar ||
+        tier.kind == terrace::TierKind::kPmem) {
+      places.push_back(terrace::TierText(tier));
+    }
+  }
   std::string text = absl::StrCat(
       "optimizer state: ", bytes(plan.plan.state_bytes),
       ", of it in memory at most ", bytes(plan.budget_bytes),
       plan.budget_raised ? " (the least that works)" : "", ", in ",
       plan.plan.chunks, " chunks of at most ", bytes(plan.plan.chunk_bytes),
-      "\non disk: ", bytes(plan.plan.disk_bytes),
-      " for the state and its headers on ", plan.paths.size(), " paths");
-  for (const terrace::TierSpec& tier : plan.runtime.tiers) {
-    if (tier.kind != terrace::TierKind::kFar &&
-        tier.kind != terrace::TierKind::kPmem) {
-      continue;
-    }
-    absl::StrAppend(&text, ", or on ", terrace::TierText(tier));
-  }
+      plan.paths.empty() ? "\nbelow memory: " : "\non disk: ",
+      bytes(plan.plan.disk_bytes), " for the state and its headers on ",
+      absl::StrJoin(places, ", or on "));
   if (plan.verify_bytes > 0) {
     absl::StrAppend(&text, ", ", bytes(plan.verify_bytes),
                     " for --verify's copy of the parameters");

@@ -114,6 +114,35 @@ def test_a_disk_below_enough_memory_is_not_opened(tmp_path):
     assert stats['links'] == [] and stats['paths'] == []
 
 
+@pytest.mark.parametrize('memory', ['256KiB', '64MiB'])
+def test_memory_of_a_node(memory, tmp_path):
+    plain = _model()
+    expected = _train(plain, terrace.AdamW(plain.parameters()))
+    model = _model()
+    optimizer = terrace.AdamW(model.parameters(), tiers=[
+        f'dram:node0={memory}', f'nvme:{tmp_path}'])
+    assert _train(model, optimizer) == expected
+    first = optimizer.stats()['tiers'][0]
+    assert (first['name'], first['kind']) == ('dram:node0', 'dram')
+    optimizer.close()
+    other = _model()
+    with pytest.raises(Exception,
+                       match='no memory node 1023; it has 0'):
+        _train(other, terrace.AdamW(other.parameters(), tiers=[
+            f'dram:node1023={memory}', f'nvme:{tmp_path}']))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_models_memory_of_a_node_is_its_optimizers_too(tmp_path):
+    model = _model()
+    with terrace.offload(model, tiers=['dram:node0=4MiB',
+                                       f'nvme:{tmp_path}']) as offload:
+        optimizer = terrace.AdamW(model.parameters(), offload=offload)
+        _train(model, optimizer)
+        for stats in (offload.stats(), optimizer.stats()):
+            assert stats['tiers'][0]['name'] == 'dram:node0'
+
+
 def test_without_a_budget_memory_has_none():
     model = _model()
     optimizer = terrace.AdamW(model.parameters())
@@ -157,7 +186,7 @@ def test_less_memory_than_works_names_the_tier(tmp_path):
     (['dram=much'], ValueError, 'its budget is much'),
     (['tape:/dev/st0'], ValueError, "not 'tape'"),
     (['dram=1GiB', 'hbm:cuda:0=1GiB'], NotImplementedError, 'hbm:cuda:0'),
-    (['dram:node0=1GiB'], NotImplementedError, 'dram:node0'),
+    (['dram=1GiB', 'dram:node0=1GiB'], ValueError, 'not 2'),
 ])
 def test_what_cannot_be_is_refused_by_its_name(tiers, error, text):
     with pytest.raises(error, match=text):

@@ -50,10 +50,10 @@ class MemoryQueue final : public RequestQueue {
 
 class SharingRuntime final : public MemoryRuntime {
  public:
-  explicit SharingRuntime(std::shared_ptr<ComputeThreads> threads)
+  SharingRuntime(std::shared_ptr<ComputeThreads> threads, int node)
       : threads_(std::move(threads)),
         clock_(SystemClock()),
-        store_(std::make_shared<MemoryStore>(clock_)) {}
+        store_(std::make_shared<MemoryStore>(clock_, node)) {}
   ~SharingRuntime() override {
     // A forked child's copy of the lock may be held by a thread that it lacks,
     // and the memory is not mapped there.
@@ -128,8 +128,8 @@ class SharingRuntime final : public MemoryRuntime {
 }  // namespace
 
 std::unique_ptr<MemoryRuntime> MemoryRuntime::Create(
-    std::shared_ptr<ComputeThreads> threads) {
-  return std::make_unique<SharingRuntime>(std::move(threads));
+    std::shared_ptr<ComputeThreads> threads, int node) {
+  return std::make_unique<SharingRuntime>(std::move(threads), node);
 }
 
 }  // namespace terrace

@@ -22,10 +22,11 @@ absl::Status MemoryStore::Closed() const {
                                   : "the runtime is the parent process's");
 }
 
-absl::Status MemoryStore::Reserve(int64_t size_bytes, int node) {
+absl::Status MemoryStore::Reserve(int64_t size_bytes, int preferred_node) {
   HostArenaOptions options;
   options.size_bytes = size_bytes;
-  options.preferred_node = node;
+  options.numa_node = node_;
+  options.preferred_node = preferred_node;
   options.inspect = false;
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
                            HostArena::Create(options));
@@ -115,7 +116,9 @@ Stats MemoryStore::GetStats() const {
   stats.engine_reason = "everything stays in memory";
   stats.host_budget_bytes = INT64_MAX / 2;
   stats.resident_bytes = stats.host_used_bytes;
-  stats.tiers.push_back({.name = TierKindName(TierKind::kDram),
+  TierSpec memory;
+  if (node_ >= 0) memory.place = absl::StrCat("node", node_);
+  stats.tiers.push_back({.name = TierName(memory),
                          .kind = TierKind::kDram,
                          .used_bytes = stats.host_used_bytes,
                          .peak_bytes = stats.host_peak_bytes});

@@ -37,11 +37,12 @@ namespace terrace {
 class MemoryStore final : public PinOwner,
                           public std::enable_shared_from_this<MemoryStore> {
  public:
-  explicit MemoryStore(Clock& clock) : clock_(clock) {}
+  // All of its memory lies on `node`; -1: where Reserve prefers it.
+  MemoryStore(Clock& clock, int node) : clock_(clock), node_(node) {}
 
   // As in terrace/runtime.h and terrace/memory_runtime.h; deadlines are by the
   // clock.
-  absl::Status Reserve(int64_t size_bytes, int node);
+  absl::Status Reserve(int64_t size_bytes, int preferred_node);
   void ReleaseUnused();
   absl::StatusOr<TensorId> Register(const TensorSpec& spec);
   absl::Status Unregister(TensorId tensor);
@@ -115,6 +116,7 @@ class MemoryStore final : public PinOwner,
 
   const pid_t process_ = getpid();
   Clock& clock_;
+  const int node_;
   mutable Mutex mutex_;
   CondVar changed_;
   uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // that a head may wait for

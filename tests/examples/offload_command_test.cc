@@ -99,7 +99,12 @@ TEST(OffloadedTrainGptTest, TiersThatCannotBeAreRefused) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrongs = {
       {{"--tier", "tape:/dev/st0"}, "not 'tape'"},
       {{"--tier", "dram=64MiB"}, "nvme:/mnt/nvme0, are needed"},
-      {{"--tier", disk}, "dram=2GiB, and one on a disk"},
+      {{"--tier", disk}, "dram=2GiB, and one below it"},
+      {{"--tier", "dram=8MiB", "--tier", "far:node1023=64MiB"},
+       "tier 'far:node1023=64MiB': there is no node1023; this machine has "
+       "node0"},
+      {{"--tier", "dram:node1023=8MiB", "--tier", disk},
+       "this machine has no memory node 1023; it has 0"},
       {{"--tier", "dram=8MiB", "--tier", disk, "--nvme-path", path.path()},
        "--tier and --nvme-path together"},
       {{"--tier", "dram=8MiB", "--tier", disk, "--memory-budget", "8MiB"},

@@ -149,5 +149,24 @@ TEST_F(ThreeTiersTest, TheyTrainAsTheReferenceDoesAndCarryWhatTheyHold) {
   }
 }
 
+TEST_F(ThreeTiersTest, WithoutADiskTheRestIsInPersistentMemory) {
+  const std::string tier = pmem_ + "=64MiB";
+  const ChildResult run =
+      RunTrainGpt({"--size", "tiny", "--batch", "1", "--seq", "32", "--steps",
+                   "2", "--tier", "dram=8MiB", "--tier", tier, "--unsafe-media",
+                   "--verify", "--json", json_});
+  if (absl::StrContains(run.errors, "libpmem2-dev")) {
+    GTEST_SKIP() << run.errors;
+  }
+  ASSERT_EQ(run.exit_code, 0) << run.errors << run.output;
+  EXPECT_THAT(run.output, HasSubstr("state and its headers on " + tier));
+  EXPECT_THAT(run.output, HasSubstr("serial reference: identical"));
+  const nlohmann::json json = ReadJson(json_);
+  ASSERT_EQ(json["tiers"].size(), 2u);
+  EXPECT_EQ(json["tiers"][1]["name"], pmem_);
+  EXPECT_GT(json["tiers"][1]["peak_bytes"], 0);
+  EXPECT_TRUE(memory_.empty());
+}
+
 }  // namespace
 }  // namespace train_gpt

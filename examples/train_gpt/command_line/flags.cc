@@ -226,19 +226,19 @@ absl::Status ApplyTiers(const std::set<std::string>& given, Flags* flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--tier and ", flag, " together: the tiers say it all"));
   }
+  bool has_below = false;
   for (const terrace::TierSpec& tier : flags->tiers) {
+    has_below = has_below || tier.kind != terrace::TierKind::kDram;
     if (tier.kind == terrace::TierKind::kDram) {
       flags->budget.bytes = tier.budget_bytes;
     } else if (tier.kind == terrace::TierKind::kDisk) {
       flags->nvme_paths.push_back(tier.place);
     }
   }
-  if (flags->budget.given() && !flags->nvme_paths.empty()) {
-    return absl::OkStatus();
-  }
+  if (flags->budget.given() && has_below) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "--tier: one of memory, dram=2GiB, and one on a disk, "
-      "nvme:/mnt/nvme0, are needed");
+      "--tier: one of memory, dram=2GiB, and one below it, nvme:/mnt/nvme0, "
+      "are needed");
 }
 
 // What of the disk is asked for must be asked for whole.
@@ -250,7 +250,7 @@ absl::Status CheckOffload(const Flags& flags) {
                                                 : "--nvme-path",
                      " is for adamw: --optimizer sgd has no state"));
   }
-  if (flags.budget.given() && flags.nvme_paths.empty()) {
+  if (flags.budget.given() && flags.nvme_paths.empty() && flags.tiers.empty()) {
     return absl::InvalidArgumentError(
         "--memory-budget needs --nvme-path: where is the rest to go?");
   }

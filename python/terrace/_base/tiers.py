@@ -16,6 +16,7 @@ class Tiers:
     Attributes:
         memory: the text of memory.
         memory_bytes: the budget of memory.
+        memory_place: its node as 'node1', '' for the nearest.
         paths: of the disks, in their order.
         path_budgets: in bytes, of each of these; 0: what there is.
         mapped: the texts of far and persistent memory.
@@ -23,6 +24,7 @@ class Tiers:
 
     memory: str
     memory_bytes: int
+    memory_place: str
     paths: tuple[str, ...]
     path_budgets: tuple[int, ...]
     mapped: tuple[str, ...] = ()
@@ -33,7 +35,7 @@ def read_tiers(texts) -> Tiers:
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise TypeError('terrace: tiers is a list of texts as "dram=2GiB" and '
                         f'"nvme:/mnt/nvme0", not {texts!r}')
-    memory: list[tuple[str, int]] = []
+    memory: list[tuple[str, int, str]] = []
     disks: list[tuple[str, int]] = []
     mapped: list[str] = []
     for text in texts:
@@ -43,8 +45,8 @@ def read_tiers(texts) -> Tiers:
         kind, place, budget = parse_tier(path_text(text))
         if kind == 'nvme':
             disks.append((place, budget))
-        elif kind == 'dram' and not place:
-            memory.append((text, budget))
+        elif kind == 'dram':
+            memory.append((text, budget, place))
         elif kind in ('far', 'pmem'):
             mapped.append(path_text(text))
         else:

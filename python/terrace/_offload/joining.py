@@ -60,9 +60,9 @@ def joined(settings: Settings, offload: Offload | None,
             f"offloaded model, whose paths have io_engine={of.engine!r} for "
             'parameters and state alike; leave it out')
     return dataclasses.replace(
-        settings, budget=of.budget, paths=of.paths,
-        path_budgets=of.path_budgets, mapped_tiers=of.mapped_tiers,
-        unsafe_media=of.unsafe_media, engine=of.engine,
+        settings, budget=of.budget, memory_place=of.memory_place,
+        paths=of.paths, path_budgets=of.path_budgets,
+        mapped_tiers=of.mapped_tiers, unsafe_media=of.unsafe_media, engine=of.engine,
         machine_profile=of.machine_profile, home=model)
 
 

@@ -18,6 +18,7 @@ class Settings:
 
     Attributes:
         budget, paths: of the memory and the disk for its state.
+        memory_place: the node of that memory, '' for the nearest.
         path_budgets: bytes of each path, 0 for what there is; empty: all 0.
         mapped_tiers: texts of far and persistent memory, between these two.
         unsafe_media: an ordinary file may play persistent memory.
@@ -33,6 +34,7 @@ class Settings:
     """
 
     budget: Budget = Budget()
+    memory_place: str = ''
     paths: tuple[str, ...] = ()
     path_budgets: tuple[int, ...] = ()
     mapped_tiers: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ class Settings:
         if tiers is None:
             paths = path_list(nvme_path)
             return Settings(Budget.of(memory_budget, bool(paths)),
-                            tuple(paths), **others)
+                            paths=tuple(paths), **others)
         for name, value in (('memory_budget', memory_budget),
                             ('nvme_path', nvme_path)):
             if value is not None:
@@ -62,8 +64,8 @@ class Settings:
                                  'tiers say it all')
         places = read_tiers(tiers)
         return Settings(Budget(places.memory_bytes, places.memory),
-                        places.paths, places.path_budgets, places.mapped,
-                        **others)
+                        places.memory_place, places.paths,
+                        places.path_budgets, places.mapped, **others)
 
     @property
     def unsafe_tiers(self) -> list[str]:

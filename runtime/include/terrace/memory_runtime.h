@@ -11,9 +11,9 @@
 // A queue's window takes no memory: its slots say how many tensors a group may
 // have. There is no budget (Stats::host_budget_bytes is INT64_MAX / 2): memory
 // is what Reserve took, and a Register that finds no room there is
-// ResourceExhausted. The pages and the node that the kernel gave for it are not
-// looked at (Stats). Prefetch does nothing. Pins that are held when the
-// Runtime goes keep the memory until they end.
+// ResourceExhausted. The pages that the kernel gave for it are not looked at
+// (Stats), nor is the node where none is named. Prefetch does nothing. Pins
+// that are held when the Runtime goes keep the memory until they end.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,15 @@ class ComputeThreads {
 
 class MemoryRuntime : public Runtime {
  public:
+  // On a node, all of it; -1: on the one that the threads are nearest to, as
+  // far as there is room.
   static std::unique_ptr<MemoryRuntime> Create(
-      std::shared_ptr<ComputeThreads> threads);
+      std::shared_ptr<ComputeThreads> threads, int node = -1);
 
   // Takes memory, in one piece, for tensors that are registered later: each of
   // these takes its size in whole pages of 4 KiB. ResourceExhausted: there is
-  // no such memory. Cancelled: after Close.
+  // no such memory. Unavailable: no such node, with those that there are.
+  // Cancelled: after Close.
   virtual absl::Status Reserve(int64_t size_bytes) = 0;
 
   // Gives back the pieces in which there is no tensor.

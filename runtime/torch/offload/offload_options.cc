@@ -57,13 +57,13 @@ absl::Status TakeTier(const TierSpec& tier, PlaceOptions& places) {
   TERRACE_RETURN_IF_ERROR(CheckTier(tier));
   switch (tier.kind) {
     case TierKind::kDram:
-      if (!tier.place.empty()) break;
       if (places.budget_bytes != PlaceOptions::kEverything) {
         return absl::InvalidArgumentError(
             absl::StrCat("tiers: '", TierText(tier),
                          "' is a second one of memory; it has one"));
       }
       places.budget_bytes = tier.budget_bytes;
+      places.memory_place = tier.place;
       return absl::OkStatus();
     case TierKind::kDisk:
       places.paths.push_back(tier.place);

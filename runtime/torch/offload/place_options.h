@@ -15,6 +15,7 @@ namespace terrace {
 struct PlaceOptions {
   static constexpr int64_t kEverything = -1;
   int64_t budget_bytes = kEverything;
+  std::string memory_place;       // a node, "node1"; empty: the nearest
   bool at_least_minimum = false;  // a budget below the minimum is raised to it
   bool named_tiers = false;       // budgets and paths were said as tiers
   std::vector<std::string> paths;

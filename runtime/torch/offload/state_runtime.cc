@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
     state->most_bytes_ =
         budget == PlaceOptions::kEverything ? kUnlimited : budget;
     TERRACE_RETURN_IF_ERROR(
-        state->OpenInMemory(asked.threads, bounds.everything - bounds.staging));
+        state->OpenInMemory(asked, bounds.everything - bounds.staging));
     return state;
   }
   // Before anything is made: a budget below the minimum is refused here.
@@ -194,11 +194,12 @@ absl::Status StateRuntime::Close(Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status StateRuntime::OpenInMemory(int threads, int64_t state_bytes) {
+absl::Status StateRuntime::OpenInMemory(const PlaceOptions& asked,
+                                        int64_t state_bytes) {
   TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<ComputeThreads> shared,
-                           SharedThreads(threads));
-  std::unique_ptr<MemoryRuntime> memory =
-      MemoryRuntime::Create(std::move(shared));
+                           SharedThreads(asked.threads));
+  std::unique_ptr<MemoryRuntime> memory = MemoryRuntime::Create(
+      std::move(shared), NodeOf({.place = asked.memory_place}));
   memory_ = memory.get();
   runtime_ = std::move(memory);
   return state_bytes > 0 ? memory_->Reserve(state_bytes) : absl::OkStatus();

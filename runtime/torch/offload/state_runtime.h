@@ -64,7 +64,7 @@ class StateRuntime {
   static absl::StatusOr<std::unique_ptr<StateRuntime>> OpenBeside(
       const std::vector<ParameterSpec>& specs, const PlaceOptions& asked,
       const OffloadPlace& place, OptimizerOptions& options);
-  absl::Status OpenInMemory(int threads, int64_t state_bytes);
+  absl::Status OpenInMemory(const PlaceOptions& asked, int64_t state_bytes);
   // Of the budget beside a model so much from now on; more may be refused.
   bool TakeBeside(int64_t bytes);
   // That may be in memory.

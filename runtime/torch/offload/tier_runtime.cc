@@ -8,7 +8,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
   Options runtime;
   runtime.engine = asked.engine;
   runtime.threads = asked.threads;
-  runtime.tiers = {{.kind = TierKind::kDram, .budget_bytes = budget_bytes}};
+  runtime.tiers = {{.kind = TierKind::kDram,
+                    .place = asked.memory_place,
+                    .budget_bytes = budget_bytes}};
   runtime.tiers.insert(runtime.tiers.end(), asked.mapped_tiers.begin(),
                        asked.mapped_tiers.end());
   runtime.unsafe_media = asked.unsafe_media;

@@ -32,6 +32,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
       if (object.contains(name)) object.at(name).get_to(value);
     };
     take("budget_bytes", options.budget_bytes);
+    take("memory_place", options.memory_place);
     take("at_least_minimum", options.at_least_minimum);
     take("named_tiers", options.named_tiers);
     take("paths", options.paths);

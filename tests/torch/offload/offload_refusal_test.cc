@@ -119,9 +119,24 @@ TEST_F(OffloadRefusalTest, TiersThatAreNone) {
   options = {};
   options.tiers = {{.kind = TierKind::kDram, .budget_bytes = 0}};
   EXPECT_THAT(Invalid(options), HasSubstr("dram"));
-  for (const char* const text : {"hbm:cuda:0=1GiB", "dram:node1=1GiB"}) {
-    EXPECT_THAT(Refused(absl::StatusCode::kUnimplemented, Tiers({text})),
-                HasSubstr(text));
+  EXPECT_THAT(
+      Refused(absl::StatusCode::kUnimplemented, Tiers({"hbm:cuda:0=1GiB"})),
+      HasSubstr("hbm:cuda:0=1GiB"));
+}
+
+TEST_F(OffloadRefusalTest, MemoryOfANode) {
+  const std::string disk = "nvme:" + folder_.path();
+  Make(Tiers({"dram:node0=100000", disk}));
+  EXPECT_EQ(offload_->stats().runtime.tiers[0].name, "dram:node0");
+  ExpectValues();
+}
+
+TEST_F(OffloadRefusalTest, MemoryOfANodeThatIsNotThere) {
+  for (const char* const text :
+       {"dram:node1023=100000", "dram:node1023=1GiB"}) {
+    EXPECT_THAT(Refused(absl::StatusCode::kUnavailable,
+                        Tiers({text, "nvme:" + folder_.path()})),
+                HasSubstr("this machine has no memory node 1023; it has 0"));
   }
 }
 
