@@ -135,7 +135,7 @@ def test_memory_of_a_node(memory, tmp_path):
 
 def test_a_models_memory_of_a_node_is_its_optimizers_too(tmp_path):
     model = _model()
-    with terrace.offload(model, tiers=['dram:node0=4MiB',
+    with terrace.offload(model, tiers=['dram:node0=16MiB',
                                        f'nvme:{tmp_path}']) as offload:
         optimizer = terrace.AdamW(model.parameters(), offload=offload)
         _train(model, optimizer)
