@@ -41,7 +41,11 @@ def make_model(width: int) -> torch.nn.Module:
 def train(arguments) -> list[float]:
     """The loss of each step."""
     torch.manual_seed(arguments.seed)  # the same model and data on all ranks
-    model = DistributedDataParallel(make_model(arguments.width))
+    # A group for it alone: threads of the one that a DistributedDataParallel has
+    # outlive destroy_process_group(), and abort where they give a tensor of
+    # Python's, as a loss is, back to an interpreter that has ended.
+    model = DistributedDataParallel(
+        make_model(arguments.width), process_group=dist.new_group())
     optimizer = make_optimizer(model.parameters(), arguments)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, arguments.steps)
