@@ -49,7 +49,9 @@ def test_tiers_are_what_the_short_forms_are(kind, tmp_path):
     assert memory == {'name': 'dram', 'kind': 'dram',
                       'budget_bytes': 256 << 10,
                       'used_bytes': memory['used_bytes'],
-                      'peak_bytes': stats['memory_peak_bytes']}
+                      'peak_bytes': stats['memory_peak_bytes'],
+                      'hits': memory['hits'],
+                      'evictions': memory['evictions']}
     assert disk['name'] == f'nvme:{tmp_path}' and disk['kind'] == 'nvme'
     assert disk['budget_bytes'] == 0
     assert disk['used_bytes'] == stats['disk_bytes'] > 0
@@ -98,7 +100,9 @@ def test_memory_alone(tmp_path):
     assert stats['tiers'] == [{
         'name': 'dram', 'kind': 'dram', 'budget_bytes': 64 << 20,
         'used_bytes': stats['resident_bytes'],
-        'peak_bytes': stats['memory_peak_bytes']}]
+        'peak_bytes': stats['memory_peak_bytes'],
+        'hits': stats['tiers'][0]['hits'], 'evictions': 0}]
+    assert stats['tiers'][0]['hits'] > 0
     assert 0 < stats['memory_bytes'] <= 64 << 20
 
 
@@ -279,6 +283,7 @@ def test_a_file_plays_persistent_memory_and_it_is_said(tmp_path, unsafe_media,
         assert tier['read_bytes_per_second'] > 0
         assert tier['write_bytes_per_second'] > 0
     assert 'state' not in stats['tiers'][0]
+    assert 'hits' not in stats['tiers'][1]
     optimizer.close()
     assert [os.listdir(place) for place in places] == [[], []]
 

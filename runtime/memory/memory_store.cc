@@ -121,7 +121,8 @@ Stats MemoryStore::GetStats() const {
   stats.tiers.push_back({.name = TierName(memory),
                          .kind = TierKind::kDram,
                          .used_bytes = stats.host_used_bytes,
-                         .peak_bytes = stats.host_peak_bytes});
+                         .peak_bytes = stats.host_peak_bytes,
+                         .hits = stats.hits});
   return stats;
 }
 

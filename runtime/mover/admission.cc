@@ -221,7 +221,7 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
   } else {
     tensor.Hold(tier, want.access);
     if (tensor.Delivered(tier)) {
-      ++counts_.hits;
+      ++counts_.tier_hits[WorkingIndex(tier)];
       CountHit(tensor);
       return;
     }

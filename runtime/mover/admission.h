@@ -3,6 +3,7 @@
 // the last of them has ended. Mover only.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -91,7 +92,13 @@ class Admission {
     int64_t demand_reads = 0;
     int64_t prefetch_reads = 0;
     int64_t prefetch_hits = 0;
-    int64_t hits = 0;
+    std::array<int64_t, kWorkingTiers> tier_hits = {};  // by WorkingIndex
+
+    int64_t hits() const {
+      int64_t sum = 0;
+      for (const int64_t each : tier_hits) sum += each;
+      return sum;
+    }
   };
   const Counts& counts() const { return counts_; }
   // Those that open queues want, for the books.

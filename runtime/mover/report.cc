@@ -50,7 +50,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.demand_reads = counts.demand_reads;
   stats.prefetch_reads = counts.prefetch_reads;
   stats.prefetch_hits = counts.prefetch_hits;
-  stats.hits = counts.hits;
+  stats.hits = counts.hits();
   stats.evictions = parts_.working->evictions();
   stats.first_error = first_error;
   AddTiers(&stats);
@@ -58,12 +58,12 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
 }
 
 void Report::AddTiers(Stats* stats) const {
-  AddTier(*parts_.dram, stats);
+  AddWorking(kDramTier, stats);
   const std::string above = stats->tiers.front().name;
   if (parts_.working->Has(kHbmTier)) {
     constexpr Edge kUp = {kDramTier, kHbmTier};
     constexpr Edge kDown = {kHbmTier, kDramTier};
-    AddTier(parts_.working->at(kHbmTier).tier(), stats);
+    AddWorking(kHbmTier, stats);
     const std::string& device = stats->tiers.back().name;
     stats->links.push_back(
         {above, device, parts_.links->moved(kUp), BlockedSeconds(kUp)});
@@ -90,6 +90,14 @@ void Report::AddTiers(Stats* stats) const {
 
 double Report::BlockedSeconds(Edge edge) const {
   return absl::ToDoubleSeconds(parts_.links->blocked(edge));
+}
+
+void Report::AddWorking(TierId tier, Stats* stats) const {
+  const TierResidency& residency = parts_.working->at(tier);
+  AddTier(residency.tier(), stats);
+  TierStats& added = stats->tiers.back();
+  added.hits = parts_.admission->counts().tier_hits[WorkingIndex(tier)];
+  added.evictions = residency.evictions();
 }
 
 void Report::AddTier(const Tier& tier, Stats* stats) {

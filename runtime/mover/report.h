@@ -47,6 +47,7 @@ class Report {
  private:
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
+  void AddWorking(TierId tier, Stats* stats) const;
   static void AddTier(const Tier& tier, Stats* stats);
   absl::Status CheckWorking(const TierResidency& residency) const;
   absl::Status CheckPlaces() const;

@@ -129,6 +129,7 @@ TEST_P(WindowContract, NoMoreResidentsLeaveThanAreInTheWay) {
   ASSERT_NE(other, nullptr);
   EXPECT_EQ(stats().resident_bytes, 2 * kPlace);
   EXPECT_EQ(stats().evictions, 1);
+  EXPECT_EQ(stats().tiers[0].evictions, 1);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
 }
 

@@ -59,7 +59,7 @@ TEST_F(AdmitTest, WhatIsReadIsReadyOnceItsLastFetchIsWhole) {
   ASSERT_TRUE(ready[0].pins.ok());
   EXPECT_EQ(ready[0].cause, WaitCause::kRead);
   EXPECT_EQ(core_.admission.counts().demand_reads, 2);
-  EXPECT_EQ(core_.admission.counts().hits, 0);
+  EXPECT_EQ(core_.admission.counts().hits(), 0);
   EXPECT_TRUE(b_.write_pinned());
   EXPECT_FALSE(core_.admission.HasWaiters(b_));
   EndPins(std::move(ready), PinEnd::kUnchanged);
@@ -70,7 +70,7 @@ TEST_F(AdmitTest, WhatIsThereIsAHit) {
   Push(customer_, {Read(a_)});
   Admit(customer_);
   EXPECT_EQ(Take(customer_).size(), 1u);
-  EXPECT_EQ(core_.admission.counts().hits, 1);
+  EXPECT_EQ(core_.admission.counts().hits(), 1);
   EXPECT_EQ(core_.admission.counts().prefetch_hits, 0);
 }
 
@@ -83,7 +83,7 @@ TEST_F(AdmitTest, WhatWasFetchedAheadIsAHitOfThat) {
   }
   EXPECT_EQ(core_.admission.counts().prefetch_reads, 1);
   EXPECT_EQ(core_.admission.counts().prefetch_hits, 1);
-  EXPECT_EQ(core_.admission.counts().hits, 2);
+  EXPECT_EQ(core_.admission.counts().hits(), 2);
 }
 
 TEST_F(AdmitTest, WhatFailedAheadIsTriedAgainOnceItWasAskedFor) {

@@ -81,6 +81,9 @@ TEST_F(ReportTest, TheNumbersAreThoseOfTheParts) {
   EXPECT_EQ(stats.links[1].bytes, 2 * kPage);
   EXPECT_EQ(stats.links[3].bytes, 0);
   EXPECT_EQ(stats.hits, 1);
+  EXPECT_EQ(stats.tiers[0].hits, 1);
+  EXPECT_EQ(stats.tiers[0].evictions, 0);
+  EXPECT_EQ(stats.tiers[1].hits, 0);
   EXPECT_EQ(stats.demand_reads, 0);
   EXPECT_EQ(stats.evictions, 0);
   EXPECT_EQ(stats.quarantined_bytes, 0);

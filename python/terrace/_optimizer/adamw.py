@@ -335,17 +335,17 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         `memory_bytes` reserved for it, `memory_peak_bytes` used of that,
         `resident_bytes` of what stays there, `disk_bytes` on all paths; its
         `chunks`, of at most `chunk_bytes` each; `bytes_read` and
-        `bytes_written`; `tiers`, a list of dicts: `name`, `kind`,
-        `budget_bytes` (0: all that there is), `used_bytes` and `peak_bytes` of
-        each that is used; `links`: the `bytes` moved `from` one `to` another,
-        and `seconds_blocked`, in which none of the state was at hand because of
-        that; `paths`: what was read and written of each path. These, and tiers
-        below memory, have a `state` ("healthy", "slow", "refuses writes" or
+        `bytes_written`; `tiers`, dicts: `name`, `kind`, `budget_bytes` (0: all
+        that there is), `used_bytes` and `peak_bytes` of each that is used, of
+        memory `hits` (what was in place) and `evictions`; `links`: the `bytes`
+        moved `from` one `to` another, and `seconds_blocked`, in which that
+        kept all state away; `paths`: what each moved. These, and tiers below
+        memory, have a `state` ("healthy", "slow", "refuses writes",
         "unreadable"), `write_error`, `read_` and `write_bytes_per_second`.
-        `staging_bytes` pinned for parameters on a GPU, `bytes_from_devices` and
-        `bytes_to_devices` copied. Seconds: `step_seconds` in all steps, of them
-        `compute_seconds`, and `blocked_seconds`, in which nothing could be
-        computed, by what was waited for: `read`, `write`, `space`;
+        `staging_bytes` pinned for parameters on a GPU, `bytes_from_devices`
+        and `bytes_to_devices` copied. Seconds: `step_seconds` in all steps, of
+        them `compute_seconds`, and `blocked_seconds`, in which nothing could
+        be computed, by what was waited for: `read`, `write`, `space`;
         `updates_waited_seconds` for updates that went on after step(). `steps`
         finished; the last's `gradient_norm` (or 0); `engine`, `engine_reason`,
         `machine_profile` ("holds", or why not), `instruction_set`. `rank` and

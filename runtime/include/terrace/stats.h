@@ -57,6 +57,10 @@ struct TierStats {
   int64_t budget_bytes = 0;  // 0: all that there is
   int64_t used_bytes = 0;    // given to tensors and windows, headers included
   int64_t peak_bytes = 0;    // highest used_bytes so far
+  // Of memory and a device's: tensors in place when asked for there, and
+  // residents that were given up.
+  int64_t hits = 0;
+  int64_t evictions = 0;
   // Of what lies below memory, as PathStats has it of a disk.
   PathState state = PathState::kHealthy;
   absl::Status write_error;
@@ -101,8 +105,8 @@ struct Stats {
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request
   int64_t prefetch_hits = 0;     // of those, asked for since
-  int64_t hits = 0;              // tensors in place when asked for
-  int64_t evictions = 0;         // residents that were given up
+  int64_t hits = 0;              // of all tiers
+  int64_t evictions = 0;         // likewise
   int64_t late_completions = 0;  // paced devices: delivered > 1 ms late
   int64_t paced_completions = 0;
   int64_t quarantined_bytes = 0;  // buffers held by I/O past its deadline

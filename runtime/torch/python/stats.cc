@@ -51,7 +51,11 @@ Json TiersAsJson(absl::Span<const TierStats> tiers) {
                                          {"budget_bytes", tier.budget_bytes},
                                          {"used_bytes", tier.used_bytes},
                                          {"peak_bytes", tier.peak_bytes}});
-    if (&tier == &tiers.front()) continue;  // memory
+    if (tier.kind == TierKind::kDram || tier.kind == TierKind::kHbm) {
+      added["hits"] = tier.hits;
+      added["evictions"] = tier.evictions;
+      continue;
+    }
     added["state"] = NameOf(tier.state);
     added["write_error"] = std::string(tier.write_error.message());
     added["read_bytes_per_second"] = tier.read_bytes_per_second;

@@ -334,6 +334,25 @@ TEST_P(DeviceContractTest, AStepIsReadAheadToTheDevice) {
   EXPECT_GT(stats().prefetch_hits, 0);
 }
 
+// What one tier has in place is no hit of the other.
+TEST_P(DeviceContractTest, EachTierCountsItsOwnHits) {
+  Make(8, 16);
+  const TensorId tensor = world().Register("a", kPage);
+  auto above = OnDevice(1);
+  auto memory = InMemory(1);
+  world().Fill(*above, tensor, 3);
+  ASSERT_EQ(stats().tiers[0].hits + stats().tiers[1].hits, 0);
+  EXPECT_TRUE(world().Holds(*above, tensor, 3));
+  EXPECT_EQ(stats().tiers[1].hits, 1);
+  EXPECT_EQ(stats().tiers[0].hits, 0);
+  EXPECT_TRUE(world().Holds(*memory, tensor, 3));
+  EXPECT_TRUE(world().Holds(*memory, tensor, 3));
+  const Stats after = stats();
+  EXPECT_EQ(after.tiers[1].hits, 1);
+  EXPECT_GE(after.tiers[0].hits, 1);
+  EXPECT_EQ(after.hits, after.tiers[0].hits + after.tiers[1].hits);
+}
+
 TEST_P(DeviceContractTest, AHintBringsATensorIntoMemory) {
   Make(4, 16);
   const TensorId tensor = world().Register("a", kPage);
