@@ -35,7 +35,9 @@ class ForkContract : public ContractTest {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, ForkContract,
                          testing::Values(TestWorld::kMemory, TestWorld::kUring,
-                                         TestWorld::kFar, TestWorld::kThreads),
+                                         TestWorld::kFar, TestWorld::kThreads,
+                                         TestWorld::kPmem, TestWorld::kHbm,
+                                         TestWorld::kHbmPmem),
                          WorldParamName);
 
 TEST_P(ForkContract, EveryCallIsCancelledAtOnce) {

@@ -183,6 +183,48 @@ TEST_F(FasterPlacementTest, FullItIsPassedOver) {
   EXPECT_TRUE(target.second.empty());
 }
 
+// Far memory, tier 1, above a path, tier 2.
+class MappedPlacementTest : public WritePlacementTest {
+ protected:
+  MappedPlacementTest() : WritePlacementTest({.far = 1, .paths = 1}) {}
+};
+
+TEST_F(MappedPlacementTest, OneThatRefusedIsLeftAndTriedAsAPathIs) {
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
+  placement_.GiveUp(1);
+  Written(1, Refused("worn out"));
+  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kRefusesWrites);
+  EXPECT_EQ(placement_.HealthOf(1).write_error, Refused("worn out"));
+  EXPECT_EQ(placement_.HealthOf(2).state, PathState::kHealthy);
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 2);
+  placement_.TryAgain();
+  EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
+  EXPECT_TRUE(placement_.trying());
+  Written(1, absl::OkStatus());
+  EXPECT_FALSE(placement_.trying());
+  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kHealthy);
+}
+
+TEST_F(MappedPlacementTest, APathThatRefusedIsLeftForIt) {
+  Tensor& other = core_.Add("b", kPage, 2);
+  Written(2, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseTarget(other).tier, 1);
+}
+
+TEST_F(MappedPlacementTest, OneThatCannotBeReadIsToldUntilItCan) {
+  placement_.OnMoved({.edge = {1, kDramTier}, .status = Refused("down")});
+  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kUnreadable);
+  EXPECT_EQ(placement_.HealthOf(2).state, PathState::kHealthy);
+  placement_.OnMoved({.edge = {1, kDramTier}});
+  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kHealthy);
+}
+
+TEST_F(MappedPlacementTest, ANewTensorGoesToThePathWhileThatTakesWrites) {
+  EXPECT_EQ(placement_.ChooseHome({false, false}, kCopyBytes), 2);
+  Written(2, Refused("EIO"));
+  EXPECT_EQ(placement_.ChooseHome({false, false}, kCopyBytes), 1);
+}
+
 // Two tiers with room for the first tensor alone; more must grow.
 class GrowingPlacementTest : public WritePlacementTest {
  protected:

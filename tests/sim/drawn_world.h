@@ -11,7 +11,8 @@ namespace terrace {
 enum class Trouble : uint8_t {
   kNone,
   kAny,
-  // One path of several refuses all writes for a while; no customer may notice.
+  // One path of several, or a mapped tier, refuses all writes for a while; no
+  // customer may notice.
   kRefusal,
 };
 
@@ -21,7 +22,7 @@ enum class Tiers : uint8_t {
   // Far and persistent memory above disks, with budgets and speeds of their
   // own, copied by one to four threads.
   kDrawn,
-  // As that without speeds of their own, and a device's memory above it all.
+  // As that, and a device's memory above it all.
   kDevice,
 };
 

@@ -33,7 +33,9 @@ class RandomOperations {
   int64_t pins_checked() const { return pins_checked_; }
   int64_t failed_groups() const { return failed_groups_; }
   int64_t lost_tensors() const;
-  int64_t refused_writes() const { return refused_writes_; }
+  // Writes, without other troubles.
+  int64_t refused_by_paths() const { return refused_by_paths_; }
+  int64_t refused_by_mapped();
   int64_t moved_tensors();  // to other paths, or to a mapped tier
   World& world() { return world_; }
 
@@ -89,6 +91,7 @@ class RandomOperations {
   void Replace(int tensor);
   bool IsPushed(int tensor) const;
   void ChangeFaults();
+  void RefuseWrites();
   void FailACopy();
   FaultChances DrawChances();
   void ChangePace();
@@ -101,7 +104,7 @@ class RandomOperations {
   const Trouble trouble_;
   const bool faulty_;  // kAny: customers may hear of it
   bool faults_on_ = false;
-  int refusing_path_ = -1;  // once one did
+  int refusing_tier_ = -1;  // once one did: mapped ones, then paths
   World world_;
   std::vector<Truth> tensors_;
   std::vector<Customer> customers_;
@@ -110,7 +113,7 @@ class RandomOperations {
   int64_t replaced_ = 0;  // tensors
   int64_t pins_checked_ = 0;
   int64_t failed_groups_ = 0;
-  int64_t refused_writes_ = 0;
+  int64_t refused_by_paths_ = 0;
 };
 
 }  // namespace terrace

@@ -1,12 +1,13 @@
 // What goes wrong in a random run, and how fast its devices are.
 #include <cerrno>
 
+#include "runtime/base/io_fault.h"
 #include "tests/sim/random_operations.h"
 
 namespace terrace {
 
-// Each path has a pace of its own, and so has each mapped tier whose copies
-// have threads in virtual time.
+// Each path has a pace of its own, and so has each tier whose copies have
+// threads in virtual time.
 void RandomOperations::ChangePace() {
   const size_t paths = world_.runtime().GetStats().paths.size();
   const PaceOptions pace = {int64_t{1} << (24 + Draw(8)),
@@ -19,24 +20,44 @@ void RandomOperations::ChangePace() {
 void RandomOperations::ChangeFaults() {
   if (trouble_ == Trouble::kNone) return;
   if (faults_on_) {
-    if (!faulty_) refused_writes_ += world_.faults().faults();
+    if (!faulty_) refused_by_paths_ += world_.faults().faults();
     world_.ClearFaults();
   } else if (faulty_) {
     world_.faults().SetChances(DrawChances());
     FailACopy();
   } else {
-    // Always the same one: a write that it refused may still be under way when
-    // it does better, and another path must be there for it.
-    if (refusing_path_ < 0) {
-      refusing_path_ =
-          static_cast<int>(Draw(world_.runtime().GetStats().paths.size()));
-    }
-    const int errors[] = {EROFS, ENOSPC, EIO};
-    world_.faults().FailFile(
-        refusing_path_, {.kind = FaultKind::kError, .error = errors[Draw(3)]},
-        CallFilter::kWrites);
+    RefuseWrites();
   }
   faults_on_ = !faults_on_;
+}
+
+// Always of the same tier, a mapped one or a path: a write that it refused may
+// still be under way when it does better, and another must be there for it.
+void RandomOperations::RefuseWrites() {
+  const auto& mapped = world_.mapped();
+  if (refusing_tier_ < 0) {  // once: that asks the mover
+    refusing_tier_ = static_cast<int>(
+        Draw(mapped.size() + world_.runtime().GetStats().paths.size()));
+  }
+  const int errors[] = {EROFS, ENOSPC, EIO};
+  const int error = errors[Draw(3)];
+  const auto tier = static_cast<size_t>(refusing_tier_);
+  if (tier < mapped.size()) {
+    return mapped[tier]->faults.FailAll(
+        IoDirection::kWrite,
+        WithIoFault(absl::UnavailableError("worn out"), {.error = error}));
+  }
+  world_.faults().FailFile(static_cast<int>(tier - mapped.size()),
+                           {.kind = FaultKind::kError, .error = error},
+                           CallFilter::kWrites);
+}
+
+int64_t RandomOperations::refused_by_mapped() {
+  int64_t refused = 0;
+  for (const auto& memory : world_.mapped()) {
+    if (!faulty_) refused += memory->faults.failed_calls();
+  }
+  return refused;
 }
 
 // One of the next copies of a mapped tier, or of a device; or a move of a

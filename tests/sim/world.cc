@@ -38,12 +38,8 @@ World::World(const WorldOptions& options)
   engine = MakeFaultEngine(std::move(engine), faults_, clock_);
   engine = MakePacedEngine(std::move(engine), paces_, clock_);
   parts.engine = std::move(engine);
-  if (options.hbm_bytes > 0) {
-    hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
-    parts.device = hbm_->MakeDevice(*parts.executor, clock_,
-                                    MakeEvictionPolicy(options.eviction));
-  }
   for (const TierSpec& tier : options.mapped) AddMapped(tier, &parts);
+  if (options.hbm_bytes > 0) AddDevice(options, &parts);
   for (int path = 0; path < options.paths; ++path) {
     auto background = std::make_unique<InlineExecutor>();
     background_.push_back(background.get());
@@ -79,15 +75,25 @@ std::unique_ptr<Executor> World::MakeExecutor(const WorldOptions& options) {
   return executor;
 }
 
+void World::AddDevice(const WorldOptions& options, LocalRuntimeParts* parts) {
+  hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
+  Medium* copied = nullptr;
+  if (threads_ != nullptr) copied = Paced(MediumOf(hbm_->memory)).get();
+  parts->device = hbm_->MakeDevice(
+      *parts->executor, clock_, MakeEvictionPolicy(options.eviction), copied);
+}
+
+std::shared_ptr<PacedMedium> World::Paced(std::shared_ptr<Medium> medium) {
+  paced_.push_back(std::make_shared<PacedMedium>(
+      std::move(medium), PaceOptions(), clock_,
+      [threads = threads_](absl::Time time) { threads->SleepUntil(time); }));
+  return paced_.back();
+}
+
 void World::AddMapped(const TierSpec& tier, LocalRuntimeParts* parts) {
   mapped_.push_back(std::make_shared<FarMemory>(tier.place, tier.budget_bytes));
   std::shared_ptr<Medium> medium = MediumOf(mapped_.back());
-  if (threads_ != nullptr) {
-    paced_.push_back(std::make_shared<PacedMedium>(
-        std::move(medium), PaceOptions(), clock_,
-        [threads = threads_](absl::Time time) { threads->SleepUntil(time); }));
-    medium = paced_.back();
-  }
+  if (threads_ != nullptr) medium = Paced(std::move(medium));
   auto background = std::make_unique<InlineExecutor>();
   background_.push_back(background.get());
   parts->mapped.push_back({.spec = tier,

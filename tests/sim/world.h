@@ -104,9 +104,10 @@ class World {
   const std::vector<std::shared_ptr<FarMemory>>& mapped() { return mapped_; }
   // Of what that path is asked from here on.
   void SetPace(int path, const PaceOptions& pace) { paces_->Set(path, pace); }
-  // Mapped tiers that have a pace: all with `threads`, else none.
+  // Tiers of memory that have a pace: all with `threads`, else none.
   size_t paced_tiers() const { return paced_.size(); }
-  // Of mapped tier k, with `threads` alone; 0, as at the start: not paced.
+  // Of mapped tier k, the device's after the last, with `threads` alone; 0, as
+  // at the start: not paced.
   void SetMappedPace(int k, const PaceOptions& pace) {
     paced_.at(static_cast<size_t>(k))->Set(pace);
   }
@@ -117,7 +118,9 @@ class World {
 
  private:
   std::unique_ptr<Executor> MakeExecutor(const WorldOptions& options);
+  void AddDevice(const WorldOptions& options, LocalRuntimeParts* parts);
   void AddMapped(const TierSpec& tier, LocalRuntimeParts* parts);
+  std::shared_ptr<PacedMedium> Paced(std::shared_ptr<Medium> medium);
   size_t waiting_tasks() const {
     return threads_ != nullptr ? threads_->waiting() : executor_->waiting();
   }
@@ -131,7 +134,8 @@ class World {
   VirtualThreads* threads_ = nullptr;
   std::unique_ptr<FakeHbm> hbm_;
   std::vector<std::shared_ptr<FarMemory>> mapped_;
-  std::vector<std::shared_ptr<PacedMedium>> paced_;  // of those; or none
+  // Of those, then the device's; or none.
+  std::vector<std::shared_ptr<PacedMedium>> paced_;
   std::vector<InlineExecutor*> background_;  // per tier below, the runtime's
   std::unique_ptr<LocalRuntime> runtime_;
   int step_ = -1;

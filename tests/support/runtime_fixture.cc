@@ -19,9 +19,6 @@ namespace terrace {
 
 namespace {
 
-// The extents of two tensors of one page, header included.
-constexpr int64_t kLittleBytes = 4 * 4096;
-
 struct Arrangement {
   const char* name;
   bool is_virtual;
@@ -47,6 +44,8 @@ constexpr Arrangement kArrangements[] = {
     {"Four", false, true, true, true, true},
     {"HbmVirtual", true, true, true, false, false, true},
     {"Hbm", false, true, true, false, false, true},
+    {"HbmPmemVirtual", true, true, true, false, true, true},
+    {"HbmPmem", false, true, true, false, true, true},
 };
 
 const Arrangement& ArrangementOf(TestWorld world) {
@@ -175,7 +174,8 @@ void TestRuntime::AddMapped(const TestRuntimeOptions& options,
                             LocalRuntimeParts* parts) {
   const Arrangement& has = ArrangementOf(world_);
   const int tiers = has.has_disks ? 1 : options.paths;
-  const int64_t bytes = has.has_disks ? kLittleBytes : options.path_bytes;
+  const int64_t bytes =
+      has.has_disks ? options.mapped_bytes : options.path_bytes;
   for (int i = 0; i < tiers; ++i) {
     if (has.has_far) AddBehindFaults(MakeFar(bytes), parts);
     if (has.has_pmem) AddBehindFaults(MakePmem(bytes), parts);

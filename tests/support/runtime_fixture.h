@@ -51,17 +51,22 @@ enum class TestWorld : uint8_t {
   kFour,          //
   kHbmVirtual,    // a device's memory above it, disks below
   kHbm,           //
+  kHbmPmemVirtual,  // as that, a little persistent memory above the disks
+  kHbmPmem,         //
 };
 
 inline constexpr TestWorld kDiskWorlds[] = {
     TestWorld::kVirtual, TestWorld::kMemory, TestWorld::kUring,
     TestWorld::kThreads};
 inline constexpr TestWorld kAllWorlds[] = {
-    TestWorld::kVirtual,     TestWorld::kMemory,      TestWorld::kUring,
-    TestWorld::kThreads,     TestWorld::kFarVirtual,  TestWorld::kFar,
-    TestWorld::kPmemVirtual, TestWorld::kPmem,        TestWorld::kThreeVirtual,
-    TestWorld::kThree,       TestWorld::kFourVirtual, TestWorld::kFour,
-    TestWorld::kHbmVirtual,  TestWorld::kHbm};
+    TestWorld::kVirtual,        TestWorld::kMemory,
+    TestWorld::kUring,          TestWorld::kThreads,
+    TestWorld::kFarVirtual,     TestWorld::kFar,
+    TestWorld::kPmemVirtual,    TestWorld::kPmem,
+    TestWorld::kThreeVirtual,   TestWorld::kThree,
+    TestWorld::kFourVirtual,    TestWorld::kFour,
+    TestWorld::kHbmVirtual,     TestWorld::kHbm,
+    TestWorld::kHbmPmemVirtual, TestWorld::kHbmPmem};
 
 const char* TestWorldName(TestWorld world);
 std::ostream& operator<<(std::ostream& out, TestWorld world);
@@ -84,6 +89,7 @@ struct TestRuntimeOptions {
   std::shared_ptr<RuntimeDevice> device;
   int paths = 1;
   int64_t path_bytes = 16 << 20;
+  int64_t mapped_bytes = 4 * 4096;  // of each mapped tier above disks
   EvictionKind eviction = EvictionKind::kNextUse;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);

@@ -32,8 +32,12 @@ struct FakeHbm {
   FaultMedium& faults() { return memory->faults; }
   HeldMoves& holds() { return *held; }
 
+  // `copied`: what copies go to, around faults(), as long as the transport is;
+  // null: faults().
   CoreDevice MakeDevice(Executor& executor, Clock& clock,
-                        std::unique_ptr<EvictionPolicy> eviction) {
+                        std::unique_ptr<EvictionPolicy> eviction,
+                        Medium* copied = nullptr) {
+    if (copied == nullptr) copied = &memory->faults;
     CoreDevice device;
     device.make_tier = [this](TierId id) {
       return std::make_unique<MappedTier>(MappedTierParts{
@@ -44,10 +48,10 @@ struct FakeHbm {
           .events = nullptr});
     };
     device.make_transport =
-        [this, &executor, &clock](
+        [this, copied, &executor, &clock](
             TierId id,
             std::function<void()> wake) -> std::unique_ptr<Transport> {
-      const std::vector<CopyEnd> ends = {{id, &memory->faults}};
+      const std::vector<CopyEnd> ends = {{id, copied}};
       return std::make_unique<HeldTransport>(
           std::make_unique<CopyTransport>(ends, executor, clock,
                                           std::move(wake)),

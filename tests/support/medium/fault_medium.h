@@ -3,11 +3,13 @@
 //
 //   FaultMedium medium(vector_medium);
 //   medium.Fail(3, absl::DataLossError("..."));    // the fourth call from here
+//   medium.FailAll(IoDirection::kWrite, absl::UnavailableError("..."));
 //   medium.OnCall([&](const MediumCall& call) { transport.Cancel(...); });
 //
 // A call that fails moves nothing. Thread-safe.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -44,9 +46,15 @@ class FaultMedium final : public Medium {
     fails_at_ = static_cast<int64_t>(calls_.size()) + calls;
     error_ = std::move(error);
   }
+  // All calls of that direction from here on.
+  void FailAll(IoDirection direction, absl::Status error) {
+    MutexLock lock(mutex_);
+    refusal(direction) = std::move(error);
+  }
   void Clear() {
     MutexLock lock(mutex_);
     fails_at_ = -1;
+    refusals_ = {};
   }
   // Runs in each call, before any byte moves. Not while calls are under way.
   void OnCall(std::function<void(const MediumCall&)> run) {
@@ -55,6 +63,10 @@ class FaultMedium final : public Medium {
   std::vector<MediumCall> calls() const {
     MutexLock lock(mutex_);
     return calls_;
+  }
+  int64_t failed_calls() const {
+    MutexLock lock(mutex_);
+    return failed_calls_;
   }
 
   const std::string& name() const override { return medium_.name(); }
@@ -79,11 +91,18 @@ class FaultMedium final : public Medium {
     absl::Status status;
     {
       MutexLock lock(mutex_);
+      status = refusal(direction);
       if (static_cast<int64_t>(calls_.size()) == fails_at_) status = error_;
+      if (!status.ok()) ++failed_calls_;
       calls_.push_back(call);
     }
     if (on_call_) on_call_(call);
     return status;
+  }
+
+  absl::Status& refusal(IoDirection direction)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return refusals_[static_cast<size_t>(direction)];
   }
 
   const std::shared_ptr<Medium> owned_;  // null: its maker's
@@ -93,6 +112,9 @@ class FaultMedium final : public Medium {
   std::vector<MediumCall> calls_ ABSL_GUARDED_BY(mutex_);
   int64_t fails_at_ ABSL_GUARDED_BY(mutex_) = -1;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  // Of all reads, and of all writes.
+  std::array<absl::Status, 2> refusals_ ABSL_GUARDED_BY(mutex_);
+  int64_t failed_calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace terrace
