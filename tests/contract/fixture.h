@@ -26,7 +26,10 @@ class ContractTest : public testing::TestWithParam<TestWorld> {
   // A budget of that many pages' tensors.
   void Make(int places) { Make(places, {}); }
   void Make(int places, TestRuntimeOptions options) {
-    options.budget_bytes = places * kPlace;
+    MakeOf(places * kPlace, std::move(options));
+  }
+  void MakeOf(int64_t budget_bytes, TestRuntimeOptions options) {
+    options.budget_bytes = budget_bytes;
     world_ = std::make_unique<TestRuntime>(GetParam(), options);
   }
   TestRuntime& world() { return *world_; }
