@@ -153,13 +153,21 @@ int64_t Put(Path& path, int64_t bytes) {
   return reused + fresh;
 }
 
-// Whether far or persistent memory has what the disks have not. What that has
-// room for the runtime finds out.
-bool HasMapped(const OffloadPlan& plan) {
-  return absl::c_any_of(plan.runtime.tiers, [](const terrace::TierSpec& tier) {
-    return tier.kind == terrace::TierKind::kFar ||
-           tier.kind == terrace::TierKind::kPmem;
-  });
+bool IsMapped(const terrace::TierSpec& tier) {
+  return tier.kind == terrace::TierKind::kFar ||
+         tier.kind == terrace::TierKind::kPmem;
+}
+
+// What the disks must have room for: not what far and persistent memory have in
+// their budgets. What is really there the runtime finds out.
+int64_t BytesOnDisks(const OffloadPlan& plan) {
+  int64_t bytes = plan.plan.disk_bytes;
+  for (const terrace::TierSpec& tier : plan.runtime.tiers) {
+    if (!IsMapped(tier)) continue;
+    if (tier.budget_bytes == 0) return 0;
+    bytes -= tier.budget_bytes;
+  }
+  return std::max<int64_t>(0, bytes);
 }
 
 // Evenly, and of what some have no room for again; the bytes that none has.
@@ -214,20 +222,21 @@ absl::Status AddScratch(const OffloadPlan& plan, FileSystems& systems) {
 }  // namespace
 
 absl::Status CheckDisk(const OffloadPlan& plan) {
-  if (plan.paths.empty() && !HasMapped(plan)) {
+  if (plan.paths.empty() && absl::c_none_of(plan.runtime.tiers, IsMapped)) {
     return absl::InvalidArgumentError(
         absl::StrCat(PathFlag(plan), ": no path is given"));
   }
   FileSystems systems;
   const absl::StatusOr<std::vector<Path>> paths = InspectPaths(plan, systems);
   if (!paths.ok()) return paths.status();
-  if (!paths->empty() && Spread(plan.plan.disk_bytes, *paths) > 0) {
+  const int64_t bytes = BytesOnDisks(plan);
+  if (!paths->empty() && Spread(bytes, *paths) > 0) {
     std::vector<std::string> free;
     for (const auto& [device, system] : systems) {
       free.push_back(FreeText(system));
     }
     return NoRoom(PathFlag(plan), absl::StrJoin(free, "; "), {kTheState},
-                  plan.plan.disk_bytes);
+                  bytes);
   }
   absl::Status status = AddScratch(plan, systems);
   if (!status.ok()) return status;

@@ -8,8 +8,9 @@ namespace train_gpt {
 
 // The state is taken to be spread as the library begins: evenly, and what a
 // path has no room for, on its disk or in its budget, on the others. Paths of
-// one file system share its room, with --save and --verify. Without a path all
-// of it goes to far or persistent memory, whose room the runtime looks at.
+// one file system share its room, with --save and --verify. Far and persistent
+// memory take what their budgets have room for; whether that is there, the
+// runtime looks at.
 //
 // NotFound, InvalidArgument, PermissionDenied: a path that is nothing to write
 // to, or is given twice; ResourceExhausted: less room than the plan needs.

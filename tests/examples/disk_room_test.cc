@@ -181,6 +181,16 @@ class TierRoomTest : public testing::Test {
   TemporaryDirectory small_, large_;
 };
 
+TEST_F(TierRoomTest, DisksNeedNoRoomForWhatRestsInMappedTiers) {
+  const std::string disk = Disk(large_, "=4MiB");
+  EXPECT_TRUE(Check({"far:node1=6MiB", disk}, 10 * kMiB).ok());
+  EXPECT_TRUE(
+      Check({"far:node1=3MiB", "pmem:/there=3MiB", disk}, 10 * kMiB).ok());
+  EXPECT_TRUE(Check({"pmem:/there", disk}, 100 * kMiB).ok());
+  const absl::Status status = Check({"far:node1=5MiB", disk}, 10 * kMiB);
+  ExpectNoRoom(status, "the state needs 5242880 bytes");
+}
+
 TEST_F(TierRoomTest, ASmallDiskBesideALargeOneTakesWhatItHas) {
   EXPECT_TRUE(Check({Disk(small_), Disk(large_)}, 20 * kMiB).ok());
   EXPECT_TRUE(Check({Disk(large_), Disk(small_)}, 33 * kMiB).ok());
