@@ -78,20 +78,30 @@ def test_two_models_of_one_loss(tmp_path, paths, overlap):
         check_equal_values(values(model), values(other))
 
 
-def test_one_optimizer_of_two_models_keeps_gradients_in_memory(tmp_path):
-    """It joins none, and has its state elsewhere."""
+@pytest.mark.parametrize('joins', [False, True])
+def test_one_optimizer_of_two_models(tmp_path, joins):
+    """By itself it joins none, and has its state elsewhere; or the one that is
+    said, with the gradients of that one's parameters."""
     plain = Encoder(), head()
     expected = train_two(*plain, [adamw(torch.nn.ModuleList(plain))])
     models = Encoder(), head()
     offloads = [terrace.offload(model, memory_budget='33%',
                                 nvme_path=str(tmp_path)) for model in models]
-    optimizer = adamw(torch.nn.ModuleList(models))
+    optimizer = adamw(torch.nn.ModuleList(models),
+                      offload=offloads[1] if joins else None)
     check_same(train_two(*models, [optimizer]), expected)
-    assert not any(is_offloaded(p.grad) for model in models
-                   for p in model.parameters() if p.grad is not None)
-    for model, offload, other in zip(models, offloads, plain):
-        assert offload.stats()['joined_bytes'] == 0
-        offload.close()
+    optimizer.flush()
+    for number, (model, other) in enumerate(zip(models, plain)):
+        has_joined = joins and number == 1
+        stats = offloads[number].stats()
+        assert (stats['joined_bytes'] > 0) == has_joined
+        assert stats['failures'] == 0 and stats['evictions'] > 0
+        model.zero_grad()
+        model(torch.zeros(2, 3, dtype=torch.int64) if number == 0
+              else torch.randn(3, WIDTH)).sum().backward()
+        assert all(is_offloaded(p.grad) == has_joined
+                   for p in model.parameters())
+        offloads[number].close()
         check_equal_values(values(model), values(other))
 
 
