@@ -125,10 +125,16 @@ class Offload:
 
     def retry(self) -> None:
         """What could not be fetched may be tried again, as after a path was
-        repaired.
+        repaired. After a backward that failed: zero_grad(), and forward and
+        backward again.
 
-        Raises RuntimeError: of torch before 2.12 such a parameter cannot be
-        used again; go back to the last checkpoint."""
+        Before torch 2.12 it is fetched at once, and views of such a parameter
+        that were made before go on raising.
+
+        Raises:
+            OSError, DataLossError: before torch 2.12, as it cannot be fetched;
+                what can be is.
+            RuntimeError: one that failed is leased or in use."""
         self._managed.retry()
 
     def flush(self) -> None:

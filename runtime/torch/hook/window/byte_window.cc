@@ -353,7 +353,7 @@ absl::Status ByteWindow::Retry() {
       status = absl::FailedPreconditionError(
           Told(*each,
                "this LibTorch cannot use a storage again that failed; 2.12 "
-               "and later can; resume from a checkpoint"));
+               "and later can"));
     }
     each->word().End(forgiven ? Residency::kCold : Residency::kFailed);
   }
