@@ -158,12 +158,15 @@ def test_statuses_become_exceptions_of_the_right_type():
          None),
         (12, 'not yet', 0, '', -1, NotImplementedError, None),
         (14, 'no write', errno.EIO, odd, 0, OSError, errno.EIO),
+        (14, "terrace: 'a' 4 KiB: no read", errno.EIO, odd, 0, OSError,
+         errno.EIO),
         (15, 'altered', 0, odd, 8192, terrace.DataLossError, errno.EIO),
     ]
     for code, message, number, path, offset, kind, expected in cases:
         error = errors.exception_of((code, message, number, path, offset))
         assert type(error) is kind, message
         assert message in str(error)
+        assert str(error).count('terrace: ') == 1
         if isinstance(error, OSError):
             assert error.errno == expected
             assert error.filename == (path or None)

@@ -8,6 +8,7 @@ import torch
 
 import terrace
 from offloaded import mlp, mlp_loss, train, transformer
+from terrace._base.amounts import bytes_text
 
 PARAMETERS = 6 * 4 * (128 * 128 + 128)
 # A layer's weight and bias with their headers, twice.
@@ -29,6 +30,25 @@ def test_a_tenth_where_there_is_a_path_raised_to_what_works(tmp_path, caplog):
     assert '240.6 kB of memory saved' in said
     assert 'the first step read' in said and 'wrote' in said
     assert stats['memory_peak_bytes'] <= MINIMUM
+
+
+@pytest.mark.parametrize('budget', ['33%', '500KiB'])
+def test_state_that_joins_is_told_with_the_parameters(tmp_path, caplog,
+                                                      budget):
+    model = mlp(24)
+    with caplog.at_level('INFO', 'terrace'):
+        with terrace.offload(model, memory_budget=budget,
+                             nvme_path=str(tmp_path)) as offload:
+            train(model, mlp_loss,
+                  lambda parameters: terrace.AdamW(parameters), steps=1)
+            memory = offload.stats()['budget_bytes']
+    said = caplog.messages[-1]
+    size = 4 * PARAMETERS
+    assert '396,288 parameters of the model, 1.6 MB, and 3.2 MB of state' in (
+        said)
+    assert f'{bytes_text(3 * size - memory)} of memory saved' in said
+    assert 'least that works' not in said
+    assert f', the rest in nvme:{tmp_path}' in said
 
 
 def test_inference_is_told_what_its_first_pass_took(tmp_path, caplog):

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from offloaded import adamw, check_identical, sgd
+import terrace
+from offloaded import (check_equal_values, check_identical, check_same, sgd,
+                       values)
 
 transformers = pytest.importorskip('transformers')
 
@@ -15,7 +17,8 @@ FAMILIES = {
     'Llama': lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
         **SMALL, num_key_value_heads=2)),
     'Mixtral': lambda: transformers.MixtralForCausalLM(
-        transformers.MixtralConfig(**SMALL, num_key_value_heads=2,
+        transformers.MixtralConfig(**{**SMALL, 'num_hidden_layers': 5},
+                                   num_key_value_heads=2,
                                    num_local_experts=3)),
     'Bert': lambda: transformers.BertForMaskedLM(transformers.BertConfig(
         **SMALL, max_position_embeddings=32)),
@@ -48,7 +51,7 @@ FAMILIES = {
             num_conv_pos_embedding_groups=4, num_labels=5,
             apply_spec_augment=False)),  # of numpy's random numbers
     'Mamba': lambda: transformers.MambaForCausalLM(transformers.MambaConfig(
-        hidden_size=64, num_hidden_layers=3, vocab_size=101, state_size=4)),
+        hidden_size=64, num_hidden_layers=4, vocab_size=101, state_size=4)),
 }
 
 
@@ -72,6 +75,7 @@ def batch_of(model):
 
 
 def run(model, make, clip):
+    """Losses, norms and answers; then the state of the optimizer."""
     torch.manual_seed(4)
     optimizer = make(model.parameters())
     left = []
@@ -79,9 +83,8 @@ def run(model, make, clip):
         optimizer.zero_grad()
         loss = model(**batch_of(model)).loss
         loss.backward()
-        if clip:
-            left.append(torch.nn.utils.clip_grad_norm_(model.parameters(),
-                                                       0.1))
+        if clip is not None:
+            left.append(clip(model.parameters(), 0.1).clone())
         optimizer.step()
         left.append(loss.detach().clone())
     model.eval()
@@ -91,11 +94,44 @@ def run(model, make, clip):
         tokens = torch.arange(8).view(1, 8)
         left.append(model.generate(tokens, max_new_tokens=4, do_sample=False,
                                    use_cache=True))
-    return left
+    return left + [tensor.clone() for state
+                   in optimizer.state_dict()['state'].values()
+                   for tensor in state.values()
+                   if isinstance(tensor, torch.Tensor)]
 
 
-@pytest.mark.parametrize('make, clip', [(sgd, False), (adamw, True)])
+def adamw(offload=None):
+    return lambda parameters: terrace.AdamW(parameters, lr=1e-2,
+                                            offload=offload)
+
+
+@pytest.mark.parametrize('clip', [None, terrace.clip_grad_norm_])
 @pytest.mark.parametrize('family', FAMILIES)
-def test_a_family(tmp_path, family, make, clip):
-    check_identical(lambda: build(family), lambda m: run(m, make, clip),
-                    tmp_path, '33%')
+def test_all_that_is_trained_has_a_third_of_its_bytes(tmp_path, family, clip):
+    plain = build(family)
+    expected = run(plain, adamw(), clip)
+    model = build(family)
+    # A parameter, its gradient and two moments of it.
+    size_bytes = 4 * sum(p.nbytes for p in model.parameters())
+    with terrace.offload(model, memory_budget=size_bytes // 3,
+                         nvme_path=str(tmp_path)) as offload:
+        before = offload.stats()
+        check_same(run(model, adamw(offload), clip), expected)
+        stats = offload.stats()
+    check_equal_values(values(model), values(plain))
+    assert stats['memory_peak_bytes'] <= stats['budget_bytes']
+    assert stats['budget_bytes'] <= size_bytes // 3
+    assert stats['over_budget_bytes'] == stats['failures'] == 0
+    assert stats['evictions'] > 0 and stats['fetches'] > 0
+    for key in ('bytes_read', 'bytes_written'):
+        assert stats[key] > before[key]
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_parameters_have_a_third_of_their_bytes(tmp_path, family):
+    """Beside an optimizer of torch, with its state in memory."""
+    stats = check_identical(
+        lambda: build(family),
+        lambda m: run(m, sgd, torch.nn.utils.clip_grad_norm_), tmp_path,
+        '33%')
+    assert stats['budget_bytes'] <= stats['parameter_bytes'] / 3

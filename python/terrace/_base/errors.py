@@ -85,7 +85,8 @@ def exception_of(outcome: Outcome) -> Exception:
     ValueError; the wrong moment RuntimeError.
     """
     code, message, number, path, offset = outcome
-    text = f'terrace: {message}'
+    text = (message if message.startswith('terrace: ')
+            else f'terrace: {message}')
     number = number or _ERRNO.get(code, 0)
     if number == errno_names.ENOMEM:
         return MemoryError(text)

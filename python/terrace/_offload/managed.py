@@ -59,6 +59,11 @@ class Managed:
         self._joined.add(optimizer)
 
     @property
+    def state_bytes(self) -> int:
+        """Of the optimizers that joined."""
+        return sum(optimizer.state_bytes for optimizer in list(self._joined))
+
+    @property
     def native(self) -> Any:
         """What a compiled optimizer that joins is opened with."""
         return self._native

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -22,6 +23,8 @@ from terrace._offload.placement import tell_beyond, tell_placement
 from terrace._offload.steps import Steps
 from terrace._offload.weights import Weights
 from terrace._state.settings import Settings
+
+_GRADIENT = re.compile(r'\.grad( \d+)?$')  # the end of a gradient's name
 
 
 class Offload:
@@ -79,7 +82,7 @@ class Offload:
         stats = self._managed.stats()
         if not self._keeps:
             tell_placement(stats, self._elements, self._settings.budget,
-                           self._before)
+                           self._before, self._managed.state_bytes)
         self._tell(stats)
 
     def _tell(self, stats: dict[str, Any]) -> None:
@@ -122,10 +125,16 @@ class Offload:
 
     def retry(self) -> None:
         """What could not be fetched may be tried again, as after a path was
-        repaired.
+        repaired. After a backward that failed: zero_grad(), and forward and
+        backward again.
 
-        Raises RuntimeError: of torch before 2.12 such a parameter cannot be
-        used again; go back to the last checkpoint."""
+        Before torch 2.12 it is fetched at once, and views of such a parameter
+        that were made before go on raising.
+
+        Raises:
+            OSError, DataLossError: before torch 2.12, as it cannot be fetched;
+                what can be is.
+            RuntimeError: one that failed is leased or in use."""
         self._managed.retry()
 
     def flush(self) -> None:
@@ -169,20 +178,17 @@ class Offload:
         `activation_fetched_bytes` that came back; `activation_limit_bytes` of
         the largest that may, `activation_budget_bytes` that they add to a
         share. `blocked_seconds`: operations, by what was waited
-        for: `read` for bytes from below, `space` for room for them; the same
-        in all as `blocked_modules`, by the names of the modules whose
-        parameters were waited for, or "activations", the longest first.
-        `tiers`, `links`,
+        for: `read` for bytes from below, `space` for room for them. The same
+        by module are `blocked_modules`, the ten longest in order: the names of
+        those whose parameters were waited for, "gradients" of all of them, and
+        "activations". `tiers`, `links`,
         `paths`, `engine`, `engine_reason`, `machine_profile`: as in
         terrace.AdamW.stats().
         """
         stats = self._managed.stats()
-        modules: dict[str, float] = {}
-        for name, seconds in stats.pop('blocked_tensors').items():
-            module = name.rpartition('.')[0]
-            modules[module] = modules.get(module, 0.0) + seconds
-        stats['blocked_modules'] = dict(
-            sorted(modules.items(), key=lambda item: -item[1]))
+        stats['blocked_modules'] = longest_by_module(
+            stats.pop('blocked_tensors'),
+            sum(stats['blocked_seconds'].values()))
         fetches = stats['fetches'] + stats['fetches_ahead']
         stats['share_ahead'] = (stats['fetches_ahead'] / fetches if fetches
                                 else 0.0)
@@ -222,6 +228,29 @@ class Offload:
         raise TypeError('terrace: an Offload holds memory, files and threads '
                         'of this process and cannot be pickled or copied; use '
                         "the model's state_dict()")
+
+
+def longest_by_module(tensors: Mapping[str, float],
+                      all_seconds: float) -> dict[str, float]:
+    """Seconds of the modules that were waited for longest, in order.
+
+    Args:
+        tensors: seconds by the names of those that are there, and
+            "activations.saved" of all activations.
+        all_seconds: of these and of gradients that have ended.
+    """
+    modules: dict[str, float] = {}
+    gradients = all_seconds
+    for name, seconds in tensors.items():
+        if _GRADIENT.search(name):
+            continue
+        gradients -= seconds
+        module = name.rpartition('.')[0]
+        modules[module] = modules.get(module, 0.0) + seconds
+    if gradients > 1e-7:  # less is what sums in another order differ by
+        modules['gradients'] = gradients
+    ordered = sorted(modules.items(), key=lambda item: -item[1])
+    return dict(ordered[:10])
 
 
 def managed_by(offload: Offload) -> Managed:

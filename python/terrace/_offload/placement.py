@@ -10,13 +10,18 @@ from terrace._state.budget import Budget
 
 
 def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
-                   before: dict[str, Any]) -> None:
+                   before: dict[str, Any], state_bytes: int) -> None:
     """After the first step, which began when the counters were `before`:
-    where the parameters went, what that saved and what it costs."""
+    where the parameters, and the state that joined them, went, what that saved
+    and what it costs."""
     size = stats['parameter_bytes']
+    what = bytes_text(size)
     memory = stats['budget_bytes'] - stats['activation_budget_bytes']
+    asked = budget.raised_from(memory - stats['joined_bytes'], size)
+    if state_bytes > 0:
+        what += f', and {bytes_text(state_bytes)} of state'
+        size += state_bytes
     where = f'{bytes_text(min(size, memory))} of memory'
-    asked = budget.raised_from(memory, size)
     if asked is not None:
         where += (f' (the least that works; memory_budget={budget.given!r} is '
                   f'{bytes_text(asked)})')
@@ -29,7 +34,7 @@ def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
     read, written = (stats[key] - before[key]
                      for key in ('bytes_read', 'bytes_written'))
     say('%s parameters of the model, %s, have %s; the first step read %s and '
-        'wrote %s', f'{count:,}', bytes_text(size), where, bytes_text(read),
+        'wrote %s', f'{count:,}', what, where, bytes_text(read),
         bytes_text(written))
 
 

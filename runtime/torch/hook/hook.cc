@@ -170,7 +170,7 @@ int64_t Hook::EvictAll() {
   return storages_->window().EvictAll();
 }
 
-absl::Status Hook::Retry() { return storages_->window().Retry(); }
+absl::Status Hook::Retry() { return storages_->Retry(); }
 
 absl::Status Hook::Close(AtClose what) {
   const absl::Status status = storages_->Close(what == AtClose::kRestore);

@@ -95,6 +95,31 @@ void ManagedStorage::SetMessage(c10::StorageImpl& storage) {
   }
 }
 
+void ManagedStorage::NoteTensor(const at::Tensor& tensor) {
+  const StorageOwner::WeakTensor noted(tensor.getIntrusivePtr());
+  MutexLock lock(mutex_);
+  std::erase_if(tensors_, [&](const StorageOwner::WeakTensor& each) {
+    return each.expired() || each == noted;
+  });
+  tensors_.push_back(noted);
+}
+
+std::vector<at::Tensor> ManagedStorage::Tensors() const {
+  std::vector<StorageOwner::WeakTensor> noted;
+  {
+    MutexLock lock(mutex_);
+    noted = tensors_;
+  }
+  std::vector<at::Tensor> tensors;  // the last of one may end here
+  for (const StorageOwner::WeakTensor& weak : noted) {
+    at::Tensor tensor(weak.lock());
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    if (tensor.storage().unsafeGetStorageImpl() != key_) continue;
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
 void ManagedStorage::Bar(std::string why) {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone()) return;

@@ -37,11 +37,12 @@ class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
   virtual void OnGone(std::shared_ptr<ManagedStorage> storage) = 0;
-  // Gives the tensor, which has this storage, another one with the same bytes
-  // and takes that over: for one that cannot be used again. What else shares
-  // the storage has no bytes then. FailedPrecondition: it is in use; or those
-  // of a fetch, and nothing has changed. Where the other one cannot be taken
-  // over it stays in ordinary memory, which the hook tells as its error.
+  // Gives the tensor, which has this storage, and those that are managed with
+  // it another one with the same bytes, and takes that over: for one that
+  // cannot be used again. What else shares the storage has no bytes then.
+  // FailedPrecondition: it is in use; or those of a fetch, and nothing has
+  // changed. Where the other one cannot be taken over it stays in ordinary
+  // memory, which the hook tells as its error.
   virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
   // The same for tensors that share it, as soon as it is not in use: at the
   // latest when a lease ends. What a fetch fails with, the hook tells.
@@ -70,6 +71,10 @@ class ManagedStorage final
     return static_cast<std::byte*>(
         key_->_mutable_data_ptr_no_checks().mutable_get());
   }
+
+  // One that is managed with it. Those that live and have its storage still.
+  void NoteTensor(const at::Tensor& tensor);
+  std::vector<at::Tensor> Tensors() const;
 
   // Every use throws with this text from now on, wherever the bytes are, though
   // they come and go as before; until Unbar. False there: this LibTorch throws
@@ -106,8 +111,9 @@ class ManagedStorage final
   const std::shared_ptr<StorageOwner> owner_;
   std::shared_ptr<ManagedStorage> self_;  // while the DataPtr refers to this
   // For the message, which others than the word's thread may change.
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::string barred_ ABSL_GUARDED_BY(mutex_);  // why; empty: it is not
+  std::vector<StorageOwner::WeakTensor> tensors_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
@@ -97,9 +96,12 @@ ManagedStorages::~ManagedStorages() = default;
 absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
     absl::Span<const NamedTensor> tensors) {
   Storages chosen;
-  absl::flat_hash_set<const void*> seen;
+  absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> made;
   for (const auto& [name, tensor] : tensors) {
-    if (Find(tensor) != nullptr) continue;
+    if (const std::shared_ptr<ManagedStorage> found = Find(tensor)) {
+      found->NoteTensor(tensor);
+      continue;
+    }
     if (IsManaged(tensor)) {  // it may be cold
       return absl::FailedPreconditionError(
           absl::StrCat("tensor '", name, "' is managed by another hook"));
@@ -112,10 +114,15 @@ absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
           absl::StrCat("tensor '", name, "' ", fault));
     }
     c10::StorageImpl& storage = *StorageOf(tensor);
-    if (storage.nbytes() == 0 || !seen.insert(&storage).second) continue;
-    TERRACE_RETURN_IF_ERROR(Materialize(name, storage));
-    chosen.push_back(std::make_shared<ManagedStorage>(name, storage, window_,
-                                                      shared_from_this()));
+    if (storage.nbytes() == 0) continue;
+    std::shared_ptr<ManagedStorage>& one = made[&storage];
+    if (one == nullptr) {
+      TERRACE_RETURN_IF_ERROR(Materialize(name, storage));
+      one = std::make_shared<ManagedStorage>(name, storage, window_,
+                                             shared_from_this());
+      chosen.push_back(one);
+    }
+    one->NoteTensor(tensor);
   }
   return chosen;
 }
@@ -211,14 +218,17 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
                                       at::Tensor tensor) {
   const std::string name = storage.name();
   c10::StorageImpl& old = *storage.key();  // the tensor's
+  std::vector<NamedTensor> tensors = {{name, tensor}};
+  for (at::Tensor& each : storage.Tensors()) tensors.push_back({name, each});
   TERRACE_RETURN_IF_ERROR(window_.MoveOut(storage));
   Erase(storage);
-  c10::DataPtr bytes;
-  std::swap(bytes, old._mutable_data_ptr_no_checks());
-  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(
-      c10::Storage(c10::Storage::use_byte_size_t(), old.nbytes(),
-                   std::move(bytes), old.allocator(), old.resizable()));
-  const absl::Status managed = AddNow({{name, tensor}});
+  c10::DataPtr bytes = std::exchange(old._mutable_data_ptr_no_checks(), {});
+  const c10::Storage other(c10::Storage::use_byte_size_t(), old.nbytes(),
+                           std::move(bytes), old.allocator(), old.resizable());
+  for (const NamedTensor& each : tensors) {
+    each.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(other);
+  }
+  const absl::Status managed = AddNow(tensors);
   MutexLock lock(mutex_);
   if (managed.ok() || closed_) return absl::OkStatus();
   not_replaced_.Update(Reworded(

@@ -52,6 +52,8 @@ class ManagedStorages final
   absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) override;
   void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
                     std::vector<WeakTensor> tensors) override;
+  // As Hook::Retry.
+  absl::Status Retry() { return replacements_.Retry(*this, window_, All()); }
   // What of it is in use no more: a lease has ended.
   void ReplaceUnused() { replacements_.Try(*this); }
 

@@ -29,6 +29,32 @@ void Replacements::Try(StorageOwner& owner) {
   is_empty_.store(waiting_.empty());
 }
 
+absl::Status Replacements::Retry(
+    StorageOwner& owner, ByteWindow& window,
+    const std::vector<std::shared_ptr<ManagedStorage>>& storages) {
+  Try(owner);
+  absl::Status first;
+  const bool is_done = window.Retry().ok();  // LibTorch can use all again
+  for (const std::shared_ptr<ManagedStorage>& storage : storages) {
+    const std::vector<at::Tensor> tensors = storage->Tensors();
+    if (is_done || tensors.empty() || !storage->word().BeginRetry()) continue;
+    storage->word().End(Residency::kCold);
+    const absl::Status status = owner.Replace(*storage, tensors.front());
+    first.Update(status);
+    if (status.ok() || storage->word().state() == Residency::kFailed) continue;
+    Tensors waiting;
+    for (const at::Tensor& each : tensors) {
+      waiting.emplace_back(each.getIntrusivePtr());
+    }
+    Add(storage, std::move(waiting));
+  }
+  if (!is_empty_.load()) {
+    first.Update(absl::FailedPreconditionError(
+        "a tensor that cannot be used again is leased or in use"));
+  }
+  return first;
+}
+
 bool Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
   std::vector<at::Tensor> tensors;
   for (const StorageOwner::WeakTensor& weak : waiting.tensors) {
@@ -40,8 +66,9 @@ bool Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
   }
   if (tensors.empty()) return true;
   const absl::Status status = owner.Replace(*waiting.storage, tensors.front());
-  if (absl::IsFailedPrecondition(status)) return false;
-  if (!status.ok()) return true;  // the fetch has told it
+  if (!status.ok()) {  // a fetch has told it
+    return waiting.storage->word().state() == Residency::kFailed;
+  }
   for (const at::Tensor& each : tensors) {
     each.unsafeGetTensorImpl()->set_storage_keep_dtype(
         tensors.front().storage());

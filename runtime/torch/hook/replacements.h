@@ -3,6 +3,7 @@
 //
 //   replacements.Add(storage, tensors);
 //   replacements.Try(owner);             // whenever a use has ended
+//   replacements.Retry(owner, window, storages);
 //
 // Thread-safe. Tensors that end before are left out. While there are none, a
 // Try costs nothing.
@@ -13,8 +14,10 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "runtime/base/mutex.h"
 #include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/window/byte_window.h"
 
 namespace terrace {
 
@@ -30,6 +33,15 @@ class Replacements {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Replaces those that are not in use, each for all of its tensors.
   void Try(StorageOwner& owner) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of these what has failed may be fetched again. Where LibTorch cannot use
+  // its storage again, it is fetched, and the tensors that are managed with it
+  // have another one; what else shares it is refused for ever, and so is what
+  // autograd saved. The first error of a fetch, which is as it was then;
+  // FailedPrecondition: one is in use, and replaced by a Try.
+  absl::Status Retry(
+      StorageOwner& owner, ByteWindow& window,
+      const std::vector<std::shared_ptr<ManagedStorage>>& storages)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Waiting {
@@ -37,7 +49,7 @@ class Replacements {
     Tensors tensors;
   };
 
-  // Whether it is done, or given up.
+  // Whether it is done, or given up: it cannot be fetched.
   static bool Replace(StorageOwner& owner, Waiting& waiting);
 
   Mutex mutex_;

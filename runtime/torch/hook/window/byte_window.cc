@@ -157,10 +157,13 @@ absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access,
                                       Caller caller) {
   const absl::Time end = absl::Now() + options_.patience;
   while (true) {
+    // What failed ahead of need may have been mended since.
+    bool is_again = tensor.fetch_ != nullptr;
     TERRACE_RETURN_IF_ERROR(Ask(tensor, access, caller));
     absl::StatusOr<Pin> pin = bytes_.Take(*tensor.fetch_);
     tensor.fetch_.reset();
-    if (!absl::IsAborted(pin.status()) || absl::Now() >= end) return pin;
+    is_again |= absl::IsAborted(pin.status());
+    if (pin.ok() || !is_again || absl::Now() >= end) return pin;
   }
 }
 
@@ -350,7 +353,7 @@ absl::Status ByteWindow::Retry() {
       status = absl::FailedPreconditionError(
           Told(*each,
                "this LibTorch cannot use a storage again that failed; 2.12 "
-               "and later can; resume from a checkpoint"));
+               "and later can"));
     }
     each->word().End(forgiven ? Residency::kCold : Residency::kFailed);
   }

@@ -63,6 +63,21 @@ TEST_F(ByteWindowTest, AFetchAheadThatFailsIsToldAtItsUse) {
   EXPECT_EQ(tensor(0).refusal, read.message());
 }
 
+TEST_F(ByteWindowTest, AFetchAheadThatFailedIsMadeAgainByItsUse) {
+  Make(8);
+  Fill({3, 3, 3, 3});
+  window().EvictAll();
+  EvictClean();
+  for (const int i : {2, 3}) ASSERT_TRUE(Read(i).ok());
+  world().faults().FailCall(1, {.kind = FaultKind::kError, .error = ENXIO},
+                            CallFilter::kReads);
+  window().FetchAhead(tensor(0));
+  EXPECT_EQ(tensor(0).word().state(), Residency::kReady);
+  EXPECT_TRUE(Read(0).ok());
+  EXPECT_EQ(world().faults().faults(), 1);
+  EXPECT_EQ(window().stats().failures, 0);
+}
+
 // Forward and back over ten tensors, of which four have room.
 TEST_F(ByteWindowTest, StepsThatRepeatAreFetchedAheadOfNeed) {
   Make(16);

@@ -18,8 +18,10 @@
 //
 // What a fetch cannot bring makes the operation throw c10::Error, whose text
 // begins with "terrace:" and names the tensor, its size and what failed;
-// error() has the Status. From 2.12 on Retry() lets it be tried again; before,
-// that storage stays as it is, and a run resumes from a checkpoint.
+// error() has the Status. Retry() lets it be tried again; before 2.12 it brings
+// it at once, and gives the tensors that were managed another storage, so that
+// views that were made before go on throwing. After a backward that has failed
+// the graph is gone: from zeroed gradients, forward and backward again.
 //
 // A forked child has none of the bytes: there each use throws.
 //
@@ -214,8 +216,9 @@ class Hook {
   // Away with all that no operation or lease uses; how many there were.
   int64_t EvictAll();
 
-  // Fetches that failed may be tried again. FailedPrecondition: LibTorch before
-  // 2.12 cannot use such a storage again; OK there if none has failed.
+  // Fetches that failed may be tried again; before LibTorch 2.12 they are, and
+  // the first error is returned. FailedPrecondition: a tensor that has failed
+  // is leased or in use; again later.
   absl::Status Retry();
 
   // Ends the management of all, once no late step's updates go on; no operation

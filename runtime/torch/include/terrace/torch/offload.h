@@ -187,8 +187,9 @@ class Offload {
   virtual void BeginStep() = 0;
 
   // Fetches that failed may be tried again, as after a path was repaired.
-  // FailedPrecondition: it is closed; or LibTorch before 2.12, where such a
-  // parameter cannot be used again: go back to the last checkpoint.
+  // Before LibTorch 2.12 they are, and the first error is returned; views that
+  // were made before go on throwing. FailedPrecondition: it is closed; or a
+  // parameter that has failed is leased or in use.
   virtual absl::Status Retry() = 0;
 
   // Blocks until no updates of optimizers that joined go on, each as its Flush
