@@ -12,6 +12,7 @@ FEATURE_FOLDERS = {
               'bench/hook/'],
     'pmem': ['tiers/pmem/persist_domain.cc'],
     'cuda': ['kernels/cuda/cuda_module.cc'],
+    'torch_cuda': ['runtime/torch/cuda/cuda_', 'tests/torch/cuda/device/'],
 }
 # Built by a test of their own, against the installed package.
 INSTALL_TEST = 'tests/install/install_test.cmake'

@@ -1,8 +1,6 @@
 #include "runtime/torch/hook/operation_net.h"
 
-#include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
-#include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 #include <pthread.h>
 
@@ -14,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
+#include "runtime/torch/hook/argument_storages.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/hook/write_marks.h"
@@ -77,31 +76,13 @@ int64_t BytesOf(const Storages& distinct) {
   return bytes;
 }
 
-ManagedStorage* FindManaged(const c10::IValue& tensor) {
-  const c10::TensorImpl* const impl = tensor.unsafeToTensorImpl();
-  if (!impl->has_storage()) return nullptr;
-  return OperationNet::Get().Find(
-      impl->unsafe_storage().unsafeGetStorageImpl());
-}
-
-// Of an argument: a tensor, a list of them with or without gaps, or the storage
-// that a tensor is set to, whose address LibTorch 2.15 asks for.
 template <typename Visit>
 void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
-  if (argument.isTensor()) {
-    if (ManagedStorage* const found = FindManaged(argument)) visit(*found);
-  } else if (argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) {
-      if (element.isNone()) continue;
-      if (!element.isTensor()) break;
-      if (ManagedStorage* const found = FindManaged(element)) visit(*found);
+  ForEachStorage(argument, [&](const c10::StorageImpl* storage) {
+    if (ManagedStorage* const found = OperationNet::Get().Find(storage)) {
+      visit(*found);
     }
-  } else if (argument.isStorage()) {
-    const c10::Storage storage = argument.toStorage();
-    ManagedStorage* const found =
-        OperationNet::Get().Find(storage.unsafeGetStorageImpl());
-    if (found != nullptr) visit(*found);
-  }
+  });
 }
 
 // An operation inside another may take what failed there: it is not tried

@@ -1,0 +1,149 @@
+#include "runtime/torch/cuda/device_net.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
+#include <pthread.h>
+
+#include <exception>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "runtime/torch/hook/argument_storages.h"
+#include "runtime/torch/hook/write_marks.h"
+
+namespace terrace {
+namespace {
+
+// A device is not used in a forked child, and its locks may be held for ever.
+std::atomic<bool> is_forked_child = false;
+
+struct PinnedTensors final : at::ObserverContext {
+  struct Use {
+    DeviceNet::Managed managed;
+    bool is_written;
+  };
+  ~PinnedTensors() override {
+    for (const Use& use : uses) use.managed.tensor->word().Unpin();
+  }
+  c10::SmallVector<Use, 4> uses;
+};
+
+// Those of LibTorch's process groups, whose work goes on after the operation on
+// streams of theirs. What this library sends has a pin of its own.
+bool IsCollective(absl::string_view operation) {
+  return absl::StartsWith(operation, "c10d::") ||
+         absl::StartsWith(operation, "_c10d_functional");
+}
+
+std::unique_ptr<PinnedTensors> PinAll(const at::RecordFunction& function) {
+  std::unique_ptr<PinnedTensors> pinned;
+  WrittenArguments written(0);
+  const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ForEachStorage(inputs[i], [&](const c10::StorageImpl* storage) {
+      std::optional<DeviceNet::Managed> found =
+          DeviceNet::Get().Pin(storage, storage->device_type());
+      if (!found.has_value()) return;
+      if (pinned == nullptr) {
+        pinned = std::make_unique<PinnedTensors>();
+        written = WrittenArgumentsOf(function);
+      }
+      pinned->uses.push_back({*std::move(found), written.Has(i)});
+    });
+  }
+  return pinned;
+}
+
+// What fails has a message on its storage, which ends the operation.
+void BringAll(PinnedTensors& pinned, bool is_collective) {
+  for (const PinnedTensors::Use& use : pinned.uses) {
+    use.managed.window->Fetch(*use.managed.tensor).IgnoreError();
+  }
+  for (const PinnedTensors::Use& use : pinned.uses) {
+    DeviceTensor& tensor = *use.managed.tensor;
+    DeviceWindow& window = *use.managed.window;
+    if (tensor.word().state() != Residency::kResident) continue;
+    window.Use(tensor, use.is_written, window.IsCapturing()).IgnoreError();
+    if (is_collective) tensor.uses().NoteCollective();
+  }
+}
+
+std::unique_ptr<at::ObserverContext> OnStart(
+    const at::RecordFunction& function) {
+  if (is_forked_child.load(std::memory_order_relaxed)) return nullptr;
+  try {
+    std::unique_ptr<PinnedTensors> pinned = PinAll(function);
+    if (pinned != nullptr && !NeedsNoBytes(function)) {
+      BringAll(*pinned, IsCollective(function.name()));
+    }
+    return pinned;
+  } catch (const std::exception&) {
+    return nullptr;  // no memory; what is away says so
+  }
+}
+
+uint64_t BitOf(c10::DeviceType type) {
+  return uint64_t{1} << static_cast<unsigned>(type);
+}
+
+}  // namespace
+
+DeviceNet& DeviceNet::Get() {
+  // Storages may end after everything static has.
+  static DeviceNet& net = *new DeviceNet();
+  return net;
+}
+
+void DeviceNet::Insert(const void* key, c10::DeviceType type, Managed managed) {
+  types_.fetch_or(BitOf(type));
+  MutexLock lock(mutex_);
+  managed_.insert_or_assign(key, std::move(managed));
+  Listen();
+}
+
+void DeviceNet::Erase(const void* key) {
+  std::optional<Managed> last;  // ends without the lock
+  MutexLock lock(mutex_);
+  const auto found = managed_.find(key);
+  if (found == managed_.end()) return;
+  last = std::move(found->second);
+  managed_.erase(found);
+  StopIfIdle();
+}
+
+std::optional<DeviceNet::Managed> DeviceNet::Pin(const void* key,
+                                                 c10::DeviceType type) {
+  if ((types_.load(std::memory_order_relaxed) & BitOf(type)) == 0) {
+    return std::nullopt;
+  }
+  MutexLock lock(mutex_);
+  const auto found = managed_.find(key);
+  if (found == managed_.end()) return std::nullopt;
+  // With the lock: after the Erase of one that is not pinned nothing pins it.
+  found->second.tensor->word().Pin();
+  return found->second;
+}
+
+void DeviceNet::Listen() {
+  if (handle_.has_value()) return;
+  ListenToRegistrations();
+  static const int at_fork = pthread_atfork(nullptr, nullptr, [] {
+    is_forked_child.store(true, std::memory_order_relaxed);
+  });
+  static_cast<void>(at_fork);
+  handle_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(&OnStart)
+          .needsInputs(true)
+          // Others may end on another thread than they began on.
+          .scopes(
+              {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+void DeviceNet::StopIfIdle() {
+  if (!managed_.empty() || !handle_.has_value()) return;
+  at::removeCallback(*std::exchange(handle_, std::nullopt));
+}
+
+}  // namespace terrace
