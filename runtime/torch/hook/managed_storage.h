@@ -44,7 +44,8 @@ class StorageOwner {
   // over it stays in ordinary memory, which the hook tells as its error.
   virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
   // The same for tensors that share it, as soon as it is not in use: at the
-  // latest when a lease ends. What a fetch fails with, the hook tells.
+  // latest when a lease ends. What a fetch fails with, the hook tells, and it
+  // is tried again at the next such end.
   using WeakTensor =
       c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   virtual void ReplaceLater(std::shared_ptr<ManagedStorage> storage,

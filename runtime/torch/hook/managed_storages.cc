@@ -225,7 +225,8 @@ ManagedStorages::Storages ManagedStorages::All() const {
   return all;
 }
 
-absl::Status ManagedStorages::LetGo(ManagedStorage& storage, bool restore) {
+absl::Status ManagedStorages::LetGo(ManagedStorage& storage, bool restore,
+                                    bool waits) {
   absl::Status status;
   if (restore && !storage.gone()) {
     status = window_.MoveOut(storage);
@@ -233,11 +234,32 @@ absl::Status ManagedStorages::LetGo(ManagedStorage& storage, bool restore) {
       Erase(storage);
       return status;
     }
+    if (waits && absl::IsResourceExhausted(status)) return status;
   }
   const char* const why =
       status.ok() ? "the hook is closed"
                   : "the hook is closed, and its bytes could not be brought";
   if (window_.Refuse(storage, why)) Erase(storage);
+  return status;
+}
+
+absl::Status ManagedStorages::LetGoAll(bool restore) {
+  absl::Status status;
+  Storages left = All();
+  for (bool waits = restore; !left.empty();) {
+    Storages waiting;
+    for (std::shared_ptr<ManagedStorage>& storage : left) {
+      const absl::Status one = LetGo(*storage, restore, waits);
+      if (waits && absl::IsResourceExhausted(one)) {
+        waiting.push_back(std::move(storage));
+      } else {
+        status.Update(one);
+      }
+    }
+    // Where nothing can be written, the room that they lack is the others'.
+    waits = waits && waiting.size() < left.size();
+    left = std::move(waiting);
+  }
   return status;
 }
 
@@ -255,8 +277,7 @@ absl::Status ManagedStorages::Close(bool restore) {
   Sweep();
   TERRACE_ASSIGN_OR_RETURN(const bool is_first, BeginClose());
   if (!is_first) return absl::OkStatus();
-  absl::Status status;
-  for (const auto& storage : All()) status.Update(LetGo(*storage, restore));
+  const absl::Status status = LetGoAll(restore);
   Storages gone;  // ends without the lock
   {
     MutexLock lock(mutex_);

@@ -83,8 +83,10 @@ class ManagedStorages final
   // False: it was begun before, and is done. FailedPrecondition as Close.
   absl::StatusOr<bool> BeginClose();
   // With restore into memory, else refused; it is no more managed then, unless
-  // an operation has it.
-  absl::Status LetGo(ManagedStorage& storage, bool restore);
+  // an operation has it. One that `waits` and finds no room stays as it is.
+  absl::Status LetGo(ManagedStorage& storage, bool restore, bool waits = false);
+  // All that there are; the first error.
+  absl::Status LetGoAll(bool restore);
 
   const pid_t process_;
   ByteWindow window_;

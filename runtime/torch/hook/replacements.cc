@@ -40,8 +40,7 @@ bool Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
   }
   if (tensors.empty()) return true;
   const absl::Status status = owner.Replace(*waiting.storage, tensors.front());
-  if (absl::IsFailedPrecondition(status)) return false;
-  if (!status.ok()) return true;  // the fetch has told it
+  if (!status.ok()) return false;  // in use; or a fetch has told why
   for (const at::Tensor& each : tensors) {
     each.unsafeGetTensorImpl()->set_storage_keep_dtype(
         tensors.front().storage());

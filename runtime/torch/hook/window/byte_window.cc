@@ -359,7 +359,8 @@ absl::Status ByteWindow::Retry() {
 
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   tensor.word().Pin();
-  absl::Status status = Fetch(tensor);
+  // No operation's: where it cannot be brought it may be tried again.
+  absl::Status status = Fetch(tensor, Caller::kLease);
   if (!status.ok()) {
     tensor.word().Unpin();
     return status;

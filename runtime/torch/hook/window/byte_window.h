@@ -109,7 +109,7 @@ class ByteWindow {
   absl::Status Retry();
   // Brings it, puts it into memory of its storage's own, and forgets it.
   // FailedPrecondition: an operation has it; or why it cannot be brought, or
-  // what MoveOut said: it stays then.
+  // what MoveOut said: it stays then, as it is, and may be tried again.
   absl::Status MoveOut(WindowTensor& tensor);
   // Forgets it and takes its bytes away for good: each use fails with `why`.
   // False: an operation or another thread has it.
