@@ -58,7 +58,7 @@ class ByteWindow {
 
   // Registers them, all or none; they are cold then, and have no contents until
   // they are filled: nothing but Fill and Remove before. Errors are
-  // Runtime::Register's.
+  // Runtime::Register's; paths that refuse are tried once more before.
   absl::Status Add(absl::Span<WindowTensor* const> tensors);
   // Copies the bytes from `source`, and installs them: resident from then on.
   // After an error it is as before.
