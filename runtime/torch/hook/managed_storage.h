@@ -77,6 +77,10 @@ class ManagedStorage final
   // for ever, and the tensors need another storage.
   void Bar(std::string why);
   bool Unbar();
+  bool is_barred() const {
+    MutexLock lock(mutex_);
+    return !barred_.empty();
+  }
   StorageOwner& owner() const { return *owner_; }
 
   // In a forked child, which has nothing of the Runtime: whatever the bytes
@@ -107,7 +111,7 @@ class ManagedStorage final
   const std::shared_ptr<StorageOwner> owner_;
   std::shared_ptr<ManagedStorage> self_;  // while the DataPtr refers to this
   // For the message, which others than the word's thread may change.
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::string barred_ ABSL_GUARDED_BY(mutex_);  // why; empty: it is not
 };
 
