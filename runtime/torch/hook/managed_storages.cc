@@ -159,7 +159,7 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
   const absl::Status managed = AddNow({{name, tensor}});
   MutexLock lock(mutex_);
   if (managed.ok() || closed_) return absl::OkStatus();
-  not_replaced_.Update(Reworded(
+  not_taken_.Update(Reworded(
       managed, absl::StrCat("terrace: '", name,
                             "' could not be taken over again, and stays in "
                             "ordinary memory: ",

@@ -60,11 +60,17 @@ class ManagedStorages final
   // How many, and their bytes.
   int64_t count() const;
   int64_t size_bytes() const;
-  // The first of a fetch, else of a Replace that left an ordinary tensor.
+  // The first of a fetch, else of what left a tensor ordinary: a Replace, or a
+  // gradient that the Runtime refused.
   absl::Status error() const {
     const absl::Status first = window_.stats().first_error;
     MutexLock lock(mutex_);
-    return first.ok() ? not_replaced_ : first;
+    return first.ok() ? not_taken_ : first;
+  }
+  // One that is not taken over, and stays ordinary.
+  void NoteNotTaken(const absl::Status& why) {
+    MutexLock lock(mutex_);
+    not_taken_.Update(why);
   }
   // As Hook::blocked.
   std::vector<BlockedOn> blocked() const;
@@ -92,7 +98,7 @@ class ManagedStorages final
   ByteWindow window_;
   Replacements replacements_;
   mutable Mutex mutex_;
-  absl::Status not_replaced_ ABSL_GUARDED_BY(mutex_);  // by a managed one
+  absl::Status not_taken_ ABSL_GUARDED_BY(mutex_);
   CondVar swept_;
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
       ABSL_GUARDED_BY(mutex_);
