@@ -356,7 +356,7 @@ bool ChunkPipeline::TakeStaged() {
       Abandon(Reworded(each.status, why));
     } else {
       stepped_.OnLost(each.staged.chunk);
-      Fail(absl::DataLossError(why));
+      Fail(Reworded(each.status, absl::StatusCode::kDataLoss, why));
     }
   }
   for (EndedCopies& each : staged_.TakeArrived()) {

@@ -54,12 +54,13 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
     status = storages.Add({{absl::StrCat(name, " ", ++number), gradient}});
   }
   if (status.ok()) return status;
-  return Reworded(
-      status,
-      absl::StrCat(
-          "'", name, "' ",
-          FormatBytes(static_cast<int64_t>(gradient.storage().nbytes())), ": ",
-          absl::string_view(status.message())));
+  status =
+      Reworded(status, absl::StrCat("'", name, "' ",
+                                    FormatBytes(static_cast<int64_t>(
+                                        gradient.storage().nbytes())),
+                                    ": ", absl::string_view(status.message())));
+  storages.NoteNotTaken(status);
+  return status;
 }
 
 Gradients::Gradients(Manage manage) : manage_(std::move(manage)) {}

@@ -45,7 +45,8 @@ class StorageOwner {
   // memory, which the hook tells as its error.
   virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
   // The same for tensors that share it, as soon as it is not in use: at the
-  // latest when a lease ends. What a fetch fails with, the hook tells.
+  // latest when a lease ends. What a fetch fails with, the hook tells, and it
+  // is tried again at the next such end.
   using WeakTensor =
       c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   virtual void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
@@ -81,6 +82,10 @@ class ManagedStorage final
   // for ever, and the tensors need another storage.
   void Bar(std::string why);
   bool Unbar();
+  bool is_barred() const {
+    MutexLock lock(mutex_);
+    return !barred_.empty();
+  }
   StorageOwner& owner() const { return *owner_; }
 
   // In a forked child, which has nothing of the Runtime: whatever the bytes

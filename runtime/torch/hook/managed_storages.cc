@@ -1,88 +1,26 @@
 #include "runtime/torch/hook/managed_storages.h"
 
-#include <ATen/MapAllocator.h>
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/COW.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/hook/operation_net.h"
+#include "runtime/torch/hook/storage_check.h"
 
 namespace terrace {
 namespace {
-
-c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
-bool IsShared(const c10::DataPtr& data) {
-  if (at::RefcountedMapAllocator::fromDataPtr(data) != nullptr) return true;
-  const at::MapAllocator* const map = at::MapAllocator::fromDataPtr(data);
-  return map != nullptr &&
-         (map->flags() &
-          (at::ALLOCATOR_MAPPED_SHARED | at::ALLOCATOR_MAPPED_SHAREDMEM)) != 0;
-}
-
-// Why it cannot be managed, as the rest of a sentence, or "".
-std::string Fault(const at::Tensor& tensor, int64_t budget_bytes) {
-  if (!tensor.device().is_cpu()) {
-    return absl::StrCat("is on ", tensor.device().str(),
-                        "; only CPU memory is managed");
-  }
-  if (tensor.layout() != at::kStrided || !tensor.has_storage()) {
-    return "is not dense, or has no storage";
-  }
-  c10::StorageImpl& storage = *StorageOf(tensor);
-  if (storage.nbytes() > 0 &&
-      storage._mutable_data_ptr_no_checks().get() == nullptr) {
-    return "wraps other tensors and has no memory of its own";
-  }
-  if (IsShared(storage._mutable_data_ptr_no_checks())) {
-    return "is in memory shared with other processes";
-  }
-  const auto size = static_cast<int64_t>(storage.nbytes());
-  if (ResidentBytes(size) > budget_bytes) {
-    return absl::StrCat("has ", FormatBytes(size), ", and the budget is ",
-                        FormatBytes(budget_bytes));
-  }
-  return "";
-}
 
 // By any hook.
 bool IsManaged(const at::Tensor& tensor) {
   return tensor.defined() && tensor.unsafeGetTensorImpl()->has_storage() &&
          OperationNet::Get().Find(StorageOf(tensor)) != nullptr;
-}
-
-// LibTorch made its memory, and nothing else is told of that.
-bool IsOrdinary(c10::StorageImpl& storage) {
-  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  return storage.nbytes() > 0 &&
-         data.get_deleter() == c10::GetCPUAllocator()->raw_deleter();
-}
-
-// Of a copy made lazily, its own.
-absl::Status Materialize(const std::string& name, c10::StorageImpl& storage) {
-  if (!c10::impl::cow::is_cow_data_ptr(storage._mutable_data_ptr_no_checks())) {
-    return absl::OkStatus();
-  }
-  try {
-    storage.mutable_data();
-  } catch (const std::exception& error) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "tensor '", name, "': no memory for its own bytes: ", error.what()));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -107,7 +45,7 @@ absl::StatusOr<ManagedStorages::Storages> ManagedStorages::Choose(
           absl::StrCat("tensor '", name, "' is managed by another hook"));
     }
     const std::string fault = tensor.defined()
-                                  ? Fault(tensor, window_.room().most_bytes())
+                                  ? FaultOf(tensor, window_.room().most_bytes())
                                   : "is undefined";
     if (!fault.empty()) {
       return absl::InvalidArgumentError(
@@ -172,7 +110,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
     if (closed_) return nullptr;
   }
   Sweep();
-  if (!Fault(tensor.tensor, most_bytes).empty()) return nullptr;
+  if (!FaultOf(tensor.tensor, most_bytes).empty()) return nullptr;
   c10::StorageImpl& impl = *StorageOf(tensor.tensor);
   if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr ||
       !OperationNet::Get().IsFree(tensor.tensor.storage(),
@@ -231,7 +169,7 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
   const absl::Status managed = AddNow(tensors);
   MutexLock lock(mutex_);
   if (managed.ok() || closed_) return absl::OkStatus();
-  not_replaced_.Update(Reworded(
+  not_taken_.Update(Reworded(
       managed, absl::StrCat("terrace: '", name,
                             "' could not be taken over again, and stays in "
                             "ordinary memory: ",
@@ -297,7 +235,8 @@ ManagedStorages::Storages ManagedStorages::All() const {
   return all;
 }
 
-absl::Status ManagedStorages::LetGo(ManagedStorage& storage, bool restore) {
+absl::Status ManagedStorages::LetGo(ManagedStorage& storage, bool restore,
+                                    bool waits) {
   absl::Status status;
   if (restore && !storage.gone()) {
     status = window_.MoveOut(storage);
@@ -305,11 +244,32 @@ absl::Status ManagedStorages::LetGo(ManagedStorage& storage, bool restore) {
       Erase(storage);
       return status;
     }
+    if (waits && absl::IsResourceExhausted(status)) return status;
   }
   const char* const why =
       status.ok() ? "the hook is closed"
                   : "the hook is closed, and its bytes could not be brought";
   if (window_.Refuse(storage, why)) Erase(storage);
+  return status;
+}
+
+absl::Status ManagedStorages::LetGoAll(bool restore) {
+  absl::Status status;
+  Storages left = All();
+  for (bool waits = restore; !left.empty();) {
+    Storages waiting;
+    for (std::shared_ptr<ManagedStorage>& storage : left) {
+      const absl::Status one = LetGo(*storage, restore, waits);
+      if (waits && absl::IsResourceExhausted(one)) {
+        waiting.push_back(std::move(storage));
+      } else {
+        status.Update(one);
+      }
+    }
+    // Where nothing can be written, the room that they lack is the others'.
+    waits = waits && waiting.size() < left.size();
+    left = std::move(waiting);
+  }
   return status;
 }
 
@@ -327,8 +287,7 @@ absl::Status ManagedStorages::Close(bool restore) {
   Sweep();
   TERRACE_ASSIGN_OR_RETURN(const bool is_first, BeginClose());
   if (!is_first) return absl::OkStatus();
-  absl::Status status;
-  for (const auto& storage : All()) status.Update(LetGo(*storage, restore));
+  const absl::Status status = LetGoAll(restore);
   Storages gone;  // ends without the lock
   {
     MutexLock lock(mutex_);

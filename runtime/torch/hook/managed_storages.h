@@ -62,11 +62,17 @@ class ManagedStorages final
   // How many, and their bytes.
   int64_t count() const;
   int64_t size_bytes() const;
-  // The first of a fetch, else of a Replace that left an ordinary tensor.
+  // The first of a fetch, else of what left a tensor ordinary: a Replace, or a
+  // gradient that the Runtime refused.
   absl::Status error() const {
     const absl::Status first = window_.stats().first_error;
     MutexLock lock(mutex_);
-    return first.ok() ? not_replaced_ : first;
+    return first.ok() ? not_taken_ : first;
+  }
+  // One that is not taken over, and stays ordinary.
+  void NoteNotTaken(const absl::Status& why) {
+    MutexLock lock(mutex_);
+    not_taken_.Update(why);
   }
   // As Hook::blocked.
   std::vector<BlockedOn> blocked() const;
@@ -85,14 +91,16 @@ class ManagedStorages final
   // False: it was begun before, and is done. FailedPrecondition as Close.
   absl::StatusOr<bool> BeginClose();
   // With restore into memory, else refused; it is no more managed then, unless
-  // an operation has it.
-  absl::Status LetGo(ManagedStorage& storage, bool restore);
+  // an operation has it. One that `waits` and finds no room stays as it is.
+  absl::Status LetGo(ManagedStorage& storage, bool restore, bool waits = false);
+  // All that there are; the first error.
+  absl::Status LetGoAll(bool restore);
 
   const pid_t process_;
   ByteWindow window_;
   Replacements replacements_;
   mutable Mutex mutex_;
-  absl::Status not_replaced_ ABSL_GUARDED_BY(mutex_);  // by a managed one
+  absl::Status not_taken_ ABSL_GUARDED_BY(mutex_);
   CondVar swept_;
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
       ABSL_GUARDED_BY(mutex_);

@@ -60,11 +60,12 @@ int64_t FootprintOf(const ManagedStorage& storage) {
   return ResidentBytes(storage.size_bytes());
 }
 
-// Each once.
+// Each once; without those whose bytes are not looked at.
 Storages Distinct(const Storages& storages) {
   Storages distinct;
   absl::flat_hash_set<const ManagedStorage*> seen;
   for (ManagedStorage* const storage : storages) {
+    if (storage->is_barred()) continue;
     if (seen.insert(storage).second) distinct.push_back(storage);
   }
   return distinct;
@@ -86,10 +87,12 @@ void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
 }
 
 // An operation inside another may take what failed there: it is not tried
-// again. Its message is what ends the operation.
+// again. Its message is what ends the operation. So is that of what is barred:
+// it is not fetched, as one that failed now would do so for ever.
 void Bring(const Storages& storages) {
   for (ManagedStorage* const storage : storages) {
-    if (storage->word().state() != Residency::kResident) {
+    if (storage->word().state() != Residency::kResident &&
+        !storage->is_barred()) {
       storage->window().Fetch(*storage).IgnoreError();
     }
   }
@@ -149,7 +152,8 @@ void BringAll(PinnedStorages& pinned, const at::RecordFunction& function) {
   if (pinned.storages.size() > 1) {
     const Storages distinct = Distinct(pinned.storages);
     const int64_t bytes = BytesOf(distinct);
-    if (IsLarge(distinct.front()->window().room(), bytes)) {
+    if (!distinct.empty() &&
+        IsLarge(distinct.front()->window().room(), bytes)) {
       return BringBeyond(pinned, distinct, bytes, function.name());
     }
   }

@@ -41,7 +41,11 @@ absl::Status Replacements::Retry(
     storage->word().End(Residency::kCold);
     const absl::Status status = owner.Replace(*storage, tensors.front());
     first.Update(status);
-    if (status.ok() || storage->word().state() == Residency::kFailed) continue;
+    if (status.ok()) continue;
+    if (!absl::IsFailedPrecondition(status)) {  // it cannot be fetched
+      window.RefuseFetch(*storage, status);
+      continue;
+    }
     Tensors waiting;
     for (const at::Tensor& each : tensors) {
       waiting.emplace_back(each.getIntrusivePtr());
@@ -66,9 +70,7 @@ bool Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
   }
   if (tensors.empty()) return true;
   const absl::Status status = owner.Replace(*waiting.storage, tensors.front());
-  if (!status.ok()) {  // a fetch has told it
-    return waiting.storage->word().state() == Residency::kFailed;
-  }
+  if (!status.ok()) return false;  // in use; or a fetch has told why
   for (const at::Tensor& each : tensors) {
     each.unsafeGetTensorImpl()->set_storage_keep_dtype(
         tensors.front().storage());

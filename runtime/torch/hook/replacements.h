@@ -49,7 +49,7 @@ class Replacements {
     Tensors tensors;
   };
 
-  // Whether it is done, or given up: it cannot be fetched.
+  // Whether it is done, or none of its tensors is left.
   static bool Replace(StorageOwner& owner, Waiting& waiting);
 
   Mutex mutex_;

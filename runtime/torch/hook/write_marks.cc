@@ -90,11 +90,14 @@ WrittenArguments WrittenArgumentsOf(const at::RecordFunction& function) {
 }
 
 bool NeedsNoBytes(const at::RecordFunction& function) {
-  // detach is none of them: state_dict and save fetch by it.
+  // detach is none of them: state_dict and save fetch by it. detach_ is, under
+  // both of its names: zero_grad() would read each gradient to drop it.
   static constexpr absl::string_view kNames[] = {
-      "aten::alias",   "aten::as_strided", "aten::empty_like", "aten::expand",
-      "aten::permute", "aten::select",     "aten::slice",      "aten::squeeze",
-      "aten::t",       "aten::transpose",  "aten::unsqueeze",  "aten::view"};
+      "aten::alias",      "aten::as_strided", "aten::detach_",
+      "aten::empty_like", "aten::expand",     "aten::permute",
+      "aten::select",     "aten::slice",      "aten::squeeze",
+      "aten::t",          "aten::transpose",  "aten::unsqueeze",
+      "aten::view",       "detach_"};
   return absl::c_binary_search(kNames, absl::string_view(function.name()));
 }
 

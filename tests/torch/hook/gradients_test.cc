@@ -156,6 +156,7 @@ TEST_F(GradientsTest, OneThatTheRuntimeRefusesMakesBackwardThrow) {
   const std::string text = TextThrown([&] { large.sum().backward(); });
   EXPECT_THAT(text, StartsWith("terrace: 'large.grad' "));
   EXPECT_THAT(text, HasSubstr("and the budget is 64 KiB"));
+  EXPECT_EQ(text, "terrace: " + std::string(hook().error().message()));
   Backward(weight, 0);
   EXPECT_EQ(hook().stats().managed_tensors, 1);
 }

@@ -136,6 +136,7 @@ TEST_F(HookTest, OperationsOnShapesLeaveTheBytesAway) {
        [](const at::Tensor& t) {
          return t.as_strided({8, 8}, {64, 2}, 5);
        }},
+      {"detach_", [](const at::Tensor& t) { return t.detach_(); }},
       {"expand",
        [](const at::Tensor& t) {
          return t.expand({2, 64, 64});

@@ -227,6 +227,31 @@ TEST_F(HookFailureTest, AfterALeaseThatFailedTheTensorCanBeUsed) {
   EXPECT_TRUE(hook().MakeLease(tensor, Hook::Access::kWrite).ok());
 }
 
+// Where nothing can be written, each that is brought takes the room of one that
+// has gone to ordinary memory.
+TEST_F(HookFailureTest, AFullDiskKeepsNoneFromBeingRestored) {
+  Make(64 << 10);
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 12; ++i) {
+    tensors.push_back(
+        Managed("tensor " + std::to_string(i), at::full({64, 64}, i)));
+  }
+  EvictFromMemory();
+  for (int i = 0; i < 3; ++i) tensors[static_cast<size_t>(i)].add_(100);
+  hook().EvictAll();  // these are in memory, and nowhere else
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
+                           CallFilter::kWrites);
+  const absl::Status closed = hook().Close(Hook::AtClose::kRestore);
+  EXPECT_TRUE(closed.ok()) << closed;
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_TRUE(tensors[static_cast<size_t>(i)]
+                    .eq(i < 3 ? i + 100 : i)
+                    .all()
+                    .item<bool>())
+        << i;
+  }
+}
+
 TEST_F(HookFailureTest, WhatCannotBeRestoredIsRefusedAndSaid) {
   Make(64 << 10);
   const at::Tensor other = Managed("other", at::ones({64, 64}));

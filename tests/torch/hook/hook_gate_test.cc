@@ -229,6 +229,34 @@ TEST_F(BarTest, UsesThrowWhereverTheBytesAre) {
   EXPECT_EQ(hook().stats().failures, 0);
 }
 
+// A fetch for an operation that fails would be for ever on LibTorch 2.11.
+TEST_F(BarTest, WhatCannotBeReadMeanwhileIsThereAgainAfterwards) {
+  Make(64 << 10);
+  const at::Tensor plain = at::randn({64, 64});
+  const at::Tensor tensor = Managed("a", plain.clone());
+  EvictFromMemory();
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENXIO},
+                           CallFilter::kReads);
+  ManagedStorage& managed = ManagedOf(tensor);
+  managed.Bar("terrace: not yet");
+  EXPECT_THAT(TextThrown([&] { tensor.sum(); }), HasSubstr("not yet"));
+  EXPECT_THAT(TextThrown([&] {
+                at::cat({tensor, tensor});
+              }),
+              HasSubstr("not yet"));
+  EXPECT_EQ(hook().stats().failures, 0);
+  if (!managed.Unbar()) {
+    // Nor is it where another storage cannot be given its bytes at first.
+    const absl::Status unread = managed.owner().Replace(managed, tensor);
+    EXPECT_TRUE(absl::IsUnavailable(unread)) << unread;
+    world().faults().Clear();
+    const absl::Status status = managed.owner().Replace(managed, tensor);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  world().faults().Clear();
+  EXPECT_TRUE(tensor.equal(plain));
+}
+
 TEST_F(BarTest, ItIsTakenBackOrTheTensorGetsAnotherStorage) {
   Make(1 << 20);
   const at::Tensor plain = at::randn({64, 64});

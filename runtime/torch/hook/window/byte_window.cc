@@ -55,7 +55,7 @@ absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
     specs.push_back({tensor->name(), tensor->size_bytes(), 0});
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> ids,
-                           runtime_.Register(specs));
+                           bytes_.Register(specs));
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->id_ = ids[i];
   away_ += static_cast<int64_t>(tensors.size());
   order_.Add(tensors);
@@ -362,7 +362,8 @@ absl::Status ByteWindow::Retry() {
 
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   tensor.word().Pin();
-  absl::Status status = Fetch(tensor);
+  // No operation's: where it cannot be brought it may be tried again.
+  absl::Status status = Fetch(tensor, Caller::kLease);
   if (!status.ok()) {
     tensor.word().Unpin();
     return status;

@@ -58,7 +58,7 @@ class ByteWindow {
 
   // Registers them, all or none; they are cold then, and have no contents until
   // they are filled: nothing but Fill and Remove before. Errors are
-  // Runtime::Register's.
+  // Runtime::Register's; paths that refuse are tried once more before.
   absl::Status Add(absl::Span<WindowTensor* const> tensors);
   // Copies the bytes from `source`, and installs them: resident from then on.
   // After an error it is as before.
@@ -109,7 +109,7 @@ class ByteWindow {
   absl::Status Retry();
   // Brings it, puts it into memory of its storage's own, and forgets it.
   // FailedPrecondition: an operation has it; or why it cannot be brought, or
-  // what MoveOut said: it stays then.
+  // what MoveOut said: it stays then, as it is, and may be tried again.
   absl::Status MoveOut(WindowTensor& tensor);
   // Forgets it and takes its bytes away for good: each use fails with `why`.
   // False: an operation or another thread has it.

@@ -13,8 +13,21 @@ namespace {
 constexpr absl::Duration kPinsWait = absl::Milliseconds(1);
 // For room beside what is there, which pins may have too.
 constexpr absl::Duration kOwnRoomWait = absl::Milliseconds(10);
+// For that of a queue which nothing uses.
+constexpr absl::Duration kTrialWait = absl::Milliseconds(100);
 
 }  // namespace
+
+absl::StatusOr<std::vector<TensorId>> RuntimeBytes::Register(
+    absl::Span<const TensorSpec> specs) const {
+  absl::StatusOr<std::vector<TensorId>> ids = runtime_.Register(specs);
+  if (!absl::IsUnavailable(ids.status())) return ids;
+  // Whatever becomes of the queue: paths are tried again as it is asked for.
+  runtime_.OpenQueue(/*slot_bytes=*/1, /*slots=*/1, absl::Now() + kTrialWait)
+      .status()
+      .IgnoreError();
+  return runtime_.Register(specs);
+}
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
     const Wanted& wanted, MakeRoom make_room) const {

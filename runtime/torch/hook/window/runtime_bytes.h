@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -33,6 +35,10 @@ class RuntimeBytes {
     int64_t own_bytes = 0;
   };
 
+  // Runtime::Register; where every path refused a write they may be tried by
+  // another one, as with each Ask.
+  absl::StatusOr<std::vector<TensorId>> Register(
+      absl::Span<const TensorSpec> specs) const;
   // Asks for the tensor, and does not wait for it. Where there is no room for
   // it, waits for what is being written back, then for `make_room`, and so
   // on.

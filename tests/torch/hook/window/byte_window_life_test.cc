@@ -134,6 +134,40 @@ TEST_F(ByteWindowTest, WhatIsInUseIsNeitherMovedOutNorRefusedNorRemoved) {
   EXPECT_TRUE(window().Remove(tensor(0)));
 }
 
+TEST_F(ByteWindowTest, WhatCannotBeReadToBeMovedOutMayBeTriedAgain) {
+  Make(8);
+  Fill({3, 3, 3, 3});  // the first ones are below
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENXIO},
+                           CallFilter::kReads);
+  EXPECT_TRUE(absl::IsUnavailable(window().MoveOut(tensor(0))));
+  world().faults().Clear();
+  const absl::Status moved = window().MoveOut(tensor(0));
+  ASSERT_TRUE(moved.ok()) << moved;
+  EXPECT_TRUE(HasPattern(tensor(0).bytes(), 0));
+  EXPECT_EQ(tensor(0).refusal, "");
+}
+
+// Nothing is left then whose fetch or write would find out that the disk takes
+// writes again.
+TEST_F(ByteWindowTest, AfterAWriteThatFailedOthersMayBeAdded) {
+  Make(8);
+  Fill({3, 3});
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
+                           CallFilter::kWrites);
+  FakeTensor third("third", 3 * kPage);
+  ASSERT_TRUE(window().Add({&third}).ok());
+  const std::vector<std::byte> source(static_cast<size_t>(3 * kPage));
+  EXPECT_TRUE(absl::IsResourceExhausted(window().Fill(third, source.data())));
+  ASSERT_TRUE(world().runtime().GetStats().paths[0].degraded);
+  for (FakeTensor* const each : {&tensor(0), &tensor(1), &third}) {
+    EXPECT_TRUE(window().Remove(*each));
+  }
+  world().faults().Clear();
+  Fill({3, 3, 3});
+  for (int i = 2; i < 5; ++i) EXPECT_TRUE(Read(i).ok());
+  EXPECT_FALSE(world().runtime().GetStats().paths[0].degraded);
+}
+
 TEST_F(ByteWindowTest, RefusedTensorsSayWhy) {
   Make(8);
   Fill({3, 3, 3});

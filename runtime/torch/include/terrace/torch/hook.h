@@ -233,8 +233,8 @@ class Hook {
   // Of what is managed and was waited for, the longest first; saved tensors,
   // which come and go, are in stats().
   std::vector<BlockedOn> blocked() const;
-  // The first failure of a fetch or of ManageSaved, with its errno and path; or
-  // of taking a tensor over again that was given another storage.
+  // The first failure of a fetch, or of ManageSaved or a gradient, with its
+  // errno and path; or of taking a tensor over again that has another storage.
   absl::Status error() const;
 
  private:
