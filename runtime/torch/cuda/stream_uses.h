@@ -6,8 +6,8 @@
 //   1 what a stream is given first for this tensor comes after the copy that
 //     brought its bytes; the home stream's, whose memory it is, in any case
 //   2 every other stream is recorded with the allocator before its first use,
-//   so
-//     that the block is safe however it ends: evicted, or with its storage
+//     so that the block is safe however it ends: evicted, or with its
+//     storage
 //   3 a copy to memory comes after all that the streams were given until then
 //   4 nothing is evicted while a graph is captured on a stream that is the
 //     calling thread's or has used it, and what a graph has used stays for
