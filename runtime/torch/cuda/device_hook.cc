@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<DeviceHook>> DeviceHook::Create(
     const DeviceWindow::Options& options) {
   std::unique_ptr<DeviceHook> hook(
       new DeviceHook(below, memory, port, options));
-  if (!port.Attach(&hook->window_)) {
+  if (!port.Attach(hook->window_.get())) {
     MutexLock lock(hook->mutex_);
     hook->is_closed_ = true;  // it has nothing of the port
     return absl::FailedPreconditionError(
@@ -86,9 +86,13 @@ DeviceHook::DeviceHook(Hook& below, TorchStreamedDevice& memory,
       below_(below),
       memory_(memory),
       port_(port),
-      window_(memory, options) {}
+      window_(std::make_unique<DeviceWindow>(memory, options)) {}
 
-DeviceHook::~DeviceHook() { Close().IgnoreError(); }
+DeviceHook::~DeviceHook() {
+  Close().IgnoreError();
+  // Its events and blocks cannot end there.
+  if (process_ != getpid()) static_cast<void>(window_.release());
+}
 
 absl::Status DeviceHook::Manage(absl::Span<const NamedTensor> tensors) {
   {
@@ -99,7 +103,7 @@ absl::Status DeviceHook::Manage(absl::Span<const NamedTensor> tensors) {
   for (const NamedTensor& tensor : tensors) {
     TERRACE_RETURN_IF_ERROR(Add(tensor));
   }
-  window_.Trim();
+  window_->Trim();
   return absl::OkStatus();
 }
 
@@ -126,13 +130,13 @@ absl::Status DeviceHook::Add(const NamedTensor& tensor) {
       tensor.name, bytes, memory_.CurrentStream(),
       std::make_unique<DeviceStorage>(tensor.name, storage, memory_),
       std::make_unique<TensorBelow>(std::move(below)));
-  TERRACE_RETURN_IF_ERROR(window_.Add(managed));
+  TERRACE_RETURN_IF_ERROR(window_->Add(managed));
   {
     MutexLock lock(mutex_);
     entries_[&storage] = {managed, &storage};
   }
   DeviceNet::Get().Insert(&storage, memory_.device().type(),
-                          {managed, &window_});
+                          {managed, window_.get()});
   return absl::OkStatus();
 }
 
@@ -151,10 +155,10 @@ absl::StatusOr<std::unique_ptr<DeviceLease>> DeviceHook::MakeLease(
     return absl::InvalidArgumentError("the tensor is not managed by this hook");
   }
   auto lease = std::make_unique<DeviceLease>(tensor, found);
-  TERRACE_RETURN_IF_ERROR(window_.Fetch(*found));
+  TERRACE_RETURN_IF_ERROR(window_->Fetch(*found));
   TERRACE_RETURN_IF_ERROR(
-      window_.Use(*found, is_written, window_.IsCapturing()));
-  if (!window_.IsCapturing()) {
+      window_->Use(*found, is_written, window_->IsCapturing()));
+  if (!window_->IsCapturing()) {
     TERRACE_RETURN_IF_ERROR(found->uses().Settle(memory_));
   }
   return lease;
@@ -162,11 +166,11 @@ absl::StatusOr<std::unique_ptr<DeviceLease>> DeviceHook::MakeLease(
 
 int64_t DeviceHook::EvictAll() {
   Sweep();
-  return window_.EvictAll();
+  return window_->EvictAll();
 }
 
 void DeviceHook::BeginStep() {
-  window_.BeginStep();
+  window_->BeginStep();
   Sweep();
 }
 
@@ -188,10 +192,10 @@ void DeviceHook::Erase(const Entry& entry) {
 
 void DeviceHook::Sweep() {
   for (const Entry& entry : All()) {
-    if (!window_.IsGone(*entry.tensor)) continue;
+    if (!window_->IsGone(*entry.tensor)) continue;
     DeviceNet::Get().Erase(entry.key);
     // Else an operation has it still.
-    if (window_.Remove(*entry.tensor)) Erase(entry);
+    if (window_->Remove(*entry.tensor)) Erase(entry);
   }
 }
 
@@ -219,11 +223,11 @@ absl::Status DeviceHook::Close() {
   for (const Entry& entry : all) {
     DeviceNet::Get().Erase(entry.key);
     entry.tensor->word().Pin();
-    first.Update(window_.Fetch(*entry.tensor));
+    first.Update(window_->Fetch(*entry.tensor));
   }
   for (const Entry& entry : all) {
     entry.tensor->word().Unpin();
-    window_.Remove(*entry.tensor);
+    window_->Remove(*entry.tensor);
     Erase(entry);
   }
   return first;

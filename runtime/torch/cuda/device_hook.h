@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -58,7 +59,8 @@ class DeviceHook {
   static absl::StatusOr<std::unique_ptr<DeviceHook>> Create(
       Hook& below, TorchStreamedDevice& memory, ReliefPort& port,
       const DeviceWindow::Options& options);
-  // Closes if Close did not.
+  // Closes if Close did not. In a forked child, which has nothing of a device,
+  // all is left as it is.
   ~DeviceHook();
   DeviceHook(const DeviceHook&) = delete;
   DeviceHook& operator=(const DeviceHook&) = delete;
@@ -76,9 +78,9 @@ class DeviceHook {
 
   // As the window's.
   int64_t EvictAll();
-  absl::Status WriteBack() { return window_.WriteBack(); }
+  absl::Status WriteBack() { return window_->WriteBack(); }
   void BeginStep();
-  DeviceWindowStats stats() const { return window_.stats(); }
+  DeviceWindowStats stats() const { return window_->stats(); }
 
   // Brings all, beyond the budget; no operation may use them meanwhile. What
   // cannot be brought throws from then on, and the first such error is told.
@@ -105,7 +107,7 @@ class DeviceHook {
   Hook& below_;
   TorchStreamedDevice& memory_;
   ReliefPort& port_;
-  DeviceWindow window_;
+  std::unique_ptr<DeviceWindow> window_;  // never ends in a forked child
   mutable Mutex mutex_;
   absl::flat_hash_map<const void*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;

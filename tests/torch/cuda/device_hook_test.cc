@@ -4,7 +4,9 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -256,6 +258,21 @@ TEST_F(DeviceHookTest, CloseBringsAllAndSeesNoOperationAnyMore) {
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(tensors[static_cast<size_t>(i)].sum().item<float>(), 8 * i);
   }
+}
+
+TEST_F(DeviceHookTest, EndsInAForkedChildWithoutADevice) {
+  Open();
+  const at::Tensor tensor = OnDevice("a", at::ones({8}));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    End();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(tensor.sum().item<float>(), 8);
 }
 
 // What one run leaves: its losses, then all parameters.

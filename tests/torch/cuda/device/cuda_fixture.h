@@ -49,9 +49,11 @@ class CudaTest : public testing::Test {
     }
   }
 
-  // `limit_bytes` as OpenCudaMemory's.
+  // So many bytes beyond what cuBLAS keeps for each stream that was used; 0: no
+  // limit.
   DeviceHook& Open(int64_t limit_bytes) {
     c10::cuda::CUDACachingAllocator::emptyCache();
+    if (limit_bytes > 0) limit_bytes += ReservedBytes();
     auto opened = OpenCudaMemory(kDevice, limit_bytes);
     EXPECT_TRUE(opened.ok()) << opened.status();
     memory_ = *std::move(opened);
@@ -101,6 +103,14 @@ class CudaTest : public testing::Test {
   }
 
  private:
+  static int64_t ReservedBytes() {
+    constexpr auto kAll =
+        static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(kDevice)
+        .reserved_bytes[kAll]
+        .current;
+  }
+
   std::unique_ptr<TorchStreamedDevice> memory_;
   std::unique_ptr<TestRuntime> world_;
   std::unique_ptr<Hook> below_;
