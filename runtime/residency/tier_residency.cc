@@ -239,17 +239,22 @@ void TierResidency::EvictForRange(int64_t bytes,
 
 bool TierResidency::RangeMayCome(int64_t bytes, RoomAwaits awaits,
                                  bool late_fetches) const {
-  const auto is_free_of_pins = [this](const Window& window) {
+  const auto comes_by_itself = [this](const Window& window) {
     for (int slot = 0; slot < window.slots(); ++slot) {
       const Tensor* const owner = window.owner(slot);
       const Copy* const copy = owner == nullptr ? nullptr : owner->at(id_);
-      if (copy != nullptr && copy->pins > 0 && !copy->arriving()) return false;
+      if (copy == nullptr) continue;
+      if (copy->pins > 0 && !copy->arriving()) return false;
+      // Its write failed, and waits for another request to try it again.
+      if (owner->refusals.gave_up() && IsNewerThanBelow(*owner, id_)) {
+        return false;
+      }
     }
     return true;
   };
   const bool pins_too = awaits == RoomAwaits::kPins;
   if (late_fetches ||
-      (pins_too ? windows_.closing() : windows_.AnyClosing(is_free_of_pins))) {
+      (pins_too ? windows_.closing() : windows_.AnyClosing(comes_by_itself))) {
     return true;
   }
   for (const ResidentSet::Resident& each : residents_.all()) {

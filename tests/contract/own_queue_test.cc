@@ -173,5 +173,31 @@ TEST_P(OwnQueueContract, OtherQueuesKeepToTheirWindows) {
   EXPECT_EQ(stats().bytes_written(), 0);
 }
 
+class OwnQueueFailure : public OwnQueueContract {};
+INSTANTIATE_TEST_SUITE_P(Worlds, OwnQueueFailure,
+                         testing::ValuesIn(kDiskWorlds), WorldParamName);
+
+TEST_P(OwnQueueFailure, AFailedWriteInAClosedWindowIsNotWaitedFor) {
+  Make(2);
+  const std::vector<TensorId> tensors = world().RegisterMany(3, kPage);
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
+                           CallFilter::kWrites);
+  const Pin other = Fill(tensors[1], 2);
+  // From here on what other queues have is in their windows.
+  world().Fill(*world().OpenQueue(kPage, 1), tensors[0], 1);
+  const Time begun = world().Now();
+  const absl::Duration patience = Soon() - begun;
+  const absl::Status refused =
+      runtime().OpenQueueFor(tensors[2], begun + patience).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("ENOSPC"));
+  EXPECT_LT(world().Now(), begun + patience / 2);
+  world().faults().Clear();
+  EXPECT_TRUE(Take(tensors[2], Access::kOverwrite).ok());
+  const auto pin = Take(tensors[0], Access::kRead);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  EXPECT_TRUE(HasPattern(pin->data(), 1));
+}
+
 }  // namespace
 }  // namespace terrace
