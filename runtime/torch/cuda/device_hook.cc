@@ -191,6 +191,11 @@ void DeviceHook::Erase(const Entry& entry) {
 }
 
 void DeviceHook::Sweep() {
+  MutexLock lock(removing_);
+  RemoveGone();
+}
+
+void DeviceHook::RemoveGone() {
   for (const Entry& entry : All()) {
     if (!window_->IsGone(*entry.tensor)) continue;
     DeviceNet::Get().Erase(entry.key);
@@ -201,11 +206,15 @@ void DeviceHook::Sweep() {
 
 absl::Status DeviceHook::Close() {
   if (process_ != getpid()) return absl::OkStatus();
+  MutexLock removing(removing_);
   {
     MutexLock lock(mutex_);
     if (is_closed_) return absl::OkStatus();
   }
-  Sweep();
+  if (window_->IsCapturing()) {
+    return absl::FailedPreconditionError("a graph is being captured");
+  }
+  RemoveGone();
   const std::vector<Entry> all = All();
   for (const Entry& entry : all) {
     if (entry.tensor->word().pinned()) {
@@ -223,7 +232,10 @@ absl::Status DeviceHook::Close() {
   for (const Entry& entry : all) {
     DeviceNet::Get().Erase(entry.key);
     entry.tensor->word().Pin();
-    first.Update(window_->Fetch(*entry.tensor));
+    const absl::Status status = window_->Fetch(*entry.tensor);
+    first.Update(absl::IsFailedPrecondition(status)
+                     ? absl::AbortedError(status.message())
+                     : status);
   }
   for (const Entry& entry : all) {
     entry.tensor->word().Unpin();

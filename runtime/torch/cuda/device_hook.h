@@ -84,7 +84,8 @@ class DeviceHook {
 
   // Brings all, beyond the budget; no operation may use them meanwhile. What
   // cannot be brought throws from then on, and the first such error is told.
-  // FailedPrecondition, and nothing changes: one is leased or in use.
+  // FailedPrecondition, and nothing changes: one is leased or in use, or this
+  // thread captures a graph.
   // Idempotent.
   absl::Status Close();
 
@@ -99,7 +100,8 @@ class DeviceHook {
 
   absl::Status Add(const NamedTensor& tensor);
   // Those whose storages are no more.
-  void Sweep();
+  void Sweep() ABSL_LOCKS_EXCLUDED(removing_);
+  void RemoveGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(removing_);
   std::vector<Entry> All() const;
   void Erase(const Entry& entry);
 
@@ -108,6 +110,7 @@ class DeviceHook {
   TorchStreamedDevice& memory_;
   ReliefPort& port_;
   std::unique_ptr<DeviceWindow> window_;  // never ends in a forked child
+  Mutex removing_;                        // before mutex_: each is removed once
   mutable Mutex mutex_;
   absl::flat_hash_map<const void*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -179,7 +179,7 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
 
 void ManagedStorages::ReplaceLater(std::shared_ptr<ManagedStorage> storage,
                                    std::vector<WeakTensor> tensors) {
-  replacements_.Add(std::move(storage), std::move(tensors));
+  replacements_.Add(std::move(storage), tensors);
   ReplaceUnused();
 }
 

@@ -55,7 +55,7 @@ class ManagedStorages final
   // As Hook::Retry.
   absl::Status Retry() { return replacements_.Retry(*this, window_, All()); }
   // What of it is in use no more: a lease has ended.
-  void ReplaceUnused() { replacements_.Try(*this); }
+  void ReplaceUnused() { replacements_.Try(*this).IgnoreError(); }
 
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }

@@ -5,61 +5,81 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/operation_net.h"
 
 namespace terrace {
 
 void Replacements::Add(std::shared_ptr<ManagedStorage> storage,
-                       Tensors tensors) {
+                       const Tensors& tensors) {
   MutexLock lock(mutex_);
-  waiting_.push_back({std::move(storage), std::move(tensors)});
+  const auto found = absl::c_find_if(
+      waiting_, [&](const Waiting& each) { return each.storage == storage; });
+  if (found == waiting_.end()) {
+    waiting_.push_back({std::move(storage), tensors});
+  } else {
+    found->tensors.insert(found->tensors.end(), tensors.begin(), tensors.end());
+  }
   is_empty_.store(false);
 }
 
-void Replacements::Try(StorageOwner& owner) {
-  if (is_empty_.load()) return;
+absl::Status Replacements::Try(StorageOwner& owner) {
+  absl::Status first;
+  if (is_empty_.load()) return first;
   std::vector<Waiting> waiting;
   {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
   }
-  std::erase_if(waiting, [&](Waiting& each) { return Replace(owner, each); });
+  std::erase_if(waiting, [&](Waiting& each) {
+    const absl::Status status = Replace(owner, each);
+    if (!absl::IsFailedPrecondition(status)) first.Update(status);
+    return status.ok();
+  });
   MutexLock lock(mutex_);
   std::move(waiting.begin(), waiting.end(), std::back_inserter(waiting_));
   is_empty_.store(waiting_.empty());
+  return first;
 }
 
 absl::Status Replacements::Retry(
     StorageOwner& owner, ByteWindow& window,
     const std::vector<std::shared_ptr<ManagedStorage>>& storages) {
-  Try(owner);
-  absl::Status first;
+  absl::Status updating;
   const bool is_done = window.Retry().ok();  // LibTorch can use all again
   for (const std::shared_ptr<ManagedStorage>& storage : storages) {
+    if (is_done || storage->word().state() != Residency::kFailed) continue;
     const std::vector<at::Tensor> tensors = storage->Tensors();
-    if (is_done || tensors.empty() || !storage->word().BeginRetry()) continue;
-    storage->word().End(Residency::kCold);
-    const absl::Status status = owner.Replace(*storage, tensors.front());
-    first.Update(status);
-    if (status.ok()) continue;
-    if (!absl::IsFailedPrecondition(status)) {  // it cannot be fetched
-      window.RefuseFetch(*storage, status);
+    if (tensors.empty()) continue;
+    // The update writes to the storage that there is.
+    if (!OperationNet::Get().IsFree(tensors.front().storage(),
+                                    /*is_written=*/true)) {
+      updating.Update(absl::FailedPreconditionError(
+          absl::StrCat("updates of tensor '", storage->name(),
+                       "' are to be flushed first")));
       continue;
     }
+    if (!storage->word().BeginRetry()) continue;
+    storage->word().End(Residency::kCold);
     Tensors waiting;
     for (const at::Tensor& each : tensors) {
       waiting.emplace_back(each.getIntrusivePtr());
     }
-    Add(storage, std::move(waiting));
+    Add(storage, waiting);
   }
+  absl::Status status = Try(owner);
+  status.Update(updating);
   if (!is_empty_.load()) {
-    first.Update(absl::FailedPreconditionError(
+    status.Update(absl::FailedPreconditionError(
         "a tensor that cannot be used again is leased or in use"));
   }
-  return first;
+  return status;
 }
 
-bool Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
+absl::Status Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
   std::vector<at::Tensor> tensors;
   for (const StorageOwner::WeakTensor& weak : waiting.tensors) {
     at::Tensor tensor(weak.lock());
@@ -68,14 +88,13 @@ bool Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
     if (storage.unsafeGetStorageImpl() != waiting.storage->key()) continue;
     tensors.push_back(std::move(tensor));
   }
-  if (tensors.empty()) return true;
-  const absl::Status status = owner.Replace(*waiting.storage, tensors.front());
-  if (!status.ok()) return false;  // in use; or a fetch has told why
+  if (tensors.empty()) return absl::OkStatus();
+  TERRACE_RETURN_IF_ERROR(owner.Replace(*waiting.storage, tensors.front()));
   for (const at::Tensor& each : tensors) {
     each.unsafeGetTensorImpl()->set_storage_keep_dtype(
         tensors.front().storage());
   }
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

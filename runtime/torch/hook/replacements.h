@@ -29,15 +29,16 @@ class Replacements {
   Replacements(const Replacements&) = delete;
   Replacements& operator=(const Replacements&) = delete;
 
-  void Add(std::shared_ptr<ManagedStorage> storage, Tensors tensors)
+  void Add(std::shared_ptr<ManagedStorage> storage, const Tensors& tensors)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Replaces those that are not in use, each for all of its tensors.
-  void Try(StorageOwner& owner) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Replaces those that are not in use, each for all of its tensors. The first
+  // error of a fetch, which waits for the next Try.
+  absl::Status Try(StorageOwner& owner) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of these what has failed may be fetched again. Where LibTorch cannot use
   // its storage again, it is fetched, and the tensors that are managed with it
   // have another one; what else shares it is refused for ever, and so is what
-  // autograd saved. The first error of a fetch, which is as it was then;
-  // FailedPrecondition: one is in use, and replaced by a Try.
+  // autograd saved. The error of a Try; FailedPrecondition: one is in use, and
+  // replaced by a later Try, or an update of it goes on or has failed.
   absl::Status Retry(
       StorageOwner& owner, ByteWindow& window,
       const std::vector<std::shared_ptr<ManagedStorage>>& storages)
@@ -49,8 +50,8 @@ class Replacements {
     Tensors tensors;
   };
 
-  // Whether it is done, or none of its tensors is left.
-  static bool Replace(StorageOwner& owner, Waiting& waiting);
+  // OK: it is done, or none of its tensors is left.
+  static absl::Status Replace(StorageOwner& owner, Waiting& waiting);
 
   Mutex mutex_;
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);

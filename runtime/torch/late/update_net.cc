@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/torch/hook/argument_storages.h"
 #include "runtime/torch/hook/compat.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"
@@ -23,29 +24,7 @@ struct Operands {
     operands.push_back({storage, is_written});
     storages.push_back(storage);
   }
-  void Add(const c10::IValue& tensor, bool is_written) {
-    const c10::TensorImpl* const impl = tensor.unsafeToTensorImpl();
-    if (!impl->has_storage()) return;
-    Add(impl->unsafe_storage().unsafeGetStorageImpl(), is_written);
-  }
 };
-
-// Tensors, lists of them with or without gaps, and the storage that a tensor is
-// set to.
-void AddArgument(const c10::IValue& argument, bool is_written,
-                 Operands* operands) {
-  if (argument.isTensor()) {
-    operands->Add(argument, is_written);
-  } else if (argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) {
-      if (element.isNone()) continue;
-      if (!element.isTensor()) break;
-      operands->Add(element, is_written);
-    }
-  } else if (argument.isStorage()) {
-    operands->Add(argument.toStorage().unsafeGetStorageImpl(), is_written);
-  }
-}
 
 // What is managed comes and goes as before meanwhile.
 void Refuse(c10::StorageImpl& storage, std::string why) {
@@ -77,7 +56,9 @@ void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
     const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
     Operands operands;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      AddArgument(inputs[i], written.Has(i), &operands);
+      ForEachStorage(inputs[i], [&](c10::StorageImpl* storage) {
+        operands.Add(storage, written.Has(i));
+      });
     }
     AwaitEach(pending, operands);
   }

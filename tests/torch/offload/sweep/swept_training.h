@@ -2,7 +2,7 @@
 // can be made to fail, and the same training by LibTorch in plain memory.
 //
 //   SweptTraining training({.overlap = true});
-//   std::string thrown = training.Passes(1);      // "": forward and backward
+//   std::string thrown = training.Forward(1);     // "": it did not; Backward()
 //   absl::Status status = training.optimizer().TryStep();
 //   training.ExpectLoss(1);
 //   training.ExpectParametersAfter(1);
