@@ -1,29 +1,14 @@
 // runtime.h: what a child of fork() has of its parent's runtime.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <filesystem>
-#include <functional>
 
 #include "tests/contract/fixture.h"
+#include "tests/support/own_child.h"
 
 namespace terrace {
 namespace {
 
 class ForkContract : public ContractTest {
  protected:
-  // Whether a child that does that ends by itself, content.
-  static bool InChild(const std::function<bool()>& run) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(20);  // a child that hangs is killed, and told apart
-      _exit(run() ? 0 : 1);
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  }
   int FilesBelow(int path) {
     int count = 0;
     for ([[maybe_unused]] const auto& entry :

@@ -1,7 +1,8 @@
-// A child of this process in which a test gives up what it cannot get back: a
-// user, a system call, a limit.
+// A child of this process: of what it has of its parent, or in which a test
+// gives up what it cannot get back: a user, a system call, a limit.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +25,19 @@ inline int ExitCodeInChild(absl::FunctionRef<void()> body) {
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Whether a child in which `run` is true ends by itself, content.
+inline bool InChild(absl::FunctionRef<bool()> run) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // a child that hangs is killed, and told apart
+    _exit(run() ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 constexpr uid_t kNobody = 65534;

@@ -1,30 +1,13 @@
 // A child of fork() made after its parent's device was started: it has no
 // device, ends by itself, and disturbs neither the device nor what is there.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <functional>
 
 #include "tests/contract/device/fixture.h"
+#include "tests/support/own_child.h"
 
 namespace terrace {
 namespace {
 
-class DeviceFork : public DeviceContractTest {
- protected:
-  // Whether a child that does that ends by itself, content.
-  static bool InChild(const std::function<bool()>& run) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(20);  // a child that hangs is killed, and told apart
-      _exit(run() ? 0 : 1);
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  }
-};
+class DeviceFork : public DeviceContractTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceFork,
                          testing::Values(DeviceKind::kBytes,
                                          DeviceKind::kFakeThreads,
