@@ -19,14 +19,6 @@ namespace {
 using absl::IsCancelled;
 using Kind = OffloadedOptimizer::StateKind;
 
-// Whether it ends by itself in a child, content.
-bool InChild(absl::FunctionRef<bool()> run) {
-  return ExitCodeInChild([&] {
-           alarm(20);  // a child that hangs is killed, and told apart
-           std::_Exit(run() ? 0 : 1);
-         }) == 0;
-}
-
 OptimizerOptions Clipped() {
   OptimizerOptions options;
   options.chunk_bytes = 64 << 10;
