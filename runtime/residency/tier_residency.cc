@@ -30,12 +30,8 @@ bool Has(const std::vector<const Tensor*>& tensors, const Tensor& tensor) {
 }
 
 // Whether those leave a range of so many bytes between them.
-bool LeaveRange(const std::vector<ResidentSet::Resident>& residents,
-                int64_t capacity_bytes, int64_t bytes) {
-  std::vector<Extent> taken;
-  for (const ResidentSet::Resident& each : residents) {
-    taken.push_back(each.room);
-  }
+bool LeaveRange(std::vector<Extent> taken, int64_t capacity_bytes,
+                int64_t bytes) {
   taken.push_back({capacity_bytes, 0});
   std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) {
     return a.offset < b.offset;
@@ -43,7 +39,7 @@ bool LeaveRange(const std::vector<ResidentSet::Resident>& residents,
   int64_t end = 0;
   for (const Extent& each : taken) {
     if (each.offset - end >= bytes) return true;
-    end = each.end();
+    end = std::max(end, each.end());
   }
   return false;
 }
@@ -239,12 +235,16 @@ void TierResidency::EvictForRange(int64_t bytes,
 
 bool TierResidency::RangeMayCome(int64_t bytes, RoomAwaits awaits,
                                  bool late_fetches) const {
-  const auto comes_by_itself = [this](const Window& window) {
+  const bool pins_too = awaits == RoomAwaits::kPins;
+  const auto may_come = [this, pins_too](const Window& window) {
     for (int slot = 0; slot < window.slots(); ++slot) {
       const Tensor* const owner = window.owner(slot);
       const Copy* const copy = owner == nullptr ? nullptr : owner->at(id_);
       if (copy == nullptr) continue;
-      if (copy->pins > 0 && !copy->arriving()) return false;
+      if (copy->pins > 0 && !copy->arriving()) {
+        if (pins_too) continue;
+        return false;
+      }
       // Its write failed, and waits for another request to try it again.
       if (owner->refusals.gave_up() && IsNewerThanBelow(*owner, id_)) {
         return false;
@@ -252,11 +252,7 @@ bool TierResidency::RangeMayCome(int64_t bytes, RoomAwaits awaits,
     }
     return true;
   };
-  const bool pins_too = awaits == RoomAwaits::kPins;
-  if (late_fetches ||
-      (pins_too ? windows_.closing() : windows_.AnyClosing(comes_by_itself))) {
-    return true;
-  }
+  if (late_fetches || windows_.AnyClosing(may_come)) return true;
   for (const ResidentSet::Resident& each : residents_.all()) {
     const Copy& copy = *each.tensor->at(id_);
     if (residents_.IsLeaving(*each.tensor)) return true;
@@ -265,7 +261,11 @@ bool TierResidency::RangeMayCome(int64_t bytes, RoomAwaits awaits,
   }
   if (!pins_too) return false;
   // So may the room of open windows, if they are all that is between.
-  return LeaveRange(residents_.all(), tier_.usage().capacity_bytes, bytes);
+  std::vector<Extent> stay = windows_.ClosingRooms();
+  for (const ResidentSet::Resident& each : residents_.all()) {
+    stay.push_back(each.room);
+  }
+  return LeaveRange(std::move(stay), tier_.usage().capacity_bytes, bytes);
 }
 
 void TierResidency::CloseEmptyWindows() {

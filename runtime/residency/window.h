@@ -29,7 +29,8 @@ class Window final : public Reserver {
         changed_(*changed) {}
 
   TierId id() const override { return tier_; }
-  int64_t size_bytes() const { return range_.extent().size_bytes; }
+  const Extent& room() const { return range_.extent(); }
+  int64_t size_bytes() const { return room().size_bytes; }
   int64_t stride() const { return stride_; }
   int slots() const { return static_cast<int>(slots_.size()); }
 

@@ -41,6 +41,15 @@ bool Windows::AnyClosing(absl::FunctionRef<bool(const Window&)> is) const {
   return false;
 }
 
+std::vector<Extent> Windows::ClosingRooms() const {
+  std::vector<Extent> rooms;
+  if (!closing()) return rooms;
+  for (const auto& window : windows_) {
+    if (window->closing()) rooms.push_back(window->room());
+  }
+  return rooms;
+}
+
 void Windows::Disown(const Reservation& room, const absl::Status& why) {
   for (const auto& window : windows_) {
     if (window.get() == room.from()) window->Disown(room.extent(), why);

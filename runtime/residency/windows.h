@@ -40,6 +40,7 @@ class Windows {
   // Some wait for their slots.
   bool closing() const { return open_.size() < windows_.size(); }
   bool AnyClosing(absl::FunctionRef<bool(const Window&)> is) const;
+  std::vector<Extent> ClosingRooms() const;
   int64_t size_bytes() const;
   int64_t open_bytes() const;  // of those not closed
 

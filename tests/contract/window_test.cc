@@ -48,6 +48,23 @@ class WindowOverDisks : public WindowContract {};
 INSTANTIATE_TEST_SUITE_P(Worlds, WindowOverDisks,
                          testing::ValuesIn(kDiskWorlds), WorldParamName);
 
+TEST_P(WindowOverDisks, AFailedWriteInAClosedWindowIsNotWaitedFor) {
+  Make(2);
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
+                           CallFilter::kWrites);
+  const TensorId a = world().Register("a", kPage);
+  world().Fill(*world().OpenQueue(kPage, 1), a, 1);
+  const Time begun = world().Now();
+  const absl::Duration patience = Soon() - begun;
+  const absl::Status refused =
+      runtime().OpenQueue(kPage, 2, begun + patience).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("ENOSPC"));
+  EXPECT_LT(world().Now(), begun + patience / 2);
+  world().faults().Clear();
+  EXPECT_TRUE(world().Holds(*world().OpenQueue(kPage, 2), a, 1));
+}
+
 TEST_P(WindowContract, AWindowNeedsSlotsAndBytes) {
   Make(4);
   for (const auto& [bytes, slots] :
