@@ -1,13 +1,12 @@
 #include "runtime/messages/inbox.h"
 
-#include <sys/wait.h>
-
 #include <array>
 #include <atomic>
 #include <thread>
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/support/own_child.h"
 
 namespace terrace {
 namespace {
@@ -131,16 +130,10 @@ TEST(Inbox, ManyPostersLoseNothingAndKeepTheirOrder) {
 TEST(Inbox, AForkedChildIsRefused) {
   int wakes = 0;
   Inbox inbox([&] { ++wakes; });
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool refused = !inbox.IsOwnProcess() &&
-                         !inbox.Post(EndPinRequest{}) && wakes == 0 &&
-                         absl::IsCancelled(inbox.Closed());
-    _exit(refused ? 0 : 1);
-  }
-  int status = 1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(InChild([&] {
+    return !inbox.IsOwnProcess() && !inbox.Post(EndPinRequest{}) &&
+           wakes == 0 && absl::IsCancelled(inbox.Closed());
+  }));
   EXPECT_TRUE(inbox.IsOwnProcess());
   EXPECT_TRUE(inbox.Post(EndPinRequest{}));
 }

@@ -1,7 +1,6 @@
 // A disk path takes no more of its disk than its budget.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/io_fault.h"
 #include "tests/support/loop_device.h"
+#include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/grown_extent.h"
 #include "tiers/disk/disk_file.h"
@@ -101,14 +101,11 @@ TEST(DiskBudgetTest, TheMarkOfAGivenFileIsNotOfItsBudget) {
 TEST(DiskBudgetTest, WhatAKilledJobLeftOfAGivenFileIsNotBeyondTheNextBudget) {
   TemporaryDirectory directory;
   const std::string path = directory.Write("given", "");
-  const pid_t job = fork();
-  if (job == 0) {
+  ASSERT_TRUE(InChild([&]() -> bool {
     const auto file = OpenDiskFile({.path = path});
-    _exit(file.ok() && Take(**file, 5 * kMiB).ok() ? 0 : 1);
-  }
-  int ended = -1;
-  ASSERT_EQ(waitpid(job, &ended, 0), job);
-  ASSERT_EQ(ended, 0);
+    const bool is_taken = file.ok() && Take(**file, 5 * kMiB).ok();
+    _exit(is_taken ? 0 : 1);  // without closing it
+  }));
   struct stat left = {};
   ASSERT_EQ(stat(path.c_str(), &left), 0);
   ASSERT_GE(left.st_size, 5 * kMiB + kBlock);

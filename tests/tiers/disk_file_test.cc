@@ -4,18 +4,17 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <random>
 #include <set>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/grown_extent.h"
 
@@ -272,15 +271,6 @@ TEST(FileDiskFileTest, ADiskFullFromTheStartLeavesNothing) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_NE(status.ToString().find("ENOSPC"), std::string::npos) << status;
   EXPECT_EQ(directory.Entries(), std::vector<std::string>{"filler"});
-}
-
-// Runs `body` in a child; true when it returned true.
-bool InChild(const std::function<bool()>& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body() ? 0 : 1);
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status == 0;
 }
 
 // A limit that needs no root, on a file system with blocks of its own.

@@ -5,10 +5,8 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
 #include "tests/support/loop_device.h"
+#include "tests/support/own_child.h"
 #include "tests/support/runtime_fixture.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/given_path.h"
@@ -108,15 +107,11 @@ TEST_P(GivenPathTest, AForkedChildLeavesItAlone) {
   ASSERT_TRUE(tier.ok()) << tier.status();
   const Extent extent = Take(**tier, kMiB).value();
   WriteAll(**tier, extent, 'z');
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool ok = (*tier)->Remove().ok();
+  EXPECT_TRUE(InChild([&] {
+    const bool is_removed = (*tier)->Remove().ok();
     tier->reset();
-    _exit(ok ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return is_removed;
+  }));
   EXPECT_EQ(Contents(path_).substr(static_cast<size_t>(extent.offset), kMiB),
             std::string(kMiB, 'z'));
   EXPECT_TRUE(absl::IsUnavailable(OpenFails(path_))) << "the lock is ours";
@@ -188,13 +183,10 @@ TEST_P(GivenPathTest, AForkedChildTakesNoMarkOut) {
   auto tier = OpenDiskFile({.path = path_});
   ASSERT_TRUE(tier.ok()) << tier.status();
   const std::string marked = Contents(path_);
-  const pid_t child = fork();
-  if (child == 0) {
+  EXPECT_TRUE(InChild([&] {
     tier->reset();
-    _exit(0);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+    return true;
+  }));
   EXPECT_EQ(Contents(path_), marked);
 }
 
@@ -265,14 +257,10 @@ TEST(GivenFileTest, OneThatCannotBeWrittenIsPermissionDenied) {
   const std::string file = directory.Write("state", "");
   ASSERT_EQ(chmod(directory.path().c_str(), 0755), 0);
   ASSERT_EQ(chmod(file.c_str(), 0644), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (setresuid(65534, 65534, 65534) != 0) _exit(2);
-    _exit(absl::IsPermissionDenied(OpenFails(file)) ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(InChild([&] {
+    return setresuid(kNobody, kNobody, kNobody) == 0 &&
+           absl::IsPermissionDenied(OpenFails(file));
+  }));
 }
 
 }  // namespace

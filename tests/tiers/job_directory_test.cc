@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -235,16 +236,11 @@ TEST(JobDirectoryTest, AForkedChildDropsItHarmlessly) {
   TemporaryDirectory path;
   auto job = MustCreate(path.path());
   WriteState(*job, "ours");
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  EXPECT_TRUE(InChild([&] {
     const bool refused = !job->IsOwner() && job->Remove().ok();
     job.reset();
-    _exit(refused ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return refused;
+  }));
   EXPECT_EQ(ReadState(job->state_file()), "ours");
   // The lock is still held: another job leaves it alone.
   const auto other = MustReclaim(path.path());
@@ -289,16 +285,10 @@ TEST(JobDirectoryTest, AnUnwritablePathIsPermissionDenied) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
   TemporaryDirectory path;
   ASSERT_EQ(chmod(path.path().c_str(), 0755), 0);
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (setresuid(65534, 65534, 65534) != 0) _exit(2);
-    const absl::Status status = JobDirectory::Create(path.path()).status();
-    _exit(absl::IsPermissionDenied(status) ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(InChild([&] {
+    return setresuid(kNobody, kNobody, kNobody) == 0 &&
+           absl::IsPermissionDenied(JobDirectory::Create(path.path()).status());
+  }));
   EXPECT_TRUE(path.Entries().empty());
 }
 

@@ -4,9 +4,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
-#include <sys/wait.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/torch/hook/compat.h"
+#include "tests/support/own_child.h"
 #include "tests/torch/cuda/memory_as_device.h"
 #include "tests/torch/hook/hook_fixture.h"
 
@@ -263,15 +262,10 @@ TEST_F(DeviceHookTest, CloseBringsAllAndSeesNoOperationAnyMore) {
 TEST_F(DeviceHookTest, EndsInAForkedChildWithoutADevice) {
   Open();
   const at::Tensor tensor = OnDevice("a", at::ones({8}));
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  EXPECT_TRUE(InChild([&] {
     End();
-    _exit(0);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return true;
+  }));
   EXPECT_EQ(tensor.sum().item<float>(), 8);
 }
 

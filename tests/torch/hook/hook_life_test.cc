@@ -1,7 +1,5 @@
 // The death of tensors, many threads, and forked children.
-#include <sys/wait.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/own_child.h"
 #include "tests/torch/hook/hook_fixture.h"
 
 namespace terrace {
@@ -116,20 +115,14 @@ TEST_F(HookTest, AForkedChildThrowsAndTheParentGoesOn) {
   const at::Tensor away = Managed("away", at::ones({1000}));
   hook().EvictAll();
   EXPECT_EQ(here.sum().item<float>(), 1000);
-  const pid_t child = fork();
-  if (child == 0) {
+  EXPECT_TRUE(InChild([&] {
     const std::string first = TextThrown([&] { here.sum(); });
     const std::string second = TextThrown([&] { away.sum(); });
-    const bool said = first.starts_with("terrace: 'here'") &&
-                      second.starts_with("terrace: 'away'") &&
-                      first.find("forked child") != std::string::npos &&
-                      absl::IsCancelled(hook().Close(Hook::AtClose::kRestore));
-    _exit(said ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return first.starts_with("terrace: 'here'") &&
+           second.starts_with("terrace: 'away'") &&
+           first.find("forked child") != std::string::npos &&
+           absl::IsCancelled(hook().Close(Hook::AtClose::kRestore));
+  }));
   EXPECT_EQ((here + away).sum().item<float>(), 2000);
 }
 
