@@ -143,9 +143,8 @@ absl::Status DeviceWindow::Bring(DeviceTensor& tensor) {
   MakeRoom(tensor.size_bytes());
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBlock> block,
                            AllocateFor(tensor));
-  NoteError(copies_.Settle(kMostCopies - 1));
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostBytes> held,
-                           tensor.below().Hold(/*is_written=*/false));
+                           HoldBelow(tensor, /*is_written=*/false));
   // The CPU may read for the copy at once, where memory is not pinned.
   if (auto written = tensor.TakeWrittenBack()) {
     TERRACE_RETURN_IF_ERROR(memory_.Wait(*written));
@@ -165,6 +164,17 @@ absl::Status DeviceWindow::Bring(DeviceTensor& tensor) {
   Hold(tensor.size_bytes());
   copies_.Add(std::move(arrived), std::move(held));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<HostBytes>> DeviceWindow::HoldBelow(
+    DeviceTensor& tensor, bool is_written) {
+  NoteError(copies_.Settle(kMostCopies - 1));
+  absl::StatusOr<std::unique_ptr<HostBytes>> held =
+      tensor.below().Hold(is_written);
+  if (held.ok() || !absl::IsResourceExhausted(held.status())) return held;
+  // The room that it lacks may be what the copies before it hold.
+  NoteError(copies_.Settle(0));
+  return tensor.below().Hold(is_written);
 }
 
 absl::Status DeviceWindow::CopyUp(DeviceTensor& tensor, DeviceBlock& block,
@@ -246,9 +256,8 @@ bool DeviceWindow::Evict(DeviceTensor& tensor) {
 
 absl::StatusOr<std::shared_ptr<DeviceEvent>> DeviceWindow::CopyDown(
     DeviceTensor& tensor) {
-  NoteError(copies_.Settle(kMostCopies - 1));
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostBytes> held,
-                           tensor.below().Hold(/*is_written=*/true));
+                           HoldBelow(tensor, /*is_written=*/true));
   const StreamId copies = memory_.CopyStream(CopyDirection::kToHost);
   TERRACE_RETURN_IF_ERROR(tensor.uses().AwaitUses(memory_, copies));
   TERRACE_RETURN_IF_ERROR(memory_.Copy(CopyDirection::kToHost, held->data(),

@@ -90,6 +90,9 @@ class DeviceWindow final : public ReliefSource {
 
   // With the word: the bytes are here.
   absl::Status Bring(DeviceTensor& tensor);
+  // For a copy.
+  absl::StatusOr<std::unique_ptr<HostBytes>> HoldBelow(DeviceTensor& tensor,
+                                                       bool is_written);
   absl::Status CopyUp(DeviceTensor& tensor, DeviceBlock& block,
                       const std::byte* source,
                       std::shared_ptr<DeviceEvent>* arrived);

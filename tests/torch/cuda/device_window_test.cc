@@ -242,7 +242,9 @@ TEST(DeviceWindow, WhatCannotBeCopiedDownStaysAndIsTold) {
 // Each call to the device once; the values and the order stay right.
 TEST(DeviceWindow, EachCallOfTheDeviceMayFail) {
   bool has_failed = true;
+  int64_t calls = 0;
   for (int64_t call = 1; has_failed; ++call) {
+    calls = call;
     SCOPED_TRACE(call);
     DeviceWorld world;
     const WorldTensor tensor = world.Add("a", std::byte{1});
@@ -266,6 +268,7 @@ TEST(DeviceWindow, EachCallOfTheDeviceMayFail) {
     }
     ASSERT_LT(call, 1000);
   }
+  EXPECT_GT(calls, 10);  // of three evictions and fetches
 }
 
 TEST(DeviceWindow, ATensorThatDiedHereIsNotHeldAnyMore) {
@@ -290,6 +293,22 @@ TEST(DeviceWindow, FewCopiesKeepMemoryAtATime) {
     for (const WorldTensor& one : tensors) held += one.below->held();
     EXPECT_LE(held, 4);
   }
+}
+
+TEST(DeviceWindow, WhatCopiesHoldBelowIsGivenBackWhereItLacks) {
+  DeviceWorld world;
+  const std::vector<WorldTensor> tensors = AddSeveral(world, 2);
+  EXPECT_EQ(world.window().EvictAll(), 2);
+  world.device().SetSlow(true);
+  tensors[1].below->SetOnHold([&] {
+    return tensors[0].below->held() == 0
+               ? absl::OkStatus()
+               : absl::ResourceExhaustedError("memory has room for one");
+  });
+  EXPECT_EQ(world.Read(tensors[0]), std::byte{1});
+  EXPECT_EQ(tensors[0].below->held(), 1);
+  EXPECT_EQ(world.Read(tensors[1]), std::byte{2});
+  EXPECT_EQ(tensors[0].below->held(), 0);
 }
 
 // Operations, evictions and an allocator under pressure, each on threads of

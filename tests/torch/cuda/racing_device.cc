@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/status_macros.h"
 
 namespace terrace {
 namespace {
@@ -342,7 +343,7 @@ class Held final : public HostBytes {
 absl::StatusOr<std::unique_ptr<HostBytes>> RacingBelow::Hold(
     bool /*is_written*/) {
   if (!failure_.ok()) return failure_;
-  if (on_hold_ != nullptr) on_hold_();
+  if (on_hold_ != nullptr) TERRACE_RETURN_IF_ERROR(on_hold_());
   return std::make_unique<Held>(device_, bytes_.data(), held_, let_go_early_);
 }
 

@@ -171,7 +171,10 @@ class RacingBelow final : public BytesBelow {
   absl::StatusOr<std::unique_ptr<HostBytes>> Hold(bool is_written) override;
 
   void Fail(absl::Status status) { failure_ = std::move(status); }
-  void SetOnHold(std::function<void()> call) { on_hold_ = std::move(call); }
+  // Before each Hold, which its error is then.
+  void SetOnHold(std::function<absl::Status()> call) {
+    on_hold_ = std::move(call);
+  }
   int64_t held() const { return *held_; }
   int64_t let_go_early() const { return *let_go_early_; }
 
@@ -179,7 +182,7 @@ class RacingBelow final : public BytesBelow {
   RacingDevice& device_;
   std::vector<std::byte> bytes_;
   absl::Status failure_;
-  std::function<void()> on_hold_;
+  std::function<absl::Status()> on_hold_;
   std::shared_ptr<std::atomic<int64_t>> held_ =
       std::make_shared<std::atomic<int64_t>>(0);
   std::shared_ptr<std::atomic<int64_t>> let_go_early_ =

@@ -109,7 +109,10 @@ TEST(StreamUses, WhatDiesAsItIsCopiedDownKeepsItsMemoryUntilThen) {
     DeviceWorld world;
     world.device().SetSlow(true);
     const WorldTensor tensor = world.Add("a", std::byte{3});
-    tensor.below->SetOnHold([&] { tensor.place->Die(); });
+    tensor.below->SetOnHold([&] {
+      tensor.place->Die();
+      return absl::OkStatus();
+    });
     if (is_evicted) {
       world.window().EvictAll();
     } else {
