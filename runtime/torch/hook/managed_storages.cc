@@ -167,6 +167,9 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
     each.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(other);
   }
   const absl::Status managed = AddNow(tensors);
+  if (const std::shared_ptr<ManagedStorage> now = Find(tensor)) {
+    now->NoteBlocked(storage.blocked());
+  }
   MutexLock lock(mutex_);
   if (managed.ok() || closed_) return absl::OkStatus();
   not_taken_.Update(Reworded(

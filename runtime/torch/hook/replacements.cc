@@ -49,7 +49,7 @@ absl::Status Replacements::Retry(
     StorageOwner& owner, ByteWindow& window,
     const std::vector<std::shared_ptr<ManagedStorage>>& storages) {
   absl::Status updating;
-  const bool is_done = window.Retry().ok();  // LibTorch can use all again
+  const bool is_done = window.Retry();  // LibTorch can use all again
   for (const std::shared_ptr<ManagedStorage>& storage : storages) {
     if (is_done || storage->word().state() != Residency::kFailed) continue;
     const std::vector<at::Tensor> tensors = storage->Tensors();

@@ -146,6 +146,9 @@ TEST_F(HookFailureTest, OthersGoOnAndRetryBringsWhatFailed) {
     EXPECT_TRUE(tensor.equal(expected));
   }
   EXPECT_EQ(hook().stats().failures, 2);
+  absl::Duration blocked;  // what came back has waited as long as before
+  for (const BlockedOn& each : hook().blocked()) blocked += each.duration;
+  EXPECT_EQ(blocked, hook().stats().blocked);
 }
 
 TEST_F(HookFailureTest, ARetryThatFailsMayBeRepeated) {

@@ -125,8 +125,7 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor, Caller caller) {
   }
   if (caller == Caller::kBeside) return status;
   const absl::Duration blocked = absl::Now() - begun;
-  tensor.blocked_ns_.fetch_add(absl::ToInt64Nanoseconds(blocked),
-                               std::memory_order_relaxed);
+  tensor.NoteBlocked(blocked);
   meter_.NoteBlocked(tensor, blocked);
   return status;
 }
@@ -200,7 +199,10 @@ absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
   room_.Give(FootprintOf(tensor));
   const bool is_refused = caller == Caller::kOperation;
   if (is_refused) tensor.Refuse(std::string(status.message()));
-  meter_.NoteFailure(status);
+  // A caller that is told may come again when there is room.
+  if (is_refused || !absl::IsResourceExhausted(status)) {
+    meter_.NoteFailure(status);
+  }
   tensor.word().End(is_refused ? Residency::kFailed : Residency::kCold);
   return status;
 }
@@ -345,19 +347,14 @@ bool ByteWindow::EvictOwned(WindowTensor& tensor) {
   return true;
 }
 
-absl::Status ByteWindow::Retry() {
-  absl::Status status;
+bool ByteWindow::Retry() {
+  bool are_forgiven = true;
   for (WindowTensor* const each : order_.TakeFailed()) {
-    const bool forgiven = each->Forgive();
-    if (!forgiven && status.ok()) {
-      status = absl::FailedPreconditionError(
-          Told(*each,
-               "this LibTorch cannot use a storage again that failed; 2.12 "
-               "and later can"));
-    }
-    each->word().End(forgiven ? Residency::kCold : Residency::kFailed);
+    const bool is_forgiven = each->Forgive();
+    are_forgiven = are_forgiven && is_forgiven;
+    each->word().End(is_forgiven ? Residency::kCold : Residency::kFailed);
   }
-  return status;
+  return are_forgiven;
 }
 
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {

@@ -104,9 +104,9 @@ class ByteWindow {
   WindowRoom& room() { return room_; }
   // Everything that is not pinned; how many there were.
   int64_t EvictAll();
-  // What failed may be fetched again. FailedPrecondition: a storage cannot be
-  // told so (its name).
-  absl::Status Retry();
+  // What failed may be fetched again. False: this LibTorch cannot use the
+  // storage of one again, which stays failed.
+  bool Retry();
   // Brings it, puts it into memory of its storage's own, and forgets it.
   // FailedPrecondition: an operation has it; or why it cannot be brought, or
   // what MoveOut said: it stays then, as it is, and may be tried again.

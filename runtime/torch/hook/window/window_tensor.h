@@ -57,6 +57,10 @@ class WindowTensor {
   absl::Duration blocked() const {
     return absl::Nanoseconds(blocked_ns_.load(std::memory_order_relaxed));
   }
+  void NoteBlocked(absl::Duration blocked) {
+    blocked_ns_.fetch_add(absl::ToInt64Nanoseconds(blocked),
+                          std::memory_order_relaxed);
+  }
   bool gone() const { return gone_.load(std::memory_order_acquire); }
   // Its bytes are in memory beside the Runtime's (spill.h). By a thread that
   // has it pinned.

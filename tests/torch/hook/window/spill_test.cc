@@ -129,7 +129,7 @@ TEST_F(SpillTest, WhereThereIsNoMemoryItIsToldWhy) {
   EXPECT_THAT(tensor(0).refusal, HasSubstr("'tensor 0' 4 KiB: too much"));
   EXPECT_EQ(window().stats().failures, 1);
   EXPECT_EQ(window().stats().used_bytes, 0);
-  EXPECT_TRUE(window().Retry().ok());
+  EXPECT_TRUE(window().Retry());
   EXPECT_TRUE(Read(0).ok());
   // One that is here is not refused.
   tensor(1).word().Pin();

@@ -235,6 +235,7 @@ class Hook {
   std::vector<BlockedOn> blocked() const;
   // The first failure of a fetch, or of ManageSaved or a gradient, with its
   // errno and path; or of taking a tensor over again that has another storage.
+  // That a lease or Close lacked room is told to its caller alone.
   absl::Status error() const;
 
  private:
