@@ -3,6 +3,8 @@
 #include "runtime/torch/late/late_updates.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
 #include <atomic>
 #include <future>
@@ -22,6 +24,14 @@
 #include "tests/support/map_runtime.h"
 #include "tests/torch/hook/hook_fixture.h"
 #include "tests/torch/torch_fixture.h"
+
+// Of the last tensor of the last list, by its address.
+TORCH_LIBRARY_FRAGMENT(terrace_test, m) {
+  m.def("last_value(Tensor[][] lists) -> Tensor",
+        [](const std::vector<std::vector<at::Tensor>>& lists) {
+          return at::full({}, *lists.back().back().const_data_ptr<float>());
+        });
+}
 
 namespace terrace {
 namespace {
@@ -161,6 +171,30 @@ TEST(LateUpdatesTest, AnOperationWaitsForWhatItTakes) {
   for (size_t i = 0; i < 6; ++i) {
     EXPECT_TRUE(model.parameter(i).detach().equal(expected[i])) << i;
   }
+}
+
+TEST(LateUpdatesTest, AListOfListsIsWaitedForToo) {
+  using Lists = std::vector<std::vector<at::Tensor>>;
+  const std::vector<at::Tensor> expected = After(1);
+  const auto last_value = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow("terrace_test::last_value", "")
+                              .typed<at::Tensor(const Lists&)>();
+  Model model;
+  model.Draw(1);
+  Gate gate(model.runtime(), 5);
+  const std::unique_ptr<LateUpdates> updates = model.Begin();
+  std::atomic<bool> is_seen = false;
+  std::thread reader([&] {
+    const at::Tensor value = last_value.call(
+        {{at::ones({1})}, {model.parameter(0), model.parameter(5)}});
+    EXPECT_EQ(value.item<float>(), expected[5][0].item<float>());
+    is_seen = true;
+  });
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(is_seen);
+  gate.Open();
+  reader.join();
+  EXPECT_TRUE(updates->Wait().ok());
 }
 
 TEST(LateUpdatesTest, ABackwardPassWaitsForAll) {
