@@ -28,6 +28,7 @@ namespace terrace::bench {
 namespace {
 
 constexpr int64_t kBulkBytes = kGiB;
+constexpr int64_t kBulkMoves = kBulkBytes / kMoveBytes;
 constexpr int64_t kDemandBytes = kMiB;
 constexpr int64_t kMostPause = 1'000'000;  // ns, between two demands
 // What a task of a step updates at a time: a chunk of 8 MiB of moments.
@@ -113,16 +114,20 @@ class Contest {
     return static_cast<int64_t>(edge.dram().size());
   }
 
+  // One for each place, and the rest as these end.
   void BeginBulk() {
-    for (int64_t done = 0; done < kBulkBytes; done += kMoveBytes) {
-      Move move;
-      move.tag = static_cast<uint64_t>(++bulk_left_);
-      move.edge = {kDramTier, kCopiedTier};
-      move.from = move.to = {done % bulk_span_, kMoveBytes};
-      move.data = edge_.dram().data() + move.from.offset;
-      move.io_class = IoClass::kWriteBack;
-      transport_.Begin(move);
-    }
+    const int64_t places = bulk_span_ / kMoveBytes;
+    for (int64_t i = 0; i < std::min(places, kBulkMoves); ++i) BeginMove(i);
+  }
+  void BeginMove(int64_t place) {
+    Move move;
+    move.tag = static_cast<uint64_t>(place + 1);
+    move.edge = {kDramTier, kCopiedTier};
+    move.from = move.to = {place * kMoveBytes, kMoveBytes};
+    move.data = edge_.dram().data() + move.from.offset;
+    move.io_class = IoClass::kWriteBack;
+    ++bulk_begun_;
+    transport_.Begin(move);
   }
   // Of the bytes that bulk leaves alone, one range after another.
   void BeginDemand() {
@@ -143,6 +148,8 @@ class Contest {
       TERRACE_RETURN_IF_ERROR(each.status);
       if (each.tag != 0) {
         --bulk_left_;
+        const auto place = static_cast<int64_t>(each.tag) - 1;
+        if (bulk_begun_ < kBulkMoves) BeginMove(place);
         continue;
       }
       is_out_ = false;
@@ -159,7 +166,8 @@ class Contest {
   Signal woken_;
   CopyTransport transport_;
   std::minstd_rand random_{7};
-  int64_t bulk_left_ = 0;
+  int64_t bulk_begun_ = 0;
+  int64_t bulk_left_ = kBulkMoves;
   int64_t demands_ = 0;
   bool is_out_ = false;  // a demand
   absl::Time begun_, next_;
@@ -221,11 +229,10 @@ absl::StatusOr<Section> MeasureCopyDemand(int64_t size_bytes, int threads,
   Section section;
   section.title = "A demand beside copies, and beside kernels";
   section.text = absl::StrFormat(
-      "1 GiB of write-backs in moves of 8 MiB, all begun at the start; a "
-      "demand "
-      "of 1 MiB the other way at random moments, one at a time, from its begin "
-      "to its end. Kernels: AdamUpdate of %d elements a task, as many tasks as "
-      "threads, again and again.",
+      "1 GiB of write-backs in moves of 8 MiB, as many begun at a time as "
+      "there are places for; a demand of 1 MiB the other way at random "
+      "moments, one at a time, from its begin to its end. Kernels: AdamUpdate "
+      "of %d elements a task, as many tasks as threads, again and again.",
       kKernelElements);
   for (int i = 0; i < result.size(); ++i) {
     section.rates.push_back({result.name(i), result.Of(i, Figure::kRate),
