@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/torch/hook/managed_storages.h"
 #include "tests/support/own_child.h"
 #include "tests/torch/hook/hook_fixture.h"
 
@@ -124,6 +125,26 @@ TEST_F(HookTest, AForkedChildThrowsAndTheParentGoesOn) {
            absl::IsCancelled(hook().Close(Hook::AtClose::kRestore));
   }));
   EXPECT_EQ((here + away).sum().item<float>(), 2000);
+}
+
+TEST_F(HookTest, WhatMemoryHasNoRoomForStaysAwayAtClose) {
+  Make(64 << 10);
+  EndHook();
+  int64_t available = INT64_MAX;
+  const auto storages = std::make_shared<ManagedStorages>(
+      world().runtime(),
+      ByteWindowOptions{.window_bytes = 64 << 10,
+                        .available_bytes = [&] { return available; }});
+  const at::Tensor large = at::ones({8000});
+  const at::Tensor small = at::ones({1000});
+  ASSERT_TRUE(storages->Add({{"large", large}, {"small", small}}).ok());
+  available = OrdinaryMemory::kSpareBytes + 8000;
+  const absl::Status closed = storages->Close(/*restore=*/true);
+  EXPECT_TRUE(absl::IsResourceExhausted(closed)) << closed;
+  EXPECT_THAT(std::string(closed.message()), testing::HasSubstr("'large'"));
+  EXPECT_EQ(small.sum().item<float>(), 1000);
+  EXPECT_THAT(TextThrown([&] { large.sum(); }),
+              testing::StartsWith("terrace: 'large'"));
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ ByteWindow::ByteWindow(Runtime& runtime, const ByteWindowOptions& options)
             options.most_bytes > 0 ? options.most_bytes
                                    : runtime.GetStats().host_budget_bytes,
             options.beyond_bytes),
-      bytes_(runtime, options.patience) {}
+      bytes_(runtime, options.patience),
+      ordinary_(options.available_bytes) {}
 
 absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
   std::vector<TensorSpec> specs;
@@ -358,6 +359,8 @@ bool ByteWindow::Retry() {
 }
 
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
+  const absl::Status room = ordinary_.CheckRoom(tensor.size_bytes());
+  if (!room.ok()) return Reworded(room, Told(tensor, room.message()));
   tensor.word().Pin();
   // No operation's: where it cannot be brought it may be tried again.
   absl::Status status = Fetch(tensor, Caller::kLease);

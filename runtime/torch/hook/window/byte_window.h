@@ -22,6 +22,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -29,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "runtime/torch/hook/window/ordinary_memory.h"
 #include "runtime/torch/hook/window/room_wait.h"
 #include "runtime/torch/hook/window/runtime_bytes.h"
 #include "runtime/torch/hook/window/spill.h"
@@ -36,6 +38,7 @@
 #include "runtime/torch/hook/window/window_meter.h"
 #include "runtime/torch/hook/window/window_room.h"
 #include "runtime/torch/hook/window/window_tensor.h"
+#include "terrace/machine.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -50,6 +53,8 @@ struct ByteWindowOptions {
   // What is to leave clean is compared with what came: what differs is written
   // back, and that tensor always is from then on.
   bool verify_clean = false;
+  // Of ordinary memory, where what moves out of the window goes.
+  std::function<int64_t()> available_bytes = AvailableMemoryBytes;
 };
 
 class ByteWindow {
@@ -108,8 +113,9 @@ class ByteWindow {
   // storage of one again, which stays failed.
   bool Retry();
   // Brings it, puts it into memory of its storage's own, and forgets it.
-  // FailedPrecondition: an operation has it; or why it cannot be brought, or
-  // what MoveOut said: it stays then, as it is, and may be tried again.
+  // FailedPrecondition: an operation has it; ResourceExhausted: memory has no
+  // room for it; or why it cannot be brought. It stays then, as it is, and may
+  // be tried again.
   absl::Status MoveOut(WindowTensor& tensor);
   // Forgets it and takes its bytes away for good: each use fails with `why`.
   // False: an operation or another thread has it.
@@ -142,6 +148,7 @@ class ByteWindow {
   const ByteWindowOptions options_;
   WindowRoom room_;
   RuntimeBytes bytes_;
+  const OrdinaryMemory ordinary_;
   Spill spill_{bytes_};
   UseOrder order_;
   std::atomic<int64_t> away_ = 0;      // tensors that are not here

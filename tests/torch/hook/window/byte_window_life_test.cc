@@ -134,6 +134,25 @@ TEST_F(ByteWindowTest, WhatIsInUseIsNeitherMovedOutNorRefusedNorRemoved) {
   EXPECT_TRUE(window().Remove(tensor(0)));
 }
 
+TEST_F(ByteWindowTest, WhatMemoryHasNoRoomForIsNotMovedOut) {
+  int64_t available = 0;
+  Make(8, 0, {.available_bytes = [&] { return available; }});
+  Fill({3});
+  const int64_t enough = OrdinaryMemory::kSpareBytes + 3 * 4096;
+  for (const int64_t each : {int64_t{0}, enough - 1}) {
+    available = each;
+    const absl::Status moved = window().MoveOut(tensor(0));
+    EXPECT_TRUE(absl::IsResourceExhausted(moved)) << moved;
+    EXPECT_THAT(std::string(moved.message()),
+                HasSubstr("'tensor 0' 12 KiB: no memory to bring it to"));
+  }
+  EXPECT_TRUE(window().stats().first_error.ok());
+  EXPECT_TRUE(Read(0).ok());
+  available = enough;
+  ASSERT_TRUE(window().MoveOut(tensor(0)).ok());
+  EXPECT_TRUE(HasPattern(tensor(0).bytes(), 0));
+}
+
 TEST_F(ByteWindowTest, WhatCannotBeReadToBeMovedOutMayBeTriedAgain) {
   Make(8);
   Fill({3, 3, 3, 3});  // the first ones are below
