@@ -32,21 +32,28 @@ def test_a_tenth_where_there_is_a_path_raised_to_what_works(tmp_path, caplog):
     assert stats['memory_peak_bytes'] <= MINIMUM
 
 
+@pytest.mark.parametrize('passes', [0, 1])
 @pytest.mark.parametrize('budget', ['33%', '500KiB'])
-def test_state_that_joins_is_told_with_the_parameters(tmp_path, caplog,
-                                                      budget):
+def test_what_joins_is_told_with_the_parameters(tmp_path, caplog, budget,
+                                                passes):
+    """Gradients where they go below: a step in backward frees them."""
     model = mlp(24)
+    model[0].bias.requires_grad_(False)  # neither has it one, nor state
     with caplog.at_level('INFO', 'terrace'):
         with terrace.offload(model, memory_budget=budget,
                              nvme_path=str(tmp_path)) as offload:
-            train(model, mlp_loss,
-                  lambda parameters: terrace.AdamW(parameters), steps=1)
+            train(model, mlp_loss, lambda parameters: terrace.AdamW(
+                parameters, step_in_backward=passes), steps=1)
             memory = offload.stats()['budget_bytes']
     said = caplog.messages[-1]
     size = 4 * PARAMETERS
-    assert '396,288 parameters of the model, 1.6 MB, and 3.2 MB of state' in (
-        said)
-    assert f'{bytes_text(3 * size - memory)} of memory saved' in said
+    trained = size - 4 * 128
+    gradients = 0 if passes else trained
+    told = ', 1.6 MB of gradients' if gradients else ''
+    assert (f'396,288 parameters of the model, 1.6 MB{told}, and 3.2 MB of '
+            'state, have') in said
+    saved = size + gradients + 2 * trained - memory
+    assert f'{bytes_text(saved)} of memory saved' in said
     assert 'least that works' not in said
     assert f', the rest in nvme:{tmp_path}' in said
 

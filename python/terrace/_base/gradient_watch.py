@@ -48,6 +48,13 @@ class GradientWatch:
         if not self._model.is_closed:
             self._model.take_gradient(name, parameter)
 
+    @property
+    def gradient_bytes(self) -> int:
+        """Of those that are not frozen, as torch makes them."""
+        watched = [of() for of, _ in self._watched.values()]
+        return sum(parameter.nbytes for parameter in watched
+                   if parameter is not None and parameter.requires_grad)
+
     def end(self) -> None:
         for _, handle in self._watched.values():
             handle.remove()

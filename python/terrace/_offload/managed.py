@@ -64,6 +64,12 @@ class Managed:
         return sum(optimizer.state_bytes for optimizer in list(self._joined))
 
     @property
+    def gradient_bytes(self) -> int:
+        """That may be below because of them."""
+        return sum(optimizer.gradient_bytes
+                   for optimizer in list(self._joined))
+
+    @property
     def native(self) -> Any:
         """What a compiled optimizer that joins is opened with."""
         return self._native

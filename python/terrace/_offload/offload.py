@@ -82,7 +82,8 @@ class Offload:
         stats = self._managed.stats()
         if not self._keeps:
             tell_placement(stats, self._elements, self._settings.budget,
-                           self._before, self._managed.state_bytes)
+                           self._before, self._managed.gradient_bytes,
+                           self._managed.state_bytes)
         self._tell(stats)
 
     def _tell(self, stats: dict[str, Any]) -> None:

@@ -10,17 +10,20 @@ from terrace._state.budget import Budget
 
 
 def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
-                   before: dict[str, Any], state_bytes: int) -> None:
+                   before: dict[str, Any], gradient_bytes: int,
+                   state_bytes: int) -> None:
     """After the first step, which began when the counters were `before`:
-    where the parameters, and the state that joined them, went, what that saved
-    and what it costs."""
+    where the parameters, and the gradients and state of optimizers that joined
+    them, went, what that saved and what it costs."""
     size = stats['parameter_bytes']
     what = bytes_text(size)
     memory = stats['budget_bytes'] - stats['activation_budget_bytes']
     asked = budget.raised_from(memory - stats['joined_bytes'], size)
+    if gradient_bytes > 0:
+        what += f', {bytes_text(gradient_bytes)} of gradients'
     if state_bytes > 0:
         what += f', and {bytes_text(state_bytes)} of state'
-        size += state_bytes
+    size += gradient_bytes + state_bytes
     where = f'{bytes_text(min(size, memory))} of memory'
     if asked is not None:
         where += (f' (the least that works; memory_budget={budget.given!r} is '

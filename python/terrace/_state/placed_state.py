@@ -107,6 +107,11 @@ class PlacedState:
         """Of all its parameters, that a share of the budget is of."""
         return self._places.state_bytes
 
+    @property
+    def gradient_bytes(self) -> int:
+        """Of its parameters whose gradients go below."""
+        return 0 if self._watch is None else self._watch.gradient_bytes
+
     def close(self) -> None:
         if self._watch is not None:
             self._watch.end()
