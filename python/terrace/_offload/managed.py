@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ class Managed:
         settings: where the parameters may be, and what joins them.
         is_closed: for good.
         is_below: there is a tier below; else all is in memory.
+        waited_seconds: for updates of what joined, that have ended.
     """
 
     def __init__(self, named: Sequence[Named],
@@ -33,6 +35,8 @@ class Managed:
         self._native = library.new_offload()
         self.settings = settings
         self.is_closed = False
+        self.waited_seconds = 0.0
+        self._lock = threading.Lock()  # of that
         self._joined: weakref.WeakSet[Any] = weakref.WeakSet()
         _all.add(self)
         check(self._native.open([parameter for _, parameter in named],
@@ -57,6 +61,11 @@ class Managed:
     def join(self, optimizer: Any) -> None:
         """It has the same memory, and is closed with the model."""
         self._joined.add(optimizer)
+
+    def add_wait(self, seconds: float) -> None:
+        """For updates of one that joined."""
+        with self._lock:
+            self.waited_seconds += seconds
 
     @property
     def state_bytes(self) -> int:

@@ -178,18 +178,22 @@ class Offload:
         `activation_written_bytes` that left for below and
         `activation_fetched_bytes` that came back; `activation_limit_bytes` of
         the largest that may, `activation_budget_bytes` that they add to a
-        share. `blocked_seconds`: operations, by what was waited
-        for: `read` for bytes from below, `space` for room for them. The same
-        by module are `blocked_modules`, the ten longest in order: the names of
-        those whose parameters were waited for, "gradients" of all of them, and
-        "activations". `tiers`, `links`,
-        `paths`, `engine`, `engine_reason`, `machine_profile`: as in
+        share. `blocked_seconds`, by what was waited for: by
+        operations `read` for bytes from below and `space` for room for them;
+        `updates` of optimizers that joined, closed ones too, of steps whose
+        updates have ended: the last one's count after the next or flush().
+        `blocked_modules` are the same by module, the ten longest in order: the
+        names of those whose parameters were waited for, "gradients" of all of
+        them, "activations", and "updates". `tiers`, `links`, `paths`,
+        `engine`, `engine_reason`, `machine_profile`: as in
         terrace.AdamW.stats().
         """
         stats = self._managed.stats()
+        blocked = stats['blocked_seconds']
+        updates = self._managed.waited_seconds
         stats['blocked_modules'] = longest_by_module(
-            stats.pop('blocked_tensors'),
-            sum(stats['blocked_seconds'].values()))
+            stats.pop('blocked_tensors'), sum(blocked.values()), updates)
+        blocked['updates'] = updates
         fetches = stats['fetches'] + stats['fetches_ahead']
         stats['share_ahead'] = (stats['fetches_ahead'] / fetches if fetches
                                 else 0.0)
@@ -232,13 +236,15 @@ class Offload:
 
 
 def longest_by_module(tensors: Mapping[str, float],
-                      all_seconds: float) -> dict[str, float]:
+                      all_seconds: float,
+                      update_seconds: float) -> dict[str, float]:
     """Seconds of the modules that were waited for longest, in order.
 
     Args:
         tensors: seconds by the names of those that are there, and
             "activations.saved" of all activations.
         all_seconds: of these and of gradients that have ended.
+        update_seconds: beside these, for updates after step().
     """
     modules: dict[str, float] = {}
     gradients = all_seconds
@@ -250,6 +256,8 @@ def longest_by_module(tensors: Mapping[str, float],
         modules[module] = modules.get(module, 0.0) + seconds
     if gradients > 1e-7:  # less is what sums in another order differ by
         modules['gradients'] = gradients
+    if update_seconds > 0:
+        modules['updates'] = update_seconds
     ordered = sorted(modules.items(), key=lambda item: -item[1])
     return dict(ordered[:10])
 

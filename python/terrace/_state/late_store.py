@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -27,6 +29,7 @@ class LateStore(StateStore):
         stepped in step(), and all others with them."""
         super().__init__(settings)
         self._is_asked_for = is_asked_for
+        self._told_seconds = 0.0  # of the waits of one compiled optimizer
         late_readers.watch(self)
 
     def add(self, groups: Sequence[Sequence[Named]]) -> None:
@@ -43,10 +46,29 @@ class LateStore(StateStore):
 
     def flush(self) -> None:
         self._compiled.flush()
+        self._tell_waits()
+
+    def stats(self) -> dict[str, Any]:
+        stats = super().stats()
+        self._tell_waits()
+        return stats
 
     def close(self) -> None:
         late_readers.forget(self)
+        self._tell_waits()
         super().close()
+
+    def _tell_waits(self) -> None:
+        """To the model that it joined. It waits for all updates: what asks the
+        model waits for none."""
+        if self.settings.home is None:
+            return
+        with contextlib.suppress(RuntimeError):  # closed, or a forked child
+            waited = self._compiled.stats()['updates_waited_seconds']
+            if waited < self._told_seconds:  # another one, with a count of 0
+                self._told_seconds = 0.0
+            self.settings.home.add_wait(waited - self._told_seconds)
+            self._told_seconds = waited
 
     def _make_turn(self, parameters: Sequence[torch.Tensor],
                    group_of: torch.Tensor, numbers: Sequence[float],
