@@ -1,5 +1,6 @@
 """Processes that form a process group over gloo and run functions when told."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -86,6 +87,17 @@ def _serve(pipe, rank, size, store, timeout_seconds):
             pipe.send((False, function(*arguments)))
         except BaseException:
             pipe.send((True, traceback.format_exc()))
+
+
+@contextlib.contextmanager
+def one_rank(folder):
+    """This process is the only one of its group."""
+    dist.init_process_group('gloo', init_method=f'file://{folder}/store',
+                            rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def error_of(call):

@@ -1,7 +1,8 @@
 """Offloaded models under DistributedDataParallel: parameters and activations
 below, on two ranks, to the bits of the run in memory; what is not built for
-ranks is refused by name."""
+ranks is refused by name. On one rank an optimizer joins, as without it."""
 
+import functools
 import os
 
 import pytest
@@ -10,8 +11,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import terrace
-from crew import bits
-from offloaded import mlp, mlp_loss
+from crew import bits, one_rank
+from offloaded import check_equal_values, mlp, mlp_loss, values
+from terrace._base.library import is_offloaded
 
 
 def train_wrapped(path, group, offloaded, activations):
@@ -85,3 +87,54 @@ def refused(path, group, options):
 def test_what_is_not_built_for_ranks(crew, tmp_path, group, options, text):
     for said in crew.run(refused, str(tmp_path), group, options):
         assert said and text in said
+
+
+def train_alone(network, make, wrapped_by, look=lambda: None):
+    """Losses of three steps, of two passes each."""
+    wrapped = DistributedDataParallel(network, **wrapped_by)
+    optimizer = make(network.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(20)
+    losses = []
+    for _ in range(3):
+        for _ in range(2):
+            loss = mlp_loss(wrapped, generator)
+            loss.backward()
+            losses.append(loss.item())
+        look()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, optimizer
+
+
+@pytest.mark.parametrize('activations, overlap', [(True, None), (False, None),
+                                                  (False, False)])
+@pytest.mark.parametrize('wrapped_by', [
+    {}, {'gradient_as_bucket_view': True}, {'find_unused_parameters': True},
+    {'bucket_cap_mb': 0.01}])
+def test_an_optimizer_joins_on_one_rank(tmp_path, activations, overlap,
+                                        wrapped_by):
+    below = set()
+
+    def look():
+        below.update(is_offloaded(p.grad) for p in network.parameters())
+
+    with one_rank(tmp_path):
+        plain, theirs, network = mlp(12), mlp(12), mlp(12)
+        expected, _ = train_alone(plain, terrace.AdamW, wrapped_by)
+        near, _ = train_alone(theirs, torch.optim.AdamW, wrapped_by)
+        (tmp_path / 'nvme').mkdir()
+        with terrace.offload(network, memory_budget='448KiB',
+                             nvme_path=str(tmp_path / 'nvme'),
+                             activations=activations,
+                             activations_above='1KiB') as offload:
+            losses, optimizer = train_alone(
+                network, functools.partial(terrace.AdamW, overlap=overlap),
+                wrapped_by, look)
+            optimizer.flush()
+            stats = offload.stats()
+        assert losses == expected == pytest.approx(near, rel=1e-4)
+        check_equal_values(values(network), values(plain))
+        # Views of a bucket are left in its memory.
+        assert below == {not wrapped_by.get('gradient_as_bucket_view', False)}
+        assert stats['evictions'] > 0 and stats['bytes_written'] > 0
+        assert (stats['blocked_seconds']['updates'] > 0) == (overlap is None)

@@ -5,10 +5,11 @@ import os
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 import terrace
 from conftest import model
-from crew import refused_on_a_rank
+from crew import one_rank, refused_on_a_rank
 from offloaded import mlp, mlp_loss, transformer, token_loss
 from test_faults import doomed_disk  # noqa: F401
 from test_step_in_backward import model_loss
@@ -53,14 +54,37 @@ def test_ranks(crew):
         assert all('one of 2 ranks' in each for each in said)
 
 
+@pytest.mark.parametrize('passes', [1, 2])
+@pytest.mark.parametrize('wrapped_first', [False, True])
+def test_distributed_data_parallel_of_one_rank(tmp_path, passes, wrapped_first):
+    """Refused before anything is stepped, also where it comes after the
+    optimizer. A model that is in none is stepped."""
+    with one_rank(tmp_path):
+        inner, plain = mlp(2), mlp(2)
+        before = [p.detach().clone() for p in inner.parameters()]
+        if wrapped_first:
+            model = DistributedDataParallel(inner)
+        optimizer = made(inner, step_in_backward=passes)
+        if not wrapped_first:
+            model = DistributedDataParallel(inner)
+        generator = torch.Generator()
+        for _ in range(passes - 1):
+            mlp_loss(model, generator).backward()
+        loss = mlp_loss(model, generator)
+        with pytest.raises(NotImplementedError, match='DistributedDataParal'):
+            loss.backward()
+        assert all(map(torch.equal, before, inner.parameters()))
+        optimizer.close()
+        other = made(plain)
+        mlp_loss(plain, generator).backward()
+        other.step()
+        assert not any(map(torch.equal, before, plain.parameters()))
+
+
 def test_a_group_of_one_rank(tmp_path):
-    torch.distributed.init_process_group(
-        'gloo', f'file://{tmp_path}/store', rank=0, world_size=1)
-    try:
+    with one_rank(tmp_path):
         with pytest.raises(NotImplementedError, match='with a process_group'):
             made(model(), process_group=torch.distributed.group.WORLD)
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])

@@ -40,12 +40,16 @@ class GradientWatch:
                     or _stays_frozen(parameter)
                     or not self._model.has(parameter)):
                 continue
-            self._model.take_gradient(name, parameter)
+            self._take(name, parameter)
             handle = _hooked(parameter, _AfterGradient(self, name))
             self._watched[id(parameter)] = weakref.ref(parameter), handle
 
     def came(self, name: str, parameter: torch.Tensor) -> None:
         if not self._model.is_closed:
+            self._take(name, parameter)
+
+    def _take(self, name: str, parameter: torch.Tensor) -> None:
+        if not _is_in_bucket(parameter.grad):
             self._model.take_gradient(name, parameter)
 
     @property
@@ -72,6 +76,20 @@ class _AfterGradient:
         watch = self._watch()
         if watch is not None:
             watch.came(self._name, parameter)
+
+
+def _is_in_bucket(gradient: torch.Tensor | None) -> bool:
+    """Whether it may be a view of a bucket of DistributedDataParallel
+    (gradient_as_bucket_view), whose memory is sent without an operation."""
+    if (gradient is None or gradient.layout != torch.strided
+            or not (torch.distributed.is_available()
+                    and torch.distributed.is_initialized())):
+        return False
+    return _storage(gradient).nbytes() > gradient.nbytes
+
+
+# Not as others read it: backward would wait for updates.
+_storage = torch._C.TensorBase.untyped_storage
 
 
 def _stays_frozen(parameter: torch.Tensor) -> bool:

@@ -106,9 +106,9 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             minimum, which is named; parameters that overlap in memory.
         NotImplementedError: complex or sparse parameters, tensors that wrap
             others but DTensors, these with max_grad_norm or process_group;
-            amsgrad=True, differentiable=True; step_in_backward and
-            overlap=True with process_group, on several ranks, with DTensors;
-            overlap=True with parameters on a GPU.
+            amsgrad=True, differentiable=True; step_in_backward and overlap=True
+            with process_group, on several ranks, with DTensors; overlap=True on
+            a GPU; step_in_backward of DistributedDataParallel, by backward().
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of

@@ -11,6 +11,7 @@ import torch
 
 from terrace._base.groups import Groups, Named, numbers_of, parameters_in
 from terrace._base.local_shard import is_dtensor
+from terrace._ranks.averaged import are_averaged
 from terrace._state.backward_passes import BackwardPasses
 from terrace._state.placed_state import State
 from terrace._state.settings import Settings
@@ -55,6 +56,7 @@ class InBackwardStore(StateStore):
         self._prepare = prepare
         self._passes = BackwardPasses(self)
         self._begun: _BegunStep | None = None
+        self._is_first = True  # no step has begun
         self._failure = ''
         self._came: list[int] = []  # places, in this pass
         self._order: list[int] = []  # as gradients came in the last pass
@@ -210,6 +212,12 @@ class InBackwardStore(StateStore):
         """With the options of now; again: nothing."""
         if self._begun is not None:
             return
+        if self._is_first and are_averaged(self._places.parameters):
+            raise NotImplementedError(
+                'terrace: step_in_backward of a model in '
+                'DistributedDataParallel: gradients are stepped before they '
+                'are averaged')
+        self._is_first = False
         groups = self._prepare()()
         self.follow_casts()
         self._arrangement.follow(groups, self._places.by_id)
