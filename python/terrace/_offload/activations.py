@@ -21,7 +21,9 @@ class Activations:
     """Hands over each tensor that is saved while the model is called, from a
     size on. It stays the tensor that it is for all that have it. The model's
     parameters, buffers and arguments are left alone, and so is what an array
-    of numpy shares."""
+    of numpy shares, and any view of a parameter: fully_shard and
+    FullyShardedDataParallel gather theirs for a module's time, and resize
+    their memory."""
 
     def __init__(self, model: torch.nn.Module, managed: Managed,
                  least_bytes: int) -> None:
@@ -80,7 +82,8 @@ class Activations:
         return self._calls.stack
 
     def _is_large(self, tensor: torch.Tensor) -> bool:
-        return type(tensor) is torch.Tensor and tensor.nbytes >= self._least
+        return (type(tensor) is torch.Tensor and tensor.nbytes >= self._least
+                and not isinstance(_base_of(tensor), torch.nn.Parameter))
 
     def _pack(self, alone: frozenset[int],
               tensor: torch.Tensor) -> torch.Tensor:
@@ -119,6 +122,8 @@ class _Hook:
 # would be looked at by an operation.
 _storage = torch._C.TensorBase.untyped_storage
 _address = torch._C.StorageBase.data_ptr
+# What it is a view of, or None.
+_base_of = torch._C.TensorBase._base.__get__
 
 
 def _storage_of(tensor: torch.Tensor, least_bytes: int = 0) -> int:

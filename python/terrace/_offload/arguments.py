@@ -70,9 +70,10 @@ def check_wishes(parameters: bool, activations: bool, checkpoint: Any,
                          'offload')
 
 
-def check_model(model: Any, is_filled: bool) -> None:
+def check_model(model: Any, is_filled: bool, keeps: bool) -> None:
     """Whether all its parameters can be taken over, with their values or,
-    where it is not filled, without. The library says the rest of it."""
+    where it is not filled, without; or `keeps` them as they are. The library
+    says the rest of it."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError('terrace: offload takes a torch.nn.Module, not '
                         f'{type(model).__name__}')
@@ -94,10 +95,11 @@ def check_model(model: Any, is_filled: bool) -> None:
                 f"terrace: parameter '{name}' is on the meta device and has "
                 'no values: checkpoint= brings them from a file')
         sharding = sharding_of(parameter)
-        if sharding:
+        if sharding and not keeps:
             raise NotImplementedError(
                 f"terrace: parameter '{name}' is {sharding}, which cannot be "
-                'offloaded yet: offload the model in one process, whole')
+                'offloaded yet: offload the model in one process, whole, or '
+                'its activations alone, with parameters=False')
         if parameter.device.type not in ('cpu', 'meta'):
             raise NotImplementedError(
                 f"terrace: parameter '{name}' is on {parameter.device}; "

@@ -342,8 +342,8 @@ def offload(model: torch.nn.Module, *,
             one that other processes share, which is named; a checkpoint that
             is none, or does not fit the model, with all names that are
             missing, unexpected or misshapen.
-        NotImplementedError: DistributedDataParallel, DTensors, parameters
-            that are not in CPU memory.
+        NotImplementedError: DistributedDataParallel; parameters elsewhere than
+            in CPU memory; without parameters=False, those that are sharded.
         RuntimeError: a parameter is offloaded already.
         OSError: a path, as of terrace.AdamW, or a file of the checkpoint.
             MemoryError: there is not that much memory.
@@ -358,7 +358,7 @@ def _opened(model: torch.nn.Module, settings: Settings, parameters: bool,
             init_buffers: Callable[..., Any] | None) -> Offload:
     check_wishes(parameters, settings.activations_above > 0, checkpoint,
                  init_buffers)
-    check_model(model, is_filled=checkpoint is None)
+    check_model(model, is_filled=checkpoint is None, keeps=not parameters)
     weights = (None if checkpoint is None else
                Weights(model, checkpoint, init_buffers))
     return Offload(model, settings, weights, keeps=not parameters)
