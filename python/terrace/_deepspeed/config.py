@@ -14,11 +14,12 @@ import torch
 
 from terrace._base import library
 from terrace._base.errors import check
-from terrace._deepspeed.below import offload_below
+from terrace._deepspeed.below import has_one_place, offload_below
 from terrace._deepspeed.brought import Brought
 from terrace._deepspeed.notes import tell_notes
 from terrace._deepspeed.plan import plan_for
 from terrace._deepspeed.schedule import ConfiguredSchedule
+from terrace._offload.offload import Offload
 from terrace._optimizer.adamw import AdamW
 from terrace._ranks.ranks import Ranks, ranks_of
 from terrace._state.settings import Settings
@@ -39,14 +40,16 @@ class ConfiguredAdamW(AdamW):
     """AdamW or Adam with what a DeepSpeed configuration asks for besides."""
 
     def __init__(self, params: Any, settings: Mapping[str, Any],
-                 plan: Mapping[str, Any], process_group: Any) -> None:
+                 plan: Mapping[str, Any], process_group: Any,
+                 offload: Offload | None) -> None:
         adam = settings['optimizer']
         self._decoupled = adam['decoupled']
         self._configured = {
             'threads': plan['threads'], 'chunk_bytes': plan['chunk_bytes'],
             'skip_nonfinite': settings['skip_nonfinite'],
             'bias_correction': adam['bias_correction'],
-            # The text says where the state is, "cpu" too.
+            # The text says where the state is, "cpu" too: by itself it joins
+            # no model.
             'names_home': True}
         super().__init__(
             params, adam['lr'], tuple(adam['betas']), adam['eps'],
@@ -54,7 +57,8 @@ class ConfiguredAdamW(AdamW):
             memory_budget=plan['memory_budget'],
             nvme_path=plan['paths'],
             max_grad_norm=settings['gradient_clipping'] or None,
-            process_group=process_group)
+            process_group=process_group,
+            offload=offload)
 
     def _further(self, settings: Settings) -> Settings:
         return dataclasses.replace(settings, **self._configured)
@@ -78,8 +82,8 @@ def from_deepspeed_config(
         model: its parameters that require a gradient are optimized; with
             optimizer= those of the optimizer, and only they.
         config: a dict, the path of a JSON file, or its urlsafe base64 text.
-        memory_budget: as for AdamW; DeepSpeed's JSON has no key for it. None:
-            all the state without NVMe, a tenth of it with.
+        memory_budget: as for AdamW; of everything if that joins (see offload).
+            DeepSpeed's JSON has no key. None: a tenth with NVMe, all without.
         process_group: as for AdamW. Its ranks share the state at stages 1 and
             2; every one of them calls this. At stage 0 each keeps all of it,
             as with None.
@@ -90,10 +94,10 @@ def from_deepspeed_config(
             those on what contradicts `known`.
         offload: on one rank, as by terrace.offload(), whose result is
             settings' `offload`. Parameters, with an offload_param at stage 3:
-            to "nvme", its paths, with a memory_budget that is a share, else a
-            tenth of their bytes; to "cpu", all in Terrace's memory.
-            Activations, with cpu_checkpointing: to the nvme_path of
-            offload_param, else of offload_optimizer, with 256 MiB.
+            to "nvme", its paths; to "cpu", Terrace's memory. The optimizer
+            joins if offload_optimizer says the same; else gradients stay, and
+            parameters have a share or a tenth. With cpu_checkpointing also
+            activations: to either nvme_path, offload_param's first, 256 MiB.
         known: numbers for keys that are "auto" or absent: learning_rate,
             beta1, beta2, epsilon, weight_decay, gradient_clipping,
             warmup_min_lr, warmup_max_lr, warmup_num_steps, total_num_steps,
@@ -146,11 +150,12 @@ def _read(ranks: Ranks, config: Any, model: torch.nn.Module,
 def _make(model: torch.nn.Module, read: _Read, memory_budget: Any,
           offload: bool, process_group: Any) -> ConfiguredAdamW:
     """The optimizer; before it, of the settings, what is offloaded."""
-    below = offload_below(model, read.settings, memory_budget, offload)
+    below = offload_below(model, read.settings, memory_budget, read.joins,
+                          read.plan['threads'], offload)
     read.settings['offload'] = below
     try:
         return ConfiguredAdamW(read.groups, read.settings, read.plan,
-                               process_group)
+                               process_group, below if read.joins else None)
     except BaseException:
         if below is not None:
             below.close()
@@ -172,6 +177,7 @@ class _Read:
         native: the library's reading of it.
         settings: what it asks for, as from_deepspeed_config returns it.
         plan, groups: for ConfiguredAdamW.
+        joins: whether that joins the offloaded model.
         is_shared: whether the ranks share the state.
     """
 
@@ -190,7 +196,9 @@ class _Read:
         if self.settings['stage'] == 0 and not ranks.alone:
             notes.append(_NOT_SHARED)
             ranks = Ranks(None)
-        self.plan = plan_for(self.native, brought, ranks, memory_budget)
+        self.joins = has_one_place(self.settings)
+        self.plan = plan_for(self.native, brought, ranks, memory_budget,
+                             self.joins)
         notes += self.plan['notes']
         self.groups = brought.groups
         self.is_shared = not ranks.alone

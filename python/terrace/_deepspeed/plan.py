@@ -15,8 +15,9 @@ from terrace._state.budget import Budget
 
 
 def plan_for(native: Any, brought: Brought, ranks: Ranks,
-             memory_budget: Any) -> dict[str, Any]:
-    """Of what this rank keeps."""
+             memory_budget: Any, joins: bool) -> dict[str, Any]:
+    """Of what this rank keeps. `joins`: with an offloaded model, whose budget
+    and paths are the state's too."""
     shares = Shares(ranks.size)
     # Group after group, as the optimizer shares them out.
     for group in brought.groups:
@@ -32,6 +33,8 @@ def plan_for(native: Any, brought: Brought, ranks: Ranks,
                           [name for name, _ in own], asked, budget.is_share)
     check(outcome)
     plan = json.loads(outcome[1])
+    if joins:
+        return {**plan, 'memory_budget': None, 'paths': None}
     # A share, which none given is too, follows the state.
     plan['memory_budget'] = (
         memory_budget if memory_budget is None or budget.is_share

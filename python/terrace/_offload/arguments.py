@@ -25,7 +25,7 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any) -> Settings:
 
 
 def with_activations(settings: Settings, activations: Any,
-                     activations_above: Any) -> Settings:
+                     activations_above: Any = '1MiB') -> Settings:
     return dataclasses.replace(settings, activations_above=_least_activation(
         activations, activations_above, settings))
 

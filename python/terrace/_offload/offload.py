@@ -350,12 +350,13 @@ def offload(model: torch.nn.Module, *,
     """
     settings = with_activations(settings_of(memory_budget, nvme_path, tiers),
                                 activations, activations_above)
-    return _opened(model, settings, parameters, checkpoint, init_buffers)
+    return opened(model, settings, parameters, checkpoint, init_buffers)
 
 
-def _opened(model: torch.nn.Module, settings: Settings, parameters: bool,
-            checkpoint: str | os.PathLike[str] | None,
-            init_buffers: Callable[..., Any] | None) -> Offload:
+def opened(model: torch.nn.Module, settings: Settings, parameters: bool,
+           checkpoint: str | os.PathLike[str] | None = None,
+           init_buffers: Callable[..., Any] | None = None) -> Offload:
+    """Of settings that were read."""
     check_wishes(parameters, settings.activations_above > 0, checkpoint,
                  init_buffers)
     check_model(model, is_filled=checkpoint is None, keeps=not parameters)
