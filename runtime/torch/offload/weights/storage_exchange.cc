@@ -11,6 +11,17 @@
 #include "absl/container/flat_hash_set.h"
 
 namespace terrace {
+namespace {
+
+// Of a tensor that has `one`. The weak pointer to it is LibTorch's own in later
+// versions, and the standard library's in earlier ones.
+template <typename Weak, typename Owner>
+void SetNone(void (*set)(const at::Tensor&, Weak), const at::Tensor& tensor,
+             const Owner& /*one*/) {
+  set(tensor, Weak(Owner()));
+}
+
+}  // namespace
 
 std::string ExchangeFault(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || !tensor.has_storage() ||
@@ -65,8 +76,9 @@ void Exchange(const at::Tensor& tensor, const at::Tensor& made) {
   namespace autograd = ::torch::autograd::impl;
   if (tensor.grad().defined()) tensor.mutable_grad().reset();
   // Of a graph that is still there, it would take gradients of the old device.
-  if (autograd::try_get_grad_accumulator(tensor) != nullptr) {
-    autograd::set_grad_accumulator(tensor, {});
+  const auto accumulator = autograd::try_get_grad_accumulator(tensor);
+  if (accumulator != nullptr) {
+    SetNone(&autograd::set_grad_accumulator, tensor, accumulator);
   }
   tensor.unsafeGetTensorImpl()->shallow_copy_from(made.getIntrusivePtr());
 }
