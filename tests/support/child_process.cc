@@ -30,6 +30,8 @@ void Pause() { poll(nullptr, 0, 1); }
 // In the child, between fork and exec: system calls only.
 bool Restrict(const ChildOptions& options) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return false;
+  // A shell's background jobs ignore it, and so do their children.
+  if (signal(SIGINT, SIG_DFL) == SIG_ERR) return false;
   if (options.respect_permissions) {
     // Exec gives root only what is left in the bounding set. Others have
     // nothing to give up.
