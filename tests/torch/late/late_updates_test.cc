@@ -149,6 +149,20 @@ std::string WhatThrows(const at::Tensor& tensor) {
   return "";
 }
 
+// The work goes on once the gate of a step that was begun is open.
+template <typename Work>
+void ExpectHeldBack(Gate& gate, const Work& work) {
+  std::atomic<bool> has_ended = false;
+  std::thread thread([&] {
+    work();
+    has_ended = true;
+  });
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(has_ended);
+  gate.Open();
+  thread.join();
+}
+
 TEST(LateUpdatesTest, AnOperationWaitsForWhatItTakes) {
   const std::vector<at::Tensor> expected = After(1);
   Model model;
@@ -156,16 +170,10 @@ TEST(LateUpdatesTest, AnOperationWaitsForWhatItTakes) {
   // A begin, and a push and a ready a chunk.
   Gate gate(model.runtime(), 5);
   const std::unique_ptr<LateUpdates> updates = model.Begin();
-  std::atomic<bool> is_seen = false;
-  std::thread reader([&] {
-    EXPECT_TRUE(model.parameter(5).detach().equal(expected[5]));
-    is_seen = true;
-  });
   std::thread writer([&] { model.parameter(5).mutable_grad().zero_(); });
-  absl::SleepFor(absl::Milliseconds(20));
-  EXPECT_FALSE(is_seen);
-  gate.Open();
-  reader.join();
+  ExpectHeldBack(gate, [&] {
+    EXPECT_TRUE(model.parameter(5).detach().equal(expected[5]));
+  });
   writer.join();
   EXPECT_TRUE(updates->Wait().ok());
   for (size_t i = 0; i < 6; ++i) {
@@ -183,17 +191,11 @@ TEST(LateUpdatesTest, AListOfListsIsWaitedForToo) {
   model.Draw(1);
   Gate gate(model.runtime(), 5);
   const std::unique_ptr<LateUpdates> updates = model.Begin();
-  std::atomic<bool> is_seen = false;
-  std::thread reader([&] {
+  ExpectHeldBack(gate, [&] {
     const at::Tensor value = last_value.call(
         {{at::ones({1})}, {model.parameter(0), model.parameter(5)}});
     EXPECT_EQ(value.item<float>(), expected[5][0].item<float>());
-    is_seen = true;
   });
-  absl::SleepFor(absl::Milliseconds(20));
-  EXPECT_FALSE(is_seen);
-  gate.Open();
-  reader.join();
   EXPECT_TRUE(updates->Wait().ok());
 }
 
@@ -205,15 +207,7 @@ TEST(LateUpdatesTest, ABackwardPassWaitsForAll) {
   const std::unique_ptr<LateUpdates> updates = model.Begin();
   const at::Tensor other = at::ones({3}).set_requires_grad(true);
   const at::Tensor loss = other.sum();
-  std::atomic<bool> has_ended = false;
-  std::thread backward([&] {
-    loss.backward();
-    has_ended = true;
-  });
-  absl::SleepFor(absl::Milliseconds(20));
-  EXPECT_FALSE(has_ended);
-  gate.Open();
-  backward.join();
+  ExpectHeldBack(gate, [&] { loss.backward(); });
   EXPECT_TRUE(updates->Wait().ok());
 }
 
