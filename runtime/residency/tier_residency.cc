@@ -242,12 +242,9 @@ bool TierResidency::RangeMayCome(int64_t bytes, RoomAwaits awaits,
       const Copy* const copy = owner == nullptr ? nullptr : owner->at(id_);
       if (copy == nullptr) continue;
       if (copy->pins > 0 && !copy->arriving()) {
-        if (pins_too) continue;
-        return false;
-      }
-      // Its write failed, and waits for another request to try it again.
-      if (owner->refusals.gave_up() && IsNewerThanBelow(*owner, id_)) {
-        return false;
+        if (!pins_too) return false;
+      } else if (owner->refusals.gave_up() && IsNewerThanBelow(*owner, id_)) {
+        return false;  // its write waits for another request to try it again
       }
     }
     return true;
