@@ -14,30 +14,33 @@
 
 namespace terrace {
 
-// The exit code of `body`, which ends with std::_Exit; 1 if it returns. -1:
-// there was no child, or a signal ended it.
-inline int ExitCodeInChild(absl::FunctionRef<void()> body) {
+// What waitpid says of a child that runs `body`, which ends with std::_Exit, or
+// _exit; with 1 if it returns. -1: there was no child.
+inline int StatusOfChild(absl::FunctionRef<void()> body) {
   const pid_t child = fork();
   if (child == 0) {
     body();
     std::_Exit(1);
   }
   int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return child < 0 || waitpid(child, &status, 0) != child ? -1 : status;
+}
+
+// The exit code of such a child. -1: there was none, or a signal ended it.
+inline int ExitCodeInChild(absl::FunctionRef<void()> body) {
+  const int status = StatusOfChild(body);
+  return status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 // Whether a child in which `run` is true ends by itself, content.
 inline bool InChild(absl::FunctionRef<bool()> run) {
-  const pid_t child = fork();
-  if (child == 0) {
+  const int status = StatusOfChild([run] {
     alarm(20);  // a child that hangs is killed, and told apart
     _exit(run() ? 0 : 1);
-  }
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
+  });
+  EXPECT_GE(status, 0) << "no child";
   EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return status == 0;
 }
 
 constexpr uid_t kNobody = 65534;
