@@ -1,51 +1,13 @@
 // What failing transfers mean to a customer: request.h, options.h, stats.h.
 #include "absl/strings/match.h"
-#include "tests/contract/fixture.h"
+#include "tests/contract/failing_disk.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 
-class FailureContract : public ContractTest {
- protected:
-  static constexpr Fault kGone = {.kind = FaultKind::kError, .error = ENXIO};
-
-  // `count` tensors, written and no longer in the window: a group that takes
-  // all of its slots came after them.
-  std::vector<TensorId> OnDisk(RequestQueue& queue, int count, int slots = 2) {
-    const std::vector<TensorId> tensors =
-        world().RegisterMany(count + slots, kPage);
-    for (int i = 0; i < count; ++i) {
-      world().Fill(queue, tensors[static_cast<size_t>(i)], i);
-    }
-    std::vector<Want> fillers;
-    for (int i = count; i < count + slots; ++i) {
-      fillers.push_back({tensors[static_cast<size_t>(i)], Access::kOverwrite});
-    }
-    EXPECT_TRUE(queue.Push(fillers, 0, Soon()).ok());
-    EXPECT_TRUE(queue.Next(Soon())->pins.ok());
-    EXPECT_TRUE(world().WaitUntil([&] {
-      // A short deadline may have passed on a slow machine: again.
-      if (stats().paths[0].degraded) {
-        EXPECT_TRUE(queue.BeginStep(0).ok() && queue.AbortStep().ok());
-      }
-      return stats().bytes_written() >= (count + slots) * kPlace;
-    }));
-    return tensors;
-  }
-  // A deadline that a busy machine's disk keeps, if nothing holds it back.
-  TestRuntimeOptions ShortTimeout() {
-    TestRuntimeOptions options;
-    options.io_timeout = HealthyTimeout();
-    return options;
-  }
-  // Ends all faults; the mover sees what they held back.
-  void Mend() {
-    world().faults().Clear();
-    runtime().Prefetch({});
-  }
-};
+using FailureContract = FailingDisk;
 INSTANTIATE_TEST_SUITE_P(Worlds, FailureContract,
                          testing::ValuesIn(kDiskWorlds), WorldParamName);
 
@@ -82,122 +44,6 @@ TEST_P(FailureContract, AGroupFailsAsAWhole) {
     ASSERT_TRUE(pin.ok()) << pin.status();
     EXPECT_TRUE(HasPattern(pin->data(), static_cast<uint8_t>(i)));
   }
-}
-
-TEST_P(FailureContract, CommitReturnsTheFirstErrorSinceBeginStep) {
-  Make(2);
-  auto queue = world().OpenQueue(kPage, 2);
-  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  world().faults().FailAll(kGone, CallFilter::kReads);
-  const absl::Status first =
-      world().Take(*queue, tensors[1], Access::kRead).status();
-  const absl::Status second =
-      world().Take(*queue, tensors[0], Access::kRead).status();
-  EXPECT_NE(first, second);
-  Mend();
-  EXPECT_EQ(queue->CommitStep({.step = 1}), first);
-  EXPECT_EQ(stats().first_error, first);
-  // Said once: the next step begins without it.
-  ASSERT_TRUE(queue->BeginStep(2).ok());
-  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
-  EXPECT_TRUE(queue->CommitStep({.step = 2}).ok());
-}
-
-TEST_P(FailureContract, ErrorsAreTheQueuesOwn) {
-  Make(4);
-  auto queue = world().OpenQueue(kPage, 2);
-  auto other = world().OpenQueue(kPage, 2);
-  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  ASSERT_TRUE(other->BeginStep(1).ok());
-  world().faults().FailAll(kGone, CallFilter::kReads);
-  EXPECT_FALSE(world().Take(*queue, tensors[0], Access::kRead).ok());
-  Mend();
-  EXPECT_TRUE(other->CommitStep({.step = 1}).ok());
-  EXPECT_FALSE(queue->CommitStep({.step = 1}).ok());
-}
-
-TEST_P(FailureContract, AWriteBackThatFailsAfterCommitIsTheNextCommits) {
-  Make(2);
-  auto queue = world().OpenQueue(kPage, 2);
-  const TensorId a = world().Register("a", kPage);
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  absl::StatusOr<Pin> pin = world().Take(*queue, a, Access::kOverwrite);
-  ASSERT_TRUE(pin.ok());
-  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
-  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
-                           CallFilter::kWrites);
-  WritePattern(pin->data(), 7);
-  pin->Release();
-  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
-  Mend();
-  ASSERT_TRUE(queue->BeginStep(2).ok());
-  const absl::Status error = queue->CommitStep({.step = 2});
-  EXPECT_TRUE(absl::IsResourceExhausted(error)) << error;
-  EXPECT_THAT(Message(error), HasSubstr("ENOSPC"));
-  EXPECT_TRUE(world().Holds(*queue, a, 7));
-}
-
-TEST_P(FailureContract, AWriteBackMadeGoodBeforeAStepIsNotThatStepsError) {
-  Make(3);
-  auto queue = world().OpenQueue(kPage, 2);
-  // Outside the window, so that the next one is in it.
-  absl::StatusOr<Pin> room =
-      world().Take(*queue, world().Register("room", kPage), Access::kOverwrite);
-  ASSERT_TRUE(room.ok()) << room.status();
-  const TensorId a = world().Register("a", kPage);
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  absl::StatusOr<Pin> pin = world().Take(*queue, a, Access::kOverwrite);
-  ASSERT_TRUE(pin.ok()) << pin.status();
-  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
-  world().faults().FailAll({.kind = FaultKind::kError, .error = ENOSPC},
-                           CallFilter::kWrites);
-  WritePattern(pin->data(), 7);
-  pin->Release();
-  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
-  Mend();
-  room->ReleaseUnchanged();
-  auto other = world().OpenQueue(kPage, 1);  // tries again
-  ASSERT_TRUE(
-      world().WaitUntil([&] { return stats().bytes_written() == kPlace; }));
-  ASSERT_TRUE(queue->BeginStep(2).ok());
-  EXPECT_TRUE(world().Holds(*queue, a, 7));
-  const absl::Status whole = queue->CommitStep({.step = 2});
-  EXPECT_TRUE(whole.ok()) << whole;
-}
-
-TEST_P(FailureContract, AFetchThatFailedBeforeAStepIsNotThatStepsError) {
-  Make(2);
-  auto queue = world().OpenQueue(kPage, 2);
-  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
-  world().faults().FailAll(kGone, CallFilter::kReads);
-  EXPECT_FALSE(world().Take(*queue, tensors[0], Access::kRead).ok());
-  Mend();
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
-  const absl::Status whole = queue->CommitStep({.step = 1});
-  EXPECT_TRUE(whole.ok()) << whole;
-}
-
-TEST_P(FailureContract, AStepThatAsksForALostTensorIsNotWhole) {
-  Make(2);
-  auto queue = world().OpenQueue(kPage, 2);
-  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
-  world().faults().FailAll({.kind = FaultKind::kBitFlip}, CallFilter::kReads);
-  const absl::Status lost =
-      world().Take(*queue, tensors[0], Access::kRead).status();
-  ASSERT_TRUE(absl::IsDataLoss(lost)) << lost;
-  Mend();
-  for (int64_t step = 1; step <= 2; ++step) {
-    ASSERT_TRUE(queue->BeginStep(step).ok());
-    EXPECT_EQ(world().Take(*queue, tensors[0], Access::kRead).status(), lost);
-    EXPECT_EQ(queue->CommitStep({.step = step}), lost);
-  }
-  // One that does not is.
-  ASSERT_TRUE(queue->BeginStep(3).ok());
-  EXPECT_TRUE(world().Holds(*queue, tensors[1], 1));
-  EXPECT_TRUE(queue->CommitStep({.step = 3}).ok());
 }
 
 TEST_P(FailureContract, AFailedWriteStaysAboveAndBeginStepTriesAgain) {
@@ -377,20 +223,6 @@ TEST_P(FailureContract, EveryFetchHasItsOwnSecondReading) {
       world().Take(*queue, tensors[0], Access::kRead).status();
   EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
   EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
-}
-
-TEST_P(FailureContract, AbortForgetsTheErrorsOfItsStep) {
-  Make(2);
-  auto queue = world().OpenQueue(kPage, 2);
-  const std::vector<TensorId> tensors = OnDisk(*queue, 2);
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  world().faults().FailAll(kGone, CallFilter::kReads);
-  EXPECT_FALSE(world().Take(*queue, tensors[0], Access::kRead).ok());
-  Mend();
-  EXPECT_TRUE(queue->AbortStep().ok());
-  ASSERT_TRUE(queue->BeginStep(1).ok());
-  EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
-  EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
 }
 
 }  // namespace

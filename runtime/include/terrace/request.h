@@ -94,7 +94,8 @@ class RequestQueue {
   // that one then stays open.
   virtual absl::Status CommitStep(const StepInfo& info) = 0;
 
-  // Ends the step and forgets its trace. In scratch mode what was published
+  // Ends the step and forgets its trace and its errors, which are also those
+  // that the next CommitStep was to return. In scratch mode what was published
   // stays published.
   virtual absl::Status AbortStep() = 0;
 };

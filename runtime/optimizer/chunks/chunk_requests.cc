@@ -20,6 +20,12 @@ absl::Status ChunkRequests::BeginStep(int64_t step) {
   return queue_ == nullptr ? absl::OkStatus() : queue_->BeginStep(step);
 }
 
+absl::Status ChunkRequests::BeginStepAgain(int64_t step) {
+  TERRACE_RETURN_IF_ERROR(BeginStep(step));
+  TERRACE_RETURN_IF_ERROR(AbortStep());
+  return BeginStep(step);
+}
+
 absl::Status ChunkRequests::CommitStep(int64_t step) {
   return queue_ == nullptr ? absl::OkStatus() : queue_->CommitStep({step});
 }

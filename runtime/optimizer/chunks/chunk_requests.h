@@ -49,6 +49,10 @@ class ChunkRequests {
   void BeginAttempt() { ++attempt_; }
   // As RequestQueue's; OK without a queue.
   absl::Status BeginStep(int64_t step);
+  // As BeginStep, of a step that was told to have failed. The queue tells the
+  // next step which write-backs failed since: that one would fail for what
+  // BeginStep tries again.
+  absl::Status BeginStepAgain(int64_t step);
   absl::Status CommitStep(int64_t step);
   absl::Status AbortStep();
 

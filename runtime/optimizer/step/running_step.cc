@@ -269,14 +269,16 @@ void RunningStep::EndRecognise() {
 // Begins or takes up the update of the chunks that are missing.
 void RunningStep::Attempt() {
   phase_ = Phase::kUpdate;
-  if (!incomplete_) {
+  const bool is_again = std::exchange(incomplete_, true);
+  if (!is_again) {
     pipeline_.BeginStep(input_.parameters(), order_.has_value());
-    incomplete_ = true;
     fingerprint_.reset();
   }
   pipeline_.BeginAttempt(input_.update(), deadline_,
                          order_.value_or(std::vector<int>()));
-  absl::Status status = requests_.BeginStep(state_.counts.step() + 1);
+  const int64_t step = state_.counts.step() + 1;
+  absl::Status status =
+      is_again ? requests_.BeginStepAgain(step) : requests_.BeginStep(step);
   if (!status.ok()) pipeline_.Abandon(std::move(status));
 }
 

@@ -185,6 +185,26 @@ TEST_F(Failure, AFailedCommitLeavesNothingToUpdate) {
   ExpectSame();
 }
 
+// The queue says it to the step that begins next, and tries it again.
+TEST_F(Failure, WhatFailedSinceAnAttemptThatFailedIsNoFailureOfTheNext) {
+  StepBoth(1);
+  model_.DrawGradients(2);
+  reference_->Step({}, model_);
+  FailTensor(3, DiskError());
+  ASSERT_FALSE(Step().ok());
+  int begun = 0;
+  runtime_->set_fault([&begun](const MapRuntime::Call& call) {
+    if (call.kind == CallKind::kBegin) ++begun;
+    const bool is_told = call.kind == CallKind::kCommit && begun == 1;
+    return is_told ? DiskError() : absl::OkStatus();
+  });
+  const absl::Status again = Step();
+  EXPECT_TRUE(again.ok()) << again;
+  EXPECT_FALSE(optimizer_->incomplete());
+  runtime_->set_fault(nullptr);
+  ExpectSame();
+}
+
 TEST_F(Failure, AnIncompleteStepTakesNothingButItself) {
   StepBoth(1);
   model_.DrawGradients(2);
