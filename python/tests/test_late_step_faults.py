@@ -17,6 +17,7 @@ import terrace
 from conftest import model
 from crew import refused_on_a_rank
 from offloaded import check_equal_values, mlp, mlp_loss, values
+from terrace._optimizer.adamw import store_of
 from test_faults import doomed_disk, mounted  # noqa: F401
 
 FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
@@ -146,6 +147,26 @@ def test_step_returns_while_the_disk_is_held(frozen_disk):
     optimizer.flush()
     check_equal_values(values(network), expected)
     optimizer.close()
+
+
+def test_whether_a_step_was_skipped_waits_for_no_update(frozen_disk):
+    directory, freeze, thaw = frozen_disk
+    plain = mlp(24)
+    two_steps(plain, terrace.AdamW(plain.parameters(), lr=1e-2), lambda: None)
+    network = mlp(24)
+    arrays = [p.detach().numpy() for p in network.parameters()]
+    optimizer = made(network, memory_budget='1%', nvme_path=str(directory))
+    two_steps(network, optimizer, freeze)
+    late = threading.Timer(60, thaw)  # else one that waits would for ever
+    late.start()
+    assert not store_of(optimizer)._compiled.skipped()
+    assert any((mine != other.detach().numpy()).any()
+               for mine, other in zip(arrays, plain.parameters()))
+    late.cancel()
+    thaw()
+    optimizer.flush()
+    assert not store_of(optimizer)._compiled.skipped()
+    check_equal_values(values(network), values(plain))
 
 
 def fail_late(directory, doom, steps=9):

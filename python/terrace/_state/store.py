@@ -86,7 +86,6 @@ class StateStore(PlacedState):
 
     def skipped(self) -> bool:
         """The last step: a gradient was not finite."""
-        # Whether one was is only known by waiting for its updates.
         return self.settings.skip_nonfinite and self._compiled.skipped()
 
     def is_unfinished(self) -> bool:

@@ -199,7 +199,7 @@ absl::Status OptimizerBinding::StepLocked(
 bool OptimizerBinding::Skipped() {
   if (!CheckProcess().ok()) return false;
   MutexLock lock(mutex_);
-  SettleLate(Late::kQuietly).IgnoreError();
+  if (late_ != nullptr && late_->HasStep()) return false;  // it has updates
   return optimizer_ != nullptr && optimizer_->last_report().skipped;
 }
 
