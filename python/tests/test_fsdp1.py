@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sharded
 import terrace
-from crew import error_of
+from crew import error_of, one_rank
 
 
 def wrapped(how):
@@ -82,3 +82,25 @@ def test_what_cannot_be_followed_is_named(how, crew, tmp_path):
             assert kind == 'NotImplementedError' and words in text, text
             assert 'is sharded by FullyShardedDataParallel' in text
     assert not list(tmp_path.iterdir())
+
+
+def losses_of_one(path, how, settings):
+    """And the parameters, whole, of a model on one rank."""
+    with one_rank(path):
+        model = wrapped(how)
+        optimizer = terrace.AdamW(model.parameters(), lr=1e-2, **settings)
+        losses = train(model, optimizer, 0, 4)
+        optimizer.close()
+        with FSDP.summon_full_params(model):
+            return losses, [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize('settings', [
+    {'overlap': True}, {'step_in_backward': 1}],
+                         ids=lambda settings: next(iter(settings)))
+@pytest.mark.parametrize('how', ['original', 'flat'])
+def test_on_one_rank_updates_may_be_late_and_early(how, settings, tmp_path):
+    expected, theirs = losses_of_one(tmp_path, how, {})
+    losses, ours = losses_of_one(tmp_path, how, settings)
+    assert losses == expected
+    assert all(map(torch.equal, ours, theirs)) and len(ours) == len(theirs)
