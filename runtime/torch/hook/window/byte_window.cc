@@ -84,6 +84,7 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source) {
   tensor.MarkWritten();
   order_.Note(tensor);
   --away_;
+  NotePeak(tensor);
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
@@ -148,7 +149,10 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller) {
   }
   tensor.pin_ = *std::move(pin);
   --away_;
-  if (caller != Caller::kBeside) meter_.NoteFetched(tensor, is_ahead);
+  if (caller != Caller::kBeside) {
+    NotePeak(tensor);
+    meter_.NoteFetched(tensor, is_ahead);
+  }
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
@@ -302,7 +306,17 @@ bool ByteWindow::BeginAhead(WindowTensor& tensor,
 void ByteWindow::Claim(const WindowTensor& tensor) {
   room_.Take(FootprintOf(tensor));
   Trim();
-  room_.NotePeak();
+}
+
+void ByteWindow::NotePeak(const WindowTensor& tensor) {
+  if (!room_.over()) return room_.NotePeak(0);
+  uint64_t turn = 0;
+  int64_t bytes = 0;
+  do {
+    turn = room_.turn();
+    bytes = order_.PinnedBytesWith(tensor) - room_.held_beside();
+  } while (room_.turn() != turn);
+  room_.NotePeak(bytes);
 }
 
 void ByteWindow::Trim() {

@@ -33,6 +33,16 @@ size_t UseOrder::size() const {
   return tensors_.size();
 }
 
+int64_t UseOrder::PinnedBytesWith(const WindowTensor& tensor) const {
+  MutexLock lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& [key, each] : tensors_) {
+    if (each != &tensor && !each->word().pinned()) continue;
+    if (!each->is_spilled()) bytes += ResidentBytes(each->size_bytes());
+  }
+  return bytes;
+}
+
 void UseOrder::BeginStep() {
   MutexLock lock(mutex_);
   trace_.BeginStep();

@@ -36,6 +36,8 @@ class UseOrder {
   void Add(absl::Span<WindowTensor* const> tensors);
   void Remove(WindowTensor& tensor);
   size_t size() const;
+  // Of the window, that this one has and those that are pinned.
+  int64_t PinnedBytesWith(const WindowTensor& tensor) const;
 
   // From here on uses are traced, and a step repeats the one before.
   void BeginStep();

@@ -4,12 +4,12 @@
 
 namespace terrace {
 
-void WindowRoom::NotePeak() {
+void WindowRoom::NotePeak(int64_t operations_bytes) {
   const int64_t used = used_bytes();
+  const int64_t over = operations_bytes - window_bytes();
   MutexLock lock(mutex_);
   peaks_.used_bytes = std::max(peaks_.used_bytes, used);
-  peaks_.over_budget_bytes =
-      std::max(peaks_.over_budget_bytes, used - window_bytes());
+  peaks_.over_budget_bytes = std::max(peaks_.over_budget_bytes, over);
 }
 
 void WindowRoom::NoteBeyond(int64_t bytes, absl::string_view operation) {

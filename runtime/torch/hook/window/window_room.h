@@ -14,7 +14,7 @@ namespace terrace {
 
 struct WindowPeaks {
   int64_t used_bytes = 0;
-  int64_t over_budget_bytes = 0;      // beyond the window, at a time
+  int64_t over_budget_bytes = 0;      // that operations took beyond the window
   std::string over_budget_operation;  // that had most in ordinary memory
 };
 
@@ -43,7 +43,7 @@ class WindowRoom {
   }
   bool over() const { return used_bytes() > window_bytes(); }
 
-  // Within the window, or beyond it; NotePeak once what can leave has left.
+  // Within the window, or beyond it.
   void Take(int64_t bytes) {
     used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
@@ -65,7 +65,9 @@ class WindowRoom {
   // Another one whenever these change.
   uint64_t turn() const { return turn_.load(); }
 
-  void NotePeak();
+  // Once what was taken is there. Beyond the window is what operations have
+  // pinned, neither what is about to leave nor what is held beside them.
+  void NotePeak(int64_t operations_bytes);
   // That many bytes are beside it, for this operation among others.
   void NoteBeyond(int64_t bytes, absl::string_view operation);
 

@@ -84,8 +84,24 @@ TEST_F(WindowBesideTest, OperationsWaitForItsRoom) {
             std::future_status::timeout);
   GiveBeside(1);
   EXPECT_TRUE(taken.get().ok());
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
   window().EndUse(tensor(0));
   window().EndUse(tensor(2));
+}
+
+// There is room beside the window: nothing waits.
+TEST_F(WindowBesideTest, NoOperationIsBeyondTheWindowBecauseOfIt) {
+  Make(12, /*spare_pages=*/4);
+  Fill({3, 3, 3});
+  ASSERT_TRUE(Take(0).ok());
+  ASSERT_TRUE(TakeBeside(1).ok());
+  ASSERT_TRUE(Take(2).ok());
+  EXPECT_EQ(window().stats().used_bytes, 12 * kPage);
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
+  GiveBeside(1);
+  ASSERT_TRUE(Take(1).ok());
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 4 * kPage);
+  for (int i = 0; i < 3; ++i) window().EndUse(tensor(i));
 }
 
 // Whenever it ends: what looks for room then finds it.
@@ -107,6 +123,7 @@ TEST_F(WindowBesideTest, NoOperationIsRefusedForWhatIsAboutToEnd) {
   }
   is_over = true;
   beside.join();
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
 }
 
 TEST_F(WindowBesideTest, ItIsNothingThatOperationsWaitedFor) {
