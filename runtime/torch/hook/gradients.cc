@@ -1,45 +1,15 @@
 #include "runtime/torch/hook/gradients.h"
 
-#include <c10/util/Exception.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/torch/hook/managed_storages.h"
 
 namespace terrace {
-namespace {
-
-// Of one leaf; its accumulator has it.
-class AfterAccumulation final : public torch::autograd::FunctionPostHook {
- public:
-  AfterAccumulation(NamedTensor leaf, Gradients::Manage manage)
-      : leaf_(std::move(leaf)), manage_(std::move(manage)) {}
-
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& outputs,
-      const torch::autograd::variable_list& /*inputs*/) override {
-    const absl::Status status = manage_(leaf_, number_);
-    TORCH_CHECK(status.ok(), "terrace: ", std::string(status.message()));
-    return outputs;
-  }
-
- private:
-  const NamedTensor leaf_;
-  const Gradients::Manage manage_;
-  int64_t number_ = 0;
-};
-
-}  // namespace
-
 absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages, int64_t& number) {
   const at::Tensor& gradient = leaf.tensor.grad();
@@ -65,11 +35,7 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
 
 Gradients::Gradients(Manage manage) : manage_(std::move(manage)) {}
 
-Gradients::~Gradients() {
-  for (const Watched& each : watched_) {
-    each.accumulator->del_post_hook(each.hook);
-  }
-}
+Gradients::~Gradients() = default;
 
 absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves,
                             Frozen frozen) {
@@ -81,28 +47,17 @@ absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves,
     }
   }
   for (const NamedTensor& leaf : leaves) {
-    Accumulator accumulator = AccumulatorOf(leaf.tensor);
-    if (std::any_of(watched_.begin(), watched_.end(), [&](const Watched& each) {
-          return each.accumulator == accumulator;
-        })) {
+    if (std::any_of(
+            watched_.begin(), watched_.end(),
+            [&](const LeafHook& each) { return each.IsOf(leaf.tensor); })) {
       continue;
     }
-    const uintptr_t hook = accumulator->add_post_hook(
-        std::make_unique<AfterAccumulation>(leaf, manage_));
-    watched_.push_back({std::move(accumulator), hook});
+    watched_.emplace_back(
+        leaf.tensor, [leaf, manage = manage_, number = int64_t{0}]() mutable {
+          return manage(leaf, number);
+        });
   }
   return absl::OkStatus();
-}
-
-// A frozen leaf has one only if it was not frozen before, and keeps it when it
-// is thawed.
-Gradients::Accumulator Gradients::AccumulatorOf(const at::Tensor& leaf) {
-  if (leaf.requires_grad()) {
-    return torch::autograd::impl::grad_accumulator(leaf);
-  }
-  leaf.set_requires_grad(true);
-  const absl::Cleanup freeze = [&] { leaf.set_requires_grad(false); };
-  return torch::autograd::impl::grad_accumulator(leaf);
 }
 
 }  // namespace terrace

@@ -7,16 +7,13 @@
 // LibTorch's own threads do while it is there.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/variable.h>
-
 #include <cstdint>
 #include <functional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "runtime/torch/hook/leaf_hook.h"
 #include "terrace/torch/hook.h"
 
 namespace terrace {
@@ -49,18 +46,8 @@ class Gradients {
                    Frozen frozen = Frozen::kRefused);
 
  private:
-  // LibTorch's own reference to a leaf's accumulator is a weak one.
-  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(
-      std::declval<const at::Tensor&>()));
-  struct Watched {
-    Accumulator accumulator;
-    uintptr_t hook = 0;
-  };
-
-  static Accumulator AccumulatorOf(const at::Tensor& leaf);
-
   const Manage manage_;
-  std::vector<Watched> watched_;
+  std::vector<LeafHook> watched_;
 };
 
 }  // namespace terrace

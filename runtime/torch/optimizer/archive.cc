@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/late/late_steps.h"
+#include "runtime/torch/optimizer/gathered_step.h"
 #include "runtime/torch/optimizer/known_parameters.h"
 #include "terrace/torch/optimizer.h"
 
@@ -221,7 +222,7 @@ void OffloadedAdamBase::LoadAs(InputArchive& archive) {
   Check(writer.status());
   late_->GiveUp();
   TidyUp();
-  staged_.clear();
+  gathered_->ReleaseStaged();
   for (const Loaded<State>& one : loaded) {
     const at::Tensor master = FloatsOf(one.master);
     const at::Tensor exp_avg = FloatsOf(one.state.exp_avg());

@@ -1,6 +1,5 @@
 #include "terrace/torch/optimizer.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
 
 #include <exception>
@@ -15,11 +14,10 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/late/late_steps.h"
-#include "runtime/torch/late/update_net.h"
+#include "runtime/torch/optimizer/gathered_step.h"
 #include "runtime/torch/optimizer/groups.h"
 #include "runtime/torch/optimizer/joined_offload.h"
 #include "runtime/torch/optimizer/known_parameters.h"
-#include "runtime/torch/optimizer/parameters.h"
 #include "runtime/torch/torch_device.h"
 #include "terrace/torch/offload.h"
 
@@ -58,7 +56,8 @@ OffloadedAdamBase::OffloadedAdamBase(AdamMode mode,
     : Optimizer(groups, MakeGroupOptions(mode, Defaults(options, mode))),
       mode_(mode),
       bias_correction_(options.adam.bias_correction),
-      known_(std::make_unique<KnownParameters>()) {
+      known_(std::make_unique<KnownParameters>()),
+      gathered_(std::make_unique<GatheredStep>()) {
   devices_.push_back(std::make_unique<TensorDevices>());
 }
 
@@ -119,8 +118,7 @@ absl::Status OffloadedAdamBase::EndWithOffload() {
                                    step_failure_.message()));
   }
   late_.reset();
-  data_.clear();
-  staged_.clear();
+  gathered_->Clear();
   offloaded_.reset();
   return Both(status, joined_->Leave());
 }
@@ -139,55 +137,14 @@ absl::Status OffloadedAdamBase::AdoptParameters() {
   return absl::OkStatus();
 }
 
-// Addresses and options of this step.
-absl::Status OffloadedAdamBase::Gather() {
-  const std::vector<at::Tensor>& tensors = known_->tensors();
-  if (!offloaded_->incomplete()) staged_.clear();
-  staged_.resize(tensors.size());
-  gradients_.assign(tensors.size(), at::Tensor());
-  data_.assign(tensors.size(), ParameterData());
-  adam_options_.assign(tensors.size(), AdamOptions());
-  std::vector<bool> present(tensors.size(), false);
-  for (size_t i = 0; i < param_groups().size(); ++i) {
-    const Group& group = param_groups()[i];
-    TERRACE_ASSIGN_OR_RETURN(AdamOptions options, ReadGroup(mode_, group, i));
-    options.bias_correction = bias_correction_;
-    for (const at::Tensor& parameter : group.params()) {
-      const auto index = static_cast<size_t>(known_->IndexOf(parameter));
-      if (parameter.has_storage()) {  // of another optimizer's step
-        TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(parameter.storage()));
-      }
-      adam_options_[index] = options;
-      present[index] = true;
-    }
-  }
-  TERRACE_RETURN_IF_ERROR(known_->CheckApart());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (present[i] && tensors[i].grad().defined()) {
-      TERRACE_RETURN_IF_ERROR(GatherOne(i));
-    } else {
-      // Anything but null: it is not touched without a gradient.
-      data_[i].parameter = data_.data();
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status OffloadedAdamBase::GatherOne(size_t index) {
-  const at::Tensor& parameter = known_->tensors()[index];
-  const ParameterSpec& spec = offloaded_->parameters()[index];
-  const OffloadedTensors offloaded = Takes(joined_ != nullptr);
-  TERRACE_RETURN_IF_ERROR(CheckParameter(parameter, spec, index, offloaded));
-  TERRACE_ASSIGN_OR_RETURN(
-      gradients_[index], ContiguousGradient(parameter, spec, index, offloaded));
-  if (!parameter.is_contiguous() && !staged_[index].defined()) {
-    staged_[index] = parameter.detach().contiguous();
-  }
-  const at::Tensor& used =
-      staged_[index].defined() ? staged_[index] : parameter;
-  data_[index] = Locate(used, gradients_[index], devices_.back()->Of(used),
-                        joined_ == nullptr ? nullptr : &joined_->device());
-  return absl::OkStatus();
+StepSource OffloadedAdamBase::Source() {
+  return {.mode = mode_,
+          .bias_correction = bias_correction_,
+          .groups = param_groups(),
+          .known = *known_,
+          .specs = offloaded_->parameters(),
+          .devices = *devices_.back(),
+          .offloaded = joined_ == nullptr ? nullptr : &joined_->device()};
 }
 
 absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
@@ -200,14 +157,14 @@ absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
   at::NoGradGuard no_gradients;
   absl::Status status = Guarded([this] {
     TERRACE_RETURN_IF_ERROR(AdoptParameters());
-    return Gather();
+    return gathered_->Gather(Source(), offloaded_->incomplete());
   });
   if (status.ok()) {
     const bool is_late = overlap_ && !offloaded_->incomplete();
     status = Guarded(
         [&] { return is_late ? StepLate(arguments) : StepNow(arguments); });
   }
-  gradients_.clear();
+  gathered_->ReleaseGradients();
   TidyUp();
   return status;
 }
@@ -219,10 +176,10 @@ void OffloadedAdamBase::TidyUp() {
 
 absl::Status OffloadedAdamBase::StepNow(const StepArguments& arguments) {
   StepArguments resolved = arguments;
-  resolved.groups = adam_options_;
-  step_failure_ = offloaded_->Step(resolved, data_, Deadline());
+  resolved.groups = gathered_->options();
+  step_failure_ = offloaded_->Step(resolved, gathered_->data(), Deadline());
   TERRACE_RETURN_IF_ERROR(step_failure_);
-  if (!offloaded_->last_report().skipped) Publish();
+  if (!offloaded_->last_report().skipped) gathered_->Publish(*known_);
   return absl::OkStatus();
 }
 
@@ -232,17 +189,19 @@ absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
         "overlap: norm_gradients would have to be there until the updates have "
         "ended");
   }
-  LateArguments late{.groups = adam_options_,
+  const absl::Span<const AdamOptions> options = gathered_->options();
+  const absl::Span<const ParameterData> data = gathered_->data();
+  LateArguments late{.groups = {options.begin(), options.end()},
                      .loss_scale = arguments.loss_scale,
                      .max_gradient_norm = arguments.max_gradient_norm,
                      .skip_nonfinite = arguments.skip_nonfinite,
                      .patience = step_timeout_,
-                     .data = data_};
+                     .data = {data.begin(), data.end()}};
   const std::vector<at::Tensor>& tensors = known_->tensors();
   if (joined_ != nullptr) late.offloaded = &joined_->device();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (data_[i].gradient == nullptr) continue;
-    if (data_[i].device != nullptr && data_[i].device != late.offloaded) {
+    if (data[i].gradient == nullptr) continue;
+    if (data[i].device != nullptr && data[i].device != late.offloaded) {
       return absl::UnimplementedError(absl::StrCat(
           "overlap: parameter ", i, " is on ", tensors[i].device().str(),
           "; only those in memory are updated after the step"));
@@ -256,16 +215,18 @@ absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
     // What its gradient is now, whatever .grad becomes; by no operation, which
     // might bring it before its turn.
     at::Tensor gradient;
-    if (tensors[i].numel() > 0) gradient = gradients_[i].variable_data();
+    if (tensors[i].numel() > 0) {
+      gradient = gathered_->gradient(i).variable_data();
+    }
     late.parameters.push_back({.place = static_cast<int>(i),
                                .name = absl::StrCat(i),
                                .parameter = tensors[i],
-                               .in_order = staged_[i],
+                               .in_order = gathered_->staged(i),
                                .gradient = std::move(gradient)});
   }
   if (joined_ != nullptr) joined_->device().SetBeside(true);
   TERRACE_RETURN_IF_ERROR(late_->Begin(std::move(late)));
-  staged_.clear();
+  gathered_->ReleaseStaged();
   return absl::OkStatus();
 }
 
@@ -280,21 +241,6 @@ OffloadedOptimizer& OffloadedAdamBase::offloaded() {
   TERRACE_CHECK(offloaded_ != nullptr);
   late_->Wait().IgnoreError();  // Settle tells
   return *offloaded_;
-}
-
-// Parameters were written behind autograd's back: a graph that still holds the
-// old values must notice.
-void OffloadedAdamBase::Publish() {
-  const std::vector<at::Tensor>& tensors = known_->tensors();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (data_[i].gradient == nullptr) continue;
-    if (staged_[i].defined()) {
-      tensors[i].copy_(staged_[i]);
-    } else if (!tensors[i].is_inference()) {
-      tensors[i].unsafeGetTensorImpl()->bump_version();
-    }
-  }
-  staged_.clear();
 }
 
 at::Tensor OffloadedAdamBase::step(LossClosure closure) {

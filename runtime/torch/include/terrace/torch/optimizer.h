@@ -90,11 +90,13 @@
 
 namespace terrace {
 
+class GatheredStep;
 class JoinedOffload;
 class KnownParameters;
 class LateSteps;
 class Offload;
 class TensorDevices;
+struct StepSource;
 
 // Copies of one parameter's state, in its shape, fp32.
 struct ParameterState {
@@ -194,12 +196,10 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   absl::Status CheckOpen() const;
   absl::Status EndWithOffload();
   absl::Status AdoptParameters();
-  absl::Status Gather();
-  absl::Status GatherOne(size_t index);
+  StepSource Source();
   absl::Status StepNow(const StepArguments& arguments);
   absl::Status StepLate(const StepArguments& arguments);
   void TidyUp();
-  void Publish();
   ParameterState ReadParameterState(int index, StateReader& reader) const;
   template <typename State, typename Options>
   void SaveAs(::torch::serialize::OutputArchive& archive) const;
@@ -210,6 +210,7 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   const AdamMode mode_;
   const bool bias_correction_;
   const std::unique_ptr<KnownParameters> known_;
+  const std::unique_ptr<GatheredStep> gathered_;  // for one step
   // The last one is in use, those before may be known to slots still.
   std::vector<std::unique_ptr<TensorDevices>> devices_;
   std::unique_ptr<JoinedOffload> joined_;          // null: over a Runtime
@@ -218,12 +219,6 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   bool overlap_ = false;
   absl::Duration step_timeout_ = absl::Hours(1);
   absl::Status step_failure_;  // of the last one without overlap
-
-  // Of one step, by parameter.
-  std::vector<ParameterData> data_;
-  std::vector<AdamOptions> adam_options_;
-  std::vector<at::Tensor> staged_;     // contiguous copies of parameters
-  std::vector<at::Tensor> gradients_;  // of gradients; keeps them alive
 };
 
 class OffloadedAdamW final : public OffloadedAdamBase {

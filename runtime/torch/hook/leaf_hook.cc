@@ -1,0 +1,55 @@
+#include "runtime/torch/hook/leaf_hook.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+
+namespace terrace {
+namespace {
+
+// The leaf's accumulator has it.
+class AfterAccumulation final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit AfterAccumulation(LeafHook::Call call) : call_(std::move(call)) {}
+
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& outputs,
+      const torch::autograd::variable_list& /*inputs*/) override {
+    const absl::Status status = call_();
+    TORCH_CHECK(status.ok(), "terrace: ", std::string(status.message()));
+    return outputs;
+  }
+
+ private:
+  const LeafHook::Call call_;
+};
+
+}  // namespace
+
+LeafHook::LeafHook(const at::Tensor& leaf, Call call)
+    : leaf_(leaf.unsafeGetTensorImpl()),
+      accumulator_(AccumulatorOf(leaf)),
+      key_(accumulator_->add_post_hook(
+          std::make_unique<AfterAccumulation>(std::move(call)))) {}
+
+LeafHook::~LeafHook() {
+  if (accumulator_ != nullptr) accumulator_->del_post_hook(key_);
+}
+
+// A frozen leaf has one only if it was not frozen before, and keeps it when it
+// is thawed.
+LeafHook::Accumulator LeafHook::AccumulatorOf(const at::Tensor& leaf) {
+  if (leaf.requires_grad()) {
+    return torch::autograd::impl::grad_accumulator(leaf);
+  }
+  leaf.set_requires_grad(true);
+  const absl::Cleanup freeze = [&] { leaf.set_requires_grad(false); };
+  return torch::autograd::impl::grad_accumulator(leaf);
+}
+
+}  // namespace terrace

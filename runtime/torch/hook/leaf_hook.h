@@ -1,0 +1,48 @@
+// What is called whenever backward has accumulated a gradient into a leaf,
+// until the object's end, by the thread that has done it: `.grad` is all of
+// what that pass has given by then. What the call returns but OK ends the pass
+// with an exception.
+//
+// The call lives as long as the object or a pass that is under way. One thread
+// at a time makes and ends them, and none in backward over the leaf meanwhile.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+class LeafHook {
+ public:
+  using Call = std::function<absl::Status()>;
+  // A frozen leaf has its gradients told from when it requires them.
+  LeafHook(const at::Tensor& leaf, Call call);
+  ~LeafHook();
+  LeafHook(LeafHook&& other) noexcept = default;
+  LeafHook& operator=(LeafHook&& other) noexcept = delete;
+  LeafHook(const LeafHook&) = delete;
+  LeafHook& operator=(const LeafHook&) = delete;
+
+  bool IsOf(const at::Tensor& leaf) const {
+    return leaf_ == leaf.unsafeGetTensorImpl();
+  }
+
+ private:
+  // LibTorch's own reference to a leaf's accumulator is a weak one.
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(
+      std::declval<const at::Tensor&>()));
+
+  static Accumulator AccumulatorOf(const at::Tensor& leaf);
+
+  const c10::TensorImpl* leaf_;
+  Accumulator accumulator_;  // has the leaf; null: moved from
+  uintptr_t key_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,109 @@
+#include "runtime/torch/optimizer/gathered_step.h"
+
+#include "runtime/base/status_macros.h"
+#include "runtime/torch/late/update_net.h"
+#include "runtime/torch/optimizer/groups.h"
+#include "runtime/torch/optimizer/parameters.h"
+
+namespace terrace {
+namespace {
+
+using Group = ::torch::optim::OptimizerParamGroup;
+
+OffloadedTensors Takes(const StepSource& from) {
+  return from.offloaded == nullptr ? OffloadedTensors::kRefused
+                                   : OffloadedTensors::kTaken;
+}
+
+}  // namespace
+
+absl::Status GatheredStep::Gather(const StepSource& from, bool goes_on) {
+  if (!goes_on) staged_.clear();
+  TERRACE_RETURN_IF_ERROR(GatherOptions(from));
+  const std::vector<at::Tensor>& tensors = from.known.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (present_[i] && tensors[i].grad().defined()) {
+      TERRACE_RETURN_IF_ERROR(GatherOne(from, i));
+    } else {
+      // Anything but null: it is not touched without a gradient.
+      data_[i].parameter = data_.data();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GatheredStep::GatherOptions(const StepSource& from) {
+  const size_t count = from.known.tensors().size();
+  staged_.resize(count);
+  gradients_.assign(count, at::Tensor());
+  data_.assign(count, ParameterData());
+  options_.assign(count, AdamOptions());
+  present_.assign(count, false);
+  for (size_t i = 0; i < from.groups.size(); ++i) {
+    const Group& group = from.groups[i];
+    TERRACE_ASSIGN_OR_RETURN(AdamOptions options,
+                             ReadGroup(from.mode, group, i));
+    options.bias_correction = from.bias_correction;
+    for (const at::Tensor& parameter : group.params()) {
+      const auto place = static_cast<size_t>(from.known.IndexOf(parameter));
+      if (parameter.has_storage()) {  // of another optimizer's step
+        TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(parameter.storage()));
+      }
+      options_[place] = options;
+      present_[place] = true;
+    }
+  }
+  return from.known.CheckApart();
+}
+
+absl::Status GatheredStep::GatherOne(const StepSource& from, size_t place) {
+  TERRACE_RETURN_IF_ERROR(GatherParameter(from, place));
+  TERRACE_ASSIGN_OR_RETURN(
+      gradients_[place],
+      ContiguousGradient(from.known.tensors()[place], from.specs[place], place,
+                         Takes(from)));
+  const at::Tensor& stepped = Stepped(from, place);
+  data_[place] = Locate(stepped, gradients_[place], from.devices.Of(stepped),
+                        from.offloaded);
+  return absl::OkStatus();
+}
+
+absl::Status GatheredStep::GatherParameter(const StepSource& from,
+                                           size_t place) {
+  const at::Tensor& parameter = from.known.tensors()[place];
+  TERRACE_RETURN_IF_ERROR(
+      CheckParameter(parameter, from.specs[place], place, Takes(from)));
+  if (!parameter.is_contiguous() && !staged_[place].defined()) {
+    staged_[place] = parameter.detach().contiguous();
+  }
+  return absl::OkStatus();
+}
+
+const at::Tensor& GatheredStep::Stepped(const StepSource& from,
+                                        size_t place) const {
+  return staged_[place].defined() ? staged_[place]
+                                  : from.known.tensors()[place];
+}
+
+// Parameters were written behind autograd's back: a graph that still holds the
+// old values must notice.
+void GatheredStep::Publish(const KnownParameters& known) {
+  for (size_t i = 0; i < data_.size(); ++i) {
+    if (data_[i].gradient == nullptr) continue;
+    const at::Tensor& parameter = known.tensors()[i];
+    if (staged_[i].defined()) {
+      parameter.copy_(staged_[i]);
+    } else if (!parameter.is_inference()) {
+      parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  staged_.clear();
+}
+
+void GatheredStep::Clear() {
+  data_.clear();
+  staged_.clear();
+  gradients_.clear();
+}
+
+}  // namespace terrace

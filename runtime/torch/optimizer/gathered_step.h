@@ -1,0 +1,82 @@
+// What a step takes of LibTorch's groups and tensors, by the parameters'
+// places: the options and addresses of terrace/optimizer.h.
+//
+//   status = gathered.Gather(source, /*goes_on=*/false);
+//   status = optimizer.Step({.groups = gathered.options()}, gathered.data(),
+//                           deadline);
+//   gathered.Publish();
+//
+// A parameter whose elements do not lie in order is copied into order for the
+// step, and back after it; so is a gradient. All others are used where they
+// are.
+//
+// Thread-compatible. Keeps what addresses point into alive until the next
+// Gather or Clear.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/torch/offloaded_device.h"
+#include "runtime/torch/optimizer/known_parameters.h"
+#include "runtime/torch/tensor_check.h"
+#include "runtime/torch/torch_device.h"
+#include "terrace/optimizer.h"
+#include "terrace/torch/group_options.h"
+
+namespace terrace {
+
+// What an optimizer gathers from. All that it refers to outlives the call.
+struct StepSource {
+  AdamMode mode = AdamMode::kAdamW;
+  bool bias_correction = true;
+  const std::vector<::torch::optim::OptimizerParamGroup>& groups;
+  KnownParameters& known;
+  absl::Span<const ParameterSpec> specs;  // of those that are known
+  TensorDevices& devices;
+  OffloadedDevice* offloaded;  // null: what is offloaded is refused
+};
+
+class GatheredStep {
+ public:
+  // Those that are in a group and have a gradient; of all others the gradient
+  // is null. `goes_on`: another attempt at the step before, whose copies of
+  // parameters stay. InvalidArgument, by the place: options, a parameter or a
+  // gradient that cannot be; LibTorch's exceptions come through.
+  absl::Status Gather(const StepSource& from, bool goes_on);
+
+  absl::Span<const AdamOptions> options() const { return options_; }
+  absl::Span<const ParameterData> data() const { return data_; }
+  // Copies in order, or undefined.
+  const at::Tensor& staged(size_t place) const { return staged_[place]; }
+  // Contiguous; undefined: there is none.
+  const at::Tensor& gradient(size_t place) const { return gradients_[place]; }
+
+  // The step has ended well: copies of parameters go back, and autograd learns
+  // which were written.
+  void Publish(const KnownParameters& known);
+  // Copies of parameters are another's.
+  void ReleaseStaged() { staged_.clear(); }
+  void ReleaseGradients() { gradients_.clear(); }
+  void Clear();
+
+ private:
+  absl::Status GatherOptions(const StepSource& from);
+  absl::Status GatherOne(const StepSource& from, size_t place);
+  // The parameter as it is stepped, of what it was registered as.
+  absl::Status GatherParameter(const StepSource& from, size_t place);
+  const at::Tensor& Stepped(const StepSource& from, size_t place) const;
+
+  std::vector<AdamOptions> options_;
+  std::vector<bool> present_;  // in a group
+  std::vector<ParameterData> data_;
+  std::vector<at::Tensor> staged_;
+  std::vector<at::Tensor> gradients_;
+};
+
+}  // namespace terrace
