@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/late/late_steps.h"
-#include "runtime/torch/optimizer/gathered_step.h"
-#include "runtime/torch/optimizer/known_parameters.h"
+#include "runtime/torch/optimizer/gathered/gathered_step.h"
+#include "runtime/torch/optimizer/gathered/known_parameters.h"
 #include "terrace/torch/optimizer.h"
 
 namespace terrace {
@@ -125,7 +125,7 @@ absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
   if (index < 0) {
     return absl::InvalidArgumentError("not a parameter of this optimizer");
   }
-  TERRACE_RETURN_IF_ERROR(CheckOpen());
+  TERRACE_RETURN_IF_ERROR(CheckBetweenSteps("state is read"));
   TERRACE_RETURN_IF_ERROR(late_->Settle());
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> reader,
                            offloaded_->OpenStateReader());
@@ -138,7 +138,7 @@ absl::StatusOr<ParameterState> OffloadedAdamBase::StateOf(
 
 template <typename State, typename Options>
 void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
-  Check(CheckOpen());
+  Check(CheckBetweenSteps("state is saved"));
   Check(late_->Settle());
   TORCH_CHECK(!offloaded_->incomplete(),
               "the state cannot be saved: a step is incomplete");
@@ -173,7 +173,7 @@ void OffloadedAdamBase::SaveAs(OutputArchive& archive) const {
 
 template <typename State, typename Options>
 void OffloadedAdamBase::LoadAs(InputArchive& archive) {
-  Check(CheckOpen());
+  Check(CheckBetweenSteps("state is loaded"));
   late_->Wait().IgnoreError();  // Settle tells
   Check(AdoptParameters());
   c10::IValue version;

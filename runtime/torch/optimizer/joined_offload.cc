@@ -63,11 +63,15 @@ JoinedOffload::JoinedOffload(std::shared_ptr<OffloadPlace> place,
       calls_(std::move(calls)),
       place_(std::move(place)),
       state_(std::move(state)),
-      gradients_(std::make_unique<Gradients>(
-          [place = place_.get()](const NamedTensor& leaf, int64_t&) {
-            return place->hook().ManageGradient(leaf);
-          })) {
+      gradients_(MakeGradients()) {
   place_->joined().Add(*this);
+}
+
+std::unique_ptr<Gradients> JoinedOffload::MakeGradients() const {
+  return std::make_unique<Gradients>(
+      [place = place_.get()](const NamedTensor& leaf, int64_t&) {
+        return place->hook().ManageGradient(leaf);
+      });
 }
 
 JoinedOffload::~JoinedOffload() {
@@ -81,7 +85,9 @@ JoinedOffload::~JoinedOffload() {
 }
 
 absl::Status JoinedOffload::Watch(absl::Span<const at::Tensor> parameters) {
-  if (place_->plan().all_in_memory) return absl::OkStatus();
+  if (gradients_ == nullptr || place_->plan().all_in_memory) {
+    return absl::OkStatus();
+  }
   std::vector<NamedTensor> leaves;
   for (const at::Tensor& parameter : parameters) {
     if (!place_->hook().Manages(parameter)) continue;
@@ -91,6 +97,12 @@ absl::Status JoinedOffload::Watch(absl::Span<const at::Tensor> parameters) {
     TERRACE_RETURN_IF_ERROR(place_->hook().ManageGradient(leaves.back()));
   }
   return gradients_->Add(leaves, Gradients::Frozen::kTaken);
+}
+
+absl::Status JoinedOffload::SetGradientsBelow(
+    bool are_below, absl::Span<const at::Tensor> parameters) {
+  gradients_ = are_below ? MakeGradients() : nullptr;
+  return Watch(parameters);
 }
 
 absl::Status JoinedOffload::Extend(OffloadedOptimizer& optimizer,

@@ -64,6 +64,11 @@ class JoinedOffload final : public JoinedOptimizer {
   // Errors: as Hook::ManageGradient.
   absl::Status Watch(absl::Span<const at::Tensor> parameters);
 
+  // Whether gradients go below from now on, as they do at first; of these
+  // parameters at once, as Watch. Not while backward goes on.
+  absl::Status SetGradientsBelow(bool are_below,
+                                 absl::Span<const at::Tensor> parameters);
+
   // Room for more of them, and these in the optimizer. After an error, which is
   // as of Join and Watch, they are not there.
   absl::Status Extend(OffloadedOptimizer& optimizer,
@@ -84,12 +89,13 @@ class JoinedOffload final : public JoinedOptimizer {
  private:
   JoinedOffload(std::shared_ptr<OffloadPlace> place,
                 std::unique_ptr<StateRuntime> state, Calls calls);
+  std::unique_ptr<Gradients> MakeGradients() const;
 
   const pid_t process_;
   const Calls calls_;
   std::shared_ptr<OffloadPlace> place_;  // null: it has left
   std::unique_ptr<StateRuntime> state_;
-  std::unique_ptr<Gradients> gradients_;
+  std::unique_ptr<Gradients> gradients_;  // null: they stay in memory
   OffloadedDevice device_;
 };
 

@@ -14,10 +14,11 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/late/late_steps.h"
-#include "runtime/torch/optimizer/gathered_step.h"
-#include "runtime/torch/optimizer/groups.h"
+#include "runtime/torch/optimizer/gathered/gathered_step.h"
+#include "runtime/torch/optimizer/gathered/groups.h"
+#include "runtime/torch/optimizer/gathered/known_parameters.h"
+#include "runtime/torch/optimizer/in_backward/in_backward_steps.h"
 #include "runtime/torch/optimizer/joined_offload.h"
-#include "runtime/torch/optimizer/known_parameters.h"
 #include "runtime/torch/torch_device.h"
 #include "terrace/torch/offload.h"
 
@@ -56,6 +57,7 @@ OffloadedAdamBase::OffloadedAdamBase(AdamMode mode,
     : Optimizer(groups, MakeGroupOptions(mode, Defaults(options, mode))),
       mode_(mode),
       bias_correction_(options.adam.bias_correction),
+      clips_(options.max_gradient_norm > 0 || options.skip_nonfinite),
       known_(std::make_unique<KnownParameters>()),
       gathered_(std::make_unique<GatheredStep>()) {
   devices_.push_back(std::make_unique<TensorDevices>());
@@ -111,7 +113,9 @@ absl::Status OffloadedAdamBase::CheckOpen() const {
 
 absl::Status OffloadedAdamBase::EndWithOffload() {
   absl::Status status;
-  if (offloaded_->incomplete() && !step_failure_.ok()) {
+  if (in_backward_ != nullptr) status = in_backward_->Check("the model ends");
+  in_backward_.reset();
+  if (status.ok() && offloaded_->incomplete() && !step_failure_.ok()) {
     status = Reworded(step_failure_,
                       absl::StrCat("a step is incomplete, and some parameters "
                                    "are those before it: ",
@@ -155,15 +159,14 @@ absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
   TERRACE_RETURN_IF_ERROR(CheckOpen());
   TERRACE_RETURN_IF_ERROR(Flush());
   at::NoGradGuard no_gradients;
-  absl::Status status = Guarded([this] {
+  const absl::Status status = Guarded([&]() -> absl::Status {
+    if (in_backward_ != nullptr) return StepInBackward(arguments);
     TERRACE_RETURN_IF_ERROR(AdoptParameters());
-    return gathered_->Gather(Source(), offloaded_->incomplete());
-  });
-  if (status.ok()) {
+    TERRACE_RETURN_IF_ERROR(
+        gathered_->Gather(Source(), offloaded_->incomplete()));
     const bool is_late = overlap_ && !offloaded_->incomplete();
-    status = Guarded(
-        [&] { return is_late ? StepLate(arguments) : StepNow(arguments); });
-  }
+    return is_late ? StepLate(arguments) : StepNow(arguments);
+  });
   gathered_->ReleaseGradients();
   TidyUp();
   return status;
@@ -171,6 +174,7 @@ absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
 
 void OffloadedAdamBase::TidyUp() {
   if (joined_ == nullptr || late_->HasStep()) return;
+  if (in_backward_ != nullptr && in_backward_->has_begun()) return;
   joined_->EndStep(!offloaded_->incomplete());
 }
 

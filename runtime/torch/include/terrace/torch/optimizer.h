@@ -82,6 +82,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "terrace/optimizer.h"
@@ -91,6 +92,7 @@
 namespace terrace {
 
 class GatheredStep;
+class InBackwardSteps;
 class JoinedOffload;
 class KnownParameters;
 class LateSteps;
@@ -121,6 +123,28 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // it is at first where it joined an Offload, else not. One that is incomplete
   // is finished without.
   void set_overlap(bool overlap) { overlap_ = overlap; }
+
+  // From now on the last of so many backward passes makes the step: each chunk
+  // is updated as soon as its gradients are there, and they are freed, and with
+  // an Offload none goes below. step() ends it; after fewer passes it steps
+  // all. The bits are those of one step with all gradients. 0: as at first.
+  // - Options are those of the groups as the last pass makes its first
+  // gradient;
+  //   TryStep is FailedPrecondition where they are others then.
+  // - Where functions of programs (torch::autograd::Function) run backward
+  //   within themselves, a gradient is complete at the end of the outermost
+  //   pass. A hook of a tensor that runs backward is not known for one.
+  // - Passes are counted from the last step, or from this call: where gradients
+  //   are given up after a pass, because of a failure or not, call it again.
+  // - One pass more than so many throws c10::Error, and changes nothing. Where
+  //   a pass breaks, or an update fails, after some parameters were stepped, so
+  //   are TryStep, StateOf, save and load, with why: resume from a checkpoint.
+  // - set_overlap is without effect. One thread at a time runs backward.
+  // InvalidArgument: a negative number; an optimizer that clips or skips.
+  // FailedPrecondition: half a step has been made, or gradients are below:
+  // zero_grad() first. Unimplemented, of TryStep, and the step has failed if
+  // backward has begun it: a loss scale, clipping, skipping or norm_gradients.
+  absl::Status SetStepInBackward(int passes);
 
   // One step; as OffloadedOptimizer::Step. `arguments` may say anything but
   // learning rate and groups, which the parameter groups say. InvalidArgument:
@@ -164,7 +188,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 
-  // The optimizer behind it: plan, reports, state. Its parameters are those of
+  // The optimizer behind it: plan, reports, state. Not once backward has begun
+  // a step that step() has not ended. Its parameters are those of
   // the groups, in the order in which they were first seen. Waits for updates;
   // what failed of them is told by the next call. From a TryStep with overlap
   // on a reference is not to be used: ask for it again. Not once the Offload
@@ -194,11 +219,15 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   absl::Status Open(Runtime& runtime, OptimizerOptions options);
   absl::Status Open(Offload& offload, OptimizerOptions options);
   absl::Status CheckOpen() const;
+  // And that no step has begun in backward, or failed there.
+  absl::Status CheckBetweenSteps(absl::string_view what) const;
   absl::Status EndWithOffload();
   absl::Status AdoptParameters();
   StepSource Source();
   absl::Status StepNow(const StepArguments& arguments);
   absl::Status StepLate(const StepArguments& arguments);
+  absl::Status StepInBackward(const StepArguments& arguments);
+  bool HasGradients() const;
   void TidyUp();
   ParameterState ReadParameterState(int index, StateReader& reader) const;
   template <typename State, typename Options>
@@ -209,6 +238,7 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
 
   const AdamMode mode_;
   const bool bias_correction_;
+  const bool clips_;  // or skips
   const std::unique_ptr<KnownParameters> known_;
   const std::unique_ptr<GatheredStep> gathered_;  // for one step
   // The last one is in use, those before may be known to slots still.
@@ -216,6 +246,7 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   std::unique_ptr<JoinedOffload> joined_;          // null: over a Runtime
   std::unique_ptr<OffloadedOptimizer> offloaded_;  // null: it is closed
   std::unique_ptr<LateSteps> late_;  // of offloaded_, and ends before it
+  std::unique_ptr<InBackwardSteps> in_backward_;  // likewise; null: none
   bool overlap_ = false;
   absl::Duration step_timeout_ = absl::Hours(1);
   absl::Status step_failure_;  // of the last one without overlap

@@ -1,10 +1,10 @@
-#include "runtime/torch/optimizer/known_parameters.h"
+#include "runtime/torch/optimizer/gathered/known_parameters.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/optimizer/parameters.h"
+#include "runtime/torch/optimizer/gathered/parameters.h"
 
 namespace terrace {
 

@@ -1,8 +1,8 @@
-#include "runtime/torch/optimizer/groups.h"
+#include "runtime/torch/optimizer/gathered/groups.h"
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/optimizer/parameters.h"
+#include "runtime/torch/optimizer/gathered/parameters.h"
 
 namespace terrace {
 

@@ -1,9 +1,9 @@
-#include "runtime/torch/optimizer/gathered_step.h"
+#include "runtime/torch/optimizer/gathered/gathered_step.h"
 
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/late/update_net.h"
-#include "runtime/torch/optimizer/groups.h"
-#include "runtime/torch/optimizer/parameters.h"
+#include "runtime/torch/optimizer/gathered/groups.h"
+#include "runtime/torch/optimizer/gathered/parameters.h"
 
 namespace terrace {
 namespace {
@@ -17,9 +17,25 @@ OffloadedTensors Takes(const StepSource& from) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<AdamOptions>> OptionsByPlace(
+    const StepSource& from) {
+  std::vector<AdamOptions> all(from.known.tensors().size());
+  for (size_t i = 0; i < from.groups.size(); ++i) {
+    const Group& group = from.groups[i];
+    TERRACE_ASSIGN_OR_RETURN(AdamOptions options,
+                             ReadGroup(from.mode, group, i));
+    options.bias_correction = from.bias_correction;
+    for (const at::Tensor& parameter : group.params()) {
+      const int place = from.known.IndexOf(parameter);
+      if (place >= 0) all[static_cast<size_t>(place)] = options;
+    }
+  }
+  return all;
+}
+
 absl::Status GatheredStep::Gather(const StepSource& from, bool goes_on) {
   if (!goes_on) staged_.clear();
-  TERRACE_RETURN_IF_ERROR(GatherOptions(from));
+  TERRACE_RETURN_IF_ERROR(Begin(from));
   const std::vector<at::Tensor>& tensors = from.known.tensors();
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (present_[i] && tensors[i].grad().defined()) {
@@ -32,25 +48,19 @@ absl::Status GatheredStep::Gather(const StepSource& from, bool goes_on) {
   return absl::OkStatus();
 }
 
-absl::Status GatheredStep::GatherOptions(const StepSource& from) {
+absl::Status GatheredStep::Begin(const StepSource& from) {
   const size_t count = from.known.tensors().size();
   staged_.resize(count);
   gradients_.assign(count, at::Tensor());
   data_.assign(count, ParameterData());
-  options_.assign(count, AdamOptions());
   present_.assign(count, false);
-  for (size_t i = 0; i < from.groups.size(); ++i) {
-    const Group& group = from.groups[i];
-    TERRACE_ASSIGN_OR_RETURN(AdamOptions options,
-                             ReadGroup(from.mode, group, i));
-    options.bias_correction = from.bias_correction;
+  TERRACE_ASSIGN_OR_RETURN(options_, OptionsByPlace(from));
+  for (const Group& group : from.groups) {
     for (const at::Tensor& parameter : group.params()) {
-      const auto place = static_cast<size_t>(from.known.IndexOf(parameter));
       if (parameter.has_storage()) {  // of another optimizer's step
         TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(parameter.storage()));
       }
-      options_[place] = options;
-      present_[place] = true;
+      present_[static_cast<size_t>(from.known.IndexOf(parameter))] = true;
     }
   }
   return from.known.CheckApart();
@@ -96,6 +106,41 @@ void GatheredStep::Publish(const KnownParameters& known) {
     } else if (!parameter.is_inference()) {
       parameter.unsafeGetTensorImpl()->bump_version();
     }
+  }
+  staged_.clear();
+}
+
+absl::Status GatheredStep::GatherParameters(const StepSource& from) {
+  staged_.clear();
+  TERRACE_RETURN_IF_ERROR(Begin(from));
+  const std::vector<at::Tensor>& tensors = from.known.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!present_[i] || !tensors[i].requires_grad()) continue;
+    TERRACE_RETURN_IF_ERROR(GatherParameter(from, i));
+    const at::Tensor& stepped = Stepped(from, i);
+    data_[i] = Locate(stepped, /*gradient=*/at::Tensor(),
+                      from.devices.Of(stepped), from.offloaded);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GradientData> GatheredStep::TakeGradient(const StepSource& from,
+                                                        size_t place) {
+  const at::Tensor& parameter = from.known.tensors()[place];
+  TERRACE_ASSIGN_OR_RETURN(
+      gradients_[place], ContiguousGradient(parameter, from.specs[place], place,
+                                            OffloadedTensors::kRefused));
+  parameter.mutable_grad().reset();
+  parameter.unsafeGetTensorImpl()->bump_version();
+  const at::Tensor& taken = gradients_[place];
+  return GradientData{.values = GradientAddress(taken),
+                      .dtype = *DTypeOf(taken),
+                      .count = taken.numel()};
+}
+
+void GatheredStep::ReturnStaged(const KnownParameters& known) {
+  for (size_t i = 0; i < staged_.size(); ++i) {
+    if (staged_[i].defined()) known.tensors()[i].copy_(staged_[i]);
   }
   staged_.clear();
 }

@@ -1,4 +1,4 @@
-#include "runtime/torch/optimizer/parameters.h"
+#include "runtime/torch/optimizer/gathered/parameters.h"
 
 #include <ATen/MemoryOverlap.h>
 
@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-// Where the gradients without elements are.
+// Where what has no elements is.
 constexpr double kNothing = 0;
 
 absl::Status Error(const char* what, size_t position,
@@ -93,22 +93,24 @@ absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
   return gradient.contiguous();
 }
 
+const void* GradientAddress(const at::Tensor& gradient) {
+  return gradient.numel() == 0 ? &kNothing : gradient.const_data_ptr();
+}
+
 ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
                      Device* device, OffloadedDevice* offloaded) {
   ParameterData data;
-  data.gradient_dtype = *DTypeOf(gradient);
-  if (parameter.numel() == 0) {
-    // Without elements there is no address, but there is a gradient.
-    data.parameter = parameter.mutable_data_ptr();
-    data.gradient = &kNothing;
+  if (gradient.defined()) data.gradient_dtype = *DTypeOf(gradient);
+  const bool has_elements = parameter.numel() > 0;
+  if (has_elements && offloaded != nullptr &&
+      offloaded->Point(parameter, gradient, data)) {
     return data;
   }
-  if (offloaded != nullptr && offloaded->Point(parameter, gradient, data)) {
-    return data;
-  }
-  data.parameter = parameter.mutable_data_ptr();
-  data.gradient = gradient.const_data_ptr();
-  data.device = device;
+  if (gradient.defined()) data.gradient = GradientAddress(gradient);
+  // Without elements there is no address.
+  data.parameter = has_elements ? parameter.mutable_data_ptr()
+                                : const_cast<double*>(&kNothing);
+  if (has_elements) data.device = device;
   return data;
 }
 

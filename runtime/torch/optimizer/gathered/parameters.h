@@ -34,9 +34,12 @@ absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
                                               size_t position,
                                               OffloadedTensors offloaded);
 
+// Of a contiguous gradient in memory; without elements some address.
+const void* GradientAddress(const at::Tensor& gradient);
+
 // The addresses of a contiguous parameter and gradient on `device`; null: in
 // CPU memory. Where one of both is offloaded those at `offloaded`, which is
-// null where none is.
+// null where none is. A gradient that is undefined has none.
 ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
                      Device* device, OffloadedDevice* offloaded);
 

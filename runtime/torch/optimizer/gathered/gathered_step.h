@@ -21,9 +21,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/torch/offloaded_device.h"
-#include "runtime/torch/optimizer/known_parameters.h"
+#include "runtime/torch/optimizer/gathered/known_parameters.h"
 #include "runtime/torch/tensor_check.h"
 #include "runtime/torch/torch_device.h"
 #include "terrace/optimizer.h"
@@ -41,6 +42,10 @@ struct StepSource {
   TensorDevices& devices;
   OffloadedDevice* offloaded;  // null: what is offloaded is refused
 };
+
+// As groups say them, by the place; of what is in none the default.
+// InvalidArgument: as ReadGroup.
+absl::StatusOr<std::vector<AdamOptions>> OptionsByPlace(const StepSource& from);
 
 class GatheredStep {
  public:
@@ -60,13 +65,27 @@ class GatheredStep {
   // The step has ended well: copies of parameters go back, and autograd learns
   // which were written.
   void Publish(const KnownParameters& known);
+
+  // Of a GradualStep: those that are in a group and require a gradient, which
+  // comes later; of all others the parameter is null. Likewise.
+  absl::Status GatherParameters(const StepSource& from);
+  bool IsGathered(size_t place) const {
+    return place < data_.size() && data_[place].parameter != nullptr;
+  }
+  // Of one of them, out of its .grad, which is undefined from then on, until
+  // DropGradient. Autograd learns that the parameter is written.
+  absl::StatusOr<GradientData> TakeGradient(const StepSource& from,
+                                            size_t place);
+  void DropGradient(size_t place) { gradients_[place].reset(); }
+  // Once it has ended well.
+  void ReturnStaged(const KnownParameters& known);
   // Copies of parameters are another's.
   void ReleaseStaged() { staged_.clear(); }
   void ReleaseGradients() { gradients_.clear(); }
   void Clear();
 
  private:
-  absl::Status GatherOptions(const StepSource& from);
+  absl::Status Begin(const StepSource& from);
   absl::Status GatherOne(const StepSource& from, size_t place);
   // The parameter as it is stepped, of what it was registered as.
   absl::Status GatherParameter(const StepSource& from, size_t place);

@@ -1,0 +1,91 @@
+// Backward passes, as the gradients that they accumulate tell of them. What is
+// called a pass is the outermost one: a function of it may run others within
+// itself, as re-entrant checkpoints do, and accumulate into a leaf several
+// times.
+//
+//   auto passes = std::make_shared<BackwardPasses>(listener, /*a_step=*/2);
+//   passes->Follow(leaves);
+//   ...  // passes: the listener hears of gradients, and of each pass's end
+//   passes->Break();    // none goes on
+//   passes->Restart();  // counts from 0
+//
+// The listener is called by the thread that runs the pass, which throws what it
+// returns, one thread at a time, and never calls back. One thread at a time
+// runs passes over these leaves, but for those that LibTorch has for devices.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/base/mutex.h"
+#include "runtime/torch/hook/leaf_hook.h"
+#include "runtime/torch/optimizer/in_backward/backward_functions.h"
+
+namespace terrace {
+
+class BackwardPasses : public std::enable_shared_from_this<BackwardPasses> {
+ public:
+  enum class Gradient : uint8_t {
+    kOfEarlierPass,  // than the step's last one
+    kOfOneTooMany,   // a pass after it
+    kIncomplete,     // more of it may come before the pass ends
+    kComplete,
+  };
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // It was accumulated into the leaf.
+    virtual absl::Status GradientCame(const at::Tensor& leaf,
+                                      Gradient gradient) = 0;
+    virtual absl::Status PassEnded(bool is_last) = 0;
+    // One that began did not come to its end.
+    virtual void PassBroke() = 0;
+  };
+
+  // The listener outlives this, or until End.
+  BackwardPasses(Listener& listener, int a_step)
+      : listener_(&listener), a_step_(a_step) {}
+
+  // Leaves that require a gradient, and no others.
+  void Follow(absl::Span<const at::Tensor> leaves);
+  // One that is open does not go on.
+  void Break();
+  void Restart();
+  // The listener hears of nothing any more.
+  void End();
+
+ private:
+  static constexpr int kUnknown = -1;
+
+  absl::Status Came(const at::Tensor& leaf);
+  absl::Status See() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginPass() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BreakOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Know(int number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeftFunction();
+  absl::Status EndPass(int number);
+
+  const BackwardFunctions functions_;
+  Mutex mutex_;
+  Listener* listener_ ABSL_GUARDED_BY(mutex_);
+  const int a_step_;
+  absl::flat_hash_map<const c10::TensorImpl*, LeafHook> hooks_;
+  int ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the one that is open. Autograd's number of it is unknown as long as only
+  // one within it was heard of, in this function of it.
+  bool is_open_ ABSL_GUARDED_BY(mutex_) = false;
+  int number_ ABSL_GUARDED_BY(mutex_) = kUnknown;
+  uint64_t within_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_whole_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_functions_ ABSL_GUARDED_BY(mutex_) = false;
+  // Learnt: whether functions of programs run others within themselves.
+  bool reenters_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_flat_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace terrace
