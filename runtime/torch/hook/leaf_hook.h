@@ -29,8 +29,11 @@ class LeafHook {
   LeafHook(const LeafHook&) = delete;
   LeafHook& operator=(const LeafHook&) = delete;
 
+  // False too where LibTorch has made the leaf another accumulator since, as
+  // for data of another kind.
   bool IsOf(const at::Tensor& leaf) const {
-    return leaf_ == leaf.unsafeGetTensorImpl();
+    return leaf_ == leaf.unsafeGetTensorImpl() &&
+           accumulator_ == AccumulatorOf(leaf);
   }
 
  private:

@@ -1,9 +1,10 @@
 // Steps that backward makes, of OffloadedAdamBase.
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/late/late_steps.h"
+#include "runtime/torch/guarded.h"
 #include "runtime/torch/optimizer/gathered/gathered_step.h"
 #include "runtime/torch/optimizer/gathered/known_parameters.h"
 #include "runtime/torch/optimizer/in_backward/in_backward_steps.h"
@@ -12,6 +13,19 @@
 #include "terrace/torch/optimizer.h"
 
 namespace terrace {
+namespace {
+
+bool HaveGradients(
+    const std::vector<::torch::optim::OptimizerParamGroup>& groups) {
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 absl::Status OffloadedAdamBase::SetStepInBackward(int passes) {
   if (passes < 0) {
@@ -29,6 +43,12 @@ absl::Status OffloadedAdamBase::SetStepInBackward(int passes) {
     return absl::FailedPreconditionError(
         "a step is incomplete; call step() again first");
   }
+  absl::Status status;
+  status.Update(Guarded(c10::kCPU, [&] { status = FollowBackward(passes); }));
+  return status;
+}
+
+absl::Status OffloadedAdamBase::FollowBackward(int passes) {
   for (const at::Tensor& parameter : known_->tensors()) {
     if (passes > 0 && IsOffloaded(parameter.grad())) {
       return absl::FailedPreconditionError(
@@ -36,11 +56,11 @@ absl::Status OffloadedAdamBase::SetStepInBackward(int passes) {
           "zero_grad() first");
     }
   }
+  in_backward_.reset();
   if (joined_ != nullptr) {
     TERRACE_RETURN_IF_ERROR(
         joined_->SetGradientsBelow(passes == 0, known_->tensors()));
   }
-  in_backward_.reset();
   if (passes == 0) return absl::OkStatus();
   in_backward_ = std::make_unique<InBackwardSteps>(
       passes, *offloaded_, *known_,
@@ -55,15 +75,6 @@ absl::Status OffloadedAdamBase::CheckBetweenSteps(
     absl::string_view what) const {
   TERRACE_RETURN_IF_ERROR(CheckOpen());
   return in_backward_ == nullptr ? absl::OkStatus() : in_backward_->Check(what);
-}
-
-bool OffloadedAdamBase::HasGradients() const {
-  for (const auto& group : param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined()) return true;
-    }
-  }
-  return false;
 }
 
 absl::Status OffloadedAdamBase::StepInBackward(const StepArguments& arguments) {
@@ -81,7 +92,7 @@ absl::Status OffloadedAdamBase::StepInBackward(const StepArguments& arguments) {
   TERRACE_RETURN_IF_ERROR(AdoptParameters());
   // Parameters that have their first gradient, and all where no pass was the
   // last.
-  if (!had_begun || HasGradients()) {
+  if (!had_begun || HaveGradients(param_groups())) {
     TERRACE_RETURN_IF_ERROR(
         gathered_->Gather(Source(), offloaded_->incomplete()));
     TERRACE_RETURN_IF_ERROR(StepNow(arguments));

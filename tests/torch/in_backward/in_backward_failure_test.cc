@@ -1,8 +1,10 @@
 // Steps in backward that fail: nothing hangs, and whatever needs whole
 // parameters says why from then on.
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/own_child.h"
 #include "tests/torch/in_backward/in_backward_fixture.h"
 
 namespace terrace {
@@ -11,6 +13,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
+
+std::string SavedOfAnother() {
+  const auto other = TrainedInBackward(0);
+  StepAfter(*other, 1, 1);
+  return other->Save();
+}
 
 // Everything is refused, with this and what to do.
 void ExpectFailed(Trained& trained, const std::string& why) {
@@ -26,6 +34,7 @@ void ExpectFailed(Trained& trained, const std::string& why) {
               told);
   EXPECT_THAT(Pass(trained.parameters(), 99), told);
   EXPECT_THROW(trained.Save(), c10::Error);
+  EXPECT_THROW(trained.Load(SavedOfAnother()), c10::Error);
 }
 
 TEST(InBackwardFailure, EachFaultEndsTheStepAndIsToldFromThenOn) {
@@ -81,6 +90,67 @@ TEST(InBackwardFailure, APassThatBreaksBeforeCountsForNothing) {
   StepAfter(*ours, 2, 1);
   StepAfter(*theirs, 2, 1);
   ExpectSame(*ours, *theirs);
+}
+
+// It began after backward, and goes on there.
+TEST(InBackwardFailure, AStepThatIsIncompleteIsNotBackwards) {
+  const auto ours = TrainedInBackward(2);
+  const auto theirs = TrainedInBackward(0);
+  StepAfter(*ours, 2, 1);
+  StepAfter(*theirs, 2, 1);
+  ASSERT_EQ(Pass(ours->parameters(), 20), "");
+  theirs->optimizer().zero_grad();
+  ASSERT_EQ(Pass(theirs->parameters(), 20), "");
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& each : ours->parameters()) {
+    gradients.push_back(each.grad().clone());
+  }
+  ours->Fail(3);
+  EXPECT_FALSE(ours->optimizer().TryStep().ok());
+  ASSERT_TRUE(ours->optimizer().offloaded().incomplete());
+  ours->Mend();
+  EXPECT_THAT(Pass(ours->parameters(), 21),
+              HasSubstr("a step is incomplete; call step() again"));
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    ours->parameters()[i].mutable_grad() = gradients[i];
+  }
+  const absl::Status status = ours->optimizer().TryStep();
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_TRUE(theirs->optimizer().TryStep().ok());
+  ExpectSame(*ours, *theirs);
+  StepAfter(*ours, 2, 3);
+  StepAfter(*theirs, 2, 3);
+  ExpectSame(*ours, *theirs);
+}
+
+// What is left for step() fails once the rest is stepped.
+TEST(InBackwardFailure, WhatIsLeftForStepMayFailAlone) {
+  const auto ours = TrainedInBackward(1);
+  const at::Tensor& frozen = ours->parameters()[0];
+  frozen.set_requires_grad(false);
+  ASSERT_EQ(Pass(ours->parameters(), 10), "");
+  frozen.mutable_grad() = at::zeros_like(frozen).to_sparse();
+  EXPECT_TRUE(absl::IsInvalidArgument(ours->optimizer().TryStep()));
+  EXPECT_EQ(ours->optimizer().offloaded().step(), 1);
+  frozen.mutable_grad().reset();
+  ASSERT_TRUE(ours->optimizer().TryStep().ok());
+  EXPECT_EQ(ours->optimizer().offloaded().step(), 1);  // there is nothing left
+  ASSERT_EQ(Pass(ours->parameters(), 20), "");
+  ASSERT_TRUE(ours->optimizer().TryStep().ok());
+  EXPECT_EQ(ours->optimizer().offloaded().step(), 2);
+}
+
+TEST(InBackwardFailure, AForkedChildHasNoneOfIt) {
+  const auto ours = TrainedInBackward(1);
+  ASSERT_EQ(Pass(ours->parameters(), 10), "");
+  EXPECT_TRUE(InChild([&] {
+    const bool is_refused = !ours->optimizer().TryStep().ok();
+    LossOf(ours->parameters(), 11).backward();
+    const bool has_gradients = HasGradients(ours->parameters());
+    ours->DestroyOptimizer();
+    return is_refused && has_gradients;
+  }));
+  EXPECT_TRUE(ours->optimizer().TryStep().ok());
 }
 
 TEST(InBackwardFailure, GradientsThatAreGivenUpAreCountedAnew) {

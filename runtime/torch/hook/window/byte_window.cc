@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
@@ -20,22 +19,16 @@ int64_t FootprintOf(const WindowTensor& tensor) {
   return ResidentBytes(tensor.size_bytes());
 }
 
-// "terrace: 'h.weight' 12.3 MiB: it is in use".
-std::string Told(const WindowTensor& tensor, absl::string_view what) {
-  return absl::StrCat("terrace: '", tensor.name(), "' ",
-                      FormatBytes(tensor.size_bytes()), ": ", what);
-}
-
 absl::Status Gone(const WindowTensor& tensor) {
-  return absl::FailedPreconditionError(Told(tensor, "its storage is gone"));
+  return absl::FailedPreconditionError(tensor.Told("its storage is gone"));
 }
 
 // Why, as far as that is known.
 absl::Status FailedBefore(const WindowTensor& tensor,
                           const absl::Status& first) {
   return Reworded(first,
-                  Told(tensor, absl::StrCat("it failed before; the first to: ",
-                                            first.message())));
+                  tensor.Told(absl::StrCat("it failed before; the first to: ",
+                                           first.message())));
 }
 
 }  // namespace
@@ -84,7 +77,7 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source) {
   tensor.MarkWritten();
   order_.Note(tensor);
   --away_;
-  NotePeak(tensor);
+  room_.NotePeak([&] { return order_.PinnedBytesWith(tensor); });
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
@@ -150,7 +143,7 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller) {
   tensor.pin_ = *std::move(pin);
   --away_;
   if (caller != Caller::kBeside) {
-    NotePeak(tensor);
+    room_.NotePeak([&] { return order_.PinnedBytesWith(tensor); });
     meter_.NoteFetched(tensor, is_ahead);
   }
   tensor.word().End(Residency::kResident);
@@ -200,7 +193,7 @@ absl::StatusOr<bool> ByteWindow::MakeRoom(RoomWait& wait) {
 
 absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
                               Caller caller) {
-  const absl::Status status = Reworded(why, Told(tensor, why.message()));
+  const absl::Status status = Reworded(why, tensor.Told(why.message()));
   room_.Give(FootprintOf(tensor));
   const bool is_refused = caller == Caller::kOperation;
   if (is_refused) tensor.Refuse(std::string(status.message()));
@@ -308,17 +301,6 @@ void ByteWindow::Claim(const WindowTensor& tensor) {
   Trim();
 }
 
-void ByteWindow::NotePeak(const WindowTensor& tensor) {
-  if (!room_.over()) return room_.NotePeak(0);
-  uint64_t turn = 0;
-  int64_t bytes = 0;
-  do {
-    turn = room_.turn();
-    bytes = order_.PinnedBytesWith(tensor) - room_.held_beside();
-  } while (room_.turn() != turn);
-  room_.NotePeak(bytes);
-}
-
 void ByteWindow::Trim() {
   while (room_.over() && EvictOne()) {
   }
@@ -374,7 +356,7 @@ bool ByteWindow::Retry() {
 
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   const absl::Status room = ordinary_.CheckRoom(tensor.size_bytes());
-  if (!room.ok()) return Reworded(room, Told(tensor, room.message()));
+  if (!room.ok()) return Reworded(room, tensor.Told(room.message()));
   tensor.word().Pin();
   // No operation's: where it cannot be brought it may be tried again.
   absl::Status status = Fetch(tensor, Caller::kLease);
@@ -384,7 +366,7 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   }
   // Without a moment in which it is not pinned: others may evict.
   if (!tensor.word().UnpinToEvict()) {
-    return absl::FailedPreconditionError(Told(tensor, "it is in use"));
+    return absl::FailedPreconditionError(tensor.Told("it is in use"));
   }
   status = tensor.MoveOut();
   if (!status.ok()) {
@@ -398,7 +380,7 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
 bool ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
   if (!tensor.word().BeginRemove()) return false;
   if (!tensor.is_here() || tensor.TakeAway()) {
-    tensor.Refuse(Told(tensor, why));
+    tensor.Refuse(tensor.Told(why));
   }
   Forget(tensor);
   return true;

@@ -126,8 +126,6 @@ class ByteWindow {
  private:
   // Room in the window for it, by evictions, or beyond it.
   void Claim(const WindowTensor& tensor);
-  // It has the room, and is here.
-  void NotePeak(const WindowTensor& tensor);
   absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access, Caller caller);
   // Begins to, as soon as there is room.
   absl::Status Ask(WindowTensor& tensor, Access access, Caller caller);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/mutex.h"
 
@@ -65,9 +66,10 @@ class WindowRoom {
   // Another one whenever these change.
   uint64_t turn() const { return turn_.load(); }
 
-  // Once what was taken is there. Beyond the window is what operations have
-  // pinned, neither what is about to leave nor what is held beside them.
-  void NotePeak(int64_t operations_bytes);
+  // Once what was taken is there; `pinned_bytes` of the window's tensors are
+  // asked for where it is over. Beyond it is what operations have pinned,
+  // neither what is about to leave nor what is held beside them.
+  void NotePeak(absl::FunctionRef<int64_t()> pinned_bytes);
   // That many bytes are beside it, for this operation among others.
   void NoteBeyond(int64_t bytes, absl::string_view operation);
 

@@ -1,8 +1,15 @@
 #include "runtime/torch/hook/window/window_tensor.h"
 
+#include "absl/strings/str_cat.h"
+#include "runtime/base/bytes.h"
 #include "runtime/torch/hook/window/fingerprint.h"
 
 namespace terrace {
+
+std::string WindowTensor::Told(absl::string_view what) const {
+  return absl::StrCat("terrace: '", name_, "' ", FormatBytes(size_bytes_), ": ",
+                      what);
+}
 
 WindowTensor::Writes WindowTensor::TakeWrites() {
   const bool is_checked = std::exchange(is_checked_, false);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "runtime/torch/hook/window/residency_word.h"
 #include "terrace/pin.h"
@@ -39,6 +40,8 @@ class WindowTensor {
 
   const std::string& name() const { return name_; }
   int64_t size_bytes() const { return size_bytes_; }
+  // What is said of it: "terrace: 'h.weight' 12.3 MiB: it is in use".
+  std::string Told(absl::string_view what) const;
   ResidencyWord& word() { return word_; }
   const ResidencyWord& word() const { return word_; }
 

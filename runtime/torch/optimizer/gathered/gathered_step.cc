@@ -15,6 +15,13 @@ OffloadedTensors Takes(const StepSource& from) {
                                    : OffloadedTensors::kTaken;
 }
 
+// It was written behind autograd's back: a graph that still holds the old
+// values must notice.
+void NoteWritten(const at::Tensor& parameter) {
+  if (parameter.is_inference()) return;
+  parameter.unsafeGetTensorImpl()->bump_version();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<AdamOptions>> OptionsByPlace(
@@ -95,19 +102,16 @@ const at::Tensor& GatheredStep::Stepped(const StepSource& from,
                                   : from.known.tensors()[place];
 }
 
-// Parameters were written behind autograd's back: a graph that still holds the
-// old values must notice.
 void GatheredStep::Publish(const KnownParameters& known) {
   for (size_t i = 0; i < data_.size(); ++i) {
-    if (data_[i].gradient == nullptr) continue;
-    const at::Tensor& parameter = known.tensors()[i];
-    if (staged_[i].defined()) {
-      parameter.copy_(staged_[i]);
-    } else if (!parameter.is_inference()) {
-      parameter.unsafeGetTensorImpl()->bump_version();
-    }
+    if (data_[i].gradient != nullptr) PublishOne(known.tensors()[i], i);
   }
   staged_.clear();
+}
+
+void GatheredStep::PublishOne(const at::Tensor& parameter, size_t place) {
+  staged_[place].defined() ? static_cast<void>(parameter.copy_(staged_[place]))
+                           : NoteWritten(parameter);
 }
 
 absl::Status GatheredStep::GatherParameters(const StepSource& from) {
@@ -131,16 +135,17 @@ absl::StatusOr<GradientData> GatheredStep::TakeGradient(const StepSource& from,
       gradients_[place], ContiguousGradient(parameter, from.specs[place], place,
                                             OffloadedTensors::kRefused));
   parameter.mutable_grad().reset();
-  parameter.unsafeGetTensorImpl()->bump_version();
+  NoteWritten(parameter);
   const at::Tensor& taken = gradients_[place];
   return GradientData{.values = GradientAddress(taken),
                       .dtype = *DTypeOf(taken),
                       .count = taken.numel()};
 }
 
-void GatheredStep::ReturnStaged(const KnownParameters& known) {
-  for (size_t i = 0; i < staged_.size(); ++i) {
-    if (staged_[i].defined()) known.tensors()[i].copy_(staged_[i]);
+void GatheredStep::PublishTaken(const KnownParameters& known,
+                                const std::vector<bool>& taken) {
+  for (size_t i = 0; i < taken.size(); ++i) {
+    if (taken[i]) PublishOne(known.tensors()[i], i);
   }
   staged_.clear();
 }

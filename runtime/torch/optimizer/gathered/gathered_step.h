@@ -73,12 +73,13 @@ class GatheredStep {
     return place < data_.size() && data_[place].parameter != nullptr;
   }
   // Of one of them, out of its .grad, which is undefined from then on, until
-  // DropGradient. Autograd learns that the parameter is written.
+  // DropGradient. Autograd learns that the parameter is about to be written.
   absl::StatusOr<GradientData> TakeGradient(const StepSource& from,
                                             size_t place);
   void DropGradient(size_t place) { gradients_[place].reset(); }
-  // Once it has ended well.
-  void ReturnStaged(const KnownParameters& known);
+  // Once it has ended well, of those whose gradients were taken.
+  void PublishTaken(const KnownParameters& known,
+                    const std::vector<bool>& taken);
   // Copies of parameters are another's.
   void ReleaseStaged() { staged_.clear(); }
   void ReleaseGradients() { gradients_.clear(); }
@@ -90,6 +91,7 @@ class GatheredStep {
   // The parameter as it is stepped, of what it was registered as.
   absl::Status GatherParameter(const StepSource& from, size_t place);
   const at::Tensor& Stepped(const StepSource& from, size_t place) const;
+  void PublishOne(const at::Tensor& parameter, size_t place);
 
   std::vector<AdamOptions> options_;
   std::vector<bool> present_;  // in a group

@@ -11,12 +11,42 @@
 
 namespace terrace {
 
+// To tell of passes. False: there is nobody to tell, or not in this process.
+class BackwardPasses::Turn {
+ public:
+  explicit Turn(BackwardPasses& passes) : passes_(passes) {
+    if (getpid() != passes_.process_) return;
+    MutexLock lock(passes_.mutex_);
+    while (passes_.is_taken_) passes_.turn_ended_.Wait(passes_.mutex_);
+    passes_.is_taken_ = true;
+    is_ours_ = true;
+  }
+  ~Turn() {
+    if (!is_ours_) return;
+    MutexLock lock(passes_.mutex_);
+    passes_.is_taken_ = false;
+    passes_.turn_ended_.Signal();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  explicit operator bool() const {
+    return is_ours_ && passes_.listener_ != nullptr;
+  }
+
+ private:
+  BackwardPasses& passes_;
+  bool is_ours_ = false;
+};
+
 void BackwardPasses::Follow(absl::Span<const at::Tensor> leaves) {
   absl::flat_hash_set<const c10::TensorImpl*> wanted;
   for (const at::Tensor& leaf : leaves) {
     if (!leaf.requires_grad() || !leaf.is_leaf()) continue;
     const c10::TensorImpl* const key = leaf.unsafeGetTensorImpl();
     wanted.insert(key);
+    const auto known = hooks_.find(key);
+    if (known != hooks_.end() && !known->second.IsOf(leaf)) hooks_.erase(known);
     hooks_.try_emplace(key, leaf, [passes = weak_from_this(), leaf] {
       const std::shared_ptr<BackwardPasses> found = passes.lock();
       return found == nullptr ? absl::OkStatus() : found->Came(leaf);
@@ -27,24 +57,23 @@ void BackwardPasses::Follow(absl::Span<const at::Tensor> leaves) {
 }
 
 void BackwardPasses::Break() {
-  MutexLock lock(mutex_);
-  BreakOpen();
+  if (const Turn turn(*this); turn) BreakOpen();
 }
 
 void BackwardPasses::Restart() {
-  MutexLock lock(mutex_);
-  ended_ = 0;
-  is_open_ = false;
+  if (const Turn turn(*this); turn) {
+    ended_ = 0;
+    is_open_ = false;
+  }
 }
 
 void BackwardPasses::End() {
-  MutexLock lock(mutex_);
-  listener_ = nullptr;
+  if (const Turn turn(*this); turn) listener_ = nullptr;
 }
 
 absl::Status BackwardPasses::Came(const at::Tensor& leaf) {
-  MutexLock lock(mutex_);
-  if (listener_ == nullptr) return absl::OkStatus();
+  const Turn turn(*this);
+  if (!turn) return absl::OkStatus();
   TERRACE_RETURN_IF_ERROR(See());
   if (ended_ >= a_step_) {
     is_open_ = false;  // it has touched nothing
@@ -92,7 +121,7 @@ void BackwardPasses::BeginPass() {
 void BackwardPasses::BreakOpen() {
   if (!is_open_) return;
   is_open_ = false;
-  if (listener_ != nullptr) listener_->PassBroke();
+  listener_->PassBroke();
 }
 
 // That of the pass that is open, in which this thread is.
@@ -111,7 +140,8 @@ absl::Status BackwardPasses::Know(int number) {
 
 // This thread is in the pass itself again.
 void BackwardPasses::LeftFunction() {
-  MutexLock lock(mutex_);
+  const Turn turn(*this);
+  if (!turn) return;
   const int number = ::torch::autograd::get_current_graph_task_id();
   within_ = 0;
   if (!is_open_ || number_ == number) return;
@@ -123,12 +153,11 @@ void BackwardPasses::LeftFunction() {
 }
 
 absl::Status BackwardPasses::EndPass(int number) {
-  MutexLock lock(mutex_);
-  if (!is_open_ || number_ != number) return absl::OkStatus();
+  const Turn turn(*this);
+  if (!turn || !is_open_ || number_ != number) return absl::OkStatus();
   is_open_ = false;
   ++ended_;
   if (has_functions_ && !reenters_) is_flat_ = true;
-  if (listener_ == nullptr) return absl::OkStatus();
   return listener_->PassEnded(ended_ == a_step_);
 }
 

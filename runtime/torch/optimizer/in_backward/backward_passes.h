@@ -10,11 +10,19 @@
 //   passes->Restart();  // counts from 0
 //
 // The listener is called by the thread that runs the pass, which throws what it
-// returns, one thread at a time, and never calls back. One thread at a time
-// runs passes over these leaves, but for those that LibTorch has for devices.
+// returns, with no lock held; other threads wait for their turn. One thread at
+// a time runs passes over these leaves, but for those that LibTorch has for
+// devices. In a forked child the listener hears of nothing.
+//
+// A pass within a function is known for one where it runs on that function's
+// thread. It does not where its leaves are on another device than the function,
+// nor where 60 are within each other: such a pass is taken for one of its own,
+// and the one around it for broken.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -49,7 +57,7 @@ class BackwardPasses : public std::enable_shared_from_this<BackwardPasses> {
 
   // The listener outlives this, or until End.
   BackwardPasses(Listener& listener, int a_step)
-      : listener_(&listener), a_step_(a_step) {}
+      : a_step_(a_step), listener_(&listener) {}
 
   // Leaves that require a gradient, and no others.
   void Follow(absl::Span<const at::Tensor> leaves);
@@ -62,30 +70,39 @@ class BackwardPasses : public std::enable_shared_from_this<BackwardPasses> {
  private:
   static constexpr int kUnknown = -1;
 
+  class Turn;
+
   absl::Status Came(const at::Tensor& leaf);
-  absl::Status See() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginPass() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BreakOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Know(int number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // By whose turn it is.
+  absl::Status See();
+  void BeginPass();
+  void BreakOpen();
+  absl::Status Know(int number);
+
   void LeftFunction();
   absl::Status EndPass(int number);
 
   const BackwardFunctions functions_;
-  Mutex mutex_;
-  Listener* listener_ ABSL_GUARDED_BY(mutex_);
+  const pid_t process_ = getpid();
   const int a_step_;
   absl::flat_hash_map<const c10::TensorImpl*, LeafHook> hooks_;
-  int ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  Mutex mutex_;
+  CondVar turn_ended_;
+  bool is_taken_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Of whose turn it is.
+  Listener* listener_;  // null: it has ended
+  int ended_ = 0;       // passes
   // Of the one that is open. Autograd's number of it is unknown as long as only
   // one within it was heard of, in this function of it.
-  bool is_open_ ABSL_GUARDED_BY(mutex_) = false;
-  int number_ ABSL_GUARDED_BY(mutex_) = kUnknown;
-  uint64_t within_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool is_whole_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_functions_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_open_ = false;
+  int number_ = kUnknown;
+  uint64_t within_ = 0;
+  bool is_whole_ = false;
+  bool has_functions_ = false;
   // Learnt: whether functions of programs run others within themselves.
-  bool reenters_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_flat_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reenters_ = false;
+  bool is_flat_ = false;
 };
 
 }  // namespace terrace

@@ -2,10 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
@@ -38,7 +36,13 @@ InBackwardSteps::~InBackwardSteps() {
   followed_->Follow({});
 }
 
-void InBackwardSteps::Follow() { followed_->Follow(known_.tensors()); }
+void InBackwardSteps::Follow() {
+  std::vector<at::Tensor> leaves;
+  for (const auto& group : calls_.source().groups) {
+    leaves.insert(leaves.end(), group.params().begin(), group.params().end());
+  }
+  followed_->Follow(leaves);
+}
 
 absl::Status InBackwardSteps::Check(absl::string_view what) const {
   TERRACE_RETURN_IF_ERROR(failure_);
@@ -52,18 +56,20 @@ absl::Status InBackwardSteps::Check(absl::string_view what) const {
 absl::StatusOr<bool> InBackwardSteps::Finish(absl::Time deadline) {
   followed_->Break();
   TERRACE_RETURN_IF_ERROR(failure_);
-  if (step_ == nullptr) return false;
+  if (step_ == nullptr) return is_finished_;
   TERRACE_RETURN_IF_ERROR(CheckUnchanged());
   absl::Status status = step_->Finish(deadline);
   if (status.ok()) {
     status = GuardedWithoutGraph([&] {
-      gathered_.ReturnStaged(known_);
+      gathered_.PublishTaken(known_, supplied_);
       return absl::OkStatus();
     });
   }
   if (!status.ok()) return Fail(status);
   step_.reset();
+  is_finished_ = true;
   gathered_.Clear();
+  followed_->Restart();
   calls_.ended();
   return true;
 }
@@ -90,6 +96,7 @@ absl::Status InBackwardSteps::CheckUnchanged() const {
 }
 
 void InBackwardSteps::Restart() {
+  is_finished_ = false;
   came_.clear();
   followed_->Restart();
   Follow();
@@ -124,18 +131,7 @@ absl::Status InBackwardSteps::GradientCame(const at::Tensor& leaf,
 }
 
 absl::Status InBackwardSteps::PassEnded(bool is_last) {
-  if (!came_.empty()) {
-    std::vector<int> order;
-    for (const std::vector<int>* const each : {&came_, &order_}) {
-      for (const int place : *each) {
-        if (std::find(order.begin(), order.end(), place) == order.end()) {
-          order.push_back(place);
-        }
-      }
-    }
-    order_ = std::move(order);
-    came_.clear();
-  }
+  if (!came_.empty()) order_ = std::exchange(came_, {});
   if (!is_last || !failure_.ok()) return absl::OkStatus();
   TERRACE_RETURN_IF_ERROR(Begin());
   return SupplyRest();
@@ -160,6 +156,10 @@ void InBackwardSteps::PassBroke() {
 // With the options of now; again: nothing.
 absl::Status InBackwardSteps::Begin() {
   if (step_ != nullptr) return absl::OkStatus();
+  if (optimizer_.incomplete()) {
+    return absl::FailedPreconditionError(
+        "a step is incomplete; call step() again before backward makes one");
+  }
   const absl::Status status =
       GuardedWithoutGraph([this] { return BeginGathered(); });
   if (status.ok()) return status;
@@ -179,6 +179,7 @@ absl::Status InBackwardSteps::BeginGathered() {
       step_,
       optimizer_.StartGradual(arguments, gathered_.data(), ExpectedOrder()));
   supplied_.assign(known_.tensors().size(), false);
+  is_finished_ = false;
   return absl::OkStatus();
 }
 

@@ -49,15 +49,15 @@ class InBackwardSteps final : public BackwardPasses::Listener {
   // A step, which has not ended.
   bool has_begun() const { return step_ != nullptr; }
 
-  // The gradients of what requires one now.
+  // The gradients of what groups have and requires one now.
   void Follow();
-  // FailedPrecondition: a step has begun and not ended, or failed; `what` would
-  // be done with half a step.
+  // FailedPrecondition: a step has begun and not ended; `what` would be done
+  // with half of it. Or what failed it.
   absl::Status Check(absl::string_view what) const;
   // Ends what backward has begun, with these options still: whether it had
-  // begun one. A pass that broke counts for nothing, or has failed the step.
-  // FailedPrecondition, and the step goes on: options are others meanwhile, or
-  // what was stepped has another gradient.
+  // begun it since the last Restart. A pass that broke counts for nothing, or
+  // has failed the step. FailedPrecondition, and the step goes on: options are
+  // others meanwhile, or what was stepped has another gradient.
   absl::StatusOr<bool> Finish(absl::Time deadline);
   // The next pass is the first of a step.
   void Restart();
@@ -85,10 +85,12 @@ class InBackwardSteps final : public BackwardPasses::Listener {
   OffloadedOptimizer& optimizer_;
   const KnownParameters& known_;
   const Calls calls_;
+  // Shared with passes that are under way as this ends.
   const std::shared_ptr<BackwardPasses> followed_;
   GatheredStep gathered_;
   std::unique_ptr<GradualStep> step_;  // null: none has begun
   std::vector<bool> supplied_;         // in it, by place
+  bool is_finished_ = false;           // one, since the last Restart
   absl::Status failure_;
   std::vector<int> came_;   // places, in this pass
   std::vector<int> order_;  // as gradients came in the last one

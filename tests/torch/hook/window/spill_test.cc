@@ -143,15 +143,15 @@ TEST(WindowRoom, CountsWhatIsTakenAndTheMostOfIt) {
   WindowRoom room(100, 200, 300);
   EXPECT_EQ(room.beyond_bytes(), 300);
   room.Take(90);
-  room.NotePeak(90);
+  room.NotePeak([] { return 90; });
   EXPECT_FALSE(room.over());
   EXPECT_EQ(room.peaks().used_bytes, 90);
   EXPECT_LE(room.peaks().over_budget_bytes, 0);
   room.Take(30);
-  room.NotePeak(100);  // the others are about to leave
+  room.NotePeak([] { return 100; });  // the others are about to leave
   EXPECT_TRUE(room.over());
   EXPECT_LE(room.peaks().over_budget_bytes, 0);
-  room.NotePeak(120);
+  room.NotePeak([] { return 120; });
   EXPECT_EQ(room.peaks().over_budget_bytes, 20);
   EXPECT_EQ(room.peaks().over_budget_operation, "");
   room.NoteBeyond(7, "cat");

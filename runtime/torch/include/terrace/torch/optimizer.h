@@ -128,22 +128,33 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // is updated as soon as its gradients are there, and they are freed, and with
   // an Offload none goes below. step() ends it; after fewer passes it steps
   // all. The bits are those of one step with all gradients. 0: as at first.
+  // - Gradients are gone when the pass returns: clipping or unscaling them by
+  //   hand does nothing. A parameter is written at any time from the pass's
+  //   first gradient until step() has ended: nothing else may read it then.
   // - Options are those of the groups as the last pass makes its first
-  // gradient;
-  //   TryStep is FailedPrecondition where they are others then.
+  //   gradient; TryStep is FailedPrecondition where they are others then, or
+  //   where what was stepped has another gradient by then: reset it.
+  // - What has a gradient that the pass did not give, as one that is frozen, is
+  //   stepped by step(), as another step.
   // - Where functions of programs (torch::autograd::Function) run backward
   //   within themselves, a gradient is complete at the end of the outermost
-  //   pass. A hook of a tensor that runs backward is not known for one.
+  //   pass. What runs on another thread than the function, and a hook of a
+  //   tensor that runs backward, is not known for that.
   // - Passes are counted from the last step, or from this call: where gradients
   //   are given up after a pass, because of a failure or not, call it again.
-  // - One pass more than so many throws c10::Error, and changes nothing. Where
-  //   a pass breaks, or an update fails, after some parameters were stepped, so
-  //   are TryStep, StateOf, save and load, with why: resume from a checkpoint.
+  //   One pass more throws c10::Error at its first gradient, which stays:
+  //   zero_grad() before step().
+  // - Where a pass breaks, or an update fails, after some parameters were
+  //   stepped, backward, TryStep, StateOf, save and load are refused from then
+  //   on, with why: resume from a checkpoint. So are parameters half stepped if
+  //   the optimizer ends before step() does.
   // - set_overlap is without effect. One thread at a time runs backward.
   // InvalidArgument: a negative number; an optimizer that clips or skips.
   // FailedPrecondition: half a step has been made, or gradients are below:
-  // zero_grad() first. Unimplemented, of TryStep, and the step has failed if
-  // backward has begun it: a loss scale, clipping, skipping or norm_gradients.
+  // zero_grad() first. Else as Flush, or with 0 as Hook::ManageGradient of
+  // those that are there; it steps after backward then. Unimplemented, of
+  // TryStep, and the step has failed if backward has begun it: a loss scale,
+  // clipping, skipping or norm_gradients.
   absl::Status SetStepInBackward(int passes);
 
   // One step; as OffloadedOptimizer::Step. `arguments` may say anything but
@@ -226,8 +237,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   StepSource Source();
   absl::Status StepNow(const StepArguments& arguments);
   absl::Status StepLate(const StepArguments& arguments);
+  absl::Status FollowBackward(int passes);
   absl::Status StepInBackward(const StepArguments& arguments);
-  bool HasGradients() const;
   void TidyUp();
   ParameterState ReadParameterState(int index, StateReader& reader) const;
   template <typename State, typename Options>
