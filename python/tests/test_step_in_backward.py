@@ -210,6 +210,19 @@ def test_gradients_are_freed_before_backward_ends(tmp_path):
     assert all(storage() is None for storage in storages)
 
 
+@pytest.mark.parametrize('strides', ['in order', 'odd'])
+def test_values_read_before_the_step_are_old(tight, strides):
+    """A graph that holds them must notice, as after an ordinary step."""
+    weight = torch.randn(64, 48)
+    parameter = torch.nn.Parameter(weight.t() if strides == 'odd' else weight)
+    optimizer = terrace.AdamW([parameter], step_in_backward=1, **tight)
+    parameter.square().sum().backward()
+    read = parameter.square().sum()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        read.backward()
+
+
 def test_bits_written_between_steps_count(tight):
     """Into parameters and state, as with step()."""
     def write(optimizer, step):

@@ -259,6 +259,7 @@ absl::StatusOr<GradientData> StepTensors::TakeGradient(
   supplied_[index] = gradient.detach().contiguous();
   parameter.mutable_grad().reset();
   parameter.unsafeGetTensorImpl()->bump_version();
+  stepped_.push_back(parameter);
   return GradientData{.values = spec.count == 0
                                     ? static_cast<const void*>(&kNothing)
                                     : supplied_[index].const_data_ptr(),

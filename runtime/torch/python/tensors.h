@@ -76,7 +76,7 @@ class StepTensors {
   // Of a gradual step: the parameters that are in a group alone, of the others
   // null; the gradient of one of them, out of its .grad, which is undefined
   // from then on, until Drop(). InvalidArgument likewise; it stays then. Lets
-  // autograd know at once which is written.
+  // autograd know at once which is written, and again when it has been.
   absl::Status LocateParameters(absl::Span<const ParameterSpec> specs,
                                 const std::vector<at::Tensor>& parameters,
                                 absl::Span<const int64_t> groups);

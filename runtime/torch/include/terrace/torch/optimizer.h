@@ -146,8 +146,8 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   //   zero_grad() before step().
   // - Where a pass breaks, or an update fails, after some parameters were
   //   stepped, backward, TryStep, StateOf, save and load are refused from then
-  //   on, with why: resume from a checkpoint. So are parameters half stepped if
-  //   the optimizer ends before step() does.
+  //   on, with why: resume from a checkpoint. An optimizer that ends before
+  //   step() has leaves its parameters stepped in part.
   // - set_overlap is without effect. One thread at a time runs backward.
   // InvalidArgument: a negative number; an optimizer that clips or skips.
   // FailedPrecondition: half a step has been made, or gradients are below:
