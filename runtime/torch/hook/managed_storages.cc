@@ -291,6 +291,7 @@ absl::Status ManagedStorages::Close(bool restore) {
   TERRACE_ASSIGN_OR_RETURN(const bool is_first, BeginClose());
   if (!is_first) return absl::OkStatus();
   const absl::Status status = LetGoAll(restore);
+  replacements_.Clear();
   Storages gone;  // ends without the lock
   {
     MutexLock lock(mutex_);

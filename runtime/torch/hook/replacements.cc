@@ -79,6 +79,13 @@ absl::Status Replacements::Retry(
   return status;
 }
 
+void Replacements::Clear() {
+  std::vector<Waiting> waiting;  // ends without the lock
+  MutexLock lock(mutex_);
+  waiting.swap(waiting_);
+  is_empty_.store(true);
+}
+
 absl::Status Replacements::Replace(StorageOwner& owner, Waiting& waiting) {
   std::vector<at::Tensor> tensors;
   for (const StorageOwner::WeakTensor& weak : waiting.tensors) {

@@ -43,6 +43,8 @@ class Replacements {
       StorageOwner& owner, ByteWindow& window,
       const std::vector<std::shared_ptr<ManagedStorage>>& storages)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Their owner has closed: those that wait stay as they are.
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Waiting {
