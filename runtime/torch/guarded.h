@@ -32,6 +32,17 @@ inline absl::Status StatusOfThrown(absl::string_view where,
                       : absl::InternalError(message);
 }
 
+// Does the work, which returns a Status; what LibTorch throws becomes one too.
+// Thread-safe.
+template <typename Work>
+absl::Status Guarded(const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return StatusOfThrown("LibTorch", error);
+  }
+}
+
 // Does the work; what it throws becomes a Status with the name of the device.
 // Thread-safe.
 template <typename Work>

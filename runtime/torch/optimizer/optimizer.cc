@@ -2,7 +2,6 @@
 
 #include <c10/core/GradMode.h>
 
-#include <exception>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -26,16 +25,6 @@ namespace terrace {
 namespace {
 
 using Group = ::torch::optim::OptimizerParamGroup;
-
-// LibTorch throws; its errors end here.
-template <typename Work>
-absl::Status Guarded(const Work& work) {
-  try {
-    return work();
-  } catch (const std::exception& error) {
-    return StatusOfThrown("LibTorch", error);
-  }
-}
 
 OffloadedTensors Takes(bool may_be_offloaded) {
   return may_be_offloaded ? OffloadedTensors::kTaken

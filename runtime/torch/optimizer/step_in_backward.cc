@@ -43,9 +43,7 @@ absl::Status OffloadedAdamBase::SetStepInBackward(int passes) {
     return absl::FailedPreconditionError(
         "a step is incomplete; call step() again first");
   }
-  absl::Status status;
-  status.Update(Guarded(c10::kCPU, [&] { status = FollowBackward(passes); }));
-  return status;
+  return Guarded([&] { return FollowBackward(passes); });
 }
 
 absl::Status OffloadedAdamBase::FollowBackward(int passes) {

@@ -12,13 +12,10 @@
 namespace terrace {
 namespace {
 
-// LibTorch throws; its errors end here.
 template <typename Work>
 absl::Status GuardedWithoutGraph(const Work& work) {
   const at::NoGradGuard without_graph;
-  absl::Status status;
-  status.Update(Guarded(c10::kCPU, [&] { status = work(); }));
-  return status;
+  return Guarded(work);
 }
 
 }  // namespace
