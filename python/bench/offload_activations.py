@@ -20,7 +20,6 @@ Ends with 1 where a gradient differs in any bit.
 import argparse
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import statistics
@@ -146,8 +145,9 @@ def serve(arguments: argparse.Namespace) -> None:
 def raw_rates(path: str) -> tuple[float, float]:
     """Bytes a second, written and read: pieces of 8 MiB one after another, past
     the system's cache, in a file that has its place."""
-    piece, count = mmap.mmap(-1, 8 << 20), 32
-    piece.write(os.urandom(1 << 20) * 8)
+    from raw_buffer import raw_buffer
+    piece, count = raw_buffer(8 << 20), 32
+    piece[:] = os.urandom(1 << 20) * 8
     name = os.path.join(path, 'raw')
     file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
     try:

@@ -23,7 +23,6 @@ import argparse
 import contextlib
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import statistics
@@ -75,12 +74,13 @@ def write_weights(arguments: argparse.Namespace, file: str) -> None:
 
 def read_rate(file: str, threads: int) -> float:
     """Bytes a second of all of it, past the page cache."""
+    from raw_buffer import raw_buffer
     size = os.path.getsize(file) // _PIECE * _PIECE
     offsets = iter(range(0, size, _PIECE))
     lock = threading.Lock()
 
     def read() -> None:
-        buffer = mmap.mmap(-1, _PIECE)  # aligned
+        buffer = raw_buffer(_PIECE)
         while True:
             with lock:
                 offset = next(offsets, None)

@@ -21,7 +21,6 @@ as much disk.
 
 import argparse
 import json
-import mmap
 import os
 import statistics
 import tempfile
@@ -32,6 +31,7 @@ from collections.abc import Callable
 import torch
 
 import terrace
+from raw_buffer import raw_buffer
 
 _PIECE = 4 << 20
 _TOKENS = 128
@@ -94,8 +94,8 @@ class Raw:
         os.fsync(self._file)
 
     @staticmethod
-    def _buffer() -> mmap.mmap:
-        buffer = mmap.mmap(-1, _PIECE)  # of whole pages
+    def _buffer() -> memoryview:
+        buffer = raw_buffer(_PIECE)
         buffer[:] = os.urandom(1 << 16) * (_PIECE >> 16)
         return buffer
 
