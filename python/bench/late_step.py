@@ -110,7 +110,7 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
     moved = sum(after[f'bytes_{way}'] - before[f'bytes_{way}']
                 for way in ('read', 'written')) / 2
     window = after['memory_bytes'] - after['resident_bytes']
-    raw = Raw(folder, int(moved - 2 * window) // 2)
+    raw = Raw(folder, int(moved - 2 * window) // 2, window)
     rows = {'in memory': memory.iterate, 'raw': lambda: timed_move(raw),
             'step()': lambda: [plain.iterate(), plain.iterate()][1],
             'overlap': late.iterate_late}

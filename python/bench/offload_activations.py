@@ -145,8 +145,8 @@ def serve(arguments: argparse.Namespace) -> None:
 def raw_rates(path: str) -> tuple[float, float]:
     """Bytes a second, written and read: pieces of 8 MiB one after another, past
     the system's cache, in a file that has its place."""
-    from raw_buffer import raw_buffer
-    piece, count = raw_buffer(8 << 20), 32
+    from raw_buffers import RawBuffers
+    piece, count = RawBuffers(0, 8 << 20).take(), 32
     piece[:] = os.urandom(1 << 20) * 8
     name = os.path.join(path, 'raw')
     file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)

@@ -7,7 +7,7 @@ a vocabulary of 32,000) reads 16 x 512 tokens: once with all weights in memory,
 once with 12 % of them and the rest below. Both have them from one safetensors
 file that is made in a folder of --path, each is a process of its own, and they
 take turns. Between the turns the same file is read by O_DIRECT preads of
-several threads, which is what the disk gives. The bars:
+several threads into as much memory, which is what the disk gives. The bars:
 
     seconds of a pass <= 1.15 x max(those in memory, bytes / that rate)
     peak RSS <= budget + 128 MiB + (the one's in memory - its weights)
@@ -72,22 +72,22 @@ def write_weights(arguments: argparse.Namespace, file: str) -> None:
         for name, tensor in empty_model(arguments).state_dict().items()}, file)
 
 
-def read_rate(file: str, threads: int) -> float:
+def read_rate(file: str, buffers, threads: int) -> float:
     """Bytes a second of all of it, past the page cache."""
-    from raw_buffer import raw_buffer
     size = os.path.getsize(file) // _PIECE * _PIECE
     offsets = iter(range(0, size, _PIECE))
     lock = threading.Lock()
 
     def read() -> None:
-        buffer = raw_buffer(_PIECE)
         while True:
             with lock:
                 offset = next(offsets, None)
             if offset is None:
                 return
+            buffer = buffers.take()
             if os.preadv(descriptor, [buffer], offset) != _PIECE:
                 raise OSError(f'{file}: a short read at {offset}')
+            buffers.give(buffer)
 
     descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
     try:
@@ -208,6 +208,7 @@ def child(arguments: argparse.Namespace, *more: str, **pipes):
 
 def measure(arguments: argparse.Namespace) -> dict:
     """All that the table is made of."""
+    from raw_buffers import RawBuffers
     file = os.path.join(arguments.folder, _FILE)
     if child(arguments, '--side', 'write').wait() != 0:
         raise RuntimeError('no weights were written')
@@ -218,12 +219,15 @@ def measure(arguments: argparse.Namespace) -> dict:
             stack.callback(sides[name].close)
         first = {name: side.run() for name, side in sides.items()}
         passes, rates = {name: [] for name in sides}, []
+        buffers = RawBuffers(first['below']['budget_bytes'], _PIECE,
+                             least=arguments.readers)
         # A disk may be faster after a rest: each of the three comes first.
         turns = [*sides, 'disk']
         for _ in range(arguments.passes):
             for name in turns:
                 if name == 'disk':
-                    rates.append(read_rate(file, arguments.readers))
+                    rates.append(read_rate(file, buffers,
+                                           arguments.readers))
                 else:
                     passes[name].append(sides[name].run())
             turns.append(turns.pop(0))

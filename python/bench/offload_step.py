@@ -9,7 +9,8 @@ one iteration of each in turn, in alternating order:
     in memory         torch.optim.AdamW(fused=True)
     checksum          one pass over as many bytes as an iteration moves
     raw               reads and writes as many bytes on the same disk, half of
-                      each, O_DIRECT, 4 MiB a piece, two threads a direction
+                      each, O_DIRECT, 4 MiB a piece, two threads a direction,
+                      through as much memory as the window
     step()            terrace.AdamW, the state stepped after backward
     step_in_backward  terrace.AdamW(step_in_backward=1)
 
@@ -31,7 +32,7 @@ from collections.abc import Callable
 import torch
 
 import terrace
-from raw_buffer import raw_buffer
+from raw_buffers import RawBuffers
 
 _PIECE = 4 << 20
 _TOKENS = 128
@@ -82,37 +83,33 @@ class Training:
 
 
 class Raw:
-    """Reads of one half of a file, writes of the other."""
+    """Reads of one half of a file, writes of the other, through as much memory
+    as a window has."""
 
-    def __init__(self, folder: str, half_bytes: int) -> None:
+    def __init__(self, folder: str, half_bytes: int,
+                 window_bytes: int) -> None:
         self._pieces = -(-half_bytes // _PIECE)
         self._file = os.open(os.path.join(folder, 'raw'),
                              os.O_RDWR | os.O_CREAT | os.O_DIRECT)
-        buffer = self._buffer()
+        self._buffers = RawBuffers(window_bytes, _PIECE, least=4)
         for place in range(2 * self._pieces):
-            os.pwrite(self._file, buffer, place * _PIECE)
+            self._with_buffer(os.pwritev, place)
         os.fsync(self._file)
 
-    @staticmethod
-    def _buffer() -> memoryview:
-        buffer = raw_buffer(_PIECE)
-        buffer[:] = os.urandom(1 << 16) * (_PIECE >> 16)
-        return buffer
+    def _with_buffer(self, call: Callable, place: int) -> None:
+        buffer = self._buffers.take()
+        if call(self._file, [buffer], place * _PIECE) != _PIECE:
+            raise OSError(f'a short transfer at {place * _PIECE}')
+        self._buffers.give(buffer)
 
     def move(self) -> None:
-        def read(first: int) -> None:
-            buffer = self._buffer()
+        def pass_over(call: Callable, first: int) -> None:
+            start = 0 if call is os.preadv else self._pieces
             for place in range(first, self._pieces, 2):
-                os.preadv(self._file, [buffer], place * _PIECE)
+                self._with_buffer(call, start + place)
 
-        def write(first: int) -> None:
-            buffer = self._buffer()
-            for place in range(first, self._pieces, 2):
-                os.pwritev(self._file, [buffer],
-                           (self._pieces + place) * _PIECE)
-
-        threads = [threading.Thread(target=work, args=(first,))
-                   for work in (read, write) for first in (0, 1)]
+        threads = [threading.Thread(target=pass_over, args=(call, first))
+                   for call in (os.preadv, os.pwritev) for first in (0, 1)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -139,7 +136,8 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
     after = ours.optimizer.stats()
     read, written = (after[f'bytes_{way}'] - before[f'bytes_{way}']
                      for way in ('read', 'written'))
-    raw = Raw(folder, (read + written) // 2)
+    raw = Raw(folder, (read + written) // 2,
+              after['memory_bytes'] - after['resident_bytes'])
     summed = torch.randint(1 << 30, (max(1, (read + written) // 16),))
     rows = {'in memory': memory.iterate,
             'checksum': lambda: (summed.sum(), summed.sum()),
