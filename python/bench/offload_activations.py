@@ -146,18 +146,18 @@ def raw_rates(path: str) -> tuple[float, float]:
     """Bytes a second, written and read: pieces of 8 MiB one after another, past
     the system's cache, in a file that has its place."""
     from raw_buffers import RawBuffers
-    piece, count = RawBuffers(0, 8 << 20).take(), 32
-    piece[:] = os.urandom(1 << 20) * 8
+    size, count = 8 << 20, 32
+    buffers = RawBuffers(size, size)
     name = os.path.join(path, 'raw')
     file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
     try:
-        os.posix_fallocate(file, 0, count * len(piece))
+        os.posix_fallocate(file, 0, count * size)
         rates = []
         for move in (os.pwritev, os.preadv):
             begun = time.perf_counter()
             for index in range(count):
-                move(file, [piece], index * len(piece))
-            rates.append(count * len(piece) / (time.perf_counter() - begun))
+                buffers.move(move, file, index * size)
+            rates.append(count * size / (time.perf_counter() - begun))
     finally:
         os.close(file)
         os.unlink(name)

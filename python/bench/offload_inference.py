@@ -31,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 _MIB = 1 << 20
 _PIECE = 4 * _MIB
@@ -84,20 +85,17 @@ def read_rate(file: str, buffers, threads: int) -> float:
                 offset = next(offsets, None)
             if offset is None:
                 return
-            buffer = buffers.take()
-            if os.preadv(descriptor, [buffer], offset) != _PIECE:
-                raise OSError(f'{file}: a short read at {offset}')
-            buffers.give(buffer)
+            buffers.move(os.preadv, descriptor, offset)
 
     descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
     try:
-        readers = [threading.Thread(target=read) for _ in range(threads)]
         begun = time.monotonic()
+        with ThreadPoolExecutor(threads) as pool:
+            readers = [pool.submit(read) for _ in range(threads)]
+        seconds = time.monotonic() - begun
         for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        return size / (time.monotonic() - begun)
+            reader.result()  # or what it met
+        return size / seconds
     finally:
         os.close(descriptor)
 

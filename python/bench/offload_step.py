@@ -25,9 +25,9 @@ import json
 import os
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -93,27 +93,20 @@ class Raw:
                              os.O_RDWR | os.O_CREAT | os.O_DIRECT)
         self._buffers = RawBuffers(window_bytes, _PIECE, least=4)
         for place in range(2 * self._pieces):
-            self._with_buffer(os.pwritev, place)
+            self._buffers.move(os.pwritev, self._file, place * _PIECE)
         os.fsync(self._file)
-
-    def _with_buffer(self, call: Callable, place: int) -> None:
-        buffer = self._buffers.take()
-        if call(self._file, [buffer], place * _PIECE) != _PIECE:
-            raise OSError(f'a short transfer at {place * _PIECE}')
-        self._buffers.give(buffer)
 
     def move(self) -> None:
         def pass_over(call: Callable, first: int) -> None:
             start = 0 if call is os.preadv else self._pieces
             for place in range(first, self._pieces, 2):
-                self._with_buffer(call, start + place)
+                self._buffers.move(call, self._file, (start + place) * _PIECE)
 
-        threads = [threading.Thread(target=pass_over, args=(call, first))
-                   for call in (os.preadv, os.pwritev) for first in (0, 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            passes = [threads.submit(pass_over, call, first)
+                      for call in (os.preadv, os.pwritev) for first in (0, 1)]
+        for each in passes:
+            each.result()  # or what it met
 
 
 def measure(arguments: argparse.Namespace, folder: str) -> dict:

@@ -11,16 +11,18 @@ import ctypes
 import mmap
 import os
 import queue
+from collections.abc import Callable
 
 _HUGE_PAGE = 2 << 20
 
 
 class RawBuffers:
-    """Buffers of `piece_bytes`, whole 64 KiB, as many as `memory_bytes` hold and at least
-    `least` of them, which take turns. Any thread may take and give."""
+    """Buffers of `piece_bytes`, whole 64 KiB each, which take turns: as many as
+    `memory_bytes` hold, and at least `least`."""
 
     def __init__(self, memory_bytes: int, piece_bytes: int,
                  least: int = 1) -> None:
+        self._piece_bytes = piece_bytes
         count = max(least, memory_bytes // piece_bytes)
         memory = mmap.mmap(-1, count * piece_bytes + 2 * _HUGE_PAGE,
                            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -32,11 +34,15 @@ class RawBuffers:
         for place in range(begin, begin + count * piece_bytes, piece_bytes):
             buffer = memoryview(memory)[place:place + piece_bytes]
             buffer[:] = some * (piece_bytes >> 16)
-            self.give(buffer)
+            self._free.put(buffer)
 
-    def take(self) -> memoryview:
-        """The one that has been free for longest; waits for one."""
-        return self._free.get()
-
-    def give(self, buffer: memoryview) -> None:
-        self._free.put(buffer)
+    def move(self, call: Callable, file: int, offset: int) -> None:
+        """os.preadv or os.pwritev of one piece, with the buffer that has been
+        free for longest; waits for one. Any thread. OSError: a short transfer.
+        """
+        buffer = self._free.get()
+        try:
+            if call(file, [buffer], offset) != self._piece_bytes:
+                raise OSError(f'a short transfer at {offset}')
+        finally:
+            self._free.put(buffer)
