@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/make_engine.h"
-#include "runtime/base/blocked_signals.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/own_thread.h"
 #include "runtime/base/page_cache.h"
 
 namespace terrace {
@@ -28,11 +28,10 @@ constexpr size_t kMaxPending = 512;
 class ThreadEngine final : public IoEngine {
  public:
   explicit ThreadEngine(const std::string& reason) : reason_(reason) {
-    const BlockedSignals blocked;
     threads_.reserve(kThreads);
     for (int i = 0; i < kThreads; ++i) {
       try {
-        threads_.emplace_back([this] { Work(); });
+        threads_.push_back(OwnThread("terrace-io", [this] { Work(); }));
       } catch (const std::system_error&) {
         return;  // fewer do as well, but slower
       }

@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/blocked_signals.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/own_thread.h"
 
 namespace terrace {
 namespace {
@@ -47,8 +47,7 @@ void Serve(Line& line) {
 class BackgroundThread final : public Executor {
  public:
   BackgroundThread() : line_(std::make_shared<Line>()) {
-    const BlockedSignals blocked;
-    thread_ = std::thread([line = line_] { Serve(*line); });
+    thread_ = OwnThread("terrace-move", [line = line_] { Serve(*line); });
   }
 
   ~BackgroundThread() override {

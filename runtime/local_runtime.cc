@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/background_thread.h"
-#include "runtime/base/blocked_signals.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/own_thread.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/request_checks.h"
@@ -52,9 +52,8 @@ class InProcessRuntime final : public LocalRuntime {
     core.transcript = parts.transcript;
     mover_ = std::make_unique<Mover>(std::move(core));
     inbox_ = mover_->shared_inbox();
-    const BlockedSignals blocked;
     if (!parts.start_thread) return;
-    thread_ = std::thread([this, ended = loop_ended_] {
+    thread_ = OwnThread("terrace-mover", [this, ended = loop_ended_] {
       Loop();
       ended->Set(true);
     });

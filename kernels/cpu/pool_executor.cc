@@ -14,10 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/lanes.h"
-#include "runtime/base/blocked_signals.h"
 #include "runtime/base/check.h"
 #include "runtime/base/floating_point.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/own_thread.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
@@ -38,11 +38,10 @@ class PoolExecutor final : public Executor {
   }
 
   absl::Status Start(int threads, absl::Span<const int> cpus) {
-    const BlockedSignals blocked;
     threads_.reserve(static_cast<size_t>(threads));
     for (int i = 0; i < threads; ++i) {
       try {
-        threads_.emplace_back([this] { Work(); });
+        threads_.push_back(OwnThread("terrace-exec", [this] { Work(); }));
       } catch (const std::system_error& error) {
         return absl::ResourceExhaustedError(absl::StrCat(
             "cannot start thread ", i, " of ", threads, ": ", error.what()));

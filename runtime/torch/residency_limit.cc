@@ -11,8 +11,8 @@
 #include <system_error>
 #include <thread>
 
-#include "runtime/base/blocked_signals.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/own_thread.h"
 
 namespace terrace {
 namespace {
@@ -54,7 +54,8 @@ class MappedBytes {
 class ResidencyLimit::Watcher {
  public:
   explicit Watcher(absl::Span<std::byte> mapping)
-      : mapping_(mapping), thread_([this] { Watch(); }) {}
+      : mapping_(mapping),
+        thread_(OwnThread("terrace-mapped", [this] { Watch(); })) {}
 
   ~Watcher() {
     {
@@ -95,7 +96,6 @@ class ResidencyLimit::Watcher {
 
 ResidencyLimit::ResidencyLimit(absl::Span<std::byte> mapping)
     : process_(getpid()) {
-  const BlockedSignals blocked;
   try {
     watcher_ = std::make_unique<Watcher>(mapping);
   } catch (const std::system_error&) {  // none to be had

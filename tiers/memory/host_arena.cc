@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
+#include "runtime/base/own_thread.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/machine.h"
 #include "tiers/memory/process_memory.h"
@@ -73,7 +74,8 @@ absl::Status Populate(absl::Span<std::byte> area) {
   std::thread second;
   if (area.size() > kPopulatePieceBytes) {
     try {
-      second = std::thread([&] { PopulatePieces(area, next, error); });
+      second = OwnThread("terrace-arena",
+                         [&] { PopulatePieces(area, next, error); });
     } catch (const std::system_error&) {
       // The work below covers it.
     }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/base/own_thread.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/hook/compat.h"
@@ -131,7 +132,7 @@ void LateUpdates::Listen() {
 
 void LateUpdates::Run() {
   try {
-    thread_ = std::thread([this, step = step_.get()] {
+    thread_ = OwnThread("terrace-late", [this, step = step_.get()] {
       status_ = Drive(*step);
       pending_->End(status_);
     });
