@@ -8,6 +8,8 @@ state in memory. Rows, one iteration of each in turn, in alternating order:
 
     in memory   torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True)
     raw         reads and writes as many bytes as an iteration moves
+    at once     raw, one forward pass, and the update in memory with one checksum
+                pass over these bytes together, none of which waits for another
     step()      terrace.AdamW(max_grad_norm=1)
     overlap     terrace.AdamW(max_grad_norm=1, overlap=True); one that is not
                 measured comes before it, whose updates it ends, and what it
@@ -15,9 +17,11 @@ state in memory. Rows, one iteration of each in turn, in alternating order:
 
 No update begins before the norm is known: the floor is the backward pass in
 memory and then the larger one of the forward pass in memory and the raw time of
-the bytes that two windows do not hold. Prints medians and the ratio of the last
-row to the floor, and the same as a line of JSON. Parameters of the last two rows
-are compared after the last round. Takes 5 GB of memory and as much disk.
+the bytes that two windows do not hold, as if neither took anything from the
+other; what they take of it is in "at once". Prints medians and the ratios of the
+last row to the floor and to backward with "at once", and the same as a line of
+JSON. Parameters of the last two rows are compared after the last round. Takes 6
+GB of memory and as much disk.
 """
 
 import argparse
@@ -30,7 +34,7 @@ import time
 import torch
 
 import terrace
-from offload_step import Bytes, Raw, parsed
+from offload_step import Bytes, Raw, at_once, parsed
 
 _TOKENS, _VOCABULARY = 128, 256
 
@@ -67,11 +71,9 @@ class Training:
 
     def iterate(self) -> dict[str, float]:
         """Seconds of all, and of its passes."""
-        tokens = torch.randint(_VOCABULARY, (1, _TOKENS + 1),
-                               generator=self._generator)
+        tokens = self._draw()
         started = time.perf_counter()
-        loss = torch.nn.functional.cross_entropy(
-            self.model(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
+        loss = self._loss(tokens)
         forward = time.perf_counter()
         loss.backward()
         backward = time.perf_counter()
@@ -81,6 +83,27 @@ class Training:
         self.optimizer.zero_grad()
         return {'all': time.perf_counter() - started,
                 'forward': forward - started, 'backward': backward - forward}
+
+    def _draw(self) -> torch.Tensor:
+        return torch.randint(_VOCABULARY, (1, _TOKENS + 1),
+                             generator=self._generator)
+
+    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(
+            self.model(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
+
+    def forward_beside(self, raw: Raw, summed: torch.Tensor
+                       ) -> dict[str, float]:
+        """What follows a backward pass, all at once."""
+        tokens = self._draw()
+        self._loss(tokens).backward()
+        started = time.perf_counter()
+        at_once(raw.move,
+                lambda: (self.optimizer.step(), summed.sum(), summed.sum()),
+                lambda: self._loss(tokens))
+        seconds = time.perf_counter() - started
+        self.optimizer.zero_grad()
+        return {'all': seconds}
 
     def iterate_late(self) -> dict[str, float]:
         self.iterate()
@@ -111,7 +134,9 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
                 for way in ('read', 'written')) / 2
     window = after['memory_bytes'] - after['resident_bytes']
     raw = Raw(folder, int(moved - 2 * window) // 2, window)
+    summed = torch.randint(1 << 30, (max(1, int(moved) // 16),))
     rows = {'in memory': memory.iterate, 'raw': lambda: timed_move(raw),
+            'at once': lambda: memory.forward_beside(raw, summed),
             'step()': lambda: [plain.iterate(), plain.iterate()][1],
             'overlap': late.iterate_late}
     times: dict[str, list[dict]] = {name: [] for name in rows}
@@ -143,7 +168,9 @@ def main() -> None:
     median = result['medians']
     memory = median['in memory']
     floor = memory['backward'] + max(memory['forward'], median['raw']['all'])
-    result.update(floor=floor, ratio=median['overlap']['all'] / floor, bar=1.1)
+    together = memory['backward'] + median['at once']['all']
+    result.update(floor=floor, ratio=median['overlap']['all'] / floor, bar=1.1,
+                  to_at_once=median['overlap']['all'] / together)
     for name, values in median.items():
         least, most = result['spread'][name]
         passes = ''.join(f', {key} {1e3 * values[key]:.0f}'
@@ -154,7 +181,9 @@ def main() -> None:
           f'{result["bytes_moved"] / 1e9:.2f} GB an iteration, a window of '
           f'{result["window_bytes"] / 1e6:.0f} MB; load {result["load"]:.1f}')
     print(f'overlap is {result["ratio"]:.3f} x the floor, '
-          f'{1e3 * floor:.0f} ms; the bar is {result["bar"]}')
+          f'{1e3 * floor:.0f} ms; the bar is {result["bar"]}; '
+          f'{result["to_at_once"]:.3f} x backward with "at once", '
+          f'{1e3 * together:.0f} ms')
     print(json.dumps(result))
     if not result['same_parameters']:
         raise SystemExit('the parameters differ')
