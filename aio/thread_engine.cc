@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "aio/make_engine.h"
 #include "runtime/base/mutex.h"
-#include "runtime/base/own_thread.h"
 #include "runtime/base/page_cache.h"
+#include "runtime/base/threads/own_thread.h"
 
 namespace terrace {
 namespace {

@@ -6,21 +6,29 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 
 namespace terrace {
 namespace {
 
 constexpr int64_t kSlotBytes = int64_t{1} << 30;
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 }  // namespace
 
 void UringBuffers::Register(io_uring* ring, absl::Span<std::byte> arena) {
   TERRACE_CHECK(arena_.empty());  // once
   std::vector<iovec> slots;
-  for (size_t at = 0; at < arena.size(); at += kSlotBytes) {
+  const auto size = static_cast<int64_t>(arena.size());
+  huge_bytes_ = RoundDown(size, kHugePageBytes);
+  for (int64_t at = 0; at < huge_bytes_; at += kSlotBytes) {
+    slots.push_back({arena.data() + at, static_cast<size_t>(std::min(
+                                            kSlotBytes, huge_bytes_ - at))});
+  }
+  if (huge_bytes_ < size) {
     slots.push_back(
-        {arena.data() + at, std::min<size_t>(kSlotBytes, arena.size() - at)});
+        {arena.data() + huge_bytes_, static_cast<size_t>(size - huge_bytes_)});
   }
   if (slots.empty()) return;
   arena_ = arena;
@@ -50,8 +58,12 @@ int UringBuffers::SlotOf(const IoRequest& request) const {
   const int64_t at = request.data - arena_.data();
   const int64_t end = at + request.size_bytes;
   if (end > static_cast<int64_t>(arena_.size())) return -1;
-  const int64_t slot = at / kSlotBytes;
-  const bool is_within = (end - 1) / kSlotBytes == slot;
+  const auto slot_at = [this](int64_t place) {
+    return place < huge_bytes_ ? place / kSlotBytes
+                               : static_cast<int64_t>(registered_.size()) - 1;
+  };
+  const int64_t slot = slot_at(at);
+  const bool is_within = slot_at(end - 1) == slot;
   return is_within && registered_[slot] ? static_cast<int>(slot) : -1;
 }
 

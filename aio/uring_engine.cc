@@ -279,7 +279,9 @@ int UringEngine::Submit(absl::Span<const IoRequest> requests) {
     ++in_flight_;
     ++taken;
   }
-  return taken;  // the last go with the next Poll or Wait: one call fewer
+  // Small ones go with the next Poll or Wait: one call fewer.
+  if (prepared_bytes >= kSubmitBytes) Flush();
+  return taken;
 }
 
 // Gives the submission queue to the kernel. What it does not consume stays

@@ -8,7 +8,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
-#include "runtime/base/own_thread.h"
+#include "runtime/base/threads/own_thread.h"
 
 namespace terrace {
 namespace {

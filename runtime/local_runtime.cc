@@ -9,8 +9,9 @@
 #include "runtime/background_thread.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/mutex.h"
-#include "runtime/base/own_thread.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/threads/own_thread.h"
+#include "runtime/base/threads/short_slices.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/request_checks.h"
 #include "runtime/messages/request_queue.h"
@@ -54,6 +55,7 @@ class InProcessRuntime final : public LocalRuntime {
     inbox_ = mover_->shared_inbox();
     if (!parts.start_thread) return;
     thread_ = OwnThread("terrace-mover", [this, ended = loop_ended_] {
+      TakeShortSlices();
       Loop();
       ended->Set(true);
     });

@@ -17,8 +17,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/floating_point.h"
 #include "runtime/base/mutex.h"
-#include "runtime/base/own_thread.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/threads/own_thread.h"
 
 namespace terrace {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "runtime/base/mutex.h"
-#include "runtime/base/own_thread.h"
+#include "runtime/base/threads/own_thread.h"
 
 namespace terrace {
 namespace {

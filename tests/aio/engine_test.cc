@@ -1,8 +1,13 @@
 // One contract for every engine: what IoQueue relies on.
 #include "aio/engine.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
+#include <string_view>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -170,6 +175,36 @@ TEST_P(EngineContract, MovesBytesOfARegisteredArenaAndOfOthers) {
   EXPECT_THAT(results, testing::ElementsAre(testing::Pair(4, 2 * kBlock),
                                             testing::Pair(5, 2 * kBlock)));
   EXPECT_EQ(arena.Copy(0, 4 * kBlock), written);
+}
+
+// The small pages behind them are registered apart.
+TEST_P(EngineContract, MovesBytesOnBothSidesOfAnArenasLastHugePage) {
+  constexpr int64_t kHuge = 2 << 20;
+  constexpr int64_t kSize = 4 * kBlock;
+  constexpr int64_t kPlaces[] = {kHuge - kSize, kHuge - kBlock, kHuge + kSize};
+  AlignedBuffer arena(kHuge + 2 * kSize + kBlock);
+  engine().RegisterArena(
+      {arena.data(), static_cast<size_t>(kHuge + 2 * kSize)});
+  AlignedBuffer wanted(kSize);
+  AlignedBuffer found(kSize);
+  const bool is_file =
+      std::string_view(GetParam()).find("memory") == std::string_view::npos;
+  for (int i = 0; i < 3; ++i) {
+    std::fill_n(wanted.data(), kSize, std::byte(7 + i));
+    std::byte* const place = arena.data() + kPlaces[i];
+    std::fill_n(place, kSize, std::byte(7 + i));
+    ASSERT_EQ(RunOne(Request(IoDirection::kWrite, place, i * kSize, kSize, 1)),
+              kSize);
+    if (is_file) {
+      ASSERT_EQ(pread(made_.descriptors[0], found.data(), kSize, i * kSize),
+                kSize);
+      EXPECT_EQ(std::memcmp(found.data(), wanted.data(), kSize), 0) << i;
+    }
+    std::fill_n(place, kSize, std::byte(0));
+    ASSERT_EQ(RunOne(Request(IoDirection::kRead, place, i * kSize, kSize, 2)),
+              kSize);
+    EXPECT_EQ(std::memcmp(place, wanted.data(), kSize), 0) << i;
+  }
 }
 
 TEST_P(EngineContract, WaitEndsAtItsDeadline) {
