@@ -31,27 +31,25 @@ int64_t InFlightLimit::least_bytes() const {
 }
 
 int64_t InFlightLimit::EpochBytes() const {
-  return (is_far_ ? kLimitsPerFarEpoch : kLimitsPerEpoch) * bytes();
+  return (is_far_ ? kLimitsPerFarEpoch : kLimitsPerEpoch) * bytes_;
 }
 
 int64_t InFlightLimit::piece_bytes() const {
   if (!is_adaptive_) return largest_piece_;
   const int64_t piece =
-      std::max(RoundDown(bytes() / pieces(), kPieceGrain), kLeastPiece);
+      std::max(RoundDown(bytes_ / pieces(), kPieceGrain), kLeastPiece);
   return std::min(piece, largest_piece_);
 }
 
 void InFlightLimit::OnAnswer(absl::Time now, int64_t bytes, bool is_read,
                              bool has_more) {
   if (!is_adaptive_) return;
-  share_.OnAnswer(bytes, is_read, this->bytes());
-  late_look_.OnAnswer(bytes, is_read);
+  share_.OnAnswer(bytes, is_read, bytes_);
   if (!has_more) {
     epoch_.Stop();
   } else if (epoch_.Add(now, bytes, is_read, EpochBytes())) {
     OnEpoch(now);
     epoch_.Begin(now);
-    late_look_.Forget();
   }
 }
 
@@ -61,8 +59,6 @@ void InFlightLimit::OnEpoch(absl::Time now) {
   if (trial_.kind != Kind::kNone) {
     Judge(now, rate);
   } else {
-    late_bytes_ =
-        RoundDown(static_cast<int64_t>(late_look_.mean_bytes()), kPieceGrain);
     Choose(now, rate);
   }
   // The load may have become a mixed one, which needs more.
@@ -121,7 +117,7 @@ void InFlightLimit::Restore(const LimitTrial& trial) {
 void InFlightLimit::Choose(absl::Time now, double rate) {
   is_recovery_ = left_.IsMissed(bytes_, rate, share_.reads());
   if (is_recovery_) {
-    Try(Kind::kBeyond, std::min(2 * bytes_, left_.bytes()), rate);
+    Try(Kind::kLarger, std::min(2 * bytes_, left_.bytes()), rate);
     return;
   }
   if (!pause_.IsOver(now)) return;
@@ -129,10 +125,10 @@ void InFlightLimit::Choose(absl::Time now, double rate) {
       RoundDown(static_cast<int64_t>(rate * latency_seconds_), kPieceGrain);
   // At the most it may be it is judged by latency: the device may have changed.
   if (is_far_ && bytes_ < most_bytes_) {
-    Try(Kind::kBeyond, std::min(2 * bytes_, most_bytes_), rate);
+    Try(Kind::kLarger, std::min(2 * bytes_, most_bytes_), rate);
   } else if (bytes_ > wanted + wanted / 8 && bytes_ <= least_bytes()) {
     // The device is slow or far away, and no smaller limit can tell which.
-    Try(Kind::kBeyond, std::min(2 * bytes_, most_bytes_), rate);
+    Try(Kind::kLarger, std::min(2 * bytes_, most_bytes_), rate);
   } else if (bytes_ > wanted + wanted / 8) {
     Try(Kind::kSmaller, std::max({wanted, bytes_ / 2, least_bytes()}), rate);
   } else if (bytes_ < wanted - wanted / 8) {

@@ -6,18 +6,12 @@
 // epochs of at least 10 ms and twelve limits. By Little's law the limit takes
 // limit / throughput to pass; where that is longer than the latency asked
 // for, a smaller limit is tried, and kept unless throughput falls by 3 %.
-// Where it falls steeply the device is far away rather than slow: then a larger
-// one is tried, and kept if it brings 5 %. Where latency is below what was
-// asked for a larger one is kept if it brings 1 %. A trial that fails is
-// repeated after 0.5 s, then after twice that, up to 30 s. So is one that was
-// kept by chance: when throughput sinks below what a larger limit gave, that
-// limit is tried again. Epochs are compared only while the share of reads among
-// the bytes stays the same.
-//
-// That is what the device has to do. Beside it the limit lets in what is
-// answered and not yet looked for (late_look.h): a device that answers in
-// bunches, or a thread that comes late, would else leave it with nothing to do
-// meanwhile.
+// Where it falls steeply the device is far away rather than slow: then, and
+// where latency is below what was asked for, a larger one is tried, and kept
+// if it brings 5 %. A trial that fails is repeated after 0.5 s, then after
+// twice that, up to 30 s. So is one that was kept by chance: when throughput
+// sinks below what a larger limit gave, that limit is tried again. Epochs are
+// compared only while the share of reads among the bytes stays the same.
 //
 // The smallest limit is two pieces of 256 KiB, of each direction where both
 // are in use: with fewer a device that serves both at once waits for us in one.
@@ -27,12 +21,10 @@
 // Owned by IoQueue; time is passed in. One thread at a time.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "absl/time/time.h"
 #include "aio/io_transfer.h"
-#include "aio/queue/late_look.h"
 #include "aio/queue/left_limit.h"
 #include "aio/queue/limit_epoch.h"
 #include "aio/queue/limit_trial.h"
@@ -44,7 +36,7 @@ class InFlightLimit {
  public:
   explicit InFlightLimit(const IoQueueOptions& options);
 
-  int64_t bytes() const { return std::min(bytes_ + late_bytes_, most_bytes_); }
+  int64_t bytes() const { return bytes_; }
 
   // Of a piece, at most. Half of the limit, so that the device never waits
   // for us; a quarter when both directions are in use, which a device may
@@ -57,8 +49,6 @@ class InFlightLimit {
   // The device moved `bytes`. `has_more`: something waits to be issued; without
   // it the throughput is ours, not the device's.
   void OnAnswer(absl::Time now, int64_t bytes, bool is_read, bool has_more);
-  // All that was answered has been told.
-  void EndLook() { late_look_.EndLook(); }
 
  private:
   using Kind = LimitTrial::Kind;
@@ -80,10 +70,8 @@ class InFlightLimit {
   const int64_t most_bytes_;
   const int64_t largest_piece_;
   const double latency_seconds_;
-  int64_t bytes_;           // that the device has to do
-  int64_t late_bytes_ = 0;  // beside what is answered and not yet looked for
+  int64_t bytes_;
   LimitEpoch epoch_;
-  LateLook late_look_;  // of the epoch
   LoadShare share_;
   LimitTrial trial_;
   TrialPause pause_;

@@ -80,7 +80,6 @@ void IoQueue::Promote(uint64_t tag, IoClass io_class) {
 
 void IoQueue::Turn(std::vector<Completion>* completions) {
   changed_ = false;
-  limit_.EndLook();
   if (transfers_.empty() && ended_.empty()) return;
   const absl::Time now = clock_.Now();
   expiries_.Look(now);

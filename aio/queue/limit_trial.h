@@ -13,12 +13,7 @@
 namespace terrace {
 
 struct LimitTrial {
-  enum class Kind : uint8_t {
-    kNone,
-    kSmaller,
-    kLarger,  // within the latency asked for
-    kBeyond,  // larger than that
-  };
+  enum class Kind : uint8_t { kNone, kSmaller, kLarger };
   enum class Verdict : uint8_t {
     kOtherLoad,  // nothing was learnt
     kKeep,
@@ -33,17 +28,13 @@ struct LimitTrial {
 
   // Of an epoch with this throughput and share of reads.
   Verdict Judge(double rate, double reads) const {
-    constexpr double kMostLoss = 0.97;  // of throughput, for a smaller limit
-    // Of throughput, for a larger one.
-    constexpr double kLeastGain = 1.01;
-    constexpr double kLeastGainBeyond = 1.05;
+    constexpr double kMostLoss = 0.97;   // of throughput, for a smaller limit
+    constexpr double kLeastGain = 1.05;  // of throughput, for a larger one
     constexpr double kFar = 0.8;  // below this the limit bounds throughput
     if (!IsSameLoad(reads, reads_before)) return Verdict::kOtherLoad;
     const double gain = rate / rate_before;
-    if (kind != Kind::kSmaller) {
-      const double least =
-          kind == Kind::kLarger ? kLeastGain : kLeastGainBeyond;
-      return gain >= least ? Verdict::kKeep : Verdict::kRefuse;
+    if (kind == Kind::kLarger) {
+      return gain >= kLeastGain ? Verdict::kKeep : Verdict::kRefuse;
     }
     if (gain >= kMostLoss) return Verdict::kKeep;
     return gain < kFar ? Verdict::kRefuseFar : Verdict::kRefuse;

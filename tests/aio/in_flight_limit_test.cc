@@ -182,34 +182,6 @@ TEST_F(InFlightLimitTest, FollowsADeviceThatSlowsDown) {
   EXPECT_LE(Move(1 << 29, 0), 2 / 0.97);
 }
 
-// As beside a computation that has the processors: each look finds what was
-// answered for a while, and the device goes on with the rest.
-TEST_F(InFlightLimitTest, WhoLooksLateKeepsTheDeviceBusy) {
-  constexpr absl::Duration kLate = absl::Milliseconds(3);
-  const auto gibs = [this](absl::Duration every) {
-    const absl::Time start = clock_.Now();
-    Start(int64_t{2} << 30, 0);
-    while (io_->pending() > 0) {
-      Turn();
-      clock_.JumpTo(clock_.Now() + every);
-    }
-    return 2 / absl::ToDoubleSeconds(clock_.Now() - start);
-  };
-  IoQueueOptions fixed;  // what passes in the latency asked for
-  fixed.adapts = false;
-  fixed.in_flight_bytes = 6 * kMiB;
-  fixed.piece_bytes = kMiB;
-  Make({4 * kGiB, 4 * kGiB}, fixed);
-  EXPECT_LE(gibs(kLate), 0.6 * 4);
-  Make({4 * kGiB, 4 * kGiB});
-  gibs(kLate);  // the limit settles
-  EXPECT_GE(gibs(kLate), 0.9 * 4);
-  EXPECT_GE(limit(), 12 * kMiB);
-  // It comes in time again.
-  gibs(absl::ZeroDuration());
-  EXPECT_LE(limit(), 8 * kMiB);
-}
-
 TEST_F(InFlightLimitTest, ANoisyDeviceKeepsItsThroughput) {
   const DeviceModel noisy{kGiB, kGiB, absl::ZeroDuration(), false,
                           absl::Milliseconds(12)};

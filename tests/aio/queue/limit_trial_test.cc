@@ -1,10 +1,9 @@
-// The parts of an in-flight limit that adapts: epoch, load, late looks, trial,
-// what was left. The whole, on devices: ../in_flight_limit_test.cc.
+// The parts of an in-flight limit that adapts: epoch, load, trial, what was
+// left. The whole, on devices: ../in_flight_limit_test.cc.
 #include "aio/queue/limit_trial.h"
 
 #include <algorithm>
 
-#include "aio/queue/late_look.h"
 #include "aio/queue/left_limit.h"
 #include "aio/queue/limit_epoch.h"
 #include "aio/queue/load_share.h"
@@ -73,33 +72,6 @@ TEST(LoadShare, ALittleOfTheOtherDirectionIsNoMixture) {
   }
 }
 
-TEST(LateLook, OnePieceOfEachDirectionIsNotLate) {
-  LateLook look;
-  EXPECT_EQ(look.mean_bytes(), 0);
-  for (int i = 0; i < 3; ++i) {
-    look.OnAnswer(kMiB, true);
-    look.OnAnswer(2 * kMiB, false);
-    look.EndLook();
-  }
-  look.EndLook();  // that found nothing
-  EXPECT_EQ(look.mean_bytes(), 0);
-}
-
-TEST(LateLook, CountsWhatIsBeyondThemByTheBytesOfALook) {
-  LateLook look;
-  for (int i = 0; i < 4; ++i) look.OnAnswer(kMiB, true);
-  for (int i = 0; i < 2; ++i) look.OnAnswer(kMiB, false);
-  look.EndLook();  // 6 MiB, 4 of them beyond
-  EXPECT_EQ(look.mean_bytes(), 4 * kMiB);
-  for (int i = 0; i < 2; ++i) {
-    look.OnAnswer(kMiB, true);
-    look.EndLook();  // 1 MiB
-  }
-  EXPECT_EQ(look.mean_bytes(), 3 * kMiB);  // 6 of 8 MiB were in such a look
-  look.Forget();
-  EXPECT_EQ(look.mean_bytes(), 0);
-}
-
 TEST(LimitTrial, ASmallerOneIsKeptUnlessThroughputFalls) {
   const LimitTrial trial = {Kind::kSmaller, 8 * kMiB, 100, 1};
   EXPECT_EQ(trial.Judge(98, 1), Verdict::kKeep);
@@ -107,15 +79,8 @@ TEST(LimitTrial, ASmallerOneIsKeptUnlessThroughputFalls) {
   EXPECT_EQ(trial.Judge(70, 1), Verdict::kRefuseFar);
 }
 
-TEST(LimitTrial, ALargerOneWithinTheLatencyIsKeptIfItBringsOnePercent) {
-  const LimitTrial trial = {Kind::kLarger, 8 * kMiB, 1000, 1};
-  EXPECT_EQ(trial.Judge(1011, 1), Verdict::kKeep);
-  EXPECT_EQ(trial.Judge(1009, 1), Verdict::kRefuse);
-  EXPECT_EQ(trial.Judge(700, 1), Verdict::kRefuse);
-}
-
-TEST(LimitTrial, ALargerOneBeyondTheLatencyIsKeptIfItBringsFivePercent) {
-  const LimitTrial trial = {Kind::kBeyond, 8 * kMiB, 100, 1};
+TEST(LimitTrial, ALargerOneIsKeptIfItBringsFivePercent) {
+  const LimitTrial trial = {Kind::kLarger, 8 * kMiB, 100, 1};
   EXPECT_EQ(trial.Judge(106, 1), Verdict::kKeep);
   EXPECT_EQ(trial.Judge(104, 1), Verdict::kRefuse);
   EXPECT_EQ(trial.Judge(70, 1), Verdict::kRefuse);
