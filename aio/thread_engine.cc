@@ -31,7 +31,7 @@ class ThreadEngine final : public IoEngine {
     threads_.reserve(kThreads);
     for (int i = 0; i < kThreads; ++i) {
       try {
-        threads_.push_back(OwnThread("terrace-io", [this] { Work(); }));
+        threads_.push_back(StartThread("terrace-io", [this] { Work(); }));
       } catch (const std::system_error&) {
         return;  // fewer do as well, but slower
       }

@@ -279,7 +279,8 @@ int UringEngine::Submit(absl::Span<const IoRequest> requests) {
     ++in_flight_;
     ++taken;
   }
-  // Small ones go with the next Poll or Wait: one call fewer.
+  // Small ones go with the next Poll or Wait: one call fewer. For large ones
+  // the device would wait until then.
   if (prepared_bytes >= kSubmitBytes) Flush();
   return taken;
 }

@@ -47,7 +47,7 @@ void Serve(Line& line) {
 class BackgroundThread final : public Executor {
  public:
   BackgroundThread() : line_(std::make_shared<Line>()) {
-    thread_ = OwnThread("terrace-files", [line = line_] { Serve(*line); });
+    thread_ = StartThread("terrace-files", [line = line_] { Serve(*line); });
   }
 
   ~BackgroundThread() override {

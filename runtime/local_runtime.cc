@@ -54,7 +54,7 @@ class InProcessRuntime final : public LocalRuntime {
     mover_ = std::make_unique<Mover>(std::move(core));
     inbox_ = mover_->shared_inbox();
     if (!parts.start_thread) return;
-    thread_ = OwnThread("terrace-mover", [this, ended = loop_ended_] {
+    thread_ = StartThread("terrace-mover", [this, ended = loop_ended_] {
       TakeShortSlices();
       Loop();
       ended->Set(true);

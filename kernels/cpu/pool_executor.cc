@@ -41,7 +41,7 @@ class PoolExecutor final : public Executor {
     threads_.reserve(static_cast<size_t>(threads));
     for (int i = 0; i < threads; ++i) {
       try {
-        threads_.push_back(OwnThread("terrace-exec", [this] { Work(); }));
+        threads_.push_back(StartThread("terrace-exec", [this] { Work(); }));
       } catch (const std::system_error& error) {
         return absl::ResourceExhaustedError(absl::StrCat(
             "cannot start thread ", i, " of ", threads, ": ", error.what()));

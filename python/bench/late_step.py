@@ -8,8 +8,8 @@ state in memory. Rows, one iteration of each in turn, in alternating order:
 
     in memory   torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True)
     raw         reads and writes as many bytes as an iteration moves
-    at once     raw, one forward pass, and the update in memory with one checksum
-                pass over these bytes together, none of which waits for another
+    at once     raw beside one forward pass, beside the update in memory (it does
+                not clip) and then one checksum pass over all that moves
     step()      terrace.AdamW(max_grad_norm=1)
     overlap     terrace.AdamW(max_grad_norm=1, overlap=True); one that is not
                 measured comes before it, whose updates it ends, and what it
@@ -94,7 +94,8 @@ class Training:
 
     def forward_beside(self, raw: Raw, summed: torch.Tensor
                        ) -> dict[str, float]:
-        """What follows a backward pass, all at once."""
+        """What follows a backward pass, all at once: forward reads parameters
+        of before the update, after it, or between."""
         tokens = self._draw()
         self._loss(tokens).backward()
         started = time.perf_counter()

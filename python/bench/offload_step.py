@@ -11,7 +11,7 @@ one iteration of each in turn, in alternating order:
     raw               reads and writes as many bytes on the same disk, half of
                       each, O_DIRECT, 4 MiB a piece, two threads a direction,
                       through as much memory as the window
-    at once           the three above together, none of which waits for another
+    at once           raw beside the two before it, which follow each other
     step()            terrace.AdamW, the state stepped after backward
     step_in_backward  terrace.AdamW(step_in_backward=1)
 

@@ -55,7 +55,7 @@ class ResidencyLimit::Watcher {
  public:
   explicit Watcher(absl::Span<std::byte> mapping)
       : mapping_(mapping),
-        thread_(OwnThread("terrace-mapped", [this] { Watch(); })) {}
+        thread_(StartThread("terrace-mapped", [this] { Watch(); })) {}
 
   ~Watcher() {
     {

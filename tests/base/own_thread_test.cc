@@ -16,7 +16,7 @@ TEST(OwnThreadTest, HasItsNameAndNoSignals) {
   std::string name(16, '\0');
   sigset_t blocked;
   sigemptyset(&blocked);
-  std::thread thread = OwnThread("terrace-fifteen", [&] {
+  std::thread thread = StartThread("terrace-fifteen", [&] {
     pthread_getname_np(pthread_self(), name.data(), name.size());
     pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
   });
@@ -30,7 +30,7 @@ TEST(OwnThreadTest, WhoStartsItKeepsItsSignals) {
   sigset_t before;
   sigset_t after;
   pthread_sigmask(SIG_BLOCK, nullptr, &before);
-  OwnThread("terrace", [] {}).join();
+  StartThread("terrace", [] {}).join();
   pthread_sigmask(SIG_BLOCK, nullptr, &after);
   EXPECT_EQ(sigismember(&before, SIGTERM), sigismember(&after, SIGTERM));
 }
@@ -38,7 +38,7 @@ TEST(OwnThreadTest, WhoStartsItKeepsItsSignals) {
 TEST(OwnThreadTest, OwnsItsBody) {
   int value = 0;
   auto moved = std::make_unique<int>(7);
-  OwnThread("terrace", [&value, moved = std::move(moved)] {
+  StartThread("terrace", [&value, moved = std::move(moved)] {
     value = *moved;
   }).join();
   EXPECT_EQ(value, 7);

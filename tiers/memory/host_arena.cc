@@ -74,8 +74,8 @@ absl::Status Populate(absl::Span<std::byte> area) {
   std::thread second;
   if (area.size() > kPopulatePieceBytes) {
     try {
-      second = OwnThread("terrace-arena",
-                         [&] { PopulatePieces(area, next, error); });
+      second = StartThread("terrace-arena",
+                           [&] { PopulatePieces(area, next, error); });
     } catch (const std::system_error&) {
       // The work below covers it.
     }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <array>
 #include <cstddef>
 #include <thread>
 #include <utility>
@@ -30,7 +31,7 @@ class BlockedSignals {
 // Runs `body` in it, which it owns. std::system_error where there is none to
 // be had.
 template <size_t kSize, typename Body>
-std::thread OwnThread(const char (&name)[kSize], Body body) {
+std::thread StartThread(const char (&name)[kSize], Body body) {
   static_assert(kSize <= 16, "what the kernel keeps of a name");
   const BlockedSignals blocked;
   return std::thread([&name, body = std::move(body)]() mutable {

@@ -34,7 +34,6 @@ void TakeShortSlices() {
               0) != 0) {
     return;
   }
-  // What somebody chose for the process stays so.
   if (attributes.policy != SCHED_OTHER) return;
   attributes.runtime_ns = kShortestNs;
   syscall(SYS_sched_setattr, kThisThread, &attributes, 0);

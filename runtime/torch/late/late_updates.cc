@@ -132,7 +132,7 @@ void LateUpdates::Listen() {
 
 void LateUpdates::Run() {
   try {
-    thread_ = OwnThread("terrace-late", [this, step = step_.get()] {
+    thread_ = StartThread("terrace-late", [this, step = step_.get()] {
       status_ = Drive(*step);
       pending_->End(status_);
     });
