@@ -30,13 +30,13 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 
 import torch
 
 import terrace
-from offload_step import Bytes, Raw, at_once, parsed
-
-_TOKENS, _VOCABULARY = 128, 256
+from at_once import at_once
+from offload_step import Bytes, Raw, checksum_pass, drawn, parsed
 
 
 class Training:
@@ -71,9 +71,9 @@ class Training:
 
     def iterate(self) -> dict[str, float]:
         """Seconds of all, and of its passes."""
-        tokens = self._draw()
+        tokens = drawn(self._generator)
         started = time.perf_counter()
-        loss = self._loss(tokens)
+        loss = self.model.loss(tokens)
         forward = time.perf_counter()
         loss.backward()
         backward = time.perf_counter()
@@ -84,24 +84,14 @@ class Training:
         return {'all': time.perf_counter() - started,
                 'forward': forward - started, 'backward': backward - forward}
 
-    def _draw(self) -> torch.Tensor:
-        return torch.randint(_VOCABULARY, (1, _TOKENS + 1),
-                             generator=self._generator)
-
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(
-            self.model(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
-
-    def forward_beside(self, raw: Raw, summed: torch.Tensor
-                       ) -> dict[str, float]:
+    def forward_beside(self, raw: Raw, checksum: Callable) -> dict[str, float]:
         """What follows a backward pass, all at once: forward reads parameters
         of before the update, after it, or between."""
-        tokens = self._draw()
-        self._loss(tokens).backward()
+        tokens = drawn(self._generator)
+        self.model.loss(tokens).backward()
         started = time.perf_counter()
-        at_once(raw.move,
-                lambda: (self.optimizer.step(), summed.sum(), summed.sum()),
-                lambda: self._loss(tokens))
+        at_once(raw.move, lambda: (self.optimizer.step(), checksum()),
+                lambda: self.model.loss(tokens))
         seconds = time.perf_counter() - started
         self.optimizer.zero_grad()
         return {'all': seconds}
@@ -135,9 +125,9 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
                 for way in ('read', 'written')) / 2
     window = after['memory_bytes'] - after['resident_bytes']
     raw = Raw(folder, int(moved - 2 * window) // 2, window)
-    summed = torch.randint(1 << 30, (max(1, int(moved) // 16),))
+    checksum = checksum_pass(int(moved))
     rows = {'in memory': memory.iterate, 'raw': lambda: timed_move(raw),
-            'at once': lambda: memory.forward_beside(raw, summed),
+            'at once': lambda: memory.forward_beside(raw, checksum),
             'step()': lambda: [plain.iterate(), plain.iterate()][1],
             'overlap': late.iterate_late}
     times: dict[str, list[dict]] = {name: [] for name in rows}

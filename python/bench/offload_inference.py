@@ -31,7 +31,8 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+
+from at_once import at_once
 
 _MIB = 1 << 20
 _PIECE = 4 * _MIB
@@ -90,12 +91,8 @@ def read_rate(file: str, buffers, threads: int) -> float:
     descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
     try:
         begun = time.monotonic()
-        with ThreadPoolExecutor(threads) as pool:
-            readers = [pool.submit(read) for _ in range(threads)]
-        seconds = time.monotonic() - begun
-        for reader in readers:
-            reader.result()  # or what it met
-        return size / seconds
+        at_once(*[read] * threads)
+        return size / (time.monotonic() - begun)
     finally:
         os.close(descriptor)
 

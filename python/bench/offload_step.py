@@ -23,17 +23,18 @@ much disk.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 import terrace
+from at_once import at_once
 from raw_buffers import RawBuffers
 
 _PIECE = 4 << 20
@@ -64,6 +65,16 @@ class Bytes(torch.nn.Module):
             hidden = layer(hidden, src_mask=self.mask, is_causal=True)
         return self.head(hidden)
 
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Of each token after those before it."""
+        return torch.nn.functional.cross_entropy(
+            self(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
+
+
+def drawn(generator: torch.Generator) -> torch.Tensor:
+    """Tokens for one iteration, with the one that follows."""
+    return torch.randint(_VOCABULARY, (1, _TOKENS + 1), generator=generator)
+
 
 class Training:
     """A model and its optimizer, which `make` makes of its parameters."""
@@ -75,11 +86,7 @@ class Training:
         self._generator = torch.Generator().manual_seed(2)
 
     def iterate(self) -> None:
-        tokens = torch.randint(_VOCABULARY, (1, _TOKENS + 1),
-                               generator=self._generator)
-        loss = torch.nn.functional.cross_entropy(
-            self.model(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
-        loss.backward()
+        self.model.loss(drawn(self._generator)).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -104,20 +111,14 @@ class Raw:
             for place in range(first, self._pieces, 2):
                 self._buffers.move(call, self._file, (start + place) * _PIECE)
 
-        with ThreadPoolExecutor(4) as threads:
-            passes = [threads.submit(pass_over, call, first)
-                      for call in (os.preadv, os.pwritev) for first in (0, 1)]
-        for each in passes:
-            each.result()  # or what it met
+        at_once(*(functools.partial(pass_over, call, first)
+                  for call in (os.preadv, os.pwritev) for first in (0, 1)))
 
 
-def at_once(*calls: Callable) -> None:
-    """All of them, the last in this thread."""
-    with ThreadPoolExecutor(len(calls)) as threads:
-        begun = [threads.submit(call) for call in calls[:-1]]
-        calls[-1]()
-    for each in begun:
-        each.result()  # or what it met
+def checksum_pass(size_bytes: int) -> Callable:
+    """Sums so many bytes: those of a tensor half as large, twice."""
+    summed = torch.randint(1 << 30, (max(1, size_bytes // 16),))
+    return lambda: (summed.sum(), summed.sum())
 
 
 def measure(arguments: argparse.Namespace, folder: str) -> dict:
@@ -142,12 +143,12 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
                      for way in ('read', 'written'))
     raw = Raw(folder, (read + written) // 2,
               after['memory_bytes'] - after['resident_bytes'])
-    summed = torch.randint(1 << 30, (max(1, (read + written) // 16),))
+    checksum = checksum_pass(read + written)
     rows = {'in memory': memory.iterate,
-            'checksum': lambda: (summed.sum(), summed.sum()),
+            'checksum': checksum,
             'raw': raw.move,
-            'at once': lambda: at_once(raw.move, lambda: (
-                memory.iterate(), summed.sum(), summed.sum())),
+            'at once': lambda: at_once(
+                raw.move, lambda: (memory.iterate(), checksum())),
             'step()': plain.iterate,
             'step_in_backward': ours.iterate}
     times: dict[str, list[float]] = {name: [] for name in rows}
