@@ -13,7 +13,6 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kSlotBytes = int64_t{1} << 30;
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 }  // namespace
 

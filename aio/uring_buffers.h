@@ -2,10 +2,11 @@
 // 1 GiB, the kernel's limit, filled one by one. What the limit on locked memory
 // allows is registered; the rest moves without. One thread at a time.
 //
-// The small pages behind the last huge one have a slot of their own: the kernel
-// keeps a slot as huge pages only if it has no others, and cuts transfers of
-// one with a small page into requests of as many pages as the device has
-// segments (254: 1016 KiB), which cost a third more processor time to make.
+// The arena begins at a huge page, and the small ones behind its last have a
+// slot of their own: the kernel (6.12 and later) keeps a slot as huge pages
+// only if it has no others, and cuts transfers of one with a small page into
+// requests of as many pages as the device has segments (254: 1016 KiB), which
+// cost a third more processor time to make.
 #pragma once
 
 #include <cstddef>

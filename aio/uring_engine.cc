@@ -264,10 +264,6 @@ int UringEngine::Submit(absl::Span<const IoRequest> requests) {
   for (const IoRequest& request : requests) {
     TERRACE_CHECK(request.tag < kWakeTag);
     if (in_flight_ >= kMaxInFlight) break;
-    if (prepared_bytes >= kSubmitBytes) {
-      Flush();
-      prepared_bytes = 0;
-    }
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     if (sqe == nullptr) {
       Flush();
@@ -275,14 +271,15 @@ int UringEngine::Submit(absl::Span<const IoRequest> requests) {
     }
     if (sqe == nullptr) break;  // the kernel consumed less than it was given
     Prepare(sqe, request);
-    prepared_bytes += request.size_bytes;
     ++in_flight_;
     ++taken;
+    prepared_bytes += request.size_bytes;
+    if (prepared_bytes >= kSubmitBytes) {
+      Flush();
+      prepared_bytes = 0;
+    }
   }
-  // Small ones go with the next Poll or Wait: one call fewer. For large ones
-  // the device would wait until then.
-  if (prepared_bytes >= kSubmitBytes) Flush();
-  return taken;
+  return taken;  // small ones go with the next Poll or Wait: one call fewer
 }
 
 // Gives the submission queue to the kernel. What it does not consume stays

@@ -9,6 +9,8 @@ namespace terrace {
 // What direct I/O asks of offsets, lengths and addresses at most; a page of
 // memory; so the grain of every place for a tensor.
 inline constexpr int64_t kBlockBytes = 4096;
+// Of which huge-paged memory is made, aligned to as much.
+inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 // Before each tensor's bytes in a place of its own.
 inline constexpr int64_t kTensorHeaderBytes = kBlockBytes;
 

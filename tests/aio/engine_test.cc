@@ -190,7 +190,7 @@ TEST_P(EngineContract, MovesBytesOnBothSidesOfAnArenasLastHugePage) {
   const bool is_file =
       std::string_view(GetParam()).find("memory") == std::string_view::npos;
   for (int i = 0; i < 3; ++i) {
-    std::fill_n(wanted.data(), kSize, std::byte(7 + i));
+    wanted.Fill(7 + i);
     std::byte* const place = arena.data() + kPlaces[i];
     std::fill_n(place, kSize, std::byte(7 + i));
     ASSERT_EQ(RunOne(Request(IoDirection::kWrite, place, i * kSize, kSize, 1)),

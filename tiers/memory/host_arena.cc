@@ -33,7 +33,6 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kHugePageBytes = 2 << 20;
 // One call's worth: large against the call, small against an arena, so that
 // two threads end together.
 constexpr int64_t kPopulatePieceBytes = 16 * kHugePageBytes;
@@ -91,7 +90,7 @@ absl::Status Populate(absl::Span<std::byte> area) {
 // Whole huge pages only: a tail can have none, and counts as had.
 absl::Status RequireHugePages(absl::Span<std::byte> area) {
   const auto size = static_cast<int64_t>(area.size());
-  const int64_t whole = size / kHugePageBytes * kHugePageBytes;
+  const int64_t whole = RoundDown(size, kHugePageBytes);
   if (whole > 0 && HugeBytes(area) < whole) {
     // Best effort: the count below is the judge.
     madvise(area.data(), static_cast<size_t>(whole), MADV_COLLAPSE);

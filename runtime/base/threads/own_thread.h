@@ -28,16 +28,17 @@ class BlockedSignals {
   sigset_t previous_;
 };
 
-// Runs `body` in it, which it owns. std::system_error where there is none to
-// be had.
+// Runs `body`, which the thread owns. std::system_error where there is no
+// thread to be had.
 template <size_t kSize, typename Body>
 std::thread StartThread(const char (&name)[kSize], Body body) {
   static_assert(kSize <= 16, "what the kernel keeps of a name");
   const BlockedSignals blocked;
-  return std::thread([&name, body = std::move(body)]() mutable {
-    pthread_setname_np(pthread_self(), name);
-    body();
-  });
+  return std::thread(
+      [name = std::to_array(name), body = std::move(body)]() mutable {
+        pthread_setname_np(pthread_self(), name.data());
+        body();
+      });
 }
 
 }  // namespace terrace
