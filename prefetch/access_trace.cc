@@ -23,6 +23,7 @@ void AccessTrace::BeginStep() {
   replay_ = std::exchange(recording_, {});
   recording_.accesses.reserve(replay_.accesses.size());
   recording_.positions.reserve(replay_.positions.size());
+  recording_.coming.reserve(replay_.coming.size());
 }
 
 void AccessTrace::Forget() {
@@ -31,10 +32,11 @@ void AccessTrace::Forget() {
   position_ = 0;
 }
 
-void AccessTrace::OnAccess(TensorId tensor) {
+void AccessTrace::OnAccess(TensorId tensor, bool stays) {
   const auto recorded = static_cast<int64_t>(recording_.accesses.size());
   recording_.accesses.push_back(tensor);
   recording_.positions[tensor.value].push_back(recorded);
+  if (!stays) recording_.coming.push_back(recorded);
   const auto found = replay_.positions.find(tensor.value);
   if (found == replay_.positions.end()) return;
   position_ = NextPosition(found->second, position_) + 1;
@@ -43,11 +45,15 @@ void AccessTrace::OnAccess(TensorId tensor) {
 
 void AccessTrace::Upcoming(int64_t count, std::vector<TensorId>* out) const {
   out->clear();
-  const auto size = static_cast<int64_t>(replay_.accesses.size());
+  const std::vector<int64_t>& coming = replay_.coming;
+  const auto size = static_cast<int64_t>(coming.size());
+  const int64_t first =
+      std::lower_bound(coming.begin(), coming.end(), position_) -
+      coming.begin();
   const int64_t wanted = std::min(count, size);
   for (int64_t i = 0; i < wanted; ++i) {
-    out->push_back(
-        replay_.accesses[static_cast<size_t>((position_ + i) % size)]);
+    const int64_t place = coming[static_cast<size_t>((first + i) % size)];
+    out->push_back(replay_.accesses[static_cast<size_t>(place)]);
   }
 }
 

@@ -25,13 +25,15 @@ class AccessTrace {
   void BeginStep();
   // Forgets what was recorded and what is replayed.
   void Forget();
-  // A request in program order: records it and moves the position.
-  void OnAccess(TensorId tensor);
+  // A request in program order: records it and moves the position. One that
+  // `stays` has memory outside of windows, and had it before it was asked for.
+  void OnAccess(TensorId tensor, bool stays = false);
 
   bool has_replay() const { return !replay_.accesses.empty(); }
-  // The next `count` tensors expected from the position on, in order; wraps
-  // round to the start of the step (a step follows a step), once: never more
-  // than one step's worth. Replaces the contents of `out`.
+  // The next `count` tensors expected from the position on, in order, without
+  // those that stayed; wraps round to the start of the step (a step follows a
+  // step), once: never more than one step's worth. Replaces the contents of
+  // `out`.
   void Upcoming(int64_t count, std::vector<TensorId>* out) const;
   // Accesses from now until `tensor` is expected, counted over the wrap (0: it
   // is the very next);
@@ -44,6 +46,7 @@ class AccessTrace {
   struct Step {
     std::vector<TensorId> accesses;
     absl::flat_hash_map<int64_t, Positions> positions;  // in those
+    std::vector<int64_t> coming;  // positions of those that did not stay
   };
 
   Step recording_;

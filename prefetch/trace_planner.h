@@ -19,12 +19,16 @@ class TracePlanner {
 
   void BeginStep(int64_t queue);
   void Forget(int64_t queue);
-  void OnAccess(int64_t queue, TensorId tensor) { Of(queue).OnAccess(tensor); }
+  // As AccessTrace's.
+  void OnAccess(int64_t queue, TensorId tensor, bool stays = false) {
+    Of(queue).OnAccess(tensor, stays);
+  }
 
   // Accesses from now until the first queue asks for the tensor, each by its
   // own; kUnknownUse when nothing says so.
   int64_t NextUse(TensorId tensor) const;
-  // The queue's next `count` tensors, in order; false: nothing says which.
+  // The queue's next `count` tensors, in order, without those that stayed in
+  // memory in its last step; false: nothing says which.
   bool Upcoming(int64_t queue, int64_t count, std::vector<TensorId>* out) const;
 
  private:

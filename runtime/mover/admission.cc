@@ -24,7 +24,12 @@ void Admission::Admit(Customer& customer, absl::Time now,
       // after this, also its own.
       if (customer.step.has_value()) {
         for (const Want& want : head.wants) {
-          parts_.planner->OnAccess(customer.id, want.tensor);
+          const Tensor* const tensor = parts_.table->Find(want.tensor);
+          // No window gives its memory to others.
+          const bool stays =
+              tensor != nullptr &&
+              parts_.working->at(customer.tier).residents().Has(*tensor);
+          parts_.planner->OnAccess(customer.id, want.tensor, stays);
         }
       }
     }

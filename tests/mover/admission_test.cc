@@ -12,6 +12,7 @@
 namespace terrace {
 namespace {
 
+using testing::ElementsAre;
 using testing::IsEmpty;
 
 class AdmitTest : public AdmissionTest {
@@ -40,6 +41,19 @@ TEST_F(AdmitTest, WhatIsOverwrittenIsReadyAtOnce) {
   EXPECT_EQ(core_.admission.counts().demand_reads, 0);
   EXPECT_EQ(b_.customer, customer_.id);
   EndPins(std::move(ready), PinEnd::kPublish);
+}
+
+// What has memory outside of windows does not come to the next step.
+TEST_F(AdmitTest, ATraceKnowsWhatStays) {
+  core_.Fetch(a_);
+  customer_.step = 1;
+  Push(customer_, {Overwrite(a_), Overwrite(b_)});
+  Admit(customer_);
+  EndPins(Take(customer_), PinEnd::kPublish);
+  core_.planner.BeginStep(customer_.id);
+  std::vector<TensorId> next;
+  ASSERT_TRUE(core_.planner.Upcoming(customer_.id, 9, &next));
+  EXPECT_THAT(next, ElementsAre(b_.id));
 }
 
 TEST_F(AdmitTest, WhatIsReadIsReadyOnceItsLastFetchIsWhole) {

@@ -99,6 +99,32 @@ TEST_F(PrefetcherTest, WhatCannotBeFetchedIsPassedOver) {
   EXPECT_THAT(Begun(), ElementsAre(2));
 }
 
+// A state's share of memory comes first in every step, and is larger than the
+// window.
+TEST_F(PrefetcherTest, WhatStaysInMemoryIsPassedOver) {
+  core_.planner.Forget(customer_.id);
+  for (const char* const name : {"d", "e", "f", "g", "h"}) {
+    Tensor& tensor = AddResting(name);
+    core_.Fetch(tensor);
+    core_.planner.OnAccess(customer_.id, tensor.id, /*stays=*/true);
+  }
+  core_.planner.OnAccess(customer_.id, b_.id);
+  core_.planner.BeginStep(customer_.id);
+  core_.transcript.clear();
+  Propose();
+  EXPECT_THAT(Begun(), ElementsAre(1));
+}
+
+TEST_F(PrefetcherTest, AWindowWithoutSlotsFetchesNothing) {
+  Customer& bare = core_.customers.Open(*core_.residency.windows().Open(
+      core_.residency.FindRange(kPage), kPage, 0));
+  core_.planner.Open(bare.id);
+  core_.planner.OnAccess(bare.id, a_.id);
+  core_.planner.BeginStep(bare.id);
+  Make().Propose(bare);
+  EXPECT_THAT(Begun(), IsEmpty());
+}
+
 TEST_F(PrefetcherTest, WhatIsGoneOrTooLargeForASlotIsPassedOver) {
   Tensor& large = core_.Add("large", 2 * kPage);
   core_.Rest(large);

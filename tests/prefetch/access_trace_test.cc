@@ -54,6 +54,33 @@ TEST(AccessTraceTest, ARepeatedStepIsForetold) {
   EXPECT_EQ(trace.NextUse({6}), 3);
 }
 
+TEST(AccessTraceTest, WhatStayedIsNotUpcoming) {
+  AccessTrace trace;
+  trace.BeginStep();
+  for (const int64_t id : {5, 6, 7, 8, 9}) {
+    trace.OnAccess({id}, /*stays=*/id != 7 && id != 9);
+  }
+  trace.BeginStep();
+  EXPECT_EQ(Upcoming(trace, 1), Ids{7});
+  EXPECT_EQ(Upcoming(trace, 100), (Ids{7, 9}));
+  EXPECT_EQ(trace.NextUse({8}), 3);
+  Access(trace, {5, 6, 7});
+  EXPECT_EQ(Upcoming(trace, 100), (Ids{9, 7}));
+  Access(trace, {8, 9});
+  EXPECT_EQ(Upcoming(trace, 1), Ids{7});
+  trace.BeginStep();  // the one in which all came
+  EXPECT_EQ(Upcoming(trace, 100), (Ids{5, 6, 7, 8, 9}));
+}
+
+TEST(AccessTraceTest, WhereAllStayedNothingIsUpcoming) {
+  AccessTrace trace;
+  trace.OnAccess({1}, /*stays=*/true);
+  trace.BeginStep();
+  EXPECT_TRUE(trace.has_replay());
+  EXPECT_EQ(Upcoming(trace, 3), Ids{});
+  EXPECT_EQ(trace.NextUse({1}), 0);
+}
+
 TEST(AccessTraceTest, UpcomingWrapsRoundOnce) {
   AccessTrace trace = Recorded({5, 6, 7});
   Access(trace, {5, 6});
