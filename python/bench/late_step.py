@@ -4,16 +4,17 @@ floor.
     python python/bench/late_step.py --path /mnt/nvme0 [--rounds 9]
 
 The model of offload_step.py, gradients clipped at a norm of 1, a tenth of the
-state in memory. Rows, one iteration of each in turn, in alternating order:
+state in memory. Rows in turn, in alternating order, three iterations of each
+after two that are not measured (the heap settles after what other rows have
+allocated), so three samples a round:
 
     in memory   torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True)
     raw         reads and writes as many bytes as an iteration moves
     at once     raw beside one forward pass, beside the update in memory (it does
                 not clip) and then one checksum pass over all that moves
     step()      terrace.AdamW(max_grad_norm=1)
-    overlap     terrace.AdamW(max_grad_norm=1, overlap=True); one that is not
-                measured comes before it, whose updates it ends, and what it
-                leaves ends after it
+    overlap     terrace.AdamW(max_grad_norm=1, overlap=True); each ends the
+                updates of the one before, and what the last leaves ends after it
 
 No update begins before the norm is known: the floor is the backward pass in
 memory and then the larger one of the forward pass in memory and the raw time of
@@ -38,6 +39,9 @@ import terrace
 from at_once import at_once
 from offload_step import Bytes, Raw, checksum_pass, drawn, parsed
 
+UNMEASURED = 2  # iterations that a row begins with
+MEASURED = 3    # that follow, before the next row has its turn
+
 
 class Training:
     """A model and its optimizer; clips by hand where that does not.
@@ -49,7 +53,7 @@ class Training:
     def __init__(self, arguments: argparse.Namespace, folder: str | None,
                  below: bool = False, **settings) -> None:
         self.model = Bytes(arguments.layers, arguments.width)
-        self.clips = folder is None
+        self.is_in_memory = folder is None
         if below:
             os.mkdir(folder)
             self.offload = terrace.offload(
@@ -77,7 +81,7 @@ class Training:
         forward = time.perf_counter()
         loss.backward()
         backward = time.perf_counter()
-        if self.clips:
+        if self.is_in_memory:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -96,11 +100,18 @@ class Training:
         self.optimizer.zero_grad()
         return {'all': seconds}
 
-    def iterate_late(self) -> dict[str, float]:
-        self.iterate()
-        seconds = self.iterate()
-        self.optimizer.flush()
+    def train(self) -> list[dict[str, float]]:
+        """A run of iterations; no update goes on when it has ended."""
+        seconds = run_of(self.iterate)
+        if not self.is_in_memory:
+            self.optimizer.flush()
         return seconds
+
+
+def run_of(iterate: Callable) -> list[dict[str, float]]:
+    for _ in range(UNMEASURED):
+        iterate()
+    return [iterate() for _ in range(MEASURED)]
 
 
 def timed_move(raw: Raw) -> dict[str, float]:
@@ -113,29 +124,28 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
     plain = Training(arguments, os.path.join(folder, 'plain'))
     late = Training(arguments, os.path.join(folder, 'late'), overlap=True)
     memory = Training(arguments, None)
-    plain.iterate()
-    plain.iterate()
-    late.iterate_late()
+    plain.train()
+    late.train()
     before = plain.optimizer.stats()
-    plain.iterate()
-    plain.iterate()
-    late.iterate_late()
+    plain.train()
+    late.train()
     after = plain.optimizer.stats()
     moved = sum(after[f'bytes_{way}'] - before[f'bytes_{way}']
-                for way in ('read', 'written')) / 2
+                for way in ('read', 'written')) / (UNMEASURED + MEASURED)
     window = after['memory_bytes'] - after['resident_bytes']
     raw = Raw(folder, int(moved - 2 * window) // 2, window)
     checksum = checksum_pass(int(moved))
-    rows = {'in memory': memory.iterate, 'raw': lambda: timed_move(raw),
-            'at once': lambda: memory.forward_beside(raw, checksum),
-            'step()': lambda: [plain.iterate(), plain.iterate()][1],
-            'overlap': late.iterate_late}
+    rows = {'in memory': memory.train,
+            'raw': lambda: run_of(lambda: timed_move(raw)),
+            'at once': lambda: run_of(
+                lambda: memory.forward_beside(raw, checksum)),
+            'step()': plain.train, 'overlap': late.train}
     times: dict[str, list[dict]] = {name: [] for name in rows}
     for i in range(-1, arguments.rounds):
         for name in sorted(rows, reverse=bool(i % 2)):
             seconds = rows[name]()
             if i >= 0:  # before that: warming up
-                times[name].append(seconds)
+                times[name] += seconds
     same = all(map(torch.equal, plain.model.parameters(),
                    late.model.parameters()))
     return {'parameters': sum(p.numel() for p in late.model.parameters()),

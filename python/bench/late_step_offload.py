@@ -4,8 +4,8 @@ step() or end in it.
     python python/bench/late_step_offload.py --path /mnt/nvme0 [--rounds 9]
 
 The model of offload_step.py, gradients clipped at a norm of 1, a tenth of
-parameters, gradients and state in memory. Rows, one iteration of each in turn,
-in alternating order, each after one that is not measured:
+parameters, gradients and state in memory. Rows in turn, in alternating order,
+each a run of iterations as in late_step.py:
 
     in memory   torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(fused=True)
     step()      terrace.offload and terrace.AdamW(max_grad_norm=1,
@@ -23,7 +23,6 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Callable
 
 import torch
 
@@ -36,16 +35,13 @@ def measure(arguments: argparse.Namespace, folder: str) -> dict:
     plain = Training(arguments, os.path.join(folder, 'plain'), below=True,
                      overlap=False)
     late = Training(arguments, os.path.join(folder, 'late'), below=True)
-    rows: dict[str, Callable[[], dict[str, float]]] = {
-        'in memory': lambda: [memory.iterate(), memory.iterate()][1],
-        'step()': lambda: [plain.iterate(), plain.iterate()][1],
-        'overlap': late.iterate_late}
+    rows = {'in memory': memory, 'step()': plain, 'overlap': late}
     times: dict[str, list[float]] = {name: [] for name in rows}
     for i in range(-2, arguments.rounds):
         for name in sorted(rows, reverse=bool(i % 2)):
-            seconds = rows[name]()['all']
+            seconds = [each['all'] for each in rows[name].train()]
             if i >= 0:  # before that: warming up
-                times[name].append(seconds)
+                times[name] += seconds
     load = os.getloadavg()[0]
     budget = late.offload.stats()['budget_bytes']
     plain.offload.close()
