@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from terrace._base.groups import Named
-from terrace._offload import eager, readers
+from terrace._offload import eager, operators, readers
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
                                         settings_of, with_activations)
@@ -71,6 +71,7 @@ class Offload:
                             self._end_first_step)
         self._offered = model.register_state_dict_post_hook(offer_addresses)
         eager.begin()
+        operators.begin()
         readers.begin(self._managed)
         self._life = Life(parameters, self.close)
 
@@ -227,6 +228,7 @@ class Offload:
                 self._offered.remove()
                 self._life.end()
                 readers.end(self._managed)
+                operators.end()
                 eager.end()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
