@@ -123,6 +123,30 @@ def test_a_budget_that_holds_no_optimizer_names_the_one_that_does(tmp_path):
                     terrace.AdamW(model.parameters())
 
 
+@pytest.mark.parametrize('overlap', [False, True])
+@pytest.mark.parametrize('budget', ['20%', '40%'])
+def test_a_step_writes_all_of_it_once(tmp_path, budget, overlap):
+    model = mlp(24)
+    most = sum(2 * place_bytes(4 * p.numel()) + 8 * p.numel()
+               for p in model.parameters())
+    with terrace.offload(model, memory_budget=budget,
+                         nvme_path=str(tmp_path)) as offload:
+        optimizer = terrace.AdamW(model.parameters(), offload=offload,
+                                  overlap=overlap)
+        generator = torch.Generator().manual_seed(5)
+        written = []
+        for _ in range(6):
+            mlp_loss(model, generator).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.flush()
+            written.append(offload.stats()['bytes_written'])
+    # The rest is in memory meanwhile, and chunks have headers and padding.
+    # Parameters, or gradients, that are written twice would be 1.27 of it.
+    steps = [after - before for before, after in zip(written, written[1:])]
+    assert 0.4 * most < sum(steps) / len(steps) < 1.2 * most
+
+
 def test_where_all_is_in_memory_so_is_the_state(tmp_path):
     model, plain = mlp(), mlp()
     with terrace.offload(model) as offload:
