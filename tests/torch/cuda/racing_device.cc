@@ -317,25 +317,23 @@ namespace {
 class Held final : public HostBytes {
  public:
   Held(RacingDevice& device, std::byte* data,
-       std::shared_ptr<std::atomic<int64_t>> held,
-       std::shared_ptr<std::atomic<int64_t>> let_go_early)
-      : device_(device),
-        data_(data),
-        held_(std::move(held)),
-        let_go_early_(std::move(let_go_early)) {
-    ++*held_;
+       std::shared_ptr<RacingBelow::Holds> holds)
+      : device_(device), data_(data), holds_(std::move(holds)) {
+    const std::lock_guard lock(holds_->mutex);
+    ++holds_->held;
   }
   ~Held() override {
-    // Another may hold them for a copy of its own.
-    if (--*held_ == 0 && !device_.IsKnownDone(data_)) ++*let_go_early_;
+    const std::lock_guard lock(holds_->mutex);
+    if (--holds_->held == 0 && !device_.IsKnownDone(data_)) {
+      ++holds_->let_go_early;
+    }
   }
   std::byte* data() const override { return data_; }
 
  private:
   RacingDevice& device_;
   std::byte* const data_;
-  const std::shared_ptr<std::atomic<int64_t>> held_;
-  const std::shared_ptr<std::atomic<int64_t>> let_go_early_;
+  const std::shared_ptr<RacingBelow::Holds> holds_;
 };
 
 }  // namespace
@@ -344,7 +342,7 @@ absl::StatusOr<std::unique_ptr<HostBytes>> RacingBelow::Hold(
     bool /*is_written*/) {
   if (!failure_.ok()) return failure_;
   if (on_hold_ != nullptr) TERRACE_RETURN_IF_ERROR(on_hold_());
-  return std::make_unique<Held>(device_, bytes_.data(), held_, let_go_early_);
+  return std::make_unique<Held>(device_, bytes_.data(), holds_);
 }
 
 }  // namespace terrace

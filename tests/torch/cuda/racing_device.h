@@ -13,7 +13,6 @@
 // in.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -175,18 +174,28 @@ class RacingBelow final : public BytesBelow {
   void SetOnHold(std::function<absl::Status()> call) {
     on_hold_ = std::move(call);
   }
-  int64_t held() const { return *held_; }
-  int64_t let_go_early() const { return *let_go_early_; }
+  // Of what holds them, by whatever thread. One lock for the count and for what
+  // its end finds: another may hold them at once, for a copy of its own.
+  struct Holds {
+    std::mutex mutex;
+    int64_t held = 0;
+    int64_t let_go_early = 0;
+  };
+  int64_t held() const {
+    const std::lock_guard lock(holds_->mutex);
+    return holds_->held;
+  }
+  int64_t let_go_early() const {
+    const std::lock_guard lock(holds_->mutex);
+    return holds_->let_go_early;
+  }
 
  private:
   RacingDevice& device_;
   std::vector<std::byte> bytes_;
   absl::Status failure_;
   std::function<absl::Status()> on_hold_;
-  std::shared_ptr<std::atomic<int64_t>> held_ =
-      std::make_shared<std::atomic<int64_t>>(0);
-  std::shared_ptr<std::atomic<int64_t>> let_go_early_ =
-      std::make_shared<std::atomic<int64_t>>(0);
+  const std::shared_ptr<Holds> holds_ = std::make_shared<Holds>();
 };
 
 }  // namespace terrace
