@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from terrace._base.groups import Named
-from terrace._offload import eager, operators, readers
+from terrace._offload import dispatched, readers
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
                                         settings_of, with_activations)
@@ -70,8 +70,7 @@ class Offload:
         self._steps = Steps(model, parameters, self._begin_step,
                             self._end_first_step)
         self._offered = model.register_state_dict_post_hook(offer_addresses)
-        eager.begin()
-        operators.begin()
+        dispatched.begin()
         readers.begin(self._managed)
         self._life = Life(parameters, self.close)
 
@@ -228,8 +227,7 @@ class Offload:
                 self._offered.remove()
                 self._life.end()
                 readers.end(self._managed)
-                operators.end()
-                eager.end()
+                dispatched.end()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError('terrace: an Offload holds memory, files and threads '

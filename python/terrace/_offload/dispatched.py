@@ -1,5 +1,11 @@
-"""What is compiled reads its tensors' memory without an operation that could
-bring it, so all runs eagerly while a model is offloaded."""
+"""What torch runs past its dispatcher takes tensors that nothing brings, and
+nobody learns which of them it writes. While a model is offloaded it goes the
+ordinary way:
+
+- what is compiled runs eagerly.
+- operators that torch.library.custom_op has made, which are called past the
+  dispatcher from 2.15 on, are called through it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,14 @@ import threading
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from terrace._base.message import say
 from terrace._state.late_readers import is_compiled
 
 _lock = threading.RLock()  # a finalizer may come within
 _count = 0
-_stance = contextlib.ExitStack()
+_ways = contextlib.ExitStack()
 _told = False
 
 
@@ -29,7 +36,9 @@ def begin() -> None:
         if is_compiled():
             _tell_once()
         _watch()
-        _stance.enter_context(torch.compiler.set_stance('force_eager'))
+        if hasattr(OpOverload, '_enable_pyobj_dispatch'):
+            _watch_operators()
+        _ways.enter_context(torch.compiler.set_stance('force_eager'))
 
 
 def end() -> None:
@@ -37,7 +46,7 @@ def end() -> None:
     with _lock:
         _count -= 1
         if _count == 0:
-            _stance.close()
+            _ways.close()
 
 
 def _watch() -> None:
@@ -53,7 +62,22 @@ def _watch() -> None:
             torch.compile = original
 
     torch.compile = compile
-    _stance.callback(restore)
+    _ways.callback(restore)
+
+
+def _watch_operators() -> None:
+    original = OpOverload.__call__
+
+    @functools.wraps(original)
+    def call(self: OpOverload, /, *arguments: Any, **named: Any) -> Any:
+        return self._cpp_dispatch_handle(*arguments, **named)
+
+    def restore() -> None:
+        if OpOverload.__call__ is call:
+            OpOverload.__call__ = original
+
+    OpOverload.__call__ = call
+    _ways.callback(restore)
 
 
 def _tell_once() -> None:
