@@ -9,7 +9,7 @@ import torch
 
 import terrace
 from offloaded import (TOKENS, WIDTH, check_equal_values, check_same, mlp,
-                       mlp_loss, token_loss, transformer, values)
+                       mlp_loss, sgd, token_loss, transformer, values)
 from terrace._base.library import is_offloaded
 
 
@@ -241,6 +241,43 @@ def overwrite(weight: torch.Tensor, values: torch.Tensor) -> None:
     """By no operation of torch."""
     assert weight.is_contiguous() and weight.nbytes == values.nbytes
     ctypes.memmove(weight.data_ptr(), values.data_ptr(), weight.nbytes)
+
+
+@torch.library.custom_op('terrace_tests::linear', mutates_args=())
+def linear(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Reads the weight by no operation of torch."""
+    read = torch.empty(weight.shape)
+    ctypes.memmove(read.data_ptr(), weight.data_ptr(), weight.nbytes)
+    return inputs @ read.t()
+
+
+linear.register_autograd(
+    lambda ctx, gradient: (gradient @ ctx.saved_tensors[1],
+                           gradient.t() @ ctx.saved_tensors[0]),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+
+
+def test_what_an_operator_of_the_program_reads_is_there(tmp_path):
+    def run(model):
+        optimizer = sgd(model.parameters())
+        generator = torch.Generator().manual_seed(5)
+        for _ in range(3):
+            hidden = torch.randn(5, WIDTH, generator=generator)
+            for layer in model:
+                hidden = (layer(hidden) if isinstance(layer, torch.nn.Tanh)
+                          else linear(hidden, layer.weight) + layer.bias)
+            hidden.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    plain, model = mlp(24), mlp(24)
+    run(plain)
+    offload = terrace.offload(model, memory_budget='1%',
+                              nvme_path=str(tmp_path))
+    run(model)
+    assert offload.stats()['evictions'] > 0
+    offload.close()
+    check_equal_values(values(model), values(plain))
 
 
 def test_what_an_operator_of_the_program_writes_survives(tmp_path):
