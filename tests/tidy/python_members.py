@@ -5,7 +5,7 @@ import ast
 from python_modules import OTHER, OWN, Visitor, is_ours
 
 # What a library has under such a name only: how often a tensor was written,
-# where in its file a storage lies.
+# where in its file a storage lies, an operator's way through the dispatcher.
 OF_LIBRARIES = {'_version', '_checkpoint_offset', '_cpp_dispatch_handle'}
 
 _BY_NAME = {'getattr', 'setattr', 'delattr', 'hasattr'}

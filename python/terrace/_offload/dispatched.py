@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,9 +36,9 @@ def begin() -> None:
             return
         if is_compiled():
             _tell_once()
-        _watch()
+        _replace(torch, 'compile', _telling(torch.compile))
         if hasattr(OpOverload, '_enable_pyobj_dispatch'):
-            _watch_operators()
+            _replace(OpOverload, '__call__', _dispatch)
         _ways.enter_context(torch.compiler.set_stance('force_eager'))
 
 
@@ -49,35 +50,29 @@ def end() -> None:
             _ways.close()
 
 
-def _watch() -> None:
-    original = torch.compile
+def _replace(owner: Any, name: str,
+             replacement: Callable[..., Any]) -> None:
+    """While a model is offloaded, but where others have replaced it since."""
+    original = getattr(owner, name)
 
-    @functools.wraps(original)
-    def compile(*arguments: Any, **named: Any) -> Any:
+    def restore() -> None:
+        if getattr(owner, name) is replacement:
+            setattr(owner, name, original)
+
+    setattr(owner, name, replacement)
+    _ways.callback(restore)
+
+
+def _telling(compile: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(compile)
+    def tells(*arguments: Any, **named: Any) -> Any:
         _tell_once()
-        return original(*arguments, **named)
-
-    def restore() -> None:
-        if torch.compile is compile:
-            torch.compile = original
-
-    torch.compile = compile
-    _ways.callback(restore)
+        return compile(*arguments, **named)
+    return tells
 
 
-def _watch_operators() -> None:
-    original = OpOverload.__call__
-
-    @functools.wraps(original)
-    def call(self: OpOverload, /, *arguments: Any, **named: Any) -> Any:
-        return self._cpp_dispatch_handle(*arguments, **named)
-
-    def restore() -> None:
-        if OpOverload.__call__ is call:
-            OpOverload.__call__ = original
-
-    OpOverload.__call__ = call
-    _ways.callback(restore)
+def _dispatch(operator: OpOverload, /, *arguments: Any, **named: Any) -> Any:
+    return operator._cpp_dispatch_handle(*arguments, **named)
 
 
 def _tell_once() -> None:
