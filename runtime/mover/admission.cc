@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "runtime/base/check.h"
 #include "runtime/mover/refusal.h"
 #include "tiers/extent_header.h"
@@ -82,9 +84,9 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   }
   // All wants can be had as far as pins go; now space.
   absl::Status failure;
-  Rooms rooms;
+  GroupPlaces::Rooms rooms;
   const Space space =
-      PlaceGroup(customer, group, tensors, &rooms, &failure, errors);
+      places_.Find(customer, group, tensors, &rooms, &failure, errors);
   if (space != Space::kFound) {
     customer.blocked_by_own_pins = space == Space::kOwnPins;
     if (space == Space::kOwnPins) customer.blocked_also = failure;
@@ -107,63 +109,6 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   }
   if (kept.missing == 0) Finish(customer, kept, Edge());
   return true;
-}
-
-// A place for every want that has none, or for none: what was taken is given
-// back when a later one has to wait.
-Space Admission::PlaceGroup(Customer& customer, Group& group,
-                            absl::Span<Tensor* const> tensors, Rooms* rooms,
-                            absl::Status* failure,
-                            std::vector<QueueError>* errors) {
-  const TierId tier = customer.tier;
-  TierResidency& residency = parts_.working->at(tier);
-  // From making room for the others: also what they are fetched from, as what
-  // leaves a device may need room in memory.
-  for (Tensor* const tensor : tensors) parts_.working->Keep(*tensor);
-  rooms->resize(tensors.size());
-  std::vector<Tensor*> leaving;
-  Space space = Space::kFound;
-  for (size_t i = 0; i < tensors.size() && space == Space::kFound; ++i) {
-    if (tensors[i]->at(tier) != nullptr) continue;
-    FoundPlace found = residency.FindPlace(customer.id, *customer.window,
-                                           *tensors[i], &leaving);
-    space = found.space;
-    NoteDrain(found, group);
-    if (!found.failure.ok()) *failure = std::move(found.failure);
-    (*rooms)[i] = std::move(found.room);
-  }
-  const Tensor* const leaves = leaving.empty() ? nullptr : leaving.back();
-  parts_.write_back->StartLeaving(&leaving, errors);
-  parts_.working->EndKeep();
-  if (space == Space::kFound) return space;
-  if (group.drain == kNoTier && leaves != nullptr) {
-    group.drain = DrainTier(*leaves);
-  }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    Reservation& room = (*rooms)[i];
-    if (!room.empty()) residency.GiveBack(*tensors[i], std::move(room));
-  }
-  return space;
-}
-
-// Where a write-back goes; what comes down from a device goes to memory.
-TierId Admission::DrainTier(const Tensor& tensor) const {
-  if (tensor.drain() != Drain::kNone) {
-    return parts_.transfers->DrainTier(tensor);
-  }
-  return tensor.being_read() && tensor.Arriving(kDramTier) ? kDramTier
-                                                           : kNoTier;
-}
-
-// Of several write-backs that it waits for, it waited for the one whose slot it
-// has in the end.
-void Admission::NoteDrain(const FoundPlace& found, Group& group) const {
-  if (found.other == nullptr) return;
-  if (found.space == Space::kWriteBack) {
-    group.drain = DrainTier(*found.other);
-  } else if (group.waited_for_write && found.other->resting() != nullptr) {
-    group.drain = found.other->resting()->place.tier();
-  }
 }
 
 // Whether pins and transfers allow this want now. A writer waits for readers
@@ -189,7 +134,7 @@ bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
   }
   if ((reads && is_here) || tensor.drain() == Drain::kNone) return true;
   group.waited_for_write = true;
-  group.drain = DrainTier(tensor);
+  group.drain = places_.DrainTier(tensor);
   if (!reads) parts_.write_back->Yield(tensor);
   return false;
 }

@@ -13,16 +13,15 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/customers.h"
+#include "runtime/mover/group_places.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
@@ -49,7 +48,9 @@ struct AdmissionParts {
 
 class Admission {
  public:
-  explicit Admission(AdmissionParts parts) : parts_(std::move(parts)) {}
+  explicit Admission(AdmissionParts parts)
+      : parts_(std::move(parts)),
+        places_(*parts_.working, *parts_.write_back, *parts_.transfers) {}
 
   // The queue's heads, as many as can be had.
   void Admit(Customer& customer, absl::Time now,
@@ -107,13 +108,6 @@ class Admission {
  private:
   bool TryAdmit(Customer& customer, Group& group, absl::Time now,
                 std::vector<QueueError>* errors);
-  // Of a group's wants, in their order.
-  using Rooms = absl::InlinedVector<Reservation, 4>;
-  Space PlaceGroup(Customer& customer, Group& group,
-                   absl::Span<Tensor* const> tensors, Rooms* rooms,
-                   absl::Status* failure, std::vector<QueueError>* errors);
-  TierId DrainTier(const Tensor& tensor) const;
-  void NoteDrain(const FoundPlace& found, Group& group) const;
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
               Group& group);
   Pin MakePin(Customer& customer, const Want& want) const;
@@ -128,6 +122,7 @@ class Admission {
   void CountHit(const Tensor& tensor);
 
   const AdmissionParts parts_;
+  const GroupPlaces places_;
   // By id; with the customer's.
   std::unordered_map<uint64_t, std::pair<int64_t, Group>> admitted_;
   // Groups that wait for a copy to be whole.
