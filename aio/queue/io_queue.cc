@@ -86,8 +86,7 @@ void IoQueue::Turn(std::vector<Completion>* completions) {
   CheckExpiries(now);
   SubmitStaged(now);
   if (staged_.empty()) {
-    StageRetries(now);
-    StageNew();
+    if (StageRetries(now)) StageNew();
     SubmitStaged(now);
   }
   std::move(ended_.begin(), ended_.end(), std::back_inserter(*completions));
@@ -295,13 +294,14 @@ void IoQueue::Stage(int slot) {
   staged_.push_back(slot);
 }
 
-void IoQueue::StageRetries(absl::Time now) {
+bool IoQueue::StageRetries(absl::Time now) {
   while (!waiting_.empty() && waiting_.begin()->first <= now) {
     const int slot = waiting_.begin()->second;
-    if (!HasRoom(pieces_[slot].request.size_bytes)) return;
+    if (!HasRoom(pieces_[slot].request.size_bytes)) return false;
     waiting_.erase(waiting_.begin());
     Stage(slot);
   }
+  return true;
 }
 
 void IoQueue::StageNew() {

@@ -74,7 +74,8 @@ class IoQueue {
 
   bool HasRoom(int64_t size_bytes) const;
   bool LeavesRoom(const Transfer& transfer, int64_t size_bytes) const;
-  void StageRetries(absl::Time now);
+  // False: one that is due waits for room, and nothing new takes it.
+  bool StageRetries(absl::Time now);
   void StageNew();
   void Stage(int slot);
   void SubmitStaged(absl::Time now);

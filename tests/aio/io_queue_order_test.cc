@@ -202,5 +202,28 @@ TEST_F(IoQueueOrderTest, PathsHaveLimitsOfTheirOwn) {
   }
 }
 
+TEST_F(IoQueueTest, WhatNeedsLessRoomDoesNotOvertakeARetry) {
+  Read(kPiece);
+  Poll();
+  engine_->Complete(0, -EAGAIN);
+  Poll();
+  constexpr int kSmall = 64;
+  for (uint64_t tag = 2; tag < 2 + kSmall; ++tag) Read(kBlock, tag);
+  Poll();
+  ASSERT_EQ(engine_->in_flight().size(), kLimit / kBlock);
+  clock_.JumpTo(clock_.Now() + absl::Seconds(1));
+  // As many answers as its room takes.
+  for (int i = 0; i < kPiece / kBlock; ++i) {
+    Poll();
+    engine_->Complete(0);
+  }
+  Poll();
+  EXPECT_EQ(engine_->in_flight().back().size_bytes, kPiece);
+  while (io_->pending() > 0) {
+    engine_->CompleteAll();
+    Poll();
+  }
+}
+
 }  // namespace
 }  // namespace terrace
