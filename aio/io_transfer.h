@@ -15,8 +15,18 @@ namespace terrace {
 
 // Served by deficit round robin in bytes, by the weights; within a class the
 // transfer that is due first goes first: by its arrival and its timeout.
-enum class IoClass : uint8_t { kDemand = 0, kPrefetch = 1, kWriteBack = 2 };
-inline constexpr int kIoClasses = 3;
+enum class IoClass : uint8_t {
+  kDemand = 0,    // is waited for
+  kForeseen = 1,  // is waited for, by who asked for it in the last step too
+  kPrefetch = 2,
+  kWriteBack = 3,
+};
+inline constexpr int kIoClasses = 4;
+
+// Somebody waits for it.
+constexpr bool IsAwaited(IoClass io_class) {
+  return io_class <= IoClass::kForeseen;
+}
 
 // Offset, size and data are aligned to kBlockBytes. The buffer is the paths'
 // until the completion with this tag; after a DeadlineExceeded completion it
@@ -55,10 +65,11 @@ struct IoQueueOptions {
   // Whether the limit follows the device: aio/queue/in_flight_limit.h.
   bool adapts = true;
   int64_t most_in_flight_bytes = 32 << 20;
+  // How long what is in flight may take to pass.
   absl::Duration in_flight_latency = absl::Microseconds(1650);
-  int max_retries = 8;                  // EAGAIN, EINTR, with a growing pause
-  int read_error_retries = 2;           // EIO of a read; writes none
-  int weights[kIoClasses] = {4, 1, 1};  // demand, prefetch, write-back
+  int max_retries = 8;         // EAGAIN, EINTR, with a growing pause
+  int read_error_retries = 2;  // EIO of a read; writes none
+  int weights[kIoClasses] = {4, 4, 1, 1};  // in the order of IoClass
 };
 
 struct IoPathStats {

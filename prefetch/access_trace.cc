@@ -32,15 +32,16 @@ void AccessTrace::Forget() {
   position_ = 0;
 }
 
-void AccessTrace::OnAccess(TensorId tensor, bool stays) {
+bool AccessTrace::OnAccess(TensorId tensor, bool stays) {
   const auto recorded = static_cast<int64_t>(recording_.accesses.size());
   recording_.accesses.push_back(tensor);
   recording_.positions[tensor.value].push_back(recorded);
   if (!stays) recording_.coming.push_back(recorded);
   const auto found = replay_.positions.find(tensor.value);
-  if (found == replay_.positions.end()) return;
+  if (found == replay_.positions.end()) return false;
   position_ = NextPosition(found->second, position_) + 1;
   if (position_ == static_cast<int64_t>(replay_.accesses.size())) position_ = 0;
+  return true;
 }
 
 void AccessTrace::Upcoming(int64_t count, std::vector<TensorId>* out) const {

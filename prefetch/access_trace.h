@@ -25,9 +25,10 @@ class AccessTrace {
   void BeginStep();
   // Forgets what was recorded and what is replayed.
   void Forget();
-  // A request in program order: records it and moves the position. One that
-  // `stays` has memory outside of windows, and had it before it was asked for.
-  void OnAccess(TensorId tensor, bool stays = false);
+  // A request in program order: records it and moves the position; whether it
+  // was foreseen, which is that the replayed step has it. One that `stays` has
+  // memory outside of windows, and had it before it was asked for.
+  bool OnAccess(TensorId tensor, bool stays = false);
 
   bool has_replay() const { return !replay_.accesses.empty(); }
   // The next `count` tensors expected from the position on, in order, without

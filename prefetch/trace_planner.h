@@ -20,8 +20,8 @@ class TracePlanner {
   void BeginStep(int64_t queue);
   void Forget(int64_t queue);
   // As AccessTrace's.
-  void OnAccess(int64_t queue, TensorId tensor, bool stays = false) {
-    Of(queue).OnAccess(tensor, stays);
+  bool OnAccess(int64_t queue, TensorId tensor, bool stays = false) {
+    return Of(queue).OnAccess(tensor, stays);
   }
 
   // Accesses from now until the first queue asks for the tensor, each by its

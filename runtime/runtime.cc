@@ -90,6 +90,7 @@ IoQueueOptions QueueOptions(const IoWeights& weights,
                             const PathTuning& tuning) {
   IoQueueOptions queue;
   queue.weights[static_cast<int>(IoClass::kDemand)] = weights.demand;
+  queue.weights[static_cast<int>(IoClass::kForeseen)] = weights.demand;
   queue.weights[static_cast<int>(IoClass::kPrefetch)] = weights.prefetch;
   queue.weights[static_cast<int>(IoClass::kWriteBack)] = weights.write_back;
   if (tuning.in_flight_bytes > 0) {

@@ -25,8 +25,8 @@ ClassSchedule::ClassSchedule(absl::Span<const int> weights) {
 
 void ClassSchedule::Add(Transfer* transfer, int64_t piece_limit) {
   auto& transfers = ClassOf(*transfer);
-  if (transfers.empty() && transfer->request.io_class == IoClass::kDemand) {
-    current_ = static_cast<int>(IoClass::kDemand);
+  if (transfers.empty() && IsAwaited(transfer->request.io_class)) {
+    current_ = static_cast<int>(transfer->request.io_class);
     deficit_bytes_[current_] = transfer->NextPieceBytes(piece_limit);
   }
   transfers.emplace(UrgencyOf(*transfer), transfer);

@@ -1,7 +1,7 @@
-// Which transfer's next piece is to go: three classes by deficit round robin
+// Which transfer's next piece is to go: classes by deficit round robin
 // (Shreedhar and Varghese, 1995) in bytes, and within each what is due first.
 //
-//   ClassSchedule schedule({4, 1, 1});
+//   ClassSchedule schedule({4, 4, 1, 1});
 //   schedule.Add(&transfer, piece_limit);
 //   while (Transfer* const next = schedule.Next(piece_limit)) {
 //     if (...no room...) break;
@@ -27,8 +27,8 @@ class ClassSchedule {
   // Of each IoClass, > 0.
   explicit ClassSchedule(absl::Span<const int> weights);
 
-  // A demand that comes out of silence goes next: it waits for room only, not
-  // for what is left of the other classes' turns.
+  // What is waited for and comes out of silence goes next: it waits for room
+  // only, not for what is left of the other classes' turns.
   void Add(Transfer* transfer, int64_t piece_limit);
   // False: it is not there. Before its class or arrival change.
   bool Remove(const Transfer& transfer);

@@ -282,7 +282,7 @@ bool IoQueue::HasRoom(int64_t size_bytes) const {
 bool IoQueue::LeavesRoom(const Transfer& transfer, int64_t size_bytes) const {
   if (!limit_.is_mixed()) return true;
   // It waits for room only.
-  if (transfer.request.io_class == IoClass::kDemand) return true;
+  if (IsAwaited(transfer.request.io_class)) return true;
   const IoDirection direction = transfer.request.direction;
   if (schedule_.HasFirstOfOther(direction)) return true;
   return use_.LeavesHalf(direction, size_bytes, limit_.bytes());

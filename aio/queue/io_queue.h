@@ -1,5 +1,5 @@
 // One disk path: everything that decides. Cuts transfers into equal pieces,
-// keeps a limit of bytes in flight, serves three classes, continues short
+// keeps a limit of bytes in flight, serves four classes, continues short
 // transfers, retries, and turns any number of engine results into exactly one
 // Completion. What each of these means is with the parts:
 //

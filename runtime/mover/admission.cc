@@ -24,16 +24,7 @@ void Admission::Admit(Customer& customer, absl::Time now,
       head.at_head = now;
       // Before space is sought: from here on a tensor's next use is the one
       // after this, also its own.
-      if (customer.step.has_value()) {
-        for (const Want& want : head.wants) {
-          const Tensor* const tensor = parts_.table->Find(want.tensor);
-          // No window gives its memory to others.
-          const bool stays =
-              tensor != nullptr &&
-              parts_.working->at(customer.tier).residents().Has(*tensor);
-          parts_.planner->OnAccess(customer.id, want.tensor, stays);
-        }
-      }
+      if (customer.step.has_value()) NoteAccess(customer, head);
     }
     if (!TryAdmit(customer, head, now, errors)) break;
     parts_.customers->EraseWaiting(customer, id);
@@ -42,6 +33,20 @@ void Admission::Admit(Customer& customer, absl::Time now,
   const bool waits = !customer.waiting.empty() || customer.admitted > 0;
   if (waits && customer.held_pins == 0) {
     customer.blocked_since = std::min(customer.blocked_since, now);
+  }
+}
+
+void Admission::NoteAccess(const Customer& customer, Group& group) {
+  group.io_class = IoClass::kForeseen;
+  for (const Want& want : group.wants) {
+    const Tensor* const tensor = parts_.table->Find(want.tensor);
+    // No window gives its memory to others.
+    const bool stays =
+        tensor != nullptr &&
+        parts_.working->at(customer.tier).residents().Has(*tensor);
+    if (!parts_.planner->OnAccess(customer.id, want.tensor, stays)) {
+      group.io_class = IoClass::kDemand;
+    }
   }
 }
 
@@ -129,7 +134,7 @@ bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
   const bool waits = arriving == customer.tier ? !reads && tensor.being_read()
                                                : !reads || !is_here;
   if (arriving != kNoTier && waits) {
-    parts_.transfers->Promote(tensor, IoClass::kDemand);
+    parts_.transfers->Promote(tensor, group.io_class);
     return false;
   }
   if ((reads && is_here) || tensor.drain() == Drain::kNone) return true;
@@ -166,7 +171,7 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
       return;
     }
     ++counts_.demand_reads;
-    parts_.transfers->StartFill(tensor, std::move(room), IoClass::kDemand);
+    parts_.transfers->StartFill(tensor, std::move(room), group.io_class);
     tensor.Hold(tier, want.access);
   } else {
     tensor.Hold(tier, want.access);
@@ -177,7 +182,7 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
     }
     CountHit(tensor);
     if (tensor.at(tier)->state == CopyState::kFilling) {
-      parts_.transfers->Promote(tensor, IoClass::kDemand);
+      parts_.transfers->Promote(tensor, group.io_class);
     }
   }
   group.fetched = true;

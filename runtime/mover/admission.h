@@ -106,6 +106,7 @@ class Admission {
   void AddWanted(WantedTensors* wanted) const;
 
  private:
+  void NoteAccess(const Customer& customer, Group& group);
   bool TryAdmit(Customer& customer, Group& group, absl::Time now,
                 std::vector<QueueError>* errors);
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "aio/io_transfer.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transcript.h"
@@ -32,6 +33,8 @@ struct Group {
   absl::Time at_head;  // when it became the head of its queue
   absl::Time admitted;
   bool headed = false;
+  // Of its fetches: whether all of it was foreseen.
+  IoClass io_class = IoClass::kDemand;
   bool waited_for_write = false;
   // Where the last write-back goes, or went, that it waited for.
   TierId drain = kNoTier;

@@ -86,7 +86,7 @@ class FaultsTest : public testing::TestWithParam<const char*> {
     IoTransfer& transfer = operation->transfer;
     transfer.direction =
         random() % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite;
-    transfer.io_class = static_cast<IoClass>(random() % 3);
+    transfer.io_class = static_cast<IoClass>(random() % kIoClasses);
     transfer.data = operation->buffer->data() + kBlock;
     transfer.offset = region * kRegion + first * kBlock;
     transfer.size_bytes = blocks * kBlock;

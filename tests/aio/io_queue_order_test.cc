@@ -71,11 +71,11 @@ TEST_F(IoQueueOrderTest, APieceLargerThanTheLimitGoesAlone) {
   EXPECT_EQ(Poll().size(), 1u);
 }
 
-TEST_F(IoQueueOrderTest, SharesBandwidthFourToOneToOne) {
-  // All three always have work; offsets tell the classes apart.
+TEST_F(IoQueueOrderTest, SharesBandwidthFourToFourToOneToOne) {
+  // All always have work; offsets tell the classes apart.
   constexpr int kEach = 400;
   for (int i = 0; i < kEach; ++i) {
-    for (int c = 0; c < 3; ++c) {
+    for (int c = 0; c < kIoClasses; ++c) {
       Enqueue(IoDirection::kRead, c * (1 << 20), kPiece,
               static_cast<uint64_t>(c * kEach + i), static_cast<IoClass>(c));
     }
@@ -89,9 +89,10 @@ TEST_F(IoQueueOrderTest, SharesBandwidthFourToOneToOne) {
   for (size_t i = 0; i < 480; ++i) {
     ++issued[engine_->submitted()[i].offset >> 20];
   }
-  EXPECT_NEAR(issued[0], 320, 16);
-  EXPECT_NEAR(issued[1], 80, 8);
-  EXPECT_NEAR(issued[2], 80, 8);
+  EXPECT_NEAR(issued[0], 192, 10);
+  EXPECT_NEAR(issued[1], 192, 10);
+  EXPECT_NEAR(issued[2], 48, 5);
+  EXPECT_NEAR(issued[3], 48, 5);
   while (io_->pending() > 0) {
     engine_->CompleteAll();
     Poll();

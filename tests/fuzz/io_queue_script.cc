@@ -149,7 +149,7 @@ class Script {
     IoTransfer& transfer = asked.transfer;
     transfer.direction =
         what % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite;
-    transfer.io_class = static_cast<IoClass>(what / 2 % 3);
+    transfer.io_class = static_cast<IoClass>(what / 2 % kIoClasses);
     const int64_t first = what / 8 % 3;
     const int64_t blocks = 1 + where / 16 % (6 - first);
     transfer.offset = region * kRegion + first * kBlock;

@@ -56,6 +56,40 @@ TEST_F(AdmitTest, ATraceKnowsWhatStays) {
   EXPECT_THAT(next, ElementsAre(b_.id));
 }
 
+// A group is foreseen if the last step had all of it.
+TEST_F(AdmitTest, AFetchIsForeseenByTheLastStep) {
+  Tensor& new_one = AddResting("new");
+  const auto classes_of = [&](const std::vector<Want>& wants) {
+    const size_t before = core_.transcript.size();
+    Push(customer_, wants);
+    Admit(customer_);
+    Hear(core_.Settle());
+    EndPins(Take(customer_), PinEnd::kUnchanged);
+    std::vector<int> classes;
+    for (size_t i = before; i < core_.transcript.size(); ++i) {
+      const TranscriptLine& line = core_.transcript[i];
+      if (line.event == TranscriptEvent::kMoveStarted) {
+        classes.push_back(line.io_class);
+      }
+    }
+    for (const Want& want : wants) {
+      core_.residency.Drop(*core_.table.Find(want.tensor));
+    }
+    return classes;
+  };
+  constexpr auto kDemand = static_cast<int>(IoClass::kDemand);
+  constexpr auto kForeseen = static_cast<int>(IoClass::kForeseen);
+  EXPECT_THAT(classes_of({Read(a_)}),
+              ElementsAre(kDemand));  // outside of steps
+  customer_.step = 1;
+  EXPECT_THAT(classes_of({Read(a_), Read(b_)}), ElementsAre(kDemand, kDemand));
+  core_.planner.BeginStep(customer_.id);
+  EXPECT_THAT(classes_of({Read(a_), Read(b_)}),
+              ElementsAre(kForeseen, kForeseen));
+  EXPECT_THAT(classes_of({Read(a_), Read(new_one)}),
+              ElementsAre(kDemand, kDemand));
+}
+
 TEST_F(AdmitTest, WhatIsReadIsReadyOnceItsLastFetchIsWhole) {
   Push(customer_, {Read(a_), Update(b_)});
   Admit(customer_);

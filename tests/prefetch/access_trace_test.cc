@@ -54,6 +54,18 @@ TEST(AccessTraceTest, ARepeatedStepIsForetold) {
   EXPECT_EQ(trace.NextUse({6}), 3);
 }
 
+TEST(AccessTraceTest, WhatTheLastStepHadIsForeseen) {
+  AccessTrace trace;
+  trace.BeginStep();
+  EXPECT_FALSE(trace.OnAccess({5}));
+  EXPECT_FALSE(trace.OnAccess({5}));  // in this step only
+  EXPECT_FALSE(trace.OnAccess({6}));
+  trace.BeginStep();
+  EXPECT_TRUE(trace.OnAccess({6}));  // in another order too
+  EXPECT_TRUE(trace.OnAccess({5}));
+  EXPECT_FALSE(trace.OnAccess({7}));
+}
+
 TEST(AccessTraceTest, WhatStayedIsNotUpcoming) {
   AccessTrace trace;
   trace.BeginStep();

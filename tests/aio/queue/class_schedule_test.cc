@@ -52,18 +52,20 @@ class ClassScheduleTest : public testing::Test {
   }
 
   std::deque<Transfer> transfers_;
-  const int weights_[kIoClasses] = {4, 2, 1};
+  const int weights_[kIoClasses] = {4, 3, 2, 1};
   ClassSchedule schedule_{weights_};
 };
 
 TEST_F(ClassScheduleTest, EachClassGetsItsShareOfTheBytes) {
   Add(IoClass::kDemand);
+  Add(IoClass::kForeseen);
   Add(IoClass::kPrefetch);
   Add(IoClass::kWriteBack);
-  const std::array<int, kIoClasses> shares = Shares(700);
+  const std::array<int, kIoClasses> shares = Shares(1000);
   EXPECT_NEAR(shares[0], 400, 4);
-  EXPECT_NEAR(shares[1], 200, 4);
-  EXPECT_NEAR(shares[2], 100, 4);
+  EXPECT_NEAR(shares[1], 300, 4);
+  EXPECT_NEAR(shares[2], 200, 4);
+  EXPECT_NEAR(shares[3], 100, 4);
 }
 
 TEST_F(ClassScheduleTest, WhatIsSilentLeavesItsShareToTheOthers) {
@@ -71,24 +73,33 @@ TEST_F(ClassScheduleTest, WhatIsSilentLeavesItsShareToTheOthers) {
   Add(IoClass::kWriteBack);
   const std::array<int, kIoClasses> shares = Shares(500);
   EXPECT_NEAR(shares[0], 400, 4);
-  EXPECT_NEAR(shares[2], 100, 4);
+  EXPECT_NEAR(shares[3], 100, 4);
 }
 
 TEST_F(ClassScheduleTest, SilenceSavesUpNoShare) {
   Add(IoClass::kWriteBack);
   Shares(1000);
   Add(IoClass::kPrefetch);
-  EXPECT_NEAR(Shares(300)[1], 200, 4);
+  EXPECT_NEAR(Shares(300)[2], 200, 4);
 }
 
-TEST_F(ClassScheduleTest, ADemandOutOfSilenceGoesNext) {
+TEST_F(ClassScheduleTest, WhatIsWaitedForGoesNextOutOfSilence) {
   Add(IoClass::kPrefetch);
   Add(IoClass::kWriteBack);
-  for (int i = 0; i < 20; ++i) {
-    Shares(i);
-    Transfer* const demand = Add(IoClass::kDemand, kPiece);
-    EXPECT_EQ(Issue(), demand);
+  for (const IoClass awaited : {IoClass::kForeseen, IoClass::kDemand}) {
+    for (int i = 0; i < 20; ++i) {
+      Shares(i);
+      Transfer* const next = Add(awaited, kPiece);
+      EXPECT_EQ(Issue(), next);
+    }
   }
+}
+
+TEST_F(ClassScheduleTest, ADemandGoesBeforeWhatWasForeseen) {
+  Add(IoClass::kForeseen);
+  Shares(7);
+  Transfer* const demand = Add(IoClass::kDemand, kPiece);
+  EXPECT_EQ(Issue(), demand);
 }
 
 TEST_F(ClassScheduleTest, WithinAClassWhoIsDueFirstThenWhoCameFirst) {
