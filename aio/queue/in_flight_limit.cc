@@ -17,12 +17,13 @@ constexpr int64_t kLimitsPerFarEpoch = 4;
 
 }  // namespace
 
-InFlightLimit::InFlightLimit(const IoQueueOptions& options)
+InFlightLimit::InFlightLimit(const IoQueueOptions& options,
+                             absl::Duration latency)
     : is_adaptive_(options.adapts),
       most_bytes_(
           std::max(options.most_in_flight_bytes, options.in_flight_bytes)),
       largest_piece_(options.piece_bytes),
-      latency_seconds_(absl::ToDoubleSeconds(options.in_flight_latency)),
+      latency_seconds_(absl::ToDoubleSeconds(latency)),
       bytes_(options.in_flight_bytes) {}
 
 int64_t InFlightLimit::least_bytes() const {
@@ -51,6 +52,16 @@ void InFlightLimit::OnAnswer(absl::Time now, int64_t bytes, bool is_read,
     OnEpoch(now);
     epoch_.Begin(now);
   }
+}
+
+void InFlightLimit::Resume(const InFlightLimit& other) {
+  if (trial_.kind != Kind::kNone) Restore(std::exchange(trial_, LimitTrial()));
+  const bool is_for_less = latency_seconds_ < other.latency_seconds_;
+  bytes_ = is_for_less ? std::min(bytes_, other.bytes_)
+                       : std::max(bytes_, other.bytes_);
+  share_ = other.share_;
+  epoch_.Stop();
+  epoch_.Skip(other.bytes_);
 }
 
 void InFlightLimit::OnEpoch(absl::Time now) {

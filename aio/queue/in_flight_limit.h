@@ -18,7 +18,7 @@
 // It is smaller where the options' largest piece or limit is. There only a
 // larger one can be tried, which tells a slow device from one that is far away.
 //
-// Owned by IoQueue; time is passed in. One thread at a time.
+// Owned by InFlightLimits; time is passed in. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ namespace terrace {
 
 class InFlightLimit {
  public:
-  explicit InFlightLimit(const IoQueueOptions& options);
+  // `latency`: how long what is in flight may take to pass.
+  InFlightLimit(const IoQueueOptions& options, absl::Duration latency);
 
   int64_t bytes() const { return bytes_; }
 
@@ -49,6 +50,11 @@ class InFlightLimit {
   // The device moved `bytes`. `has_more`: something waits to be issued; without
   // it the throughput is ours, not the device's.
   void OnAnswer(absl::Time now, int64_t bytes, bool is_read, bool has_more);
+
+  // It holds again. `other` held until now: it let in what is in flight, and
+  // what it has learnt of the device is known here too. The limit for less
+  // latency is never the larger one.
+  void Resume(const InFlightLimit& other);
 
  private:
   using Kind = LimitTrial::Kind;

@@ -27,7 +27,7 @@ IoQueue::IoQueue(int path, std::string name, int file,
       clock_(clock),
       schedule_(options.weights),
       pieces_(path, file),
-      limit_(options) {
+      limits_(options) {
   TERRACE_CHECK(options.in_flight_bytes > 0 &&
                 options.piece_bytes >= kBlockBytes);
   TERRACE_CHECK(options.piece_bytes % kBlockBytes == 0);
@@ -47,10 +47,11 @@ void IoQueue::Enqueue(const IoTransfer& request) {
   const bool is_new =
       transfers_.try_emplace(request.tag, std::move(owned)).second;
   TERRACE_CHECK(is_new);  // the tag is unique among pending transfers
+  limits_.OnClass(transfer->enqueued, request.io_class);
   expiries_.Add(*transfer);
-  schedule_.Add(transfer, limit_.piece_bytes());
+  schedule_.Add(transfer, limit().piece_bytes());
   // What does not fit waits for a result; a turn before it would only cost.
-  if (HasRoom(transfer->NextPieceBytes(limit_.piece_bytes()))) changed_ = true;
+  if (HasRoom(transfer->NextPieceBytes(limit().piece_bytes()))) changed_ = true;
 }
 
 Transfer* IoQueue::Find(uint64_t tag) const {
@@ -74,7 +75,8 @@ void IoQueue::Promote(uint64_t tag, IoClass io_class) {
   if (transfer == nullptr || io_class >= transfer->request.io_class) return;
   const bool was_waiting = schedule_.Remove(*transfer);
   transfer->request.io_class = io_class;
-  if (was_waiting) schedule_.Add(transfer, limit_.piece_bytes());
+  limits_.OnClass(clock_.Now(), io_class);
+  if (was_waiting) schedule_.Add(transfer, limit().piece_bytes());
   changed_ = true;
 }
 
@@ -109,7 +111,7 @@ absl::Time IoQueue::NextEvent() const {
 
 IoPathStats IoQueue::stats() const {
   IoPathStats stats = meter_.stats(clock_.Now());
-  stats.in_flight_limit_bytes = limit_.bytes();
+  stats.in_flight_limit_bytes = limit().bytes();
   return stats;
 }
 
@@ -120,8 +122,8 @@ void IoQueue::OnResult(const IoResult& result) {
   Transfer* const transfer = piece.transfer;
   const bool has_more =
       !waiting_.empty() || !staged_.empty() || !schedule_.empty();
-  limit_.OnAnswer(now, std::max<int64_t>(result.result, 0),
-                  piece.request.direction == IoDirection::kRead, has_more);
+  limits_.OnAnswer(now, std::max<int64_t>(result.result, 0),
+                   piece.request.direction == IoDirection::kRead, has_more);
   meter_.OnAnswer(piece.request, result.result, piece.quarantined, now);
   if (!piece.quarantined) use_.Leave(piece.request);
   Judge(slot, result.result);
@@ -273,19 +275,19 @@ void IoQueue::Expire(Transfer* transfer) {
 }
 
 bool IoQueue::HasRoom(int64_t size_bytes) const {
-  return use_.HasRoom(size_bytes, limit_.bytes());
+  return use_.HasRoom(size_bytes, limit().bytes());
 }
 
 // A device may serve both directions at once. So in a mixed load one that has
 // the queue to itself for a moment leaves half of the limit to the other,
 // which would otherwise find it full. Where both wait, the deficits decide.
 bool IoQueue::LeavesRoom(const Transfer& transfer, int64_t size_bytes) const {
-  if (!limit_.is_mixed()) return true;
+  if (!limit().is_mixed()) return true;
   // It waits for room only.
   if (IsAwaited(transfer.request.io_class)) return true;
   const IoDirection direction = transfer.request.direction;
   if (schedule_.HasFirstOfOther(direction)) return true;
-  return use_.LeavesHalf(direction, size_bytes, limit_.bytes());
+  return use_.LeavesHalf(direction, size_bytes, limit().bytes());
 }
 
 void IoQueue::Stage(int slot) {
@@ -305,7 +307,7 @@ bool IoQueue::StageRetries(absl::Time now) {
 }
 
 void IoQueue::StageNew() {
-  const int64_t piece_limit = limit_.piece_bytes();
+  const int64_t piece_limit = limit().piece_bytes();
   while (Transfer* const transfer = schedule_.Next(piece_limit)) {
     const int64_t size_bytes = transfer->NextPieceBytes(piece_limit);
     if (!HasRoom(size_bytes)) return;

@@ -4,7 +4,7 @@
 // Completion. What each of these means is with the parts:
 //
 //   ClassSchedule  whose next piece goes        PieceTable   the pieces
-//   InFlightLimit  how many bytes, what pieces  InFlightUse  what of it is used
+//   InFlightLimits how many bytes, what pieces  InFlightUse  what of it is used
 //   PieceOutcome   what a result means          Expiries     what is late
 //
 // Owned by IoPaths, which routes results here; one thread at a time. Never
@@ -24,7 +24,7 @@
 #include "aio/io_transfer.h"
 #include "aio/queue/class_schedule.h"
 #include "aio/queue/expiries.h"
-#include "aio/queue/in_flight_limit.h"
+#include "aio/queue/in_flight_limits.h"
 #include "aio/queue/in_flight_use.h"
 #include "aio/queue/path_meter.h"
 #include "aio/queue/piece_table.h"
@@ -58,6 +58,7 @@ class IoQueue {
 
  private:
   Transfer* Find(uint64_t tag) const;  // null: there is none
+  const InFlightLimit& limit() const { return limits_.holding(); }
   void DropUnissued(Transfer* transfer);
   void Settle(Transfer* transfer);
   void Finish(Transfer* transfer);
@@ -96,7 +97,7 @@ class IoQueue {
   std::vector<int> staged_;                 // allotted, not yet taken
   std::multimap<absl::Time, int> waiting_;  // continuations, retries
   absl::Time engine_full_until_ = absl::InfinitePast();
-  InFlightLimit limit_;
+  InFlightLimits limits_;
   InFlightUse use_;  // staged and in flight, not quarantined
   PathMeter meter_;
 

@@ -1,0 +1,210 @@
+// Which of a path's limits holds: what it goes on from, by itself, and what it
+// is on a device in virtual time of 1 GiB/s each way.
+#include "aio/queue/in_flight_limits.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "aio/io_paths.h"
+#include "gtest/gtest.h"
+#include "tests/aio/model_engine.h"
+#include "tests/aio/test_files.h"
+#include "tests/support/manual_clock.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr double kGiB = 1 << 30;
+constexpr int64_t kFirst = 8 * kMiB;
+// Of 2 GiB/s 3.4 MiB pass in 1.65 ms. What is waited for has four fifths of the
+// limit, so that writes have a quarter of their rate: of 1.25 GiB/s 4.2 MiB
+// pass in 3.3 ms.
+constexpr int64_t kMostForLatency = 15 * kMiB / 4;
+constexpr int64_t kLeastForThroughput = 4 * kMiB;
+
+// Answers, of a MiB each, come as the test says.
+class LimitsTest : public testing::Test {
+ protected:
+  void Answer(int count, absl::Duration each) {
+    for (int i = 0; i < count; ++i) {
+      now_ += each;
+      limits_.OnAnswer(now_, kMiB, /*is_read=*/true, /*has_more=*/true);
+    }
+  }
+  int64_t bytes() const { return limits_.holding().bytes(); }
+
+  InFlightLimits limits_{IoQueueOptions()};
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+TEST_F(LimitsTest, ATrialEndsWithItsLimit) {
+  constexpr absl::Duration kEach = absl::Milliseconds(1);
+  Answer(12 * 8 + 8 + 30, kEach);
+  EXPECT_EQ(bytes(), kFirst / 2);  // on trial for 30 of 48 MiB: 8 take 8 ms
+  limits_.OnClass(now_, IoClass::kForeseen);
+  EXPECT_EQ(bytes(), kFirst);
+  now_ += absl::Hours(1);
+  limits_.OnClass(now_, IoClass::kDemand);
+  EXPECT_EQ(bytes(), kFirst);
+  // Nothing is judged by an epoch that has that hour in it.
+  Answer(12 * 8, kEach);
+  EXPECT_EQ(bytes(), kFirst);
+  Answer(12, kEach);
+  EXPECT_EQ(bytes(), kFirst / 2);
+}
+
+TEST_F(LimitsTest, ThatForLatencyIsNeverTheLargerOne) {
+  // It shrinks on a slow device, where the other begins with 8 MiB.
+  Answer(1000, absl::Milliseconds(4));
+  const int64_t for_latency = bytes();
+  EXPECT_LT(for_latency, kMiB);
+  limits_.OnClass(now_, IoClass::kForeseen);
+  EXPECT_EQ(bytes(), kFirst);
+  // The other shrinks on one that is slower still.
+  for (int i = 0; i < 100; ++i) {
+    limits_.OnClass(now_, IoClass::kForeseen);
+    Answer(100, absl::Milliseconds(9));
+  }
+  const int64_t for_throughput = bytes();
+  EXPECT_LT(for_throughput, kFirst);
+  limits_.OnClass(now_, IoClass::kDemand);
+  EXPECT_EQ(bytes(), std::min(for_latency, for_throughput));
+}
+
+TEST_F(LimitsTest, ADemandEndsItForASecond) {
+  limits_.OnClass(now_, IoClass::kForeseen);
+  const InFlightLimit* const for_throughput = &limits_.holding();
+  limits_.OnClass(now_, IoClass::kPrefetch);
+  limits_.OnClass(now_, IoClass::kWriteBack);
+  EXPECT_EQ(&limits_.holding(), for_throughput);
+  limits_.OnClass(now_, IoClass::kDemand);
+  EXPECT_NE(&limits_.holding(), for_throughput);
+  now_ += absl::Seconds(1);
+  limits_.OnClass(now_, IoClass::kForeseen);
+  EXPECT_NE(&limits_.holding(), for_throughput);
+  Answer(1, absl::Microseconds(1));
+  EXPECT_EQ(&limits_.holding(), for_throughput);
+}
+
+TEST_F(LimitsTest, WithoutForeseenReadsForASecondItEnds) {
+  const InFlightLimit* const for_latency = &limits_.holding();
+  limits_.OnClass(now_, IoClass::kWriteBack);
+  EXPECT_EQ(&limits_.holding(), for_latency);
+  limits_.OnClass(now_, IoClass::kForeseen);
+  Answer(1, absl::Seconds(1));
+  EXPECT_NE(&limits_.holding(), for_latency);
+  Answer(1, absl::Microseconds(1));
+  EXPECT_EQ(&limits_.holding(), for_latency);
+}
+
+class LimitsOnADeviceTest : public testing::Test {
+ protected:
+  LimitsOnADeviceTest() : buffer_(kChunk) { Make({}); }
+
+  void Make(const IoQueueOptions& options) {
+    io_ = std::make_unique<IoPaths>(
+        std::make_unique<ModelEngine>(device_, clock_), clock_);
+    path_ = *io_->AddPath("model", 0, options);
+  }
+
+  void Enqueue(IoDirection direction, IoClass io_class) {
+    io_->Enqueue(path_,
+                 {direction, io_class, buffer_.data(), 0, kChunk, ++tag_});
+  }
+
+  // What ended by now; then it is the time of the next event.
+  std::vector<Completion> Turn() {
+    std::vector<Completion> ended;
+    io_->Poll(&ended);
+    const absl::Time next = io_->NextEvent();
+    if (next > clock_.Now() && next < absl::InfiniteFuture()) {
+      clock_.JumpTo(next);
+    }
+    return ended;
+  }
+
+  // So many reads of the class, six pending at a time, beside writes of which
+  // eight always are; the limit when the last one was read. Reads of a class
+  // that is `promoted_to` another have that before they move.
+  int64_t Stream(int reads, IoClass io_class, IoClass promoted_to) {
+    int writes = 0;
+    int64_t limit = 0;
+    std::vector<uint64_t> pending;
+    while (reads > 0 || !pending.empty()) {
+      for (; writes < 8; ++writes) {
+        Enqueue(IoDirection::kWrite, IoClass::kWriteBack);
+      }
+      for (; reads > 0 && pending.size() < 6; --reads) {
+        Enqueue(IoDirection::kRead, io_class);
+        pending.push_back(tag_);
+        io_->Promote(path_, tag_, promoted_to);
+      }
+      for (const Completion& completion : Turn()) {
+        EXPECT_TRUE(completion.status.ok()) << completion.status;
+        if (std::erase(pending, completion.tag) == 0) --writes;
+      }
+      limit = io_->stats(path_).in_flight_limit_bytes;
+    }
+    while (io_->pending() > 0) Turn();
+    return limit;
+  }
+  int64_t Stream(int reads, IoClass io_class) {
+    return Stream(reads, io_class, io_class);
+  }
+
+  static constexpr int64_t kChunk = 2 * kMiB;
+
+  VirtualClock clock_;
+  AlignedBuffer buffer_;
+  DeviceModel device_{kGiB, kGiB};
+  std::unique_ptr<IoPaths> io_;
+  int path_ = 0;
+  uint64_t tag_ = 0;
+};
+
+TEST_F(LimitsOnADeviceTest, ForeseenReadsHaveTwiceTheTime) {
+  const int64_t limit = Stream(500, IoClass::kForeseen);
+  EXPECT_GE(limit, kLeastForThroughput);
+  EXPECT_LE(limit, kFirst);
+}
+
+TEST_F(LimitsOnADeviceTest, DemandsHaveNot) {
+  EXPECT_LE(Stream(500, IoClass::kDemand), kMostForLatency);
+}
+
+TEST_F(LimitsOnADeviceTest, NorHasWhatNobodyWaitsFor) {
+  EXPECT_LE(Stream(500, IoClass::kPrefetch), kMostForLatency);
+}
+
+TEST_F(LimitsOnADeviceTest, WhatBecomesADemandIsOne) {
+  EXPECT_LE(Stream(500, IoClass::kForeseen, IoClass::kDemand), kMostForLatency);
+}
+
+TEST_F(LimitsOnADeviceTest, WhatIsWaitedForAfterAllWasForeseen) {
+  EXPECT_GE(Stream(500, IoClass::kPrefetch, IoClass::kForeseen),
+            kLeastForThroughput);
+}
+
+// A device whose latency a small limit does not cover.
+TEST_F(LimitsOnADeviceTest, TheTimeIsUsedWhereItBringsThroughput) {
+  device_.latency = absl::Milliseconds(1);
+  IoQueueOptions options;
+  options.in_flight_bytes = 2 * kMiB;
+  Make(options);
+  const absl::Time start = clock_.Now();
+  Stream(1000, IoClass::kForeseen);
+  const absl::Duration foreseen = clock_.Now() - start;
+  options.foreseen_latency = options.in_flight_latency;
+  Make(options);
+  const absl::Time again = clock_.Now();
+  Stream(1000, IoClass::kForeseen);
+  std::printf("foreseen %.3f of the time\n",
+              absl::FDivDuration(foreseen, clock_.Now() - again));
+  EXPECT_LE(foreseen, (clock_.Now() - again) * 0.95);
+}
+
+}  // namespace
+}  // namespace terrace
