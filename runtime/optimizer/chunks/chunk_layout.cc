@@ -100,8 +100,7 @@ std::vector<Candidate> Candidates(const OptimizerOptions& options,
   const int64_t most =
       chosen ? budget_bytes : std::min(options.window_bytes, budget_bytes);
   const int64_t half = chosen ? budget_bytes / 2 : most;
-  const int64_t target =
-      chosen ? std::min(budget_bytes / 4, kLargestWindowBytes) : most;
+  const int64_t target = chosen ? std::min(half, kLargestWindowBytes) : most;
   const auto size = [&](int64_t bytes, int64_t least) {
     bytes = std::max(RoundDown(bytes, kSmallestChunkBytes), least);
     return std::min(bytes, options.chunk_bytes);
