@@ -25,8 +25,12 @@ ClassSchedule::ClassSchedule(absl::Span<const int> weights) {
 
 void ClassSchedule::Add(Transfer* transfer, int64_t piece_limit) {
   auto& transfers = ClassOf(*transfer);
-  if (transfers.empty() && IsAwaited(transfer->request.io_class)) {
-    current_ = static_cast<int>(transfer->request.io_class);
+  const IoClass io_class = transfer->request.io_class;
+  const bool is_next = io_class == IoClass::kDemand ||
+                       (io_class == IoClass::kForeseen &&
+                        transfers_[static_cast<int>(IoClass::kDemand)].empty());
+  if (transfers.empty() && is_next) {
+    current_ = static_cast<int>(io_class);
     deficit_bytes_[current_] = transfer->NextPieceBytes(piece_limit);
   }
   transfers.emplace(UrgencyOf(*transfer), transfer);

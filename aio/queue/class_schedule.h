@@ -27,7 +27,8 @@ class ClassSchedule {
   // Of each IoClass, > 0.
   explicit ClassSchedule(absl::Span<const int> weights);
 
-  // What is waited for and comes out of silence goes next: it waits for room
+  // What is waited for and comes out of silence goes next, unless a demand
+  // waits and this is none: it waits for room
   // only, not for what is left of the other classes' turns.
   void Add(Transfer* transfer, int64_t piece_limit);
   // False: it is not there. Before its class or arrival change.

@@ -75,7 +75,8 @@ class IoQueue {
 
   bool HasRoom(int64_t size_bytes) const;
   bool LeavesRoom(const Transfer& transfer, int64_t size_bytes) const;
-  // False: one that is due waits for room, and nothing new takes it.
+  // False: one that is due waits for room, and nothing new takes it, no demand
+  // either.
   bool StageRetries(absl::Time now);
   void StageNew();
   void Stage(int slot);

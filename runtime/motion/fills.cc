@@ -197,7 +197,7 @@ void Transfers::OnChecked(const Checked& event, bool again, bool matters,
                                : EndFill(found, arrivals);
   }
   if (fill.bad_checks++ < kFetchesAgain && again) {
-    fill.io_class = IoClass::kDemand;
+    fill.io_class = std::min(fill.io_class, IoClass::kForeseen);
     if (fill.has_two_legs()) return Move(*found);
     const auto transfer = Renumber(found);
     tensor.BeginFill(fill.edge.to, {}, transfer->first);

@@ -95,6 +95,17 @@ TEST_F(ClassScheduleTest, WhatIsWaitedForGoesNextOutOfSilence) {
   }
 }
 
+TEST_F(ClassScheduleTest, WhatWasForeseenTakesNoTurnFromADemand) {
+  Add(IoClass::kDemand);
+  Add(IoClass::kWriteBack);
+  int demands = 0;
+  for (int i = 0; i < 700; ++i) {
+    Add(IoClass::kForeseen, kPiece);
+    demands += Issue()->request.io_class == IoClass::kDemand;
+  }
+  EXPECT_NEAR(demands, 350, 8);  // 4 of 4 + 3 + 1
+}
+
 TEST_F(ClassScheduleTest, ADemandGoesBeforeWhatWasForeseen) {
   Add(IoClass::kForeseen);
   Shares(7);
