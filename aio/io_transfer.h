@@ -67,7 +67,7 @@ struct IoQueueOptions {
   int64_t most_in_flight_bytes = 32 << 20;
   // How long what is in flight may take to pass.
   absl::Duration in_flight_latency = absl::Microseconds(1650);
-  // The same while all that is waited for was foreseen.
+  // The same while all that was waited for lately was foreseen.
   absl::Duration foreseen_latency = absl::Microseconds(3300);
   int max_retries = 8;         // EAGAIN, EINTR, with a growing pause
   int read_error_retries = 2;  // EIO of a read; writes none

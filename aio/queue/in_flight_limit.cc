@@ -57,8 +57,8 @@ void InFlightLimit::OnAnswer(absl::Time now, int64_t bytes, bool is_read,
 void InFlightLimit::Resume(const InFlightLimit& other) {
   if (trial_.kind != Kind::kNone) Restore(std::exchange(trial_, LimitTrial()));
   const bool is_for_less = latency_seconds_ < other.latency_seconds_;
-  bytes_ = is_for_less ? std::min(bytes_, other.bytes_)
-                       : std::max(bytes_, other.bytes_);
+  bytes_ = is_for_less ? std::min(bytes_, other.judged_bytes())
+                       : std::max(bytes_, other.judged_bytes());
   share_ = other.share_;
   epoch_.Stop();
   epoch_.Skip(other.bytes_);

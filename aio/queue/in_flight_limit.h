@@ -51,14 +51,18 @@ class InFlightLimit {
   // it the throughput is ours, not the device's.
   void OnAnswer(absl::Time now, int64_t bytes, bool is_read, bool has_more);
 
-  // It holds again. `other` held until now: it let in what is in flight, and
-  // what it has learnt of the device is known here too. The limit for less
-  // latency is never the larger one.
+  // It holds again. `other` held until now, and let in what is in flight; its
+  // share of reads is the load's. The limit for less latency is never the
+  // larger one.
   void Resume(const InFlightLimit& other);
 
  private:
   using Kind = LimitTrial::Kind;
 
+  // Without a trial that is under way.
+  int64_t judged_bytes() const {
+    return trial_.kind == Kind::kNone ? bytes_ : trial_.bytes_before;
+  }
   int pieces() const { return is_mixed() ? 4 : 2; }  // in the limit, at least
   int64_t least_bytes() const;
   int64_t EpochBytes() const;

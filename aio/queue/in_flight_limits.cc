@@ -5,6 +5,8 @@
 namespace terrace {
 namespace {
 
+// Longer than a step takes between two of its reads, as a rule; a limit needs
+// tens of milliseconds to adapt.
 constexpr absl::Duration kLately = absl::Seconds(1);
 
 }  // namespace

@@ -1,8 +1,8 @@
 // A path's in-flight limits, and which of them holds: one for latency and one
-// for throughput. That for throughput holds while foreseen reads are waited
-// for, and no demand came for a second: then nobody waits for a read but those
-// who wait for all of them. The first demand after that may wait for what that
-// limit let in, the next ones do not.
+// for throughput. That for throughput holds while a foreseen read came within a
+// second, and no demand did: then nobody waits for a read but those who wait
+// for all of them. The first demand after that may wait for what that limit let
+// in, the next ones do not.
 //
 // Each limit adapts by itself, and goes on from where it was when it holds
 // again. Owned by IoQueue; time is passed in. One thread at a time.
@@ -21,6 +21,8 @@ class InFlightLimits {
   explicit InFlightLimits(const IoQueueOptions& options)
       : for_latency_(options, options.in_flight_latency),
         for_throughput_(options, options.foreseen_latency) {}
+  InFlightLimits(const InFlightLimits&) = delete;
+  InFlightLimits& operator=(const InFlightLimits&) = delete;
 
   // The one that holds.
   const InFlightLimit& holding() const { return *holding_; }

@@ -104,7 +104,7 @@ TEST_P(Lifecycle, AHundredThousandTransfersLeaveNothingBehind) {
     for (uint64_t i = 0; i < kBatch; ++i) {
       const int64_t at = static_cast<int64_t>(random() % 64) * kBlock;
       io.Enqueue(path, {i % 2 == 0 ? IoDirection::kRead : IoDirection::kWrite,
-                        static_cast<IoClass>(i % 3),
+                        static_cast<IoClass>(i % kIoClasses),
                         buffer.data() + static_cast<int64_t>(i) * kBlock, at,
                         kBlock, i});
     }

@@ -101,7 +101,7 @@ class Script {
       case 5:
         if (Asked* asked = Pick()) {
           io_->Promote(asked->path, asked->transfer.tag,
-                       static_cast<IoClass>(Next() % 3));
+                       static_cast<IoClass>(Next() % kIoClasses));
         }
         break;
       case 6:
