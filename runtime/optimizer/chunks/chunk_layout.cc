@@ -93,14 +93,22 @@ struct Candidate {
   int64_t limit_bytes;
 };
 
+int64_t WindowTarget(int64_t budget_bytes, int64_t state_bytes) {
+  const int64_t tenth = (state_bytes - budget_bytes) / 10;  // of what streams
+  const int64_t wanted =
+      std::max(budget_bytes / 4, std::min(budget_bytes / 2, tenth));
+  return std::min(wanted, kLargestWindowBytes);
+}
+
 // From the best to the least.
 std::vector<Candidate> Candidates(const OptimizerOptions& options,
-                                  int64_t budget_bytes) {
+                                  int64_t budget_bytes, int64_t state_bytes) {
   const bool chosen = options.window_bytes == 0;
   const int64_t most =
       chosen ? budget_bytes : std::min(options.window_bytes, budget_bytes);
   const int64_t half = chosen ? budget_bytes / 2 : most;
-  const int64_t target = chosen ? std::min(half, kLargestWindowBytes) : most;
+  const int64_t target =
+      chosen ? WindowTarget(budget_bytes, state_bytes) : most;
   const auto size = [&](int64_t bytes, int64_t least) {
     bytes = std::max(RoundDown(bytes, kSmallestChunkBytes), least);
     return std::min(bytes, options.chunk_bytes);
@@ -178,7 +186,8 @@ absl::StatusOr<Choice> Choose(absl::Span<const ParameterSpec> parameters,
   plan.minimum_budget_bytes =
       WindowBytes(smallest.largest_payload_bytes,
                   static_cast<int>(std::min(kMinimumSlots, smallest.chunks)));
-  for (const Candidate& candidate : Candidates(options, host_budget_bytes)) {
+  for (const Candidate& candidate :
+       Candidates(options, host_budget_bytes, plan.state_bytes)) {
     const ChunkSizes sizes = SizesOf(elements, candidate.chunk_bytes, before);
     plan.slots = SlotsWithin(sizes.largest_payload_bytes,
                              std::min(candidate.most_slots, sizes.chunks),

@@ -72,12 +72,13 @@ struct ChunkPlan {
   std::vector<Chunk> chunks;  // the new ones
 };
 
-// Chooses chunk size and window for a budget. The window is half of the budget
-// and at most 128 MiB (what a path of several GB/s has in flight at a latency
-// of tens of milliseconds), so that most of a large budget holds chunks that
-// stay. It has at least eight slots; chunks shrink for that down to 1 MiB. A
-// smaller budget gets four slots or more, one that is smaller still three of
-// the smallest chunks.
+// Chooses chunk size and window for a budget. Every byte of window is one less
+// for chunks that stay. So it is a quarter of the budget, or half of it where
+// that is no more than a tenth of the state beyond the budget, and between them
+// that tenth; at most 128 MiB (what a path of several GB/s has in flight at a
+// latency of tens of milliseconds). It has at least eight slots; chunks shrink
+// for that down to 1 MiB. A smaller budget gets a window of half of it in four
+// slots or more, one that is smaller still three slots of the smallest chunks.
 //
 // With `existing` chunks of the first parameters, cuts those from index `first`
 // on: the existing stay as they are and the window must hold them as well. No

@@ -126,6 +126,21 @@ INSTANTIATE_TEST_SUITE_P(
                     PlanCase{3'000'000, DType::kFloat32, 0.25, 0.10},
                     PlanCase{7'000'000'000, DType::kBFloat16, 0.10, 0.005}));
 
+// Of 800 MB of state.
+TEST(Plan, TheWindowIsLargeWhereMostStreams) {
+  const ParameterSpec model[] = {{"a", DType::kFloat32, 100'000'000}};
+  const auto share = [&](int64_t budget) {
+    const auto plan = OffloadedOptimizer::Plan(model, {}, budget);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return static_cast<double>(plan->window_bytes) /
+           static_cast<double>(budget);
+  };
+  EXPECT_NEAR(share(80'000'000), 0.5, 0.06);      // less than 72
+  EXPECT_NEAR(share(160'000'000), 0.4, 0.04);     // 64
+  EXPECT_NEAR(share(400'000'000), 0.25, 0.03);    // more than 40
+  EXPECT_NEAR(share(720'000'000), 0.1864, 0.02);  // 128 MiB
+}
+
 TEST(Plan, NamesTheMinimumBudgetAndTheMinimumWorks) {
   const std::vector<ParameterSpec> specs = {{"a", DType::kFloat32, 1'000'003},
                                             {"b", DType::kBFloat16, 99'991}};
