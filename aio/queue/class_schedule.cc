@@ -24,24 +24,21 @@ ClassSchedule::ClassSchedule(absl::Span<const int> weights) {
 }
 
 void ClassSchedule::Add(Transfer* transfer, int64_t piece_limit) {
-  auto& transfers = ClassOf(*transfer);
   const IoClass io_class = transfer->request.io_class;
-  const bool is_next = io_class == IoClass::kDemand ||
-                       (io_class == IoClass::kForeseen &&
-                        transfers_[static_cast<int>(IoClass::kDemand)].empty());
-  if (transfers.empty() && is_next) {
-    current_ = static_cast<int>(io_class);
+  const auto index = static_cast<int>(io_class);
+  if (IsAwaited(io_class) && HasNoneOfFirst(index + 1)) {
+    current_ = index;
     deficit_bytes_[current_] = transfer->NextPieceBytes(piece_limit);
   }
-  transfers.emplace(UrgencyOf(*transfer), transfer);
+  ClassOf(*transfer).emplace(UrgencyOf(*transfer), transfer);
 }
 
 bool ClassSchedule::Remove(const Transfer& transfer) {
   return ClassOf(transfer).erase(UrgencyOf(transfer)) > 0;
 }
 
-bool ClassSchedule::empty() const {
-  return std::all_of(std::begin(transfers_), std::end(transfers_),
+bool ClassSchedule::HasNoneOfFirst(int classes) const {
+  return std::all_of(transfers_, transfers_ + classes,
                      [](const auto& transfers) { return transfers.empty(); });
 }
 

@@ -27,9 +27,9 @@ class ClassSchedule {
   // Of each IoClass, > 0.
   explicit ClassSchedule(absl::Span<const int> weights);
 
-  // What is waited for and comes out of silence goes next, unless a demand
-  // waits and this is none: it waits for room
-  // only, not for what is left of the other classes' turns.
+  // What is waited for goes next if none of its class or a more urgent one is
+  // there: it waits for room only, not for what is left of the other classes'
+  // turns.
   void Add(Transfer* transfer, int64_t piece_limit);
   // False: it is not there. Before its class or arrival change.
   bool Remove(const Transfer& transfer);
@@ -40,7 +40,7 @@ class ClassSchedule {
   // The bytes of the transfer that Next returned last are issued.
   void Charge(int64_t bytes) { deficit_bytes_[current_] -= bytes; }
 
-  bool empty() const;
+  bool empty() const { return HasNoneOfFirst(kIoClasses); }
   // Whether one that is first in its class moves bytes the other way.
   bool HasFirstOfOther(IoDirection direction) const;
 
@@ -48,6 +48,9 @@ class ClassSchedule {
   std::map<Urgency, Transfer*>& ClassOf(const Transfer& transfer) {
     return transfers_[static_cast<int>(transfer.request.io_class)];
   }
+
+  // Of so many classes, from the most urgent one on.
+  bool HasNoneOfFirst(int classes) const;
 
   int64_t quantum_bytes_[kIoClasses];  // by which its deficit grows in a turn
   std::map<Urgency, Transfer*> transfers_[kIoClasses];
