@@ -5,14 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <vector>
 
-#include "aio/io_paths.h"
 #include "gtest/gtest.h"
-#include "tests/aio/model_engine.h"
-#include "tests/aio/test_files.h"
-#include "tests/support/manual_clock.h"
+#include "tests/aio/model_path.h"
 
 namespace terrace {
 namespace {
@@ -21,16 +17,9 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr double kGiB = 1 << 30;
 constexpr int64_t kTransfer = 8 * kMiB;
 
-class InFlightLimitTest : public testing::Test {
+class InFlightLimitTest : public ModelPathTest {
  protected:
-  InFlightLimitTest() : buffer_(kTransfer) {}
-
-  void Make(const DeviceModel& device, const IoQueueOptions& options = {}) {
-    device_ = device;
-    io_ = std::make_unique<IoPaths>(
-        std::make_unique<ModelEngine>(device_, clock_), clock_);
-    path_ = *io_->AddPath("model", 0, options);
-  }
+  InFlightLimitTest() : ModelPathTest(kTransfer) {}
 
   // Reads and writes of these bytes, all enqueued at once and in turn, and
   // `demands` reads of 1 MiB, one every 5 ms; all of one class if `fifo`. How
@@ -76,32 +65,11 @@ class InFlightLimitTest : public testing::Test {
     }
   }
 
-  // What ended now; then it is the time of the next event.
-  std::vector<Completion> Turn() {
-    std::vector<Completion> ended;
-    io_->Poll(&ended);
-    for (const Completion& completion : ended) {
-      EXPECT_TRUE(completion.status.ok()) << completion.status;
-    }
-    const absl::Time next = io_->NextEvent();
-    if (next > clock_.Now() && next < absl::InfiniteFuture()) {
-      clock_.JumpTo(next);
-    }
-    return ended;
-  }
-
   double P99() {
     std::sort(latencies_.begin(), latencies_.end());
     return latencies_[latencies_.size() * 99 / 100];
   }
 
-  int64_t limit() { return io_->stats(path_).in_flight_limit_bytes; }
-
-  VirtualClock clock_;
-  AlignedBuffer buffer_;
-  DeviceModel device_;
-  std::unique_ptr<IoPaths> io_;
-  int path_ = 0;
   std::vector<double> latencies_;  // of demand reads, ms
 
  private:
@@ -112,8 +80,6 @@ class InFlightLimitTest : public testing::Test {
         {direction, is_read || fifo ? IoClass::kPrefetch : IoClass::kWriteBack,
          buffer_.data(), at, kTransfer, ++tag_});
   }
-
-  uint64_t tag_ = 0;
 };
 
 class SmallBehindLarge : public InFlightLimitTest,

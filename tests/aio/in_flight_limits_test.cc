@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <vector>
 
-#include "aio/io_paths.h"
 #include "gtest/gtest.h"
-#include "tests/aio/model_engine.h"
-#include "tests/aio/test_files.h"
-#include "tests/support/manual_clock.h"
+#include "tests/aio/model_path.h"
 
 namespace terrace {
 namespace {
@@ -100,30 +96,13 @@ TEST_F(LimitsTest, WithoutForeseenReadsForASecondItEnds) {
   EXPECT_EQ(&limits_.holding(), for_latency);
 }
 
-class LimitsOnADeviceTest : public testing::Test {
+class LimitsOnADeviceTest : public ModelPathTest {
  protected:
-  LimitsOnADeviceTest() : buffer_(kChunk) { Make({}); }
-
-  void Make(const IoQueueOptions& options) {
-    io_ = std::make_unique<IoPaths>(
-        std::make_unique<ModelEngine>(device_, clock_), clock_);
-    path_ = *io_->AddPath("model", 0, options);
-  }
+  LimitsOnADeviceTest() : ModelPathTest(kChunk) { Make({kGiB, kGiB}); }
 
   void Enqueue(IoDirection direction, IoClass io_class) {
     io_->Enqueue(path_,
                  {direction, io_class, buffer_.data(), 0, kChunk, ++tag_});
-  }
-
-  // What ended by now; then it is the time of the next event.
-  std::vector<Completion> Turn() {
-    std::vector<Completion> ended;
-    io_->Poll(&ended);
-    const absl::Time next = io_->NextEvent();
-    if (next > clock_.Now() && next < absl::InfiniteFuture()) {
-      clock_.JumpTo(next);
-    }
-    return ended;
   }
 
   // So many reads of the class, six pending at a time, beside writes of which
@@ -131,7 +110,7 @@ class LimitsOnADeviceTest : public testing::Test {
   // that is `promoted_to` another have that before they move.
   int64_t Stream(int reads, IoClass io_class, IoClass promoted_to) {
     int writes = 0;
-    int64_t limit = 0;
+    int64_t last = 0;
     std::vector<uint64_t> pending;
     while (reads > 0 || !pending.empty()) {
       for (; writes < 8; ++writes) {
@@ -143,26 +122,18 @@ class LimitsOnADeviceTest : public testing::Test {
         io_->Promote(path_, tag_, promoted_to);
       }
       for (const Completion& completion : Turn()) {
-        EXPECT_TRUE(completion.status.ok()) << completion.status;
         if (std::erase(pending, completion.tag) == 0) --writes;
       }
-      limit = io_->stats(path_).in_flight_limit_bytes;
+      last = limit();
     }
     while (io_->pending() > 0) Turn();
-    return limit;
+    return last;
   }
   int64_t Stream(int reads, IoClass io_class) {
     return Stream(reads, io_class, io_class);
   }
 
   static constexpr int64_t kChunk = 2 * kMiB;
-
-  VirtualClock clock_;
-  AlignedBuffer buffer_;
-  DeviceModel device_{kGiB, kGiB};
-  std::unique_ptr<IoPaths> io_;
-  int path_ = 0;
-  uint64_t tag_ = 0;
 };
 
 TEST_F(LimitsOnADeviceTest, ForeseenReadsHaveTwiceTheTime) {
@@ -190,15 +161,15 @@ TEST_F(LimitsOnADeviceTest, WhatIsWaitedForAfterAllWasForeseen) {
 
 // A device whose latency a small limit does not cover.
 TEST_F(LimitsOnADeviceTest, TheTimeIsUsedWhereItBringsThroughput) {
-  device_.latency = absl::Milliseconds(1);
+  const DeviceModel device{kGiB, kGiB, absl::Milliseconds(1)};
   IoQueueOptions options;
   options.in_flight_bytes = 2 * kMiB;
-  Make(options);
+  Make(device, options);
   const absl::Time start = clock_.Now();
   Stream(1000, IoClass::kForeseen);
   const absl::Duration foreseen = clock_.Now() - start;
   options.foreseen_latency = options.in_flight_latency;
-  Make(options);
+  Make(device, options);
   const absl::Time again = clock_.Now();
   Stream(1000, IoClass::kForeseen);
   std::printf("foreseen %.3f of the time\n",
