@@ -100,9 +100,19 @@ TEST_F(FillTest, WhatWasFlippedOnTheWayIsFetchedOnceMore) {
   EXPECT_EQ(arrivals[0].kind, Kind::kWhole);
   EXPECT_THAT(core_.Payload(tensor), Each(std::byte{1}));
   EXPECT_GT(tensor.transfer(), first);
-  // Started, ended, started, ended; again at once, as it has been waited for.
+  // Started, ended, started, ended; again before what nobody waits for.
   ASSERT_EQ(core_.transcript.size(), 4u);
   EXPECT_EQ(core_.transcript[0].io_class, static_cast<int>(IoClass::kPrefetch));
+  EXPECT_EQ(core_.transcript[2].event, TranscriptEvent::kMoveStarted);
+  EXPECT_EQ(core_.transcript[2].io_class, static_cast<int>(IoClass::kForeseen));
+}
+
+TEST_F(FillTest, WhatIsFetchedOnceMoreStaysADemand) {
+  Tensor& tensor = AddResting("a");
+  faults_.FailCall(1, FlippedBit(), CallFilter::kReads);
+  StartFill(tensor, IoClass::kDemand);
+  core_.Settle();
+  ASSERT_EQ(core_.transcript.size(), 4u);
   EXPECT_EQ(core_.transcript[2].event, TranscriptEvent::kMoveStarted);
   EXPECT_EQ(core_.transcript[2].io_class, static_cast<int>(IoClass::kDemand));
 }
