@@ -19,11 +19,13 @@ import torch
 from torch._ops import OpOverload
 
 from terrace._base.message import say
+from terrace._base.replaced import Replaced
 from terrace._state.late_readers import is_compiled
 
 _lock = threading.RLock()  # a finalizer may come within
 _count = 0
-_ways = contextlib.ExitStack()
+_replaced = Replaced()
+_eagerly = contextlib.ExitStack()
 _told = False
 
 
@@ -36,10 +38,10 @@ def begin() -> None:
             return
         if is_compiled():
             _tell_once()
-        _replace(torch, 'compile', _telling(torch.compile))
+        _replaced.put(torch, 'compile', _telling)
         if hasattr(OpOverload, '_enable_pyobj_dispatch'):
-            _replace(OpOverload, '__call__', _dispatch)
-        _ways.enter_context(torch.compiler.set_stance('force_eager'))
+            _replaced.put(OpOverload, '__call__', lambda _: _dispatch)
+        _eagerly.enter_context(torch.compiler.set_stance('force_eager'))
 
 
 def end() -> None:
@@ -47,20 +49,8 @@ def end() -> None:
     with _lock:
         _count -= 1
         if _count == 0:
-            _ways.close()
-
-
-def _replace(owner: Any, name: str,
-             replacement: Callable[..., Any]) -> None:
-    """While a model is offloaded, but where others have replaced it since."""
-    original = getattr(owner, name)
-
-    def restore() -> None:
-        if getattr(owner, name) is replacement:
-            setattr(owner, name, original)
-
-    setattr(owner, name, replacement)
-    _ways.callback(restore)
+            _eagerly.close()
+            _replaced.restore()
 
 
 def _telling(compile: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,14 +19,13 @@ from typing import Any
 import torch
 
 from terrace._base.library import storage_if_offloaded
+from terrace._base.replaced import Replaced
 from terrace._offload.copies import Copies
 from terrace._offload.managed import Managed
 
 _lock = threading.RLock()  # a finalizer may come within
 _watched: list[Managed] = []
-# While one is watched: class, name, what was there.
-_original: list[tuple[type, str, Any]] = []
-
+_replaced = Replaced()  # while one is watched
 
 _AWAY = ('terrace: a tensor of an offloaded model is not in memory; operations '
          'bring it, other readers need a lease: with offload.lease(tensor)')
@@ -60,23 +59,20 @@ def end(managed: Managed) -> None:
     with _lock:
         _watched.remove(managed)
         if not _watched:
-            for kind, name, original in _original:
-                setattr(kind, name, original)
-            _original.clear()
+            _replaced.restore()
 
 
 def _watch() -> None:
-    for kind, name, replacement in (
+    for kind, name, reader in (
             (torch.Tensor, 'numpy', _numpy),
             (torch.Tensor, 'data_ptr', _data_ptr),
             (torch.Tensor, '__reduce_ex__', _reduce_ex),
             (torch.UntypedStorage, 'data_ptr', _address)):
-        original = getattr(kind, name)
-        _original.append((kind, name, original))
-        setattr(kind, name, functools.wraps(original)(replacement(original)))
+        _replaced.put(kind, name, reader)
 
 
 def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
     def numpy(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         if not storage_if_offloaded(self):
             array = original(self, *arguments, **named)
@@ -94,6 +90,7 @@ def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(original)
     def data_ptr(self: torch.Tensor) -> int:
         address = original(self)
         # Before 2.12 that of what is away is its offset.
@@ -105,6 +102,7 @@ def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _address(original: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(original)
     def data_ptr(self: torch.UntypedStorage) -> int:
         try:
             return original(self)
@@ -119,6 +117,7 @@ def _address(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _reduce_ex(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
     def __reduce_ex__(self: torch.Tensor, protocol: Any) -> Any:
         # A parameter's .data comes here by itself.
         if type(self) is torch.Tensor and storage_if_offloaded(self):
