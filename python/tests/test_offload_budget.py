@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import terrace
-from offloaded import mlp, mlp_loss, train, transformer
+from offloaded import (check_equal_values, check_same, mlp, mlp_loss, train,
+                       transformer, values)
 from terrace._base.amounts import bytes_text
 
 PARAMETERS = 6 * 4 * (128 * 128 + 128)
@@ -128,6 +129,68 @@ def test_a_budget_in_bytes_below_the_minimum_is_refused(tmp_path):
     train(model, mlp_loss)  # as it was
     terrace.offload(model, memory_budget=MINIMUM, nvme_path=str(tmp_path))
     train(model, mlp_loss)
+
+
+# Of five saved tensors of 16 KiB, or 4, with their headers.
+ACTIVATIONS = 5 * (16 * 1024 + 4096)
+SMALL_ACTIVATIONS = 5 * (4096 + 4096)
+
+
+@pytest.mark.parametrize(('asked', 'least', 'reason'), [
+    ({}, MINIMUM,
+     f'twice the {MINIMUM // 2} that the operations of one module take, '
+     "'0.weight' most of them"),
+    ({'activations': True, 'activations_above': '16KiB'},
+     ACTIVATIONS + MINIMUM // 2,
+     f'{ACTIVATIONS} for 5 of the least activations, 16384 bytes each, and '
+     f"{MINIMUM // 2} that the operations of one module take, '0.weight'"),
+    ({'activations': True, 'activations_above': '4KiB'}, MINIMUM,
+     f'twice the {MINIMUM // 2} that'),
+    ({'activations': True, 'activations_above': '16KiB', 'parameters': False},
+     ACTIVATIONS,
+     f'{ACTIVATIONS} for 5 of the least activations, 16384 bytes each ('),
+])
+def test_what_stats_call_the_minimum_is_accepted(tmp_path, asked, least,
+                                                 reason):
+    def loss_of(model, generator):
+        """An activation has 16 KiB."""
+        return model(torch.randn(32, 128, generator=generator)).square().mean()
+
+    assert SMALL_ACTIVATIONS < MINIMUM // 2 < ACTIVATIONS
+    plain = mlp()
+    expected = train(plain, loss_of)
+    asked = {'nvme_path': str(tmp_path), **asked}
+    with terrace.offload(mlp(), memory_budget='1%', **asked) as offload:
+        assert offload.stats()['minimum_bytes'] == least
+    with pytest.raises(ValueError) as raised:
+        terrace.offload(mlp(), memory_budget=least - 1, **asked)
+    assert f'the minimum of {least}: {reason}' in str(raised.value)
+    model = mlp()
+    with terrace.offload(model, memory_budget=least, **asked) as offload:
+        check_same(train(model, loss_of), expected)
+        stats = offload.stats()
+        assert stats['budget_bytes'] == stats['minimum_bytes'] == least
+        assert stats['memory_peak_bytes'] <= least
+        # A fifth of what operations leave holds one, where these decide.
+        assert (stats['activation_tensors'] > 0) == ('of the least' in reason)
+    check_equal_values(values(model), values(plain))
+
+
+def test_the_minimum_of_a_model_of_little(tmp_path):
+    """Three of its only tensor, a block with its header; two, where it has not
+    even gradients, and all is in memory."""
+    for trained, least, reason in (
+            (True, 3 * 8192, 'three tensors of the least size'),
+            (False, 2 * 8192, 'all that the model has')):
+        model = torch.nn.Embedding(3, 3).requires_grad_(trained)
+        with pytest.raises(ValueError,
+                           match=f'minimum of {least}: {reason}'):
+            terrace.offload(model, memory_budget=least - 1,
+                            nvme_path=str(tmp_path))
+        with terrace.offload(model, memory_budget=least,
+                             nvme_path=str(tmp_path)) as offload:
+            assert model(torch.tensor([1])).shape == (1, 3)
+            assert offload.stats()['minimum_bytes'] == least
 
 
 def test_the_minimum_is_of_what_one_operation_takes(tmp_path):

@@ -162,8 +162,9 @@ class Offload:
         `steps` begun (see the documentation for what a step is). Bytes:
         `parameter_bytes` of all parameters, shared ones once; `managed_bytes`
         of those and of gradients that are offloaded now; the `minimum_bytes`
-        of a budget; `budget_bytes` of memory reserved, `joined_bytes` of it
-        because of optimizers, `memory_peak_bytes` used of that;
+        of a budget with a tier below, no optimizer counted; `budget_bytes` of
+        memory reserved, `joined_bytes` of it because of optimizers,
+        `memory_peak_bytes` used of that;
         `window_bytes` that operations may have at a time, `window_peak_bytes`
         had, `over_budget_bytes` that single operations took beyond the window,
         and `over_budget_operation` which took most of that in ordinary memory;
@@ -310,13 +311,13 @@ def offload(model: torch.nn.Module, *,
             them. They are copied once; those that are made or replaced later,
             as by model.to() or `.data = ...`, are ordinary ones.
         memory_budget: how much memory the parameters may take: bytes, a text as
-            "8GiB", "500 MB" or "10%" of the parameters. It must hold what the
-            operations of the largest module take, twice: a share that is less
-            is raised to that, and the first step's message says so. None: a
-            tenth with an nvme_path, all of them without. An optimizer that
-            joins has its part of bytes; a share grows, by that share of
-            gradients and state. Activations are in a budget of bytes, and add
-            256 MiB to a share.
+            "8GiB", "500 MB" or "10%" of the parameters. It must hold twice what
+            the operations of the largest module take, with activations also
+            that once and five tensors of `activations_above`; a share that is
+            less is raised to that, and the first step's message says so. None:
+            a tenth with an nvme_path, all of them without. Bytes are also for
+            optimizers that join and for activations; a share grows by that
+            share of gradients and state, and by 256 MiB for activations.
         nvme_path, tiers: as of terrace.AdamW.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes

@@ -162,10 +162,9 @@ absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
   if (total_bytes - joined_windows_ >= operations) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "a budget of ", total_bytes, " bytes is below the minimum of ",
-      operations + joined_windows_,
-      " with an optimizer: the operations of one ",
-      "module and their gradients take ", operations, ", '", plan().largest,
-      "' most of them, and the optimizer's window ", joined_windows_));
+      operations + joined_windows_, " with an optimizer: ",
+      plan().minimum_reason, "; the largest gradient takes ", LargestBytes(),
+      ", and the optimizer's window ", joined_windows_));
 }
 
 absl::Status OffloadPlace::Arrange() {

@@ -95,7 +95,7 @@ class OffloadPlace {
   // A parameter, its gradient, and room for one of them in any part; the least
   // activations.
   int64_t OperationBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return plan().least_bytes + LargestBytes();
+    return plan().minimum_bytes + LargestBytes();
   }
   int64_t LargestBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return largest_bytes_.empty() ? 0 : *largest_bytes_.rbegin();

@@ -55,34 +55,48 @@ absl::StatusOr<Operands> Measure(const std::vector<at::Tensor>& tensors,
   return operands;
 }
 
-int64_t LeastBudget(const PlaceOptions& asked, const OffloadPlan& plan) {
-  const int64_t least = std::max(plan.minimum_bytes, 3 * ResidentBytes(1));
-  if (asked.activations_above == 0) return least;
-  return std::max(least,
-                  plan.minimum_bytes / 2 +
-                      kOperands * ResidentBytes(asked.activations_above));
-}
+// One tensor in use, one that comes and one that leaves.
+int64_t FewTensorsBytes() { return 3 * ResidentBytes(1); }
 
-absl::Status BelowMinimum(const OffloadPlan& plan, int64_t least) {
-  std::string why =
-      plan.minimum_bytes == 0
-          ? absl::StrCat(kOperands, " of the least activations have to fit")
-          : absl::StrCat("the operations of one module take ",
-                         plan.minimum_bytes / 2, " at a time, '", plan.largest,
-                         "' most of them");
-  return absl::ResourceExhaustedError(
-      absl::StrCat("a budget of ", plan.budget_bytes,
-                   " bytes is below the minimum of ", least, ": ", why));
+// The minimum, and what it is for; `largest` of the tensors of the module that
+// takes most.
+void TakeMinimum(const PlaceOptions& asked, const std::string& largest,
+                 OffloadPlan& plan) {
+  const std::string operations = absl::StrCat(
+      plan.operation_bytes, " that the operations of one module take, '",
+      largest, "' most of them");
+  plan.minimum_bytes = 2 * plan.operation_bytes;
+  plan.minimum_reason = absl::StrCat("twice the ", operations);
+  if (plan.minimum_bytes < FewTensorsBytes()) {
+    plan.minimum_bytes = FewTensorsBytes();
+    plan.minimum_reason = "three tensors of the least size";
+  }
+  if (asked.activations_above == 0) {
+    const int64_t all = plan.everything_bytes + plan.training_bytes;
+    if (all >= plan.minimum_bytes) return;
+    plan.minimum_bytes = all;
+    plan.minimum_reason = "all that the model has";
+    return;
+  }
+  const int64_t activations =
+      kOperands * ResidentBytes(asked.activations_above);
+  if (plan.operation_bytes + activations <= plan.minimum_bytes) return;
+  plan.minimum_bytes = plan.operation_bytes + activations;
+  plan.minimum_reason = absl::StrCat(activations, " for ", kOperands,
+                                     " of the least activations, ",
+                                     asked.activations_above, " bytes each");
+  if (plan.operation_bytes == 0) return;
+  absl::StrAppend(&plan.minimum_reason, ", and ", operations);
 }
 
 absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
-  const int64_t least = plan.least_bytes = LeastBudget(asked, plan);
-  const int64_t everything = std::max(plan.everything_bytes, least);
+  const int64_t everything =
+      std::max({plan.everything_bytes, plan.minimum_bytes, FewTensorsBytes()});
   const bool has_below = !asked.paths.empty() || !asked.mapped_tiers.empty();
   plan.budget_bytes = asked.budget_bytes;
   if (asked.at_least_minimum && asked.budget_bytes >= 0) {
-    plan.budget_bytes = std::max(asked.budget_bytes, least);
+    plan.budget_bytes = std::max(asked.budget_bytes, plan.minimum_bytes);
     if (plan.parameter_bytes > 0) {
       plan.share = std::min(1.0, static_cast<double>(asked.budget_bytes) /
                                      static_cast<double>(plan.parameter_bytes));
@@ -106,8 +120,10 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
     plan.budget_bytes = plan.window_bytes = everything;
     return absl::OkStatus();
   }
-  if (plan.budget_bytes < least) {
-    return BelowMinimum(plan, least);
+  if (plan.budget_bytes < plan.minimum_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a budget of ", plan.budget_bytes, " bytes is below the minimum of ",
+        plan.minimum_bytes, ": ", plan.minimum_reason));
   }
   if (!has_below) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -135,11 +151,11 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
 
 int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes) {
   // A quarter is for what is written back while operations go on.
-  return std::max(plan.minimum_bytes / 2, bytes / 4 * 3);
+  return std::max(plan.operation_bytes, bytes / 4 * 3);
 }
 
 int64_t ActivationLimit(const OffloadPlan& plan, int64_t bytes) {
-  return (bytes - plan.minimum_bytes / 2) / kOperands;
+  return (bytes - plan.operation_bytes) / kOperands;
 }
 
 int64_t StorageBytes(const std::vector<at::Tensor>& tensors) {
@@ -176,14 +192,16 @@ absl::StatusOr<OffloadPlan> PlanOffload(
         ResidentBytes(tensor.numel() * state) +
         ResidentBytes(tensor.numel() * tensor.element_size());
   }
+  std::string largest;
   for (const std::vector<int64_t>& module : modules) {
     TERRACE_ASSIGN_OR_RETURN(const Operands operands, Measure(tensors, module));
-    if (2 * operands.bytes <= plan.minimum_bytes) continue;
-    plan.minimum_bytes = 2 * operands.bytes;
-    plan.largest = names[operands.largest];
+    if (operands.bytes <= plan.operation_bytes) continue;
+    plan.operation_bytes = operands.bytes;
+    largest = names[operands.largest];
   }
   // Free room may lie in parts.
-  plan.everything_bytes += plan.minimum_bytes / 2;
+  plan.everything_bytes += plan.operation_bytes;
+  TakeMinimum(asked, largest, plan);
   TERRACE_RETURN_IF_ERROR(ShareOut(asked, plan));
   return plan;
 }

@@ -18,12 +18,13 @@ struct OffloadPlan {
   int64_t storages = 0;          // two tensors of one count once
   int64_t parameter_bytes = 0;   // of these
   int64_t everything_bytes = 0;  // of a budget that holds all of them
-  // The least budget that works: with activations room for a few of the least
-  // ones that go below, and what the operations of one module take at a
-  // time, twice, as one may be on its way while another is used.
+  // That the operations of one module take at a time, at most.
+  int64_t operation_bytes = 0;
+  // The least budget that works with a tier below: these twice, as one may be
+  // on its way while another is used; with activations, these and room for a
+  // few of the least that go below, if that is more. And what needs it.
   int64_t minimum_bytes = 0;
-  int64_t least_bytes = 0;  // of a budget with these, and with activations
-  std::string largest;      // of the tensors that the minimum is for
+  std::string minimum_reason;
   // That an AdamW has besides, over all tensors that require gradients.
   int64_t training_bytes = 0;
 

@@ -6,12 +6,14 @@
 
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "terrace/torch/meta.h"
 #include "tests/torch/offload/activations_fixture.h"
 
 namespace terrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
@@ -139,10 +141,46 @@ TEST_F(ActivationsRefusalTest, OptionsThatDoNotGoTogether) {
   options = Alone();
   options.activations = false;
   EXPECT_THAT(Invalid(options), HasSubstr("leaves nothing to offload"));
-  options = Alone();
-  options.memory_budget_bytes = 64 << 10;
+}
+
+struct LeastCase {
+  bool parameters;
+  int64_t minimum;
+  const char* reason;
+};
+
+class LeastBudgetTest : public ActivationsRefusalTest,
+                        public testing::WithParamInterface<LeastCase> {};
+
+// Blocks of 4 KiB, one more for each tensor; a layer's weight has 16 KiB.
+constexpr int64_t kLayer = ((4 + 1) + (1 + 1)) * 4096;
+INSTANTIATE_TEST_SUITE_P(
+    What, LeastBudgetTest,
+    testing::Values(
+        LeastCase{false, int64_t{5} * (4 + 1) * 4096,
+                  ": 102400 for 5 of the least activations, 16384 bytes each"},
+        LeastCase{true, int64_t{5} * (4 + 1) * 4096 + kLayer,
+                  ": 102400 for 5 of the least activations, 16384 bytes each, "
+                  "and 28672 that the operations of one module take, "
+                  "'layers.0.weight' most of them"}));
+
+TEST_P(LeastBudgetTest, IsAcceptedAndAByteLessIsRefusedWithTheReason) {
+  OffloadOptions options = Alone();
+  options.parameters = GetParam().parameters;
+  options.memory_budget_bytes = GetParam().minimum - 1;
   EXPECT_THAT(Refused(absl::StatusCode::kResourceExhausted, options),
-              HasSubstr("5 of the least activations have to fit"));
+              AllOf(HasSubstr(absl::StrCat("below the minimum of ",
+                                           GetParam().minimum, ": ")),
+                    HasSubstr(GetParam().reason)));
+  options.memory_budget_bytes = GetParam().minimum;
+  Make(options);
+  EXPECT_EQ(offload_->stats().minimum_bytes, GetParam().minimum);
+  EXPECT_EQ(offload_->stats().budget_bytes, GetParam().minimum);
+  // A hidden tensor of 64 tokens has 16 KiB.
+  Below(1, /*rows=*/64).backward();
+  Plain(1, /*rows=*/64).backward();
+  EXPECT_GT(Saved().tensors, 0);
+  ExpectSameGradients();
 }
 
 TEST_F(ActivationsRefusalTest, AModelOnADevice) {

@@ -66,10 +66,12 @@ class OffloadPlace;
 
 struct OffloadOptions {
   // Of memory for the parameters and for what is on its way: bytes, or a share
-  // of the parameters' bytes (0.1 is a tenth). It holds what the operations of
-  // the largest module take, twice: a share that is less is raised to that. An
-  // optimizer that joins has its part of bytes; a share grows, by that share of
-  // gradients and state. Neither: all of them, or a tenth with a path below.
+  // of the parameters' bytes (0.1 is a tenth). At least, and a share is raised
+  // to that: what the operations of the largest module take, twice; with
+  // activations no less than that once and five tensors of
+  // activations_above_bytes. An optimizer that joins has its part of bytes; a
+  // share grows, by that share of gradients and state. Neither: all of them, or
+  // a tenth with a path below.
   int64_t memory_budget_bytes = 0;
   double memory_budget_share = 0;
   // For the rest: directories, empty files or block devices, as Options::paths.
@@ -108,7 +110,7 @@ struct OffloadOptions {
 
 struct OffloadStats {
   int64_t parameter_bytes = 0;  // of all parameters, shared ones once
-  int64_t minimum_bytes = 0;    // of a budget
+  int64_t minimum_bytes = 0;    // of a budget with a tier below
   int64_t budget_bytes = 0;
   int64_t joined_bytes = 0;  // of it, that optimizers which joined added
   int64_t window_bytes = 0;  // of it, that operations may have at a time
@@ -134,7 +136,7 @@ class Offload {
   // Unimplemented: a tier that parameters cannot have; activations of a model
   // on a device, or where Python has loaded LibTorch: its engine asks hooks of
   // Python alone what autograd saves. ResourceExhausted: bytes
-  // below the minimum, which is named with its largest parameter; no such
+  // below the minimum, which is named with what needs it; no such
   // memory. FailedPrecondition: a parameter is offloaded already. Else what
   // Runtime::Create says. After an error the model is as it was, but for what
   // Hook::Manage names as lost.
