@@ -257,6 +257,21 @@ def test_tiers(tmp_path):
     assert disk['used_bytes'] == stats['disk_bytes'] >= PARAMETERS - (200 << 10)
 
 
+def test_tiers_without_a_dram_have_a_tenth_as_a_path_alone(tmp_path):
+    plain, model = mlp(24), mlp(24)
+    expected = train(plain, mlp_loss)
+    size = 4 * PARAMETERS
+    with terrace.offload(model, tiers=[f'nvme:{tmp_path}=8MiB']) as offload:
+        check_same(train(model, mlp_loss), expected)
+        stats = offload.stats()
+        memory, disk = stats['tiers']
+        assert memory['name'] == 'dram'
+        assert stats['budget_bytes'] == (size + 9) // 10 > MINIMUM
+        assert disk['used_bytes'] >= size - stats['budget_bytes']
+    with pytest.raises(ValueError, match='tiers names no tier'):
+        terrace.offload(model, tiers=[])
+
+
 def test_an_operation_that_takes_more_than_the_budget_goes_beyond(tmp_path,
                                                                   caplog):
     model, plain = mlp(12), mlp(12)

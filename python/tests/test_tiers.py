@@ -63,6 +63,22 @@ def test_tiers_are_what_the_short_forms_are(kind, tmp_path):
     assert down['seconds_blocked'] >= 0 and up['seconds_blocked'] >= 0
 
 
+def test_without_a_dram_memory_has_a_tenth_as_with_a_path_alone(tmp_path):
+    torch.manual_seed(3)
+    model = torch.nn.Linear(1024, 2048)
+    state = 8 * sum(parameter.numel() for parameter in model.parameters())
+    for places in ({'tiers': [f'nvme:{tmp_path}']},
+                   {'nvme_path': str(tmp_path)}):
+        optimizer = terrace.AdamW(model.parameters(), **places)
+        model(torch.ones(1, 1024)).sum().backward()
+        optimizer.step()
+        stats = optimizer.stats()
+        assert stats['tiers'][0]['name'] == 'dram'
+        assert stats['tiers'][0]['budget_bytes'] == (state + 9) // 10
+        assert stats['disk_bytes'] > 0
+        optimizer.close()
+
+
 def test_a_disks_budget_is_held_and_the_next_takes_the_rest(tmp_path):
     first, second = tmp_path / 'first', tmp_path / 'second'
     first.mkdir()
@@ -183,8 +199,8 @@ def test_less_memory_than_works_names_the_tier(tmp_path):
     ('dram=1GiB', TypeError, 'tiers is a list of texts'),
     (5, TypeError, 'tiers is a list of texts'),
     ([5], TypeError, 'a tier is a text'),
-    ([], ValueError, 'one of memory, as "dram=2GiB", not 0'),
-    (['nvme:/tmp'], ValueError, 'one of memory'),
+    ([], ValueError, 'tiers names no tier'),
+    (['nvme:/tmp/none/at/all'], FileNotFoundError, 'a path of tiers'),
     (['dram=1GiB', 'dram=2GiB'], ValueError, 'not 2'),
     (['dram'], ValueError, 'dram needs a budget'),
     (['dram=much'], ValueError, 'its budget is much'),

@@ -14,8 +14,8 @@ class Tiers:
     """Memory and what lies below it.
 
     Attributes:
-        memory: the text of memory.
-        memory_bytes: the budget of memory.
+        memory: the text of memory; '' where it was not named.
+        memory_bytes: the budget of memory, None then.
         memory_place: its node as 'node1', '' for the nearest.
         paths: of the disks, in their order.
         path_budgets: in bytes, of each of these; 0: what there is.
@@ -23,7 +23,7 @@ class Tiers:
     """
 
     memory: str
-    memory_bytes: int
+    memory_bytes: int | None
     memory_place: str
     paths: tuple[str, ...]
     path_budgets: tuple[int, ...]
@@ -35,7 +35,7 @@ def read_tiers(texts) -> Tiers:
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise TypeError('terrace: tiers is a list of texts as "dram=2GiB" and '
                         f'"nvme:/mnt/nvme0", not {texts!r}')
-    memory: list[tuple[str, int, str]] = []
+    memory: list[tuple[str, int | None, str]] = []
     disks: list[tuple[str, int]] = []
     mapped: list[str] = []
     for text in texts:
@@ -53,8 +53,12 @@ def read_tiers(texts) -> Tiers:
             raise NotImplementedError(
                 f'terrace: tier {text!r}: the state is kept on dram, as '
                 '"dram=2GiB", far, pmem and nvme, as "nvme:/mnt/nvme0=100GiB"')
-    if len(memory) != 1:
+    if len(memory) > 1:
         raise ValueError('terrace: tiers has one of memory, as "dram=2GiB", '
                          f'not {len(memory)}')
-    return Tiers(*memory[0], tuple(path for path, _ in disks),
+    if not (memory or disks or mapped):
+        raise ValueError('terrace: tiers names no tier, as "dram=2GiB" or '
+                         '"nvme:/mnt/nvme0"')
+    return Tiers(*(memory or [('', None, '')])[0],
+                 tuple(path for path, _ in disks),
                  tuple(budget for _, budget in disks), tuple(mapped))

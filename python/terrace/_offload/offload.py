@@ -315,9 +315,9 @@ def offload(model: torch.nn.Module, *,
             the operations of the largest module take, with activations also
             that once and five tensors of `activations_above`; a share that is
             less is raised to that, and the first step's message says so. None:
-            a tenth with an nvme_path, all of them without. Bytes are also for
-            optimizers that join and for activations; a share grows by that
-            share of gradients and state, and by 256 MiB for activations.
+            a tenth with an nvme_path, or tiers without dram; else all. Bytes
+            are also for optimizers that join and for activations; a share grows
+            by that share of gradients and state, and 256 MiB for activations.
         nvme_path, tiers: as of terrace.AdamW.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes

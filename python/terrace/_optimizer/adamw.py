@@ -61,10 +61,10 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         tiers: in place of these two, a list of texts: memory and the disks
             below it, each with a budget, as
             ["dram=2GiB", "nvme:/mnt/nvme0=100GiB", "nvme:/mnt/nvme1"]; without
-            one, or with "=all", a disk is used as far as it has room. Budgets
-            are the state's: the copies of state_dict() come on top, and in
-            add_param_group() a second place of the same budget. Where memory
-            holds all of the state no disk is opened.
+            one, or with "=all", a disk is used as far as it has room; an
+            unnamed dram has a tenth. Budgets are the state's: the copies of
+            state_dict() come on top, and in add_param_group() a second place of
+            the same budget. Where memory holds all state no disk is opened.
         max_grad_norm: clips the global L2 norm of all gradients, in the pass
             over them that the step makes anyway. None: no clipping.
         io_engine: "auto", "io_uring" or "threads".

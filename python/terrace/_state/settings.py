@@ -63,8 +63,9 @@ class Settings:
                 raise ValueError(f'terrace: tiers and {name} together: the '
                                  'tiers say it all')
         places = read_tiers(tiers)
-        return Settings(Budget(places.memory_bytes, places.memory),
-                        places.memory_place, places.paths,
+        budget = (Budget(places.memory_bytes, places.memory)
+                  if places.memory else Budget.of(None, has_paths=True))
+        return Settings(budget, places.memory_place, places.paths,
                         places.path_budgets, places.mapped, **others)
 
     @property
@@ -81,7 +82,7 @@ class Settings:
     @property
     def path_name(self) -> str:
         """What its user calls one of the paths."""
-        return 'a path of tiers' if self.budget.tier else 'nvme_path'
+        return 'a path of tiers' if self.path_budgets else 'nvme_path'
 
     @property
     def reads_norm(self) -> bool:

@@ -32,15 +32,9 @@ absl::Status CheckBudget(const OffloadOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status TakeBudget(const OffloadOptions& options, int64_t parameter_bytes,
-                        PlaceOptions& places) {
-  if (options.memory_budget_bytes > 0) {
-    places.budget_bytes = options.memory_budget_bytes;
-    return absl::OkStatus();
-  }
-  double share = options.memory_budget_share;
-  if (share == 0 && !options.nvme_paths.empty()) share = kShareWithPlaces;
-  // A share of nothing is all of it.
+// A share of nothing is all of it.
+absl::Status TakeShare(double share, int64_t parameter_bytes,
+                       PlaceOptions& places) {
   if (share == 0 || parameter_bytes == 0) return absl::OkStatus();
   const double bytes = std::ceil(share * static_cast<double>(parameter_bytes));
   if (bytes >= kMostBytes) {
@@ -51,6 +45,17 @@ absl::Status TakeBudget(const OffloadOptions& options, int64_t parameter_bytes,
   places.budget_bytes = static_cast<int64_t>(bytes);
   places.at_least_minimum = true;
   return absl::OkStatus();
+}
+
+absl::Status TakeBudget(const OffloadOptions& options, int64_t parameter_bytes,
+                        PlaceOptions& places) {
+  if (options.memory_budget_bytes > 0) {
+    places.budget_bytes = options.memory_budget_bytes;
+    return absl::OkStatus();
+  }
+  double share = options.memory_budget_share;
+  if (share == 0 && !options.nvme_paths.empty()) share = kShareWithPlaces;
+  return TakeShare(share, parameter_bytes, places);
 }
 
 absl::Status TakeTier(const TierSpec& tier, PlaceOptions& places) {
@@ -81,7 +86,8 @@ absl::Status TakeTier(const TierSpec& tier, PlaceOptions& places) {
                    "': parameters are kept on dram, far, pmem and nvme"));
 }
 
-absl::Status TakeTiers(const OffloadOptions& options, PlaceOptions& places) {
+absl::Status TakeTiers(const OffloadOptions& options, int64_t parameter_bytes,
+                       PlaceOptions& places) {
   if (options.memory_budget_bytes > 0 || options.memory_budget_share > 0 ||
       !options.nvme_paths.empty()) {
     return absl::InvalidArgumentError(
@@ -94,8 +100,7 @@ absl::Status TakeTiers(const OffloadOptions& options, PlaceOptions& places) {
     TERRACE_RETURN_IF_ERROR(TakeTier(tier, places));
   }
   if (places.budget_bytes != PlaceOptions::kEverything) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "tiers has one of memory, as \"dram=2GiB\", not 0");
+  return TakeShare(kShareWithPlaces, parameter_bytes, places);
 }
 
 // Of what can be asked for alone, but not together.
@@ -138,7 +143,7 @@ absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
     places.paths = options.nvme_paths;
     TERRACE_RETURN_IF_ERROR(TakeBudget(options, parameter_bytes, places));
   } else {
-    TERRACE_RETURN_IF_ERROR(TakeTiers(options, places));
+    TERRACE_RETURN_IF_ERROR(TakeTiers(options, parameter_bytes, places));
   }
   TERRACE_RETURN_IF_ERROR(TakeActivations(options, places));
   places.unsafe_media = options.unsafe_media;

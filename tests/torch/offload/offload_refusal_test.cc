@@ -1,4 +1,5 @@
 // What Offload::Create refuses leaves the model as it is.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -87,6 +88,16 @@ TEST_F(OffloadRefusalTest, TiersSayTheSame) {
   ExpectValues();
 }
 
+TEST_F(OffloadRefusalTest, TiersWithoutMemoryHaveATenthOfIt) {
+  Make(Tiers({"nvme:" + folder_.path() + "=64MiB"}));
+  const OffloadStats stats = offload_->stats();
+  EXPECT_EQ(stats.budget_bytes, std::max(kMinimum, (kModelBytes + 9) / 10));
+  ASSERT_EQ(stats.runtime.tiers.size(), 2);
+  EXPECT_EQ(stats.runtime.tiers[0].name, "dram");
+  EXPECT_GT(stats.runtime.tiers[1].used_bytes, 0);
+  ExpectValues();
+}
+
 TEST_F(OffloadRefusalTest, BudgetsThatAreNone) {
   OffloadOptions options = Bytes(-5);
   EXPECT_THAT(Invalid(options), HasSubstr("memory_budget_bytes is -5"));
@@ -115,7 +126,6 @@ TEST_F(OffloadRefusalTest, TiersThatAreNone) {
   EXPECT_THAT(Invalid(options), HasSubstr("tiers and memory_budget together"));
   EXPECT_THAT(Invalid(Tiers({"dram=1MiB", "dram=2MiB"})),
               HasSubstr("'dram=2MiB' is a second one of memory"));
-  EXPECT_THAT(Invalid(Tiers({"nvme:/nowhere"})), HasSubstr("not 0"));
   options = {};
   options.tiers = {{.kind = TierKind::kDram, .budget_bytes = 0}};
   EXPECT_THAT(Invalid(options), HasSubstr("dram"));

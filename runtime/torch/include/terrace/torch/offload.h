@@ -76,8 +76,8 @@ struct OffloadOptions {
   double memory_budget_share = 0;
   // For the rest: directories, empty files or block devices, as Options::paths.
   std::vector<std::string> nvme_paths;
-  // Instead of all of the above: memory, as "dram=8GiB", and what is below it;
-  // see ParseTier.
+  // Instead of all of the above: memory, as "dram=8GiB" (unnamed: a tenth), and
+  // what is below it; see ParseTier.
   std::vector<TierSpec> tiers;
 
   bool parameters = true;  // false: they stay in memory, with activations
