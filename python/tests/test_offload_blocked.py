@@ -62,7 +62,7 @@ def test_where_they_are_few_they_are_all(tmp_path, activations):
 def test_names():
     assert longest_by_module(
         {'weight': 1.0, 'a.b.weight': 0.5, 'a.b.bias': 0.25, 'a.weight': 3.0,
-         'activations.saved': 0.125, 'group 0 parameter 3.grad': 0.25,
+         'activations.saved': 0.125, 'a.weight.grad': 0.25,
          'a.b.bias.grad 4': 0.125}, 10.0, 2.0) == {
              'gradients': 5.125, 'a': 3.0, 'updates': 2.0, '': 1.0, 'a.b': 0.75,
              'activations': 0.125}

@@ -1,11 +1,17 @@
 #include "runtime/torch/tensor_check.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/torch_device.h"
 
 namespace terrace {
 namespace {
+
+ManagedStorage* ManagedOf(const at::Tensor& tensor) {
+  return OperationNet::Get().Find(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
 
 // A subclass in Python may have none, and a null pointer in its place.
 bool HasMemory(const at::Tensor& tensor) {
@@ -31,12 +37,12 @@ std::optional<DType> DTypeOf(const at::Tensor& tensor) {
 }
 
 bool IsOffloaded(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
-    return false;
-  }
-  return OperationNet::Get().Find(tensor.unsafeGetTensorImpl()
-                                      ->unsafe_storage()
-                                      .unsafeGetStorageImpl()) != nullptr;
+  return tensor.defined() && tensor.unsafeGetTensorImpl()->has_storage() &&
+         ManagedOf(tensor) != nullptr;
+}
+
+std::string OffloadedName(const at::Tensor& tensor) {
+  return IsOffloaded(tensor) ? ManagedOf(tensor)->name() : "";
 }
 
 std::string PlaceFault(const at::Tensor& tensor, OffloadedTensors offloaded) {

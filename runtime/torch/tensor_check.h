@@ -20,6 +20,8 @@ std::optional<DType> DTypeOf(const at::Tensor& tensor);
 // Whether a hook has its bytes: they may be away, and what is written to them
 // by address alone may be lost. Operations are good for it.
 bool IsOffloaded(const at::Tensor& tensor);
+// What its hook calls it; empty: none has it.
+std::string OffloadedName(const at::Tensor& tensor);
 
 // What the caller can do with tensors that are offloaded.
 enum class OffloadedTensors : uint8_t { kRefused, kTaken };

@@ -8,15 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
-from terrace._base.groups import Named
-
 
 class _Model(Protocol):
     is_below: bool
     is_closed: bool
 
     def has(self, tensor: torch.Tensor) -> bool: ...
-    def take_gradient(self, name: str, parameter: torch.Tensor) -> None: ...
+    def take_gradient(self, parameter: torch.Tensor) -> None: ...
 
 
 class GradientWatch:
@@ -28,29 +26,29 @@ class GradientWatch:
         # By the parameter's id, itself and its hook.
         self._watched: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
 
-    def add(self, named: Iterable[Named]) -> None:
+    def add(self, parameters: Iterable[torch.Tensor]) -> None:
         """What gradients they have goes below now. Those that are not of the
         model, and those watched already, are left as they are; frozen ones are
         watched for when they are thawed."""
         if not self._model.is_below:
             return
-        for name, parameter in named:
+        for parameter in parameters:
             known = self._watched.get(id(parameter))
             if (known is not None and known[0]() is parameter
                     or _stays_frozen(parameter)
                     or not self._model.has(parameter)):
                 continue
-            self._take(name, parameter)
-            handle = _hooked(parameter, _AfterGradient(self, name))
+            self._take(parameter)
+            handle = _hooked(parameter, _AfterGradient(self))
             self._watched[id(parameter)] = weakref.ref(parameter), handle
 
-    def came(self, name: str, parameter: torch.Tensor) -> None:
+    def came(self, parameter: torch.Tensor) -> None:
         if not self._model.is_closed:
-            self._take(name, parameter)
+            self._take(parameter)
 
-    def _take(self, name: str, parameter: torch.Tensor) -> None:
+    def _take(self, parameter: torch.Tensor) -> None:
         if not _is_in_bucket(parameter.grad):
-            self._model.take_gradient(name, parameter)
+            self._model.take_gradient(parameter)
 
     @property
     def gradient_bytes(self) -> int:
@@ -68,14 +66,13 @@ class GradientWatch:
 class _AfterGradient:
     """A hook of a parameter, with which it lives."""
 
-    def __init__(self, watch: GradientWatch, name: str) -> None:
+    def __init__(self, watch: GradientWatch) -> None:
         self._watch = weakref.ref(watch)
-        self._name = name
 
     def __call__(self, parameter: torch.Tensor) -> None:
         watch = self._watch()
         if watch is not None:
-            watch.came(self._name, parameter)
+            watch.came(parameter)
 
 
 def _is_in_bucket(gradient: torch.Tensor | None) -> bool:

@@ -83,9 +83,9 @@ class Managed:
         """What a compiled optimizer that joins is opened with."""
         return self._native
 
-    def take_gradient(self, name: str, parameter: torch.Tensor) -> None:
-        """What it is now, until it ends."""
-        check(self._native.manage_gradient(parameter, name))
+    def take_gradient(self, parameter: torch.Tensor) -> None:
+        """What it is now of one of these, until it ends."""
+        check(self._native.manage_gradient(parameter))
 
     @contextlib.contextmanager
     def lease(self, tensor: torch.Tensor,

@@ -149,8 +149,8 @@ class Offload:
     @property
     def error(self) -> Exception | None:
         """The first failure to bring a parameter, an OSError or a
-        DataLossError with errno, filename and offset; else one to take it
-        over again after a failed update; None: there was none.
+        DataLossError with errno, filename and offset; else one to update it
+        after step(), or to take it over again after that; None: there was none.
         The operation that needed it raised a RuntimeError whose text begins
         with "terrace:"."""
         return self._managed.error()

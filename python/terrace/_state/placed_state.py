@@ -147,7 +147,7 @@ class PlacedState:
 
     def _watch_gradients(self, named: Iterable[Named]) -> None:
         if self._watch is not None:
-            self._watch.add(named)
+            self._watch.add(parameter for _, parameter in named)
 
     def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
               done_with: Callable[[State], None] | None = None) -> None:

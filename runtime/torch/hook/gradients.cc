@@ -29,7 +29,7 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
                                     FormatBytes(static_cast<int64_t>(
                                         gradient.storage().nbytes())),
                                     ": ", absl::string_view(status.message())));
-  storages.NoteNotTaken(status);
+  storages.NoteError(status);
   return status;
 }
 

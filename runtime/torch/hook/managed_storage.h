@@ -37,6 +37,9 @@ class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
   virtual void OnGone(std::shared_ptr<ManagedStorage> storage) = 0;
+  // An operation was refused one of its storages, for that. Takes no lock that
+  // calls others.
+  virtual void OnRefused(const absl::Status& why) = 0;
   // Gives the tensor, which has this storage, and those that are managed with
   // it another one with the same bytes, and takes that over: for one that
   // cannot be used again. What else shares the storage has no bytes then.

@@ -172,11 +172,11 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
   }
   MutexLock lock(mutex_);
   if (managed.ok() || closed_) return absl::OkStatus();
-  not_taken_.Update(Reworded(
-      managed, absl::StrCat("terrace: '", name,
-                            "' could not be taken over again, and stays in "
-                            "ordinary memory: ",
-                            managed.message())));
+  NoteError(Reworded(managed,
+                     absl::StrCat("terrace: '", name,
+                                  "' could not be taken over again, and stays "
+                                  "in ordinary memory: ",
+                                  managed.message())));
   return absl::OkStatus();
 }
 

@@ -49,6 +49,7 @@ class ManagedStorages final
   void Sweep();
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
+  void OnRefused(const absl::Status& why) override { NoteError(why); }
   absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) override;
   void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
                     std::vector<WeakTensor> tensors) override;
@@ -62,17 +63,17 @@ class ManagedStorages final
   // How many, and their bytes.
   int64_t count() const;
   int64_t size_bytes() const;
-  // The first of a fetch, else of what left a tensor ordinary: a Replace, or a
-  // gradient that the Runtime refused.
+  // The first of a fetch, else of an update that an operation waited for, or of
+  // what left a tensor ordinary: a Replace, or a gradient that the Runtime
+  // refused.
   absl::Status error() const {
     const absl::Status first = window_.stats().first_error;
-    MutexLock lock(mutex_);
-    return first.ok() ? not_taken_ : first;
+    MutexLock lock(error_mutex_);
+    return first.ok() ? other_error_ : first;
   }
-  // One that is not taken over, and stays ordinary.
-  void NoteNotTaken(const absl::Status& why) {
-    MutexLock lock(mutex_);
-    not_taken_.Update(why);
+  void NoteError(const absl::Status& why) {
+    MutexLock lock(error_mutex_);
+    other_error_.Update(why);
   }
   // As Hook::blocked.
   std::vector<BlockedOn> blocked() const;
@@ -99,8 +100,9 @@ class ManagedStorages final
   const pid_t process_;
   ByteWindow window_;
   Replacements replacements_;
+  mutable Mutex error_mutex_;  // the last of all
+  absl::Status other_error_ ABSL_GUARDED_BY(error_mutex_);
   mutable Mutex mutex_;
-  absl::Status not_taken_ ABSL_GUARDED_BY(mutex_);
   CondVar swept_;
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
       ABSL_GUARDED_BY(mutex_);

@@ -20,6 +20,7 @@
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/late/update_net.h"
+#include "runtime/torch/tensor_check.h"
 
 namespace terrace {
 namespace {
@@ -108,6 +109,9 @@ absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
 void LateUpdates::Collect() {
   for (LateParameter& each : arguments_.parameters) {
     each.values = each.parameter.variable_data();
+    if (std::string name = OffloadedName(each.values); !name.empty()) {
+      each.name = std::move(name);
+    }
     const void* const storage = each.values.storage().unsafeGetStorageImpl();
     const void* read = nullptr;
     std::shared_ptr<const void> held;

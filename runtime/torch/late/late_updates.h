@@ -41,7 +41,7 @@ namespace terrace {
 // One parameter of a step, and what the addresses of its data are of.
 struct LateParameter {
   int place = 0;
-  std::string name;
+  std::string name;  // unless a hook has its bytes, and calls it otherwise
   at::Tensor parameter;
   at::Tensor values;    // its own as the step began, whatever it is given since
   at::Tensor in_order;  // a copy that is updated in its place; or undefined

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "runtime/base/io_fault.h"
 
 namespace terrace {
 
@@ -37,9 +38,10 @@ void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
     const Parameter* const missing = Missing(storage, is_written);
     if (missing == nullptr || closed_) continue;
     storage.is_refused = true;
-    refuse(i, absl::StrCat("terrace: parameter '", missing->name,
-                           "' could not be updated: ", status_.message(), "; ",
-                           retry_, " tries again"));
+    refuse(i, Reworded(status_, absl::StrCat("parameter '", missing->name,
+                                             "' could not be updated: ",
+                                             status_.message(), "; ", retry_,
+                                             " tries again")));
   }
 }
 

@@ -17,8 +17,9 @@
 //
 // Thread-safe, but Add, which comes before all others. `refuse` is called with
 // the lock held, so that no retry comes between. The order of locks is that of
-// UpdateNet, this one, OperationNet's and its registry's, a ManagedStorage's:
-// what holds a later one calls nothing that takes an earlier one.
+// UpdateNet, this one, OperationNet's and its registry's, a ManagedStorage's,
+// that of its owner's errors: what holds a later one calls nothing that takes
+// an earlier one.
 #pragma once
 
 #include <memory>
@@ -59,7 +60,8 @@ class PendingStorages {
   // of what is written no update reads it any more. Calls `refuse` with the
   // indices of those whose updates have failed, and why; never once the step is
   // tried again, or is closed.
-  using Refuse = absl::FunctionRef<void(size_t operand, std::string why)>;
+  using Refuse =
+      absl::FunctionRef<void(size_t operand, const absl::Status& why)>;
   void Await(absl::Span<const Operand> operands, Refuse refuse)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether it is so now. What asks takes nothing: the order stays.

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/torch/hook/argument_storages.h"
 #include "runtime/torch/hook/compat.h"
 #include "runtime/torch/hook/managed_storage.h"
@@ -27,10 +28,12 @@ struct Operands {
 };
 
 // What is managed comes and goes as before meanwhile.
-void Refuse(c10::StorageImpl& storage, std::string why) {
+void Refuse(c10::StorageImpl& storage, const absl::Status& why) {
+  std::string text = absl::StrCat("terrace: ", why.message());
   ManagedStorage* const managed = OperationNet::Get().Find(&storage);
-  managed != nullptr ? managed->Bar(std::move(why))
-                     : Arm(storage, std::move(why));
+  if (managed == nullptr) return Arm(storage, std::move(text));
+  managed->owner().OnRefused(why);
+  managed->Bar(std::move(text));
 }
 
 void AwaitAll(const UpdateNet::List& pending) {
@@ -39,9 +42,10 @@ void AwaitAll(const UpdateNet::List& pending) {
 
 void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
   for (const auto& each : pending) {
-    each->Await(operands.operands, [&](size_t operand, std::string why) {
-      Refuse(*operands.storages[operand], std::move(why));
-    });
+    each->Await(operands.operands,
+                [&](size_t operand, const absl::Status& why) {
+                  Refuse(*operands.storages[operand], why);
+                });
   }
 }
 
@@ -106,8 +110,9 @@ absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
                                             is_written};
   absl::Status status;
   for (const auto& each : pending()) {
-    each->Await({&operand, 1}, [&](size_t, const std::string& why) {
-      status.Update(absl::FailedPreconditionError(why));
+    each->Await({&operand, 1}, [&](size_t, const absl::Status& why) {
+      status.Update(absl::FailedPreconditionError(
+          absl::StrCat("terrace: ", why.message())));
     });
   }
   return status;

@@ -9,8 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/torch/hook/managed_storage.h"
-#include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/tensor_check.h"
 #include "terrace/torch/hook.h"
 
@@ -19,13 +17,6 @@ namespace {
 
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 
-// As the model's hook has it, for messages of its gradient.
-std::string NameOf(const at::Tensor& managed) {
-  return OperationNet::Get()
-      .Find(managed.storage().unsafeGetStorageImpl())
-      ->name();
-}
-
 // None is another hook's: steps would bring it into that one's window, beside
 // its budget.
 absl::Status CheckOwn(const Hook& hook,
@@ -33,7 +24,7 @@ absl::Status CheckOwn(const Hook& hook,
   std::vector<std::string> others;
   for (const at::Tensor& parameter : parameters) {
     if (!IsOffloaded(parameter) || hook.Manages(parameter)) continue;
-    others.push_back(absl::StrCat("'", NameOf(parameter), "'"));
+    others.push_back(absl::StrCat("'", OffloadedName(parameter), "'"));
   }
   if (others.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -93,7 +84,7 @@ absl::Status JoinedOffload::Watch(absl::Span<const at::Tensor> parameters) {
     if (!place_->hook().Manages(parameter)) continue;
     // Those of inference mode stay frozen.
     if (parameter.is_inference() && !parameter.requires_grad()) continue;
-    leaves.push_back({NameOf(parameter), parameter});
+    leaves.push_back({OffloadedName(parameter), parameter});
     TERRACE_RETURN_IF_ERROR(place_->hook().ManageGradient(leaves.back()));
   }
   return gradients_->Add(leaves, Gradients::Frozen::kTaken);

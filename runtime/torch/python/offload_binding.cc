@@ -73,11 +73,11 @@ Outcome OffloadBinding::Manage(const std::vector<at::Tensor>& tensors,
   return ToOutcome((*place)->hook().Manage(named));
 }
 
-Outcome OffloadBinding::ManageGradient(const at::Tensor& parameter,
-                                       const std::string& name) {
+Outcome OffloadBinding::ManageGradient(const at::Tensor& parameter) {
   auto place = Place();
   if (!place.ok()) return ToOutcome(place.status());
-  return ToOutcome((*place)->hook().ManageGradient({name, parameter}));
+  return ToOutcome(
+      (*place)->hook().ManageGradient({OffloadedName(parameter), parameter}));
 }
 
 bool OffloadBinding::Has(const at::Tensor& tensor) {

@@ -44,7 +44,7 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
                  const std::vector<std::string>& names);
 
   // The gradient that the parameter of that name has now.
-  Outcome ManageGradient(const at::Tensor& parameter, const std::string& name);
+  Outcome ManageGradient(const at::Tensor& parameter);
 
   // Whether this one has the tensor's storage. No operation.
   bool Has(const at::Tensor& tensor);

@@ -2,6 +2,7 @@
 #include "runtime/torch/late/pending_storages.h"
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/io_fault.h"
 
 namespace terrace {
 namespace {
@@ -25,7 +27,8 @@ constexpr char kA = 0, kB = 0, kShared = 0, kGradientA = 0, kOther = 0;
 
 struct Failure {
   size_t operand;
-  std::string why;
+  absl::Status why;
+  std::string text() const { return std::string(why.message()); }
 };
 
 class PendingStoragesTest : public testing::Test {
@@ -47,8 +50,8 @@ class PendingStoragesTest : public testing::Test {
   std::vector<Failure> AwaitAll(
       absl::Span<const PendingStorages::Operand> operands) {
     std::vector<Failure> failed;
-    pending_.Await(operands, [&](size_t operand, std::string why) {
-      failed.push_back({operand, std::move(why)});
+    pending_.Await(operands, [&](size_t operand, const absl::Status& why) {
+      failed.push_back({operand, why});
     });
     return failed;
   }
@@ -162,18 +165,19 @@ TEST_F(PendingStoragesTest, AFailureIsToldToThoseThatNeedTheUpdate) {
     const auto failed = Await(&kB);
     ASSERT_EQ(failed.size(), 1u);
     EXPECT_EQ(failed[0].operand, 0u);
-    EXPECT_THAT(failed[0].why, HasSubstr("terrace: parameter 'b' could not"));
-    EXPECT_THAT(failed[0].why, HasSubstr("path 1: EIO"));
+    EXPECT_THAT(failed[0].text(), HasSubstr("parameter 'b' could not"));
+    EXPECT_THAT(failed[0].text(), HasSubstr("path 1: EIO"));
+    EXPECT_EQ(IoFaultOf(failed[0].why).error, EIO);
   });
   AwaitWanted(1);
   pending_.SetStepped({7});
-  pending_.End(absl::UnknownError("path 1: EIO"));
+  pending_.End(WithIoFault(absl::UnknownError("path 1: EIO"), {.error = EIO}));
   reader.join();
   EXPECT_FALSE(pending_.is_done());
   EXPECT_TRUE(pending_.has_ended());
-  EXPECT_THAT(Await(&kShared)[0].why, HasSubstr("'d'"));
+  EXPECT_THAT(Await(&kShared)[0].text(), HasSubstr("'d'"));
   EXPECT_THAT(Await(&kGradientA), IsEmpty());
-  EXPECT_THAT(Await(&kGradientA, true)[0].why, HasSubstr("'a'"));
+  EXPECT_THAT(Await(&kGradientA, true)[0].text(), HasSubstr("'a'"));
   EXPECT_EQ(gradient_.use_count(), 2);
   EXPECT_THAT(pending_.TakeRefused(),
               UnorderedElementsAre(&kB, &kShared, &kGradientA));

@@ -101,6 +101,8 @@ void OffloadSweep::EndPhase(Phase phase) {
 // an update that it waited for.
 void OffloadSweep::Hear(const std::string& thrown) {
   EXPECT_THAT(thrown, StartsWith("terrace: "));
+  const absl::Status error = training_->offload().error();
+  ASSERT_FALSE(error.ok()) << thrown;
   if (absl::StrContains(thrown, "could not be updated")) {
     ++heard_;  // what Flush tells
     EXPECT_THAT(thrown, HasSubstr("Flush() tries again"));
@@ -108,8 +110,6 @@ void OffloadSweep::Hear(const std::string& thrown) {
         << thrown;
     return;
   }
-  const absl::Status error = training_->offload().error();
-  ASSERT_FALSE(error.ok()) << thrown;
   if (!is_hurried()) {
     EXPECT_THAT(thrown, HasSubstr(fault().cause));
   }

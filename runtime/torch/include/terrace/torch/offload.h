@@ -214,7 +214,7 @@ class Offload {
   // a step without overlap that is incomplete is told.
   virtual absl::Status Close(AtClose what) = 0;
 
-  // The first failure of a fetch, with errno and path; after Close as well.
+  // As Hook::error, and after Close as well.
   virtual absl::Status error() const = 0;
   // After Close what was true then. Empty in a forked child.
   virtual OffloadStats stats() const = 0;
