@@ -152,6 +152,43 @@ def run(directory, code, *arguments):
         cwd=os.path.dirname(__file__))
 
 
+def test_what_memory_has_no_room_for_stays_away(tmp_path):
+    """Some of what close() brings; the model is closed all the same."""
+    ended = run(tmp_path, '''
+        import resource
+        torch.manual_seed(1)
+        width = 4096  # a weight is 64 MiB
+        model = torch.nn.ModuleList(torch.nn.Linear(width, width, bias=False)
+                                    for _ in range(6))
+        sums = [float(layer.weight.sum()) for layer in model]
+        offload = terrace.offload(model, memory_budget='160MiB',
+                                  nvme_path=sys.argv[1])
+        with open('/proc/self/status') as status:
+            now = next(int(line.split()[1]) << 10 for line in status
+                       if line.startswith('VmSize:'))
+        room = now + (160 << 20)  # for two and a half
+        resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+        try:
+            offload.close()
+        except MemoryError as error:
+            assert 'weight' in str(error), error
+        else:
+            raise AssertionError('there was room for all')
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        assert os.listdir(sys.argv[1]) == []
+        away = 0
+        for i, layer in enumerate(model):
+            try:
+                assert float(layer.weight.sum()) == sums[i]
+            except RuntimeError as error:
+                assert str(error).startswith(f"terrace: '{i}.weight'"), error
+                away += 1
+        assert 1 <= away < len(model), away
+        offload.close()
+        ''')
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_process_that_ends_leaves_nothing(tmp_path):
     ended = run(tmp_path, '''
         model = mlp()
