@@ -41,7 +41,7 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             bfloat16 or float16, of any shape and strides. 16-bit ones are
             stepped through a float32 master; what a program writes into
             them between steps counts. Those in CUDA memory, and those of
-            terrace.offload, pass through 4 to 32 MiB (of a memory_budget);
+            terrace.offload, pass through 4 to 32 MiB (of its own budget);
             none of their state is there. Of DTensors, as fully_shard makes
             them, each rank steps its shards; their state is DTensors too.
         lr, betas, eps, weight_decay, maximize: of each group that names no
