@@ -56,6 +56,19 @@ def test_they_are_the_same_and_below(tmp_path):
         assert offload.stats()['bytes_read'] > stats['bytes_read']
 
 
+def test_of_other_memory_they_stay_in_memory(tmp_path):
+    plain = mlp(12)
+    backward(plain)
+    with below(tmp_path) as (model, offload, _):
+        for parameter in list(model.parameters())[::2]:
+            parameter.data = parameter.detach().clone()
+        backward(model)
+        grads = gradients_of(model)
+        assert [*map(is_offloaded, grads)] == [False, True] * 12
+        check_same(copies(grads), gradients_of(plain))
+        assert offload.error is None
+
+
 def test_zero_grad_frees_them(tmp_path):
     with below(tmp_path) as (model, offload, optimizer):
         count = offload.stats()['managed_tensors']
