@@ -6,6 +6,7 @@ import torch
 import terrace
 from offloaded import mlp
 from terrace._base.replaced import Replaced
+from terrace._offload import readers
 
 
 class Base:
@@ -64,3 +65,19 @@ def test_a_reader_that_others_have_put_while_offloaded_stays(
     ones = torch.ones(3)
     assert numpy.array_equal(ones.numpy(), [1, 1, 1]) and seen == [ones]
     assert [vars(torch.Tensor).get(name) for name in others] == before
+
+
+def test_readers_of_a_closed_model_note_nothing(tmp_path, monkeypatch):
+    """An optimizer that joined watches readers too, over the model's."""
+    monkeypatch.setattr(torch.Tensor, 'numpy', torch.Tensor.numpy)
+    model, ones = mlp(), torch.ones(3)
+    offload = terrace.offload(model, memory_budget='400KiB',
+                              nvme_path=tmp_path)
+    terrace.AdamW(model.parameters())
+    array = ones.numpy()
+    assert readers.is_exported(ones.data_ptr())
+    del array
+    offload.close()
+    array = ones.numpy()
+    assert not readers.is_exported(ones.data_ptr())
+    assert numpy.array_equal(array, [1, 1, 1])

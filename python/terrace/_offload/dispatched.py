@@ -56,7 +56,8 @@ def end() -> None:
 def _telling(compile: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compile)
     def tells(*arguments: Any, **named: Any) -> Any:
-        _tell_once()
+        if _count:
+            _tell_once()
         return compile(*arguments, **named)
     return tells
 

@@ -25,7 +25,7 @@ from terrace._offload.managed import Managed
 
 _lock = threading.RLock()  # a finalizer may come within
 _watched: list[Managed] = []
-_replaced = Replaced()  # while one is watched
+_replaced = Replaced()  # while one is watched, or within what others replaced
 
 _AWAY = ('terrace: a tensor of an offloaded model is not in memory; operations '
          'bring it, other readers need a lease: with offload.lease(tensor)')
@@ -74,6 +74,8 @@ def _watch() -> None:
 def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def numpy(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        if not _watched:
+            return original(self, *arguments, **named)
         if not storage_if_offloaded(self):
             array = original(self, *arguments, **named)
             _note_exported(self, array)
@@ -93,6 +95,8 @@ def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(original)
     def data_ptr(self: torch.Tensor) -> int:
         address = original(self)
+        if not _watched:
+            return address
         # Before 2.12 that of what is away is its offset.
         offset = self.storage_offset() * self.element_size()
         if address in (0, offset) and storage_if_offloaded(self):
@@ -120,7 +124,8 @@ def _reduce_ex(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __reduce_ex__(self: torch.Tensor, protocol: Any) -> Any:
         # A parameter's .data comes here by itself.
-        if type(self) is torch.Tensor and storage_if_offloaded(self):
+        if (_watched and type(self) is torch.Tensor
+                and storage_if_offloaded(self)):
             return original(Copies().of(self), protocol)
         return original(self, protocol)
     return __reduce_ex__
