@@ -16,10 +16,14 @@ PARAMETERS = 6 * 4 * (128 * 128 + 128)
 MINIMUM = 2 * (64 * 1024 + 4096 + 4096 + 4096)
 
 
-def test_a_tenth_where_there_is_a_path_raised_to_what_works(tmp_path, caplog):
+@pytest.mark.parametrize('below, asked', [
+    (lambda path: {'nvme_path': path}, "memory_budget='10%'"),
+    (lambda path: {'tiers': [f'nvme:{path}']}, "tiers: 'dram=10%'")])
+def test_a_tenth_where_there_is_a_path_raised_to_what_works(
+        tmp_path, caplog, below, asked):
     model = mlp()
     with caplog.at_level('INFO', 'terrace'):
-        offload = terrace.offload(model, nvme_path=str(tmp_path))
+        offload = terrace.offload(model, **below(str(tmp_path)))
         stats = offload.stats()
         assert stats['parameter_bytes'] == PARAMETERS
         assert stats['budget_bytes'] == stats['minimum_bytes'] == MINIMUM
@@ -27,7 +31,7 @@ def test_a_tenth_where_there_is_a_path_raised_to_what_works(tmp_path, caplog):
         train(model, mlp_loss)
     said, = caplog.messages
     assert '99,072 parameters' in said and str(tmp_path) in said
-    assert "the least that works; memory_budget='10%' is 39.6 kB" in said
+    assert f'the least that works; {asked} is 39.6 kB' in said
     assert '240.6 kB of memory saved' in said
     assert 'the first step read' in said and 'wrote' in said
     assert stats['memory_peak_bytes'] <= MINIMUM

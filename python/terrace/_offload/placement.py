@@ -26,7 +26,7 @@ def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
     size += gradient_bytes + state_bytes
     where = f'{bytes_text(min(size, memory))} of memory'
     if asked is not None:
-        where += (f' (the least that works; memory_budget={budget.given!r} is '
+        where += (f' (the least that works; {budget.said} is '
                   f'{bytes_text(asked)})')
     if len(stats['tiers']) > 1 and size > memory:
         below = ', '.join(tier['name'] for tier in stats['tiers'][1:])

@@ -32,7 +32,7 @@ def tell_placement(store: StateStore, groups: Groups) -> None:
     where = f'{bytes_text(memory)} of memory'
     asked = budget.raised_from(memory, store.state_bytes)
     if asked is not None:
-        where += (f' (the least that works; memory_budget={budget.given!r} is '
+        where += (f' (the least that works; {budget.said} is '
                   f'{bytes_text(asked)})')
     if stats['disk_bytes'] > 0:
         directories = ', '.join(path['directory'] for path in stats['paths'])

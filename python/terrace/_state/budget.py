@@ -50,11 +50,15 @@ class Budget:
         asked = self.bytes_of(state_bytes)
         return asked if asked is not None and reserved > asked else None
 
+    @property
+    def said(self) -> str:
+        """As a message says it."""
+        return (f'tiers: {self.tier!r}' if self.tier else
+                f'memory_budget={self.given!r}')
+
     def explain(self, error: MemoryError) -> Exception:
         """What the library says of these bytes: a budget that can hold no
         state at all is a wrong argument."""
         if 'below the minimum' not in str(error):
             return error
-        asked = (f'tiers: {self.tier!r}' if self.tier else
-                 f'memory_budget={self.given!r}')
-        return ValueError(f'{error} ({asked})')
+        return ValueError(f'{error} ({self.said})')

@@ -64,7 +64,7 @@ class Settings:
                                  'tiers say it all')
         places = read_tiers(tiers)
         budget = (Budget(places.memory_bytes, places.memory)
-                  if places.memory else Budget.of(None, has_paths=True))
+                  if places.memory else Budget('10%', 'dram=10%'))
         return Settings(budget, places.memory_place, places.paths,
                         places.path_budgets, places.mapped, **others)
 
