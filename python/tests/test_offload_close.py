@@ -157,16 +157,16 @@ def test_what_memory_has_no_room_for_stays_away(tmp_path):
     ended = run(tmp_path, '''
         import resource
         torch.manual_seed(1)
-        width = 4096  # a weight is 64 MiB
+        width = 2048  # a weight is 16 MiB
         model = torch.nn.ModuleList(torch.nn.Linear(width, width, bias=False)
                                     for _ in range(6))
         sums = [float(layer.weight.sum()) for layer in model]
-        offload = terrace.offload(model, memory_budget='160MiB',
+        offload = terrace.offload(model, memory_budget='40MiB',
                                   nvme_path=sys.argv[1])
         with open('/proc/self/status') as status:
             now = next(int(line.split()[1]) << 10 for line in status
                        if line.startswith('VmSize:'))
-        room = now + (160 << 20)  # for two and a half
+        room = now + (40 << 20)  # for two and a half
         resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
         try:
             offload.close()

@@ -18,7 +18,7 @@ PERSISTENT, FAR, DISK, OTHER = ('pmem:{}/memory', 'far:node{}', 'nvme:{}/disk',
 
 
 def far_node():
-    """One that memory is not on; a test that needs it ends without one."""
+    """Beside another node; a test that needs it ends without one."""
     nodes = [int(name[4:]) for name in os.listdir('/sys/devices/system/node')
              if name.startswith('node')]
     if len(nodes) < 2:
