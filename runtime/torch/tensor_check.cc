@@ -8,7 +8,11 @@
 namespace terrace {
 namespace {
 
+// Null: no hook has it.
 ManagedStorage* ManagedOf(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
+    return nullptr;
+  }
   return OperationNet::Get().Find(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
 }
@@ -37,12 +41,12 @@ std::optional<DType> DTypeOf(const at::Tensor& tensor) {
 }
 
 bool IsOffloaded(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.unsafeGetTensorImpl()->has_storage() &&
-         ManagedOf(tensor) != nullptr;
+  return ManagedOf(tensor) != nullptr;
 }
 
 std::string OffloadedName(const at::Tensor& tensor) {
-  return IsOffloaded(tensor) ? ManagedOf(tensor)->name() : "";
+  const ManagedStorage* const managed = ManagedOf(tensor);
+  return managed == nullptr ? "" : managed->name();
 }
 
 std::string PlaceFault(const at::Tensor& tensor, OffloadedTensors offloaded) {

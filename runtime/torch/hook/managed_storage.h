@@ -31,14 +31,14 @@ namespace terrace {
 class ByteWindow;
 class ManagedStorage;
 
-// Hears of storages that need no bytes any more. Thread-safe: OnGone is called
-// from wherever the last tensor of one ends.
+// Hears of storages that need no bytes any more, or that were refused.
+// Thread-safe: OnGone is called from wherever the last tensor of one ends.
 class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
   virtual void OnGone(std::shared_ptr<ManagedStorage> storage) = 0;
-  // An operation was refused one of its storages, for that. Takes no lock that
-  // calls others.
+  // An operation was refused one of its storages, for that. Called with the
+  // locks of late updates held (pending_storages.h): takes its own alone.
   virtual void OnRefused(const absl::Status& why) = 0;
   // Gives the tensor, which has this storage, and those that are managed with
   // it another one with the same bytes, and takes that over: for one that

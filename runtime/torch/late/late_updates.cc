@@ -109,8 +109,10 @@ absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
 void LateUpdates::Collect() {
   for (LateParameter& each : arguments_.parameters) {
     each.values = each.parameter.variable_data();
-    if (std::string name = OffloadedName(each.values); !name.empty()) {
-      each.name = std::move(name);
+    // Its hook names a storage after the first of those that share it.
+    const bool has_all = each.values.nbytes() == each.values.storage().nbytes();
+    if (has_all && IsOffloaded(each.values)) {
+      each.name = OffloadedName(each.values);
     }
     const void* const storage = each.values.storage().unsafeGetStorageImpl();
     const void* read = nullptr;
