@@ -24,7 +24,7 @@ struct Layer : torch::nn::Module {
 absl::StatusOr<at::Tensor> TrainOffloaded(const char* path) {
   Layer layer;
   terrace::OffloadOptions options;
-  options.memory_budget_bytes = 24 << 20;
+  options.memory_budget_share = 0.1;  // the rest below
   options.nvme_paths = {path};
   auto offload = terrace::Offload::Create(layer, options);
   if (!offload.ok()) return offload.status();
@@ -39,6 +39,11 @@ absl::StatusOr<at::Tensor> TrainOffloaded(const char* path) {
     (layer.weight * 0.5).sum().backward();
     const absl::Status status = (*optimizer)->TryStep();
     if (!status.ok()) return status;
+  }
+  const std::vector<terrace::TierStats> tiers =
+      (*offload)->stats().runtime.tiers;
+  if (tiers.size() < 2 || tiers[1].peak_bytes == 0) {
+    return absl::InternalError("nothing was below");
   }
   const absl::Status closed =
       (*offload)->Close(terrace::Offload::AtClose::kRestore);
