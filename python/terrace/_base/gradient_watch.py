@@ -47,8 +47,7 @@ class GradientWatch:
             self._take(parameter)
 
     def _take(self, parameter: torch.Tensor) -> None:
-        """Unless it has other memory by now, which is not the model's."""
-        if self._model.has(parameter) and not _is_in_bucket(parameter.grad):
+        if not _is_in_bucket(parameter.grad):
             self._model.take_gradient(parameter)
 
     @property

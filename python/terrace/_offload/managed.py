@@ -84,7 +84,8 @@ class Managed:
         return self._native
 
     def take_gradient(self, parameter: torch.Tensor) -> None:
-        """What it is now of one of these, until it ends."""
+        """What it is now, until it ends; nothing if this is none of these, as
+        with other memory since."""
         check(self._native.manage_gradient(parameter))
 
     @contextlib.contextmanager

@@ -76,8 +76,9 @@ Outcome OffloadBinding::Manage(const std::vector<at::Tensor>& tensors,
 Outcome OffloadBinding::ManageGradient(const at::Tensor& parameter) {
   auto place = Place();
   if (!place.ok()) return ToOutcome(place.status());
-  return ToOutcome(
-      (*place)->hook().ManageGradient({OffloadedName(parameter), parameter}));
+  Hook& hook = (*place)->hook();
+  if (!hook.Manages(parameter)) return ToOutcome(absl::OkStatus());
+  return ToOutcome(hook.ManageGradient({OffloadedName(parameter), parameter}));
 }
 
 bool OffloadBinding::Has(const at::Tensor& tensor) {

@@ -43,7 +43,7 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   Outcome Manage(const std::vector<at::Tensor>& tensors,
                  const std::vector<std::string>& names);
 
-  // The gradient that the parameter of that name has now.
+  // The gradient that the parameter has now, if that is one of these.
   Outcome ManageGradient(const at::Tensor& parameter);
 
   // Whether this one has the tensor's storage. No operation.
