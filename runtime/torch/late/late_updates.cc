@@ -111,9 +111,8 @@ void LateUpdates::Collect() {
     each.values = each.parameter.variable_data();
     // Its hook names a storage after the first of those that share it.
     const bool has_all = each.values.nbytes() == each.values.storage().nbytes();
-    if (has_all && IsOffloaded(each.values)) {
-      each.name = OffloadedName(each.values);
-    }
+    std::string name = has_all ? OffloadedName(each.values) : "";
+    if (!name.empty()) each.name = std::move(name);
     const void* const storage = each.values.storage().unsafeGetStorageImpl();
     const void* read = nullptr;
     std::shared_ptr<const void> held;
