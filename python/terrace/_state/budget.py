@@ -6,6 +6,8 @@ import dataclasses
 
 from terrace._base.amounts import budget_bytes
 
+TENTH = '10%'
+
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
@@ -25,7 +27,7 @@ class Budget:
     def of(given: float | str | None, has_paths: bool) -> Budget:
         """None with paths is what DeepSpeed's JSON means, which has no key for
         it."""
-        return Budget('10%' if given is None and has_paths else given)
+        return Budget(TENTH if given is None and has_paths else given)
 
     @property
     def is_share(self) -> bool:

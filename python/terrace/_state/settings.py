@@ -9,7 +9,7 @@ from typing import Any
 
 from terrace._base.paths import path_list
 from terrace._base.tiers import read_tiers
-from terrace._state.budget import Budget
+from terrace._state.budget import TENTH, Budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Settings:
                                  'tiers say it all')
         places = read_tiers(tiers)
         budget = (Budget(places.memory_bytes, places.memory)
-                  if places.memory else Budget('10%', 'dram=10%'))
+                  if places.memory else Budget(TENTH, f'dram={TENTH}'))
         return Settings(budget, places.memory_place, places.paths,
                         places.path_budgets, places.mapped, **others)
 
