@@ -1,5 +1,4 @@
 // What Offload::Create refuses leaves the model as it is.
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -235,8 +235,7 @@ class Hook {
   std::vector<BlockedOn> blocked() const;
   // The first failure of a fetch, or of ManageSaved or a gradient, or of an
   // update whose failure refused an operation what is managed, with errno and
-  // path; or of taking
-  // a tensor over again that has another storage.
+  // path; or of taking a tensor over again that has another storage.
   // That a lease or Close lacked room is told to its caller alone.
   absl::Status error() const;
 
