@@ -1,6 +1,7 @@
 """Checkpoints of ranks: those of one process, for any number of ranks."""
 
 import os
+import pathlib
 import signal
 
 import pytest
@@ -202,3 +203,27 @@ def interrupted(path, when):
 def test_ctrl_c_on_one_rank_waits_for_all(when, crew, tmp_path):
     assert crew.run(interrupted, f'{tmp_path}/saved', when) == [
         'nothing', 'KeyboardInterrupt']
+
+
+def save_with_a_path(path):
+    """On rank 1 a value that no load could read."""
+    job = together('disk', path)
+    save(job, f'{path}/ranks')
+    before = sorted(os.listdir(f'{path}/ranks'))
+    dist.barrier()
+    given = {'next': pathlib.Path('x') if dist.get_rank() else 1}
+    error = error_of(lambda: terrace.save(f'{path}/ranks', job.network,
+                                          job.optimizer, values=given))
+    dist.barrier()
+    after = sorted(os.listdir(f'{path}/ranks'))
+    job.optimizer.close()
+    return error, before == after
+
+
+@pytest.mark.xfail(strict=True, reason='what no load reads is saved')
+def test_a_value_that_one_rank_may_not_save(crew, tmp_path):
+    (first, kept), (second, kept_too) = crew.run(save_with_a_path,
+                                                 str(tmp_path))
+    assert first[0] == 'RankError' and second[0] == 'ValueError'
+    assert "values['next'] is a pathlib.PosixPath" in second[1]
+    assert kept and kept_too
