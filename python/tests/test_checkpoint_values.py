@@ -65,8 +65,6 @@ def imported(path, network, optimizer=None, **objects):
     return terrace.import_torch(path, network, optimizer, **objects)['values']
 
 
-UNREADABLE = pytest.mark.xfail(
-    strict=True, reason='what no load reads replaces the old file')
 DOORS = pytest.mark.parametrize('write, read', [
     pytest.param(saved, loaded, id='save'),
     pytest.param(exported, imported, id='export_torch')])
@@ -78,7 +76,6 @@ def bytes_below(path):
             (path.iterdir() if path.is_dir() else [path]) if each.is_file()}
 
 
-@UNREADABLE
 @DOORS
 def test_a_rate_that_numpy_computed(tmp_path, write, read):
     def make():
@@ -109,7 +106,6 @@ NUMBERS = [
     (numpy.longdouble(1.5), 1.5)]
 
 
-@UNREADABLE
 @DOORS
 def test_numbers_of_numpy_are_numbers(tmp_path, write, read):
     given = [one for one, _ in NUMBERS]
@@ -192,7 +188,6 @@ def refused(write, path, kind, place, **given):
     assert list(path.parent.iterdir()) == beside
 
 
-@UNREADABLE
 @DOORS
 @pytest.mark.parametrize('kind', REFUSED)
 def test_what_no_reader_takes_is_refused_by_its_place(tmp_path, write, read,
@@ -204,7 +199,6 @@ def test_what_no_reader_takes_is_refused_by_its_place(tmp_path, write, read,
     assert read(path, model()) == {'epoch': 3}
 
 
-@UNREADABLE
 @DOORS
 def test_random_states_of_numpy_are_refused_where_they_are(tmp_path, write,
                                                            read):
@@ -219,7 +213,6 @@ def test_random_states_of_numpy_are_refused_where_they_are(tmp_path, write,
     assert read(path, model())['r'] == plain
 
 
-@UNREADABLE
 @DOORS
 def test_options_of_groups_are_refused_too(tmp_path, write, read):
     network = model()
@@ -237,7 +230,6 @@ def test_options_of_groups_are_refused_too(tmp_path, write, read):
     assert read(path, network, optimizer) == {'epoch': 5}
 
 
-@UNREADABLE
 @DOORS
 def test_keys_and_depth(tmp_path, write, read):
     path = tmp_path / 'c'
@@ -254,7 +246,6 @@ def test_keys_and_depth(tmp_path, write, read):
         deep = deep.pop()
 
 
-@UNREADABLE
 @DOORS
 def test_a_first_write_that_is_refused_leaves_nothing(tmp_path, write, read):
     with pytest.raises(ValueError, match='Namespace'):
@@ -270,7 +261,6 @@ def test_what_a_program_allows_its_reader_is_written(tmp_path, write, read):
         assert read(tmp_path / 'c', model())['a'].lr == 1
 
 
-@UNREADABLE
 def test_an_exported_models_extra_state(tmp_path):
     class Extra(torch.nn.Linear):
         extra = None

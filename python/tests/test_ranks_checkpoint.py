@@ -220,7 +220,6 @@ def save_with_a_path(path):
     return error, before == after
 
 
-@pytest.mark.xfail(strict=True, reason='what no load reads is saved')
 def test_a_value_that_one_rank_may_not_save(crew, tmp_path):
     (first, kept), (second, kept_too) = crew.run(save_with_a_path,
                                                  str(tmp_path))

@@ -13,7 +13,7 @@ import torch
 from terrace._base.errors import RankError
 from terrace._base.local_shard import check_whole
 from terrace._base.paths import path_text
-from terrace._files import fits
+from terrace._files import fits, plain
 from terrace._files.objects import LoadedObjects
 from terrace._files.step_zero import check_step_zero
 from terrace._optimizer.adamw import AdamW, store_of, write_back
@@ -63,6 +63,8 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
             in the data, other random states.
         objects: things with state_dict(), under names of your choice:
             `scheduler=scheduler`, `scaler=scaler`.
+            NumPy's numbers and texts, in values, states and groups, are saved
+            as Python's of the same value.
 
     Returns:
         the bytes of the checkpoint.
@@ -71,7 +73,9 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
         OSError: with errno and filename; a full disk is errno ENOSPC. The old
             checkpoint is as it was.
         ValueError: a parameter of the optimizer that is not the model's, or
-            whose state has step 0 and is not zeros.
+            whose state has step 0 and is not zeros; something in values,
+            states or groups that load() could not read, by its place. Nothing
+            was written.
         NotImplementedError: a DTensor, as fully_shard makes them:
             torch.distributed.checkpoint writes those. So does load().
         RankError: another rank failed or is gone. The old checkpoint is as it
@@ -87,7 +91,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
 def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
           values: Mapping[str, Any], objects: Mapping[str, Any]) -> int:
     named, others = _tensors(model)
-    content = {'layout': 2, 'others': others, 'groups': _groups(optimizer),
+    content = {'layout': 2, 'others': others,
                'members': _members(optimizer, named),
                'kept': _kept(optimizer, named),
                'random': torch.get_rng_state(),
@@ -101,16 +105,31 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
             write_back(optimizer)
             store_of(optimizer).follow_casts()
             check_step_zero(store_of(optimizer), optimizer.param_groups)
-        content['values'] = dict(values)
-        content['objects'] = {name: thing.state_dict()
-                              for name, thing in objects.items()}
-        torch.save(content, rest)
+        rest = _written(content, optimizer, values, objects)
     except Exception as caught:  # the other ranks are to hear of it
         error = caught
     _agree(optimizer, 'saving', error)
     return _store(optimizer).save(
         directory, list(named.values()), list(named),
         torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
+
+
+def _written(content: dict[str, Any], optimizer: AdamW | None,
+             values: Mapping[str, Any], objects: Mapping[str, Any]
+             ) -> io.BytesIO:
+    """The content and what users gave, as a load reads it."""
+    groups, given = 'optimizer.param_groups', 'values'
+    states = {name: f'{name}.state_dict()' for name in objects}
+    named = plain.plain({
+        groups: _groups(optimizer), given: dict(values),
+        **{states[name]: thing.state_dict()
+           for name, thing in objects.items()}})
+    buffers = {f"buffer '{name}'": tensor
+               for name, tensor in content['others'].items()}
+    return plain.written(
+        {**content, 'groups': named[groups], 'values': named[given],
+         'objects': {name: named[states[name]] for name in objects}},
+        {**named, **buffers})
 
 
 def load(directory: str | os.PathLike[str], model: torch.nn.Module,

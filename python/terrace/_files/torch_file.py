@@ -16,7 +16,7 @@ import torch
 from terrace._base.arrays import keys_of
 from terrace._base.groups import named_in, parameters_in
 from terrace._base.local_shard import check_whole
-from terrace._files import torch_format
+from terrace._files import plain, torch_format
 from terrace._optimizer.adamw import (AdamW, load_streaming, store_of,
                                       write_back)
 from terrace._state.store import StateStore
@@ -40,9 +40,11 @@ def export_torch(path: str | os.PathLike[str],
         values      as given
         NAME        objects[NAME].state_dict()
 
-    The state streams from its tier, 4 MiB in memory at a time. The file is
-    written under another name, flushed and renamed: a kill leaves the old one
-    or the new one. To go on with terrace, save() is the better choice.
+    NumPy's numbers and texts are Python's there, of the same value. The state
+    streams from its tier, 4 MiB in memory at a time. The file is written under
+    another name, flushed, opened as a reader does and renamed: a kill leaves
+    the old one or the new one. To go on with terrace, save() is the better
+    choice.
 
     Returns:
         the bytes of the file.
@@ -58,6 +60,8 @@ def export_torch(path: str | os.PathLike[str],
         RuntimeError: the optimizer is closed, belongs to a parent process, or
             has a step that is unfinished.
         TypeError: the optimizer is none of terrace's.
+        ValueError: something that torch.load(weights_only=True) does not read,
+            by its place; nothing was written.
     """
     _check_ours(optimizer)
     _check_whole(model, optimizer)
@@ -69,15 +73,10 @@ def export_torch(path: str | os.PathLike[str],
         optimizer.stats()  # raises if it is closed: it would have no state
         write_back(optimizer)
         store_of(optimizer).follow_casts()
-    content: dict[str, Any] = {}
-    if model is not None:
-        content['model'] = model.state_dict()
+    content = _plain_content(model, optimizer, values, objects)
     if optimizer is not None:
-        content['optimizer'] = _streamed_state_dict(optimizer)
-    if values is not None:
-        content['values'] = dict(values)
-    content.update({name: thing.state_dict()
-                    for name, thing in objects.items()})
+        content['optimizer'] = {**_streamed_state(optimizer),
+                                **content['optimizer']}
     with (contextlib.nullcontext() if optimizer is None
           else store_of(optimizer).reading()):
         return torch_format.write(os.fspath(path), content)
@@ -99,8 +98,37 @@ def _check_whole(model: torch.nn.Module | None,
             check_whole(named)
 
 
-def _streamed_state_dict(optimizer: AdamW) -> dict[str, Any]:
-    """As optimizer.state_dict(), without the bytes."""
+def _plain_content(model: torch.nn.Module | None, optimizer: AdamW | None,
+                   values: Mapping[str, Any] | None,
+                   objects: Mapping[str, Any]) -> dict[str, Any]:
+    """All but the optimizer's state, as import_torch reads it."""
+    content: dict[str, Any] = {}
+    if model is not None:
+        content['model'] = model.state_dict()
+    if optimizer is not None:
+        content['optimizer'] = {'param_groups': _numbered_groups(optimizer)}
+    if values is not None:
+        content['values'] = dict(values)
+    content.update({name: thing.state_dict()
+                    for name, thing in objects.items()})
+    called = {key: key if key == 'values' else f'{key}.state_dict()'
+              for key in content}
+    named = plain.plain({called[key]: value for key, value in content.items()})
+    plain.check_without_elements(named)
+    return {key: named[called[key]] for key in content}
+
+
+def _numbered_groups(optimizer: AdamW) -> list[dict[str, Any]]:
+    groups, first = [], 0
+    for group in optimizer.param_groups:
+        end = first + len(group['params'])
+        groups.append({**group, 'params': list(range(first, end))})
+        first = end
+    return groups
+
+
+def _streamed_state(optimizer: AdamW) -> dict[str, Any]:
+    """Of optimizer.state_dict(), without the bytes."""
     state, store = {}, store_of(optimizer)
     for position, parameter in enumerate(parameters_in(optimizer.param_groups)):
         if not store.has_state(parameter):
@@ -111,12 +139,7 @@ def _streamed_state_dict(optimizer: AdamW) -> dict[str, Any]:
             state[position][key] = torch_format.Streamed(
                 parameter.shape,
                 functools.partial(_read, store, parameter, key))
-    groups, first = [], 0
-    for group in optimizer.param_groups:
-        end = first + len(group['params'])
-        groups.append({**group, 'params': list(range(first, end))})
-        first = end
-    return {'state': state, 'param_groups': groups}
+    return {'state': state}
 
 
 def _read(store: StateStore, parameter: torch.Tensor, key: str, offset: int,

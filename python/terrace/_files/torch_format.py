@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import torch
 
 from terrace._base.library import is_offloaded, storage_if_offloaded
+from terrace._files import plain
 
 _BLOCK = 1 << 20  # elements of a streamed tensor that are in memory at a time
 _PIECE = 1 << 17  # of elements that are found by number, 8 bytes each
@@ -57,7 +58,8 @@ class Streamed:
 
 
 def write(path: str, content: Any) -> int:
-    """Replaces the file; returns its bytes. After an error what was there is
+    """Replaces the file by one that was read as torch.load does, but for
+    what tensors hold; returns its bytes. After an error what was there is
     as it was, or the message says otherwise; an OSError of this file has errno
     and filename, what a Streamed raises is passed on as it is."""
     new = f'{path}.{os.getpid()}.new'
@@ -67,6 +69,7 @@ def write(path: str, content: Any) -> int:
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
+        plain.check_file(new)
         os.replace(new, path)
     except _Unreadable as unreadable:
         raise unreadable.error from None
