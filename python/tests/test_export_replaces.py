@@ -18,10 +18,6 @@ from conftest import batches, model, train
 from terrace._state.store import StateStore
 
 
-GUESSED = pytest.mark.xfail(
-    strict=True, reason='the new file has a name that others may have')
-
-
 def export(path, number, network=None):
     terrace.export_torch(path, network or model(seed=number),
                          values={'number': number})
@@ -78,7 +74,6 @@ def at_once(calls):
     return errors
 
 
-@GUESSED
 def test_threads_that_write_one_file(tmp_path):
     path = tmp_path / 'run.pt'
     networks = [model(width=600, seed=number) for number in range(6)]
@@ -105,7 +100,6 @@ def in_a_child(work):
     return child
 
 
-@GUESSED
 def test_processes_of_one_number_that_write_one_file(tmp_path, monkeypatch):
     """As those of two containers, which share a folder, may have."""
     path = tmp_path / 'run.pt'
@@ -122,7 +116,6 @@ def test_processes_of_one_number_that_write_one_file(tmp_path, monkeypatch):
         assert names_in(tmp_path) == ['run.pt']
 
 
-@GUESSED
 @pytest.mark.parametrize('mode', [0o600, 0o640, 0o444, 0o666])
 def test_the_mode_stays(tmp_path, mode):
     path = tmp_path / 'run.pt'
@@ -144,7 +137,6 @@ def test_a_new_file_has_what_the_mask_leaves(tmp_path, mask):
     assert found == 0o666 & ~mask
 
 
-@GUESSED
 def test_what_is_private_is_so_while_it_is_written(tmp_path, monkeypatch):
     path, modes = tmp_path / 'run.pt', set()
     path.write_bytes(b'old')
@@ -155,7 +147,6 @@ def test_what_is_private_is_so_while_it_is_written(tmp_path, monkeypatch):
     assert modes == {0o600}
 
 
-@GUESSED
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root gives files away')
 def test_the_owner_stays(tmp_path):
     path = tmp_path / 'run.pt'
@@ -165,7 +156,6 @@ def test_the_owner_stays(tmp_path):
     assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
 
 
-@GUESSED
 @pytest.mark.parametrize('is_there', [True, False])
 @pytest.mark.parametrize('steps', [1, 3])
 def test_a_link_stays_and_its_target_is_replaced(tmp_path, steps, is_there):
@@ -188,7 +178,6 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path, steps, is_there):
         assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
-@GUESSED
 def test_links_in_a_circle(tmp_path):
     (tmp_path / 'a').symlink_to('b')
     (tmp_path / 'b').symlink_to('a')
@@ -199,7 +188,6 @@ def test_links_in_a_circle(tmp_path):
     assert names_in(tmp_path) == ['a', 'b']
 
 
-@GUESSED
 def test_no_link_is_followed_that_others_put_there(tmp_path):
     """Under names that can be guessed."""
     path, victim = tmp_path / 'run.pt', tmp_path / 'victim'
@@ -240,7 +228,6 @@ def end(process):
     process.communicate(timeout=60)
 
 
-@GUESSED
 def test_what_a_killed_one_left_is_removed_by_the_next(tmp_path):
     path = tmp_path / 'run.pt'
     export(path, 1)
@@ -270,7 +257,6 @@ def test_what_a_living_one_writes_is_left_to_it(tmp_path):
     assert 'optimizer' in torch.load(path, weights_only=True)
 
 
-@GUESSED
 def test_what_is_not_surely_ours_and_dead_stays(tmp_path):
     """Of another machine, which may share the folder; what is no file."""
     path = tmp_path / 'run.pt'
@@ -292,7 +278,6 @@ def test_what_is_not_surely_ours_and_dead_stays(tmp_path):
         assert (tmp_path / name).read_bytes() == b'precious'
 
 
-@GUESSED
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / 'pipe')
     (tmp_path / 'folder').mkdir()
@@ -354,6 +339,15 @@ def test_what_its_reader_refuses_is_not_put_in_place(tmp_path, monkeypatch):
         export(path, 2)
     monkeypatch.undo()
     assert names_in(tmp_path) == ['run.pt'] and is_whole(path, 1)
+
+
+@pytest.mark.parametrize('name', ['n' * 255, 'ä\udcff', ' ', '-x'])
+@pytest.mark.parametrize('form', [os.fspath, os.fsencode])
+def test_any_name_that_a_file_can_have(tmp_path, monkeypatch, name, form):
+    monkeypatch.chdir(tmp_path)
+    export(form(name), 4)
+    assert is_whole(name, 4)
+    assert names_in('.') == [name]
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path):

@@ -42,9 +42,10 @@ def export_torch(path: str | os.PathLike[str],
 
     NumPy's numbers and texts are Python's there, of the same value. The state
     streams from its tier, 4 MiB in memory at a time. The file is written under
-    another name, flushed, opened as a reader does and renamed: a kill leaves
-    the old one or the new one. To go on with terrace, save() is the better
-    choice.
+    a name of its own, terrace-export-*.new, flushed, opened as a reader does
+    and renamed: a kill leaves the old one or the new one, which has its mode.
+    A link stays, and its target is replaced. To go on with terrace, save() is
+    the better choice.
 
     Returns:
         the bytes of the file.
@@ -61,7 +62,8 @@ def export_torch(path: str | os.PathLike[str],
             has a step that is unfinished.
         TypeError: the optimizer is none of terrace's.
         ValueError: something that torch.load(weights_only=True) does not read,
-            by its place; nothing was written.
+            by its place; a path that is a pipe or a device. Nothing was
+            written.
     """
     _check_ours(optimizer)
     _check_whole(model, optimizer)
@@ -79,7 +81,7 @@ def export_torch(path: str | os.PathLike[str],
                                 **content['optimizer']}
     with (contextlib.nullcontext() if optimizer is None
           else store_of(optimizer).reading()):
-        return torch_format.write(os.fspath(path), content)
+        return torch_format.write(os.fsdecode(path), content)
 
 
 def _check_ours(optimizer: object) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import os
 import pickle
 import struct
 import zipfile
@@ -19,6 +18,7 @@ import torch
 
 from terrace._base.library import is_offloaded, storage_if_offloaded
 from terrace._files import plain
+from terrace._files.new_file import NewFile
 
 _BLOCK = 1 << 20  # elements of a streamed tensor that are in memory at a time
 _PIECE = 1 << 17  # of elements that are found by number, 8 bytes each
@@ -62,24 +62,17 @@ def write(path: str, content: Any) -> int:
     what tensors hold; returns its bytes. After an error what was there is
     as it was, or the message says otherwise; an OSError of this file has errno
     and filename, what a Streamed raises is passed on as it is."""
-    new = f'{path}.{os.getpid()}.new'
     try:
-        with open(new, 'wb') as file:
-            _write_archive(file, content)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        plain.check_file(new)
-        os.replace(new, path)
+        with NewFile(path) as new:
+            _write_archive(new.file, content)
+            size = new.flush()
+            plain.check_file(new.path)
+            new.replace()
     except _Unreadable as unreadable:
         raise unreadable.error from None
     except OSError as error:
         raise OSError(error.errno, f'terrace: {error.strerror}',
                       path) from error
-    finally:
-        if os.path.exists(new):
-            os.unlink(new)
-    _flush_names(path)
     return size
 
 
@@ -89,20 +82,6 @@ class _Unreadable(Exception):
     def __init__(self, error: Exception):
         super().__init__()
         self.error = error
-
-
-def _flush_names(path: str) -> None:
-    try:
-        descriptor = os.open(os.path.dirname(path) or '.',
-                             os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise OSError(
-            error.errno, 'terrace: the new file is there, but its directory '
-            f'could not be flushed: {error.strerror}', path) from error
 
 
 def _write_archive(file: BinaryIO, content: Any) -> None:
