@@ -114,7 +114,6 @@ def elsewhere(path):
         aside.replace(path)
 
 
-@pytest.mark.xfail(strict=True, reason='the only copy is dropped')
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 def test_state_whose_place_became_anothers_is_kept(file, dtype):
     pair = Pair(file, dtype)
@@ -138,7 +137,6 @@ def test_state_whose_place_became_anothers_is_kept(file, dtype):
     pair.train()
 
 
-@pytest.mark.xfail(strict=True, reason='the only copy is dropped')
 def test_state_that_is_kept_is_closed_and_loaded_as_any(file):
     pair = Pair(file)
     with elsewhere(file):
@@ -154,7 +152,6 @@ def test_state_that_is_kept_is_closed_and_loaded_as_any(file):
     pair.train()
 
 
-@pytest.mark.xfail(strict=True, reason='the only copy is dropped')
 def test_a_device_that_is_in_use_meanwhile_loses_nothing(devices, tmp_path):
     """As where names of devices change when one is plugged in."""
     free, used = devices
@@ -241,7 +238,6 @@ def given(optimizer, extra):
     optimizer.state_dict()
 
 
-@pytest.mark.xfail(strict=True, reason='the only copy is dropped')
 @pytest.mark.parametrize('made', [False, True])
 @pytest.mark.parametrize('move, place', [
     (added, 'file'), (cast, 'file'), (given, 'file'), (cast, 'folder')])
@@ -285,7 +281,6 @@ def test_no_failure_on_the_way_loses_state(odd_path, monkeypatch, move, place,
     assert first > 2
 
 
-@pytest.mark.xfail(strict=True, reason='the only copy is dropped')
 @pytest.mark.parametrize('name', ['edit', 'set_steps'])
 @pytest.mark.parametrize('made', [False, True])
 def test_what_is_written_into_the_state_is_kept_until_it_is_there(

@@ -12,6 +12,7 @@ import torch
 from terrace._base.groups import named_in
 from terrace._base.mark import Mark
 from terrace._optimizer.parameter_state import ParameterState
+from terrace._ranks.interrupts import uninterrupted
 from terrace._state.copy_file import CopyFile
 from terrace._state.store import StateStore
 
@@ -56,6 +57,8 @@ class StateView(MutableMapping):
         self._recent_bytes = 0
         self._held: dict[int, ParameterState] = {}
         self._assigned: dict[int, ParameterState] = {}
+        # Of those that were written back, until the store has them.
+        self._steps: dict[torch.Tensor, int] = {}
         # Tensors of before the last change.
         self._stale: list[tuple[str, weakref.ref, Mark]] = []
         self._changes = store.changes
@@ -170,14 +173,15 @@ class StateView(MutableMapping):
                     f'terrace: a tensor of shape {list(tensor.shape)} was '
                     f'taken out of optimizer.state as {key} before the last '
                     'step, and written after it; take it out again')
-        steps = {}
-        try:
-            for state in list(self._known.values()):
-                step = state.write_back()
-                if step is not None:
-                    steps[state.parameter] = step
-        finally:
-            self._store.set_steps(steps)
+        changed = [state for state in list(self._known.values())
+                   if state.has_changed]
+        if changed or self._steps:
+            with uninterrupted():
+                try:
+                    for state in changed:
+                        self._write(state)
+                finally:
+                    self._set_steps()
         self._assigned.clear()
 
     def forget_copies(self) -> None:
@@ -227,12 +231,14 @@ class StateView(MutableMapping):
         if state is None:
             return
         state.detach()
+        self._steps.pop(parameter, None)
         if self._recent.pop(key, None) is not None:
             self._recent_bytes -= state.bytes
         self._held.pop(key, None)
         self._assigned.pop(key, None)
 
     def _drop_all(self) -> None:
+        self._steps = {}
         self._recent.clear()
         self._recent_bytes = 0
         self._held.clear()
@@ -243,16 +249,24 @@ class StateView(MutableMapping):
         while self._recent_bytes > _KEPT_BYTES and len(self._recent) > 1:
             key, state = self._recent.popitem(last=False)
             self._recent_bytes -= state.bytes
+            self._held[key] = state  # until it is written back
             try:
-                step = state.write_back()
-            except ValueError:  # it is to be said by the next step
-                self._held[key] = state
+                self._write(state)
+                self._set_steps()
+            except Exception:  # tried again, and said, by the next step
                 continue
-            if step is not None:
-                self._store.set_steps({state.parameter: step})
             self._assigned.pop(key, None)
-            if not state.release():
-                self._held[key] = state
+            if state.release():
+                self._held.pop(key, None)
+
+    def _write(self, state: ParameterState) -> None:
+        step = state.write_back()
+        if step is not None:
+            self._steps[state.parameter] = step
+
+    def _set_steps(self) -> None:
+        self._store.set_steps(self._steps)
+        self._steps = {}
 
 
 def _no_key_text(key: object) -> str:

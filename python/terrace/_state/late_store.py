@@ -42,7 +42,7 @@ class LateStore(StateStore):
         super().add(groups)
 
     def check_between_steps(self, what: str) -> None:
-        self._compiled.settle()
+        self._source.settle()
 
     def flush(self) -> None:
         self._compiled.flush()
@@ -64,7 +64,7 @@ class LateStore(StateStore):
         if self.settings.home is None:
             return
         with contextlib.suppress(RuntimeError):  # closed, or a forked child
-            waited = self._compiled.stats()['updates_waited_seconds']
+            waited = self._opened.stats()['updates_waited_seconds']
             if waited < self._told_seconds:  # another one, with a count of 0
                 self._told_seconds = 0.0
             self.settings.home.add_wait(waited - self._told_seconds)

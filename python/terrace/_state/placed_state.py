@@ -12,7 +12,9 @@ import torch
 from terrace._base.gradient_watch import GradientWatch
 from terrace._base.groups import Named
 from terrace._base.message import say
+from terrace._ranks.interrupts import uninterrupted
 from terrace._state import transfer
+from terrace._state.carried import Carried
 from terrace._state.compiled import Compiled
 from terrace._state.copy_file import CopyFile
 from terrace._state.places import Places
@@ -31,7 +33,9 @@ class PlacedState:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._compiled = Compiled()
+        self._opened = Compiled()
+        # What it has not, or not all of it, while it goes there.
+        self._carried: Carried | None = None
         self._places = Places()
         self._readers = 0
         self._watch = (None if settings.home is None
@@ -51,26 +55,26 @@ class PlacedState:
         place = self._places.of(parameter)
         if place is None:
             return 0
-        steps = self._compiled.steps()
+        steps = self._source.steps()
         return steps[place] if place < len(steps) else 0
 
     def has_state(self, parameter: object) -> bool:
         """Whether state of it is here: it was stepped, or given state, of
         whatever step."""
-        return self._places.of(parameter) in self._compiled.with_state()
+        return self._places.of(parameter) in self._source.with_state()
 
     def with_state(self) -> list[torch.Tensor]:
         """Those whose state is here."""
         return [self._places.parameters[place]
-                for place in sorted(self._compiled.with_state())]
+                for place in sorted(self._source.with_state())]
 
     def count_with_state(self) -> int:
-        return len(self._compiled.with_state())
+        return len(self._source.with_state())
 
     def copies(self, parameters: Sequence[torch.Tensor],
                file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
         """All the state of parameters that have it; see CopyFile."""
-        return transfer.copies(self._compiled, self._places.numbers(parameters),
+        return transfer.copies(self._source, self._places.numbers(parameters),
                                [self._places.values_as_kept(parameter)
                                 for parameter in parameters], file)
 
@@ -87,7 +91,7 @@ class PlacedState:
              arrays: Mapping[str, torch.Tensor]) -> None:
         """Fills float32 tensors of one length, by key, with the elements from
         `offset` on."""
-        transfer.read(self._compiled, self._places.of(parameter),
+        transfer.read(self._source, self._places.of(parameter),
                       self._places.values_as_kept(parameter), offset, arrays)
 
     @contextlib.contextmanager
@@ -100,7 +104,7 @@ class PlacedState:
         finally:
             self._readers -= 1
             if not self._readers:
-                self._compiled.end_reading()
+                self._source.end_reading()
 
     @property
     def state_bytes(self) -> int:
@@ -115,23 +119,47 @@ class PlacedState:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.end()
-        self._compiled.close()
+        self._carried = None
+        self._opened.close()
 
     # Below: for its kinds.
 
+    @property
+    def _compiled(self) -> Compiled:
+        """With all the state, to be changed. Raises what keeps that from its
+        place, which is tried each time."""
+        if self._carried is not None:
+            self._arrive()
+        return self._opened
+
+    @property
+    def _source(self) -> Compiled | Carried:
+        """Of the state, to be read."""
+        return self._opened if self._carried is None else self._carried
+
+    def _carried_stats(self) -> dict[str, int]:
+        """Of state that is at no place yet, but in memory."""
+        if self._carried is None:
+            return {}
+        return {'state_bytes': self._carried.bytes,
+                'memory_bytes': self._carried.bytes}
+
     def _add(self, named: Sequence[Named]) -> None:
+        """Ctrl-C comes after it."""
         if not named:
             return
-        before = self._places
-        self._places = before.extended(named)
-        try:
-            if before:
-                self._extend(named, before)
-            else:
-                self._open()
-        except BaseException:
-            self._places = before
-            raise
+        with uninterrupted():
+            before = self._places
+            self._places = before.extended(named)
+            try:
+                if before:
+                    self._extend(named, before)
+                else:
+                    self._open()
+            except BaseException:
+                if len(self._source.steps()) <= len(before):
+                    self._places = before
+                raise
 
     def _extend(self, named: Sequence[Named], before: Places) -> None:
         self._watch_gradients(named)
@@ -149,16 +177,15 @@ class PlacedState:
         if self._watch is not None:
             self._watch.add(parameter for _, parameter in named)
 
-    def _fill(self, states: Sequence[tuple[torch.Tensor, State]],
+    def _fill(self, states: Mapping[int, State],
               done_with: Callable[[State], None] | None = None) -> None:
         if not self._places:
             return
+        compiled = self._compiled
         try:
-            transfer.replace(self._compiled, len(self._places),
-                             [(self._places.of(parameter), state)
-                              for parameter, state in states], done_with)
+            transfer.replace(compiled, len(self._places), states, done_with)
         except BaseException:
-            self._compiled.reset()
+            compiled.reset()
             raise
 
     def _open(self) -> None:
@@ -173,52 +200,89 @@ class PlacedState:
             self.settings.home.join(self)
         self._watch_gradients(self._places.named)
         try:
-            self._compiled.open(self._places.kept, self._places.names,
-                                self.settings.for_library(self.state_bytes),
-                                self.settings.home)
+            self._opened.open(self._places.kept, self._places.names,
+                              self.settings.for_library(self.state_bytes),
+                              self.settings.home)
         except MemoryError as error:
             raise self.settings.budget.explain(error) from None
 
-    def _make_anew(self, places: Places) -> None:
+    def _make_anew(self, places: Places,
+                   without: Sequence[torch.Tensor] = ()) -> None:
         """All state to a compiled optimizer of these places, which are some of
-        the old ones or have some more behind them. If that cannot be made and
-        filled, the old one stays."""
-        if self.settings.has_exclusive_path:
-            self._move_through_memory(places)
-        else:
-            self._move_beside(places)
+        the old ones or have some more behind them; that of those `without` it
+        is dropped. If that cannot be made and filled, all stays as it was.
+        Ctrl-C comes after it. RuntimeError: a step is unfinished."""
+        if self._compiled.incomplete():
+            raise RuntimeError('terrace: the state cannot go to another place '
+                               'in the middle of a step; repeat the step '
+                               'first')
+        with uninterrupted():
+            if self.settings.has_exclusive_path:
+                self._move_through_memory(places, without)
+            else:
+                self._move_beside(places, without)
 
-    def _move_beside(self, places: Places) -> None:
+    def _move_beside(self, places: Places,
+                     without: Sequence[torch.Tensor]) -> None:
         """A range at a time. Both are there meanwhile, each with its memory
         and its room on disk."""
-        before, old = self._places, self._compiled
-        self._compiled, self._places = Compiled(), places
+        before, old = self._places, self._opened
         try:
+            self._opened, self._places = Compiled(), places
             self._open()
             if self._places:
-                transfer.copy(old, self._compiled,
-                              places.kept[:len(before)])
+                transfer.copy(old, self._opened, places.kept[:len(before)],
+                              map(before.of, without))
         except BaseException:
-            self._compiled.close()
-            self._compiled, self._places = old, before
+            new, self._opened, self._places = self._opened, old, before
+            if new is not old:
+                _close_quietly(new)
             raise
-        with contextlib.suppress(OSError, RuntimeError):
-            old.close()  # nothing is lost with what it could not remove
+        _close_quietly(old)
 
-    def _move_through_memory(self, places: Places) -> None:
-        """Where a path is one optimizer's at a time."""
-        before = self._places
-        staying = [p for p in self.with_state() if p in places]
-        kept = list(zip(staying, self.copies(staying)))
+    def _move_through_memory(self, places: Places,
+                             without: Sequence[torch.Tensor] = ()) -> None:
+        """Where a path is one optimizer's at a time: between the old one and
+        the new one memory alone has the state."""
+        dropped = set(map(id, without))
+        staying = [p for p in self.with_state()
+                   if p in places and id(p) not in dropped]
+        self._carried = carried = Carried(self._opened, self._places)
         try:
             self._places = places
-            self._open()
-            self._fill(kept)
+            self._bring(carried.of(staying, places))
         except BaseException:
-            self._places = before
-            # No state is lost for want of a hint.
-            self.settings = dataclasses.replace(self.settings,
-                                                machine_profile='')
-            self._open()
-            self._fill(kept)
+            self._return()
             raise
+
+    def _return(self) -> None:
+        """What is carried, after an error: to where it was, or nowhere yet."""
+        # No state is lost for want of a hint.
+        self.settings = dataclasses.replace(self.settings, machine_profile='')
+        try:
+            self._arrive()
+        except Exception as error:  # what was in the way first is raised
+            say('the state of the optimizer can neither go to its new place '
+                'nor back: %s; it stays in memory, each use of the optimizer '
+                'tries again, and state_dict() has it', str(error))
+
+    def _arrive(self) -> None:
+        """What is carried, at its place of before; else it is carried on."""
+        if self._carried is None:
+            return
+        with uninterrupted():
+            self._places = self._carried.places
+            self._bring(self._carried.states)
+
+    def _bring(self, states: Mapping[int, State]) -> None:
+        """All that is to arrive, to a compiled optimizer of all places."""
+        if self._places:
+            self._open()
+            transfer.replace(self._opened, len(self._places), states)
+        self._carried = None
+
+
+def _close_quietly(compiled: Compiled) -> None:
+    """Nothing is lost with what it cannot remove."""
+    with contextlib.suppress(OSError, RuntimeError, MemoryError):
+        compiled.close()

@@ -11,10 +11,10 @@ from terrace._base.arrays import KEYS, keys_of
 from terrace._base.groups import (Groups, Named, names_of, numbers_of,
                                   parameters_in)
 from terrace._ranks import packs
+from terrace._ranks.attempt import Attempt
 from terrace._ranks.interrupts import uninterrupted
 from terrace._ranks.ranks import Ranks
 from terrace._ranks.shares import Shares
-from terrace._state.attempt import Attempt
 from terrace._state.copy_file import CopyFile
 from terrace._state.settings import Settings
 from terrace._state.sharded_check import check_sharded
@@ -137,7 +137,7 @@ class SharedStore(StateStore):
         """What is in the way while a step is finished here only."""
         if self._attempt is None or self.ranks.lost:
             return None
-        steps = max(self._compiled.steps(), default=0)
+        steps = max(self._source.steps(), default=0)
         return RuntimeError(
             f'terrace: {f"step {steps}" if steps else "a step"} is unfinished '
             'on another rank; repeat it with its gradients, or load a '
@@ -217,11 +217,11 @@ class SharedStore(StateStore):
             try:
                 return self._save(directory, tensors, names, rest)
             finally:
-                self._compiled.end_save()
+                self._opened.end_save()
 
     def _save(self, directory: str, tensors: Sequence[torch.Tensor],
               names: Sequence[str], rest: torch.Tensor) -> int:
-        ranks, phase, compiled = self.ranks, 'saving', self._compiled
+        ranks, phase = self.ranks, 'saving'
         first = ranks.rank == 0
 
         def together(call: Callable[..., Any] | None, *arguments: Any) -> Any:
@@ -236,6 +236,7 @@ class SharedStore(StateStore):
         ranks.agree(phase, RuntimeError(
             'terrace: a step that not all ranks finished cannot be saved')
             if self._attempt is not None else None)
+        compiled = together(lambda: self._compiled)
         together(compiled.begin_save if first else None, directory, rest)
         part = together(compiled.write_part, directory, tensors, names,
                         self._places_of(tensors), first)

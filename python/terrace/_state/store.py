@@ -91,7 +91,7 @@ class StateStore(PlacedState):
     def is_unfinished(self) -> bool:
         """Whether a step failed and is to be repeated."""
         return (self._unfinished_turn is not None
-                or self._compiled.incomplete())
+                or self._source.incomplete())
 
     def replace(self, states: Sequence[tuple[Named, State]],
                 done_with: Callable[[State], None] | None = None) -> None:
@@ -107,8 +107,9 @@ class StateStore(PlacedState):
         if self._places:
             self.changes += 1
             self._unfinished_turn = None
-        self._fill([(parameter, state) for (_, parameter), state in states
-                    if self.keeps(parameter)], done_with)
+        self._fill({self._places.of(parameter): state
+                    for (_, parameter), state in states
+                    if self.keeps(parameter)}, done_with)
 
     def edit(self, parameter: torch.Tensor, state: State,
              name_of: Callable[[], str]) -> None:
@@ -117,8 +118,9 @@ class StateStore(PlacedState):
         if not self.knows(parameter):
             self.add([[(name_of(), parameter)]])
         if self.is_cast(parameter):
-            self.forget([parameter])
-            self._make_anew(self._places.renewed([parameter]))
+            self._make_anew(self._places.renewed([parameter]),
+                            without=[parameter])
+            self._unfinished_turn = None
         place = self._places.of(parameter)
         if place is not None:  # else another rank's
             self._compiled.edit(place, state)
@@ -183,7 +185,7 @@ class StateStore(PlacedState):
 
     def stats(self) -> dict[str, Any]:
         """See AdamW.stats."""
-        return {**self._compiled.stats(),
+        return {**self._opened.stats(), **self._carried_stats(),
                 'rank': self.ranks.rank, 'ranks': self.ranks.size}
 
     # Below: for this class and its kinds.

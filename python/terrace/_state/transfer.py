@@ -3,7 +3,7 @@ a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ _COPIED_BYTES = 1 << 30
 
 # What each parameter's state is to be, with its place: a tensor for each of
 # KEYS that there is, of its shape, and `step`.
-PlacedStates = Sequence[tuple[int, Mapping[str, Any]]]
+PlacedStates = Mapping[int, Mapping[str, Any]]
 
 
 def read(compiled: Compiled, place: int, parameter: torch.Tensor, offset: int,
@@ -64,7 +64,7 @@ def replace(compiled: Compiled, count: int, states: PlacedStates,
     compiled.reset()
     steps = [0] * count
     # In the order in which they lie in their tier.
-    for place, state in sorted(states, key=lambda item: item[0]):
+    for place, state in sorted(states.items()):
         flat = {key: state[key].reshape(-1) for key in KEYS if key in state}
         for first in range(0, flat['exp_avg'].numel(), _RANGE):
             part = {key: array[first:first + _RANGE]
@@ -76,14 +76,15 @@ def replace(compiled: Compiled, count: int, states: PlacedStates,
             done_with(state)
         steps[place] = int(state['step'])
     if states:
-        compiled.set_steps(steps, [place for place, _ in states])
+        compiled.set_steps(steps, states)
 
 
 def copy(source: Compiled, target: Compiled,
-         parameters: Sequence[torch.Tensor]) -> None:
+         parameters: Sequence[torch.Tensor], without: Iterable[int]) -> None:
     """The state of these parameters, which both have, from place 0 on; the
-    source may have more, and the target."""
+    source may have more, and the target. That of some stays behind."""
     given = {place for place in source.with_state() if place < len(parameters)}
+    given.difference_update(without)
     for place in sorted(given):
         parameter = parameters[place]
         count = local_of(parameter).numel()
