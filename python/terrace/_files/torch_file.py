@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from terrace._base.arrays import keys_of
+from terrace._base.arrays import keys_of, step_tensor
 from terrace._base.groups import named_in, parameters_in
 from terrace._base.local_shard import check_whole
 from terrace._files import plain, torch_format
@@ -135,8 +135,7 @@ def _streamed_state(optimizer: AdamW) -> dict[str, Any]:
     for position, parameter in enumerate(parameters_in(optimizer.param_groups)):
         if not store.has_state(parameter):
             continue
-        step = float(store.steps_of(parameter))
-        state[position] = {'step': torch.tensor(step, device='cpu')}
+        state[position] = {'step': step_tensor(store.steps_of(parameter))}
         for key in keys_of(parameter):
             state[position][key] = torch_format.Streamed(
                 parameter.shape,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from terrace._base.arrays import keys_of, state_bytes
+from terrace._base.arrays import keys_of, state_bytes, step_tensor
 from terrace._base.mark import Mark
 from terrace._optimizer.checked_state import checked_changes
 from terrace._state.store import StateStore
@@ -60,9 +60,9 @@ class ParameterState(MutableMapping, dict):
         self._follow()
         if key not in self._values and not self._is_complete:
             if key == 'step' and self._store.has_state(self.parameter):
-                steps = float(self._store.steps_of(self.parameter))
+                steps = self._store.steps_of(self.parameter)
                 with torch.inference_mode(False):
-                    self._copy('step', torch.tensor(steps, device='cpu'))
+                    self._copy('step', step_tensor(steps))
             else:
                 self._complete()
         return self._values[key]

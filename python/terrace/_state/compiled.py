@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from terrace._base import errors, library
-from terrace._base.arrays import KEYS, keys_of
+from terrace._base.arrays import KEYS, keys_of, step_tensor
 from terrace._base.errors import check
 from terrace._base.local_shard import (is_dtensor, local_to_step, locals_of,
                                        mark_written, placed_as)
@@ -167,7 +167,7 @@ class Compiled:
             places, locals_of(parameters), file and file.native)
         check(outcome)
         taken = iter(tensors)
-        return [{'step': next(taken),
+        return [{'step': step_tensor(next(taken).item()),
                  **{key: placed_as(parameter, next(taken))
                     for key in keys_of(parameter)}}
                 for parameter in parameters]

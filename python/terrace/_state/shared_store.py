@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from terrace._base.arrays import KEYS, keys_of
+from terrace._base.arrays import KEYS, keys_of, step_tensor
 from terrace._base.groups import (Groups, Named, names_of, numbers_of,
                                   parameters_in)
 from terrace._ranks import packs
@@ -283,7 +283,7 @@ def _check_once(groups: Sequence[Sequence[Named]]) -> None:
 
 def _empty_state(parameter: torch.Tensor, steps: int,
                  file: CopyFile | None) -> dict[str, torch.Tensor]:
-    return {'step': torch.tensor(float(steps), device='cpu'),
+    return {'step': step_tensor(steps),
             **{key: (torch.empty(parameter.shape, dtype=torch.float32,
                                  device='cpu') if file is None
                      else file.empty(parameter.shape))
