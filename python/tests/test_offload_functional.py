@@ -37,10 +37,6 @@ DERIVATIVES = {
 }
 
 
-REFUSED = pytest.mark.xfail(strict=True, 
-                             reason='torch.func refuses our hooks')
-
-
 class Forces(torch.nn.Module):
     def __init__(self, derivative):
         super().__init__()
@@ -67,9 +63,7 @@ def train(model, steps=3):
 
 
 @pytest.mark.parametrize('parameters', [False, True])
-@pytest.mark.parametrize('derivative', [
-    pytest.param(each, marks=() if each in ('jvp', 'jacfwd') else REFUSED)
-    for each in DERIVATIVES])
+@pytest.mark.parametrize('derivative', DERIVATIVES)
 def test_derivatives_inside_forward(tmp_path, derivative, parameters):
     plain, model = Forces(derivative), Forces(derivative)
     expected = train(plain)
@@ -86,7 +80,6 @@ class Fails(Exception):
     pass
 
 
-@REFUSED
 def test_a_derivative_that_fails_puts_the_hooks_back(tmp_path):
     def failing(x):
         raise Fails
@@ -130,7 +123,6 @@ def test_hooks_of_a_program_are_refused_as_ever(tmp_path):
     assert str(below.value) == str(in_memory.value)
 
 
-@REFUSED
 def test_torch_has_its_own_again(tmp_path):
     before = torch.autograd.graph.disable_saved_tensors_hooks
     models = [mlp(1), mlp(1)]
