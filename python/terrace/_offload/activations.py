@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._C import _autograd
 from torch.autograd.graph import saved_tensors_hooks
 
 from terrace._base.amounts import bytes_text
 from terrace._base.library import is_offloaded
 from terrace._base.message import say
+from terrace._base.replaced import Replaced
 from terrace._offload import readers
 from terrace._offload.managed import Managed
 
@@ -36,12 +39,14 @@ class Activations:
             model.register_forward_pre_hook(_Hook(self._begin), prepend=True,
                                             with_kwargs=True),
             model.register_forward_hook(_Hook(self._end), always_call=True)]
+        _begin_aside()
         managed.begin_step()  # so that the first step is traced as well
 
     def end(self) -> None:
         """What is saved by then is not touched."""
         for handle in self._handles:
             handle.remove()
+        _end_aside()
 
     def tell(self, stats: dict[str, Any]) -> None:
         """After the first step with gradients, once."""
@@ -60,8 +65,7 @@ class Activations:
         if torch.is_grad_enabled() and not self._managed.is_closed:
             alone = frozenset(_storages_of(
                 (*model.parameters(), *model.buffers(), arguments, named)))
-            call = saved_tensors_hooks(functools.partial(self._pack, alone),
-                                       self._unpack)
+            call = saved_tensors_hooks(_Pack(self._pack, alone), self._unpack)
             try:
                 call.__enter__()
             except RuntimeError:  # torch.func allows none inside
@@ -99,6 +103,19 @@ class Activations:
         if self._is_large(tensor):
             self._managed.use_activation(tensor)
         return tensor
+
+
+class _Pack:
+    """Of one call of the model, which leaves its arguments alone."""
+
+    def __init__(self, pack: Callable[[frozenset[int], torch.Tensor],
+                                      torch.Tensor],
+                 alone: frozenset[int]) -> None:
+        self._pack = pack
+        self._alone = alone
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._pack(self._alone, tensor)
 
 
 class _Hook:
@@ -147,3 +164,54 @@ def _storages_of(values: Iterable[Any]) -> Iterable[int]:
             yield from _storages_of(value.values())
         elif isinstance(value, (list, tuple)):
             yield from _storages_of(value)
+
+
+# torch.func refuses to differentiate where hooks of saved tensors are: ours are
+# off the thread for as long as it does so inside the model's forward. What it
+# saves meanwhile stays in memory.
+_aside_lock = threading.RLock()  # a finalizer may come within
+_aside_count = 0
+_replaced = Replaced()
+
+
+def _begin_aside() -> None:
+    """Of one model; each is ended once."""
+    global _aside_count
+    with _aside_lock:
+        _aside_count += 1
+        if _aside_count == 1:
+            _replaced.put(torch.autograd.graph, 'disable_saved_tensors_hooks',
+                          _without_ours)
+
+
+def _end_aside() -> None:
+    global _aside_count
+    with _aside_lock:
+        _aside_count -= 1
+        if _aside_count == 0:
+            _replaced.restore()
+
+
+def _without_ours(disable: Callable[[str], Any]) -> Callable[[str], Any]:
+    @functools.wraps(disable)
+    @contextlib.contextmanager
+    def disables(error_message: str) -> Iterator[None]:
+        taken = _take_off()
+        try:
+            with disable(error_message):
+                yield
+        finally:
+            for hooks in reversed(taken):
+                _autograd._push_saved_tensors_default_hooks(*hooks)
+    return disables
+
+
+def _take_off() -> list[tuple[Any, Any]]:
+    """Of this thread; those above the last that is another's."""
+    taken = []
+    while True:
+        hooks = _autograd._top_saved_tensors_default_hooks(True)
+        if hooks is None or not isinstance(hooks[0], _Pack):
+            return taken
+        _autograd._pop_saved_tensors_default_hooks()
+        taken.append(hooks)
