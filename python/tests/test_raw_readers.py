@@ -181,7 +181,8 @@ READERS = {
     'storage: _set_from_file': written(from_a_file),
     'storage: double': lambda data: untyped(data).double().tolist(),
     'storage: byte': lambda data: untyped(data).byte().tolist(),
-        'storage: share_memory_': lambda data: untyped(data).share_memory_() and 0,
+        'storage: share_memory_': lambda data: untyped(
+        data).share_memory_() and 0,
     'storage: shared by name': lambda data: untyped(
         data)._share_filename_cpu_() and 0,
     'storage: pickle': lambda data: pickle.loads(pickle.dumps(untyped(data))),
@@ -325,10 +326,7 @@ WORLDS = {'away': away, 'in memory': in_memory, 'updated later': updated_later,
           'updated later in memory': updated_later_in_memory}
 
 
-@pytest.mark.parametrize('world', [
-    'in memory', *(pytest.param(world, marks=pytest.mark.xfail(
-        strict=True, reason='not all of them are watched'))
-        for world in WORLDS if world != 'in memory')])
+@pytest.mark.parametrize('world', WORLDS)
 def test_readers_do_what_they_do_to_others(tmp_path, world):
     answers = forks.answers_of(__file__, 'WORLDS', world, tmp_path)
     assert answers.keys() == READERS.keys()

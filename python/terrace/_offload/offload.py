@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from terrace._base.groups import Named
-from terrace._offload import dispatched, readers
+from terrace._offload import dispatched
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
                                         settings_of, with_activations)
@@ -20,6 +20,7 @@ from terrace._offload.life import Life
 from terrace._offload.managed import Managed
 from terrace._offload.operands import together
 from terrace._offload.placement import tell_beyond, tell_placement
+from terrace._offload.readers import Leasing
 from terrace._offload.steps import Steps
 from terrace._offload.weights import Weights
 from terrace._state.settings import Settings
@@ -71,7 +72,8 @@ class Offload:
                             self._end_first_step)
         self._offered = model.register_state_dict_post_hook(offer_addresses)
         dispatched.begin()
-        readers.begin(self._managed)
+        self._leasing = Leasing(self._managed)
+        self._leasing.begin()
         self._life = Life(parameters, self.close)
 
     def _begin_step(self) -> None:
@@ -227,7 +229,7 @@ class Offload:
                     self._activations.end()
                 self._offered.remove()
                 self._life.end()
-                readers.end(self._managed)
+                self._leasing.end()
                 dispatched.end()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

@@ -1,6 +1,6 @@
 """What takes a tensor's memory without an operation of torch, while updates may
-go on: Python's ways to it wait as an operation that writes it does, and what
-torch.compile makes is preceded by the end of the updates.
+go on, waits as an operation that writes it does, and what torch.compile makes
+is preceded by the end of the updates.
 
 An address or an array that was taken before step() shows what is there: the
 parameter before its update, after it, or a part of each.
@@ -8,16 +8,16 @@ parameter before its update, after it, or a part of each.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
+from terrace._base import raw_readers
 from terrace._base.library import await_updates
 
 
@@ -27,43 +27,49 @@ class Late(Protocol):
     def flush(self) -> None: ...
 
 
+class _Waiting:
+    """A keeper of raw_readers: of all parameters and gradients."""
+
+    def wait(self, tensor: torch.Tensor) -> None:
+        if _late:
+            await_updates(tensor)
+
+    def hold(self, tensor: torch.Tensor, write: bool,
+             held: contextlib.ExitStack) -> None:
+        """No update begins before the next step()."""
+
+
 _lock = threading.RLock()  # a finalizer may come within
 _late: weakref.WeakSet[Late] = weakref.WeakSet()
-_READERS = ('numpy', 'data_ptr', 'untyped_storage', '__dlpack__')
-_MARK = '_terrace_waits'
+_waiting = _Waiting()
 
 
 def watch(late: Late) -> None:
-    """Until forget(). Others that watch readers may have put back what was
-    there before this: again before each step."""
+    """Until forget(), or its end."""
     with _lock:
-        _late.add(late)
-        for name in _READERS:
-            reader = getattr(torch.Tensor, name)
-            if not hasattr(reader, _MARK):
-                setattr(torch.Tensor, name, _waiting(reader))
+        if late not in _late:
+            _late.add(late)
+            weakref.finalize(late, _end_if_none).atexit = False
+        raw_readers.begin(_waiting)
         _hear_of_compiling()
 
 
 def forget(late: Late) -> None:
     with _lock:
         _late.discard(late)
+        _end_if_none()
+
+
+def _end_if_none() -> None:
+    with _lock:
+        if not list(_late):
+            raw_readers.end(_waiting)
 
 
 def is_compiled() -> bool:
     """Whether torch.compile has made something since it was last reset."""
     made = sys.modules.get('torch._dynamo.convert_frame')
     return made is not None and getattr(made, 'FRAME_COUNTER', 1) > 0
-
-
-def _waiting(reader: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(reader)
-    def waits(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        if _late:
-            await_updates(self)
-        return reader(self, *arguments, **named)
-    setattr(waits, _MARK, True)
-    return waits
 
 
 def _hear_of_compiling() -> None:

@@ -1,0 +1,276 @@
+"""The one table of Python's ways to a tensor's memory that go past the
+dispatcher, where neither a hook nor an update that goes on sees them.
+
+While there is a Keeper they wait for updates of the tensor, and then have it
+leased:
+
+- most of them while they are called.
+- what numpy(), DLPack and slices of a storage answer for as long as it lives.
+- an address is a number, which leases nothing: asked of a tensor that is away
+  it is an error, as of torch itself from 2.12 on. torch.save asks for one only
+  to tell one storage from another, and writes each by an entry of the table.
+- what gives a storage other memory is refused for one that is offloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from terrace._base.library import storage_if_offloaded
+from terrace._base.replaced import Replaced
+
+_AWAY = ('terrace: a tensor of an offloaded model is not in memory; operations '
+         'bring it, other readers need a lease: with offload.lease(tensor)')
+_OTHER_MEMORY = ('terrace: %s() gives a storage other memory, and this one is '
+                 'of an offloaded model: do that to a copy, as of '
+                 'tensor.clone(), or close() the Offload before')
+
+
+class Keeper(Protocol):
+    """Whose tensors may not be read at any time."""
+
+    def wait(self, tensor: torch.Tensor) -> None:
+        """Until no update of it goes on."""
+
+    def hold(self, tensor: torch.Tensor, write: bool,
+             held: contextlib.ExitStack) -> None:
+        """Its bytes stay in memory until `held` is closed, as far as that is
+        the keeper's to say."""
+
+
+class Reader(NamedTuple):
+    """An entry of the table: that attribute of that class or module."""
+
+    owner: Any
+    name: str
+    make: Callable[..., Callable[..., Any]]  # of what is there, and of `write`
+    write: bool = False  # of its first argument; others are read
+
+
+def begin(keeper: Keeper) -> None:
+    """Until end() of the same; again: nothing."""
+    with _lock:
+        if keeper in _keepers:
+            return
+        _keepers.append(keeper)
+        if len(_keepers) == 1:
+            for owner, name, make, write in _table():
+                if hasattr(owner, name):  # in this torch
+                    _replaced.put(owner, name,
+                                  functools.partial(make, write=write))
+
+
+def end(keeper: Keeper) -> None:
+    """Again: nothing."""
+    with _lock:
+        if keeper not in _keepers:
+            return
+        _keepers.remove(keeper)
+        if not _keepers:
+            _replaced.restore()
+
+
+_lock = threading.RLock()  # a finalizer may come within
+_keepers: list[Keeper] = []
+_replaced = Replaced()  # while there are some, or within what others replaced
+
+
+def _table() -> Iterator[Reader]:
+    tensor, storage = torch.Tensor, torch.UntypedStorage
+    for name in ('apply_', 'map_', 'map2_'):
+        yield Reader(tensor, name, _while_called, write=True)
+    yield Reader(tensor, 'tolist', _while_called)
+    yield Reader(tensor, 'numpy', _while_array_lives, write=True)
+    for owner in (torch._C, torch.utils.dlpack):
+        for name in ('_to_dlpack', '_to_dlpack_versioned', 'to_dlpack'):
+            yield Reader(owner, name, _while_capsule_lives, write=True)
+    for owner in (tensor, storage):
+        yield Reader(owner, 'data_ptr', _address)
+    for name in ('__setitem__', 'fill_', 'copy_', '_byteswap',
+                 '_set_from_file'):
+        yield Reader(storage, name, _while_called, write=True)
+    for name in ('clone', '_to', '_write_file'):
+        yield Reader(storage, name, _while_called)
+    yield Reader(storage, '__getitem__', _while_slice_lives, write=True)
+    for name in ('tolist', '__iter__'):
+        yield Reader(storage, name, _from_an_array)
+    yield Reader(torch._C.PyTorchFileWriter, 'write_record', _while_called)
+    for name in ('resize_', '_share_fd_cpu_', '_share_filename_cpu_'):
+        yield Reader(storage, name, _with_other_memory, write=True)
+
+
+def _while_called(original: Callable[..., Any], write: bool
+                  ) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reader(*arguments: Any, **named: Any) -> Any:
+        with _held((*arguments, *named.values()), write):
+            return original(*arguments, **named)
+    return reader
+
+
+def _while_array_lives(original: Callable[..., Any], write: bool
+                       ) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def numpy(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        with _held((self,), write) as held:
+            array = original(self, *arguments, **named)
+            _close_with(array, held.pop_all())
+        return array
+    return numpy
+
+
+def _while_capsule_lives(original: Callable[..., Any], write: bool
+                         ) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def dlpack(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        with _held((tensor,), write) as held:
+            if _keepers and storage_if_offloaded(tensor):
+                whole = _lent(_bytes_of(tensor.untyped_storage()), held)
+                tensor = whole.view(tensor.dtype).as_strided(
+                    tensor.size(), tensor.stride(), tensor.storage_offset())
+            return original(tensor, *arguments, **named)
+    return dlpack
+
+
+def _while_slice_lives(original: Callable[..., Any], write: bool
+                       ) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __getitem__(self: torch.UntypedStorage, index: Any) -> Any:
+        is_slice = isinstance(index, slice)
+        with _held((self,), write and is_slice) as held:
+            if is_slice and _is_offloaded(self):
+                self = _lent(_bytes_of(self), held).untyped_storage()
+            return original(self, index)
+    return __getitem__
+
+
+def _from_an_array(original: Callable[..., Any], write: bool
+                   ) -> Callable[..., Any]:
+    """Whose elements are taken one by one."""
+    @functools.wraps(original)
+    def reader(self: torch.UntypedStorage) -> Any:
+        with _held((self,), write) as held:
+            if not _is_offloaded(self):
+                return original(self)
+            array = memoryview(_lent(_bytes_of(self), held).numpy())
+        return getattr(array, original.__name__)()
+    return reader
+
+
+def _address(original: Callable[..., int], write: bool) -> Callable[..., int]:
+    @functools.wraps(original)
+    def data_ptr(self: torch.Tensor | torch.UntypedStorage) -> int:
+        if not _keepers:
+            return original(self)
+        if _is_told_apart(self):
+            return _identity_of(self)
+        _wait(self)
+        try:
+            address = original(self)
+        except RuntimeError as error:  # a storage's that is away
+            if 'terrace:' in str(error) or not _is_offloaded(self):
+                raise
+            address = 0
+        # Before 2.12 a tensor's that is away is its offset.
+        if address in (0, _offset_of(self)) and _is_offloaded(self):
+            raise RuntimeError(_AWAY)
+        return address
+    return data_ptr
+
+
+def _with_other_memory(original: Callable[..., Any], write: bool
+                       ) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def refused(self: torch.UntypedStorage, *arguments: Any,
+                **named: Any) -> Any:
+        if _is_offloaded(self):
+            raise RuntimeError(_OTHER_MEMORY % original.__name__)
+        with _held((self,), write):
+            return original(self, *arguments, **named)
+    return refused
+
+
+@contextlib.contextmanager
+def _held(values: Iterable[Any], write: bool
+          ) -> Iterator[contextlib.ExitStack]:
+    """All tensors and storages of these: by the stack, unless it is taken."""
+    with contextlib.ExitStack() as held:
+        for index, value in enumerate(values if _keepers else ()):
+            if isinstance(value, torch.UntypedStorage):
+                value = _bytes_of(value)
+            if isinstance(value, torch.Tensor):
+                _wait(value)
+                for keeper in tuple(_keepers):
+                    keeper.hold(value, write and index == 0, held)
+        yield held
+
+
+def _wait(value: torch.Tensor | torch.UntypedStorage) -> None:
+    if isinstance(value, torch.UntypedStorage):
+        value = _bytes_of(value)
+    for keeper in tuple(_keepers):
+        keeper.wait(value)
+
+
+def _is_offloaded(value: torch.Tensor | torch.UntypedStorage) -> bool:
+    if not _keepers:
+        return False
+    if isinstance(value, torch.UntypedStorage):
+        if value.device.type != 'cpu':
+            return False
+        value = _bytes_of(value)
+    return storage_if_offloaded(value) != 0
+
+
+def _is_told_apart(value: torch.Tensor | torch.UntypedStorage) -> bool:
+    """By torch.save, which asks for nothing else."""
+    caller = sys._getframe(2).f_globals
+    return (caller is vars(torch.serialization)
+            and isinstance(value, torch.UntypedStorage)
+            and _is_offloaded(value))
+
+
+def _offset_of(value: torch.Tensor | torch.UntypedStorage) -> int:
+    if isinstance(value, torch.UntypedStorage):
+        return 0
+    return value.storage_offset() * value.element_size()
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """All of them, whatever mode the program is in."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        return empty.set_(storage)
+
+
+def _lent(whole: torch.Tensor, held: contextlib.ExitStack) -> torch.Tensor:
+    """The same memory in a storage of its own, which takes over what holds
+    it."""
+    array = _numpy(whole)
+    _close_with(array, held.pop_all())
+    return torch.from_numpy(array)
+
+
+def _close_with(array: Any, held: contextlib.ExitStack) -> None:
+    """Once it has ended; at the end of the process nothing is to be done."""
+    weakref.finalize(array, held.close).atexit = False
+
+
+def _renew_lock() -> None:
+    """In a forked child: its parent's may be held."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+_numpy = torch._C.TensorBase.numpy
+_identity_of = torch._C.StorageBase._cdata.__get__
