@@ -75,11 +75,17 @@ class IoEngine {
   // event (paced, virtual engines); InfiniteFuture when none is known.
   virtual absl::Time NextEvent() const { return absl::InfiniteFuture(); }
 
+  // Not OK: the kernel has refused the engine a call that it cannot do without,
+  // "io_uring_enter: EPERM (...)", since it was made. Nothing moves any more:
+  // all that was and will be submitted ends with that errno.
+  virtual absl::Status failure() const { return absl::OkStatus(); }
+
   virtual EngineInfo info() const = 0;
 };
 
-// kAuto steps down to threads on any error of the ring's set-up (ENOSYS,
-// EPERM, EACCES, ENOMEM, ...), and where one of `files`, descriptors that it is
+// kAuto steps down to threads where the kernel refuses a ring or any call that
+// one needs (ENOSYS, EPERM, EACCES, ENOMEM, ...), and where one of `files`,
+// descriptors that it is
 // for, is on FUSE: after a short reply to direct I/O a ring goes on at a wrong
 // offset there (Linux 6.18). info().reason says so. A named engine is followed;
 // one that cannot be had is Unavailable.

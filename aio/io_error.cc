@@ -32,6 +32,13 @@ absl::Status RequestError(absl::StatusCode code, absl::string_view path,
                      {.path = std::string(path), .offset = request.offset});
 }
 
+absl::Status EngineError(absl::string_view path, const IoRequest& request,
+                         const absl::Status& failure) {
+  return WithIoFault(RequestError(absl::StatusCode::kUnavailable, path, request,
+                                  std::string(failure.message())),
+                     IoFaultOf(failure));
+}
+
 absl::Status IoError(absl::string_view path, const IoRequest& request,
                      int error) {
   const std::string reason = DescribeErrno(error);

@@ -23,6 +23,10 @@ std::string DescribeFailure(absl::string_view path, const IoRequest& request,
 absl::Status RequestError(absl::StatusCode code, absl::string_view path,
                           const IoRequest& request, absl::string_view reason);
 
+// A request of an engine that has failed: IoEngine::failure().
+absl::Status EngineError(absl::string_view path, const IoRequest& request,
+                         const absl::Status& failure);
+
 // The Status of a request that ended with this errno, retries exhausted:
 // ResourceExhausted where no bytes are left, DataLoss for an unreadable
 // medium, Internal for what only we can have done, else Unavailable.

@@ -10,7 +10,8 @@
 
 namespace terrace {
 
-// Unavailable, naming the errno, where the kernel gives no ring. Set-up flags
+// Unavailable, naming call and errno, where the kernel gives no ring or refuses
+// a call that it needs (aio/uring/uring_trial.h). Set-up flags
 // in `unknown_flags` (IORING_SETUP_...) are taken as unknown to the kernel, as
 // an older one's answer would be, so that each step down can be forced.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(

@@ -110,6 +110,7 @@ class PacedEngine final : public IoEngine {
     return held_.empty() ? below : std::min(below, held_.begin()->first);
   }
 
+  absl::Status failure() const override { return engine_->failure(); }
   EngineInfo info() const override {
     EngineInfo info = engine_->info();
     for (size_t file = 0; file < busy_until_.size(); ++file) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
+#include "aio/uring/uring_trial.h"
 
 namespace terrace {
 namespace {
@@ -143,6 +144,9 @@ absl::StatusOr<std::string> TryPin(absl::Span<std::byte> bytes) {
   }
   const iovec slot = {bytes.data(), bytes.size()};
   const int error = -io_uring_register_buffers(ring.get(), &slot, 1);
+  if (error == EPERM || error == EACCES || error == ENOSYS) {
+    return RingRefusal("io_uring_register(IORING_REGISTER_BUFFERS)", error);
+  }
   if (error != 0) return DescribeErrno(error);
   io_uring_unregister_buffers(ring.get());
   return std::string();

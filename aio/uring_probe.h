@@ -18,7 +18,8 @@ UringReport ProbeUring();
 // Has a ring pin these bytes for long, as a registered buffer, and lets them
 // go: what it refuses that with ("ENOMEM (...)"); empty: it did. Where the
 // memory is movable, its pages have left their node then. Unavailable: there is
-// no ring, which says nothing of the bytes. Thread-safe.
+// no ring, or none that may register anything, which says nothing of the bytes.
+// Thread-safe.
 absl::StatusOr<std::string> TryPin(absl::Span<std::byte> bytes);
 
 }  // namespace terrace

@@ -137,6 +137,8 @@ void IoQueue::Judge(int slot, int64_t result) {
   } else if (result > 0 && piece.transfer->stopped()) {
     piece.transfer->has_drops = true;
     pieces_.Drop(slot);
+  } else if (const absl::Status failure = engine_.failure(); !failure.ok()) {
+    Retry(slot, 0, EngineError(name_, piece.request, failure));
   } else {
     const PieceOutcome outcome =
         OutcomeOf(piece.request, result, name_, options_);

@@ -46,7 +46,7 @@ API_ABSEIL = re.compile(
 # pattern after '*' must match the file's name.
 DOORS = [
     (r'liburing\.h|linux/io_uring\.h',
-     ['aio/uring_*.cc', 'bench/io/uring_*.cc']),
+     ['aio/uring_*.cc', 'aio/uring/*.cc', 'bench/io/uring_*.cc']),
     (r'hwloc(\.h|/)', ['tiers/memory/topology.cc']),
     (r'libpmem2?\.h', ['tiers/pmem/persist_domain.cc']),
     (r'sqlite3\.h', ['tiers/catalog.cc']),

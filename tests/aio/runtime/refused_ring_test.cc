@@ -17,7 +17,6 @@
 #include "gtest/gtest.h"
 #include "tests/aio/runtime/refused_calls.h"
 #include "tests/aio/runtime/tensor_customer.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/own_child.h"
 
 namespace terrace {
@@ -146,7 +145,6 @@ class RefusedRing : public testing::Test {
 };
 
 TEST_F(RefusedRing, AtItsStartAnyCallsRefusalIsToldAndThreadsDoTheWork) {
-  const ExpectedFailure expected("a refused io_uring_register is an abort");
   for (const NamedCall& call : kCalls) {
     for (const int error : kErrors) {
       EXPECT_EQ(CodeOf([&](const std::string& folder) {
@@ -213,7 +211,6 @@ std::string IsRefusedLater(const std::string& folder, const NamedCall& call,
 }
 
 TEST_F(RefusedRing, LaterARefusalIsAnErrorThatNamesTheCallAtOnce) {
-  const ExpectedFailure expected("a ring that is refused later is waited for");
   for (const NamedCall& call : {kCalls[0], kCalls[1], kCalls[2]}) {
     for (const int error : kErrors) {
       for (const bool is_direct : {true, false}) {
@@ -258,7 +255,6 @@ std::string IsRefusedFrom(const std::string& folder, int64_t first,
 }
 
 TEST_F(RefusedRing, FromAnyCallOnOrOnceItIsOvercomeOrTold) {
-  const ExpectedFailure expected("a ring that is refused later is waited for");
   for (const int64_t times : {INT64_MAX / 2, int64_t{1}}) {
     int64_t first = 1;
     int failures = 0;

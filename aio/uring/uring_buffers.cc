@@ -1,4 +1,4 @@
-#include "aio/uring_buffers.h"
+#include "aio/uring/uring_buffers.h"
 
 #include <liburing.h>
 #include <sys/uio.h>

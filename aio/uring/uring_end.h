@@ -1,0 +1,37 @@
+// Tells when the kernel has let go of a ring and of every buffer that its
+// requests had, where it cannot be asked by the ring's own calls any more: the
+// ring has the writing end of a pipe among its files, which are closed after
+// its last request. The reading end hangs up then.
+//
+// A forked child that still has the ring keeps it from ending. One thread at a
+// time.
+#pragma once
+
+#include "absl/time/time.h"
+
+struct io_uring;
+
+namespace terrace {
+
+class UringEnd {
+ public:
+  UringEnd() = default;
+  ~UringEnd();
+  UringEnd(const UringEnd&) = delete;
+  UringEnd& operator=(const UringEnd&) = delete;
+
+  // Takes this place of the ring's table of files. False: it has none, and the
+  // end of the ring cannot be seen.
+  bool Watch(io_uring* ring, int place);
+
+  bool is_watched() const { return fd_ >= 0; }
+  // Readable from the end on, for poll(); -1: it cannot be seen.
+  int fd() const { return fd_; }
+  // Waits so long for it at most. False: it has not come.
+  bool Await(absl::Duration patience) const;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace terrace
