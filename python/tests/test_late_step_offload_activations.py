@@ -43,7 +43,7 @@ def test_they_look_at_parameters_without_waiting(tmp_path, monkeypatch):
             mlp_loss(model, generator)
             assert not waited
             optimizer.zero_grad()
-        model[0].weight.untyped_storage()  # others wait
+        model[0].weight.untyped_storage()[0]  # others wait
         assert len(waited) == 1
 
 
