@@ -57,7 +57,6 @@ def inputs():
     return torch.randn(256, WIDTH)
 
 
-@pytest.mark.xfail(strict=True, reason='hooks are left on the thread')
 @pytest.mark.parametrize('end', ENDS[1:])
 def test_a_forward_that_is_interrupted(tmp_path, end):
     model = Ended(end)
@@ -73,7 +72,6 @@ def test_a_forward_that_is_interrupted(tmp_path, end):
     check_no_hooks_are_left()
 
 
-@pytest.mark.xfail(strict=True, reason='hooks are left on the thread')
 @pytest.mark.parametrize('end', ENDS[1:])
 def test_models_in_one_another(tmp_path, end):
     """The outer one goes on, to what it would be without an interruption."""
@@ -97,7 +95,6 @@ def test_models_in_one_another(tmp_path, end):
         result.sum().backward()
 
 
-@pytest.mark.xfail(strict=True, reason='hooks are left on the thread')
 def test_ctrl_c_in_the_midst_of_forward(tmp_path):
     class Signalled(torch.nn.Module):
         def __init__(self):
@@ -116,7 +113,6 @@ def test_ctrl_c_in_the_midst_of_forward(tmp_path):
         check_no_hooks_are_left()
 
 
-@pytest.mark.xfail(strict=True, reason='hooks are left on the thread')
 def test_a_hook_of_the_program_that_is_interrupted(tmp_path):
     def end(*_):
         raise KeyboardInterrupt
@@ -133,7 +129,6 @@ def test_a_hook_of_the_program_that_is_interrupted(tmp_path):
             check_no_hooks_are_left()
 
 
-@pytest.mark.xfail(strict=True, reason='hooks are left on the thread')
 def test_a_thread_that_ends(tmp_path):
     model = Ended(SystemExit)
     found = []
@@ -172,7 +167,6 @@ def test_a_model_calls_itself_as_before_once_it_is_closed(tmp_path):
     assert vars(model).keys() == before.keys()
 
 
-@pytest.mark.xfail(strict=True, reason='the stance is switched off')
 def test_a_stance_of_the_program_that_ends_later(tmp_path):
     """What was compiled runs eagerly all the same, and nothing of it is left
     afterwards."""
@@ -212,7 +206,6 @@ def test_a_stance_of_the_program_that_ends_later(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.xfail(strict=True, reason='nothing is said')
 def test_a_with_that_ends_by_an_error_says_what_is_left(tmp_path, caplog):
     model = mlp()
     with caplog.at_level('INFO', 'terrace'):
@@ -253,10 +246,8 @@ def interrupted(function, is_after):
 
 @pytest.mark.parametrize('is_after', [False, True])
 @pytest.mark.parametrize('owner, name', [
-    (Managed, 'close'), *(pytest.param(*one, marks=pytest.mark.xfail(
-        strict=True, reason='what was not undone then stays')) for one in [
-    (Steps, 'end'), (Activations, 'end'), (Life, 'end'),
-    (raw_readers, 'end'), (dispatched, 'end'), (StateStore, 'close')])])
+    (Managed, 'close'), (Steps, 'end'), (Activations, 'end'), (Life, 'end'),
+    (raw_readers, 'end'), (dispatched, 'end'), (StateStore, 'close')])
 def test_a_close_that_is_interrupted_is_made_again(tmp_path, monkeypatch,
                                                    owner, name, is_after):
     gc.collect()  # what other tests have left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -32,21 +33,19 @@ class Activations:
                  least_bytes: int) -> None:
         self._managed = managed
         self._least = least_bytes
-        self._calls = threading.local()
+        self._depth = threading.local()  # of calls of the model
         self._was_called = False  # with gradients
         self._is_told = False
-        self._handles = [
-            model.register_forward_pre_hook(_Hook(self._begin), prepend=True,
-                                            with_kwargs=True),
-            model.register_forward_hook(_Hook(self._end), always_call=True)]
-        _begin_aside()
+        self._call = _Call(self, model)
+        self._handle = model.register_forward_pre_hook(_Hook(self._stay))
+        _begin_aside(self)
         managed.begin_step()  # so that the first step is traced as well
 
     def end(self) -> None:
-        """What is saved by then is not touched."""
-        for handle in self._handles:
-            handle.remove()
-        _end_aside()
+        """What is saved by then is not touched. Again: nothing."""
+        self._handle.remove()
+        self._call.end()
+        _end_aside(self)
 
     def tell(self, stats: dict[str, Any]) -> None:
         """After the first step with gradients, once."""
@@ -59,31 +58,28 @@ class Activations:
             *(bytes_text(stats[f'activation_{name}bytes'])
               for name in ('', 'peak_', 'written_', 'fetched_')))
 
-    def _begin(self, model: torch.nn.Module, arguments: Any,
-               named: Any) -> None:
-        call = None
-        if torch.is_grad_enabled() and not self._managed.is_closed:
-            alone = frozenset(_storages_of(
-                (*model.parameters(), *model.buffers(), arguments, named)))
-            call = saved_tensors_hooks(_Pack(self._pack, alone), self._unpack)
-            try:
-                call.__enter__()
-            except RuntimeError:  # torch.func allows none inside
-                call = None
-        self._stack().append(call)
+    def called(self, model: torch.nn.Module, call: Callable[..., Any],
+               arguments: Any, named: Any) -> Any:
+        """What the call answers, whose saved tensors are handed over. However
+        it ends, none are from then on."""
+        with contextlib.ExitStack() as hooks:
+            depth = getattr(self._depth, 'count', 0)
+            hooks.callback(setattr, self._depth, 'count', depth)
+            self._depth.count = depth + 1
+            if torch.is_grad_enabled() and not self._managed.is_closed:
+                alone = frozenset(_storages_of(
+                    (*model.parameters(), *model.buffers(), arguments, named)))
+                # torch.func allows none inside.
+                with contextlib.suppress(RuntimeError):
+                    hooks.enter_context(saved_tensors_hooks(
+                        _Pack(self._pack, alone), self._unpack))
+                    hooks.callback(setattr, self, '_was_called', True)
+            return call(*arguments, **named)
 
-    def _end(self, *_: Any) -> None:
-        stack = self._stack()
-        call = stack.pop() if stack else None
-        if call is not None:
-            call.__exit__()
-            self._was_called = True
-
-    def _stack(self) -> list[saved_tensors_hooks | None]:
-        """Of this thread's calls of the model, one inside another."""
-        if not hasattr(self._calls, 'stack'):
-            self._calls.stack = []
-        return self._calls.stack
+    def _stay(self, model: torch.nn.Module, _: Any) -> None:
+        """Before each forward: model.compile() puts itself in that place."""
+        if getattr(self._depth, 'count', 0) == 0:
+            self._call = _Call(self, model)
 
     def _is_large(self, tensor: torch.Tensor) -> bool:
         return (type(tensor) is torch.Tensor and tensor.nbytes >= self._least
@@ -116,6 +112,39 @@ class _Pack:
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._pack(self._alone, tensor)
+
+
+# Of torch.nn.Module: what calls it, and what is called in place of that.
+_CALL, _PLACE = '_call_impl', '_compiled_call_impl'
+
+
+class _Call:
+    """In place of how a model calls itself, where model.compile() puts what it
+    makes: hooks of the model do not hear of a call that ends by an interrupt or
+    an exit. No copy of the model has it, nor a file."""
+
+    def __init__(self, activations: Activations,
+                 model: torch.nn.Module) -> None:
+        self._activations = activations
+        self._model = weakref.ref(model)
+        self._before = vars(model).get(_PLACE)
+        setattr(model, _PLACE, self)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        model = self._model()
+        assert model is not None  # it is being called
+        call = self._before or getattr(model, _CALL)
+        return self._activations.called(model, call, arguments, named)
+
+    def end(self) -> None:
+        """What another has put in its place since goes on with it within."""
+        model = self._model()
+        if model is None or vars(model).get(_PLACE) is not self:
+            return
+        if self._before is None:
+            delattr(model, _PLACE)
+        else:
+            setattr(model, _PLACE, self._before)
 
 
 class _Hook:
@@ -170,25 +199,26 @@ def _storages_of(values: Iterable[Any]) -> Iterable[int]:
 # off the thread for as long as it does so inside the model's forward. What it
 # saves meanwhile stays in memory.
 _aside_lock = threading.RLock()  # a finalizer may come within
-_aside_count = 0
+_aside: list[Activations] = []
 _replaced = Replaced()
 
 
-def _begin_aside() -> None:
-    """Of one model; each is ended once."""
-    global _aside_count
+def _begin_aside(activations: Activations) -> None:
+    """Until _end_aside() of the same."""
     with _aside_lock:
-        _aside_count += 1
-        if _aside_count == 1:
+        _aside.append(activations)
+        if len(_aside) == 1:
             _replaced.put(torch.autograd.graph, 'disable_saved_tensors_hooks',
                           _without_ours)
 
 
-def _end_aside() -> None:
-    global _aside_count
+def _end_aside(activations: Activations) -> None:
+    """Again: nothing."""
     with _aside_lock:
-        _aside_count -= 1
-        if _aside_count == 0:
+        if activations not in _aside:
+            return
+        _aside.remove(activations)
+        if not _aside:
             _replaced.restore()
 
 

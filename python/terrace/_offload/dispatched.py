@@ -9,7 +9,6 @@ ordinary way:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -23,40 +22,51 @@ from terrace._base.replaced import Replaced
 from terrace._state.late_readers import is_compiled
 
 _lock = threading.RLock()  # a finalizer may come within
-_count = 0
+_models: list[object] = []  # one a model
 _replaced = Replaced()
-_eagerly = contextlib.ExitStack()
 _told = False
 
 
-def begin() -> None:
-    """Of one model; each is ended once."""
-    global _count
+def begin(model: object) -> None:
+    """Until end() of the same."""
     with _lock:
-        _count += 1
-        if _count > 1:
+        _models.append(model)
+        if len(_models) > 1:
             return
         if is_compiled():
             _tell_once()
         _replaced.put(torch, 'compile', _telling)
         if hasattr(OpOverload, '_enable_pyobj_dispatch'):
             _replaced.put(OpOverload, '__call__', lambda _: _dispatch)
-        _eagerly.enter_context(torch.compiler.set_stance('force_eager'))
+        # Not a stance: the program has stances of its own, which end in any
+        # order.
+        from torch._dynamo import eval_frame  # takes seconds
+        _replaced.put(eval_frame, '_callback_from_stance', _eagerly)
 
 
-def end() -> None:
-    global _count
+def end(model: object) -> None:
+    """Again: nothing."""
     with _lock:
-        _count -= 1
-        if _count == 0:
-            _eagerly.close()
+        if model not in _models:
+            return
+        _models.remove(model)
+        if not _models:
             _replaced.restore()
+
+
+def _eagerly(callback_from_stance: Callable[..., Any]) -> Callable[..., Any]:
+    """What torch asks as it enters or leaves what was compiled: how it
+    compiles, and whether."""
+    @functools.wraps(callback_from_stance)
+    def callback(compiling: Any) -> Any:
+        return None if _models else callback_from_stance(compiling)
+    return callback
 
 
 def _telling(compile: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compile)
     def tells(*arguments: Any, **named: Any) -> Any:
-        if _count:
+        if _models:
             _tell_once()
         return compile(*arguments, **named)
     return tells

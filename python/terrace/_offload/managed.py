@@ -24,6 +24,7 @@ class Managed:
     Attributes:
         settings: where the parameters may be, and what joins them.
         is_closed: for good.
+        is_ended: nothing is left of it to close.
         is_below: there is a tier below; else all is in memory.
         waited_seconds: for updates of what joined, that have ended.
     """
@@ -35,6 +36,7 @@ class Managed:
         self._native = library.new_offload()
         self.settings = settings
         self.is_closed = False
+        self.is_ended = False
         self.waited_seconds = 0.0
         self._lock = threading.Lock()  # of that
         self._joined: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -134,8 +136,8 @@ class Managed:
         _raise_all(self._each_joined(lambda optimizer: optimizer.flush()))
 
     def close(self, restore: bool) -> None:
-        """Again: nothing. RuntimeError, and it stays open: a tensor is leased
-        or in use. Other errors: it is closed."""
+        """Again: what is left. RuntimeError, and it stays open: a tensor is
+        leased or in use. Other errors: it is closed."""
         failed = self._each_joined(lambda optimizer: optimizer.flush())
         try:
             closed, outcome = self._native.close(restore)
@@ -144,9 +146,18 @@ class Managed:
         self.is_closed |= closed
         failed[:0] = _failure(outcome)
         if closed:
-            failed += self._each_joined(lambda optimizer: optimizer.close())
+            failed += self._each_joined(self._close_joined)
             failed += _failure(self._native.end())
+            self.is_ended = True
         _raise_all(failed)
+
+    def _close_joined(self, optimizer: Any) -> None:
+        try:
+            optimizer.close()
+        except Exception:
+            self._joined.discard(optimizer)
+            raise
+        self._joined.discard(optimizer)
 
     def _each_joined(self, act: Callable[[Any], None]) -> list[Exception]:
         """What went wrong; the others have it too."""

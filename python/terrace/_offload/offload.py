@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from terrace._base.groups import Named
+from terrace._base.message import say
 from terrace._offload import dispatched
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
@@ -59,22 +61,37 @@ class Offload:
             self._managed.close(restore=False)
             raise
         self._settings = settings
-        parameters = list(model.parameters())
-        self._activations = None
-        if settings.activations_above:
-            self._activations = Activations(model, self._managed,
-                                            settings.activations_above)
+        self._activations: Activations | None = None
         self._keeps = keeps
+        self._told_beyond = False
+        self._undoes: list[Callable[[], None]] = []  # what is in place
+        self._undoing = threading.RLock()  # a finalizer may come within
+        try:
+            self._begin(model)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, model: torch.nn.Module) -> None:
+        parameters = list(model.parameters())
         self._elements = sum(parameter.numel() for parameter in parameters)
         self._before = self._managed.stats()
-        self._told_beyond = False
+        self._undoes.append(lambda: dispatched.end(self._managed))
+        dispatched.begin(self._managed)
+        leasing = Leasing(self._managed)
+        self._undoes.append(leasing.end)
+        leasing.begin()
+        if self._settings.activations_above:
+            self._activations = Activations(model, self._managed,
+                                            self._settings.activations_above)
+            self._undoes.append(self._activations.end)
         self._steps = Steps(model, parameters, self._begin_step,
                             self._end_first_step)
-        self._offered = model.register_state_dict_post_hook(offer_addresses)
-        dispatched.begin()
-        self._leasing = Leasing(self._managed)
-        self._leasing.begin()
-        self._life = Life(parameters, self.close)
+        self._undoes.append(self._steps.end)
+        offered = model.register_state_dict_post_hook(offer_addresses)
+        self._undoes.append(offered.remove)
+        life = Life(parameters, self.close)
+        self._undoes.append(life.end)
 
     def _begin_step(self) -> None:
         self._managed.begin_step()
@@ -101,8 +118,12 @@ class Offload:
         if kind is None:
             self.close()
             return
-        with contextlib.suppress(Exception):  # the one under way is raised
+        try:
             self.close()
+        except Exception as error:  # the one under way is raised
+            say('at the end of a with that an error had ended: %s%s', error,
+                '' if self._managed.is_closed else
+                '; the model stays offloaded until close()')
 
     def lease(self, tensor: torch.Tensor, write: bool = False
               ) -> contextlib.AbstractContextManager[torch.Tensor]:
@@ -218,19 +239,26 @@ class Offload:
             OSError, DataLossError, MemoryError: not all could be brought, or
                 updated; the model is closed all the same.
         """
-        if self._managed.is_closed:
-            return
         try:
-            self._managed.close(restore)
+            if not self._managed.is_ended:
+                self._managed.close(restore)
         finally:
             if self._managed.is_closed:
-                self._steps.end()
-                if self._activations:
-                    self._activations.end()
-                self._offered.remove()
-                self._life.end()
-                self._leasing.end()
-                dispatched.end()
+                self._undo()
+
+    def _undo(self) -> None:
+        """All that is in place. What an interrupt has come into is still, so
+        that another close() undoes it."""
+        first = None
+        with self._undoing:
+            for undo in reversed(tuple(self._undoes)):
+                try:
+                    undo()
+                    self._undoes.remove(undo)
+                except BaseException as error:
+                    first = first or error
+        if first is not None:
+            raise first
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError('terrace: an Offload holds memory, files and threads '
