@@ -5,19 +5,16 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <map>
-#include <optional>
 #include <random>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/checkpoint/killed_save.h"
 #include "tests/checkpoint/saver.h"
 #include "tests/support/child_process.h"
 
@@ -25,96 +22,6 @@ namespace terrace {
 namespace {
 
 using testing::SizeIs;
-
-class KilledSave : public testing::Test {
- protected:
-  KilledSave() : model_(SaverModel()), reference_(model_, {}) {
-    const char* before = std::getenv("TMPDIR");
-    if (before != nullptr) before_ = before;
-    setenv("TMPDIR", scratch_.path().c_str(), 1);
-  }
-  ~KilledSave() override {
-    if (before_.has_value()) {
-      setenv("TMPDIR", before_->c_str(), 1);
-    } else {
-      unsetenv("TMPDIR");
-    }
-  }
-
-  static std::vector<std::string> Saver(const std::string& directory,
-                                        int64_t steps, int64_t save = 0,
-                                        size_t call = 0, int error = 0) {
-    return {SAVER,
-            directory,
-            absl::StrCat(steps),
-            absl::StrCat(save),
-            absl::StrCat(call),
-            absl::StrCat(error)};
-  }
-
-  // Whether the checkpoint is what training for its steps gives, bit for bit;
-  // the steps, 0 if there is none.
-  int64_t ExpectExact(const std::string& directory) {
-    auto checkpoint = Checkpoint::Open(directory);
-    if (absl::IsNotFound(checkpoint.status())) return 0;
-    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-    if (!checkpoint.ok()) return -1;
-    const int64_t step = (*checkpoint)->step();
-    EXPECT_EQ((*checkpoint)->values(), SaverValues(step));
-    Job job(Model::Mixed(1), {});
-    EXPECT_TRUE(job.ok());
-    const absl::Status loaded =
-        (*checkpoint)->Load(job.tensors(), &job.optimizer(), InAMinute());
-    EXPECT_TRUE(loaded.ok()) << loaded;
-    EXPECT_EQ(job.optimizer().step(), step);
-    const ReferenceOptimizer& reference = After(step);
-    EXPECT_EQ(reference.Difference(job.model()), "");
-    EXPECT_EQ(reference.StateDifference(job.optimizer()), "");
-    return step;
-  }
-
-  // The next start goes on from `step` and to the end, and nothing stays but
-  // the checkpoint.
-  void ExpectGoesOn(const std::string& directory, int64_t step, int64_t steps) {
-    const ChildResult result = ChildProcess(Saver(directory, steps)).Wait();
-    EXPECT_EQ(result.exit_code, 0) << result.errors;
-    EXPECT_EQ(absl::StrContains(result.output, absl::StrCat("resumed ", step)),
-              step > 0)
-        << result.output;
-    EXPECT_EQ(ExpectExact(directory), steps);
-  }
-
-  // What a serial loop over plain vectors gives.
-  const ReferenceOptimizer& After(int64_t step) {
-    while (reference_.step() < step) {
-      model_.DrawGradients(reference_.step() + 1);
-      reference_.Step({}, model_);
-      references_.emplace(reference_.step(), reference_);
-    }
-    return references_.at(step);
-  }
-
- private:
-  // Killed children leave their scratch: it goes with this.
-  TemporaryDirectory scratch_;
-  std::optional<std::string> before_;
-  Model model_;
-  ReferenceOptimizer reference_;
-  std::map<int64_t, ReferenceOptimizer> references_;
-};
-
-// "NAME FILE" of each call in the save after step `save`.
-std::vector<std::string> CallsIn(const std::vector<std::string>& command) {
-  const ChildResult result = ChildProcess(command).Wait();
-  EXPECT_EQ(result.exit_code, 0) << result.errors;
-  std::vector<std::string> calls;
-  std::istringstream lines(result.output);
-  for (std::string line; std::getline(lines, line);) {
-    absl::string_view call = line;
-    if (absl::ConsumePrefix(&call, "call ")) calls.emplace_back(call);
-  }
-  return calls;
-}
 
 // Kills at any time; and with the variable, at every call of a save, whereas
 // without it most of its many writes are passed over.
@@ -130,13 +37,17 @@ bool IsSpared(const std::string& call, size_t index) {
          absl::StartsWith(call, "pwrite") && index % 13 != 0;
 }
 
-TEST_F(KilledSave, AtAnySystemCallLeavesTheOldOrTheNewCheckpoint) {
+struct KilledSaveOf : KilledSave, testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Parts, KilledSaveOf, testing::Values(1, 2));
+
+TEST_P(KilledSaveOf, AtAnySystemCallLeavesTheOldOrTheNewCheckpoint) {
+  const int parts = GetParam();
   int kills = 0;
   for (const int64_t save : {1, 2}) {
     std::vector<std::string> calls;
     {
       TemporaryDirectory directory;
-      calls = CallsIn(Saver(directory.path(), 2, save));
+      calls = CallsIn(Saver(directory.path(), 2, save, 0, 0, parts));
     }
     ASSERT_GT(calls.size(), 40u);
     std::set<int64_t> outcomes;
@@ -147,7 +58,7 @@ TEST_F(KilledSave, AtAnySystemCallLeavesTheOldOrTheNewCheckpoint) {
                                 calls.size(), ": ", calls[call - 1]));
       TemporaryDirectory directory;
       const ChildResult killed =
-          ChildProcess(Saver(directory.path(), 2, save, call)).Wait();
+          ChildProcess(Saver(directory.path(), 2, save, call, 0, parts)).Wait();
       ASSERT_EQ(killed.signal, SIGKILL) << killed.errors;
       ++kills;
       const int64_t step = ExpectExact(directory.path());
@@ -161,11 +72,12 @@ TEST_F(KilledSave, AtAnySystemCallLeavesTheOldOrTheNewCheckpoint) {
   RecordProperty("kills", std::to_string(kills));
 }
 
-TEST_F(KilledSave, WhereAnySystemCallFailsLeavesTheOldOrTheNewCheckpoint) {
+TEST_P(KilledSaveOf, WhereAnySystemCallFailsLeavesTheOldOrTheNewCheckpoint) {
+  const int parts = GetParam();
   std::vector<std::string> calls;
   {
     TemporaryDirectory directory;
-    calls = CallsIn(Saver(directory.path(), 2, 2));
+    calls = CallsIn(Saver(directory.path(), 2, 2, 0, 0, parts));
   }
   for (size_t call = 1; call <= calls.size(); ++call) {
     if (IsSpared(calls[call - 1], call)) continue;
@@ -174,7 +86,7 @@ TEST_F(KilledSave, WhereAnySystemCallFailsLeavesTheOldOrTheNewCheckpoint) {
                               calls[call - 1], ": ", error));
     TemporaryDirectory directory;
     const ChildResult result =
-        ChildProcess(Saver(directory.path(), 2, 2, call, error)).Wait();
+        ChildProcess(Saver(directory.path(), 2, 2, call, error, parts)).Wait();
     const int64_t step = ExpectExact(directory.path());
     if (absl::StartsWith(calls[call - 1], "unlink")) {
       EXPECT_EQ(result.exit_code, 0) << result.errors;  // the next time
@@ -193,45 +105,6 @@ TEST_F(KilledSave, WhereAnySystemCallFailsLeavesTheOldOrTheNewCheckpoint) {
     ExpectGoesOn(directory.path(), step, 3);
     EXPECT_THAT(directory.Entries(), SizeIs(kSaverFiles));
   }
-}
-
-// What a power loss takes is what was not flushed, so the order is what counts.
-TEST_F(KilledSave, FlushesBeforeItNamesAndNamesBeforeItRemoves) {
-  TemporaryDirectory directory;
-  const auto calls = CallsIn(Saver(directory.path(), 2, 2));
-  const std::string folder =
-      directory.path().substr(directory.path().rfind('/') + 1);
-  std::set<std::string> unflushed, unflushed_names, created;
-  bool renamed = false;
-  for (const std::string& call : calls) {
-    const std::string name = call.substr(0, call.find(' '));
-    const std::string file = call.substr(call.find(' ') + 1);
-    SCOPED_TRACE(call);
-    if (name == "create") {
-      EXPECT_FALSE(renamed);
-      created.insert(file);
-      unflushed_names.insert(file);
-    } else if (name == "pwrite" || name == "fallocate") {
-      EXPECT_EQ(created.count(file), 1u) << "an old file is written to";
-      unflushed.insert(file);
-    } else if (name == "fsync" && file == folder) {
-      unflushed_names.clear();
-    } else if (name == "fsync") {
-      unflushed.erase(file);
-    } else if (name == "rename") {
-      EXPECT_EQ(file, "checkpoint.json");
-      EXPECT_TRUE(unflushed.empty()) << *unflushed.begin();
-      EXPECT_TRUE(unflushed_names.empty()) << *unflushed_names.begin();
-      renamed = true;
-      unflushed_names.insert(file);
-    } else if (name == "unlink" && file != "checkpoint.json.new") {
-      EXPECT_TRUE(renamed);
-      EXPECT_TRUE(unflushed_names.empty()) << "the rename may be lost";
-      EXPECT_EQ(created.count(file), 0u);
-    }
-  }
-  EXPECT_TRUE(renamed);
-  EXPECT_THAT(created, SizeIs(kSaverFiles));
 }
 
 // Killed again and again; each start goes on where the one before was.

@@ -1,12 +1,13 @@
 // A program that trains and saves after each step, for tests that kill it:
 //
-//   saver DIRECTORY STEPS SAVE CALL [ERRNO]
+//   saver DIRECTORY STEPS SAVE CALL [ERRNO [PARTS]]
 //
 // Goes on from DIRECTORY if there is a checkpoint, to STEPS steps. It kills
 // itself in the save after step SAVE, before system call number CALL of those
 // that change files (in the middle of one that writes); 0: never. With ERRNO
 // the call fails with that instead, and so does the program, with exit code 3,
-// if the save fails. Prints "resumed N", "saved N" and, for each such call of
+// if the save fails. Of two PARTS one has the parameters, one the state, as on
+// two ranks. Prints "resumed N", "saved N" and, for each such call of
 // the save, "call NAME FILE".
 //
 // The calls are counted by functions of libc's names in this program, which
@@ -108,8 +109,29 @@ int unlinkat(int directory, const char* name, int flags) noexcept {
 namespace terrace {
 namespace {
 
+// The parameters by one rank, and the state by another.
+absl::Status SaveInParts(Job& job, const std::string& directory,
+                         const CheckpointValues& values) {
+  const auto commit = CheckpointCommit::Begin(directory, values);
+  if (!commit.ok()) return commit.status();
+  const std::vector<CheckpointTensor> state = job.tensors();
+  std::vector<CheckpointTensor> parameters = state;
+  for (CheckpointTensor& tensor : parameters) {
+    tensor.optimizer_parameter = kOfAnotherRank;
+  }
+  const auto first =
+      WriteCheckpointPart(directory, {.parameters = parameters},
+                          CheckpointPart::kParametersAndState, InAMinute());
+  if (!first.ok()) return first.status();
+  const auto second = WriteCheckpointPart(
+      directory, {.parameters = state, .optimizer = &job.optimizer()},
+      CheckpointPart::kState, InAMinute());
+  if (!second.ok()) return second.status();
+  return (*commit)->Commit({*first, *second}).status();
+}
+
 int Run(const std::string& directory, int64_t steps, int64_t save, long kill_at,
-        int error) {
+        int error, int parts) {
   Calls counter;
   calls = &counter;
   Job job(SaverModel(), kSaverArrangement);
@@ -132,7 +154,9 @@ int Run(const std::string& directory, int64_t steps, int64_t save, long kill_at,
     counter.counted = step == save;
     counter.kill_at = kill_at;
     counter.error = error;
-    const absl::Status saved = job.Save(directory, SaverValues(step));
+    const absl::Status saved =
+        parts == 1 ? job.Save(directory, SaverValues(step))
+                   : SaveInParts(job, directory, SaverValues(step));
     counter.counted = false;
     if (!saved.ok()) {
       std::fprintf(stderr, "%s\n", saved.ToString().c_str());
@@ -151,7 +175,8 @@ int Run(const std::string& directory, int64_t steps, int64_t save, long kill_at,
 }  // namespace terrace
 
 int main(int argc, char** argv) {
-  if (argc != 5 && argc != 6) return 2;
+  if (argc < 5 || argc > 7) return 2;
   return terrace::Run(argv[1], std::atol(argv[2]), std::atol(argv[3]),
-                      std::atol(argv[4]), argc == 6 ? std::atoi(argv[5]) : 0);
+                      std::atol(argv[4]), argc >= 6 ? std::atoi(argv[5]) : 0,
+                      argc == 7 ? std::atoi(argv[6]) : 1);
 }
