@@ -131,7 +131,7 @@ absl::StatusOr<int64_t> File::SizeBytes() const {
   return static_cast<int64_t>(status.st_size);
 }
 
-absl::Status File::Flush() {
+absl::Status File::Flush() const {
   int error = 0;
   do {
     error = fsync(fd_) == 0 ? 0 : errno;

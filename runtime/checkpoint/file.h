@@ -46,7 +46,7 @@ class File {
   absl::Status Read(int64_t offset, absl::Span<std::byte> bytes) const;
   absl::StatusOr<int64_t> SizeBytes() const;
   // Until it is on the device.
-  absl::Status Flush();
+  absl::Status Flush() const;
   // Bytes from `offset` on (0 of them: all) need not stay in the page cache;
   // those that were not flushed do. Advice, which a file system may ignore.
   void DropCache(int64_t offset = 0, int64_t size_bytes = 0) const;

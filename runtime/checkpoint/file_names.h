@@ -1,4 +1,5 @@
-// The names of a checkpoint's files beside its checkpoint.json.
+// The names that a save gives to files beside checkpoint.json: each is one that
+// no other file has, and nothing else is ours to open or remove.
 //
 // Thread-safe.
 #pragma once
@@ -9,10 +10,18 @@
 
 namespace terrace {
 
-// A name that no other file has.
+// A file of tensors: "<kind>-<id>.safetensors".
 std::string NewCheckpointFileName(absl::string_view kind);
-// Whether one could have been made by the above: nothing else is ours to open
-// or remove.
 bool IsCheckpointFileName(absl::string_view name);
+
+// What is going to be checkpoint.json: "checkpoint-<id>.json".
+std::string NewManifestName();
+
+// Of either kind.
+bool IsSaveFileName(absl::string_view name);
+
+// A list of such files: "checkpoint-<id>.lock".
+std::string NewFileListName();
+bool IsFileListName(absl::string_view name);
 
 }  // namespace terrace

@@ -8,9 +8,9 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/contents.h"
-#include "runtime/checkpoint/directory.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest_file.h"
 #include "terrace/checkpoint.h"
 
 namespace terrace {

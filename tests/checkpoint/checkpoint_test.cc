@@ -263,28 +263,6 @@ TEST_F(Checkpoints, AreIntactAfterADeadlineThatPassed) {
   ExpectIntact();
 }
 
-TEST_F(Checkpoints, LoseWhatKilledSavesLeftAndNothingElse) {
-  const std::vector<std::string> leftovers = {
-      "parameters-0123456789abcdef.safetensors",
-      "optimizer-fedcba9876543210.safetensors", "checkpoint.json.new"};
-  const std::vector<std::string> foreign = {
-      "parameters-0123456789abcde.safetensors", "parameters.safetensors",
-      "checkpoint.json.bak", "notes"};
-  for (const auto& names : {leftovers, foreign}) {
-    for (const std::string& name : names) directory_.Write(name, "x");
-  }
-  ASSERT_TRUE(PrepareCheckpointDirectory(directory_.path()).ok());
-  EXPECT_THAT(directory_.Entries(), SizeIs(3 + foreign.size()));
-  for (const std::string& name : foreign) {
-    std::filesystem::remove(directory_.path() + "/" + name);
-  }
-  ExpectIntact();
-  directory_.Write(leftovers[0], "x");
-  job_.Step(2);
-  ASSERT_TRUE(job_.Save(directory_.path()).ok());
-  EXPECT_THAT(directory_.Entries(), SizeIs(3));
-}
-
 TEST_F(Checkpoints, WhoseJsonCannotBeReadLoseNoFiles) {
   directory_.Write("checkpoint.json", "{\"checksum\":\"");
   const auto before = directory_.Entries();

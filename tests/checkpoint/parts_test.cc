@@ -136,6 +136,7 @@ TEST_F(Parts, OfOneWholeAreCommittedOrNone) {
     const auto size = (*commit)->Commit(parts);
     EXPECT_TRUE(absl::IsInvalidArgument(size.status())) << size.status();
     EXPECT_THAT(std::string(size.status().message()), HasSubstr(why));
+    commit->reset();
     EXPECT_EQ(directory_.Entries(), saved_);
   };
   refused({}, "none has parameters");
@@ -181,7 +182,8 @@ TEST_F(Parts, ThatAreNotCommittedAreRemoved) {
     auto commit = CheckpointCommit::Begin(directory_.path(), {});
     ASSERT_TRUE(commit.ok()) << commit.status();
     ASSERT_TRUE(Write(1, directory_.path()).ok());
-    EXPECT_THAT(directory_.Entries(), SizeIs(5));
+    // The part's file, its list and the lock.
+    EXPECT_THAT(directory_.Entries(), SizeIs(7));
     // Meanwhile no other save begins there.
     EXPECT_TRUE(absl::IsUnavailable(
         CheckpointCommit::Begin(directory_.path(), {}).status()));
@@ -190,7 +192,7 @@ TEST_F(Parts, ThatAreNotCommittedAreRemoved) {
   ExpectTheOld();
   // A rank that goes on when the commit is gone: the next save takes it away.
   ASSERT_TRUE(Write(1, directory_.path()).ok());
-  EXPECT_THAT(directory_.Entries(), SizeIs(5));
+  EXPECT_THAT(directory_.Entries(), SizeIs(6));
   ASSERT_TRUE(Save().ok());
   EXPECT_THAT(directory_.Entries(), SizeIs(4));
 }

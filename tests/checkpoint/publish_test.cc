@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/checkpoint/directory.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/save/directory.h"
 #include "tests/checkpoint/job.h"
 
 namespace terrace {
@@ -141,10 +141,11 @@ TEST_F(Publishing, OfAJsonThatIsTooLongIsRefused) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(directory_.path()), HasSubstr("500")));
-  (*directory)->RemoveLeftovers();
-  ExpectTheOld();
+  ASSERT_TRUE((*directory)->RemoveLeftovers().ok());
   EXPECT_TRUE(absl::IsNotFound((*directory)->Publish(*manifest)))
       << "its files are gone";
+  directory->reset();
+  ExpectTheOld();
 }
 
 }  // namespace

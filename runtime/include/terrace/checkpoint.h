@@ -31,10 +31,17 @@
 // names, flushes them, opens them as a reader does, and renames a new
 // checkpoint.json over the old one. What a reader would refuse does not get
 // there: it is an error of the save, and the old checkpoint stays. A
-// kill or a power loss at any moment leaves the old checkpoint or the new one;
-// what it does not name is removed by the next save or
-// PrepareCheckpointDirectory. So a save needs room for both. One writer at a
-// time (a lock on the directory: Unavailable); readers need no lock.
+// kill or a power loss at any moment leaves the old checkpoint or the new one.
+// So a save needs room for both. One writer at a time (a lock on the directory,
+// and the file checkpoint.lock in it: Unavailable); readers need no lock.
+//
+// A save lists its files, and those that it replaces, in checkpoint.lock, and a
+// part in a checkpoint-<id>.lock, before it makes them; the lists go with the
+// save. What a killed save listed is removed by the next one, or by
+// PrepareCheckpointDirectory, once the present checkpoint.json is on disk; no
+// other file ever is. Where files of a checkpoint lie that nobody listed, and
+// no checkpoint.json, nothing is saved: FailedPrecondition. So is a
+// checkpoint.lock that is not a save's.
 //
 // Ranks that share the state each write their part to the one directory, which
 // all of them see (one machine, or a file system that they share):
@@ -136,11 +143,12 @@ struct CheckpointContents {
 // Makes the directory if it is not there (its parent must be) and replaces the
 // checkpoint in it. Returns the new one's bytes. After an error the old one is
 // what it was, and nothing else is left; one exception: if the last flush of
-// the directory fails, the new one is there but may not outlive a power loss.
+// the directory fails, the new one is there but may not outlive a power loss,
+// and the old one's files stay until a later save.
 //
 // InvalidArgument: names, shapes or indices that do not fit together.
 // FailedPrecondition: the optimizer's last step is incomplete or running, or
-// its state is half loaded.
+// its state is half loaded; or the directory is none to save to, see above.
 // DataLoss, DeadlineExceeded: state that could not be read.
 absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
                                        const CheckpointContents& contents,
@@ -157,13 +165,14 @@ enum class CheckpointPart {
 // not written; see Begin. A commit must be under way, here or on another rank.
 // Returns a text for Commit, of 16 bytes for each 4 MiB of tensors, and some
 // for each tensor. From then on the files are the commit's; after an error
-// nothing is left. Errors as of SaveCheckpoint, and NotFound: no directory.
+// nothing is left. Errors as of SaveCheckpoint, and NotFound: no directory;
+// FailedPrecondition: the commit ended meanwhile.
 absl::StatusOr<std::string> WriteCheckpointPart(
     const std::string& directory, const CheckpointContents& contents,
     CheckpointPart part, Time deadline);
 
 // Holds the lock on the directory as long as it lives; then removes what parts
-// left that were not committed. Thread-compatible.
+// left that were not committed, and the lock's file. Thread-compatible.
 class CheckpointCommit {
  public:
   // As a save begins: makes the directory, removes what killed saves left,

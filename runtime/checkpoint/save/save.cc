@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -9,11 +10,11 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/checkpoint/commit.h"
 #include "runtime/checkpoint/contents.h"
-#include "runtime/checkpoint/directory.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/save/commit.h"
+#include "runtime/checkpoint/save/file_list.h"
 #include "runtime/checkpoint/tensor_file.h"
 #include "terrace/checkpoint.h"
 
@@ -31,8 +32,9 @@ absl::Span<float>& SpanOf(OffloadedOptimizer::StateKind kind,
                                       : spans.second_moment;
 }
 
-// The files of one part, in a directory that a commit has locked. They are
-// removed with this, unless Run() was OK: then they are the commit's.
+// The files of one part, in a directory that a commit has locked, and the list
+// of them. They are removed with this, unless Run() was OK: then they are the
+// commit's.
 class Part {
  public:
   Part(const File& directory, const CheckpointContents& contents, Time deadline)
@@ -40,11 +42,7 @@ class Part {
         contents_(contents),
         optimizer_(contents.optimizer),
         end_(SystemClock().FromWall(deadline)) {}
-  ~Part() {
-    for (const std::string& name : files_) {
-      unlinkat(directory_.fd(), name.c_str(), 0);
-    }
-  }
+  ~Part();
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
 
@@ -58,8 +56,10 @@ class Part {
     std::vector<StateArray> arrays;
   };
 
+  absl::Status ListFiles(CheckpointPart part);
+  absl::Status CheckListed() const;
   absl::StatusOr<TensorFileWriter> MakeFile(
-      absl::string_view kind, std::vector<SafetensorsEntry> tensors);
+      const std::string& name, std::vector<SafetensorsEntry> tensors);
   absl::Status WriteParameters();
   void WriteCounters();
   absl::Status WriteOptimizer();
@@ -73,26 +73,66 @@ class Part {
   OffloadedOptimizer* const optimizer_;
   const absl::Time end_;  // by SystemClock()
   Manifest manifest_;
-  std::vector<std::string> files_;
+  const std::string parameters_name_ = NewCheckpointFileName("parameters");
+  const std::string optimizer_name_ = NewCheckpointFileName("optimizer");
+  const std::string list_name_ = NewFileListName();
+  std::vector<std::string> files_;  // that are listed, and not the commit's
   std::vector<float> buffers_[std::size(kStateArrays)];
 };
 
+Part::~Part() {
+  if (files_.empty()) return;
+  bool all_gone = true;
+  for (const std::string& name : files_) {
+    const int result = unlinkat(directory_.fd(), name.c_str(), 0);
+    all_gone = all_gone && (result == 0 || errno == ENOENT);
+  }
+  if (all_gone) unlinkat(directory_.fd(), list_name_.c_str(), 0);
+}
+
 absl::StatusOr<std::string> Part::Run(CheckpointPart part) {
+  TERRACE_RETURN_IF_ERROR(ListFiles(part));
   if (part == CheckpointPart::kParametersAndState) {
     TERRACE_RETURN_IF_ERROR(WriteParameters());
   }
   WriteCounters();
   if (optimizer_ != nullptr) TERRACE_RETURN_IF_ERROR(WriteOptimizer());
   TERRACE_ASSIGN_OR_RETURN(std::string text, ManifestText(manifest_));
+  TERRACE_RETURN_IF_ERROR(CheckListed());
   files_.clear();
   return text;
 }
 
+absl::Status Part::ListFiles(CheckpointPart part) {
+  std::vector<std::string> files;
+  if (part == CheckpointPart::kParametersAndState) {
+    files.push_back(parameters_name_);
+  }
+  if (optimizer_ != nullptr) files.push_back(optimizer_name_);
+  if (files.empty()) return absl::OkStatus();
+  TERRACE_RETURN_IF_ERROR(
+      FileList::Create(directory_, list_name_, files).status());
+  files_ = std::move(files);
+  return absl::OkStatus();
+}
+
+// A commit that ended removed what was listed by then; later files are removed
+// here, since nobody knows of them.
+absl::Status Part::CheckListed() const {
+  if (files_.empty() ||
+      faccessat(directory_.fd(), list_name_.c_str(), F_OK, 0) == 0 ||
+      errno != ENOENT) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(directory_.path(),
+                   ": the save that this was a part of has ended without it"));
+}
+
 absl::StatusOr<TensorFileWriter> Part::MakeFile(
-    absl::string_view kind, std::vector<SafetensorsEntry> tensors) {
-  files_.push_back(NewCheckpointFileName(kind));
-  return TensorFileWriter::Create(directory_.fd(), directory_.path(),
-                                  files_.back(), std::move(tensors));
+    const std::string& name, std::vector<SafetensorsEntry> tensors) {
+  return TensorFileWriter::Create(directory_.fd(), directory_.path(), name,
+                                  std::move(tensors));
 }
 
 absl::Status Part::WriteParameters() {
@@ -102,7 +142,7 @@ absl::Status Part::WriteParameters() {
         {.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
   }
   TERRACE_ASSIGN_OR_RETURN(TensorFileWriter writer,
-                           MakeFile("parameters", std::move(entries)));
+                           MakeFile(parameters_name_, std::move(entries)));
   std::vector<std::byte> copy;
   for (const CheckpointTensor& tensor : contents_.parameters) {
     const int64_t size_bytes = tensor.count() * DTypeBytes(tensor.dtype);
@@ -159,7 +199,7 @@ absl::Status Part::WriteOptimizer() {
     all.push_back(std::move(held));
   }
   TERRACE_ASSIGN_OR_RETURN(TensorFileWriter writer,
-                           MakeFile("optimizer", std::move(entries)));
+                           MakeFile(optimizer_name_, std::move(entries)));
   TERRACE_RETURN_IF_ERROR(WriteState(std::move(all), writer));
   TERRACE_ASSIGN_OR_RETURN(ManifestFile file, writer.Finish());
   manifest_.state.push_back(std::move(file));

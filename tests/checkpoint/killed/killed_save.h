@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
-#include "tests/checkpoint/saver.h"
+#include "tests/checkpoint/killed/saver.h"
 #include "tests/support/child_process.h"
 
 namespace terrace {

@@ -12,7 +12,7 @@
 //
 // The calls are counted by functions of libc's names in this program, which
 // come before libc's own.
-#include "tests/checkpoint/saver.h"
+#include "tests/checkpoint/killed/saver.h"
 
 #include <fcntl.h>
 #include <sys/syscall.h>

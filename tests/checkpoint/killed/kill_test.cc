@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/checkpoint/killed_save.h"
-#include "tests/checkpoint/saver.h"
+#include "tests/checkpoint/killed/killed_save.h"
+#include "tests/checkpoint/killed/saver.h"
 #include "tests/support/child_process.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/commit.h"
+#include "runtime/checkpoint/save/commit.h"
 
 #include <sys/stat.h>
 
@@ -7,9 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/checkpoint/directory.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/save/directory.h"
+#include "runtime/checkpoint/save/leftovers.h"
 #include "runtime/checkpoint/values.h"
 #include "terrace/checkpoint.h"
 
@@ -79,10 +80,6 @@ class DirectoryCommit final : public CheckpointCommit {
   DirectoryCommit(std::unique_ptr<CheckpointWriterDirectory> directory,
                   Manifest begun)
       : directory_(std::move(directory)), begun_(std::move(begun)) {}
-  ~DirectoryCommit() override {
-    directory_->RemoveUnpublished({values_name_});
-    directory_->RemoveLeftovers();
-  }
 
   absl::Status WriteValues(const CheckpointValues& values);
   absl::StatusOr<int64_t> Commit(absl::Span<const std::string> parts) override;
@@ -93,15 +90,15 @@ class DirectoryCommit final : public CheckpointCommit {
 
   const std::unique_ptr<CheckpointWriterDirectory> directory_;
   Manifest begun_;
-  std::string values_name_;  // empty: no file of values
 };
 
 absl::Status DirectoryCommit::WriteValues(const CheckpointValues& values) {
   if (begun_.filed_values.empty()) return absl::OkStatus();
-  values_name_ = NewCheckpointFileName("values");
+  const std::string name = NewCheckpointFileName("values");
+  TERRACE_RETURN_IF_ERROR(directory_->List({name}));
   TERRACE_ASSIGN_OR_RETURN(
       begun_.values_file,
-      WriteFiledValues(directory_->file(), values_name_, values, begun_));
+      WriteFiledValues(directory_->file(), name, values, begun_));
   return absl::OkStatus();
 }
 
@@ -133,36 +130,35 @@ absl::StatusOr<int64_t> DirectoryCommit::CommitParts(
     TERRACE_RETURN_IF_ERROR(CheckFile(file));
   }
   TERRACE_RETURN_IF_ERROR(directory_->Publish(manifest));
-  TERRACE_RETURN_IF_ERROR(directory_->Flush());
-  directory_->RemoveLeftovers();
   return manifest.size_bytes();
 }
 
 absl::StatusOr<int64_t> DirectoryCommit::Commit(
     absl::Span<const std::string> parts) {
   std::vector<Manifest> manifests;
-  std::vector<std::string> files;
   absl::Status status;
   for (const std::string& text : parts) {
     auto part = ParseManifest(
         text, absl::StrCat(directory_->path(), ": part ", &text - &parts[0],
                            " of ", parts.size()));
-    if (!part.ok()) {
-      status.Update(part.status());
-      continue;
-    }
-    for (const ManifestFile* file : part->files()) {
-      files.push_back(file->name);
-    }
-    manifests.push_back(*std::move(part));
+    status.Update(part.status());
+    if (part.ok()) manifests.push_back(*std::move(part));
   }
-  if (status.ok()) {
-    auto size_bytes = CommitParts(std::move(manifests));
-    if (size_bytes.ok()) return size_bytes;
-    status = size_bytes.status();
-  }
-  directory_->RemoveUnpublished(files);
-  return status;
+  absl::StatusOr<int64_t> size_bytes = status.ok()
+                                           ? CommitParts(std::move(manifests))
+                                           : absl::StatusOr<int64_t>(status);
+  // The old one's files or the parts'. What cannot be flushed stays listed.
+  directory_->RemoveLeftovers().IgnoreError();
+  return size_bytes;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointWriterDirectory>> OpenClean(
+    const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(auto directory,
+                           CheckpointWriterDirectory::Open(path));
+  TERRACE_RETURN_IF_ERROR(directory->RemoveLeftovers());
+  TERRACE_RETURN_IF_ERROR(CheckForStrays(directory->file()));
+  return directory;
 }
 
 }  // namespace
@@ -173,9 +169,7 @@ absl::StatusOr<std::unique_ptr<CheckpointCommit>> BeginCommit(
   TERRACE_RETURN_IF_ERROR(PlaceValues(values, &only_values));
   // Found out before gigabytes are written, rather than after.
   TERRACE_RETURN_IF_ERROR(ManifestText(only_values).status());
-  TERRACE_ASSIGN_OR_RETURN(auto opened,
-                           CheckpointWriterDirectory::Open(directory));
-  opened->RemoveLeftovers();
+  TERRACE_ASSIGN_OR_RETURN(auto opened, OpenClean(directory));
   auto commit = std::make_unique<DirectoryCommit>(std::move(opened),
                                                   std::move(only_values));
   TERRACE_RETURN_IF_ERROR(commit->WriteValues(values));
@@ -188,14 +182,8 @@ absl::StatusOr<std::unique_ptr<CheckpointCommit>> CheckpointCommit::Begin(
 }
 
 absl::Status PrepareCheckpointDirectory(const std::string& directory) {
-  TERRACE_ASSIGN_OR_RETURN(const auto opened,
-                           CheckpointWriterDirectory::Open(directory));
-  opened->RemoveLeftovers();
-  const std::string name = NewCheckpointFileName("parameters");
-  const absl::Status status =
-      File::Create(opened->fd(), directory, name).status();
-  opened->Remove(name);
-  return status;
+  // Its lock file is one that can be written there.
+  return OpenClean(directory).status();
 }
 
 }  // namespace terrace
