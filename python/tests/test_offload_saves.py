@@ -81,7 +81,6 @@ WRITES = [train_sgd, train_adamw, write_data, write_without_an_operation,
           write_under_a_lease]
 
 
-@pytest.mark.xfail(strict=True, reason='copies live as long as the state_dict')
 @pytest.mark.parametrize('write', WRITES)
 def test_a_state_dict_that_is_kept_has_the_values_of_now(tmp_path, write):
     model = mlp(4)
@@ -153,7 +152,6 @@ def test_views_of_one_storage_are_saved_once(tmp_path, what, how):
         assert offload.stats()['failures'] == 0
 
 
-@pytest.mark.xfail(strict=True, reason='a state_dict pickles copies')
 def test_a_save_takes_no_copies(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(copies, '_told', False)
     model = mlp(6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 from terrace._base.amounts import bytes_text
@@ -14,20 +16,33 @@ class Copies:
 
     def __init__(self) -> None:
         self._of: dict[int, torch.Tensor] = {}
+        self._lock = threading.Lock()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same view of a copy of its storage; of one that is in ordinary
-        memory by now, itself."""
+        """The same view of a copy of its storage, as that is now; of one that
+        is in ordinary memory by now, itself."""
         key = storage_if_offloaded(tensor)
         if not key:
             return tensor
-        if key not in self._of:
-            _tell_once(tensor)
-            count = tensor.untyped_storage().nbytes() // tensor.element_size()
-            whole = tensor.as_strided((count,), (1,), 0)
-            self._of[key] = whole.clone()
-        return self._of[key].view(tensor.dtype).as_strided(
-            tensor.size(), tensor.stride(), tensor.storage_offset())
+        with torch.no_grad(), self._lock:
+            if key not in self._of:
+                _tell_once(tensor)
+                self._of[key] = _all_of(tensor).clone()
+                return _view(self._of[key], tensor)
+            view = _view(self._of[key], tensor)
+            # It may have been written since: by what was not seen, too.
+            view.copy_(tensor.detach())
+            return view
+
+
+def _all_of(tensor: torch.Tensor) -> torch.Tensor:
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((count,), (1,), 0)
+
+
+def _view(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return whole.view(tensor.dtype).as_strided(
+        tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 _told = False
@@ -37,8 +52,8 @@ def _tell_once(tensor: torch.Tensor) -> None:
     global _told
     if not _told:
         _told = True
-        say('what pickles tensors of an offloaded model, or asks its '
-            'state_dict() for addresses, gets copies in ordinary memory, '
-            'beyond the memory_budget (the first is of %s); terrace.save() and '
+        say('what asks the state_dict() of an offloaded model for addresses '
+            'gets copies in ordinary memory, beyond the memory_budget (the '
+            'first is of %s); torch.save(), terrace.save() and '
             'terrace.export_torch() stream',
             bytes_text(tensor.untyped_storage().nbytes()))

@@ -3,9 +3,10 @@
 Libraries that write files ask each of them for its address, which a
 parameter that is away has not. So each is a tensor that has its parameter's
 memory for all operations, and where an address is asked for a copy in ordinary
-memory. It is made then, once for what shares a storage, and lives as long as
-the state_dict(). Views of it are the same, so that their addresses lie in that
-copy.
+memory. That is made then, once for what shares a storage, and lives as long as
+the state_dict(); each time that it is asked for again it gets the bytes that
+the parameter has by then. Views of it are the same, so that their addresses lie
+in that copy. What torch.save and pickle write needs none: raw_readers.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class Entry(torch.Tensor):
         entries = [each for each in arguments if isinstance(each, Entry)]
         return _entry(made, entries[0]._copies) if entries else made
 
-    def _ordinary(self) -> torch.Tensor:
+    def _plain(self) -> torch.Tensor:
         with torch._C.DisableTorchFunctionSubclass():
-            plain = self.as_subclass(torch.Tensor)
-        return self._copies.of(plain)
+            return self.as_subclass(torch.Tensor)
+
+    def _ordinary(self) -> torch.Tensor:
+        return self._copies.of(self._plain())
 
     def data_ptr(self) -> int:
         return self._ordinary().data_ptr()
@@ -61,7 +64,7 @@ class Entry(torch.Tensor):
         return self._ordinary().__dlpack__(*arguments, **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._ordinary().__reduce_ex__(protocol)
+        return self._plain().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         memo[id(self)] = copy = self.clone()
