@@ -1,6 +1,8 @@
 """What a counter of steps may be: a whole number that a run can count on
 from."""
 
+import collections
+
 import pytest
 import torch
 
@@ -46,8 +48,8 @@ def given_as_state(optimizer, parameter, step):
 
 
 @pytest.mark.parametrize('step', BAD, ids=lambda bad: str(bad)[:24])
-@pytest.mark.xfail(strict=True, reason='no bound but that of a number')
-@pytest.mark.parametrize('give', [given_by_state_dict])
+@pytest.mark.parametrize('give', [given_by_state_dict, given_in_place,
+                                  given_as_state])
 def test_what_is_no_count_is_refused(step, give, tmp_path):
     network, optimizer = stepped(memory_budget='256KiB',
                                  nvme_path=str(tmp_path))
@@ -73,3 +75,13 @@ def test_a_count_is_taken(step):
     network, optimizer = stepped()
     given_by_state_dict(optimizer, network[0].weight, step)
     assert optimizer._store.steps_of(network[0].weight) == int(step)
+
+
+def test_a_file_of_torch_that_has_no_count(tmp_path):
+    network, optimizer = stepped()
+    state = collections.OrderedDict(optimizer.state_dict())
+    state['state'][0]['step'] = torch.tensor(1e19)
+    torch.save({'optimizer': state}, tmp_path / 'run.pt')
+    with pytest.raises(ValueError, match='the step of'):
+        terrace.import_torch(tmp_path / 'run.pt', optimizer=optimizer)
+    assert float(optimizer.state[network[0].weight]['step']) == 2

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from terrace._base import in_parts
 from terrace._base.errors import RankError
 from terrace._base.local_shard import check_whole
 from terrace._base.paths import path_text
@@ -22,16 +23,12 @@ from terrace._ranks.interrupts import uninterrupted
 from terrace._state.settings import Settings
 from terrace._state.store import StateStore
 
-# Those of safetensors, which are streamed as they are,
+# Those of safetensors, which are streamed as they are.
 _STREAMED = frozenset(DTYPES) | {
     torch.float64, torch.complex64, torch.int64, torch.int32, torch.int16,
     torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8,
     torch.bool, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
     torch.float8_e5m2fnuz}
-# and of others those whose parts or bytes are, under 'NAME.DTYPE'.
-_IN_PARTS = {torch.complex128: torch.view_as_real,
-             torch.complex32: torch.view_as_real,
-             torch.float8_e8m0fnu: lambda tensor: tensor.view(torch.uint8)}
 
 # Of a group, what a checkpoint does not change.
 _OWN = ('param_names', 'decoupled_weight_decay')
@@ -308,9 +305,9 @@ def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
             others[name] = tensor
         elif tensor.dtype in _STREAMED:
             named[name] = tensor
-        elif tensor.dtype in _IN_PARTS:
-            suffix = str(tensor.dtype).removeprefix('torch.')
-            named[f'{name}.{suffix}'] = _IN_PARTS[tensor.dtype](tensor.detach())
+        elif tensor.dtype in in_parts.DTYPES:
+            named[in_parts.name_of(name, tensor.dtype)] = in_parts.parts_of(
+                tensor.detach())
         else:
             others[name] = tensor
     return named, others

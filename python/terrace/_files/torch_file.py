@@ -7,7 +7,6 @@ import ctypes
 import functools
 import mmap
 import os
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from terrace._files import plain, torch_format
 from terrace._optimizer.adamw import (AdamW, load_streaming, store_of,
                                       write_back)
 from terrace._state.store import StateStore
+from terrace._weights.torch_archive import is_mappable, loaded
 
 # What people call them in the dict that they save.
 _MODEL_KEYS = ('model', 'model_state_dict', 'state_dict')
@@ -168,20 +168,17 @@ def import_torch(path: str | os.PathLike[str],
     Raises:
         FileNotFoundError: it is not there.
         NotImplementedError: a parameter is a DTensor.
-        ValueError: it has not what was asked for, or does not fit; the
-            optimizer is as it was.
-        RuntimeError: as model.load_state_dict; the optimizer is loaded. Or as
-            torch.load of a file that is damaged; nothing was changed.
-        pickle.UnpicklingError: as torch.load, of a file that is none of its
-            own, or holds more than weights_only allows.
+        ValueError: it has not what was asked for, or does not fit; it is cut,
+            altered, no file of torch.save, or holds more than weights_only
+            allows. The optimizer is as it was.
+        RuntimeError: as model.load_state_dict; the optimizer is loaded.
         OSError, DataLossError, MemoryError: of the optimizer's paths, as
             load_state_dict().
     """
     _check_ours(optimizer)
     _check_whole(model, optimizer)
-    mapped = zipfile.is_zipfile(path)  # torch's old format cannot be
-    content = torch.load(path, map_location='cpu', weights_only=True,
-                         mmap=mapped)
+    path = os.fsdecode(path)
+    content = loaded(path, map_location='cpu', mmap=is_mappable(path))
     if not isinstance(content, dict):
         raise ValueError(f'terrace: {path} holds a {type(content).__name__}, '
                          'not a dict')

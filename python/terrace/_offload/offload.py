@@ -357,12 +357,12 @@ def offload(model: torch.nn.Module, *,
         activations_above: the bytes of the smallest such tensor, or a text.
         checkpoint: where the weights come from of a model that was made on the
             meta device, by `accelerate.init_empty_weights()` or under
-            `torch.device('meta')`: a safetensors file, one of torch.save's, or
-            a folder with such a file or with an index of several. They are
-            read one by one, straight below, whatever fits; of another dtype
-            they become the model's. The parameters are new ones, with their
-            ties, so that optimizers are made afterwards. Keys are those of
-            model.state_dict(), of which tied ones may lack.
+            `torch.device('meta')`: a safetensors file, one of torch.save's, a
+            folder with such a file, an index of several, or what terrace.save
+            wrote. They are read one by one, straight below, whatever fits; of
+            another dtype they become the model's. The parameters are new ones,
+            with their ties, so that optimizers are made afterwards. Keys are
+            those of model.state_dict(), of which tied ones may lack.
         init_buffers: with checkpoint: called with the model, to put buffers on
             the CPU in place of those on the meta device that no checkpoint
             has, such as a rotary embedding's inv_freq.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import Parameter
 
+from terrace._base import in_parts
 from terrace._base.groups import Named
 from terrace._offload.managed import Managed
 from terrace._offload.progress import Progress
@@ -43,6 +45,7 @@ class Weights:
                  if isinstance(value, torch.Tensor)}
         made = {id(buffer) for buffer in model.buffers()
                 if init_buffers is not None or buffer.device.type == 'meta'}
+        stored = _whole(stored, state)
         _check_fit(self._path, state, stored, made)
         # Of what several names share, by the tensor.
         self._stored = {id(value): stored[key]
@@ -99,6 +102,22 @@ class Weights:
         values = torch.empty(old.shape, dtype=old.dtype, device='cpu')
         self._stored[id(old)].read(values)
         return values
+
+
+def _whole(stored: Mapping[str, Stored], state: Mapping[str, torch.Tensor]
+           ) -> dict[str, Stored]:
+    """With tensors in place of those of their parts, as terrace.save has them.
+    """
+    found = dict(stored)
+    for name, value in state.items():
+        parts = stored.get(in_parts.name_of(name, value.dtype))
+        if (parts is not None and name not in stored
+                and parts.dtype == in_parts.DTYPES.get(value.dtype)
+                and parts.shape == in_parts.shape_of(value.shape,
+                                                     value.dtype)):
+            found[name] = dataclasses.replace(
+                found.pop(parts.name), dtype=value.dtype, shape=value.shape)
+    return found
 
 
 def _replace(own: Iterable[tuple[str, torch.Tensor]],

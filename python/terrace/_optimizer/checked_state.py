@@ -3,6 +3,7 @@ ValueError that names the parameter."""
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from terrace._base.arrays import KEYS
 from terrace._base.local_shard import local_of_state
+
+# As the library's optimizer: up to there a double has every number.
+MOST_STEPS = 1 << 53
 
 
 def checked(state: Mapping[str, Any], parameter: torch.Tensor,
@@ -31,10 +35,7 @@ def checked(state: Mapping[str, Any], parameter: torch.Tensor,
     if missing:
         raise ValueError(f"terrace: the state of '{name_of()}' has no "
                          f'{", ".join(sorted(missing))}')
-    step = float(state['step'])
-    if not (step >= 0 and step == int(step)):
-        raise ValueError(f"terrace: the step of '{name_of()}' is {step}")
-    result: dict[str, Any] = {'step': int(step)}
+    result: dict[str, Any] = {'step': _count(state['step'], name_of)}
     for key in KEYS:
         if key not in state or (key == 'master_param' and
                                 parameter.dtype == torch.float32):
@@ -49,6 +50,19 @@ def checked(state: Mapping[str, Any], parameter: torch.Tensor,
             raise ValueError(f"terrace: {key} of '{name_of()}' {fault}")
         result[key] = local.detach()
     return result
+
+
+def _count(given: Any, name_of: Callable[[], str]) -> int:
+    """Of steps: a whole number, or a tensor that holds one."""
+    value = given
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if (isinstance(value, bool) or not isinstance(value, numbers.Real)
+            or not 0 <= value <= MOST_STEPS or value != int(value)):
+        raise ValueError(
+            f"terrace: the step of '{name_of()}' is {str(given)[:64]}; it is "
+            f'a whole number from 0 to {MOST_STEPS}')
+    return int(value)
 
 
 def checked_changes(state: Mapping[str, Any], unchanged: Collection[str],

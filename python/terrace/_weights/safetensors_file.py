@@ -10,14 +10,20 @@ from typing import Any
 
 import torch
 
+from terrace._base.regular_file import descriptor_of, read
 from terrace._weights.json_text import is_index, parsed
 from terrace._weights.stored import Stored
 
 _DTYPES = {'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16,
            'BF16': torch.bfloat16, 'I64': torch.int64, 'I32': torch.int32,
-           'I16': torch.int16, 'I8': torch.int8, 'U8': torch.uint8,
-           'BOOL': torch.bool, 'F8_E4M3': torch.float8_e4m3fn,
-           'F8_E5M2': torch.float8_e5m2}
+           'I16': torch.int16, 'I8': torch.int8, 'U64': torch.uint64,
+           'U32': torch.uint32, 'U16': torch.uint16, 'U8': torch.uint8,
+           'BOOL': torch.bool, 'C64': torch.complex64,
+           'F8_E4M3': torch.float8_e4m3fn,
+           'F8_E4M3FNUZ': torch.float8_e4m3fnuz,
+           'F8_E5M2': torch.float8_e5m2,
+           'F8_E5M2FNUZ': torch.float8_e5m2fnuz,
+           'F8_E8M0': torch.float8_e8m0fnu}
 _MOST = 100 << 20  # bytes of a header, as the format has it
 _LENGTH = struct.Struct('<Q')
 
@@ -25,14 +31,17 @@ _LENGTH = struct.Struct('<Q')
 def tensors_of(path: str) -> dict[str, Stored]:
     """Raises ValueError: it is none, or is cut; two tensors share bytes, or
     some belong to none."""
-    with open(path, 'rb') as file:
-        size = os.fstat(file.fileno()).st_size
-        start = file.read(_LENGTH.size)
+    with descriptor_of(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        start = read(descriptor, _LENGTH.size)
         length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
         if not 0 < length <= min(_MOST, size - _LENGTH.size):
-            raise ValueError(f'terrace: {path} is no safetensors file: its '
-                             f'header has {length} bytes of {size}')
-        header = file.read(length)
+            raise ValueError(
+                f'terrace: {path} is no safetensors file: its header has '
+                f'{length} bytes of {size}; it is cut, or no file of '
+                'torch.save either')
+        os.lseek(descriptor, _LENGTH.size, os.SEEK_SET)
+        header = read(descriptor, length)
     begin = _LENGTH.size + length
     found = {}
     try:
@@ -65,9 +74,11 @@ def _end_of(tensors: Iterable[Stored], begin: int) -> int:
 
 
 def _stored(path: str, name: str, entry: Any, begin: int) -> Stored:
-    dtype = _DTYPES.get(entry['dtype'])
+    code = entry['dtype']
+    dtype = _DTYPES.get(code) if isinstance(code, str) else None
     if dtype is None:
-        raise ValueError(f"'{name}' is {entry['dtype']}")
+        raise ValueError(f"'{name}' is {str(code)[:64]}, and known are "
+                         + ', '.join(_DTYPES))
     if not all(map(is_index, entry['shape'])):
         raise ValueError(f"'{name}' has a shape that is no list of sizes")
     if not all(map(is_index, entry['data_offsets'])):

@@ -8,6 +8,8 @@ import os
 
 import torch
 
+from terrace._base.regular_file import descriptor_of
+
 _PIECE = 1 << 20  # elements of another dtype that are in memory at a time
 
 
@@ -39,15 +41,14 @@ class Stored:
     def read(self, target: torch.Tensor) -> None:
         """Into a tensor of that shape in CPU memory, of its own dtype.
 
-        Raises OSError, with errno and filename."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._read(descriptor, target)
-        except OSError as error:
-            raise OSError(error.errno, f"terrace: '{self.name}': "
-                          f'{error.strerror}', self.path) from error
-        finally:
-            os.close(descriptor)
+        Raises OSError, with errno and filename; ValueError: the file is no
+        regular one any more."""
+        with descriptor_of(self.path) as descriptor:
+            try:
+                self._read(descriptor, target)
+            except OSError as error:
+                raise OSError(error.errno, f"terrace: '{self.name}': "
+                              f'{error.strerror}', self.path) from error
 
     def _read(self, descriptor: int, target: torch.Tensor) -> None:
         whole = (target if target.is_contiguous() else

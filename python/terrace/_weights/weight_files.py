@@ -7,13 +7,15 @@ import errno
 import os
 from collections.abc import Callable
 
-from terrace._weights import safetensors_file, torch_archive
-from terrace._weights.json_text import parsed
+from terrace._base.regular_file import start_of
+from terrace._weights import own_checkpoint, safetensors_file, torch_archive
+from terrace._weights.json_text import is_file_name, parsed
 from terrace._weights.stored import Stored
 
 # In a folder, the first of these that is there.
 _INDICES = ('model.safetensors.index.json', 'pytorch_model.bin.index.json')
 _FILES = ('model.safetensors', 'pytorch_model.bin')
+_MOST_OF_INDEX = 100 << 20  # bytes
 
 
 def tensors_of(checkpoint: str | os.PathLike[str]) -> dict[str, Stored]:
@@ -35,33 +37,33 @@ def tensors_of(checkpoint: str | os.PathLike[str]) -> dict[str, Stored]:
         file = os.path.join(path, name)
         if os.path.exists(file):
             return _of_file(file)
+    own = os.path.join(path, own_checkpoint.NAME)
+    if os.path.exists(own):
+        return _of_file(os.path.join(path, own_checkpoint.file_in(own)))
     raise FileNotFoundError(
         errno.ENOENT, 'terrace: the folder has none of '
-        + ', '.join(_INDICES + _FILES), path)
+        + ', '.join((*_INDICES, *_FILES, own_checkpoint.NAME)), path)
 
 
 def _of_file(path: str) -> dict[str, Stored]:
-    try:
-        with open(path, 'rb') as file:
-            start = file.read(4)
-    except OSError as error:
-        raise type(error)(error.errno, f'terrace: {error.strerror}',
-                          path) from error
+    start = start_of(path, torch_archive.START_BYTES)
     read: Callable[[str], dict[str, Stored]] = (
-        torch_archive.tensors_of if start == b'PK\3\4'
+        torch_archive.tensors_of if torch_archive.is_start(start)
         else safetensors_file.tensors_of)
     return read(path)
 
 
 def _of_index(index: str) -> dict[str, Stored]:
-    with open(index, encoding='utf-8') as text:
-        try:
-            files = dict(parsed(text.read())['weight_map'])
-            for name, file in files.items():
-                _check_beside(name, file)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f'terrace: {index} is no index of weights: '
-                             f'{type(error).__name__}: {error}') from None
+    text = start_of(index, _MOST_OF_INDEX + 1)
+    try:
+        if len(text) > _MOST_OF_INDEX:
+            raise ValueError(f'it has more than {_MOST_OF_INDEX} bytes')
+        files = dict(parsed(text)['weight_map'])
+        for name, file in files.items():
+            _check_beside(name, file)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'terrace: {index} is no index of weights: '
+                         f'{type(error).__name__}: {error}') from None
     folder = os.path.dirname(index)
     by_file = {name: _of_file(os.path.join(folder, name))
                for name in sorted(set(files.values()))}
@@ -73,7 +75,6 @@ def _of_index(index: str) -> dict[str, Stored]:
 
 
 def _check_beside(name: str, file: object) -> None:
-    if (not isinstance(file, str) or file in ('', '.', '..')
-            or any(mark in file for mark in '/\0')):
+    if not is_file_name(file):
         raise ValueError(f"tensor '{name}' is in {str(file)[:64]!r}, which is "
                          'no name of a file beside it')
