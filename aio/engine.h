@@ -59,9 +59,18 @@ class IoEngine {
   // no error: it shows in info().
   virtual void RegisterArena(absl::Span<std::byte> arena) = 0;
 
+  // How many requests of a file it may have at a time, those that never end
+  // included: so much of it is the file's own, whatever others do.
+  static constexpr int kMostSlots = 64;
+  virtual int Slots(int /*file*/) const { return kMostSlots; }
+
   // Takes a prefix of the requests and says how many; 0 when full. They reach
   // the device with the next Poll or Wait at the latest.
   virtual int Submit(absl::Span<const IoRequest> requests) = 0;
+
+  // Takes back a request that has not begun: its buffer is the caller's, and
+  // no result comes. False: it has begun, or ended.
+  virtual bool Withdraw(uint64_t /*tag*/) { return false; }
 
   // Fills results with what has completed; never blocks.
   virtual int Poll(absl::Span<IoResult> results) = 0;

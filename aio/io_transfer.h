@@ -38,6 +38,7 @@ constexpr bool IsAwaited(IoClass io_class) {
 // flight, does not expire while these are answered. A request in flight expires
 // that long after it was issued or one issued no later was answered; a transfer
 // with none in flight, that long after its arrival or the path's last answer.
+// What its engine has not begun with then comes back, and is not quarantined.
 // So with a device that answers nothing all end within twice the timeout. Time
 // in which the queue was not polled, as of a stopped process, is not counted:
 // after a gap of more than half a timeout all begin anew.

@@ -33,7 +33,8 @@ absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(
     return Threads(
         absl::StrCat("instead of io_uring: path ", i, " is on FUSE"));
   }
-  absl::StatusOr<std::unique_ptr<IoEngine>> ring = MakeUringEngine();
+  absl::StatusOr<std::unique_ptr<IoEngine>> ring =
+      MakeUringEngine(/*unknown_flags=*/0, static_cast<int>(files.size()));
   if (ring.ok() || kind == EngineKind::kUring) return ring;
   TERRACE_CHECK(kind == EngineKind::kAuto);
   return Threads(absl::StrCat("instead of io_uring: ",

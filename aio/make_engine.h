@@ -11,11 +11,12 @@
 namespace terrace {
 
 // Unavailable, naming call and errno, where the kernel gives no ring or refuses
-// a call that it needs (aio/uring/uring_trial.h). Set-up flags
-// in `unknown_flags` (IORING_SETUP_...) are taken as unknown to the kernel, as
-// an older one's answer would be, so that each step down can be forced.
+// a call that it needs (aio/uring_trial.h). Set-up flags in `unknown_flags`
+// (IORING_SETUP_...) are taken as unknown to the kernel, as an older one's
+// answer would be, so that each step down can be forced. `files`: how many will
+// be added.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(
-    uint32_t unknown_flags = 0);
+    uint32_t unknown_flags = 0, int files = 0);
 
 // Whether the file's system is a server in user space: it answers if it does.
 bool IsOnFuse(int fd);

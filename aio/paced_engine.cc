@@ -110,6 +110,8 @@ class PacedEngine final : public IoEngine {
     return held_.empty() ? below : std::min(below, held_.begin()->first);
   }
 
+  int Slots(int file) const override { return engine_->Slots(file); }
+
   absl::Status failure() const override { return engine_->failure(); }
   EngineInfo info() const override {
     EngineInfo info = engine_->info();

@@ -34,18 +34,12 @@
 namespace terrace {
 namespace {
 
-// In flight at most; the completion queue holds twice as many and the wake's
-// poll, so it cannot overflow.
-constexpr int kMaxInFlight = 256;
 constexpr unsigned kSubmissionEntries = 256;
-constexpr unsigned kCompletionEntries = 1024;
+// That a ring has slots for, even if there are fewer.
+constexpr int kLeastFiles = 4;
 // A request's length is 32 bits wide and cut to this by the kernel; what is
 // cut comes back as a short transfer.
 constexpr int64_t kMaxRequestBytes = (int64_t{1} << 31) - kBlockBytes;
-// Of the kernel's worker threads, of each kind. They move what cannot be
-// started without waiting: writes that extend a file or fill a hole. More
-// would take the processor from computation and win nothing on one file.
-constexpr unsigned kMaxWorkers = 4;
 // Large requests go to the kernel one by one: to map a MiB takes it about 10
 // us, in which the device can already move the one before. Together they reach
 // it when all are mapped: 6 % less of a disk's rate with 8 of 1 MiB in flight.
@@ -72,8 +66,8 @@ constexpr RingFlags kRingFlags[] = {
 class UringEngine final : public IoEngine {
  public:
   static absl::StatusOr<std::unique_ptr<IoEngine>> Create(
-      uint32_t unknown_flags) {
-    auto engine = std::make_unique<UringEngine>();
+      uint32_t unknown_flags, int files) {
+    auto engine = std::make_unique<UringEngine>(std::max(files, kLeastFiles));
     absl::Status refused;
     for (const RingFlags& flags : kRingFlags) {
       const bool unknown = (flags.flags & unknown_flags) != 0;
@@ -89,7 +83,7 @@ class UringEngine final : public IoEngine {
         refused, absl::StrCat("no io_uring: ", std::string(refused.message())));
   }
 
-  UringEngine() = default;
+  explicit UringEngine(int files) : most_in_flight_(files * kMostSlots) {}
 
   // Waits for what the kernel still has: its buffers must not be written
   // after this.
@@ -104,6 +98,8 @@ class UringEngine final : public IoEngine {
   absl::StatusOr<int> AddFile(int fd) override {
     return files_.Add(&ring_, fd);
   }
+  int Slots(int file) const override { return files_.Slots(file); }
+
   void RegisterArena(absl::Span<std::byte> arena) override {
     buffers_.Register(&ring_, arena);
   }
@@ -153,6 +149,7 @@ class UringEngine final : public IoEngine {
   void EndWithRing();
   void WaitWithoutRing(absl::Duration left);
 
+  const int most_in_flight_;
   io_uring ring_ = {};
   bool has_ring_ = false;
   bool is_disabled_ = false;  // until its first use
@@ -174,7 +171,8 @@ class UringEngine final : public IoEngine {
 int UringEngine::Setup(const RingFlags& flags) {
   io_uring_params params = {};
   params.flags = flags.flags;
-  params.cq_entries = kCompletionEntries;
+  // Twice as many as are in flight, and the wake's poll: it cannot overflow.
+  params.cq_entries = static_cast<unsigned>(4 * most_in_flight_);
   const int error =
       -io_uring_queue_init_params(kSubmissionEntries, &ring_, &params);
   if (error != 0) return error;
@@ -185,9 +183,6 @@ int UringEngine::Setup(const RingFlags& flags) {
   // call this very object.
   io_uring_ring_dontfork(&ring_);
   if (files_.MakeTable(&ring_)) end_.Watch(&ring_, UringFiles::kSparePlace);
-  // Kernels before 5.15 know no such limit.
-  unsigned workers[] = {kMaxWorkers, kMaxWorkers};
-  io_uring_register_iowq_max_workers(&ring_, workers);
   return 0;
 }
 
@@ -236,7 +231,7 @@ int UringEngine::Submit(absl::Span<const IoRequest> requests) {
   int taken = 0;
   int64_t prepared_bytes = 0;
   for (const IoRequest& request : requests) {
-    if (requests_.in_flight() >= kMaxInFlight) break;
+    if (requests_.in_flight() >= most_in_flight_) break;
     io_uring_sqe* sqe = has_ring_ ? io_uring_get_sqe(&ring_) : nullptr;
     if (sqe == nullptr) {
       Flush();
@@ -389,8 +384,8 @@ void UringEngine::Wait(absl::Time deadline) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(
-    uint32_t unknown_flags) {
-  return UringEngine::Create(unknown_flags);
+    uint32_t unknown_flags, int files) {
+  return UringEngine::Create(unknown_flags, files);
 }
 
 }  // namespace terrace

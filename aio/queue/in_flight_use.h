@@ -4,6 +4,7 @@
 // One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "aio/engine.h"
@@ -14,6 +15,10 @@ class InFlightUse {
  public:
   // More pieces only add latency (the limit is in bytes).
   static constexpr int kMaxPieces = 64;
+
+  // `slots`, at least one: that the engine has for them.
+  explicit InFlightUse(int slots = kMaxPieces)
+      : most_pieces_(std::min(slots, kMaxPieces)) {}
 
   void Enter(const IoRequest& request) {
     Use& use = Of(request.direction);
@@ -30,7 +35,7 @@ class InFlightUse {
   bool HasRoom(int64_t size_bytes, int64_t limit_bytes) const {
     const int pieces = use_[0].pieces + use_[1].pieces;
     if (pieces == 0) return true;
-    return pieces < kMaxPieces &&
+    return pieces < most_pieces_ &&
            use_[0].bytes + use_[1].bytes + size_bytes <= limit_bytes;
   }
   // Whether one more piece of that direction leaves half of the limit to the
@@ -38,7 +43,7 @@ class InFlightUse {
   bool LeavesHalf(IoDirection direction, int64_t size_bytes,
                   int64_t limit_bytes) const {
     const Use& use = use_[static_cast<int>(direction)];
-    return use.pieces == 0 || (use.pieces < kMaxPieces / 2 &&
+    return use.pieces == 0 || (use.pieces < most_pieces_ / 2 &&
                                use.bytes + size_bytes <= limit_bytes / 2);
   }
 
@@ -49,6 +54,7 @@ class InFlightUse {
   };
   Use& Of(IoDirection direction) { return use_[static_cast<int>(direction)]; }
 
+  const int most_pieces_;
   Use use_[2];  // reads, writes
 };
 

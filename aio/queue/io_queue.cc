@@ -23,11 +23,13 @@ IoQueue::IoQueue(int path, std::string name, int file,
       name_(std::move(name)),
       file_(file),
       options_(options),
+      slots_(engine.Slots(file)),
       engine_(engine),
       clock_(clock),
       schedule_(options.weights),
       pieces_(path, file),
-      limits_(options) {
+      limits_(options),
+      use_(slots_) {
   TERRACE_CHECK(options.in_flight_bytes > 0 &&
                 options.piece_bytes >= kBlockBytes);
   TERRACE_CHECK(options.piece_bytes % kBlockBytes == 0);
@@ -198,6 +200,23 @@ void IoQueue::DropUnissued(Transfer* transfer) {
     transfer->has_drops = true;
     return true;
   });
+  if (transfer->in_flight_pieces > 0) Withdraw(transfer);
+}
+
+// What only waits in the engine has not begun.
+void IoQueue::Withdraw(Transfer* transfer) {
+  for (int slot = 0; slot < pieces_.size(); ++slot) {
+    const Piece& piece = pieces_[slot];
+    if (piece.transfer != transfer || piece.state != PieceState::kInFlight ||
+        piece.quarantined || !engine_.Withdraw(piece.request.tag)) {
+      continue;
+    }
+    meter_.OnWithdrawn(piece.request, clock_.Now());
+    use_.Leave(piece.request);
+    pieces_.TakeBack(slot);
+    pieces_.Drop(slot);
+    transfer->has_drops = true;
+  }
 }
 
 // Ends the transfer if nothing of it is left to do or to wait for.
@@ -276,8 +295,10 @@ void IoQueue::Expire(Transfer* transfer) {
       {path_, transfer->request.tag, LateError(*transfer), true, false});
 }
 
+// Late pieces have places with the engine too, and no other path's.
 bool IoQueue::HasRoom(int64_t size_bytes) const {
-  return use_.HasRoom(size_bytes, limit().bytes());
+  const int taken = pieces_.in_flight() + static_cast<int>(staged_.size());
+  return taken < slots_ && use_.HasRoom(size_bytes, limit().bytes());
 }
 
 // A device may serve both directions at once. So in a mixed load one that has

@@ -60,6 +60,7 @@ class IoQueue {
   Transfer* Find(uint64_t tag) const;  // null: there is none
   const InFlightLimit& limit() const { return limits_.holding(); }
   void DropUnissued(Transfer* transfer);
+  void Withdraw(Transfer* transfer);
   void Settle(Transfer* transfer);
   void Finish(Transfer* transfer);
 
@@ -86,6 +87,7 @@ class IoQueue {
   const std::string name_;
   const int file_;
   const IoQueueOptions options_;
+  const int slots_;  // of the engine, for this path
   IoEngine& engine_;
   Clock& clock_;
 

@@ -30,6 +30,12 @@ class PathMeter {
     if (result <= 0) return;
     (IsRead(request) ? stats_.bytes_read : stats_.bytes_written) += result;
   }
+  // The device was never asked.
+  void OnWithdrawn(const IoRequest& request, absl::Time now) {
+    Change(request.direction, -1, now);
+    stats_.in_flight_bytes -= request.size_bytes;
+    --(IsRead(request) ? stats_.requests_read : stats_.requests_written);
+  }
   // The request is late: it is in flight still, and waited for no longer.
   void OnQuarantine(const IoRequest& request, absl::Time now) {
     Change(request.direction, -1, now);

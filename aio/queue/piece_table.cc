@@ -65,6 +65,14 @@ void PieceTable::Issue(int slot, absl::Time now) {
   ++in_flight_;
 }
 
+void PieceTable::TakeBack(int slot) {
+  Piece& piece = pieces_[slot];
+  TERRACE_CHECK(piece.state == PieceState::kInFlight);
+  --in_flight_;
+  --piece.transfer->in_flight_pieces;
+  piece.state = PieceState::kWaiting;
+}
+
 // The device answered: whatever was issued no earlier is waited for anew. What
 // is issued later changes nothing, so that a request that was lost expires
 // however busy the device is.

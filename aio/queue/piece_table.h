@@ -50,14 +50,20 @@ class PieceTable {
   Piece& operator[](int slot) { return pieces_[slot]; }
   const Piece& operator[](int slot) const { return pieces_[slot]; }
   std::vector<Piece>& pieces() { return pieces_; }
+  int size() const { return static_cast<int>(pieces_.size()); }
 
   // The request as the engine is to get it now, with a tag of its own.
   const IoRequest& Tag(int slot);
   // The engine has it.
   void Issue(int slot, absl::Time now);
+  // The engine gave it back before it began.
+  void TakeBack(int slot);
   // The slot of the piece that this answers, which is in flight no longer.
   // Checks that it was, and that it has not moved more than was asked.
   int Answer(const IoResult& result, absl::Time now);
+
+  // With the engine, late ones included.
+  int in_flight() const { return in_flight_; }
 
   // Since when the device has left the transfer unanswered. What is not in
   // flight waits for the device's next answer, whosever it is.

@@ -54,6 +54,56 @@ TEST_F(IoQueueTimeoutTest, ATransferOfManyPiecesMayTakeMuchLonger) {
   EXPECT_TRUE(ended[0].status.ok()) << ended[0].status;
 }
 
+TEST_F(IoQueueTimeoutTest, WhatTheEngineHasNotBegunComesBack) {
+  engine_->set_begun(1);
+  ReadPiece(1);
+  ReadPiece(2);
+  const auto ended = Watch(1.5 * kTimeout);
+  ASSERT_EQ(ended.size(), 2u);
+  for (const Completion& each : ended) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(each.status)) << each.status;
+    EXPECT_EQ(each.quarantined, each.tag == 1) << each.tag;
+  }
+  EXPECT_EQ(io_->stats(path_).quarantined_bytes, kPiece);
+  EXPECT_EQ(io_->stats(path_).requests_read, 1);
+  EXPECT_EQ(engine_->in_flight().size(), 1u);
+  engine_->CompleteAll();
+  EXPECT_TRUE(Poll()[0].released);
+}
+
+TEST_F(IoQueueTimeoutTest, ACancelTakesBackWhatHasNotBegun) {
+  engine_->set_begun(1);
+  ReadPiece(1);
+  ReadPiece(2);
+  Poll();
+  EXPECT_TRUE(io_->Cancel(path_, 2));
+  const auto ended = Poll();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(ended[0].status)) << ended[0].status;
+  engine_->CompleteAll();
+  EXPECT_EQ(Poll().size(), 1u);
+}
+
+// They are the engine's still, and no other path's.
+TEST_F(IoQueueTimeoutTest, LateOnesKeepToTheSlotsOfTheirPath) {
+  engine_->set_slots(1);
+  path_ = *io_->AddPath("/mnt/b/state", 1, {.adapts = false});
+  ReadPiece(1);
+  ASSERT_EQ(Watch(1.5 * kTimeout).size(), 1u);
+  ReadPiece(2);
+  const auto ended = Watch(1.5 * kTimeout);
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ended[0].status)) << ended[0].status;
+  EXPECT_FALSE(ended[0].quarantined);
+  EXPECT_EQ(engine_->submitted().size(), 1u);
+  ReadPiece(3);
+  engine_->Complete(0);
+  EXPECT_TRUE(Poll()[0].released);
+  EXPECT_EQ(engine_->submitted().size(), 2u);
+  engine_->Complete(0);
+  EXPECT_TRUE(Poll()[0].status.ok());
+}
+
 TEST_F(IoQueueTimeoutTest, AnswersToLaterRequestsDoNotKeepALostOneAlive) {
   ReadPiece(1);  // lost
   Poll();

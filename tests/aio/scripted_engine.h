@@ -26,6 +26,15 @@ class ScriptedEngine final : public IoEngine {
     room_ -= taken;
     return taken;
   }
+  int Slots(int /*file*/) const override { return slots_; }
+  bool Withdraw(uint64_t tag) override {
+    for (size_t i = begun_; i < in_flight_.size(); ++i) {
+      if (in_flight_[i].tag != tag) continue;
+      in_flight_.erase(in_flight_.begin() + static_cast<ptrdiff_t>(i));
+      return true;
+    }
+    return false;
+  }
   int Poll(absl::Span<IoResult> results) override {
     int n = 0;
     for (; n < static_cast<int>(results.size()) && !done_.empty(); ++n) {
@@ -51,6 +60,10 @@ class ScriptedEngine final : public IoEngine {
     while (!in_flight_.empty()) Complete(0);
   }
   void set_room(int requests) { room_ = requests; }
+  // Of each file that is added from here on.
+  void set_slots(int slots) { slots_ = slots; }
+  // So many of those in flight, the first ones.
+  void set_begun(size_t requests) { begun_ = requests; }
 
   const std::vector<IoRequest>& in_flight() const { return in_flight_; }
   const std::vector<IoRequest>& submitted() const { return submitted_; }
@@ -58,6 +71,8 @@ class ScriptedEngine final : public IoEngine {
  private:
   int files_ = 0;
   int room_ = 1 << 30;
+  int slots_ = kMostSlots;
+  size_t begun_ = size_t{1} << 30;
   std::vector<IoRequest> in_flight_;
   std::vector<IoRequest> submitted_;  // ever
   std::deque<IoResult> done_;

@@ -244,6 +244,7 @@ class FaultEngine final : public IoEngine {
     return std::min(engine_->NextEvent(), HeldUntil());
   }
 
+  int Slots(int file) const override { return engine_->Slots(file); }
   absl::Status failure() const override { return engine_->failure(); }
   EngineInfo info() const override {
     EngineInfo info = engine_->info();

@@ -14,7 +14,6 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/fuse_mount.h"
 #include "tests/support/runtime_fixture.h"
 
@@ -187,7 +186,6 @@ INSTANTIATE_TEST_SUITE_P(Engines, PathsApart,
                          });
 
 TEST_P(PathsApart, OneThatHangsIsTheOnlyOneThatIsLate) {
-  const ExpectedFailure expected("paths share threads and workers");
   Make(2);
   if (IsSkipped()) return;
   mount(0).Stop();
@@ -216,7 +214,6 @@ TEST_P(PathsApart, OneThatHangsIsTheOnlyOneThatIsLate) {
 }
 
 TEST_P(PathsApart, TwoThatAreSlowSlowNoOther) {
-  const ExpectedFailure expected("paths share threads and workers");
   Make(3);
   if (IsSkipped()) return;
   for (const int path : {0, 1}) {
@@ -240,7 +237,6 @@ TEST_P(PathsApart, TwoThatAreSlowSlowNoOther) {
 }
 
 TEST_P(PathsApart, WritesThatHangHoldUpNoOthers) {
-  const ExpectedFailure expected("paths share threads and workers");
   Make(2);
   if (IsSkipped()) return;
   mount(0).Arm({FuseCall::kWrite, 1, INT64_MAX / 2, Kind::kHold, 0});
@@ -278,7 +274,6 @@ TEST_P(PathsApart, OneThatRecoversIsAsBefore) {
 }
 
 TEST_P(PathsApart, ACloseNamesTheOneThatHangs) {
-  const ExpectedFailure expected("paths share threads and workers");
   Make(2);
   if (IsSkipped()) return;
   mount(0).Stop();
