@@ -58,14 +58,18 @@ class FuseFiles {
     return 0;
   }
 
-  // Nothing may have the new name.
+  // A file of the new name is replaced, a folder is not.
   int Rename(uint64_t parent, const std::string& name, uint64_t new_parent,
              const std::string& new_name) {
     MutexLock lock(mutex_);
     auto& siblings = nodes_[parent].children;
     const auto found = siblings.find(name);
     if (found == siblings.end()) return ENOENT;
-    if (nodes_[new_parent].children.contains(new_name)) return EEXIST;
+    const auto replaced = nodes_[new_parent].children.find(new_name);
+    if (replaced != nodes_[new_parent].children.end()) {
+      if (S_ISDIR(nodes_[replaced->second].mode)) return EEXIST;
+      nodes_[replaced->second].links = 0;
+    }
     const uint64_t node = found->second;
     siblings.erase(found);
     nodes_[new_parent].children[new_name] = node;
