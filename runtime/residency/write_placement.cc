@@ -191,6 +191,7 @@ PathStats WritePlacement::StatsOf(TierId tier) const {
   path.file = disk.info().file;
   path.direct_io = disk.info().direct_io;
   path.direct_io_reason = disk.info().direct_io_reason;
+  path.jobs_elsewhere = disk.info().jobs_elsewhere;
   path.state = health.state;
   path.degraded = path.state == PathState::kRefusesWrites;
   path.write_error = health.write_error;

@@ -11,9 +11,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/fuse_mount.h"
 #include "tests/support/temporary_directory.h"
+#include "tiers/disk/disk_file.h"
 #include "tiers/disk/job_directory.h"
 
 namespace terrace {
@@ -21,6 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
 using testing::SizeIs;
 
 constexpr char kOld[] = "terrace-123-0123456789abcdef";
@@ -39,13 +42,15 @@ class OtherHostTest : public testing::Test {
       std::ofstream(directory + "/" + file) << "theirs";
     }
   }
-  // A start on `path` that removes all that it may.
-  static void Reclaim(const std::string& path) {
+  // What a start on `path` finds, after it removed all that it may.
+  static std::vector<std::string> Reclaim(const std::string& path) {
     const auto job = JobDirectory::Create(path);
-    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_TRUE(job.ok()) << job.status();
+    if (!job.ok()) return {};
     while ((*job)->Reclaim()) {
     }
     EXPECT_FALSE((*job)->MakeRoom());
+    return (*job)->jobs_elsewhere();
   }
   // The name of a job of this host, and what in it names the host.
   static std::string OwnName(std::string* host) {
@@ -53,18 +58,14 @@ class OtherHostTest : public testing::Test {
     const auto job = JobDirectory::Create(scratch.path());
     EXPECT_TRUE(job.ok()) << job.status();
     const std::string name = scratch.Entries().at(0);
-    const size_t random = name.find('-', 8) + 1;
-    EXPECT_GT(name.size(), random + 16 + sizeof(kIds)) << "it names no host";
-    *host = name.size() > random + 17 ? name.substr(random + 17)
-                                      : std::string(kIds);
+    *host = name.substr(name.find('-', 8) + 18);  // behind the random number
     return name;
   }
 
   FuseMount mount_;
 };
 
-TEST_F(OtherHostTest, ItsJobIsNeverTouched) {
-  ExpectedFailure expected("what is unlocked here is taken for dead");
+TEST_F(OtherHostTest, ItsJobIsNeverTouchedAndIsTold) {
   const std::vector<std::vector<std::string>> kinds = {
       {}, {"lock"}, {"lock", "state"}};
   for (const std::string& name :
@@ -74,8 +75,16 @@ TEST_F(OtherHostTest, ItsJobIsNeverTouched) {
       const std::string left = mount_.path() + "/" + name;
       Leave(left, files);
       for (int start = 0; start < 2; ++start) {
-        Reclaim(mount_.path());
+        const auto told = Reclaim(mount_.path());
+        EXPECT_THAT(told, SizeIs(1));
+        EXPECT_THAT(told, Contains(AllOf(HasSubstr(left), HasSubstr("123"))));
         EXPECT_TRUE(fs::exists(left)) << name;
+      }
+      if (name != kOld) {
+        const std::string host = name.substr(sizeof(kOld));
+        EXPECT_THAT(Reclaim(mount_.path()),
+                    Contains(HasSubstr(
+                        host.substr(0, host.size() - sizeof(kIds) + 1))));
       }
       for (const std::string& file : files) {
         EXPECT_TRUE(fs::remove(left + "/" + file)) << name << " " << file;
@@ -85,8 +94,16 @@ TEST_F(OtherHostTest, ItsJobIsNeverTouched) {
   }
 }
 
+TEST_F(OtherHostTest, ItsJobIsToldOfThePath) {
+  const std::string left = mount_.path() + "/" + kOld + "-node7" + kIds;
+  Leave(left, {"lock", "state"});
+  const auto file = OpenDiskFile({.path = mount_.path()});
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT((*file)->info().jobs_elsewhere,
+              testing::ElementsAre(left + ": of process 123 on node7"));
+}
+
 TEST_F(OtherHostTest, AJobOfThisHostThatWasKilledIsReclaimed) {
-  ExpectedFailure expected("a job's directory does not name its host");
   std::string host;
   const std::string name = OwnName(&host);
   ASSERT_GT(host.size(), 34u) << name;
@@ -96,14 +113,13 @@ TEST_F(OtherHostTest, AJobOfThisHostThatWasKilledIsReclaimed) {
   for (const std::string& owner : {host, machine + "0123456789abcdef"}) {
     if (owner != host && !has_id) continue;
     Leave(mount_.path() + "/" + kOld + "-" + owner, {"lock", "state"});
-    Reclaim(mount_.path());
+    EXPECT_THAT(Reclaim(mount_.path()), SizeIs(0)) << owner;
     EXPECT_TRUE(fs::is_empty(mount_.path())) << owner;
   }
 }
 
 // A host of the same name, as containers and images have, is another one.
 TEST_F(OtherHostTest, ItsNameAloneMakesNoHost) {
-  ExpectedFailure expected("what is unlocked here is taken for dead");
   std::string host;
   OwnName(&host);
   const std::string name = host.substr(0, host.size() - 34);
@@ -111,7 +127,7 @@ TEST_F(OtherHostTest, ItsNameAloneMakesNoHost) {
   for (const std::string& owner : {name + kIds, "x" + name + ids}) {
     const std::string left = mount_.path() + "/" + kOld + "-" + owner;
     Leave(left, {"lock", "state"});
-    Reclaim(mount_.path());
+    EXPECT_THAT(Reclaim(mount_.path()), Contains(HasSubstr(left)));
     EXPECT_TRUE(fs::exists(left + "/state"));
     fs::remove_all(left);
   }
@@ -125,7 +141,7 @@ TEST_F(OtherHostTest, WhatIsNoJobsNameIsNobodys) {
         "-no de-00112233445566aa-ffeeddccbbaa9988"}) {
     const std::string left = mount_.path() + "/" + kOld + name;
     fs::create_directories(left);
-    Reclaim(mount_.path());
+    EXPECT_THAT(Reclaim(mount_.path()), SizeIs(0)) << name;
     EXPECT_TRUE(fs::exists(left)) << name;
     fs::remove_all(left);
   }
@@ -133,7 +149,6 @@ TEST_F(OtherHostTest, WhatIsNoJobsNameIsNobodys) {
 
 // A file system of this host's own: its locks tell, whoever left the job.
 TEST(OwnFileSystemTest, AJobOfAnyHostIsReclaimed) {
-  ExpectedFailure expected("a job's directory does not name its host");
   TemporaryDirectory path;
   for (const std::string& name :
        {std::string(kOld), kOld + ("-node7" + std::string(kIds))}) {
@@ -144,6 +159,7 @@ TEST(OwnFileSystemTest, AJobOfAnyHostIsReclaimed) {
       ASSERT_TRUE(job.ok()) << job.status();
       while ((*job)->Reclaim()) {
       }
+      EXPECT_THAT((*job)->jobs_elsewhere(), SizeIs(0));
       EXPECT_THAT(path.Entries(), SizeIs(1)) << name;
     }
   }

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/fuse_mount.h"
 #include "tiers/disk/job_directory.h"
+#include "tiers/disk/job_files.h"
 
 namespace terrace {
 namespace {
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 TEST(SlowRemovalTest, OtherStartsGoOnMeanwhile) {
   FuseMount mount;
   if (!mount.ok()) GTEST_SKIP() << mount.reason();
-  const std::string stale = mount.path() + "/terrace-1-0123456789abcdef";
+  const std::string stale = mount.path() + "/" + NewJobName();
   fs::create_directory(stale);
   for (const char* name : {"/lock", "/state"}) {
     std::ofstream(stale + name) << "theirs";

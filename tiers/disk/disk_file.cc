@@ -320,16 +320,18 @@ absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<JobDirectory> directory,
                            JobDirectory::Create(options.path));
   const std::string name = directory->state_file();
+  const std::vector<std::string> elsewhere = directory->jobs_elsewhere();
   absl::StatusOr<StateFile> made = MakeStateFile(directory->fd(), name);
   for (bool more = true; more && LacksRoom(made.status());) {
     more = directory->MakeRoom();
     made = MakeStateFile(directory->fd(), name);
   }
   TERRACE_ASSIGN_OR_RETURN(const StateFile file, std::move(made));
+  DiskFileInfo info = InfoOf(options, name, file);
+  info.jobs_elsewhere = elsewhere;
   return std::make_unique<FileDiskTier>(
       std::make_unique<DirectoryHolder>(std::move(directory), file.fd), file.fd,
-      InfoOf(options, name, file), Within({}, options.budget_bytes),
-      options.segment_bytes);
+      std::move(info), Within({}, options.budget_bytes), options.segment_bytes);
 }
 
 std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,6 +34,7 @@ struct DiskFileInfo {
   std::string direct_io_reason;     // of the buffered fallback
   int64_t alignment = kBlockBytes;  // of memory, offset and length
   int64_t budget_bytes = kNoBudget;
+  std::vector<std::string> jobs_elsewhere;  // JobDirectory's
 };
 
 // What a tier's file gets at its end.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/disk/file_lock.h"
@@ -45,8 +46,21 @@ absl::StatusOr<std::unique_ptr<JobDirectory>> JobDirectory::Create(
     more = job->MakeRoom();
     status = job->Make();
   }
+  const std::vector<std::string> elsewhere = job->jobs_elsewhere();
+  if (LacksRoom(status) && !elsewhere.empty()) {
+    return Reworded(status, absl::StrCat(status.message(),
+                                         "; left alone, as they may live on "
+                                         "another host: ",
+                                         absl::StrJoin(elsewhere, "; ")));
+  }
   TERRACE_RETURN_IF_ERROR(status);
   return job;
+}
+
+std::vector<std::string> JobDirectory::jobs_elsewhere() const {
+  std::vector<std::string> told = stale_->elsewhere();
+  for (std::string& each : told) each = InPath(each);
+  return told;
 }
 
 absl::Status JobDirectory::Make() {
@@ -111,8 +125,11 @@ JobDirectory::~JobDirectory() {
 }
 
 std::string JobDirectory::state_file() const {
-  return absl::StrCat(path_, absl::EndsWith(path_, "/") ? "" : "/", name_, "/",
-                      kJobStateName);
+  return InPath(absl::StrCat(name_, "/", kJobStateName));
+}
+
+std::string JobDirectory::InPath(const std::string& name) const {
+  return absl::StrCat(path_, absl::EndsWith(path_, "/") ? "" : "/", name);
 }
 
 absl::Status JobDirectory::Remove() {

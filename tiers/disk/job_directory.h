@@ -1,10 +1,10 @@
 // A job's own subdirectory of a disk path, locked as long as this lives.
 //
-// <path>/terrace-<pid>-<random>/ holds `lock`, on which an exclusive flock is
-// held, and `state`. Locks die with their holder, so an unlocked one is what
-// a killed job left: later jobs on the path remove it (stale_jobs.h), in the
-// background and where they lack room. A locked one is never touched, nor is
-// anything of another name.
+// <path>/terrace-<pid>-<random>-<host>/ holds `lock`, on which an exclusive
+// flock is held, and `state`. Locks die with their holder, so an unlocked one
+// is what a killed job left: later jobs on the path remove it (stale_jobs.h),
+// in the background and where they lack room. A locked one is never touched,
+// nor is anything of another name.
 //
 // There is no lock on the path, so that no start waits for another, or for a
 // checkpoint that is saved there: a directory whose lock another start got
@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,8 +30,8 @@ class JobDirectory {
  public:
   // NotFound: `path` does not exist; InvalidArgument: it is no directory;
   // PermissionDenied: it cannot be written; ResourceExhausted: the disk is
-  // full, also without what killed jobs left; Unavailable: its file system has
-  // no locks.
+  // full, also without what killed jobs left, and which may live on another
+  // host; Unavailable: its file system has no locks.
   static absl::StatusOr<std::unique_ptr<JobDirectory>> Create(
       const std::string& path);
   // Removes the directory unless Remove did.
@@ -44,6 +45,9 @@ class JobDirectory {
   // What killed jobs left on the path, until Remove: stale_jobs.h.
   bool Reclaim() { return stale_->RemoveSome(); }
   bool MakeRoom() { return stale_->MakeRoom(); }
+  // Those that are left alone, since they may live on another host:
+  // "<path>/<name>: of process 12 on node7".
+  std::vector<std::string> jobs_elsewhere() const;
 
   // Removes `state`, the lock and the directory. Once.
   absl::Status Remove();
@@ -55,6 +59,7 @@ class JobDirectory {
   absl::Status Make();
   absl::StatusOr<bool> TryToMake();
   void CloseOwn();
+  std::string InPath(const std::string& name) const;
 
   std::string path_;  // as the user named it
   std::string name_;  // in the path

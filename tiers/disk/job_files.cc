@@ -6,6 +6,7 @@
 
 #include <cctype>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <ctime>
 
@@ -17,6 +18,7 @@ namespace terrace {
 namespace {
 
 constexpr char kPrefix[] = "terrace-";
+constexpr size_t kRandomDigits = 16;
 
 }  // namespace
 
@@ -29,22 +31,39 @@ std::string NewJobName() {
              static_cast<uint64_t>(now.tv_nsec);
   }
   return absl::StrCat(kPrefix, getpid(), "-",
-                      absl::Hex(random, absl::kZeroPad16));
+                      absl::Hex(random, absl::kZeroPad16), "-",
+                      Host::Current().Text());
 }
 
-bool IsJobName(absl::string_view name) {
-  if (!absl::ConsumePrefix(&name, kPrefix)) return false;
-  const size_t dash = name.find('-');
-  if (dash == 0 || dash == absl::string_view::npos) return false;
-  for (const char c : name.substr(0, dash)) {
-    if (!std::isdigit(static_cast<unsigned char>(c))) return false;
-  }
-  const absl::string_view random = name.substr(dash + 1);
-  for (const char c : random) {
-    if (!std::isxdigit(static_cast<unsigned char>(c))) return false;
-  }
-  return random.size() == 16;
+std::string JobOwner::Text() const {
+  return absl::StrCat("process ", pid, " on ",
+                      host ? host->name : "a host that its name leaves out");
 }
+
+std::optional<JobOwner> OwnerOfJob(absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, kPrefix)) return std::nullopt;
+  const size_t dash = name.find('-');
+  if (dash == 0 || dash == absl::string_view::npos) return std::nullopt;
+  JobOwner owner;
+  owner.pid = std::string(name.substr(0, dash));
+  for (const char c : owner.pid) {
+    if (!std::isdigit(static_cast<unsigned char>(c))) return std::nullopt;
+  }
+  name.remove_prefix(dash + 1);
+  const absl::string_view random = name.substr(0, kRandomDigits);
+  for (const char c : random) {
+    if (!std::isxdigit(static_cast<unsigned char>(c))) return std::nullopt;
+  }
+  if (random.size() != kRandomDigits) return std::nullopt;
+  name.remove_prefix(kRandomDigits);
+  if (name.empty()) return owner;
+  if (!absl::ConsumePrefix(&name, "-")) return std::nullopt;
+  owner.host = Host::Parse(name);
+  if (!owner.host) return std::nullopt;
+  return owner;
+}
+
+bool IsJobName(absl::string_view name) { return OwnerOfJob(name).has_value(); }
 
 bool IsStaleJobName(absl::string_view name) {
   return absl::ConsumeSuffix(&name, kStaleSuffix) && IsJobName(name);

@@ -1,14 +1,17 @@
 // The names below a disk path that are ours: a job's own directory,
 //
-//   <path>/terrace-<pid>-<random>/{lock,state}
+//   <path>/terrace-<pid>-<random>-<host>/{lock,state}
 //
 // and, with `.stale` behind it, one that a killed job left and that is being
-// removed. Nothing else is made, opened or removed. Thread-safe, stateless.
+// removed. The host is runtime/base/system/host.h's text; earlier versions left
+// it out. Nothing else is made, opened or removed. Thread-safe, stateless.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "runtime/base/system/host.h"
 
 namespace terrace {
 
@@ -16,9 +19,18 @@ inline constexpr char kJobLockName[] = "lock";
 inline constexpr char kJobStateName[] = "state";
 inline constexpr char kStaleSuffix[] = ".stale";
 
-// "terrace-<pid>-<16 hexadecimal digits>", which no other has.
+// Whose a directory is.
+struct JobOwner {
+  std::string pid;
+  std::optional<Host> host;  // nothing: an earlier version's
+
+  std::string Text() const;  // "process 12 on node7"
+};
+
+// "terrace-<pid>-<16 hexadecimal digits>-<host>", which no other has.
 std::string NewJobName();
-// Whether one could have been made by the above, of this or another process.
+// Nothing: it could not have been made by the above, by any process.
+std::optional<JobOwner> OwnerOfJob(absl::string_view name);
 bool IsJobName(absl::string_view name);
 bool IsStaleJobName(absl::string_view name);
 

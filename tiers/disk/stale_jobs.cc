@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "runtime/base/directory_names.h"
+#include "runtime/base/system/host.h"
 #include "tiers/disk/file_lock.h"
 #include "tiers/disk/job_files.h"
 
@@ -35,7 +37,10 @@ void CloseIfOpen(int* fd) {
 
 }  // namespace
 
-StaleJobs::StaleJobs(int path_fd) : path_fd_(path_fd), owner_pid_(getpid()) {}
+StaleJobs::StaleJobs(int path_fd)
+    : path_fd_(path_fd),
+      owner_pid_(getpid()),
+      locks_count_for_all_(LocksCountForAll(path_fd)) {}
 
 StaleJobs::~StaleJobs() { Stop(); }
 
@@ -74,11 +79,26 @@ bool StaleJobs::MakeRoom() {
   return false;
 }
 
+bool StaleJobs::MayLiveElsewhere(const std::string& name) const {
+  if (locks_count_for_all_) return false;
+  const std::optional<JobOwner> owner = OwnerOfJob(name);
+  return owner && !(owner->host && IsKnownHere(*owner->host));
+}
+
+std::vector<std::string> StaleJobs::elsewhere() const {
+  std::vector<std::string> told;
+  for (const std::string& name : NamesIn(path_fd_)) {
+    if (!MayLiveElsewhere(name)) continue;
+    told.push_back(absl::StrCat(name, ": of ", OwnerOfJob(name)->Text()));
+  }
+  return told;
+}
+
 std::vector<std::string> StaleJobs::Names() const {
   std::vector<std::string> names = NamesIn(path_fd_);
   std::erase_if(names, [this](const std::string& name) {
     const bool ours = IsJobName(name) || IsStaleJobName(name);
-    return !ours || left_alone_.contains(name);
+    return !ours || left_alone_.contains(name) || MayLiveElsewhere(name);
   });
   return names;
 }

@@ -7,6 +7,11 @@
 // that others can tell it from a job's and know that there will be room. Locks
 // die with their process: a start goes on from wherever another was killed.
 //
+// On a file system that other hosts may have a lock may count on one of them
+// only. There a job is dead that is unlocked and of this host, as its name
+// says; any other's is left alone, and told: elsewhere(). One that is `.stale`
+// was found dead by whoever renamed it.
+//
 //   <name>/ or <name>.stale/   may hold       then
 //   nearly always              lock, state    its lock is tried
 //   the state is removed       lock           the same
@@ -43,10 +48,15 @@ class StaleJobs {
   // there will be no more room by this than there is now.
   bool MakeRoom();
 
+  // "<name>: of process 12 on node7", of those that are left alone since they
+  // may live on another host.
+  std::vector<std::string> elsewhere() const;
+
   // Gives back what is claimed; from here on nothing is left to do.
   void Stop();
 
  private:
+  bool MayLiveElsewhere(const std::string& name) const;
   std::vector<std::string> Names() const;
   bool ClaimNext();
   bool Claim(const std::string& name);
@@ -57,6 +67,7 @@ class StaleJobs {
 
   const int path_fd_;
   const int owner_pid_;
+  const bool locks_count_for_all_;
   bool stopped_ = false;
   int64_t removals_ = 0;  // of directories and parts
   // The claimed one; no name: there is none.

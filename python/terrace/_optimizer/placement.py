@@ -47,6 +47,10 @@ def tell_placement(store: StateStore, groups: Groups) -> None:
     say('%sthe state of %s parameters, %s, has %s [%s]', who,
         f'{stats["parameters"]:,}', bytes_text(state), where,
         stats['instruction_set'])
+    for path in stats['paths']:
+        for job in path['jobs_elsewhere']:
+            say('%s, is left alone: it may live on another host; remove it if '
+                'it does not', job)
 
 
 def tell_copy(store: StateStore, groups: Groups) -> None:

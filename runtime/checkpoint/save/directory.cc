@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/system/host.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/manifest_file.h"
@@ -29,6 +30,15 @@ absl::Status IsBeingSavedTo(const std::string& path, int error) {
       absl::UnavailableError(
           absl::StrCat(path, ": another program is saving a checkpoint there")),
       {.error = error, .path = path});
+}
+
+absl::Status MayBeSavedTo(const std::string& path, const std::string& owner) {
+  return WithIoFault(
+      absl::UnavailableError(absl::StrCat(
+          path, "/", kLockName, ": ", owner,
+          " may be saving a checkpoint there: several hosts may have this file "
+          "system, and it is not known to be dead. Remove the file if it is")),
+      {.error = EWOULDBLOCK, .path = path});
 }
 
 }  // namespace
@@ -81,14 +91,19 @@ absl::Status CheckpointWriterDirectory::FlushName() const {
 }
 
 absl::Status CheckpointWriterDirectory::MakeLockFile() {
-  const absl::Status left = FileList::Read(file_, kLockName).status();
+  const absl::StatusOr<FileList::Listed> left =
+      FileList::Read(file_, kLockName);
   if (left.ok()) {
-    // Of a save that was killed, since it held flock's lock as well. It goes
-    // after what it lists, which may have left no room for another.
+    // Its save held flock's lock as well, which may count on one host only.
+    if (!LocksCountForAll(fd()) && !(left->host && IsKnownHere(*left->host))) {
+      return MayBeSavedTo(path(), left->Owner());
+    }
+    // It was killed. Its lock goes after what that lists, which may have left
+    // no room for another.
     TERRACE_RETURN_IF_ERROR(RemoveLeftovers());
     RemoveLockFile();
-  } else if (!absl::IsNotFound(left)) {
-    return left;
+  } else if (!absl::IsNotFound(left.status())) {
+    return left.status();
   }
   listed_ = {new_manifest_name_};
   auto made = FileList::Create(file_, kLockName, listed_);

@@ -4,7 +4,9 @@
 // where a child was forked meanwhile.
 //
 // The lock is flock's of the directory, and the file `checkpoint.lock`, which
-// lists what the save makes and replaces (file_list.h).
+// lists what the save makes and replaces (file_list.h), and counts on every
+// host that has the file system. It is taken over from a save that is surely
+// dead: where flock's counts for all, or the file names this host.
 #pragma once
 
 #include <cstdint>

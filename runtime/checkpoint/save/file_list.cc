@@ -20,6 +20,7 @@ namespace terrace {
 namespace {
 
 constexpr absl::string_view kFirstLine = "terrace: the files of a save\n";
+constexpr absl::string_view kOwner = "owner ";
 // A hundred thousand files and more, each of some 45 bytes.
 constexpr int64_t kLongestList = int64_t{8} << 20;
 
@@ -32,14 +33,24 @@ absl::Status Foreign(const std::string& path, absl::string_view why) {
       {.path = path});
 }
 
-absl::StatusOr<std::vector<std::string>> Parse(const std::string& path,
-                                               absl::string_view text) {
-  std::vector<std::string> files;
+// "owner <pid> <host>".
+bool ParseOwner(absl::string_view line, FileList::Listed* listed) {
+  if (!absl::ConsumePrefix(&line, kOwner)) return false;
+  const size_t space = line.find(' ');
+  if (space == absl::string_view::npos) return false;
+  listed->pid = std::string(line.substr(0, space));
+  listed->host = Host::Parse(line.substr(space + 1));
+  return listed->host.has_value();
+}
+
+absl::StatusOr<FileList::Listed> Parse(const std::string& path,
+                                       absl::string_view text) {
+  FileList::Listed listed;
   // The beginning of one, where bytes that a power loss kept from the disk may
   // be zeros.
   if (absl::StartsWith(kFirstLine, text) ||
       text.find_first_not_of('\0') == absl::string_view::npos) {
-    return files;
+    return listed;
   }
   if (!absl::ConsumePrefix(&text, kFirstLine)) {
     return Foreign(path, "is another program's");
@@ -47,17 +58,26 @@ absl::StatusOr<std::vector<std::string>> Parse(const std::string& path,
   text = text.substr(0, text.find('\0'));
   for (size_t end = text.find('\n'); end != absl::string_view::npos;
        end = text.find('\n')) {
-    const absl::string_view name = text.substr(0, end);
-    if (!IsSaveFileName(name)) {
-      return Foreign(path, "has a line that names no file of a checkpoint");
+    const absl::string_view line = text.substr(0, end);
+    if (listed.host) {
+      if (!IsSaveFileName(line)) {
+        return Foreign(path, "has a line that names no file of a checkpoint");
+      }
+      listed.files.emplace_back(line);
+    } else if (!ParseOwner(line, &listed)) {
+      return Foreign(path, "does not say whose it is");
     }
-    files.emplace_back(name);
     text.remove_prefix(end + 1);
   }
-  return files;
+  return listed;
 }
 
 }  // namespace
+
+std::string FileList::Listed::Owner() const {
+  return host ? absl::StrCat("process ", pid, " on ", host->name)
+              : "a process that had not written its name";
+}
 
 absl::StatusOr<FileList> FileList::Create(const File& directory,
                                           const std::string& name,
@@ -65,10 +85,8 @@ absl::StatusOr<FileList> FileList::Create(const File& directory,
   TERRACE_ASSIGN_OR_RETURN(
       File file, File::Create(directory.fd(), directory.path(), name));
   FileList list(std::move(file));
-  absl::Status status = list.file_.Write(
-      0, {reinterpret_cast<const std::byte*>(kFirstLine.data()),
-          kFirstLine.size()});
-  list.size_bytes_ = static_cast<int64_t>(kFirstLine.size());
+  absl::Status status = list.Append(absl::StrCat(
+      kFirstLine, kOwner, getpid(), " ", Host::Current().Text(), "\n"));
   if (status.ok()) status = list.Add(files);
   if (status.ok()) status = directory.Flush();
   if (status.ok()) return list;
@@ -79,15 +97,20 @@ absl::StatusOr<FileList> FileList::Create(const File& directory,
 absl::Status FileList::Add(absl::Span<const std::string> files) {
   std::string lines;
   for (const std::string& name : files) absl::StrAppend(&lines, name, "\n");
+  TERRACE_RETURN_IF_ERROR(Append(lines));
+  return file_.Flush();
+}
+
+absl::Status FileList::Append(absl::string_view lines) {
   TERRACE_RETURN_IF_ERROR(file_.Write(
       size_bytes_,
       {reinterpret_cast<const std::byte*>(lines.data()), lines.size()}));
   size_bytes_ += static_cast<int64_t>(lines.size());
-  return file_.Flush();
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> FileList::Read(
-    const File& directory, const std::string& name) {
+absl::StatusOr<FileList::Listed> FileList::Read(const File& directory,
+                                                const std::string& name) {
   const std::string path = absl::StrCat(directory.path(), "/", name);
   struct stat found = {};
   if (fstatat(directory.fd(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {

@@ -51,9 +51,9 @@ Leftovers Leftovers::Find(const File& directory,
   if (!present.is_known()) return found;
   for (std::string& name : NamesIn(directory.fd())) {
     if (!IsFileListName(name) && name != dead_lock) continue;
-    const auto files = FileList::Read(directory, name);
-    if (!files.ok()) continue;
-    found.lists_.push_back({std::move(name), left_of(*files)});
+    const auto list = FileList::Read(directory, name);
+    if (!list.ok()) continue;
+    found.lists_.push_back({std::move(name), left_of(list->files)});
   }
   return found;
 }
@@ -84,8 +84,8 @@ absl::Status CheckForStrays(const File& directory) {
     if (IsCheckpointFileName(name)) {
       strays.push_back(std::move(name));
     } else if (IsFileListName(name)) {
-      const auto files = FileList::Read(directory, name);
-      if (files.ok()) listed.insert(files->begin(), files->end());
+      const auto list = FileList::Read(directory, name);
+      if (list.ok()) listed.insert(list->files.begin(), list->files.end());
     }
   }
   std::erase_if(strays,

@@ -33,7 +33,9 @@
 // there: it is an error of the save, and the old checkpoint stays. A
 // kill or a power loss at any moment leaves the old checkpoint or the new one.
 // So a save needs room for both. One writer at a time (a lock on the directory,
-// and the file checkpoint.lock in it: Unavailable); readers need no lock.
+// and the file checkpoint.lock in it: Unavailable); readers need no lock. On a
+// file system that other hosts may have, the lock file of a save that was
+// killed on another host stays: Unavailable, which says whose it is.
 //
 // A save lists its files, and those that it replaces, in checkpoint.lock, and a
 // part in a checkpoint-<id>.lock, before it makes them; the lists go with the

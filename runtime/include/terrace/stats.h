@@ -32,6 +32,9 @@ struct PathStats {
   std::string file;              // the job's own file below it
   bool direct_io = false;        // false: buffered fallback
   std::string direct_io_reason;  // why not, if not
+  // Directories of jobs that are left alone on the path, each with its owner,
+  // since they may live on another host that has the file system.
+  std::vector<std::string> jobs_elsewhere;
   PathState state = PathState::kHealthy;
   bool degraded = false;     // kRefusesWrites
   absl::Status write_error;  // of the last write that failed; with its errno

@@ -32,6 +32,7 @@ Json PathAsJson(const PathStats& path) {
   return {{"directory", path.directory},
           {"direct_io", path.direct_io},
           {"direct_io_reason", path.direct_io_reason},
+          {"jobs_elsewhere", path.jobs_elsewhere},
           {"state", NameOf(path.state)},
           {"degraded", path.degraded},
           {"write_error", std::string(path.write_error.message())},
