@@ -8,10 +8,8 @@
 #include <exception>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
-#include "runtime/torch/hook/argument_storages.h"
-#include "runtime/torch/hook/write_marks.h"
+#include "runtime/torch/operation/argument_storages.h"
+#include "runtime/torch/operation/effects.h"
 
 namespace terrace {
 namespace {
@@ -30,16 +28,9 @@ struct PinnedTensors final : at::ObserverContext {
   c10::SmallVector<Use, 4> uses;
 };
 
-// Those of LibTorch's process groups, whose work goes on after the operation on
-// streams of theirs. What this library sends has a pin of its own.
-bool IsCollective(absl::string_view operation) {
-  return absl::StartsWith(operation, "c10d::") ||
-         absl::StartsWith(operation, "_c10d_functional");
-}
-
-std::unique_ptr<PinnedTensors> PinAll(const at::RecordFunction& function) {
+std::unique_ptr<PinnedTensors> PinAll(const at::RecordFunction& function,
+                                      Effects& effects) {
   std::unique_ptr<PinnedTensors> pinned;
-  WrittenArguments written(0);
   const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     ForEachStorage(inputs[i], [&](const c10::StorageImpl* storage) {
@@ -48,16 +39,18 @@ std::unique_ptr<PinnedTensors> PinAll(const at::RecordFunction& function) {
       if (!found.has_value()) return;
       if (pinned == nullptr) {
         pinned = std::make_unique<PinnedTensors>();
-        written = WrittenArgumentsOf(function);
+        effects = EffectsOf(function);
       }
-      pinned->uses.push_back({*std::move(found), written.Has(i)});
+      pinned->uses.push_back({*std::move(found), effects.Writes(i)});
     });
   }
   return pinned;
 }
 
-// What fails has a message on its storage, which ends the operation.
-void BringAll(PinnedTensors& pinned, bool is_collective) {
+// What fails has a message on its storage, which ends the operation. A process
+// group goes on on streams of its own; what this library sends has a pin of its
+// own.
+void BringAll(PinnedTensors& pinned, const Effects& effects) {
   for (const PinnedTensors::Use& use : pinned.uses) {
     use.managed.window->Fetch(*use.managed.tensor).IgnoreError();
   }
@@ -66,7 +59,7 @@ void BringAll(PinnedTensors& pinned, bool is_collective) {
     DeviceWindow& window = *use.managed.window;
     if (tensor.word().state() != Residency::kResident) continue;
     window.Use(tensor, use.is_written, window.IsCapturing()).IgnoreError();
-    if (is_collective) tensor.uses().NoteCollective();
+    if (effects.goes_on()) tensor.uses().NoteCollective();
   }
 }
 
@@ -74,10 +67,9 @@ std::unique_ptr<at::ObserverContext> OnStart(
     const at::RecordFunction& function) {
   if (is_forked_child.load(std::memory_order_relaxed)) return nullptr;
   try {
-    std::unique_ptr<PinnedTensors> pinned = PinAll(function);
-    if (pinned != nullptr && !NeedsNoBytes(function)) {
-      BringAll(*pinned, IsCollective(function.name()));
-    }
+    Effects effects;
+    std::unique_ptr<PinnedTensors> pinned = PinAll(function, effects);
+    if (pinned != nullptr && effects.needs_bytes()) BringAll(*pinned, effects);
     return pinned;
   } catch (const std::exception&) {
     return nullptr;  // no memory; what is away says so

@@ -9,13 +9,26 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/collective_calls.h"
+#include "runtime/torch/hook/collectives.h"
 #include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/hook/storage_check.h"
 
 namespace terrace {
 namespace {
+
+// That no Work of a process group goes on with it.
+absl::Status CheckUnused(absl::string_view name,
+                         const c10::StorageImpl& storage) {
+  const std::string user = Collectives::Get().UserOf(storage);
+  if (user.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("tensor '", name, "' is in use by ", user,
+                   ", which goes on; wait() for its Work first"));
+}
 
 // By any hook.
 bool IsManaged(const at::Tensor& tensor) {
@@ -27,7 +40,11 @@ bool IsManaged(const at::Tensor& tensor) {
 
 ManagedStorages::ManagedStorages(Runtime& runtime,
                                  const ByteWindowOptions& options)
-    : process_(getpid()), window_(runtime, options) {}
+    : process_(getpid()),
+      patience_(options.patience),
+      window_(runtime, options) {
+  ListenToCollectives();
+}
 
 ManagedStorages::~ManagedStorages() = default;
 
@@ -73,6 +90,7 @@ absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
     // Its memory ends here, which an update may write or read.
     TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(tensor.storage(),
                                                       /*is_written=*/true));
+    TERRACE_RETURN_IF_ERROR(CheckUnused(name, *StorageOf(tensor)));
   }
   return AddNow(tensors);
 }
@@ -114,7 +132,8 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
   c10::StorageImpl& impl = *StorageOf(tensor.tensor);
   if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr ||
       !OperationNet::Get().IsFree(tensor.tensor.storage(),
-                                  /*is_written=*/true)) {
+                                  /*is_written=*/true) ||
+      !CheckUnused(tensor.name, impl).ok()) {
     return nullptr;
   }
   auto storage = std::make_shared<ManagedStorage>(tensor.name, impl, window_,
@@ -283,6 +302,7 @@ absl::Status ManagedStorages::Close(bool restore) {
         "a forked child has none of its parent's bytes");
   }
   ReplaceUnused();
+  Collectives::Get().AwaitEnd(window_, absl::Now() + patience_);
   // Updates that go on have tensors in use, and would find others.
   if (OperationGate* const gate = OperationNet::Get().gate()) {
     gate->AwaitEverything();
@@ -318,6 +338,7 @@ absl::StatusOr<bool> ManagedStorages::BeginClose() {
   }
   for (const auto& [key, storage] : storages_) {
     if (storage->word().pinned() && !storage->gone()) {
+      TERRACE_RETURN_IF_ERROR(CheckUnused(storage->name(), *storage->key()));
       return absl::FailedPreconditionError(
           absl::StrCat("tensor '", storage->name(), "' is leased or in use"));
     }

@@ -98,6 +98,7 @@ class ManagedStorages final
   absl::Status LetGoAll(bool restore);
 
   const pid_t process_;
+  const absl::Duration patience_;
   ByteWindow window_;
   Replacements replacements_;
   mutable Mutex error_mutex_;  // the last of all

@@ -12,10 +12,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
-#include "runtime/torch/hook/argument_storages.h"
+#include "runtime/torch/hook/collectives.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/window/byte_window.h"
-#include "runtime/torch/hook/write_marks.h"
+#include "runtime/torch/operation/argument_storages.h"
+#include "runtime/torch/operation/effects.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -113,11 +114,12 @@ bool IsLarge(const WindowRoom& room, int64_t bytes) {
 }
 
 // Of an operation that takes too much for the Runtime: one after the other is
-// brought and goes beyond the window, until the rest fits half of it.
+// brought and goes beyond the window, until no more than `stays` bytes are in
+// it.
 void BringBeyond(PinnedStorages& pinned, const Storages& distinct,
-                 int64_t bytes, const char* operation) {
+                 int64_t stays, const char* operation) {
   const WindowRoom& room = distinct.front()->window().room();
-  const int64_t stays = room.window_bytes() / 2;
+  int64_t bytes = BytesOf(distinct);
   const int64_t available =
       std::min(room.beyond_bytes(), AvailableMemoryBytes());
   if (bytes - stays > available) {
@@ -148,13 +150,31 @@ void BringBeyond(PinnedStorages& pinned, const Storages& distinct,
   }
 }
 
+// Those that the Works of collectives keep have half of the budget at most, so
+// that the largest operation has room beside them; what they take more goes
+// beyond it, unless others of them end soon. False: it is as any operation.
+bool BringForWork(PinnedStorages& pinned, const char* operation) {
+  const Storages distinct = Distinct(pinned.storages);
+  if (distinct.empty()) return true;
+  ByteWindow& window = distinct.front()->window();
+  const int64_t most = window.room().most_bytes() / 2;
+  const int64_t bytes = BytesOf(distinct);
+  const int64_t held = Collectives::Get().AwaitRoom(window, most - bytes);
+  if (held == 0 || held + bytes <= most) return false;
+  BringBeyond(pinned, distinct, most - held, operation);
+  return true;
+}
+
 void BringAll(PinnedStorages& pinned, const at::RecordFunction& function) {
+  Collectives::Get().EndDone();  // what they had pinned is room
   if (pinned.storages.size() > 1) {
     const Storages distinct = Distinct(pinned.storages);
     const int64_t bytes = BytesOf(distinct);
     if (!distinct.empty() &&
         IsLarge(distinct.front()->window().room(), bytes)) {
-      return BringBeyond(pinned, distinct, bytes, function.name());
+      const int64_t stays =
+          distinct.front()->window().room().window_bytes() / 2;
+      return BringBeyond(pinned, distinct, stays, function.name());
     }
   }
   Bring(pinned.storages);
@@ -166,23 +186,27 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
     return nullptr;
   }
   std::unique_ptr<PinnedStorages> pinned;
-  WrittenArguments written(0);
+  Effects effects;
   bool is_away = false;
   const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     ForEachManaged(inputs[i], [&](ManagedStorage& storage) {
       if (pinned == nullptr) {
+        effects = EffectsOf(function);
+        if (!effects.IsArgument(i)) return;
         pinned = std::make_unique<PinnedStorages>();
-        written = WrittenArgumentsOf(function);
       }
       pinned->storages.push_back(&storage);
       if (storage.word().Pin() != Residency::kResident) is_away = true;
       storage.window().order().Note(storage);
-      if (written.Has(i)) pinned->written.push_back(&storage);
+      if (effects.Writes(i)) pinned->written.push_back(&storage);
     });
   }
   if (pinned == nullptr) return nullptr;
-  if (is_away && !NeedsNoBytes(function)) BringAll(*pinned, function);
+  if (effects.goes_on() && BringForWork(*pinned, function.name())) {
+    is_away = false;
+  }
+  if (is_away && effects.needs_bytes()) BringAll(*pinned, function);
   // Not before: an eviction that goes on as it is pinned would take the mark.
   for (ManagedStorage* const each : pinned->written) each->MarkWritten();
   // While this one computes.

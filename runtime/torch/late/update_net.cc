@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/torch/hook/argument_storages.h"
 #include "runtime/torch/hook/compat.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"
-#include "runtime/torch/hook/write_marks.h"
+#include "runtime/torch/operation/argument_storages.h"
+#include "runtime/torch/operation/effects.h"
 
 namespace terrace {
 namespace {
@@ -56,12 +56,14 @@ void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     AwaitAll(pending);
   } else {
-    const WrittenArguments written = WrittenArgumentsOf(function);
+    // Also for what needs no bytes: a view's are read by its address later.
+    const Effects effects = EffectsOf(function);
     const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
     Operands operands;
     for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!effects.IsArgument(i)) continue;
       ForEachStorage(inputs[i], [&](c10::StorageImpl* storage) {
-        operands.Add(storage, written.Has(i));
+        operands.Add(storage, effects.Writes(i));
       });
     }
     AwaitEach(pending, operands);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -106,6 +107,64 @@ TEST_F(HookWritesTest, ALeaseDirtiesAsItSays) {
   EXPECT_TRUE(Dirties(t, lease(Hook::Access::kWrite)));
 }
 
+// What each registration says of `touch(x)`, and whether that counts as a
+// write.
+TEST_F(HookWritesTest, AnOperatorIsTrustedAsFarAsItSpeaks) {
+  Make(64 << 10);
+  const at::Tensor t = Managed("t", at::randn({30, 30}));
+  using Define = std::function<void(torch::Library&)>;
+  const auto kernel = [](const at::Tensor& x) { return x.sum(); };
+  const auto parsed = [](const char* text, c10::AliasAnalysisKind kind,
+                         std::vector<at::Tag> tags = {}) -> Define {
+    return [=](torch::Library& library) {
+      library.def(torch::schema(text, kind), tags);
+    };
+  };
+  const char* const unmarked = "touch(Tensor x) -> Tensor";
+  const char* const viewed = "touch(Tensor(a) x) -> Tensor(a)";
+  const char* const written = "touch(Tensor(a!) x) -> Tensor";
+  using Kind = c10::AliasAnalysisKind;
+  const std::vector<std::tuple<const char*, Define, bool>> cases = {
+      {"inferred", [&](torch::Library& l) { l.def("touch", kernel); }, true},
+      {"unmarked", parsed(unmarked, Kind::FROM_SCHEMA), true},
+      {"tagged",
+       parsed(unmarked, Kind::FROM_SCHEMA, {at::Tag::pt2_compliant_tag}),
+       false},
+      {"a view", parsed(viewed, Kind::FROM_SCHEMA), false},
+      {"written", parsed(written, Kind::FROM_SCHEMA), true},
+      {"conservative", parsed(viewed, Kind::CONSERVATIVE), true},
+      {"pure", parsed(unmarked, Kind::PURE_FUNCTION), false}};
+  for (const auto& [name, define, writes] : cases) {
+    SCOPED_TRACE(name);
+    torch::Library library(torch::Library::FRAGMENT, "terrace_hook_test",
+                           std::nullopt, __FILE__, __LINE__);
+    define(library);
+    if (absl::string_view(name) != "inferred") library.impl("touch", kernel);
+    const auto touch = c10::Dispatcher::singleton()
+                           .findSchemaOrThrow("terrace_hook_test::touch", "")
+                           .typed<at::Tensor(const at::Tensor&)>();
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(Dirties(t, [&] { touch.call(t); }), writes);
+    }
+  }
+}
+
+// An interpreter's stack has its loops' counters below what it calls.
+TEST_F(HookWritesTest, ACallOnADeepStackHasItsOwnArguments) {
+  Make(64 << 10);
+  const at::Tensor t = Managed("t", at::randn({30, 30}));
+  const at::Tensor other = Managed("other", at::randn({30, 30}));
+  const auto add_ =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::add_", "Tensor");
+  torch::jit::Stack stack = {1, other, t, at::ones({30, 30}), 1};
+  EXPECT_TRUE(Dirties(t, [&] { add_.callBoxed(stack); }));
+  stack = {1, other, t, at::ones({30, 30}), 1};
+  EXPECT_FALSE(Dirties(other, [&] {
+    static_cast<void>(other.sum());
+    add_.callBoxed(stack);
+  }));
+}
+
 TEST_F(HookWritesTest, AnOperatorWithAnotherSchemaIsNoticed) {
   Make(64 << 10);
   const at::Tensor t = Managed("t", at::randn({30, 30}));
@@ -113,7 +172,8 @@ TEST_F(HookWritesTest, AnOperatorWithAnotherSchemaIsNoticed) {
     SCOPED_TRACE(writes);
     torch::Library library(torch::Library::FRAGMENT, "terrace_hook_test",
                            std::nullopt, __FILE__, __LINE__);
-    library.def(writes ? "touch(Tensor(a!) x) -> ()" : "touch(Tensor x) -> ()");
+    library.def(writes ? "touch(Tensor(a!) x) -> ()"
+                       : "touch(Tensor(a) x) -> ()");
     library.impl("touch", c10::DispatchKey::CPU, [](const at::Tensor&) {});
     const auto touch = c10::Dispatcher::singleton()
                            .findSchemaOrThrow("terrace_hook_test::touch", "")
