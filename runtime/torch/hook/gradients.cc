@@ -7,14 +7,33 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/torch/hook/collectives.h"
 #include "runtime/torch/hook/managed_storages.h"
+#include "runtime/torch/hook/storage_check.h"
+#include "terrace/runtime.h"
 
 namespace terrace {
+namespace {
+
+// A view of more than can be managed, as backward of a cat() makes of the
+// gradient of all: that stays whole, in the memory that it has had, until the
+// last of its views goes.
+bool IsPartOfTooMuch(const at::Tensor& gradient, int64_t most_bytes) {
+  return ResidentBytes(static_cast<int64_t>(gradient.storage().nbytes())) >
+             most_bytes &&
+         ResidentBytes(static_cast<int64_t>(gradient.nbytes())) <= most_bytes;
+}
+
+}  // namespace
+
 absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages, int64_t& number) {
   const at::Tensor& gradient = leaf.tensor.grad();
   if (!gradient.defined() || gradient.layout() != at::kStrided ||
-      storages.Find(gradient) != nullptr) {
+      storages.Find(gradient) != nullptr ||
+      IsPartOfTooMuch(gradient, storages.window().room().most_bytes()) ||
+      // Its memory is not this function's to end.
+      !Collectives::Get().UserOf(*StorageOf(gradient)).empty()) {
     return absl::OkStatus();
   }
   const std::string name = absl::StrCat(leaf.name, ".grad");

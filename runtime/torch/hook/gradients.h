@@ -22,7 +22,8 @@ class ManagedStorages;
 
 // Manages what the leaf's gradient is now, as its name with ".grad", and with a
 // number behind that where one of before is not gone yet: from `number` on.
-// What is managed already, or sparse, stays as it is. Else
+// What is managed already, sparse, in use by a collective, or a part of a
+// tensor that is too large to be managed, stays as it is. Else
 // ManagedStorages::Add.
 absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages, int64_t& number);
