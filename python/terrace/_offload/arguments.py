@@ -77,6 +77,10 @@ def check_model(model: Any, is_filled: bool, keeps: bool) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError('terrace: offload takes a torch.nn.Module, not '
                         f'{type(model).__name__}')
+    if isinstance(model, torch.jit.ScriptModule):
+        raise NotImplementedError(
+            'terrace: a ScriptModule cannot be offloaded yet: offload the '
+            'module that it was made of')
     if isinstance(model, DistributedDataParallel):
         raise NotImplementedError(
             'terrace: a model in DistributedDataParallel cannot be offloaded '

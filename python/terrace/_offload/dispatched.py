@@ -3,6 +3,8 @@ nobody learns which of them it writes. While a model is offloaded it goes the
 ordinary way:
 
 - what is compiled runs eagerly.
+- TorchScript of it is refused.
+- operators that pack tensors into objects of their own take copies.
 - operators that torch.library.custom_op has made, which are called past the
   dispatcher from 2.15 on, are called through it.
 """
@@ -11,12 +13,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from terrace._base.library import is_offloaded
 from terrace._base.message import say
 from terrace._base.replaced import Replaced
 from terrace._state.late_readers import is_compiled
@@ -38,6 +41,10 @@ def begin(model: object) -> None:
         _replaced.put(torch, 'compile', _telling)
         if hasattr(OpOverload, '_enable_pyobj_dispatch'):
             _replaced.put(OpOverload, '__call__', lambda _: _dispatch)
+        for owner, name in _scripts():
+            _replaced.put(owner, name, _refused_offloaded)
+        for name in _PACKS:
+            _replaced.put(torch.ops.quantized, name, _TakingCopies)
         # Not a stance: the program has stances of its own, which end in any
         # order.
         from torch._dynamo import eval_frame  # takes seconds
@@ -61,6 +68,58 @@ def _eagerly(callback_from_stance: Callable[..., Any]) -> Callable[..., Any]:
     def callback(compiling: Any) -> Any:
         return None if _models else callback_from_stance(compiling)
     return callback
+
+
+# Of torch.ops.quantized: what they answer keeps the bias, or the weight.
+_PACKS = ('linear_prepack', 'linear_prepack_fp16', 'conv1d_prepack',
+          'conv2d_prepack', 'conv3d_prepack', 'conv_transpose1d_prepack',
+          'conv_transpose2d_prepack', 'conv_transpose3d_prepack',
+          'embedding_bag_prepack')
+
+
+class _TakingCopies:
+    """In place of an operator, with all that it has beside."""
+
+    def __init__(self, operator: Any) -> None:
+        self._operator = operator
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._operator(
+            *map(_copied, arguments),
+            **{name: _copied(value) for name, value in named.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operator, name)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and is_offloaded(value):
+        return value.detach().clone()
+    return value
+
+
+def _scripts() -> Iterator[tuple[Any, str]]:
+    """What makes TorchScript of modules, and what writes it."""
+    for name in ('script', 'trace', 'trace_module', 'freeze',
+                 'optimize_for_inference', 'save'):
+        yield torch.jit, name
+    for name in ('save', 'save_to_buffer'):
+        yield torch.jit.RecursiveScriptModule, name
+
+
+def _refused_offloaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def refused(*arguments: Any, **named: Any) -> Any:
+        for value in (*arguments, *named.values()):
+            if (_models and isinstance(value, torch.nn.Module)
+                    and any(map(is_offloaded, value.parameters()))):
+                raise RuntimeError(
+                    f'terrace: torch.jit: {function.__name__}() of a model '
+                    'whose parameters are offloaded: TorchScript reads them '
+                    'where nothing brings them; do it before offload() or '
+                    'after close()')
+        return function(*arguments, **named)
+    return refused
 
 
 def _telling(compile: Callable[..., Any]) -> Callable[..., Any]:
