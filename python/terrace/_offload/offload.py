@@ -373,9 +373,8 @@ def offload(model: torch.nn.Module, *,
             one that other processes share, which is named; a checkpoint that
             is none, or does not fit the model, with all names that are
             missing, unexpected or misshapen.
-        NotImplementedError: DistributedDataParallel, a ScriptModule;
-            parameters elsewhere than in CPU memory; without parameters=False,
-            those that are sharded.
+        NotImplementedError: DistributedDataParallel; a ScriptModule; what is
+            not in CPU memory; without parameters=False, what is sharded.
         RuntimeError: a parameter is offloaded already.
         OSError: a path, as of terrace.AdamW, or a file of the checkpoint.
             MemoryError: there is not that much memory.
