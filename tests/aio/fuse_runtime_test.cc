@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/clock.h"
 #include "terrace/runtime.h"
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 #include "tests/support/runtime_fixture.h"
 
 namespace terrace {

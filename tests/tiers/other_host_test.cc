@@ -11,7 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 #include "tests/support/temporary_directory.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/disk/job_directory.h"

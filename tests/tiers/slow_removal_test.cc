@@ -7,7 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 #include "tiers/disk/job_directory.h"
 #include "tiers/disk/job_files.h"
 

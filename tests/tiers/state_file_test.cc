@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 
 namespace terrace {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 #include "tests/support/runtime_fixture.h"
 
 namespace terrace {

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/checkpoint/job.h"
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 
 namespace terrace {
 namespace {

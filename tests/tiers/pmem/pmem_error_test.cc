@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "runtime/base/io_fault.h"
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 #include "tests/tiers/pmem/pmem_support.h"
 #include "tiers/disk/given_mark.h"
 

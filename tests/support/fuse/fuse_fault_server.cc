@@ -24,8 +24,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/fuse_files.h"
-#include "tests/support/fuse_script.h"
+#include "tests/support/fuse/fuse_files.h"
+#include "tests/support/fuse/fuse_script.h"
 
 namespace terrace {
 namespace {

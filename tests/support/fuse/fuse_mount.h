@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tests/support/fuse_script.h"
+#include "tests/support/fuse/fuse_script.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "tests/support/fuse_mount.h"
+#include "tests/support/fuse/fuse_mount.h"
 
 #include <fcntl.h>
 #include <poll.h>
