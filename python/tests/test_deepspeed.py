@@ -194,12 +194,13 @@ def test_clipping_of_the_configuration():
     ({'optimizer': {'type': 'Lion', 'params': {}}}, NotImplementedError,
      'Lion'),
     ({'zero_optimization': {'stage': 3, 'offload_param': {
-        'device': 'nvme', 'nvme_path': '/'}}},
-     NotImplementedError, 'offload_param'),
+        'device': 'nvme'}}}, ValueError, 'offload_param.nvme_path'),
+    ({'amp': {'enabled': False}}, ValueError, 'amp'),
     ({'zero_optimization': {'stage': 2, 'offload_optimizer': {
         'device': 'nvme'}}}, ValueError, 'nvme_path'),
     ({'train_batch_size': 7}, ValueError, 'train_batch_size'),
-    ({'bf16': {'enabled': True}}, ValueError, 'bf16'),
+    ({'bf16': {'enabled': True, 'bf16_master_weights_and_grads': True}},
+     NotImplementedError, 'bf16_master_weights_and_grads'),
 ])
 def test_what_is_wrong_or_not_built_is_named(change, exception, text):
     with pytest.raises(exception, match=text):

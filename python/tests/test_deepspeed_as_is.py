@@ -15,7 +15,6 @@ from conftest import batches, largest_difference, model
 
 PLAIN = {'train_micro_batch_size_per_gpu': 4}
 LR = {'learning_rate': 1e-2}
-AS_IS = pytest.mark.xfail(strict=True, reason='what DeepSpeed takes is refused')
 
 
 def adamw(**more):
@@ -36,7 +35,6 @@ def made(network, config, **more):
     return terrace.from_deepspeed_config(network, config, **more)
 
 
-@AS_IS
 @pytest.mark.parametrize('name, dtype', [('bf16', torch.bfloat16),
                                          ('fp16', torch.float16)])
 def test_an_fp32_model_is_cast(name, dtype):
@@ -54,7 +52,6 @@ def test_an_fp32_model_is_cast(name, dtype):
     assert largest_difference(network, other) == 0
 
 
-@AS_IS
 def test_a_model_of_parts_in_several_types_is_cast_with_its_buffers():
     network = torch.nn.Sequential(torch.nn.BatchNorm1d(8),
                                   torch.nn.Linear(8, 8).half())
@@ -67,7 +64,6 @@ def test_a_model_of_parts_in_several_types_is_cast_with_its_buffers():
     assert network[0].num_batches_tracked.dtype == torch.int64
 
 
-@AS_IS
 def test_a_refused_file_casts_nothing():
     network = model()
     config = adamw(bf16={'enabled': True}, zero_optimization={
@@ -78,7 +74,6 @@ def test_a_refused_file_casts_nothing():
     assert {p.dtype for p in network.parameters()} == {torch.float32}
 
 
-@AS_IS
 @pytest.mark.parametrize('on_nvme', [False, True])
 def test_parameters_on_nvme_are_not_asked_for_twice(tmp_path, on_nvme):
     place = {'device': 'nvme', 'nvme_path': str(tmp_path)}
@@ -96,7 +91,6 @@ def test_parameters_on_nvme_are_not_asked_for_twice(tmp_path, on_nvme):
         made(model(), adamw(zero_optimization=zero), offload=False)
 
 
-@AS_IS
 @pytest.mark.parametrize('kind, params', [
     ('SGD', {'lr': 0.05, 'momentum': 0.9}), ('RMSprop', {'lr': 1e-3}),
     ('adagrad', {'lr': 1e-2}), ('NAdam', {'betas': [0.8, 0.9]})])
@@ -120,7 +114,6 @@ def test_other_optimizers_are_torchs(kind, params):
         torchs.state_dict()['state'].keys())
 
 
-@AS_IS
 def test_torchs_optimizer_steps_fp32_masters():
     config = {**PLAIN, 'gradient_clipping': 0, 'bf16': {'enabled': True},
               'optimizer': {'type': 'SGD', 'params': {'lr': 1e-4}}}
@@ -143,7 +136,6 @@ def test_torchs_optimizer_steps_fp32_masters():
     assert torch.equal(network.weight, again.weight)
 
 
-@AS_IS
 def test_a_skipped_step_of_torchs_leaves_the_rate():
     network = model()
     optimizer, scheduler, _ = made(network, {
@@ -161,7 +153,6 @@ def test_a_skipped_step_of_torchs_leaves_the_rate():
     assert largest_difference(network, before) == 0
 
 
-@AS_IS
 def test_params_that_torch_does_not_know_are_named_together():
     with pytest.raises(ValueError) as said:
         made(model(), {**PLAIN, 'optimizer': {'type': 'SGD', 'params': {
@@ -170,14 +161,12 @@ def test_params_that_torch_does_not_know_are_named_together():
         assert name in str(said.value)
 
 
-@AS_IS
 @pytest.mark.parametrize('value', [float('inf'), numpy.float64('inf')])
 def test_a_trainers_dict_prints_never(value):
     made(model(), adamw(steps_per_print=value, gradient_accumulation_steps=1,
                         zero_allow_untested_optimizer=True))
 
 
-@AS_IS
 def test_values_are_taken_as_what_they_are(tmp_path):
     network = model()
     config = {
@@ -195,7 +184,6 @@ def test_values_are_taken_as_what_they_are(tmp_path):
     assert optimizer.param_groups[0]['betas'] == (0.5, 0.75)
 
 
-@AS_IS
 def test_a_value_that_is_none_is_named():
     for config, name in (
             ({**PLAIN, 'gradient_clipping': float('nan')}, 'gradient_clipping'),
@@ -206,7 +194,6 @@ def test_a_value_that_is_none_is_named():
             made(model(), config, **LR)
 
 
-@AS_IS
 def test_numbers_of_numpy_are_passed_too():
     optimizer, _, settings = made(
         model(), {}, learning_rate=numpy.float32(0.5),
@@ -215,7 +202,6 @@ def test_numbers_of_numpy_are_passed_too():
     assert optimizer.param_groups[0]['lr'] == 0.5
 
 
-@AS_IS
 def test_a_file_that_is_not_utf8_is_named(tmp_path):
     for content in (b'{"a": "\xff"}', '{"train_batch_size": 1}'.encode(
             'utf-16')):

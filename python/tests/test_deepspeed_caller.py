@@ -267,7 +267,7 @@ def test_a_message_names_a_line_of_a_file_and_none_of_a_dict(tmp_path):
 
 
 def test_a_number_that_json_has_not():
-    with pytest.raises(ValueError, match='terrace: the configuration'):
+    with pytest.raises(ValueError, match='terrace: gradient_clipping: nan'):
         terrace.from_deepspeed_config(
             model(), {**PLAIN, 'gradient_clipping': float('nan')})
 

@@ -26,14 +26,16 @@ absl::Status ReadActivations(const ZeroConfigCaller& caller, KeyValues* values,
                          "zero_optimization.offload_optimizer.nvme_path"};
   for (const char* path : paths) {
     if (!values->Given(path)) continue;
-    settings->places.activations = {OffloadDevice::kNvme, values->Texts(path),
-                                    path};
+    settings->callers.activations = {OffloadDevice::kNvme, values->Texts(path),
+                                     path};
     return absl::OkStatus();
   }
-  return values->Bad(
-      key, absl::StrCat("needs ", paths[0], " or ", paths[1],
-                        " for activations to go to: a directory or a list of "
-                        "directories"));
+  values->AddNote(
+      ZeroConfigNote::Kind::kMeaning, key,
+      absl::StrCat("activations are in CPU memory already, and stay: there is "
+                   "neither ",
+                   paths[0], " nor ", paths[1], " for them to go to"));
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/zero_config/caller_numbers.h"
+#include "runtime/zero_config/callers_optimizer.h"
 #include "runtime/zero_config/keys/nearest_name.h"
 #include "runtime/zero_config/sections.h"
 
@@ -102,7 +103,8 @@ std::string Described(const AdamOptions& adam) {
 
 }  // namespace
 
-absl::Status CheckOptimizerType(const JsonValue& root) {
+absl::Status CheckOptimizerType(const ZeroConfigCaller& caller,
+                                const JsonValue& root) {
   const JsonValue* section = root.Find("optimizer");
   const JsonValue* type = section == nullptr ? nullptr : section->Find("type");
   if (type == nullptr || type->kind != JsonValue::Kind::kText) {
@@ -110,7 +112,8 @@ absl::Status CheckOptimizerType(const JsonValue& root) {
   }
   if (type->text.empty() || type->text == "auto" ||
       absl::EqualsIgnoreCase(type->text, "adam") ||
-      absl::EqualsIgnoreCase(type->text, "adamw")) {
+      absl::EqualsIgnoreCase(type->text, "adamw") ||
+      !CallersName(caller, type->text).empty()) {
     return absl::OkStatus();
   }
   const std::string where = absl::StrCat(
@@ -124,8 +127,10 @@ absl::Status CheckOptimizerType(const JsonValue& root) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, " is no optimizer", hint));
   }
-  return absl::UnimplementedError(
-      absl::StrCat(where, " is not built; allowed: \"Adam\", \"AdamW\""));
+  return absl::UnimplementedError(absl::StrCat(
+      where, " is not built; allowed: \"Adam\", \"AdamW\"",
+      caller.model.optimizers.empty() ? ""
+                                      : ", and optimizers of torch.optim"));
 }
 
 absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,
@@ -146,6 +151,12 @@ absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,
   }
   if (!values->Given(kType)) {
     return values->Bad("optimizer", "needs a type: \"Adam\" or \"AdamW\"");
+  }
+  if (settings->callers.optimizer) {
+    values->AddNote(NoteKind::kMeaning, kType,
+                    absl::StrCat(settings->callers.optimizer->type,
+                                 " of torch.optim: its state stays in memory"));
+    return absl::OkStatus();
   }
   TERRACE_RETURN_IF_ERROR(CheckTorchAdam(*values));
   const std::string states = absl::StrCat(kParams, "fp32_optimizer_states");

@@ -104,6 +104,10 @@ absl::Status ReadTheRest(const ZeroConfigCaller& caller, KeyValues* values,
                              : validation == "IGNORE" ? TagValidation::kIgnore
                                                       : TagValidation::kWarn;
   TERRACE_RETURN_IF_ERROR(CheckNodeLocal(caller, values));
+  const char* norm = "zero_optimization.compute_grad_norm";
+  if (!values->Boolean(norm) && settings->max_gradient_norm > 0) {
+    return values->Bad(norm, "false needs gradient_clipping 0");
+  }
   return ReadReduction(caller, *settings, values);
 }
 

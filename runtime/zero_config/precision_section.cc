@@ -32,12 +32,10 @@ absl::Status CheckBf16(const KeyValues& values, int stage) {
 absl::Status CheckAutoCast(bool fp16, KeyValues* values) {
   const char* path = "fp16.auto_cast";
   if (!values->Boolean(path)) return absl::OkStatus();
-  if (fp16) {
-    return values->NotBuilt(
-        path, "the training program casts its inputs; allowed: false");
-  }
   values->AddNote(ZeroConfigNote::Kind::kIgnored, path,
-                  "accepted; no effect here: fp16 is off");
+                  fp16 ? "accepted; no effect here: the training program casts "
+                         "its inputs"
+                       : "accepted; no effect here: fp16 is off");
   return absl::OkStatus();
 }
 
@@ -54,6 +52,17 @@ LossScaleSettings ReadLossScale(const KeyValues& values) {
   scale.consecutive_hysteresis = values.Boolean("fp16.consecutive_hysteresis");
   scale.least = values.Number("fp16.min_loss_scale");
   return scale;
+}
+
+// What a dynamic scale divides by, or falls to.
+absl::Status CheckLossScale(const LossScaleSettings& scale,
+                            const KeyValues& values) {
+  if (!scale.dynamic) return absl::OkStatus();
+  for (const char* path : {"fp16.loss_scale_window", "fp16.min_loss_scale"}) {
+    if (values.Integer(path) > 0) continue;
+    return values.Bad(path, "allowed: an integer of at least 1");
+  }
+  return absl::OkStatus();
 }
 
 // One of data_types: it may only say what is so anyway.
@@ -81,24 +90,49 @@ absl::Status ReadPrecision(const ZeroConfigCaller& caller, KeyValues* values,
   settings->parameter_dtype = bf16   ? DType::kBFloat16
                               : fp16 ? DType::kFloat16
                                      : DType::kFloat32;
-  if (caller.parameter_dtype &&
+  const bool casts = caller.model.is_cast && (bf16 || fp16);
+  if (!casts && caller.parameter_dtype &&
       *caller.parameter_dtype != settings->parameter_dtype) {
     const char* asks = DTypeName(settings->parameter_dtype);
     return absl::InvalidArgumentError(absl::StrCat(
         "bf16.enabled ", bf16 ? "true" : "false", " and fp16.enabled ",
         fp16 ? "true" : "false", " ask for parameters in ", asks,
         "; the model's are ", DTypeName(*caller.parameter_dtype),
-        ": Terrace casts no model, cast it or change the keys"));
+        ": they are not cast; cast them or change the keys"));
   }
   TERRACE_RETURN_IF_ERROR(CheckAutoCast(fp16, values));
-  if (fp16) settings->loss_scale = ReadLossScale(*values);
+  if (fp16) {
+    settings->loss_scale = ReadLossScale(*values);
+    TERRACE_RETURN_IF_ERROR(CheckLossScale(*settings->loss_scale, *values));
+  }
   settings->skip_nonfinite =
       fp16 || (bf16 && values->Boolean("bf16.check_grad_overflow"));
-  for (const char* name : {"grad_accum_dtype", "param_dtype", "buffer_dtype"}) {
-    TERRACE_RETURN_IF_ERROR(
-        CheckDataType(*values, name, settings->parameter_dtype));
+  TERRACE_RETURN_IF_ERROR(
+      CheckDataType(*values, "param_dtype", settings->parameter_dtype));
+  const char* buffers = "data_types.buffer_dtype";
+  if (!caller.model.is_cast) {
+    return CheckDataType(*values, "buffer_dtype", settings->parameter_dtype);
+  }
+  for (const DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    if (values->Given(buffers) && values->Text(buffers) == DTypeName(dtype)) {
+      settings->callers.buffer_dtype = dtype;
+    }
   }
   return absl::OkStatus();
+}
+
+// One micro-batch has one gradient, whose sum in fp32 is itself. DeepSpeed has
+// such sums from stage 1 on.
+absl::Status CheckAccumulation(const KeyValues& values,
+                               const ZeroConfigSettings& settings) {
+  const char* name = "grad_accum_dtype";
+  const bool sums_one = settings.accumulation_steps == 1 &&
+                        settings.stage > 0 &&
+                        values.Text(absl::StrCat("data_types.", name)) ==
+                            DTypeName(DType::kFloat32);
+  if (sums_one) return absl::OkStatus();
+  return CheckDataType(values, name, settings.parameter_dtype);
 }
 
 }  // namespace terrace

@@ -114,7 +114,13 @@ void NoteUnused(const ZeroConfigCaller& caller,
 absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
                         LearningRateSchedule* schedule) {
   LearningRateSchedule& s = *schedule;
-  s.logarithmic = values->Text(Param("warmup_type")) == "log";
+  const std::string type = values->Text(Param("warmup_type"));
+  s.logarithmic = type != "linear";
+  if (s.logarithmic && type != "log") {
+    values->AddNote(NoteKind::kMeaning, Param("warmup_type"),
+                    "neither \"log\" nor \"linear\": read as \"log\", as in "
+                    "DeepSpeed");
+  }
   s.warmup_steps = 1000;
   const char* name = "warmup_num_steps";
   const std::string steps = Param(name);
@@ -247,7 +253,10 @@ absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
       one->kind == Kind::kWarmupCosine ||
       (one->kind == Kind::kWarmup && !values->Given(most) &&
        !FilledIn(caller, "warmup_max_lr", caller.warmup_max_lr, *values, most));
-  if (needs_base && !settings->adam && !caller.learning_rate) {
+  const bool has_base =
+      settings->adam || caller.learning_rate ||
+      (settings->callers.optimizer && settings->schedule.base > 0);
+  if (needs_base && !has_base) {
     return values->Bad("scheduler",
                        "needs the optimizer's learning rate: there is none "
                        "here; pass learning_rate=");

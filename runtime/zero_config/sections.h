@@ -12,7 +12,12 @@ namespace terrace {
 
 // optimizer.type and scheduler.type, before their params are read by the
 // table: those of a type that is not built must not be called unknown.
-absl::Status CheckOptimizerType(const JsonValue& root);
+absl::Status CheckOptimizerType(const ZeroConfigCaller& caller,
+                                const JsonValue& root);
+// Of one of the caller's optimizers: takes its params out of the text.
+absl::Status TakeCallersOptimizer(const ZeroConfigCaller& caller,
+                                  JsonValue* root,
+                                  ZeroConfigSettings* settings);
 absl::Status CheckSchedulerType(const JsonValue& root);
 
 absl::Status ReadActivations(const ZeroConfigCaller& caller, KeyValues* values,
@@ -27,6 +32,9 @@ absl::Status ReadPrecision(const ZeroConfigCaller& caller, KeyValues* values,
                            ZeroConfigSettings* settings);
 absl::Status ReadBatch(const ZeroConfigCaller& caller, KeyValues* values,
                        ZeroConfigSettings* settings);
+// After ReadBatch.
+absl::Status CheckAccumulation(const KeyValues& values,
+                               const ZeroConfigSettings& settings);
 // After ReadPrecision.
 absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,
                            ZeroConfigSettings* settings);

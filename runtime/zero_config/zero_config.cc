@@ -37,15 +37,17 @@ absl::StatusOr<ZeroConfigSettings> ReadZeroConfig(
     absl::string_view text, const ZeroConfigCaller& caller) {
   TERRACE_ASSIGN_OR_RETURN(JsonValue root, ParseJson(text));
   if (!caller.text_has_lines) ForgetLines(&root);
-  TERRACE_RETURN_IF_ERROR(CheckOptimizerType(root));
+  ZeroConfigSettings settings;
+  TERRACE_RETURN_IF_ERROR(CheckOptimizerType(caller, root));
+  TERRACE_RETURN_IF_ERROR(TakeCallersOptimizer(caller, &root, &settings));
   TERRACE_RETURN_IF_ERROR(CheckSchedulerType(root));
   TERRACE_ASSIGN_OR_RETURN(KeyValues values, KeyValues::Read(root));
-  ZeroConfigSettings settings;
   TERRACE_RETURN_IF_ERROR(ReadActivations(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadZero(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadZenflow(values, settings));
   TERRACE_RETURN_IF_ERROR(ReadPrecision(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadBatch(caller, &values, &settings));
+  TERRACE_RETURN_IF_ERROR(CheckAccumulation(values, settings));
   TERRACE_RETURN_IF_ERROR(ReadOptimizer(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadSchedule(caller, &values, &settings));
   TERRACE_RETURN_IF_ERROR(ReadTheRest(caller, &values, &settings));

@@ -47,18 +47,18 @@ absl::Status CheckPath(const char* section, OffloadDevice device,
         absl::StrCat(section, ".device"),
         absl::StrCat("needs ", path, ": a directory or a list of directories"));
   }
-  const bool has_activations = settings.places.activations.key == path;
+  const bool has_activations = settings.callers.activations.key == path;
   if (device != OffloadDevice::kNvme && values->Given(path) &&
       !has_activations) {
     values->AddNote(NoteKind::kIgnored, path,
                     "not used: the device is not \"nvme\"");
   }
-  const size_t followed =
-      (values->Given(absl::StrCat(section, ".device")) ? 1 : 0) +
-      (has_activations ? 1 : 0);
+  const std::string where = absl::StrCat(section, ".device");
+  const bool has_device = values->Given(where) || values->IsAuto(where);
+  const size_t followed = (has_device ? 1 : 0) + (has_activations ? 1 : 0);
   if (device == OffloadDevice::kNone &&
       values->GivenBelow(section).size() > followed) {
-    values->AddNote(NoteKind::kMeaning, absl::StrCat(section, ".device"),
+    values->AddNote(NoteKind::kMeaning, where,
                     "\"none\": nothing is offloaded, the section's other keys "
                     "have no effect");
   }
@@ -82,17 +82,19 @@ absl::Status ReadOffloadParam(const ZeroConfigCaller& caller, KeyValues* values,
   }
   TERRACE_RETURN_IF_ERROR(CheckPath(kP, *device, *settings, values));
   if (*device == OffloadDevice::kNone) return absl::OkStatus();
-  if (caller.model.parameters == Parameters::kOffloaded) {
-    settings->places.parameters.device = *device;
+  const Parameters parameters = caller.model.parameters;
+  if (parameters == Parameters::kOffloaded ||
+      (parameters == Parameters::kOffloadedToNvme &&
+       *device == OffloadDevice::kNvme)) {
+    settings->callers.parameters.device = *device;
     if (*device == OffloadDevice::kNvme) {
-      OffloadTarget& place = settings->places.parameters;
+      OffloadTarget& place = settings->callers.parameters;
       place.key = absl::StrCat(kP, ".nvme_path");
       place.paths = values->Texts(place.key);
     }
     return absl::OkStatus();
   }
-  if (*device == OffloadDevice::kCpu &&
-      caller.model.parameters == Parameters::kInCpuMemory) {
+  if (*device == OffloadDevice::kCpu && parameters != Parameters::kElsewhere) {
     values->AddNote(NoteKind::kMeaning, path,
                     "the model is in CPU memory: its parameters are there "
                     "already, and stay");
@@ -102,8 +104,8 @@ absl::Status ReadOffloadParam(const ZeroConfigCaller& caller, KeyValues* values,
       path, absl::StrCat("parameters are not offloaded; allowed: \"none\"",
                          *device == OffloadDevice::kCpu
                              ? ", or \"cpu\" for a model in CPU memory"
-                             : ", or \"nvme\" where the caller offloads them "
-                               "(offload=True)"));
+                             : ", or \"nvme\" for a model in CPU memory that "
+                               "the caller offloads"));
 }
 
 absl::Status ReadOffloadOptimizer(KeyValues* values,
@@ -156,6 +158,41 @@ absl::Status CheckStage(const ZeroConfigCaller& caller,
   return absl::OkStatus();
 }
 
+// What ranks would do to each other's numbers, of which one alone has none.
+absl::Status CheckRanks(const ZeroConfigCaller& caller, KeyValues* values) {
+  const std::string gradients = absl::StrCat(kZero, "zero_quantized_gradients");
+  const std::string partition = absl::StrCat(kZero, "zero_hpz_partition_size");
+  const auto check = [&](const std::string& path, bool asked, const char* why) {
+    if (!asked) return absl::OkStatus();
+    if (caller.world_size > 1) return values->NotBuilt(path, why);
+    values->AddNote(NoteKind::kIgnored, path,
+                    "accepted; no effect here: one rank has nobody to send to");
+    return absl::OkStatus();
+  };
+  TERRACE_RETURN_IF_ERROR(
+      check(gradients, values->Boolean(gradients),
+            "the gradients that ranks reduce would be rounded to 4 bits; "
+            "allowed: false"));
+  return check(partition, values->Integer(partition) > 1,
+               "parameters are not split over ranks; allowed: 1");
+}
+
+// Where DeepSpeed itself takes no step without it.
+absl::Status CheckNorm(const ZeroConfigSettings& settings, KeyValues* values) {
+  const std::string path = absl::StrCat(kZero, "compute_grad_norm");
+  if (values->Boolean(path)) return absl::OkStatus();
+  if (settings.stage != 1 && settings.stage != 2) {
+    return values->Bad(path, "false needs zero_optimization.stage 1 or 2");
+  }
+  if (settings.offload_device != OffloadDevice::kNone) {
+    return values->Bad(path, absl::StrCat("false is not taken beside ", kO));
+  }
+  values->AddNote(NoteKind::kIgnored, path,
+                  "accepted; no effect here: a norm that nothing needs is not "
+                  "computed");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
@@ -173,6 +210,8 @@ absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
   TERRACE_RETURN_IF_ERROR(ReadOffloadOptimizer(values, settings));
   TERRACE_RETURN_IF_ERROR(ReadOffloadParam(caller, values, settings));
   TERRACE_RETURN_IF_ERROR(CheckStage(caller, *settings, values));
+  TERRACE_RETURN_IF_ERROR(CheckRanks(caller, values));
+  TERRACE_RETURN_IF_ERROR(CheckNorm(*settings, values));
   if (!values->Given("allgather_size")) return absl::OkStatus();
   if (values->GivenBelow("zero_optimization").size() > 1) {
     return values->Bad("allgather_size",

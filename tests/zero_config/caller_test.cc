@@ -193,23 +193,23 @@ TEST(Caller, ParametersAreOffloadedWhereTheCallerDoesIt) {
   };
   const auto one = read("{\"device\": \"nvme\", \"nvme_path\": \"/a\"}");
   ASSERT_TRUE(one.ok()) << one.status();
-  EXPECT_EQ(one->places.parameters.device, OffloadDevice::kNvme);
-  EXPECT_EQ(one->places.parameters.paths, std::vector<std::string>{"/a"});
+  EXPECT_EQ(one->callers.parameters.device, OffloadDevice::kNvme);
+  EXPECT_EQ(one->callers.parameters.paths, std::vector<std::string>{"/a"});
   EXPECT_EQ(one->offload_device, OffloadDevice::kNone);  // of the state
   EXPECT_TRUE(one->nvme_paths.empty());
   const auto two =
       read("{\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b\"]}");
   ASSERT_TRUE(two.ok()) << two.status();
-  EXPECT_EQ(two->places.parameters.paths,
+  EXPECT_EQ(two->callers.parameters.paths,
             (std::vector<std::string>{"/a", "/b"}));
   const auto none = read("{\"device\": \"none\"}");
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ(none->places.parameters.device, OffloadDevice::kNone);
-  EXPECT_TRUE(none->places.parameters.paths.empty());
+  EXPECT_EQ(none->callers.parameters.device, OffloadDevice::kNone);
+  EXPECT_TRUE(none->callers.parameters.paths.empty());
   const auto cpu = read("{\"device\": \"cpu\"}");
   ASSERT_TRUE(cpu.ok()) << cpu.status();
-  EXPECT_EQ(cpu->places.parameters.device, OffloadDevice::kCpu);
-  EXPECT_TRUE(cpu->places.parameters.paths.empty());
+  EXPECT_EQ(cpu->callers.parameters.device, OffloadDevice::kCpu);
+  EXPECT_TRUE(cpu->callers.parameters.paths.empty());
   EXPECT_FALSE(HasNote(*cpu, "zero_optimization.offload_param.device",
                        NoteKind::kMeaning));
   EXPECT_EQ(read("{\"device\": \"nvme\"}").status().code(),
@@ -226,8 +226,8 @@ TEST(Caller, BelowStage3NoParametersAreOffloaded) {
                                  "\"offload_param\": ", param, "}"),
                     caller);
     ASSERT_TRUE(settings.ok()) << settings.status();
-    EXPECT_EQ(settings->places.parameters.device, OffloadDevice::kNone);
-    EXPECT_TRUE(settings->places.parameters.paths.empty());
+    EXPECT_EQ(settings->callers.parameters.device, OffloadDevice::kNone);
+    EXPECT_TRUE(settings->callers.parameters.paths.empty());
     EXPECT_TRUE(HasNote(*settings, "zero_optimization.offload_param.device",
                         NoteKind::kIgnored));
   }
@@ -245,6 +245,68 @@ TEST(Caller, SeveralRanksOffloadNoParameters) {
   EXPECT_EQ(settings.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(settings.status().message()),
               testing::HasSubstr("zero_optimization.stage"));
+}
+
+TEST(Caller, OffloadsToNvmeWithoutBeingAskedTwice) {
+  ZeroConfigCaller caller;
+  caller.model.parameters = ZeroConfigCaller::Parameters::kOffloadedToNvme;
+  const auto read = [&](const char* device) {
+    return ReadMembers(std::string("\"zero_optimization\": {\"stage\": 3, "
+                                   "\"offload_param\": {\"device\": \"") +
+                           device + "\", \"nvme_path\": \"/a\"}}",
+                       caller);
+  };
+  const auto nvme = read("nvme");
+  ASSERT_TRUE(nvme.ok()) << nvme.status();
+  EXPECT_EQ(nvme->callers.parameters.device, OffloadDevice::kNvme);
+  EXPECT_EQ(nvme->callers.parameters.paths, std::vector<std::string>{"/a"});
+  // Those in CPU memory are on the "cpu" already.
+  const auto cpu = read("cpu");
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  EXPECT_EQ(cpu->callers.parameters.device, OffloadDevice::kNone);
+}
+
+TEST(Caller, ItsOptimizersTakeTheirParamsAsTheyAre) {
+  ZeroConfigCaller caller;
+  caller.model.optimizers = {"SGD", "Adagrad"};
+  caller.learning_rate = 0.5;
+  const auto read = [&](const char* type, const char* params) {
+    return ReadMembers(std::string("\"optimizer\": {\"type\": \"") + type +
+                           "\", \"params\": {" + params + "}}",
+                       caller);
+  };
+  const auto sgd = read("SGD",
+                        "\"lr\": \"auto\", \"momentum\": 0.9, "
+                        "\"weight_decay\": \"auto\", \"nesterov\": true");
+  ASSERT_TRUE(sgd.ok()) << sgd.status();
+  EXPECT_FALSE(sgd->adam.has_value());
+  EXPECT_EQ(sgd->callers.optimizer->type, "SGD");
+  EXPECT_EQ(sgd->callers.optimizer->params,
+            "{\"lr\":0.5,\"momentum\":0.9,\"nesterov\":true}");
+  EXPECT_EQ(sgd->schedule.base, 0.5);
+  EXPECT_EQ(read("adaGrad", "")->callers.optimizer->type, "Adagrad");
+  // Torch's names have one spelling.
+  EXPECT_FALSE(read("sgd", "").ok());
+  EXPECT_FALSE(read("SGD", "\"lr\": \"fast\"").ok());
+  caller.learning_rate.reset();
+  EXPECT_FALSE(read("SGD", "\"lr\": \"auto\"").ok());
+}
+
+TEST(Caller, AModelThatItCastsMayBeOfAnotherType) {
+  ZeroConfigCaller caller;
+  caller.parameter_dtype = DType::kFloat32;
+  caller.model.is_cast = true;
+  for (const char* type : {"bf16", "fp16"}) {
+    const auto settings = ReadMembers(
+        std::string("\"data_types\": {\"buffer_dtype\": \"bf16\"}, \"") + type +
+            "\": {\"enabled\": true}",
+        caller);
+    ASSERT_TRUE(settings.ok()) << settings.status();
+    EXPECT_EQ(settings->callers.buffer_dtype, DType::kBFloat16);
+  }
+  // A text that enables neither casts nothing.
+  caller.parameter_dtype = DType::kBFloat16;
+  EXPECT_FALSE(ReadMembers("\"bf16\": {\"enabled\": false}", caller).ok());
 }
 
 }  // namespace

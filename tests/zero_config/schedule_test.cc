@@ -70,9 +70,12 @@ TEST(Schedule, LinearWarmupReachesItsEndAfterTheSteps) {
 }
 
 TEST(Schedule, AWarmupOfLessThanTwoStepsTakesTwo) {
-  for (const char* steps : {"0", "1"}) {
+  for (const char* steps : {"\"auto\"", "1"}) {
+    ZeroConfigCaller caller;
+    if (steps[0] == '"') caller.warmup_num_steps = 0;
     const auto settings = ReadMembers(
-        Members("WarmupLR", std::string("\"warmup_num_steps\": ") + steps));
+        Members("WarmupLR", std::string("\"warmup_num_steps\": ") + steps),
+        caller);
     ASSERT_TRUE(settings.ok()) << settings.status();
     EXPECT_EQ(settings->schedule.warmup_steps, 2);
     EXPECT_EQ(settings->notes.size(), 1u);

@@ -186,7 +186,7 @@ TEST(Silence, Bf16StatesAreCheckedAndThenNotBuilt) {
 TEST(Silence, EveryUnbuiltDoorIsShutNotNoted) {
   // What the issue names.
   Check({{"\"compile\": {\"deepcompile\": true}", 1, kNotBuilt},
-         {"\"amp\": {\"enabled\": true}", 1, kNotBuilt, {"amp"}}});
+         {"\"amp\": {\"enabled\": true}", 1, kInvalid, {"amp"}}});
 }
 
 TEST(Silence, TheFirstWrongKeyOfTheTextIsNamed) {

@@ -52,7 +52,8 @@ class Brought:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Whether the optimizer is asked for once. Raises ValueError."""
-        if settings['optimizer'] is None:
+        if settings['optimizer'] is None and (
+                settings['callers_optimizer'] is None):
             raise ValueError(
                 'terrace: optimizer: not in the configuration; pass '
                 'learning_rate= for AdamW of what is passed, or optimizer=')

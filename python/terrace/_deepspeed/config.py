@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import json
 import os
@@ -16,20 +14,24 @@ from terrace._base import library
 from terrace._base.errors import check
 from terrace._deepspeed.below import has_one_place, offload_below
 from terrace._deepspeed.brought import Brought
+from terrace._deepspeed.cast import DTYPES, can_cast, cast
+from terrace._deepspeed.in_memory import InMemoryOptimizer, kinds
 from terrace._deepspeed.notes import tell_notes
-from terrace._deepspeed.plan import plan_for
+from terrace._deepspeed.plan import IN_MEMORY, plan_for
 from terrace._deepspeed.schedule import ConfiguredSchedule
+from terrace._deepspeed.text import name_of, plain, text_of
 from terrace._offload.offload import Offload
 from terrace._optimizer.adamw import AdamW
 from terrace._ranks.ranks import Ranks, ranks_of
 from terrace._state.settings import Settings
 
-_DTYPES = {torch.float32: 'fp32', torch.bfloat16: 'bf16',
-           torch.float16: 'fp16'}
 _KNOWN = ('learning_rate', 'beta1', 'beta2', 'epsilon', 'weight_decay',
           'gradient_clipping', 'warmup_min_lr', 'warmup_max_lr',
           'warmup_num_steps', 'total_num_steps', 'micro_batch',
           'accumulation_steps', 'train_batch')
+# Of a model in memory, by what the caller wants offloaded.
+_PARAMETERS = {None: 'offloaded_to_nvme', True: 'offloaded',
+               False: 'in_cpu_memory'}
 _NOT_SHARED = {
     'kind': 'meaning', 'path': 'zero_optimization.stage',
     'text': 'at stage 0 every rank of the process_group keeps all the state; '
@@ -72,21 +74,22 @@ def from_deepspeed_config(
     process_group: Any = None,
     optimizer: torch.optim.Optimizer | None = None,
     notes: bool = False,
-    offload: bool = False,
+    offload: bool | None = None,
     **known: float | int,
-) -> tuple[AdamW, torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
+) -> tuple[AdamW | InMemoryOptimizer,
+           torch.optim.lr_scheduler.LRScheduler | None, dict[str, Any]]:
     """What a DeepSpeed configuration asks for, as (optimizer, scheduler,
     settings); the model's code stays as it is.
 
     Args:
         model: its parameters that require a gradient are optimized; with
-            optimizer= those of the optimizer, and only they.
+            optimizer= only those of that. All are cast to the type that bf16
+            or fp16 enables, as DeepSpeed casts them.
         config: a dict, the path of a JSON file, or its urlsafe base64 text.
         memory_budget: as for AdamW; of everything if that joins (see offload).
             DeepSpeed's JSON has no key. None: a tenth with NVMe, all without.
-        process_group: as for AdamW. Its ranks share the state at stages 1 and
-            2; every one of them calls this. At stage 0 each keeps all of it,
-            as with None.
+        process_group: as for AdamW. Its ranks, which all call this, share the
+            state at stages 1 and 2; at stage 0, and with None, none does.
         optimizer: for a configuration without one: a torch.optim.AdamW or
             Adam that has not stepped. Its groups and their numbers are taken
             over; it is not used afterwards, nor is a scheduler made for it.
@@ -94,10 +97,10 @@ def from_deepspeed_config(
             those on what contradicts `known`.
         offload: on one rank, as by terrace.offload(), whose result is
             settings' `offload`. Parameters, with an offload_param at stage 3:
-            to "nvme", its paths; to "cpu", Terrace's memory. The optimizer
-            joins if offload_optimizer says the same; else gradients stay, and
-            parameters have a share or a tenth. With cpu_checkpointing also
-            activations: to either nvme_path, offload_param's first, 256 MiB.
+            to "nvme", its paths, unless False; to "cpu", Terrace's memory, if
+            True. The optimizer joins if offload_optimizer says the same; else
+            gradients stay, and parameters have a share or a tenth. If True,
+            cpu_checkpointing moves activations: to either nvme_path, 256 MiB.
         known: numbers for keys that are "auto" or absent: learning_rate,
             beta1, beta2, epsilon, weight_decay, gradient_clipping,
             warmup_min_lr, warmup_max_lr, warmup_num_steps, total_num_steps,
@@ -122,18 +125,22 @@ def from_deepspeed_config(
         OSError, MemoryError: as for AdamW; before anything is reserved.
         RankError: another rank of the process_group failed, or is gone.
     """
-    unknown = known.keys() - set(_KNOWN)
-    if unknown:
-        raise TypeError('terrace: from_deepspeed_config knows no '
-                        + ', '.join(sorted(unknown)))
-    read = _read(ranks_of(process_group), config, model, optimizer, known,
-                 memory_budget, offload)
+    read = _read(ranks_of(process_group), config, model, optimizer,
+                 _plain_numbers(known), memory_budget, offload)
     made = _make(model, read, memory_budget, offload,
                  process_group if read.is_shared else None)
     settings = read.settings
     scheduler = _scheduler_of(made, read)
-    tell_notes(settings['notes'], _name_of(config), each=notes)
+    tell_notes(settings['notes'], name_of(config), each=notes)
     return made, scheduler, settings
+
+
+def _plain_numbers(known: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = known.keys() - set(_KNOWN)
+    if unknown:
+        raise TypeError('terrace: from_deepspeed_config knows no '
+                        + ', '.join(sorted(unknown)))
+    return {name: plain(value, name) for name, value in known.items()}
 
 
 def _read(ranks: Ranks, config: Any, model: torch.nn.Module,
@@ -148,12 +155,16 @@ def _read(ranks: Ranks, config: Any, model: torch.nn.Module,
 
 
 def _make(model: torch.nn.Module, read: _Read, memory_budget: Any,
-          offload: bool, process_group: Any) -> ConfiguredAdamW:
+          offload: bool | None,
+          process_group: Any) -> ConfiguredAdamW | InMemoryOptimizer:
     """The optimizer; before it, of the settings, what is offloaded."""
+    cast(model, read.settings)
     below = offload_below(model, read.settings, memory_budget, read.joins,
-                          read.plan['threads'], offload)
+                          read.plan['threads'], bool(offload))
     read.settings['offload'] = below
     try:
+        if read.settings['callers_optimizer'] is not None:
+            return InMemoryOptimizer(read.parameters, read.settings)
         return ConfiguredAdamW(read.groups, read.settings, read.plan,
                                process_group, below if read.joins else None)
     except BaseException:
@@ -162,7 +173,7 @@ def _make(model: torch.nn.Module, read: _Read, memory_budget: Any,
         raise
 
 
-def _scheduler_of(optimizer: ConfiguredAdamW,
+def _scheduler_of(optimizer: ConfiguredAdamW | InMemoryOptimizer,
                   read: _Read) -> ConfiguredSchedule | None:
     if not read.settings.pop('has_schedule'):
         return None
@@ -177,6 +188,7 @@ class _Read:
         native: the library's reading of it.
         settings: what it asks for, as from_deepspeed_config returns it.
         plan, groups: for ConfiguredAdamW.
+        parameters: those that are optimized.
         joins: whether that joins the offloaded model.
         is_shared: whether the ranks share the state.
     """
@@ -184,7 +196,7 @@ class _Read:
     def __init__(self, ranks: Ranks, config: Any, model: torch.nn.Module,
                  optimizer: torch.optim.Optimizer | None,
                  known: Mapping[str, Any], memory_budget: Any,
-                 offload: bool) -> None:
+                 offload: bool | None) -> None:
         brought = Brought(
             [(name, parameter) for name, parameter in model.named_parameters()
              if parameter.requires_grad], optimizer, known)
@@ -196,55 +208,52 @@ class _Read:
         if self.settings['stage'] == 0 and not ranks.alone:
             notes.append(_NOT_SHARED)
             ranks = Ranks(None)
-        self.joins = has_one_place(self.settings)
-        self.plan = plan_for(self.native, brought, ranks, memory_budget,
-                             self.joins)
-        notes += self.plan['notes']
+        is_cast = self._is_cast(model)
+        if self.settings['callers_optimizer'] is not None:
+            self.joins, self.plan = False, IN_MEMORY
+        else:
+            self.joins = has_one_place(self.settings)
+            self.plan = plan_for(self.native, brought, ranks, memory_budget,
+                                 self.joins, is_cast)
+            notes += self.plan['notes']
         self.groups = brought.groups
+        self.parameters = [parameter for _, parameter in brought.named]
         self.is_shared = not ranks.alone
+
+    def _is_cast(self, model: torch.nn.Module) -> bool:
+        """With a note, of parameters of another type."""
+        dtype = self.settings['parameter_dtype']
+        others = {DTYPES.get(p.dtype, str(p.dtype)) for p in model.parameters()
+                  if DTYPES.get(p.dtype) != dtype}
+        if dtype == 'fp32' or not others:
+            return False
+        self.settings['notes'].append({
+            'kind': 'meaning', 'path': f'{dtype}.enabled',
+            'text': f'parameters are cast from {", ".join(sorted(others))} to '
+                    f'{dtype}, as in DeepSpeed; their masters are fp32'})
+        return True
 
 
 def _open(config: Any, model: torch.nn.Module, brought: Brought,
-          known: Mapping[str, Any], ranks: Ranks, offload: bool) -> Any:
+          known: Mapping[str, Any], ranks: Ranks,
+          offload: bool | None) -> Any:
     dtypes = {parameter.dtype for _, parameter in brought.named}
     is_in_memory = all(parameter.device.type == 'cpu'
                        for parameter in model.parameters())
     caller = {**known, 'text_has_lines': not isinstance(config, Mapping),
-              'parameters_in_cpu_memory': is_in_memory,
-              'offloads_parameters': bool(offload) and is_in_memory,
-              'offloads_activations': bool(offload)}
+              'parameters': _PARAMETERS[offload] if is_in_memory
+              else 'elsewhere',
+              'offloads_activations': bool(offload),
+              'is_cast': can_cast(model), 'optimizers': kinds()}
     if brought.numbers is not None:
         caller['adam'] = brought.numbers
-    if len(dtypes) == 1 and (dtype := dtypes.pop()) in _DTYPES:
-        caller['parameter_dtype'] = _DTYPES[dtype]
+    if len(dtypes) == 1 and (dtype := dtypes.pop()) in DTYPES:
+        caller['parameter_dtype'] = DTYPES[dtype]
     if torch.distributed.is_available() and (
             torch.distributed.is_initialized()):
         caller['world_size'] = torch.distributed.get_world_size()
     caller['shares_state'] = not ranks.alone
     library.load()
     native = torch.classes.terrace.ZeroConfig()
-    check(native.open(_text_of(config), json.dumps(caller)))
+    check(native.open(text_of(config), json.dumps(caller)))
     return native
-
-
-def _name_of(config: Any) -> str:
-    if not isinstance(config, Mapping) and os.path.exists(config):
-        return os.path.basename(os.fspath(config))
-    return 'the configuration'
-
-
-def _text_of(config: Any) -> str:
-    if isinstance(config, Mapping):
-        try:
-            return json.dumps(config, allow_nan=False)
-        except ValueError as error:
-            raise ValueError(f'terrace: the configuration: {error}') from None
-    path = os.fspath(config)
-    if os.path.exists(path):
-        with open(path, encoding='utf-8') as file:
-            return file.read()
-    try:
-        return base64.urlsafe_b64decode(path).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        raise ValueError(f'terrace: {path!r} is neither a file nor the base64 '
-                         'text of a configuration') from None

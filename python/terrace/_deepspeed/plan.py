@@ -13,18 +13,26 @@ from terrace._ranks.ranks import Ranks
 from terrace._ranks.shares import Shares
 from terrace._state.budget import Budget
 
+_CAST_BYTES = 12  # of state, an element: master and moments
+
+# Of state that stays in memory, which no path and no budget bounds.
+IN_MEMORY = {'paths': None, 'threads': 0, 'chunk_bytes': 0,
+             'memory_budget': None}
+
 
 def plan_for(native: Any, brought: Brought, ranks: Ranks,
-             memory_budget: Any, joins: bool) -> dict[str, Any]:
+             memory_budget: Any, joins: bool,
+             is_cast: bool) -> dict[str, Any]:
     """Of what this rank keeps. `joins`: with an offloaded model, whose budget
-    and paths are the state's too."""
+    and paths are the state's too. `is_cast`: to 16 bits, before it is made."""
     shares = Shares(ranks.size)
     # Group after group, as the optimizer shares them out.
     for group in brought.groups:
         shares = shares.extended([p for _, p in group['params']])
     budget = Budget.of(memory_budget, has_paths=False)
-    asked = budget.bytes_of(sum(state_bytes(p) for _, p in brought.named)
-                            // ranks.size) or 0
+    state = sum(_CAST_BYTES * p.numel() if is_cast else state_bytes(p)
+                for _, p in brought.named)
+    asked = budget.bytes_of(state // ranks.size) or 0
     own = [(name, parameter) for name, parameter in brought.named
            if shares.owner(parameter) == ranks.rank]
     if not any(parameter.numel() for _, parameter in own):

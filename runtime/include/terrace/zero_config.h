@@ -40,15 +40,27 @@ struct ZeroConfigCaller {
   int64_t world_size = 1;  // ranks that share the batch
   // Whether they also share the optimizer's state, as stage 1 and above ask.
   bool shares_state = false;
-  // Of the model. Given: the text must agree. Not given: the text decides.
+  // Of the model. Given: the text must agree, unless the model is cast. Not
+  // given: the text decides.
   std::optional<DType> parameter_dtype;
-  // Of all of the model's. kOffloaded: the caller offloads them to what the
-  // text names.
-  enum class Parameters : uint8_t { kElsewhere, kInCpuMemory, kOffloaded };
+  // Of all of the model's. The caller offloads those in CPU memory: to "nvme",
+  // where the text says so; kOffloaded: into the library's memory for "cpu"
+  // too.
+  enum class Parameters : uint8_t {
+    kElsewhere,
+    kInCpuMemory,
+    kOffloadedToNvme,
+    kOffloaded,
+  };
   struct Model {
     Parameters parameters = Parameters::kElsewhere;
     // Where cpu_checkpointing says so, on one rank.
     bool offloads_activations = false;
+    // To the type that bf16 or fp16 asks for, whatever parameter_dtype is, and
+    // its buffers to buffer_dtype.
+    bool is_cast = false;
+    // Names of those beside Adam and AdamW that the caller makes for it.
+    std::set<std::string> optimizers;
   };
   Model model;
   // In place of an `optimizer` that is not in the text.
@@ -141,11 +153,19 @@ struct OffloadTarget {
   std::vector<std::string> paths;  // of kNvme: at least one
   std::string key;                 // of the text, that names these paths
 };
-// Where the caller offloads a model to.
-struct ModelPlaces {
-  // kNone: they stay; kCpu: all of them into the library's memory.
+// One of ZeroConfigCaller::Model::optimizers.
+struct CallersOptimizer {
+  std::string type;    // as the caller has it
+  std::string params;  // a JSON object; no value is "auto"
+};
+// What the caller does with its model.
+struct CallersPart {
+  // Where it offloads to. kNone: they stay; kCpu: all of them into the
+  // library's memory.
   OffloadTarget parameters;
-  OffloadTarget activations;  // kNone or kNvme
+  OffloadTarget activations;          // kNone or kNvme
+  std::optional<DType> buffer_dtype;  // absent: as they are
+  std::optional<CallersOptimizer> optimizer;
 };
 enum class TagValidation : uint8_t { kIgnore, kWarn, kFail };
 
@@ -161,7 +181,8 @@ struct AioSettings {
 struct ZeroConfigSettings {
   int stage = 0;  // of ZeRO
 
-  // Absent: neither the text nor the caller has one.
+  // Absent: neither the text nor the caller has one, or callers.optimizer is
+  // in its place.
   std::optional<AdamOptions> adam;
   LearningRateSchedule schedule;
   double max_gradient_norm = 1.0;  // 0: no clipping
@@ -177,7 +198,7 @@ struct ZeroConfigSettings {
 
   OffloadDevice offload_device = OffloadDevice::kNone;
   std::vector<std::string> nvme_paths;  // of kNvme: at least one
-  ModelPlaces places;
+  CallersPart callers;
   bool offload_pipeline = false;          // pipeline_read or pipeline_write
   std::optional<int64_t> sub_group_size;  // elements; bounds a chunk
   double cpu_cores_share = 1;             // of the cores, for the update

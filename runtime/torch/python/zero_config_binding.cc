@@ -23,6 +23,17 @@ absl::StatusOr<DType> ParseDType(const std::string& name) {
       absl::StrCat("parameters of ", name, " cannot be stepped"));
 }
 
+absl::StatusOr<ZeroConfigCaller::Parameters> ParseParameters(
+    const std::string& where) {
+  using Parameters = ZeroConfigCaller::Parameters;
+  if (where == "elsewhere") return Parameters::kElsewhere;
+  if (where == "in_cpu_memory") return Parameters::kInCpuMemory;
+  if (where == "offloaded_to_nvme") return Parameters::kOffloadedToNvme;
+  if (where == "offloaded") return Parameters::kOffloaded;
+  return absl::InvalidArgumentError(
+      absl::StrCat("parameters are nowhere that is known: ", where));
+}
+
 // Of what AdamAsJson makes. Throws, as the library does.
 AdamOptions AdamOf(const Json& object) {
   AdamOptions adam;
@@ -61,11 +72,12 @@ absl::StatusOr<ZeroConfigCaller> ReadCaller(const std::string& text) {
     take("train_batch", caller.train_batch);
     caller.world_size = object.value("world_size", caller.world_size);
     caller.shares_state = object.value("shares_state", caller.shares_state);
-    if (object.value("offloads_parameters", false)) {
-      caller.model.parameters = ZeroConfigCaller::Parameters::kOffloaded;
-    } else if (object.value("parameters_in_cpu_memory", false)) {
-      caller.model.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
-    }
+    TERRACE_ASSIGN_OR_RETURN(
+        caller.model.parameters,
+        ParseParameters(object.value("parameters", "elsewhere")));
+    caller.model.is_cast = object.value("is_cast", caller.model.is_cast);
+    caller.model.optimizers =
+        object.value("optimizers", caller.model.optimizers);
     caller.model.offloads_activations =
         object.value("offloads_activations", caller.model.offloads_activations);
     caller.text_has_lines =
@@ -129,6 +141,12 @@ Json AdamAsJson(const std::optional<AdamOptions>& adam) {
           {"bias_correction", adam->bias_correction}};
 }
 
+Json CallersOptimizerAsJson(const std::optional<CallersOptimizer>& optimizer) {
+  if (!optimizer) return nullptr;
+  return {{"type", optimizer->type},
+          {"params", Json::parse(optimizer->params)}};
+}
+
 constexpr const char* kDevices[] = {"none", "cpu", "nvme"};
 
 Json PlaceAsJson(const OffloadTarget& place) {
@@ -146,6 +164,8 @@ Outcome ZeroConfigBinding::Open(const std::string& text,
   absl::StatusOr<ZeroConfigSettings> settings = ReadZeroConfig(text, *known);
   if (!settings.ok()) return ToOutcome(settings.status());
   settings_ = *std::move(settings);
+  is_cast_ =
+      known->model.is_cast && settings_.parameter_dtype != DType::kFloat32;
   return Answer("");
 }
 
@@ -154,6 +174,7 @@ std::string ZeroConfigBinding::Describe() const {
   const Json description = {
       {"stage", s.stage},
       {"optimizer", AdamAsJson(s.adam)},
+      {"callers_optimizer", CallersOptimizerAsJson(s.callers.optimizer)},
       {"has_schedule",
        s.schedule.kind != LearningRateSchedule::Kind::kConstant},
       {"cycles_momentum", s.schedule.cycles_momentum},
@@ -162,12 +183,15 @@ std::string ZeroConfigBinding::Describe() const {
       {"accumulation_steps", s.accumulation_steps},
       {"train_batch", s.train_batch},
       {"parameter_dtype", DTypeName(s.parameter_dtype)},
+      {"buffer_dtype", s.callers.buffer_dtype
+                           ? Json(DTypeName(*s.callers.buffer_dtype))
+                           : Json(nullptr)},
       {"loss_scale", LossScaleAsJson(s.loss_scale)},
       {"skip_nonfinite", s.skip_nonfinite},
       {"offload_device", kDevices[static_cast<int>(s.offload_device)]},
       {"nvme_path", s.nvme_paths},
-      {"parameter_place", PlaceAsJson(s.places.parameters)},
-      {"activation_place", PlaceAsJson(s.places.activations)},
+      {"parameter_place", PlaceAsJson(s.callers.parameters)},
+      {"activation_place", PlaceAsJson(s.callers.activations)},
       {"notes", NotesAsJson(s.notes)},
       {"given", s.given}};
   return description.dump();
@@ -181,6 +205,7 @@ Outcome ZeroConfigBinding::Plan(const std::vector<at::Tensor>& parameters,
     absl::StatusOr<ParameterSpec> spec =
         DescribeTensor(parameters[i], names[i]);
     if (!spec.ok()) return ToOutcome(spec.status());
+    if (is_cast_) spec->dtype = settings_.parameter_dtype;
     specs.push_back(*std::move(spec));
   }
   if (at_least_minimum && budget_bytes > 0) {

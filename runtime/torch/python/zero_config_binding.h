@@ -36,6 +36,7 @@ class ZeroConfigBinding final : public ::torch::CustomClassHolder {
 
  private:
   ZeroConfigSettings settings_;
+  bool is_cast_ = false;  // the parameters are, before they are stepped
 };
 
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -69,6 +70,20 @@ std::optional<std::string> Word(const JsonValue& value, const KeySpec& spec) {
   return std::nullopt;
 }
 
+// A type by any of its names: DeepSpeed's, or torch's.
+std::optional<std::string> DataType(const JsonValue& value,
+                                    const KeySpec& spec) {
+  static const std::map<absl::string_view, const char*> names = {
+      {"float32", "fp32"},       {"float", "fp32"},
+      {"float16", "fp16"},       {"half", "fp16"},
+      {"bfloat16", "bf16"},      {"torch.float32", "fp32"},
+      {"torch.float16", "fp16"}, {"torch.bfloat16", "bf16"}};
+  if (value.kind != Kind::kText) return std::nullopt;
+  const auto named = names.find(value.text);
+  if (named != names.end()) return named->second;
+  return Word(value, spec);
+}
+
 // What is neither "auto" nor empty.
 std::optional<std::string> Name(const JsonValue& value) {
   if (value.kind != Kind::kText || value.text.empty()) return std::nullopt;
@@ -87,11 +102,13 @@ std::optional<std::string> Scalar(const JsonValue& value, const KeySpec& spec) {
       return Number(value, spec);
     case KeyType::kWord:
     case KeyType::kAnyCase:
-    case KeyType::kDevice:
       return Word(value, spec);
+    case KeyType::kDataType:
+      return DataType(value, spec);
     case KeyType::kName:
     case KeyType::kPaths:
       return Name(value);
+    case KeyType::kText:
     case KeyType::kTexts:
       if (value.kind != Kind::kText) return std::nullopt;
       return value.text;
@@ -138,8 +155,6 @@ bool ConvertValue(const JsonValue& value, const KeySpec& spec,
 bool TakesAuto(const KeySpec& spec) {
   switch (spec.type) {
     case KeyType::kName:
-    case KeyType::kDevice:
-    case KeyType::kPaths:
     case KeyType::kInterval:
     case KeyType::kSection:
     case KeyType::kOpaque:

@@ -143,12 +143,14 @@ std::string Allowed(const KeySpec& spec) {
     case KeyType::kInterval:
       return absl::StrCat("\"auto\" or an integer", Range(spec));
     case KeyType::kWord:
-    case KeyType::kDevice:
+    case KeyType::kDataType:
       return words;
     case KeyType::kAnyCase:
       return absl::StrCat(words, " in any letter case");
     case KeyType::kName:
       return "a name";
+    case KeyType::kText:
+      return "a text";
     case KeyType::kPaths:
       return "a directory or a list of different directories";
     case KeyType::kTexts:

@@ -20,9 +20,10 @@ enum class KeyType : uint8_t {
   kNumber,    // finite; in [least, most]
   kWord,      // one of `words`
   kAnyCase,   // the same, in any letter case
+  kDataType,  // the same, or as torch calls it: "torch.float32", "half"
   kName,      // text; "auto" is no answer
-  kDevice,    // one of `words`; "auto" is no answer
-  kPaths,     // a directory or a list of them; "auto" is no answer
+  kText,      // any text
+  kPaths,     // a directory or a list of them
   kTexts,     // text or a list of texts
   kNumbers,   // a list of two numbers in [least, most]
   kInterval,  // an integer in [least, most], or "auto" as a value
@@ -52,6 +53,8 @@ struct KeySpec {
   std::string deprecated = {};  // an old spelling, forwarded with a note
 };
 
+// kErrorIfNear: of a section in which DeepSpeed looks keys up, so that others
+// are not read; one that is nearly a known key is an error all the same.
 enum class UnknownKeys : uint8_t { kError, kErrorIfNear };
 
 struct SectionSpec {

@@ -9,8 +9,7 @@ using Use = KeyUse;
 
 constexpr char kEngineSizes[] =
     "the I/O engine sizes its pieces and its queue itself";
-constexpr char kCompile[] = "deepcompile, which has it, is not built";
-constexpr char kOff[] = "deepcompile, which reads it, is off";
+constexpr char kOff[] = "read by deepcompile alone, which is off";
 constexpr char kRecompute[] =
     "what is recomputed is the training program's choice";
 constexpr char kWriter[] = "a checkpoint is written by Terrace's own engine";
@@ -18,7 +17,7 @@ constexpr char kNebula[] = "nebula is off";
 
 SectionSpec Aio() {
   return {"aio",
-          UnknownKeys::kError,
+          UnknownKeys::kErrorIfNear,
           {
               IntegerKey("block_size", 1, Use::kSized, "1048576", kEngineSizes),
               IntegerKey("queue_depth", 1, Use::kSized, "8", kEngineSizes),
@@ -40,38 +39,39 @@ SectionSpec ActivationCheckpointing() {
     return BooleanKey(name, Use::kIgnored, "false", kRecompute);
   };
   return {"activation_checkpointing",
-          UnknownKeys::kError,
+          UnknownKeys::kErrorIfNear,
           {
               boolean("partition_activations"),
               BooleanKey("cpu_checkpointing", Use::kRead, "false"),
               boolean("contiguous_memory_optimization"),
               boolean("synchronize_checkpoint_boundary"),
               boolean("profile"),
-              IntegerKey("number_checkpoints", 0, Use::kIgnored, "null",
-                         kRecompute),
+              OtherKey(Type::kOpaque, "number_checkpoints", Use::kIgnored,
+                       "null", kRecompute),
           }};
 }
 
 std::vector<SectionSpec> Checkpoint() {
   return {
       {"checkpoint",
-       UnknownKeys::kError,
+       UnknownKeys::kErrorIfNear,
        {
            WordKey(Type::kAnyCase, "tag_validation", {"WARN", "IGNORE", "FAIL"},
                    Use::kRead, "WARN"),
            BooleanKey("checkpoint_serialization", Use::kIgnored, "true",
                       kWriter),
-           BooleanKey("load_universal", Use::kDefault, "false",
-                      "DeepSpeed's universal checkpoints are not read"),
+           BooleanKey("load_universal", Use::kIgnored, "false",
+                      "Terrace's own checkpoints load at any world size, "
+                      "DeepSpeed's are not read"),
            BooleanKey("use_node_local_storage", Use::kRead, "false"),
            SectionKey("parallel_write"),
            SectionKey("writer"),
        }},
       {"checkpoint.parallel_write",
-       UnknownKeys::kError,
+       UnknownKeys::kErrorIfNear,
        {BooleanKey("pipeline_stage", Use::kIgnored, "false", kWriter)}},
       {"checkpoint.writer",
-       UnknownKeys::kError,
+       UnknownKeys::kErrorIfNear,
        {
            WordKey(Type::kAnyCase, "type", {"FAST", "MOCK", "PYTHON"},
                    Use::kIgnored, "FAST", kWriter),
@@ -87,21 +87,20 @@ std::vector<SectionSpec> Checkpoint() {
 }
 
 SectionSpec Compile() {
-  const auto off = [](const char* name) {
-    return BooleanKey(name, Use::kDefault, "false", kCompile);
-  };
   const auto idle = [](const char* name, const char* fallback) {
     return BooleanKey(name, Use::kIgnored, fallback, kOff);
   };
   return {"compile",
           UnknownKeys::kError,
           {
-              off("deepcompile"),
-              off("offload_parameters"),
-              off("offload_opt_states"),
-              off("offload_activation"),
-              off("free_activation"),
-              off("symmetric_memory"),
+              BooleanKey("deepcompile", Use::kDefault, "false",
+                         "no pass rewrites the model's graph"),
+              idle("autoep_non_moe", "false"),
+              idle("offload_parameters", "false"),
+              idle("offload_opt_states", "false"),
+              idle("offload_activation", "false"),
+              idle("free_activation", "false"),
+              idle("symmetric_memory", "false"),
               idle("debug_log", "false"),
               idle("keep_all_input_tensors", "false"),
               idle("sync_before_reduce", "false"),
@@ -113,7 +112,7 @@ SectionSpec Compile() {
               idle("keep_int_input_tensors", "true"),
               IntegerKey("free_activation_threshold", 0, Use::kIgnored,
                          "10485760", kOff),
-              OtherKey(Type::kTexts, "passes", Use::kDefault, "null", kCompile),
+              OtherKey(Type::kTexts, "passes", Use::kIgnored, "null", kOff),
           }};
 }
 
@@ -122,7 +121,7 @@ SectionSpec Nebula() {
     return OtherKey(Type::kOpaque, name, Use::kIgnored, "null", kNebula);
   };
   return {"nebula",
-          UnknownKeys::kError,
+          UnknownKeys::kErrorIfNear,
           {
               BooleanKey("enabled", Use::kDefault, "false",
                          "checkpoints are Terrace's own"),

@@ -10,6 +10,9 @@ using Use = KeyUse;
 constexpr char kReports[] = "reports are the training program's";
 constexpr char kMathematics[] = "it changes the mathematics";
 constexpr char kEngine[] = "it belongs to another engine";
+constexpr char kOneAccumulation[] =
+    "as many micro-batches as the text says make a step, and the training "
+    "program takes it";
 
 KeySpec Off(const char* name, const char* why) {
   return OtherKey(Type::kOpaque, name, Use::kOff, "null", why);
@@ -41,6 +44,8 @@ std::vector<KeySpec> Followed() {
       NumberKey("gradient_clipping", 0, kUnbounded, Use::kRead, "1"),
       WordKey(Type::kAnyCase, "gradient_allreduce_op", {"mean", "sum"},
               Use::kRead, "mean"),
+      BooleanKey("managed_gradient_accumulation", Use::kDefault, "true",
+                 kOneAccumulation),
       WordKey(Type::kAnyCase, "communication_data_type",
               {"fp32", "fp16", "bf16"}, Use::kRead, "null"),
       BooleanKey("prescale_gradients", Use::kRead, "false"),
@@ -52,7 +57,8 @@ std::vector<KeySpec> Followed() {
 // What has no effect on any result.
 std::vector<KeySpec> WithoutEffect() {
   return {
-      IntegerKey("steps_per_print", 0, Use::kIgnored, "null", kReports),
+      NumberKey("steps_per_print", 0, kUnbounded, Use::kIgnored, "null",
+                kReports),
       BooleanKey("wall_clock_breakdown", Use::kIgnored, "false", kReports),
       BooleanKey("memory_breakdown", Use::kIgnored, "false", kReports),
       BooleanKey("dump_state", Use::kIgnored, "false", kReports),
@@ -63,6 +69,13 @@ std::vector<KeySpec> WithoutEffect() {
       Ignored("csv_monitor", kReports),
       Ignored("comms_logger", kReports),
       Ignored("timers", kReports),
+      Ignored("log_level", kReports),
+      Ignored("disable_python_gc", "Terrace never starts Python's collector"),
+      Ignored("autotuning", "only DeepSpeed's launcher tunes"),
+      Ignored("pipeline", "the model is not cut in stages"),
+      Ignored("data_efficiency",
+              "the training program makes its own data loader"),
+      Ignored("datastates", "a checkpoint is written by Terrace's own engine"),
       IntegerKey("vocabulary_size", 1, Use::kIgnored, "null",
                  "the model knows its own"),
       BooleanKey("zero_force_ds_cpu_optimizer", Use::kIgnored, "true",
@@ -80,12 +93,12 @@ std::vector<KeySpec> WithoutEffect() {
 // What is accepted while it is off.
 std::vector<KeySpec> WhileOff() {
   return {
-      Off("amp", "parameters are fp32, bf16 or fp16 as the model has them"),
+      OtherKey(Type::kOpaque, "amp", Use::kLegacy, "null",
+               "DeepSpeed refuses it too, since it has no Apex any more; fp16 "
+               "and bf16 are in its place"),
       Off("torch_autocast", "the training program casts, if it wants to"),
       Off("elasticity", "the batch is what the text says"),
-      Off("autotuning", kEngine),
       Off("hybrid_engine", kEngine),
-      Off("data_efficiency", kMathematics),
       Off("curriculum_learning", kMathematics),
       Off("progressive_layer_drop", kMathematics),
       Off("eigenvalue", kMathematics),
@@ -94,7 +107,7 @@ std::vector<KeySpec> WhileOff() {
       Empty("compression_training", kMathematics),
       Empty("sparse_attention", kMathematics),
       Empty("tensor_parallel", kEngine),
-      Empty("pipeline", kEngine),
+      Empty("weight_quantization", kMathematics),
       IntegerKey("sequence_parallel_size", 1, Use::kDefault, "1", kEngine),
       BooleanKey("sparse_gradients", Use::kDefault, "false",
                  "gradients are dense"),

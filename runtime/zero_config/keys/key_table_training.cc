@@ -14,7 +14,7 @@ std::vector<SectionSpec> Optimizer() {
   KeySpec betas = OtherKey(Type::kNumbers, "betas", Use::kRead, "null");
   betas.most = 1;
   return {{"optimizer",
-           UnknownKeys::kError,
+           UnknownKeys::kErrorIfNear,
            {
                OtherKey(Type::kName, "type", Use::kRead, "null"),
                SectionKey("params"),
@@ -34,6 +34,10 @@ std::vector<SectionSpec> Optimizer() {
                BooleanKey("amsgrad", Use::kDefault, "false",
                           "there is no running maximum of the second moment"),
                BooleanKey("fp32_optimizer_states", Use::kRead, "true"),
+               BooleanKey("fused", Use::kIgnored, "null",
+                          "the update is always fused"),
+               BooleanKey("foreach", Use::kIgnored, "null",
+                          "the update is always fused"),
                BooleanKey("set_grad_none", Use::kIgnored, "true",
                           "gradients are the training program's"),
                NumberKey("max_grad_norm", 0, kUnbounded, Use::kLegacy, "null",
@@ -52,7 +56,7 @@ KeySpec StepsKey(const char* name, double least, Use use,
 std::vector<SectionSpec> Scheduler() {
   return {
       {"scheduler",
-       UnknownKeys::kError,
+       UnknownKeys::kErrorIfNear,
        {
            OtherKey(Type::kName, "type", Use::kRead, "null"),
            SectionKey("params"),
@@ -62,9 +66,8 @@ std::vector<SectionSpec> Scheduler() {
        {
            NumberKey("warmup_min_lr", 0, kUnbounded, Use::kRead, "0"),
            NumberKey("warmup_max_lr", 0, kUnbounded, Use::kRead, "0.001"),
-           StepsKey("warmup_num_steps", 0, Use::kRead, "1000"),
-           WordKey(Type::kWord, "warmup_type", {"log", "linear"}, Use::kRead,
-                   "log"),
+           StepsKey("warmup_num_steps", 1, Use::kRead, "1000"),
+           OtherKey(Type::kText, "warmup_type", Use::kRead, "log"),
            StepsKey("total_num_steps", 1, Use::kRead, "null"),
            NumberKey("warmup_min_ratio", 0, kUnbounded, Use::kRead, "0"),
            NumberKey("cos_min_ratio", 0, kUnbounded, Use::kRead, "0.0001"),
@@ -113,10 +116,10 @@ SectionSpec Fp16() {
               BooleanKey("auto_cast", Use::kRead, "false"),
               NumberKey("loss_scale", 0, kUnbounded, Use::kRead, "0"),
               power,
-              IntegerKey("loss_scale_window", 1, Use::kRead, "1000"),
+              IntegerKey("loss_scale_window", 0, Use::kRead, "1000"),
               IntegerKey("hysteresis", 1, Use::kRead, "2"),
               BooleanKey("consecutive_hysteresis", Use::kRead, "false"),
-              NumberKey("min_loss_scale", 0, kUnbounded, Use::kRead, "1"),
+              IntegerKey("min_loss_scale", 0, Use::kRead, "1"),
               BooleanKey("fp16_master_weights_and_grads", Use::kDefault,
                          "false", kMaster),
           }};
@@ -125,11 +128,14 @@ SectionSpec Fp16() {
 SectionSpec DataTypes() {
   const std::vector<std::string> types = {"fp32", "fp16", "bf16"};
   const auto key = [&](const char* name) {
-    return WordKey(Type::kWord, name, types, Use::kRead, "null");
+    return WordKey(Type::kDataType, name, types, Use::kRead, "null");
   };
-  return {"data_types",
-          UnknownKeys::kError,
-          {key("grad_accum_dtype"), key("param_dtype"), key("buffer_dtype")}};
+  return {
+      "data_types",
+      UnknownKeys::kErrorIfNear,
+      {key("grad_accum_dtype"), key("param_dtype"), key("buffer_dtype"),
+       OtherKey(Type::kOpaque, "keep_in_fp32_modules", Use::kIgnored, "null",
+                "buffers keep the model's type, but for a buffer_dtype")}};
 }
 
 }  // namespace

@@ -12,7 +12,10 @@ constexpr char kNoParameters[] =
     "budget";
 constexpr char kTransfers[] =
     "Terrace sizes its transfers from what the paths can do";
-constexpr char kZeroPlus[] = "ZeRO++ and MiCS change the numbers";
+constexpr char kRemoved[] = "DeepSpeed has it no more";
+constexpr char kFrozen[] = "frozen weights would be rounded to 8 bits";
+constexpr char kWeights[] =
+    "the weights that ranks gather would be rounded to 8 bits";
 
 KeySpec Stage() {
   KeySpec stage = IntegerKey("stage", 0, Use::kRead, "0");
@@ -107,16 +110,19 @@ std::vector<KeySpec> Others() {
                  "checkpoints load at any world size without it"),
       BooleanKey("legacy_stage1", Use::kLegacy, "false",
                  "DeepSpeed itself raises for it"),
-      IntegerKey("zero_hpz_partition_size", 0, Use::kDefault, "1", kZeroPlus),
-      BooleanKey("zero_quantized_weights", Use::kDefault, "false", kZeroPlus),
+      BooleanKey("compute_grad_norm", Use::kRead, "true"),
+      BooleanKey("parameter_alignment", Use::kIgnored, "false",
+                 "parameters stay where the model has them"),
+      IntegerKey("zero_hpz_partition_size", 0, Use::kRead, "1"),
+      BooleanKey("zero_quantized_weights", Use::kDefault, "false", kWeights),
       BooleanKey("zero_quantized_nontrainable_weights", Use::kDefault, "false",
-                 kZeroPlus),
-      BooleanKey("zero_quantized_gradients", Use::kDefault, "false", kZeroPlus),
+                 kFrozen),
+      BooleanKey("zero_quantized_gradients", Use::kRead, "false"),
       OtherKey(Type::kOpaque, "zeropp_loco_param", Use::kDefault, "null",
-               kZeroPlus),
-      IntegerKey("mics_shard_size", -1, Use::kDefault, "-1", kZeroPlus),
+               kRemoved),
+      IntegerKey("mics_shard_size", -1, Use::kDefault, "-1", kRemoved),
       BooleanKey("mics_hierarchical_params_gather", Use::kDefault, "false",
-                 kZeroPlus),
+                 kRemoved),
       BooleanKey("cpu_offload", Use::kRead, "false"),
       BooleanKey("cpu_offload_param", Use::kRead, "false"),
       BooleanKey("cpu_offload_use_pin_memory", Use::kIgnored, "false",
@@ -149,7 +155,7 @@ SectionSpec LeafModule() {
 }
 
 KeySpec Device() {
-  return WordKey(Type::kDevice, "device", {"none", "cpu", "nvme"}, Use::kRead,
+  return WordKey(Type::kWord, "device", {"none", "cpu", "nvme"}, Use::kRead,
                  "none");
 }
 
@@ -203,8 +209,8 @@ SectionSpec Zenflow() {
               NumberKey("topk_ratio", 0, 1, Use::kRead, "0.1"),
               NumberKey("auto_ratio", 0, 1, Use::kRead, "0.99"),
               NumberKey("pt_reserved_cores_perc", 0, 1, Use::kRead, "0.5"),
-              WordKey(Type::kDevice, "select_strategy",
-                      {"auto", "step", "epoch"}, Use::kRead, "auto"),
+              WordKey(Type::kWord, "select_strategy", {"auto", "step", "epoch"},
+                      Use::kRead, "auto"),
               interval("select_interval"),
               interval("update_interval"),
               BooleanKey("overlap_step", Use::kRead, "false"),

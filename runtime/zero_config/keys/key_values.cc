@@ -35,6 +35,20 @@ std::string PathOf(const SectionSpec& section, absl::string_view name) {
 
 }  // namespace
 
+absl::Status KeyValues::NoKeys(const std::vector<UnknownKey>& unknown) {
+  const std::string why = "that DeepSpeed or Terrace knows";
+  if (unknown.size() == 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        unknown[0].where, " is no key ", why, unknown[0].suggestion));
+  }
+  std::vector<std::string> all;
+  for (const UnknownKey& key : unknown) {
+    all.push_back(absl::StrCat(key.where, " (", key.suggestion.substr(2), ")"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no keys ", why, ": ", absl::StrJoin(all, ", ")));
+}
+
 absl::StatusOr<KeyValues> KeyValues::Read(const JsonValue& root) {
   if (root.kind != Kind::kObject) {
     return absl::InvalidArgumentError(
@@ -44,10 +58,14 @@ absl::StatusOr<KeyValues> KeyValues::Read(const JsonValue& root) {
   KeyValues values;
   const SectionSpec* top = FindSection("");
   TERRACE_CHECK(top != nullptr);
+  std::vector<UnknownKey> unknown;
+  values.FindUnknown(root, *top, &unknown);
+  if (!unknown.empty()) return NoKeys(unknown);
   TERRACE_RETURN_IF_ERROR(values.ReadSection(root, *top));
   if (!values.unknown_.empty()) {
     values.AddNote(NoteKind::kIgnored, absl::StrJoin(values.unknown_, ", "),
-                   "unknown at the top level, not read, as in DeepSpeed");
+                   "no key that DeepSpeed or Terrace knows; not read, as in "
+                   "DeepSpeed");
   }
   return values;
 }
@@ -56,23 +74,29 @@ absl::Status KeyValues::ReadSection(const JsonValue& value,
                                     const SectionSpec& section) {
   for (const JsonValue& item : value.items) {
     const KeySpec* spec = section.Find(item.key);
-    TERRACE_RETURN_IF_ERROR(spec == nullptr ? ReadUnknown(item, section)
-                                            : ReadKey(item, section, *spec));
+    if (spec == nullptr) continue;  // one of unknown_
+    TERRACE_RETURN_IF_ERROR(ReadKey(item, section, *spec));
   }
   return absl::OkStatus();
 }
 
-absl::Status KeyValues::ReadUnknown(const JsonValue& value,
-                                    const SectionSpec& section) {
-  const std::string hint = DidYouMean(value.key, section.Names());
-  if (section.unknown == UnknownKeys::kErrorIfNear && hint.empty()) {
-    unknown_.push_back(PlainName(value.key));
-    return absl::OkStatus();
+void KeyValues::FindUnknown(const JsonValue& value, const SectionSpec& section,
+                            std::vector<UnknownKey>* errors) {
+  const std::vector<std::string> known = section.Names();
+  for (const JsonValue& item : value.items) {
+    const std::string path = PathOf(section, PlainName(item.key));
+    if (const KeySpec* spec = section.Find(item.key); spec != nullptr) {
+      if (spec->type == KeyType::kSection && item.kind == Kind::kObject) {
+        FindUnknown(item, *FindSection(PathOf(section, spec->name)), errors);
+      }
+    } else if (section.unknown == UnknownKeys::kErrorIfNear &&
+               !IsNearMiss(item.key, known)) {
+      unknown_.push_back(path);
+    } else {
+      errors->push_back({absl::StrCat(path, LineText(item.line)),
+                         Suggestion(item.key, known)});
+    }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(PathOf(section, PlainName(value.key)), LineText(value.line),
-                   " is no key that DeepSpeed or Terrace knows",
-                   Suggestion(value.key, section.Names())));
 }
 
 absl::Status KeyValues::ReadKey(const JsonValue& value,

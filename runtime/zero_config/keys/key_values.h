@@ -20,8 +20,8 @@ namespace terrace {
 
 class KeyValues {
  public:
-  // InvalidArgument: unknown, twice, of a wrong type, out of range.
-  // Unimplemented: a value that is not built.
+  // InvalidArgument: unknown, which names all of them; twice, of a wrong type,
+  // out of range. Unimplemented: a value that is not built.
   static absl::StatusOr<KeyValues> Read(const JsonValue& root);
 
   // A value of its own: neither absent nor null nor "auto". A section too.
@@ -59,6 +59,15 @@ class KeyValues {
     bool absent = false;  // null
   };
 
+  struct UnknownKey {
+    std::string where;       // its path and line
+    std::string suggestion;  // "; did you mean ..."
+  };
+
+  static absl::Status NoKeys(const std::vector<UnknownKey>& unknown);
+  // Of all sections: those that are no keys, as an error, or to be noted.
+  void FindUnknown(const JsonValue& value, const SectionSpec& section,
+                   std::vector<UnknownKey>* errors);
   absl::Status ReadSection(const JsonValue& value, const SectionSpec& section);
   absl::Status ReadKey(const JsonValue& value, const SectionSpec& section,
                        const KeySpec& spec);
@@ -66,7 +75,6 @@ class KeyValues {
                          const KeySpec& spec);
   absl::Status UseValue(const JsonValue& value, const std::string& path,
                         const KeySpec& spec);
-  absl::Status ReadUnknown(const JsonValue& value, const SectionSpec& section);
   const Entry* Find(absl::string_view path) const;
   std::string Where(absl::string_view path) const;
 

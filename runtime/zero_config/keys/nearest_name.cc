@@ -33,10 +33,11 @@ size_t Edits(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string NearestName(absl::string_view name,
-                        const std::vector<std::string>& known) {
+                        const std::vector<std::string>& known,
+                        size_t most_edits) {
   const std::string wanted = absl::AsciiStrToLower(name);
   std::string best;
-  size_t fewest = std::max<size_t>(1, wanted.size() / 3) + 1;
+  size_t fewest = most_edits + 1;
   for (const std::string& candidate : known) {
     const size_t edits = Edits(wanted, absl::AsciiStrToLower(candidate));
     if (edits < fewest) {
@@ -47,9 +48,16 @@ std::string NearestName(absl::string_view name,
   return best;
 }
 
+bool IsNearMiss(absl::string_view name, const std::vector<std::string>& known) {
+  const size_t most_edits =
+      std::min<size_t>(2, std::max<size_t>(1, name.size() / 4));
+  return !NearestName(name, known, most_edits).empty();
+}
+
 std::string DidYouMean(absl::string_view name,
                        const std::vector<std::string>& known) {
-  const std::string nearest = NearestName(name, known);
+  const std::string nearest =
+      NearestName(name, known, std::max<size_t>(1, name.size() / 3));
   if (nearest.empty()) return "";
   return absl::StrCat("; did you mean \"", nearest, "\"?");
 }

@@ -9,12 +9,16 @@
 namespace terrace {
 
 // The one of `known` with the fewest edits (insert, delete, replace, swap of
-// neighbours; letter case is free), or "" when more than a third of the
-// letters differ and so none can have been meant.
+// neighbours; letter case is free), or "" when that takes more than so many.
 std::string NearestName(absl::string_view name,
-                        const std::vector<std::string>& known);
+                        const std::vector<std::string>& known,
+                        size_t most_edits);
 
-// "; did you mean \"x\"?", or "".
+// Whether none but a known name can have been meant: two edits at most, and of
+// a short one fewer.
+bool IsNearMiss(absl::string_view name, const std::vector<std::string>& known);
+
+// "; did you mean \"x\"?", or "" when more than a third of the letters differ.
 std::string DidYouMean(absl::string_view name,
                        const std::vector<std::string>& known);
 
