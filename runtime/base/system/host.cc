@@ -66,7 +66,7 @@ Host Host::Current() {
   std::replace_if(
       host.name.begin(), host.name.end(),
       [](char c) { return !IsNameCharacter(c); }, '_');
-  if (host.name.empty()) host.name = "_";
+  if (host.name.empty()) host.name.push_back('_');
   host.machine = IdIn("/etc/machine-id");
   host.boot = IdIn("/proc/sys/kernel/random/boot_id");
   return host;
