@@ -2,7 +2,9 @@
 // gives up what it cannot get back: a user, a system call, a limit.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,6 +44,42 @@ inline bool InChild(absl::FunctionRef<bool()> run) {
   EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
   return status == 0;
 }
+
+// A child that lives, as a worker that loads data does, until this ends.
+class LivingChild {
+ public:
+  // Which runs `body` first.
+  explicit LivingChild(absl::FunctionRef<void()> body = [] {}) {
+    int ready[2];
+    EXPECT_EQ(pipe2(ready, O_CLOEXEC), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      alarm(60);  // one that is forgotten
+      body();
+      if (write(ready[1], "r", 1) != 1) _exit(1);
+      close(ready[0]);
+      close(ready[1]);
+      while (true) pause();
+    }
+    close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1) << "no child, or it failed";
+    close(ready[0]);
+  }
+  ~LivingChild() {
+    if (child_ <= 0) return;
+    EXPECT_EQ(waitpid(child_, nullptr, WNOHANG), 0) << "it has ended";
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+  LivingChild(const LivingChild&) = delete;
+  LivingChild& operator=(const LivingChild&) = delete;
+
+  pid_t pid() const { return child_; }
+
+ private:
+  pid_t child_ = -1;
+};
 
 constexpr uid_t kNobody = 65534;
 
