@@ -25,6 +25,7 @@
 #include "aio/uring/uring_end.h"
 #include "aio/uring/uring_files.h"
 #include "aio/uring/uring_requests.h"
+#include "aio/uring/uring_ring.h"
 #include "aio/uring/uring_trial.h"
 #include "aio/uring/uring_wake.h"
 #include "runtime/base/bytes.h"
@@ -92,7 +93,7 @@ class UringEngine final : public IoEngine {
       if (Called("io_uring_enter", io_uring_submit_and_wait(&ring_, 1))) Reap();
     }
     if (requests_.in_flight() > 0) end_.Await(kEndPatience);
-    if (has_ring_) io_uring_queue_exit(&ring_);
+    if (has_ring_) own_ring_.Exit(&ring_);
   }
 
   absl::StatusOr<int> AddFile(int fd) override {
@@ -151,6 +152,7 @@ class UringEngine final : public IoEngine {
 
   const int most_in_flight_;
   io_uring ring_ = {};
+  UringRing own_ring_;
   bool has_ring_ = false;
   bool is_disabled_ = false;  // until its first use
   bool is_owned_ = false;
@@ -173,15 +175,11 @@ int UringEngine::Setup(const RingFlags& flags) {
   params.flags = flags.flags;
   // Twice as many as are in flight, and the wake's poll: it cannot overflow.
   params.cq_entries = static_cast<unsigned>(4 * most_in_flight_);
-  const int error =
-      -io_uring_queue_init_params(kSubmissionEntries, &ring_, &params);
+  const int error = own_ring_.Open(kSubmissionEntries, &ring_, &params);
   if (error != 0) return error;
   has_ring_ = true;
   is_disabled_ = (flags.flags & IORING_SETUP_R_DISABLED) != 0;
   flags_name_ = flags.name;
-  // A forked child must not touch the ring. Best effort: it would have to
-  // call this very object.
-  io_uring_ring_dontfork(&ring_);
   if (files_.MakeTable(&ring_)) end_.Watch(&ring_, UringFiles::kSparePlace);
   return 0;
 }
@@ -323,7 +321,7 @@ void UringEngine::Fail(const char* call, int error) {
     done_.push_back(requests_.Fail(place, error));
   }
   if (!end_.is_watched()) return;  // results come on their own, or never
-  io_uring_queue_exit(&ring_);
+  own_ring_.Exit(&ring_);
   has_ring_ = false;
 }
 

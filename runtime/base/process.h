@@ -5,8 +5,9 @@
 // each descriptor: an open file, a lock, a claim on a device or a ring outlives
 // the parent with it. So objects remember the process that made them, and
 // refuse or do nothing in another; and descriptors are listed here, which a
-// child closes before fork() returns in it. It never unlocks: that would unlock
-// the parent's.
+// child closes before fork() returns in it. In the parent it may have returned
+// before: what must be free at once is unlocked there, and claimed with some
+// patience. A child never unlocks: that would unlock the parent's.
 //
 // The list and the generation are of the whole process, as fork() is; nothing
 // else here is. The child's handler takes no lock, allocates nothing and calls

@@ -28,11 +28,11 @@ absl::StatusOr<File> File::Create(int directory_fd,
                                   const std::string& directory,
                                   const std::string& name) {
   std::string path = absl::StrCat(directory, "/", name);
-  const int fd =
-      openat(directory_fd, name.c_str(),
-             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
-  if (fd < 0) return ErrnoError(path, "cannot be made", errno);
-  return File(fd, std::move(path));
+  OwnDescriptor made = OwnDescriptor::OpenAt(
+      directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+      kFileMode);
+  if (!made.ok()) return ErrnoError(path, "cannot be made", errno);
+  return File(std::move(made), std::move(path));
 }
 
 absl::StatusOr<File> File::OpenToRead(int directory_fd,
@@ -51,29 +51,33 @@ absl::StatusOr<File> File::OpenToRead(const std::string& path) {
 }
 
 absl::StatusOr<File> File::OpenDirectory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
-  return File(fd, path);
+  OwnDescriptor opened =
+      OwnDescriptor::Open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (!opened.ok()) return ErrnoError(path, "cannot be opened", errno);
+  return File(std::move(opened), path);
 }
 
 File::File(File&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+    : own_(std::move(other.own_)),
+      shared_(std::exchange(other.shared_, -1)),
+      path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
-  std::swap(fd_, other.fd_);
+  std::swap(own_, other.own_);
+  std::swap(shared_, other.shared_);
   std::swap(path_, other.path_);
   return *this;
 }
 
 File::~File() {
-  if (fd_ >= 0) close(fd_);
+  if (shared_ >= 0) close(shared_);
 }
 
 absl::Status File::Reserve(int64_t size_bytes) {
   if (size_bytes == 0) return absl::OkStatus();
   int error = 0;
   do {
-    error = fallocate(fd_, 0, 0, size_bytes) == 0 ? 0 : errno;
+    error = fallocate(fd(), 0, 0, size_bytes) == 0 ? 0 : errno;
   } while (error == EINTR);
   // A file system that cannot says ENOSPC when it is written to.
   if (error == 0 || error == EOPNOTSUPP) return absl::OkStatus();
@@ -92,7 +96,7 @@ absl::Status File::AtOffset(const char* verb, int64_t offset, size_t bytes,
 
 absl::Status File::Write(int64_t offset, absl::Span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), offset);
+    const ssize_t written = pwrite(fd(), bytes.data(), bytes.size(), offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       return AtOffset("write", offset, bytes.size(),
@@ -106,7 +110,7 @@ absl::Status File::Write(int64_t offset, absl::Span<const std::byte> bytes) {
 
 absl::Status File::Read(int64_t offset, absl::Span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t got = pread(fd_, bytes.data(), bytes.size(), offset);
+    const ssize_t got = pread(fd(), bytes.data(), bytes.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       return AtOffset("read", offset, bytes.size(), errno);
@@ -125,7 +129,7 @@ absl::Status File::Read(int64_t offset, absl::Span<std::byte> bytes) const {
 
 absl::StatusOr<int64_t> File::SizeBytes() const {
   struct stat status = {};
-  if (fstat(fd_, &status) != 0) {
+  if (fstat(fd(), &status) != 0) {
     return ErrnoError(path_, "has no size to be known", errno);
   }
   return static_cast<int64_t>(status.st_size);
@@ -134,7 +138,7 @@ absl::StatusOr<int64_t> File::SizeBytes() const {
 absl::Status File::Flush() const {
   int error = 0;
   do {
-    error = fsync(fd_) == 0 ? 0 : errno;
+    error = fsync(fd()) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (error == 0) return absl::OkStatus();
   return ErrnoError(path_, "cannot be flushed to its device", error);
@@ -142,7 +146,7 @@ absl::Status File::Flush() const {
 
 void File::DropCache(int64_t offset, int64_t size_bytes) const {
   static_cast<void>(
-      posix_fadvise(fd_, offset, size_bytes, POSIX_FADV_DONTNEED));
+      posix_fadvise(fd(), offset, size_bytes, POSIX_FADV_DONTNEED));
 }
 
 }  // namespace terrace

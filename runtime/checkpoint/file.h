@@ -1,16 +1,20 @@
 // A file of a checkpoint: plain descriptors, whole transfers or an error with
-// path, offset, bytes and errno. Move-only; one thread at a time.
+// path, offset, bytes and errno. Move-only; one thread at a time. A forked
+// child may read what its parent opened to read; what was made, and directories
+// with their locks, are the parent's alone.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/base/process.h"
 
 namespace terrace {
 
@@ -36,7 +40,7 @@ class File {
   File& operator=(File&& other) noexcept;
   ~File();
 
-  int fd() const { return fd_; }
+  int fd() const { return shared_ >= 0 ? shared_ : own_.get(); }
   const std::string& path() const { return path_; }
 
   // Takes the space now, so that a full disk is known before the writing.
@@ -52,11 +56,15 @@ class File {
   void DropCache(int64_t offset = 0, int64_t size_bytes = 0) const;
 
  private:
-  File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  File(OwnDescriptor own, std::string path)
+      : own_(std::move(own)), path_(std::move(path)) {}
+  // That children share.
+  File(int fd, std::string path) : shared_(fd), path_(std::move(path)) {}
   absl::Status AtOffset(const char* verb, int64_t offset, size_t bytes,
                         int error) const;
 
-  int fd_ = -1;
+  OwnDescriptor own_;
+  int shared_ = -1;
   std::string path_;
 };
 

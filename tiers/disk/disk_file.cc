@@ -72,9 +72,8 @@ class Holder {
 
 class DirectoryHolder final : public Holder {
  public:
-  DirectoryHolder(std::unique_ptr<JobDirectory> directory, int fd)
-      : directory_(std::move(directory)), fd_(fd) {}
-  ~DirectoryHolder() override { close(fd_); }
+  DirectoryHolder(std::unique_ptr<JobDirectory> directory, OwnDescriptor state)
+      : directory_(std::move(directory)), state_(std::move(state)) {}
 
   // The open file keeps its blocks until it is closed, so they are given back
   // here; a transfer still in flight then hits no other file's bytes. Last, as
@@ -82,7 +81,7 @@ class DirectoryHolder final : public Holder {
   absl::Status Remove() override {
     if (!directory_->IsOwner()) return absl::OkStatus();
     absl::Status status = directory_->Remove();
-    if (ftruncate(fd_, 0) != 0) {
+    if (ftruncate(state_.get(), 0) != 0) {
       status.Update(ErrnoError(directory_->state_file(),
                                "cannot give back its space", errno));
     }
@@ -95,7 +94,7 @@ class DirectoryHolder final : public Holder {
 
  private:
   const std::unique_ptr<JobDirectory> directory_;  // goes after the file
-  const int fd_;
+  const OwnDescriptor state_;
 };
 
 class GivenHolder final : public Holder {
@@ -321,17 +320,20 @@ absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
                            JobDirectory::Create(options.path));
   const std::string name = directory->state_file();
   const std::vector<std::string> elsewhere = directory->jobs_elsewhere();
-  absl::StatusOr<StateFile> made = MakeStateFile(directory->fd(), name);
+  OwnDescriptor opened;
+  absl::StatusOr<StateFile> made = MakeStateFile(directory->fd(), name, opened);
   for (bool more = true; more && LacksRoom(made.status());) {
     more = directory->MakeRoom();
-    made = MakeStateFile(directory->fd(), name);
+    made = MakeStateFile(directory->fd(), name, opened);
   }
   TERRACE_ASSIGN_OR_RETURN(const StateFile file, std::move(made));
   DiskFileInfo info = InfoOf(options, name, file);
   info.jobs_elsewhere = elsewhere;
   return std::make_unique<FileDiskTier>(
-      std::make_unique<DirectoryHolder>(std::move(directory), file.fd), file.fd,
-      std::move(info), Within({}, options.budget_bytes), options.segment_bytes);
+      std::make_unique<DirectoryHolder>(std::move(directory),
+                                        std::move(opened)),
+      file.fd, std::move(info), Within({}, options.budget_bytes),
+      options.segment_bytes);
 }
 
 std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,

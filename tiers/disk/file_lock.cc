@@ -35,14 +35,15 @@ bool LockWithin(int fd, absl::Duration patience) {
   return true;
 }
 
-int OpenWithin(const std::string& path, int flags, absl::Duration patience) {
-  int fd = open(path.c_str(), flags);
-  for (absl::Duration waited; fd < 0 && errno == EBUSY && waited < patience;
-       waited += kPause) {
+OwnDescriptor OpenWithin(const std::string& path, int flags,
+                         absl::Duration patience) {
+  OwnDescriptor opened = OwnDescriptor::Open(path, flags);
+  for (absl::Duration waited;
+       !opened.ok() && errno == EBUSY && waited < patience; waited += kPause) {
     Pause();
-    fd = open(path.c_str(), flags);
+    opened = OwnDescriptor::Open(path, flags);
   }
-  return fd;
+  return opened;
 }
 
 }  // namespace terrace

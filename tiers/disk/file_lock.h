@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "runtime/base/process.h"
 
 namespace terrace {
 
@@ -15,6 +16,7 @@ bool TryLock(int fd);
 bool LockWithin(int fd, absl::Duration patience);
 
 // open(2), again while it is EBUSY, but no longer than `patience`.
-int OpenWithin(const std::string& path, int flags, absl::Duration patience);
+OwnDescriptor OpenWithin(const std::string& path, int flags,
+                         absl::Duration patience);
 
 }  // namespace terrace

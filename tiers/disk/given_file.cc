@@ -48,17 +48,13 @@ absl::StatusOr<int64_t> FindNonZero(int fd, const std::string& path,
 
 }  // namespace
 
-GivenFile::GivenFile(const std::string& path)
-    : path_(path), owner_pid_(getpid()) {}
+GivenFile::GivenFile(const std::string& path) : path_(path) {}
 
 GivenFile::~GivenFile() {
-  if (getpid() == owner_pid_ && is_marked_ && !was_marked_ && !is_kept_) {
-    Unmark();
-  }
-  // A forked child shares the open file, and with it the lock.
-  if (lock_fd_ >= 0 && getpid() == owner_pid_) flock(lock_fd_, LOCK_UN);
-  if (fd_ >= 0 && fd_ != lock_fd_) close(fd_);
-  if (lock_fd_ >= 0) close(lock_fd_);
+  if (!process_.IsCurrent()) return;
+  if (is_marked_ && !was_marked_ && !is_kept_) Unmark();
+  // Whatever else may have the open file: a child made by clone(2), say.
+  if (lock_.ok()) flock(lock_.get(), LOCK_UN);
 }
 
 std::string GivenFile::Name() const {
@@ -80,13 +76,13 @@ absl::StatusOr<std::unique_ptr<GivenFile>> GivenFile::Open(
 }
 
 absl::Status GivenFile::OpenAndLock() {
-  lock_fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (lock_fd_ < 0) {
+  lock_ = OwnDescriptor::Open(path_, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (!lock_.ok()) {
     // Kernels may refuse to open what is mounted, even without O_EXCL.
     return errno == EBUSY ? InUse() : Failed("cannot be opened", errno);
   }
   struct stat node = {};
-  if (fstat(lock_fd_, &node) != 0) {
+  if (fstat(lock_.get(), &node) != 0) {
     return Failed("cannot be looked at", errno);
   }
   is_device_ = S_ISBLK(node.st_mode);
@@ -94,29 +90,28 @@ absl::Status GivenFile::OpenAndLock() {
     return absl::InvalidArgumentError(
         absl::StrCat(Name(), ": no directory, file or block device"));
   }
-  fcntl(lock_fd_, F_SETFL, 0);  // no O_NONBLOCK
-  if (!LockWithin(lock_fd_, kLockPatience)) {
+  fcntl(lock_.get(), F_SETFL, 0);  // no O_NONBLOCK
+  if (!LockWithin(lock_.get(), kLockPatience)) {
     const int error = errno;
     return WithIoFault(absl::UnavailableError(absl::StrCat(
                            Name(), ": another job uses it, or has it locked: ",
                            ErrnoName(error))),
                        {error, path_});
   }
-  fd_ = lock_fd_;
   return is_device_ ? ClaimDevice() : absl::OkStatus();
 }
 
 absl::Status GivenFile::ClaimDevice() {
   // A ring that is gone holds its files for some ten milliseconds more.
-  fd_ = OpenWithin(path_, O_RDWR | O_EXCL | O_CLOEXEC, kClaimPatience);
-  if (fd_ < 0) {
+  claim_ = OpenWithin(path_, O_RDWR | O_EXCL | O_CLOEXEC, kClaimPatience);
+  if (!claim_.ok()) {
     return errno == EBUSY ? InUse() : Failed("cannot be opened", errno);
   }
   struct stat locked = {};
   struct stat claimed = {};
   uint64_t size_bytes = 0;
-  if (fstat(lock_fd_, &locked) != 0 || fstat(fd_, &claimed) != 0 ||
-      ioctl(fd_, BLKGETSIZE64, &size_bytes) != 0) {
+  if (fstat(lock_.get(), &locked) != 0 || fstat(fd(), &claimed) != 0 ||
+      ioctl(fd(), BLKGETSIZE64, &size_bytes) != 0) {
     return Failed("cannot be looked at", errno);
   }
   if (locked.st_rdev != claimed.st_rdev) {
@@ -147,7 +142,7 @@ absl::Status GivenFile::InUse() const {
 
 absl::Status GivenFile::CheckDevice() {
   char mark[kMarkBytes];
-  const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
+  const ssize_t n = pread(fd(), mark, sizeof(mark), 0);
   if (n != kMarkBytes) {
     return Failed("cannot be read at offset 0", n < 0 ? errno : EIO);
   }
@@ -155,10 +150,10 @@ absl::Status GivenFile::CheckDevice() {
   const int64_t begin = was_marked_ ? kMarkBytes : 0;
   TERRACE_ASSIGN_OR_RETURN(
       int64_t found,
-      FindNonZero(fd_, path_, begin, kDeviceMarginBytes - begin));
+      FindNonZero(fd(), path_, begin, kDeviceMarginBytes - begin));
   if (found < 0) {
     TERRACE_ASSIGN_OR_RETURN(
-        found, FindNonZero(fd_, path_, end_bytes_, kDeviceMarginBytes));
+        found, FindNonZero(fd(), path_, end_bytes_, kDeviceMarginBytes));
   }
   if (found < 0) return absl::OkStatus();
   const std::string device = ShellWord(path_);
@@ -172,12 +167,12 @@ absl::Status GivenFile::CheckDevice() {
 absl::Status GivenFile::CheckFile() {
   end_bytes_ = kMarkBytes;
   struct stat node = {};
-  if (fstat(fd_, &node) != 0) {
+  if (fstat(fd(), &node) != 0) {
     return Failed("cannot be looked at", errno);
   }
   if (node.st_size == 0) return absl::OkStatus();
   char mark[kMarkBytes] = {};
-  const ssize_t n = pread(fd_, mark, sizeof(mark), 0);
+  const ssize_t n = pread(fd(), mark, sizeof(mark), 0);
   if (n < 0) return Failed("cannot be read at offset 0", errno);
   if (n != kMarkBytes || !IsGivenMark(mark)) {
     return absl::InvalidArgumentError(
@@ -187,7 +182,7 @@ absl::Status GivenFile::CheckFile() {
   }
   was_marked_ = true;
   unsafe_shutdowns_ = MarkedUnsafeShutdowns(mark);
-  if (ftruncate(fd_, kMarkBytes) != 0) {
+  if (ftruncate(fd(), kMarkBytes) != 0) {
     return Failed("cannot be cut to its mark", errno);
   }
   return absl::OkStatus();
@@ -198,27 +193,27 @@ absl::Status GivenFile::Mark() {
   if (!block.ok()) return Failed("no memory for a block", ENOMEM);
   WriteGivenMark(block.data());
   is_marked_ = true;  // in part, should it fail
-  TERRACE_ASSIGN_OR_RETURN(file_, ChooseTransfers(fd_, path_, block.data()));
+  TERRACE_ASSIGN_OR_RETURN(file_, ChooseTransfers(fd(), path_, block.data()));
   return absl::OkStatus();
 }
 
 // What cannot be undone is a mark, which the next job knows.
 void GivenFile::Unmark() {
   if (!is_device_) {
-    [[maybe_unused]] const int undone = ftruncate(fd_, 0);
+    [[maybe_unused]] const int undone = ftruncate(fd(), 0);
     return;
   }
   const PageBuffer zeros(kMarkBytes);
   if (!zeros.ok()) return;
   ssize_t written = -1;
   do {
-    written = pwrite(fd_, zeros.data(), kMarkBytes, 0);
+    written = pwrite(fd(), zeros.data(), kMarkBytes, 0);
   } while (written < 0 && errno == EINTR);
 }
 
 absl::Status GivenFile::Remove() {
-  if (getpid() != owner_pid_ || is_device_) return absl::OkStatus();
-  if (ftruncate(fd_, kMarkBytes) == 0) return absl::OkStatus();
+  if (!process_.IsCurrent() || is_device_) return absl::OkStatus();
+  if (ftruncate(fd(), kMarkBytes) == 0) return absl::OkStatus();
   return Failed("cannot give back its space", errno);
 }
 

@@ -11,8 +11,8 @@
 // killed one left behind the mark is space for the next, and of a file cut off
 // at once, so that a smaller budget than that one's holds. A device is opened
 // with O_EXCL as well: one that is mounted, or part of a RAID or a volume
-// group, is refused. A forked child shares all this: there Remove does nothing.
-// One thread at a time.
+// group, is refused. A forked child has neither lock nor claim, and changes
+// nothing. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/process.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/disk/state_file.h"
 
@@ -71,14 +72,15 @@ class GivenFile {
   absl::Status Mark();
   void Unmark();
   absl::Status InUse() const;
+  int fd() const { return is_device_ ? claim_.get() : lock_.get(); }
   std::string Name() const;
   absl::Status Failed(const std::string& what, int error) const;
 
   const std::string path_;  // as the user named it
-  const int owner_pid_;
+  const Process process_;
   bool is_device_ = false;
-  int lock_fd_ = -1;
-  int fd_ = -1;  // lock_fd_ for a file
+  OwnDescriptor lock_;   // of a file the only one
+  OwnDescriptor claim_;  // of a device
   int64_t end_bytes_ = 0;
   StateFile file_;
   int64_t unsafe_shutdowns_ = -1;

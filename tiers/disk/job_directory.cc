@@ -35,12 +35,12 @@ absl::StatusOr<std::unique_ptr<JobDirectory>> JobDirectory::Create(
     const std::string& path) {
   std::unique_ptr<JobDirectory> job(new JobDirectory);
   job->path_ = path;
-  job->owner_pid_ = getpid();
-  job->path_fd_ = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (job->path_fd_ < 0) {
+  job->opened_path_ =
+      OwnDescriptor::Open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (!job->opened_path_.ok()) {
     return ErrnoError(Path(path), "cannot open directory", errno, path);
   }
-  job->stale_.emplace(job->path_fd_);
+  job->stale_.emplace(job->opened_path_.get());
   absl::Status status = job->Make();
   for (bool more = true; more && LacksRoom(status);) {
     more = job->MakeRoom();
@@ -80,48 +80,49 @@ absl::Status JobDirectory::Make() {
 // looks for those gets the lock first, or finds it held; so once it is held
 // here, and is still there by its name, no other start will have it.
 absl::StatusOr<bool> JobDirectory::TryToMake() {
+  const int path_fd = opened_path_.get();
   name_ = NewJobName();
-  if (mkdirat(path_fd_, name_.c_str(), 0700) != 0) {
+  if (mkdirat(path_fd, name_.c_str(), 0700) != 0) {
     if (errno == EEXIST) return false;
     return ErrnoError(Path(path_), "cannot make a directory", errno, path_);
   }
-  const auto failed = [this](absl::Status status) {
-    if (fd_ >= 0) unlinkat(fd_, kJobLockName, 0);
-    unlinkat(path_fd_, name_.c_str(), AT_REMOVEDIR);
+  const auto failed = [this, path_fd](absl::Status status) {
+    if (directory_.ok()) unlinkat(fd(), kJobLockName, 0);
+    unlinkat(path_fd, name_.c_str(), AT_REMOVEDIR);
     CloseOwn();
     return status;
   };
-  fd_ = openat(path_fd_, name_.c_str(),
-               O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd_ < 0) {
+  directory_ = OwnDescriptor::OpenAt(
+      path_fd, name_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (!directory_.ok()) {
     if (IsGone(errno)) return false;
     return failed(
         ErrnoError(Path(path_), "cannot open what it made", errno, path_));
   }
-  lock_fd_ =
-      openat(fd_, kJobLockName, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (lock_fd_ < 0) {
+  lock_ = OwnDescriptor::OpenAt(fd(), kJobLockName,
+                                O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (!lock_.ok()) {
     if (IsGone(errno)) return false;
     return failed(
         ErrnoError(Path(path_), "cannot make a lock file", errno, path_));
   }
-  if (!TryLock(lock_fd_)) {
+  if (!TryLock(lock_.get())) {
     if (errno == EWOULDBLOCK) return false;
     return failed(
         ErrnoError(Path(path_), "its files cannot be locked", errno, path_));
   }
   const std::string lock = absl::StrCat(name_, "/", kJobLockName);
-  if (faccessat(path_fd_, lock.c_str(), F_OK, 0) == 0) return true;
+  if (faccessat(path_fd, lock.c_str(), F_OK, 0) == 0) return true;
   if (IsGone(errno)) return false;
   return failed(
       ErrnoError(Path(path_), "cannot look for its lock", errno, path_));
 }
 
 JobDirectory::~JobDirectory() {
-  if (made_ && IsOwner()) RemoveJobFiles(path_fd_, fd_, name_);
+  if (made_ && IsOwner()) {
+    RemoveJobFiles(opened_path_.get(), fd(), name_);
+  }
   stale_.reset();
-  CloseOwn();
-  if (path_fd_ >= 0) close(path_fd_);
 }
 
 std::string JobDirectory::state_file() const {
@@ -136,19 +137,15 @@ absl::Status JobDirectory::Remove() {
   if (!made_ || !IsOwner()) return absl::OkStatus();
   made_ = false;
   stale_->Stop();
-  const int error = RemoveJobFiles(path_fd_, fd_, name_);
+  const int error = RemoveJobFiles(opened_path_.get(), fd(), name_);
   if (error == 0) return absl::OkStatus();
   return ErrnoError(Path(path_), absl::StrCat("cannot remove ", name_), error,
                     path_);
 }
 
-bool JobDirectory::IsOwner() const { return getpid() == owner_pid_; }
-
 void JobDirectory::CloseOwn() {
-  for (int* const fd : {&lock_fd_, &fd_}) {
-    if (*fd >= 0) close(*fd);
-    *fd = -1;
-  }
+  lock_.Close();
+  directory_.Close();
 }
 
 }  // namespace terrace

@@ -11,7 +11,7 @@
 // before this job did is given up for one of another name.
 //
 // A lock belongs to the open file, so two jobs of one process do not meet
-// either. A forked child shares it: there the destructor only closes.
+// either. A forked child has closed it, and removes nothing.
 // One thread at a time.
 #pragma once
 
@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/process.h"
 #include "tiers/disk/stale_jobs.h"
 
 namespace terrace {
@@ -39,7 +40,7 @@ class JobDirectory {
   JobDirectory(const JobDirectory&) = delete;
   JobDirectory& operator=(const JobDirectory&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return directory_.get(); }
   std::string state_file() const;
 
   // What killed jobs left on the path, until Remove: stale_jobs.h.
@@ -52,7 +53,7 @@ class JobDirectory {
   // Removes `state`, the lock and the directory. Once.
   absl::Status Remove();
   // False in a forked child.
-  bool IsOwner() const;
+  bool IsOwner() const { return process_.IsCurrent(); }
 
  private:
   JobDirectory() = default;
@@ -63,10 +64,10 @@ class JobDirectory {
 
   std::string path_;  // as the user named it
   std::string name_;  // in the path
-  int path_fd_ = -1;
-  int fd_ = -1;  // of the directory
-  int lock_fd_ = -1;
-  int owner_pid_ = 0;
+  const Process process_;
+  OwnDescriptor opened_path_;
+  OwnDescriptor directory_;
+  OwnDescriptor lock_;
   bool made_ = false;
   std::optional<StaleJobs> stale_;  // once the path is open
 };

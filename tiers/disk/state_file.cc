@@ -111,11 +111,13 @@ absl::StatusOr<StateFile> ChooseTransfers(int fd, const std::string& name,
 }
 
 absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
-                                        const std::string& name) {
+                                        const std::string& name,
+                                        OwnDescriptor& opened) {
   // Without O_DIRECT first: a refused open with O_CREAT leaves a file behind.
-  const int fd =
-      openat(directory_fd, kJobStateName,
-             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  opened = OwnDescriptor::OpenAt(
+      directory_fd, kJobStateName,
+      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const int fd = opened.get();
   if (fd < 0) return ErrnoError(name, "cannot make the file", errno);
   const PageBuffer zeros(kBlockBytes);
   absl::StatusOr<StateFile> file =
@@ -125,7 +127,7 @@ absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
     file = ErrnoError(name, "cannot be emptied", errno);
   }
   if (file.ok()) return file;
-  close(fd);
+  opened.Close();
   unlinkat(directory_fd, kJobStateName, 0);
   return file;
 }

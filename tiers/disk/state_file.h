@@ -10,11 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/process.h"
 
 namespace terrace {
 
 struct StateFile {
-  int fd = -1;  // the caller's to close
+  int fd = -1;  // of an owner elsewhere
   bool direct_io = false;
   std::string direct_io_reason;     // why not, or how it was found out
   int64_t alignment = kBlockBytes;  // of memory, offset and length
@@ -23,9 +24,10 @@ struct StateFile {
 // Makes the file `state` in the directory `directory_fd`, open for reading,
 // writing and, where it works, O_DIRECT; what works is tried, not believed:
 // one block is written. `name` is what errors call it. Leaves no file behind
-// when it fails.
+// when it fails. `opened` gets what is to be kept open.
 absl::StatusOr<StateFile> MakeStateFile(int directory_fd,
-                                        const std::string& name);
+                                        const std::string& name,
+                                        OwnDescriptor& opened);
 
 // The same of a file or block device that is open already: takes O_DIRECT where
 // that works, which is tried by writing `block`, kBlockBytes page-aligned

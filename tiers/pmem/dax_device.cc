@@ -95,13 +95,11 @@ absl::Status WriteMark(PersistDomain* domain, int64_t unsafe_shutdowns) {
   return domain->Copy(0, mark);
 }
 
-DaxDevice::DaxDevice(const std::string& path)
-    : path_(path), owner_pid_(getpid()) {}
+DaxDevice::DaxDevice(const std::string& path) : path_(path) {}
 
 DaxDevice::~DaxDevice() {
-  // A forked child shares the open file, and with it the lock.
-  if (fd_ >= 0 && getpid() == owner_pid_) flock(fd_, LOCK_UN);
-  if (fd_ >= 0) close(fd_);
+  // A mapping may keep the open file for longer.
+  if (opened_.ok()) flock(fd(), LOCK_UN);
 }
 
 absl::StatusOr<std::unique_ptr<DaxDevice>> DaxDevice::Open(
@@ -109,7 +107,7 @@ absl::StatusOr<std::unique_ptr<DaxDevice>> DaxDevice::Open(
   std::unique_ptr<DaxDevice> device(new DaxDevice(path));
   TERRACE_RETURN_IF_ERROR(device->OpenFile());
   TERRACE_ASSIGN_OR_RETURN(const PersistDomain::Shape shape,
-                           PersistDomain::ShapeOf(device->fd_, NameOf(path)));
+                           PersistDomain::ShapeOf(device->fd(), NameOf(path)));
   TERRACE_RETURN_IF_ERROR(device->Lock());
   TERRACE_ASSIGN_OR_RETURN(device->space_, DaxSpace(path, shape, budget_bytes));
   device->alignment_ = shape.alignment > 0 ? shape.alignment : kBlockBytes;
@@ -117,15 +115,16 @@ absl::StatusOr<std::unique_ptr<DaxDevice>> DaxDevice::Open(
 }
 
 absl::Status DaxDevice::OpenFile() {
-  fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd_ < 0) {
+  opened_ =
+      OwnDescriptor::Open(path_, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (!opened_.ok()) {
     return ErrnoError(NameOf(path_), "cannot be opened", errno, path_);
   }
   return absl::OkStatus();
 }
 
 absl::Status DaxDevice::Lock() {
-  if (LockWithin(fd_, kLockPatience)) return absl::OkStatus();
+  if (LockWithin(fd(), kLockPatience)) return absl::OkStatus();
   const int error = errno;
   return WithIoFault(
       absl::UnavailableError(absl::StrCat(

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/base/process.h"
 #include "tiers/extent.h"
 #include "tiers/pmem/persist_domain.h"
 #include "tiers/pmem/pmem_space.h"
@@ -47,7 +48,7 @@ class DaxDevice {
   DaxDevice(const DaxDevice&) = delete;
   DaxDevice& operator=(const DaxDevice&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return opened_.get(); }
   const std::string& path() const { return path_; }
   const PmemSpace& space() const { return space_; }
   int64_t alignment() const { return alignment_; }
@@ -65,8 +66,7 @@ class DaxDevice {
   absl::Status Lock();
 
   const std::string path_;  // as the user named it
-  const int owner_pid_;
-  int fd_ = -1;
+  OwnDescriptor opened_;
   int64_t alignment_ = 0;
   int64_t unsafe_shutdowns_ = -1;
   PmemSpace space_;

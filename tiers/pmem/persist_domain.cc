@@ -124,10 +124,15 @@ PersistDomain::PersistDomain(const std::string& name,
   mapping_->persist = pmem2_get_persist_fn(map);
   bytes_ = {static_cast<std::byte*>(pmem2_map_get_address(map)),
             pmem2_map_get_size(map)};
+  // A child that lives would keep the open file, and with it its lock.
+  madvise(bytes_.data(), bytes_.size(), MADV_DONTFORK);
   granularity_ = GranularityOf(map);
 }
 
-PersistDomain::~PersistDomain() = default;
+// Of a child: it has no such mapping, and may have another at that place.
+PersistDomain::~PersistDomain() {
+  if (!process_.IsCurrent()) static_cast<void>(mapping_.release());
+}
 
 // The library's word is not enough: it can be made to believe anything.
 absl::Status PersistDomain::Judge(int fd, const std::string& name,

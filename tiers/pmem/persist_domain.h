@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/base/process.h"
 #include "tiers/extent.h"
 
 namespace terrace {
@@ -88,7 +89,8 @@ class PersistDomain {
   absl::Status Sync(int64_t offset, int64_t size_bytes);
 
   const std::string name_;
-  const std::unique_ptr<Mapping> mapping_;
+  const Process process_;
+  std::unique_ptr<Mapping> mapping_;
   absl::Span<std::byte> bytes_;
   StoreGranularity granularity_ = StoreGranularity::kPage;
   std::string cause_;

@@ -73,6 +73,10 @@ absl::Status PmemMedium::CheckGood(Extent range) const {
   TERRACE_CHECK(domain_ != nullptr);
   TERRACE_CHECK(range.offset >= 0 && range.size_bytes <= size_bytes() &&
                 range.offset <= size_bytes() - range.size_bytes);
+  if (!process_.IsCurrent()) {
+    return absl::CancelledError(absl::StrCat(
+        name(), ": of process ", process_.id(), "; a forked child has none"));
+  }
   const Extent* const bad = FirstTouched(bad_ranges_, range);
   if (bad == nullptr) return absl::OkStatus();
   const int64_t at = begin_bytes_ + std::max(bad->offset, range.offset);

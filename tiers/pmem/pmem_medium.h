@@ -9,7 +9,7 @@
 // SIGBUS.
 //
 // Offsets are the tier's, from 0; those in errors are the file's. Thread-safe,
-// but for Remove. A forked child may read, and removes nothing.
+// but for Remove. A forked child has none of it, and removes nothing.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/base/process.h"
 #include "tiers/medium.h"
 #include "tiers/pmem/persist_domain.h"
 #include "tiers/pmem/pmem_facts.h"
@@ -66,6 +67,7 @@ class PmemMedium final : public Medium {
   absl::Status ReadFile(int64_t offset, absl::Span<std::byte> to);
 
   // Unmapped before the place goes.
+  const Process process_;
   std::unique_ptr<PmemPlace> place_;
   std::unique_ptr<PersistDomain> domain_;
   int64_t begin_bytes_ = 0;  // of the tier in the file

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/disk/given_file.h"
 #include "tiers/disk/job_directory.h"
@@ -125,10 +126,6 @@ class DirectoryPlace final : public PmemPlace {
     TERRACE_RETURN_IF_ERROR(place->MakeFile());
     return place;
   }
-  ~DirectoryPlace() override {
-    if (growing_.fd >= 0) close(growing_.fd);
-  }
-
   const std::string& file() const override { return growing_.file; }
   int fd() const override { return growing_.fd; }
   int64_t least_mapping_bytes() const override { return kBlockBytes; }
@@ -165,9 +162,10 @@ class DirectoryPlace final : public PmemPlace {
 
   absl::Status MakeFile() {
     const auto open_file = [this] {
-      growing_.fd =
-          openat(directory_->fd(), kJobStateName,
-                 O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+      opened_ = OwnDescriptor::OpenAt(
+          directory_->fd(), kJobStateName,
+          O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+      growing_.fd = opened_.get();
       return growing_.fd >= 0
                  ? absl::OkStatus()
                  : ErrnoError(growing_.file, "cannot make the file", errno);
@@ -183,7 +181,8 @@ class DirectoryPlace final : public PmemPlace {
   }
 
   std::unique_ptr<JobDirectory> directory_;  // removes the file in the end
-  Growing growing_;                          // with the descriptor, its own
+  OwnDescriptor opened_;
+  Growing growing_;  // with that descriptor
 };
 
 class FilePlace final : public PmemPlace {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
@@ -88,6 +89,7 @@ class DirectoryCommit final : public CheckpointCommit {
   absl::Status CheckFile(const ManifestFile& file) const;
   absl::StatusOr<int64_t> CommitParts(std::vector<Manifest> parts);
 
+  const Process process_;
   const std::unique_ptr<CheckpointWriterDirectory> directory_;
   Manifest begun_;
 };
@@ -135,6 +137,11 @@ absl::StatusOr<int64_t> DirectoryCommit::CommitParts(
 
 absl::StatusOr<int64_t> DirectoryCommit::Commit(
     absl::Span<const std::string> parts) {
+  if (!process_.IsCurrent()) {
+    return absl::CancelledError(
+        absl::StrCat(directory_->path(), ": the save is of process ",
+                     process_.id(), "; a forked child cannot commit it"));
+  }
   std::vector<Manifest> manifests;
   absl::Status status;
   for (const std::string& text : parts) {

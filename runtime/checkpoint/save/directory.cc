@@ -61,6 +61,7 @@ CheckpointWriterDirectory::CheckpointWriterDirectory(File file)
     : file_(std::move(file)), new_manifest_name_(NewManifestName()) {}
 
 CheckpointWriterDirectory::~CheckpointWriterDirectory() {
+  if (!process_.IsCurrent()) return;  // all of it is the parent's
   if (lock_file_) {
     RemoveLeftovers().IgnoreError();
     RemoveLockFile();

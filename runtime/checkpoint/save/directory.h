@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/base/process.h"
 #include "runtime/checkpoint/file.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/save/file_list.h"
@@ -71,6 +72,7 @@ class CheckpointWriterDirectory {
   absl::Status CheckOpens() const;
   absl::Status Replace();
 
+  const Process process_;
   const File file_;
   const std::string new_manifest_name_;
   bool locked_ = false;

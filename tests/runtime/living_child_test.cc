@@ -17,7 +17,6 @@
 
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/loop_device.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
@@ -99,7 +98,6 @@ class LivingChildContract : public testing::Test {
 };
 
 TEST_F(LivingChildContract, ADeviceIsFreeOnceItsRuntimeIsClosed) {
-  ExpectedFailure expected("the child keeps its claim on the device");
   LoopDevice device(16 << 20);
   if (!device.ok()) GTEST_SKIP() << device.reason();
   for (const EngineKind engine :
@@ -123,7 +121,6 @@ TEST_F(LivingChildContract, ADeviceIsFreeOnceItsRuntimeIsClosed) {
 }
 
 TEST_F(LivingChildContract, AFileIsFreeOnceItsRuntimeDied) {
-  ExpectedFailure expected("the child keeps the lock of the file");
   const std::string file = directory_.Write("given", "");
   pid_t worker = -1;
   int gate[2];
@@ -151,7 +148,6 @@ TEST_F(LivingChildContract, AFileIsFreeOnceItsRuntimeDied) {
 }
 
 TEST_F(LivingChildContract, AKilledJobsFilesAreRemovedByTheNext) {
-  ExpectedFailure expected("the child keeps the lock of the job's files");
   const std::string& folder = directory_.path();
   pid_t worker = -1;
   int gate[2];
@@ -189,7 +185,6 @@ TEST_F(LivingChildContract, AKilledJobsFilesAreRemovedByTheNext) {
 }
 
 TEST_F(LivingChildContract, MemoryThatWasPinnedIsGivenBack) {
-  ExpectedFailure expected("the child's ring pins it");
   Options options = On(directory_.path(), EngineKind::kUring);
   options.host_budget_bytes = 64 << 20;
   auto runtime = Runtime::Create(options);
