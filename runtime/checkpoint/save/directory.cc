@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/base/system/host.h"
@@ -24,6 +26,10 @@ namespace {
 
 constexpr char kLockName[] = "checkpoint.lock";
 constexpr int kDirectoryMode = 0777;
+// A child of a killed save has a copy of its lock until it runs, which closes
+// it; nothing wakes who waits for a lock of another process.
+constexpr absl::Duration kPatience = absl::Milliseconds(500);
+constexpr absl::Duration kPause = absl::Milliseconds(5);
 
 absl::Status IsBeingSavedTo(const std::string& path, int error) {
   return WithIoFault(
@@ -71,9 +77,14 @@ CheckpointWriterDirectory::~CheckpointWriterDirectory() {
 
 absl::Status CheckpointWriterDirectory::Lock() {
   int error = 0;
-  do {
+  absl::Duration waited;
+  while (true) {
     error = flock(fd(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-  } while (error == EINTR);
+    if (error == EINTR) continue;
+    if (error != EWOULDBLOCK || waited >= kPatience) break;
+    absl::SleepFor(kPause);
+    waited += kPause;
+  }
   locked_ = error == 0;
   if (locked_) return MakeLockFile();
   if (error == EWOULDBLOCK) return IsBeingSavedTo(path(), error);
