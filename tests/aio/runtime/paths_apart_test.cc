@@ -202,7 +202,8 @@ TEST_P(PathsApart, OneThatHangsIsTheOnlyOneThatIsLate) {
   EXPECT_GT(rounds, 5);
   EXPECT_GT(runtime_->GetStats().paths[1].bytes_read,
             before + rounds * kTensorBytes);
-  EXPECT_EQ(StateOf(1), PathState::kHealthy);
+  // Others' use of the processors may make it slow, and no more than that.
+  EXPECT_LE(StateOf(1), PathState::kSlow);
   waits.join();
   EXPECT_GE(customer(0).errors().size(), size_t{kSlots})
       << "few were asked for";
