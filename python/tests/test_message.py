@@ -34,7 +34,8 @@ def test_the_message_says_what_a_device_is_spared(caplog):
     """Without a device: parameters that say they are on one."""
     stats = {'parameters': 3_000_000, 'state_bytes': 32_000_000,
              'memory_bytes': 8_000_000, 'disk_bytes': 33_000_000,
-             'paths': [{'directory': '/a'}, {'directory': '/b'}],
+             'paths': [{'directory': each, 'jobs_elsewhere': []}
+                       for each in ('/a', '/b')],
              'engine': 'io_uring', 'instruction_set': 'AVX2',
              'staging_bytes': 33_554_432, 'ranks': 1}
     parameters = [

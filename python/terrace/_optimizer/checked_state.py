@@ -60,7 +60,7 @@ def _count(given: Any, name_of: Callable[[], str]) -> int:
     if (isinstance(value, bool) or not isinstance(value, numbers.Real)
             or not 0 <= value <= MOST_STEPS or value != int(value)):
         raise ValueError(
-            f"terrace: the step of '{name_of()}' is {str(given)[:64]}; it is "
+            f"terrace: the step of '{name_of()}' is {str(value)[:64]}; it is "
             f'a whole number from 0 to {MOST_STEPS}')
     return int(value)
 
