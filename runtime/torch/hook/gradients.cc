@@ -14,7 +14,7 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages, int64_t& number) {
   const at::Tensor& gradient = leaf.tensor.grad();
   if (!gradient.defined() || gradient.layout() != at::kStrided ||
-      storages.Find(gradient) != nullptr) {
+      storages.closed() || storages.Find(gradient) != nullptr) {
     return absl::OkStatus();
   }
   const std::string name = absl::StrCat(leaf.name, ".grad");
@@ -23,7 +23,8 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
   while (absl::IsAlreadyExists(status)) {
     status = storages.Add({{absl::StrCat(name, " ", ++number), gradient}});
   }
-  if (status.ok()) return status;
+  // A close beside a backward pass: it stays in ordinary memory.
+  if (status.ok() || storages.closed()) return absl::OkStatus();
   status =
       Reworded(status, absl::StrCat("'", name, "' ",
                                     FormatBytes(static_cast<int64_t>(

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/cleanup/cleanup.h"
@@ -12,20 +13,35 @@
 namespace terrace {
 namespace {
 
+// What LibTorch's accumulators hold while they add to a gradient.
+struct Accumulation : torch::autograd::Node {
+  static std::mutex& MutexOf(torch::autograd::Node& accumulator) {
+    return accumulator.*(&Accumulation::mutex_);
+  }
+};
+
 // The leaf's accumulator has it.
 class AfterAccumulation final : public torch::autograd::FunctionPostHook {
  public:
-  explicit AfterAccumulation(LeafHook::Call call) : call_(std::move(call)) {}
+  AfterAccumulation(torch::autograd::Node& accumulator, LeafHook::Call call)
+      : accumulator_(accumulator), call_(std::move(call)) {}
 
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& outputs,
       const torch::autograd::variable_list& /*inputs*/) override {
-    const absl::Status status = call_();
+    absl::Status status;
+    {
+      // Another thread's backward adds to the same gradient before or after.
+      const std::lock_guard<std::mutex> lock(
+          Accumulation::MutexOf(accumulator_));
+      status = call_();
+    }
     TORCH_CHECK(status.ok(), "terrace: ", std::string(status.message()));
     return outputs;
   }
 
  private:
+  torch::autograd::Node& accumulator_;
   const LeafHook::Call call_;
 };
 
@@ -34,8 +50,8 @@ class AfterAccumulation final : public torch::autograd::FunctionPostHook {
 LeafHook::LeafHook(const at::Tensor& leaf, Call call)
     : leaf_(leaf.unsafeGetTensorImpl()),
       accumulator_(AccumulatorOf(leaf)),
-      key_(accumulator_->add_post_hook(
-          std::make_unique<AfterAccumulation>(std::move(call)))) {}
+      key_(accumulator_->add_post_hook(std::make_unique<AfterAccumulation>(
+          *accumulator_, std::move(call)))) {}
 
 LeafHook::~LeafHook() {
   if (accumulator_ != nullptr) accumulator_->del_post_hook(key_);

@@ -1,7 +1,7 @@
 // What is called whenever backward has accumulated a gradient into a leaf,
 // until the object's end, by the thread that has done it: `.grad` is all of
-// what that pass has given by then. What the call returns but OK ends the pass
-// with an exception.
+// what that pass has given by then, and no other pass adds to it during the
+// call. What the call returns but OK ends the pass with an exception.
 //
 // The call lives as long as the object or a pass that is under way. One thread
 // at a time makes and ends them, and none in backward over the leaf meanwhile.

@@ -14,27 +14,34 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/threads/lock_order.h"
+#include "runtime/torch/hook/life/storage_life.h"
 #include "runtime/torch/hook/operation_gate.h"
 #include "runtime/torch/hook/storage_registry.h"
 
 namespace terrace {
 
+class ManagedStorage;
+
 // Thread-safe.
-class OperationNet {
+class OperationNet final : public StorageIndex {
  public:
   // Lives for ever.
   static OperationNet& Get();
 
   // Null: it is not managed.
-  ManagedStorage* Find(const void* key) const { return registry_.Find(key); }
+  ManagedStorage* Find(const void* key) const;
   // As the registry's. Operations that begin after the Insert of the first are
   // seen, and none that begin after the Erase of the last.
-  void Insert(const void* key, ManagedStorage* storage);
-  void Erase(const void* key);
+  bool Insert(StorageLife& storage) override;
+  Ended Erase(std::shared_ptr<StorageLife> storage) override;
+  // In a forked child, by its only thread.
+  void ForEachInChild(absl::FunctionRef<void(ManagedStorage&)> visit) const;
 
   // Between these operations are seen though nothing may be managed; any number
   // of them at a time.
@@ -65,6 +72,8 @@ class OperationNet {
   // another: keeps it here until the innermost has ended; its pin goes over.
   // For what is managed meanwhile, which the operation may be about to read.
   static void KeepUntilEnd(ManagedStorage& storage);
+  // Whether these have anything pinned.
+  static bool HoldsPins();
   // Whether those of the calling thread are seen at all.
   static bool IsSeen();
 
@@ -83,7 +92,7 @@ class OperationNet {
   void BeforeFork();
   void AfterFork();
 
-  Mutex mutex_;
+  OrderedMutex mutex_{LockRank::kOperationNet};
   int listeners_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while they are
 };

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/hook/window/room_turn.h"
 
 namespace terrace {
 
@@ -44,6 +45,9 @@ class WindowRoom {
   }
   bool over() const { return used_bytes() > window_bytes(); }
 
+  // Of those that wait for room.
+  RoomTurn& waiting() { return waiting_; }
+
   // Within the window, or beyond it.
   void Take(int64_t bytes) {
     used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -76,6 +80,7 @@ class WindowRoom {
   WindowPeaks peaks() const;
 
  private:
+  RoomTurn waiting_;
   std::atomic<int64_t> window_bytes_;
   std::atomic<int64_t> most_bytes_;
   const int64_t beyond_bytes_;
