@@ -38,22 +38,41 @@ absl::StatusOr<File> File::Create(int directory_fd,
 absl::StatusOr<File> File::OpenToRead(int directory_fd,
                                       const std::string& directory,
                                       const std::string& name) {
-  std::string path = absl::StrCat(directory, "/", name);
-  const int fd = openat(directory_fd, name.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
-  return File(fd, std::move(path));
+  return OpenRegular(directory_fd, name.c_str(),
+                     absl::StrCat(directory, "/", name));
 }
 
 absl::StatusOr<File> File::OpenToRead(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
-  return File(fd, path);
+  return OpenRegular(AT_FDCWD, path.c_str(), path);
+}
+
+absl::StatusOr<File> File::OpenRegular(int directory_fd, const char* name,
+                                       std::string path) {
+  File file(openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK),
+            std::move(path));
+  const int error = file.fd_ < 0 ? errno : 0;
+  struct stat found {};
+  // A socket is not even opened.
+  if (error == ENXIO ||
+      (error == 0 && fstat(file.fd_, &found) == 0 && !S_ISREG(found.st_mode))) {
+    return WithIoFault(absl::InvalidArgumentError(
+                           absl::StrCat(file.path_, ": is no regular file")),
+                       {.path = file.path_});
+  }
+  if (error != 0) return ErrnoError(file.path_, "cannot be opened", error);
+  return file;
 }
 
 absl::StatusOr<File> File::OpenDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
   return File(fd, path);
+}
+
+absl::StatusOr<File> File::OpenDirectory(const File& directory) {
+  const int fd = openat(directory.fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return ErrnoError(directory.path_, "cannot be opened", errno);
+  return File(fd, directory.path_);
 }
 
 File::File(File&& other) noexcept

@@ -25,12 +25,15 @@ class File {
   static absl::StatusOr<File> Create(int directory_fd,
                                      const std::string& directory,
                                      const std::string& name);
+  // InvalidArgument: it is no regular file. A pipe is not waited for.
   static absl::StatusOr<File> OpenToRead(int directory_fd,
                                          const std::string& directory,
                                          const std::string& name);
   static absl::StatusOr<File> OpenToRead(const std::string& path);
   // The directory itself, to list, lock and flush it.
   static absl::StatusOr<File> OpenDirectory(const std::string& path);
+  // The same directory, for another owner.
+  static absl::StatusOr<File> OpenDirectory(const File& directory);
 
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -53,6 +56,8 @@ class File {
 
  private:
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  static absl::StatusOr<File> OpenRegular(int directory_fd, const char* name,
+                                          std::string path);
   absl::Status AtOffset(const char* verb, int64_t offset, size_t bytes,
                         int error) const;
 
