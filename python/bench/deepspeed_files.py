@@ -192,10 +192,8 @@ def train_terrace(path, note):
         text = file.read()
     try:
         config = json.loads(text)
-    except ValueError:  # with comments, say: without "auto", if it is read
-        config = {'train_batch_size': 0}
-        if '"optimizer"' in text:
-            config['optimizer'] = None
+    except ValueError:  # with comments, say
+        config = {'optimizer': None} if '"optimizer"' in text else {}
     model, *_ = model_and_data(1)
     brought = None
     if 'optimizer' not in config:
