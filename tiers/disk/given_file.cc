@@ -13,7 +13,7 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/shell_word.h"
 #include "runtime/base/status_macros.h"
-#include "tiers/disk/file_lock.h"
+#include "runtime/base/system/file_lock.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/memory/page_buffer.h"
 #include "tiers/system_error.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
-#include "tiers/disk/file_lock.h"
+#include "runtime/base/system/file_lock.h"
 #include "tiers/disk/job_files.h"
 #include "tiers/system_error.h"
 

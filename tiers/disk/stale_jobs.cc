@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "runtime/base/directory_names.h"
+#include "runtime/base/system/file_lock.h"
 #include "runtime/base/system/host.h"
-#include "tiers/disk/file_lock.h"
 #include "tiers/disk/job_files.h"
 
 namespace terrace {

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/system/file_lock.h"
 #include "runtime/base/system/host.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/files.h"
@@ -29,7 +29,6 @@ constexpr int kDirectoryMode = 0777;
 // A child of a killed save has a copy of its lock until it runs, which closes
 // it; nothing wakes who waits for a lock of another process.
 constexpr absl::Duration kPatience = absl::Milliseconds(500);
-constexpr absl::Duration kPause = absl::Milliseconds(5);
 
 absl::Status IsBeingSavedTo(const std::string& path, int error) {
   return WithIoFault(
@@ -76,17 +75,9 @@ CheckpointWriterDirectory::~CheckpointWriterDirectory() {
 }
 
 absl::Status CheckpointWriterDirectory::Lock() {
-  int error = 0;
-  absl::Duration waited;
-  while (true) {
-    error = flock(fd(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    if (error == EINTR) continue;
-    if (error != EWOULDBLOCK || waited >= kPatience) break;
-    absl::SleepFor(kPause);
-    waited += kPause;
-  }
-  locked_ = error == 0;
+  locked_ = LockWithin(fd(), kPatience);
   if (locked_) return MakeLockFile();
+  const int error = errno;
   if (error == EWOULDBLOCK) return IsBeingSavedTo(path(), error);
   return ErrnoError(path(), "cannot be locked", error);
 }

@@ -1,4 +1,4 @@
-#include "tiers/disk/file_lock.h"
+#include "runtime/base/system/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
