@@ -74,24 +74,12 @@ TEST_F(SaveOfAParent, IsNeitherGivenUpNorUnlockedByAChild) {
 }
 
 TEST_F(SaveOfAParent, LeavesNoLockWithAChildThatLives) {
-  int gate[2];
-  ASSERT_EQ(pipe2(gate, O_CLOEXEC), 0);
-  const pid_t job = fork();
-  if (job == 0) {
+  const ChildOfAKilledParent child([&](absl::FunctionRef<void()> leave) {
     const auto commit = Begin();
-    if (!commit.ok() || !Write(1).ok()) _exit(1);
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(60);
-      while (true) pause();
-    }
-    if (write(gate[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
-    raise(SIGKILL);
-  }
-  pid_t child = -1;
-  ASSERT_EQ(read(gate[0], &child, sizeof(child)),
-            static_cast<ssize_t>(sizeof(child)));
-  ASSERT_EQ(waitpid(job, nullptr, 0), job);
+    if (!commit.ok() || !Write(1).ok()) return;
+    leave();
+  });
+  ASSERT_TRUE(child.ok());
   auto commit = Begin();
   EXPECT_TRUE(commit.ok()) << commit.status();
   if (commit.ok()) {
@@ -101,9 +89,6 @@ TEST_F(SaveOfAParent, LeavesNoLockWithAChildThatLives) {
     EXPECT_TRUE(saved.ok()) << saved;
   }
   EXPECT_EQ(Loaded(), 2);
-  EXPECT_EQ(kill(child, SIGKILL), 0);
-  close(gate[0]);
-  close(gate[1]);
 }
 
 TEST_F(SaveOfAParent, EndsWhileAChildLives) {

@@ -122,51 +122,24 @@ TEST_F(LivingChildContract, ADeviceIsFreeOnceItsRuntimeIsClosed) {
 
 TEST_F(LivingChildContract, AFileIsFreeOnceItsRuntimeDied) {
   const std::string file = directory_.Write("given", "");
-  pid_t worker = -1;
-  int gate[2];
-  ASSERT_EQ(pipe2(gate, O_CLOEXEC), 0);
-  const pid_t job = fork();
-  if (job == 0) {
+  const ChildOfAKilledParent child([&](absl::FunctionRef<void()> leave) {
     auto runtime = Runtime::Create(On(file));
-    if (!runtime.ok() || !Use(**runtime).ok()) _exit(1);
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(60);
-      while (true) pause();
-    }
-    if (write(gate[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
-    raise(SIGKILL);
-  }
-  ASSERT_EQ(read(gate[0], &worker, sizeof(worker)),
-            static_cast<ssize_t>(sizeof(worker)));
-  ASSERT_EQ(waitpid(job, nullptr, 0), job);
+    if (!runtime.ok() || !Use(**runtime).ok()) return;
+    leave();
+  });
+  ASSERT_TRUE(child.ok());
   const auto next = Runtime::Create(On(file));
   EXPECT_TRUE(next.ok()) << next.status();
-  EXPECT_EQ(kill(worker, SIGKILL), 0);
-  close(gate[0]);
-  close(gate[1]);
 }
 
 TEST_F(LivingChildContract, AKilledJobsFilesAreRemovedByTheNext) {
   const std::string& folder = directory_.path();
-  pid_t worker = -1;
-  int gate[2];
-  ASSERT_EQ(pipe2(gate, O_CLOEXEC), 0);
-  const pid_t job = fork();
-  if (job == 0) {
+  const ChildOfAKilledParent child([&](absl::FunctionRef<void()> leave) {
     auto runtime = Runtime::Create(On(folder));
-    if (!runtime.ok() || !Use(**runtime).ok()) _exit(1);
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(60);
-      while (true) pause();
-    }
-    if (write(gate[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
-    raise(SIGKILL);
-  }
-  ASSERT_EQ(read(gate[0], &worker, sizeof(worker)),
-            static_cast<ssize_t>(sizeof(worker)));
-  ASSERT_EQ(waitpid(job, nullptr, 0), job);
+    if (!runtime.ok() || !Use(**runtime).ok()) return;
+    leave();
+  });
+  ASSERT_TRUE(child.ok());
   const auto files = [&] {
     const std::filesystem::directory_iterator all(folder);
     return std::distance(begin(all), end(all));
@@ -179,9 +152,6 @@ TEST_F(LivingChildContract, AKilledJobsFilesAreRemovedByTheNext) {
         << files();
   }
   EXPECT_EQ(files(), 0);
-  EXPECT_EQ(kill(worker, SIGKILL), 0);
-  close(gate[0]);
-  close(gate[1]);
 }
 
 TEST_F(LivingChildContract, MemoryThatWasPinnedIsGivenBack) {

@@ -81,6 +81,49 @@ class LivingChild {
   pid_t child_ = -1;
 };
 
+// The child of a process that is killed, as a worker that outlives its job.
+class ChildOfAKilledParent {
+ public:
+  // `leave` makes the child and ends the parent: what `body` has then, the
+  // parent had. A body that returns has failed.
+  explicit ChildOfAKilledParent(
+      absl::FunctionRef<void(absl::FunctionRef<void()> leave)> body) {
+    int gate[2];
+    EXPECT_EQ(pipe2(gate, O_CLOEXEC), 0);
+    const pid_t parent = fork();
+    if (parent == 0) {
+      body([&gate] {
+        const pid_t child = fork();
+        if (child == 0) {
+          alarm(60);
+          while (true) pause();
+        }
+        if (write(gate[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
+        raise(SIGKILL);
+      });
+      _exit(1);
+    }
+    close(gate[1]);
+    const bool is_told = read(gate[0], &child_, sizeof(child_)) ==
+                         static_cast<ssize_t>(sizeof(child_));
+    close(gate[0]);
+    ok_ = waitpid(parent, nullptr, 0) == parent && is_told;
+  }
+  ~ChildOfAKilledParent() {
+    if (!ok_) return;
+    EXPECT_EQ(kill(child_, SIGKILL), 0);
+  }
+  ChildOfAKilledParent(const ChildOfAKilledParent&) = delete;
+  ChildOfAKilledParent& operator=(const ChildOfAKilledParent&) = delete;
+
+  // The parent got as far as that, and is gone.
+  bool ok() const { return ok_; }
+
+ private:
+  pid_t child_ = -1;
+  bool ok_ = false;
+};
+
 constexpr uid_t kNobody = 65534;
 
 // Makes this process an ordinary user's, with so many bytes of memory to lock:
