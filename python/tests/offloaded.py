@@ -142,6 +142,18 @@ def is_cold(tensor):
         return True
 
 
+def written_below(offload, go_through):
+    """Bytes that went below as go_through() was repeated, in which tensors
+    left."""
+    go_through()
+    before = offload.stats()
+    go_through()
+    go_through()
+    after = offload.stats()
+    assert after['evictions'] > before['evictions']
+    return after['bytes_written'] - before['bytes_written']
+
+
 def trained_in_groups(**options):
     """Parameters after steps of two groups under a scheduler."""
     network = mlp(6)

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 import terrace
-from offloaded import check_equal_values, mlp, mlp_loss, values
+from offloaded import (check_equal_values, mlp, mlp_loss, values,
+                       written_below)
 
 LAYERS = 12
 WIDTH = 20000
@@ -167,13 +168,7 @@ def written_by(offload, model, use):
         for parameter in model.parameters():
             use(parameter.detach())
 
-    go_through()
-    before = offload.stats()
-    go_through()
-    go_through()
-    after = offload.stats()
-    assert after['evictions'] > before['evictions']
-    return after['bytes_written'] - before['bytes_written']
+    return written_below(offload, go_through)
 
 
 @torch.library.custom_op('terrace_effects_pure::summed', mutates_args=())
