@@ -1,6 +1,7 @@
 // runtime.h: what a child of fork() keeps of its parent's runtime while it
 // lives, as the workers of a data loader do: nothing. The parent's paths,
 // memory and locks are free as soon as the parent gives them back, or dies.
+#include <dirent.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,14 +10,17 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
+#include "tests/support/expected_failure.h"
 #include "tests/support/loop_device.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
@@ -75,13 +79,33 @@ class LivingChildContract : public testing::Test {
     return absl::OkStatus();
   }
 
-  // Of this process, as far as the kernel counts them.
-  static int64_t PinnedKiB() {
+  // A line of /proc/self/status.
+  static int64_t KiBOf(const std::string& what) {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);) {
-      if (line.rfind("VmPin:", 0) == 0) return std::stoll(line.substr(6));
+      if (line.rfind(what + ":", 0) == 0) {
+        return std::stoll(line.substr(what.size() + 1));
+      }
     }
     return -1;
+  }
+  // Of this process, as far as the kernel counts them.
+  static int64_t PinnedKiB() { return KiBOf("VmPin"); }
+
+  // Of this process: their numbers, and what they are.
+  static std::set<std::string> Descriptors() {
+    std::set<std::string> all;
+    DIR* const folder = opendir("/proc/self/fd");
+    while (const dirent* const entry = readdir(folder)) {
+      const std::string name = entry->d_name;
+      if (name[0] == '.' || name == std::to_string(dirfd(folder))) continue;
+      std::error_code error;
+      all.insert(name + " " +
+                 std::filesystem::read_symlink("/proc/self/fd/" + name, error)
+                     .string());
+    }
+    closedir(folder);
+    return all;
   }
 
   template <typename Condition>
@@ -168,6 +192,45 @@ TEST_F(LivingChildContract, MemoryThatWasPinnedIsGivenBack) {
   runtime = absl::UnknownError("closed");
   EXPECT_TRUE(Within(absl::Seconds(5), [] { return PinnedKiB() == 0; }))
       << PinnedKiB() << " KiB are pinned";
+}
+
+TEST_F(LivingChildContract, AChildHasNoDescriptorOfIt) {
+  ExpectedFailure expected("it has those by which a ring is woken and ends");
+  const std::set<std::string> before = Descriptors();
+  for (const EngineKind engine : {EngineKind::kAuto, EngineKind::kThreads}) {
+    Options options = On(directory_.Write("given", ""), engine);
+    options.paths.push_back(directory_.MakeDirectory("folder"));
+    auto runtime = Runtime::Create(options);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    const absl::Status status = Use(**runtime);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_GT(Descriptors().size(), before.size());
+    EXPECT_TRUE(InChild([&] {
+      for (const std::string& each : Descriptors()) {
+        if (!before.contains(each)) std::cerr << "kept: " << each << "\n";
+      }
+      return Descriptors() == before;
+    }));
+  }
+}
+
+TEST_F(LivingChildContract, AChildHasNoneOfItsMemory) {
+  ExpectedFailure expected("it has the devices that are made of memory");
+  constexpr int64_t kMiB = 1 << 20;
+  Options options;
+  options.huge_pages = HugePages::kOff;
+  options.threads = 1;
+  options.host_budget_bytes = 64 * kMiB;
+  options.memory_paths = 2;
+  options.memory_path_bytes = 128 * kMiB;
+  const auto runtime = Runtime::Create(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const absl::Status status = Use(**runtime);
+  EXPECT_TRUE(status.ok()) << status;
+  const int64_t parents_kib = KiBOf("VmSize");
+  EXPECT_TRUE(InChild([&] {
+    return KiBOf("VmSize") <= parents_kib - (64 + 2 * 128) * kMiB / 1024;
+  }));
 }
 
 TEST_F(LivingChildContract, AChildHasARuntimeOfItsOwn) {

@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/expected_failure.h"
+#include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 #include "tiers/disk/job_directory.h"
 
@@ -192,6 +194,33 @@ TEST_F(StaleJobsTest, NobodyIsWaitedForBesideWhatCannotBeRemoved) {
     EXPECT_TRUE(fs::exists(state)) << kind;
     fs::remove_all(Below(stale_name));
   }
+}
+
+TEST_F(StaleJobsTest, WhatAKilledStartHadClaimedNoLivingChildOfItKeeps) {
+  ExpectedFailure expected("the child keeps its lock");
+  Leave(kName, {"lock", "state"}, 3 * kGiB);
+  const ChildOfAKilledParent child([&](absl::FunctionRef<void()> leave) {
+    StaleJobs stale(fd_);
+    if (stale.RemoveSome()) leave();
+  });
+  ASSERT_TRUE(child.ok());
+  StaleJobs next(fd_);
+  RemoveAll(next);
+  EXPECT_TRUE(path_.empty());
+}
+
+TEST_F(StaleJobsTest, AChildNeitherRemovesNorGivesUpWhatItsParentClaimed) {
+  Leave(kName, {"lock", "state"}, 3 * kGiB);
+  StaleJobs stale(fd_);
+  ASSERT_TRUE(stale.RemoveSome());
+  EXPECT_TRUE(InChild([&] {
+    const bool removes = stale.RemoveSome() || stale.MakeRoom();
+    stale.Stop();
+    StaleJobs others(fd_);
+    return !removes && !others.RemoveSome() && !path_.empty();
+  }));
+  RemoveAll(stale);
+  EXPECT_TRUE(path_.empty());
 }
 
 // Runs `body` in a child that is killed as it enters its `call`-th system
