@@ -7,12 +7,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/support/open_descriptors.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
@@ -20,17 +20,6 @@ namespace terrace {
 namespace {
 
 bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }
-
-// Of this process that are this file.
-int CountOpen(const std::string& path) {
-  int count = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code error;
-    count += std::filesystem::read_symlink(entry, error) == path;
-  }
-  return count;
-}
 
 class ProcessTest : public testing::Test {
  protected:

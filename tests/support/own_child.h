@@ -93,12 +93,13 @@ class ChildOfAKilledParent {
     const pid_t parent = fork();
     if (parent == 0) {
       body([&gate] {
-        const pid_t child = fork();
-        if (child == 0) {
+        if (fork() == 0) {
           alarm(60);
+          const pid_t child = getpid();
+          if (write(gate[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
+          close(gate[1]);
           while (true) pause();
         }
-        if (write(gate[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
         raise(SIGKILL);
       });
       _exit(1);
