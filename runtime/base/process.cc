@@ -13,7 +13,8 @@ namespace terrace {
 namespace {
 
 constexpr int kFree = 0;
-constexpr int64_t kLongestPauseNs = 100'000'000;
+// A busy machine keeps a thread waiting for a tenth of that.
+constexpr int64_t kLongestPauseSeconds = 1;
 
 // Of the list, which grows and never shrinks: 256 fill a KiB.
 struct Block {
@@ -53,11 +54,7 @@ std::atomic<int>* Enter(int fd) {
 void BeforeFork() {
   timespec end = {};
   clock_gettime(CLOCK_REALTIME, &end);
-  end.tv_nsec += kLongestPauseNs;
-  if (end.tv_nsec >= 1'000'000'000) {
-    end.tv_nsec -= 1'000'000'000;
-    ++end.tv_sec;
-  }
+  end.tv_sec += kLongestPauseSeconds;
   has_gate = pthread_rwlock_timedwrlock(&gate, &end) == 0;
 }
 

@@ -45,8 +45,8 @@ class Process {
 };
 
 // No child is made while one of these lives, for short: fork() waits for it, a
-// tenth of a second at most. Around what makes or ends a descriptor, and its
-// entry in the list. A thread has one at a time.
+// second at most, as an open() may hang. Around what makes or ends a
+// descriptor, and its entry in the list. A thread has one at a time.
 class ForkPause {
  public:
   ForkPause();
