@@ -27,6 +27,8 @@ class DeviceMemory {
     TERRACE_CHECK(mapping != MAP_FAILED);
     // Only a hint: as contiguous as the arena it is copied from.
     madvise(mapping, static_cast<size_t>(size_bytes), MADV_HUGEPAGE);
+    // A child that lives would keep each page that is written from now on.
+    madvise(mapping, static_cast<size_t>(size_bytes), MADV_DONTFORK);
     data_ = static_cast<std::byte*>(mapping);
   }
   ~DeviceMemory() {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
+#include "aio/uring/uring_ring.h"
 #include "aio/uring/uring_trial.h"
 
 namespace terrace {
@@ -56,10 +57,10 @@ class Ring {
   explicit Ring(unsigned flags) {
     params_.flags = flags;
     params_.cq_entries = 2 * kEntries;
-    error_ = -io_uring_queue_init_params(kEntries, &ring_, &params_);
+    error_ = own_.Open(kEntries, &ring_, &params_);
   }
   ~Ring() {
-    if (error_ == 0) io_uring_queue_exit(&ring_);
+    if (error_ == 0) own_.Exit(&ring_);
   }
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -69,6 +70,7 @@ class Ring {
   io_uring* get() { return &ring_; }
 
  private:
+  UringRing own_;
   io_uring ring_ = {};
   io_uring_params params_ = {};
   int error_ = 0;

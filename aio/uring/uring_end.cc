@@ -7,11 +7,9 @@
 
 namespace terrace {
 
-UringEnd::~UringEnd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 bool UringEnd::Watch(io_uring* ring, int place) {
+  // A child that had the writing end would keep the end from being seen.
+  const ForkPause pause;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
   const bool is_there =
@@ -19,7 +17,7 @@ bool UringEnd::Watch(io_uring* ring, int place) {
                                      &ends[1], 1) == 1;
   close(ends[1]);  // the ring's is the only one now
   if (is_there) {
-    fd_ = ends[0];
+    fd_ = OwnDescriptor::Of(ends[0]);
   } else {
     close(ends[0]);
   }
@@ -27,8 +25,8 @@ bool UringEnd::Watch(io_uring* ring, int place) {
 }
 
 bool UringEnd::Await(absl::Duration patience) const {
-  if (fd_ < 0) return false;
-  pollfd end = {fd_, POLLIN, 0};
+  if (!is_watched()) return false;
+  pollfd end = {fd(), POLLIN, 0};
   const timespec time = absl::ToTimespec(patience);
   return ppoll(&end, 1, &time, nullptr) > 0;
 }

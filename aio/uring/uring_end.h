@@ -3,11 +3,11 @@
 // ring has the writing end of a pipe among its files, which are closed after
 // its last request. The reading end hangs up then.
 //
-// A forked child that still has the ring keeps it from ending. One thread at a
-// time.
+// One thread at a time.
 #pragma once
 
 #include "absl/time/time.h"
+#include "runtime/base/process.h"
 
 struct io_uring;
 
@@ -16,7 +16,6 @@ namespace terrace {
 class UringEnd {
  public:
   UringEnd() = default;
-  ~UringEnd();
   UringEnd(const UringEnd&) = delete;
   UringEnd& operator=(const UringEnd&) = delete;
 
@@ -24,14 +23,14 @@ class UringEnd {
   // end of the ring cannot be seen.
   bool Watch(io_uring* ring, int place);
 
-  bool is_watched() const { return fd_ >= 0; }
+  bool is_watched() const { return fd_.ok(); }
   // Readable from the end on, for poll(); -1: it cannot be seen.
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   // Waits so long for it at most. False: it has not come.
   bool Await(absl::Duration patience) const;
 
  private:
-  int fd_ = -1;
+  OwnDescriptor fd_;
 };
 
 }  // namespace terrace

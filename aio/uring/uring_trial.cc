@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
+#include "aio/uring/uring_ring.h"
 #include "runtime/base/io_fault.h"
 
 namespace terrace {
@@ -24,13 +25,13 @@ class Trial {
     io_uring_params params = {};
     params.flags = setup_flags;
     params.cq_entries = 2 * kEntries;
-    const int error = -io_uring_queue_init_params(kEntries, &ring_, &params);
+    const int error = own_.Open(kEntries, &ring_, &params);
     has_ring_ = error == 0;
     is_disabled_ = (setup_flags & IORING_SETUP_R_DISABLED) != 0;
     Judge("io_uring_setup", error, {});
   }
   ~Trial() {
-    if (has_ring_) io_uring_queue_exit(&ring_);
+    if (has_ring_) own_.Exit(&ring_);
   }
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -99,6 +100,7 @@ class Trial {
     if (!IsPassing(error)) Judge("io_uring_enter", error, {});
   }
 
+  UringRing own_;
   io_uring ring_ = {};
   bool has_ring_ = false;
   bool is_disabled_ = false;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "runtime/base/process.h"
+
 struct io_uring;
 
 namespace terrace {
@@ -15,13 +17,12 @@ class UringWake {
   static constexpr uint64_t kPlace = UINT64_MAX - 1;
 
   UringWake() = default;
-  ~UringWake();
   UringWake(const UringWake&) = delete;
   UringWake& operator=(const UringWake&) = delete;
 
   // 0 or an errno; once.
   int Open();
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
   void Signal() const;
 
@@ -39,7 +40,7 @@ class UringWake {
   void Clear() { is_woken_ = false; }
 
  private:
-  int fd_ = -1;
+  OwnDescriptor fd_;
   bool is_armed_ = false;
   bool is_woken_ = false;
 };

@@ -259,6 +259,8 @@ absl::StatusOr<PinnedMemory> CudaDevice::AllocatePinned(int64_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat(name_, ": no memory to pin, ", bytes, " bytes"));
   }
+  // Else the kernel copies pinned pages for each child that is forked.
+  madvise(mapped, size, MADV_DONTFORK);
   const std::shared_ptr<const void> mapping(
       mapped, [size](void* address) { munmap(address, size); });
   auto* const address = static_cast<std::byte*>(mapped);

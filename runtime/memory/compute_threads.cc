@@ -1,13 +1,11 @@
 #include "runtime/memory/compute_threads.h"
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/pool_executor.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
 #include "terrace/memory_runtime.h"
 
@@ -20,14 +18,14 @@ class PoolThreads final : public ComputeThreads {
       : executor_(std::move(executor)), nearest_node_(nearest_node) {}
   ~PoolThreads() override {
     // A forked child has no threads that could be joined.
-    if (getpid() != process_) static_cast<void>(executor_.release());
+    if (!process_.IsCurrent()) static_cast<void>(executor_.release());
   }
 
   Executor& executor() override { return *executor_; }
   int nearest_node() const override { return nearest_node_; }
 
  private:
-  const pid_t process_ = getpid();
+  const Process process_;
   std::unique_ptr<Executor> executor_;
   const int nearest_node_;
 };

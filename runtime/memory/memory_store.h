@@ -7,9 +7,6 @@
 // called, nor may it be destroyed; a pin's end does nothing there.
 #pragma once
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,6 +22,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
 #include "terrace/stats.h"
@@ -60,7 +58,7 @@ class MemoryStore final : public PinOwner,
   // Without a step: whichever is open.
   absl::Status EndStep(int64_t line, std::optional<int64_t> step);
 
-  bool IsOwnProcess() const { return getpid() == process_; }
+  bool IsOwnProcess() const { return process_.IsCurrent(); }
   absl::Status Closed() const;
   void EndPin(uint64_t token, PinEnd end) override;
 
@@ -114,7 +112,7 @@ class MemoryStore final : public PinOwner,
   std::string Holders() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const pid_t process_ = getpid();
+  const Process process_;
   Clock& clock_;
   const int node_;
   mutable Mutex mutex_;

@@ -3,9 +3,6 @@
 // shared between their threads and its own.
 #pragma once
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -14,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "runtime/messages/events.h"
 #include "runtime/messages/requests.h"
 #include "terrace/pin.h"
@@ -40,7 +38,7 @@ class Inbox final : public PinOwner, public TierEvents {
   void Wake();
   // False in a forked child. There no method but these three may be called: a
   // thread that the child does not have may hold the lock.
-  bool IsOwnProcess() const { return getpid() == process_; }
+  bool IsOwnProcess() const { return process_.IsCurrent(); }
   void EndPin(uint64_t token, PinEnd end) override {
     Post(EndPinRequest{token, end});
   }
@@ -57,7 +55,7 @@ class Inbox final : public PinOwner, public TierEvents {
   std::deque<Message> Shut();
 
  private:
-  const pid_t process_ = getpid();
+  const Process process_;
   const std::function<void()> wake_;
   mutable Mutex mutex_;
   // Held while wake runs, so that Shut can promise what it says. Taken before

@@ -94,8 +94,7 @@ class ResidencyLimit::Watcher {
   std::thread thread_;
 };
 
-ResidencyLimit::ResidencyLimit(absl::Span<std::byte> mapping)
-    : process_(getpid()) {
+ResidencyLimit::ResidencyLimit(absl::Span<std::byte> mapping) {
   try {
     watcher_ = std::make_unique<Watcher>(mapping);
   } catch (const std::system_error&) {  // none to be had
@@ -105,7 +104,7 @@ ResidencyLimit::ResidencyLimit(absl::Span<std::byte> mapping)
 ResidencyLimit::~ResidencyLimit() {
   // In a forked child the thread is the parent's, and what waited at the fork
   // waits for ever: nothing there can be ended.
-  if (process_ != getpid()) static_cast<void>(watcher_.release());
+  if (!process_.IsCurrent()) static_cast<void>(watcher_.release());
 }
 
 }  // namespace terrace

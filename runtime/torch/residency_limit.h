@@ -12,12 +12,11 @@
 // unmapped, and all else works.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <memory>
 
 #include "absl/types/span.h"
+#include "runtime/base/process.h"
 
 namespace terrace {
 
@@ -32,7 +31,7 @@ class ResidencyLimit {
  private:
   class Watcher;
 
-  const pid_t process_;
+  const Process process_;
   std::unique_ptr<Watcher> watcher_;  // null: there was no thread
 };
 

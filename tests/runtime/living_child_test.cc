@@ -1,7 +1,6 @@
 // runtime.h: what a child of fork() keeps of its parent's runtime while it
 // lives, as the workers of a data loader do: nothing. The parent's paths,
 // memory and locks are free as soon as the parent gives them back, or dies.
-#include <dirent.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,8 +19,8 @@
 
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/loop_device.h"
+#include "tests/support/open_descriptors.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
@@ -91,22 +90,6 @@ class LivingChildContract : public testing::Test {
   }
   // Of this process, as far as the kernel counts them.
   static int64_t PinnedKiB() { return KiBOf("VmPin"); }
-
-  // Of this process: their numbers, and what they are.
-  static std::set<std::string> Descriptors() {
-    std::set<std::string> all;
-    DIR* const folder = opendir("/proc/self/fd");
-    while (const dirent* const entry = readdir(folder)) {
-      const std::string name = entry->d_name;
-      if (name[0] == '.' || name == std::to_string(dirfd(folder))) continue;
-      std::error_code error;
-      all.insert(name + " " +
-                 std::filesystem::read_symlink("/proc/self/fd/" + name, error)
-                     .string());
-    }
-    closedir(folder);
-    return all;
-  }
 
   template <typename Condition>
   static bool Within(absl::Duration patience, Condition condition) {
@@ -195,8 +178,7 @@ TEST_F(LivingChildContract, MemoryThatWasPinnedIsGivenBack) {
 }
 
 TEST_F(LivingChildContract, AChildHasNoDescriptorOfIt) {
-  ExpectedFailure expected("it has those by which a ring is woken and ends");
-  const std::set<std::string> before = Descriptors();
+  const std::set<std::string> before = OpenDescriptors();
   for (const EngineKind engine : {EngineKind::kAuto, EngineKind::kThreads}) {
     Options options = On(directory_.Write("given", ""), engine);
     options.paths.push_back(directory_.MakeDirectory("folder"));
@@ -204,18 +186,17 @@ TEST_F(LivingChildContract, AChildHasNoDescriptorOfIt) {
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     const absl::Status status = Use(**runtime);
     EXPECT_TRUE(status.ok()) << status;
-    EXPECT_GT(Descriptors().size(), before.size());
+    EXPECT_GT(OpenDescriptors().size(), before.size());
     EXPECT_TRUE(InChild([&] {
-      for (const std::string& each : Descriptors()) {
+      for (const std::string& each : OpenDescriptors()) {
         if (!before.contains(each)) std::cerr << "kept: " << each << "\n";
       }
-      return Descriptors() == before;
+      return OpenDescriptors() == before;
     }));
   }
 }
 
 TEST_F(LivingChildContract, AChildHasNoneOfItsMemory) {
-  ExpectedFailure expected("it has the devices that are made of memory");
   constexpr int64_t kMiB = 1 << 20;
   Options options;
   options.huge_pages = HugePages::kOff;

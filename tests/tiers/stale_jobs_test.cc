@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 #include "tiers/disk/job_directory.h"
@@ -197,7 +196,6 @@ TEST_F(StaleJobsTest, NobodyIsWaitedForBesideWhatCannotBeRemoved) {
 }
 
 TEST_F(StaleJobsTest, WhatAKilledStartHadClaimedNoLivingChildOfItKeeps) {
-  ExpectedFailure expected("the child keeps its lock");
   Leave(kName, {"lock", "state"}, 3 * kGiB);
   const ChildOfAKilledParent child([&](absl::FunctionRef<void()> leave) {
     StaleJobs stale(fd_);

@@ -30,17 +30,10 @@ constexpr absl::Duration kPause = absl::Milliseconds(10);
 
 constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-void CloseIfOpen(int* fd) {
-  if (*fd >= 0) close(*fd);
-  *fd = -1;
-}
-
 }  // namespace
 
 StaleJobs::StaleJobs(int path_fd)
-    : path_fd_(path_fd),
-      owner_pid_(getpid()),
-      locks_count_for_all_(LocksCountForAll(path_fd)) {}
+    : path_fd_(path_fd), locks_count_for_all_(LocksCountForAll(path_fd)) {}
 
 StaleJobs::~StaleJobs() { Stop(); }
 
@@ -50,7 +43,7 @@ void StaleJobs::Stop() {
 }
 
 bool StaleJobs::RemoveSome() {
-  if (stopped_ || getpid() != owner_pid_) return false;
+  if (stopped_ || !process_.IsCurrent()) return false;
   for (int64_t bytes = 0; bytes < kPieceBytes;) {
     if (name_.empty() && !ClaimNext()) return false;
     ++removals_;
@@ -69,7 +62,7 @@ bool StaleJobs::MakeRoom() {
   };
   if (removes_some()) return true;
   const int64_t before = BytesOfOthers();
-  if (before == 0 || stopped_ || getpid() != owner_pid_) return false;
+  if (before == 0 || stopped_ || !process_.IsCurrent()) return false;
   const timespec pause = absl::ToTimespec(kPause);
   for (absl::Duration waited; waited < kPatience; waited += kPause) {
     nanosleep(&pause, nullptr);
@@ -114,23 +107,24 @@ bool StaleJobs::ClaimNext() {
 // that is held is all that tells of a living process. A job that is being made
 // is in the same danger, and tries again: JobDirectory.
 bool StaleJobs::Claim(const std::string& name) {
-  directory_ = openat(path_fd_, name.c_str(), kOpenDirectory);
-  const bool opened = directory_ >= 0;
+  directory_ = OwnDescriptor::OpenAt(path_fd_, name, kOpenDirectory);
+  const bool opened = directory_.ok();
   if (opened) {
-    lock_ = openat(directory_, kJobLockName, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    lock_ = OwnDescriptor::OpenAt(directory_.get(), kJobLockName,
+                                  O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   }
   const bool gone = !opened && errno == ENOENT;
-  const bool unlocked = opened && lock_ < 0 && errno == ENOENT;
+  const bool unlocked = opened && !lock_.ok() && errno == ENOENT;
   bool removed = false;
   if (unlocked) {
     removed =
         unlinkat(path_fd_, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
   }
-  const bool had = lock_ >= 0 && TryLock(lock_);
-  const bool others = lock_ >= 0 && !had && errno == EWOULDBLOCK;
+  const bool had = lock_.ok() && TryLock(lock_.get());
+  const bool others = lock_.ok() && !had && errno == EWOULDBLOCK;
   if (!had) {
-    CloseIfOpen(&lock_);
-    CloseIfOpen(&directory_);
+    lock_.Close();
+    directory_.Close();
     if (!gone && !removed && !others) left_alone_.insert(name);
     return false;
   }
@@ -149,35 +143,36 @@ bool StaleJobs::Claim(const std::string& name) {
 // By a piece from the end on, so that what is left is as good as before; the
 // bytes. Only a file that has no other name: under another one it is wanted.
 int64_t StaleJobs::Shrink() {
-  if (state_ < 0) {
-    state_ = openat(directory_, kJobStateName,
-                    O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (!state_.ok()) {
+    state_ =
+        OwnDescriptor::OpenAt(directory_.get(), kJobStateName,
+                              O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   }
   struct stat file = {};
-  if (state_ < 0 || fstat(state_, &file) != 0 || !S_ISREG(file.st_mode) ||
-      file.st_nlink != 1) {
+  if (!state_.ok() || fstat(state_.get(), &file) != 0 ||
+      !S_ISREG(file.st_mode) || file.st_nlink != 1) {
     return 0;
   }
   const int64_t freed = std::min<int64_t>(file.st_size, kPieceBytes);
-  return ftruncate(state_, file.st_size - freed) == 0 ? freed : 0;
+  return ftruncate(state_.get(), file.st_size - freed) == 0 ? freed : 0;
 }
 
 // The names go last: while they are there, others know that there will be
 // room.
 void StaleJobs::Remove() {
-  CloseIfOpen(&state_);
-  if (RemoveJobFiles(path_fd_, directory_, name_) != 0) {
+  state_.Close();
+  if (RemoveJobFiles(path_fd_, directory_.get(), name_) != 0) {
     left_alone_.insert(name_);
   }
   Release();
 }
 
 void StaleJobs::Release() {
-  // A child that was forked meanwhile shares the lock, and may live on.
-  if (lock_ >= 0 && getpid() == owner_pid_) flock(lock_, LOCK_UN);
-  CloseIfOpen(&state_);
-  CloseIfOpen(&lock_);
-  CloseIfOpen(&directory_);
+  // A child that was forked just now has not closed its copy yet.
+  if (lock_.ok()) flock(lock_.get(), LOCK_UN);
+  state_.Close();
+  lock_.Close();
+  directory_.Close();
   name_.clear();
 }
 

@@ -26,6 +26,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/process.h"
+
 namespace terrace {
 
 class StaleJobs {
@@ -65,16 +67,16 @@ class StaleJobs {
   void Release();
   int64_t BytesOfOthers() const;
 
+  const Process process_;
   const int path_fd_;
-  const int owner_pid_;
   const bool locks_count_for_all_;
   bool stopped_ = false;
   int64_t removals_ = 0;  // of directories and parts
   // The claimed one; no name: there is none.
   std::string name_;
-  int directory_ = -1;
-  int lock_ = -1;
-  int state_ = -1;
+  OwnDescriptor directory_;
+  OwnDescriptor lock_;
+  OwnDescriptor state_;
   std::set<std::string> left_alone_;
 };
 

@@ -7,9 +7,9 @@ namespace terrace {
 
 absl::Status StateGuard::CheckUsable() const {
   if (IsOwnProcess()) return poison_;
-  return absl::CancelledError(absl::StrCat("optimizer '", name_,
-                                           "' belongs to process ", process_,
-                                           "; a forked child cannot use it"));
+  return absl::CancelledError(
+      absl::StrCat("optimizer '", name_, "' belongs to process ", process_.id(),
+                   "; a forked child cannot use it"));
 }
 
 absl::Status StateGuard::CheckFree(absl::string_view what) const {

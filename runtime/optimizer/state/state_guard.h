@@ -7,14 +7,12 @@
 // One thread at a time.
 #pragma once
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "runtime/base/process.h"
 
 namespace terrace {
 
@@ -25,7 +23,7 @@ class StateGuard {
   StateGuard(const StateGuard&) = delete;
   StateGuard& operator=(const StateGuard&) = delete;
 
-  bool IsOwnProcess() const { return getpid() == process_; }
+  bool IsOwnProcess() const { return process_.IsCurrent(); }
 
   // It can be used at all: Cancelled in a forked child, which has none of the
   // threads that anything here waits for; else what Poison was told.
@@ -51,7 +49,7 @@ class StateGuard {
 
  private:
   const std::string name_;
-  const pid_t process_ = getpid();
+  const Process process_;
   absl::Status poison_;
   bool reading_ = false;      // a StateReader is there
   bool writing_ = false;      // or a StateWriter that is not committed

@@ -1,14 +1,12 @@
 #include "runtime/torch/activations/activations.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 namespace terrace {
 
 Activations::Activations(std::weak_ptr<Hook> hook, int64_t least_bytes,
                          absl::Span<const at::Tensor> kept)
-    : process_(getpid()), hook_(std::move(hook)), least_bytes_(least_bytes) {
+    : hook_(std::move(hook)), least_bytes_(least_bytes) {
   kept_.Add(kept);
 }
 
@@ -37,7 +35,7 @@ bool Activations::IsLarge(const at::Tensor& tensor) const {
 }
 
 std::shared_ptr<Hook> Activations::GetHook() const {
-  return getpid() == process_ ? hook_.lock() : nullptr;
+  return process_.IsCurrent() ? hook_.lock() : nullptr;
 }
 
 }  // namespace terrace

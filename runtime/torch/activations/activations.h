@@ -8,13 +8,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "runtime/base/process.h"
 #include "runtime/torch/activations/storage_set.h"
 #include "terrace/torch/hook.h"
 
@@ -38,7 +38,7 @@ class Activations {
   // Null: nothing is managed any more.
   std::shared_ptr<Hook> GetHook() const;
 
-  const pid_t process_;
+  const Process process_;
   const std::weak_ptr<Hook> hook_;
   const int64_t least_bytes_;
   StorageSet kept_;

@@ -1,7 +1,6 @@
 #include "runtime/torch/cuda/device_hook.h"
 
 #include <ATen/ops/empty.h>
-#include <unistd.h>
 
 #include <exception>
 #include <string>
@@ -82,8 +81,7 @@ absl::StatusOr<std::unique_ptr<DeviceHook>> DeviceHook::Create(
 
 DeviceHook::DeviceHook(Hook& below, TorchStreamedDevice& memory,
                        ReliefPort& port, const DeviceWindow::Options& options)
-    : process_(getpid()),
-      below_(below),
+    : below_(below),
       memory_(memory),
       port_(port),
       window_(std::make_unique<DeviceWindow>(memory, options)) {}
@@ -91,7 +89,7 @@ DeviceHook::DeviceHook(Hook& below, TorchStreamedDevice& memory,
 DeviceHook::~DeviceHook() {
   Close().IgnoreError();
   // Its events and blocks cannot end there.
-  if (process_ != getpid()) static_cast<void>(window_.release());
+  if (!process_.IsCurrent()) static_cast<void>(window_.release());
 }
 
 absl::Status DeviceHook::Manage(absl::Span<const NamedTensor> tensors) {
@@ -205,7 +203,7 @@ void DeviceHook::RemoveGone() {
 }
 
 absl::Status DeviceHook::Close() {
-  if (process_ != getpid()) return absl::OkStatus();
+  if (!process_.IsCurrent()) return absl::OkStatus();
   MutexLock removing(removing_);
   {
     MutexLock lock(mutex_);

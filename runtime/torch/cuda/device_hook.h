@@ -16,7 +16,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -29,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "runtime/torch/cuda/device_net.h"
 #include "runtime/torch/cuda/device_storage.h"
 #include "runtime/torch/cuda/device_window.h"
@@ -105,7 +105,7 @@ class DeviceHook {
   std::vector<Entry> All() const;
   void Erase(const Entry& entry);
 
-  const pid_t process_;
+  const Process process_;
   Hook& below_;
   TorchStreamedDevice& memory_;
   ReliefPort& port_;

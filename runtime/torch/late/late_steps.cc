@@ -20,7 +20,7 @@ LateSteps::~LateSteps() {
 
 bool LateSteps::HasStep() {
   // A forked child has none of the threads; the fork waited for the updates.
-  if (getpid() != process_) static_cast<void>(updates_.release());
+  if (!process_.IsCurrent()) static_cast<void>(updates_.release());
   return updates_ != nullptr;
 }
 

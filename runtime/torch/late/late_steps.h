@@ -15,13 +15,12 @@
 // where there are no updates and the optimizer refuses by itself.
 #pragma once
 
-#include <unistd.h>
-
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "runtime/base/process.h"
 #include "runtime/torch/late/late_updates.h"
 #include "terrace/optimizer.h"
 
@@ -29,8 +28,7 @@ namespace terrace {
 
 class LateSteps {
  public:
-  explicit LateSteps(OffloadedOptimizer& optimizer)
-      : optimizer_(optimizer), process_(getpid()) {}
+  explicit LateSteps(OffloadedOptimizer& optimizer) : optimizer_(optimizer) {}
   // Waits. What failed is given up, with a warning of LibTorch's where it was
   // not told.
   ~LateSteps();
@@ -66,7 +64,7 @@ class LateSteps {
   absl::Status End(absl::Status status);
 
   OffloadedOptimizer& optimizer_;
-  const pid_t process_;
+  const Process process_;
   std::unique_ptr<LateUpdates> updates_;
   std::vector<int> order_;  // of the step before
   bool is_told_ = false;    // that updates_ failed

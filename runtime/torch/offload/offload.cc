@@ -1,7 +1,6 @@
 #include "terrace/torch/offload.h"
 
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/activations/activations.h"
 #include "runtime/torch/activations/saving_scope.h"
@@ -34,9 +34,7 @@ class OffloadedModel final : public Offload {
  public:
   OffloadedModel(std::shared_ptr<OffloadPlace> place,
                  std::shared_ptr<Activations> activations)
-      : process_(getpid()),
-        activations_(std::move(activations)),
-        place_(std::move(place)) {}
+      : activations_(std::move(activations)), place_(std::move(place)) {}
 
   ~OffloadedModel() override {
     if (IsOwnProcess()) {
@@ -113,12 +111,12 @@ class OffloadedModel final : public Offload {
     absl::Status error;
   };
 
-  bool IsOwnProcess() const { return getpid() == process_; }
+  bool IsOwnProcess() const { return process_.IsCurrent(); }
   absl::Status CheckProcess() const;
   absl::StatusOr<std::shared_ptr<OffloadPlace>> Place() override;
   OffloadStats CurrentStats() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const pid_t process_;
+  const Process process_;
   const std::shared_ptr<Activations> activations_;  // null: they stay
   Mutex closing_;  // held by the one Close at a time, before mutex_
   mutable Mutex mutex_;
@@ -131,7 +129,7 @@ class OffloadedModel final : public Offload {
 absl::Status OffloadedModel::CheckProcess() const {
   if (IsOwnProcess()) return absl::OkStatus();
   return absl::CancelledError(absl::StrCat("this Offload belongs to process ",
-                                           process_,
+                                           process_.id(),
                                            "; a forked child cannot use it"));
 }
 

@@ -1,19 +1,17 @@
 #include "runtime/torch/offload/shared_threads.h"
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <map>
 
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
 
 namespace terrace {
 namespace {
 
 struct Pools {
-  const pid_t process = getpid();
+  const Process process;
   Mutex mutex;
   // By the number that was asked for.
   std::map<int, std::weak_ptr<ComputeThreads>> pools ABSL_GUARDED_BY(mutex);
@@ -25,7 +23,7 @@ Pools& PoolsOfThisProcess() {
   static std::atomic<Pools*> current = nullptr;
   // Pairs with the exchange below, which publishes what was made.
   Pools* pools = current.load(std::memory_order_acquire);
-  while (pools == nullptr || pools->process != getpid()) {
+  while (pools == nullptr || !pools->process.IsCurrent()) {
     auto made = std::make_unique<Pools>();
     if (current.compare_exchange_strong(pools, made.get(),
                                         std::memory_order_acq_rel)) {

@@ -1,7 +1,5 @@
 #include "runtime/torch/optimizer/joined_offload.h"
 
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 
@@ -50,8 +48,7 @@ absl::StatusOr<std::unique_ptr<JoinedOffload>> JoinedOffload::Join(
 
 JoinedOffload::JoinedOffload(std::shared_ptr<OffloadPlace> place,
                              std::unique_ptr<StateRuntime> state, Calls calls)
-    : process_(getpid()),
-      calls_(std::move(calls)),
+    : calls_(std::move(calls)),
       place_(std::move(place)),
       state_(std::move(state)),
       gradients_(MakeGradients()) {
@@ -66,7 +63,7 @@ std::unique_ptr<Gradients> JoinedOffload::MakeGradients() const {
 }
 
 JoinedOffload::~JoinedOffload() {
-  if (getpid() == process_) {
+  if (process_.IsCurrent()) {
     Leave().IgnoreError();
     return;
   }

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <sys/types.h>
 
 #include <functional>
 #include <memory>
@@ -25,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "runtime/base/process.h"
 #include "runtime/torch/hook/gradients.h"
 #include "runtime/torch/offload/joined_optimizers.h"
 #include "runtime/torch/offload/offload_place.h"
@@ -91,7 +91,7 @@ class JoinedOffload final : public JoinedOptimizer {
                 std::unique_ptr<StateRuntime> state, Calls calls);
   std::unique_ptr<Gradients> MakeGradients() const;
 
-  const pid_t process_;
+  const Process process_;
   const Calls calls_;
   std::shared_ptr<OffloadPlace> place_;  // null: it has left
   std::unique_ptr<StateRuntime> state_;

@@ -16,7 +16,7 @@ constexpr absl::Duration kClosePatience = absl::Seconds(30);
 }  // namespace
 
 OffloadBinding::~OffloadBinding() {
-  if (getpid() == process_) {
+  if (process_.IsCurrent()) {
     leases_.clear();
     return;
   }
@@ -28,9 +28,9 @@ OffloadBinding::~OffloadBinding() {
 }
 
 absl::Status OffloadBinding::CheckProcess() const {
-  if (getpid() == process_) return absl::OkStatus();
+  if (process_.IsCurrent()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("this Offload belongs to process ", process_,
+      absl::StrCat("this Offload belongs to process ", process_.id(),
                    "; a forked child cannot use it"));
 }
 

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <torch/custom_class.h>
-#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "runtime/torch/offload/offload_place.h"
 #include "runtime/torch/python/outcome.h"
 #include "terrace/torch/hook.h"
@@ -29,7 +29,7 @@ namespace terrace {
 
 class OffloadBinding final : public ::torch::CustomClassHolder {
  public:
-  OffloadBinding() : process_(getpid()) {}
+  OffloadBinding() = default;
   ~OffloadBinding() override;
 
   // Room for tensors as these, which may be on the meta device, once; `modules`
@@ -92,7 +92,7 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
 
   absl::Status CheckProcess() const;
 
-  const pid_t process_;
+  const Process process_;
   Mutex mutex_;
   std::shared_ptr<OffloadPlace> place_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);

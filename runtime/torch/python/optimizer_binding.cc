@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
 }  // namespace
 
 OptimizerBinding::~OptimizerBinding() {
-  if (getpid() == process_) return;
+  if (process_.IsCurrent()) return;
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
   transfer_.Leak();
@@ -50,9 +50,9 @@ OptimizerBinding::~OptimizerBinding() {
 }
 
 absl::Status OptimizerBinding::CheckProcess() const {
-  if (getpid() == process_) return absl::OkStatus();
+  if (process_.IsCurrent()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("this optimizer belongs to process ", process_,
+      absl::StrCat("this optimizer belongs to process ", process_.id(),
                    "; a forked child cannot use it"));
 }
 

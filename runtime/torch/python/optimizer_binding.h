@@ -11,7 +11,6 @@
 #pragma once
 
 #include <torch/custom_class.h>
-#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/offload/state_runtime.h"
 #include "runtime/torch/python/mapped_file.h"
@@ -39,7 +39,7 @@ namespace terrace {
 
 class OptimizerBinding final : public ::torch::CustomClassHolder {
  public:
-  OptimizerBinding() : process_(getpid()) {}
+  OptimizerBinding() = default;
   ~OptimizerBinding() override;
 
   // Whether this process can use it at all; a forked child cannot.
@@ -232,7 +232,7 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const pid_t process_;
+  const Process process_;
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   BindingOptions options_ ABSL_GUARDED_BY(mutex_);

@@ -15,7 +15,7 @@ namespace terrace {
 class BackwardPasses::Turn {
  public:
   explicit Turn(BackwardPasses& passes) : passes_(passes) {
-    if (getpid() != passes_.process_) return;
+    if (!passes_.process_.IsCurrent()) return;
     MutexLock lock(passes_.mutex_);
     while (passes_.is_taken_) passes_.turn_ended_.Wait(passes_.mutex_);
     passes_.is_taken_ = true;

@@ -21,8 +21,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <sys/types.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -31,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
 #include "runtime/torch/hook/leaf_hook.h"
 #include "runtime/torch/optimizer/in_backward/backward_functions.h"
 
@@ -83,7 +82,7 @@ class BackwardPasses : public std::enable_shared_from_this<BackwardPasses> {
   absl::Status EndPass(int number);
 
   const BackwardFunctions functions_;
-  const pid_t process_ = getpid();
+  const Process process_;
   const int a_step_;
   absl::flat_hash_map<const c10::TensorImpl*, LeafHook> hooks_;
   Mutex mutex_;
