@@ -111,7 +111,6 @@ model, plain, weight = made()
 '''
 
 
-@pytest.mark.xfail(strict=True, reason='the memory ends')
 @pytest.mark.parametrize('kind', ['trained', 'frozen'])
 def test_an_array_shows_what_it_showed(tmp_path, kind):
     run(''.join(f'print({name!r}, file=sys.stderr)\n{textwrap.dedent(make)}\n'
@@ -133,7 +132,6 @@ offered = dict(memory_budget='60%', nvme_path=sys.argv[1])
 '''
 
 
-@pytest.mark.xfail(strict=True, reason='the memory ends')
 def test_the_memory_lives_as_long_as_the_array(tmp_path):
     run(LARGE + textwrap.dedent('''
         arrays = [each.detach().numpy() for each in model.parameters()]
@@ -144,7 +142,6 @@ def test_the_memory_lives_as_long_as_the_array(tmp_path):
         '''), tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason='the memory ends')
 @pytest.mark.parametrize('make', [
     'holders = [np.from_dlpack(each.detach()) for each in model.parameters()]',
     '''
@@ -200,7 +197,6 @@ offload = terrace.offload(model, memory_budget='30%', nvme_path=sys.argv[1])
     assert 'an array' not in ended.stderr
 
 
-@pytest.mark.xfail(strict=True, reason='the memory ends')
 def test_it_is_told(tmp_path):
     ended = run('''
         array = weight.detach().numpy()
@@ -233,7 +229,6 @@ def test_what_is_refused_stays_the_arrays(tmp_path):
         ''', tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason='the memory ends')
 @pytest.mark.parametrize('made', ['array = weight.grad.numpy()',
                                   'array = weight.grad.data.numpy()[:]'])
 def test_of_a_gradient_that_an_optimizer_finds(tmp_path, made):

@@ -6,7 +6,7 @@ import torch
 import terrace
 from offloaded import mlp
 from terrace._base.replaced import Replaced
-from terrace._offload import readers
+from terrace._offload.readers import leasing
 
 
 class Base:
@@ -75,9 +75,9 @@ def test_readers_of_a_closed_model_note_nothing(tmp_path, monkeypatch):
                               nvme_path=tmp_path)
     terrace.AdamW(model.parameters())
     array = ones.numpy()
-    assert readers.is_exported(ones.data_ptr())
+    assert leasing.is_exported(ones.data_ptr())
     del array
     offload.close()
     array = ones.numpy()
-    assert not readers.is_exported(ones.data_ptr())
+    assert not leasing.is_exported(ones.data_ptr())
     assert numpy.array_equal(array, [1, 1, 1])

@@ -81,6 +81,22 @@ def is_offloaded(tensor: torch.Tensor) -> bool:
     return storage_if_offloaded(tensor) != 0
 
 
+def uses_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many tensors have its storage, also those that Python does not know,
+    and one more where Python has an object of the storage itself; how many have
+    the tensor, this call's too."""
+    return _any_offload().uses(tensor)
+
+
+def exchange_memory(tensor: torch.Tensor, memory: torch.Tensor) -> None:
+    """All that have the tensor's storage have the memory of the other one from
+    then on, which has theirs. Waits for updates.
+
+    Raises ValueError: they have not the same size, or one is offloaded or is
+    no tensor in memory of this process alone; RuntimeError: it is in use."""
+    check(_any_offload().exchange_memory(tensor, memory))
+
+
 def await_updates(tensor: torch.Tensor) -> None:
     """Until no update that goes on after a step reads or writes it.
     RuntimeError: one that writes it failed."""

@@ -134,7 +134,7 @@ def _while_capsule_lives(original: Callable[..., Any], write: bool
     def dlpack(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         with _held((tensor,), write) as held:
             if _keepers and storage_if_offloaded(tensor):
-                whole = _lent(_bytes_of(tensor.untyped_storage()), held)
+                whole = _lent(bytes_of(tensor.untyped_storage()), held)
                 tensor = whole.view(tensor.dtype).as_strided(
                     tensor.size(), tensor.stride(), tensor.storage_offset())
             return original(tensor, *arguments, **named)
@@ -148,7 +148,7 @@ def _while_slice_lives(original: Callable[..., Any], write: bool
         is_slice = isinstance(index, slice)
         with _held((self,), write and is_slice) as held:
             if is_slice and _is_offloaded(self):
-                self = _lent(_bytes_of(self), held).untyped_storage()
+                self = _lent(bytes_of(self), held).untyped_storage()
             return original(self, index)
     return __getitem__
 
@@ -161,7 +161,7 @@ def _from_an_array(original: Callable[..., Any], write: bool
         with _held((self,), write) as held:
             if not _is_offloaded(self):
                 return original(self)
-            array = memoryview(_lent(_bytes_of(self), held).numpy())
+            array = memoryview(_lent(bytes_of(self), held).numpy())
         return getattr(array, original.__name__)()
     return reader
 
@@ -206,7 +206,7 @@ def _held(values: Iterable[Any], write: bool
     with contextlib.ExitStack() as held:
         for index, value in enumerate(values if _keepers else ()):
             if isinstance(value, torch.UntypedStorage):
-                value = _bytes_of(value)
+                value = bytes_of(value)
             if isinstance(value, torch.Tensor):
                 _wait(value)
                 for keeper in tuple(_keepers):
@@ -216,7 +216,7 @@ def _held(values: Iterable[Any], write: bool
 
 def _wait(value: torch.Tensor | torch.UntypedStorage) -> None:
     if isinstance(value, torch.UntypedStorage):
-        value = _bytes_of(value)
+        value = bytes_of(value)
     for keeper in tuple(_keepers):
         keeper.wait(value)
 
@@ -227,7 +227,7 @@ def _is_offloaded(value: torch.Tensor | torch.UntypedStorage) -> bool:
     if isinstance(value, torch.UntypedStorage):
         if value.device.type != 'cpu':
             return False
-        value = _bytes_of(value)
+        value = bytes_of(value)
     return storage_if_offloaded(value) != 0
 
 
@@ -245,7 +245,7 @@ def _offset_of(value: torch.Tensor | torch.UntypedStorage) -> int:
     return value.storage_offset() * value.element_size()
 
 
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     """All of them, whatever mode the program is in."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         empty = torch.empty(0, dtype=torch.uint8, device=storage.device)

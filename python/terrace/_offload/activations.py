@@ -17,8 +17,8 @@ from terrace._base.amounts import bytes_text
 from terrace._base.library import is_offloaded
 from terrace._base.message import say
 from terrace._base.replaced import Replaced
-from terrace._offload import readers
 from terrace._offload.managed import Managed
+from terrace._offload.readers.leasing import is_exported
 
 
 class Activations:
@@ -90,7 +90,7 @@ class Activations:
         # Within the operation that saves it, which goes on with it.
         if self._is_large(tensor) and not self._managed.is_closed:
             key = _storage_of(tensor, self._least)
-            if key and key not in alone and not readers.is_exported(key):
+            if key and key not in alone and not is_exported(key):
                 self._managed.save_activation(tensor)
         # The one that came may have the operation, and so itself.
         return tensor.detach()

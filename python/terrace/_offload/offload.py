@@ -17,12 +17,13 @@ from terrace._offload import dispatched
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
                                         settings_of, with_activations)
-from terrace._offload.entries import offer_addresses
 from terrace._offload.life import Life
 from terrace._offload.managed import Managed
 from terrace._offload.operands import together
 from terrace._offload.placement import tell_beyond, tell_placement
-from terrace._offload.readers import Leasing
+from terrace._offload.readers import arrays
+from terrace._offload.readers.entries import offer_addresses
+from terrace._offload.readers.leasing import Leasing
 from terrace._offload.steps import Steps
 from terrace._offload.weights import Weights
 from terrace._state.settings import Settings
@@ -53,7 +54,8 @@ class Offload:
             raise settings.budget.explain(error) from None
         try:
             if weights is None:
-                self._managed.take(named)
+                with arrays.left_their_memory(named):
+                    self._managed.take(named)
             else:
                 named = weights.bring(self._managed, named)
         except BaseException:
@@ -95,6 +97,7 @@ class Offload:
 
     def _begin_step(self) -> None:
         self._managed.begin_step()
+        arrays.end_unused()
         self._tell(self._managed.stats())
 
     def _end_first_step(self) -> None:

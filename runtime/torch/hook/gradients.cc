@@ -24,13 +24,18 @@ bool IsPartOfTooMuch(const at::Tensor& gradient, int64_t most_bytes) {
          ResidentBytes(static_cast<int64_t>(gradient.nbytes())) <= most_bytes;
 }
 
+// An array of numpy may have its memory.
+bool IsShown(const at::Tensor& gradient) {
+  return !StorageOf(gradient)->resizable();
+}
+
 }  // namespace
 
 absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages, int64_t& number) {
   const at::Tensor& gradient = leaf.tensor.grad();
   if (!gradient.defined() || gradient.layout() != at::kStrided ||
-      storages.Find(gradient) != nullptr ||
+      storages.Find(gradient) != nullptr || IsShown(gradient) ||
       IsPartOfTooMuch(gradient, storages.window().room().most_bytes()) ||
       // Its memory is not this function's to end.
       !Collectives::Get().UserOf(*StorageOf(gradient)).empty()) {

@@ -36,6 +36,8 @@ void DefineOffload(::torch::Library& m) {
       .def("manage_gradient", &OffloadBinding::ManageGradient)
       .def("has", &OffloadBinding::Has)
       .def("storage", &OffloadBinding::Storage)
+      .def("uses", &OffloadBinding::Uses)
+      .def("exchange_memory", &OffloadBinding::ExchangeMemory)
       .def("lease", &OffloadBinding::MakeLease)
       .def("end_lease", &OffloadBinding::EndLease)
       .def("save_activation", &OffloadBinding::SaveActivation)

@@ -1,10 +1,14 @@
 #include "runtime/torch/python/offload_binding.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/collectives.h"
+#include "runtime/torch/hook/operation_net.h"
+#include "runtime/torch/hook/storage_check.h"
 #include "runtime/torch/python/options.h"
 #include "runtime/torch/tensor_check.h"
 
@@ -12,6 +16,38 @@ namespace terrace {
 namespace {
 
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
+
+// Nothing goes on with its memory, which can be another one's.
+absl::Status CheckOwned(const at::Tensor& tensor) {
+  if (IsOffloaded(tensor)) {
+    return absl::InvalidArgumentError("the tensor is offloaded");
+  }
+  const std::string fault =
+      FaultOf(tensor, std::numeric_limits<int64_t>::max());
+  if (!fault.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("the tensor ", fault));
+  }
+  TERRACE_RETURN_IF_ERROR(
+      OperationNet::Get().Await(tensor.storage(), /*is_written=*/true));
+  const std::string user = Collectives::Get().UserOf(*StorageOf(tensor));
+  if (user.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the tensor is in use by ", user));
+}
+
+absl::Status Exchange(const at::Tensor& tensor, const at::Tensor& memory) {
+  TERRACE_RETURN_IF_ERROR(CheckOwned(tensor));
+  TERRACE_RETURN_IF_ERROR(CheckOwned(memory));
+  c10::StorageImpl& one = *StorageOf(tensor);
+  c10::StorageImpl& other = *StorageOf(memory);
+  if (one.nbytes() != other.nbytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "storages of ", one.nbytes(), " and ", other.nbytes(), " bytes"));
+  }
+  std::swap(one._mutable_data_ptr_no_checks(),
+            other._mutable_data_ptr_no_checks());
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -90,6 +126,16 @@ int64_t OffloadBinding::Storage(const at::Tensor& tensor) {
   if (!IsOffloaded(tensor)) return 0;
   return reinterpret_cast<int64_t>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+std::tuple<int64_t, int64_t> OffloadBinding::Uses(const at::Tensor& tensor) {
+  return {static_cast<int64_t>(tensor.storage().use_count()),
+          static_cast<int64_t>(tensor.use_count())};
+}
+
+Outcome OffloadBinding::ExchangeMemory(const at::Tensor& tensor,
+                                       const at::Tensor& memory) {
+  return ToOutcome(Exchange(tensor, memory));
 }
 
 std::tuple<Outcome, int64_t> OffloadBinding::MakeLease(const at::Tensor& tensor,

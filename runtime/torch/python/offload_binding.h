@@ -51,6 +51,12 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   // What tells a tensor's storage from others if it is offloaded, by any of
   // these; else 0. No operation, which would bring its bytes.
   int64_t Storage(const at::Tensor& tensor);
+  // How many tensors have its storage, and one more where Python has an object
+  // of the storage itself; how many have the tensor, this call too.
+  std::tuple<int64_t, int64_t> Uses(const at::Tensor& tensor);
+  // Each storage has the other one's memory from then on, which is of the same
+  // size. Blocks until no update reads or writes either.
+  Outcome ExchangeMemory(const at::Tensor& tensor, const at::Tensor& memory);
 
   // Brings a tensor's storage and keeps it, until EndLease of that number.
   std::tuple<Outcome, int64_t> MakeLease(const at::Tensor& tensor, bool write);

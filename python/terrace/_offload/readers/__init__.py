@@ -1,0 +1,1 @@
+"""What reads a tensor's memory past the operations of torch."""
