@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "terrace/checkpoint.h"
+#include "tests/support/expected_failure.h"
+#include "tests/support/open_descriptors.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 
@@ -102,6 +105,30 @@ TEST_F(SaveOfAParent, EndsWhileAChildLives) {
   commit = Begin();
   EXPECT_TRUE(commit.ok()) << commit.status();
   EXPECT_EQ(Loaded(), 3);
+}
+
+TEST_F(SaveOfAParent, IsNoChildsToReadOnceItIsOpen) {
+  ExpectedFailure expected("the child reads it, and keeps its files");
+  {
+    auto commit = Begin();
+    ASSERT_TRUE(commit.ok()) << commit.status();
+    const auto part = Write(5);
+    ASSERT_TRUE(part.ok()) << part.status();
+    ASSERT_TRUE((*commit)->Commit({*part}).ok());
+  }
+  const std::set<std::string> before = OpenDescriptors();
+  auto checkpoint = Checkpoint::Open(directory_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  std::vector<float> values(kElements);
+  const std::vector<CheckpointTensor> tensors = Tensors(values);
+  EXPECT_TRUE(InChild([&] {
+    return OpenDescriptors() == before &&
+           absl::IsCancelled((*checkpoint)->Verify()) &&
+           absl::IsCancelled((*checkpoint)->Load(tensors, nullptr, Soon())) &&
+           values[0] == 0 && Loaded() == 5;  // which opens it anew
+  }));
+  EXPECT_TRUE((*checkpoint)->Load(tensors, nullptr, Soon()).ok());
+  EXPECT_EQ(values, std::vector<float>(kElements, 5));
 }
 
 TEST_F(SaveOfAParent, AChildSavesWhatIsItsOwn) {
