@@ -4,13 +4,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/own_child.h"
 
 namespace terrace {
 namespace {
@@ -138,6 +141,18 @@ TEST(TopologyTest, ANodeThatIsNotThereIsRefused) {
         << status;
     EXPECT_NE(status.ToString().find("it has 0"), std::string::npos) << status;
   }
+}
+
+TEST(TopologyTest, IsReadByAChildThatIsMadeWhileItIsRead) {
+  std::atomic<bool> stop = false;
+  std::thread reads([&stop] {
+    while (!stop) static_cast<void>(ReadTopology());
+  });
+  for (int round = 0; round < 20 && !testing::Test::HasFailure(); ++round) {
+    EXPECT_TRUE(InChild([] { return ReadTopology().ok(); })) << round;
+  }
+  stop = true;
+  reads.join();
 }
 
 }  // namespace

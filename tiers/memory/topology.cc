@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/bytes.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/system_error.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 struct DestroyTopology {
   void operator()(hwloc_topology_t topology) const {
+    const ForkPause pause;
     hwloc_topology_destroy(topology);
   }
 };
@@ -39,6 +41,9 @@ struct FreeBitmap {
 using Bitmap =
     std::unique_ptr<std::remove_pointer_t<hwloc_bitmap_t>, FreeBitmap>;
 
+// hwloc has a lock of its own, which a child that is made meanwhile would wait
+// for for ever.
+//
 // On a synthetic or imported topology calls succeed and do nothing, so only
 // the machine's own will do.
 absl::StatusOr<LoadedTopology> Load() {
@@ -51,13 +56,16 @@ absl::StatusOr<LoadedTopology> Load() {
         "hwloc's topology may not be this machine's: unset ", name));
   }
   hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) {
-    return absl::UnavailableError("hwloc cannot be initialized");
+  bool is_read = false;
+  {
+    const ForkPause pause;
+    if (hwloc_topology_init(&raw) != 0) {
+      return absl::UnavailableError("hwloc cannot be initialized");
+    }
+    is_read = hwloc_topology_load(raw) == 0;
   }
   LoadedTopology topology(raw);
-  if (hwloc_topology_load(raw) != 0) {
-    return absl::UnavailableError("hwloc cannot read the machine");
-  }
+  if (!is_read) return absl::UnavailableError("hwloc cannot read the machine");
   if (!hwloc_topology_is_thissystem(raw)) {
     return absl::UnavailableError("hwloc's topology is not this machine's");
   }

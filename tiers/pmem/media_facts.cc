@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/directory_names.h"
+#include "runtime/base/process.h"
 
 namespace terrace {
 namespace {
@@ -73,6 +74,8 @@ std::string FileSystemOf(int fd) {
 
 int TryMapSync(int fd, int64_t size_bytes) {
   const auto size = static_cast<size_t>(size_bytes);
+  // A child that had the mapping would keep the open file, and its lock.
+  const ForkPause pause;
   void* const mapping = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                              MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
   if (mapping == MAP_FAILED) return errno;

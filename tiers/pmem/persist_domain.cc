@@ -12,6 +12,7 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
 #include "tiers/pmem/media_facts.h"
 #include "tiers/system_error.h"
@@ -41,9 +42,25 @@ int DeleteBadBlocks(pmem2_badblock_context** context) {
   return 0;
 }
 
+// libpmem2 has a lock of its own, which a child that is made meanwhile would
+// wait for for ever.
+int DeleteMap(pmem2_map** map) {
+  const ForkPause pause;
+  return pmem2_map_delete(map);
+}
+
+// A child that lives would keep the open file with the mapping, and its lock.
+int MapApart(pmem2_config* config, pmem2_source* source, pmem2_map** map) {
+  const ForkPause pause;
+  const int error = pmem2_map_new(map, config, source);
+  if (error != 0) return error;
+  madvise(pmem2_map_get_address(*map), pmem2_map_get_size(*map), MADV_DONTFORK);
+  return 0;
+}
+
 using Config = Handle<pmem2_config, pmem2_config_delete>;
 using Source = Handle<pmem2_source, pmem2_source_delete>;
-using LibraryMap = Handle<pmem2_map, pmem2_map_delete>;
+using LibraryMap = Handle<pmem2_map, DeleteMap>;
 using BadBlocks = Handle<pmem2_badblock_context, DeleteBadBlocks>;
 
 // An error of the library is a negative errno, or one of its own far below.
@@ -104,7 +121,7 @@ absl::StatusOr<std::unique_ptr<PersistDomain>> PersistDomain::Map(
         pmem2_config_set_length(config.get(), static_cast<size_t>(size_bytes));
   }
   if (error == 0) {
-    error = pmem2_map_new(mapping->map.address(), config.get(), source.get());
+    error = MapApart(config.get(), source.get(), mapping->map.address());
   }
   if (error != 0) {
     return Failed(name, absl::StrCat("cannot map ", size_bytes, " bytes"),
@@ -124,8 +141,6 @@ PersistDomain::PersistDomain(const std::string& name,
   mapping_->persist = pmem2_get_persist_fn(map);
   bytes_ = {static_cast<std::byte*>(pmem2_map_get_address(map)),
             pmem2_map_get_size(map)};
-  // A child that lives would keep the open file, and with it its lock.
-  madvise(bytes_.data(), bytes_.size(), MADV_DONTFORK);
   granularity_ = GranularityOf(map);
 }
 
