@@ -91,6 +91,7 @@ class OwnDescriptor {
   // Of another kind, just made.
   static OwnDescriptor Of(int fd);
 
+  const Process& process() const { return process_; }
   // -1: there is none, or this is a child, whose copy is closed.
   int get() const { return process_.IsCurrent() ? fd_ : -1; }
   bool ok() const { return get() >= 0; }

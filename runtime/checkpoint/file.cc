@@ -38,39 +38,30 @@ absl::StatusOr<File> File::Create(int directory_fd,
 absl::StatusOr<File> File::OpenToRead(int directory_fd,
                                       const std::string& directory,
                                       const std::string& name) {
-  std::string path = absl::StrCat(directory, "/", name);
-  const int fd = openat(directory_fd, name.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
-  return File(fd, std::move(path));
+  return Opened(OwnDescriptor::OpenAt(directory_fd, name, O_RDONLY | O_CLOEXEC),
+                absl::StrCat(directory, "/", name));
 }
 
 absl::StatusOr<File> File::OpenToRead(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
-  return File(fd, path);
+  return Opened(OwnDescriptor::Open(path, O_RDONLY | O_CLOEXEC), path);
 }
 
 absl::StatusOr<File> File::OpenDirectory(const std::string& path) {
-  OwnDescriptor opened =
-      OwnDescriptor::Open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (!opened.ok()) return ErrnoError(path, "cannot be opened", errno);
-  return File(std::move(opened), path);
+  return Opened(OwnDescriptor::Open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                path);
 }
 
-File::File(File&& other) noexcept
-    : own_(std::move(other.own_)),
-      shared_(std::exchange(other.shared_, -1)),
-      path_(std::move(other.path_)) {}
-
-File& File::operator=(File&& other) noexcept {
-  std::swap(own_, other.own_);
-  std::swap(shared_, other.shared_);
-  std::swap(path_, other.path_);
-  return *this;
+absl::StatusOr<File> File::Opened(OwnDescriptor own, std::string path) {
+  if (!own.ok()) return ErrnoError(path, "cannot be opened", errno);
+  return File(std::move(own), std::move(path));
 }
 
-File::~File() {
-  if (shared_ >= 0) close(shared_);
+absl::Status File::Failed(const std::string& what, int error) const {
+  const Process& process = own_.process();
+  if (process.IsCurrent()) return ErrnoError(path_, what, error);
+  return absl::CancelledError(absl::StrCat(path_, ": open in process ",
+                                           process.id(),
+                                           "; a forked child cannot use it"));
 }
 
 absl::Status File::Reserve(int64_t size_bytes) {
@@ -81,14 +72,12 @@ absl::Status File::Reserve(int64_t size_bytes) {
   } while (error == EINTR);
   // A file system that cannot says ENOSPC when it is written to.
   if (error == 0 || error == EOPNOTSUPP) return absl::OkStatus();
-  return ErrnoError(path_, absl::StrCat("no room for ", size_bytes, " bytes"),
-                    error);
+  return Failed(absl::StrCat("no room for ", size_bytes, " bytes"), error);
 }
 
 absl::Status File::AtOffset(const char* verb, int64_t offset, size_t bytes,
                             int error) const {
-  const absl::Status status = ErrnoError(
-      path_,
+  const absl::Status status = Failed(
       absl::StrCat("cannot ", verb, " ", bytes, " bytes at offset ", offset),
       error);
   return WithIoFault(status, {.offset = offset});
@@ -130,7 +119,7 @@ absl::Status File::Read(int64_t offset, absl::Span<std::byte> bytes) const {
 absl::StatusOr<int64_t> File::SizeBytes() const {
   struct stat status = {};
   if (fstat(fd(), &status) != 0) {
-    return ErrnoError(path_, "has no size to be known", errno);
+    return Failed("has no size to be known", errno);
   }
   return static_cast<int64_t>(status.st_size);
 }
@@ -141,7 +130,7 @@ absl::Status File::Flush() const {
     error = fsync(fd()) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (error == 0) return absl::OkStatus();
-  return ErrnoError(path_, "cannot be flushed to its device", error);
+  return Failed("cannot be flushed to its device", error);
 }
 
 void File::DropCache(int64_t offset, int64_t size_bytes) const {

@@ -1,7 +1,6 @@
 // A file of a checkpoint: plain descriptors, whole transfers or an error with
-// path, offset, bytes and errno. Move-only; one thread at a time. A forked
-// child may read what its parent opened to read; what was made, and directories
-// with their locks, are the parent's alone.
+// path, offset, bytes and errno. Move-only; one thread at a time. In a forked
+// child what its parent opened is closed, and its calls are Cancelled.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +35,7 @@ class File {
   // The directory itself, to list, lock and flush it.
   static absl::StatusOr<File> OpenDirectory(const std::string& path);
 
-  File(File&& other) noexcept;
-  File& operator=(File&& other) noexcept;
-  ~File();
-
-  int fd() const { return shared_ >= 0 ? shared_ : own_.get(); }
+  int fd() const { return own_.get(); }
   const std::string& path() const { return path_; }
 
   // Takes the space now, so that a full disk is known before the writing.
@@ -58,13 +53,12 @@ class File {
  private:
   File(OwnDescriptor own, std::string path)
       : own_(std::move(own)), path_(std::move(path)) {}
-  // That children share.
-  File(int fd, std::string path) : shared_(fd), path_(std::move(path)) {}
+  static absl::StatusOr<File> Opened(OwnDescriptor own, std::string path);
+  absl::Status Failed(const std::string& what, int error) const;
   absl::Status AtOffset(const char* verb, int64_t offset, size_t bytes,
                         int error) const;
 
   OwnDescriptor own_;
-  int shared_ = -1;
   std::string path_;
 };
 

@@ -11,7 +11,6 @@
 
 #include "gtest/gtest.h"
 #include "terrace/checkpoint.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/open_descriptors.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
@@ -108,7 +107,6 @@ TEST_F(SaveOfAParent, EndsWhileAChildLives) {
 }
 
 TEST_F(SaveOfAParent, IsNoChildsToReadOnceItIsOpen) {
-  ExpectedFailure expected("the child reads it, and keeps its files");
   {
     auto commit = Begin();
     ASSERT_TRUE(commit.ok()) << commit.status();

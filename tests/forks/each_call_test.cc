@@ -21,7 +21,6 @@
 #include "terrace/runtime.h"
 #include "tests/forks/forked_rounds.h"
 #include "tests/runtime/reference_optimizer.h"
-#include "tests/support/expected_failure.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -267,7 +266,6 @@ INSTANTIATE_TEST_SUITE_P(Engines, AForkAtEachCall,
                          });
 
 TEST_P(AForkAtEachCall, OfAStep) {
-  ExpectedFailure expected("a save of the parent's is not Cancelled");
   StartRuntime();
   StartOptimizer();
   ForkedOperation operation = Operation();
@@ -278,7 +276,6 @@ TEST_P(AForkAtEachCall, OfAStep) {
 }
 
 TEST_P(AForkAtEachCall, OfASave) {
-  ExpectedFailure expected("files that are read, and listings, are kept");
   StartRuntime();
   StartOptimizer();
   ForkedOperation operation = Operation();
@@ -321,6 +318,25 @@ TEST_P(AForkAtEachCall, OfAClose) {
     StartRuntime();  // while the child lives
     CloseRuntime();
     EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  };
+  Do(operation);
+}
+
+TEST_P(AForkAtEachCall, OfAStart) {
+  ForkedOperation operation = Operation();
+  operation.run = [this] {
+    StartRuntime();
+    StartOptimizer();
+  };
+  operation.look = [this] {
+    DrawGradients();
+    Step();
+    ExpectReference();
+    DrawModel();
+    DropOptimizer();
+    CloseRuntime();
+    StartRuntime();
+    CloseRuntime();
   };
   Do(operation);
 }

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/process.h"
 
 namespace terrace {
 namespace {
@@ -31,9 +32,8 @@ bool IsIdCharacter(char c) {
 // The first digits of an id in a file of the system's.
 std::string IdIn(const char* path) {
   char text[64];
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  const ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof(text));
-  if (fd >= 0) close(fd);
+  const OwnDescriptor file = OwnDescriptor::Open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t size = file.ok() ? read(file.get(), text, sizeof(text)) : 0;
   std::string id;
   std::copy_if(text, text + std::max<ssize_t>(size, 0), std::back_inserter(id),
                IsIdCharacter);

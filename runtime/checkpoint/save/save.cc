@@ -267,13 +267,14 @@ absl::Status CheckContents(const std::string& directory,
       CheckTensors(contents.parameters, contents.optimizer));
   TERRACE_RETURN_IF_ERROR(CheckAddresses(contents.parameters));
   if (contents.optimizer == nullptr) return absl::OkStatus();
-  if (contents.optimizer->incomplete()) {
+  // Whether the state can be read, before all the parameters are written.
+  // Cancelled: it is a parent's, whatever its step.
+  const absl::Status readable = contents.optimizer->OpenStateReader().status();
+  if (contents.optimizer->incomplete() && !absl::IsCancelled(readable)) {
     return absl::FailedPreconditionError(
         absl::StrCat(directory, ": step ", contents.optimizer->step() + 1,
                      " is incomplete and cannot be saved"));
   }
-  // Whether the state can be read, before all the parameters are written.
-  const absl::Status readable = contents.optimizer->OpenStateReader().status();
   if (readable.ok()) return readable;
   return Reworded(readable, absl::StrCat(directory, ": ", readable.message()));
 }

@@ -151,7 +151,8 @@ struct CheckpointContents {
 // InvalidArgument: names, shapes or indices that do not fit together.
 // FailedPrecondition: the optimizer's last step is incomplete or running, or
 // its state is half loaded; or the directory is none to save to, see above.
-// DataLoss, DeadlineExceeded: state that could not be read.
+// DataLoss, DeadlineExceeded: state that could not be read. Cancelled: state of
+// a parent's, in a forked child.
 absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,
                                        const CheckpointContents& contents,
                                        Time deadline);
@@ -174,7 +175,8 @@ absl::StatusOr<std::string> WriteCheckpointPart(
     CheckpointPart part, Time deadline);
 
 // Holds the lock on the directory as long as it lives; then removes what parts
-// left that were not committed, and the lock's file. Thread-compatible.
+// left that were not committed, and the lock's file. A forked child's copy is
+// Cancelled, and does neither. Thread-compatible.
 class CheckpointCommit {
  public:
   // As a save begins: makes the directory, removes what killed saves left,
@@ -198,7 +200,8 @@ class CheckpointCommit {
 // written, removes what a killed save left.
 absl::Status PrepareCheckpointDirectory(const std::string& directory);
 
-// One checkpoint, open: a later save to its directory does not disturb it.
+// One checkpoint, open: a later save to its directory does not disturb it. In a
+// forked child, which has none of its files, reading is Cancelled.
 // Thread-compatible.
 class Checkpoint {
  public:
