@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import terrace
-from conftest import batches, model, train
+from conftest import batches, largest_difference, model, train
 
 MOST = 1 << 53  # up to there a float has every whole number
 
@@ -75,6 +75,29 @@ def test_a_count_is_taken(step):
     network, optimizer = stepped()
     given_by_state_dict(optimizer, network[0].weight, step)
     assert optimizer._store.steps_of(network[0].weight) == int(step)
+
+
+@pytest.mark.xfail(strict=True, reason='the library counts on')
+def test_the_largest_count_steps_as_torch_does(tmp_path):
+    """There it stays: of so many steps no bias is left to correct."""
+    network, optimizer = stepped()
+    other = model()
+    theirs = torch.optim.AdamW(other.parameters())
+    train(other, theirs, batches(2))
+    for one in (optimizer, theirs):
+        state = one.state_dict()
+        for entry in state['state'].values():
+            entry['step'] = torch.tensor(float(MOST))
+        one.load_state_dict(state)
+    for data in (batches(3, seed=5), batches(2, seed=6)):
+        train(network, optimizer, data)
+        train(other, theirs, data)
+        assert largest_difference(network, other) <= 1e-5
+        assert optimizer._store.steps_of(network[0].weight) == MOST
+        terrace.save(tmp_path / 'c', network, optimizer)
+        terrace.load(tmp_path / 'c', network, optimizer)
+        terrace.export_torch(tmp_path / 'run.pt', network, optimizer)
+        terrace.import_torch(tmp_path / 'run.pt', network, optimizer)
 
 
 def test_a_file_of_torch_that_has_no_count(tmp_path):

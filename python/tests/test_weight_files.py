@@ -230,6 +230,25 @@ def test_nor_is_one_that_a_folder_names(tmp_path, kind, name, at_once):
         offloaded(tmp_path)
 
 
+@pytest.mark.xfail(strict=True, reason='the library waits for a pipe')
+@KINDS
+@pytest.mark.parametrize('name', ['checkpoint.json', 'parameters-*',
+                                  'optimizer-*', 'values-*'])
+def test_nor_is_one_of_a_checkpoint(tmp_path, kind, name, at_once):
+    model = torch.nn.Linear(8, 8)
+    optimizer = terrace.AdamW(model.parameters())
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+    terrace.save(tmp_path / 'c', model, optimizer, values={'t': 'x' * 9000})
+    before = model.weight.clone()
+    [file] = (tmp_path / 'c').glob(name)
+    file.unlink()
+    make_other(kind, file)
+    with pytest.raises(ValueError, match=f'{file.name}: is no regular file'):
+        terrace.load(tmp_path / 'c', model, optimizer)
+    assert torch.equal(model.weight, before)
+
+
 def test_one_that_becomes_a_pipe(tmp_path, at_once):
     terrace.save(tmp_path / 'c', torch.nn.Linear(8, 8))
     file = parameters_file(tmp_path / 'c')

@@ -2,13 +2,19 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
+#include "kernels/checksum.h"
+#include "runtime/checkpoint/weight_files.h"
 #include "tests/checkpoint/job.h"
+#include "tests/checkpoint/safetensors_writer.h"
+#include "tests/support/expected_failure.h"
 
 namespace terrace {
 namespace {
@@ -103,6 +109,56 @@ TEST(CheckpointMemory, IsABlockWhateverTheDTypeAndTheValues) {
   EXPECT_LE(loading, kMost);
   EXPECT_LT(std::filesystem::file_size(directory.path() + "/checkpoint.json"),
             4096u);
+}
+
+// What others wrote, of 16 MiB that say nothing: no parser makes anything of
+// it.
+TEST(CheckpointMemory, IsThatOfTheTextWhateverItNests) {
+  ExpectedFailure expected("nested JSON takes 36 times its size");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitiser's shadow is memory too";
+#endif
+  constexpr int64_t kSize = 16 << 20;
+  const auto filled = [](const std::string& piece) {
+    std::string text = "{\"a\":[";
+    while (text.size() + piece.size() < kSize) text += piece;
+    return text + "0]}";
+  };
+  const std::string nested = "{\"a\":" + std::string(kSize / 2, '[') +
+                             std::string(kSize / 2, ']') + "}";
+  for (const std::string& text : {nested, filled("[],"), filled("{},"),
+                                  filled("[[[[]]]],"), filled("{\"\":0},")}) {
+    TemporaryDirectory folder;
+    folder.Write("checkpoint.json",
+                 absl::StrCat("{\"checksum\":\"",
+                              absl::Hex(Checksum(text.data(), text.size()),
+                                        absl::kZeroPad16),
+                              "\",\"checkpoint\":", text, "}\n"));
+    folder.Write("weights", SafetensorsFile(text, ""));
+    folder.Write("index.safetensors.index.json", text);
+    const auto grown = [](const std::function<absl::Status()>& open) {
+      EXPECT_TRUE(ForgetPeak());
+      const int64_t before = Memory("VmRSS");
+      const absl::Status status = open();
+      EXPECT_FALSE(status.ok());
+      return Memory("VmHWM") - before;
+    };
+    EXPECT_LE(grown([&] {
+                const auto status = Checkpoint::Open(folder.path()).status();
+                EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+                return status;
+              }),
+              4 * kSize)
+        << text.substr(0, 20);
+    EXPECT_LE(grown([&] {
+                return WeightFiles::Open(folder.path() + "/weights").status();
+              }),
+              4 * kSize)
+        << text.substr(0, 20);
+    EXPECT_LE(grown([&] { return WeightFiles::Open(folder.path()).status(); }),
+              4 * kSize)
+        << text.substr(0, 20);
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/io_fault.h"
 #include "tests/checkpoint/safetensors_writer.h"
+#include "tests/support/expected_failure.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -104,6 +105,7 @@ TEST_F(WeightFilesTest, AFolderWithoutAnIndexHasOneFile) {
 }
 
 TEST_F(WeightFilesTest, FilesThatAreNoneAreRefusedWithTheirPath) {
+  ExpectedFailure expected("JSON of any depth is parsed");
   const std::string f32 = R"("dtype":"F32","shape":[2],"data_offsets":)";
   const std::vector<std::tuple<std::string, std::string>> wrongs = {
       {std::string(90, '\xff'),
@@ -114,12 +116,14 @@ TEST_F(WeightFilesTest, FilesThatAreNoneAreRefusedWithTheirPath) {
       {SafetensorsFile("{}", "more"), "has 14 bytes, and its header is of 10"},
       {One(R"("dtype":"F4","shape":[2],"data_offsets":[0,1])", "x"),
        "'a' has dtype \"F4\""},
-      // Nested deeper than a stack is.
+      {One(R"("dtype":[],"shape":[],"data_offsets":[0,0])", ""),
+       "has dtype (array)"},
+      // Deeper than a stack is.
       {One("\"dtype\":" + std::string(1 << 20, '[') +
                std::string(1 << 20, ']') +
                R"(,"shape":[],"data_offsets":[0,0])",
            ""),
-       "has dtype (array)"},
+       "nested too deep"},
       {One(f32 + "[0,9]", "123456789"), "in 9 bytes"},
       {One(f32 + "[8,0]", "12345678"), "in -8 bytes"},
       {One(f32 + "[-8,0]", "12345678"), "not two offsets"},
@@ -230,14 +234,16 @@ TEST_F(WeightFilesTest, AFileThatIsCutLaterIsDataLossWhenItIsRead) {
 }
 
 TEST_F(WeightFilesTest, IndicesThatAreNoneAreRefusedWithTheirPath) {
+  ExpectedFailure expected("JSON of any depth is parsed");
   const std::vector<std::tuple<std::string, std::string>> wrongs = {
       {"", "no object weight_map"},
       {"{}", "no object weight_map"},
       {R"({"weight_map":[]})", "no object weight_map"},
       {R"({"weight_map":{"a":1}})", "'a' is in (number), which is"},
+      {R"({"weight_map":{"a":[]}})", "'a' is in (array)"},
       {"{\"weight_map\":{\"a\":" + std::string(1 << 20, '[') +
            std::string(1 << 20, ']') + "}}",
-       "'a' is in (array)"},
+       "nested too deep"},
       {R"({"weight_map":{"a":""}})", "no name"},
       {R"({"weight_map":{"a":".."}})", "no name"},
       {R"({"weight_map":{"a":"../file"}})", "no name"},

@@ -17,11 +17,12 @@
 namespace terrace {
 
 // What waitpid says of a child that runs `body`, which ends with std::_Exit, or
-// _exit; with 1 if it returns. -1: there was no child.
+// _exit; with 1 if it returns; an exception aborts it. -1: there was no child.
 inline int StatusOfChild(absl::FunctionRef<void()> body) {
   const pid_t child = fork();
   if (child == 0) {
-    body();
+    // Else the child would go on with the tests of its parent.
+    [&body]() noexcept { body(); }();
     std::_Exit(1);
   }
   int status = 0;
