@@ -77,7 +77,6 @@ def test_a_count_is_taken(step):
     assert optimizer._store.steps_of(network[0].weight) == int(step)
 
 
-@pytest.mark.xfail(strict=True, reason='the library counts on')
 def test_the_largest_count_steps_as_torch_does(tmp_path):
     """There it stays: of so many steps no bias is left to correct."""
     network, optimizer = stepped()

@@ -230,7 +230,6 @@ def test_nor_is_one_that_a_folder_names(tmp_path, kind, name, at_once):
         offloaded(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason='the library waits for a pipe')
 @KINDS
 @pytest.mark.parametrize('name', ['checkpoint.json', 'parameters-*',
                                   'optimizer-*', 'values-*'])

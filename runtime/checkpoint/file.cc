@@ -15,6 +15,8 @@ namespace {
 
 // Readable by others as far as the user's mask allows: people share them.
 constexpr mode_t kFileMode = 0666;
+constexpr int kToRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 }  // namespace
 
@@ -35,20 +37,37 @@ absl::StatusOr<File> File::Create(int directory_fd,
   return File(std::move(made), std::move(path));
 }
 
-absl::StatusOr<File> File::OpenToRead(int directory_fd,
-                                      const std::string& directory,
+absl::StatusOr<File> File::OpenToRead(const File& directory,
                                       const std::string& name) {
-  return Opened(OwnDescriptor::OpenAt(directory_fd, name, O_RDONLY | O_CLOEXEC),
-                absl::StrCat(directory, "/", name));
+  if (directory.fd() < 0) return directory.Failed("cannot be read", EBADF);
+  return OpenedRegular(OwnDescriptor::OpenAt(directory.fd(), name, kToRead),
+                       absl::StrCat(directory.path(), "/", name));
 }
 
 absl::StatusOr<File> File::OpenToRead(const std::string& path) {
-  return Opened(OwnDescriptor::Open(path, O_RDONLY | O_CLOEXEC), path);
+  return OpenedRegular(OwnDescriptor::Open(path, kToRead), path);
+}
+
+absl::StatusOr<File> File::OpenedRegular(OwnDescriptor own, std::string path) {
+  struct stat found {};
+  // A socket is not even opened.
+  if (own.ok() ? fstat(own.get(), &found) == 0 && !S_ISREG(found.st_mode)
+               : errno == ENXIO) {
+    return WithIoFault(
+        absl::InvalidArgumentError(absl::StrCat(path, ": is no regular file")),
+        {.path = path});
+  }
+  return Opened(std::move(own), std::move(path));
 }
 
 absl::StatusOr<File> File::OpenDirectory(const std::string& path) {
-  return Opened(OwnDescriptor::Open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-                path);
+  return Opened(OwnDescriptor::Open(path, kDirectory), path);
+}
+
+absl::StatusOr<File> File::OpenDirectory(const File& directory) {
+  if (directory.fd() < 0) return directory.Failed("cannot be opened", EBADF);
+  return Opened(OwnDescriptor::OpenAt(directory.fd(), ".", kDirectory),
+                directory.path());
 }
 
 absl::StatusOr<File> File::Opened(OwnDescriptor own, std::string path) {

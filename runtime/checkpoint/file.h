@@ -28,12 +28,14 @@ class File {
   static absl::StatusOr<File> Create(int directory_fd,
                                      const std::string& directory,
                                      const std::string& name);
-  static absl::StatusOr<File> OpenToRead(int directory_fd,
-                                         const std::string& directory,
+  // InvalidArgument: it is no regular file. A pipe is not waited for.
+  static absl::StatusOr<File> OpenToRead(const File& directory,
                                          const std::string& name);
   static absl::StatusOr<File> OpenToRead(const std::string& path);
   // The directory itself, to list, lock and flush it.
   static absl::StatusOr<File> OpenDirectory(const std::string& path);
+  // The same directory, for another owner.
+  static absl::StatusOr<File> OpenDirectory(const File& directory);
 
   int fd() const { return own_.get(); }
   const std::string& path() const { return path_; }
@@ -54,6 +56,8 @@ class File {
   File(OwnDescriptor own, std::string path)
       : own_(std::move(own)), path_(std::move(path)) {}
   static absl::StatusOr<File> Opened(OwnDescriptor own, std::string path);
+  static absl::StatusOr<File> OpenedRegular(OwnDescriptor own,
+                                            std::string path);
   absl::Status Failed(const std::string& what, int error) const;
   absl::Status AtOffset(const char* verb, int64_t offset, size_t bytes,
                         int error) const;

@@ -11,14 +11,16 @@ namespace terrace {
 
 absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const File& directory,
                                                       const std::string& text,
-                                                      const std::string& name) {
+                                                      const std::string& name,
+                                                      size_t most_open) {
   const std::string path = absl::StrCat(directory.path(), "/", name);
   TERRACE_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(text, path));
   if (!manifest.parameters || !manifest.elsewhere.empty()) {
     return Damaged(path, "is of a part, not the whole");
   }
-  CheckpointFiles files(std::move(manifest));
-  TERRACE_RETURN_IF_ERROR(files.OpenAll(directory, path));
+  TERRACE_ASSIGN_OR_RETURN(File own, File::OpenDirectory(directory));
+  CheckpointFiles files(std::move(own), std::move(manifest));
+  TERRACE_RETURN_IF_ERROR(files.OpenAll(path, most_open));
   TERRACE_RETURN_IF_ERROR(files.CheckState(directory.path()));
   if (!files.values_.empty()) {
     TERRACE_RETURN_IF_ERROR(
@@ -27,8 +29,9 @@ absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const File& directory,
   return files;
 }
 
-absl::Status CheckpointFiles::OpenAll(const File& directory,
-                                      const std::string& path) {
+absl::Status CheckpointFiles::OpenAll(const std::string& path,
+                                      size_t most_open) {
+  size_t count = 0;
   const auto open = [&](const ManifestFile& file,
                         std::vector<TensorFileReader>& to) -> absl::Status {
     if (!IsCheckpointFileName(file.name)) {
@@ -37,8 +40,8 @@ absl::Status CheckpointFiles::OpenAll(const File& directory,
     }
     TERRACE_ASSIGN_OR_RETURN(
         TensorFileReader reader,
-        TensorFileReader::Open(directory.fd(), directory.path(), file,
-                               manifest_.block_bytes));
+        TensorFileReader::Open(*directory_, file, manifest_.block_bytes,
+                               /*stays_open=*/count++ < most_open));
     to.push_back(std::move(reader));
     return absl::OkStatus();
   };

@@ -3,7 +3,10 @@
 // checkpoint in the old one's place. Move-only; one thread at a time.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,11 +22,13 @@ namespace terrace {
 class CheckpointFiles {
  public:
   // `text` is that of the file `name` in the directory. Reads it and the
-  // headers. NotFound: one of the files is gone. DataLoss, InvalidArgument: as
-  // of Checkpoint::Open.
+  // headers. Of more files than may stay open the others are opened at each
+  // read, and a save that replaces them meanwhile is seen there. NotFound: one
+  // of the files is gone. DataLoss, InvalidArgument: as of Checkpoint::Open.
   static absl::StatusOr<CheckpointFiles> Open(const File& directory,
                                               const std::string& text,
-                                              const std::string& name);
+                                              const std::string& name,
+                                              size_t most_open);
 
   const Manifest& manifest() const { return manifest_; }
   const TensorFileReader& parameters() const { return parameters_.front(); }
@@ -43,12 +48,14 @@ class CheckpointFiles {
   void DropCache() const;
 
  private:
-  explicit CheckpointFiles(Manifest manifest)
-      : manifest_(std::move(manifest)) {}
-  absl::Status OpenAll(const File& directory, const std::string& path);
+  CheckpointFiles(File directory, Manifest manifest)
+      : directory_(std::make_unique<const File>(std::move(directory))),
+        manifest_(std::move(manifest)) {}
+  absl::Status OpenAll(const std::string& path, size_t most_open);
   absl::Status CheckState(const std::string& path) const;
   std::vector<const TensorFileReader*> All() const;
 
+  std::unique_ptr<const File> directory_;  // outlives those that open there
   Manifest manifest_;
   std::vector<TensorFileReader> parameters_;  // one
   std::vector<TensorFileReader> state_;

@@ -11,6 +11,8 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/manifest_file.h"
+#include "runtime/checkpoint/memory.h"
+#include "runtime/checkpoint/source_file.h"
 #include "terrace/checkpoint.h"
 
 namespace terrace {
@@ -97,7 +99,8 @@ OpenCheckpoint::OpenCheckpoint(std::string directory, CheckpointFiles files,
 }
 
 absl::Status OpenCheckpoint::Verify() {
-  const absl::Status status = files_.Verify();
+  const absl::Status status =
+      WithinMemory(directory_, [&] { return files_.Verify(); });
   files_.DropCache();
   return status;
 }
@@ -280,7 +283,9 @@ absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
     state.emplace(
         State{*optimizer, std::move(steps), SystemClock().FromWall(deadline)});
   }
-  absl::Status status = LoadAll(parameters, state ? &*state : nullptr);
+  absl::Status status = WithinMemory(directory_, [&] {
+    return LoadAll(parameters, state ? &*state : nullptr);
+  });
   files_.DropCache();
   buffer_ = {};
   if (status.ok() || !state) return status;
@@ -293,17 +298,15 @@ absl::Status OpenCheckpoint::Load(absl::Span<const CheckpointTensor> parameters,
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFiles(const File& directory,
                                                       const std::string& text) {
-  TERRACE_ASSIGN_OR_RETURN(
-      CheckpointFiles files,
-      CheckpointFiles::Open(directory, text, kManifestName));
+  TERRACE_ASSIGN_OR_RETURN(CheckpointFiles files,
+                           CheckpointFiles::Open(directory, text, kManifestName,
+                                                 SourceFile::MostOpen()));
   TERRACE_ASSIGN_OR_RETURN(CheckpointValues values, files.ReadValues());
   return std::make_unique<OpenCheckpoint>(directory.path(), std::move(files),
                                           std::move(values));
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenDirectory(
     const std::string& directory) {
   TERRACE_ASSIGN_OR_RETURN(const File opened, File::OpenDirectory(directory));
   std::string text;
@@ -327,6 +330,13 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
   }
   return absl::UnavailableError(absl::StrCat(
       directory, ": was replaced ", kOpenTries, " times while it was opened"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
+    const std::string& directory) {
+  return WithinMemory(directory, [&] { return OpenDirectory(directory); });
 }
 
 }  // namespace terrace

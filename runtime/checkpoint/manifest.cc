@@ -15,6 +15,7 @@
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/file.h"
+#include "runtime/checkpoint/json_bounds.h"
 
 namespace terrace {
 namespace {
@@ -99,7 +100,13 @@ std::optional<CheckpointValue> ParseValue(const Json& json) {
   if (!json.is_object() || json.size() != 1) return std::nullopt;
   const std::string kind = json.begin().key();
   const Json& value = *json.begin();
-  if (kind == "int" && value.is_number_integer()) return value.get<int64_t>();
+  if (kind == "int" && value.is_number_integer()) {
+    // Of the unsigned, those that are no int64.
+    if (value.is_number_unsigned() && value.get<int64_t>() < 0) {
+      return std::nullopt;
+    }
+    return value.get<int64_t>();
+  }
   if (!value.is_string()) return std::nullopt;
   const std::string text = value.get<std::string>();
   if (kind == "string") return text;
@@ -249,9 +256,13 @@ absl::StatusOr<Manifest> ParseObject(const Json& json,
     fields.Fail(absl::StrCat("'block_bytes' is ", manifest.block_bytes));
   }
   manifest.step = fields.Index("step");
+  if (manifest.step > kMostSteps) {
+    fields.Fail(absl::StrCat("'step' is ", manifest.step));
+  }
   const Json& steps = fields.Get("parameter_steps", Json::value_t::object);
   for (const auto& [name, step] : steps.items()) {
-    if (!step.is_number_integer() || step.get<int64_t>() < 0) {
+    if (!step.is_number_integer() || step.get<int64_t>() < 0 ||
+        step.get<int64_t>() > kMostSteps) {
       fields.Fail(absl::StrCat("the step of '", name, "' is no count"));
       continue;
     }
@@ -366,6 +377,8 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text,
         absl::StrCat("its ", text.size(),
                      " bytes are not what was written: truncated or altered"));
   }
+  const absl::Status bounds = CheckJsonBounds(rest);
+  if (!bounds.ok()) return Damaged(path, bounds.message());
   const Json json = Json::parse(rest.begin(), rest.end(), nullptr,
                                 /*allow_exceptions=*/false);
   if (!json.is_object()) {

@@ -9,14 +9,13 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/memory.h"
 
 namespace terrace {
 
 absl::StatusOr<std::string> ReadManifestText(const File& directory,
                                              const std::string& name) {
-  TERRACE_ASSIGN_OR_RETURN(
-      const File file,
-      File::OpenToRead(directory.fd(), directory.path(), name));
+  TERRACE_ASSIGN_OR_RETURN(const File file, File::OpenToRead(directory, name));
   TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
   if (size_bytes > kLongestManifest) {
     return Damaged(file.path(), absl::StrCat("has ", size_bytes,
@@ -30,13 +29,15 @@ absl::StatusOr<std::string> ReadManifestText(const File& directory,
 
 PresentCheckpoint PresentCheckpoint::Read(const File& directory) {
   PresentCheckpoint present;
-  absl::StatusOr<std::string> text = ReadManifestText(directory);
+  absl::StatusOr<std::string> text = WithinMemory(
+      directory.path(), [&] { return ReadManifestText(directory); });
   if (!text.ok()) {
     present.is_there_ = !absl::IsNotFound(text.status());
     present.is_known_ = !present.is_there_;
     return present;
   }
-  const auto manifest = ParseManifest(*text, directory.path());
+  const auto manifest = WithinMemory(
+      directory.path(), [&] { return ParseManifest(*text, directory.path()); });
   present.is_known_ = manifest.ok();
   if (!manifest.ok()) {
     present.damaged_ = *std::move(text);

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/dtype_codes.h"
-#include "runtime/checkpoint/json_keys.h"
+#include "runtime/checkpoint/json_bounds.h"
 
 namespace terrace {
 namespace {
@@ -164,12 +164,12 @@ absl::StatusOr<std::string> MakeSafetensorsHeader(
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
     absl::string_view text) {
+  TERRACE_RETURN_IF_ERROR(CheckJsonBounds(text));
   const Json json = Json::parse(text.begin(), text.end(), nullptr,
                                 /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return absl::InvalidArgumentError("its header is no JSON object");
   }
-  TERRACE_RETURN_IF_ERROR(CheckKeysDiffer(text));
   SafetensorsHeader header;
   header.header_bytes =
       kSafetensorsLengthBytes + static_cast<int64_t>(text.size());

@@ -58,11 +58,12 @@ absl::StatusOr<ManifestFile> TensorFileWriter::Finish() {
   return manifest_;
 }
 
-absl::StatusOr<TensorFileReader> TensorFileReader::Open(
-    int directory_fd, const std::string& directory, ManifestFile manifest,
-    int64_t block_bytes) {
+absl::StatusOr<TensorFileReader> TensorFileReader::Open(const File& directory,
+                                                        ManifestFile manifest,
+                                                        int64_t block_bytes,
+                                                        bool stays_open) {
   TERRACE_ASSIGN_OR_RETURN(
-      File file, File::OpenToRead(directory_fd, directory, manifest.name));
+      SourceFile file, SourceFile::Open(directory, manifest.name, stays_open));
   TensorFileReader reader(std::move(file), std::move(manifest), block_bytes);
   TERRACE_RETURN_IF_ERROR(reader.ReadHeader());
   TERRACE_RETURN_IF_ERROR(reader.CheckSize());
@@ -99,7 +100,7 @@ absl::Status TensorFileReader::ReadHeader() {
 }
 
 absl::Status TensorFileReader::CheckSize() const {
-  TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file_.SizeBytes());
+  const int64_t size_bytes = file_.size_bytes();
   if (size_bytes == header_.file_bytes && size_bytes == manifest_.size_bytes) {
     return absl::OkStatus();
   }

@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/file.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/source_file.h"
 
 namespace terrace {
 
@@ -48,10 +49,11 @@ class TensorFileReader {
  public:
   // NotFound: no such file. DataLoss: its size or header is not what was
   // written; names the first tensor that is not there whole.
-  static absl::StatusOr<TensorFileReader> Open(int directory_fd,
-                                               const std::string& directory,
+  // `directory` and `stays_open` as of SourceFile.
+  static absl::StatusOr<TensorFileReader> Open(const File& directory,
                                                ManifestFile manifest,
-                                               int64_t block_bytes);
+                                               int64_t block_bytes,
+                                               bool stays_open = true);
 
   const std::vector<SafetensorsEntry>& tensors() const {
     return header_.tensors;
@@ -76,7 +78,7 @@ class TensorFileReader {
   void DropCache() const { file_.DropCache(); }
 
  private:
-  TensorFileReader(File file, ManifestFile manifest, int64_t block_bytes)
+  TensorFileReader(SourceFile file, ManifestFile manifest, int64_t block_bytes)
       : file_(std::move(file)),
         manifest_(std::move(manifest)),
         block_bytes_(block_bytes) {}
@@ -84,7 +86,7 @@ class TensorFileReader {
   absl::Status CheckSize() const;
   absl::Status CheckChecksums() const;
 
-  File file_;
+  SourceFile file_;
   ManifestFile manifest_;
   int64_t block_bytes_;
   SafetensorsHeader header_;

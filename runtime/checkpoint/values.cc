@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/checkpoint/memory.h"
+#include "terrace/machine.h"
 
 namespace terrace {
 namespace {
@@ -106,14 +108,23 @@ absl::Status ReadFiledValues(const Manifest& manifest,
                              CheckpointValues* values) {
   for (const auto& [key, kind] : manifest.filed_values) {
     const SafetensorsEntry& entry = *file.Find(TensorNameOf(key));
-    std::string payload(static_cast<size_t>(entry.size_bytes), '\0');
-    const absl::Span<std::byte> bytes(
-        reinterpret_cast<std::byte*>(payload.data()), payload.size());
+    const int64_t available = AvailableMemoryBytes();
+    if (entry.size_bytes > available) {
+      return NoMemory(file.path(),
+                      absl::StrCat("value '", key, "' has ", entry.size_bytes,
+                                   " bytes, and memory has ", available));
+    }
+    std::string payload;
+    payload.reserve(static_cast<size_t>(entry.size_bytes));
     for (int64_t i = 0; i < file.Blocks(entry); ++i) {
-      TERRACE_RETURN_IF_ERROR(file.ReadBlock(
-          entry, i,
-          bytes.subspan(static_cast<size_t>(i * file.block_bytes()),
-                        static_cast<size_t>(file.BlockSize(entry, i)))));
+      // A block of a file that has none of its bytes is no reason for more.
+      const auto count = static_cast<size_t>(file.BlockSize(entry, i));
+      payload.resize(payload.size() + count);
+      TERRACE_RETURN_IF_ERROR(
+          file.ReadBlock(entry, i,
+                         {reinterpret_cast<std::byte*>(payload.data()) +
+                              payload.size() - count,
+                          count}));
     }
     if (kind == FiledValue::kText) {
       (*values)[key] = std::move(payload);

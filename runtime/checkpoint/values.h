@@ -36,7 +36,8 @@ absl::StatusOr<ManifestFile> WriteFiledValues(const File& directory,
 // DataLoss: the file's tensors are not `manifest.filed_values`.
 absl::Status CheckFiledValues(const Manifest& manifest,
                               const TensorFileReader& file);
-// Adds them to `values`.
+// Adds them to `values`. ResourceExhausted: one is larger than the memory that
+// is left.
 absl::Status ReadFiledValues(const Manifest& manifest,
                              const TensorFileReader& file,
                              CheckpointValues* values);

@@ -14,7 +14,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
-#include "runtime/checkpoint/json_keys.h"
+#include "runtime/checkpoint/json_bounds.h"
+#include "runtime/checkpoint/memory.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tiers/system_error.h"
 
@@ -42,14 +43,7 @@ absl::StatusOr<mode_t> ModeOf(const std::string& path) {
   return found.st_mode;
 }
 
-// To open a pipe would wait for its writer.
-absl::StatusOr<File> OpenRegular(const std::string& path) {
-  TERRACE_ASSIGN_OR_RETURN(const mode_t mode, ModeOf(path));
-  if (!S_ISREG(mode)) return Refused(path, "is no regular file");
-  return File::OpenToRead(path);
-}
-
-absl::StatusOr<std::string> ReadText(const File& file, int64_t offset,
+absl::StatusOr<std::string> ReadText(const SourceFile& file, int64_t offset,
                                      int64_t size_bytes) {
   std::string text(static_cast<size_t>(size_bytes), '\0');
   TERRACE_RETURN_IF_ERROR(file.Read(
@@ -57,8 +51,8 @@ absl::StatusOr<std::string> ReadText(const File& file, int64_t offset,
   return text;
 }
 
-absl::StatusOr<SafetensorsHeader> ReadHeader(const File& file) {
-  TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
+absl::StatusOr<SafetensorsHeader> ReadHeader(const SourceFile& file) {
+  const int64_t size_bytes = file.size_bytes();
   const auto refused = [&](absl::string_view what) {
     return Refused(file.path(), absl::StrCat("is no safetensors file: ", what),
                    0);
@@ -112,9 +106,12 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const File& file) {
 
 // Which file has which tensor.
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
-    const std::string& path) {
-  TERRACE_ASSIGN_OR_RETURN(const File file, OpenRegular(path));
-  TERRACE_ASSIGN_OR_RETURN(const int64_t size_bytes, file.SizeBytes());
+    const File& folder, const std::string& index) {
+  TERRACE_ASSIGN_OR_RETURN(
+      const SourceFile file,
+      SourceFile::Open(folder, index, /*stays_open=*/true));
+  const std::string& path = file.path();
+  const int64_t size_bytes = file.size_bytes();
   const auto refused = [&](absl::string_view what) {
     return Refused(path, absl::StrCat("is no index of weights: ", what));
   };
@@ -124,14 +121,14 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
   }
   TERRACE_ASSIGN_OR_RETURN(const std::string text,
                            ReadText(file, 0, size_bytes));
+  const absl::Status bounds = CheckJsonBounds(text);
+  if (!bounds.ok()) return refused(bounds.message());
   const auto json =
       nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("weight_map") ||
       !json["weight_map"].is_object()) {
     return refused("it has no object weight_map");
   }
-  const absl::Status differ = CheckKeysDiffer(text);
-  if (!differ.ok()) return refused(differ.message());
   std::map<std::string, std::string> files;
   for (const auto& [tensor, value] : json["weight_map"].items()) {
     const std::string name =
@@ -166,19 +163,22 @@ absl::StatusOr<std::vector<std::string>> IndicesIn(const std::string& folder) {
 }  // namespace
 
 absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& path) {
+  return WithinMemory(path, [&] { return OpenPath(path); });
+}
+
+absl::StatusOr<WeightFiles> WeightFiles::OpenPath(const std::string& path) {
   WeightFiles opened;
   TERRACE_ASSIGN_OR_RETURN(const mode_t mode, ModeOf(path));
   if (S_ISDIR(mode)) {
     TERRACE_RETURN_IF_ERROR(opened.OpenFolder(path));
   } else {
-    TERRACE_ASSIGN_OR_RETURN(opened.tensors_, opened.OpenFile(path));
+    TERRACE_ASSIGN_OR_RETURN(SourceFile file, SourceFile::Open(path));
+    TERRACE_ASSIGN_OR_RETURN(opened.tensors_, opened.Add(std::move(file)));
   }
   return opened;
 }
 
-absl::StatusOr<WeightFiles::Tensors> WeightFiles::OpenFile(
-    const std::string& path) {
-  TERRACE_ASSIGN_OR_RETURN(File file, OpenRegular(path));
+absl::StatusOr<WeightFiles::Tensors> WeightFiles::Add(SourceFile file) {
   TERRACE_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadHeader(file));
   Tensors tensors;
   for (SafetensorsEntry& entry : header.tensors) {
@@ -203,50 +203,55 @@ absl::Status WeightFiles::OpenFolder(const std::string& folder) {
   }
   if (!indices.empty()) {
     const std::string& name = has_usual ? kUsualIndex : indices.front();
-    return OpenIndex(folder, absl::StrCat(folder, "/", name));
+    return OpenIndex(folder, name);
   }
-  const std::string file = absl::StrCat(folder, "/", kUsualFile);
-  const auto mode = ModeOf(file);
-  if (!mode.ok() && !absl::IsNotFound(mode.status())) return mode.status();
-  if (!mode.ok()) {
+  auto file = SourceFile::Open(absl::StrCat(folder, "/", kUsualFile));
+  if (absl::IsNotFound(file.status())) {
     return ErrnoError(folder,
                       absl::StrCat("the folder has neither ", kUsualFile,
                                    " nor an index *", kIndexSuffix),
                       ENOENT);
   }
-  TERRACE_ASSIGN_OR_RETURN(tensors_, OpenFile(file));
+  if (!file.ok()) return file.status();
+  TERRACE_ASSIGN_OR_RETURN(tensors_, Add(*std::move(file)));
   return absl::OkStatus();
 }
 
 absl::Status WeightFiles::OpenIndex(const std::string& folder,
-                                    const std::string& path) {
-  TERRACE_ASSIGN_OR_RETURN(const auto index, ReadIndex(path));
+                                    const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(File opened, File::OpenDirectory(folder));
+  folder_ = std::make_unique<const File>(std::move(opened));
+  TERRACE_ASSIGN_OR_RETURN(const auto index, ReadIndex(*folder_, name));
+  const size_t most_open = SourceFile::MostOpen();
   std::map<std::string, Tensors> by_file;
   std::vector<std::string> absent;
-  for (const auto& [name, file] : index) {
+  for (const auto& [tensor, file] : index) {
     auto known = by_file.find(file);
     if (known == by_file.end()) {
-      TERRACE_ASSIGN_OR_RETURN(Tensors tensors,
-                               OpenFile(absl::StrCat(folder, "/", file)));
+      TERRACE_ASSIGN_OR_RETURN(
+          SourceFile source,
+          SourceFile::Open(*folder_, file, by_file.size() < most_open));
+      TERRACE_ASSIGN_OR_RETURN(Tensors tensors, Add(std::move(source)));
       known = by_file.emplace(file, std::move(tensors)).first;
     }
-    const auto found = known->second.find(name);
+    const auto found = known->second.find(tensor);
     if (found == known->second.end()) {
-      absent.push_back(absl::StrCat("'", name, "' in ", file));
+      absent.push_back(absl::StrCat("'", tensor, "' in ", file));
     } else {
-      tensors_[name] = found->second;
+      tensors_[tensor] = found->second;
     }
   }
   if (absent.empty()) return absl::OkStatus();
-  return Refused(path, absl::StrCat("names tensors that its files have not: ",
-                                    absl::StrJoin(absent, ", ")));
+  return Refused(absl::StrCat(folder, "/", name),
+                 absl::StrCat("names tensors that its files have not: ",
+                              absl::StrJoin(absent, ", ")));
 }
 
 absl::Status WeightFiles::Read(const Tensor& tensor, int64_t offset,
                                absl::Span<std::byte> bytes) const {
   const auto count = static_cast<int64_t>(bytes.size());
   TERRACE_CHECK(offset >= 0 && count <= tensor.size_bytes - offset);
-  const File& file = files_[tensor.file];
+  const SourceFile& file = files_[tensor.file];
   TERRACE_RETURN_IF_ERROR(file.Read(tensor.offset + offset, bytes));
   if (tensor.dtype != StoredDType(StoredDType::kBool)) return absl::OkStatus();
   const auto wrong = std::find_if(

@@ -2,13 +2,15 @@
 // folder as libraries of models write it, which has an index of several files,
 // or one. They are read tensor by tensor, and nothing is mapped.
 //
-// Owns the open files; move-only. Reads are thread-safe. Offsets and sizes are
-// bytes.
+// Owns the files; of more than a process has descriptors for, the others are
+// open only while they are read. Move-only. Reads are thread-safe. Offsets and
+// sizes are bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/checkpoint/file.h"
+#include "runtime/checkpoint/source_file.h"
 #include "terrace/stored_dtype.h"
 
 namespace terrace {
@@ -56,11 +59,13 @@ class WeightFiles {
 
  private:
   WeightFiles() = default;
-  absl::StatusOr<Tensors> OpenFile(const std::string& path);
+  static absl::StatusOr<WeightFiles> OpenPath(const std::string& path);
+  absl::StatusOr<Tensors> Add(SourceFile file);
   absl::Status OpenFolder(const std::string& folder);
-  absl::Status OpenIndex(const std::string& folder, const std::string& path);
+  absl::Status OpenIndex(const std::string& folder, const std::string& name);
 
-  std::vector<File> files_;
+  std::unique_ptr<const File> folder_;  // of an index
+  std::vector<SourceFile> files_;
   Tensors tensors_;
 };
 

@@ -18,7 +18,6 @@
 #include "tests/checkpoint/foreign_reader.h"
 #include "tests/checkpoint/job.h"
 #include "tests/checkpoint/safetensors_writer.h"
-#include "tests/support/expected_failure.h"
 
 namespace terrace {
 namespace {
@@ -132,7 +131,6 @@ class ManyFiles : public testing::Test {
 };
 
 TEST_F(ManyFiles, ArePublishedWithTheFewDescriptorsThatAreLeft) {
-  ExpectedFailure expected("all files are open at a time");
   const FewDescriptors few;
   const OthersOpen others(/*left=*/8);
   const absl::Status status = Publish(manifest_);
@@ -140,7 +138,6 @@ TEST_F(ManyFiles, ArePublishedWithTheFewDescriptorsThatAreLeft) {
 }
 
 TEST_F(ManyFiles, AreReadWithFewDescriptors) {
-  ExpectedFailure expected("all files are open at a time");
   job_.Step(2);
   {
     const FewDescriptors few;
@@ -155,7 +152,6 @@ TEST_F(ManyFiles, AreReadWithFewDescriptors) {
 }
 
 TEST_F(ManyFiles, ThatASaveReplacedAreSaidToBe) {
-  ExpectedFailure expected("all files are open at a time");
   absl::StatusOr<std::unique_ptr<Checkpoint>> few_open = [this] {
     const FewDescriptors few;
     return Checkpoint::Open(directory_.path());
@@ -170,7 +166,6 @@ TEST_F(ManyFiles, ThatASaveReplacedAreSaidToBe) {
 }
 
 TEST(ManyWeightFiles, AreReadWithFewDescriptors) {
-  ExpectedFailure expected("all files are open at a time");
   TemporaryDirectory folder;
   std::string map;
   for (int i = 0; i < 100; ++i) {

@@ -10,6 +10,7 @@
 #include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/memory.h"
 #include "runtime/checkpoint/save/directory.h"
 #include "runtime/checkpoint/save/leftovers.h"
 #include "runtime/checkpoint/values.h"
@@ -87,6 +88,7 @@ class DirectoryCommit final : public CheckpointCommit {
 
  private:
   absl::Status CheckFile(const ManifestFile& file) const;
+  absl::StatusOr<int64_t> CommitTexts(absl::Span<const std::string> parts);
   absl::StatusOr<int64_t> CommitParts(std::vector<Manifest> parts);
 
   const Process process_;
@@ -142,6 +144,15 @@ absl::StatusOr<int64_t> DirectoryCommit::Commit(
         absl::StrCat(directory_->path(), ": the save is of process ",
                      process_.id(), "; a forked child cannot commit it"));
   }
+  absl::StatusOr<int64_t> size_bytes =
+      WithinMemory(directory_->path(), [&] { return CommitTexts(parts); });
+  // The old one's files or the parts'. What cannot be flushed stays listed.
+  directory_->RemoveLeftovers().IgnoreError();
+  return size_bytes;
+}
+
+absl::StatusOr<int64_t> DirectoryCommit::CommitTexts(
+    absl::Span<const std::string> parts) {
   std::vector<Manifest> manifests;
   absl::Status status;
   for (const std::string& text : parts) {
@@ -151,12 +162,8 @@ absl::StatusOr<int64_t> DirectoryCommit::Commit(
     status.Update(part.status());
     if (part.ok()) manifests.push_back(*std::move(part));
   }
-  absl::StatusOr<int64_t> size_bytes = status.ok()
-                                           ? CommitParts(std::move(manifests))
-                                           : absl::StatusOr<int64_t>(status);
-  // The old one's files or the parts'. What cannot be flushed stays listed.
-  directory_->RemoveLeftovers().IgnoreError();
-  return size_bytes;
+  if (!status.ok()) return status;
+  return CommitParts(std::move(manifests));
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointWriterDirectory>> OpenClean(
@@ -168,9 +175,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriterDirectory>> OpenClean(
   return directory;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<CheckpointCommit>> BeginCommit(
+absl::StatusOr<std::unique_ptr<CheckpointCommit>> Begin(
     const std::string& directory, const CheckpointValues& values) {
   Manifest only_values;
   TERRACE_RETURN_IF_ERROR(PlaceValues(values, &only_values));
@@ -181,6 +186,13 @@ absl::StatusOr<std::unique_ptr<CheckpointCommit>> BeginCommit(
                                                   std::move(only_values));
   TERRACE_RETURN_IF_ERROR(commit->WriteValues(values));
   return commit;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointCommit>> BeginCommit(
+    const std::string& directory, const CheckpointValues& values) {
+  return WithinMemory(directory, [&] { return Begin(directory, values); });
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointCommit>> CheckpointCommit::Begin(

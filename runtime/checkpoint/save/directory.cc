@@ -58,6 +58,7 @@ CheckpointWriterDirectory::Open(const std::string& path) {
   std::unique_ptr<CheckpointWriterDirectory> directory(
       new CheckpointWriterDirectory(std::move(file)));
   TERRACE_RETURN_IF_ERROR(directory->Lock());
+  TERRACE_RETURN_IF_ERROR(directory->CheckReplaceable());
   TERRACE_RETURN_IF_ERROR(directory->FlushName());
   return directory;
 }
@@ -80,6 +81,17 @@ absl::Status CheckpointWriterDirectory::Lock() {
   const int error = errno;
   if (error == EWOULDBLOCK) return IsBeingSavedTo(path(), error);
   return ErrnoError(path(), "cannot be locked", error);
+}
+
+// Found out before gigabytes are written, rather than by the rename.
+absl::Status CheckpointWriterDirectory::CheckReplaceable() const {
+  struct stat found = {};
+  if (fstatat(fd(), kManifestName, &found, AT_SYMLINK_NOFOLLOW) != 0 ||
+      !S_ISDIR(found.st_mode)) {
+    return absl::OkStatus();
+  }
+  return ErrnoError(absl::StrCat(path(), "/", kManifestName),
+                    "cannot be replaced", EISDIR);
 }
 
 // Whoever made it may have been killed before he did. One that has a checkpoint
@@ -144,7 +156,10 @@ absl::Status CheckpointWriterDirectory::WriteManifest(const std::string& text) {
 absl::Status CheckpointWriterDirectory::CheckOpens() const {
   TERRACE_ASSIGN_OR_RETURN(const std::string text,
                            ReadManifestText(file_, new_manifest_name_));
-  return CheckpointFiles::Open(file_, text, new_manifest_name_).status();
+  // With as few descriptors as the program may have left.
+  return CheckpointFiles::Open(file_, text, new_manifest_name_,
+                               /*most_open=*/0)
+      .status();
 }
 
 absl::Status CheckpointWriterDirectory::Replace() {

@@ -65,6 +65,7 @@ class CheckpointWriterDirectory {
 
   explicit CheckpointWriterDirectory(File file);
   absl::Status Lock();
+  absl::Status CheckReplaceable() const;
   absl::Status FlushName() const;
   absl::Status MakeLockFile();
   void RemoveLockFile();

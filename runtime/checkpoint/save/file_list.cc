@@ -118,9 +118,7 @@ absl::StatusOr<FileList::Listed> FileList::Read(const File& directory,
   }
   if (!S_ISREG(found.st_mode)) return Foreign(path, "is no file");
   if (found.st_size > kLongestList) return Foreign(path, "is too long");
-  TERRACE_ASSIGN_OR_RETURN(
-      const File file,
-      File::OpenToRead(directory.fd(), directory.path(), name));
+  TERRACE_ASSIGN_OR_RETURN(const File file, File::OpenToRead(directory, name));
   std::string text(static_cast<size_t>(found.st_size), '\0');
   TERRACE_RETURN_IF_ERROR(
       file.Read(0, {reinterpret_cast<std::byte*>(text.data()), text.size()}));

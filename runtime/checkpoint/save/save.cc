@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "runtime/checkpoint/contents.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/memory.h"
 #include "runtime/checkpoint/save/commit.h"
 #include "runtime/checkpoint/save/file_list.h"
 #include "runtime/checkpoint/tensor_file.h"
@@ -60,9 +62,10 @@ class Part {
   absl::Status CheckListed() const;
   absl::StatusOr<TensorFileWriter> MakeFile(
       const std::string& name, std::vector<SafetensorsEntry> tensors);
-  absl::Status WriteParameters();
+  absl::StatusOr<TensorFileWriter> MakeParametersFile();
+  absl::Status WriteParameters(TensorFileWriter writer);
   void WriteCounters();
-  absl::Status WriteOptimizer();
+  absl::StatusOr<TensorFileWriter> MakeStateFile(std::vector<Held>* all);
   Held FindState(const CheckpointTensor& tensor) const;
   absl::Status WriteState(std::vector<Held> all, TensorFileWriter& writer);
   absl::Status WriteBlocks(const Held& held, int64_t from, StateReader& reader,
@@ -92,11 +95,25 @@ Part::~Part() {
 
 absl::StatusOr<std::string> Part::Run(CheckpointPart part) {
   TERRACE_RETURN_IF_ERROR(ListFiles(part));
-  if (part == CheckpointPart::kParametersAndState) {
-    TERRACE_RETURN_IF_ERROR(WriteParameters());
-  }
   WriteCounters();
-  if (optimizer_ != nullptr) TERRACE_RETURN_IF_ERROR(WriteOptimizer());
+  // Both, with their headers and room, before either has a tensor.
+  std::optional<TensorFileWriter> parameters;
+  std::optional<TensorFileWriter> state;
+  std::vector<Held> all;
+  if (part == CheckpointPart::kParametersAndState) {
+    TERRACE_ASSIGN_OR_RETURN(parameters, MakeParametersFile());
+  }
+  if (optimizer_ != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(state, MakeStateFile(&all));
+  }
+  if (parameters) {
+    TERRACE_RETURN_IF_ERROR(WriteParameters(*std::move(parameters)));
+  }
+  if (state) {
+    TERRACE_RETURN_IF_ERROR(WriteState(std::move(all), *state));
+    TERRACE_ASSIGN_OR_RETURN(ManifestFile file, state->Finish());
+    manifest_.state.push_back(std::move(file));
+  }
   TERRACE_ASSIGN_OR_RETURN(std::string text, ManifestText(manifest_));
   TERRACE_RETURN_IF_ERROR(CheckListed());
   files_.clear();
@@ -135,14 +152,16 @@ absl::StatusOr<TensorFileWriter> Part::MakeFile(
                                   std::move(tensors));
 }
 
-absl::Status Part::WriteParameters() {
+absl::StatusOr<TensorFileWriter> Part::MakeParametersFile() {
   std::vector<SafetensorsEntry> entries;
   for (const CheckpointTensor& tensor : contents_.parameters) {
     entries.push_back(
         {.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
   }
-  TERRACE_ASSIGN_OR_RETURN(TensorFileWriter writer,
-                           MakeFile(parameters_name_, std::move(entries)));
+  return MakeFile(parameters_name_, std::move(entries));
+}
+
+absl::Status Part::WriteParameters(TensorFileWriter writer) {
   std::vector<std::byte> copy;
   for (const CheckpointTensor& tensor : contents_.parameters) {
     const int64_t size_bytes = tensor.count() * DTypeBytes(tensor.dtype);
@@ -183,9 +202,8 @@ void Part::WriteCounters() {
   }
 }
 
-absl::Status Part::WriteOptimizer() {
+absl::StatusOr<TensorFileWriter> Part::MakeStateFile(std::vector<Held>* all) {
   manifest_.step = optimizer_->step();
-  std::vector<Held> all;
   std::vector<SafetensorsEntry> entries;
   for (const CheckpointTensor& tensor : contents_.parameters) {
     if (tensor.optimizer_parameter < 0) continue;
@@ -196,14 +214,9 @@ absl::Status Part::WriteOptimizer() {
                          .dtype = DType::kFloat32,
                          .shape = tensor.shape});
     }
-    all.push_back(std::move(held));
+    all->push_back(std::move(held));
   }
-  TERRACE_ASSIGN_OR_RETURN(TensorFileWriter writer,
-                           MakeFile(optimizer_name_, std::move(entries)));
-  TERRACE_RETURN_IF_ERROR(WriteState(std::move(all), writer));
-  TERRACE_ASSIGN_OR_RETURN(ManifestFile file, writer.Finish());
-  manifest_.state.push_back(std::move(file));
-  return absl::OkStatus();
+  return MakeFile(optimizer_name_, std::move(entries));
 }
 
 // A 16-bit parameter whose moments were loaded without a master has none
@@ -286,7 +299,8 @@ absl::StatusOr<std::string> WriteCheckpointPart(
     CheckpointPart part, Time deadline) {
   TERRACE_RETURN_IF_ERROR(CheckContents(directory, contents));
   TERRACE_ASSIGN_OR_RETURN(const File opened, File::OpenDirectory(directory));
-  return Part(opened, contents, deadline).Run(part);
+  return WithinMemory(
+      directory, [&] { return Part(opened, contents, deadline).Run(part); });
 }
 
 absl::StatusOr<int64_t> SaveCheckpoint(const std::string& directory,

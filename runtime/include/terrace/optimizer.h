@@ -189,10 +189,15 @@ class StateWriter {
                              const StateValues& values, Time deadline) = 0;
 
   // The end of the load, with the counters as step() and parameter_steps()
-  // return them; nothing more is written. After an error it is not the end.
+  // return them, up to kMostSteps; nothing more is written. After an error it
+  // is not the end.
   virtual absl::Status Commit(int64_t step,
                               absl::Span<const int64_t> parameter_steps) = 0;
 };
+
+// What a counter of steps may be set to, and where it stays when it gets there:
+// a double has every count up to it.
+inline constexpr int64_t kMostSteps = int64_t{1} << 53;
 
 class OffloadedOptimizer {
  public:
@@ -312,7 +317,7 @@ class OffloadedOptimizer {
   // others stay as they are.
   virtual absl::Status ForgetState(int parameter) = 0;
 
-  // The counters, as step() and parameter_steps() return them.
+  // The counters, as step() and parameter_steps() return them, to kMostSteps.
   virtual absl::Status SetSteps(int64_t step,
                                 absl::Span<const int64_t> parameter_steps) = 0;
 

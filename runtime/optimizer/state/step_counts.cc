@@ -5,6 +5,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace terrace {
+namespace {
+
+bool IsCount(int64_t steps) { return steps >= 0 && steps <= kMostSteps; }
+
+}  // namespace
 
 void StepCounts::Resize(size_t parameters) {
   by_parameter_.resize(parameters, 0);
@@ -31,13 +36,15 @@ absl::Status StepCounts::Assign(absl::Span<const ParameterSpec> specs,
         absl::StrCat("steps of ", by_parameter.size(),
                      " parameters given, the optimizer has ", specs.size()));
   }
-  if (step < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("step is ", step));
+  if (!IsCount(step)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step is ", step, ", and may be up to ", kMostSteps));
   }
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (by_parameter[i] >= 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "step of parameter '", specs[i].name, "' is ", by_parameter[i]));
+    if (IsCount(by_parameter[i])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("step of parameter '", specs[i].name, "' is ",
+                     by_parameter[i], ", and may be up to ", kMostSteps));
   }
   step_ = step;
   by_parameter_.assign(by_parameter.begin(), by_parameter.end());
@@ -46,10 +53,10 @@ absl::Status StepCounts::Assign(absl::Span<const ParameterSpec> specs,
 
 void StepCounts::CountStep(absl::Span<const ParameterSpec> specs,
                            absl::Span<const ParameterData> parameters) {
-  ++step_;
+  step_ = std::min(step_ + 1, kMostSteps);
   for (size_t i = 0; i < specs.size(); ++i) {
     if (parameters[i].gradient == nullptr) continue;
-    ++by_parameter_[i];
+    by_parameter_[i] = std::min(by_parameter_[i] + 1, kMostSteps);
     masters_written_[i] = specs[i].count;
   }
 }

@@ -26,7 +26,8 @@ class StepCounts {
   void Clear();
   void Forget(int parameter);
 
-  // InvalidArgument, naming the parameter: not one count >= 0 for each.
+  // InvalidArgument, naming the parameter: not one count from 0 to kMostSteps
+  // for each.
   absl::Status Assign(absl::Span<const ParameterSpec> specs, int64_t step,
                       absl::Span<const int64_t> by_parameter);
   // A step of the parameters that have a gradient is complete.

@@ -74,8 +74,8 @@ std::optional<Loaded<State>> ReadOne(InputArchive& states,
   archive.try_read(kMasterKey, loaded.master, /*is_buffer=*/true);
   TORCH_CHECK(!loaded.state.max_exp_avg_sq().defined(), "parameter ", index,
               " has a state with amsgrad");
-  TORCH_CHECK(loaded.state.step() >= 0, "parameter ", index, " is at step ",
-              loaded.state.step());
+  TORCH_CHECK(loaded.state.step() >= 0 && loaded.state.step() <= kMostSteps,
+              "parameter ", index, " is at step ", loaded.state.step());
   CheckState(loaded.state.exp_avg(), parameter, index);
   CheckState(loaded.state.exp_avg_sq(), parameter, index);
   if (parameter.scalar_type() == at::kFloat) loaded.master.reset();
@@ -213,7 +213,7 @@ void OffloadedAdamBase::LoadAs(InputArchive& archive) {
   }
   c10::IValue saved_step;
   if (archive.try_read(kStepKey, saved_step)) step = saved_step.toInt();
-  TORCH_CHECK(step >= 0, "an archive of step ", step);
+  TORCH_CHECK(step >= 0 && step <= kMostSteps, "an archive of step ", step);
   // As they lie in the chunks, each of which is then written once.
   std::sort(loaded.begin(), loaded.end(),
             [](const auto& a, const auto& b) { return a.index < b.index; });
