@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "tests/contract/fixture.h"
+#include "tests/support/expected_failure.h"
 
 namespace terrace {
 namespace {
@@ -116,6 +117,35 @@ double HoldSeconds(int count) {
 TEST(ScaleContract, ManyHeldPinsAreLinear) {
   const double once = MedianOf(5, [] { return HoldSeconds(1000); });
   EXPECT_LT(MedianOf(3, [] { return HoldSeconds(8000); }), 32 * once);
+}
+
+// Of what the mover says of itself, once.
+double StatsSeconds(Runtime& runtime) {
+  return MedianOf(5, [&] {
+    const double start = ProcessorSeconds();
+    for (int i = 0; i < 200; ++i) runtime.GetStats();
+    return ProcessorSeconds() - start;
+  });
+}
+
+TEST(ScaleContract, TensorsThatHaveEndedCostNothing) {
+  ExpectedFailure expected("a place in a list stays of each that ever was");
+  constexpr int kAtATime = 1000;
+  TestRuntimeOptions options;
+  options.path_bytes = (kAtATime + 1) * kPlace;
+  TestRuntime world(TestWorld::kMemory, options);
+  const TensorId kept = world.Register("kept", kPage);
+  const double few = StatsSeconds(world.runtime());
+  for (int i = 0; i < 150; ++i) {
+    for (const TensorId each : world.RegisterMany(kAtATime, kPage)) {
+      ASSERT_TRUE(world.runtime().Unregister(each).ok());
+    }
+  }
+  const double many = StatsSeconds(world.runtime());
+  std::printf("GetStats: %.1f us, %.1f us after 150,000 that ended\n",
+              few / 200 * 1e6, many / 200 * 1e6);
+  EXPECT_LT(many, 3 * few);
+  EXPECT_TRUE(world.runtime().Unregister(kept).ok());
 }
 
 }  // namespace
