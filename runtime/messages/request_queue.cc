@@ -91,23 +91,19 @@ void TensorSizes::Set(absl::Span<const TensorId> ids,
                       absl::Span<const TensorSpec> specs) {
   MutexLock lock(mutex_);
   for (size_t i = 0; i < ids.size(); ++i) {
-    const auto id = static_cast<size_t>(ids[i].value);
-    if (sizes_.size() <= id) sizes_.resize(id + 1, -1);
-    sizes_[id] = specs[i].size_bytes;
+    sizes_[ids[i].value] = specs[i].size_bytes;
   }
 }
 
 void TensorSizes::Erase(TensorId id) {
   MutexLock lock(mutex_);
-  sizes_[static_cast<size_t>(id.value)] = -1;
+  sizes_.erase(id.value);
 }
 
 int64_t TensorSizes::Get(TensorId id) const {
   MutexLock lock(mutex_);
-  if (id.value < 0 || id.value >= static_cast<int64_t>(sizes_.size())) {
-    return -1;
-  }
-  return sizes_[id.value];
+  const auto found = sizes_.find(id.value);
+  return found == sizes_.end() ? -1 : found->second;
 }
 
 std::unique_ptr<RequestQueue> MakeRequestQueue(

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/inbox.h"
@@ -12,16 +13,17 @@
 
 namespace terrace {
 
-// Sizes of registered tensors, by id. Thread-safe.
+// Sizes of registered tensors. Thread-safe.
 class TensorSizes {
  public:
   void Set(absl::Span<const TensorId> ids, absl::Span<const TensorSpec> specs);
   void Erase(TensorId id);
-  int64_t Get(TensorId id) const;             // -1: unknown
+  int64_t Get(TensorId id) const;  // -1: unknown
 
  private:
   mutable Mutex mutex_;
-  std::vector<int64_t> sizes_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<int64_t, int64_t> sizes_
+      ABSL_GUARDED_BY(mutex_);  // by id
 };
 
 // Everything referenced outlives the queue, or is shared with it.

@@ -16,10 +16,8 @@ void LostDevice::Serve(std::vector<Arrival>* arrivals) {
 // Nothing comes there any more.
 void LostDevice::Begin() {
   is_lost_ = true;
-  for (const auto& tensor : table_.all()) {
-    if (tensor != nullptr && tensor->at(kHbmTier) != nullptr) {
-      left_.push_back(tensor->id);
-    }
+  for (const auto& [id, tensor] : table_.all()) {
+    if (tensor->at(kHbmTier) != nullptr) left_.push_back(tensor->id);
   }
 }
 

@@ -32,8 +32,8 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.window_bytes = in_memory.windows().size_bytes();
   stats.resident_bytes = in_memory.residents().size_bytes();
   std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
-  for (const auto& tensor : parts_.table->all()) {
-    if (tensor == nullptr || tensor->resting() == nullptr) continue;
+  for (const auto& [id, tensor] : parts_.table->all()) {
+    if (tensor->resting() == nullptr) continue;
     ++tensors[static_cast<size_t>(tensor->resting()->place.tier() -
                                   RestingTiers::first())];
   }
@@ -146,8 +146,8 @@ absl::Status Report::CheckWanted() const {
 
 absl::Status Report::CheckPlaces() const {
   std::vector<int64_t> stored(static_cast<size_t>(parts_.resting->count()));
-  for (const auto& tensor : parts_.table->all()) {
-    if (tensor == nullptr || tensor->resting() == nullptr) continue;
+  for (const auto& [id, tensor] : parts_.table->all()) {
+    if (tensor->resting() == nullptr) continue;
     const Reservation& place = tensor->resting()->place;
     stored[static_cast<size_t>(place.tier() - RestingTiers::first())] +=
         place.extent().size_bytes;

@@ -1,5 +1,7 @@
 #include "runtime/tensor/tensor_table.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/base/check.h"
 
@@ -10,30 +12,28 @@ absl::StatusOr<Tensor*> TensorTable::Add(const TensorSpec& spec) {
     return absl::AlreadyExistsError(
         absl::StrCat("a tensor named '", spec.name, "' is registered already"));
   }
-  const auto id = static_cast<int64_t>(tensors_.size());
-  tensors_.push_back(std::make_unique<Tensor>(spec, TensorId{id}));
-  Tensor* const tensor = tensors_.back().get();
+  const int64_t id = next_++;
+  auto made = std::make_unique<Tensor>(spec, TensorId{id});
+  Tensor* const tensor = made.get();
+  tensors_.emplace_hint(tensors_.end(), id, std::move(made));
   names_.emplace(tensor->spec.name, id);
-  outside_.insert(id);
   return tensor;
 }
 
 void TensorTable::Admit(const Tensor& tensor) {
-  outside_.erase(tensor.id.value);
+  const int64_t id = tensor.id.value;
+  admitted_.emplace(id, tensors_.at(id).get());
 }
 
 void TensorTable::TakeBack(const Tensor& tensor) {
   FreeName(tensor);
-  outside_.erase(tensor.id.value);
-  if (&tensor == tensors_.back().get()) {
-    tensors_.pop_back();
-  } else {
-    tensors_[static_cast<size_t>(tensor.id.value)].reset();
-  }
+  const int64_t id = tensor.id.value;
+  if (id == next_ - 1) --next_;
+  tensors_.erase(id);
 }
 
 void TensorTable::Retire(const Tensor& tensor) {
-  outside_.insert(tensor.id.value);
+  admitted_.erase(tensor.id.value);
 }
 
 void TensorTable::FreeName(const Tensor& tensor) {
@@ -45,22 +45,16 @@ void TensorTable::FreeName(const Tensor& tensor) {
 void TensorTable::Erase(const Tensor& tensor) {
   TERRACE_CHECK(!IsAdmitted(tensor) && tensor.at(kDramTier) == nullptr &&
                 tensor.at(kHbmTier) == nullptr);
-  outside_.erase(tensor.id.value);
-  tensors_[static_cast<size_t>(tensor.id.value)].reset();
+  tensors_.erase(tensor.id.value);
 }
 
 Tensor* TensorTable::Find(TensorId id) const {
-  if (id.value < 0 || id.value >= static_cast<int64_t>(tensors_.size())) {
-    return nullptr;
-  }
-  return outside_.contains(id.value)
-             ? nullptr
-             : tensors_[static_cast<size_t>(id.value)].get();
+  const auto found = admitted_.find(id.value);
+  return found == admitted_.end() ? nullptr : found->second;
 }
 
 absl::Status TensorTable::CheckInvariants() const {
-  for (const auto& tensor : tensors_) {
-    if (tensor == nullptr) continue;
+  for (const auto& [id, tensor] : tensors_) {
     absl::Status status = terrace::CheckInvariants(*tensor);
     if (!status.ok()) return status;
     const bool admitted = IsAdmitted(*tensor);

@@ -1,13 +1,13 @@
 // All tensors of a runtime, by name and by id, and what must hold of each
-// between two steps of the mover. Mover only.
+// between two steps of the mover. Ids are never given twice; of a tensor that
+// is gone nothing is left. Mover only.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -35,18 +35,21 @@ class TensorTable {
   // until it is erased.
   Tensor* Find(TensorId id) const;
   bool IsAdmitted(const Tensor& tensor) const {
-    return !outside_.contains(tensor.id.value);
+    return admitted_.contains(tensor.id.value);
   }
-  // By id; null: erased.
-  const std::vector<std::unique_ptr<Tensor>>& all() const { return tensors_; }
+  // By id; those that are not admitted, or retired, too.
+  const std::map<int64_t, std::unique_ptr<Tensor>>& all() const {
+    return tensors_;
+  }
 
   // The invariants of each; the message names the tensor.
   absl::Status CheckInvariants() const;
 
  private:
-  std::vector<std::unique_ptr<Tensor>> tensors_;           // by id
+  std::map<int64_t, std::unique_ptr<Tensor>> tensors_;
   absl::flat_hash_map<absl::string_view, int64_t> names_;  // of the tensors'
-  absl::flat_hash_set<int64_t> outside_;  // not admitted yet, or retired
+  absl::flat_hash_map<int64_t, Tensor*> admitted_;  // until they are retired
+  int64_t next_ = 0;                                // id
 };
 
 }  // namespace terrace

@@ -5,7 +5,6 @@
 #include <ctime>
 
 #include "tests/contract/fixture.h"
-#include "tests/support/expected_failure.h"
 
 namespace terrace {
 namespace {
@@ -129,7 +128,6 @@ double StatsSeconds(Runtime& runtime) {
 }
 
 TEST(ScaleContract, TensorsThatHaveEndedCostNothing) {
-  ExpectedFailure expected("a place in a list stays of each that ever was");
   constexpr int kAtATime = 1000;
   TestRuntimeOptions options;
   options.path_bytes = (kAtATime + 1) * kPlace;

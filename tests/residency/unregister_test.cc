@@ -32,7 +32,7 @@ class UnregisterTest : public testing::Test {
   absl::Status Get(const std::shared_ptr<Reply<absl::Status>>& reply) {
     return reply->Await(core_.machine.clock);
   }
-  bool IsGone() const { return core_.table.all()[0] == nullptr; }
+  bool IsGone() const { return !core_.table.all().contains(0); }
   bool IsFound() const { return core_.table.Find(TensorId{0}) != nullptr; }
   // Its name is free again.
   bool HasFreedName() {
