@@ -55,7 +55,7 @@ std::string ScheduleText(const terrace::LearningRateSchedule& schedule) {
 }
 
 std::vector<RunNumber> RunNumbers(const Flags& flags, const Corpus& corpus) {
-  const std::string dtype = flags.dtype == Dtype::kFloat32 ? "fp32" : "bf16";
+  const std::string dtype = terrace::DTypeName(DTypeOf(flags.dtype));
   return {{"--layers", flags.shape.layers, true},
           {"--heads", flags.shape.heads, true},
           {"--width", flags.shape.width, true},

@@ -21,7 +21,15 @@ namespace {
 constexpr double kDeviation = 0.02;
 
 at::ScalarType ScalarTypeOf(Dtype dtype) {
-  return dtype == Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return at::kFloat;
+    case Dtype::kBFloat16:
+      return at::kBFloat16;
+    case Dtype::kFloat16:
+      return at::kHalf;
+  }
+  return at::kFloat;
 }
 
 // What the model computes with. 16-bit parameters are widened: products of

@@ -34,10 +34,13 @@ class Sgd : public ModelOptimizer {
  public:
   Sgd(const Flags& flags, Gpt& model) : flags_(flags), model_(model) {}
 
-  absl::StatusOr<double> Step() override {
+  absl::StatusOr<double> Step(double loss_scale) override {
     at::NoGradGuard no_grad;
-    const double norm = flags_.clip > 0 ? GradientNorm(model_) : 0;
-    const double rate = flags_.learning_rate * ClipFactor(norm, flags_.clip);
+    const bool needed = flags_.clip > 0 || flags_.skip_nonfinite;
+    const double norm = needed ? GradientNorm(model_) / loss_scale : 0;
+    if (flags_.skip_nonfinite && !std::isfinite(norm)) return norm;
+    const double rate =
+        flags_.learning_rate * ClipFactor(norm, flags_.clip, loss_scale);
     for (const Gpt::Parameter& parameter : model_.parameters()) {
       parameter.tensor.add_(parameter.tensor.grad(), -rate);
     }
@@ -69,14 +72,14 @@ class AdamW : public ModelOptimizer {
     }
   }
 
-  absl::StatusOr<double> Step() override {
+  absl::StatusOr<double> Step(double loss_scale) override {
     at::NoGradGuard no_grad;
     const bool needed = flags_.clip > 0 || flags_.skip_nonfinite;
-    const double norm = needed ? GradientNorm(model_) : 0;
+    const double norm = needed ? GradientNorm(model_) / loss_scale : 0;
     if (flags_.skip_nonfinite && !std::isfinite(norm)) return norm;
     const terrace::AdamOptions adam =
         terrace::AdamAt(flags_.schedule, ++step_, flags_.adam);
-    const double factor = ClipFactor(norm, flags_.clip);
+    const double factor = ClipFactor(norm, flags_.clip, loss_scale);
     for (size_t i = 0; i < states_.size(); ++i) {
       State& state = states_[i];
       const at::Tensor& value = model_.parameters()[i].tensor;
@@ -110,9 +113,10 @@ class AdamW : public ModelOptimizer {
 
 }  // namespace
 
-double ClipFactor(double norm, double clip) {
+double ClipFactor(double norm, double clip, double loss_scale) {
   const double ratio = clip > 0 ? (norm + 1e-6) / clip : 0;
-  return ratio <= 1 ? 1.0 : 1.0 / ratio;  // NaN stays NaN
+  const double divisor = ratio <= 1 ? 1.0 : ratio;  // NaN stays NaN
+  return 1.0 / (loss_scale * divisor);
 }
 
 std::unique_ptr<ModelOptimizer> MakeInMemoryOptimizer(const Flags& flags,

@@ -26,11 +26,11 @@ OffloadedModelOptimizer::Create(const OffloadPlan& plan,
   return result;
 }
 
-absl::StatusOr<double> OffloadedModelOptimizer::Step() {
+absl::StatusOr<double> OffloadedModelOptimizer::Step(double loss_scale) {
   const double rate =
       terrace::LearningRateAt(schedule_, optimizer_->offloaded().step() + 1);
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
-  const absl::Status status = optimizer_->TryStep();
+  const absl::Status status = optimizer_->TryStep({.loss_scale = loss_scale});
   if (!status.ok()) return status;
   return last_report().gradient_norm;
 }

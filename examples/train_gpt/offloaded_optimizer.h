@@ -23,7 +23,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
       const OffloadPlan& plan, std::unique_ptr<terrace::Runtime> runtime,
       Gpt& model);
 
-  absl::StatusOr<double> Step() override;
+  absl::StatusOr<double> Step(double loss_scale) override;
   absl::StatusOr<at::Tensor> Exact(int64_t index) override;
 
   const terrace::StepReport& last_report() const {

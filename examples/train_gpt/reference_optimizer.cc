@@ -22,7 +22,8 @@ class Reference : public ModelOptimizer {
  public:
   Reference(const Flags& flags, Gpt& model)
       : model_(model),
-        fp32_(flags.dtype == Dtype::kFloat32),
+        dtype_(DTypeOf(flags.dtype)),
+        fp32_(dtype_ == terrace::DType::kFloat32),
         clip_(flags.clip),
         skip_nonfinite_(flags.skip_nonfinite),
         adam_(flags.adam),
@@ -32,21 +33,21 @@ class Reference : public ModelOptimizer {
       State state{{}, std::vector<float>(count), std::vector<float>(count)};
       if (!fp32_) {
         for (uint16_t bits : Elements<uint16_t>(parameter.tensor)) {
-          state.master.push_back(
-              terrace::WidenReference(terrace::DType::kBFloat16, bits));
+          state.master.push_back(terrace::WidenReference(dtype_, bits));
         }
       }
       states_.push_back(std::move(state));
     }
   }
 
-  absl::StatusOr<double> Step() override {
-    const double norm = clip_ > 0 || skip_nonfinite_ ? GradientNorm() : 0;
+  absl::StatusOr<double> Step(double loss_scale) override {
+    const double norm =
+        clip_ > 0 || skip_nonfinite_ ? GradientNorm() / loss_scale : 0;
     if (skip_nonfinite_ && !std::isfinite(norm)) return norm;
     ++step_;
     const terrace::AdamOptions options =
         terrace::AdamAt(schedule_, step_, adam_);
-    const auto factor = static_cast<float>(ClipFactor(norm, clip_));
+    const auto factor = static_cast<float>(ClipFactor(norm, clip_, loss_scale));
     for (size_t i = 0; i < states_.size(); ++i) {
       State& state = states_[i];
       const at::Tensor& tensor = model_.parameters()[i].tensor;
@@ -60,11 +61,10 @@ class Reference : public ModelOptimizer {
       }
       terrace::AdamStepReference(
           options, step_, factor, absl::MakeSpan(state.master), first, second,
-          terrace::DType::kBFloat16, Elements<const uint16_t>(tensor.grad()));
+          dtype_, Elements<const uint16_t>(tensor.grad()));
       const absl::Span<uint16_t> out = Elements<uint16_t>(tensor);
       for (size_t j = 0; j < out.size(); ++j) {
-        out[j] = terrace::NarrowReference(terrace::DType::kBFloat16,
-                                          state.master[j]);
+        out[j] = terrace::NarrowReference(dtype_, state.master[j]);
       }
     }
     return norm;
@@ -91,16 +91,17 @@ class Reference : public ModelOptimizer {
     double squares = 0;
     for (const Gpt::Parameter& parameter : model_.parameters()) {
       const at::Tensor& gradient = parameter.tensor.grad();
-      squares = fp32_ ? terrace::SquaredNormReference(
-                            Elements<const float>(gradient), squares)
-                      : terrace::SquaredNormReference(
-                            terrace::DType::kBFloat16,
-                            Elements<const uint16_t>(gradient), squares);
+      squares = fp32_
+                    ? terrace::SquaredNormReference(
+                          Elements<const float>(gradient), squares)
+                    : terrace::SquaredNormReference(
+                          dtype_, Elements<const uint16_t>(gradient), squares);
     }
     return std::sqrt(squares);
   }
 
   Gpt& model_;
+  const terrace::DType dtype_;
   const bool fp32_;
   const double clip_;
   const bool skip_nonfinite_;

@@ -19,6 +19,7 @@
 #include "examples/train_gpt/model_optimizer.h"
 #include "examples/train_gpt/offload_plan.h"
 #include "examples/train_gpt/offloaded_optimizer.h"
+#include "examples/train_gpt/parameter_place.h"
 #include "examples/train_gpt/process_memory.h"
 #include "examples/train_gpt/report.h"
 #include "examples/train_gpt/requirements.h"
@@ -55,12 +56,14 @@ class Training {
   // With checkpoints.
   absl::Status ResumeAndTrain(Gpt& model, OffloadedModelOptimizer& optimizer);
   absl::Status RunOffloaded(Gpt& model);
-  absl::Status KeepPeak();  // before verification adds to it
+  void Observe(const StepRecord& record);  // a step has ended
+  absl::Status KeepPeak();                 // before verification adds to it
 
   const Flags& flags_;
   const Corpus& corpus_;
   std::optional<OffloadPlan> plan_;
-  std::unique_ptr<terrace::Runtime> runtime_;  // of a plan, until it is used
+  std::unique_ptr<terrace::Runtime> runtime_;   // of a plan, until it is used
+  std::unique_ptr<ParameterPlace> parameters_;  // where they are on disks
   std::optional<FinalParameters> final_parameters_;
   RunReport report_;
 };
@@ -71,7 +74,7 @@ absl::Status Training::Prepare() {
   at::set_num_threads(threads);
   report_.parameters = ParameterCount(flags_.shape);
   report_.isa = terrace::InstructionSetName();
-  report_.dtype = flags_.dtype == Dtype::kFloat32 ? "fp32" : "bf16";
+  report_.dtype = terrace::DTypeName(DTypeOf(flags_.dtype));
   report_.tokens_per_step = flags_.batch * flags_.seq * flags_.accumulate;
   absl::PrintF("%d parameters in %s, %d threads, text of %d tokens: %s\n",
                report_.parameters, report_.dtype, threads, corpus_.size(),
@@ -111,6 +114,12 @@ absl::Status Training::Prepare() {
 
 absl::Status Training::Run() {
   Gpt model(flags_.shape, flags_.dtype, flags_.seed);
+  if (!flags_.parameter_paths.empty()) {
+    auto place = ParameterPlace::Create(flags_, model);
+    if (!place.ok()) return place.status();
+    parameters_ = *std::move(place);
+    parameters_->BeginStep();
+  }
   absl::Status status;
   if (plan_) {
     status = RunOffloaded(model);
@@ -119,7 +128,16 @@ absl::Status Training::Run() {
     status = RunSteps(model, *optimizer);
     if (status.ok()) status = KeepPeak();
   }
+  if (parameters_) {
+    status.Update(parameters_->Close());
+    parameters_.reset();  // before the model
+  }
   return status;
+}
+
+void Training::Observe(const StepRecord& record) {
+  report_.steps.push_back(record);
+  if (parameters_) parameters_->BeginStep();
 }
 
 absl::Status Training::RunOffloaded(Gpt& model) {
@@ -158,7 +176,7 @@ absl::Status Training::KeepPeak() {
 absl::Status Training::RunSteps(Gpt& model, ModelOptimizer& optimizer) {
   return Train(
       flags_, corpus_, model, optimizer, [&](const StepRecord& record) {
-        report_.steps.push_back(record);
+        Observe(record);
         absl::PrintF("%s\n",
                      ProgressLine(report_, record, flags_.steps, nullptr));
         std::fflush(stdout);
@@ -181,7 +199,7 @@ absl::Status Training::ResumeAndTrain(Gpt& model,
       flags_, corpus_, model, optimizer,
       [&](const StepRecord& record) {
         completed = record.step;
-        report_.steps.push_back(record);
+        Observe(record);
         StepRecord& kept = report_.steps.back();
         const terrace::Stats stats = optimizer.Complete(&kept);
         absl::PrintF("%s\n", ProgressLine(report_, kept, flags_.steps, &stats));

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "examples/train_gpt/interrupt.h"
+#include "examples/train_gpt/loss_scale.h"
 
 namespace train_gpt {
 namespace {
@@ -35,7 +37,7 @@ class Timer {
 // One micro-batch: its gradients are added to those in place.
 absl::Status AddGradients(const Flags& flags, const Corpus& corpus,
                           const Gpt& model, int64_t micro_batch,
-                          StepRecord* record) {
+                          double loss_scale, StepRecord* record) {
   std::vector<int64_t> tokens;
   {
     Timer timer(&record->text_seconds);
@@ -57,6 +59,7 @@ absl::Status AddGradients(const Flags& flags, const Corpus& corpus,
   }
   record->loss += value / static_cast<double>(flags.accumulate);
   if (flags.accumulate > 1) loss = loss / flags.accumulate;
+  if (loss_scale != 1) loss = loss * loss_scale;
   loss.backward();
   return absl::OkStatus();
 }
@@ -66,6 +69,8 @@ absl::Status AddGradients(const Flags& flags, const Corpus& corpus,
 absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
                    ModelOptimizer& optimizer, const StepObserver& observer,
                    int64_t completed) {
+  std::optional<LossScale> scale;
+  if (flags.loss_scale) scale.emplace(*flags.loss_scale);
   for (int64_t step = completed + 1; step <= flags.steps; ++step) {
     const auto start = SteadyClock::now();
     StepRecord record;
@@ -73,15 +78,18 @@ absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
     for (int64_t micro = 0; micro < flags.accumulate; ++micro) {
       absl::Status status = CheckNotInterrupted();
       if (status.ok()) {
-        status = AddGradients(flags, corpus, model, micro, &record);
+        status = AddGradients(flags, corpus, model, micro,
+                              scale ? scale->value() : 1, &record);
       }
       if (!status.ok()) return status;
     }
     {
       Timer timer(&record.optimizer_seconds);
-      const absl::StatusOr<double> norm = optimizer.Step();
+      const absl::StatusOr<double> norm =
+          optimizer.Step(scale ? scale->value() : 1);
       if (!norm.ok()) return norm.status();
       record.gradient_norm = *norm;
+      if (scale) scale->Update(!std::isfinite(*norm));
     }
     {
       Timer timer(&record.model_seconds);

@@ -61,6 +61,31 @@ TEST(ConfigCommandTest, Bf16FromDiskEqualsTheReference) {
   TrainAndVerify("bf16", ", \"bf16\": {\"enabled\": true}");
 }
 
+// A scale that is no power of two.
+TEST(ConfigCommandTest, Fp16FromDiskEqualsTheReference) {
+  TrainAndVerify("fp16",
+                 ", \"fp16\": {\"enabled\": true, \"loss_scale\": 100}");
+}
+
+TEST(ConfigCommandTest, ParametersOnDiskTrainAsInMemory) {
+  TemporaryDirectory disk, results;
+  const std::string place =
+      "{\"device\": \"nvme\", \"nvme_path\": \"" + disk.path() + "\"}";
+  const auto losses = [&](const std::string& zero) {
+    const std::string config = results.Write(
+        "ds.json",
+        Config(", \"zero_optimization\": {\"stage\": 3" + zero + "}"));
+    const ChildResult run =
+        RunTrainGpt(Smallest({"--steps", "6", "--config", config}));
+    EXPECT_EQ(run.exit_code, 0) << run.errors << run.output;
+    return LossesOf(run.output);
+  };
+  const std::vector<double> memory = losses("");
+  ASSERT_EQ(memory.size(), 6u);
+  EXPECT_EQ(losses(", \"offload_param\": " + place), memory);
+  EXPECT_TRUE(disk.empty());
+}
+
 TEST(ConfigCommandTest, TheScheduleIsFollowedInMemoryToo) {
   TemporaryDirectory results;
   const auto losses = [&](const std::string& config) {
@@ -88,7 +113,7 @@ TEST(ConfigCommandTest, MistakesEndWithOneLineBeforeTraining) {
   TemporaryDirectory folder;
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {"{\"train_batch_size\": 1, \"zero_optimization\": {\"stage\": 3, "
-       "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/\"}}}",
+       "\"offload_param\": {\"device\": \"nvme\"}}}",
        "offload_param"},
       {"{\"train_batch_size\": 1, \"gradient_cliping\": 1}",
        "did you mean \"gradient_clipping\"?"},

@@ -283,7 +283,6 @@ TEST_F(ConfigFileTest, AFlagThatAgreesIsNoContradiction) {
 }
 
 TEST_F(ConfigFileTest, WhatTrainGptIsNotIsRefused) {
-  ExpectError(With("\"fp16\": {\"enabled\": true}"), {}, {"fp16.enabled"});
   ExpectError(With("\"optimizer\": {\"type\": \"Adam\", \"params\": "
                    "{\"adam_w_mode\": false}}"),
               {}, {"AdamW"});
@@ -295,6 +294,37 @@ TEST_F(ConfigFileTest, WhatTrainGptIsNotIsRefused) {
               {}, {"cycle_momentum"});
   const auto sgd = Parse(kMicro, {"--optimizer", "sgd"});
   EXPECT_THAT(std::string(sgd.status().message()), HasSubstr("sgd"));
+}
+
+TEST_F(ConfigFileTest, Fp16BringsItsLossScale) {
+  const auto flags =
+      Parse(With("\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8, "
+                 "\"hysteresis\": 3, \"min_loss_scale\": 2}"),
+            {});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->dtype, Dtype::kFloat16);
+  EXPECT_TRUE(flags->skip_nonfinite);
+  ASSERT_TRUE(flags->loss_scale.has_value());
+  EXPECT_EQ(flags->loss_scale->initial, 256);
+  EXPECT_EQ(flags->loss_scale->hysteresis, 3);
+  EXPECT_EQ(flags->loss_scale->least, 2);
+  EXPECT_FALSE(Parse(kMicro, {})->loss_scale.has_value());
+}
+
+TEST_F(ConfigFileTest, ParametersGoWhereTheFileHasThem) {
+  const std::string members = With(
+      "\"zero_optimization\": {\"stage\": 3, \"offload_param\": "
+      "{\"device\": \"nvme\", \"nvme_path\": \"/a\"}}");
+  const auto flags = Parse(members, {});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->parameter_paths, std::vector<std::string>{"/a"});
+  EXPECT_TRUE(flags->nvme_paths.empty());
+  ExpectError(members, {"--save", "/b"}, {"--save", "offload_param.device"});
+  const std::string both = With(
+      "\"zero_optimization\": {\"stage\": 3, \"offload_param\": "
+      "{\"device\": \"nvme\", \"nvme_path\": \"/a\"}, \"offload_optimizer\": "
+      "{\"device\": \"nvme\", \"nvme_path\": \"/a\"}}");
+  ExpectError(both, {}, {"offload_optimizer.device", "one of them"});
 }
 
 TEST_F(ConfigFileTest, ItsOwnMistakesAreNamedWithTheFile) {

@@ -108,15 +108,14 @@ ZeroConfigCaller Laying::Caller() const {
        flags_.warmup.least_rate);
   know("--warmup-max-lr", "warmup_max_lr", &caller.warmup_max_lr,
        flags_.warmup.most_rate);
-  caller.model.parameters = ZeroConfigCaller::Parameters::kInCpuMemory;
+  caller.model.parameters = ZeroConfigCaller::Parameters::kOffloadedToNvme;
   return caller;
 }
 
 absl::Status Laying::Read(const std::string& text) {
   ZeroConfigCaller caller = Caller();
   const bool typed = Given("--dtype");
-  const DType dtype =
-      flags_.dtype == Dtype::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  const DType dtype = DTypeOf(flags_.dtype);
   if (typed) caller.parameter_dtype = dtype;
   auto settings = terrace::ReadZeroConfig(text, caller);
   if (!settings.ok() && typed) {
@@ -163,9 +162,6 @@ absl::Status Laying::CheckKind() const {
   if (flags_.optimizer == OptimizerKind::kSgd) {
     return absl::InvalidArgumentError(
         "--config is for adamw: --optimizer sgd has nothing to configure");
-  }
-  if (settings_.parameter_dtype == DType::kFloat16) {
-    return NotHere("fp16.enabled: train_gpt's parameters are fp32 or bf16");
   }
   if (settings_.adam && !settings_.adam->decoupled_decay) {
     return NotHere("optimizer.params.adam_w_mode: train_gpt trains with AdamW");
@@ -224,9 +220,11 @@ absl::Status Laying::LayOptimizer() {
   if (!warmup.ok()) return warmup;
   flags_.schedule = settings_.schedule;
   flags_.skip_nonfinite = settings_.skip_nonfinite;
-  flags_.dtype = settings_.parameter_dtype == DType::kBFloat16
-                     ? Dtype::kBFloat16
-                     : Dtype::kFloat32;
+  flags_.loss_scale = settings_.loss_scale;
+  for (const Dtype dtype :
+       {Dtype::kFloat32, Dtype::kBFloat16, Dtype::kFloat16}) {
+    if (DTypeOf(dtype) == settings_.parameter_dtype) flags_.dtype = dtype;
+  }
   return absl::OkStatus();
 }
 
@@ -291,6 +289,14 @@ absl::Status Laying::CheckWarmup() const {
 }
 
 absl::Status Laying::LayOffload() {
+  flags_.parameter_paths = settings_.callers.parameters.paths;
+  if (!flags_.parameter_paths.empty() &&
+      settings_.offload_device == OffloadDevice::kNvme) {
+    return NotHere(absl::StrCat(
+        kDevice,
+        " \"nvme\" beside offload_param.device \"nvme\": train_gpt has "
+        "one of them on disk at a time"));
+  }
   if (settings_.offload_device == OffloadDevice::kCpu) {
     for (const char* flag : {"--nvme-path", "--memory-budget", "--tier"}) {
       if (!Given(flag)) continue;

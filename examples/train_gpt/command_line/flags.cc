@@ -50,8 +50,11 @@ std::vector<FlagSpec> ModelFlags() {
           "--context", 1, 1 << 20, "learned positions",
           [](Draft * d) -> auto& { return d->context; }),
       ChoiceFlag<Dtype>(
-          "--dtype", {{"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}},
-          "parameters and gradients",
+          "--dtype",
+          {{"fp32", Dtype::kFloat32},
+           {"bf16", Dtype::kBFloat16},
+           {"fp16", Dtype::kFloat16}},
+          "parameters and gradients; fp16 scales its losses",
           [](Draft * d) -> auto& { return d->flags.dtype; }),
       {"--device", "cpu", "where parameters and gradients are", CheckDevice},
       TextFlag(
@@ -241,6 +244,19 @@ absl::Status ApplyTiers(const std::set<std::string>& given, Flags* flags) {
       "are needed");
 }
 
+// What reads whole parameters needs them in memory.
+absl::Status CheckParameters(const Flags& flags) {
+  if (flags.parameter_paths.empty()) return absl::OkStatus();
+  const char* flag = flags.verify            ? "--verify"
+                     : !flags.save.empty()   ? "--save"
+                     : !flags.resume.empty() ? "--resume"
+                                             : nullptr;
+  if (flag == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " needs parameters in memory, and --config ", flags.config,
+      " has zero_optimization.offload_param.device \"nvme\""));
+}
+
 // What of the disk is asked for must be asked for whole.
 absl::Status CheckOffload(const Flags& flags) {
   if (flags.offloaded() && flags.optimizer == OptimizerKind::kSgd) {
@@ -294,6 +310,11 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
     draft.flags.budget.percent = kBudgetPercent;
   }
   if (status.ok()) status = CheckOffload(draft.flags);
+  if (status.ok()) status = CheckParameters(draft.flags);
+  if (draft.flags.dtype == Dtype::kFloat16 && !draft.flags.loss_scale) {
+    draft.flags.loss_scale = terrace::LossScaleSettings();
+  }
+  draft.flags.skip_nonfinite |= draft.flags.loss_scale.has_value();
   if (status.ok()) status = CheckCheckpoints(draft.flags);
   if (!status.ok()) return status;
   Flags flags = draft.flags;
@@ -308,6 +329,18 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
 }
 
 }  // namespace
+
+terrace::DType DTypeOf(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return terrace::DType::kFloat32;
+    case Dtype::kBFloat16:
+      return terrace::DType::kBFloat16;
+    case Dtype::kFloat16:
+      return terrace::DType::kFloat16;
+  }
+  return terrace::DType::kFloat32;
+}
 
 int64_t MemoryBudget::Of(int64_t state_bytes) const {
   if (bytes > 0) return bytes;

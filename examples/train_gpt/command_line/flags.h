@@ -17,7 +17,8 @@
 
 namespace train_gpt {
 
-enum class Dtype { kFloat32, kBFloat16 };
+enum class Dtype { kFloat32, kBFloat16, kFloat16 };
+terrace::DType DTypeOf(Dtype dtype);
 enum class OptimizerKind { kAdamW, kSgd };
 
 // Of the state, where paths come without a budget.
@@ -55,7 +56,9 @@ struct Flags {
   Warmup warmup;
   double clip = 1.0;            // global L2 norm; 0: no clipping
   bool skip_nonfinite = false;  // a step with an inf or NaN changes nothing
-  int64_t threads = 0;          // 0: as many as the process may use
+  // Of kFloat16 only: what losses are multiplied by.
+  std::optional<terrace::LossScaleSettings> loss_scale;
+  int64_t threads = 0;  // 0: as many as the process may use
   int64_t steps = 20;
   uint64_t seed = 1;
   Dtype dtype = Dtype::kFloat32;
@@ -68,6 +71,8 @@ struct Flags {
   // The optimizer's state on disk: together, or not at all.
   MemoryBudget budget;
   std::vector<std::string> nvme_paths;
+  // Of --config, where the parameters are; empty: in memory.
+  std::vector<std::string> parameter_paths;
   // Of --tier, which stands for both: the budget and the paths are theirs.
   std::vector<terrace::TierSpec> tiers;
   bool unsafe_media = false;  // an ordinary file may play persistent memory
