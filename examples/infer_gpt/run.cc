@@ -57,10 +57,13 @@ absl::Status TakeShape(const Checkpoint& checkpoint, Flags* flags) {
     if (!saved.ok()) return saved.status();
     *number = *saved;
   }
-  const bool narrow =
-      !checkpoint.parameters().empty() &&
-      checkpoint.parameters().front().dtype == terrace::DType::kBFloat16;
-  flags->dtype = narrow ? Dtype::kBFloat16 : Dtype::kFloat32;
+  flags->dtype = Dtype::kFloat32;
+  for (const Dtype dtype : {Dtype::kBFloat16, Dtype::kFloat16}) {
+    if (!checkpoint.parameters().empty() &&
+        checkpoint.parameters().front().dtype == train_gpt::DTypeOf(dtype)) {
+      flags->dtype = dtype;
+    }
+  }
   return train_gpt::CheckShape(shape);
 }
 
@@ -232,7 +235,7 @@ absl::Status Run(Flags flags) {
           : static_cast<int>(std::thread::hardware_concurrency()));
   RunReport report;
   report.parameters = train_gpt::ParameterCount(flags.shape);
-  report.dtype = flags.dtype == Dtype::kFloat32 ? "fp32" : "bf16";
+  report.dtype = terrace::DTypeName(train_gpt::DTypeOf(flags.dtype));
   report.in_memory = flags.in_memory;
   const absl::Status status = Infer(flags, checkpoint->get(), *corpus, &report);
   if (!status.ok() || flags.json.empty()) return status;

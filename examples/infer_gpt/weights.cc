@@ -99,9 +99,7 @@ absl::Status Weights::Load(terrace::Checkpoint& checkpoint) {
   for (const train_gpt::Gpt::Parameter& parameter : model_->parameters()) {
     terrace::CheckpointTensor tensor = {
         .name = parameter.name,
-        .dtype = flags_.dtype == train_gpt::Dtype::kFloat32
-                     ? terrace::DType::kFloat32
-                     : terrace::DType::kBFloat16,
+        .dtype = train_gpt::DTypeOf(flags_.dtype),
         .shape = parameter.tensor.sizes().vec()};
     if (hook_ == nullptr) {
       tensor.data = parameter.tensor.data_ptr();

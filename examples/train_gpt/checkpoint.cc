@@ -23,6 +23,10 @@ using terrace::CheckpointValues;
 constexpr char kProgramKey[] = "program";
 constexpr char kProgram[] = "train_gpt";
 constexpr char kStepKey[] = "step";
+// Of LossScale::State.
+constexpr char kScaleKey[] = "loss scale";
+constexpr char kHysteresisKey[] = "loss scale: hysteresis left";
+constexpr char kGoodStepsKey[] = "loss scale: good steps";
 constexpr absl::Duration kTimeout = absl::Hours(1);
 
 // A number of the run that the checkpoint keeps.
@@ -54,26 +58,43 @@ std::string ScheduleText(const terrace::LearningRateSchedule& schedule) {
   return absl::StrJoin(numbers, " ");
 }
 
+// For comparing.
+std::string ScaleText(const terrace::LossScaleSettings& scale) {
+  const std::vector<double> numbers = {
+      static_cast<double>(scale.dynamic),
+      scale.initial,
+      static_cast<double>(scale.window),
+      static_cast<double>(scale.hysteresis),
+      static_cast<double>(scale.consecutive_hysteresis),
+      scale.least};
+  return absl::StrJoin(numbers, " ");
+}
+
 std::vector<RunNumber> RunNumbers(const Flags& flags, const Corpus& corpus) {
   const std::string dtype = terrace::DTypeName(DTypeOf(flags.dtype));
-  return {{"--layers", flags.shape.layers, true},
-          {"--heads", flags.shape.heads, true},
-          {"--width", flags.shape.width, true},
-          {"--vocab", flags.shape.vocab, true},
-          {"--context", flags.shape.context, true},
-          {"--dtype", dtype, true},
-          {"--seed", static_cast<int64_t>(flags.seed), false},
-          {"--batch", flags.batch, false},
-          {"--seq", flags.seq, false},
-          {"--accumulate", flags.accumulate, false},
-          {"--learning-rate", flags.learning_rate, false},
-          {"--clip", flags.clip, false},
-          {"beta1", flags.adam.beta1, false},
-          {"beta2", flags.adam.beta2, false},
-          {"epsilon", flags.adam.epsilon, false},
-          {"weight decay", flags.adam.weight_decay, false},
-          {"the schedule", ScheduleText(flags.schedule), false},
-          {"tokens of text", corpus.size(), false}};
+  std::vector<RunNumber> numbers = {
+      {"--layers", flags.shape.layers, true},
+      {"--heads", flags.shape.heads, true},
+      {"--width", flags.shape.width, true},
+      {"--vocab", flags.shape.vocab, true},
+      {"--context", flags.shape.context, true},
+      {"--dtype", dtype, true},
+      {"--seed", static_cast<int64_t>(flags.seed), false},
+      {"--batch", flags.batch, false},
+      {"--seq", flags.seq, false},
+      {"--accumulate", flags.accumulate, false},
+      {"--learning-rate", flags.learning_rate, false},
+      {"--clip", flags.clip, false},
+      {"beta1", flags.adam.beta1, false},
+      {"beta2", flags.adam.beta2, false},
+      {"epsilon", flags.adam.epsilon, false},
+      {"weight decay", flags.adam.weight_decay, false},
+      {"the schedule", ScheduleText(flags.schedule), false},
+      {"tokens of text", corpus.size(), false}};
+  if (flags.loss_scale) {
+    numbers.push_back({"fp16", ScaleText(*flags.loss_scale), false});
+  }
+  return numbers;
 }
 
 std::string Text(const CheckpointValue& value) {
@@ -99,6 +120,34 @@ absl::StatusOr<int64_t> StepOf(const Flags& flags,
         "--resume ", flags.resume, ": the checkpoint is of another program"));
   }
   return std::get<int64_t>(step->second);
+}
+
+// A fixed scale is the flags'.
+absl::Status ResumeScale(const Flags& flags, const Checkpoint& checkpoint,
+                         LossScale* scale) {
+  if (!flags.loss_scale || !flags.loss_scale->dynamic) return absl::OkStatus();
+  const CheckpointValues& values = checkpoint.values();
+  const auto value = values.find(kScaleKey);
+  const auto hysteresis = values.find(kHysteresisKey);
+  const auto good_steps = values.find(kGoodStepsKey);
+  for (const auto& found : {value, hysteresis, good_steps}) {
+    if (found == values.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--resume ", flags.resume, ": the checkpoint has no loss scale"));
+    }
+  }
+  const auto* const number = std::get_if<double>(&value->second);
+  const auto* const left = std::get_if<int64_t>(&hysteresis->second);
+  const auto* const good = std::get_if<int64_t>(&good_steps->second);
+  if (number == nullptr || left == nullptr || good == nullptr ||
+      !(*number > 0) || *left < 1 || *good < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--resume ", flags.resume,
+        ": the checkpoint's loss scale is none: ", Text(value->second), ", ",
+        Text(hysteresis->second), ", ", Text(good_steps->second)));
+  }
+  scale->set_state({*number, *left, *good});
+  return absl::OkStatus();
 }
 
 absl::Status CheckResume(const Flags& flags, const Corpus& corpus) {
@@ -150,13 +199,12 @@ absl::Status CheckSave(const Flags& flags) {
   return absl::Status(status.code(), absl::StrCat("--save ", status.message()));
 }
 
-std::vector<CheckpointTensor> TensorsOf(const Gpt& model) {
+std::vector<CheckpointTensor> TensorsOf(const Gpt& model, Dtype dtype) {
   std::vector<CheckpointTensor> tensors;
   for (const Gpt::Parameter& parameter : model.parameters()) {
-    const bool wide = parameter.tensor.scalar_type() == at::kFloat;
     tensors.push_back(
         {.name = parameter.name,
-         .dtype = wide ? terrace::DType::kFloat32 : terrace::DType::kBFloat16,
+         .dtype = DTypeOf(dtype),
          .shape = parameter.tensor.sizes().vec(),
          .data = parameter.tensor.data_ptr(),
          .optimizer_parameter = static_cast<int>(tensors.size())});
@@ -173,30 +221,43 @@ absl::Status PrepareCheckpoints(const Flags& flags, const Corpus& corpus) {
   return status;
 }
 
-absl::StatusOr<int64_t> Resume(const Flags& flags, Gpt& model,
-                               terrace::OffloadedOptimizer& optimizer) {
-  if (flags.resume.empty()) return 0;
+absl::StatusOr<Progress> Resume(const Flags& flags, Gpt& model,
+                                terrace::OffloadedOptimizer& optimizer) {
+  Progress progress(flags);
+  if (flags.resume.empty()) return progress;
   const auto checkpoint = Checkpoint::Open(flags.resume);
   if (!checkpoint.ok()) return checkpoint.status();
   const absl::StatusOr<int64_t> step = StepOf(flags, **checkpoint);
   if (!step.ok()) return step.status();
-  const absl::Status status =
-      (*checkpoint)->Load(TensorsOf(model), &optimizer, absl::Now() + kTimeout);
+  absl::Status status = ResumeScale(flags, **checkpoint, &progress.loss_scale);
+  if (status.ok()) {
+    status = (*checkpoint)
+                 ->Load(TensorsOf(model, flags.dtype), &optimizer,
+                        absl::Now() + kTimeout);
+  }
   if (!status.ok()) return status;
+  progress.completed = *step;
   absl::PrintF("resumed after step %d from %s\n", *step, flags.resume);
   std::fflush(stdout);
-  return step;
+  return progress;
 }
 
 absl::Status Save(const Flags& flags, const Corpus& corpus, Gpt& model,
-                  terrace::OffloadedOptimizer& optimizer, int64_t step) {
+                  terrace::OffloadedOptimizer& optimizer,
+                  const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   CheckpointValues values = {{kProgramKey, std::string(kProgram)},
-                             {kStepKey, step}};
+                             {kStepKey, progress.completed}};
   for (RunNumber& number : RunNumbers(flags, corpus)) {
     values[number.name] = std::move(number.value);
   }
-  const std::vector<CheckpointTensor> tensors = TensorsOf(model);
+  if (flags.loss_scale) {
+    const LossScale::State& scale = progress.loss_scale.state();
+    values[kScaleKey] = scale.value;
+    values[kHysteresisKey] = scale.hysteresis_left;
+    values[kGoodStepsKey] = scale.good_steps;
+  }
+  const std::vector<CheckpointTensor> tensors = TensorsOf(model, flags.dtype);
   const auto saved = terrace::SaveCheckpoint(flags.save,
                                              {.parameters = tensors,
                                               .optimizer = &optimizer,
@@ -208,8 +269,8 @@ absl::Status Save(const Flags& flags, const Corpus& corpus, Gpt& model,
   }
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - start;
-  absl::PrintF("saved step %d: %d bytes in %.3f s\n", step, *saved,
-               seconds.count());
+  absl::PrintF("saved step %d: %d bytes in %.3f s\n", progress.completed,
+               *saved, seconds.count());
   std::fflush(stdout);
   return absl::OkStatus();
 }

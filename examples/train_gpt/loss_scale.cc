@@ -2,28 +2,42 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_format.h"
+
 namespace train_gpt {
 
-LossScale::LossScale(const terrace::LossScaleSettings& settings)
-    : settings_(settings),
-      value_(settings.initial),
-      left_(settings.hysteresis) {}
+LossScale::LossScale(const std::optional<terrace::LossScaleSettings>& settings)
+    : settings_(settings.value_or(
+          terrace::LossScaleSettings{.dynamic = false, .initial = 1})),
+      state_{.value = settings_.initial,
+             .hysteresis_left = settings_.hysteresis} {}
 
-void LossScale::Update(bool overflowed) {
-  const int64_t step = steps_++;
-  if (!settings_.dynamic) return;
-  if (overflowed) {
-    overflowed_ = step;
-    if (left_ > 1) {
-      --left_;
-    } else {
-      value_ = std::max(value_ / 2, settings_.least);
+absl::Status LossScale::Update(bool skipped) {
+  if (!settings_.dynamic) return absl::OkStatus();
+  if (skipped) {
+    state_.good_steps = 0;
+    if (state_.hysteresis_left > 1) {
+      --state_.hysteresis_left;
+      return absl::OkStatus();
     }
-    return;
+    if (state_.value <= settings_.least) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "gradients are not finite at a loss scale of %.10g, the least that "
+          "fp16.min_loss_scale allows",
+          state_.value));
+    }
+    state_.value = std::max(state_.value / 2, settings_.least);
+    return absl::OkStatus();
   }
-  const bool grows = (step - overflowed_) % settings_.window == 0;
-  if (settings_.consecutive_hysteresis || grows) left_ = settings_.hysteresis;
-  if (grows) value_ *= 2;
+  // The first good step, at the start or after a skipped one, does not count.
+  const bool grows =
+      state_.good_steps > 0 && state_.good_steps % settings_.window == 0;
+  ++state_.good_steps;
+  if (settings_.consecutive_hysteresis || grows) {
+    state_.hysteresis_left = settings_.hysteresis;
+  }
+  if (grows) state_.value *= 2;
+  return absl::OkStatus();
 }
 
 }  // namespace train_gpt

@@ -39,10 +39,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
   const int64_t element = flags.dtype == Dtype::kFloat32 ? 4 : 2;
   std::vector<terrace::ParameterSpec> specs;
   for (const ParameterShape& shape : ParameterShapes(flags.shape)) {
-    specs.push_back({shape.name,
-                     flags.dtype == Dtype::kFloat32 ? terrace::DType::kFloat32
-                                                    : terrace::DType::kBFloat16,
-                     shape.count()});
+    specs.push_back({shape.name, DTypeOf(flags.dtype), shape.count()});
   }
   OffloadPlan result;
   result.optimizer.adam = flags.adam;

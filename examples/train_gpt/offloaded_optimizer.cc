@@ -38,6 +38,8 @@ absl::StatusOr<double> OffloadedModelOptimizer::Step(double loss_scale) {
 absl::StatusOr<at::Tensor> OffloadedModelOptimizer::Exact(int64_t index) {
   const at::Tensor parameter = parameters_[static_cast<size_t>(index)].detach();
   if (parameter.scalar_type() == at::kFloat) return parameter;
+  // Where no step has been taken there is no master yet.
+  if (optimizer_->offloaded().step() == 0) return parameter.to(at::kFloat);
   at::Tensor master = at::empty(parameter.sizes(), at::kFloat);
   const absl::Status status = optimizer_->offloaded().ReadState(
       static_cast<int>(index), terrace::OffloadedOptimizer::StateKind::kMaster,

@@ -43,6 +43,11 @@ Sums SumOf(const RunReport& report) {
   return sums;
 }
 
+int64_t SkippedSteps(const RunReport& report) {
+  return std::count_if(report.steps.begin(), report.steps.end(),
+                       [](const StepRecord& step) { return step.skipped; });
+}
+
 double Percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
@@ -85,6 +90,12 @@ std::string ProgressLine(const RunReport& report, const StepRecord& step,
       "step %d/%d  loss %.4f  %.0f tokens/s  %.0f ms", step.step, steps,
       step.loss, static_cast<double>(report.tokens_per_step) / step.seconds,
       step.seconds * 1e3);
+  if (step.skipped) {
+    absl::StrAppend(&line, "  skipped: gradients are not finite");
+    if (report.scales_losses()) {
+      absl::StrAppendFormat(&line, " at scale %.10g", step.loss_scale);
+    }
+  }
   if (stats == nullptr) return line;
   int64_t disk_bytes = 0;
   for (const terrace::PathStats& path : stats->paths) {
@@ -98,6 +109,14 @@ std::string ProgressLine(const RunReport& report, const StepRecord& step,
       Percent(step.blocked_write_seconds, step.seconds),
       Percent(step.blocked_space_seconds, step.seconds));
   return line;
+}
+
+std::string SkippedText(const RunReport& report) {
+  const int64_t skipped = SkippedSteps(report);
+  if (skipped == 0) return "";
+  return absl::StrFormat(
+      "skipped: %d of %d steps, whose gradients were not finite\n", skipped,
+      report.steps.size());
 }
 
 std::string SummaryTable(const RunReport& report) {

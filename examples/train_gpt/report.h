@@ -17,6 +17,8 @@ struct StepRecord {
   int64_t step = 0;  // from 1
   double loss = 0;   // mean of the micro-batches, before the update
   double gradient_norm = 0;
+  double loss_scale = 1;
+  bool skipped = false;  // its gradients were not finite, and changed nothing
   double seconds = 0;
   double text_seconds = 0;   // reading the batch
   double model_seconds = 0;  // forward, backward, freeing of gradients
@@ -80,11 +82,16 @@ struct RunReport {
   // is given alone: a loop of other sizes at another time is no measure of it.
   double memory_bytes_per_second = 0;
   std::optional<Verification> verification;
+
+  bool scales_losses() const { return dtype == "fp16"; }
 };
 
 // "step 3/20  loss 4.91 ...", without its end of line. `stats` may be null.
 std::string ProgressLine(const RunReport& report, const StepRecord& step,
                          int64_t steps, const terrace::Stats* stats);
+
+// A line of the steps that were skipped; empty where none was.
+std::string SkippedText(const RunReport& report);
 
 // The table at the end, for offloaded runs.
 std::string SummaryTable(const RunReport& report);

@@ -66,6 +66,10 @@ std::string JsonText(const RunReport& report) {
       {"space", SumOf(report, &StepRecord::blocked_space_seconds)}};
   json["bytes_read"] = ListOf(report, &StepRecord::bytes_read);
   json["bytes_written"] = ListOf(report, &StepRecord::bytes_written);
+  if (report.scales_losses()) {
+    json["loss_scales"] = ListOf(report, &StepRecord::loss_scale);
+    json["skipped"] = ListOf(report, &StepRecord::skipped);
+  }
   if (report.verification) {
     const Verification& v = *report.verification;
     json["verify"] = {

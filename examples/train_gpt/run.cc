@@ -186,31 +186,31 @@ absl::Status Training::RunSteps(Gpt& model, ModelOptimizer& optimizer) {
 
 absl::Status Training::ResumeAndTrain(Gpt& model,
                                       OffloadedModelOptimizer& optimizer) {
-  const auto resumed = Resume(flags_, model, optimizer.offloaded());
-  if (!resumed.ok()) return resumed.status();
-  int64_t completed = *resumed, saved = *resumed;
+  auto progress = Resume(flags_, model, optimizer.offloaded());
+  if (!progress.ok()) return progress.status();
+  int64_t saved = progress->completed;
   const auto save = [&] {
-    saved = completed;
-    return Save(flags_, corpus_, model, optimizer.offloaded(), completed);
+    saved = progress->completed;
+    return Save(flags_, corpus_, model, optimizer.offloaded(), *progress);
   };
   StepRecord between;  // what checkpoints move is no step's
   optimizer.Complete(&between);
   const absl::Status status = Train(
       flags_, corpus_, model, optimizer,
       [&](const StepRecord& record) {
-        completed = record.step;
         Observe(record);
         StepRecord& kept = report_.steps.back();
         const terrace::Stats stats = optimizer.Complete(&kept);
         absl::PrintF("%s\n", ProgressLine(report_, kept, flags_.steps, &stats));
         std::fflush(stdout);
-        if (!SaveIsDue(flags_, completed)) return absl::OkStatus();
+        if (!SaveIsDue(flags_, progress->completed)) return absl::OkStatus();
         absl::Status written = save();
         optimizer.Complete(&between);
         return written;
       },
-      completed);
-  if (!absl::IsCancelled(status) || flags_.save.empty() || completed == saved) {
+      *progress);
+  if (!absl::IsCancelled(status) || flags_.save.empty() ||
+      progress->completed == saved) {
     return status;
   }
   const absl::Status written = save();
@@ -218,6 +218,7 @@ absl::Status Training::ResumeAndTrain(Gpt& model,
 }
 
 absl::Status Training::Conclude() {
+  absl::PrintF("%s", SkippedText(report_));
   if (!plan_) {
     absl::PrintF("process, at most: %s\n",
                  BytesText(static_cast<double>(report_.rss_peak_bytes)));

@@ -6,11 +6,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "examples/train_gpt/interrupt.h"
-#include "examples/train_gpt/loss_scale.h"
 
 namespace train_gpt {
 namespace {
@@ -37,7 +35,7 @@ class Timer {
 // One micro-batch: its gradients are added to those in place.
 absl::Status AddGradients(const Flags& flags, const Corpus& corpus,
                           const Gpt& model, int64_t micro_batch,
-                          double loss_scale, StepRecord* record) {
+                          StepRecord* record) {
   std::vector<int64_t> tokens;
   {
     Timer timer(&record->text_seconds);
@@ -59,47 +57,58 @@ absl::Status AddGradients(const Flags& flags, const Corpus& corpus,
   }
   record->loss += value / static_cast<double>(flags.accumulate);
   if (flags.accumulate > 1) loss = loss / flags.accumulate;
-  if (loss_scale != 1) loss = loss * loss_scale;
+  if (record->loss_scale != 1) loss = loss * record->loss_scale;
   loss.backward();
   return absl::OkStatus();
+}
+
+absl::Status AtStep(int64_t step, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("step ", step, ": ", status.message()));
 }
 
 }  // namespace
 
 absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
                    ModelOptimizer& optimizer, const StepObserver& observer,
-                   int64_t completed) {
-  std::optional<LossScale> scale;
-  if (flags.loss_scale) scale.emplace(*flags.loss_scale);
-  for (int64_t step = completed + 1; step <= flags.steps; ++step) {
+                   Progress& progress) {
+  for (int64_t step = progress.completed + 1; step <= flags.steps; ++step) {
     const auto start = SteadyClock::now();
     StepRecord record;
     record.step = step;
+    record.loss_scale = progress.loss_scale.value();
     for (int64_t micro = 0; micro < flags.accumulate; ++micro) {
       absl::Status status = CheckNotInterrupted();
       if (status.ok()) {
-        status = AddGradients(flags, corpus, model, micro,
-                              scale ? scale->value() : 1, &record);
+        status = AddGradients(flags, corpus, model, micro, &record);
       }
       if (!status.ok()) return status;
     }
     {
       Timer timer(&record.optimizer_seconds);
-      const absl::StatusOr<double> norm =
-          optimizer.Step(scale ? scale->value() : 1);
+      const absl::StatusOr<double> norm = optimizer.Step(record.loss_scale);
       if (!norm.ok()) return norm.status();
       record.gradient_norm = *norm;
-      if (scale) scale->Update(!std::isfinite(*norm));
+      record.skipped = flags.skip_nonfinite && !std::isfinite(*norm);
+      const absl::Status scaled = progress.loss_scale.Update(record.skipped);
+      if (!scaled.ok()) return AtStep(step, scaled);
     }
     {
       Timer timer(&record.model_seconds);
       model.ForgetGradients();
     }
     record.seconds = SecondsSince(start);
+    progress.completed = step;
     const absl::Status observed = observer(record);
     if (!observed.ok()) return observed;
   }
   return absl::OkStatus();
+}
+
+absl::Status Train(const Flags& flags, const Corpus& corpus, Gpt& model,
+                   ModelOptimizer& optimizer, const StepObserver& observer) {
+  Progress progress(flags);
+  return Train(flags, corpus, model, optimizer, observer, progress);
 }
 
 }  // namespace train_gpt

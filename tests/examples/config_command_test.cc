@@ -87,7 +87,6 @@ nlohmann::json Verified(const std::string& config, const std::string& steps) {
 
 // All of the first steps, and some of more.
 TEST(ConfigCommandTest, StepsThatOverflowAreSkippedAndVerified) {
-  terrace::ExpectedFailure expected("masters are read before the first step");
   TemporaryDirectory disk;
   const std::string config =
       Config(Nvme(disk.path()) +

@@ -85,23 +85,29 @@ TEST_P(InferGptTest, WeightsBelowGiveTheLogitsOfMemory) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, InferGptTest, testing::Values("fp32", "bf16"));
 
-TEST(InferGptCheckpointTest, WeightsOfTrainGptAreStreamed) {
+class InferGptCheckpointTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(InferGptCheckpointTest, WeightsOfTrainGptAreStreamed) {
   TemporaryDirectory folder;
   const std::string saved = folder.path() + "/saved";
   const std::string text =
       folder.Write("text", std::string(4096, 'a') + std::string(4096, 'b'));
   const ChildResult trained = RunTrainGpt(Smallest(
-      {"--layers", "4", "--steps", "6", "--memory-budget", "50%", "--nvme-path",
-       folder.path(), "--save", saved, "--data", text}));
+      {"--layers", "4", "--steps", "9", "--memory-budget", "50%", "--nvme-path",
+       folder.path(), "--save", saved, "--data", text, "--dtype", GetParam()}));
   ASSERT_EQ(trained.exit_code, 0) << trained.errors;
   const std::vector<std::string> arguments = {"--checkpoint", saved, "--seq",
                                               "16"};
   const nlohmann::json below = CompareWithMemory(arguments, "30%", text);
+  EXPECT_EQ(below["dtype"], GetParam());
   // Trained, so that the text is less of a surprise.
   EXPECT_LT(below["loss"], 5.0);
 }
 
-TEST(InferGptCheckpointTest, OtherWeightsGiveOtherLogits) {
+INSTANTIATE_TEST_SUITE_P(Dtypes, InferGptCheckpointTest,
+                         testing::Values("fp32", "bf16", "fp16"));
+
+TEST(InferGptSeedTest, OtherWeightsGiveOtherLogits) {
   const nlohmann::json one = Infer({"--in-memory", "--passes", "1"});
   const nlohmann::json other =
       Infer({"--in-memory", "--passes", "1", "--seed", "2"});

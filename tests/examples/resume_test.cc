@@ -78,6 +78,13 @@ struct Variant {
 TEST_F(ResumeTest, EqualsTheUninterruptedRunWhereverItGoesOn) {
   const std::string other = other_disk_.path();
   const Arguments bf16 = {"--dtype", "bf16"};
+  // Its first steps overflow, and the scale grows with every other good one.
+  const Arguments fp16 = {
+      "--config",
+      report_.Write("fp16.json",
+                    "{\"train_micro_batch_size_per_gpu\": 1, \"fp16\": "
+                    "{\"enabled\": true, \"initial_scale_power\": 19, "
+                    "\"hysteresis\": 1, \"loss_scale_window\": 2}}")};
   for (const Variant& variant : std::vector<Variant>{
            {"Same", {}, {}},
            {"OtherBudget", {"--clip", "0"}, {"--memory-budget", "90%"}},
@@ -88,6 +95,7 @@ TEST_F(ResumeTest, EqualsTheUninterruptedRunWhereverItGoesOn) {
            {"Bf16AllInMemory",
             bf16,
             {"--memory-budget", "8MiB", "--nvme-path", other}},
+           {"Fp16", fp16, {}},
        }) {
     SCOPED_TRACE(variant.name);
     TemporaryDirectory whole, cut;
