@@ -94,6 +94,15 @@ std::vector<RunNumber> RunNumbers(const Flags& flags, const Corpus& corpus) {
   if (flags.loss_scale) {
     numbers.push_back({"fp16", ScaleText(*flags.loss_scale), false});
   }
+  if (!flags.adam.decoupled_decay) {
+    numbers.push_back({"adam_w_mode", int64_t{0}, false});
+  }
+  if (!flags.adam.bias_correction) {
+    numbers.push_back({"bias_correction", int64_t{0}, false});
+  }
+  if (flags.schedule.cycles_momentum) {
+    numbers.push_back({"cycle_momentum", int64_t{1}, false});
+  }
   return numbers;
 }
 

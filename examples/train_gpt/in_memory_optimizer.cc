@@ -1,4 +1,6 @@
+#include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -56,10 +58,12 @@ class Sgd : public ModelOptimizer {
   Gpt& model_;
 };
 
-class AdamW : public ModelOptimizer {
+class Adam : public ModelOptimizer {
  public:
-  AdamW(const Flags& flags, Gpt& model) : flags_(flags), model_(model) {
+  Adam(const Flags& flags, Gpt& model) : flags_(flags), model_(model) {
     at::NoGradGuard no_grad;
+    // So late a step has no bias left to correct.
+    const double first = flags.adam.bias_correction ? 0 : 1e9;
     for (const Gpt::Parameter& parameter : model.parameters()) {
       const at::Tensor value = parameter.tensor.detach();
       State state;
@@ -67,7 +71,7 @@ class AdamW : public ModelOptimizer {
       state.master = value.to(at::kFloat);
       state.moment1 = at::zeros_like(state.master);
       state.moment2 = at::zeros_like(state.master);
-      state.step = at::zeros({}, at::kFloat);
+      state.step = at::full({}, first, at::kFloat);
       states_.push_back(state);
     }
   }
@@ -86,10 +90,7 @@ class AdamW : public ModelOptimizer {
       at::Tensor gradient = value.grad().to(at::kFloat);
       if (factor != 1) gradient.mul_(factor);
       state.step.add_(1);
-      at::_fused_adamw_({state.master}, {gradient}, {state.moment1},
-                        {state.moment2}, {}, {state.step}, adam.learning_rate,
-                        adam.beta1, adam.beta2, adam.weight_decay, adam.epsilon,
-                        /*amsgrad=*/false, /*maximize=*/false);
+      StepOne(adam, gradient, state);
       if (value.scalar_type() != at::kFloat) {
         value.detach().copy_(state.master);
       }
@@ -105,6 +106,24 @@ class AdamW : public ModelOptimizer {
   struct State {
     at::Tensor master, moment1, moment2, step;
   };
+
+  static void StepOne(const terrace::AdamOptions& adam,
+                      const at::Tensor& gradient, State& state) {
+    // They differ in what becomes of the decay.
+    constexpr bool kAmsgrad = false, kMaximize = false;
+    if (adam.decoupled_decay) {
+      at::_fused_adamw_({state.master}, {gradient}, {state.moment1},
+                        {state.moment2}, {}, {state.step}, adam.learning_rate,
+                        adam.beta1, adam.beta2, adam.weight_decay, adam.epsilon,
+                        kAmsgrad, kMaximize);
+    } else {
+      at::_fused_adam_({state.master}, {gradient}, {state.moment1},
+                       {state.moment2}, {}, {state.step}, adam.learning_rate,
+                       adam.beta1, adam.beta2, adam.weight_decay, adam.epsilon,
+                       kAmsgrad, kMaximize);
+    }
+  }
+
   const Flags flags_;
   Gpt& model_;
   int64_t step_ = 0;  // of those that were not skipped
@@ -124,7 +143,7 @@ std::unique_ptr<ModelOptimizer> MakeInMemoryOptimizer(const Flags& flags,
   if (flags.optimizer == OptimizerKind::kSgd) {
     return std::make_unique<Sgd>(flags, model);
   }
-  return std::make_unique<AdamW>(flags, model);
+  return std::make_unique<Adam>(flags, model);
 }
 
 }  // namespace train_gpt

@@ -30,15 +30,17 @@ class ModelOptimizer {
 double ClipFactor(double norm, double clip, double loss_scale);
 
 // `model` must outlive the optimizer.
-//   adamw: LibTorch's fused AdamW; 16-bit parameters are cast from an fp32
-//     master that it steps.
+//   adamw: LibTorch's fused AdamW, or its Adam with L2 where the flags' decay
+//   is
+//     part of the gradient; 16-bit parameters are cast from an fp32 master that
+//     it steps.
 //   sgd: keeps no state and makes no copies: the least memory any training of
 //     this model takes.
 std::unique_ptr<ModelOptimizer> MakeInMemoryOptimizer(const Flags& flags,
                                                       Gpt& model);
 
-// AdamW again, by the definition of its arithmetic in terrace/adam.h: serial,
-// slow, and what the offloaded optimizer must equal bit for bit.
+// The same again, by the definition of its arithmetic in terrace/adam.h:
+// serial, slow, and what the offloaded optimizer must equal bit for bit.
 std::unique_ptr<ModelOptimizer> MakeReferenceOptimizer(const Flags& flags,
                                                        Gpt& model);
 

@@ -5,7 +5,30 @@
 #include <utility>
 #include <vector>
 
+#include "terrace/torch/group_options.h"
+
 namespace train_gpt {
+namespace {
+
+using AdamResult = absl::StatusOr<std::unique_ptr<terrace::OffloadedAdamBase>>;
+
+template <typename Adam, typename Home>
+AdamResult Make(const OffloadPlan& plan, Home& home,
+                const std::vector<at::Tensor>& parameters) {
+  auto optimizer = Adam::Create(home, parameters, plan.optimizer);
+  if (!optimizer.ok()) return optimizer.status();
+  return *std::move(optimizer);
+}
+
+template <typename Home>
+AdamResult MakeAdam(const OffloadPlan& plan, Home& home,
+                    const std::vector<at::Tensor>& parameters) {
+  return plan.optimizer.adam.decoupled_decay
+             ? Make<terrace::OffloadedAdamW>(plan, home, parameters)
+             : Make<terrace::OffloadedAdam>(plan, home, parameters);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>>
 OffloadedModelOptimizer::Create(const OffloadPlan& plan,
@@ -13,23 +36,25 @@ OffloadedModelOptimizer::Create(const OffloadPlan& plan,
                                 Gpt& model) {
   std::unique_ptr<OffloadedModelOptimizer> result(new OffloadedModelOptimizer);
   result->runtime_ = std::move(runtime);
-  std::vector<at::Tensor> tensors;
   for (const Gpt::Parameter& parameter : model.parameters()) {
-    tensors.push_back(parameter.tensor);
+    result->parameters_.push_back(parameter.tensor);
   }
-  result->parameters_ = tensors;
+  result->adam_ = plan.optimizer.adam;
   result->schedule_ = plan.schedule;
-  auto optimizer = terrace::OffloadedAdamW::Create(
-      *result->runtime_, std::move(tensors), plan.optimizer);
+  AdamResult optimizer = MakeAdam(plan, *result->runtime_, result->parameters_);
   if (!optimizer.ok()) return optimizer.status();
   result->optimizer_ = *std::move(optimizer);
   return result;
 }
 
 absl::StatusOr<double> OffloadedModelOptimizer::Step(double loss_scale) {
-  const double rate =
-      terrace::LearningRateAt(schedule_, optimizer_->offloaded().step() + 1);
-  for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
+  const terrace::AdamOptions adam =
+      terrace::AdamAt(schedule_, optimizer_->offloaded().step() + 1, adam_);
+  const auto mode = adam.decoupled_decay ? terrace::AdamMode::kAdamW
+                                         : terrace::AdamMode::kAdam;
+  for (auto& group : optimizer_->param_groups()) {
+    group.set_options(terrace::MakeGroupOptions(mode, adam));
+  }
   const absl::Status status = optimizer_->TryStep({.loss_scale = loss_scale});
   if (!status.ok()) return status;
   return last_report().gradient_norm;

@@ -43,9 +43,10 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   OffloadedModelOptimizer() = default;
 
   std::unique_ptr<terrace::Runtime> runtime_;  // outlives the optimizer
+  terrace::AdamOptions adam_;
   terrace::LearningRateSchedule schedule_;
   std::vector<at::Tensor> parameters_;
-  std::unique_ptr<terrace::OffloadedAdamW> optimizer_;
+  std::unique_ptr<terrace::OffloadedAdamBase> optimizer_;
   // Until the last Complete.
   int64_t bytes_read_ = 0, bytes_written_ = 0;
   std::vector<int64_t> link_bytes_;

@@ -117,7 +117,6 @@ TEST(ConfigCommandTest, StepsThatOverflowAreSkippedAndVerified) {
 
 // Rates at which a last bit of a gradient near 0 is far from the tolerance.
 TEST(ConfigCommandTest, OtherAdamsFromDiskEqualTheReference) {
-  terrace::ExpectedFailure expected("train_gpt refuses them");
   TemporaryDirectory disk;
   const std::string start =
       "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": "

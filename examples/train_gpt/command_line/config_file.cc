@@ -163,17 +163,6 @@ absl::Status Laying::CheckKind() const {
     return absl::InvalidArgumentError(
         "--config is for adamw: --optimizer sgd has nothing to configure");
   }
-  if (settings_.adam && !settings_.adam->decoupled_decay) {
-    return NotHere("optimizer.params.adam_w_mode: train_gpt trains with AdamW");
-  }
-  if (settings_.adam && !settings_.adam->bias_correction) {
-    return NotHere(
-        "optimizer.params.bias_correction: train_gpt always corrects the bias");
-  }
-  if (settings_.schedule.cycles_momentum) {
-    return NotHere(
-        "scheduler.params.cycle_momentum: train_gpt changes the rate only");
-  }
   return absl::OkStatus();
 }
 
