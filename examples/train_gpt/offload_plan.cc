@@ -65,6 +65,8 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
                     plan.status());
   }
   result.plan = *plan;
+  result.joined = flags.joined();
+  if (result.joined) result.plan.disk_bytes += 2 * parameters * element;
   result.verify_bytes =
       flags.verify ? parameters * (element == 2 ? 2 + 4 : 4) : 0;
   if (flags.verify) result.scratch = ScratchDirectory(flags.nvme_paths);
@@ -98,13 +100,19 @@ std::string PlanText(const OffloadPlan& plan) {
       places.push_back(terrace::TierText(tier));
     }
   }
+  // Of what joins, the whole is known when all is there.
+  const std::string in_memory =
+      plan.joined
+          ? ", beside parameters and gradients"
+          : absl::StrCat(", of it in memory at most ", bytes(plan.budget_bytes),
+                         plan.budget_raised ? " (the least that works)" : "");
   std::string text = absl::StrCat(
-      "optimizer state: ", bytes(plan.plan.state_bytes),
-      ", of it in memory at most ", bytes(plan.budget_bytes),
-      plan.budget_raised ? " (the least that works)" : "", ", in ",
+      "optimizer state: ", bytes(plan.plan.state_bytes), in_memory, ", in ",
       plan.plan.chunks, " chunks of at most ", bytes(plan.plan.chunk_bytes),
       plan.paths.empty() ? "\nbelow memory: " : "\non disk: ",
-      bytes(plan.plan.disk_bytes), " for the state and its headers on ",
+      bytes(plan.plan.disk_bytes),
+      plan.joined ? " for parameters, gradients, the state and headers on "
+                  : " for the state and its headers on ",
       absl::StrJoin(places, ", or on "));
   if (plan.verify_bytes > 0) {
     absl::StrAppend(&text, ", ", bytes(plan.verify_bytes),

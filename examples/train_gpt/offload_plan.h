@@ -23,6 +23,7 @@ struct OffloadPlan {
   terrace::OptimizerPlan plan;
   int64_t budget_bytes = 0;
   bool budget_raised = false;  // a share that is less than what works
+  bool joined = false;         // parameters and gradients share the paths
   std::string scratch;         // --verify's directory; empty: none
   int64_t verify_bytes = 0;    // of its copy of the parameters
   std::string save;            // --save's directory; empty: none

@@ -34,17 +34,36 @@ absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>>
 OffloadedModelOptimizer::Create(const OffloadPlan& plan,
                                 std::unique_ptr<terrace::Runtime> runtime,
                                 Gpt& model) {
-  std::unique_ptr<OffloadedModelOptimizer> result(new OffloadedModelOptimizer);
-  result->runtime_ = std::move(runtime);
-  for (const Gpt::Parameter& parameter : model.parameters()) {
-    result->parameters_.push_back(parameter.tensor);
-  }
-  result->adam_ = plan.optimizer.adam;
-  result->schedule_ = plan.schedule;
-  AdamResult optimizer = MakeAdam(plan, *result->runtime_, result->parameters_);
+  terrace::Runtime& place = *runtime;
+  std::unique_ptr<OffloadedModelOptimizer> result(
+      new OffloadedModelOptimizer(place, std::move(runtime), plan, model));
+  AdamResult optimizer = MakeAdam(plan, place, result->parameters_);
   if (!optimizer.ok()) return optimizer.status();
   result->optimizer_ = *std::move(optimizer);
   return result;
+}
+
+absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>>
+OffloadedModelOptimizer::Join(const OffloadPlan& plan,
+                              terrace::Offload& parameters, Gpt& model) {
+  std::unique_ptr<OffloadedModelOptimizer> result(new OffloadedModelOptimizer(
+      parameters.runtime(), /*owned=*/nullptr, plan, model));
+  AdamResult optimizer = MakeAdam(plan, parameters, result->parameters_);
+  if (!optimizer.ok()) return optimizer.status();
+  result->optimizer_ = *std::move(optimizer);
+  return result;
+}
+
+OffloadedModelOptimizer::OffloadedModelOptimizer(
+    terrace::Runtime& runtime, std::unique_ptr<terrace::Runtime> owned,
+    const OffloadPlan& plan, const Gpt& model)
+    : runtime_(runtime),
+      owned_(std::move(owned)),
+      adam_(plan.optimizer.adam),
+      schedule_(plan.schedule) {
+  for (const Gpt::Parameter& parameter : model.parameters()) {
+    parameters_.push_back(parameter.tensor);
+  }
 }
 
 absl::StatusOr<double> OffloadedModelOptimizer::Step(double loss_scale) {
@@ -99,7 +118,8 @@ terrace::Stats OffloadedModelOptimizer::Complete(StepRecord* record) {
 
 absl::Status OffloadedModelOptimizer::Close() {
   optimizer_.reset();
-  return runtime_->Close(absl::Now() + absl::Seconds(60));
+  if (owned_ == nullptr) return absl::OkStatus();
+  return owned_->Close(absl::Now() + absl::Seconds(60));
 }
 
 }  // namespace train_gpt

@@ -12,6 +12,7 @@
 #include "examples/train_gpt/report.h"
 #include "terrace/runtime.h"
 #include "terrace/stats.h"
+#include "terrace/torch/offload.h"
 #include "terrace/torch/optimizer.h"
 
 namespace train_gpt {
@@ -22,6 +23,9 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   static absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>> Create(
       const OffloadPlan& plan, std::unique_ptr<terrace::Runtime> runtime,
       Gpt& model);
+  // In the place of the model's parameters, which outlives it.
+  static absl::StatusOr<std::unique_ptr<OffloadedModelOptimizer>> Join(
+      const OffloadPlan& plan, terrace::Offload& parameters, Gpt& model);
 
   absl::StatusOr<double> Step(double loss_scale) override;
   absl::StatusOr<at::Tensor> Exact(int64_t index) override;
@@ -30,7 +34,7 @@ class OffloadedModelOptimizer : public ModelOptimizer {
     return optimizer_->offloaded().last_report();
   }
   terrace::OffloadedOptimizer& offloaded() { return optimizer_->offloaded(); }
-  terrace::Stats GetStats() const { return runtime_->GetStats(); }
+  terrace::Stats GetStats() const { return runtime_.GetStats(); }
 
   // Adds to the record what there is to say of the last step: its times, and
   // the bytes moved since the call before. Returns the statistics of now.
@@ -40,11 +44,14 @@ class OffloadedModelOptimizer : public ModelOptimizer {
   absl::Status Close();
 
  private:
-  OffloadedModelOptimizer() = default;
+  OffloadedModelOptimizer(terrace::Runtime& runtime,
+                          std::unique_ptr<terrace::Runtime> owned,
+                          const OffloadPlan& plan, const Gpt& model);
 
-  std::unique_ptr<terrace::Runtime> runtime_;  // outlives the optimizer
-  terrace::AdamOptions adam_;
-  terrace::LearningRateSchedule schedule_;
+  terrace::Runtime& runtime_;
+  std::unique_ptr<terrace::Runtime> owned_;  // null: it is the parameters'
+  const terrace::AdamOptions adam_;
+  const terrace::LearningRateSchedule schedule_;
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<terrace::OffloadedAdamBase> optimizer_;
   // Until the last Complete.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace train_gpt {
@@ -27,6 +28,18 @@ namespace {
   return *module;
 }
 
+// With what the user said of it.
+absl::Status Told(const Flags& flags, const absl::Status& status) {
+  const bool is_budget =
+      absl::IsResourceExhausted(status) && flags.budget.bytes > 0;
+  return absl::Status(
+      status.code(),
+      is_budget ? absl::StrCat("--memory-budget: ", status.message())
+                : absl::StrCat(
+                      "--config ", flags.config,
+                      ": zero_optimization.offload_param: ", status.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ParameterPlace>> ParameterPlace::Create(
@@ -40,11 +53,14 @@ absl::StatusOr<std::unique_ptr<ParameterPlace>> ParameterPlace::Create(
   }
   terrace::OffloadOptions options;
   options.nvme_paths = flags.parameter_paths;
+  options.memory_budget_bytes = flags.budget.bytes;
   options.memory_budget_share = flags.budget.percent / 100;
   options.engine = flags.engine;
   options.threads = flags.update_threads;
+  options.machine_profile = flags.machine_profile;
+  options.unsafe_media = flags.unsafe_media;
   auto offload = terrace::Offload::Create(*place->module_, options);
-  if (!offload.ok()) return offload.status();
+  if (!offload.ok()) return Told(flags, offload.status());
   place->offload_ = *std::move(offload);
   return place;
 }

@@ -1,5 +1,5 @@
 // A model whose parameters are on disks: each is in memory while an operation
-// uses it. The optimizer's state is where its own plan says.
+// uses it. The optimizer's state joins it there, or is in memory.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,14 @@ namespace train_gpt {
 class ParameterPlace {
  public:
   // Takes the parameters of a model over, which outlives this, to
-  // flags.parameter_paths. With a budget in percent that is of the parameters
-  // too, else they have a tenth of theirs.
+  // flags.parameter_paths, with the flags' budget, or a tenth. A state that
+  // joins has its part of it.
   static absl::StatusOr<std::unique_ptr<ParameterPlace>> Create(
       const Flags& flags, Gpt& model);
   ~ParameterPlace();
 
+  // For an optimizer that joins.
+  terrace::Offload& offload() { return *offload_; }
   // A training step begins.
   void BeginStep() { offload_->BeginStep(); }
   // The parameters are in memory again. Once.

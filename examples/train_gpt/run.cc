@@ -105,9 +105,11 @@ absl::Status Training::Prepare() {
   report_.chunk_bytes = plan_->plan.chunk_bytes;
   status = CheckDisk(*plan_);
   if (!status.ok()) return status;
-  auto runtime = terrace::Runtime::Create(plan_->runtime);
-  if (!runtime.ok()) return runtime.status();
-  runtime_ = *std::move(runtime);
+  if (!plan_->joined) {
+    auto runtime = terrace::Runtime::Create(plan_->runtime);
+    if (!runtime.ok()) return runtime.status();
+    runtime_ = *std::move(runtime);
+  }
   // Last: it makes a directory, and nothing is to be left behind.
   return PrepareCheckpoints(flags_, corpus_);
 }
@@ -142,8 +144,15 @@ void Training::Observe(const StepRecord& record) {
 
 absl::Status Training::RunOffloaded(Gpt& model) {
   auto optimizer =
-      OffloadedModelOptimizer::Create(*plan_, std::move(runtime_), model);
+      plan_->joined
+          ? OffloadedModelOptimizer::Join(*plan_, parameters_->offload(), model)
+          : OffloadedModelOptimizer::Create(*plan_, std::move(runtime_), model);
   if (!optimizer.ok()) return optimizer.status();
+  if (plan_->joined) {
+    report_.budget_bytes = parameters_->offload().stats().budget_bytes;
+    absl::PrintF("parameters, gradients and state in memory: at most %s\n",
+                 BytesText(static_cast<double>(report_.budget_bytes)));
+  }
   absl::Status status = ResumeAndTrain(model, **optimizer);
   const terrace::Stats stats = (*optimizer)->GetStats();
   report_.arena_peak_bytes = stats.host_peak_bytes;

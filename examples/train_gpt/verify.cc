@@ -136,8 +136,9 @@ absl::StatusOr<FinalParameters> SaveParameters(const Gpt& model,
   if (!parameters.ok()) return parameters.status();
   FinalParameters result{*std::move(parameters), std::nullopt};
   for (const Gpt::Parameter& parameter : model.parameters()) {
+    // An operation reads it wherever it is.
     const absl::Status status =
-        result.parameters.Append(BytesOf(parameter.tensor));
+        result.parameters.Append(BytesOf(parameter.tensor.detach().clone()));
     if (!status.ok()) return status;
   }
   if (model.parameters().front().tensor.scalar_type() == at::kFloat) {

@@ -311,12 +311,30 @@ TEST_F(ConfigFileTest, ParametersGoWhereTheFileHasThem) {
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->parameter_paths, std::vector<std::string>{"/a"});
   EXPECT_TRUE(flags->nvme_paths.empty());
-  ExpectError(members, {"--save", "/b"}, {"--save", "offload_param.device"});
-  const std::string both = With(
-      "\"zero_optimization\": {\"stage\": 3, \"offload_param\": "
-      "{\"device\": \"nvme\", \"nvme_path\": \"/a\"}, \"offload_optimizer\": "
-      "{\"device\": \"nvme\", \"nvme_path\": \"/a\"}}");
-  ExpectError(both, {}, {"offload_optimizer.device", "one of them"});
+  EXPECT_FALSE(flags->offloaded());
+  EXPECT_FALSE(Parse(members, {"--memory-budget", "30%"})->offloaded());
+  for (const char* paths : {"\"/a\"", "[\"/b\", \"/c\"]", "[\"/b\", \"/a\"]"}) {
+    const auto both =
+        Parse(With(std::string("\"zero_optimization\": {\"stage\": 3, "
+                               "\"offload_param\": {\"device\": \"nvme\", "
+                               "\"nvme_path\": \"/a\"}, \"offload_optimizer\": "
+                               "{\"device\": \"nvme\", \"nvme_path\": ") +
+                   paths + "}}"),
+              {"--verify"});
+    ASSERT_TRUE(both.ok()) << both.status();
+    EXPECT_TRUE(both->joined());
+    EXPECT_EQ(both->parameter_paths, both->nvme_paths);
+    EXPECT_THAT(both->nvme_paths, testing::Contains("/a").Times(1));
+  }
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--nvme-path", "/b", "--save", "/b"},
+        {"--nvme-path", "/b", "--pace", "1MB,0"},
+        {"--tier", "dram=1MiB", "--tier", "nvme:/b"}}) {
+    const auto refused = Parse(members, more);
+    ASSERT_FALSE(refused.ok()) << more.back();
+    EXPECT_THAT(std::string(refused.status().message()),
+                HasSubstr("needs parameters in memory"));
+  }
 }
 
 TEST_F(ConfigFileTest, ItsOwnMistakesAreNamedWithTheFile) {

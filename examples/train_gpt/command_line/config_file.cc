@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,10 +25,12 @@ constexpr char kDevice[] = "zero_optimization.offload_optimizer.device";
 constexpr char kPath[] = "zero_optimization.offload_optimizer.nvme_path";
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
+  // Of an empty file nothing can be inserted, which is a failure without errno.
   if (file.is_open()) text << file.rdbuf();
-  if (file.is_open() && file.good() && text.good()) return text.str();
+  if (file.is_open() && (text.good() || errno == 0)) return text.str();
   return absl::NotFoundError(absl::StrCat(
       "--config ", path, ": cannot be read: ", std::strerror(errno)));
 }
@@ -45,6 +49,7 @@ class Laying {
     if (status.ok()) status = LayBatch();
     if (status.ok()) status = LayOptimizer();
     if (status.ok()) status = LayOffload();
+    if (status.ok()) LayParameters();
     if (status.ok()) flags_.notes = settings_.notes;
     return status;
   }
@@ -60,10 +65,6 @@ class Laying {
     return absl::InvalidArgumentError(absl::StrCat(
         flag, " contradicts ", file, " of --config ", flags_.config));
   }
-  absl::Status NotHere(const std::string& what) const {
-    return absl::UnimplementedError(
-        absl::StrCat("--config ", flags_.config, ": ", what));
-  }
 
   ZeroConfigCaller Caller() const;
   absl::Status Read(const std::string& text);
@@ -75,6 +76,7 @@ class Laying {
   absl::Status CheckAdam() const;
   absl::Status CheckWarmup() const;
   absl::Status LayOffload();
+  void LayParameters();
 
   const std::set<std::string>& given_;
   Flags& flags_;
@@ -278,14 +280,6 @@ absl::Status Laying::CheckWarmup() const {
 }
 
 absl::Status Laying::LayOffload() {
-  flags_.parameter_paths = settings_.callers.parameters.paths;
-  if (!flags_.parameter_paths.empty() &&
-      settings_.offload_device == OffloadDevice::kNvme) {
-    return NotHere(absl::StrCat(
-        kDevice,
-        " \"nvme\" beside offload_param.device \"nvme\": train_gpt has "
-        "one of them on disk at a time"));
-  }
   if (settings_.offload_device == OffloadDevice::kCpu) {
     for (const char* flag : {"--nvme-path", "--memory-budget", "--tier"}) {
       if (!Given(flag)) continue;
@@ -314,6 +308,24 @@ absl::Status Laying::LayOffload() {
   flags_.chunk_bytes = options->optimizer.chunk_bytes;
   flags_.update_threads = options->runtime.threads;
   return absl::OkStatus();
+}
+
+// Parameters and state on disks share them, and the memory above.
+void Laying::LayParameters() {
+  const std::vector<std::string>& paths = settings_.callers.parameters.paths;
+  flags_.parameter_paths = paths;
+  if (paths.empty() || flags_.nvme_paths.empty()) return;
+  for (const std::string& path : paths) {
+    const auto is_same = [&](const std::string& other) {
+      std::error_code error;
+      return path == other || std::filesystem::equivalent(path, other, error);
+    };
+    if (std::none_of(flags_.nvme_paths.begin(), flags_.nvme_paths.end(),
+                     is_same)) {
+      flags_.nvme_paths.push_back(path);
+    }
+  }
+  flags_.parameter_paths = flags_.nvme_paths;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "examples/train_gpt/command_line/flag_spec.h"
 #include "examples/train_gpt/command_line/flag_values.h"
 #include "examples/train_gpt/command_line/optimizer_flags.h"
+#include "examples/train_gpt/command_line/parameter_flags.h"
 
 namespace train_gpt {
 namespace {
@@ -244,19 +245,6 @@ absl::Status ApplyTiers(const std::set<std::string>& given, Flags* flags) {
       "are needed");
 }
 
-// What reads whole parameters needs them in memory.
-absl::Status CheckParameters(const Flags& flags) {
-  if (flags.parameter_paths.empty()) return absl::OkStatus();
-  const char* flag = flags.verify            ? "--verify"
-                     : !flags.save.empty()   ? "--save"
-                     : !flags.resume.empty() ? "--resume"
-                                             : nullptr;
-  if (flag == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      flag, " needs parameters in memory, and --config ", flags.config,
-      " has zero_optimization.offload_param.device \"nvme\""));
-}
-
 // What of the disk is asked for must be asked for whole.
 absl::Status CheckOffload(const Flags& flags) {
   if (flags.offloaded() && flags.optimizer == OptimizerKind::kSgd) {
@@ -266,16 +254,18 @@ absl::Status CheckOffload(const Flags& flags) {
                                                 : "--nvme-path",
                      " is for adamw: --optimizer sgd has no state"));
   }
-  if (flags.budget.given() && flags.nvme_paths.empty() && flags.tiers.empty()) {
+  if (flags.budget.given() && flags.nvme_paths.empty() && flags.tiers.empty() &&
+      flags.parameter_paths.empty()) {
     return absl::InvalidArgumentError(
         "--memory-budget needs --nvme-path: where is the rest to go?");
   }
-  if (flags.budget.given()) return absl::OkStatus();
+  if (flags.offloaded()) return absl::OkStatus();
   const auto without = [](const char* flag) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, " needs --nvme-path or --tier"));
   };
   if (flags.verify) return without("--verify");
+  if (!flags.parameter_paths.empty()) return absl::OkStatus();
   if (flags.unsafe_media) return without("--unsafe-media");
   if (!flags.machine_profile.empty()) return without("--machine-profile");
   if (flags.engine != terrace::EngineKind::kAuto) {
@@ -310,7 +300,7 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
     draft.flags.budget.percent = kBudgetPercent;
   }
   if (status.ok()) status = CheckOffload(draft.flags);
-  if (status.ok()) status = CheckParameters(draft.flags);
+  if (status.ok()) status = CheckParameterPlace(given, draft.flags);
   if (draft.flags.dtype == Dtype::kFloat16 && !draft.flags.loss_scale) {
     draft.flags.loss_scale = terrace::LossScaleSettings();
   }

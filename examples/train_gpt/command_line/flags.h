@@ -71,7 +71,8 @@ struct Flags {
   // The optimizer's state on disk: together, or not at all.
   MemoryBudget budget;
   std::vector<std::string> nvme_paths;
-  // Of --config, where the parameters are; empty: in memory.
+  // Of --config, where the parameters are; empty: in memory. The state is in
+  // the same place, or in memory.
   std::vector<std::string> parameter_paths;
   // Of --tier, which stands for both: the budget and the paths are theirs.
   std::vector<terrace::TierSpec> tiers;
@@ -88,7 +89,11 @@ struct Flags {
   std::string save, resume;
   int64_t save_every = 0;  // steps; 0: after the last only
 
-  bool offloaded() const { return budget.given(); }
+  // Of the state. A budget may be the parameters' alone.
+  bool offloaded() const {
+    return budget.given() && (parameter_paths.empty() || !nvme_paths.empty());
+  }
+  bool joined() const { return !parameter_paths.empty() && offloaded(); }
 };
 
 // `arguments` without the program's name. With --help the rest is not read.
