@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/expected_failure.h"
 #include "tests/zero_config/key_rows.h"
 
 namespace terrace::zero_config_test {
@@ -232,6 +233,30 @@ TEST(AsDeepSpeed, ItsRefusalsAreOurs) {
     ExpectRefused(absl::StrCat("\"amp\": ", value),
                   absl::StatusCode::kInvalidArgument, {"amp", "bf16"});
   }
+}
+
+// Where DeepSpeed computes with a number as the file has it, and fails.
+TEST(AsDeepSpeed, TextIsNoNumberThere) {
+  ExpectedFailure expected("text is read as the number that it has");
+  for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu",
+                          "gradient_accumulation_steps", "gradient_clipping"}) {
+    const auto settings =
+        ReadZeroConfig(absl::StrCat("{\"", key, "\": \"1\"}"), {});
+    EXPECT_EQ(settings.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(settings.status().message()),
+                HasSubstr(absl::StrCat(key, ": \"1\"")));
+  }
+  for (const char* key : {"warmup_num_steps", "total_num_steps",
+                          "warmup_min_lr", "warmup_max_lr"}) {
+    ExpectRefused(
+        absl::StrCat("\"optimizer\": {\"type\": \"AdamW\"}, \"scheduler\": "
+                     "{\"type\": \"WarmupDecayLR\", \"params\": {\"",
+                     key, "\": \"5\"}}"),
+        absl::StatusCode::kInvalidArgument,
+        {absl::StrCat("scheduler.params.", key, ": \"5\"")});
+  }
+  EXPECT_TRUE(ReadMembers(Zero("\"reduce_bucket_size\": \"500\"")).ok());
+  EXPECT_TRUE(ReadMembers("\"gradient_clipping\": \"auto\"").ok());
 }
 
 TEST(AsDeepSpeed, WhatIsNotBuiltIsRefusedForATrueReason) {
