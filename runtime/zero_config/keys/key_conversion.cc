@@ -92,6 +92,7 @@ std::optional<std::string> Name(const JsonValue& value) {
 }
 
 std::optional<std::string> Scalar(const JsonValue& value, const KeySpec& spec) {
+  if (value.kind == Kind::kText && !spec.takes_text) return std::nullopt;
   switch (spec.type) {
     case KeyType::kBoolean:
       return Boolean(value);

@@ -128,6 +128,11 @@ KeySpec WithDeprecated(KeySpec spec, std::string deprecated) {
   return spec;
 }
 
+KeySpec NoText(KeySpec spec) {
+  spec.takes_text = false;
+  return spec;
+}
+
 std::string Allowed(const KeySpec& spec) {
   const std::string words =
       absl::StrCat("\"", absl::StrJoin(spec.words, "\", \""), "\"");

@@ -16,7 +16,7 @@ namespace terrace {
 
 enum class KeyType : uint8_t {
   kBoolean,   // true, false, 1, 0, "true", "false"
-  kInteger,   // 3, 3.0, 5e8, "500"; in [least, most]
+  kInteger,   // 3, 3.0, 5e8, "500" (takes_text); in [least, most]
   kNumber,    // finite; in [least, most]
   kWord,      // one of `words`
   kAnyCase,   // the same, in any letter case
@@ -48,6 +48,7 @@ struct KeySpec {
   std::string fallback;  // canonical text of the default; "null": none
   std::string why;       // the note, or the reason
   double least = 0, most = 0;
+  bool takes_text = true;  // of a number, as DeepSpeed's models do
   std::vector<std::string> words = {};
   std::string alias = {};       // another accepted spelling
   std::string deprecated = {};  // an old spelling, forwarded with a note
@@ -93,6 +94,8 @@ KeySpec OtherKey(KeyType type, std::string name, KeyUse use,
 KeySpec SectionKey(std::string name);
 KeySpec WithAlias(KeySpec spec, std::string alias);
 KeySpec WithDeprecated(KeySpec spec, std::string deprecated);
+// A number that DeepSpeed computes with as it stands in the file.
+KeySpec NoText(KeySpec spec);
 
 // What it takes, for messages: "an integer from 0 to 3".
 std::string Allowed(const KeySpec& spec);

@@ -48,49 +48,52 @@ std::vector<SectionSpec> Optimizer() {
 // A count of steps; sums of two of them stay exact in a double.
 KeySpec StepsKey(const char* name, double least, Use use,
                  const char* fallback) {
-  KeySpec spec = IntegerKey(name, least, use, fallback);
+  KeySpec spec = NoText(IntegerKey(name, least, use, fallback));
   spec.most = 1e15;
   return spec;
 }
 
+KeySpec ScheduleNumber(const char* name, const char* fallback,
+                       double most = kUnbounded) {
+  return NoText(NumberKey(name, 0, most, Use::kRead, fallback));
+}
+
 std::vector<SectionSpec> Scheduler() {
-  return {
-      {"scheduler",
-       UnknownKeys::kErrorIfNear,
-       {
-           OtherKey(Type::kName, "type", Use::kRead, "null"),
-           SectionKey("params"),
-       }},
-      {"scheduler.params",
-       UnknownKeys::kError,
-       {
-           NumberKey("warmup_min_lr", 0, kUnbounded, Use::kRead, "0"),
-           NumberKey("warmup_max_lr", 0, kUnbounded, Use::kRead, "0.001"),
-           StepsKey("warmup_num_steps", 1, Use::kRead, "1000"),
-           OtherKey(Type::kText, "warmup_type", Use::kRead, "log"),
-           StepsKey("total_num_steps", 1, Use::kRead, "null"),
-           NumberKey("warmup_min_ratio", 0, kUnbounded, Use::kRead, "0"),
-           NumberKey("cos_min_ratio", 0, kUnbounded, Use::kRead, "0.0001"),
-           NumberKey("lr_range_test_min_lr", 0, kUnbounded, Use::kRead,
-                     "0.001"),
-           StepsKey("lr_range_test_step_size", 1, Use::kRead, "2000"),
-           NumberKey("lr_range_test_step_rate", 0, kUnbounded, Use::kRead, "1"),
-           BooleanKey("lr_range_test_staircase", Use::kRead, "false"),
-           NumberKey("cycle_min_lr", 0, kUnbounded, Use::kRead, "null"),
-           NumberKey("cycle_max_lr", 0, kUnbounded, Use::kRead, "null"),
-           NumberKey("decay_lr_rate", 0, kUnbounded, Use::kRead, "0"),
-           StepsKey("cycle_first_step_size", 1, Use::kRead, "2000"),
-           StepsKey("cycle_second_step_size", 1, Use::kRead, "null"),
-           StepsKey("cycle_first_stair_count", 0, Use::kRead, "0"),
-           StepsKey("cycle_second_stair_count", 0, Use::kRead, "null"),
-           StepsKey("decay_step_size", 0, Use::kRead, "0"),
-           BooleanKey("cycle_momentum", Use::kRead, "true"),
-           NumberKey("cycle_min_mom", 0, 1, Use::kRead, "0.8"),
-           NumberKey("cycle_max_mom", 0, 1, Use::kRead, "0.9"),
-           NumberKey("decay_mom_rate", 0, kUnbounded, Use::kRead, "0"),
-           IntegerKey("last_batch_iteration", -1, Use::kDefault, "-1",
-                      "a resumed run brings its own step"),
-       }}};
+  return {{"scheduler",
+           UnknownKeys::kErrorIfNear,
+           {
+               OtherKey(Type::kName, "type", Use::kRead, "null"),
+               SectionKey("params"),
+           }},
+          {"scheduler.params",
+           UnknownKeys::kError,
+           {
+               ScheduleNumber("warmup_min_lr", "0"),
+               ScheduleNumber("warmup_max_lr", "0.001"),
+               StepsKey("warmup_num_steps", 1, Use::kRead, "1000"),
+               OtherKey(Type::kText, "warmup_type", Use::kRead, "log"),
+               StepsKey("total_num_steps", 1, Use::kRead, "null"),
+               ScheduleNumber("warmup_min_ratio", "0"),
+               ScheduleNumber("cos_min_ratio", "0.0001"),
+               ScheduleNumber("lr_range_test_min_lr", "0.001"),
+               StepsKey("lr_range_test_step_size", 1, Use::kRead, "2000"),
+               ScheduleNumber("lr_range_test_step_rate", "1"),
+               BooleanKey("lr_range_test_staircase", Use::kRead, "false"),
+               ScheduleNumber("cycle_min_lr", "null"),
+               ScheduleNumber("cycle_max_lr", "null"),
+               ScheduleNumber("decay_lr_rate", "0"),
+               StepsKey("cycle_first_step_size", 1, Use::kRead, "2000"),
+               StepsKey("cycle_second_step_size", 1, Use::kRead, "null"),
+               StepsKey("cycle_first_stair_count", 0, Use::kRead, "0"),
+               StepsKey("cycle_second_stair_count", 0, Use::kRead, "null"),
+               StepsKey("decay_step_size", 0, Use::kRead, "0"),
+               BooleanKey("cycle_momentum", Use::kRead, "true"),
+               ScheduleNumber("cycle_min_mom", "0.8", 1),
+               ScheduleNumber("cycle_max_mom", "0.9", 1),
+               ScheduleNumber("decay_mom_rate", "0"),
+               IntegerKey("last_batch_iteration", -1, Use::kDefault, "-1",
+                          "a resumed run brings its own step"),
+           }}};
 }
 
 SectionSpec Bf16() {
