@@ -3,8 +3,9 @@ data, trained on one CPU as each file says.
 
     PYTHON deepspeed_files.py run deepspeed FILE... > deepspeed.jsonl
     PYTHON deepspeed_files.py run terrace FILE... > terrace.jsonl
+    PYTHON deepspeed_files.py run terrace-as-stage-0 FILE... > stage_0.jsonl
     python deepspeed_files.py run train_gpt --program PATH FILE... > gpt.jsonl
-    python deepspeed_files.py table ADDRESSES DEEPSPEED TERRACE GPT
+    python deepspeed_files.py table ADDRESSES DEEPSPEED TERRACE STAGE_0 GPT
 
 Each file in a process of its own, which ends after 120 seconds. PYTHON has
 DeepSpeed 0.19.8 for the first, whose question whether this processor has fp16
@@ -13,6 +14,11 @@ filled in as transformers' Trainer does it; every nvme_path is a temporary
 folder. A line of JSON a file: whether it ran, its error, the losses and the
 learning rates of its steps. ADDRESSES has a line a file: its name, repository,
 commit and path, with tabs between.
+
+DeepSpeed does two things with 16-bit models at stage 0 alone, which Terrace
+does not: it begins with a step of zero gradients, and in fp16 it divides
+gradients by a scale that no loss was multiplied by. terrace-as-stage-0 does
+both to such files, to see whether the rest is the same.
 """
 
 import argparse
@@ -100,6 +106,11 @@ def copied(path, folder):
     return path
 
 
+def without_comments(text):
+    return re.sub(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/',
+                  lambda match: match[1] or '', text, flags=re.DOTALL)
+
+
 def model_and_data(micro_batch):
     import torch
     torch.manual_seed(0)
@@ -179,21 +190,32 @@ class Scale:
         else:
             if numbers['consecutive_hysteresis']:
                 self._left = numbers['hysteresis']
-            if (self._step - self._bad) % numbers['window'] == 0:
+            good_before = self._step - self._bad - 1
+            if good_before > 0 and good_before % numbers['window'] == 0:
                 self._left = numbers['hysteresis']
                 self.value *= 2
         self._step += 1
 
 
-def train_terrace(path, note):
+def step_of_zeros(model, optimizer):
+    """Moments stay 0; counters and decay are those of a step."""
+    import torch
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train_as_stage_0(path, note):
+    train_terrace(path, note, as_stage_0=True)
+
+
+def train_terrace(path, note, as_stage_0=False):
     import torch
     import terrace
     with open(path, encoding='utf-8') as file:
         text = file.read()
-    try:
-        config = json.loads(text)
-    except ValueError:  # with comments, say
-        config = {'optimizer': None} if '"optimizer"' in text else {}
+    config = json.loads(re.sub(r',(\s*[}\]])', r'\1', without_comments(text)))
     model, *_ = model_and_data(1)
     brought = None
     if 'optimizer' not in config:
@@ -205,12 +227,16 @@ def train_terrace(path, note):
     steps = settings['accumulation_steps']
     dtype = next(model.parameters()).dtype
     scale = Scale(settings['loss_scale'])
+    as_stage_0 &= settings['stage'] == 0 and dtype != torch.float32
+    if as_stage_0:
+        step_of_zeros(model, optimizer)
     for step in range(min(_STEPS, max(1, _MOST_BATCHES // steps))):
         total = 0.0
         note('rates', optimizer.param_groups[0]['lr'])
         for _ in range(steps):
             loss = loss_of(model, dtype, inputs[step], targets[step])
-            (loss * (scale.value / steps)).backward()
+            multiplier = 1.0 if as_stage_0 else scale.value
+            (loss * (multiplier / steps)).backward()
             total += loss.item() / steps
         overflow = not all(bool(p.grad.isfinite().all())
                            for p in model.parameters() if p.grad is not None)
@@ -277,7 +303,7 @@ def run(arguments):
         import deepspeed.ops.adam
         deepspeed.accelerator.get_accelerator().is_fp16_supported = (
             lambda: True)
-    elif arguments.door == 'terrace':
+    elif arguments.door != 'train_gpt':
         import terrace
         del terrace
     for number, path in enumerate(arguments.files):
@@ -285,9 +311,9 @@ def run(arguments):
         if arguments.door == 'train_gpt':
             row = in_train_gpt(arguments.program, path)
         else:
-            train = (train_deepspeed if arguments.door == 'deepspeed'
-                     else train_terrace)
-            row = in_process(train, path)
+            train = {'deepspeed': train_deepspeed, 'terrace': train_terrace,
+                     'terrace-as-stage-0': train_as_stage_0}
+            row = in_process(train[arguments.door], path)
         print(json.dumps({'file': os.path.basename(path), **row}), flush=True)
 
 
@@ -303,18 +329,22 @@ def are_close(ours, theirs, share):
 
 
 def table(arguments):
-    theirs, ours, gpt = map(rows_of, (arguments.deepspeed, arguments.terrace,
-                                      arguments.train_gpt))
+    theirs, ours, stage_0, gpt = map(rows_of, (
+        arguments.deepspeed, arguments.terrace, arguments.stage_0,
+        arguments.train_gpt))
     ran = [name for name, row in theirs.items() if not row['error']]
     accepted = [name for name in ran if not ours[name]['error']]
     rates = [name for name in accepted if are_close(
         ours[name]['rates'], theirs[name]['rates'], 1e-6)]
     losses = [name for name in accepted if are_close(
         ours[name]['losses'], theirs[name]['losses'], 0.02)]
+    begun = [name for name in accepted if name not in losses and are_close(
+        stage_0[name]['losses'], theirs[name]['losses'], 1e-5)]
     trained = [name for name in ran if not gpt[name]['error']]
     print(f'{len(theirs)} files; DeepSpeed runs {len(ran)}; of those Terrace '
           f'accepts {len(accepted)} ({len(accepted) / len(ran):.1%}), the rates'
-          f' of {len(rates)} and the losses of {len(losses)} are the same; '
+          f' of {len(rates)} and the losses of {len(losses)} are the same, of '
+          f'{len(begun)} once both do what DeepSpeed does at stage 0; '
           f'train_gpt accepts {len(trained)} ({len(trained) / len(ran):.1%}).')
     print('\n| repository | commit | path | DeepSpeed | Terrace | train_gpt |')
     print('|---|---|---|---|---|---|')
@@ -323,8 +353,9 @@ def table(arguments):
             name, repository, commit, path = line.rstrip('\n').split('\t')
             name += '.json'
             marks = ['runs' if not theirs[name]['error'] else 'refuses']
-            same = ('same' if name in rates and name in losses else
-                    'rates differ' if name not in rates else 'losses differ')
+            same = ('rates differ' if name not in rates else
+                    'same' if name in losses else
+                    'same as stage 0' if name in begun else 'losses differ')
             marks.append('refuses' if ours[name]['error'] else
                          same if name in ran else 'accepts')
             marks.append('refuses' if gpt[name]['error'] else 'trains')
@@ -336,12 +367,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     actions = parser.add_subparsers(required=True)
     runs = actions.add_parser('run')
-    runs.add_argument('door', choices=('deepspeed', 'terrace', 'train_gpt'))
+    runs.add_argument('door', choices=(
+        'deepspeed', 'terrace', 'terrace-as-stage-0', 'train_gpt'))
     runs.add_argument('--program', default='train_gpt')
     runs.add_argument('files', nargs='+')
     runs.set_defaults(action=run)
     tables = actions.add_parser('table')
-    for name in ('addresses', 'deepspeed', 'terrace', 'train_gpt'):
+    for name in ('addresses', 'deepspeed', 'terrace', 'stage_0', 'train_gpt'):
         tables.add_argument(name)
     tables.set_defaults(action=table)
     arguments = parser.parse_args()
