@@ -355,7 +355,8 @@ def table(arguments):
             marks = ['runs' if not theirs[name]['error'] else 'refuses']
             same = ('rates differ' if name not in rates else
                     'same' if name in losses else
-                    'same as stage 0' if name in begun else 'losses differ')
+                    'same with its stage 0' if name in begun else
+                    'losses differ')
             marks.append('refuses' if ours[name]['error'] else
                          same if name in ran else 'accepts')
             marks.append('refuses' if gpt[name]['error'] else 'trains')
