@@ -75,7 +75,9 @@ std::shared_ptr<CollectiveUse> UseOf(const std::string& operation,
   auto use = std::make_shared<CollectiveUse>(operation);
   for (const c10::IValue& argument : arguments) {
     ForEachStorage(argument, [&](c10::StorageImpl* storage) {
-      use->Add(*storage, OperationNet::Get().Find(storage));
+      if (storage->device_type() != c10::DeviceType::CPU) return;
+      if (use->Has(*storage)) return;
+      use->Add(*storage, OperationNet::Get().Pin(storage));
     });
   }
   return use;

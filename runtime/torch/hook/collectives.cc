@@ -10,6 +10,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/time/clock.h"
+#include "runtime/torch/hook/life/operation_pins.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/window/byte_window.h"
 #include "terrace/runtime.h"
@@ -33,10 +34,9 @@ CollectiveUse::CollectiveUse(std::string operation)
 CollectiveUse::~CollectiveUse() { End(); }
 
 void CollectiveUse::Add(c10::StorageImpl& storage, ManagedStorage* managed) {
-  if (storage.device_type() != c10::DeviceType::CPU || Has(storage)) return;
   storages_.push_back(&storage);
   if (managed == nullptr) return;
-  managed->word().Pin();
+  managed->BeginWaiting();  // operations do not wait for peers
   pinned_.push_back(managed);
   bytes_in_[&managed->window()] +=
       managed->is_spilled() ? 0 : ResidentBytes(managed->size_bytes());
@@ -55,7 +55,10 @@ void CollectiveUse::End() {
   // What is beyond the window goes back where the others have made room.
   std::stable_partition(pinned_.begin(), pinned_.end(),
                         [](const auto* each) { return !each->is_spilled(); });
-  for (ManagedStorage* const each : pinned_) each->window().EndUse(*each);
+  for (ManagedStorage* const each : pinned_) {
+    each->EndWaiting();
+    OperationPins::Unpin(*each, /*waits=*/false);
+  }
   pinned_.clear();
   Collectives::Get().Erase(*this);
 }

@@ -42,7 +42,8 @@ class CollectiveUse {
   CollectiveUse(const CollectiveUse&) = delete;
   CollectiveUse& operator=(const CollectiveUse&) = delete;
 
-  // `managed`: what it is managed as; null: it is not.
+  // One in memory, once each. `managed`: what it is managed as, pinned, which
+  // this ends; null: it is not.
   void Add(c10::StorageImpl& storage, ManagedStorage* managed);
   // Throws the message of one whose bytes are not here: a group's thread would
   // find it, and the Work be all that says so.

@@ -35,7 +35,8 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages, int64_t& number) {
   const at::Tensor& gradient = leaf.tensor.grad();
   if (!gradient.defined() || gradient.layout() != at::kStrided ||
-      storages.Find(gradient) != nullptr || IsShown(gradient) ||
+      storages.closed() || storages.Find(gradient) != nullptr ||
+      IsShown(gradient) ||
       IsPartOfTooMuch(gradient, storages.window().room().most_bytes()) ||
       // Its memory is not this function's to end.
       !Collectives::Get().UserOf(*StorageOf(gradient)).empty()) {
@@ -47,7 +48,8 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
   while (absl::IsAlreadyExists(status)) {
     status = storages.Add({{absl::StrCat(name, " ", ++number), gradient}});
   }
-  if (status.ok()) return status;
+  // A close beside a backward pass: it stays in ordinary memory.
+  if (status.ok() || storages.closed()) return absl::OkStatus();
   status =
       Reworded(status, absl::StrCat("'", name, "' ",
                                     FormatBytes(static_cast<int64_t>(

@@ -7,16 +7,45 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/torch/hook/life/operation_pins.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/hook/window/byte_window.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
+namespace {
+
+void TakeBeside(ManagedStorage& managed, HeldBytes::Use use) {
+  if (!use.is_beside) return;
+  managed.window().room().TakeBeside(ResidentBytes(managed.size_bytes()));
+}
+
+void GiveBeside(ManagedStorage& managed, HeldBytes::Use use) {
+  if (!use.is_beside) return;
+  managed.window().room().GiveBeside(ResidentBytes(managed.size_bytes()));
+}
+
+// Null: it is not managed. A thread has several of these: as one that has pins
+// already.
+ManagedStorage* PinBeside(c10::StorageImpl& storage, HeldBytes::Use use,
+                          std::shared_ptr<const void>& owner) {
+  while (ManagedStorage* const found = OperationNet::Get().Find(&storage)) {
+    owner = found->keeper();
+    TakeBeside(*found, use);
+    if (found->word().Pin(/*holds_pins=*/true)) return found;
+    GiveBeside(*found, use);
+    OperationPins::AwaitLife(*found, /*holds_pins=*/true);
+  }
+  owner.reset();
+  return nullptr;
+}
+
+}  // namespace
 
 absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
   HeldBytes held;
-  ManagedStorage* const managed = OperationNet::Get().Find(&storage);
+  ManagedStorage* const managed = PinBeside(storage, use, held.owner_);
   if (managed == nullptr) {
     c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     if (use.is_written && c10::impl::cow::is_cow_data_ptr(data)) {
@@ -32,16 +61,12 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
     return absl::FailedPreconditionError("a storage whose bytes are gone");
   }
   ByteWindow& window = managed->window();
-  if (use.is_beside) {
-    window.room().TakeBeside(ResidentBytes(managed->size_bytes()));
-  }
-  managed->word().Pin();
   held.managed_ = managed;
   held.is_beside_ = use.is_beside;
   if (!use.is_beside) window.order().Note(*managed);
-  TERRACE_RETURN_IF_ERROR(
-      window.Fetch(*managed, use.is_beside ? ByteWindow::Caller::kBeside
-                                           : ByteWindow::Caller::kLease));
+  TERRACE_RETURN_IF_ERROR(OperationPins::BringOne(
+      *managed, use.is_beside ? ByteWindow::Caller::kBeside
+                              : ByteWindow::Caller::kLease));
   if (use.is_written) managed->MarkWritten();
   held.data_ = managed->data();
   if (!use.is_beside) window.FetchUpcoming();
@@ -50,10 +75,10 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
 
 HeldBytes::~HeldBytes() {
   if (managed_ == nullptr) return;
-  // It may go as soon as it is not pinned, its window may not.
+  // It may go as soon as it is not pinned.
   ByteWindow& window = managed_->window();
   const int64_t bytes = ResidentBytes(managed_->size_bytes());
-  window.EndUse(*managed_);
+  OperationPins::Unpin(*managed_, /*waits=*/false);
   if (is_beside_) window.room().GiveBeside(bytes);
 }
 

@@ -8,13 +8,14 @@
 //
 // A fetch that fails leaves the storage as it was: it may be tried again.
 //
-// Thread-safe but for one object. The storage must outlive it, and what manages
-// it is not closed meanwhile.
+// Thread-safe but for one object. The storage must outlive it; what manages it
+// closes before or after.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -38,6 +39,7 @@ class HeldBytes {
 
   HeldBytes(HeldBytes&& other) noexcept
       : managed_(std::exchange(other.managed_, nullptr)),
+        owner_(std::move(other.owner_)),
         data_(std::exchange(other.data_, nullptr)),
         is_beside_(other.is_beside_) {}
   HeldBytes& operator=(HeldBytes&&) = delete;
@@ -49,6 +51,7 @@ class HeldBytes {
   HeldBytes() = default;
 
   ManagedStorage* managed_ = nullptr;
+  std::shared_ptr<const void> owner_;  // has the window
   std::byte* data_ = nullptr;
   bool is_beside_ = false;
 };

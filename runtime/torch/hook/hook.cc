@@ -6,6 +6,7 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/hook/gradients.h"
+#include "runtime/torch/hook/life/operation_pins.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/managed_storages.h"
 #include "runtime/torch/hook/operation_net.h"
@@ -19,10 +20,7 @@ struct Lease::Held {
   std::shared_ptr<ManagedStorage> storage;
   std::shared_ptr<ManagedStorages> storages;  // has the window
 
-  ~Held() {
-    storages->window().EndUse(*storage);
-    storages->ReplaceUnused();
-  }
+  ~Held() { storages->EndLease(*storage); }
 };
 
 Lease::Lease(std::unique_ptr<Held> held) : held_(std::move(held)) {}
@@ -127,20 +125,21 @@ absl::Status Hook::ManageGradient(const NamedTensor& leaf) {
 }
 
 absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
-  std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
-  if (storage == nullptr) {
-    return absl::InvalidArgumentError("the tensor is not managed by this hook");
-  }
+  const absl::Status unmanaged =
+      absl::InvalidArgumentError("the tensor is not managed by this hook");
+  if (storages_->Find(tensor) == nullptr) return unmanaged;
   TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(
       tensor.storage(), /*is_written=*/access == Access::kWrite));
-  storage->word().Pin();
+  const std::shared_ptr<ManagedStorage> storage = storages_->Pin(tensor);
+  if (storage == nullptr) return unmanaged;
+  storages_->BeginLease(*storage);
   auto held = std::make_unique<Lease::Held>();
   held->tensor = tensor;
   held->storage = storage;
   held->storages = storages_;
   storages_->window().order().Note(*storage);
   TERRACE_RETURN_IF_ERROR(
-      storages_->window().Fetch(*storage, ByteWindow::Caller::kLease));
+      OperationPins::BringOne(*storage, ByteWindow::Caller::kLease));
   if (access == Access::kWrite) storage->MarkWritten();
   return Lease(std::move(held));
 }

@@ -1,17 +1,19 @@
 // What is called whenever backward has accumulated a gradient into a leaf,
 // until the object's end, by the thread that has done it: `.grad` is all of
-// what that pass has given by then. What the call returns but OK ends the pass
-// with an exception.
+// what that pass has given by then, and no other pass adds to it during the
+// call. What the call returns but OK ends the pass with an exception.
 //
-// The call lives as long as the object or a pass that is under way. One thread
-// at a time makes and ends them, and none in backward over the leaf meanwhile.
+// The call lives as long as the object or the leaf's accumulator, which a graph
+// may keep. One thread at a time makes them, and none in backward over the leaf
+// meanwhile; they end beside anything.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <cstdint>
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -44,8 +46,9 @@ class LeafHook {
   static Accumulator AccumulatorOf(const at::Tensor& leaf);
 
   const c10::TensorImpl* leaf_;
-  Accumulator accumulator_;  // has the leaf; null: moved from
-  uintptr_t key_ = 0;
+  Accumulator accumulator_;  // has the leaf
+  // Known to the accumulator, which may be calling; null: moved from.
+  std::shared_ptr<std::atomic<bool>> has_ended_;
 };
 
 }  // namespace terrace

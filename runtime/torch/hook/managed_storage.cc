@@ -23,8 +23,8 @@ c10::weak_intrusive_ptr<c10::StorageImpl> WeakOf(c10::StorageImpl& storage) {
 ManagedStorage::ManagedStorage(std::string name, c10::StorageImpl& storage,
                                ByteWindow& window,
                                std::shared_ptr<StorageOwner> owner)
-    : WindowTensor(std::move(name), static_cast<int64_t>(storage.nbytes())),
-      window_(window),
+    : StorageLife(std::move(name), &storage,
+                  static_cast<int64_t>(storage.nbytes()), window),
       key_(&storage),
       storage_(WeakOf(storage)),
       owner_(std::move(owner)) {}
@@ -62,12 +62,12 @@ bool ManagedStorage::Install(std::byte* data) {
   if (!storage || gone()) return false;
   c10::DataPtr before;  // ends without the lock
   if (self_ == nullptr) {
-    self_ = shared_from_this();  // the first time: in place of LibTorch's own
+    self_ = self();  // the first time: in place of LibTorch's own
     before = std::move(storage->_mutable_data_ptr_no_checks());
   } else if (!IsOurs(*storage)) {
     return false;
   }
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   Set(*storage, Ours(data));
   SetMessage(*storage);
   return true;
@@ -76,7 +76,7 @@ bool ManagedStorage::Install(std::byte* data) {
 bool ManagedStorage::TakeAway() {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone() || !IsOurs(*storage)) return false;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   Set(*storage, Ours(nullptr));
   SetMessage(*storage);
   return true;
@@ -97,7 +97,7 @@ void ManagedStorage::SetMessage(c10::StorageImpl& storage) {
 
 void ManagedStorage::NoteTensor(const at::Tensor& tensor) {
   const StorageOwner::WeakTensor noted(tensor.getIntrusivePtr());
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   std::erase_if(tensors_, [&](const StorageOwner::WeakTensor& each) {
     return each.expired() || each == noted;
   });
@@ -107,7 +107,7 @@ void ManagedStorage::NoteTensor(const at::Tensor& tensor) {
 std::vector<at::Tensor> ManagedStorage::Tensors() const {
   std::vector<StorageOwner::WeakTensor> noted;
   {
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     noted = tensors_;
   }
   std::vector<at::Tensor> tensors;  // the last of one may end here
@@ -123,7 +123,7 @@ std::vector<at::Tensor> ManagedStorage::Tensors() const {
 void ManagedStorage::Bar(std::string why) {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone()) return;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   barred_ = std::move(why);
   Arm(*storage, barred_);
 }
@@ -131,7 +131,7 @@ void ManagedStorage::Bar(std::string why) {
 bool ManagedStorage::Unbar() {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone()) return true;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   barred_.clear();
   if constexpr (!kCanDisarm<c10::StorageImpl>) return false;
   SetMessage(*storage);
@@ -141,7 +141,7 @@ bool ManagedStorage::Unbar() {
 void ManagedStorage::Refuse(const std::string& text) {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone() || !IsOurs(*storage)) return;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   Arm(*storage, text);
 }
 

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
-#include "runtime/torch/hook/window/window_tensor.h"
+#include "runtime/base/threads/lock_order.h"
+#include "runtime/torch/hook/life/storage_life.h"
 
 namespace terrace {
 
@@ -38,7 +38,7 @@ class StorageOwner {
   virtual ~StorageOwner() = default;
   virtual void OnGone(std::shared_ptr<ManagedStorage> storage) = 0;
   // An operation was refused one of its storages, for that. Called with the
-  // locks of late updates held (pending_storages.h): takes its own alone.
+  // locks of late updates held (lock_order.h).
   virtual void OnRefused(const absl::Status& why) = 0;
   // Gives the tensor, which has this storage, and those that are managed with
   // it another one with the same bytes, and takes that over: for one that
@@ -56,24 +56,22 @@ class StorageOwner {
                             std::vector<WeakTensor> tensors) = 0;
 };
 
-class ManagedStorage final
-    : public WindowTensor,
-      public std::enable_shared_from_this<ManagedStorage> {
+class ManagedStorage final : public StorageLife {
  public:
   // The storage is alive; the window is the owner's, and lives as long.
   ManagedStorage(std::string name, c10::StorageImpl& storage,
                  ByteWindow& window, std::shared_ptr<StorageOwner> owner);
 
-  ByteWindow& window() const { return window_; }
-
   // Never reused while this lives.
   c10::StorageImpl* key() const { return key_; }
   // Its storage is gone.
-  bool expired() const { return storage_.expired(); }
-  // Where they are now: for the thread that fills it, or has it pinned.
-  std::byte* data() const {
+  bool expired() const override { return storage_.expired(); }
+  std::byte* data() const override {
     return static_cast<std::byte*>(
         key_->_mutable_data_ptr_no_checks().mutable_get());
+  }
+  std::shared_ptr<ManagedStorage> self() {
+    return std::static_pointer_cast<ManagedStorage>(shared_from_this());
   }
 
   // One that is managed with it. Those that live and have its storage still.
@@ -85,11 +83,12 @@ class ManagedStorage final
   // for ever, and the tensors need another storage.
   void Bar(std::string why);
   bool Unbar();
-  bool is_barred() const {
-    MutexLock lock(mutex_);
-    return !barred_.empty();
+  bool needs_bytes() const override {
+    OrderedLock lock(mutex_);
+    return barred_.empty();
   }
   StorageOwner& owner() const { return *owner_; }
+  std::shared_ptr<const void> keeper() const override { return owner_; }
 
   // In a forked child, which has nothing of the Runtime: whatever the bytes
   // were, each use throws from now on. By its only thread.
@@ -112,14 +111,13 @@ class ManagedStorage final
   void SetMessage(c10::StorageImpl& storage)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  ByteWindow& window_;
   c10::StorageImpl* const key_;
   // Keeps the address from being given to another storage.
   const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   const std::shared_ptr<StorageOwner> owner_;
   std::shared_ptr<ManagedStorage> self_;  // while the DataPtr refers to this
   // For the message, which others than the word's thread may change.
-  mutable Mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kManagedStorage};
   std::string barred_ ABSL_GUARDED_BY(mutex_);  // why; empty: it is not
   std::vector<StorageOwner::WeakTensor> tensors_ ABSL_GUARDED_BY(mutex_);
 };

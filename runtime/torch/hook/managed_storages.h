@@ -1,22 +1,21 @@
 // The storages that one hook manages: takes them in, finds them by a tensor,
-// lets them go when their storage dies or all at once. Lives on, closed, for
-// storages that are left without bytes.
+// gives a tensor another one. Their lives are StorageLives'. Lives on, closed,
+// for storages that are left without bytes.
 //
 // Thread-safe. Until Close has returned, the Runtime is used.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/process.h"
+#include "runtime/base/threads/lock_order.h"
+#include "runtime/torch/hook/life/storage_lives.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/replacements.h"
 #include "runtime/torch/hook/window/byte_window.h"
@@ -43,10 +42,13 @@ class ManagedStorages final
       const NamedTensor& tensor, int64_t number, int64_t most_bytes);
   // Null: it is not managed here. Lives while the tensor does.
   std::shared_ptr<ManagedStorage> Find(const at::Tensor& tensor) const;
+  // The same, pinned, as what is no operation has it; waits while it enters or
+  // leaves.
+  std::shared_ptr<ManagedStorage> Pin(const at::Tensor& tensor);
   // As Hook::Close; `restore`: kRestore.
   absl::Status Close(bool restore);
   // Those whose storages have died, or have other bytes.
-  void Sweep();
+  void Sweep() { lives_.Sweep(); }
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
   void OnRefused(const absl::Status& why) override { NoteError(why); }
@@ -55,24 +57,26 @@ class ManagedStorages final
                     std::vector<WeakTensor> tensors) override;
   // As Hook::Retry.
   absl::Status Retry() { return replacements_.Retry(*this, window_, All()); }
-  // What of it is in use no more: a lease has ended.
-  void ReplaceUnused() { replacements_.Try(*this).IgnoreError(); }
+  // A lease, between its pin and the pin's end.
+  void BeginLease(ManagedStorage& storage) { lives_.BeginLease(storage); }
+  void EndLease(ManagedStorage& storage);
 
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }
+  bool closed() const { return lives_.closed(); }
   // How many, and their bytes.
-  int64_t count() const;
-  int64_t size_bytes() const;
+  int64_t count() const { return lives_.count(); }
+  int64_t size_bytes() const { return lives_.size_bytes(); }
   // The first of a fetch, else of an update that an operation waited for, or of
   // what left a tensor ordinary: a Replace, or a gradient that the Runtime
   // refused.
   absl::Status error() const {
     const absl::Status first = window_.stats().first_error;
-    MutexLock lock(error_mutex_);
+    OrderedLock lock(error_mutex_);
     return first.ok() ? other_error_ : first;
   }
   void NoteError(const absl::Status& why) {
-    MutexLock lock(error_mutex_);
+    OrderedLock lock(error_mutex_);
     other_error_.Update(why);
   }
   // As Hook::blocked.
@@ -81,38 +85,25 @@ class ManagedStorages final
  private:
   using Storages = std::vector<std::shared_ptr<ManagedStorage>>;
 
+  // A forked child has none of the threads, and a lock may be held for ever.
+  absl::Status CheckProcess() const;
   // Of storages that nothing has beside operations.
   absl::Status AddNow(absl::Span<const NamedTensor> tensors);
-  absl::StatusOr<Storages> Choose(absl::Span<const NamedTensor> tensors);
-  absl::Status Fill(const Storages& storages);
-  // It is found no more.
-  void Erase(const ManagedStorage& storage);
+  absl::StatusOr<StorageLives::Storages> Choose(
+      absl::Span<const NamedTensor> tensors);
+  // One that is managed by this, or null; waits for other threads that have it.
+  absl::StatusOr<std::shared_ptr<ManagedStorage>> Settled(
+      const NamedTensor& tensor) const;
   Storages All() const;
   void EndChild();
-  // False: it was begun before, and is done. FailedPrecondition as Close.
-  absl::StatusOr<bool> BeginClose();
-  // With restore into memory, else refused; it is no more managed then, unless
-  // an operation has it. One that `waits` and finds no room stays as it is.
-  absl::Status LetGo(ManagedStorage& storage, bool restore, bool waits = false);
-  // All that there are; the first error.
-  absl::Status LetGoAll(bool restore);
 
-  const pid_t process_;
+  const Process process_;
   const absl::Duration patience_;
   ByteWindow window_;
+  StorageLives lives_;
   Replacements replacements_;
-  mutable Mutex error_mutex_;  // the last of all
+  mutable OrderedMutex error_mutex_{LockRank::kHookError};
   absl::Status other_error_ ABSL_GUARDED_BY(error_mutex_);
-  mutable Mutex mutex_;
-  CondVar swept_;
-  absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> storages_
-      ABSL_GUARDED_BY(mutex_);
-  Storages gone_ ABSL_GUARDED_BY(mutex_);
-  // Not managed any more, but their storages live.
-  Storages retired_ ABSL_GUARDED_BY(mutex_);
-  std::thread::id closing_ ABSL_GUARDED_BY(mutex_);  // while one does
-  int sweeping_ ABSL_GUARDED_BY(mutex_) = 0;         // threads
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace terrace

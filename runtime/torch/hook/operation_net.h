@@ -14,27 +14,37 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/threads/lock_order.h"
+#include "runtime/torch/hook/life/storage_life.h"
 #include "runtime/torch/hook/operation_gate.h"
 #include "runtime/torch/hook/storage_registry.h"
 
 namespace terrace {
 
+class ManagedStorage;
+
 // Thread-safe.
-class OperationNet {
+class OperationNet final : public StorageIndex {
  public:
   // Lives for ever.
   static OperationNet& Get();
 
   // Null: it is not managed.
-  ManagedStorage* Find(const void* key) const { return registry_.Find(key); }
+  ManagedStorage* Find(const void* key) const;
+  // The same, pinned as by a thread that has pins; waits while it enters or
+  // leaves.
+  ManagedStorage* Pin(const void* key) const;
   // As the registry's. Operations that begin after the Insert of the first are
   // seen, and none that begin after the Erase of the last.
-  void Insert(const void* key, ManagedStorage* storage);
-  void Erase(const void* key);
+  bool Insert(StorageLife& storage) override;
+  Ended Erase(std::shared_ptr<StorageLife> storage) override;
+  // In a forked child, by its only thread.
+  void ForEachInChild(absl::FunctionRef<void(ManagedStorage&)> visit) const;
 
   // Between these operations are seen though nothing may be managed; any number
   // of them at a time.
@@ -83,7 +93,7 @@ class OperationNet {
   void BeforeFork();
   void AfterFork();
 
-  Mutex mutex_;
+  OrderedMutex mutex_{LockRank::kOperationNet};
   int listeners_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while they are
 };

@@ -24,14 +24,14 @@ SavedTensors::SavedTensors(std::shared_ptr<ManagedStorages> storages)
 SavedTensors::~SavedTensors() { End(); }
 
 void SavedTensors::Begin(int64_t most_bytes) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   if (has_ended_) return;
   if (most_bytes_ == 0) OperationNet::Get().BeginListening();
   most_bytes_ = most_bytes;
 }
 
 void SavedTensors::End() {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   if (most_bytes_ > 0) OperationNet::Get().EndListening();
   most_bytes_ = 0;
   has_ended_ = true;
@@ -42,7 +42,7 @@ absl::StatusOr<bool> SavedTensors::Add(const at::Tensor& tensor) {
   std::string name;
   int64_t most_bytes = 0;
   {
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     if (most_bytes_ == 0 || !OperationNet::IsSeen()) return false;
     while (!saved_.empty() && saved_.back().storage.expired()) {
       saved_.pop_back();
@@ -53,7 +53,7 @@ absl::StatusOr<bool> SavedTensors::Add(const at::Tensor& tensor) {
   }
   absl::StatusOr<std::shared_ptr<ManagedStorage>> added =
       storages_->AddNumbered({name, tensor}, saved.number, most_bytes);
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   if (!added.ok()) {
     const absl::Status& why = added.status();
     const absl::Status status = Reworded(
@@ -87,7 +87,7 @@ void SavedTensors::Use(const at::Tensor& tensor) {
   std::vector<std::shared_ptr<ManagedStorage>> before;
   int64_t bytes = 0;
   {
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     Trim(used->size_bytes());
     for (size_t i = most_bytes > 0 ? saved_.size() : 0; i > 0; --i) {
       const Saved& each = saved_[i - 1];
@@ -103,14 +103,14 @@ void SavedTensors::Use(const at::Tensor& tensor) {
 }
 
 void SavedTensors::BeginStep() {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   ++step_;
   next_ = 0;
   saved_.clear();
 }
 
 absl::Status SavedTensors::first_error() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return first_error_;
 }
 

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/threads/lock_order.h"
 
 namespace terrace {
 
@@ -54,7 +54,7 @@ class SavedTensors {
   void Trim(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<ManagedStorages> storages_;
-  mutable Mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kSavedTensors};
   int64_t most_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: it has not begun
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;

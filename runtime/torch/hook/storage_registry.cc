@@ -1,8 +1,11 @@
 #include "runtime/torch/hook/storage_registry.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <utility>
 
-#include "runtime/base/check.h"
+#include "runtime/torch/hook/life/storage_life.h"
 
 namespace terrace {
 namespace {
@@ -46,7 +49,7 @@ StorageRegistry::StorageRegistry() {
 
 StorageRegistry::~StorageRegistry() = default;
 
-ManagedStorage* StorageRegistry::Find(const void* key) const {
+StorageLife* StorageRegistry::Find(const void* key) const {
   const Table& table = *table_.load(std::memory_order_acquire);
   const size_t start = Table::Start(key);
   for (size_t i = start; i < start + table.places(); ++i) {
@@ -58,16 +61,41 @@ ManagedStorage* StorageRegistry::Find(const void* key) const {
   return nullptr;
 }
 
-void StorageRegistry::Insert(const void* key, ManagedStorage* storage) {
-  TERRACE_CHECK(Find(key) == nullptr);
-  MutexLock lock(mutex_);
+void StorageRegistry::ForEachInChild(
+    absl::FunctionRef<void(StorageLife&)> visit) const {
+  const Table& table = *table_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < table.places(); ++i) {
+    if (IsFree(table.place(i).key.load(std::memory_order_acquire))) continue;
+    visit(*table.place(i).storage.load(std::memory_order_relaxed));
+  }
+}
+
+bool StorageRegistry::Insert(const void* key, StorageLife* storage) {
+  OrderedLock lock(mutex_);
+  if (Find(key) != nullptr) return false;
   if (4 * (size_ + 1) > tables_.back()->places()) Grow();
   Put(*tables_.back(), key, storage);
   ++size_;
+  return true;
 }
 
-void StorageRegistry::Put(Table& table, const void* key,
-                          ManagedStorage* storage) {
+StorageRegistry::Kept StorageRegistry::Keep(
+    std::shared_ptr<StorageLife> storage) {
+  Kept ended;
+  OrderedLock lock(mutex_);
+  kept_.push_back(std::move(storage));
+  // Not at each one: as many as there are cost as much as they are.
+  if (kept_.size() <= 2 * looked_at_kept_) return ended;
+  const auto dead =
+      std::partition(kept_.begin(), kept_.end(),
+                     [](const auto& each) { return !each->expired(); });
+  std::move(dead, kept_.end(), std::back_inserter(ended));
+  kept_.erase(dead, kept_.end());
+  looked_at_kept_ = kept_.size();
+  return ended;
+}
+
+void StorageRegistry::Put(Table& table, const void* key, StorageLife* storage) {
   size_t i = Table::Start(key);
   while (!IsFree(table.place(i).key.load(std::memory_order_relaxed))) ++i;
   Place& place = table.place(i);
@@ -76,7 +104,7 @@ void StorageRegistry::Put(Table& table, const void* key,
 }
 
 void StorageRegistry::Erase(const void* key) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   Table& table = *tables_.back();
   const auto key_at = [&table](size_t i) {
     return table.place(i).key.load(std::memory_order_relaxed);
@@ -107,12 +135,12 @@ void StorageRegistry::Grow() {
 }
 
 size_t StorageRegistry::size() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return size_;
 }
 
 size_t StorageRegistry::places() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   size_t places = 0;
   for (const auto& table : tables_) places += table->places();
   return places;

@@ -1,13 +1,12 @@
-// Which storages are managed: StorageImpl* -> ManagedStorage. Operations ask
-// for each of their inputs, most of which are not, so that a look costs a few
+// Which storages are managed: address -> StorageLife. Operations ask for each
+// of their inputs, most of which are not, so that a look costs a few
 // nanoseconds and takes no lock.
 //
 // An address stands for its storage for as long as it is here, since the
-// ManagedStorage keeps a weak reference to it. What Find answers lives on while
-// the storage asked for does, or a pin on it: Erase it only when neither is the
-// case.
+// StorageLife keeps a weak reference to it. What Find answers lives on while
+// the storage asked for does, or a pin on it: what is erased before is kept.
 //
-// Find may run on any thread beside anything. Insert and Erase take a lock.
+// Find may run on any thread beside anything. The others take a lock.
 // Places that were erased are used again, so that a table is replaced only when
 // there are more storages at a time than ever before, by one twice as large.
 // The one before is kept until the registry ends, as a look may be going
@@ -19,11 +18,12 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "absl/functional/function_ref.h"
+#include "runtime/base/threads/lock_order.h"
 
 namespace terrace {
 
-class ManagedStorage;
+class StorageLife;
 
 class StorageRegistry {
  public:
@@ -33,12 +33,18 @@ class StorageRegistry {
   StorageRegistry& operator=(const StorageRegistry&) = delete;
 
   // Null: it is not managed.
-  ManagedStorage* Find(const void* key) const;
+  StorageLife* Find(const void* key) const;
+  // In a forked child, by its only thread, whatever the lock is.
+  void ForEachInChild(absl::FunctionRef<void(StorageLife&)> visit) const;
 
-  // Of a key that is not there.
-  void Insert(const void* key, ManagedStorage* storage);
+  // False, and nothing changes: the key is there.
+  bool Insert(const void* key, StorageLife* storage);
   // Of one that is; nothing if it is not.
   void Erase(const void* key);
+  // One that was erased lives for as long as its storage. What does no longer
+  // is the caller's.
+  using Kept = std::vector<std::shared_ptr<StorageLife>>;
+  Kept Keep(std::shared_ptr<StorageLife> storage);
   size_t size() const;
   // Of all tables that it keeps.
   size_t places() const;
@@ -46,17 +52,19 @@ class StorageRegistry {
  private:
   struct Place {
     std::atomic<const void*> key = nullptr;
-    std::atomic<ManagedStorage*> storage = nullptr;
+    std::atomic<StorageLife*> storage = nullptr;
   };
   class Table;
 
-  void Put(Table& table, const void* key, ManagedStorage* storage);
+  void Put(Table& table, const void* key, StorageLife* storage);
   void Grow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable Mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kStorageRegistry};
   std::atomic<const Table*> table_;  // the last of tables_
   std::vector<std::unique_ptr<Table>> tables_ ABSL_GUARDED_BY(mutex_);
   size_t size_ ABSL_GUARDED_BY(mutex_) = 0;
+  Kept kept_ ABSL_GUARDED_BY(mutex_);
+  size_t looked_at_kept_ ABSL_GUARDED_BY(mutex_) = 0;  // how many lived then
 };
 
 }  // namespace terrace

@@ -323,8 +323,7 @@ void LateUpdates::RestoreLater() {
         "terrace: '", managed->name(),
         "' was leased as its update, which had failed, was given up; it can "
         "be used again once its lease has ended"));
-    managed->owner().ReplaceLater(managed->shared_from_this(),
-                                  std::move(tensors));
+    managed->owner().ReplaceLater(managed->self(), std::move(tensors));
   }
 }
 

@@ -11,7 +11,7 @@ namespace terrace {
 void PendingStorages::Add(int parameter, std::string name, const void* storage,
                           const void* gradient_storage,
                           std::shared_ptr<const void> gradient) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   const size_t index = parameters_.size();
   parameters_.push_back({parameter, std::move(name), std::move(gradient)});
   by_place_[parameter] = index;
@@ -23,7 +23,7 @@ void PendingStorages::Add(int parameter, std::string name, const void* storage,
 
 void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
   Garbage garbage;  // ends after the lock
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   garbage.swap(garbage_);
   for (size_t i = 0; i < operands.size(); ++i) {
     const auto found = storages_.find(operands[i].storage);
@@ -46,7 +46,7 @@ void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
 }
 
 bool PendingStorages::IsFree(Operand operand) const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   const auto found = storages_.find(operand.storage);
   return closed_ || found == storages_.end() ||
          Missing(found->second, operand.is_written) == nullptr;
@@ -54,14 +54,14 @@ bool PendingStorages::IsFree(Operand operand) const {
 
 void PendingStorages::AwaitEnd() {
   Garbage garbage;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   while (!ended_) WaitForChange();
   garbage.swap(garbage_);
 }
 
 bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
   Garbage garbage;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   garbage.swap(garbage_);
   while (!ended_) {
     const absl::Duration left = deadline - absl::Now();
@@ -80,39 +80,39 @@ void PendingStorages::WaitForChange(absl::Duration most) {
 }
 
 PendingStorages::Garbage PendingStorages::TakeGarbage() {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return std::exchange(garbage_, {});
 }
 
 bool PendingStorages::has_ended() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return ended_;
 }
 
 bool PendingStorages::is_done() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return ended_ && (status_.ok() || closed_);
 }
 
 bool PendingStorages::has_waiters() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return waiters_ > 0;
 }
 
 absl::Duration PendingStorages::waited() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return waited_;
 }
 
 void PendingStorages::TakeWanted(std::vector<int>* parameters) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   parameters->insert(parameters->end(), wanted_.begin(), wanted_.end());
   wanted_.clear();
 }
 
 void PendingStorages::SetStepped(absl::Span<const int> parameters) {
   if (parameters.empty()) return;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   for (const int place : parameters) {
     const auto found = by_place_.find(place);
     if (found != by_place_.end()) Step(parameters_[found->second]);
@@ -121,7 +121,7 @@ void PendingStorages::SetStepped(absl::Span<const int> parameters) {
 }
 
 void PendingStorages::End(absl::Status status) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   if (status.ok()) {
     for (Parameter& parameter : parameters_) Step(parameter);
   }
@@ -131,25 +131,25 @@ void PendingStorages::End(absl::Status status) {
 }
 
 void PendingStorages::BeginAgain() {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   ended_ = false;
   wanted_.clear();
   for (Parameter& parameter : parameters_) parameter.is_wanted = false;
 }
 
 void PendingStorages::Close() {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   ended_ = closed_ = true;
   changed_.SignalAll();
 }
 
 std::vector<int> PendingStorages::order() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return order_;
 }
 
 std::vector<const void*> PendingStorages::TakeRefused() {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   std::vector<const void*> keys;
   for (auto& [key, storage] : storages_) {
     if (std::exchange(storage.is_refused, false)) keys.push_back(key);
@@ -158,7 +158,7 @@ std::vector<const void*> PendingStorages::TakeRefused() {
 }
 
 void PendingStorages::SetRefused(const void* storage) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   storages_[storage].is_refused = true;
 }
 

@@ -16,10 +16,7 @@
 // or Close, after which nothing waits and nothing is refused.
 //
 // Thread-safe, but Add, which comes before all others. `refuse` is called with
-// the lock held, so that no retry comes between. The order of locks is that of
-// UpdateNet, this one, OperationNet's and its registry's, a ManagedStorage's,
-// that of its owner's errors: what holds a later one calls nothing that takes
-// an earlier one.
+// the lock held, so that no retry comes between (lock_order.h).
 #pragma once
 
 #include <memory>
@@ -32,7 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/threads/lock_order.h"
 
 namespace terrace {
 
@@ -122,7 +119,7 @@ class PendingStorages {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string retry_;
-  mutable Mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kPendingStorages};
   CondVar changed_;
   std::vector<Parameter> parameters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<int, size_t> by_place_ ABSL_GUARDED_BY(mutex_);

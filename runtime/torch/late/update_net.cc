@@ -82,14 +82,14 @@ UpdateNet& UpdateNet::Get() {
 }
 
 void UpdateNet::Insert(std::shared_ptr<PendingStorages> pending) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   pending_.push_back(std::move(pending));
   Listen();
 }
 
 void UpdateNet::Erase(const PendingStorages& pending) {
   std::shared_ptr<PendingStorages> erased;  // ends after the lock
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   const auto found =
       std::find_if(pending_.begin(), pending_.end(),
                    [&](const auto& each) { return each.get() == &pending; });
@@ -103,7 +103,7 @@ void UpdateNet::Erase(const PendingStorages& pending) {
 }
 
 UpdateNet::List UpdateNet::pending() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return pending_;
 }
 
@@ -129,7 +129,7 @@ bool UpdateNet::IsFree(const c10::Storage& storage, bool is_written) {
 }
 
 void UpdateNet::BeginAgain(PendingStorages& pending) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   pending.BeginAgain();
 }
 

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/threads/lock_order.h"
 #include "runtime/torch/hook/operation_gate.h"
 #include "runtime/torch/late/pending_storages.h"
 
@@ -61,7 +61,7 @@ class UpdateNet final : public OperationGate {
   void AfterFork();
   void AfterForkInChild();
 
-  mutable Mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kUpdateNet};
   List pending_ ABSL_GUARDED_BY(mutex_);
   bool is_listening_ ABSL_GUARDED_BY(mutex_) = false;  // while there are
 };

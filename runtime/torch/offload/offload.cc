@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/threads/lock_order.h"
 #include "runtime/torch/activations/activations.h"
 #include "runtime/torch/activations/saving_scope.h"
 #include "runtime/torch/offload/joined_optimizers.h"
@@ -71,7 +71,7 @@ class OffloadedModel final : public Offload {
     const auto place = Place();
     if (!place.ok()) return;
     {
-      MutexLock lock(mutex_);
+      OrderedLock lock(mutex_);
       ++steps_;
     }
     (*place)->hook().BeginStep();
@@ -88,13 +88,13 @@ class OffloadedModel final : public Offload {
 
   absl::Status error() const override {
     TERRACE_RETURN_IF_ERROR(CheckProcess());
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     return ended_ == nullptr ? place_->hook().error() : ended_->error;
   }
 
   OffloadStats stats() const override {
     if (!IsOwnProcess()) return {};
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     return ended_ == nullptr ? CurrentStats() : ended_->stats;
   }
 
@@ -118,8 +118,8 @@ class OffloadedModel final : public Offload {
 
   const Process process_;
   const std::shared_ptr<Activations> activations_;  // null: they stay
-  Mutex closing_;  // held by the one Close at a time, before mutex_
-  mutable Mutex mutex_;
+  OrderedMutex closing_{LockRank::kOffloadClose};   // one Close at a time
+  mutable OrderedMutex mutex_{LockRank::kOffload};
   // Shared with calls under way. Null: its memory and files are gone.
   std::shared_ptr<OffloadPlace> place_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);  // the hook is closed
@@ -135,7 +135,7 @@ absl::Status OffloadedModel::CheckProcess() const {
 
 absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadedModel::Place() {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   if (ended_ == nullptr) return place_;
   return absl::FailedPreconditionError("this Offload is closed");
 }
@@ -165,17 +165,17 @@ absl::Status OffloadedModel::Flush(absl::Time deadline) {
 
 absl::Status OffloadedModel::Close(AtClose what) {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
-  MutexLock closing(closing_);
+  OrderedLock closing(closing_);
   std::shared_ptr<OffloadPlace> place;
   {
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     if (place_ == nullptr) return absl::OkStatus();
     place = place_;
   }
   const absl::Status updated = place->joined().Finish(absl::InfiniteFuture());
   auto ended = std::make_unique<Ended>();
   {
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     if (place_ == nullptr) return updated;
     ended->stats = CurrentStats();
   }
@@ -183,13 +183,13 @@ absl::Status OffloadedModel::Close(AtClose what) {
   if (absl::IsFailedPrecondition(status)) return Both(status, updated);
   ended->error = place->hook().error();
   {
-    MutexLock lock(mutex_);
+    OrderedLock lock(mutex_);
     if (ended_ == nullptr) ended_ = std::move(ended);
   }
   status = Both(status, Both(updated, place->joined().Close()));
   absl::Status closed = place->runtime().Close(absl::Now() + kClosePatience);
   if (absl::IsFailedPrecondition(closed)) return Both(closed, status);
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   place_.reset();  // not the last one here
   status = Both(status, closed);
   // It is closed all the same.

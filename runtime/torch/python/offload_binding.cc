@@ -177,9 +177,13 @@ void OffloadBinding::UseActivation(const at::Tensor& tensor) {
 }
 
 Outcome OffloadBinding::BeginStep() {
-  auto place = Place();
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  // One that began beside a close finds its values in ordinary memory.
+  const auto place = Place();
   if (place.ok()) (*place)->hook().BeginStep();
-  return ToOutcome(place.status());
+  return ToOutcome(absl::OkStatus());
 }
 
 Outcome OffloadBinding::Retry() {

@@ -308,9 +308,8 @@ TEST_F(BarTest, OneThatIsInUseIsReplacedAsSoonAsItIsNot) {
   ManagedStorage& managed = ManagedOf(tensor);
   managed.Bar("terrace: not yet");
   managed.owner().ReplaceLater(
-      managed.shared_from_this(),
-      {StorageOwner::WeakTensor(tensor.getIntrusivePtr()),
-       StorageOwner::WeakTensor(alias.getIntrusivePtr())});
+      managed.self(), {StorageOwner::WeakTensor(tensor.getIntrusivePtr()),
+                       StorageOwner::WeakTensor(alias.getIntrusivePtr())});
   EXPECT_THAT(TextThrown([&] { tensor.sum(); }), HasSubstr("not yet"));
   lease->End();
   EXPECT_TRUE(tensor.equal(plain));

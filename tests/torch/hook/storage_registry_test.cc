@@ -17,8 +17,8 @@ struct Addresses {
   static constexpr size_t kApart = 96;
 
   const void* key(size_t i) const { return bytes.data() + i * kApart; }
-  ManagedStorage* storage(size_t i) {
-    return reinterpret_cast<ManagedStorage*>(bytes.data() + i * kApart + 8);
+  StorageLife* storage(size_t i) {
+    return reinterpret_cast<StorageLife*>(bytes.data() + i * kApart + 8);
   }
   std::vector<char> bytes;
 };
@@ -26,7 +26,7 @@ struct Addresses {
 TEST(StorageRegistry, FindsWhatAMapFinds) {
   Addresses addresses(500);
   StorageRegistry registry;
-  std::map<const void*, ManagedStorage*> expected;
+  std::map<const void*, StorageLife*> expected;
   std::mt19937 random(3);
   for (int round = 0; round < 20'000; ++round) {
     const size_t i = random() % 500;

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/check.h"
 #include "runtime/base/io_fault.h"
@@ -21,14 +20,6 @@ int64_t FootprintOf(const WindowTensor& tensor) {
 
 absl::Status Gone(const WindowTensor& tensor) {
   return absl::FailedPreconditionError(tensor.Told("its storage is gone"));
-}
-
-// Why, as far as that is known.
-absl::Status FailedBefore(const WindowTensor& tensor,
-                          const absl::Status& first) {
-  return Reworded(first,
-                  tensor.Told(absl::StrCat("it failed before; the first to: ",
-                                           first.message())));
 }
 
 }  // namespace
@@ -57,11 +48,12 @@ absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
   return absl::OkStatus();
 }
 
-absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source) {
+absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source,
+                              RoomPatience patience) {
   TERRACE_CHECK(tensor.word().BeginLoad());
   Claim(tensor);
   absl::StatusOr<Pin> pin =
-      Bring(tensor, Access::kOverwrite, Caller::kOperation);
+      Bring(tensor, Access::kOverwrite, Caller::kOperation, patience);
   absl::Status status = pin.status();
   if (pin.ok()) {
     std::memcpy(pin->data().data(), source, pin->data().size());
@@ -77,15 +69,14 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source) {
   tensor.MarkWritten();
   order_.Note(tensor);
   --away_;
-  room_.NotePeak([&] { return order_.PinnedBytesWith(tensor); });
+  room_.NotePeak([&] { return order_.PinnedBytesWith(&tensor); });
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
 
-bool ByteWindow::Remove(WindowTensor& tensor) {
-  if (!tensor.word().BeginRemove()) return false;
+void ByteWindow::Remove(WindowTensor& tensor) {
+  tensor.word().Take();
   Forget(tensor);
-  return true;
 }
 
 void ByteWindow::Forget(WindowTensor& tensor) {
@@ -104,18 +95,26 @@ void ByteWindow::Forget(WindowTensor& tensor) {
   tensor.word().End(Residency::kCold);
 }
 
-absl::Status ByteWindow::Fetch(WindowTensor& tensor, Caller caller) {
+absl::Status ByteWindow::Fetch(WindowTensor& tensor, Caller caller,
+                               RoomPatience patience) {
+  if (caller == Caller::kBeside) patience = RoomPatience::kBeside;
   const absl::Time begun = absl::Now();
   absl::Status status;
   while (true) {
-    const Residency state = tensor.word().Await();
+    const Residency state = patience == RoomPatience::kNone
+                                ? tensor.word().state()
+                                : tensor.word().Await();
     if (state == Residency::kResident) break;
+    if (ResidencyWord::IsOwned(state)) {
+      status = absl::ResourceExhaustedError("another thread brings it");
+      break;
+    }
     if (state == Residency::kFailed) {
-      status = FailedBefore(tensor, meter_.stats().first_error);
+      status = meter_.FailedBefore(tensor);
       break;
     }
     if (!tensor.word().BeginLoad()) continue;
-    status = Load(tensor, caller);
+    status = Load(tensor, caller, patience);
     break;
   }
   if (caller == Caller::kBeside) return status;
@@ -125,10 +124,11 @@ absl::Status ByteWindow::Fetch(WindowTensor& tensor, Caller caller) {
   return status;
 }
 
-absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller) {
+absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller,
+                              RoomPatience patience) {
   const bool is_ahead = tensor.fetch_ != nullptr;
   if (!is_ahead) Claim(tensor);
-  absl::StatusOr<Pin> pin = Bring(tensor, Access::kUpdate, caller);
+  absl::StatusOr<Pin> pin = Bring(tensor, Access::kUpdate, caller, patience);
   if (!pin.ok()) return Fail(tensor, pin.status(), caller);
   if (options_.verify_clean && !tensor.never_clean_) {
     tensor.fingerprint_ = Fingerprint(pin->data());
@@ -143,7 +143,7 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller) {
   tensor.pin_ = *std::move(pin);
   --away_;
   if (caller != Caller::kBeside) {
-    room_.NotePeak([&] { return order_.PinnedBytesWith(tensor); });
+    room_.NotePeak([&] { return order_.PinnedBytesWith(&tensor); });
     meter_.NoteFetched(tensor, is_ahead);
   }
   tensor.word().End(Residency::kResident);
@@ -151,12 +151,12 @@ absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller) {
 }
 
 absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access,
-                                      Caller caller) {
+                                      Caller caller, RoomPatience patience) {
   const absl::Time end = absl::Now() + options_.patience;
   while (true) {
     // What failed ahead of need may have been mended since.
     bool is_again = tensor.fetch_ != nullptr;
-    TERRACE_RETURN_IF_ERROR(Ask(tensor, access, caller));
+    TERRACE_RETURN_IF_ERROR(Ask(tensor, access, caller, patience));
     absl::StatusOr<Pin> pin = bytes_.Take(*tensor.fetch_);
     tensor.fetch_.reset();
     is_again |= absl::IsAborted(pin.status());
@@ -164,19 +164,19 @@ absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access,
   }
 }
 
-absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access,
-                             Caller caller) {
+absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access, Caller caller,
+                             RoomPatience patience) {
   if (tensor.fetch_ != nullptr) return absl::OkStatus();  // begun ahead
   const absl::Time begun = absl::Now();
   const bool is_new = access == Access::kOverwrite && tensor.number() >= 0;
-  const bool is_beside = caller == Caller::kBeside;
-  RoomWait wait(room_, is_beside ? &options_.beside : nullptr);
+  RoomWait wait(room_, order_, patience, options_.beside);
   absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
       bytes_.Ask({.tensor = tensor.id_,
                   .access = access,
                   .own_bytes = is_new ? tensor.size_bytes() : 0},
                  [&] { return MakeRoom(wait); });
-  if (access != Access::kOverwrite && !is_beside) {  // a fetch for operations
+  // A fetch for operations.
+  if (access != Access::kOverwrite && caller != Caller::kBeside) {
     meter_.NoteBlockedOnRoom(absl::Now() - begun);
   }
   TERRACE_ASSIGN_OR_RETURN(tensor.fetch_, std::move(queue));
@@ -186,18 +186,19 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access,
 // The window has the bytes, and the memory has them in parts between what is
 // pinned: one more tensor leaves.
 absl::StatusOr<bool> ByteWindow::MakeRoom(RoomWait& wait) {
-  wait.Look();
   if (EvictOne()) return true;
-  return wait.Decide();
+  const absl::StatusOr<bool> decided = wait.Decide();
+  // What was in use as it looked may have ended since.
+  return !decided.ok() && EvictOne() ? true : decided;
 }
 
 absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
                               Caller caller) {
   const absl::Status status = Reworded(why, tensor.Told(why.message()));
   room_.Give(FootprintOf(tensor));
-  const bool is_refused = caller == Caller::kOperation;
+  // Who is told that there is no room may come again when there is.
+  const bool is_refused = caller == Caller::kOperation && !IsNoRoom(status);
   if (is_refused) tensor.Refuse(std::string(status.message()));
-  // A caller that is told may come again when there is room.
   if (is_refused || !absl::IsResourceExhausted(status)) {
     meter_.NoteFailure(status);
   }
@@ -207,7 +208,8 @@ absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
 
 absl::Status ByteWindow::FetchBeyond(WindowTensor& tensor,
                                      absl::string_view operation) {
-  TERRACE_RETURN_IF_ERROR(Fetch(tensor));
+  TERRACE_RETURN_IF_ERROR(
+      Fetch(tensor, Caller::kOperation, RoomPatience::kTurn));
   // Where another operation has it too it stays where it is.
   if (tensor.is_spilled() || !tensor.word().BeginMove()) {
     return absl::OkStatus();
@@ -222,20 +224,23 @@ absl::Status ByteWindow::FetchBeyond(WindowTensor& tensor,
 
 void ByteWindow::RefuseFetch(WindowTensor& tensor, const absl::Status& why) {
   if (!tensor.word().BeginLoad()) return;
-  if (tensor.fetch_ == nullptr) Claim(tensor);
+  if (tensor.fetch_ != nullptr) room_.Give(FootprintOf(tensor));
   tensor.fetch_.reset();
-  Fail(tensor, why, Caller::kOperation).IgnoreError();
+  const absl::Status status = Reworded(why, tensor.Told(why.message()));
+  tensor.Refuse(std::string(status.message()));
+  meter_.NoteFailure(status);
+  tensor.word().End(tensor.Forgive() ? Residency::kCold : Residency::kFailed);
 }
 
-void ByteWindow::EndUse(WindowTensor& tensor) {
-  tensor.is_spilled() ? EndBeyond(tensor) : tensor.word().Unpin();
+void ByteWindow::EndUse(WindowTensor& tensor, RoomPatience patience) {
+  tensor.is_spilled() ? EndBeyond(tensor, patience) : tensor.word().Unpin();
   if (room_.over()) Trim();
 }
 
-void ByteWindow::EndBeyond(WindowTensor& tensor) {
+void ByteWindow::EndBeyond(WindowTensor& tensor, RoomPatience patience) {
   if (!tensor.word().UnpinToEvict()) return;
   Claim(tensor);  // the room that it needs in the Runtime
-  RoomWait wait(room_, nullptr);
+  RoomWait wait(room_, order_, patience, options_.beside);
   const absl::Status status =
       spill_.WriteBack(tensor, [&] { return MakeRoom(wait); });
   room_.Give(FootprintOf(tensor));
@@ -357,17 +362,15 @@ bool ByteWindow::Retry() {
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   const absl::Status room = ordinary_.CheckRoom(tensor.size_bytes());
   if (!room.ok()) return Reworded(room, tensor.Told(room.message()));
-  tensor.word().Pin();
+  tensor.word().Hold();
   // No operation's: where it cannot be brought it may be tried again.
   absl::Status status = Fetch(tensor, Caller::kLease);
   if (!status.ok()) {
     tensor.word().Unpin();
     return status;
   }
-  // Without a moment in which it is not pinned: others may evict.
-  if (!tensor.word().UnpinToEvict()) {
-    return absl::FailedPreconditionError(tensor.Told("it is in use"));
-  }
+  // Without a moment in which it is not held: others may evict.
+  tensor.word().Take(/*is_held=*/true);
   status = tensor.MoveOut();
   if (!status.ok()) {
     tensor.word().End(Residency::kResident);
@@ -377,13 +380,12 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   return absl::OkStatus();
 }
 
-bool ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
-  if (!tensor.word().BeginRemove()) return false;
+void ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
+  tensor.word().Take();
   if (!tensor.is_here() || tensor.TakeAway()) {
     tensor.Refuse(tensor.Told(why));
   }
   Forget(tensor);
-  return true;
 }
 
 ByteWindowStats ByteWindow::stats() const {

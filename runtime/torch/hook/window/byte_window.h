@@ -13,8 +13,9 @@
 // back. Those of an operation that exceed even that go beyond it, into ordinary
 // memory, until the operation ends (spill.h).
 //
-// A fetch that fails leaves its tensor failed: every use is told why, until
-// Retry. Nothing waits for ever: patience is how long a fetch may take.
+// A fetch that fails on a tier leaves its tensor failed: every use is told why,
+// until Retry. One that finds no room leaves it as it was. Nothing waits for
+// ever: patience is how long a fetch may take.
 //
 // Thread-safe. Tensors outlive their stay (Add to Remove), the Runtime all.
 #pragma once
@@ -67,10 +68,11 @@ class ByteWindow {
   absl::Status Add(absl::Span<WindowTensor* const> tensors);
   // Copies the bytes from `source`, and installs them: resident from then on.
   // After an error it is as before.
-  absl::Status Fill(WindowTensor& tensor, const std::byte* source);
-  // Forgets it and its contents. False: an operation or another thread has it;
-  // again later.
-  bool Remove(WindowTensor& tensor);
+  absl::Status Fill(WindowTensor& tensor, const std::byte* source,
+                    RoomPatience patience = RoomPatience::kNone);
+  // Of one that enters or leaves (Life), by the thread that has it do so:
+  // forgets it and its contents.
+  void Remove(WindowTensor& tensor);
 
   // A use is noted by a thread that has the tensor pinned.
   UseOrder& order() { return order_; }
@@ -82,15 +84,22 @@ class ByteWindow {
     kLease,
     kBeside,  // waits for the room that the others have; no use of the model's
   };
-  absl::Status Fetch(WindowTensor& tensor, Caller caller = Caller::kOperation);
-  // The same for one of an operation that takes too much at a time: the caller
-  // has the only pin. Its bytes are in ordinary memory then, if there is any.
+  absl::Status Fetch(WindowTensor& tensor, Caller caller = Caller::kOperation,
+                     RoomPatience patience = RoomPatience::kLoads);
+  // The same for one of an operation that takes too much at a time, in its
+  // turn: the caller has the only pin. Its bytes are in ordinary memory then,
+  // if there is any.
   absl::Status FetchBeyond(WindowTensor& tensor, absl::string_view operation);
-  // One that is not here, and cannot be: it has failed then.
+  // One that is not here, and cannot be now: an operation that looks at it is
+  // told why, and the next one tries it again, or has it failed where LibTorch
+  // cannot use its storage again.
   void RefuseFetch(WindowTensor& tensor, const absl::Status& why);
   // A use ends: the pin, and what the tensor has beyond the window if that was
-  // the last one. Back to the window's bytes. The tensor may be gone then.
-  void EndUse(WindowTensor& tensor);
+  // the last one. Back to the window's bytes. The tensor may be gone then, but
+  // not this. Where the room is not over, and the tensor not beyond it, the
+  // word's Unpin is the same.
+  void EndUse(WindowTensor& tensor,
+              RoomPatience patience = RoomPatience::kTurn);
   // Begins to bring it; nothing waits for it. A hint: it is dropped where that
   // needs what was begun ahead itself, or is used by operations.
   void FetchAhead(WindowTensor& tensor);
@@ -112,33 +121,33 @@ class ByteWindow {
   // What failed may be fetched again. False: this LibTorch cannot use the
   // storage of one again, which stays failed.
   bool Retry();
-  // Brings it, puts it into memory of its storage's own, and forgets it.
-  // FailedPrecondition: an operation has it; ResourceExhausted: memory has no
-  // room for it; or why it cannot be brought. It stays then, as it is, and may
-  // be tried again.
+  // As Remove, but brings it before, and puts it into memory of its storage's
+  // own. ResourceExhausted: memory has no room for it; or why it cannot be
+  // brought. It stays then, as it is, and may be tried again.
   absl::Status MoveOut(WindowTensor& tensor);
-  // Forgets it and takes its bytes away for good: each use fails with `why`.
-  // False: an operation or another thread has it.
-  bool Refuse(WindowTensor& tensor, const std::string& why);
+  // As Remove, and takes its bytes away for good: each use fails with `why`.
+  void Refuse(WindowTensor& tensor, const std::string& why);
 
   ByteWindowStats stats() const;
 
  private:
   // Room in the window for it, by evictions, or beyond it.
   void Claim(const WindowTensor& tensor);
-  absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access, Caller caller);
+  absl::StatusOr<Pin> Bring(WindowTensor& tensor, Access access, Caller caller,
+                            RoomPatience patience);
   // Begins to, as soon as there is room.
-  absl::Status Ask(WindowTensor& tensor, Access access, Caller caller);
+  absl::Status Ask(WindowTensor& tensor, Access access, Caller caller,
+                   RoomPatience patience);
   // Room for what is claimed already.
   absl::StatusOr<bool> MakeRoom(RoomWait& wait);
   // With the word in loading; ends it. False: there is no room.
   bool BeginAhead(WindowTensor& tensor, const UseOrder::VictimRule& rule);
   // With the word in loading; ends it.
-  absl::Status Load(WindowTensor& tensor, Caller caller);
+  absl::Status Load(WindowTensor& tensor, Caller caller, RoomPatience patience);
   absl::Status Fail(WindowTensor& tensor, const absl::Status& why,
                     Caller caller);
   // Of one that is beyond the window.
-  void EndBeyond(WindowTensor& tensor);
+  void EndBeyond(WindowTensor& tensor, RoomPatience patience);
   // With the word in evicting: gives back all that it has, and ends it.
   void Forget(WindowTensor& tensor);
   bool EvictOne(const UseOrder::VictimRule& rule = {});

@@ -3,83 +3,88 @@
 #include "runtime/base/check.h"
 
 namespace terrace {
+
+template <typename May, typename Next>
+bool ResidencyWord::Change(const May& may, const Next& next) {
+  uint32_t word = word_.load(std::memory_order_relaxed);
+  while (may(word)) {
+    if (word_.compare_exchange_weak(word, next(word), std::memory_order_acq_rel,
+                                    std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 namespace {
 
-// From one state to another, whatever the pins are.
-uint32_t Changed(uint32_t word, Residency from, Residency to) {
-  return word - static_cast<uint32_t>(from) + static_cast<uint32_t>(to);
+// A word with another state, or life, whatever the rest of it is: `unit` is
+// what that one counts in.
+template <typename State>
+auto To(State next, uint32_t unit = 1) {
+  return [next, unit](uint32_t word) {
+    return word - word / unit % 8 * unit + static_cast<uint32_t>(next) * unit;
+  };
 }
 
 }  // namespace
 
 bool ResidencyWord::BeginEvict() {
-  for (const Residency from : {Residency::kResident, Residency::kReady}) {
-    uint32_t word = static_cast<uint32_t>(from);  // no pins
-    if (word_.compare_exchange_strong(
-            word, Changed(word, from, Residency::kEvicting),
-            std::memory_order_acquire, std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-  return false;
+  return Change(
+      [](uint32_t word) {
+        const Residency state = StateOf(word);
+        return word < kPin && IsEvictable(word) &&
+               (state == Residency::kResident || state == Residency::kReady);
+      },
+      To(Residency::kEvicting));
 }
 
 bool ResidencyWord::BeginLoad() {
-  uint32_t word = word_.load(std::memory_order_relaxed);
-  while (StateOf(word) == Residency::kCold ||
-         StateOf(word) == Residency::kReady) {
-    if (word_.compare_exchange_weak(
-            word, Changed(word, StateOf(word), Residency::kLoading),
-            std::memory_order_acquire, std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-  return false;
+  return Change(
+      [](uint32_t word) {
+        const Residency state = StateOf(word);
+        return state == Residency::kCold || state == Residency::kReady;
+      },
+      To(Residency::kLoading));
 }
 
 bool ResidencyWord::BeginRetry() {
-  uint32_t word = word_.load(std::memory_order_relaxed);
-  while (StateOf(word) == Residency::kFailed) {
-    if (word_.compare_exchange_weak(
-            word, Changed(word, Residency::kFailed, Residency::kLoading),
-            std::memory_order_acquire, std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-  return false;
+  return Change(
+      [](uint32_t word) { return StateOf(word) == Residency::kFailed; },
+      To(Residency::kLoading));
 }
 
 bool ResidencyWord::BeginMove() {
-  uint32_t word = kPin + static_cast<uint32_t>(Residency::kResident);
-  return word_.compare_exchange_strong(
-      word, Changed(word, Residency::kResident, Residency::kLoading),
-      std::memory_order_acquire, std::memory_order_relaxed);
+  return Change(
+      [](uint32_t word) {
+        return word / kPin == 1 && StateOf(word) == Residency::kResident;
+      },
+      To(Residency::kLoading));
 }
 
 bool ResidencyWord::UnpinToEvict() {
-  uint32_t word = word_.load(std::memory_order_relaxed);
-  while (true) {
-    const bool is_last =
-        word == kPin + static_cast<uint32_t>(Residency::kResident);
-    const uint32_t next =
-        is_last ? static_cast<uint32_t>(Residency::kEvicting) : word - kPin;
-    if (word_.compare_exchange_weak(word, next, std::memory_order_acq_rel,
-                                    std::memory_order_relaxed)) {
-      return is_last;
-    }
-  }
+  bool is_last = false;
+  Change([](uint32_t) { return true; },
+         [&is_last](uint32_t word) {
+           is_last = word / kPin == 1 && StateOf(word) == Residency::kResident;
+           return is_last ? To(Residency::kEvicting)(word - kPin) : word - kPin;
+         });
+  return is_last;
 }
 
 bool ResidencyWord::BeginRemove() {
-  uint32_t word = word_.load(std::memory_order_relaxed);
-  while (word < kPin && !IsOwned(word)) {
-    if (word_.compare_exchange_weak(
-            word, Changed(word, StateOf(word), Residency::kEvicting),
-            std::memory_order_acquire, std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-  return false;
+  return Change([](uint32_t word) { return word < kPin && !IsOwned(word); },
+                To(Residency::kEvicting));
+}
+
+void ResidencyWord::Take(bool is_held) {
+  do {
+    static_cast<void>(Await());
+  } while (!Change([](uint32_t word) { return !IsOwned(word); },
+                   [is_held](uint32_t word) {
+                     return To(Residency::kEvicting)(word) -
+                            (is_held ? kPin : 0);
+                   }));
 }
 
 void ResidencyWord::End(Residency next) {
@@ -99,6 +104,41 @@ Residency ResidencyWord::Await() const {
     word = word_.load(std::memory_order_acquire);
   }
   return StateOf(word);
+}
+
+bool ResidencyWord::Stop() {
+  return Change([](uint32_t word) { return LifeOf(word) == Life::kManaged; },
+                To(Life::kStopping, kLife));
+}
+
+bool ResidencyWord::Leave() {
+  return Change(
+      [](uint32_t word) {
+        return word < kPin &&
+               (LifeOf(word) == Life::kManaged || IsStopping(word));
+      },
+      To(Life::kLeaving, kLife));
+}
+
+void ResidencyWord::SetLife(Life next, bool is_pinned) {
+  Change([](uint32_t) { return true; },
+         [&](uint32_t word) {
+           return To(next, kLife)(word) + (is_pinned ? kPin : 0);
+         });
+  word_.notify_all();
+}
+
+void ResidencyWord::AwaitLife(bool holds_pins) const {
+  const auto is_settled = [holds_pins](uint32_t word) {
+    const Life life = LifeOf(word);
+    return life == Life::kManaged || life == Life::kGone ||
+           (holds_pins && life == Life::kStopping);
+  };
+  uint32_t word = word_.load(std::memory_order_acquire);
+  while (!is_settled(word)) {
+    word_.wait(word, std::memory_order_acquire);
+    word = word_.load(std::memory_order_acquire);
+  }
 }
 
 }  // namespace terrace

@@ -1,21 +1,23 @@
-// Whether one fetch that finds no room waits for it, or is told that there will
-// be none: where nothing can leave because of what is in use.
+// Whether a fetch that finds no room waits for it, or is told that there is
+// none: where nothing can leave because of what is in use.
 //
-//   RoomWait wait(room, beside);        // null: of an operation
-//   wait.Look();
+//   RoomWait wait(room, order, RoomPatience::kTurn, beside);
 //   if (EvictOne()) return true;
 //   return wait.Decide();               // false: it waits, and looks again
 //
-// An operation waits for what is held beside it, and for nothing else: what
-// operations have pinned at a time ends with them. What comes beside operations
-// waits for these, but not long where they wait for it. One thread at a time.
+// An operation does not wait with what it has pinned but in its turn
+// (room_turn.h), and then for as long as another one computes: where all that
+// hold pins wait, there will be none. What comes beside operations waits for
+// these, but not long where they wait for it. One thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "runtime/torch/hook/window/use_order.h"
 #include "runtime/torch/hook/window/window_room.h"
 
 namespace terrace {
@@ -28,23 +30,41 @@ struct BesideOptions {
   absl::Duration patience = absl::Seconds(10);
 };
 
+// Of one that has or wants pins.
+enum class RoomPatience : uint8_t {
+  kNone,    // neither for room nor for what another thread brings
+  kLoads,   // for that alone
+  kTurn,    // for room too, while another computes
+  kBeside,  // it comes beside operations
+};
+
+// Of a fetch: what is in use left no room, and nothing has failed.
+bool IsNoRoom(const absl::Status& status);
+
 class RoomWait {
  public:
-  // Both must outlive it.
-  RoomWait(const WindowRoom& room, const BesideOptions* beside)
-      : room_(room), beside_(beside) {}
+  // All must outlive it.
+  RoomWait(WindowRoom& room, const UseOrder& order, RoomPatience patience,
+           const BesideOptions& beside)
+      : room_(room), order_(order), patience_(patience), beside_(beside) {}
+  ~RoomWait();
+  RoomWait(const RoomWait&) = delete;
+  RoomWait& operator=(const RoomWait&) = delete;
 
-  // Before it is tried to let something leave.
-  void Look() { turn_ = room_.turn(); }
-  // Where nothing can. ResourceExhausted: what is in use at a time is too much.
+  // Where nothing can leave. ResourceExhausted: what is in use at a time is too
+  // much.
   absl::StatusOr<bool> Decide();
 
  private:
+  bool Waits();
   bool IsAwaitedTooLong();
 
-  const WindowRoom& room_;
-  const BesideOptions* const beside_;
-  uint64_t turn_ = 0;
+  WindowRoom& room_;
+  const UseOrder& order_;
+  const RoomPatience patience_;
+  const BesideOptions& beside_;
+  bool is_lacking_ = false;
+  int idle_looks_ = 0;  // at which nothing computed, one after another
   absl::Time awaited_since_ = absl::InfiniteFuture();
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -14,7 +15,7 @@ constexpr size_t kMostLookedAt = 512;
 }  // namespace
 
 void UseOrder::Add(absl::Span<WindowTensor* const> tensors) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   for (WindowTensor* const each : tensors) {
     each->is_numbered_ = each->number_ >= 0;
     if (tensors_.emplace(each->key(), each).second) continue;
@@ -24,54 +25,64 @@ void UseOrder::Add(absl::Span<WindowTensor* const> tensors) {
 }
 
 void UseOrder::Remove(WindowTensor& tensor) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   tensors_.erase(tensor.key());
 }
 
 size_t UseOrder::size() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return tensors_.size();
 }
 
-int64_t UseOrder::PinnedBytesWith(const WindowTensor& tensor) const {
-  MutexLock lock(mutex_);
+int64_t UseOrder::PinnedBytesWith(const WindowTensor* tensor) const {
+  OrderedLock lock(mutex_);
   int64_t bytes = 0;
   for (const auto& [key, each] : tensors_) {
-    if (each != &tensor && !each->word().pinned()) continue;
+    const ResidencyWord& word = each->word();
+    const bool is_here = word.pinned() && word.state() == Residency::kResident;
+    if (each != tensor && !is_here) continue;
     if (!each->is_spilled()) bytes += ResidentBytes(each->size_bytes());
   }
   return bytes;
 }
 
+bool UseOrder::IsAnyComputing() const {
+  OrderedLock lock(mutex_);
+  return absl::c_any_of(tensors_, [](const auto& each) {
+    return !each.second->is_spilled() && each.second->is_computed_with();
+  });
+}
+
 void UseOrder::BeginStep() {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   trace_.BeginStep();
   tracing_.store(true, std::memory_order_relaxed);
 }
 
 void UseOrder::Trace(const WindowTensor& tensor) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   trace_.Note(tensor.key());
 }
 
 bool UseOrder::known() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return trace_.known();
 }
 
 size_t UseOrder::position() const {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   return trace_.position();
 }
 
 WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   while (true) {
     WindowTensor* victim = nullptr;
     // Later next use first, then the older last one.
     std::pair<int64_t, uint64_t> best;
     for (const auto& [key, each] : tensors_) {
-      if (each->gone() || each->word().pinned() || each->is_spilled()) {
+      if (each->gone() || each->word().pinned() || each->is_spilled() ||
+          each->word().life() == Life::kEntering) {
         continue;
       }
       const Residency state = each->word().state();
@@ -94,7 +105,7 @@ WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
 }
 
 UseOrder::Upcoming UseOrder::TakeUpcoming(int64_t within_bytes) {
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   int64_t bytes = 0;
   const size_t end = std::min(trace_.size(), kMostLookedAt);
   for (size_t ahead = 0; ahead < end; ++ahead) {
@@ -105,7 +116,8 @@ UseOrder::Upcoming UseOrder::TakeUpcoming(int64_t within_bytes) {
     if (trace_.NextUse(found->first) < next_use) continue;  // seen already
     bytes += ResidentBytes(tensor.size_bytes());
     if (bytes > within_bytes) break;
-    if (tensor.gone() || tensor.word().state() != Residency::kCold) continue;
+    if (tensor.gone() || tensor.word().life() != Life::kManaged) continue;
+    if (tensor.word().state() != Residency::kCold) continue;
     if (tensor.word().BeginLoad()) return {&tensor, next_use};
   }
   return {};
@@ -113,7 +125,7 @@ UseOrder::Upcoming UseOrder::TakeUpcoming(int64_t within_bytes) {
 
 std::vector<WindowTensor*> UseOrder::TakeFailed() {
   std::vector<WindowTensor*> failed;
-  MutexLock lock(mutex_);
+  OrderedLock lock(mutex_);
   for (const auto& [key, each] : tensors_) {
     if (each->word().BeginRetry()) failed.push_back(each);
   }

@@ -15,7 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "runtime/base/mutex.h"
+#include "runtime/base/threads/lock_order.h"
 #include "runtime/torch/hook/window/use_trace.h"
 #include "runtime/torch/hook/window/window_tensor.h"
 
@@ -36,8 +36,10 @@ class UseOrder {
   void Add(absl::Span<WindowTensor* const> tensors);
   void Remove(WindowTensor& tensor);
   size_t size() const;
-  // Of the window, that this one has and those that are pinned.
-  int64_t PinnedBytesWith(const WindowTensor& tensor) const;
+  // Of the window, that this one has and those that are here and pinned.
+  int64_t PinnedBytesWith(const WindowTensor* tensor) const;
+  // Whether one that is in the window is pinned by what does not wait.
+  bool IsAnyComputing() const;
 
   // From here on uses are traced, and a step repeats the one before.
   void BeginStep();
@@ -68,7 +70,7 @@ class UseOrder {
 
   std::atomic<uint64_t> clock_ = 1;
   std::atomic<bool> tracing_ = false;
-  mutable Mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kUseOrder};
   // By their keys.
   absl::flat_hash_map<int64_t, WindowTensor*> tensors_ ABSL_GUARDED_BY(mutex_);
   UseTrace trace_ ABSL_GUARDED_BY(mutex_);

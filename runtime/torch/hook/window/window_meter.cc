@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "runtime/base/io_fault.h"
+
 namespace terrace {
 namespace {
 
@@ -53,6 +56,13 @@ void WindowMeter::NoteFailure(const absl::Status& why) {
   MutexLock lock(mutex_);
   ++stats_.failures;
   if (stats_.first_error.ok()) stats_.first_error = why;
+}
+
+absl::Status WindowMeter::FailedBefore(const WindowTensor& tensor) const {
+  const absl::Status first = stats().first_error;
+  return Reworded(first,
+                  tensor.Told(absl::StrCat("it failed before; the first to: ",
+                                           first.message())));
 }
 
 void WindowMeter::NoteEvicted(const WindowTensor& tensor, Left how) {

@@ -50,6 +50,8 @@ class WindowMeter {
   void NoteBlocked(const WindowTensor& tensor, absl::Duration blocked);
   void NoteBlockedOnRoom(absl::Duration blocked);
   void NoteFailure(const absl::Status& why);
+  // Why a tensor has failed, as far as that is known.
+  absl::Status FailedBefore(const WindowTensor& tensor) const;
   enum class Left : uint8_t {
     kUnread,   // before a fetch ahead of need had ended
     kDropped,  // it was not written to

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/mutex.h"
+#include "runtime/torch/hook/window/room_turn.h"
 
 namespace terrace {
 
@@ -44,6 +45,15 @@ class WindowRoom {
   }
   bool over() const { return used_bytes() > window_bytes(); }
 
+  // Of those that wait for room.
+  RoomTurn& waiting() { return waiting_; }
+  // One of these has not enough: what becomes free is for it.
+  void BeginLacking() { lacking_.fetch_add(1, std::memory_order_relaxed); }
+  void EndLacking() { lacking_.fetch_sub(1, std::memory_order_relaxed); }
+  bool is_lacking() const {
+    return lacking_.load(std::memory_order_relaxed) > 0;
+  }
+
   // Within the window, or beyond it.
   void Take(int64_t bytes) {
     used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -52,8 +62,7 @@ class WindowRoom {
     used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }
   // Of these bytes what other threads than an operation's have, each for the
-  // time of a copy: what has too little room waits for them. From before they
-  // are pinned until after.
+  // time of a copy. From before they are pinned until after.
   void TakeBeside(int64_t bytes) {
     held_beside_.fetch_add(bytes);
     turn_.fetch_add(1);
@@ -76,6 +85,8 @@ class WindowRoom {
   WindowPeaks peaks() const;
 
  private:
+  RoomTurn waiting_;
+  std::atomic<int> lacking_ = 0;
   std::atomic<int64_t> window_bytes_;
   std::atomic<int64_t> most_bytes_;
   const int64_t beyond_bytes_;

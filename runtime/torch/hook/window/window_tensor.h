@@ -65,6 +65,14 @@ class WindowTensor {
                           std::memory_order_relaxed);
   }
   bool gone() const { return gone_.load(std::memory_order_acquire); }
+  // A pin of it is of what computes nothing now: of an operation that waits, or
+  // of the program. Between the pin and its end.
+  void BeginWaiting() { waiting_pins_.fetch_add(1); }
+  void EndWaiting() { waiting_pins_.fetch_sub(1); }
+  bool is_computed_with() const {
+    const uint32_t pins = word_.pins();  // before the others
+    return pins > waiting_pins_.load();
+  }
   // Its bytes are in memory beside the Runtime's (spill.h). By a thread that
   // has it pinned.
   bool is_spilled() const {
@@ -101,6 +109,7 @@ class WindowTensor {
   std::atomic<uint64_t> last_use_ = 0;  // by UseOrder's clock
   std::atomic<bool> written_ = false;   // since the last eviction
   std::atomic<bool> gone_ = false;
+  std::atomic<uint32_t> waiting_pins_ = 0;
   std::atomic<int64_t> blocked_ns_ = 0;  // that something waited for it
   int64_t number_ = -1;
   bool is_numbered_ = false;  // in the trace: no other alive has its number

@@ -60,6 +60,18 @@ class ByteWindowTest : public testing::Test {
         *window_, tensor(i), /*writes=*/true,
         [&](absl::Span<std::byte> bytes) { WritePattern(bytes, seed); });
   }
+  void Remove(FakeTensor& tensor) {
+    ASSERT_TRUE(tensor.word().Leave());
+    window_->Remove(tensor);
+    tensor.word().SetLife(Life::kGone);
+  }
+  // After an error it is managed again.
+  absl::Status MoveOut(int i) {
+    EXPECT_TRUE(tensor(i).word().Leave());
+    const absl::Status status = window_->MoveOut(tensor(i));
+    tensor(i).word().SetLife(status.ok() ? Life::kGone : Life::kManaged);
+    return status;
+  }
   ByteWindow& window() { return *window_; }
   TestRuntime& world() { return *world_; }
   int64_t written() { return world_->runtime().GetStats().bytes_written(); }

@@ -1,5 +1,6 @@
 // Fetches ahead of need, the end of tensors, and many threads.
 #include <atomic>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -111,7 +112,7 @@ TEST_F(ByteWindowTest, MovedOutTensorsHaveTheirBytesAndNoName) {
   Fill({3, 3, 3});
   ASSERT_TRUE(Write(1, 9).ok());
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(window().MoveOut(tensor(i)).ok());
+    ASSERT_TRUE(MoveOut(i).ok());
     EXPECT_EQ(tensor(i).data, tensor(i).memory.data());
     EXPECT_TRUE(HasPattern(tensor(i).bytes(), i == 1 ? 9 : i));
   }
@@ -120,18 +121,15 @@ TEST_F(ByteWindowTest, MovedOutTensorsHaveTheirBytesAndNoName) {
   EXPECT_EQ(window().EvictAll(), 0);
 }
 
-TEST_F(ByteWindowTest, WhatIsInUseIsNeitherMovedOutNorRefusedNorRemoved) {
+TEST_F(ByteWindowTest, WhatIsInUseDoesNotLeave) {
   Make(8);
   Fill({3});
   tensor(0).word().Pin();
-  const absl::Status moved = window().MoveOut(tensor(0));
-  EXPECT_TRUE(absl::IsFailedPrecondition(moved));
-  EXPECT_THAT(std::string(moved.message()), HasSubstr("'tensor 0'"));
-  EXPECT_FALSE(window().Refuse(tensor(0), "closed"));
-  EXPECT_FALSE(window().Remove(tensor(0)));
+  EXPECT_FALSE(tensor(0).word().Leave());
   tensor(0).word().Unpin();
   EXPECT_TRUE(Read(0).ok());
-  EXPECT_TRUE(window().Remove(tensor(0)));
+  Remove(tensor(0));
+  EXPECT_EQ(tensor(0).word().Pin(), std::nullopt);
 }
 
 TEST_F(ByteWindowTest, WhatMemoryHasNoRoomForIsNotMovedOut) {
@@ -141,7 +139,7 @@ TEST_F(ByteWindowTest, WhatMemoryHasNoRoomForIsNotMovedOut) {
   const int64_t enough = OrdinaryMemory::kSpareBytes + 3 * 4096;
   for (const int64_t each : {int64_t{0}, enough - 1}) {
     available = each;
-    const absl::Status moved = window().MoveOut(tensor(0));
+    const absl::Status moved = MoveOut(0);
     EXPECT_TRUE(absl::IsResourceExhausted(moved)) << moved;
     EXPECT_THAT(std::string(moved.message()),
                 HasSubstr("'tensor 0' 12 KiB: no memory to bring it to"));
@@ -149,7 +147,7 @@ TEST_F(ByteWindowTest, WhatMemoryHasNoRoomForIsNotMovedOut) {
   EXPECT_TRUE(window().stats().first_error.ok());
   EXPECT_TRUE(Read(0).ok());
   available = enough;
-  ASSERT_TRUE(window().MoveOut(tensor(0)).ok());
+  ASSERT_TRUE(MoveOut(0).ok());
   EXPECT_TRUE(HasPattern(tensor(0).bytes(), 0));
 }
 
@@ -158,9 +156,9 @@ TEST_F(ByteWindowTest, WhatCannotBeReadToBeMovedOutMayBeTriedAgain) {
   Fill({3, 3, 3, 3});  // the first ones are below
   world().faults().FailAll({.kind = FaultKind::kError, .error = ENXIO},
                            CallFilter::kReads);
-  EXPECT_TRUE(absl::IsUnavailable(window().MoveOut(tensor(0))));
+  EXPECT_TRUE(absl::IsUnavailable(MoveOut(0)));
   world().faults().Clear();
-  const absl::Status moved = window().MoveOut(tensor(0));
+  const absl::Status moved = MoveOut(0);
   ASSERT_TRUE(moved.ok()) << moved;
   EXPECT_TRUE(HasPattern(tensor(0).bytes(), 0));
   EXPECT_EQ(tensor(0).refusal, "");
@@ -179,7 +177,7 @@ TEST_F(ByteWindowTest, AfterAWriteThatFailedOthersMayBeAdded) {
   EXPECT_TRUE(absl::IsResourceExhausted(window().Fill(third, source.data())));
   ASSERT_TRUE(world().runtime().GetStats().paths[0].degraded);
   for (FakeTensor* const each : {&tensor(0), &tensor(1), &third}) {
-    EXPECT_TRUE(window().Remove(*each));
+    Remove(*each);
   }
   world().faults().Clear();
   Fill({3, 3, 3});
@@ -191,7 +189,8 @@ TEST_F(ByteWindowTest, RefusedTensorsSayWhy) {
   Make(8);
   Fill({3, 3, 3});
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(window().Refuse(tensor(i), "the hook is closed"));
+    ASSERT_TRUE(tensor(i).word().Leave());
+    window().Refuse(tensor(i), "the hook is closed");
     EXPECT_FALSE(IsHere(i));
     EXPECT_THAT(tensor(i).refusal, StartsWith("terrace: 'tensor "));
     EXPECT_THAT(tensor(i).refusal, HasSubstr("12 KiB: the hook is closed"));
@@ -206,7 +205,7 @@ TEST_F(ByteWindowTest, ATensorWithoutAStorageIsLeftAloneUntilItIsRemoved) {
   // It cannot be evicted, the other can.
   EXPECT_EQ(window().EvictAll(), 1);
   EXPECT_EQ(window().stats().used_bytes, 4 * kPage);
-  EXPECT_TRUE(window().Remove(tensor(0)));
+  Remove(tensor(0));
   EXPECT_EQ(window().stats().used_bytes, 0);
   EXPECT_TRUE(Read(1).ok());
 }
@@ -217,7 +216,7 @@ TEST_F(ByteWindowTest, RemovedTensorsGiveBackTheirRoomBelow) {
     const int first = count();
     Fill({3, 3, 3, 3});
     for (int i = first; i < count(); ++i) {
-      EXPECT_TRUE(window().Remove(tensor(i)));
+      Remove(tensor(i));
     }
   }
   EXPECT_EQ(window().stats().used_bytes, 0);

@@ -35,7 +35,11 @@ class WindowBesideTest : public ByteWindowTest {
   }
   absl::Status Take(int i) {
     tensor(i).word().Pin();
-    return window().Fetch(tensor(i));
+    tensor(i).BeginWaiting();
+    const absl::Status status = window().Fetch(
+        tensor(i), ByteWindow::Caller::kOperation, RoomPatience::kTurn);
+    tensor(i).EndWaiting();
+    return status;
   }
 };
 
@@ -136,24 +140,6 @@ TEST_F(WindowBesideTest, ItIsNothingThatOperationsWaitedFor) {
   EXPECT_EQ(stats.fetched_bytes, 0);
   EXPECT_EQ(stats.blocked, absl::ZeroDuration());
   EXPECT_EQ(tensor(1).blocked(), absl::ZeroDuration());
-}
-
-// What was held as it looked may have been all that could have left.
-TEST(RoomWaitTest, LooksAgainWhereWhatIsHeldBesideHasChanged) {
-  WindowRoom room(/*window_bytes=*/8, /*most_bytes=*/8, /*beyond_bytes=*/0);
-  room.Take(12);
-  room.TakeBeside(4);
-  RoomWait wait(room, nullptr);
-  wait.Look();
-  auto waits = wait.Decide();
-  ASSERT_TRUE(waits.ok()) << waits.status();
-  EXPECT_FALSE(*waits);
-  room.GiveBeside(4);
-  waits = wait.Decide();
-  ASSERT_TRUE(waits.ok()) << waits.status();
-  EXPECT_FALSE(*waits);
-  wait.Look();
-  EXPECT_TRUE(absl::IsResourceExhausted(wait.Decide().status()));
 }
 
 }  // namespace
