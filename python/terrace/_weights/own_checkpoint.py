@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from terrace._base.regular_file import start_of
 from terrace._weights.json_text import is_file_name, parsed
+from terrace._weights.regular_file import start_of
 
 NAME = 'checkpoint.json'
 _MOST = 1 << 30  # bytes, as terrace.load reads

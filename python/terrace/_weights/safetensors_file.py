@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from terrace._base.regular_file import descriptor_of, read
 from terrace._weights.json_text import is_index, parsed
+from terrace._weights.regular_file import descriptor_of, read
 from terrace._weights.stored import Stored
 
 _DTYPES = {'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16,

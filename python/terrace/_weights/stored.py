@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from terrace._base.regular_file import descriptor_of
+from terrace._weights.regular_file import descriptor_of
 
 _PIECE = 1 << 20  # elements of another dtype that are in memory at a time
 

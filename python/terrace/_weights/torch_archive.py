@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from terrace._base.regular_file import start_of
+from terrace._weights.regular_file import start_of
 from terrace._weights.stored import Stored
 
 START_BYTES = 64

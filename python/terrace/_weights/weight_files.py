@@ -7,9 +7,9 @@ import errno
 import os
 from collections.abc import Callable
 
-from terrace._base.regular_file import start_of
 from terrace._weights import own_checkpoint, safetensors_file, torch_archive
 from terrace._weights.json_text import is_file_name, parsed
+from terrace._weights.regular_file import start_of
 from terrace._weights.stored import Stored
 
 # In a folder, the first of these that is there.
