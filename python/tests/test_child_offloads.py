@@ -244,7 +244,6 @@ def within_a_forward(path):
     check(job.close(), Job().train(4).close())
 
 
-@pytest.mark.xfail(strict=True, reason='its every storage is refused')
 @pytest.mark.parametrize('scenario', [
     beside_its_parents, after_its_parents_is_closed, that_ends_as_programs_do,
     with_children_of_its_own, beside_a_thread_that_infers,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import pathlib
 import re
-import threading
 from collections.abc import Callable
 
 import torch
 
 from terrace._base.errors import Outcome, check
+from terrace._base.process_lock import ProcessLock
 
 _FOLDER = pathlib.Path(__file__).resolve().parent.parent  # the package's
 _NAME = re.compile(r'terrace_torch-(\d+\.\d+)\.so')
-_lock = threading.Lock()
+_lock = ProcessLock()
 _loaded: pathlib.Path | None = None
 
 

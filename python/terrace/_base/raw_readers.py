@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from terrace._base.library import storage_if_offloaded
+from terrace._base.process_lock import ProcessLock
 from terrace._base.replaced import Replaced
 
 _AWAY = ('terrace: a tensor of an offloaded model is not in memory; operations '
@@ -79,7 +78,7 @@ def end(keeper: Keeper) -> None:
             _replaced.restore()
 
 
-_lock = threading.RLock()  # a finalizer may come within
+_lock = ProcessLock()
 _keepers: list[Keeper] = []
 _replaced = Replaced()  # while there are some, or within what others replaced
 
@@ -265,12 +264,5 @@ def _close_with(array: Any, held: contextlib.ExitStack) -> None:
     weakref.finalize(array, held.close).atexit = False
 
 
-def _renew_lock() -> None:
-    """In a forked child: its parent's may be held."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 _numpy = torch._C.TensorBase.numpy
 _identity_of = torch._C.StorageBase._cdata.__get__

@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from terrace._base.amounts import bytes_text
 from terrace._base.library import is_offloaded
 from terrace._base.message import say
+from terrace._base.process_lock import ProcessLock
 from terrace._base.replaced import Replaced
 from terrace._offload.managed import Managed
 from terrace._offload.readers.leasing import is_exported
@@ -198,7 +199,7 @@ def _storages_of(values: Iterable[Any]) -> Iterable[int]:
 # torch.func refuses to differentiate where hooks of saved tensors are: ours are
 # off the thread for as long as it does so inside the model's forward. What it
 # saves meanwhile stays in memory.
-_aside_lock = threading.RLock()  # a finalizer may come within
+_aside_lock = ProcessLock()
 _aside: list[Activations] = []
 _replaced = Replaced()
 

@@ -12,7 +12,6 @@ ordinary way:
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,10 +20,11 @@ from torch._ops import OpOverload
 
 from terrace._base.library import is_offloaded
 from terrace._base.message import say
+from terrace._base.process_lock import ProcessLock
 from terrace._base.replaced import Replaced
 from terrace._state.late_readers import is_compiled
 
-_lock = threading.RLock()  # a finalizer may come within
+_lock = ProcessLock()
 _models: list[object] = []  # one a model
 _replaced = Replaced()
 _told = False

@@ -40,7 +40,7 @@ class Offload:
 
     Any thread may run operations on the parameters, but two may not write one
     of them at a time. A forked child (a DataLoader's worker) has none of their
-    bytes: there each use raises.
+    bytes: there each use raises. It may offload models of its own.
     """
 
     def __init__(self, model: torch.nn.Module, settings: Settings,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import weakref
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ import torch
 
 from terrace._base import raw_readers
 from terrace._base.library import await_updates
+from terrace._base.process_lock import ProcessLock
 
 
 class Late(Protocol):
@@ -39,7 +39,7 @@ class _Waiting:
         """No update begins before the next step()."""
 
 
-_lock = threading.RLock()  # a finalizer may come within
+_lock = ProcessLock()
 _late: weakref.WeakSet[Late] = weakref.WeakSet()
 _waiting = _Waiting()
 
@@ -91,8 +91,6 @@ def _end_updates(*_: Any) -> None:
 
 def _forget_all() -> None:
     """In a forked child, which has the parameters as they were."""
-    global _lock
-    _lock = threading.RLock()  # its parent's may be held
     _late.clear()
 
 

@@ -14,9 +14,6 @@
 namespace terrace {
 namespace {
 
-// A device is not used in a forked child, and its locks may be held for ever.
-std::atomic<bool> is_forked_child = false;
-
 struct PinnedTensors final : at::ObserverContext {
   struct Use {
     DeviceNet::Managed managed;
@@ -65,7 +62,6 @@ void BringAll(PinnedTensors& pinned, const Effects& effects) {
 
 std::unique_ptr<at::ObserverContext> OnStart(
     const at::RecordFunction& function) {
-  if (is_forked_child.load(std::memory_order_relaxed)) return nullptr;
   try {
     Effects effects;
     std::unique_ptr<PinnedTensors> pinned = PinAll(function, effects);
@@ -121,9 +117,9 @@ std::optional<DeviceNet::Managed> DeviceNet::Pin(const void* key,
 void DeviceNet::Listen() {
   if (handle_.has_value()) return;
   ListenToRegistrations();
-  static const int at_fork = pthread_atfork(nullptr, nullptr, [] {
-    is_forked_child.store(true, std::memory_order_relaxed);
-  });
+  static const int at_fork =
+      pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
+                     [] { Get().AfterForkInChild(); });
   static_cast<void>(at_fork);
   handle_ = at::addGlobalCallback(
       at::RecordFunctionCallback(&OnStart)
@@ -131,6 +127,16 @@ void DeviceNet::Listen() {
           // Others may end on another thread than they began on.
           .scopes(
               {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+void DeviceNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Lock(); }
+
+void DeviceNet::AfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Unlock(); }
+
+// What is there is the parent's, whose device a child does not use.
+void DeviceNet::AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  static_cast<void>(new auto(std::exchange(managed_, {})));
+  mutex_.Unlock();
 }
 
 void DeviceNet::StopIfIdle() {

@@ -5,7 +5,8 @@
 // alone: of tensors of another type of device it asks nothing and takes no
 // lock.
 //
-// While nothing is managed, operations are not seen and cost nothing.
+// While nothing is managed, operations are not seen and cost nothing. A forked
+// child has none of its parent's, as it does not use their device.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -47,6 +48,9 @@ class DeviceNet {
 
   void Listen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeforeFork();
+  void AfterFork();
+  void AfterForkInChild();
 
   std::atomic<uint64_t> types_ = 0;  // a bit each, of those ever managed
   Mutex mutex_;

@@ -30,6 +30,8 @@ ManagedStorage::ManagedStorage(std::string name, c10::StorageImpl& storage,
       owner_(std::move(owner)) {}
 
 void ManagedStorage::OnDeath(void* self) {
+  // It stays for ever: a lock of its owner's may be held as long.
+  if (static_cast<ManagedStorage*>(self)->is_parents()) return;
   // What the last reference may end with is not this function's to touch.
   std::shared_ptr<ManagedStorage> storage =
       std::move(static_cast<ManagedStorage*>(self)->self_);

@@ -90,8 +90,8 @@ class ManagedStorage final : public StorageLife {
   StorageOwner& owner() const { return *owner_; }
   std::shared_ptr<const void> keeper() const override { return owner_; }
 
-  // In a forked child, which has nothing of the Runtime: whatever the bytes
-  // were, each use throws from now on. By its only thread.
+  // In a forked child (is_parents), which has nothing of the Runtime: whatever
+  // the bytes were, each use throws from now on. By the thread that uses it.
   void RefuseInChild();
 
  private:

@@ -19,8 +19,6 @@
 namespace terrace {
 namespace {
 
-std::atomic<bool> is_forked_child = false;
-
 // What an operation in flight takes, and writes to.
 struct PinnedStorages final : at::ObserverContext {
   OperationPins pins;
@@ -49,14 +47,6 @@ void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
   });
 }
 
-// Another thread may have held any lock as the process was forked.
-void RefuseInChild(const at::RecordFunction& function) {
-  for (const c10::IValue& input : function.inputs()) {
-    ForEachManaged(input,
-                   [](ManagedStorage& storage) { storage.RefuseInChild(); });
-  }
-}
-
 // Those that the Works of collectives keep have half of the budget at most, so
 // that the largest operation has room beside them; what they take more goes
 // beyond it, unless others of them end soon.
@@ -76,6 +66,7 @@ std::shared_ptr<ManagedStorage> PinAll(
   for (size_t i = 0; i < inputs.size() && unsettled == nullptr; ++i) {
     ForEachManaged(inputs[i], [&](ManagedStorage& storage) {
       if (unsettled != nullptr) return;
+      if (storage.is_parents()) return storage.RefuseInChild();
       if (pinned == nullptr) {
         effects = EffectsOf(function);
         if (!effects.IsArgument(i)) return;
@@ -102,10 +93,6 @@ bool BringAll(OperationPins& pins, const at::RecordFunction& function,
 }
 
 std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
-  if (is_forked_child.load(std::memory_order_relaxed)) {
-    RefuseInChild(function);
-    return nullptr;
-  }
   std::unique_ptr<PinnedStorages> pinned;
   Effects effects;
   while (true) {
@@ -207,10 +194,7 @@ void OperationNet::Listen() {
   ListenToRegistrations();
   static const int at_fork =
       pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
-                     [] {
-                       is_forked_child.store(true, std::memory_order_relaxed);
-                       Get().AfterFork();
-                     });
+                     [] { Get().AfterFork(); });
   static_cast<void>(at_fork);
   handle_ = at::addGlobalCallback(
       at::RecordFunctionCallback(&OnStart, &OnEnd)

@@ -6,7 +6,8 @@
 // A fetch that fails does not end the operation here, since LibTorch swallows
 // what an observer throws: the storage's message does, when the operation looks
 // at its bytes. In a forked child, which has none of its parent's bytes, each
-// managed storage that an operation takes is refused in that way.
+// storage of the parent's that an operation takes is refused in that way; those
+// that the child manages are as any.
 //
 // While no storage is managed and nothing listens, operations are not seen and
 // cost nothing.

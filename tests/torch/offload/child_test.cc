@@ -7,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/expected_failure.h"
 #include "tests/support/own_child.h"
 #include "tests/torch/offload/joined_fixture.h"
 
@@ -70,7 +69,6 @@ class ChildOfAnOffload : public JoinedTest {
 };
 
 TEST_F(ChildOfAnOffload, TrainsAModelOfItsOwn) {
-  ExpectedFailure expected("a child's every storage is refused");
   MakeJoined(Share(0.4));
   StepBoth(1, 2);
   const at::Tensor weight = model_->layers[5]->parameters()[0];
@@ -84,7 +82,6 @@ TEST_F(ChildOfAnOffload, TrainsAModelOfItsOwn) {
 }
 
 TEST_F(ChildOfAnOffload, HasChildrenThatDoSoToo) {
-  ExpectedFailure expected("a child's every storage is refused");
   MakeJoined(Share(0.4));
   StepBoth(1, 1);
   EXPECT_TRUE(InChild([&] {
@@ -102,7 +99,6 @@ TEST_F(ChildOfAnOffload, HasChildrenThatDoSoToo) {
 }
 
 TEST_F(ChildOfAnOffload, EndsAndGivesUpWhatItHasOfItsParent) {
-  ExpectedFailure expected("a child's every storage is refused");
   MakeJoined(Share(0.4));
   StepBoth(1, 2);
   EXPECT_TRUE(InChild([&] {
@@ -116,7 +112,6 @@ TEST_F(ChildOfAnOffload, EndsAndGivesUpWhatItHasOfItsParent) {
 }
 
 TEST_F(ChildOfAnOffload, TrainsWhateverAThreadOfItsParentDoes) {
-  ExpectedFailure expected("a child's every storage is refused");
   MakeJoined(Share(0.4));
   std::atomic<bool> stop = false;
   std::atomic<bool> is_right = true;

@@ -127,6 +127,7 @@ void OperationPins::UnpinEach(Storages storages) {
 }
 
 void OperationPins::Unpin(StorageLife& storage, bool waits) {
+  if (storage.is_parents()) return;  // forked within the operation
   ByteWindow& window = storage.window();
   if (!window.room().over() && !storage.is_spilled()) {
     storage.word().Unpin();

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/process.h"
 #include "runtime/torch/hook/window/window_tensor.h"
 
 namespace terrace {
@@ -33,6 +34,9 @@ class StorageLife : public WindowTensor,
   // Of the storage; that of no other while this lives.
   const void* address() const { return address_; }
   ByteWindow& window() const { return window_; }
+  // True in a forked child of the process in which it was made: that has none
+  // of its bytes, and any lock of it may be held for ever.
+  bool is_parents() const { return !process_.IsCurrent(); }
   // What has the window, for what goes on with that after a pin.
   virtual std::shared_ptr<const void> keeper() const = 0;
   // Else each use of it throws, wherever its bytes are.
@@ -43,6 +47,7 @@ class StorageLife : public WindowTensor,
   virtual std::byte* data() const = 0;
 
  private:
+  const Process process_;
   const void* const address_;
   ByteWindow& window_;
 };

@@ -23,7 +23,7 @@
 // views that were made before go on throwing. After a backward that has failed
 // the graph is gone: from zeroed gradients, forward and backward again.
 //
-// A forked child has none of the bytes: there each use throws.
+// A forked child has none of its parent's bytes: there each use throws.
 //
 // Thread-safe, and so is what LibTorch does with the tensors, with this
 // exception: two operations at a time may not write one tensor. The Runtime

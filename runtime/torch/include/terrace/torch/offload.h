@@ -33,7 +33,7 @@
 // has it.
 //
 // Thread-safe; operations on the parameters as in hook.h. A forked child has
-// none of the bytes: there each use throws, each call that can fail is
+// none of its parent's: there each use throws, each call that can fail is
 // Cancelled, and the object is destroyed without an effect.
 #pragma once
 
