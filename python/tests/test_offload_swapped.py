@@ -55,7 +55,6 @@ def same(ours, theirs):
         assert torch.equal(ours[name], value), name
 
 
-@pytest.mark.xfail(strict=True, reason='references that do not keep it')
 @pytest.mark.parametrize('budget', ['30%', '100%'])
 @pytest.mark.parametrize('swap', SWAPS)
 def test_the_values_are_those_of_a_model_in_memory(tmp_path, swap, budget):
@@ -71,7 +70,6 @@ def test_the_values_are_those_of_a_model_in_memory(tmp_path, swap, budget):
     same(model, plain)
 
 
-@pytest.mark.xfail(strict=True, reason='references that do not keep it')
 @pytest.mark.parametrize('swap', ['load_state_dict', 'one', 'two of it'])
 def test_beside_an_optimizer_that_joins(tmp_path, swap):
     model, plain = mlp(), mlp()
@@ -108,7 +106,6 @@ def test_what_the_program_refers_to_is_torchs_to_refuse(tmp_path):
     same(model, mlp())
 
 
-@pytest.mark.xfail(strict=True, reason='references that do not keep it')
 def test_it_is_closed_with_its_last_parameter_all_the_same(tmp_path):
     model = mlp()
     terrace.offload(model, memory_budget='30%', nvme_path=tmp_path)
@@ -119,7 +116,6 @@ def test_it_is_closed_with_its_last_parameter_all_the_same(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.xfail(strict=True, reason='references that do not keep it')
 def test_torchs_own_is_back_afterwards(tmp_path):
     own = torch.utils.swap_tensors
     model = mlp()

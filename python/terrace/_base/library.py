@@ -97,6 +97,16 @@ def exchange_memory(tensor: torch.Tensor, memory: torch.Tensor) -> None:
     check(_any_offload().exchange_memory(tensor, memory))
 
 
+def forget_tensor(tensor: torch.Tensor) -> None:
+    """Nothing refers to it from within any more, until note_tensor()."""
+    _any_offload().forget_tensor(tensor)
+
+
+def note_tensor(tensor: torch.Tensor) -> None:
+    """It has a storage that may be offloaded, whatever it had before."""
+    _any_offload().note_tensor(tensor)
+
+
 def await_updates(tensor: torch.Tensor) -> None:
     """Until no update that goes on after a step reads or writes it.
     RuntimeError: one that writes it failed."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import weakref
 from collections.abc import Callable, Iterable
 
 import torch
+
+from terrace._base.watched.tensor import WatchedTensor
 
 
 class Life:
@@ -20,25 +21,23 @@ class Life:
         """`close`: with whether to restore. It is held by the parameters, and
         holds none of them."""
         self._close = close
-        # Parameters do not end at the exit of the process, but before.
-        self._ends = [weakref.finalize(parameter, self._on_end)
-                      for parameter in parameters]
-        for end in self._ends:
-            end.atexit = False
+        self._parameters = [WatchedTensor(parameter, self._on_end)
+                            for parameter in parameters]
         _all.add(self)
 
     def end(self) -> None:
         """It is closed."""
         _all.discard(self)
-        for end in self._ends:
-            end.detach()
+        for parameter in self._parameters:
+            parameter.end()
+        self._parameters = []
 
     def close_at_exit(self) -> None:
         with contextlib.suppress(Exception):
             self._close(False)
 
     def _on_end(self) -> None:
-        if any(end.alive for end in self._ends):
+        if any(parameter.is_alive for parameter in self._parameters):
             return
         # What another thread's operation has just now goes with the process.
         with contextlib.suppress(Exception):

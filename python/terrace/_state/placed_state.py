@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from terrace._base.gradient_watch import GradientWatch
 from terrace._base.groups import Named
 from terrace._base.message import say
+from terrace._base.watched.gradients import GradientWatch
 from terrace._ranks.interrupts import uninterrupted
 from terrace._state import transfer
 from terrace._state.carried import Carried

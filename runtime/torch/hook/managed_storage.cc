@@ -106,6 +106,11 @@ void ManagedStorage::NoteTensor(const at::Tensor& tensor) {
   tensors_.push_back(noted);
 }
 
+void ManagedStorage::ForgetTensor(const at::Tensor& tensor) {
+  OrderedLock lock(mutex_);
+  std::erase(tensors_, StorageOwner::WeakTensor(tensor.getIntrusivePtr()));
+}
+
 std::vector<at::Tensor> ManagedStorage::Tensors() const {
   std::vector<StorageOwner::WeakTensor> noted;
   {

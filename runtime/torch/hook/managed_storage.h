@@ -76,6 +76,8 @@ class ManagedStorage final : public StorageLife {
 
   // One that is managed with it. Those that live and have its storage still.
   void NoteTensor(const at::Tensor& tensor);
+  // It is referred to no more, until it is noted again.
+  void ForgetTensor(const at::Tensor& tensor);
   std::vector<at::Tensor> Tensors() const;
 
   // Every use throws with this text from now on, wherever the bytes are, though

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/hook/collectives.h"
+#include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/hook/storage_check.h"
 #include "runtime/torch/python/options.h"
@@ -16,6 +17,13 @@ namespace terrace {
 namespace {
 
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
+
+// Null: it is not offloaded.
+ManagedStorage* ManagedOf(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->has_storage()
+             ? OperationNet::Get().Find(StorageOf(tensor))
+             : nullptr;
+}
 
 // Nothing goes on with its memory, which can be another one's.
 absl::Status CheckOwned(const at::Tensor& tensor) {
@@ -131,6 +139,16 @@ int64_t OffloadBinding::Storage(const at::Tensor& tensor) {
 std::tuple<int64_t, int64_t> OffloadBinding::Uses(const at::Tensor& tensor) {
   return {static_cast<int64_t>(tensor.storage().use_count()),
           static_cast<int64_t>(tensor.use_count())};
+}
+
+void OffloadBinding::ForgetTensor(const at::Tensor& tensor) {
+  ManagedStorage* const storage = ManagedOf(tensor);
+  if (storage != nullptr) storage->ForgetTensor(tensor);
+}
+
+void OffloadBinding::NoteTensor(const at::Tensor& tensor) {
+  ManagedStorage* const storage = ManagedOf(tensor);
+  if (storage != nullptr) storage->NoteTensor(tensor);
 }
 
 Outcome OffloadBinding::ExchangeMemory(const at::Tensor& tensor,

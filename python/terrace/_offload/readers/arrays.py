@@ -18,6 +18,7 @@ from terrace._base.groups import Named
 from terrace._base.library import exchange_memory, uses_of
 from terrace._base.message import say
 from terrace._base.raw_readers import bytes_of
+from terrace._base.watched.tensor import WatchedTensor
 
 
 @contextlib.contextmanager
@@ -40,7 +41,8 @@ def left_their_memory(named: Sequence[Named]) -> Iterator[None]:
             for holder in holders:
                 weakref.finalize(holder, _drop, memory).atexit = False
             if is_unseen:
-                _unseen[id(memory)] = weakref.ref(tensor), suspect.seen, memory
+                _unseen[id(memory)] = (WatchedTensor(tensor), suspect.seen,
+                                       memory)
             say("'%s': an array that was made before may have its %d bytes, "
                 'which stay in memory for as long as that lives', suspect.name,
                 memory.nbytes)
@@ -164,7 +166,7 @@ def _drop(memory: torch.Tensor) -> None:
 
 # What nothing that ends says the end of: the model's tensor, what has it and is
 # no array, and the memory.
-_unseen: dict[int, tuple[weakref.ref[torch.Tensor], _Uses, torch.Tensor]] = {}
+_unseen: dict[int, tuple[WatchedTensor, _Uses, torch.Tensor]] = {}
 _has_storage = torch._C._has_storage
 # Not as others read it: that would wait for updates.
 _storage = torch._C.TensorBase.untyped_storage

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from terrace._base.watched.tensor import WatchedTensor
+
 
 class _Model(Protocol):
     is_below: bool
@@ -24,7 +26,7 @@ class GradientWatch:
     def __init__(self, model: _Model) -> None:
         self._model = model
         # By the parameter's id, itself and its hook.
-        self._watched: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
+        self._watched: dict[int, tuple[WatchedTensor, Any]] = {}
 
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
         """What gradients they have goes below now. Those that are not of the
@@ -40,7 +42,7 @@ class GradientWatch:
                 continue
             self._take(parameter)
             handle = _hooked(parameter, _AfterGradient(self))
-            self._watched[id(parameter)] = weakref.ref(parameter), handle
+            self._watched[id(parameter)] = WatchedTensor(parameter), handle
 
     def came(self, parameter: torch.Tensor) -> None:
         if not self._model.is_closed:
@@ -58,8 +60,9 @@ class GradientWatch:
                    if parameter is not None and parameter.requires_grad)
 
     def end(self) -> None:
-        for _, handle in self._watched.values():
+        for parameter, handle in self._watched.values():
             handle.remove()
+            parameter.end()
         self._watched.clear()
 
 

@@ -1,0 +1,1 @@
+"""Tensors of a program that are watched, and not kept."""
