@@ -24,7 +24,6 @@ def parsed(monkeypatch):
     return counts
 
 
-@pytest.mark.xfail(strict=True, reason='a step makes all statistics')
 @pytest.mark.parametrize('activations', [False, True])
 @pytest.mark.parametrize('overlap', [False, True])
 def test_a_step_makes_no_statistics(tmp_path, parsed, activations, overlap):

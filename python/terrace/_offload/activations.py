@@ -48,11 +48,12 @@ class Activations:
         self._call.end()
         _end_aside(self)
 
-    def tell(self, stats: dict[str, Any]) -> None:
+    def tell(self) -> None:
         """After the first step with gradients, once."""
         if self._is_told or not self._was_called:
             return
         self._is_told = True
+        stats = self._managed.stats()
         say('%s activations of the first step, %s (at most %s at a time), had '
             'memory as the budget allows: %s went below, %s came back',
             f'{stats["activation_tensors"]:,}',

@@ -126,6 +126,13 @@ class Managed:
         outcome = self._native.error()
         return errors.exception_of(outcome) if outcome[0] else None
 
+    def over_budget(self) -> tuple[str, int]:
+        """Of the operation that took most beyond the budget its name, '' if
+        none did, and these bytes."""
+        outcome, operation, size = self._native.over_budget()
+        check(outcome)
+        return operation, size
+
     def stats(self) -> dict[str, Any]:
         outcome, text = self._native.stats()
         check(outcome)

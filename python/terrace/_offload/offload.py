@@ -98,21 +98,22 @@ class Offload:
     def _begin_step(self) -> None:
         self._managed.begin_step()
         arrays.end_unused()
-        self._tell(self._managed.stats())
+        self._tell()
 
     def _end_first_step(self) -> None:
-        stats = self._managed.stats()
         if not self._keeps:
-            tell_placement(stats, self._elements, self._settings.budget,
-                           self._before, self._managed.gradient_bytes,
+            tell_placement(self._managed.stats(), self._elements,
+                           self._settings.budget, self._before,
+                           self._managed.gradient_bytes,
                            self._managed.state_bytes)
-        self._tell(stats)
+        self._tell()
 
-    def _tell(self, stats: dict[str, Any]) -> None:
+    def _tell(self) -> None:
+        """In each step: no statistics are made but where they are told."""
         if self._activations:
-            self._activations.tell(stats)
+            self._activations.tell()
         if not self._told_beyond:
-            self._told_beyond = tell_beyond(stats)
+            self._told_beyond = tell_beyond(*self._managed.over_budget())
 
     def __enter__(self) -> Offload:
         return self
@@ -169,7 +170,7 @@ class Offload:
         joined have left to go on after step().
 
         Raises what AdamW.flush() raises."""
-        self._managed.stats()  # in a forked child: its error
+        self._managed.over_budget()  # in a forked child: its error
         self._managed.flush()
 
     @property

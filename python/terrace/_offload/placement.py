@@ -41,12 +41,11 @@ def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
         bytes_text(written))
 
 
-def tell_beyond(stats: dict[str, Any]) -> bool:
+def tell_beyond(operation: str, size: int) -> bool:
     """Of an operation that went beyond the budget; whether one did."""
-    if not stats['over_budget_operation']:
+    if not operation:
         return False
     say('%s took %s beyond the memory_budget, which all its tensors together '
         'exceed, and gave it back; terrace.clip_grad_norm_() and foreach=False '
-        'take one at a time', stats['over_budget_operation'],
-        bytes_text(stats['over_budget_bytes']))
+        'take one at a time', operation, bytes_text(size))
     return True

@@ -243,6 +243,12 @@ class Compiled:
     def end_load(self) -> None:
         self._native.end_load()
 
+    def waited_seconds(self) -> float:
+        """stats()['updates_waited_seconds'] alone."""
+        outcome, seconds = self._native.waited_seconds()
+        check(outcome)
+        return seconds
+
     def stats(self) -> dict[str, Any]:
         outcome, text = self._native.stats()
         check(outcome)

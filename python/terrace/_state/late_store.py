@@ -64,7 +64,7 @@ class LateStore(StateStore):
         if self.settings.home is None:
             return
         with contextlib.suppress(RuntimeError):  # closed, or a forked child
-            waited = self._opened.stats()['updates_waited_seconds']
+            waited = self._opened.waited_seconds()
             if waited < self._told_seconds:  # another one, with a count of 0
                 self._told_seconds = 0.0
             self.settings.home.add_wait(waited - self._told_seconds)

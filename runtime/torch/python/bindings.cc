@@ -48,6 +48,7 @@ void DefineOffload(::torch::Library& m) {
       .def("begin_step", &OffloadBinding::BeginStep)
       .def("retry", &OffloadBinding::Retry)
       .def("error", &OffloadBinding::Error)
+      .def("over_budget", &OffloadBinding::OverBudget)
       .def("stats", &OffloadBinding::Stats)
       .def("close", &OffloadBinding::Close)
       .def("end", &OffloadBinding::End);
@@ -100,6 +101,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("fits", &OptimizerBinding::Fits)
       .def("load", &OptimizerBinding::Load)
       .def("end_load", &OptimizerBinding::EndLoad)
+      .def("waited_seconds", &OptimizerBinding::WaitedSeconds)
       .def("stats", &OptimizerBinding::Stats)
       .def("close", &OptimizerBinding::Close);
   m.class_<ZeroConfigBinding>("ZeroConfig")

@@ -218,6 +218,18 @@ Outcome OffloadBinding::Error() {
   return ToOutcome(ended_ == nullptr ? absl::OkStatus() : ended_->error);
 }
 
+std::tuple<Outcome, std::string, int64_t> OffloadBinding::OverBudget() {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return {ToOutcome(status), "", 0};
+  }
+  const Outcome done = ToOutcome(absl::OkStatus());
+  MutexLock lock(mutex_);
+  if (place_ == nullptr) return {done, "", 0};
+  const HookStats hook = place_->hook().stats();
+  return {done, hook.over_budget_operation,
+          std::max<int64_t>(0, hook.over_budget_bytes)};
+}
+
 std::tuple<Outcome, std::string> OffloadBinding::Stats() {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return {ToOutcome(status), ""};

@@ -78,6 +78,9 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   // The first failure of a fetch; after Close as well.
   Outcome Error();
 
+  // Of these stats, what an operation took beyond the budget, and which one
+  // ("": none did), as each step asks. After Close: none.
+  std::tuple<Outcome, std::string, int64_t> OverBudget();
   // A JSON object; see OffloadStatsAsJson. After Close what was true then.
   std::tuple<Outcome, std::string> Stats();
 

@@ -281,6 +281,19 @@ Outcome OptimizerBinding::Reset() {
   return ToOutcome(status);
 }
 
+std::tuple<Outcome, double> OptimizerBinding::WaitedSeconds() {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return {ToOutcome(status), 0};
+  }
+  MutexLock lock(mutex_);
+  SettleLate(Late::kQuietly).IgnoreError();
+  if (optimizer_ != nullptr) {
+    return {ToOutcome(absl::OkStatus()),
+            absl::ToDoubleSeconds(late_->waited())};
+  }
+  return {ToOutcome(closed_ ? CheckNotClosed() : absl::OkStatus()), 0};
+}
+
 std::tuple<Outcome, std::string> OptimizerBinding::Stats() {
   if (absl::Status status = CheckProcess(); !status.ok()) {
     return {ToOutcome(status), ""};

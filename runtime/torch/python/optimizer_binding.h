@@ -174,6 +174,8 @@ class OptimizerBinding final : public ::torch::CustomClassHolder {
                const std::vector<int64_t>& positions);
   void EndLoad();
 
+  // Of these stats, `updates_waited_seconds` alone.
+  std::tuple<Outcome, double> WaitedSeconds();
   // A JSON object; see StatsAsJson. Of one that was never open, all are 0.
   std::tuple<Outcome, std::string> Stats();
   Outcome Close();
