@@ -32,7 +32,7 @@ bool IsShown(const at::Tensor& gradient) {
 }  // namespace
 
 absl::Status ManageGradientOf(const NamedTensor& leaf,
-                              ManagedStorages& storages, int64_t& number) {
+                              ManagedStorages& storages) {
   const at::Tensor& gradient = leaf.tensor.grad();
   if (!gradient.defined() || gradient.layout() != at::kStrided ||
       storages.closed() || storages.Find(gradient) != nullptr ||
@@ -44,9 +44,11 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
   }
   const std::string name = absl::StrCat(leaf.name, ".grad");
   absl::Status status = storages.Add({{name, gradient}});
-  // One of before is not gone yet: another has it.
+  // One of before is not gone yet: another has it. However many are kept, no
+  // number is tried twice.
   while (absl::IsAlreadyExists(status)) {
-    status = storages.Add({{absl::StrCat(name, " ", ++number), gradient}});
+    status = storages.Add(
+        {{absl::StrCat(name, " ", storages.NextNumber()), gradient}});
   }
   // A close beside a backward pass: it stays in ordinary memory.
   if (status.ok() || storages.closed()) return absl::OkStatus();
@@ -78,10 +80,8 @@ absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves,
             [&](const LeafHook& each) { return each.IsOf(leaf.tensor); })) {
       continue;
     }
-    watched_.emplace_back(
-        leaf.tensor, [leaf, manage = manage_, number = int64_t{0}]() mutable {
-          return manage(leaf, number);
-        });
+    watched_.emplace_back(leaf.tensor,
+                          [leaf, manage = manage_] { return manage(leaf); });
   }
   return absl::OkStatus();
 }

@@ -21,20 +21,18 @@ namespace terrace {
 class ManagedStorages;
 
 // Manages what the leaf's gradient is now, as its name with ".grad", and with a
-// number behind that where one of before is not gone yet: from `number` on.
+// number behind that which no other has where one of before is not gone yet.
 // What is managed already, sparse, in use by a collective, or a part of a
 // tensor that is too large to be managed, stays as it is. Else
 // ManagedStorages::Add.
 absl::Status ManageGradientOf(const NamedTensor& leaf,
-                              ManagedStorages& storages, int64_t& number);
+                              ManagedStorages& storages);
 
 class Gradients {
  public:
   // Manages what the leaf's gradient is now; what it returns else ends the
-  // backward pass. The number is the leaf's, 0 at first. Lives as long as this
-  // or a pass that is under way.
-  using Manage =
-      std::function<absl::Status(const NamedTensor& leaf, int64_t& number)>;
+  // backward pass. Lives as long as this or a pass that is under way.
+  using Manage = std::function<absl::Status(const NamedTensor& leaf)>;
   explicit Gradients(Manage manage);
   ~Gradients();
   Gradients(const Gradients&) = delete;

@@ -86,8 +86,8 @@ Hook::Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages)
     : runtime_(runtime),
       storages_(std::move(storages)),
       gradients_(std::make_unique<Gradients>(
-          [storages = storages_](const NamedTensor& leaf, int64_t& number) {
-            return ManageGradientOf(leaf, *storages, number);
+          [storages = storages_](const NamedTensor& leaf) {
+            return ManageGradientOf(leaf, *storages);
           })),
       saved_(std::make_unique<SavedTensors>(storages_)) {}
 
@@ -120,8 +120,7 @@ absl::Status Hook::ManageGradients(absl::Span<const NamedTensor> leaves) {
 }
 
 absl::Status Hook::ManageGradient(const NamedTensor& leaf) {
-  int64_t number = 0;
-  return ManageGradientOf(leaf, *storages_, number);
+  return ManageGradientOf(leaf, *storages_);
 }
 
 absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -79,6 +80,8 @@ class ManagedStorages final
     OrderedLock lock(error_mutex_);
     other_error_.Update(why);
   }
+  // For a name that another tensor has; each once.
+  int64_t NextNumber() { return next_number_.fetch_add(1) + 1; }
   // As Hook::blocked.
   std::vector<BlockedOn> blocked() const;
 
@@ -102,6 +105,7 @@ class ManagedStorages final
   ByteWindow window_;
   StorageLives lives_;
   Replacements replacements_;
+  std::atomic<int64_t> next_number_ = 0;
   mutable OrderedMutex error_mutex_{LockRank::kHookError};
   absl::Status other_error_ ABSL_GUARDED_BY(error_mutex_);
 };

@@ -57,7 +57,7 @@ JoinedOffload::JoinedOffload(std::shared_ptr<OffloadPlace> place,
 
 std::unique_ptr<Gradients> JoinedOffload::MakeGradients() const {
   return std::make_unique<Gradients>(
-      [place = place_.get()](const NamedTensor& leaf, int64_t&) {
+      [place = place_.get()](const NamedTensor& leaf) {
         return place->hook().ManageGradient(leaf);
       });
 }
