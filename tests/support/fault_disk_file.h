@@ -9,6 +9,7 @@
 // if its file grew: exactly by what is asked for, up to what it has.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/io_fault.h"
 #include "runtime/base/mutex.h"
 #include "tiers/disk/disk_file.h"
 
@@ -90,9 +92,11 @@ class FaultDiskFile final : public DiskFile {
   }
   absl::StatusOr<int64_t> Grow(const Growth& growth) override {
     if (faults_->Enter(/*grows=*/true)) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(info().file, ": cannot preallocate ", growth.bytes,
-                       " bytes: ENOSPC"));
+      return WithIoFault(
+          absl::ResourceExhaustedError(
+              absl::StrCat(info().file, ": cannot preallocate ", growth.bytes,
+                           " bytes: ENOSPC")),
+          {.error = ENOSPC, .path = info().file, .offset = growth.offset});
     }
     if (dealt_out_) return growth.bytes;
     return tier_->Grow(growth);
