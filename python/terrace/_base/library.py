@@ -88,13 +88,15 @@ def uses_of(tensor: torch.Tensor) -> tuple[int, int]:
     return _any_offload().uses(tensor)
 
 
-def exchange_memory(tensor: torch.Tensor, memory: torch.Tensor) -> None:
+def exchange_memory(name: str, tensor: torch.Tensor, memory: torch.Tensor
+                    ) -> None:
     """All that have the tensor's storage have the memory of the other one from
     then on, which has theirs. Waits for updates.
 
-    Raises ValueError: they have not the same size, or one is offloaded or is
-    no tensor in memory of this process alone; RuntimeError: it is in use."""
-    check(_any_offload().exchange_memory(tensor, memory))
+    Raises, with its name, ValueError: they have not the same size, or one is
+    offloaded or is no tensor in memory of this process alone; RuntimeError: it
+    is in use."""
+    check(_any_offload().exchange_memory(name, tensor, memory))
 
 
 def forget_tensor(tensor: torch.Tensor) -> None:

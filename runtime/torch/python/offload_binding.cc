@@ -26,26 +26,30 @@ ManagedStorage* ManagedOf(const at::Tensor& tensor) {
 }
 
 // Nothing goes on with its memory, which can be another one's.
-absl::Status CheckOwned(const at::Tensor& tensor) {
+absl::Status CheckOwned(const std::string& name, const at::Tensor& tensor) {
   if (IsOffloaded(tensor)) {
-    return absl::InvalidArgumentError("the tensor is offloaded");
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", name, "' is offloaded"));
   }
   const std::string fault =
       FaultOf(tensor, std::numeric_limits<int64_t>::max());
   if (!fault.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("the tensor ", fault));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", name, "' ", fault));
   }
   TERRACE_RETURN_IF_ERROR(
       OperationNet::Get().Await(tensor.storage(), /*is_written=*/true));
   const std::string user = Collectives::Get().UserOf(*StorageOf(tensor));
   if (user.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the tensor is in use by ", user));
+      absl::StrCat("tensor '", name, "' is in use by ", user,
+                   ", which goes on; wait() for its Work first"));
 }
 
-absl::Status Exchange(const at::Tensor& tensor, const at::Tensor& memory) {
-  TERRACE_RETURN_IF_ERROR(CheckOwned(tensor));
-  TERRACE_RETURN_IF_ERROR(CheckOwned(memory));
+absl::Status Exchange(const std::string& name, const at::Tensor& tensor,
+                      const at::Tensor& memory) {
+  TERRACE_RETURN_IF_ERROR(CheckOwned(name, tensor));
+  TERRACE_RETURN_IF_ERROR(CheckOwned(name, memory));
   c10::StorageImpl& one = *StorageOf(tensor);
   c10::StorageImpl& other = *StorageOf(memory);
   if (one.nbytes() != other.nbytes()) {
@@ -151,9 +155,10 @@ void OffloadBinding::NoteTensor(const at::Tensor& tensor) {
   if (storage != nullptr) storage->NoteTensor(tensor);
 }
 
-Outcome OffloadBinding::ExchangeMemory(const at::Tensor& tensor,
+Outcome OffloadBinding::ExchangeMemory(const std::string& name,
+                                       const at::Tensor& tensor,
                                        const at::Tensor& memory) {
-  return ToOutcome(Exchange(tensor, memory));
+  return ToOutcome(Exchange(name, tensor, memory));
 }
 
 std::tuple<Outcome, int64_t> OffloadBinding::MakeLease(const at::Tensor& tensor,

@@ -60,7 +60,9 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   void NoteTensor(const at::Tensor& tensor);
   // Each storage has the other one's memory from then on, which is of the same
   // size. Blocks until no update reads or writes either.
-  Outcome ExchangeMemory(const at::Tensor& tensor, const at::Tensor& memory);
+  // The name is the tensor's, for errors.
+  Outcome ExchangeMemory(const std::string& name, const at::Tensor& tensor,
+                         const at::Tensor& memory);
 
   // Brings a tensor's storage and keeps it, until EndLease of that number.
   std::tuple<Outcome, int64_t> MakeLease(const at::Tensor& tensor, bool write);

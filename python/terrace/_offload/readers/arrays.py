@@ -25,7 +25,7 @@ from terrace._base.watched.tensor import WatchedTensor
 def left_their_memory(named: Sequence[Named]) -> Iterator[None]:
     """Within it the tensors are offloaded. Where an array may have the memory
     of one, the tensor has a copy from then on, unless that fails."""
-    copied: list[tuple[torch.Tensor, torch.Tensor]] = []
+    copied: list[tuple[str, torch.Tensor, torch.Tensor]] = []
     with torch._C.DisableTorchFunctionSubclass():
         suspects = _suspects(named)
         _find_tensors(suspects)
@@ -36,8 +36,8 @@ def left_their_memory(named: Sequence[Named]) -> Iterator[None]:
                 continue
             tensor = suspect.tensor
             memory = bytes_of(_storage(tensor)).clone()
-            exchange_memory(tensor, memory)
-            copied.append((tensor, memory))
+            exchange_memory(suspect.name, tensor, memory)
+            copied.append((suspect.name, tensor, memory))
             for holder in holders:
                 weakref.finalize(holder, _drop, memory).atexit = False
             if is_unseen:
@@ -48,8 +48,8 @@ def left_their_memory(named: Sequence[Named]) -> Iterator[None]:
                 memory.nbytes)
         yield
     except BaseException:
-        for tensor, memory in copied:
-            exchange_memory(tensor, memory)
+        for name, tensor, memory in copied:
+            exchange_memory(name, tensor, memory)
         raise
 
 
