@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/torch/hook/life/operation_pins.h"
 #include "runtime/torch/hook/managed_storage.h"
@@ -116,13 +117,17 @@ void Collectives::Insert(const std::shared_ptr<CollectiveUse>& use,
                       /*uses_future=*/false);
 }
 
-std::string Collectives::UserOf(const c10::StorageImpl& storage) {
+absl::Status Collectives::CheckUnused(absl::string_view name,
+                                      const c10::StorageImpl& storage) {
   EndDone();
   MutexLock lock(mutex_);
   for (const CollectiveUse* const use : uses_) {
-    if (use->Has(storage)) return use->operation();
+    if (!use->Has(storage)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor '", name, "' is in use by ", use->operation(),
+                     ", which goes on; wait() for its Work first"));
   }
-  return "";
+  return absl::OkStatus();
 }
 
 void Collectives::EndDone() {

@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/process.h"
@@ -81,8 +83,10 @@ class Collectives {
   void Insert(const std::shared_ptr<CollectiveUse>& use,
               const c10::intrusive_ptr<c10d::Work>& work);
 
-  // The operation that has the storage, managed or not; "": none.
-  std::string UserOf(const c10::StorageImpl& storage);
+  // FailedPrecondition, with the tensor's name: a Work goes on with the
+  // storage, managed or not.
+  absl::Status CheckUnused(absl::string_view name,
+                           const c10::StorageImpl& storage);
   // Lets go what Works have that are done and did not tell.
   void EndDone();
   // The bytes of this window's that Works have in it: at most so many, or those

@@ -39,7 +39,7 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
       IsShown(gradient) ||
       IsPartOfTooMuch(gradient, storages.window().room().most_bytes()) ||
       // Its memory is not this function's to end.
-      !Collectives::Get().UserOf(*StorageOf(gradient)).empty()) {
+      !Collectives::Get().CheckUnused(leaf.name, *StorageOf(gradient)).ok()) {
     return absl::OkStatus();
   }
   const std::string name = absl::StrCat(leaf.name, ".grad");

@@ -18,16 +18,6 @@
 namespace terrace {
 namespace {
 
-// That no Work of a process group goes on with it.
-absl::Status CheckUnused(absl::string_view name,
-                         const c10::StorageImpl& storage) {
-  const std::string user = Collectives::Get().UserOf(storage);
-  if (user.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("tensor '", name, "' is in use by ", user,
-                   ", which goes on; wait() for its Work first"));
-}
-
 // By any hook.
 ManagedStorage* ManagedOf(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
@@ -114,7 +104,8 @@ absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
     // Its memory ends here, which an update may write or read.
     TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(tensor.storage(),
                                                       /*is_written=*/true));
-    TERRACE_RETURN_IF_ERROR(CheckUnused(name, *StorageOf(tensor)));
+    TERRACE_RETURN_IF_ERROR(
+        Collectives::Get().CheckUnused(name, *StorageOf(tensor)));
   }
   return AddNow(tensors);
 }
@@ -142,7 +133,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
   if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr ||
       !OperationNet::Get().IsFree(tensor.tensor.storage(),
                                   /*is_written=*/true) ||
-      !CheckUnused(tensor.name, impl).ok()) {
+      !Collectives::Get().CheckUnused(tensor.name, impl).ok()) {
     return nullptr;
   }
   auto storage = std::make_shared<ManagedStorage>(tensor.name, impl, window_,
@@ -248,7 +239,8 @@ absl::Status ManagedStorages::Close(bool restore) {
   }
   for (const auto& storage : All()) {
     if (storage->word().pinned()) {
-      TERRACE_RETURN_IF_ERROR(CheckUnused(storage->name(), *storage->key()));
+      TERRACE_RETURN_IF_ERROR(
+          Collectives::Get().CheckUnused(storage->name(), *storage->key()));
     }
   }
   StorageLives::CloseOptions options = {.restore = restore};

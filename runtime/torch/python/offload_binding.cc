@@ -39,11 +39,7 @@ absl::Status CheckOwned(const std::string& name, const at::Tensor& tensor) {
   }
   TERRACE_RETURN_IF_ERROR(
       OperationNet::Get().Await(tensor.storage(), /*is_written=*/true));
-  const std::string user = Collectives::Get().UserOf(*StorageOf(tensor));
-  if (user.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("tensor '", name, "' is in use by ", user,
-                   ", which goes on; wait() for its Work first"));
+  return Collectives::Get().CheckUnused(name, *StorageOf(tensor));
 }
 
 absl::Status Exchange(const std::string& name, const at::Tensor& tensor,
