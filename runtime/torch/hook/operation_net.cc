@@ -21,6 +21,7 @@ namespace {
 
 // What an operation in flight takes, and writes to.
 struct PinnedStorages final : at::ObserverContext {
+  PinnedStorages() {}  // so that its room is not cleared first
   OperationPins pins;
   c10::SmallVector<ManagedStorage*, 6> written;
 };
@@ -40,9 +41,10 @@ thread_local InFlight in_flight;
 
 template <typename Visit>
 void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
+  const OperationNet& net = OperationNet::Get();
   ForEachStorage(argument, [&](const c10::StorageImpl* storage) {
-    if (ManagedStorage* const found = OperationNet::Get().Find(storage)) {
-      visit(*found);
+    if (StorageLife* const found = net.FindLife(storage)) {
+      visit(static_cast<ManagedStorage&>(*found));
     }
   });
 }
@@ -58,10 +60,9 @@ int64_t LimitOfWork(ByteWindow& window, int64_t bytes) {
 
 // Null: all is pinned. Else nothing of the operation is, which waits for the
 // life of this one and looks again.
-std::shared_ptr<ManagedStorage> PinAll(
-    const at::RecordFunction& function, Effects& effects,
-    std::unique_ptr<PinnedStorages>& pinned) {
-  std::shared_ptr<ManagedStorage> unsettled;
+ManagedStorage* PinAll(const at::RecordFunction& function, Effects& effects,
+                       std::unique_ptr<PinnedStorages>& pinned) {
+  ManagedStorage* unsettled = nullptr;
   const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
   for (size_t i = 0; i < inputs.size() && unsettled == nullptr; ++i) {
     ForEachManaged(inputs[i], [&](ManagedStorage& storage) {
@@ -73,7 +74,7 @@ std::shared_ptr<ManagedStorage> PinAll(
         pinned = std::make_unique<PinnedStorages>();
       }
       if (!pinned->pins.Pin(storage)) {
-        unsettled = storage.self();
+        unsettled = &storage;  // lives on: the operation has its storage
       } else if (effects.Writes(i)) {
         pinned->written.push_back(&storage);
       }
@@ -96,7 +97,8 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
   std::unique_ptr<PinnedStorages> pinned;
   Effects effects;
   while (true) {
-    if (const auto unsettled = PinAll(function, effects, pinned)) {
+    ManagedStorage* const unsettled = PinAll(function, effects, pinned);
+    if (unsettled != nullptr) {
       OperationPins::AwaitLife(*unsettled);
       continue;
     }
@@ -145,7 +147,7 @@ OperationNet& OperationNet::Get() {
 }
 
 ManagedStorage* OperationNet::Find(const void* key) const {
-  return static_cast<ManagedStorage*>(registry_.Find(key));
+  return static_cast<ManagedStorage*>(FindLife(key));
 }
 
 ManagedStorage* OperationNet::Pin(const void* key) const {

@@ -37,6 +37,7 @@ class OperationNet final : public StorageIndex {
 
   // Null: it is not managed.
   ManagedStorage* Find(const void* key) const;
+  StorageLife* FindLife(const void* key) const { return registry_.Find(key); }
   // The same, pinned as by a thread that has pins; waits while it enters or
   // leaves.
   ManagedStorage* Pin(const void* key) const;

@@ -19,12 +19,8 @@ namespace {
 using Storages = OperationPins::Storages;
 
 // Of one thread.
-struct ThreadPins {
-  OperationPins* innermost = nullptr;
-  Storages kept;
-};
-
-thread_local ThreadPins thread_pins;
+constinit thread_local OperationPins* innermost = nullptr;
+thread_local Storages kept;
 
 int64_t FootprintOf(const StorageLife& storage) {
   return ResidentBytes(storage.size_bytes());
@@ -79,7 +75,7 @@ class WaitingPins {
     for (; pins != nullptr; pins = pins->outer_) {
       for (StorageLife* const each : pins->storages_) Add(*each);
     }
-    for (StorageLife* const each : thread_pins.kept) Add(*each);
+    for (StorageLife* const each : kept) Add(*each);
   }
   explicit WaitingPins(StorageLife& storage) { Add(storage); }
   ~WaitingPins() {
@@ -103,17 +99,15 @@ class WaitingPins {
   Storages waiting_;
 };
 
-OperationPins::OperationPins()
-    : outer_(std::exchange(thread_pins.innermost, this)) {}
+OperationPins::OperationPins() : outer_(std::exchange(innermost, this)) {}
 
 OperationPins::~OperationPins() {
-  thread_pins.innermost = outer_;
-  const bool is_beyond = absl::c_any_of(
-      storages_, [](const auto* each) { return each->is_spilled(); });
-  if (!is_beyond) {
-    for (StorageLife* const each : storages_) Unpin(*each);
-    return;
+  innermost = outer_;
+  while (!storages_.empty() && !storages_.back()->is_spilled()) {
+    Unpin(*storages_.back());
+    storages_.pop_back();
   }
+  if (storages_.empty()) return;
   const WithoutPython without;
   const WaitingPins around(outer_);
   UnpinEach(std::move(storages_));
@@ -138,41 +132,36 @@ void OperationPins::Unpin(StorageLife& storage, bool waits) {
 }
 
 bool OperationPins::ThreadHoldsPins() {
-  if (!thread_pins.kept.empty()) return true;
-  for (const OperationPins* pins = thread_pins.innermost; pins != nullptr;
+  if (!kept.empty()) return true;
+  for (const OperationPins* pins = innermost; pins != nullptr;
        pins = pins->outer_) {
     if (!pins->empty()) return true;
   }
   return false;
 }
 
-void OperationPins::Keep(StorageLife& storage) {
-  thread_pins.kept.push_back(&storage);
-}
+void OperationPins::Keep(StorageLife& storage) { kept.push_back(&storage); }
 
 void OperationPins::EndKeeping(StorageLife& storage) {
-  thread_pins.kept.erase(absl::c_find(thread_pins.kept, &storage));
+  kept.erase(absl::c_find(kept, &storage));
   Unpin(storage);
 }
 
 void OperationPins::AwaitLife(StorageLife& storage, bool holds_pins) {
   const std::shared_ptr<StorageLife> keep = storage.shared_from_this();
   const WithoutPython without;
-  const WaitingPins waiting(thread_pins.innermost);
+  const WaitingPins waiting(innermost);
   storage.word().AwaitLife(holds_pins);
 }
 
-bool OperationPins::Pin(StorageLife& storage) {
-  storages_.reserve(storages_.size() + 1);  // may throw
-  auto state = storage.word().Pin();
-  // Else the others are let go of by who waits for this one.
-  if (!state.has_value() && ThreadHoldsPins()) {
-    state = storage.word().Pin(/*holds_pins=*/true);
-  }
+bool OperationPins::PinStopping(StorageLife& storage) {
+  storages_.pop_back();
+  // The others are let go of by who waits for this one.
+  if (!ThreadHoldsPins()) return false;
+  const auto state = storage.word().Pin(/*holds_pins=*/true);
   if (!state.has_value()) return false;
   storages_.push_back(&storage);
-  if (*state != Residency::kResident) is_away_ = true;
-  storage.window().order().Note(storage);
+  Note(storage, *state);
   return true;
 }
 
@@ -331,7 +320,7 @@ bool OperationPins::BringBeyond(const Share& share, const Storages& mine,
 absl::Status OperationPins::InTurn(ByteWindow& window,
                                    absl::FunctionRef<absl::Status()> work) {
   const WithoutPython without;
-  const WaitingPins waiting(thread_pins.innermost);
+  const WaitingPins waiting(innermost);
   const RoomTurn::Holder turn(window.room().waiting());
   return work();
 }

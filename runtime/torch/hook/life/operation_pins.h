@@ -48,7 +48,13 @@ class OperationPins {
 
   // False: it is not managed now, and there is no pin. Storages live as long as
   // the operation has them.
-  bool Pin(StorageLife& storage);
+  bool Pin(StorageLife& storage) {
+    storages_.push_back(&storage);  // may throw, as long as there is no pin
+    const auto state = storage.word().Pin();
+    if (!state.has_value()) return PinStopping(storage);
+    Note(storage, *state);
+    return true;
+  }
   // One of them was not here.
   bool is_away() const { return is_away_; }
   // Until all are here, or cannot be; the name is for what is told. False: one
@@ -93,6 +99,12 @@ class OperationPins {
   };
   using Shares = absl::InlinedVector<Share, 2>;
 
+  void Note(StorageLife& storage, Residency state) {
+    if (state != Residency::kResident) is_away_ = true;
+    storage.window().order().Note(storage);
+  }
+  // The last one, which takes pins of a thread alone that has some.
+  bool PinStopping(StorageLife& storage);
   static int64_t NoLimit(ByteWindow&, int64_t bytes) { return bytes; }
   Shares SharesOf(Limit limit) const;
   // Without waiting for room. False: there is none.
