@@ -50,15 +50,22 @@ StorageRegistry::StorageRegistry() {
 StorageRegistry::~StorageRegistry() = default;
 
 StorageLife* StorageRegistry::Find(const void* key) const {
-  const Table& table = *table_.load(std::memory_order_acquire);
   const size_t start = Table::Start(key);
-  for (size_t i = start; i < start + table.places(); ++i) {
-    const Place& place = table.place(i);
-    const void* const found = place.key.load(std::memory_order_acquire);
-    if (found == key) return place.storage.load(std::memory_order_relaxed);
-    if (found == nullptr) return nullptr;
+  while (true) {
+    const uint64_t puts = puts_.load(std::memory_order_acquire);
+    const Table& table = *table_.load(std::memory_order_acquire);
+    size_t i = start;
+    const void* found = nullptr;
+    do {
+      found = table.place(i).key.load(std::memory_order_acquire);
+      if (found == nullptr) return nullptr;
+    } while (found != key && ++i < start + table.places());
+    if (found != key) return nullptr;
+    StorageLife* const storage =
+        table.place(i).storage.load(std::memory_order_acquire);
+    // The place may have become another's since its key was read.
+    if (puts_.load(std::memory_order_relaxed) == puts) return storage;
   }
-  return nullptr;
 }
 
 void StorageRegistry::ForEachInChild(
@@ -99,7 +106,9 @@ void StorageRegistry::Put(Table& table, const void* key, StorageLife* storage) {
   size_t i = Table::Start(key);
   while (!IsFree(table.place(i).key.load(std::memory_order_relaxed))) ++i;
   Place& place = table.place(i);
-  place.storage.store(storage, std::memory_order_relaxed);
+  // Before the storage: who has seen that sees this as well.
+  puts_.fetch_add(1, std::memory_order_release);
+  place.storage.store(storage, std::memory_order_release);
   place.key.store(key, std::memory_order_release);  // seen with its storage
 }
 

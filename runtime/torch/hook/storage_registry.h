@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -61,6 +62,7 @@ class StorageRegistry {
 
   mutable OrderedMutex mutex_{LockRank::kStorageRegistry};
   std::atomic<const Table*> table_;  // the last of tables_
+  std::atomic<uint64_t> puts_ = 0;
   std::vector<std::unique_ptr<Table>> tables_ ABSL_GUARDED_BY(mutex_);
   size_t size_ ABSL_GUARDED_BY(mutex_) = 0;
   Kept kept_ ABSL_GUARDED_BY(mutex_);

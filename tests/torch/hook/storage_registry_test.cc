@@ -103,5 +103,29 @@ TEST(StorageRegistry, IsFoundWhileOthersComeAndGo) {
   for (std::thread& reader : readers) reader.join();
 }
 
+// A look that finds its key may be overtaken by one that takes its place.
+TEST(StorageRegistry, NeverFindsAnotherInItsPlace) {
+  constexpr size_t kKeys = 300;
+  Addresses addresses(kKeys);
+  StorageRegistry registry;
+  std::atomic<bool> done = false;
+  std::thread reader([&] {
+    while (!done) {
+      for (size_t i = 0; i < kKeys; ++i) {
+        const StorageLife* const found = registry.Find(addresses.key(i));
+        ASSERT_TRUE(found == nullptr || found == addresses.storage(i));
+      }
+    }
+  });
+  for (int round = 0; round < 100'000; ++round) {
+    for (size_t i = 0; i < kKeys; ++i) {
+      registry.Insert(addresses.key(i), addresses.storage(i));
+      registry.Erase(addresses.key(i));
+    }
+  }
+  done = true;
+  reader.join();
+}
+
 }  // namespace
 }  // namespace terrace
