@@ -1,13 +1,35 @@
-// The storages that an operation's argument brings: of a tensor, of a list of
-// them with or without gaps, of a list of such lists, or the storage that a
-// tensor is set to, whose address LibTorch 2.15 asks for.
+// The storages that an operation's argument brings: of a tensor, or of those
+// that a sparse one is made of, of a list of them with or without gaps, of a
+// list of such lists, or the storage that a tensor is set to, whose address
+// LibTorch 2.15 asks for.
 #pragma once
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 
 namespace terrace {
+
+// Indices and values, which kernels read without an operation on them.
+template <typename Visit>
+void ForEachStorageOfSparse(const c10::TensorImpl& tensor, const Visit& visit) {
+  const auto visit_part = [&visit](const at::Tensor& part) {
+    if (!part.defined() || !part.has_storage()) return;
+    visit(part.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  };
+  if (tensor.is_sparse()) {
+    const auto& sparse = static_cast<const at::SparseTensorImpl&>(tensor);
+    visit_part(sparse.indices());
+    visit_part(sparse.values());
+  } else if (tensor.is_sparse_compressed()) {
+    const auto& sparse = static_cast<const at::SparseCsrTensorImpl&>(tensor);
+    visit_part(sparse.compressed_indices());
+    visit_part(sparse.plain_indices());
+    visit_part(sparse.values());
+  }
+}
 
 // `visit(c10::StorageImpl*)` for each, as often as it is there.
 template <typename Visit>
@@ -16,6 +38,8 @@ void ForEachStorage(const c10::IValue& argument, const Visit& visit) {
     const c10::TensorImpl* const tensor = argument.unsafeToTensorImpl();
     if (tensor->has_storage()) {
       visit(tensor->unsafe_storage().unsafeGetStorageImpl());
+    } else {
+      ForEachStorageOfSparse(*tensor, visit);
     }
   } else if (argument.isList()) {
     for (const c10::IValue& element : argument.toListRef()) {
