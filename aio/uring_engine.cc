@@ -77,6 +77,7 @@ class UringEngine final : public IoEngine {
                            : RingRefusal("io_uring_setup", error);
       if (error != EINVAL) break;
     }
+    if (refused.ok()) refused = engine->WatchEnd();
     const int error = refused.ok() ? engine->wake_.Open() : 0;
     if (error != 0) refused = RingRefusal("eventfd", error);
     if (refused.ok()) return std::unique_ptr<IoEngine>(std::move(engine));
@@ -139,6 +140,7 @@ class UringEngine final : public IoEngine {
 
  private:
   int Setup(const RingFlags& flags);
+  absl::Status WatchEnd();
   bool Own();
   void Prepare(io_uring_sqe* sqe, const IoRequest& request);
   bool HasDeferred() const;
@@ -180,8 +182,15 @@ int UringEngine::Setup(const RingFlags& flags) {
   has_ring_ = true;
   is_disabled_ = (flags.flags & IORING_SETUP_R_DISABLED) != 0;
   flags_name_ = flags.name;
-  if (files_.MakeTable(&ring_)) end_.Watch(&ring_, UringFiles::kSparePlace);
   return 0;
+}
+
+// A ring that the kernel refuses later on can be left only by who sees its end.
+absl::Status UringEngine::WatchEnd() {
+  const int error = files_.MakeTable(&ring_);
+  return error == 0
+             ? end_.Watch(&ring_, UringFiles::kSparePlace)
+             : RingRefusal("io_uring_register(IORING_REGISTER_FILES)", error);
 }
 
 // False: it has failed.
@@ -320,7 +329,6 @@ void UringEngine::Fail(const char* call, int error) {
     if (place >= UringWake::kPlace) continue;
     done_.push_back(requests_.Fail(place, error));
   }
-  if (!end_.is_watched()) return;  // results come on their own, or never
   own_ring_.Exit(&ring_);
   has_ring_ = false;
 }
@@ -332,13 +340,10 @@ void UringEngine::EndWithRing() {
 }
 
 void UringEngine::WaitWithoutRing(absl::Duration left) {
-  // Without its end results can only be looked for.
-  if (!end_.is_watched()) left = std::min(left, kResubmitPause);
   pollfd events[] = {{wake_.fd(), POLLIN, 0}, {end_.fd(), POLLIN, 0}};
   const timespec time = absl::ToTimespec(left);
   ppoll(events, requests_.in_flight() > 0 ? 2 : 1, &time, nullptr);
   wake_.Take();
-  if (has_ring_) Reap();
   EndWithRing();
 }
 

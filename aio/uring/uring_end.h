@@ -6,6 +6,7 @@
 // One thread at a time.
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/base/process.h"
 
@@ -19,11 +20,10 @@ class UringEnd {
   UringEnd(const UringEnd&) = delete;
   UringEnd& operator=(const UringEnd&) = delete;
 
-  // Takes this place of the ring's table of files. False: it has none, and the
-  // end of the ring cannot be seen.
-  bool Watch(io_uring* ring, int place);
+  // Takes this place of the ring's table of files. An error of the call that
+  // was refused: the end of the ring cannot be seen.
+  absl::Status Watch(io_uring* ring, int place);
 
-  bool is_watched() const { return fd_.ok(); }
   // Readable from the end on, for poll(); -1: it cannot be seen.
   int fd() const { return fd_.get(); }
   // Waits so long for it at most. False: it has not come.

@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 
@@ -31,9 +32,16 @@ bool StartsAtOnce(int fd) {
 
 }  // namespace
 
-bool UringFiles::MakeTable(io_uring* ring) {
-  has_table_ = io_uring_register_files_sparse(ring, kSparePlace + 1) == 0;
-  return has_table_;
+int UringFiles::MakeTable(io_uring* ring) {
+  constexpr int kPlaces = kSparePlace + 1;
+  int error = -io_uring_register_files_sparse(ring, kPlaces);
+  if (error == EINVAL) {  // kernels before 5.19 have the older way alone
+    std::array<int, kPlaces> none;
+    none.fill(-1);
+    error = -io_uring_register_files(ring, none.data(), kPlaces);
+  }
+  has_table_ = error == 0;
+  return error;
 }
 
 int UringFiles::Add(io_uring* ring, int fd) {

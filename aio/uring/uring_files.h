@@ -30,8 +30,9 @@ class UringFiles {
   // Of the table, behind those of files.
   static constexpr int kSparePlace = 128;
 
-  // Before the first file. False: this kernel has no table to fill one by one.
-  bool MakeTable(io_uring* ring);
+  // Before the first file: a table that is filled one by one. An errno: there
+  // is none.
+  int MakeTable(io_uring* ring);
 
   // The index of a descriptor that stays open.
   int Add(io_uring* ring, int fd);

@@ -1,5 +1,6 @@
 // A whole runtime where the kernel refuses some of io_uring's calls, at its
 // start or later: each in a child, as a filter of seccomp's stays.
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -224,6 +225,36 @@ TEST_F(RefusedRing, LaterARefusalIsAnErrorThatNamesTheCallAtOnce) {
       }
     }
   }
+}
+
+// Kernels before 5.19 make no table of files in the newer way.
+TEST_F(RefusedRing, WithAnOlderTableOfFilesALaterRefusalIsToldAllTheSame) {
+  EXPECT_EQ(
+      CodeOf([](const std::string& folder) -> std::string {
+        if (!RefuseCall({__NR_io_uring_register, kRegisterFiles2, EINVAL})) {
+          return "skip";
+        }
+        return IsRefusedLater(folder, {"enter", __NR_io_uring_enter}, EPERM);
+      }),
+      0);
+}
+
+TEST_F(RefusedRing, WithFewerDescriptorsThanItsTableHasThreadsDoTheWork) {
+  EXPECT_EQ(CodeOf([](const std::string& folder) -> std::string {
+              const rlimit few = {100, 100};
+              if (setrlimit(RLIMIT_NOFILE, &few) != 0) return "skip";
+              auto opened =
+                  TensorCustomer::Open(OptionsOf(folder, EngineKind::kAuto));
+              if (!opened.ok()) return opened.status().ToString();
+              const std::string wrong = Move(**opened, 1);
+              const Stats stats = (*opened)->runtime().GetStats();
+              if (stats.engine == "threads" &&
+                  absl::StrContains(stats.engine_reason, "EMFILE")) {
+                return wrong;
+              }
+              return absl::StrCat(wrong, stats.engine, stats.engine_reason);
+            }),
+            0);
 }
 
 std::string IsRefusedFrom(const std::string& folder, int64_t first,
