@@ -4,6 +4,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
 #include <array>
 #include <cerrno>
 #include <ctime>
@@ -70,6 +74,12 @@ std::atomic<uint64_t> Process::current_ = 1;
 struct ForkHandlers {
   static void InChild() {
     const int error = errno;
+#if defined(__SANITIZE_THREAD__)
+    if (has_gate) {  // which the sanitiser would hold against this thread
+      __tsan_mutex_pre_unlock(&gate, 0);
+      __tsan_mutex_post_unlock(&gate, 0);
+    }
+#endif
     gate = kOpenGate;  // of threads that are not here
     has_gate = false;
     Process::current_.fetch_add(1);
