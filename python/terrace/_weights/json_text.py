@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 # A tensor's entry has three objects and lists and four keys in 50 bytes. What
@@ -30,8 +31,12 @@ def is_index(value: Any) -> bool:
 
 def is_file_name(value: Any) -> bool:
     """Of a file in the folder of the one that says it."""
-    return (isinstance(value, str) and value not in ('', '.', '..')
-            and not any(mark in value for mark in '/\0'))
+    if not isinstance(value, str) or value in ('', '.', '..'):
+        return False
+    try:
+        return not any(mark in os.fsencode(value) for mark in b'/\0')
+    except UnicodeEncodeError:
+        return False
 
 
 def _check_bounds(text: bytes) -> None:

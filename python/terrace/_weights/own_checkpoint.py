@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from terrace._weights.json_text import is_file_name, parsed
-from terrace._weights.regular_file import start_of
+from terrace._weights.regular_file import whole_of
 
 NAME = 'checkpoint.json'
 _MOST = 1 << 30  # bytes, as terrace.load reads
@@ -16,7 +16,8 @@ def file_in(path: str) -> str:
     Raises OSError; ValueError: there is none.
     """
     try:
-        file = parsed(start_of(path, _MOST))['checkpoint']['parameters']['name']
+        content = parsed(whole_of(path, _MOST))
+        file = content['checkpoint']['parameters']['name']
         if not is_file_name(file):
             raise ValueError(f"its file of parameters is {str(file)[:64]!r}")
     except (ValueError, KeyError, TypeError) as error:

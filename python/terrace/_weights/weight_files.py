@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from terrace._weights import own_checkpoint, safetensors_file, torch_archive
 from terrace._weights.json_text import is_file_name, parsed
-from terrace._weights.regular_file import start_of
+from terrace._weights.regular_file import start_of, whole_of
 from terrace._weights.stored import Stored
 
 # In a folder, the first of these that is there.
@@ -54,11 +54,10 @@ def _of_file(path: str) -> dict[str, Stored]:
 
 
 def _of_index(index: str) -> dict[str, Stored]:
-    text = start_of(index, _MOST_OF_INDEX + 1)
     try:
-        if len(text) > _MOST_OF_INDEX:
-            raise ValueError(f'it has more than {_MOST_OF_INDEX} bytes')
-        files = dict(parsed(text)['weight_map'])
+        files = parsed(whole_of(index, _MOST_OF_INDEX))['weight_map']
+        if not isinstance(files, dict):
+            raise ValueError('its weight_map is no object')
         for name, file in files.items():
             _check_beside(name, file)
     except (ValueError, KeyError, TypeError) as error:
