@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
+from terrace._weights.archive_records import ArchiveRecords
 from terrace._weights.regular_file import start_of
 from terrace._weights.stored import Stored
 
@@ -26,35 +26,55 @@ def is_start(start: bytes) -> bool:
 
 
 def is_mappable(path: str) -> bool:
-    """Which those of the old format are not."""
-    return start_of(path, len(_ZIP)) == _ZIP
+    """Whether the bytes of tensors lie in it as they are; not so in the old
+    format, and in an archive that was compressed."""
+    if start_of(path, len(_ZIP)) != _ZIP:
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return all(record.compress_type == zipfile.ZIP_STORED
+                       for record in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
+        return False  # torch.load says what it is
 
 
-def loaded(path: str, **how: Any) -> Any:
-    """torch.load(path, weights_only=True, ...).
+def loaded(path: str, file: BinaryIO | None = None, **how: Any) -> Any:
+    """torch.load(path, weights_only=True, ...), or of a file that stands for
+    that one.
 
     Raises ValueError: it is no file, holds more than that reads, or is
     damaged; says which file, and what to do. OSError, MemoryError.
     """
     start_of(path, 0)  # nothing that would be waited for
     try:
-        return torch.load(path, weights_only=True, **how)
+        return torch.load(path if file is None else file, weights_only=True,
+                          **how)
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        text = str(error)
-        if 'TorchScript' in text:
-            fault = _SCRIPT
-        elif (found := re.search(r'GLOBAL ([\w.]+)', text)) is not None:
-            fault = (f'holds a {found[1]}, which weights_only=True does not '
-                     'read; where the file is trusted, save the state_dict() '
-                     'in torch.load(path, weights_only=False) alone')
-        else:
-            reason = re.search(r'WeightsUnpickler error: (.*)', text)
-            fault = ('is cut, altered or none of torch.save; write or copy it '
-                     f'anew: {type(error).__name__}: '
-                     + (reason[1] if reason else text.split('. ')[0])[:300])
-        raise ValueError(f'terrace: {path} {fault}') from error
+        raise ValueError(f'terrace: {path} {_fault_of(error)}') from error
+
+
+def _fault_of(error: Exception) -> str:
+    text = str(error)
+    if 'TorchScript' in text:
+        return _SCRIPT
+    if (found := re.search(r'GLOBAL ([\w.]+)', text)) is not None:
+        return (f'holds a {found[1]}, which weights_only=True does not read; '
+                'where the file is trusted, save the state_dict() in '
+                'torch.load(path, weights_only=False) alone')
+    if 'Unsupported operand' in text:
+        return ('is altered, or of another pickle_protocol than 2, which '
+                'weights_only=True does not read; where the file is trusted, '
+                'torch.save(torch.load(path, weights_only=False), path)')
+    if isinstance(error, NotImplementedError):  # only on the meta device
+        kind = 'quantized' if 'uantized' in text else 'nested or other'
+        return (f'holds a {kind} tensor, which has no elements to be read '
+                'alone; write the file without it, or with its dequantize()')
+    reason = re.search(r'WeightsUnpickler error: (.*)', text)
+    return ('is cut, altered or none of torch.save; write or copy it anew: '
+            f'{type(error).__name__}: '
+            + (reason[1] if reason else text.split('. ')[0])[:300])
 
 
 def tensors_of(path: str) -> dict[str, Stored]:
@@ -62,55 +82,45 @@ def tensors_of(path: str) -> dict[str, Stored]:
 
     Raises ValueError: it is something else, or of torch's old format, or has
     tensors whose bytes there are not its elements in order."""
-    _check_archive(path)
-    content = loaded(path, map_location='meta')
+    records = _records_of(path)
+    content = loaded(path, records.sketch(), map_location='meta')
     for key in ('model', 'model_state_dict', 'state_dict'):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict):
         raise ValueError(f'terrace: {path} holds a {type(content).__name__}, '
                          'not a dict')
-    size = os.path.getsize(path)
     found = {}
     for name, tensor in content.items():
         if not isinstance(tensor, torch.Tensor):
             continue  # _extra_state, say
-        found[name] = _stored(path, name, tensor)
-        found[name].check_within(size)
+        if not isinstance(name, str):
+            raise ValueError(f'terrace: {path} has a tensor under the key '
+                             f'{name!r}, which is no name of one')
+        found[name] = _stored(path, name, tensor, records)
     return found
 
 
-def _check_archive(path: str) -> None:
-    """That records are what they hold."""
+def _records_of(path: str) -> ArchiveRecords:
+    """Of an archive whose records are what they hold."""
     if _BEFORE_ZIP in start_of(path, START_BYTES):
         raise ValueError(
             f'terrace: {path} is of the format before torch 1.6, of which no '
             'tensor can be read alone; write it anew: '
             'torch.save(torch.load(path), path)')
-    try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("neither a safetensors file nor one of "
-                             "torch.save's zip files")
-        with zipfile.ZipFile(path) as archive:
-            records = archive.infolist()
-            big = any(record.filename.endswith('/byteorder')
-                      and record.compress_type == zipfile.ZIP_STORED
-                      and record.file_size == len(b'big')
-                      and archive.read(record) == b'big' for record in records)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError,
-            ValueError) as error:
-        raise ValueError(f'terrace: {path} is cut or altered; write or copy it '
-                         f'anew: {type(error).__name__}: {error}') from error
-    if any(record.filename.endswith('/constants.pkl') for record in records):
+    records = ArchiveRecords(path)
+    if 'constants.pkl' in records.names:
         raise ValueError(f'terrace: {path} {_SCRIPT}')
-    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+    if records.is_compressed:
         raise ValueError(f'terrace: {path} is compressed, as torch.save does '
                          'not write; write it anew by torch.save')
-    if big:
+    if records.byte_order == b'big':
         raise ValueError(f'terrace: {path} is of a big-endian machine')
+    return records
 
 
-def _stored(path: str, name: str, tensor: torch.Tensor) -> Stored:
+def _stored(path: str, name: str, tensor: torch.Tensor,
+            records: ArchiveRecords) -> Stored:
     if tensor.layout != torch.strided or not tensor.is_contiguous():
         raise ValueError(f"terrace: {path}: '{name}' is not contiguous there; "
                          'write the file with contiguous tensors')
@@ -119,6 +129,16 @@ def _stored(path: str, name: str, tensor: torch.Tensor) -> Stored:
                          'conjugated or negated, there; write the file with '
                          'resolved tensors')
     # torch.load says where, of what it does not read.
-    start = tensor.untyped_storage()._checkpoint_offset
+    place = tensor.untyped_storage()._checkpoint_offset
+    if place is None:
+        raise ValueError(f"terrace: {path}: '{name}' was on the meta device "
+                         'and has no elements; write the file with those of '
+                         'a model that has them')
+    start, end = records.at(place)
     offset = tensor.storage_offset() * tensor.element_size()
-    return Stored(path, name, tensor.dtype, tensor.shape, start + offset)
+    stored = Stored(path, name, tensor.dtype, tensor.shape, start + offset)
+    if stored.offset + stored.size_bytes > end:
+        raise ValueError(
+            f"terrace: {path}: '{name}' has {stored.size_bytes} bytes at "
+            f'{offset} of a storage of {end - start}')
+    return stored
