@@ -56,14 +56,8 @@ def mixed(records):
     return [first, *others]
 
 
-REPACKED = pytest.mark.xfail(
-    strict=True, reason='tensors are read where torch.save would have put them')
-
-
 @pytest.mark.parametrize('sizes', [
-    pytest.param((5, 7, 3), marks=REPACKED),
-    pytest.param((4,) * 12, marks=REPACKED),
-    pytest.param((0, 3, 0, 1000, 1), marks=REPACKED), (6,)])
+    (5, 7, 3), (4,) * 12, (0, 3, 0, 1000, 1), (6,)])
 @pytest.mark.parametrize('order', [list, by_name, mixed, lambda all_: all_[::-1]])
 def test_an_archive_that_was_packed_anew(tmp_path, sizes, order):
     tensors = of_sizes(*sizes)
@@ -84,7 +78,6 @@ def test_records_that_were_replaced_or_added(tmp_path):
     check_reads(tmp_path / 'a', tensors)
 
 
-@REPACKED
 def test_views_of_one_storage(tmp_path):
     whole = torch.arange(20.)
     tensors = {'a': whole[3:9], 'b': torch.ones(4), 'c': whole[10:]}
@@ -94,7 +87,6 @@ def test_views_of_one_storage(tmp_path):
     check_reads(tmp_path / 'b', tensors)
 
 
-@REPACKED
 def test_a_storage_that_is_shorter_than_its_tensor_is_refused(tmp_path):
     torch.save(of_sizes(5, 7, 3), tmp_path / 'a')
     with (zipfile.ZipFile(tmp_path / 'a') as old,
@@ -124,16 +116,13 @@ def of_four_bits():
 BESIDE = {
     'meta': ({'w': torch.empty(4, 2, device='meta')}, "'w' .*meta"),
     'quantized': ({'w': quantized()}, 'quantized tensor'),
-    'four bits': ({'w': of_four_bits()}, "'w'.*float4_e2m1fn_x2"),
+    'four bits': ({'w': of_four_bits()}, "w.*float4_e2m1fn_x2"),
     'number as name': ({'w': matrix(), 3: torch.ones(1)}, 'key 3'),
-    'sparse': ({'w': matrix().to_sparse()}, "'w'.*sparse|'w'.*contiguous")}
+    'sparse': ({'w': matrix().to_sparse()}, "'w' is (sparse_coo|not contiguous)")}
 
 
-@pytest.mark.parametrize('kind, door', [
-    pytest.param(kind, door, marks=pytest.mark.xfail(
-        strict=True, reason='raw errors of torch and of Python')
-        if (kind, door) != ('sparse', 'offload') else ())
-    for kind in BESIDE for door in ('offload', 'import_torch')])
+@pytest.mark.parametrize('door', ['offload', 'import_torch'])
+@pytest.mark.parametrize('kind', BESIDE)
 @pytest.mark.parametrize('within', [False, True])
 def test_what_no_plain_parameter_can_take(tmp_path, door, kind, within):
     tensors, text = BESIDE[kind]
@@ -155,7 +144,6 @@ def test_what_no_plain_parameter_can_take(tmp_path, door, kind, within):
 
 
 @pytest.mark.parametrize('protocol', [4, 5])
-@pytest.mark.xfail(strict=True, reason='said to be cut or altered')
 def test_a_pickle_of_another_protocol(tmp_path, protocol):
     torch.save(of_sizes(3), tmp_path / 'f', pickle_protocol=protocol)
     for door in (lambda: terrace.offload(on_meta(of_sizes(3)),
@@ -169,11 +157,8 @@ def test_a_pickle_of_another_protocol(tmp_path, protocol):
     check_reads(tmp_path / 'g', of_sizes(3))
 
 
-@pytest.mark.parametrize('convert', [
-    pytest.param(convert, id=convert, marks=pytest.mark.xfail(
-        strict=True, reason='pages of what is not strided are asked for')
-        if convert.startswith('to_sparse') else ())
-    for convert in ('to_sparse', 'to_sparse_csr', 'quantized', 'conj')])
+@pytest.mark.parametrize('convert', ['to_sparse', 'to_sparse_csr', 'quantized',
+                                     'conj'])
 @pytest.mark.filterwarnings('ignore')
 def test_a_models_own_sparse_and_quantized_buffers(tmp_path, convert):
     def make(scale):
@@ -198,7 +183,6 @@ def test_a_models_own_sparse_and_quantized_buffers(tmp_path, convert):
     assert torch.equal(target.weight, source.weight)
 
 
-@pytest.mark.xfail(strict=True, reason='the compressed bytes are taken over')
 def test_an_archive_that_was_compressed_is_imported(tmp_path):
     tensors = of_sizes(5, 7, 300)
     torch.save(tensors, tmp_path / 'a')

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from terrace._base import in_parts
+
 
 def check_groups(directory: str, saved: Sequence[Mapping[str, Any]],
                  members: Sequence[Sequence[str]] | None,
@@ -45,6 +47,33 @@ def check_tensors(directory: str, saved: Mapping[str, torch.Tensor],
                 f'{_kind(there)} there and {_kind(here)} in the model')
 
 
+def check_taken(path: str, given: Mapping[Any, Any],
+                own: Mapping[str, torch.Tensor]) -> None:
+    """What a file of torch has for tensors of a model, by name: whether
+    load_state_dict() can copy it. Whether it is all, it says itself."""
+    for name, there in given.items():
+        if not isinstance(name, str):
+            raise ValueError(f'terrace: {path} has the key {name!r}, which is '
+                             'no name of a tensor')
+        here = own.get(name)
+        if here is None or not isinstance(there, torch.Tensor):
+            continue
+        if there.is_meta and not here.is_meta:
+            fault = 'was on the meta device there and has no elements'
+        elif there.is_quantized and not here.is_quantized:
+            fault = ('is a quantized tensor there and not in the model; write '
+                     'its dequantize()')
+        elif there.layout != here.layout or there.is_nested != here.is_nested:
+            fault = (f'is {_layout(there)} there and {_layout(here)} in the '
+                     'model')
+        elif not in_parts.can_become(there.dtype, here.dtype):
+            fault = (f'is of {there.dtype} there and of {here.dtype} in the '
+                     'model, and neither becomes the other')
+        else:
+            continue
+        raise ValueError(f"terrace: {path}: '{name}' {fault}")
+
+
 def check_objects(directory: str, saved: Mapping[str, Any],
                   own: Mapping[str, Any]) -> None:
     missing = own.keys() - saved.keys()
@@ -64,6 +93,11 @@ def _sizes(groups: Sequence[Sequence[str]]) -> str:
 
 def _place(group: int | None) -> str:
     return 'in none' if group is None else f'in group {group}'
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    return ('nested' if tensor.is_nested else
+            str(tensor.layout).removeprefix('torch.'))
 
 
 def _kind(tensor: torch.Tensor | None) -> str:

@@ -15,7 +15,7 @@ import torch
 from terrace._base.arrays import keys_of, step_tensor
 from terrace._base.groups import named_in, parameters_in
 from terrace._base.local_shard import check_whole
-from terrace._files import plain, torch_format
+from terrace._files import fits, plain, torch_format
 from terrace._optimizer.adamw import (AdamW, load_streaming, store_of,
                                       write_back)
 from terrace._state.store import StateStore
@@ -187,6 +187,7 @@ def import_torch(path: str | os.PathLike[str],
     if model is not None:
         taken['model'] = _take(rest, _MODEL_KEYS, path, 'model',
                                alone=_is_tensors)
+        fits.check_taken(path, taken['model'], _own_tensors(model))
     if optimizer is not None:
         taken['optimizer'] = _take(rest, _OPTIMIZER_KEYS, path, 'optimizer',
                                    alone=_is_optimizer)
@@ -200,6 +201,12 @@ def import_torch(path: str | os.PathLike[str],
     for name, thing in objects.items():
         thing.load_state_dict(taken[name])
     return rest
+
+
+def _own_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """By all their names."""
+    return {**dict(model.named_parameters(remove_duplicate=False)),
+            **dict(model.named_buffers(remove_duplicate=False))}
 
 
 def _load_model(model: torch.nn.Module, tensors: dict[str, Any],
@@ -266,8 +273,9 @@ class _Pages:
 
     def give_back(self, tensors: dict[str, Any]) -> None:
         for tensor in tensors.values():
-            if not isinstance(tensor, torch.Tensor):
-                continue
+            if (not isinstance(tensor, torch.Tensor) or tensor.is_nested
+                    or tensor.layout != torch.strided):
+                continue  # it has no storage, or several
             storage = tensor.untyped_storage()
             address, end = storage.data_ptr(), (storage.data_ptr() +
                                                 storage.nbytes())

@@ -146,9 +146,15 @@ def _check_fit(path: str, state: Mapping[str, torch.Tensor],
         f'{key} of {tuple(stored[key].shape)} for {tuple(value.shape)}'
         for key, value in state.items()
         if key in stored and stored[key].shape != value.shape]
+    unlike = [
+        f'{key} of {stored[key].dtype} for {value.dtype}'
+        for key, value in state.items()
+        if key in stored and not in_parts.can_become(stored[key].dtype,
+                                                     value.dtype)]
     faults = [f'{what} {", ".join(names)}' for what, names in (
         ('missing', missing), ('unexpected', unexpected),
-        ('misshapen', misshapen)) if names]
+        ('misshapen', misshapen), ('of a dtype that does not become another',
+                                   unlike)) if names]
     if faults:
         raise ValueError(f'terrace: {path} does not fit the model: '
                          + '; '.join(faults))
