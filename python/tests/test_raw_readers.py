@@ -373,15 +373,7 @@ REFUSALS = (r'refused: terrace: (\w+\(\) gives a storage other memory|'
             'a tensor of an offloaded model is not in memory)')
 
 
-def marked(world):
-    if world != 'away in a child':
-        return world
-    return pytest.param(world, marks=pytest.mark.xfail(
-        strict=True, reason="the parent's Offload is asked for a lease"))
-
-
-@pytest.mark.parametrize('world', [
-    marked(world) for world in WORLDS])
+@pytest.mark.parametrize('world', WORLDS)
 def test_readers_do_what_they_do_to_others(tmp_path, world):
     answers = forks.answers_of(__file__, 'WORLDS', world, tmp_path)
     assert answers.keys() == READERS.keys()

@@ -41,14 +41,27 @@ class Leasing:
 
     def hold(self, tensor: torch.Tensor, write: bool,
              held: contextlib.ExitStack) -> None:
-        if storage_if_offloaded(tensor):
-            with contextlib.suppress(ValueError):  # it is another model's
-                held.enter_context(self._managed.lease(tensor, write))
+        if self._managed.has(tensor):
+            held.enter_context(self._managed.lease(tensor, write))
+        elif storage_if_offloaded(tensor):
+            _check_is_here(tensor)
         elif tensor.device.type == 'cpu' and _has_storage(tensor):
             one: Any = object()
             _exported[one] = _storage(tensor).data_ptr()
             held.callback(_exported.pop, one, None)
 
 
+def _check_is_here(tensor: torch.Tensor) -> None:
+    """Some other model has it. A forked child has its parent's tensors without
+    their bytes, and so has who closed a model without restoring them."""
+    if any(managed.has(tensor) for managed in Managed.all_open()):
+        return
+    if storage_if_offloaded(tensor):  # still: its model is not being closed
+        raise RuntimeError(_NOT_HERE)
+
+
+_NOT_HERE = ('terrace: the bytes of a tensor are not in this process: its '
+             'model was offloaded by the one that this was forked from, or '
+             'closed with restore=False')
 _has_storage = torch._C._has_storage
 _storage = torch._C.TensorBase.untyped_storage
