@@ -48,8 +48,6 @@ COPIES = {'deepcopy': copy.deepcopy, 'torch.save': by_torch_save,
           'data parallel': lambda model: model._replicate_for_data_parallel()}
 
 
-@pytest.mark.xfail(strict=True,
-                   reason="the model's dictionary says how it is called")
 @pytest.mark.parametrize('kind', MODELS)
 def test_a_copy_is_a_model_of_its_own(tmp_path, kind):
     model = MODELS[kind]()

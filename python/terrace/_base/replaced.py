@@ -17,6 +17,9 @@ class Replaced:
         # Owner, name, its own of that name, what is there in its place.
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
+    def __len__(self) -> int:
+        return len(self._replaced)
+
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """`make` of what is there takes its place."""
         own = vars(owner).get(name, _INHERITED)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,6 +16,7 @@ from terrace._base.library import is_offloaded
 from terrace._base.message import say
 from terrace._base.process_lock import ProcessLock
 from terrace._base.replaced import Replaced
+from terrace._offload import calls
 from terrace._offload.managed import Managed
 from terrace._offload.readers.leasing import is_exported
 
@@ -30,22 +29,20 @@ class Activations:
     FullyShardedDataParallel gather theirs for a module's time, and resize
     their memory."""
 
-    def __init__(self, model: torch.nn.Module, managed: Managed,
-                 least_bytes: int) -> None:
+    def __init__(self, managed: Managed, least_bytes: int) -> None:
         self._managed = managed
         self._least = least_bytes
-        self._depth = threading.local()  # of calls of the model
         self._was_called = False  # with gradients
         self._is_told = False
-        self._call = _Call(self, model)
-        self._handle = model.register_forward_pre_hook(_Hook(self._stay))
+
+    def begin(self, model: torch.nn.Module) -> None:
+        calls.begin(model, self._called)
         _begin_aside(self)
-        managed.begin_step()  # so that the first step is traced as well
+        self._managed.begin_step()  # so that the first step is traced as well
 
     def end(self) -> None:
         """What is saved by then is not touched. Again: nothing."""
-        self._handle.remove()
-        self._call.end()
+        calls.end(self._called)
         _end_aside(self)
 
     def tell(self) -> None:
@@ -60,14 +57,11 @@ class Activations:
             *(bytes_text(stats[f'activation_{name}bytes'])
               for name in ('', 'peak_', 'written_', 'fetched_')))
 
-    def called(self, model: torch.nn.Module, call: Callable[..., Any],
-               arguments: Any, named: Any) -> Any:
+    def _called(self, model: torch.nn.Module, call: Callable[..., Any],
+                arguments: Any, named: Any) -> Any:
         """What the call answers, whose saved tensors are handed over. However
         it ends, none are from then on."""
         with contextlib.ExitStack() as hooks:
-            depth = getattr(self._depth, 'count', 0)
-            hooks.callback(setattr, self._depth, 'count', depth)
-            self._depth.count = depth + 1
             if torch.is_grad_enabled() and not self._managed.is_closed:
                 alone = frozenset(_storages_of(
                     (*model.parameters(), *model.buffers(), arguments, named)))
@@ -77,11 +71,6 @@ class Activations:
                         _Pack(self._pack, alone), self._unpack))
                     hooks.callback(setattr, self, '_was_called', True)
             return call(*arguments, **named)
-
-    def _stay(self, model: torch.nn.Module, _: Any) -> None:
-        """Before each forward: model.compile() puts itself in that place."""
-        if getattr(self._depth, 'count', 0) == 0:
-            self._call = _Call(self, model)
 
     def _is_large(self, tensor: torch.Tensor) -> bool:
         return (type(tensor) is torch.Tensor and tensor.nbytes >= self._least
@@ -114,56 +103,6 @@ class _Pack:
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._pack(self._alone, tensor)
-
-
-# Of torch.nn.Module: what calls it, and what is called in place of that.
-_CALL, _PLACE = '_call_impl', '_compiled_call_impl'
-
-
-class _Call:
-    """In place of how a model calls itself, where model.compile() puts what it
-    makes: hooks of the model do not hear of a call that ends by an interrupt or
-    an exit. No copy of the model has it, nor a file."""
-
-    def __init__(self, activations: Activations,
-                 model: torch.nn.Module) -> None:
-        self._activations = activations
-        self._model = weakref.ref(model)
-        self._before = vars(model).get(_PLACE)
-        setattr(model, _PLACE, self)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        model = self._model()
-        assert model is not None  # it is being called
-        call = self._before or getattr(model, _CALL)
-        return self._activations.called(model, call, arguments, named)
-
-    def end(self) -> None:
-        """What another has put in its place since goes on with it within."""
-        model = self._model()
-        if model is None or vars(model).get(_PLACE) is not self:
-            return
-        if self._before is None:
-            delattr(model, _PLACE)
-        else:
-            setattr(model, _PLACE, self._before)
-
-
-class _Hook:
-    """Of the model. A copy of the model has one that does nothing."""
-
-    def __init__(self, call: Callable[..., None] | None = None) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: Any) -> None:
-        if self._call is not None:
-            self._call(*arguments)
-
-    def __deepcopy__(self, memo: Any) -> _Hook:
-        return _Hook()
-
-    def __reduce__(self) -> Any:
-        return _Hook, ()
 
 
 # Not as others read it: forward would wait for all updates, and what is below

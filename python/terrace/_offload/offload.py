@@ -83,10 +83,11 @@ class Offload:
         leasing = Leasing(self._managed)
         self._undoes.append(leasing.end)
         leasing.begin()
-        if self._settings.activations_above:
-            self._activations = Activations(model, self._managed,
-                                            self._settings.activations_above)
+        least_bytes = self._settings.activations_above
+        if least_bytes:
+            self._activations = Activations(self._managed, least_bytes)
             self._undoes.append(self._activations.end)
+            self._activations.begin(model)
         self._steps = Steps(model, parameters, self._begin_step,
                             self._end_first_step)
         self._undoes.append(self._steps.end)

@@ -1,0 +1,86 @@
+"""What the calls of a model go through, also those that end by an interrupt or
+an exit, of which hooks of the model do not hear.
+
+It is known by the model, in a table, and is nothing that the model has: a copy,
+however it is made, is called as it would be otherwise. While the table has any,
+each call of a module looks itself up there.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from terrace._base.process_lock import ProcessLock
+from terrace._base.replaced import Replaced
+
+# Of a model, what calls it, and the arguments by position and by name, what the
+# call answers.
+Through = Callable[[torch.nn.Module, Callable[..., Any], Any, Any], Any]
+
+
+class _Calls:
+    """Of one model: the last that began is outermost."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = weakref.ref(model)
+        self.through: tuple[Through, ...] = ()
+
+    def are_of(self, model: torch.nn.Module) -> bool:
+        return self._model() is model
+
+    def call(self, model: torch.nn.Module, call: Callable[..., Any],
+             arguments: Any, named: Any) -> Any:
+        bound = functools.partial(call, model)
+        for through in self.through:
+            bound = functools.partial(_within, through, model, bound)
+        return bound(*arguments, **named)
+
+
+def begin(model: torch.nn.Module, through: Through) -> None:
+    """Until end() of the same."""
+    with _lock:
+        calls = _all.get(id(model))
+        if calls is None or not calls.are_of(model):
+            calls = _all[id(model)] = _Calls(model)
+        calls.through += (through,)
+        if len(_replaced) == 0:
+            # What has been compiled of a model is called by this too.
+            _replaced.put(torch.nn.Module, '__call__', _looked_up)
+
+
+def end(through: Through) -> None:
+    """Again: nothing."""
+    with _lock:
+        for key, calls in tuple(_all.items()):
+            calls.through = tuple(one for one in calls.through
+                                  if one != through)
+            if not calls.through:
+                del _all[key]
+        if not _all:
+            _replaced.restore()
+
+
+def _looked_up(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def __call__(self: torch.nn.Module, /, *arguments: Any,
+                 **named: Any) -> Any:
+        calls = _all.get(id(self))
+        if calls is None or not calls.are_of(self):
+            return call(self, *arguments, **named)
+        return calls.call(self, call, arguments, named)
+    return __call__
+
+
+def _within(through: Through, model: torch.nn.Module,
+            call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    return through(model, call, arguments, named)
+
+
+_lock = ProcessLock()
+_all: dict[int, _Calls] = {}  # by the model's id
+_replaced = Replaced()
