@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import functools
+import io
 import math
 import pathlib
 
@@ -16,6 +17,7 @@ import torch
 
 import terrace
 from conftest import batches, largest_difference, model, train
+from terrace._state.compiled import Compiled
 
 numpy = pytest.importorskip('numpy')
 
@@ -284,3 +286,98 @@ def test_an_exported_models_extra_state(tmp_path):
         terrace.export_torch(path, network)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@DOORS
+@pytest.mark.xfail(strict=True, reason='parts of a Counter are not looked at')
+def test_numbers_in_a_counter(tmp_path, write, read):
+    network = model()
+    optimizer = terrace.AdamW(network.parameters())
+    schedule = torch.optim.lr_scheduler.MultiStepLR(
+        optimizer, numpy.linspace(2, 6, 3).astype(int))
+    counter = collections.Counter({numpy.int64(3): numpy.int32(2), 'b': 1})
+    write(tmp_path / 'c', network, optimizer, schedule=schedule,
+          values={'counter': counter})
+    other = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1])
+    found = read(tmp_path / 'c', network, optimizer, schedule=other)['counter']
+    assert type(found) is collections.Counter and found == {3: 2, 'b': 1}
+    assert all(type(key) is not numpy.int64 for key in found)
+    assert other.milestones == {2: 1, 4: 1, 6: 1}
+
+
+class Whole(int):
+    pass
+
+
+class Broken(float):
+    pass
+
+
+@DOORS
+@pytest.mark.parametrize('value, instead', [
+    (Whole(3), 'int()'), (Broken(2.5), 'float()'),
+    (decimal.Decimal('0.1'), 'float()'),
+    (numpy.timedelta64(1, 'ns'), 'int()'), (numpy.void(b'x'), '.item()'),
+    (numpy.longdouble('0.1'), 'float()')])
+@pytest.mark.xfail(strict=True, reason='str() of numbers is advised')
+def test_what_is_advised_is_of_the_same_kind(tmp_path, write, read, value,
+                                             instead):
+    with pytest.raises(ValueError) as caught:
+        write(tmp_path / 'c', model(), values={'v': value})
+    assert f'Give {instead}' in str(caught.value).replace('its .', '.')
+
+
+def bad_beside_itself():
+    outer = [1]
+    outer += [outer, {'p': pathlib.Path('x')}]
+    return outer, "values['v'][2]['p']"
+
+
+def bad_behind_itself():
+    outer = {}
+    outer['back'] = [outer]
+    outer['p'] = (pathlib.Path('x'),)
+    return outer, "values['v']['p'][0]"
+
+
+@DOORS
+@pytest.mark.parametrize('make', [bad_beside_itself, bad_behind_itself])
+@pytest.mark.xfail(strict=True, reason='RecursionError')
+def test_a_bad_value_in_what_holds_itself(tmp_path, write, read, make):
+    write(tmp_path / 'c', model(), values={'epoch': 3})
+    value, place = make()
+    refused(write, tmp_path / 'c', 'Path', place, values={'v': value})
+
+
+@DOORS
+@pytest.mark.xfail(strict=True, reason='the old container stays within')
+def test_numbers_in_what_holds_itself(tmp_path, write, read):
+    value = [numpy.float64(1)]
+    value += [value, (value, {'k': value})]
+    write(tmp_path / 'c', model(), values={'v': value})
+    found = read(tmp_path / 'c', model())['v']
+    assert type(found[0]) is float and found[1] is found
+    assert found[2][0] is found and found[2][1]['k'] is found
+
+
+@pytest.mark.xfail(strict=True, reason="raw UnpicklingError")
+def test_an_older_checkpoint_with_what_is_refused_now(tmp_path):
+    """As versions wrote it that did not ask."""
+    rest, run, network = io.BytesIO(), tmp_path / 'run', model()
+    torch.save({'layout': 2, 'others': {}, 'groups': [],
+                'random': torch.get_rng_state(), 'random_of_gpus': [],
+                'values': {'a': argparse.Namespace(lr=1)}, 'objects': {}}, rest)
+    named = dict(network.named_parameters())
+    Compiled().save(str(run), list(named.values()), list(named),
+                    [-1] * len(named),
+                    torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
+    other = model(seed=5)
+    before = other[0].weight.clone()
+    with pytest.raises(ValueError, match=f'^terrace: {run} .*argparse.Namespace'
+                                         '.*safe_globals'):
+        terrace.load(run, other)
+    assert torch.equal(other[0].weight, before)
+    # What the message says helps.
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        assert terrace.load(run, other)['a'].lr == 1
+    assert largest_difference(network, other) == 0
