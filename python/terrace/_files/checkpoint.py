@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pickle
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -236,7 +238,18 @@ def _read(directory: str, store: StateStore) -> dict[str, Any]:
     """What it holds beside parameters and state."""
     # Large values are in memory twice, not more.
     pickled = io.BytesIO(store.begin_load(directory).numpy().tobytes())
-    return torch.load(pickled, weights_only=True)
+    try:
+        return plain.read(pickled)
+    except pickle.UnpicklingError as error:
+        what = re.search(r'GLOBAL ([\w.]+)', str(error))
+        if what is None:
+            raise
+        raise ValueError(
+            f'terrace: {directory} holds a {what[1]}, which an earlier version '
+            'saved and torch.load(weights_only=True) does not read. Where the '
+            'checkpoint is trusted, load it within torch.serialization.'
+            'safe_globals([...]) of that and of what is named next, and save '
+            'it anew') from error
 
 
 def _together(optimizer: AdamW | None) -> contextlib.AbstractContextManager:

@@ -13,12 +13,13 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 # Containers whose parts are looked at; those of other types are taken whole.
-_CONTAINERS = (dict, collections.OrderedDict, list, tuple, set)
+_CONTAINERS = (dict, collections.OrderedDict, collections.Counter, list, tuple,
+               set)
 # NumPy's kinds of numbers and texts: bool, int, float, complex, bytes, str.
 _SCALAR_KINDS = frozenset('biufcSU')
 _SCALARS = (bool, int, float, complex, bytes, str)
@@ -28,7 +29,12 @@ _INSTEAD = ((enum.Enum, 'its value'), (os.PathLike, 'os.fspath() of it'),
             (argparse.Namespace, 'vars() of it'), (Mapping, 'dict() of it'),
             (tuple, 'tuple() of it'), (frozenset, 'set() of it'),
             (torch.Generator, 'its get_state()'),
-            (datetime.date, 'its isoformat()'), (numbers.Number, 'str() of it'))
+            (datetime.date, 'its isoformat()'),
+            (datetime.timedelta, 'its total_seconds()'), (int, 'int() of it'),
+            (complex, 'complex() of it'), (numbers.Number, 'float() of it'),
+            (str, 'str() of it'), (bytes, 'bytes() of it'))
+# In torch's errors, which are no MemoryErrors.
+_NO_ROOM = "can't allocate memory"
 
 
 def plain(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,8 +53,8 @@ def written(content: Any, named: Mapping[str, Any]) -> io.BytesIO:
     if error is None:
         return file
     for name, value in named.items():
-        if _fault(value) is not None:
-            raise _refusal(name, value, lambda part: part)
+        if (fault := _fault(value)) is not None:
+            raise _Refusal(lambda part: part).of(name, value, fault)
     raise ValueError('terrace: torch.load(weights_only=True) does not read '
                      f'what was to be saved: {error}') from error
 
@@ -57,49 +63,69 @@ def check_without_elements(named: Mapping[str, Any]) -> None:
     """The same question without copies of what tensors hold. ValueError names
     what cannot be read."""
     for name, value in named.items():
-        if _fault(_sketch(value)) is not None:
-            raise _refusal(name, value, _sketch)
+        if (fault := _fault(_sketch(value))) is not None:
+            raise _Refusal(_sketch).of(name, value, fault)
 
 
 def check_file(path: str) -> None:
-    """Whether torch.load reads it: all but what tensors hold, which is mapped.
-    Raises ValueError."""
-    try:
-        torch.load(path, map_location='cpu', weights_only=True, mmap=True)
-    except Exception as error:
+    """Whether torch.load reads it: all but the bytes of storages, which are
+    not read, nor mapped. Raises ValueError; OSError, MemoryError: it could not
+    be found out."""
+    error = _error_of(lambda: torch.load(path, map_location='meta',
+                                         weights_only=True))
+    if error is not None:
         raise ValueError(
             'terrace: torch.load(weights_only=True) does not read what was '
             f'written, which was not put in place: {error}') from error
+
+
+def read(file: BinaryIO) -> Any:
+    """What written() wrote. Tensors of a device that is not here are in
+    memory."""
+    return torch.load(file, map_location=_placed, weights_only=True)
+
+
+def _placed(storage: torch.UntypedStorage, location: str
+            ) -> torch.UntypedStorage:
+    try:
+        return torch.serialization.default_restore_location(storage, location)
+    except RuntimeError:
+        return storage
 
 
 def _through(name: str, value: Any, leaf: Callable[[Any], Any]) -> Any:
     try:
         return _mapped(value, leaf, {})
     except RecursionError:
-        raise ValueError(f'terrace: {name} is nested too deep to be '
-                         'saved') from None
+        raise _too_deep(name) from None
 
 
 def _mapped(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]
             ) -> Any:
-    """With leaf() of all that is no container. A container in which nothing
-    changes is the one that was given; one that is shared stays shared."""
+    """With copies of its containers, and leaf() of all else. A container that
+    is shared, or holds itself, does so in the copy."""
     kind = type(value)
     if kind not in _CONTAINERS:
         return leaf(value)
     if id(value) in done:
         return done[id(value)]
-    done[id(value)] = value  # where it holds itself
-    is_dict = issubclass(kind, dict)
-    old = ([part for pair in value.items() for part in pair] if is_dict
-           else list(value))
-    new = [_mapped(part, leaf, done) for part in old]
-    if any(a is not b for a, b in zip(old, new)):
-        result = kind(zip(new[::2], new[1::2]) if is_dict else new)
-        if hasattr(value, '__dict__'):  # _metadata, say
-            vars(result).update(vars(value))
-        done[id(value)] = result
-    return done[id(value)]
+    if kind is tuple:
+        parts = []
+        for part in value:
+            parts.append(_mapped(part, leaf, done))
+        # A list in it that holds it has led to its copy by now.
+        return done.setdefault(id(value), tuple(parts))
+    result = done[id(value)] = kind()
+    if issubclass(kind, dict):
+        for key, part in value.items():
+            result[_mapped(key, leaf, done)] = _mapped(part, leaf, done)
+    else:
+        add = result.add if kind is set else result.append
+        for part in value:  # a frame less a level than a comprehension
+            add(_mapped(part, leaf, done))
+    if hasattr(value, '__dict__'):  # of a model's state_dict, _metadata
+        vars(result).update(vars(value))
+    return result
 
 
 def _scalar(value: Any) -> Any:
@@ -125,25 +151,69 @@ def _sketch(value: Any) -> Any:
 
 
 def _fault(value: Any, file: io.BytesIO | None = None) -> Exception | None:
-    """Why it cannot be written to the file and read back."""
+    """Why it cannot be written to the file and read back. MemoryError: there
+    is no room to find it out."""
     file = io.BytesIO() if file is None else file
-    try:
+
+    def there_and_back() -> None:
         torch.save(value, file)
         file.seek(0)
-        torch.load(file, map_location='cpu', weights_only=True)
+        read(file)
+
+    return _error_of(there_and_back)
+
+
+def _error_of(work: Callable[[], Any]) -> Exception | None:
+    """What says something of the values, and not of the machine."""
+    try:
+        work()
+    except (OSError, MemoryError):
+        raise
     except Exception as error:
+        if _NO_ROOM in str(error):
+            raise MemoryError(f'terrace: {error}') from error
         return error
     return None
 
 
-def _refusal(name: str, value: Any,
-             form: Callable[[Any], Any]) -> ValueError:
-    """Of a value that has a fault in that form: which part of it has."""
-    for place, part in _parts(value):
-        if _fault(form(part)) is not None:
-            return _refusal(place.format(name), part, form)
+class _Refusal:
+    """Of values that have a fault in some form."""
+
+    def __init__(self, form: Callable[[Any], Any]) -> None:
+        self._form = form
+        self._seen: set[int] = set()
+
+    def of(self, name: str, value: Any, fault: Exception) -> ValueError:
+        """Says which part of the value has the fault, and what to give."""
+        if isinstance(fault, RecursionError):
+            return _too_deep(name)
+        return self._of_part(name, value, fault) or ValueError(
+            f'terrace: {name} cannot be saved: {fault}')
+
+    def _of_part(self, name: str, value: Any, fault: Exception
+                 ) -> ValueError | None:
+        """None: what has it is beside this value, in one that holds both."""
+        self._seen.add(id(value))
+        is_whole = True
+        for place, part in _parts(value):
+            if type(part) in _CONTAINERS and id(part) in self._seen:
+                is_whole = False
+            elif (of_part := _fault(self._form(part))) is not None:
+                found = self._of_part(place.format(name), part, of_part)
+                if found is not None:
+                    return found
+                is_whole = False
+        if type(value) in _CONTAINERS and not is_whole:
+            return None
+        return _refused(name, value, fault)
+
+
+def _too_deep(name: str) -> ValueError:
+    return ValueError(f'terrace: {name} is nested too deep to be saved')
+
+
+def _refused(name: str, value: Any, fault: Exception) -> ValueError:
     kind = f'{type(value).__module__}.{type(value).__qualname__}'
-    fault = _fault(form(value))
     why = ('torch.load(weights_only=True) does not read: it could be saved '
            'and never loaded' if isinstance(fault, pickle.UnpicklingError)
            else f'torch.save does not write: {fault}')
@@ -156,12 +226,26 @@ def _refusal(name: str, value: Any,
 
 def _instead_of(value: Any) -> str:
     numpy = sys.modules.get('numpy')
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return 'torch.from_numpy() of it, and take its .numpy() back,'
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        return _instead_of_numpy(value)
     for kind, instead in _INSTEAD:
         if isinstance(value, kind):
             return instead
     return 'numbers, texts, tensors, and lists or dicts of them'
+
+
+def _instead_of_numpy(value: Any) -> str:
+    numpy = sys.modules['numpy']
+    for kind, instead in (
+            (numpy.ndarray, 'torch.from_numpy() of it, and take its .numpy() '
+                            'back,'),
+            (numpy.datetime64, 'str() of it'),
+            (numpy.timedelta64, 'int() of it'),
+            (numpy.longdouble, 'float() of it'),
+            (numpy.clongdouble, 'complex() of it')):
+        if isinstance(value, kind):
+            return instead
+    return 'its .item()'
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
