@@ -30,6 +30,18 @@ def path_text(path) -> str:
     return text
 
 
+def file_path(path) -> str:
+    """A path as a str that Python's functions take, of any bytes."""
+    text = os.fsdecode(path)
+    try:
+        is_name = b'\0' not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise ValueError(f'terrace: {text!r} is no name that a file can have')
+    return text
+
+
 def check_paths(paths: Sequence[str], name: str = 'nvme_path') -> None:
     """Each path is there and can be written; it is never made. Whether a file
     or a device will do the library says. `name`: what its user calls it."""

@@ -37,6 +37,7 @@ class NewFile:
 
     def __init__(self, target: str) -> None:
         """OSError: it cannot be made. ValueError: what is there is no file."""
+        _check_kind(target)
         real = os.path.realpath(target)
         self._name = os.path.basename(real)
         folder = os.path.dirname(real)
@@ -44,7 +45,7 @@ class NewFile:
             self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY |
                                    os.O_CLOEXEC)
             undo.callback(os.close, self._folder)
-            self._old = self._look(target)
+            self._old = self._look()
             boot = _boot_id()
             if boot is not None:
                 _remove_leftovers(self._folder, boot)
@@ -89,17 +90,11 @@ class NewFile:
                 error.errno, 'the new file is there, but its directory '
                 f'could not be flushed: {error.strerror}') from error
 
-    def _look(self, target: str) -> os.stat_result | None:
+    def _look(self) -> os.stat_result | None:
         try:
-            old = os.stat(self._name or '.', dir_fd=self._folder)
+            return os.stat(self._name or '.', dir_fd=self._folder)
         except FileNotFoundError:
             return None
-        if stat.S_ISDIR(old.st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(old.st_mode):
-            raise ValueError(f'terrace: {target} is no regular file and is '
-                             'not replaced')
-        return old
 
     def _made(self, boot: str | None) -> tuple[int, str]:
         """Not to be read by those that may not read the old one."""
@@ -128,6 +123,19 @@ class NewFile:
         if self._new:
             with contextlib.suppress(OSError):
                 os.unlink(self._new, dir_fd=self._folder)
+
+
+def _check_kind(target: str) -> None:
+    """Of what is there: a pipe of standard output has no folder."""
+    try:
+        mode = os.stat(target or os.curdir).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise ValueError(f'terrace: {target} is no regular file and is not '
+                         'replaced')
 
 
 def _boot_id() -> str | None:

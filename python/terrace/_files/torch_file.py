@@ -15,6 +15,7 @@ import torch
 from terrace._base.arrays import keys_of, step_tensor
 from terrace._base.groups import named_in, parameters_in
 from terrace._base.local_shard import check_whole
+from terrace._base.paths import file_path
 from terrace._files import fits, plain, torch_format
 from terrace._optimizer.adamw import (AdamW, load_streaming, store_of,
                                       write_back)
@@ -55,9 +56,10 @@ def export_torch(path: str | os.PathLike[str],
             there is as it was, unless the message says that the new file is
             there and only its name may not outlast a crash of the machine.
         DataLossError: of the state that was to be read, as step() raises it.
-        NotImplementedError: a tensor that is sparse, quantized or of a dtype
-            that torch.save of version 2.0 has not (float8, uint16); a
-            DTensor; an optimizer whose state is shared over ranks.
+        NotImplementedError: a tensor that is sparse, quantized, nested, on the
+            meta device or of a dtype that torch.save of version 2.0 has not
+            (float8, uint16); a storage; a DTensor; an optimizer whose state is
+            shared over ranks.
         RuntimeError: the optimizer is closed, belongs to a parent process, or
             has a step that is unfinished.
         TypeError: the optimizer is none of terrace's.
@@ -65,6 +67,7 @@ def export_torch(path: str | os.PathLike[str],
             by its place; a path that is a pipe or a device. Nothing was
             written.
     """
+    path = file_path(path)
     _check_ours(optimizer)
     _check_whole(model, optimizer)
     if optimizer is not None and not store_of(optimizer).ranks.alone:
@@ -81,7 +84,7 @@ def export_torch(path: str | os.PathLike[str],
                                 **content['optimizer']}
     with (contextlib.nullcontext() if optimizer is None
           else store_of(optimizer).reading()):
-        return torch_format.write(os.fsdecode(path), content)
+        return torch_format.write(path, content)
 
 
 def _check_ours(optimizer: object) -> None:
@@ -177,7 +180,7 @@ def import_torch(path: str | os.PathLike[str],
     """
     _check_ours(optimizer)
     _check_whole(model, optimizer)
-    path = os.fsdecode(path)
+    path = file_path(path)
     content = loaded(path, map_location='cpu', mmap=is_mappable(path))
     if not isinstance(content, dict):
         raise ValueError(f'terrace: {path} holds a {type(content).__name__}, '

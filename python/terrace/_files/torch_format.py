@@ -150,13 +150,18 @@ class _Pickler(pickle.Pickler):
             return _rebuilt(storage, thing.shape, strides)
         if isinstance(thing, torch.Tensor):
             return self._reduce_tensor(thing.detach())
+        if isinstance(thing, (torch.UntypedStorage, torch.TypedStorage)):
+            raise NotImplementedError('terrace: a storage cannot be exported; '
+                                      'give a tensor of it')
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> tuple:
-        if tensor.layout != torch.strided or tensor.dtype not in _TYPES:
+        if (tensor.layout != torch.strided or tensor.dtype not in _TYPES
+                or tensor.is_nested or tensor.is_meta):
+            kind = 'nested' if tensor.is_nested else tensor.layout
             raise NotImplementedError(
-                f'terrace: a tensor of {tensor.dtype}, {tensor.layout}, '
-                'cannot be exported')
+                f'terrace: a tensor of {tensor.dtype}, {kind}, on '
+                f'{tensor.device}, cannot be exported')
         tensor = tensor.resolve_conj().resolve_neg()
         # Tied tensors stay tied.
         place: tuple = (tensor.device, _address_of(tensor), tensor.dtype,

@@ -12,6 +12,7 @@ from torch.nn.parameter import Parameter
 
 from terrace._base import in_parts
 from terrace._base.groups import Named
+from terrace._base.paths import file_path
 from terrace._offload.managed import Managed
 from terrace._offload.progress import Progress
 from terrace._weights.stored import Stored
@@ -32,8 +33,8 @@ class Weights:
                     f"terrace: parameter '{name}' is on {parameter.device} "
                     'already; checkpoint= fills a model on the meta device')
         self._model = model
-        self._path = os.fspath(checkpoint)
-        stored = tensors_of(checkpoint)
+        self._path = file_path(checkpoint)
+        stored = tensors_of(self._path)
         if init_buffers is not None:
             init_buffers(model)
         # A model of transformers says which of its weights are one; made

@@ -41,6 +41,10 @@ def checked(state: Mapping[str, Any], parameter: torch.Tensor,
                                 parameter.dtype == torch.float32):
             continue
         value = state[key]
+        if value.is_meta or value.layout != torch.strided:
+            raise ValueError(f"terrace: {key} of '{name_of()}' is on "
+                             f'{value.device}, {value.layout}: it has no '
+                             'elements to be taken')
         if value.shape != parameter.shape:
             raise ValueError(
                 f"terrace: {key} of '{name_of()}' is {tuple(value.shape)}, not "
@@ -55,7 +59,8 @@ def checked(state: Mapping[str, Any], parameter: torch.Tensor,
 def _count(given: Any, name_of: Callable[[], str]) -> int:
     """Of steps: a whole number, or a tensor that holds one."""
     value = given
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
+    if (isinstance(value, torch.Tensor) and value.numel() == 1
+            and not value.is_meta):
         value = value.item()
     if (isinstance(value, bool) or not isinstance(value, numbers.Real)
             or not 0 <= value <= MOST_STEPS or value != int(value)):
