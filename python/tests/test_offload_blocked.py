@@ -8,7 +8,7 @@ import torch
 
 import terrace
 from offloaded import mlp, mlp_loss, train
-from terrace._offload.offload import longest_by_module
+from terrace._offload.blocked import longest_by_module
 from terrace._state.compiled import Compiled
 
 

@@ -10,7 +10,7 @@ import torch
 
 import terrace
 from offloaded import check_equal_values, is_cold, mlp, mlp_loss, sgd, values
-from terrace._offload import copies
+from terrace._offload.readers import copies
 from test_offload_close import below
 
 

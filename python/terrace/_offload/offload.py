@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -17,6 +16,7 @@ from terrace._offload import dispatched
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
                                         settings_of, with_activations)
+from terrace._offload.blocked import longest_by_module
 from terrace._offload.life import Life
 from terrace._offload.managed import Managed
 from terrace._offload.operands import together
@@ -27,8 +27,6 @@ from terrace._offload.readers.leasing import Leasing
 from terrace._offload.steps import Steps
 from terrace._offload.weights import Weights
 from terrace._state.settings import Settings
-
-_GRADIENT = re.compile(r'\.grad( \d+)?$')  # the end of a gradient's name
 
 
 class Offload:
@@ -269,33 +267,6 @@ class Offload:
         raise TypeError('terrace: an Offload holds memory, files and threads '
                         'of this process and cannot be pickled or copied; use '
                         "the model's state_dict()")
-
-
-def longest_by_module(tensors: Mapping[str, float],
-                      all_seconds: float,
-                      update_seconds: float) -> dict[str, float]:
-    """Seconds of the modules that were waited for longest, in order.
-
-    Args:
-        tensors: seconds by the names of those that are there, and
-            "activations.saved" of all activations.
-        all_seconds: of these and of gradients that have ended.
-        update_seconds: beside these, for updates after step().
-    """
-    modules: dict[str, float] = {}
-    gradients = all_seconds
-    for name, seconds in tensors.items():
-        if _GRADIENT.search(name):
-            continue
-        gradients -= seconds
-        module = name.rpartition('.')[0]
-        modules[module] = modules.get(module, 0.0) + seconds
-    if gradients > 1e-7:  # less is what sums in another order differ by
-        modules['gradients'] = gradients
-    if update_seconds > 0:
-        modules['updates'] = update_seconds
-    ordered = sorted(modules.items(), key=lambda item: -item[1])
-    return dict(ordered[:10])
 
 
 def managed_by(offload: Offload) -> Managed:

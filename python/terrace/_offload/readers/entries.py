@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from terrace._base.library import storage_if_offloaded
-from terrace._offload.copies import Copies
+from terrace._offload.readers.copies import Copies
 
 
 class Entry(torch.Tensor):
