@@ -10,6 +10,7 @@
 #include "runtime/torch/hook/collectives.h"
 #include "runtime/torch/hook/managed_storages.h"
 #include "runtime/torch/hook/storage_check.h"
+#include "runtime/torch/hook/window/room_wait.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -50,8 +51,11 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
     status = storages.Add(
         {{absl::StrCat(name, " ", storages.NextNumber()), gradient}});
   }
-  // A close beside a backward pass: it stays in ordinary memory.
-  if (status.ok() || storages.closed()) return absl::OkStatus();
+  // It stays in ordinary memory beside a close, and where what is leased has
+  // all the room, until the next backward pass.
+  if (status.ok() || storages.closed() || IsNoRoom(status)) {
+    return absl::OkStatus();
+  }
   status =
       Reworded(status, absl::StrCat("'", name, "' ",
                                     FormatBytes(static_cast<int64_t>(

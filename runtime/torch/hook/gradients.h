@@ -23,8 +23,8 @@ class ManagedStorages;
 // Manages what the leaf's gradient is now, as its name with ".grad", and with a
 // number behind that which no other has where one of before is not gone yet.
 // What is managed already, sparse, in use by a collective, or a part of a
-// tensor that is too large to be managed, stays as it is. Else
-// ManagedStorages::Add.
+// tensor that is too large to be managed, stays as it is, and so does one for
+// which there is no room. Else ManagedStorages::Add.
 absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages);
 

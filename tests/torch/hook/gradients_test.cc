@@ -161,5 +161,28 @@ TEST_F(GradientsTest, OneThatTheRuntimeRefusesMakesBackwardThrow) {
   EXPECT_EQ(hook().stats().managed_tensors, 1);
 }
 
+// What a program leases may leave no room, and no operation ends that.
+TEST_F(GradientsTest, OneThatFindsNoRoomStaysInMemoryUntilThereIs) {
+  const at::Tensor plain = Weight();
+  Make(16 << 10);
+  const at::Tensor weight = Watched();
+  const at::Tensor large = Managed("large", at::ones({3 << 10}));
+  {
+    absl::StatusOr<Lease> lease = hook().MakeLease(large, Hook::Access::kRead);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    Backward(plain, 0);
+    Backward(weight, 0);
+    EXPECT_EQ(hook().stats().managed_tensors, 1) << "the gradient is";
+    EXPECT_TRUE(weight.grad().equal(plain.grad()));
+    EXPECT_TRUE(hook().error().ok()) << hook().error();
+  }
+  Backward(plain, 1);
+  Backward(weight, 1);
+  EXPECT_EQ(hook().stats().managed_tensors, 2);
+  hook().EvictAll();
+  EXPECT_TRUE(IsCold(weight.grad()));
+  EXPECT_TRUE(weight.grad().equal(plain.grad()));
+}
+
 }  // namespace
 }  // namespace terrace
