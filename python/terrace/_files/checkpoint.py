@@ -12,25 +12,21 @@ from typing import Any
 
 import torch
 
-from terrace._base import in_parts
 from terrace._base.errors import RankError
 from terrace._base.local_shard import check_whole
 from terrace._base.paths import path_text
 from terrace._files import fits, plain
+from terrace._files.extra_states import ExtraStates
+from terrace._files.model_tensors import ModelTensors, all_tensors
 from terrace._files.objects import LoadedObjects
 from terrace._files.step_zero import check_step_zero
 from terrace._optimizer.adamw import AdamW, store_of, write_back
-from terrace._optimizer.checks import DTYPES
 from terrace._ranks.interrupts import uninterrupted
 from terrace._state.settings import Settings
 from terrace._state.store import StateStore
 
-# Those of safetensors, which are streamed as they are.
-_STREAMED = frozenset(DTYPES) | {
-    torch.float64, torch.complex64, torch.int64, torch.int32, torch.int16,
-    torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8,
-    torch.bool, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
-    torch.float8_e5m2fnuz}
+# Beside the names of objects, which are keywords.
+_EXTRA = "the model's extra states"
 
 # Of a group, what a checkpoint does not change.
 _OWN = ('param_names', 'decoupled_weight_decay')
@@ -46,9 +42,9 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
     The state goes from its tier to the file in blocks of 4 MiB; parameters,
     buffers of any dtype and state are safetensors, named as in the model. What
     safetensors has no dtype for is there as its parts, NAME.complex128 as
-    float64 [..., 2]; quantized and sparse buffers are pickled, as values and
-    the objects' states are, in memory. A kill at any moment leaves the
-    directory's old checkpoint or the new one.
+    float64 [..., 2]; quantized and sparse buffers are pickled, as values, the
+    objects' states and modules' get_extra_state() are, in memory. A kill at
+    any moment leaves the directory's old checkpoint or the new one.
 
     With a process_group every rank calls it, with a directory that all of them
     see: on one machine or on a file system that they share. Each streams the
@@ -81,7 +77,7 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
             was, unless the rank was lost after the commit; then the new one
             is there.
     """
-    check_whole(_all_tensors(model).items())
+    check_whole(all_tensors(model).items())
     with _together(optimizer):
         return _save(path_text(directory), model, optimizer,
                      values or {}, objects)
@@ -89,8 +85,9 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
 
 def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
           values: Mapping[str, Any], objects: Mapping[str, Any]) -> int:
-    named, others = _tensors(model)
-    content = {'layout': 2, 'others': others,
+    tensors = ModelTensors(model)
+    named = tensors.named
+    content = {'layout': 2, 'others': tensors.others,
                'members': _members(optimizer, named),
                'kept': _kept(optimizer, named),
                'random': torch.get_rng_state(),
@@ -104,7 +101,7 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
             write_back(optimizer)
             store_of(optimizer).follow_casts()
             check_step_zero(store_of(optimizer), optimizer.param_groups)
-        rest = _written(content, optimizer, values, objects)
+        rest = _written(content, model, optimizer, values, objects)
     except Exception as caught:  # the other ranks are to hear of it
         error = caught
     _agree(optimizer, 'saving', error)
@@ -113,20 +110,23 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
         torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
 
 
-def _written(content: dict[str, Any], optimizer: AdamW | None,
-             values: Mapping[str, Any], objects: Mapping[str, Any]
-             ) -> io.BytesIO:
+def _written(content: dict[str, Any], model: torch.nn.Module,
+             optimizer: AdamW | None, values: Mapping[str, Any],
+             objects: Mapping[str, Any]) -> io.BytesIO:
     """The content and what users gave, as a load reads it."""
     groups, given = 'optimizer.param_groups', 'values'
+    extra = 'model.state_dict()'
     states = {name: f'{name}.state_dict()' for name in objects}
     named = plain.plain({
         groups: _groups(optimizer), given: dict(values),
+        extra: ExtraStates(model).state_dict(),
         **{states[name]: thing.state_dict()
            for name, thing in objects.items()}})
     buffers = {f"buffer '{name}'": tensor
                for name, tensor in content['others'].items()}
     return plain.written(
         {**content, 'groups': named[groups], 'values': named[given],
+         'extra_states': named[extra],
          'objects': {name: named[states[name]] for name in objects}},
         {**named, **buffers})
 
@@ -159,7 +159,7 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
             as they were, and so is everything else. One that cannot be is
             named in a note of the exception.
     """
-    check_whole(_all_tensors(model).items())
+    check_whole(all_tensors(model).items())
     with _together(optimizer):
         return _load(path_text(directory), model, optimizer, objects)
 
@@ -171,8 +171,8 @@ def _load(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
         content, loaded = _begin_load(directory, store, model, optimizer,
                                       objects)
         try:
-            named, others = _tensors_in(content, model)
-            store.load(list(named.values()), list(named))
+            tensors = ModelTensors(model, content['others'])
+            store.load(list(tensors.named.values()), list(tensors.named))
         # Of another rank, which failed or is gone though the checkpoint fitted
         # it. Here parameters, state and objects are loaded by now, and groups
         # are not: all ranks are to load again.
@@ -187,8 +187,9 @@ def _load(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
         for group, saved in zip(optimizer.param_groups, content['groups']):
             group.update({key: value for key, value in saved.items()
                           if key not in _OWN})
+    tensors.take_copies()
     with torch.no_grad():
-        for name, tensor in others.items():
+        for name, tensor in tensors.others.items():
             tensor.copy_(content['others'][name])
     _set_random(content, optimizer)
     return content['values']
@@ -209,7 +210,9 @@ def _begin_load(directory: str, store: StateStore, model: torch.nn.Module,
             content = _read(directory, store)
             named = _check_fits(directory, content, model, optimizer, objects)
         store.check_fits(list(named.values()), list(named))
-        loaded = LoadedObjects(objects, content['objects'])
+        loaded = LoadedObjects(
+            {**objects, _EXTRA: ExtraStates(model)},
+            {**content['objects'], _EXTRA: content.get('extra_states', {})})
     except Exception as caught:  # the other ranks are to hear of it
         error = caught
     try:
@@ -225,13 +228,15 @@ def _check_fits(directory: str, content: dict[str, Any],
                 model: torch.nn.Module, optimizer: AdamW | None,
                 objects: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """All but what is streamed, which is returned."""
-    named, others = _tensors_in(content, model)
-    fits.check_tensors(directory, content['others'], others)
+    tensors = ModelTensors(model, content['others'])
+    fits.check_tensors(directory, content['others'], tensors.others)
+    if 'extra_states' in content:  # not kept by earlier versions
+        ExtraStates(model).check_fit(directory, content['extra_states'])
     fits.check_objects(directory, content['objects'], objects)
     if optimizer is not None:
         fits.check_groups(directory, content['groups'], content.get('members'),
-                          _members(optimizer, named))
-    return named
+                          _members(optimizer, tensors.named))
+    return tensors.named
 
 
 def _read(directory: str, store: StateStore) -> dict[str, Any]:
@@ -299,43 +304,6 @@ def _of_ranks(optimizer: AdamW | None, own: Any) -> list[Any]:
 def _store(optimizer: AdamW | None) -> StateStore:
     return (StateStore(Settings()) if optimizer is None
             else store_of(optimizer))
-
-
-def _all_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    persistent = model.state_dict(keep_vars=True)
-    return {**dict(model.named_parameters()),
-            **{name: buffer for name, buffer in model.named_buffers()
-               if name in persistent}}
-
-
-def _tensors(model: torch.nn.Module) -> tuple[dict, dict]:
-    """By name: those that are streamed, and the rest, which is pickled."""
-    named, others = {}, {}
-    for name, tensor in _all_tensors(model).items():
-        if (tensor.layout != torch.strided or tensor.is_conj()
-                or tensor.is_neg()
-                or tensor.device.type not in ('cpu', 'cuda')):
-            others[name] = tensor
-        elif tensor.dtype in _STREAMED:
-            named[name] = tensor
-        elif tensor.dtype in in_parts.DTYPES:
-            named[in_parts.name_of(name, tensor.dtype)] = in_parts.parts_of(
-                tensor.detach())
-        else:
-            others[name] = tensor
-    return named, others
-
-
-def _tensors_in(content: dict[str, Any],
-                model: torch.nn.Module) -> tuple[dict, dict]:
-    """As that checkpoint has them: in the first layout, which has no number,
-    only those of the optimizer's dtypes are streamed."""
-    if 'layout' in content:
-        return _tensors(model)
-    named, others = {}, {}
-    for name, tensor in _all_tensors(model).items():
-        (named if tensor.dtype in DTYPES else others)[name] = tensor
-    return named, others
 
 
 def _groups(optimizer: AdamW | None) -> list[dict[str, Any]]:

@@ -34,7 +34,8 @@ class Weights:
                     'already; checkpoint= fills a model on the meta device')
         self._model = model
         self._path = file_path(checkpoint)
-        stored = tensors_of(self._path)
+        stored = {name: each for name, each in tensors_of(self._path).items()
+                  if not _is_extra(name)}
         if init_buffers is not None:
             init_buffers(model)
         # A model of transformers says which of its weights are one; made
@@ -43,7 +44,7 @@ class Weights:
             model.tie_weights()
         state = {key: value
                  for key, value in model.state_dict(keep_vars=True).items()
-                 if isinstance(value, torch.Tensor)}
+                 if isinstance(value, torch.Tensor) and not _is_extra(key)}
         made = {id(buffer) for buffer in model.buffers()
                 if init_buffers is not None or buffer.device.type == 'meta'}
         stored = _whole(stored, state)
@@ -54,14 +55,15 @@ class Weights:
         self._check_buffers()
 
     def _check_buffers(self) -> None:
-        absent = [name for name, buffer in self._model.named_buffers()
+        absent = {name: buffer for name, buffer in self._model.named_buffers()
                   if buffer.device.type == 'meta'
-                  and id(buffer) not in self._stored]
+                  and id(buffer) not in self._stored}
         if absent:
             raise ValueError(
                 f'terrace: the checkpoint has no {", ".join(absent)}, and '
                 'these buffers of the model are on the meta device: make '
-                'them by init_buffers=, which is called with the model')
+                'them by init_buffers=, which is called with the model'
+                + _left_to_load(absent))
 
     def bring(self, managed: Managed, named: Sequence[Named]) -> list[Named]:
         """Makes the parameters, below and filled, in place of those on the
@@ -157,5 +159,20 @@ def _check_fit(path: str, state: Mapping[str, torch.Tensor],
         ('misshapen', misshapen), ('of a dtype that does not become another',
                                    unlike)) if names]
     if faults:
-        raise ValueError(f'terrace: {path} does not fit the model: '
-                         + '; '.join(faults))
+        raise ValueError(
+            f'terrace: {path} does not fit the model: ' + '; '.join(faults)
+            + _left_to_load({key: state[key] for key in missing}))
+
+
+def _is_extra(name: str) -> bool:
+    """Of what modules have beside weights, even if it is a tensor."""
+    return name.rpartition('.')[2] == '_extra_state'
+
+
+def _left_to_load(absent: Mapping[str, torch.Tensor]) -> str:
+    """What no file of weights has, and terrace.save wrote."""
+    names = [name for name, tensor in absent.items()
+             if tensor.layout != torch.strided or tensor.is_quantized]
+    return '' if not names else (
+        f'; {", ".join(names)} being sparse or quantized, what terrace.save '
+        'wrote of that is read by terrace.load(), into what init_buffers= made')

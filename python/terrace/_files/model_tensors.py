@@ -1,0 +1,71 @@
+"""A model's tensors, by how a checkpoint has them."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import torch
+
+from terrace._base import in_parts
+from terrace._optimizer.checks import DTYPES
+
+# Those of safetensors, which are streamed as they are.
+_STREAMED = frozenset(DTYPES) | {
+    torch.float64, torch.complex64, torch.int64, torch.int32, torch.int16,
+    torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8,
+    torch.bool, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
+    torch.float8_e5m2fnuz}
+
+
+def all_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers, each by one of its names."""
+    persistent = model.state_dict(keep_vars=True)
+    return {**dict(model.named_parameters()),
+            **{name: buffer for name, buffer in model.named_buffers()
+               if name in persistent}}
+
+
+class ModelTensors:
+    """Parameters and persistent buffers for a checkpoint, or of one.
+
+    Attributes:
+        named: what is streamed, by its name in the file: the tensor itself,
+            its parts, or a copy of one that is lazily conjugated or negated.
+        others: what is pickled, by its name in the model.
+    """
+
+    def __init__(self, model: torch.nn.Module,
+                 pickled: Container[str] = ()) -> None:
+        """`pickled`: names of what the checkpoint has there; earlier versions
+        streamed less."""
+        self.named: dict[str, torch.Tensor] = {}
+        self.others: dict[str, torch.Tensor] = {}
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name, tensor in all_tensors(model).items():
+            if name in pickled or not _is_streamed(tensor):
+                self.others[name] = tensor
+            else:
+                self._add(name, tensor)
+
+    def _add(self, name: str, tensor: torch.Tensor) -> None:
+        whole = tensor
+        if tensor.is_conj() or tensor.is_neg():
+            whole = tensor.detach().resolve_conj().resolve_neg()
+            self._copies.append((tensor, whole))
+        if tensor.dtype in _STREAMED:
+            self.named[name] = whole
+        else:
+            self.named[in_parts.name_of(name, tensor.dtype)] = (
+                in_parts.parts_of(whole.detach()))
+
+    @torch.no_grad()
+    def take_copies(self) -> None:
+        """After `named` were loaded: into those that they are copies of."""
+        for tensor, whole in self._copies:
+            tensor.copy_(whole)
+
+
+def _is_streamed(tensor: torch.Tensor) -> bool:
+    return (tensor.layout == torch.strided and not tensor.is_nested
+            and tensor.device.type in ('cpu', 'cuda')
+            and (tensor.dtype in _STREAMED or tensor.dtype in in_parts.DTYPES))
