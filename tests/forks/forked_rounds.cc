@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "tests/support/fork_at_call.h"
 #include "tests/support/open_descriptors.h"
+#include "tests/support/own_child.h"
 
 namespace terrace {
 namespace {
@@ -35,6 +36,8 @@ bool IsOfNobody(const std::string& descriptor) {
 }  // namespace
 
 void ForkedRounds::SetUp() {
+  if (!kChildMayStartThreads)
+    GTEST_SKIP() << "a child has a runtime of its own";
   if (!ForkAtCall::OfThisProcess().ok()) {
     GTEST_SKIP() << "no filter of system calls here";
   }

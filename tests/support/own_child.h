@@ -16,6 +16,14 @@
 
 namespace terrace {
 
+// Whether a child of a process with threads may start some of its own. The
+// thread sanitiser ends one that does.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kChildMayStartThreads = false;
+#else
+inline constexpr bool kChildMayStartThreads = true;
+#endif
+
 // What waitpid says of a child that runs `body`, which ends with std::_Exit, or
 // _exit; with 1 if it returns; an exception aborts it. -1: there was no child.
 inline int StatusOfChild(absl::FunctionRef<void()> body) {
