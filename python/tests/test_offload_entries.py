@@ -1,0 +1,92 @@
+"""What is written through an entry of a state_dict() is the model's, as in
+PyTorch, whichever way it goes past the operations of torch."""
+
+import numpy
+import pytest
+import torch
+import torch.utils.dlpack
+
+from offloaded import check_equal_values, is_cold, mlp, values
+from test_offload_close import below
+
+
+def set_item(values, index, value):
+    values[index] = value
+
+
+def filled_through(storage, count=9):
+    torch.empty(0).set_(storage, 5, (count,)).fill_(2)
+
+
+WRITES = {
+    'an operation': lambda entry: entry.mul_(2),
+    'numpy': lambda entry: set_item(entry.numpy(), ..., 3),
+    'numpy of a view': lambda entry: set_item(entry.t()[1:].numpy(), 0, 3),
+    'asarray': lambda entry: set_item(numpy.asarray(entry), ..., 3),
+    'from_numpy': lambda entry: torch.from_numpy(entry.numpy()).fill_(4),
+    'from_dlpack': lambda entry: torch.from_dlpack(entry).fill_(3),
+    'dlpack of numpy': lambda entry: set_item(
+        torch.from_dlpack(entry).numpy(), 5, 3),
+    'to_dlpack': lambda entry: torch.from_dlpack(
+        torch.utils.dlpack.to_dlpack(entry)).mul_(2),
+    'apply_': lambda entry: entry.apply_(lambda value: value + 1),
+    'storage: fill_': lambda entry: entry.untyped_storage().fill_(0),
+    'storage: set item': lambda entry: set_item(entry.untyped_storage(), 3, 7),
+    'storage: slice': lambda entry: entry.untyped_storage()[8:24].fill_(1),
+    'storage: copy_': lambda entry: entry.untyped_storage().copy_(
+        torch.full(entry.shape, 5.).untyped_storage()),
+    'storage: byteswap': lambda entry: entry.untyped_storage().byteswap(
+        entry.dtype),
+    'storage: set_': lambda entry: filled_through(entry.untyped_storage()),
+    'storage of a view': lambda entry: entry[3:].untyped_storage().fill_(0),
+    'typed storage: fill_': lambda entry: entry.storage().fill_(1.),
+    'typed storage: set item': lambda entry: set_item(entry.storage(), 2, 1.),
+    'typed storage: set_': lambda entry: filled_through(entry.storage()),
+    'another set_': lambda entry: torch.empty(0).set_(entry).fill_(2),
+}
+
+
+LOST = WRITES.keys() - {'an operation', 'apply_', 'another set_'}
+
+
+def marked(write):
+    if write not in LOST:
+        return write
+    return pytest.param(write, marks=pytest.mark.xfail(
+        strict=True, reason='it is written to a copy'))
+
+
+@pytest.mark.parametrize('write', [marked(write) for write in WRITES])
+@pytest.mark.filterwarnings('ignore:TypedStorage')
+def test_a_write_is_the_models(tmp_path, write):
+    plain, model = mlp(), mlp()
+    with below(model, tmp_path):
+        for each in plain, model:
+            state = each.state_dict()
+            for _ in range(3):
+                for name in '0.weight', '6.weight', '10.weight':
+                    WRITES[write](state[name])
+        check_equal_values(values(model), values(plain))
+        state = model.state_dict()
+        check_equal_values({name: torch.tensor(entry.numpy())
+                            for name, entry in state.items()}, values(plain))
+    check_equal_values(values(model), values(plain))
+
+
+@pytest.mark.xfail(strict=True, reason='a storage of a copy is asked')
+@pytest.mark.filterwarnings('ignore:TypedStorage')
+def test_all_addresses_are_of_one_copy(tmp_path):
+    model = mlp()
+    with below(model, tmp_path):
+        state = model.state_dict()
+        for name, entry in state.items():
+            address = entry.data_ptr()
+            assert entry.untyped_storage().data_ptr() == address
+            assert entry.storage().data_ptr() == address
+            assert entry.flatten()[7:].untyped_storage().data_ptr() == address
+        storage = entry.untyped_storage()
+        del state, entry
+        cold = next(filter(is_cold, model.parameters()))
+        with pytest.raises(RuntimeError, match='terrace: '):
+            cold.untyped_storage().data_ptr()
+    assert storage.data_ptr() == model[10].bias.data_ptr()
