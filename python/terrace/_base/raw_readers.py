@@ -7,8 +7,9 @@ leased:
 - most of them while they are called.
 - what numpy(), DLPack and slices of a storage answer for as long as it lives.
 - an address is a number, which leases nothing: asked of a tensor that is away
-  it is an error, as of torch itself from 2.12 on. torch.save asks for one only
-  to tell one storage from another, and writes each by an entry of the table.
+  it is an error, as of torch itself from 2.12 on, unless a copy was said that
+  has one. torch.save asks for one only to tell one storage from another, and
+  writes each by an entry of the table.
 - what gives a storage other memory is refused for one that is offloaded.
 """
 
@@ -46,6 +47,13 @@ class Keeper(Protocol):
         the keeper's to say."""
 
 
+class Copied(Protocol):
+    """Copies of storages in ordinary memory."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same view of the copy."""
+
+
 class Reader(NamedTuple):
     """An entry of the table: that attribute of that class or module."""
 
@@ -76,6 +84,14 @@ def end(keeper: Keeper) -> None:
         _keepers.remove(keeper)
         if not _keepers:
             _replaced.restore()
+
+
+def with_address(storage: torch.UntypedStorage, copied: Copied
+                 ) -> torch.UntypedStorage:
+    """The same, whose address is that of its copy for as long as these are
+    there, and it is offloaded."""
+    storage.copied_by = weakref.ref(copied)
+    return storage
 
 
 _lock = ProcessLock()
@@ -172,6 +188,9 @@ def _address(original: Callable[..., int], write: bool) -> Callable[..., int]:
             return original(self)
         if _is_told_apart(self):
             return _identity_of(self)
+        copied = getattr(self, 'copied_by', _no_copies)()
+        if copied is not None and _is_offloaded(self):
+            return copied.of(bytes_of(self)).data_ptr()
         _wait(self)
         try:
             address = original(self)
@@ -228,6 +247,10 @@ def _is_offloaded(value: torch.Tensor | torch.UntypedStorage) -> bool:
             return False
         value = bytes_of(value)
     return storage_if_offloaded(value) != 0
+
+
+def _no_copies() -> None:
+    """What has no address of a copy."""
 
 
 def _is_told_apart(value: torch.Tensor | torch.UntypedStorage) -> bool:

@@ -1,21 +1,27 @@
 """The tensors of an offloaded model's state_dict().
 
-Libraries that write files ask each of them for its address, which a
-parameter that is away has not. So each is a tensor that has its parameter's
-memory for all operations, and where an address is asked for a copy in ordinary
-memory. That is made then, once for what shares a storage, and lives as long as
-the state_dict(); each time that it is asked for again it gets the bytes that
-the parameter has by then. Views of it are the same, so that their addresses lie
-in that copy. What torch.save and pickle write needs none: raw_readers.
+Libraries that write files ask each of them, or its storage, for its address,
+which a parameter that is away has not. So each is a tensor that has its
+parameter's memory for all operations and raw readers, and where an address is
+asked for a copy in ordinary memory. That is made then, once for what shares a
+storage, and lives as long as the state_dict(); each time that it is asked for
+again it gets the bytes that the parameter has by then. Views of it are the
+same, so that their addresses lie in that copy.
+
+An array of one has the parameter's memory, leased, while none of another
+storage lives that has: programs take arrays of all, which a budget has no room
+for. Further ones are of copies, and read-only, so that no write is lost.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 
 from terrace._base.library import storage_if_offloaded
+from terrace._base.raw_readers import with_address
 from terrace._offload.readers.copies import Copies
 
 
@@ -39,29 +45,38 @@ class Entry(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             return self.as_subclass(torch.Tensor)
 
-    def _ordinary(self) -> torch.Tensor:
-        return self._copies.of(self._plain())
-
     def data_ptr(self) -> int:
-        return self._ordinary().data_ptr()
+        return self._copies.of(self._plain()).data_ptr()
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        return self._ordinary().untyped_storage()
+        return with_address(self._plain().untyped_storage(), self._copies)
 
     def storage(self) -> Any:
-        return self._ordinary().storage()
+        self.untyped_storage()  # it is within, and has the address then
+        return self._plain().storage()
 
     def _typed_storage(self) -> Any:
-        return self._ordinary()._typed_storage()
+        self.untyped_storage()  # as above
+        return self._plain()._typed_storage()
 
     def numpy(self, *arguments: Any, **named: Any) -> Any:
-        return self._ordinary().numpy(*arguments, **named)
+        plain = self._plain()
+        storage = storage_if_offloaded(plain)
+        if not storage or storage in _arrays or not len(_arrays):
+            array = plain.numpy(*arguments, **named)
+            if storage:
+                _arrays.setdefault(storage, array)
+            return array
+        array = self._copies.of(plain).numpy(*arguments, **named)
+        array.flags.writeable = False
+        return array
 
     def __array__(self, *arguments: Any, **named: Any) -> Any:
-        return self._ordinary().__array__(*arguments, **named)
+        with torch._C.DisableTorchFunctionSubclass():
+            return super().__array__(*arguments, **named)  # of numpy()
 
     def __dlpack__(self, *arguments: Any, **named: Any) -> Any:
-        return self._ordinary().__dlpack__(*arguments, **named)
+        return self._plain().__dlpack__(*arguments, **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._plain().__reduce_ex__(protocol)
@@ -79,6 +94,11 @@ def offer_addresses(model: torch.nn.Module, made: dict[str, Any], prefix: str,
         tensor = made.get(prefix + name)
         if type(tensor) is torch.Tensor and storage_if_offloaded(tensor):
             made[prefix + name] = _entry(tensor, copies)
+
+
+# That have a storage's own memory, which a lease keeps there: so many that any
+# model has room for its operations beside.
+_arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def _entry(tensor: torch.Tensor, copies: Copies) -> Entry:
