@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import errno as errno_names
 import os
+import re
 from collections.abc import Sequence
+
+
+# What torch says in RuntimeErrors where Python has MemoryError.
+_NO_ROOM = re.compile('allocate memory|not enough memory|bad_alloc')
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether memory has no room, whichever library says so."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and _NO_ROOM.search(str(error)) is not None)
 
 
 class DataLossError(OSError):

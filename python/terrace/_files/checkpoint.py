@@ -25,7 +25,7 @@ from terrace._ranks.interrupts import uninterrupted
 from terrace._state.settings import Settings
 from terrace._state.store import StateStore
 
-# Beside the names of objects, which are keywords.
+# Objects have keywords for names, of which this is none.
 _EXTRA = "the model's extra states"
 
 # Of a group, what a checkpoint does not change.
@@ -230,7 +230,8 @@ def _check_fits(directory: str, content: dict[str, Any],
     """All but what is streamed, which is returned."""
     tensors = ModelTensors(model, content['others'])
     fits.check_tensors(directory, content['others'], tensors.others)
-    if 'extra_states' in content:  # not kept by earlier versions
+    # Earlier versions did not keep them.
+    if 'extra_states' in content:
         ExtraStates(model).check_fit(directory, content['extra_states'])
     fits.check_objects(directory, content['objects'], objects)
     if optimizer is not None:
@@ -246,11 +247,10 @@ def _read(directory: str, store: StateStore) -> dict[str, Any]:
     try:
         return plain.read(pickled)
     except pickle.UnpicklingError as error:
-        what = re.search(r'GLOBAL ([\w.]+)', str(error))
-        if what is None:
-            raise
+        found = re.search(r'GLOBAL ([\w.]+)', str(error))
+        what = f'a {found[1]}' if found is not None else 'something'
         raise ValueError(
-            f'terrace: {directory} holds a {what[1]}, which an earlier version '
+            f'terrace: {directory} holds {what}, which an earlier version '
             'saved and torch.load(weights_only=True) does not read. Where the '
             'checkpoint is trusted, load it within torch.serialization.'
             'safe_globals([...]) of that and of what is named next, and save '

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from terrace._base.errors import is_no_room
+
 # Containers whose parts are looked at; those of other types are taken whole.
 _CONTAINERS = (dict, collections.OrderedDict, collections.Counter, list, tuple,
                set)
@@ -33,8 +35,6 @@ _INSTEAD = ((enum.Enum, 'its value'), (os.PathLike, 'os.fspath() of it'),
             (datetime.timedelta, 'its total_seconds()'), (int, 'int() of it'),
             (complex, 'complex() of it'), (numbers.Number, 'float() of it'),
             (str, 'str() of it'), (bytes, 'bytes() of it'))
-# In torch's errors, which are no MemoryErrors.
-_NO_ROOM = "can't allocate memory"
 
 
 def plain(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,21 +121,25 @@ def _mapped(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]
             result[_mapped(key, leaf, done)] = _mapped(part, leaf, done)
     else:
         add = result.add if kind is set else result.append
-        for part in value:  # a frame less a level than a comprehension
+        # A comprehension would take a frame more of each level.
+        for part in value:
             add(_mapped(part, leaf, done))
-    if hasattr(value, '__dict__'):  # of a model's state_dict, _metadata
+    # A model's state_dict() has its _metadata there.
+    if hasattr(value, '__dict__'):
         vars(result).update(vars(value))
     return result
 
 
 def _scalar(value: Any) -> Any:
     """Python's of one of NumPy's, if it has the same value."""
-    numpy = sys.modules.get('numpy')  # else there are none
+    # A program that has not imported numpy has none of its values.
+    numpy = sys.modules.get('numpy')
     if (numpy is None or not isinstance(value, numpy.generic)
             or value.dtype.kind not in _SCALAR_KINDS):
         return value
     scalar = value.item()
-    if type(scalar) not in _SCALARS:  # of more bits than Python's
+    # A longdouble stays one: it may have more bits than Python's float.
+    if type(scalar) not in _SCALARS:
         scalar = (complex if value.dtype.kind == 'c' else float)(value)
         if scalar != value and value == value:
             return value
@@ -170,7 +174,7 @@ def _error_of(work: Callable[[], Any]) -> Exception | None:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        if _NO_ROOM in str(error):
+        if is_no_room(error):
             raise MemoryError(f'terrace: {error}') from error
         return error
     return None

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from terrace._base.errors import is_no_room
 from terrace._weights.archive_records import ArchiveRecords
 from terrace._weights.regular_file import start_of
 from terrace._weights.stored import Stored
@@ -52,6 +53,8 @@ def loaded(path: str, file: BinaryIO | None = None, **how: Any) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as error:
+        if is_no_room(error):
+            raise MemoryError(f'terrace: {path}: {error}') from error
         raise ValueError(f'terrace: {path} {_fault_of(error)}') from error
 
 
