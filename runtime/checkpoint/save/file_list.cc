@@ -97,6 +97,14 @@ absl::StatusOr<FileList> FileList::Create(const File& directory,
 absl::Status FileList::Add(absl::Span<const std::string> files) {
   std::string lines;
   for (const std::string& name : files) absl::StrAppend(&lines, name, "\n");
+  if (size_bytes_ + static_cast<int64_t>(lines.size()) > kLongestList) {
+    return WithIoFault(
+        absl::FailedPreconditionError(absl::StrCat(
+            file_.path(), ": has ", size_bytes_, " bytes, ", files.size(),
+            " files more take ", lines.size(), ", and a save lists at most ",
+            kLongestList)),
+        {.path = file_.path()});
+  }
   TERRACE_RETURN_IF_ERROR(Append(lines));
   return file_.Flush();
 }

@@ -28,7 +28,8 @@ class FileList {
   static absl::StatusOr<FileList> Create(const File& directory,
                                          const std::string& name,
                                          absl::Span<const std::string> files);
-  // They are on disk when it returns.
+  // They are on disk when it returns. FailedPrecondition: the list would be
+  // longer than one that Read() takes, and is as it was.
   absl::Status Add(absl::Span<const std::string> files);
 
   struct Listed {
