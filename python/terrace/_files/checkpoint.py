@@ -141,7 +141,8 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         model, optimizer: of the same names, shapes and dtypes; without an
             optimizer only the parameters are read.
         objects: as for save(); each one's load_state_dict() is called. What
-            they were before is in memory meanwhile, to be given back.
+            they were before is in memory meanwhile, to be given back. So it
+            is with what the model's modules take by set_extra_state().
 
     Returns:
         the `values` of save().
@@ -151,12 +152,13 @@ def load(directory: str | os.PathLike[str], model: torch.nn.Module,
         DataLossError: a file is missing, truncated or altered; names it, the
             tensor and the offset.
         ValueError: it is of another model or of an optimizer with other
-            groups, or lacks one of the objects; nothing was changed here.
+            groups, lacks one of the objects, or has what its reader does not
+            read, of an earlier version; nothing was changed here.
         OSError, MemoryError: of the checkpoint or the optimizer's paths.
         RankError: another rank could not load, or is gone. This one may have:
             load again on all ranks.
-        What load_state_dict() of one of the objects raises: all of them are
-            as they were, and so is everything else. One that cannot be is
+        What load_state_dict() of an object or set_extra_state() raises: all
+            are as they were, and so is everything else. One that cannot be is
             named in a note of the exception.
     """
     check_whole(all_tensors(model).items())

@@ -45,6 +45,10 @@ def check_tensors(directory: str, saved: Mapping[str, torch.Tensor],
             raise ValueError(
                 f"terrace: {directory} is of another model: buffer '{name}' is "
                 f'{_kind(there)} there and {_kind(here)} in the model')
+        fault = _fault_of_copy(there, here)
+        if fault:
+            raise ValueError(f'terrace: {directory} is of another model: '
+                             f"buffer '{name}' {fault}")
 
 
 def check_taken(path: str, given: Mapping[Any, Any],
@@ -58,20 +62,26 @@ def check_taken(path: str, given: Mapping[Any, Any],
         here = own.get(name)
         if here is None or not isinstance(there, torch.Tensor):
             continue
-        if there.is_meta and not here.is_meta:
-            fault = 'was on the meta device there and has no elements'
-        elif there.is_quantized and not here.is_quantized:
-            fault = ('is a quantized tensor there and not in the model; write '
-                     'its dequantize()')
-        elif there.layout != here.layout or there.is_nested != here.is_nested:
-            fault = (f'is {_layout(there)} there and {_layout(here)} in the '
-                     'model')
-        elif not in_parts.can_become(there.dtype, here.dtype):
-            fault = (f'is of {there.dtype} there and of {here.dtype} in the '
-                     'model, and neither becomes the other')
-        else:
-            continue
-        raise ValueError(f"terrace: {path}: '{name}' {fault}")
+        fault = _fault_of_copy(there, here)
+        if fault:
+            raise ValueError(f"terrace: {path}: '{name}' {fault}")
+
+
+def _fault_of_copy(there: torch.Tensor, here: torch.Tensor) -> str:
+    """Why copy_() does not take a saved tensor; empty: it does."""
+    if there.is_meta and not here.is_meta:
+        return 'was on the meta device there and has no elements'
+    if there.is_quantized and not here.is_quantized:
+        return ('is a quantized tensor there and not in the model; write its '
+                'dequantize()')
+    if there.is_quantized and there.qscheme() != here.qscheme():
+        return f'is {there.qscheme()} there and {here.qscheme()} in the model'
+    if there.layout != here.layout or there.is_nested != here.is_nested:
+        return f'is {_layout(there)} there and {_layout(here)} in the model'
+    if not in_parts.can_become(there.dtype, here.dtype):
+        return (f'is of {there.dtype} there and of {here.dtype} in the model, '
+                'and neither becomes the other')
+    return ''
 
 
 def check_objects(directory: str, saved: Mapping[str, Any],

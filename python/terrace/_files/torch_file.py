@@ -175,6 +175,7 @@ def import_torch(path: str | os.PathLike[str],
             altered, no file of torch.save, or holds more than weights_only
             allows. The optimizer is as it was.
         RuntimeError: as model.load_state_dict; the optimizer is loaded.
+        MemoryError: the file cannot be mapped.
         OSError, DataLossError, MemoryError: of the optimizer's paths, as
             load_state_dict().
     """
