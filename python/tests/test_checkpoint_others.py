@@ -174,6 +174,21 @@ def test_sparse_and_quantized_ones_are_left_to_load(tmp_path, kind):
         assert torch.equal(dense(bare.other), dense(saved.other))
 
 
+@pytest.mark.parametrize('kind', ['parameter', 'buffer'])
+@pytest.mark.xfail(strict=True, reason='a checkpoint without it is written')
+def test_what_has_no_elements_is_not_saved(tmp_path, kind):
+    saved, bare = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    terrace.save(tmp_path / 'c', saved)
+    name = 'weight' if kind == 'parameter' else 'running_mean'
+    setattr(bare, name, type(getattr(bare, name))(
+        getattr(bare, name).detach().to('meta')))
+    with pytest.raises(ValueError, match=f"^terrace: '{name}' .*meta device"):
+        terrace.save(tmp_path / 'c', bare)
+    other = torch.nn.BatchNorm1d(3)
+    terrace.load(tmp_path / 'c', other)
+    check_same(saved, other)
+
+
 def of_layout(kind):
     plain = torch.eye(3)
     return {'dense': lambda: plain, 'coo': plain.to_sparse,
