@@ -68,9 +68,9 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
         OSError: with errno and filename; a full disk is errno ENOSPC. The old
             checkpoint is as it was.
         ValueError: a parameter of the optimizer that is not the model's, or
-            whose state has step 0 and is not zeros; something in values,
-            states or groups that load() could not read, by its place. Nothing
-            was written.
+            whose state has step 0 and is not zeros; a tensor on the meta
+            device; something in values, states or groups that load() could not
+            read, by its place. Nothing was written.
         NotImplementedError: a DTensor, as fully_shard makes them:
             torch.distributed.checkpoint writes those. So does load().
         RankError: another rank failed or is gone. The old checkpoint is as it
@@ -97,6 +97,7 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
                                                     _random_of_gpus())}
     rest, error = io.BytesIO(), None
     try:
+        tensors.check_elements()
         if optimizer is not None:
             write_back(optimizer)
             store_of(optimizer).follow_casts()

@@ -58,6 +58,13 @@ class ModelTensors:
             self.named[in_parts.name_of(name, tensor.dtype)] = (
                 in_parts.parts_of(whole.detach()))
 
+    def check_elements(self) -> None:
+        """ValueError: one has none, of which nothing could be saved."""
+        for name, tensor in self.others.items():
+            if tensor.is_meta:
+                raise ValueError(f"terrace: '{name}' is on the meta device and "
+                                 'has no elements that could be saved')
+
     @torch.no_grad()
     def take_copies(self) -> None:
         """After `named` were loaded: into those that they are copies of."""
