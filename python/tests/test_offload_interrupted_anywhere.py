@@ -70,8 +70,7 @@ READS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason='a lease is known by its number')
-@pytest.mark.parametrize('read', ['numpy', 'lease'])
+@pytest.mark.parametrize('read', READS)
 def test_a_reader(tmp_path, read):
     model = small()
     first, came, line = values(model), [True], 0
@@ -107,7 +106,6 @@ class Interrupted:
         return call
 
 
-@pytest.mark.xfail(strict=True, reason='nothing undoes what had begun')
 def test_a_close(tmp_path, monkeypatch):
     before, model = in_place(), small()
     first = values(model)
@@ -123,7 +121,6 @@ def test_a_close(tmp_path, monkeypatch):
     check_equal_values(values(model), first)
 
 
-@pytest.mark.xfail(strict=True, reason='nothing undoes what had begun')
 def test_an_offload(tmp_path, monkeypatch):
     """The model is as it was."""
     before, model = in_place(), small()

@@ -23,7 +23,6 @@ class Managed:
 
     Attributes:
         settings: where the parameters may be, and what joins them.
-        is_closed: for good.
         is_ended: nothing is left of it to close.
         is_below: there is a tier below; else all is in memory.
         waited_seconds: for updates of what joined, that have ended.
@@ -35,7 +34,6 @@ class Managed:
         """Room for parameters as these, which take() then takes."""
         self._native = library.new_offload()
         self.settings = settings
-        self.is_closed = False
         self.is_ended = False
         self.waited_seconds = 0.0
         self._lock = threading.Lock()  # of that
@@ -46,6 +44,11 @@ class Managed:
                                 [list(module) for module in modules],
                                 settings.for_library(size_bytes)))
         self.is_below = len(self.stats()['tiers']) > 1
+
+    @property
+    def is_closed(self) -> bool:
+        """For good; in a forked child, which has nothing of it, too."""
+        return self._native.is_closed()
 
     @staticmethod
     def all_open() -> list[Managed]:
@@ -93,12 +96,18 @@ class Managed:
     @contextlib.contextmanager
     def lease(self, tensor: torch.Tensor,
               write: bool) -> Iterator[torch.Tensor]:
-        outcome, number = self._native.lease(tensor, write)
-        check(outcome)
+        held = self.hold(tensor, write)
         try:
             yield tensor
         finally:
-            self._native.end_lease(number)
+            held.end()
+
+    def hold(self, tensor: torch.Tensor, write: bool) -> Any:
+        """Its bytes are in memory until end() of what this answers, or until
+        nothing has that any more: an interrupt leaves no lease."""
+        outcome, held = self._native.lease(tensor, write)
+        check(outcome)
+        return held
 
     def save_activation(self, tensor: torch.Tensor) -> None:
         """As autograd saves it: below from now on, unless it cannot be.
@@ -150,7 +159,6 @@ class Managed:
             closed, outcome = self._native.close(restore)
         except Exception as error:
             _raise_all([error, *failed])
-        self.is_closed |= closed
         failed[:0] = _failure(outcome)
         if closed:
             failed += self._each_joined(self._close_joined)

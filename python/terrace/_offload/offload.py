@@ -45,21 +45,6 @@ class Offload:
                  weights: Weights | None, keeps: bool = False) -> None:
         """keeps: the parameters stay in memory."""
         named = [] if keeps else list(model.named_parameters())
-        try:
-            self._managed = Managed(named, together(model, named), settings,
-                                    _size_of(named))
-        except MemoryError as error:
-            raise settings.budget.explain(error) from None
-        try:
-            if weights is None:
-                with arrays.left_their_memory(named):
-                    self._managed.take(named)
-            else:
-                named = weights.bring(self._managed, named)
-        except BaseException:
-            # Of the model's own none was taken.
-            self._managed.close(restore=False)
-            raise
         self._settings = settings
         self._activations: Activations | None = None
         self._keeps = keeps
@@ -67,10 +52,32 @@ class Offload:
         self._undoes: list[Callable[[], None]] = []  # what is in place
         self._undoing = threading.RLock()  # a finalizer may come within
         try:
+            self._managed = Managed(named, together(model, named), settings,
+                                    _size_of(named))
+        except MemoryError as error:
+            raise settings.budget.explain(error) from None
+        try:
+            self._take(model, named, weights)
             self._begin(model)
         except BaseException:
             self.close()
             raise
+
+    def _take(self, model: torch.nn.Module, named: list[Named],
+              weights: Weights | None) -> None:
+        """All of them. What an interrupt has left of the model's below, after
+        it was taken, is brought back."""
+        with (contextlib.nullcontext() if weights else
+              arrays.left_their_memory(named)):
+            try:
+                if weights is None:
+                    self._managed.take(named)
+                else:
+                    weights.bring(self._managed, named)
+            except BaseException:
+                self._managed.close(
+                    restore=any(map(self._managed.has, model.parameters())))
+                raise
 
     def _begin(self, model: torch.nn.Module) -> None:
         parameters = list(model.parameters())
@@ -123,10 +130,13 @@ class Offload:
             return
         try:
             self.close()
-        except Exception as error:  # the one under way is raised
-            say('at the end of a with that an error had ended: %s%s', error,
+        except BaseException as error:
+            say('at the end of a with that an error had ended: %s%s',
+                str(error) or type(error).__name__,
                 '' if self._managed.is_closed else
                 '; the model stays offloaded until close()')
+            if not isinstance(error, Exception):
+                raise  # else the one under way is
 
     def lease(self, tensor: torch.Tensor, write: bool = False
               ) -> contextlib.AbstractContextManager[torch.Tensor]:

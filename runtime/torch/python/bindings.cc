@@ -28,7 +28,9 @@ std::tuple<std::string, std::string, int64_t, std::string> ParseTierText(
 }
 
 void DefineOffload(::torch::Library& m) {
+  using terrace::LeaseBinding;
   using terrace::OffloadBinding;
+  m.class_<LeaseBinding>("Lease").def("end", &LeaseBinding::End);
   m.class_<OffloadBinding>("Offload")
       .def(::torch::init<>())
       .def("open", &OffloadBinding::Open)
@@ -41,7 +43,6 @@ void DefineOffload(::torch::Library& m) {
       .def("note_tensor", &OffloadBinding::NoteTensor)
       .def("exchange_memory", &OffloadBinding::ExchangeMemory)
       .def("lease", &OffloadBinding::MakeLease)
-      .def("end_lease", &OffloadBinding::EndLease)
       .def("save_activation", &OffloadBinding::SaveActivation)
       .def("use_activation", &OffloadBinding::UseActivation)
       .def("prefetch", &OffloadBinding::Prefetch)
@@ -51,6 +52,7 @@ void DefineOffload(::torch::Library& m) {
       .def("over_budget", &OffloadBinding::OverBudget)
       .def("stats", &OffloadBinding::Stats)
       .def("close", &OffloadBinding::Close)
+      .def("is_closed", &OffloadBinding::IsClosed)
       .def("end", &OffloadBinding::End);
 }
 

@@ -59,14 +59,26 @@ absl::Status Exchange(const std::string& name, const at::Tensor& tensor,
 
 }  // namespace
 
-OffloadBinding::~OffloadBinding() {
+LeaseBinding::LeaseBinding(std::shared_ptr<OffloadPlace> place, Lease lease)
+    : place_(std::move(place)), lease_(std::move(lease)) {}
+
+LeaseBinding::~LeaseBinding() { End(); }
+
+void LeaseBinding::End() {
   if (process_.IsCurrent()) {
-    leases_.clear();
+    lease_.End();
+    place_ = nullptr;
     return;
   }
+  // A forked child, as below.
+  static_cast<void>(new Lease(std::move(lease_)));
+  static_cast<void>(new std::shared_ptr<OffloadPlace>(std::move(place_)));
+}
+
+OffloadBinding::~OffloadBinding() {
+  if (process_.IsCurrent()) return;
   // A forked child: none of the threads is here, and a lock may be held by
   // one of them for ever.
-  static_cast<void>(new std::map<int64_t, Lease>(std::move(leases_)));
   static_cast<void>(new std::shared_ptr<OffloadPlace>(std::move(place_)));
   static_cast<void>(new std::shared_ptr<OffloadPlace>(std::move(closed_)));
 }
@@ -157,23 +169,17 @@ Outcome OffloadBinding::ExchangeMemory(const std::string& name,
   return ToOutcome(Exchange(name, tensor, memory));
 }
 
-std::tuple<Outcome, int64_t> OffloadBinding::MakeLease(const at::Tensor& tensor,
-                                                       bool write) {
+std::tuple<Outcome, c10::intrusive_ptr<LeaseBinding>> OffloadBinding::MakeLease(
+    const at::Tensor& tensor, bool write) {
+  const auto none = c10::make_intrusive<LeaseBinding>();
   auto place = Place();
-  if (!place.ok()) return {ToOutcome(place.status()), 0};
+  if (!place.ok()) return {ToOutcome(place.status()), none};
   auto lease = (*place)->hook().MakeLease(
       tensor, write ? Hook::Access::kWrite : Hook::Access::kRead);
-  if (!lease.ok()) return {ToOutcome(lease.status()), 0};
-  MutexLock lock(mutex_);
-  leases_.emplace(++last_lease_, *std::move(lease));
-  return {ToOutcome(absl::OkStatus()), last_lease_};
-}
-
-void OffloadBinding::EndLease(int64_t lease) {
-  if (!CheckProcess().ok()) return;
-  std::map<int64_t, Lease>::node_type ended;  // without the lock: room is made
-  MutexLock lock(mutex_);
-  ended = leases_.extract(lease);
+  if (!lease.ok()) return {ToOutcome(lease.status()), none};
+  return {
+      ToOutcome(absl::OkStatus()),
+      c10::make_intrusive<LeaseBinding>(*std::move(place), *std::move(lease))};
 }
 
 Outcome OffloadBinding::Prefetch(const std::vector<at::Tensor>& tensors) {
@@ -248,7 +254,11 @@ std::tuple<bool, Outcome> OffloadBinding::Close(bool restore) {
     return {true, ToOutcome(status)};
   }
   auto place = Place();
-  if (!place.ok()) return {true, ToOutcome(absl::OkStatus())};
+  if (!place.ok()) {
+    MutexLock lock(mutex_);
+    return {true,
+            ToOutcome(ended_ == nullptr ? absl::OkStatus() : ended_->close)};
+  }
   auto ended = std::make_unique<Ended>();
   Hook& hook = (*place)->hook();
   ended->stats = OffloadStatsAsJson(**place);
@@ -256,10 +266,17 @@ std::tuple<bool, Outcome> OffloadBinding::Close(bool restore) {
   const absl::Status status = hook.Close(what);
   if (absl::IsFailedPrecondition(status)) return {false, ToOutcome(status)};
   ended->error = hook.error();
+  ended->close = status;
   MutexLock lock(mutex_);
   ended_ = std::move(ended);
   closed_ = std::move(place_);
   return {true, ToOutcome(status)};
+}
+
+bool OffloadBinding::IsClosed() {
+  if (!CheckProcess().ok()) return true;
+  MutexLock lock(mutex_);
+  return ended_ != nullptr;
 }
 
 Outcome OffloadBinding::End() {

@@ -11,7 +11,6 @@
 
 #include <torch/custom_class.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -26,6 +25,24 @@
 #include "terrace/torch/hook.h"
 
 namespace terrace {
+
+// A tensor's bytes in memory, until End or until nothing has this any more:
+// also where an interrupt comes before anything could be told of it. Has the
+// offloaded model's memory.
+class LeaseBinding final : public ::torch::CustomClassHolder {
+ public:
+  LeaseBinding() = default;  // of nothing
+  LeaseBinding(std::shared_ptr<OffloadPlace> place, Lease lease);
+  ~LeaseBinding() override;
+
+  // Again: nothing. One thread at a time.
+  void End();
+
+ private:
+  const Process process_;
+  std::shared_ptr<OffloadPlace> place_;
+  Lease lease_;
+};
 
 class OffloadBinding final : public ::torch::CustomClassHolder {
  public:
@@ -64,9 +81,9 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   Outcome ExchangeMemory(const std::string& name, const at::Tensor& tensor,
                          const at::Tensor& memory);
 
-  // Brings a tensor's storage and keeps it, until EndLease of that number.
-  std::tuple<Outcome, int64_t> MakeLease(const at::Tensor& tensor, bool write);
-  void EndLease(int64_t lease);
+  // Brings a tensor's storage and keeps it, for as long as what it answers.
+  std::tuple<Outcome, c10::intrusive_ptr<LeaseBinding>> MakeLease(
+      const at::Tensor& tensor, bool write);
 
   // A tensor that autograd saves; whether it goes below. Not after Close: it
   // stays as it is. See Hook::ManageSaved, UseSaved.
@@ -89,9 +106,11 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   // `restore`: brings the tensors into ordinary memory; else every use of them
   // fails from here on. Where the first word of the answer is false nothing has
   // changed: a tensor is leased or in use. Otherwise it is closed, also where
-  // not all could be restored, and the files are gone. Again: nothing.
+  // not all could be restored, and the files are gone. Again: the same answer.
   // Optimizers that joined still work, on what there is in ordinary memory.
   std::tuple<bool, Outcome> Close(bool restore);
+  // By Close; in a forked child it is.
+  bool IsClosed();
   // Gives memory and files back, once they are closed too. Again: nothing.
   Outcome End();
 
@@ -103,6 +122,7 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   struct Ended {
     std::string stats;
     absl::Status error;
+    absl::Status close;  // what it answered
   };
 
   absl::Status CheckProcess() const;
@@ -113,8 +133,6 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);
   // Without a hook: until End.
   std::shared_ptr<OffloadPlace> closed_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, Lease> leases_ ABSL_GUARDED_BY(mutex_);
-  int64_t last_lease_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // What Python's Offload.stats() returns, but for what Python counts.

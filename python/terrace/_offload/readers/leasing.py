@@ -5,7 +5,7 @@ that nobody takes it over as an activation."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import weakref
 
 import torch
 
@@ -13,9 +13,17 @@ from terrace._base import raw_readers
 from terrace._base.library import storage_if_offloaded
 from terrace._offload.managed import Managed
 
-# Addresses of memory that is not offloaded, by what has it. Each change is one
-# operation on the dictionary.
-_exported: dict[object, int] = {}
+# Addresses of memory that is not offloaded, until what refers to it has ended.
+# Each change is one operation on the dictionary.
+_exported: dict[weakref.ref[_Reading], int] = {}
+
+
+class _Reading:
+    """What has such memory: an interrupt that loses it ends it."""
+
+
+def _end(reading: _Reading) -> None:
+    """Nothing refers to it any more."""
 
 
 def is_exported(address: int) -> bool:
@@ -42,13 +50,14 @@ class Leasing:
     def hold(self, tensor: torch.Tensor, write: bool,
              held: contextlib.ExitStack) -> None:
         if self._managed.has(tensor):
-            held.enter_context(self._managed.lease(tensor, write))
+            held.callback(self._managed.hold(tensor, write).end)
         elif storage_if_offloaded(tensor):
             _check_is_here(tensor)
         elif tensor.device.type == 'cpu' and _has_storage(tensor):
-            one: Any = object()
-            _exported[one] = _storage(tensor).data_ptr()
-            held.callback(_exported.pop, one, None)
+            one = _Reading()
+            _exported[weakref.ref(one, _exported.pop)] = _storage(
+                tensor).data_ptr()
+            held.callback(_end, one)
 
 
 def _check_is_here(tensor: torch.Tensor) -> None:
