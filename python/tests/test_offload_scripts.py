@@ -16,14 +16,26 @@ MAKES = {
     'trace': lambda model, inputs: torch.jit.trace(model, inputs),
     'trace_module': lambda model, inputs: torch.jit.trace_module(
         model, {'forward': inputs}),
+    'trace of a function': lambda model, inputs: torch.jit.trace(
+        lambda values: model(values), inputs),
+    'trace of a method': lambda model, inputs: torch.jit.trace(
+        model.forward, inputs),
     'script of a part': lambda model, inputs: torch.jit.script(
         torch.nn.Sequential(model[2])),
 }
 
 
-@pytest.mark.parametrize('make', MAKES)
+def marked(make):
+    if make != 'trace of a function':
+        return make
+    return pytest.param(make, marks=pytest.mark.xfail(
+        strict=True, reason='it is not an argument'))
+
+
+@pytest.mark.parametrize('make', [marked(make) for make in MAKES])
 def test_a_script_of_an_offloaded_model_is_refused(tmp_path, make):
-    model, inputs = mlp(), torch.ones(2, WIDTH)
+    # A function that is traced has them as constants.
+    model, inputs = mlp().requires_grad_(False), torch.ones(2, WIDTH)
     expected = model(inputs)
     with below(model, tmp_path):
         with pytest.raises(RuntimeError, match='terrace: .*before .*offload'):
