@@ -25,14 +25,7 @@ MAKES = {
 }
 
 
-def marked(make):
-    if make != 'trace of a function':
-        return make
-    return pytest.param(make, marks=pytest.mark.xfail(
-        strict=True, reason='it is not an argument'))
-
-
-@pytest.mark.parametrize('make', [marked(make) for make in MAKES])
+@pytest.mark.parametrize('make', MAKES)
 def test_a_script_of_an_offloaded_model_is_refused(tmp_path, make):
     # A function that is traced has them as constants.
     model, inputs = mlp().requires_grad_(False), torch.ones(2, WIDTH)

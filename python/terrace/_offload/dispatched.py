@@ -107,17 +107,25 @@ def _scripts() -> Iterator[tuple[Any, str]]:
         yield torch.jit.RecursiveScriptModule, name
 
 
+_REFUSAL = ('terrace: torch.jit: %s() of a model whose parameters are '
+            'offloaded: TorchScript reads them where nothing brings them; do '
+            'it before offload() or after close()')
+
+
+def check_not_traced() -> None:
+    """In the forward of an offloaded model, whatever torch.jit.trace was given
+    that calls it."""
+    if torch._C._get_tracing_state() is not None:
+        raise RuntimeError(_REFUSAL % 'trace')
+
+
 def _refused_offloaded(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def refused(*arguments: Any, **named: Any) -> Any:
         for value in (*arguments, *named.values()):
             if (_models and isinstance(value, torch.nn.Module)
                     and any(map(is_offloaded, value.parameters()))):
-                raise RuntimeError(
-                    f'terrace: torch.jit: {function.__name__}() of a model '
-                    'whose parameters are offloaded: TorchScript reads them '
-                    'where nothing brings them; do it before offload() or '
-                    'after close()')
+                raise RuntimeError(_REFUSAL % function.__name__)
         return function(*arguments, **named)
     return refused
 

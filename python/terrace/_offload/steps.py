@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from terrace._offload.dispatched import check_not_traced
+
 
 class Steps:
     """Calls `begin` where a step begins, and `first_ended` once, when the first
@@ -48,6 +50,7 @@ class Steps:
             handle.remove()
 
     def on_forward(self) -> None:
+        check_not_traced()
         is_off = not torch.is_grad_enabled()
         if is_off or self._was_off:
             self._next(is_first=not self._was_called)
