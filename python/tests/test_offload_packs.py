@@ -1,7 +1,6 @@
 """Operators that keep tensors in objects of their own have copies of offloaded
 ones, however they are called: each in a process that may end by it."""
 
-import pytest
 import torch
 
 import forks
@@ -53,7 +52,6 @@ def packs(directory):
 MAKES = {'packs': packs}
 
 
-@pytest.mark.xfail(strict=True, reason='nine are known by their names')
 def test_packs(tmp_path):
     answers = forks.answers_of(__file__, 'MAKES', 'packs', tmp_path)
     assert answers == dict.fromkeys(PACKS, 'right')

@@ -4,7 +4,8 @@ ordinary way:
 
 - what is compiled runs eagerly.
 - TorchScript of it is refused.
-- operators that pack tensors into objects of their own take copies.
+- operators whose schema answers an object, which may keep their tensors, take
+  copies.
 - operators that torch.library.custom_op has made, which are called past the
   dispatcher from 2.15 on, are called through it.
 """
@@ -12,11 +13,12 @@ ordinary way:
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from terrace._base.library import is_offloaded
 from terrace._base.message import say
@@ -43,8 +45,8 @@ def begin(model: object) -> None:
             _replaced.put(OpOverload, '__call__', lambda _: _dispatch)
         for owner, name in _scripts():
             _replaced.put(owner, name, _refused_offloaded)
-        for name in _PACKS:
-            _replaced.put(torch.ops.quantized, name, _TakingCopies)
+        for owner in (OpOverload, OpOverloadPacket):
+            _replaced.put(owner, '__call__', _taking_copies)
         # Not a stance: the program has stances of its own, which end in any
         # order.
         from torch._dynamo import eval_frame  # takes seconds
@@ -70,31 +72,35 @@ def _eagerly(callback_from_stance: Callable[..., Any]) -> Callable[..., Any]:
     return callback
 
 
-# Of torch.ops.quantized: what they answer keeps the bias, or the weight.
-_PACKS = ('linear_prepack', 'linear_prepack_fp16', 'conv1d_prepack',
-          'conv2d_prepack', 'conv3d_prepack', 'conv_transpose1d_prepack',
-          'conv_transpose2d_prepack', 'conv_transpose3d_prepack',
-          'embedding_bag_prepack')
+def _taking_copies(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Of what an operator keeps in an object that it answers."""
+    @functools.wraps(call)
+    def __call__(operator: Any, /, *arguments: Any, **named: Any) -> Any:
+        if _models and _answers_objects(operator):
+            arguments = tuple(map(_copied, arguments))
+            named = {name: _copied(value) for name, value in named.items()}
+        return call(operator, *arguments, **named)
+    return __call__
 
 
-class _TakingCopies:
-    """In place of an operator, with all that it has beside."""
+@functools.cache
+def _answers_objects(operator: OpOverload | OpOverloadPacket) -> bool:
+    """By the schema of one of its overloads. A Work and a stream keep what
+    their own nets know."""
+    namespace, name, *_ = str(operator).split('.')
+    return any(_OBJECT.search(str(each.type)) for schema in
+               torch._C._jit_get_schemas_for_operator(f'{namespace}::{name}')
+               for each in schema.returns)
 
-    def __init__(self, operator: Any) -> None:
-        self._operator = operator
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._operator(
-            *map(_copied, arguments),
-            **{name: _copied(value) for name, value in named.items()})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._operator, name)
+_OBJECT = re.compile(r'__torch__\.torch\.classes\.(?!c10d\.|cuda\.)')
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and is_offloaded(value):
         return value.detach().clone()
+    if isinstance(value, (list, tuple)):
+        return [*map(_copied, value)]
     return value
 
 
