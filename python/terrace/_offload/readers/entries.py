@@ -8,14 +8,13 @@ storage, and lives as long as the state_dict(); each time that it is asked for
 again it gets the bytes that the parameter has by then. Views of it are the
 same, so that their addresses lie in that copy.
 
-An array of one has the parameter's memory, leased, while none of another
-storage lives that has: programs take arrays of all, which a budget has no room
-for. Further ones are of copies, and read-only, so that no write is lost.
+An array of one is of that copy, and read-only, so that no write is lost:
+programs take arrays of all, which a budget has no room to lease, and keep them
+when the model is closed.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
@@ -61,12 +60,8 @@ class Entry(torch.Tensor):
 
     def numpy(self, *arguments: Any, **named: Any) -> Any:
         plain = self._plain()
-        storage = storage_if_offloaded(plain)
-        if not storage or storage in _arrays or not len(_arrays):
-            array = plain.numpy(*arguments, **named)
-            if storage:
-                _arrays.setdefault(storage, array)
-            return array
+        if not storage_if_offloaded(plain):
+            return plain.numpy(*arguments, **named)
         array = self._copies.of(plain).numpy(*arguments, **named)
         array.flags.writeable = False
         return array
@@ -94,11 +89,6 @@ def offer_addresses(model: torch.nn.Module, made: dict[str, Any], prefix: str,
         tensor = made.get(prefix + name)
         if type(tensor) is torch.Tensor and storage_if_offloaded(tensor):
             made[prefix + name] = _entry(tensor, copies)
-
-
-# That have a storage's own memory, which a lease keeps there: so many that any
-# model has room for its operations beside.
-_arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def _entry(tensor: torch.Tensor, copies: Copies) -> Entry:
