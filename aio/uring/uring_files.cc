@@ -40,7 +40,6 @@ int UringFiles::MakeTable(io_uring* ring) {
     none.fill(-1);
     error = -io_uring_register_files(ring, none.data(), kPlaces);
   }
-  has_table_ = error == 0;
   return error;
 }
 
@@ -54,7 +53,7 @@ int UringFiles::Add(io_uring* ring, int fd) {
   file.needs_workers =
       file.starts_in_worker || file.leaves_pages || !StartsAtOnce(fd);
   if (file.leaves_pages) ReadOnlyWhatIsAsked(fd);
-  if (has_table_ && index < kSparePlace &&
+  if (index < kSparePlace &&
       io_uring_register_files_update(ring, static_cast<unsigned>(index), &fd,
                                      1) == 1) {
     file.is_registered = true;

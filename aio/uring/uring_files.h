@@ -47,7 +47,6 @@ class UringFiles {
  private:
   void LimitWorkers(io_uring* ring);
 
-  bool has_table_ = false;
   int worker_error_ = 0;  // an errno
   std::vector<File> files_;
 };
