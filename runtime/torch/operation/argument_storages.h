@@ -12,14 +12,16 @@
 
 namespace terrace {
 
-// Indices and values, which kernels read without an operation on them.
+// Of a sparse one those of its indices and values, which kernels read without
+// an operation on them.
 template <typename Visit>
-void ForEachStorageOfSparse(const c10::TensorImpl& tensor, const Visit& visit) {
+void ForEachStorageOf(const c10::TensorImpl& tensor, const Visit& visit) {
   const auto visit_part = [&visit](const at::Tensor& part) {
-    if (!part.defined() || !part.has_storage()) return;
-    visit(part.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    ForEachStorageOf(*part.unsafeGetTensorImpl(), visit);
   };
-  if (tensor.is_sparse()) {
+  if (tensor.has_storage()) {
+    visit(tensor.unsafe_storage().unsafeGetStorageImpl());
+  } else if (tensor.is_sparse()) {
     const auto& sparse = static_cast<const at::SparseTensorImpl&>(tensor);
     visit_part(sparse.indices());
     visit_part(sparse.values());
@@ -35,12 +37,7 @@ void ForEachStorageOfSparse(const c10::TensorImpl& tensor, const Visit& visit) {
 template <typename Visit>
 void ForEachStorage(const c10::IValue& argument, const Visit& visit) {
   if (argument.isTensor()) {
-    const c10::TensorImpl* const tensor = argument.unsafeToTensorImpl();
-    if (tensor->has_storage()) {
-      visit(tensor->unsafe_storage().unsafeGetStorageImpl());
-    } else {
-      ForEachStorageOfSparse(*tensor, visit);
-    }
+    ForEachStorageOf(*argument.unsafeToTensorImpl(), visit);
   } else if (argument.isList()) {
     for (const c10::IValue& element : argument.toListRef()) {
       if (element.isNone()) continue;
