@@ -1,5 +1,6 @@
 #include "runtime/torch/cuda/cuda_memory.h"
 
+#include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -7,6 +8,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -175,8 +178,10 @@ absl::StatusOr<std::unique_ptr<TorchStreamedDevice>> OpenCudaMemory(
   absl::Status refused;
   TERRACE_RETURN_IF_ERROR(Guarded(device, [&] {
     namespace allocator = c10::cuda::CUDACachingAllocator;
+    // The guards of c10 end the process in a program that has not yet used
+    // CUDA: what they ask is answered once LibTorch's CUDA library is ready.
+    at::globalContext().lazyInitDevice(c10::kCUDA);
     const c10::cuda::CUDAGuard guard(index);
-    allocator::init(c10::cuda::device_count());
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -188,11 +193,14 @@ absl::StatusOr<std::unique_ptr<TorchStreamedDevice>> OpenCudaMemory(
       return;
     }
     if (limit_bytes > 0) {
-      allocator::setMemoryFraction(
-          static_cast<double>(limit_bytes) / static_cast<double>(total), index);
+      // The allocator multiplies by the total and drops what is behind the
+      // point: half a byte more is the limit, and never one byte less.
+      const double fraction = (static_cast<double>(limit_bytes) + 0.5) /
+                              static_cast<double>(total);
+      allocator::setMemoryFraction(std::min(fraction, 1.0), index);
     }
-    const auto limit = static_cast<int64_t>(
-        allocator::getMemoryFraction(index) * static_cast<double>(total));
+    const int64_t limit = std::llround(allocator::getMemoryFraction(index) *
+                                       static_cast<double>(total));
     memory = std::make_unique<CudaMemory>(
         device, limit,
         c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index),

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
@@ -32,8 +33,9 @@ class CudaTest : public testing::Test {
   }
 
   void SetUp() override {
-    auto opened = OpenCudaMemory(kDevice, /*limit_bytes=*/0);
-    if (!opened.ok()) GTEST_SKIP() << opened.status().message();
+    if (c10::cuda::device_count() <= kDevice) {
+      GTEST_SKIP() << "there is no device here that CUDA sees";
+    }
     if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
       GTEST_SKIP() << "there is a device, but not LibTorch's CUDA: "
                    << dlerror();

@@ -37,6 +37,8 @@ TORCH_LIBRARY_FRAGMENT(_c10d_functional, m) {
 namespace terrace {
 namespace {
 
+// A kernel is loaded at its first use, which waits for all streams: each that
+// is to be late is used before the delay.
 class RecordStreamTest : public CudaTest {};
 
 TEST_F(RecordStreamTest, UseOnASideStreamSurvivesAnEviction) {
@@ -44,6 +46,7 @@ TEST_F(RecordStreamTest, UseOnASideStreamSurvivesAnEviction) {
   const at::Tensor tensor =
       Manage("used", at::full({kElements}, 3, OnDevice()));
   ASSERT_TRUE(device.WriteBack().ok());
+  at::ones({kElements}, OnDevice()).mul(2);  // loads the kernel
   const CUDAStream side = c10::cuda::getStreamFromPool(false, kDevice);
   Order(c10::cuda::getCurrentCUDAStream(kDevice), side);
   at::Tensor result;
@@ -66,6 +69,7 @@ TEST_F(RecordStreamTest, ASideStreamsWriteIsCopiedDown) {
   DeviceHook& device = Open(0);
   const at::Tensor tensor =
       Manage("written", at::full({kElements}, 3, OnDevice()));
+  at::ones({kElements}, OnDevice()).add_(1);  // loads the kernel
   const CUDAStream side = c10::cuda::getStreamFromPool(false, kDevice);
   Order(c10::cuda::getCurrentCUDAStream(kDevice), side);
   {

@@ -112,13 +112,35 @@ TEST_F(ReliefTest, IsAskedFromASecondThread) {
   EXPECT_GT(allocations, 0);
 }
 
-// Three tensors that are clean, and memory that is as good as full.
+using CudaMemoryTest = CudaTest;
+
+TEST_F(CudaMemoryTest, ALimitHoldsToTheByte) {
+  for (int64_t limit = 420 << 20; limit > 1000; limit -= limit / 7 + 1) {
+    const auto memory = OpenCudaMemory(kDevice, limit);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_EQ((*memory)->usage().limit_bytes, limit);
+  }
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  const auto total = static_cast<int64_t>(total_bytes);
+  const auto all = OpenCudaMemory(kDevice, total);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ((*all)->usage().limit_bytes, total);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(OpenCudaMemory(kDevice, total + 1).status()));
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(1, kDevice);
+}
+
+// Three tensors that are clean, and memory that has no room for a fourth; but
+// for the pages of 20 MiB of which an expandable segment consists, and of which
+// the last has room that the allocator does not count.
 class FullDeviceTest : public ReliefTest {
  protected:
   static constexpr int64_t kElements = 16 << 20;
 
   DeviceHook& Fill() {
-    DeviceHook& device = Open(kLimitBytes + (8 << 20));
+    DeviceHook& device = Open(kLimitBytes + (32 << 20));
     for (int i = 0; i < 3; ++i) {
       tensors_.push_back(
           Manage(std::to_string(i), at::full({kElements}, i, OnDevice())));
