@@ -50,6 +50,12 @@ def tier(request, tmp_path):
     return {'memory_budget': '256KiB', 'nvme_path': str(tmp_path)}
 
 
+@pytest.fixture
+def device_tier(tier):
+    """As `tier`, with the 4 MiB that parameters on a device pass through."""
+    return {**tier, 'memory_budget': '4608KiB'} if tier else tier
+
+
 @pytest.fixture(scope='session')
 def crew(tmp_path_factory):
     """Two ranks; making them takes longer than what they are told to do."""

@@ -12,6 +12,14 @@ import sys
 SECONDS = 60  # of each case
 
 
+def environment():
+    """Of a process that imports what stands beside this file, too."""
+    path = [os.path.dirname(__file__)]
+    if given := os.environ.get('PYTHONPATH'):
+        path.append(given)
+    return {**os.environ, 'PYTHONPATH': os.pathsep.join(path)}
+
+
 def answers_of(file, table, name, directory):
     """The file has a dictionary of that name. What it has by the other name is
     called once a process, with an empty directory, and answers a dictionary of
@@ -20,7 +28,7 @@ def answers_of(file, table, name, directory):
     ended = subprocess.run(
         [sys.executable, '-P', __file__, file, table, name, str(directory)],
         capture_output=True, text=True, timeout=900,
-        env={**os.environ, 'PYTHONPATH': os.path.dirname(__file__)})
+        env=environment())
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 

@@ -13,6 +13,7 @@ import threading
 import pytest
 import torch
 
+import forks
 import terrace
 from offloaded import mlp, mlp_loss, values
 
@@ -244,6 +245,9 @@ def within_a_forward(path):
     check(job.close(), Job().train(4).close())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(),
+                    reason='torch refuses backward in a forked child where '
+                           'it sees a GPU')
 @pytest.mark.parametrize('scenario', [
     beside_its_parents, after_its_parents_is_closed, that_ends_as_programs_do,
     with_children_of_its_own, beside_a_thread_that_infers,
@@ -256,5 +260,5 @@ def test_a_child_offloads(scenario, tmp_path):
     ended = subprocess.run(
         [sys.executable, '-P', '-c', code, scenario.__name__, str(tmp_path)],
         capture_output=True, text=True, timeout=600,
-        env={**os.environ, 'PYTHONPATH': os.path.dirname(__file__)})
+        env=forks.environment())
     assert ended.returncode == 0, ended.stderr[-4000:]

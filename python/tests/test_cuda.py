@@ -40,10 +40,10 @@ def same(first, second):
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16,
                                    torch.float16])
 @pytest.mark.parametrize('settings', [{}, {'max_grad_norm': 1.0}])
-def test_bits_are_those_of_cpu_memory(tier, dtype, settings):
+def test_bits_are_those_of_cpu_memory(device_tier, dtype, settings):
     here, there = parameters(dtype), parameters(dtype, 'cuda')
     reference = terrace.AdamW(here, **settings)
-    optimizer = terrace.AdamW(there, **settings, **tier)
+    optimizer = terrace.AdamW(there, **settings, **device_tier)
     for step in range(4):
         draw(step, here, there)
         reference.step()
@@ -54,12 +54,12 @@ def test_bits_are_those_of_cpu_memory(tier, dtype, settings):
             assert torch.equal(value, optimizer.state[b][key]), key
 
 
-def test_parameters_in_both_memories(tier):
+def test_parameters_in_both_memories(device_tier):
     here, mixed = parameters(), parameters()
     for i in range(0, len(mixed), 2):
         mixed[i] = torch.nn.Parameter(mixed[i].detach().cuda())
     reference = terrace.AdamW(here, max_grad_norm=1)
-    optimizer = terrace.AdamW(mixed, max_grad_norm=1, **tier)
+    optimizer = terrace.AdamW(mixed, max_grad_norm=1, **device_tier)
     for step in range(3):
         draw(step, here, mixed)
         reference.step()

@@ -166,10 +166,10 @@ LARGE = '''
 import os, sys
 import torch, terrace
 
-def make():
+def make(rows, columns):
     module = torch.nn.Module()
     for name in 'abcd':
-        weight = torch.randn(4096, 2048, device=sys.argv[2])
+        weight = torch.randn(rows, columns, device=sys.argv[2])
         if sys.argv[2] == 'cpu' or name in 'ab':
             weight = weight.t()
         module.register_parameter(name, torch.nn.Parameter(weight))
@@ -191,8 +191,8 @@ def save(): terrace.save(sys.argv[1] + '/run', saved)
 def load(): terrace.load(sys.argv[1] + '/run', loaded)
 def export(): terrace.export_torch(sys.argv[1] + '/run.pt', loaded)
 
-saved, loaded = make(), make()
-small = torch.nn.Linear(3, 3, device=sys.argv[2])  # what is made once
+saved, loaded = make(4096, 2048), make(4096, 2048)
+small = make(64, 32)  # what is made once: kernels of a GPU, too
 terrace.save(sys.argv[1] + '/small', small)
 terrace.load(sys.argv[1] + '/small', small)
 terrace.export_torch(sys.argv[1] + '/small.pt', small)

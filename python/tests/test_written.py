@@ -237,10 +237,11 @@ def test_a_checkpoint_after_a_write_resumes_to_the_bit(tier, dtype, tmp_path):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device here')
-def test_what_is_written_on_a_gpu_counts(tier, dtype):
+def test_what_is_written_on_a_gpu_counts(device_tier, dtype):
     here = torch.nn.Parameter(torch.randn(300_007).to(dtype))
     there = torch.nn.Parameter(here.detach().cuda())
-    reference, optimizer = terrace.AdamW([here]), terrace.AdamW([there], **tier)
+    reference = terrace.AdamW([here])
+    optimizer = terrace.AdamW([there], **device_tier)
     for step in range(4):
         here.grad = torch.randn(here.shape).to(dtype)
         there.grad = here.grad.cuda()
