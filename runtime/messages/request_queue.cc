@@ -91,19 +91,19 @@ void TensorSizes::Set(absl::Span<const TensorId> ids,
                       absl::Span<const TensorSpec> specs) {
   MutexLock lock(mutex_);
   for (size_t i = 0; i < ids.size(); ++i) {
-    sizes_[ids[i].value] = specs[i].size_bytes;
+    sizes_.Put(ids[i].value, specs[i].size_bytes);
   }
 }
 
 void TensorSizes::Erase(TensorId id) {
   MutexLock lock(mutex_);
-  sizes_.erase(id.value);
+  sizes_.Erase(id.value);
 }
 
 int64_t TensorSizes::Get(TensorId id) const {
   MutexLock lock(mutex_);
-  const auto found = sizes_.find(id.value);
-  return found == sizes_.end() ? -1 : found->second;
+  const int64_t* const size = sizes_.Find(id.value);
+  return size == nullptr ? -1 : *size;
 }
 
 std::unique_ptr<RequestQueue> MakeRequestQueue(

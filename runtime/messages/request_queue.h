@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "runtime/base/clock.h"
 #include "runtime/messages/inbox.h"
+#include "runtime/tensor/id_map.h"
 #include "terrace/request.h"
 
 namespace terrace {
@@ -22,8 +22,7 @@ class TensorSizes {
 
  private:
   mutable Mutex mutex_;
-  absl::flat_hash_map<int64_t, int64_t> sizes_
-      ABSL_GUARDED_BY(mutex_);  // by id
+  IdMap<int64_t> sizes_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Everything referenced outlives the queue, or is shared with it.

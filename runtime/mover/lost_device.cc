@@ -16,9 +16,9 @@ void LostDevice::Serve(std::vector<Arrival>* arrivals) {
 // Nothing comes there any more.
 void LostDevice::Begin() {
   is_lost_ = true;
-  for (const auto& [id, tensor] : table_.all()) {
-    if (tensor->at(kHbmTier) != nullptr) left_.push_back(tensor->id);
-  }
+  table_.ForEach([&](const Tensor& tensor) {
+    if (tensor.at(kHbmTier) != nullptr) left_.push_back(tensor.id);
+  });
 }
 
 bool LostDevice::End(TensorId id, std::vector<Arrival>* arrivals) const {

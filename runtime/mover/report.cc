@@ -32,11 +32,11 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.window_bytes = in_memory.windows().size_bytes();
   stats.resident_bytes = in_memory.residents().size_bytes();
   std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
-  for (const auto& [id, tensor] : parts_.table->all()) {
-    if (tensor->resting() == nullptr) continue;
-    ++tensors[static_cast<size_t>(tensor->resting()->place.tier() -
+  parts_.table->ForEach([&](const Tensor& tensor) {
+    if (tensor.resting() == nullptr) return;
+    ++tensors[static_cast<size_t>(tensor.resting()->place.tier() -
                                   RestingTiers::first())];
-  }
+  });
   stats.quarantined_bytes = parts_.links->quarantined_bytes();
   for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
        ++tier) {
@@ -146,12 +146,12 @@ absl::Status Report::CheckWanted() const {
 
 absl::Status Report::CheckPlaces() const {
   std::vector<int64_t> stored(static_cast<size_t>(parts_.resting->count()));
-  for (const auto& [id, tensor] : parts_.table->all()) {
-    if (tensor->resting() == nullptr) continue;
-    const Reservation& place = tensor->resting()->place;
+  parts_.table->ForEach([&](const Tensor& tensor) {
+    if (tensor.resting() == nullptr) return;
+    const Reservation& place = tensor.resting()->place;
     stored[static_cast<size_t>(place.tier() - RestingTiers::first())] +=
         place.extent().size_bytes;
-  }
+  });
   for (int i = 0; i < parts_.resting->count(); ++i) {
     const TierId tier = RestingTiers::first() + i;
     const int64_t sum =

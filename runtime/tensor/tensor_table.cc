@@ -15,25 +15,26 @@ absl::StatusOr<Tensor*> TensorTable::Add(const TensorSpec& spec) {
   const int64_t id = next_++;
   auto made = std::make_unique<Tensor>(spec, TensorId{id});
   Tensor* const tensor = made.get();
-  tensors_.emplace_hint(tensors_.end(), id, std::move(made));
+  tensors_.Put(id, std::move(made));
   names_.emplace(tensor->spec.name, id);
+  outside_.insert(id);
   return tensor;
 }
 
 void TensorTable::Admit(const Tensor& tensor) {
-  const int64_t id = tensor.id.value;
-  admitted_.emplace(id, tensors_.at(id).get());
+  outside_.erase(tensor.id.value);
 }
 
 void TensorTable::TakeBack(const Tensor& tensor) {
   FreeName(tensor);
   const int64_t id = tensor.id.value;
   if (id == next_ - 1) --next_;
-  tensors_.erase(id);
+  outside_.erase(id);
+  tensors_.Erase(id);
 }
 
 void TensorTable::Retire(const Tensor& tensor) {
-  admitted_.erase(tensor.id.value);
+  outside_.insert(tensor.id.value);
 }
 
 void TensorTable::FreeName(const Tensor& tensor) {
@@ -45,31 +46,36 @@ void TensorTable::FreeName(const Tensor& tensor) {
 void TensorTable::Erase(const Tensor& tensor) {
   TERRACE_CHECK(!IsAdmitted(tensor) && tensor.at(kDramTier) == nullptr &&
                 tensor.at(kHbmTier) == nullptr);
-  tensors_.erase(tensor.id.value);
+  const int64_t id = tensor.id.value;
+  outside_.erase(id);
+  tensors_.Erase(id);
 }
 
 Tensor* TensorTable::Find(TensorId id) const {
-  const auto found = admitted_.find(id.value);
-  return found == admitted_.end() ? nullptr : found->second;
+  const std::unique_ptr<Tensor>* const found = tensors_.Find(id.value);
+  return found == nullptr || outside_.contains(id.value) ? nullptr
+                                                         : found->get();
 }
 
 absl::Status TensorTable::CheckInvariants() const {
-  for (const auto& [id, tensor] : tensors_) {
-    absl::Status status = terrace::CheckInvariants(*tensor);
-    if (!status.ok()) return status;
-    const bool admitted = IsAdmitted(*tensor);
-    const char* broken = nullptr;
-    if (admitted && tensor->generation() > 0 && tensor->loss().ok() &&
-        !tensor->delivered() && !tensor->Fetchable()) {
-      broken = "written once, has no whole copy and no DataLoss";
-    }
-    if (!admitted && tensor->pins() > 0) broken = "pinned after its end";
-    if (broken != nullptr) {
-      return absl::InternalError(
-          absl::StrCat("tensor '", tensor->spec.name, "': ", broken));
-    }
+  absl::Status status;
+  ForEach([&](const Tensor& tensor) { status.Update(Check(tensor)); });
+  return status;
+}
+
+absl::Status TensorTable::Check(const Tensor& tensor) const {
+  absl::Status status = terrace::CheckInvariants(tensor);
+  if (!status.ok()) return status;
+  const bool admitted = IsAdmitted(tensor);
+  const char* broken = nullptr;
+  if (admitted && tensor.generation() > 0 && tensor.loss().ok() &&
+      !tensor.delivered() && !tensor.Fetchable()) {
+    broken = "written once, has no whole copy and no DataLoss";
   }
-  return absl::OkStatus();
+  if (!admitted && tensor.pins() > 0) broken = "pinned after its end";
+  if (broken == nullptr) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("tensor '", tensor.spec.name, "': ", broken));
 }
 
 }  // namespace terrace

@@ -4,13 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "runtime/tensor/id_map.h"
 #include "runtime/tensor/tensor.h"
 #include "terrace/tensor.h"
 
@@ -35,21 +36,26 @@ class TensorTable {
   // until it is erased.
   Tensor* Find(TensorId id) const;
   bool IsAdmitted(const Tensor& tensor) const {
-    return admitted_.contains(tensor.id.value);
+    return !outside_.contains(tensor.id.value);
   }
-  // By id; those that are not admitted, or retired, too.
-  const std::map<int64_t, std::unique_ptr<Tensor>>& all() const {
-    return tensors_;
+  // `visit(const Tensor&)` by id, of those that are not admitted, or retired,
+  // too.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    tensors_.ForEach(
+        [&](const std::unique_ptr<Tensor>& tensor) { visit(*tensor); });
   }
 
   // The invariants of each; the message names the tensor.
   absl::Status CheckInvariants() const;
 
  private:
-  std::map<int64_t, std::unique_ptr<Tensor>> tensors_;
+  absl::Status Check(const Tensor& tensor) const;
+
+  IdMap<std::unique_ptr<Tensor>> tensors_;
   absl::flat_hash_map<absl::string_view, int64_t> names_;  // of the tensors'
-  absl::flat_hash_map<int64_t, Tensor*> admitted_;  // until they are retired
-  int64_t next_ = 0;                                // id
+  absl::flat_hash_set<int64_t> outside_;  // not admitted yet, or retired
+  int64_t next_ = 0;                      // id
 };
 
 }  // namespace terrace
