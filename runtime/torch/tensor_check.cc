@@ -8,15 +8,6 @@
 namespace terrace {
 namespace {
 
-// Null: no hook has it.
-ManagedStorage* ManagedOf(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
-    return nullptr;
-  }
-  return OperationNet::Get().Find(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-}
-
 // A subclass in Python may have none, and a null pointer in its place.
 bool HasMemory(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
@@ -41,11 +32,11 @@ std::optional<DType> DTypeOf(const at::Tensor& tensor) {
 }
 
 bool IsOffloaded(const at::Tensor& tensor) {
-  return ManagedOf(tensor) != nullptr;
+  return OperationNet::Get().Find(tensor) != nullptr;
 }
 
 std::string OffloadedName(const at::Tensor& tensor) {
-  const ManagedStorage* const managed = ManagedOf(tensor);
+  const ManagedStorage* const managed = OperationNet::Get().Find(tensor);
   return managed == nullptr ? "" : managed->name();
 }
 

@@ -18,14 +18,6 @@
 namespace terrace {
 namespace {
 
-// By any hook.
-ManagedStorage* ManagedOf(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
-    return nullptr;
-  }
-  return OperationNet::Get().Find(StorageOf(tensor));
-}
-
 std::shared_ptr<ManagedStorage> Managed(const StorageLives::Storage& storage) {
   return std::static_pointer_cast<ManagedStorage>(storage);
 }
@@ -49,7 +41,8 @@ absl::Status ManagedStorages::CheckProcess() const {
 
 absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::Settled(
     const NamedTensor& tensor) const {
-  while (ManagedStorage* const found = ManagedOf(tensor.tensor)) {
+  const OperationNet& net = OperationNet::Get();
+  while (ManagedStorage* const found = net.Find(tensor.tensor)) {
     if (&found->owner() != this) {  // it may be cold
       return absl::FailedPreconditionError(absl::StrCat(
           "tensor '", tensor.name, "' is managed by another hook"));
@@ -162,7 +155,7 @@ std::shared_ptr<ManagedStorage> ManagedStorages::Find(
 }
 
 std::shared_ptr<ManagedStorage> ManagedStorages::Pin(const at::Tensor& tensor) {
-  while (ManagedStorage* const found = ManagedOf(tensor)) {
+  while (ManagedStorage* const found = OperationNet::Get().Find(tensor)) {
     if (&found->owner() != this) return nullptr;
     const bool holds_pins = OperationPins::ThreadHoldsPins();
     if (found->word().Pin(holds_pins).has_value()) return found->self();

@@ -19,9 +19,20 @@
 namespace terrace {
 namespace {
 
+// The memory of what an operation had in flight, for the thread's next.
+constinit thread_local void* spare_memory = nullptr;
+
 // What an operation in flight takes, and writes to.
 struct PinnedStorages final : at::ObserverContext {
   PinnedStorages() {}  // so that its room is not cleared first
+  static void* operator new(size_t size) {
+    void* const spare = std::exchange(spare_memory, nullptr);
+    return spare != nullptr ? spare : ::operator new(size);
+  }
+  static void operator delete(void* memory) {
+    ::operator delete(std::exchange(spare_memory, memory));
+  }
+
   OperationPins pins;
   c10::SmallVector<ManagedStorage*, 6> written;
 };
@@ -33,6 +44,8 @@ struct InFlight {
     int depth;
     ManagedStorage* storage;
   };
+  ~InFlight() { ::operator delete(std::exchange(spare_memory, nullptr)); }
+
   int depth = 0;
   c10::SmallVector<Kept, 6> kept;
 };
@@ -148,6 +161,14 @@ OperationNet& OperationNet::Get() {
 
 ManagedStorage* OperationNet::Find(const void* key) const {
   return static_cast<ManagedStorage*>(FindLife(key));
+}
+
+ManagedStorage* OperationNet::Find(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
+    return nullptr;
+  }
+  return Find(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
 }
 
 ManagedStorage* OperationNet::Pin(const void* key) const {

@@ -13,6 +13,8 @@
 // cost nothing.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -37,6 +39,8 @@ class OperationNet final : public StorageIndex {
 
   // Null: it is not managed.
   ManagedStorage* Find(const void* key) const;
+  // The same of a tensor's storage, if it has one.
+  ManagedStorage* Find(const at::Tensor& tensor) const;
   StorageLife* FindLife(const void* key) const { return registry_.Find(key); }
   // The same, pinned as by a thread that has pins; waits while it enters or
   // leaves.

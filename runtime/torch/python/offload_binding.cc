@@ -18,13 +18,6 @@ namespace {
 
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 
-// Null: it is not offloaded.
-ManagedStorage* ManagedOf(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->has_storage()
-             ? OperationNet::Get().Find(StorageOf(tensor))
-             : nullptr;
-}
-
 // Nothing goes on with its memory, which can be another one's.
 absl::Status CheckOwned(const std::string& name, const at::Tensor& tensor) {
   if (IsOffloaded(tensor)) {
@@ -154,12 +147,12 @@ std::tuple<int64_t, int64_t> OffloadBinding::Uses(const at::Tensor& tensor) {
 }
 
 void OffloadBinding::ForgetTensor(const at::Tensor& tensor) {
-  ManagedStorage* const storage = ManagedOf(tensor);
+  ManagedStorage* const storage = OperationNet::Get().Find(tensor);
   if (storage != nullptr) storage->ForgetTensor(tensor);
 }
 
 void OffloadBinding::NoteTensor(const at::Tensor& tensor) {
-  ManagedStorage* const storage = ManagedOf(tensor);
+  ManagedStorage* const storage = OperationNet::Get().Find(tensor);
   if (storage != nullptr) storage->NoteTensor(tensor);
 }
 
