@@ -300,3 +300,73 @@ def test_a_checkpoint_of_before_leaves_them(tmp_path):
     terrace.load(tmp_path / 'c', loaded)
     assert (loaded[0].extra, loaded[1].extra) == (5, 6)
     assert torch.equal(loaded[1].weight, saved[1].weight)
+
+
+class Packed(torch.nn.Linear):
+    """Keeps its scales beside its tensors, without an extra state."""
+
+    def __init__(self, scale):
+        super().__init__(2, 2)
+        self.scale = scale
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + 'scale'] = self.scale
+
+
+def quantized():
+    return torch.ao.quantization.quantize_dynamic(
+        torch.nn.Sequential(torch.nn.Linear(4, 4)))
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+@pytest.mark.parametrize('make, name', [
+    (quantized, '0.scale'),
+    (lambda: torch.nn.Sequential(Packed(torch.ones(2))), '0.scale'),
+    (lambda: Packed(0.5), 'scale')])
+def test_what_would_be_lost_is_refused(tmp_path, make, name):
+    before = torch.nn.Linear(2, 2)
+    terrace.save(tmp_path / 'c', before)
+    with pytest.raises(ValueError, match=f"terrace: '.*{name}' .*be lost"):
+        terrace.save(tmp_path / 'c', make())
+    loaded = torch.nn.Linear(2, 2)
+    terrace.load(tmp_path / 'c', loaded)
+    assert torch.equal(loaded.weight, before.weight)
+
+
+def test_tensors_by_other_names_are_not_lost(tmp_path):
+    """As wrappers call them that take their prefix away, or hooks that make
+    views."""
+    model = torch.nn.Sequential(Extra(3), torch.nn.Linear(2, 2))
+    model.register_buffer('kept', torch.ones(2))
+
+    def rename(module, states, prefix, metadata):
+        for name in list(states):
+            state = states.pop(name)
+            states[f'wrapped.{name}'] = (
+                state.view(-1) if 'weight' in name else state)
+
+    model._register_state_dict_hook(rename)
+    terrace.save(tmp_path / 'c', model)
+    loaded = torch.nn.Sequential(Extra(), torch.nn.Linear(2, 2))
+    loaded.register_buffer('kept', torch.zeros(2))
+    terrace.load(tmp_path / 'c', loaded)
+    assert loaded[0].extra == 3
+    assert torch.equal(loaded[1].weight, model[1].weight)
+    assert torch.equal(loaded.kept, model.kept)
+
+
+def test_statistics_within_a_checkpoint_wrapper_come_back(tmp_path):
+    """Whose state_dict() has no prefix, and named_buffers() has one."""
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
+
+    def make():
+        return checkpoint_wrapper.checkpoint_wrapper(torch.nn.Sequential(
+            torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+
+    model, loaded = make(), make()
+    model(torch.randn(8, 2))
+    terrace.save(tmp_path / 'c', model)
+    terrace.load(tmp_path / 'c', loaded)
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name

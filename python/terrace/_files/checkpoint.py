@@ -17,7 +17,8 @@ from terrace._base.local_shard import check_whole
 from terrace._base.paths import path_text
 from terrace._files import fits, plain
 from terrace._files.extra_states import ExtraStates
-from terrace._files.model_tensors import ModelTensors, all_tensors
+from terrace._files.model_tensors import (
+    ModelTensors, all_tensors, check_state_dict)
 from terrace._files.objects import LoadedObjects
 from terrace._files.step_zero import check_step_zero
 from terrace._optimizer.adamw import AdamW, store_of, write_back
@@ -69,8 +70,9 @@ def save(directory: str | os.PathLike[str], model: torch.nn.Module,
             checkpoint is as it was.
         ValueError: a parameter of the optimizer that is not the model's, or
             whose state has step 0 and is not zeros; a tensor on the meta
-            device; something in values, states or groups that load() could not
-            read, by its place. Nothing was written.
+            device; more in the model's state_dict() than parameters, buffers
+            and extra states; something in values, states or groups that
+            load() could not read, by its place. Nothing was written.
         NotImplementedError: a DTensor, as fully_shard makes them:
             torch.distributed.checkpoint writes those. So does load().
         RankError: another rank failed or is gone. The old checkpoint is as it
@@ -98,6 +100,7 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
     rest, error = io.BytesIO(), None
     try:
         tensors.check_elements()
+        check_state_dict(model)
         if optimizer is not None:
             write_back(optimizer)
             store_of(optimizer).follow_casts()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
+from typing import Any
 
 import torch
 
@@ -19,10 +20,43 @@ _STREAMED = frozenset(DTYPES) | {
 
 def all_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers, each by one of its names."""
-    persistent = model.state_dict(keep_vars=True)
+    states = model.state_dict(keep_vars=True)
+    # What wraps a model may have other names for them there.
+    persistent = {id(value) for value in states.values()}
     return {**dict(model.named_parameters()),
             **{name: buffer for name, buffer in model.named_buffers()
-               if name in persistent}}
+               if name in states or id(buffer) in persistent}}
+
+
+def check_state_dict(model: torch.nn.Module) -> None:
+    """ValueError: it has more than parameters, buffers and extra states, as
+    modules have that pack their weights, which a checkpoint would lose."""
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)),
+               **dict(model.named_buffers(remove_duplicate=False))}
+    storages = _storages_of(tensors.values())
+    for name, value in model.state_dict(keep_vars=True).items():
+        if (name in tensors or name.rpartition('.')[2] == '_extra_state'
+                or _storage_of(value) in storages):
+            continue
+        raise ValueError(
+            f"terrace: '{name}' of the model's state_dict() is neither a "
+            'parameter nor a buffer, and would be lost: save '
+            'model.state_dict() by torch.save, or give its module '
+            'get_extra_state() and set_extra_state()')
+
+
+# Hooks of a state_dict() may make views of a model's tensors.
+def _storages_of(values: Iterable[Any]) -> set[int]:
+    return {_storage_of(value) for value in values} - {0}
+
+
+def _storage_of(value: Any) -> int:
+    """What tells it from others; 0: it has none."""
+    has_one = isinstance(value, torch.Tensor) and torch._C._has_storage(value)
+    return _identity_of(value.untyped_storage()) if has_one else 0
+
+
+_identity_of = torch._C.StorageBase._cdata.__get__
 
 
 class ModelTensors:
