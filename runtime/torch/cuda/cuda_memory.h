@@ -20,7 +20,8 @@ namespace terrace {
 
 // Of all that LibTorch allocates there at most so many bytes; 0: as it is set.
 // Unavailable, with CUDA's reason: no such device. InvalidArgument: more than
-// the device has.
+// the device has. Internal: LibTorch's CUDA library is not in the process, or
+// cannot be readied.
 absl::StatusOr<std::unique_ptr<TorchStreamedDevice>> OpenCudaMemory(
     c10::DeviceIndex device, int64_t limit_bytes);
 
