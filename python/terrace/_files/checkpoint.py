@@ -17,8 +17,7 @@ from terrace._base.local_shard import check_whole
 from terrace._base.paths import path_text
 from terrace._files import fits, plain
 from terrace._files.extra_states import ExtraStates
-from terrace._files.model_tensors import (
-    ModelTensors, all_tensors, check_state_dict)
+from terrace._files.model_tensors import ModelTensors, all_tensors
 from terrace._files.objects import LoadedObjects
 from terrace._files.step_zero import check_step_zero
 from terrace._optimizer.adamw import AdamW, store_of, write_back
@@ -100,7 +99,7 @@ def _save(directory: str, model: torch.nn.Module, optimizer: AdamW | None,
     rest, error = io.BytesIO(), None
     try:
         tensors.check_elements()
-        check_state_dict(model)
+        tensors.check_states()
         if optimizer is not None:
             write_back(optimizer)
             store_of(optimizer).follow_casts()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,11 @@ _STREAMED = frozenset(DTYPES) | {
 
 def all_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers, each by one of its names."""
-    states = model.state_dict(keep_vars=True)
+    return _tensors_of(model, model.state_dict(keep_vars=True))
+
+
+def _tensors_of(model: torch.nn.Module,
+                states: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     # What wraps a model may have other names for them there.
     persistent = {id(value) for value in states.values()}
     return {**dict(model.named_parameters()),
@@ -28,21 +32,16 @@ def all_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
                if name in states or id(buffer) in persistent}}
 
 
-def check_state_dict(model: torch.nn.Module) -> None:
-    """ValueError: it has more than parameters, buffers and extra states, as
-    modules have that pack their weights, which a checkpoint would lose."""
+def _lost_of(model: torch.nn.Module, states: Mapping[str, Any]) -> str | None:
+    """The first name of what is neither parameter, buffer nor extra state, as
+    modules have that pack their weights."""
     tensors = {**dict(model.named_parameters(remove_duplicate=False)),
                **dict(model.named_buffers(remove_duplicate=False))}
     storages = _storages_of(tensors.values())
-    for name, value in model.state_dict(keep_vars=True).items():
-        if (name in tensors or name.rpartition('.')[2] == '_extra_state'
-                or _storage_of(value) in storages):
-            continue
-        raise ValueError(
-            f"terrace: '{name}' of the model's state_dict() is neither a "
-            'parameter nor a buffer, and would be lost: save '
-            'model.state_dict() by torch.save, or give its module '
-            'get_extra_state() and set_extra_state()')
+    return next((name for name, value in states.items()
+                 if name not in tensors
+                 and name.rpartition('.')[2] != '_extra_state'
+                 and _storage_of(value) not in storages), None)
 
 
 # Hooks of a state_dict() may make views of a model's tensors.
@@ -75,7 +74,9 @@ class ModelTensors:
         self.named: dict[str, torch.Tensor] = {}
         self.others: dict[str, torch.Tensor] = {}
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for name, tensor in all_tensors(model).items():
+        states = model.state_dict(keep_vars=True)
+        self._lost = _lost_of(model, states)
+        for name, tensor in _tensors_of(model, states).items():
             if name in pickled or not _is_streamed(tensor):
                 self.others[name] = tensor
             else:
@@ -98,6 +99,16 @@ class ModelTensors:
             if tensor.is_meta:
                 raise ValueError(f"terrace: '{name}' is on the meta device and "
                                  'has no elements that could be saved')
+
+    def check_states(self) -> None:
+        """ValueError: the model's state_dict() has more than parameters,
+        buffers and extra states, which a checkpoint would lose."""
+        if self._lost is not None:
+            raise ValueError(
+                f"terrace: '{self._lost}' of the model's state_dict() is "
+                'neither a parameter nor a buffer, and would be lost: save '
+                'model.state_dict() by torch.save, or give its module '
+                'get_extra_state() and set_extra_state()')
 
     @torch.no_grad()
     def take_copies(self) -> None:
