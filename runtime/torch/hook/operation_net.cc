@@ -12,6 +12,7 @@
 #include "runtime/torch/hook/collectives.h"
 #include "runtime/torch/hook/life/operation_pins.h"
 #include "runtime/torch/hook/managed_storage.h"
+#include "runtime/torch/hook/storage_check.h"
 #include "runtime/torch/hook/window/byte_window.h"
 #include "runtime/torch/operation/argument_storages.h"
 #include "runtime/torch/operation/effects.h"
@@ -167,8 +168,7 @@ ManagedStorage* OperationNet::Find(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
     return nullptr;
   }
-  return Find(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  return Find(StorageOf(tensor));
 }
 
 ManagedStorage* OperationNet::Pin(const void* key) const {
