@@ -33,7 +33,6 @@ def hold_capsules(offload, model):
     return lambda: held.clear()
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize('hold', [hold_arrays, hold_leases, hold_capsules])
 @pytest.mark.parametrize('then', ['forward', 'close'])
 def test_what_found_no_room_beside_leases_is_there_after_them(
@@ -53,7 +52,6 @@ def test_what_found_no_room_beside_leases_is_there_after_them(
     assert torch.equal(model(data), plain(data))
 
 
-@pytest.mark.xfail(strict=True)
 def test_arrays_of_more_than_the_budget_are_refused_and_nothing_is_lost(
         tmp_path):
     model, plain = mlp(), mlp()

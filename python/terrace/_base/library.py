@@ -6,6 +6,7 @@ import functools
 import pathlib
 import re
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -52,16 +53,34 @@ def load() -> pathlib.Path:
         return _loaded
 
 
-def new_optimizer():
+class Native:
+    """An object of the library, whose calls no class of a program's tensors
+    sees, and no mode: torch would hand them to its __torch_function__ as calls
+    without a name."""
+
+    def __init__(self, made: Any) -> None:
+        self.object = made  # for what takes one
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.object, name)
+
+        def call(*arguments: Any) -> Any:
+            with torch._C.DisableTorchFunction():
+                return method(*arguments)
+        setattr(self, name, call)  # asked for once
+        return call
+
+
+def new_optimizer() -> Native:
     """An unopened torch.classes.terrace.Optimizer."""
     load()
-    return torch.classes.terrace.Optimizer()
+    return Native(torch.classes.terrace.Optimizer())
 
 
-def new_offload():
+def new_offload() -> Native:
     """A torch.classes.terrace.Offload that is not open."""
     load()
-    return torch.classes.terrace.Offload()
+    return Native(torch.classes.terrace.Offload())
 
 
 def storage_if_offloaded(tensor: torch.Tensor) -> int:

@@ -86,7 +86,7 @@ class Managed:
     @property
     def native(self) -> Any:
         """What a compiled optimizer that joins is opened with."""
-        return self._native
+        return self._native.object
 
     def take_gradient(self, parameter: torch.Tensor) -> None:
         """What it is now, until it ends; nothing if this is none of these, as

@@ -288,8 +288,8 @@ def _size_of(named: Sequence[Named]) -> int:
     """In bytes; what several share counts once."""
     sizes = {}
     for _, parameter in named:
-        storage = parameter.untyped_storage()
         try:
+            storage = parameter.untyped_storage()
             # On the meta device there are no addresses.
             place = storage.data_ptr() or id(parameter)
             sizes[place] = storage.nbytes()

@@ -169,6 +169,10 @@ void ManagedStorages::EndLease(ManagedStorage& storage) {
   OperationPins::Unpin(storage, /*waits=*/false);
   // What of it is in use no more.
   replacements_.Try(*this).IgnoreError();
+  // What had no room beside it has some now, perhaps.
+  if (window_.room().TakeRefused()) {
+    replacements_.RetryRefused(*this, window_, All());
+  }
 }
 
 absl::Status ManagedStorages::Replace(ManagedStorage& storage,
@@ -236,6 +240,7 @@ absl::Status ManagedStorages::Close(bool restore) {
           Collectives::Get().CheckUnused(storage->name(), *storage->key()));
     }
   }
+  if (restore) replacements_.RetryAtClose(*this, window_, All());
   StorageLives::CloseOptions options = {.restore = restore};
   // What this thread's own operations have is in use until they end.
   if (OperationPins::ThreadHoldsPins()) options.patience = absl::ZeroDuration();

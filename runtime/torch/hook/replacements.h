@@ -24,6 +24,7 @@ namespace terrace {
 class Replacements {
  public:
   using Tensors = std::vector<StorageOwner::WeakTensor>;
+  using Storages = std::vector<std::shared_ptr<ManagedStorage>>;
 
   Replacements() = default;
   Replacements(const Replacements&) = delete;
@@ -39,9 +40,15 @@ class Replacements {
   // have another one; what else shares it is refused for ever, and so is what
   // autograd saved. The error of a Try; FailedPrecondition: one is in use, and
   // replaced by a later Try, or an update of it goes on or has failed.
-  absl::Status Retry(
-      StorageOwner& owner, ByteWindow& window,
-      const std::vector<std::shared_ptr<ManagedStorage>>& storages)
+  absl::Status Retry(StorageOwner& owner, ByteWindow& window,
+                     const Storages& storages) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of these what an operation was refused for want of room; what has none yet
+  // waits for the next Try.
+  void RetryRefused(StorageOwner& owner, ByteWindow& window, Storages storages)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of these what has failed, before their owner closes. What cannot be brought
+  // has failed once more.
+  void RetryAtClose(StorageOwner& owner, ByteWindow& window, Storages storages)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Their owner has closed: those that wait stay as they are.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);

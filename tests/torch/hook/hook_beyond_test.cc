@@ -102,6 +102,25 @@ TEST_F(HookBeyondTest, ALeaseMeanwhileKeepsWhatItHas) {
   EXPECT_TRUE(Same(values_));
 }
 
+TEST_F(HookBeyondTest, WhatFoundNoRoomBesideLeasesIsThereAfterThem) {
+  MakeTwelve();
+  std::vector<Lease> leases;
+  for (int i = 0; i < 4; ++i) {
+    auto lease = hook().MakeLease(tensors_[i], Hook::Access::kRead);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    leases.push_back(*std::move(lease));
+  }
+  for (int i = 6; i < 9; ++i) {
+    EXPECT_THAT(TextThrown([&] { tensors_[i].sum(); }),
+                HasSubstr("at a time, the budget is 88 KiB"));
+  }
+  leases.clear();
+  EXPECT_TRUE(Same(values_));
+  const absl::Status closed = hook().Close(Hook::AtClose::kRestore);
+  EXPECT_TRUE(closed.ok()) << closed;
+  EXPECT_TRUE(Same(values_));
+}
+
 TEST_F(HookBeyondTest, AWindowThatIsResizedHoldsLess) {
   MakeTwelve();
   EXPECT_TRUE(Same(values_));

@@ -258,13 +258,31 @@ TEST_F(HookFailureTest, AFullDiskKeepsNoneFromBeingRestored) {
   }
 }
 
+TEST_F(HookFailureTest, ACloseBringsWhatFailedBeforeAndCanBeReadNow) {
+  Make(64 << 10);
+  const at::Tensor values = at::randn({64, 64});
+  const at::Tensor tensor = Managed("a", values.clone());
+  EvictFromMemory();
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENXIO},
+                           CallFilter::kReads);
+  EXPECT_THAT(TextThrown([&] { tensor.sum(); }), StartsWith("terrace: 'a'"));
+  world().faults().Clear();
+  const absl::Status closed = hook().Close(Hook::AtClose::kRestore);
+  EXPECT_TRUE(closed.ok()) << closed;
+  EXPECT_TRUE(at::equal(tensor, values));
+}
+
 TEST_F(HookFailureTest, WhatCannotBeRestoredIsRefusedAndSaid) {
   Make(64 << 10);
   const at::Tensor other = Managed("other", at::ones({64, 64}));
   const at::Tensor tensor = Unreadable("a");
   EXPECT_EQ(TextThrown([&] { tensor.sum(); }).substr(0, 11), "terrace: 'a");
   world().faults().Clear();
+  EXPECT_EQ(other.sum().item<float>(), 64 * 64);  // it is here as it is closed
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENXIO},
+                           CallFilter::kReads);
   EXPECT_FALSE(hook().Close(Hook::AtClose::kRestore).ok());
+  world().faults().Clear();
   EXPECT_EQ(other.sum().item<float>(), 64 * 64);
   EXPECT_THAT(TextThrown([&] { tensor.sum(); }), StartsWith("terrace: 'a'"));
   EXPECT_EQ(tensors_below(), 0);

@@ -229,6 +229,8 @@ void ByteWindow::RefuseFetch(WindowTensor& tensor, const absl::Status& why) {
   const absl::Status status = Reworded(why, tensor.Told(why.message()));
   tensor.Refuse(std::string(status.message()));
   meter_.NoteFailure(status);
+  tensor.lacked_room_ = true;
+  room_.NoteRefused();
   tensor.word().End(tensor.Forgive() ? Residency::kCold : Residency::kFailed);
 }
 

@@ -54,6 +54,14 @@ class WindowRoom {
     return lacking_.load(std::memory_order_relaxed) > 0;
   }
 
+  // An operation had none for one of its tensors, and was refused it. Whether
+  // one was, since this was asked.
+  void NoteRefused() { is_refused_.store(true); }
+  bool TakeRefused() {
+    return is_refused_.load(std::memory_order_relaxed) &&
+           is_refused_.exchange(false);
+  }
+
   // Within the window, or beyond it.
   void Take(int64_t bytes) {
     used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -87,6 +95,7 @@ class WindowRoom {
  private:
   RoomTurn waiting_;
   std::atomic<int> lacking_ = 0;
+  std::atomic<bool> is_refused_ = false;
   std::atomic<int64_t> window_bytes_;
   std::atomic<int64_t> most_bytes_;
   const int64_t beyond_bytes_;

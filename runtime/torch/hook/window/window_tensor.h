@@ -65,6 +65,8 @@ class WindowTensor {
                           std::memory_order_relaxed);
   }
   bool gone() const { return gone_.load(std::memory_order_acquire); }
+  // It was refused for want of room, and may be had again where there is some.
+  bool lacked_room() const { return lacked_room_.load(); }
   // A pin of it is of what computes nothing now: of an operation that waits, or
   // of the program. Between the pin and its end.
   void BeginWaiting() { waiting_pins_.fetch_add(1); }
@@ -114,6 +116,7 @@ class WindowTensor {
   int64_t number_ = -1;
   bool is_numbered_ = false;  // in the trace: no other alive has its number
   std::atomic<bool> is_spilled_ = false;
+  std::atomic<bool> lacked_room_ = false;
   // By the thread whose word it is.
   TensorId id_;
   Pin pin_;                // while it is resident, and not spilled
