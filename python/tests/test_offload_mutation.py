@@ -36,9 +36,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize('budget', ['25%', '60%'])
-@pytest.mark.parametrize('name', [
-    name if name == 'views' else pytest.param(
-        name, marks=pytest.mark.xfail(strict=True)) for name in CHANGES])
+@pytest.mark.parametrize('name', CHANGES)
 def test_backward_has_what_was_saved(tmp_path, name, budget):
     model, plain = mlp(8), mlp(8)
     with terrace.offload(model, memory_budget=budget,

@@ -9,7 +9,8 @@ leased:
 - an address is a number, which leases nothing: asked of a tensor that is away
   it is an error, as of torch itself from 2.12 on, unless a copy was said that
   has one. torch.save asks for one only to tell one storage from another, and
-  writes each by an entry of the table.
+  writes each by an entry of the table; so does what keeps saved tensors from
+  being changed, where an address that comes and goes would be another tensor.
 - what gives a storage other memory is refused for one that is offloaded.
 """
 
@@ -186,8 +187,9 @@ def _address(original: Callable[..., int], write: bool) -> Callable[..., int]:
     def data_ptr(self: torch.Tensor | torch.UntypedStorage) -> int:
         if not _keepers:
             return original(self)
-        if _is_told_apart(self):
-            return _identity_of(self)
+        told_apart = _told_apart(self)
+        if told_apart:
+            return told_apart
         copied = getattr(self, 'copied_by', _no_copies)()
         if copied is not None and _is_offloaded(self):
             return copied.of(bytes_of(self)).data_ptr()
@@ -253,12 +255,20 @@ def _no_copies() -> None:
     """What has no address of a copy."""
 
 
-def _is_told_apart(value: torch.Tensor | torch.UntypedStorage) -> bool:
-    """By torch.save, which asks for nothing else."""
+def _told_apart(value: torch.Tensor | torch.UntypedStorage) -> int:
+    """What stands for its address where that is asked for only to tell one from
+    another, and it is offloaded: by torch.save of storages, and by torch's
+    allow_mutation_on_saved_tensors of tensors. Else 0."""
     caller = sys._getframe(2).f_globals
-    return (caller is vars(torch.serialization)
-            and isinstance(value, torch.UntypedStorage)
-            and _is_offloaded(value))
+    if caller is vars(torch.serialization):
+        is_one = (isinstance(value, torch.UntypedStorage)
+                  and _is_offloaded(value))
+        return _identity_of(value) if is_one else 0
+    if caller is vars(torch.autograd.graph) and isinstance(value, torch.Tensor):
+        storage = storage_if_offloaded(value)
+        # Beyond any address.
+        return storage and (storage << 64) + _offset_of(value)
+    return 0
 
 
 def _offset_of(value: torch.Tensor | torch.UntypedStorage) -> int:
