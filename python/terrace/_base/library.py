@@ -55,18 +55,21 @@ def load() -> pathlib.Path:
 
 class Native:
     """An object of the library, whose calls no class of a program's tensors
-    sees, and no mode: torch would hand them to its __torch_function__ as calls
-    without a name."""
+    sees: torch would hand them to its __torch_function__ as calls without a
+    name."""
 
     def __init__(self, made: Any) -> None:
         self.object = made  # for what takes one
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name == 'object' or name.startswith('__'):
+            raise AttributeError(name)
         method = getattr(self.object, name)
 
         def call(*arguments: Any) -> Any:
-            with torch._C.DisableTorchFunction():
-                return method(*arguments)
+            # As a `with` would be, but that no Ctrl-C comes before its end.
+            return torch._C._disabled_torch_function_impl(
+                method, (), arguments, {})
         setattr(self, name, call)  # asked for once
         return call
 
@@ -140,10 +143,10 @@ def _await_updates() -> Callable[[torch.Tensor], Outcome]:
     return torch.classes.terrace.Optimizer.await_updates
 
 
-def new_mapped_file():
+def new_mapped_file() -> Native:
     """A torch.classes.terrace.MappedFile that is not open."""
     load()
-    return torch.classes.terrace.MappedFile()
+    return Native(torch.classes.terrace.MappedFile())
 
 
 def version() -> str:

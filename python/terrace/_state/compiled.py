@@ -164,7 +164,7 @@ class Compiled:
         """All the state of each, `step` too, as new tensors: in memory, or
         mapped from a file that was made for them."""
         outcome, tensors = self._native.copy_states(
-            places, locals_of(parameters), file and file.native)
+            places, locals_of(parameters), file and file.native.object)
         check(outcome)
         taken = iter(tensors)
         return [{'step': step_tensor(next(taken).item()),

@@ -133,6 +133,7 @@ void ManagedStorage::Bar(std::string why) {
   OrderedLock lock(mutex_);
   barred_ = std::move(why);
   Arm(*storage, barred_);
+  throws_for_ever_ = !kCanDisarm<c10::StorageImpl>;
 }
 
 bool ManagedStorage::Unbar() {
@@ -150,6 +151,7 @@ void ManagedStorage::Refuse(const std::string& text) {
   if (!storage || gone() || !IsOurs(*storage)) return;
   OrderedLock lock(mutex_);
   Arm(*storage, text);
+  throws_for_ever_ = !kCanDisarm<c10::StorageImpl>;
 }
 
 bool ManagedStorage::Forgive() {
@@ -174,6 +176,27 @@ absl::Status ManagedStorage::MoveOut() {
   Set(*storage, std::move(memory));
   self_.reset();  // held by the caller as well
   return absl::OkStatus();
+}
+
+void ManagedStorage::MoveTo(const std::vector<at::Tensor>& tensors) {
+  c10::DataPtr bytes = std::exchange(key_->_mutable_data_ptr_no_checks(), {});
+  const c10::Storage other(c10::Storage::use_byte_size_t(), key_->nbytes(),
+                           std::move(bytes), key_->allocator(),
+                           key_->resizable());
+  for (const at::Tensor& each : tensors) {
+    each.unsafeGetTensorImpl()->set_storage_keep_dtype(other);
+  }
+}
+
+void ManagedStorage::Renew() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return;
+  {
+    OrderedLock lock(mutex_);
+    // What is barred is not to be read, wherever it is.
+    if (!throws_for_ever_ || !barred_.empty()) return;
+  }
+  MoveTo(Tensors());
 }
 
 void ManagedStorage::RefuseInChild() {

@@ -89,6 +89,10 @@ class ManagedStorage final : public StorageLife {
     OrderedLock lock(mutex_);
     return barred_.empty();
   }
+  // The tensors, which have it, have another storage with its bytes from then
+  // on; it has none. Of one that has left.
+  void MoveTo(const std::vector<at::Tensor>& tensors);
+  void Renew() override;
   StorageOwner& owner() const { return *owner_; }
   std::shared_ptr<const void> keeper() const override { return owner_; }
 
@@ -121,6 +125,7 @@ class ManagedStorage final : public StorageLife {
   // For the message, which others than the word's thread may change.
   mutable OrderedMutex mutex_{LockRank::kManagedStorage};
   std::string barred_ ABSL_GUARDED_BY(mutex_);  // why; empty: it is not
+  bool throws_for_ever_ ABSL_GUARDED_BY(mutex_) = false;  // whatever it has
   std::vector<StorageOwner::WeakTensor> tensors_ ABSL_GUARDED_BY(mutex_);
 };
 

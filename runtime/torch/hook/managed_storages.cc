@@ -170,8 +170,9 @@ void ManagedStorages::EndLease(ManagedStorage& storage) {
   // What of it is in use no more.
   replacements_.Try(*this).IgnoreError();
   // What had no room beside it has some now, perhaps.
-  if (window_.room().TakeRefused()) {
-    replacements_.RetryRefused(*this, window_, All());
+  if (!window_.room().TakeRefused()) return;
+  if (!replacements_.RetryRefused(*this, All()).ok()) {
+    window_.room().NoteRefused();
   }
 }
 
@@ -180,18 +181,11 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
   const std::string name = storage.name();
   std::vector<NamedTensor> tensors = {{name, tensor}};
   for (at::Tensor& each : storage.Tensors()) tensors.push_back({name, each});
-  c10::StorageImpl& old = *storage.key();  // the tensor's
+  std::vector<at::Tensor> moved;
+  for (const NamedTensor& each : tensors) moved.push_back(each.tensor);
   // Whoever waits for the old one finds the other.
-  const auto exchange = [&] {
-    c10::DataPtr bytes = std::exchange(old._mutable_data_ptr_no_checks(), {});
-    const c10::Storage other(c10::Storage::use_byte_size_t(), old.nbytes(),
-                             std::move(bytes), old.allocator(),
-                             old.resizable());
-    for (const NamedTensor& each : tensors) {
-      each.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(other);
-    }
-  };
-  TERRACE_RETURN_IF_ERROR(lives_.MoveOut(storage.self(), exchange));
+  TERRACE_RETURN_IF_ERROR(
+      lives_.MoveOut(storage.self(), [&] { storage.MoveTo(moved); }));
   const absl::Status managed = AddNow(tensors);
   if (const std::shared_ptr<ManagedStorage> now = Find(tensor)) {
     now->NoteBlocked(storage.blocked());
@@ -240,7 +234,6 @@ absl::Status ManagedStorages::Close(bool restore) {
           Collectives::Get().CheckUnused(storage->name(), *storage->key()));
     }
   }
-  if (restore) replacements_.RetryAtClose(*this, window_, All());
   StorageLives::CloseOptions options = {.restore = restore};
   // What this thread's own operations have is in use until they end.
   if (OperationPins::ThreadHoldsPins()) options.patience = absl::ZeroDuration();

@@ -8,7 +8,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/torch/hook/operation_net.h"
 
@@ -48,10 +47,22 @@ absl::Status Replacements::Try(StorageOwner& owner) {
 
 absl::Status Replacements::Retry(StorageOwner& owner, ByteWindow& window,
                                  const Storages& storages) {
+  if (window.Retry()) return Try(owner);  // LibTorch can use all again
+  return RetryFailed(owner, storages);
+}
+
+absl::Status Replacements::RetryRefused(StorageOwner& owner,
+                                        Storages storages) {
+  std::erase_if(storages,
+                [](const auto& storage) { return !storage->lacked_room(); });
+  return RetryFailed(owner, storages);
+}
+
+absl::Status Replacements::RetryFailed(StorageOwner& owner,
+                                       const Storages& storages) {
   absl::Status updating;
-  const bool is_done = window.Retry();  // LibTorch can use all again
   for (const std::shared_ptr<ManagedStorage>& storage : storages) {
-    if (is_done || storage->word().state() != Residency::kFailed) continue;
+    if (storage->word().state() != Residency::kFailed) continue;
     const std::vector<at::Tensor> tensors = storage->Tensors();
     if (tensors.empty()) continue;
     // The update writes to the storage that there is.
@@ -77,27 +88,6 @@ absl::Status Replacements::Retry(StorageOwner& owner, ByteWindow& window,
         "a tensor that cannot be used again is leased or in use"));
   }
   return status;
-}
-
-void Replacements::RetryRefused(StorageOwner& owner, ByteWindow& window,
-                                Storages storages) {
-  std::erase_if(storages,
-                [](const auto& storage) { return !storage->lacked_room(); });
-  Retry(owner, window, storages).IgnoreError();
-}
-
-void Replacements::RetryAtClose(StorageOwner& owner, ByteWindow& window,
-                                Storages storages) {
-  std::erase_if(storages, [](const auto& storage) {
-    return storage->word().state() != Residency::kFailed;
-  });
-  if (storages.empty()) return;
-  const absl::Status status = Retry(owner, window, storages);
-  if (status.ok()) return;
-  for (const std::shared_ptr<ManagedStorage>& storage : storages) {
-    if (storage->word().life() != Life::kManaged) continue;  // replaced
-    window.RefuseFetch(*storage, Reworded(status, "it failed again"));
-  }
 }
 
 void Replacements::Clear() {

@@ -42,13 +42,9 @@ class Replacements {
   // replaced by a later Try, or an update of it goes on or has failed.
   absl::Status Retry(StorageOwner& owner, ByteWindow& window,
                      const Storages& storages) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of these what an operation was refused for want of room; what has none yet
-  // waits for the next Try.
-  void RetryRefused(StorageOwner& owner, ByteWindow& window, Storages storages)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of these what has failed, before their owner closes. What cannot be brought
-  // has failed once more.
-  void RetryAtClose(StorageOwner& owner, ByteWindow& window, Storages storages)
+  // The same of those that an operation was refused for want of room, and of
+  // nothing else.
+  absl::Status RetryRefused(StorageOwner& owner, Storages storages)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Their owner has closed: those that wait stay as they are.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -59,6 +55,8 @@ class Replacements {
     Tensors tensors;
   };
 
+  absl::Status RetryFailed(StorageOwner& owner, const Storages& storages)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // OK: it is done, or none of its tensors is left.
   static absl::Status Replace(StorageOwner& owner, Waiting& waiting);
 

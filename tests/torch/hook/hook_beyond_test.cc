@@ -121,6 +121,29 @@ TEST_F(HookBeyondTest, WhatFoundNoRoomBesideLeasesIsThereAfterThem) {
   EXPECT_TRUE(Same(values_));
 }
 
+TEST_F(HookBeyondTest, ACloseBringsWhatIsStillToBeFetchedAfterLeases) {
+  MakeTwelve();
+  std::vector<Lease> leases;
+  for (int i = 0; i < 4; ++i) {
+    auto lease = hook().MakeLease(tensors_[i], Hook::Access::kRead);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    leases.push_back(*std::move(lease));
+  }
+  EXPECT_NE(TextThrown([&] { tensors_[6].sum(); }), "");
+  const absl::Status refused = hook().Close(Hook::AtClose::kRestore);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(TextThrown([&] { tensors_[6].sum(); }),
+              HasSubstr("at a time, the budget is 88 KiB"));
+  // It is not fetched yet at the end of the last one: its disk fails.
+  world().faults().FailAll({.kind = FaultKind::kError, .error = ENXIO},
+                           CallFilter::kReads);
+  leases.clear();
+  world().faults().Clear();
+  const absl::Status closed = hook().Close(Hook::AtClose::kRestore);
+  EXPECT_TRUE(closed.ok()) << closed;
+  EXPECT_TRUE(Same(values_));
+}
+
 TEST_F(HookBeyondTest, AWindowThatIsResizedHoldsLess) {
   MakeTwelve();
   EXPECT_TRUE(Same(values_));

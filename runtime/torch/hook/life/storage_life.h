@@ -43,6 +43,9 @@ class StorageLife : public WindowTensor,
   virtual bool needs_bytes() const { return true; }
   // No tensor has the storage any more.
   virtual bool expired() const = 0;
+  // It has left with its bytes. Where the storage cannot be used again, its
+  // tensors have another one from then on.
+  virtual void Renew() {}
   // Where the bytes are now: for the thread that fills it, or has it pinned.
   virtual std::byte* data() const = 0;
 

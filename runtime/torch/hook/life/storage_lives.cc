@@ -275,7 +275,12 @@ absl::Status StorageLives::LetGoAll(bool restore) {
 absl::Status StorageLives::LetGo(const Storage& storage, bool restore,
                                  bool waits) {
   absl::Status status = absl::CancelledError("the hook is closed");
-  if (restore && !storage->gone()) status = window_.MoveOut(*storage);
+  if (restore && !storage->gone()) {
+    // What has failed before may be there by now.
+    if (storage->word().BeginRetry()) storage->word().End(Residency::kCold);
+    status = window_.MoveOut(*storage);
+  }
+  if (status.ok()) storage->Renew();
   if (waits && absl::IsResourceExhausted(status)) return status;
   if (!status.ok()) {
     window_.Refuse(*storage, absl::IsCancelled(status)

@@ -230,8 +230,8 @@ void ByteWindow::RefuseFetch(WindowTensor& tensor, const absl::Status& why) {
   tensor.Refuse(std::string(status.message()));
   meter_.NoteFailure(status);
   tensor.lacked_room_ = true;
-  room_.NoteRefused();
   tensor.word().End(tensor.Forgive() ? Residency::kCold : Residency::kFailed);
+  room_.NoteRefused();
 }
 
 void ByteWindow::EndUse(WindowTensor& tensor, RoomPatience patience) {

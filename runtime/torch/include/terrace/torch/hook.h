@@ -225,8 +225,8 @@ class Hook {
   // may use them meanwhile.
   // Idempotent. FailedPrecondition, and nothing changes: one is leased or in
   // use (named). Else it is closed, and the first error of a tensor that could
-  // not be brought, where it had failed before once more, is told: that one is
-  // refused. Cancelled: in a forked child, where all are.
+  // not be brought is told: that one is refused. What had failed before is
+  // tried again. Cancelled: in a forked child, where all are.
   absl::Status Close(AtClose what);
 
   HookStats stats() const;
