@@ -80,6 +80,12 @@ def new_optimizer() -> Native:
     return Native(torch.classes.terrace.Optimizer())
 
 
+def new_zero_config() -> Native:
+    """A torch.classes.terrace.ZeroConfig that is not open."""
+    load()
+    return Native(torch.classes.terrace.ZeroConfig())
+
+
 def new_offload() -> Native:
     """A torch.classes.terrace.Offload that is not open."""
     load()

@@ -253,7 +253,6 @@ def _open(config: Any, model: torch.nn.Module, brought: Brought,
             torch.distributed.is_initialized()):
         caller['world_size'] = torch.distributed.get_world_size()
     caller['shares_state'] = not ranks.alone
-    library.load()
-    native = torch.classes.terrace.ZeroConfig()
+    native = library.new_zero_config()
     check(native.open(text_of(config), json.dumps(caller)))
     return native
