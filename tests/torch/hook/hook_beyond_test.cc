@@ -30,6 +30,16 @@ class HookBeyondTest : public HookTest {
           Managed("tensor " + std::to_string(i), values_.back().clone()));
     }
   }
+  // All that the budget has room for; fewer where one was refused.
+  std::vector<Lease> LeaseFour() {
+    std::vector<Lease> leases;
+    for (int i = 0; i < 4; ++i) {
+      auto lease = hook().MakeLease(tensors_[i], Hook::Access::kRead);
+      EXPECT_TRUE(lease.ok()) << lease.status();
+      if (lease.ok()) leases.push_back(*std::move(lease));
+    }
+    return leases;
+  }
   bool Same(const std::vector<at::Tensor>& expected) {
     bool same = true;
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -104,12 +114,8 @@ TEST_F(HookBeyondTest, ALeaseMeanwhileKeepsWhatItHas) {
 
 TEST_F(HookBeyondTest, WhatFoundNoRoomBesideLeasesIsThereAfterThem) {
   MakeTwelve();
-  std::vector<Lease> leases;
-  for (int i = 0; i < 4; ++i) {
-    auto lease = hook().MakeLease(tensors_[i], Hook::Access::kRead);
-    ASSERT_TRUE(lease.ok()) << lease.status();
-    leases.push_back(*std::move(lease));
-  }
+  std::vector<Lease> leases = LeaseFour();
+  ASSERT_EQ(leases.size(), 4);
   for (int i = 6; i < 9; ++i) {
     EXPECT_THAT(TextThrown([&] { tensors_[i].sum(); }),
                 HasSubstr("at a time, the budget is 88 KiB"));
@@ -123,12 +129,8 @@ TEST_F(HookBeyondTest, WhatFoundNoRoomBesideLeasesIsThereAfterThem) {
 
 TEST_F(HookBeyondTest, ACloseBringsWhatIsStillToBeFetchedAfterLeases) {
   MakeTwelve();
-  std::vector<Lease> leases;
-  for (int i = 0; i < 4; ++i) {
-    auto lease = hook().MakeLease(tensors_[i], Hook::Access::kRead);
-    ASSERT_TRUE(lease.ok()) << lease.status();
-    leases.push_back(*std::move(lease));
-  }
+  std::vector<Lease> leases = LeaseFour();
+  ASSERT_EQ(leases.size(), 4);
   EXPECT_NE(TextThrown([&] { tensors_[6].sum(); }), "");
   const absl::Status refused = hook().Close(Hook::AtClose::kRestore);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
