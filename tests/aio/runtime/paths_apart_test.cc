@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -155,25 +154,21 @@ class PathsApart : public testing::TestWithParam<EngineKind> {
       ASSERT_TRUE(tensor.ok()) << tensor.status();
       tensors.push_back({*tensor, static_cast<uint8_t>(i)});
     }
-    ASSERT_EQ(customer(0).TakeOf(tensors, Access::kOverwrite),
-              static_cast<int>(tensors.size()));
-    // The last tensors, as many as the budget holds, are nobody's, and so are
-    // those that stay in memory.
+    // The last tensors, as many as the budget holds, are nobody's.
     const auto all = absl::MakeConstSpan(tensors);
     const size_t owned = static_cast<size_t>(paths * kTensors);
-    std::set<uint8_t> shared;
-    for (int round = 0; round < 2; ++round) {
-      for (const PathCustomer::Owned& tensor : all.first(owned)) {
-        const Stats before = runtime_->GetStats();
-        ASSERT_EQ(customer(0).TakeOf({&tensor, 1}, Access::kRead), 1);
-        const Stats now = runtime_->GetStats();
-        for (int path = 0; path < paths; ++path) {
-          if (now.paths[path].bytes_read == before.paths[path].bytes_read ||
-              customer(path).count() == kTensors) {
-            continue;
-          }
-          if (shared.insert(tensor.seed).second) customer(path).Add(tensor);
-        }
+    ASSERT_EQ(customer(0).TakeOf(all.subspan(owned), Access::kOverwrite),
+              paths * kSlots);
+    std::vector<PathCustomer::Owned> unshared(tensors.begin(),
+                                              tensors.begin() + owned);
+    // A machine that was busy when the first were written has measured paths
+    // that are equal as unequal. Those that nobody has are written again.
+    const absl::Time late = absl::Now() + absl::Seconds(30);
+    while (HasFew() && absl::Now() < late) {
+      ASSERT_EQ(customer(0).TakeOf(unshared, Access::kOverwrite),
+                static_cast<int>(unshared.size()));
+      for (int round = 0; round < 2; ++round) {
+        ASSERT_NO_FATAL_FAILURE(ShareByReads(&unshared));
       }
     }
     for (int path = 0; path < paths; ++path) {
@@ -185,6 +180,35 @@ class PathsApart : public testing::TestWithParam<EngineKind> {
       ASSERT_EQ(customer(path).TakeOf(all.subspan(owned), Access::kRead),
                 paths * kSlots);
     }
+  }
+  bool HasFew() const {
+    return std::any_of(customers_.begin(), customers_.end(),
+                       [](const auto& one) { return one->count() < kSlots; });
+  }
+  // Reads each; those that stay in memory stay nobody's, and those of a path
+  // that has enough.
+  void ShareByReads(std::vector<PathCustomer::Owned>* unshared) {
+    std::vector<PathCustomer::Owned> left;
+    for (const PathCustomer::Owned& tensor : *unshared) {
+      const Stats before = runtime_->GetStats();
+      ASSERT_EQ(customer(0).TakeOf({&tensor, 1}, Access::kRead), 1);
+      const Stats now = runtime_->GetStats();
+      const size_t path = PathThatWasRead(before, now);
+      if (path < customers_.size() && customers_[path]->count() < kTensors) {
+        customers_[path]->Add(tensor);
+      } else {
+        left.push_back(tensor);
+      }
+    }
+    *unshared = std::move(left);
+  }
+  static size_t PathThatWasRead(const Stats& before, const Stats& now) {
+    size_t path = 0;
+    while (path < now.paths.size() &&
+           now.paths[path].bytes_read == before.paths[path].bytes_read) {
+      ++path;
+    }
+    return path;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Engines, PathsApart,
