@@ -27,7 +27,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kPieceBytes = kMiB;
+constexpr int64_t kMappedPieceBytes = kMiB;
 
 // Memory and memcpy, of somebody else's bytes.
 class PlainMemory final : public Medium {
@@ -192,10 +192,10 @@ absl::StatusOr<std::unique_ptr<MappedEdge>> MappedEdge::Of(const TierSpec& tier,
 absl::Status MappedEdge::Touch() {
   const auto all = static_cast<int64_t>(dram().size());
   for (Medium* const each : {medium_.get(), raw_.get()}) {
-    for (int64_t at = 0; at < all; at += kPieceBytes) {
-      TERRACE_RETURN_IF_ERROR(
-          each->Write(at, dram().subspan(static_cast<size_t>(at),
-                                         static_cast<size_t>(kPieceBytes))));
+    for (int64_t at = 0; at < all; at += kMappedPieceBytes) {
+      TERRACE_RETURN_IF_ERROR(each->Write(
+          at, dram().subspan(static_cast<size_t>(at),
+                             static_cast<size_t>(kMappedPieceBytes))));
     }
   }
   return absl::OkStatus();
@@ -216,10 +216,10 @@ absl::StatusOr<Sample> MappedEdge::RunLoop(Executor& executor, Way way) {
   std::atomic<int64_t> next = 0;
   std::atomic<int> left = executor.parallelism();
   const auto loop = [&] {
-    for (int64_t at; (at = next.fetch_add(kPieceBytes)) < all;) {
-      const auto piece =
-          dram().subspan(static_cast<size_t>(at),
-                         static_cast<size_t>(std::min(kPieceBytes, all - at)));
+    for (int64_t at; (at = next.fetch_add(kMappedPieceBytes)) < all;) {
+      const auto piece = dram().subspan(
+          static_cast<size_t>(at),
+          static_cast<size_t>(std::min(kMappedPieceBytes, all - at)));
       error.Update(IsUp(way, at) ? raw_->Read(at, piece)
                                  : raw_->Write(at, piece));
     }

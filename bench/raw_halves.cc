@@ -10,18 +10,18 @@
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kPiece = 4 * kMiB;
-constexpr int kDepth = 2;
+constexpr int64_t kHalfPiece = 4 * kMiB;
+constexpr int kHalfDepth = 2;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RawHalves>> RawHalves::Make(
     const std::string& directory, int64_t half_bytes, int64_t memory_bytes) {
   auto raw = std::unique_ptr<RawHalves>(new RawHalves);
-  const int64_t half = half_bytes / kPiece * kPiece;
+  const int64_t half = half_bytes / kHalfPiece * kHalfPiece;
   raw->load_ = {half, half};
-  raw->load_.footprint =
-      std::max(memory_bytes / kPiece * kPiece, 2 * kDepth * kPiece);
+  raw->load_.footprint = std::max(memory_bytes / kHalfPiece * kHalfPiece,
+                                  2 * kHalfDepth * kHalfPiece);
   HostArenaOptions memory;
   memory.size_bytes = raw->load_.footprint;
   TERRACE_ASSIGN_OR_RETURN(raw->arena_, HostArena::Create(memory));
@@ -39,12 +39,12 @@ absl::StatusOr<std::unique_ptr<RawHalves>> RawHalves::Make(
 }
 
 absl::StatusOr<int64_t> RawHalves::Run() {
-  LoadCursor cursor(load_, arena_->bytes(), kPiece);
+  LoadCursor cursor(load_, arena_->bytes(), kHalfPiece);
   TERRACE_RETURN_IF_ERROR(
       loop_ != nullptr
-          ? loop_->Run(kDepth, [&](IoRequest* r) { return cursor.Next(r); })
-          : RunRawThreads({file_->fd()}, load_, arena_->bytes(), kPiece,
-                          kDepth));
+          ? loop_->Run(kHalfDepth, [&](IoRequest* r) { return cursor.Next(r); })
+          : RunRawThreads({file_->fd()}, load_, arena_->bytes(), kHalfPiece,
+                          kHalfDepth));
   return load_.total();
 }
 

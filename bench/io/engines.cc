@@ -20,7 +20,7 @@ namespace terrace::bench {
 namespace {
 
 constexpr int64_t kSmallFootprint = 8 * kMiB;
-constexpr int64_t kInFlight = 8 * kMiB;
+constexpr int64_t kEnginesInFlight = 8 * kMiB;
 // What 4 MiB pieces need for few sleeps a byte; the 8 MiB of the default are
 // for short waits.
 constexpr int64_t kManyInFlight = 16 * kMiB;
@@ -78,12 +78,12 @@ absl::Status Contest::OpenRing() {
   ring_ = std::make_unique<QueueSide>(std::move(engine));
   ring_->RegisterArena(bench_.bulk);
   const int fd = file_->fd();
-  TERRACE_ASSIGN_OR_RETURN(ring_4m_,
-                           ring_->AddPath(fd, Fixed(4 * kMiB, kInFlight)));
+  TERRACE_ASSIGN_OR_RETURN(
+      ring_4m_, ring_->AddPath(fd, Fixed(4 * kMiB, kEnginesInFlight)));
   TERRACE_ASSIGN_OR_RETURN(ring_wide_,
                            ring_->AddPath(fd, Fixed(4 * kMiB, kManyInFlight)));
   TERRACE_ASSIGN_OR_RETURN(ring_1m_,
-                           ring_->AddPath(fd, Fixed(kMiB, kInFlight)));
+                           ring_->AddPath(fd, Fixed(kMiB, kEnginesInFlight)));
   TERRACE_ASSIGN_OR_RETURN(ring_adaptive_, ring_->AddPath(fd, bench_.queue));
   TERRACE_ASSIGN_OR_RETURN(raw_, UringRawLoop::Create({fd}, bench_.bulk));
   return absl::OkStatus();
@@ -93,7 +93,8 @@ absl::Status Contest::OpenThreads() {
   TERRACE_ASSIGN_OR_RETURN(auto engine, MakeEngine(EngineKind::kThreads));
   threads_ = std::make_unique<QueueSide>(std::move(engine));
   TERRACE_ASSIGN_OR_RETURN(
-      threads_4m_, threads_->AddPath(file_->fd(), Fixed(4 * kMiB, kInFlight)));
+      threads_4m_,
+      threads_->AddPath(file_->fd(), Fixed(4 * kMiB, kEnginesInFlight)));
   return absl::OkStatus();
 }
 
@@ -140,7 +141,7 @@ void Contest::AddQueue(const char* key, const std::string& name,
 
 void Contest::AddRaw(const char* key, const std::string& suffix,
                      int64_t piece_bytes, const Load& load, double seconds) {
-  const int depth = static_cast<int>(kInFlight / piece_bytes);
+  const int depth = static_cast<int>(kEnginesInFlight / piece_bytes);
   index_[key] = static_cast<int>(contenders_.size());
   const auto run = [=, this]() -> absl::StatusOr<Sample> {
     const Stopwatch watch;
@@ -163,22 +164,23 @@ void Contest::AddRaw(const char* key, const std::string& suffix,
   };
   contenders_.push_back(
       {absl::StrCat("raw ", raw_ != nullptr ? "io_uring" : "pread/pwrite", ", ",
-                    Shape(piece_bytes, kInFlight), suffix),
+                    Shape(piece_bytes, kEnginesInFlight), suffix),
        run});
 }
 
 void Contest::AddLibaio(const Load& load) {
   if (libaio_ == nullptr) return;
   index_["libaio"] = static_cast<int>(contenders_.size());
-  contenders_.push_back({absl::StrCat("raw libaio, ", Shape(kMiB, kInFlight)),
-                         [=, this]() -> absl::StatusOr<Sample> {
-                           const Stopwatch watch;
-                           LoadCursor cursor(load, bench_.bulk, kMiB);
-                           TERRACE_RETURN_IF_ERROR(libaio_->Run(
-                               static_cast<int>(kInFlight / kMiB),
-                               [&](IoRequest* r) { return cursor.Next(r); }));
-                           return watch.Stop(load.total());
-                         }});
+  contenders_.push_back(
+      {absl::StrCat("raw libaio, ", Shape(kMiB, kEnginesInFlight)),
+       [=, this]() -> absl::StatusOr<Sample> {
+         const Stopwatch watch;
+         LoadCursor cursor(load, bench_.bulk, kMiB);
+         TERRACE_RETURN_IF_ERROR(
+             libaio_->Run(static_cast<int>(kEnginesInFlight / kMiB),
+                          [&](IoRequest* r) { return cursor.Next(r); }));
+         return watch.Stop(load.total());
+       }});
 }
 
 // Beside fio, as long as it runs.
@@ -186,11 +188,12 @@ void Contest::AddPeer(const Load& load) {
   const bool reads = load.read_bytes > 0;
   if (fio_ == nullptr || (reads && load.written_bytes > 0)) return;
   index_["fio"] = static_cast<int>(contenders_.size());
-  contenders_.push_back(
-      {absl::StrCat(fio_->version(), " io_uring, ", Shape(kMiB, kInFlight)),
-       [this, reads] {
-         return fio_->Run(reads ? IoDirection::kRead : IoDirection::kWrite);
-       }});
+  contenders_.push_back({absl::StrCat(fio_->version(), " io_uring, ",
+                                      Shape(kMiB, kEnginesInFlight)),
+                         [this, reads] {
+                           return fio_->Run(reads ? IoDirection::kRead
+                                                  : IoDirection::kWrite);
+                         }});
   Load large = load;
   (reads ? large.read_bytes : large.written_bytes) = kEndless;
   large.wrap = bench_.size_bytes;
@@ -257,19 +260,20 @@ void Contest::CompareAll(Section* section, const Rounds& rounds,
 absl::StatusOr<Section> Contest::Measure(const char* title, const Load& load) {
   contenders_.clear();
   index_.clear();
-  AddQueue("4m", absl::StrCat("queue, ", Shape(4 * kMiB, kInFlight)),
+  AddQueue("4m", absl::StrCat("queue, ", Shape(4 * kMiB, kEnginesInFlight)),
            ring_.get(), ring_4m_, load);
   AddRaw("raw 4m", "", 4 * kMiB, load);
   AddQueue("wide", absl::StrCat("queue, ", Shape(4 * kMiB, kManyInFlight)),
            ring_.get(), ring_wide_, load);
-  AddQueue("1m", absl::StrCat("queue, ", Shape(kMiB, kInFlight)), ring_.get(),
-           ring_1m_, load);
+  AddQueue("1m", absl::StrCat("queue, ", Shape(kMiB, kEnginesInFlight)),
+           ring_.get(), ring_1m_, load);
   AddRaw("raw 1m", "", kMiB, load);
   AddQueue("adaptive", "queue, limit that adapts", ring_.get(), ring_adaptive_,
            load);
-  AddQueue("threads",
-           absl::StrCat("queue over threads, ", Shape(4 * kMiB, kInFlight)),
-           threads_.get(), threads_4m_, load);
+  AddQueue(
+      "threads",
+      absl::StrCat("queue over threads, ", Shape(4 * kMiB, kEnginesInFlight)),
+      threads_.get(), threads_4m_, load);
   AddLibaio(load);
   AddPeer(load);
   const int workers_before = CountRingWorkers();

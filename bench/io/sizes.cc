@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kPieces[] = {256 << 10, 512 << 10, kMiB,
                                2 * kMiB,  4 * kMiB,  8 * kMiB};
-constexpr int64_t kInFlight[] = {4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB};
+constexpr int64_t kSizesInFlight[] = {4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB};
 
 std::string SizeName(int64_t bytes) {
   return bytes >= kMiB ? absl::StrCat(bytes / kMiB, " MiB")
@@ -142,7 +142,7 @@ absl::StatusOr<Section> MeasureSizes(const IoBench& bench) {
       {"write", {0, bench.size_bytes / 2}}};
   for (const auto& [direction, load] : loads) {
     Charts charts = EmptyCharts(direction);
-    for (const int64_t in_flight : kInFlight) {
+    for (const int64_t in_flight : kSizesInFlight) {
       Series rates{absl::StrCat(SizeName(in_flight), " in flight"), {}};
       Series cpus = rates;
       for (size_t i = 0; i < std::size(kPieces); ++i) {

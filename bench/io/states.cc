@@ -16,8 +16,8 @@
 namespace terrace::bench {
 namespace {
 
-constexpr int64_t kPiece = 4 * kMiB;
-constexpr int64_t kWindow = 8 * kMiB;
+constexpr int64_t kStatesPiece = 4 * kMiB;
+constexpr int64_t kStatesWindow = 8 * kMiB;
 
 // Each run has a file of its own, which it leaves written.
 absl::StatusOr<Sample> RunQueue(const IoBench& bench, FileState state,
@@ -28,8 +28,9 @@ absl::StatusOr<Sample> RunQueue(const IoBench& bench, FileState state,
   TERRACE_ASSIGN_OR_RETURN(auto engine, MakeEngine(bench.engine));
   QueueSide queue(std::move(engine));
   queue.RegisterArena(bench.bulk);
-  TERRACE_ASSIGN_OR_RETURN(const int path,
-                           queue.AddPath(file->fd(), Fixed(kPiece, kWindow)));
+  TERRACE_ASSIGN_OR_RETURN(
+      const int path,
+      queue.AddPath(file->fd(), Fixed(kStatesPiece, kStatesWindow)));
   const Stopwatch watch;
   TERRACE_ASSIGN_OR_RETURN(const int64_t moved,
                            queue.Run(load, bench.bulk, {path}, Order()));
@@ -41,14 +42,14 @@ absl::StatusOr<Sample> RunRaw(const IoBench& bench, FileState state,
   TERRACE_ASSIGN_OR_RETURN(
       const auto file, ScratchFile::Create(bench.directories[0], load.total(),
                                            state, bench.bulk));
-  const int depth = static_cast<int>(kWindow / kPiece);
+  const int depth = static_cast<int>(kStatesWindow / kStatesPiece);
   const auto loop = UringRawLoop::Create({file->fd()}, bench.bulk);
-  LoadCursor cursor(load, bench.bulk, kPiece);
+  LoadCursor cursor(load, bench.bulk, kStatesPiece);
   const Stopwatch watch;
   TERRACE_RETURN_IF_ERROR(
       loop.ok()
           ? (*loop)->Run(depth, [&](IoRequest* r) { return cursor.Next(r); })
-          : RunRawThreads({file->fd()}, load, bench.bulk, kPiece, depth));
+          : RunRawThreads({file->fd()}, load, bench.bulk, kStatesPiece, depth));
   return watch.Stop(load.total());
 }
 

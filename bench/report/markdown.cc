@@ -4,7 +4,7 @@
 namespace terrace::bench {
 namespace {
 
-std::string RatesOf(const Section& section) {
+std::string RateLines(const Section& section) {
   std::string text = "| | MiB/s | CPU ms/GiB | |\n|---|---|---|---|\n";
   for (const RateRow& row : section.rates) {
     absl::StrAppend(&text, "| ", row.name, " | ", Triple(row.rate, 0), " | ",
@@ -13,7 +13,7 @@ std::string RatesOf(const Section& section) {
   return text;
 }
 
-std::string RatiosOf(const Section& section) {
+std::string RatioLines(const Section& section) {
   std::string text =
       "| ratio | of | min / median / max | bar | |\n|---|---|---|---|---|\n";
   for (const RatioRow& row : section.ratios) {
@@ -45,10 +45,10 @@ std::string ToMarkdown(const Document& document) {
   for (const Section& section : document.sections) {
     absl::StrAppend(&text, "\n## ", section.title, "\n\n", section.text, "\n");
     if (!section.rates.empty()) {
-      absl::StrAppend(&text, "\n", RatesOf(section));
+      absl::StrAppend(&text, "\n", RateLines(section));
     }
     if (!section.ratios.empty()) {
-      absl::StrAppend(&text, "\n", RatiosOf(section));
+      absl::StrAppend(&text, "\n", RatioLines(section));
     }
   }
   return text;

@@ -29,7 +29,7 @@ namespace {
 constexpr char kTheState[] = "the state";
 constexpr int64_t kBlock = 4096;
 
-std::string Bytes(int64_t bytes) {
+std::string ExactBytes(int64_t bytes) {
   return absl::StrCat(bytes, " bytes (", BytesText(static_cast<double>(bytes)),
                       ")");
 }
@@ -188,7 +188,7 @@ int64_t Spread(int64_t bytes, std::vector<Path> paths) {
 
 std::string FreeText(const FileSystem& system) {
   return absl::StrCat(absl::StrJoin(system.places, ", "), " has ",
-                      Bytes(system.free_bytes + system.reused), " free");
+                      ExactBytes(system.free_bytes + system.reused), " free");
 }
 
 absl::Status NoRoom(const std::string& flag, const std::string& free,
@@ -196,7 +196,7 @@ absl::Status NoRoom(const std::string& flag, const std::string& free,
   return absl::ResourceExhaustedError(
       absl::StrCat(flag, ": not enough room: ", free, ", and ",
                    absl::StrJoin(needs, " and "),
-                   needs.size() > 1 ? " need " : " needs ", Bytes(need)));
+                   needs.size() > 1 ? " need " : " needs ", ExactBytes(need)));
 }
 
 absl::Status CheckRoom(const OffloadPlan& plan, const FileSystem& system) {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kTransparent[] = "/sys/kernel/mm/transparent_hugepage";
 constexpr char kPools[] = "/sys/kernel/mm/hugepages";
-constexpr int64_t kProbeBytes = 8 << 20;
+constexpr int64_t kArenaProbeBytes = 8 << 20;
 constexpr int kLockCapability = 14;  // CAP_IPC_LOCK
 
 // "24684092 kB" -> bytes.
@@ -76,7 +76,7 @@ void ReadMemory(const PseudoFiles& files, MemoryReport* report) {
 }
 
 double ProbeHugePageShare() {
-  const auto arena = HostArena::Create({.size_bytes = kProbeBytes});
+  const auto arena = HostArena::Create({.size_bytes = kArenaProbeBytes});
   return arena.ok() ? (*arena)->huge_page_share() : -1;
 }
 

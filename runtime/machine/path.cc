@@ -17,7 +17,7 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kProbeBytes = 64 << 10;
+constexpr int64_t kPathProbeBytes = 64 << 10;
 // Every device that there is takes this.
 constexpr int64_t kSafeAlignment = kBlockBytes;
 
@@ -40,8 +40,8 @@ void AskAlignment(int fd, PathReport* report) {
 #endif
 }
 
-// Reads of a file of kProbeBytes: the least alignments of offset and length,
-// and of memory, that the kernel takes.
+// Reads of a file of kPathProbeBytes: the least alignments of offset and
+// length, and of memory, that the kernel takes.
 void TryAlignments(int fd, std::byte* buffer, PathReport* report) {
   for (int64_t align = 512; align <= kSafeAlignment; align *= 2) {
     const auto size = static_cast<size_t>(align);
@@ -58,7 +58,7 @@ void TryAlignments(int fd, std::byte* buffer, PathReport* report) {
   }
 }
 
-// Whether direct I/O moves data through `fd`, of which at least kProbeBytes
+// Whether direct I/O moves data through `fd`, of which at least kPathProbeBytes
 // may be written if `writes`.
 void TryDirect(int fd, bool writes, PathReport* report) {
   const int flags = fcntl(fd, F_GETFL);
@@ -68,13 +68,13 @@ void TryDirect(int fd, bool writes, PathReport* report) {
     return;
   }
   const std::unique_ptr<std::byte, FreeMemory> buffer(static_cast<std::byte*>(
-      std::aligned_alloc(kSafeAlignment, kProbeBytes + kSafeAlignment)));
+      std::aligned_alloc(kSafeAlignment, kPathProbeBytes + kSafeAlignment)));
   if (buffer == nullptr) {
     report->direct_io_error = "no memory to try it";
     return;
   }
-  std::fill_n(buffer.get(), kProbeBytes + kSafeAlignment, std::byte{0});
-  const ssize_t moved = writes ? pwrite(fd, buffer.get(), kProbeBytes, 0)
+  std::fill_n(buffer.get(), kPathProbeBytes + kSafeAlignment, std::byte{0});
+  const ssize_t moved = writes ? pwrite(fd, buffer.get(), kPathProbeBytes, 0)
                                : pread(fd, buffer.get(), kSafeAlignment, 0);
   if (moved < 0) {
     report->direct_io_error = absl::StrCat(

@@ -27,7 +27,7 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kProbeBytes = 8 << 20;
+constexpr int64_t kTierProbeBytes = 8 << 20;
 // A huge page: less than the 8 MiB that an ordinary user may lock.
 constexpr size_t kPinBytes = 2 << 20;
 constexpr char kDaxDevices[] = "/sys/bus/dax/devices";
@@ -70,7 +70,7 @@ void Pin(absl::Span<std::byte> bytes, TierReport* report) {
 // Takes some memory and looks at it.
 absl::Status TryMemory(int node, TierReport* report) {
   const auto arena =
-      HostArena::Create({.size_bytes = kProbeBytes, .numa_node = node});
+      HostArena::Create({.size_bytes = kTierProbeBytes, .numa_node = node});
   if (!arena.ok()) return arena.status();
   report->page_bytes = sysconf(_SC_PAGESIZE);
   report->huge_page_share = (*arena)->huge_page_share();
@@ -225,10 +225,10 @@ std::vector<TierSpec> NodesAsTiers(const Topology& topology) {
 }
 
 absl::Status TryDevice(Device& device, TierReport* report) {
-  const absl::StatusOr<DeviceMemory> memory = device.Allocate(kProbeBytes);
+  const absl::StatusOr<DeviceMemory> memory = device.Allocate(kTierProbeBytes);
   if (!memory.ok()) return memory.status();
   absl::StatusOr<std::unique_ptr<HostArena>> arena =
-      HostArena::Create({.size_bytes = kProbeBytes});
+      HostArena::Create({.size_bytes = kTierProbeBytes});
   if (!arena.ok()) return arena.status();
   const std::shared_ptr<HostArena> pages = *std::move(arena);
   const absl::Status pinned = device.Pin(pages, pages->bytes()).status();

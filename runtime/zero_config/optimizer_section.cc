@@ -14,11 +14,11 @@ namespace {
 
 using NoteKind = ZeroConfigNote::Kind;
 
-constexpr char kType[] = "optimizer.type";
+constexpr char kOptimizerType[] = "optimizer.type";
 constexpr char kParams[] = "optimizer.params.";
 
 // DeepSpeed's own, in any letter case; the first two are built.
-std::vector<std::string> Known() {
+std::vector<std::string> KnownOptimizers() {
   return {"Adam",        "AdamW",  "Adagrad",    "Lamb",
           "Lion",        "Muon",   "OneBitAdam", "OneBitLamb",
           "ZeroOneAdam", "MuAdam", "MuAdamW",    "MuSGD"};
@@ -44,7 +44,7 @@ absl::Status CheckTorchAdam(const KeyValues& values) {
 // Adam or AdamW, and whether that is what it seems to be.
 bool DecoupledDecay(KeyValues* values) {
   const std::string mode = absl::StrCat(kParams, "adam_w_mode");
-  if (absl::EqualsIgnoreCase(values->Text(kType), "AdamW")) {
+  if (absl::EqualsIgnoreCase(values->Text(kOptimizerType), "AdamW")) {
     if (!values->Boolean(mode)) {
       values->AddNote(NoteKind::kMeaning, mode,
                       "type AdamW decouples the decay whatever adam_w_mode "
@@ -53,7 +53,7 @@ bool DecoupledDecay(KeyValues* values) {
     return true;
   }
   if (values->Boolean(mode)) {
-    values->AddNote(NoteKind::kMeaning, kType,
+    values->AddNote(NoteKind::kMeaning, kOptimizerType,
                     "type Adam means AdamW unless adam_w_mode is false, as in "
                     "DeepSpeed");
   }
@@ -117,9 +117,9 @@ absl::Status CheckOptimizerType(const ZeroConfigCaller& caller,
     return absl::OkStatus();
   }
   const std::string where = absl::StrCat(
-      kType, ": ", Shortened(JsonText(*type)), LineText(type->line));
+      kOptimizerType, ": ", Shortened(JsonText(*type)), LineText(type->line));
   bool known = false;
-  for (const std::string& name : Known()) {
+  for (const std::string& name : KnownOptimizers()) {
     known = known || absl::EqualsIgnoreCase(name, type->text);
   }
   const std::string hint = DidYouMean(type->text, {"Adam", "AdamW"});
@@ -149,11 +149,11 @@ absl::Status ReadOptimizer(const ZeroConfigCaller& caller, KeyValues* values,
     }
     return absl::OkStatus();
   }
-  if (!values->Given(kType)) {
+  if (!values->Given(kOptimizerType)) {
     return values->Bad("optimizer", "needs a type: \"Adam\" or \"AdamW\"");
   }
   if (settings->callers.optimizer) {
-    values->AddNote(NoteKind::kMeaning, kType,
+    values->AddNote(NoteKind::kMeaning, kOptimizerType,
                     absl::StrCat(settings->callers.optimizer->type,
                                  " of torch.optim: its state stays in memory"));
     return absl::OkStatus();

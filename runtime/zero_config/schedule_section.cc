@@ -12,36 +12,36 @@
 namespace terrace {
 namespace {
 
-using Kind = LearningRateSchedule::Kind;
+using ScheduleKind = LearningRateSchedule::Kind;
 using NoteKind = ZeroConfigNote::Kind;
 
-constexpr char kType[] = "scheduler.type";
+constexpr char kSchedulerType[] = "scheduler.type";
 
 struct Scheduler {
   std::string name;
-  Kind kind;
+  ScheduleKind kind;
   std::vector<std::string> params;  // besides last_batch_iteration
 };
 
-const std::vector<Scheduler>& Known() {
+const std::vector<Scheduler>& KnownSchedulers() {
   static const std::vector<Scheduler> known = {
       {"WarmupLR",
-       Kind::kWarmup,
+       ScheduleKind::kWarmup,
        {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"}},
       {"WarmupDecayLR",
-       Kind::kWarmupDecay,
+       ScheduleKind::kWarmupDecay,
        {"total_num_steps", "warmup_min_lr", "warmup_max_lr", "warmup_num_steps",
         "warmup_type"}},
       {"WarmupCosineLR",
-       Kind::kWarmupCosine,
+       ScheduleKind::kWarmupCosine,
        {"total_num_steps", "warmup_min_ratio", "warmup_num_steps",
         "cos_min_ratio", "warmup_type"}},
       {"LRRangeTest",
-       Kind::kRangeTest,
+       ScheduleKind::kRangeTest,
        {"lr_range_test_min_lr", "lr_range_test_step_size",
         "lr_range_test_step_rate", "lr_range_test_staircase"}},
       {"OneCycle",
-       Kind::kOneCycle,
+       ScheduleKind::kOneCycle,
        {"cycle_min_lr", "cycle_max_lr", "decay_lr_rate",
         "cycle_first_step_size", "cycle_second_step_size",
         "cycle_first_stair_count", "cycle_second_stair_count",
@@ -53,7 +53,7 @@ const std::vector<Scheduler>& Known() {
 
 std::string Names() {
   std::vector<std::string> names;
-  for (const Scheduler& one : Known()) names.push_back(one.name);
+  for (const Scheduler& one : KnownSchedulers()) names.push_back(one.name);
   return absl::StrCat("\"", absl::StrJoin(names, "\", \""), "\"");
 }
 
@@ -107,8 +107,9 @@ void NoteUnused(const ZeroConfigCaller& caller,
   if (unused.empty()) return;
   values->AddNote(
       NoteKind::kIgnored, "scheduler",
-      absl::StrCat("has no use for the caller's ", absl::StrJoin(unused, ", "),
-                   values->Given(kType) ? "" : ": it is not in the text"));
+      absl::StrCat(
+          "has no use for the caller's ", absl::StrJoin(unused, ", "),
+          values->Given(kSchedulerType) ? "" : ": it is not in the text"));
 }
 
 absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
@@ -133,7 +134,7 @@ absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
     values->AddNote(NoteKind::kMeaning, steps, "at least 2, as in DeepSpeed");
     s.warmup_steps = 2;
   }
-  if (s.kind != Kind::kWarmup) {
+  if (s.kind != ScheduleKind::kWarmup) {
     TERRACE_RETURN_IF_ERROR(Required(caller, *values, "total_num_steps",
                                      caller.total_num_steps, &s.total_steps));
     if (s.total_steps < s.warmup_steps) {
@@ -142,14 +143,14 @@ absl::Status ReadWarmup(const ZeroConfigCaller& caller, KeyValues* values,
                                    s.warmup_steps));
     }
   }
-  if (s.kind == Kind::kWarmupCosine) {
+  if (s.kind == ScheduleKind::kWarmupCosine) {
     s.least_ratio = values->Number(Param("warmup_min_ratio"));
     s.cosine_ratio = values->Number(Param("cos_min_ratio"));
     return absl::OkStatus();
   }
   // Without a value: WarmupLR takes the optimizer's rate, WarmupDecayLR 0.001.
   const bool own =
-      s.kind == Kind::kWarmup || values->IsAuto(Param("warmup_max_lr"));
+      s.kind == ScheduleKind::kWarmup || values->IsAuto(Param("warmup_max_lr"));
   s.least = Optional(caller, *values, "warmup_min_lr", caller.warmup_min_lr, 0);
   s.most = Optional(caller, *values, "warmup_max_lr", caller.warmup_max_lr,
                     own ? s.base : 1e-3);
@@ -208,12 +209,12 @@ absl::Status CheckSchedulerType(const JsonValue& root) {
     return absl::OkStatus();  // for the table to say
   }
   std::vector<std::string> names;
-  for (const Scheduler& one : Known()) {
+  for (const Scheduler& one : KnownSchedulers()) {
     if (one.name == type->text) return absl::OkStatus();
     names.push_back(one.name);
   }
   const std::string where = absl::StrCat(
-      kType, ": ", Shortened(JsonText(*type)), LineText(type->line));
+      kSchedulerType, ": ", Shortened(JsonText(*type)), LineText(type->line));
   const std::string hint = DidYouMean(type->text, names);
   if (!hint.empty()) {
     return absl::InvalidArgumentError(
@@ -229,12 +230,12 @@ absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
     NoteUnused(caller, {}, values);
     return absl::OkStatus();
   }
-  if (!values->Given(kType)) {
+  if (!values->Given(kSchedulerType)) {
     return values->Bad("scheduler", absl::StrCat("needs a type: ", Names()));
   }
-  const std::string type = values->Text(kType);
+  const std::string type = values->Text(kSchedulerType);
   const auto one =
-      std::find_if(Known().begin(), Known().end(),
+      std::find_if(KnownSchedulers().begin(), KnownSchedulers().end(),
                    [&](const Scheduler& known) { return known.name == type; });
   for (const std::string& name : values->GivenBelow("scheduler.params")) {
     if (name == "last_batch_iteration") continue;
@@ -250,8 +251,8 @@ absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
   schedule.kind = one->kind;
   const std::string most = Param("warmup_max_lr");
   const bool needs_base =
-      one->kind == Kind::kWarmupCosine ||
-      (one->kind == Kind::kWarmup && !values->Given(most) &&
+      one->kind == ScheduleKind::kWarmupCosine ||
+      (one->kind == ScheduleKind::kWarmup && !values->Given(most) &&
        !FilledIn(caller, "warmup_max_lr", caller.warmup_max_lr, *values, most));
   const bool has_base =
       settings->adam || caller.learning_rate ||
@@ -262,10 +263,10 @@ absl::Status ReadSchedule(const ZeroConfigCaller& caller, KeyValues* values,
                        "here; pass learning_rate=");
   }
   switch (one->kind) {
-    case Kind::kRangeTest:
+    case ScheduleKind::kRangeTest:
       ReadRangeTest(*values, &schedule);
       return absl::OkStatus();
-    case Kind::kOneCycle:
+    case ScheduleKind::kOneCycle:
       return ReadOneCycle(*values, &schedule);
     default:
       return ReadWarmup(caller, values, &schedule);

@@ -12,14 +12,14 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kMiB = 1 << 20;
-constexpr double kGiB = 1 << 30;
-constexpr int64_t kFirst = 8 * kMiB;
+constexpr int64_t kLimitsMiB = 1 << 20;
+constexpr double kLimitsGiB = 1 << 30;
+constexpr int64_t kFirst = 8 * kLimitsMiB;
 // Of 2 GiB/s 3.4 MiB pass in 1.65 ms. What is waited for has four fifths of the
 // limit, so that writes have a quarter of their rate: of 1.25 GiB/s 4.2 MiB
 // pass in 3.3 ms.
-constexpr int64_t kMostForLatency = 15 * kMiB / 4;
-constexpr int64_t kLeastForThroughput = 4 * kMiB;
+constexpr int64_t kMostForLatency = 15 * kLimitsMiB / 4;
+constexpr int64_t kLeastForThroughput = 4 * kLimitsMiB;
 
 // Answers, of a MiB each, come as the test says.
 class LimitsTest : public testing::Test {
@@ -27,7 +27,7 @@ class LimitsTest : public testing::Test {
   void Answer(int count, absl::Duration each) {
     for (int i = 0; i < count; ++i) {
       now_ += each;
-      limits_.OnAnswer(now_, kMiB, /*is_read=*/true, /*has_more=*/true);
+      limits_.OnAnswer(now_, kLimitsMiB, /*is_read=*/true, /*has_more=*/true);
     }
   }
   int64_t bytes() const { return limits_.holding().bytes(); }
@@ -54,7 +54,7 @@ TEST_F(LimitsTest, ATrialEndsWithItsLimit) {
 
 TEST_F(LimitsTest, ThatForThroughputIsNoSmallerThanTheOther) {
   Answer(1000, absl::Milliseconds(4));
-  EXPECT_LT(bytes(), kMiB);  // 1.65 ms of a slow device
+  EXPECT_LT(bytes(), kLimitsMiB);  // 1.65 ms of a slow device
   limits_.OnClass(now_, IoClass::kForeseen);
   EXPECT_EQ(bytes(), kFirst);
 }
@@ -98,7 +98,9 @@ TEST_F(LimitsTest, WithoutForeseenReadsForASecondItEnds) {
 
 class LimitsOnADeviceTest : public ModelPathTest {
  protected:
-  LimitsOnADeviceTest() : ModelPathTest(kChunk) { Make({kGiB, kGiB}); }
+  LimitsOnADeviceTest() : ModelPathTest(kChunk) {
+    Make({kLimitsGiB, kLimitsGiB});
+  }
 
   void Enqueue(IoDirection direction, IoClass io_class) {
     io_->Enqueue(path_,
@@ -133,13 +135,13 @@ class LimitsOnADeviceTest : public ModelPathTest {
     return Stream(reads, io_class, io_class);
   }
 
-  static constexpr int64_t kChunk = 2 * kMiB;
+  static constexpr int64_t kChunk = 2 * kLimitsMiB;
 };
 
 TEST_F(LimitsOnADeviceTest, ForeseenReadsHaveTwiceTheTime) {
   const int64_t limit = Stream(500, IoClass::kForeseen);
   EXPECT_GE(limit, kLeastForThroughput);
-  EXPECT_LE(limit, 6 * kMiB);
+  EXPECT_LE(limit, 6 * kLimitsMiB);
 }
 
 TEST_F(LimitsOnADeviceTest, DemandsHaveNot) {
@@ -161,9 +163,9 @@ TEST_F(LimitsOnADeviceTest, WhatIsWaitedForAfterAllWasForeseen) {
 
 // A device whose latency a small limit does not cover.
 TEST_F(LimitsOnADeviceTest, TheTimeIsUsedWhereItBringsThroughput) {
-  const DeviceModel device{kGiB, kGiB, absl::Milliseconds(1)};
+  const DeviceModel device{kLimitsGiB, kLimitsGiB, absl::Milliseconds(1)};
   IoQueueOptions options;
-  options.in_flight_bytes = 2 * kMiB;
+  options.in_flight_bytes = 2 * kLimitsMiB;
   Make(device, options);
   const absl::Time start = clock_.Now();
   Stream(1000, IoClass::kForeseen);

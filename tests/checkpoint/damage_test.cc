@@ -24,7 +24,7 @@ std::string ReadAll(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void WriteAll(const std::string& path, const std::string& bytes) {
+void Overwrite(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
@@ -86,7 +86,7 @@ TEST_F(Damage, OfAnyTensorIsFoundWithItsNameFileAndOffset) {
       const auto at = static_cast<size_t>(tensor.offset) +
                       random() % static_cast<uint64_t>(tensor.size_bytes);
       altered[at] = static_cast<char>(altered[at] ^ (1 << (random() % 8)));
-      WriteAll(files_[file], altered);
+      Overwrite(files_[file], altered);
       const absl::Status status = LoadDamaged();
       EXPECT_TRUE(absl::IsDataLoss(status)) << status;
       EXPECT_THAT(
@@ -97,7 +97,7 @@ TEST_F(Damage, OfAnyTensorIsFoundWithItsNameFileAndOffset) {
       ASSERT_TRUE(opened.ok()) << opened.status();
       EXPECT_TRUE(absl::IsDataLoss((*opened)->Verify()));
     }
-    WriteAll(files_[file], bytes);
+    Overwrite(files_[file], bytes);
   }
   EXPECT_TRUE(job_.Load(directory_.path()).ok());
 }
@@ -109,13 +109,13 @@ TEST_F(Damage, OfAnyByteOfAHeaderIsFound) {
     for (size_t at = 0; at < header; at += 7) {
       std::string altered = bytes;
       altered[at] = static_cast<char>(altered[at] ^ 4);
-      WriteAll(files_[file], altered);
+      Overwrite(files_[file], altered);
       const absl::Status status = Checkpoint::Open(directory_.path()).status();
       EXPECT_TRUE(absl::IsDataLoss(status)) << status << " at " << at;
       EXPECT_THAT(std::string(status.message()),
                   AllOf(HasSubstr(files_[file]), HasSubstr("header")));
     }
-    WriteAll(files_[file], bytes);
+    Overwrite(files_[file], bytes);
   }
 }
 
@@ -128,7 +128,7 @@ TEST_F(Damage, OfATruncatedFileNamesTheFirstTensorThatIsNotWhole) {
       const auto end = static_cast<size_t>(tensor.offset + tensor.size_bytes);
       for (const size_t length :
            {end - 1, static_cast<size_t>(tensor.offset)}) {
-        WriteAll(files_[file], bytes.substr(0, length));
+        Overwrite(files_[file], bytes.substr(0, length));
         const absl::Status status = LoadDamaged();
         EXPECT_TRUE(absl::IsDataLoss(status)) << status;
         EXPECT_THAT(
@@ -138,33 +138,33 @@ TEST_F(Damage, OfATruncatedFileNamesTheFirstTensorThatIsNotWhole) {
       }
     }
     for (const size_t length : {size_t{0}, size_t{7}, size_t{8}, size_t{100}}) {
-      WriteAll(files_[file], bytes.substr(0, length));
+      Overwrite(files_[file], bytes.substr(0, length));
       const absl::Status status = LoadDamaged();
       EXPECT_TRUE(absl::IsDataLoss(status)) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr(files_[file]));
     }
-    WriteAll(files_[file], bytes + "x");
+    Overwrite(files_[file], bytes + "x");
     EXPECT_TRUE(absl::IsDataLoss(LoadDamaged()));
-    WriteAll(files_[file], bytes);
+    Overwrite(files_[file], bytes);
   }
 }
 
 TEST_F(Damage, OfTheJsonAndOfMissingFilesIsFound) {
   const std::string json = ReadAll(files_[0]);
   for (size_t length = 0; length < json.size(); length += 97) {
-    WriteAll(files_[0], json.substr(0, length));
+    Overwrite(files_[0], json.substr(0, length));
     const absl::Status status = LoadDamaged();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), HasSubstr(files_[0]));
   }
-  WriteAll(files_[0], json);
+  Overwrite(files_[0], json);
   for (size_t file : {1u, 2u}) {
     const std::string bytes = ReadAll(files_[file]);
     std::filesystem::remove(files_[file]);
     const absl::Status status = LoadDamaged();
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(files_[file]));
-    WriteAll(files_[file], bytes);
+    Overwrite(files_[file], bytes);
   }
   EXPECT_TRUE(job_.Load(directory_.path()).ok());
 }
@@ -179,7 +179,7 @@ TEST_F(Damage, OfFilesThatAreOfAnotherCheckpointIsFound) {
   const std::string other =
       ReadAll(later.path() + "/" + later.Entries().back());
   ASSERT_EQ(bytes.size(), other.size());
-  WriteAll(parameters, other);
+  Overwrite(parameters, other);
   EXPECT_TRUE(absl::IsDataLoss(LoadDamaged()));
 }
 
@@ -199,7 +199,7 @@ TEST(DamageBehindTheFirstBlock, IsFoundInItsBlock) {
         std::pair{19'999'999, 2}}) {
     const size_t at = bytes.size() - 20'000'000 + static_cast<size_t>(behind);
     bytes[at] = static_cast<char>(bytes[at] ^ 1);
-    WriteAll(path, bytes);
+    Overwrite(path, bytes);
     const absl::Status status = job.Load(directory.path());
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     const size_t start = bytes.size() - 20'000'000 +
@@ -209,7 +209,7 @@ TEST(DamageBehindTheFirstBlock, IsFoundInItsBlock) {
                 HasSubstr("offset " + std::to_string(start)));
     bytes[at] = static_cast<char>(bytes[at] ^ 1);
   }
-  WriteAll(path, bytes);
+  Overwrite(path, bytes);
   const Model before = job.model();
   const absl::Status loaded = job.Load(directory.path());
   ASSERT_TRUE(loaded.ok()) << loaded;

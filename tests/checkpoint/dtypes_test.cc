@@ -16,12 +16,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-struct Kind {
+struct StoredKind {
   StoredDType dtype;
   const char* code;  // by the format's description
   int64_t bytes;
 };
-constexpr Kind kKinds[] = {
+constexpr StoredKind kDTypes[] = {
     {DType::kFloat32, "F32", 4},
     {DType::kBFloat16, "BF16", 2},
     {DType::kFloat16, "F16", 2},
@@ -46,7 +46,7 @@ constexpr Kind kKinds[] = {
 class OfEachKind {
  public:
   explicit OfEachKind(unsigned char seed) {
-    for (const Kind& kind : kKinds) {
+    for (const StoredKind& kind : kDTypes) {
       std::string bytes(static_cast<size_t>(15 * kind.bytes), '\0');
       for (char& byte : bytes) byte = static_cast<char>(seed = seed * 29 + 7);
       bytes_.push_back(std::move(bytes));
@@ -56,8 +56,8 @@ class OfEachKind {
   std::vector<CheckpointTensor> tensors() {
     std::vector<CheckpointTensor> all;
     for (size_t i = 0; i < bytes_.size(); ++i) {
-      all.push_back({.name = kKinds[i].code,
-                     .dtype = kKinds[i].dtype,
+      all.push_back({.name = kDTypes[i].code,
+                     .dtype = kDTypes[i].dtype,
                      .shape = {3, 5},
                      .data = bytes_[i].data()});
     }
@@ -77,12 +77,12 @@ TEST(TensorsOfEveryDType, LieInTheSafetensorsFileAndComeBack) {
   ASSERT_TRUE(size.ok()) << size.status();
   const auto foreign =
       ReadSafetensors(ReadAll(FileOf(directory, "parameters-")));
-  ASSERT_THAT(foreign, SizeIs(std::size(kKinds)));
-  for (size_t i = 0; i < std::size(kKinds); ++i) {
-    const ForeignTensor& tensor = foreign.at(kKinds[i].code);
-    EXPECT_EQ(tensor.dtype, kKinds[i].code);
+  ASSERT_THAT(foreign, SizeIs(std::size(kDTypes)));
+  for (size_t i = 0; i < std::size(kDTypes); ++i) {
+    const ForeignTensor& tensor = foreign.at(kDTypes[i].code);
+    EXPECT_EQ(tensor.dtype, kDTypes[i].code);
     EXPECT_EQ(tensor.shape, (std::vector<int64_t>{3, 5}));
-    EXPECT_EQ(tensor.bytes, saved.bytes()[i]) << kKinds[i].code;
+    EXPECT_EQ(tensor.bytes, saved.bytes()[i]) << kDTypes[i].code;
   }
   auto checkpoint = Checkpoint::Open(directory.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();

@@ -9,7 +9,8 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kSize = 60 << 10;  // with its header 64 KiB: 62.5 ms up
+constexpr int64_t kBlockedSize = 60
+                                 << 10;  // with its header 64 KiB: 62.5 ms up
 constexpr double kNanosecond = 1e-9;
 
 class BlockedLinks : public testing::TestWithParam<TestWorld> {
@@ -64,8 +65,9 @@ INSTANTIATE_TEST_SUITE_P(Worlds, BlockedLinks,
                          WorldParamName);
 
 TEST_P(BlockedLinks, OneRequestAtATimeCountsAsItsCustomerMeasures) {
-  const auto queue = world().OpenQueue(kSize, 1);
-  const std::vector<TensorId> tensors = world().RegisterMany(kTensors, kSize);
+  const auto queue = world().OpenQueue(kBlockedSize, 1);
+  const std::vector<TensorId> tensors =
+      world().RegisterMany(kTensors, kBlockedSize);
   const auto access = [](int round) {
     return round == 0   ? Access::kOverwrite
            : round == 1 ? Access::kRead
@@ -86,8 +88,9 @@ TEST_P(BlockedLinks, OneRequestAtATimeCountsAsItsCustomerMeasures) {
 
 // As an optimizer does: what comes next is fetched while one is computed on.
 TEST_P(BlockedLinks, WhatIsFetchedBehindAComputationCountsForTheRest) {
-  const auto queue = world().OpenQueue(kSize, 2);
-  const std::vector<TensorId> tensors = world().RegisterMany(kTensors, kSize);
+  const auto queue = world().OpenQueue(kBlockedSize, 2);
+  const std::vector<TensorId> tensors =
+      world().RegisterMany(kTensors, kBlockedSize);
   for (const TensorId tensor : tensors) world().Fill(*queue, tensor, 1);
   ASSERT_TRUE(world().WaitUntil([&] { return stats().bytes_written() > 0; }));
   const double before = Blocked(/*down=*/false);

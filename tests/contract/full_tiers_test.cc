@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kTensors = 12;
+constexpr int kFullTensors = 12;
 constexpr int kRounds = 3;
 
 class FullTiers : public ContractTest {
@@ -41,21 +41,21 @@ class FullTiers : public ContractTest {
     return bytes;
   }
 
-  // A window in each working tier, places for kTensors below: all of it.
+  // A window in each working tier, places for kFullTensors below: all of it.
   void SetUp() override {
     ContractTest::SetUp();
     if (IsSkipped()) return;
     TestRuntimeOptions options;
     options.hbm_bytes = WindowBytes(kPage, 1);
     options.mapped_bytes = 3 * kPlace;
-    options.path_bytes = (kTensors - 3 * MappedTiers()) * kPlace;
+    options.path_bytes = (kFullTensors - 3 * MappedTiers()) * kPlace;
     MakeOf(MemoryBytes(), options);
-    tensors_ = world().RegisterMany(kTensors, kPage);
+    tensors_ = world().RegisterMany(kFullTensors, kPage);
     queues_.push_back(world().OpenQueue(kPage, 1));
     if (has_device()) {
       queues_.push_back(world().OpenQueue(kPage, 1, TierKind::kHbm));
     }
-    for (uint8_t i = 0; i < kTensors; ++i) {
+    for (uint8_t i = 0; i < kFullTensors; ++i) {
       world().Fill(*queues_.front(), tensors_[i], i);
     }
   }
@@ -64,7 +64,7 @@ class FullTiers : public ContractTest {
   void ExpectFull() {
     for (const TierStats& tier : stats().tiers) {
       const int64_t all = tier.kind == TierKind::kDisk
-                              ? (kTensors - 3 * MappedTiers()) * kPlace
+                              ? (kFullTensors - 3 * MappedTiers()) * kPlace
                               : tier.budget_bytes;
       EXPECT_EQ(tier.used_bytes, all) << tier.name;
       EXPECT_EQ(tier.peak_bytes, all) << tier.name;
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(FullTiers, CyclicReadsFindAll) {
   ExpectFull();
   for (int round = 0; round < kRounds; ++round) {
-    for (uint8_t i = 0; i < kTensors; ++i) {
+    for (uint8_t i = 0; i < kFullTensors; ++i) {
       EXPECT_TRUE(world().Holds(QueueOf(i, round), tensors_[i], i)) << int{i};
     }
   }
@@ -101,18 +101,19 @@ TEST_P(FullTiers, CyclicReadsFindAll) {
 
 TEST_P(FullTiers, CyclicUpdatesFindWhatWasWrittenBefore) {
   for (int round = 0; round < kRounds; ++round) {
-    for (int i = 0; i < kTensors; ++i) {
+    for (int i = 0; i < kFullTensors; ++i) {
       absl::StatusOr<Pin> pin = world().Take(
           QueueOf(i, round), tensors_[static_cast<size_t>(i)], Access::kUpdate);
       ASSERT_TRUE(pin.ok()) << pin.status();
-      const auto before = static_cast<uint8_t>(i + round * kTensors);
+      const auto before = static_cast<uint8_t>(i + round * kFullTensors);
       EXPECT_TRUE(world().Has(*pin, before)) << i;
-      world().Write(*pin, static_cast<uint8_t>(before + kTensors));
+      world().Write(*pin, static_cast<uint8_t>(before + kFullTensors));
     }
   }
-  for (int i = 0; i < kTensors; ++i) {
-    EXPECT_TRUE(world().Holds(QueueOf(i, 0), tensors_[static_cast<size_t>(i)],
-                              static_cast<uint8_t>(i + kRounds * kTensors)));
+  for (int i = 0; i < kFullTensors; ++i) {
+    EXPECT_TRUE(
+        world().Holds(QueueOf(i, 0), tensors_[static_cast<size_t>(i)],
+                      static_cast<uint8_t>(i + kRounds * kFullTensors)));
   }
   ExpectFull();
   EXPECT_TRUE(stats().first_error.ok()) << stats().first_error;
@@ -124,14 +125,14 @@ TEST_P(FullTiers, CyclicStepsPushedAtOnceEnd) {
   for (int round = 0; round < kRounds; ++round) {
     for (const auto& queue : queues_) {
       ASSERT_TRUE(queue->BeginStep(round).ok());
-      for (uint8_t i = 0; i < kTensors; ++i) {
+      for (uint8_t i = 0; i < kFullTensors; ++i) {
         const Access access = i % 3 == 0 ? Access::kUpdate : Access::kRead;
         ASSERT_TRUE(queue->Push({{tensors_[i], access}}, i, Soon()).ok());
       }
     }
     // Whichever has something: one may be in the other's way meanwhile.
     size_t taken = 0;
-    for (size_t turn = 0; taken < kTensors * queues_.size(); ++turn) {
+    for (size_t turn = 0; taken < kFullTensors * queues_.size(); ++turn) {
       const Time patience = world().Now() + absl::Milliseconds(1);
       absl::StatusOr<Ready> ready =
           queues_[turn % queues_.size()]->Next(patience);

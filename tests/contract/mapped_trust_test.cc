@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kTensors = 12;
+constexpr int kTrustedTensors = 12;
 
 class MappedTrust : public ContractTest {
  protected:
@@ -29,8 +29,8 @@ class MappedTrust : public ContractTest {
                     .write_bytes_per_second = 2 << 20};
     Make(1, options);
     queue_ = world().OpenQueue(kPage, 1);
-    tensors_ = world().RegisterMany(kTensors, kPage);
-    seeds_.assign(kTensors, 0);
+    tensors_ = world().RegisterMany(kTrustedTensors, kPage);
+    seeds_.assign(kTrustedTensors, 0);
     RewriteAll();
   }
   void TearDown() override { queue_.reset(); }
@@ -61,17 +61,17 @@ class MappedTrust : public ContractTest {
     world().Fill(*queue_, tensors_[i], ++seeds_[i]);
   }
   void RewriteAll() {
-    for (int i = 0; i < kTensors; ++i) Rewrite(i);
+    for (int i = 0; i < kTrustedTensors; ++i) Rewrite(i);
   }
   bool RewriteUntil(const std::function<bool()>& done) {
-    for (int i = 0; i < 20 * kTensors; ++i) {
+    for (int i = 0; i < 20 * kTrustedTensors; ++i) {
       if (done()) return true;
-      Rewrite(i % kTensors);
+      Rewrite(i % kTrustedTensors);
     }
     return done();
   }
   void ExpectAllHold() {
-    for (size_t i = 0; i < kTensors; ++i) {
+    for (size_t i = 0; i < kTrustedTensors; ++i) {
       EXPECT_TRUE(world().Holds(*queue_, tensors_[i], seeds_[i])) << i;
     }
   }
@@ -95,7 +95,7 @@ class MappedTrust : public ContractTest {
   // What each read of a tensor says, but OK.
   std::vector<absl::Status> ReadErrors() {
     std::vector<absl::Status> errors;
-    for (size_t i = 0; i < kTensors; ++i) {
+    for (size_t i = 0; i < kTrustedTensors; ++i) {
       absl::StatusOr<Pin> pin =
           world().Take(*queue_, tensors_[i], Access::kRead);
       if (!pin.ok()) {

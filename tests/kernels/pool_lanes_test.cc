@@ -46,7 +46,7 @@ class Gate {
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-std::unique_ptr<Executor> Pool(int threads) {
+std::unique_ptr<Executor> PoolOf(int threads) {
   auto executor = MakePoolExecutor(threads, {});
   EXPECT_TRUE(executor.ok()) << executor.status();
   return *std::move(executor);
@@ -56,7 +56,7 @@ TEST(PoolLanesTest, OneThreadAlternatesAndMotionOvertakes) {
   std::string ran;  // the one thread's, then ours
   Gate start;
   {
-    const auto pool = Pool(1);
+    const auto pool = PoolOf(1);
     pool->Run([&] { start.Pass(); });
     EXPECT_TRUE(start.Await(1));
     for (const char name : std::string("abcd")) {
@@ -75,7 +75,7 @@ TEST(PoolLanesTest, HalfOfTheThreadsAreOnMotionWhileComputationWaits) {
   std::atomic<bool> last_ran = false;
   Gate start, motion, computation;
   {
-    const auto pool = Pool(4);
+    const auto pool = PoolOf(4);
     for (int i = 0; i < 4; ++i) pool->Run([&] { start.Pass(); });
     EXPECT_TRUE(start.Await(4));
     for (int i = 0; i < 20; ++i) pool->Run([&] { ++counted; });
@@ -106,7 +106,7 @@ TEST(PoolLanesTest, TheDestructorRunsWhatWasQueuedInBothLanes) {
     std::atomic<int> computation = 0;
     std::atomic<int> motion = 0;
     {
-      const auto pool = Pool(threads);
+      const auto pool = PoolOf(threads);
       for (int i = 0; i < 500; ++i) {
         pool->Run([&] { ++computation; });
         // Each queues one more, into the other lane.

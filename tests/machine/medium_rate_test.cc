@@ -21,7 +21,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMediumMiB = 1 << 20;
 constexpr absl::Duration kTime = absl::Milliseconds(1);
 
 std::unique_ptr<Executor> Threads(int count) {
@@ -51,14 +51,14 @@ class BadMedium final : public Medium {
 };
 
 bool IsZero(const std::vector<std::byte>& bytes, int64_t piece) {
-  const auto begin = bytes.begin() + piece * kMiB;
-  return std::all_of(begin, begin + kMiB,
+  const auto begin = bytes.begin() + piece * kMediumMiB;
+  return std::all_of(begin, begin + kMediumMiB,
                      [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 TEST(MediumRateTest, AllOfItIsWrittenOnceAndBothDirectionsAreMeasured) {
   const auto executor = Threads(3);
-  VectorMedium bytes("far", 31 * kMiB + 4096);
+  VectorMedium bytes("far", 31 * kMediumMiB + 4096);
   FaultMedium medium(bytes);
   const auto rates = MeasureMedium(medium, *executor, kTime);
   ASSERT_TRUE(rates.ok()) << rates.status();
@@ -67,8 +67,8 @@ TEST(MediumRateTest, AllOfItIsWrittenOnceAndBothDirectionsAreMeasured) {
   for (int64_t i = 0; i < 31; ++i) EXPECT_FALSE(IsZero(bytes.bytes(), i)) << i;
   int64_t reads = 0;
   for (const MediumCall& call : medium.calls()) {
-    EXPECT_EQ(call.size_bytes, kMiB);
-    EXPECT_EQ(call.offset % kMiB, 0);
+    EXPECT_EQ(call.size_bytes, kMediumMiB);
+    EXPECT_EQ(call.offset % kMediumMiB, 0);
     reads += call.direction == IoDirection::kRead;
   }
   // Three times at least, four pieces of each thread.
@@ -77,7 +77,7 @@ TEST(MediumRateTest, AllOfItIsWrittenOnceAndBothDirectionsAreMeasured) {
 
 TEST(MediumRateTest, NoTwoThreadsAreInOnePiece) {
   const auto executor = Threads(4);
-  VectorMedium bytes("far", 5 * kMiB);
+  VectorMedium bytes("far", 5 * kMediumMiB);
   FaultMedium medium(bytes);
   Mutex mutex;
   std::set<int64_t> under_way;
@@ -97,7 +97,7 @@ TEST(MediumRateTest, NoTwoThreadsAreInOnePiece) {
 
 TEST(MediumRateTest, ASlowMediumIsNoFasterThanItsPieces) {
   const auto executor = Threads(1);
-  VectorMedium bytes("far", 2 * kMiB);
+  VectorMedium bytes("far", 2 * kMediumMiB);
   FaultMedium medium(bytes);
   medium.OnCall([](const MediumCall& call) {
     const bool reads = call.direction == IoDirection::kRead;
@@ -106,15 +106,15 @@ TEST(MediumRateTest, ASlowMediumIsNoFasterThanItsPieces) {
   const auto rates = MeasureMedium(medium, *executor, kTime);
   ASSERT_TRUE(rates.ok()) << rates.status();
   // 1 MiB in 2 ms and in 4 ms; a busy machine only makes them less.
-  EXPECT_LE(rates->read_bytes_per_second, 500.0 * kMiB);
-  EXPECT_LE(rates->write_bytes_per_second, 250.0 * kMiB);
+  EXPECT_LE(rates->read_bytes_per_second, 500.0 * kMediumMiB);
+  EXPECT_LE(rates->write_bytes_per_second, 250.0 * kMediumMiB);
 }
 
 TEST(MediumRateTest, BadBlocksAreLeftAlone) {
   const auto executor = Threads(2);
-  VectorMedium bytes("pmem", 4 * kMiB);
-  BadMedium medium(bytes, {{.offset = kMiB + 4096, .size_bytes = 4096},
-                           {.offset = 4 * kMiB - 1, .size_bytes = 1}});
+  VectorMedium bytes("pmem", 4 * kMediumMiB);
+  BadMedium medium(bytes, {{.offset = kMediumMiB + 4096, .size_bytes = 4096},
+                           {.offset = 4 * kMediumMiB - 1, .size_bytes = 1}});
   ASSERT_TRUE(MeasureMedium(medium, *executor, kTime).ok());
   EXPECT_FALSE(IsZero(bytes.bytes(), 0));
   EXPECT_TRUE(IsZero(bytes.bytes(), 1));
@@ -124,12 +124,12 @@ TEST(MediumRateTest, BadBlocksAreLeftAlone) {
 
 TEST(MediumRateTest, TooFewBytesOrNoTimeAreRefused) {
   const auto executor = Threads(1);
-  VectorMedium small("small", kMiB - 1);
+  VectorMedium small("small", kMediumMiB - 1);
   const absl::Status status = MeasureMedium(small, *executor, kTime).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               StartsWith("small: 1048575 bytes"));
-  VectorMedium bytes("far", kMiB);
+  VectorMedium bytes("far", kMediumMiB);
   EXPECT_TRUE(MeasureMedium(bytes, *executor, kTime).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(
       MeasureMedium(bytes, *executor, absl::ZeroDuration()).status()));
@@ -137,7 +137,7 @@ TEST(MediumRateTest, TooFewBytesOrNoTimeAreRefused) {
 
 TEST(MediumRateTest, EachPieceThatFailsIsTheError) {
   const auto executor = Threads(1);
-  VectorMedium bytes("pmem", 4 * kMiB);
+  VectorMedium bytes("pmem", 4 * kMediumMiB);
   // Four pieces are written at first, then 12 measured; then 12 are read.
   for (const int64_t calls : {0, 3, 4, 15}) {
     FaultMedium medium(bytes);
@@ -185,7 +185,7 @@ TEST(MeasureTierTest, WhatCannotBeMeasuredIsRefusedByItsName) {
         .status();
   };
   const std::pair<std::vector<TierSpec>, const char*> wrong[] = {
-      {{{.kind = TierKind::kDram, .budget_bytes = kMiB}}, "tier 'dram'"},
+      {{{.kind = TierKind::kDram, .budget_bytes = kMediumMiB}}, "tier 'dram'"},
       {{{.kind = TierKind::kDisk, .place = "/"}}, "named as a path"},
       {{{.kind = TierKind::kFar, .place = "elsewhere"}}, "memory node"},
       {{pmem, pmem}, "named twice"}};

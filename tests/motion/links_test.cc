@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kLinkPage = 4096;
 
 class LinksTest : public testing::Test {
  protected:
@@ -38,8 +38,8 @@ class LinksTest : public testing::Test {
     Move move;
     move.tag = tag;
     move.edge = {from, to};
-    move.from = {from == kDramTier ? 5 * kPage : 2 * kPage, kPage};
-    move.to = {to == kDramTier ? 5 * kPage : 2 * kPage, kPage};
+    move.from = {from == kDramTier ? 5 * kLinkPage : 2 * kLinkPage, kLinkPage};
+    move.to = {to == kDramTier ? 5 * kLinkPage : 2 * kLinkPage, kLinkPage};
     move.data = reinterpret_cast<std::byte*>(memory_.data());
     move.timeout = absl::Seconds(1);
     return move;
@@ -51,7 +51,7 @@ class LinksTest : public testing::Test {
   }
 
   VirtualClock clock_;
-  PageBuffer memory_{kPage};
+  PageBuffer memory_{kLinkPage};
   InlineExecutor tasks_;
   ScriptedEngine* engine_ = nullptr;
   std::unique_ptr<Links> links_;
@@ -65,8 +65,8 @@ TEST_F(LinksTest, AMoveUpReadsFromItsTiersPath) {
   const IoRequest& request = engine_->in_flight()[0];
   EXPECT_EQ(request.file, 1);  // the second path is tier 2
   EXPECT_EQ(request.direction, IoDirection::kRead);
-  EXPECT_EQ(request.offset, 2 * kPage);
-  EXPECT_EQ(request.size_bytes, kPage);
+  EXPECT_EQ(request.offset, 2 * kLinkPage);
+  EXPECT_EQ(request.size_bytes, kLinkPage);
   EXPECT_EQ(request.data, reinterpret_cast<std::byte*>(memory_.data()));
   engine_->CompleteAll();
   const std::vector<Moved> moved = Poll();
@@ -85,10 +85,10 @@ TEST_F(LinksTest, AMoveDownWritesToItsTiersPath) {
   const IoRequest& request = engine_->in_flight()[0];
   EXPECT_EQ(request.file, 0);
   EXPECT_EQ(request.direction, IoDirection::kWrite);
-  EXPECT_EQ(request.offset, 2 * kPage);
+  EXPECT_EQ(request.offset, 2 * kLinkPage);
   engine_->CompleteAll();
   EXPECT_EQ(Poll().size(), 1u);
-  EXPECT_EQ(links_->stats(1).bytes_written, kPage);
+  EXPECT_EQ(links_->stats(1).bytes_written, kLinkPage);
   EXPECT_EQ(links_->stats(2).bytes_written, 0);
 }
 

@@ -15,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int64_t kCopyBytes = 2 * kPage;
+constexpr int64_t kRegisteredBytes = 2 * kPage;
 
 class RegistrarTest : public testing::Test {
  protected:
@@ -179,10 +179,10 @@ TEST_F(GrowingRegistrarTest, ALateTierIsLeftForTheNext) {
   registrar_.ServeRegistrations();
   Grow(1);
   EXPECT_TRUE(Get(reply).ok());
-  EXPECT_EQ(used(2), kCopyBytes);
+  EXPECT_EQ(used(2), kRegisteredBytes);
   Grow(0);  // its answer may still come: it has room for the next
   EXPECT_TRUE(Get(Register({1}, 'b')).ok());
-  EXPECT_EQ(used(1), kCopyBytes);
+  EXPECT_EQ(used(1), kRegisteredBytes);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 using testing::IsEmpty;
 
 constexpr int64_t kQueue = 0;
-constexpr int64_t kCopyBytes = 2 * kPage;
+constexpr int64_t kWrittenBytes = 2 * kPage;
 
 class WriteBackTest : public testing::Test {
  protected:
@@ -23,7 +23,7 @@ class WriteBackTest : public testing::Test {
   // In a slot of the window, newer than below.
   Tensor& AddInSlot(int slot) {
     Tensor& tensor = core_.Add(slot == 0 ? "in slot" : "in other slot");
-    tensor.BeginOverwrite(window_.Take(slot, tensor, kCopyBytes));
+    tensor.BeginOverwrite(window_.Take(slot, tensor, kWrittenBytes));
     core_.Update(tensor);
     return tensor;
   }
@@ -76,7 +76,7 @@ TEST_F(WriteBackTest, WhatIsUsedOrHasNoPlaceOrGaveUpStays) {
   in_slot_.refusals.GiveUp(absl::UnavailableError("EIO"));
   write_back_.OnDirty(in_slot_);
   Tensor& homeless = core_.Add("homeless", kPage, kNoTier);
-  homeless.BeginOverwrite(window_.Take(1, homeless, kCopyBytes));
+  homeless.BeginOverwrite(window_.Take(1, homeless, kWrittenBytes));
   core_.Update(homeless);
   write_back_.OnDirty(homeless);
   Start();
@@ -299,8 +299,8 @@ TEST_F(WriteBackTest, AForgottenTensorIsInNoneOfItsLists) {
 }
 
 TEST(WriteBackRoomTest, WhoLeavesWaitsForATierThatGrows) {
-  TestCore core({.path_bytes = kCopyBytes});
-  const auto full = core.resting.at(2).Allocate(kCopyBytes, true);
+  TestCore core({.path_bytes = kWrittenBytes});
+  const auto full = core.resting.at(2).Allocate(kWrittenBytes, true);
   Tensor& tensor = core.Add("a");
   core.Write(tensor);
   tensor.refusals.Add(1, absl::UnavailableError("EIO"));

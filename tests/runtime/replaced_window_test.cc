@@ -11,10 +11,10 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kReplacedPage = 4096;
 constexpr int64_t kChunkBytes = 64 << 10;
-constexpr int64_t kElements = 30'000;
-constexpr int64_t kBudget = 4 << 20;
+constexpr int64_t kReplacedElements = 30'000;
+constexpr int64_t kReplacedBudget = 4 << 20;
 
 int64_t Bytes(const OptimizerPlan& plan) {
   return WindowBytes(plan.chunk_bytes, static_cast<int>(plan.slots));
@@ -22,11 +22,11 @@ int64_t Bytes(const OptimizerPlan& plan) {
 
 TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
   const OptimizerOptions options = {.chunk_bytes = kChunkBytes};
-  Model model = Model::Of({{.name = "a", .count = kElements}}, 1);
+  Model model = Model::Of({{.name = "a", .count = kReplacedElements}}, 1);
   const std::vector<ParameterSpec> more = {
-      {.name = "b", .count = kElements / 2}};
+      {.name = "b", .count = kReplacedElements / 2}};
   TestRuntimeOptions runtime_options;
-  runtime_options.budget_bytes = kBudget;
+  runtime_options.budget_bytes = kReplacedBudget;
   // What it has, and what it wants then, as where nothing is in the way.
   int64_t had_bytes = 0;
   int64_t wanted_bytes = 0;
@@ -40,7 +40,7 @@ TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
     wanted_bytes = Bytes((*optimizer)->plan());
   }
   const int64_t missing_bytes = wanted_bytes - had_bytes;
-  ASSERT_EQ(missing_bytes % (4 * kPage), 0);
+  ASSERT_EQ(missing_bytes % (4 * kReplacedPage), 0);
   ASSERT_LT(missing_bytes, had_bytes);
 
   // The window, and what is missing in two parts, with others between.
@@ -50,13 +50,13 @@ TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
       OffloadedOptimizer::Create(world.runtime(), model.specs(), options);
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
   const auto open = [&](int64_t bytes) {
-    return world.OpenQueue(bytes - kPage, 1);  // and its header's page
+    return world.OpenQueue(bytes - kReplacedPage, 1);  // and its header's page
   };
-  const auto first = open(2 * kPage);
+  const auto first = open(2 * kReplacedPage);
   auto gap = open(missing_bytes / 2);
-  const auto between = open(2 * kPage);
+  const auto between = open(2 * kReplacedPage);
   auto other_gap = open(missing_bytes / 2);
-  const auto last = open(kBudget - wanted_bytes - 4 * kPage);
+  const auto last = open(kReplacedBudget - wanted_bytes - 4 * kReplacedPage);
   gap.reset();
   other_gap.reset();
 
@@ -64,7 +64,7 @@ TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
   // what leaves enough for the old window, but in parts.
   Inbox& inbox = static_cast<LocalRuntime&>(world.runtime()).mover().inbox();
   OpenRequest second;
-  second.slot_bytes = missing_bytes - kPage;
+  second.slot_bytes = missing_bytes - kReplacedPage;
   second.slots = 1;
   second.deadline = absl::InfiniteFuture();
   second.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();

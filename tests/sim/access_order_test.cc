@@ -17,7 +17,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kTensors = 40;
+constexpr int kOrderedTensors = 40;
 constexpr int64_t kTensorBytes = 64 << 10;
 constexpr int64_t kRate = 1 << 30;
 
@@ -34,7 +34,7 @@ uint64_t Mark(int tensor, int step) {
 class Customer {
  public:
   Customer(const WorldOptions& options, int slots) : world_(options) {
-    for (int i = 0; i < kTensors; ++i) {
+    for (int i = 0; i < kOrderedTensors; ++i) {
       const auto id = world_.runtime().Register(
           {.name = absl::StrCat("t", i), .size_bytes = kTensorBytes});
       EXPECT_TRUE(id.ok()) << id.status();
@@ -44,7 +44,7 @@ class Customer {
         world_.runtime().OpenQueue(kTensorBytes, slots, absl::InfiniteFuture());
     EXPECT_TRUE(queue.ok()) << queue.status();
     queue_ = *std::move(queue);
-    std::vector<int> all(kTensors);
+    std::vector<int> all(kOrderedTensors);
     std::iota(all.begin(), all.end(), 0);
     Step(0, all, Access::kOverwrite, absl::ZeroDuration());
   }
@@ -88,7 +88,7 @@ class Customer {
 
   World world_;
   std::vector<TensorId> ids_;
-  std::vector<uint64_t> marks_ = std::vector<uint64_t>(kTensors);
+  std::vector<uint64_t> marks_ = std::vector<uint64_t>(kOrderedTensors);
   std::unique_ptr<RequestQueue> queue_;
 };
 
@@ -98,7 +98,7 @@ struct Order {
 };
 
 std::vector<Order> Orders() {
-  std::vector<int> forward(kTensors);
+  std::vector<int> forward(kOrderedTensors);
   std::iota(forward.begin(), forward.end(), 0);
   std::vector<Order> orders;
   for (const uint64_t seed : {1, 2, 3}) {
@@ -112,8 +112,10 @@ std::vector<Order> Orders() {
     if (i % 3 != 1) orders.back().tensors.push_back(i);
   }
   orders.push_back({"skipped, then back", {}});
-  for (int i = 0; i < kTensors; i += 2) orders.back().tensors.push_back(i);
-  for (int i = kTensors - 1; i > 0; i -= 2) orders.back().tensors.push_back(i);
+  for (int i = 0; i < kOrderedTensors; i += 2)
+    orders.back().tensors.push_back(i);
+  for (int i = kOrderedTensors - 1; i > 0; i -= 2)
+    orders.back().tensors.push_back(i);
   return orders;
 }
 
@@ -164,31 +166,33 @@ double HitShare(EvictionKind eviction, int stay, Access access) {
   options.budget_bytes =
       WindowBytes(kTensorBytes, 1) + stay * ResidentBytes(kTensorBytes);
   Customer customer(options, 1);
-  std::vector<int> scan(kTensors);
+  std::vector<int> scan(kOrderedTensors);
   std::iota(scan.begin(), scan.end(), 0);
   int step = 1;
   for (; step <= 2; ++step) customer.Step(step, scan, access, TransferTime());
   const int64_t before = customer.stats().hits;
   for (; step <= 7; ++step) customer.Step(step, scan, access, TransferTime());
-  return static_cast<double>(customer.stats().hits - before) / (5 * kTensors);
+  return static_cast<double>(customer.stats().hits - before) /
+         (5 * kOrderedTensors);
 }
 
 TEST(AccessOrder, NextUseKeepsItsShareOfACyclicScanAndLruNothing) {
   for (const int stay : {10, 20, 30}) {
     for (const Access access : {Access::kRead, Access::kUpdate}) {
-      SCOPED_TRACE(testing::Message() << stay << " of " << kTensors);
+      SCOPED_TRACE(testing::Message() << stay << " of " << kOrderedTensors);
       const double next_use = HitShare(EvictionKind::kNextUse, stay, access);
       const double lru = HitShare(EvictionKind::kLru, stay, access);
-      const double capacity = static_cast<double>(stay) / kTensors;
+      const double capacity = static_cast<double>(stay) / kOrderedTensors;
       std::printf("room for %.2f (%s): next-use hits %.3f, LRU %.3f\n",
                   capacity, access == Access::kRead ? "read" : "update",
                   next_use, lru);
       EXPECT_GE(next_use, 0.9 * capacity);
-      EXPECT_LE(next_use, capacity + 1.5 / kTensors);  // and the one slot
+      EXPECT_LE(next_use,
+                capacity + 1.5 / kOrderedTensors);  // and the one slot
       // A slot's tensor may be found once more. What is dirty leaves late, and
       // LRU gains by it what it would not keep.
       if (access == Access::kRead) {
-        EXPECT_LE(lru, 1.5 / kTensors);
+        EXPECT_LE(lru, 1.5 / kOrderedTensors);
       }
       EXPECT_LT(lru, next_use);
     }

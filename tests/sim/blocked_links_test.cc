@@ -18,7 +18,7 @@ constexpr int64_t kChunkBytes = 64 << 10;
 constexpr int64_t kChunks = 64;
 constexpr int kSlots = 6;
 constexpr int64_t kSlotBytes = kChunkBytes + 4096;
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kWholeMiB = 1 << 20;
 constexpr double kMicrosecond = 1e-6;
 
 struct Blocked {
@@ -34,8 +34,8 @@ class BlockedLinks : public testing::Test {
                                 .paths = 2,
                                 .path_bytes = 2 * kChunks * kSlotBytes,
                                 .mapped = mapped});
-    world_->SetPace(0, {96 * kMiB, 96 * kMiB});
-    world_->SetPace(1, {32 * kMiB, 32 * kMiB});
+    world_->SetPace(0, {96 * kWholeMiB, 96 * kWholeMiB});
+    world_->SetPace(1, {32 * kWholeMiB, 32 * kWholeMiB});
     OptimizerOptions options;
     options.chunk_bytes = kChunkBytes;
     options.window_bytes = kSlots * kSlotBytes;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kKiB = 1 << 10;
 
-WorldOptions Arrangement(uint64_t seed, std::mt19937_64& random) {
+WorldOptions Arranged(uint64_t seed, std::mt19937_64& random) {
   WorldOptions options;
   options.seed = seed;
   options.budget_bytes =
@@ -75,7 +75,7 @@ absl::Status Attempt(World& world, OffloadedOptimizer& optimizer,
 
 // What a fault may make of a step. FailedPrecondition is not among them: this
 // customer makes no mistakes.
-bool IsTyped(const absl::Status& status) {
+bool IsTypedForAStep(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsUnavailable(status) ||
          absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
 }
@@ -89,7 +89,7 @@ struct Outcome {
 // Some steps with faults, then some without.
 void Train(uint64_t seed, bool faulty, Outcome* outcome) {
   std::mt19937_64 random(seed);
-  World world(Arrangement(seed, random));
+  World world(Arranged(seed, random));
   OptimizerOptions options;
   options.chunk_bytes = 64 * kKiB;
   options.max_gradient_norm = random() % 2 == 0 ? 1 : 0;
@@ -106,7 +106,7 @@ void Train(uint64_t seed, bool faulty, Outcome* outcome) {
     if (faulty && step < 5) world.faults().SetChances(Chances(random));
     absl::Status status = Attempt(world, optimizer, arguments, model);
     for (int attempt = 1; !status.ok(); ++attempt) {
-      ASSERT_TRUE(faulty && IsTyped(status)) << status;
+      ASSERT_TRUE(faulty && IsTypedForAStep(status)) << status;
       if (absl::IsDataLoss(status)) {
         // For good: it says so, and changes nothing any more.
         world.faults().Clear();

@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-constexpr double kMiB = 1 << 20;
+constexpr double kRestingMiB = 1 << 20;
 constexpr double kRoom = 1.3;  // of a tier's share
 
 using Rates = std::vector<double>;
@@ -30,16 +30,16 @@ struct Arrangement {
 const Arrangement kArrangements[] = {
     {"Disks",
      {TierKind::kDisk, TierKind::kDisk, TierKind::kDisk},
-     {128 * kMiB, 64 * kMiB, 32 * kMiB}},
+     {128 * kRestingMiB, 64 * kRestingMiB, 32 * kRestingMiB}},
     {"FarPmemDisk",
      {TierKind::kFar, TierKind::kPmem, TierKind::kDisk},
-     {128 * kMiB, 64 * kMiB, 32 * kMiB}},
+     {128 * kRestingMiB, 64 * kRestingMiB, 32 * kRestingMiB}},
     {"PmemTwoDisks",
      {TierKind::kPmem, TierKind::kDisk, TierKind::kDisk},
-     {64 * kMiB, 128 * kMiB, 32 * kMiB}},
+     {64 * kRestingMiB, 128 * kRestingMiB, 32 * kRestingMiB}},
     {"TwoSlowBelowADisk",
      {TierKind::kFar, TierKind::kPmem, TierKind::kDisk},
-     {64 * kMiB, 32 * kMiB, 128 * kMiB}},
+     {64 * kRestingMiB, 32 * kRestingMiB, 128 * kRestingMiB}},
 };
 
 // What a sanitiser finds does not depend on the rates: with one, that of all
@@ -161,8 +161,8 @@ TEST(ThreeTiers, WhatRestsInABudgetIsWhatItsLinksCarry) {
   constexpr double kMost = 0.02;  // that a link may be off by
   constexpr int64_t kPmem = PacedTraining::kPlaces * 3 / 10;
   PacedTraining training(
-      {{TierKind::kPmem, 128 * kMiB, kPmem * PacedTraining::kPlaceBytes},
-       {TierKind::kDisk, 64 * kMiB, 2 * PacedTraining::kStateBytes}},
+      {{TierKind::kPmem, 128 * kRestingMiB, kPmem * PacedTraining::kPlaceBytes},
+       {TierKind::kDisk, 64 * kRestingMiB, 2 * PacedTraining::kStateBytes}},
       {.slots = 16, .residents = 11});
   ASSERT_TRUE(training.Step().ok());
   Stats before = training.stats();

@@ -11,15 +11,15 @@
 namespace terrace {
 namespace {
 
-constexpr int kTensors = 8;
-constexpr int64_t kTensorBytes = 64 << 10;
-constexpr int64_t kRate = 1 << 20;
+constexpr int kSlowTensors = 8;
+constexpr int64_t kSlowTensorBytes = 64 << 10;
+constexpr int64_t kSlowRate = 1 << 20;
 
 WorldOptions SlowWorld(const IoQueueOptions& io) {
   WorldOptions options;
-  options.budget_bytes = WindowBytes(kTensorBytes, kTensors);
+  options.budget_bytes = WindowBytes(kSlowTensorBytes, kSlowTensors);
   options.paths = 1;
-  options.pace = {kRate, kRate};
+  options.pace = {kSlowRate, kSlowRate};
   options.prefetch = false;
   options.io_timeout = absl::Milliseconds(200);
   options.io = io;
@@ -31,14 +31,14 @@ WorldOptions SlowWorld(const IoQueueOptions& io) {
 void WriteAndReadAtOnce(const IoQueueOptions& io) {
   World world(SlowWorld(io));
   std::vector<Want> half[2];
-  for (int i = 0; i < 2 * kTensors; ++i) {
+  for (int i = 0; i < 2 * kSlowTensors; ++i) {
     const auto id = world.runtime().Register(
-        {.name = absl::StrCat("t", i), .size_bytes = kTensorBytes});
+        {.name = absl::StrCat("t", i), .size_bytes = kSlowTensorBytes});
     ASSERT_TRUE(id.ok()) << id.status();
-    half[i / kTensors].push_back({*id, Access::kOverwrite});
+    half[i / kSlowTensors].push_back({*id, Access::kOverwrite});
   }
-  auto queue =
-      world.runtime().OpenQueue(kTensorBytes, kTensors, absl::InfiniteFuture());
+  auto queue = world.runtime().OpenQueue(kSlowTensorBytes, kSlowTensors,
+                                         absl::InfiniteFuture());
   ASSERT_TRUE(queue.ok()) << queue.status();
   const absl::Time start = world.clock().Now();
   for (int step = 0; step < 4; ++step) {
@@ -59,8 +59,8 @@ void WriteAndReadAtOnce(const IoQueueOptions& io) {
   const Stats stats = world.runtime().GetStats();
   EXPECT_FALSE(stats.paths[0].degraded);
   EXPECT_TRUE(stats.first_error.ok()) << stats.first_error;
-  EXPECT_GE(stats.bytes_written(), 2 * kTensors * kTensorBytes);
-  EXPECT_GE(stats.bytes_read(), kTensors * kTensorBytes);
+  EXPECT_GE(stats.bytes_written(), 2 * kSlowTensors * kSlowTensorBytes);
+  EXPECT_GE(stats.bytes_read(), kSlowTensors * kSlowTensorBytes);
   EXPECT_GE(world.clock().Now() - start, absl::Seconds(2));
 }
 

@@ -15,23 +15,9 @@
 namespace terrace {
 namespace {
 
-constexpr auto kPage = static_cast<size_t>(kBlockBytes);
+constexpr auto kBlockPage = static_cast<size_t>(kBlockBytes);
 // What a pin for kOverwrite shows: NaNs, so that bytes left unwritten show.
 constexpr int kGarbage = 0xFF;
-
-// A copy of a tensor's bytes, page-aligned as pins promise.
-class Buffer {
- public:
-  explicit Buffer(size_t size) : bytes_(size + kPage), size_(size) {}
-  absl::Span<std::byte> data() {
-    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
-    return {bytes_.data() + (kPage - address % kPage) % kPage, size_};
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-  size_t size_;
-};
 
 }  // namespace
 
@@ -115,6 +101,21 @@ class MapStore : public PinOwner,
   }
 
  private:
+  // A copy of a tensor's bytes, page-aligned as pins promise.
+  class Buffer {
+   public:
+    explicit Buffer(size_t size) : bytes_(size + kBlockPage), size_(size) {}
+    absl::Span<std::byte> data() {
+      const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+      return {bytes_.data() + (kBlockPage - address % kBlockPage) % kBlockPage,
+              size_};
+    }
+
+   private:
+    std::vector<std::byte> bytes_;
+    size_t size_;
+  };
+
   struct Held {
     TensorId tensor;
     Access access;

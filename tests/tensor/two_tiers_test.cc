@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-constexpr char kCheck[] = "internal error at .*tensor\\.cc";
+constexpr char kTwoTiersCheck[] = "internal error at .*tensor\\.cc";
 
 class TwoTiersTest : public testing::Test {
  protected:
@@ -71,13 +71,13 @@ TEST_F(TwoTiersTest, AWritePinIsAloneOverBoth) {
   Fill(memory_);
   tensor_.Hold(kDramTier, Access::kRead);
   EXPECT_EQ(tensor_.pins(), 1);
-  EXPECT_DEATH(tensor_.Hold(kHbmTier, Access::kUpdate), kCheck);
+  EXPECT_DEATH(tensor_.Hold(kHbmTier, Access::kUpdate), kTwoTiersCheck);
   tensor_.Hold(kHbmTier, Access::kRead);
   EXPECT_EQ(tensor_.pins(), 2);
   tensor_.Unhold(kHbmTier, Access::kRead);
   tensor_.Unhold(kDramTier, Access::kRead);
   tensor_.Hold(kHbmTier, Access::kUpdate);
-  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kRead), kCheck);
+  EXPECT_DEATH(tensor_.Hold(kDramTier, Access::kRead), kTwoTiersCheck);
 }
 
 TEST_F(TwoTiersTest, WhatIsReadStays) {
@@ -85,9 +85,9 @@ TEST_F(TwoTiersTest, WhatIsReadStays) {
   tensor_.BeginRead(kHbmTier);
   EXPECT_TRUE(tensor_.being_read());
   EXPECT_FALSE(tensor_.Idle(kHbmTier));
-  EXPECT_DEATH(tensor_.Drop(kHbmTier), kCheck);
+  EXPECT_DEATH(tensor_.Drop(kHbmTier), kTwoTiersCheck);
   tensor_.EndRead(kHbmTier);
-  EXPECT_DEATH(tensor_.EndRead(kHbmTier), kCheck);
+  EXPECT_DEATH(tensor_.EndRead(kHbmTier), kTwoTiersCheck);
   EXPECT_TRUE(tensor_.Idle(kHbmTier));
   tensor_.Drop(kHbmTier);
 }
@@ -96,7 +96,7 @@ TEST_F(TwoTiersTest, NothingStaleIsRead) {
   Overwrite(device_);
   Fill(memory_);
   Overwrite(device_);
-  EXPECT_DEATH(tensor_.BeginRead(kDramTier), kCheck);
+  EXPECT_DEATH(tensor_.BeginRead(kDramTier), kTwoTiersCheck);
 }
 
 TEST_F(TwoTiersTest, WhatRefusedItIsForgottenWithTheLastCopy) {

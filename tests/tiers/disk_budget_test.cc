@@ -20,7 +20,7 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kBudgetMiB = 1 << 20;
 constexpr int64_t kBlock = 4096;
 
 std::unique_ptr<DiskFile> MustOpen(const std::string& path,
@@ -54,12 +54,12 @@ int64_t Fill(DiskFile& file, absl::Status* refused) {
 TEST(DiskBudgetTest, ADirectorysFileGrowsToItsBudgetAndNoFurther) {
   TemporaryDirectory directory;
   // No multiple of what it grows by, nor of a block.
-  constexpr int64_t kBudget = 3 * kMiB + 5 * kBlock + 77;
+  constexpr int64_t kBudget = 3 * kBudgetMiB + 5 * kBlock + 77;
   const auto file = MustOpen(directory.path(), kBudget);
   ASSERT_NE(file, nullptr);
   absl::Status refused;
-  EXPECT_EQ(Fill(*file, &refused), 3 * kMiB + 5 * kBlock);
-  EXPECT_EQ(SizeOf(*file), 3 * kMiB + 5 * kBlock);
+  EXPECT_EQ(Fill(*file, &refused), 3 * kBudgetMiB + 5 * kBlock);
+  EXPECT_EQ(SizeOf(*file), 3 * kBudgetMiB + 5 * kBlock);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_NE(refused.message().find(directory.path()), std::string::npos);
   EXPECT_NE(refused.message().find("of the budget of 3166208"),
@@ -70,14 +70,14 @@ TEST(DiskBudgetTest, ADirectorysFileGrowsToItsBudgetAndNoFurther) {
 
 TEST(DiskBudgetTest, WhatIsFreedMayBeTakenAgain) {
   TemporaryDirectory directory;
-  const auto file = MustOpen(directory.path(), 2 * kMiB);
+  const auto file = MustOpen(directory.path(), 2 * kBudgetMiB);
   ASSERT_NE(file, nullptr);
-  const absl::StatusOr<Extent> first = Take(*file, 2 * kMiB);
+  const absl::StatusOr<Extent> first = Take(*file, 2 * kBudgetMiB);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_FALSE(Take(*file, kBlock).ok());
   file->Free(*first);
-  EXPECT_TRUE(Take(*file, kMiB).ok());
-  EXPECT_TRUE(Take(*file, kMiB).ok());
+  EXPECT_TRUE(Take(*file, kBudgetMiB).ok());
+  EXPECT_TRUE(Take(*file, kBudgetMiB).ok());
   EXPECT_FALSE(Take(*file, kBlock).ok());
 }
 
@@ -85,11 +85,11 @@ TEST(DiskBudgetTest, TheMarkOfAGivenFileIsNotOfItsBudget) {
   TemporaryDirectory directory;
   const std::string path = directory.path() + "/given";
   std::fclose(std::fopen(path.c_str(), "w"));
-  const auto file = MustOpen(path, kMiB);
+  const auto file = MustOpen(path, kBudgetMiB);
   ASSERT_NE(file, nullptr);
   absl::Status refused;
-  EXPECT_EQ(Fill(*file, &refused), kMiB);
-  EXPECT_EQ(SizeOf(*file), kMiB + kBlock);
+  EXPECT_EQ(Fill(*file, &refused), kBudgetMiB);
+  EXPECT_EQ(SizeOf(*file), kBudgetMiB + kBlock);
   EXPECT_NE(refused.message().find("of the budget of 1048576"),
             std::string::npos)
       << refused;
@@ -103,18 +103,18 @@ TEST(DiskBudgetTest, WhatAKilledJobLeftOfAGivenFileIsNotBeyondTheNextBudget) {
   const std::string path = directory.Write("given", "");
   ASSERT_TRUE(InChild([&]() -> bool {
     const auto file = OpenDiskFile({.path = path});
-    const bool is_taken = file.ok() && Take(**file, 5 * kMiB).ok();
+    const bool is_taken = file.ok() && Take(**file, 5 * kBudgetMiB).ok();
     _exit(is_taken ? 0 : 1);  // without closing it
   }));
   struct stat left = {};
   ASSERT_EQ(stat(path.c_str(), &left), 0);
-  ASSERT_GE(left.st_size, 5 * kMiB + kBlock);
-  const auto file = MustOpen(path, kMiB);
+  ASSERT_GE(left.st_size, 5 * kBudgetMiB + kBlock);
+  const auto file = MustOpen(path, kBudgetMiB);
   ASSERT_NE(file, nullptr);
   EXPECT_EQ(SizeOf(*file), kBlock);
   absl::Status refused;
-  EXPECT_EQ(Fill(*file, &refused), kMiB);
-  EXPECT_EQ(SizeOf(*file), kMiB + kBlock);
+  EXPECT_EQ(Fill(*file, &refused), kBudgetMiB);
+  EXPECT_EQ(SizeOf(*file), kBudgetMiB + kBlock);
 }
 
 TEST(DiskBudgetTest, ARefusedBudgetLeavesAnEmptyFileEmpty) {
@@ -160,17 +160,18 @@ TEST(DiskBudgetTest, LessThanABlockIsRefused) {
 }
 
 TEST(DiskBudgetTest, ADeviceGivesNoMoreThanItsBudget) {
-  const LoopDevice device(16 * kMiB);
+  const LoopDevice device(16 * kBudgetMiB);
   if (!device.ok()) GTEST_SKIP() << device.reason();
   const absl::Status beyond =
-      OpenDiskFile({.path = device.path(), .budget_bytes = 16 * kMiB}).status();
+      OpenDiskFile({.path = device.path(), .budget_bytes = 16 * kBudgetMiB})
+          .status();
   EXPECT_TRUE(absl::IsInvalidArgument(beyond)) << beyond;
   EXPECT_NE(beyond.message().find("and there are 14680064"), std::string::npos)
       << beyond;
-  const auto file = MustOpen(device.path(), 3 * kMiB);
+  const auto file = MustOpen(device.path(), 3 * kBudgetMiB);
   ASSERT_NE(file, nullptr);
   absl::Status refused;
-  EXPECT_EQ(Fill(*file, &refused), 3 * kMiB);
+  EXPECT_EQ(Fill(*file, &refused), 3 * kBudgetMiB);
   EXPECT_NE(refused.message().find("of the budget of 3145728"),
             std::string::npos)
       << refused;

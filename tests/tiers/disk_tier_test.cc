@@ -9,17 +9,17 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/io_fault.h"
-#include "tests/tiers/event_log.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_disk_file.h"
+#include "tests/tiers/event_log.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kDiskPage = 4096;
 constexpr absl::Duration kPatience = absl::Seconds(8);
 
 // Two pages, which grow to six.
@@ -43,7 +43,7 @@ class DiskTierTest : public testing::Test {
     return *tier_;
   }
   Asked Ask(int64_t pages, bool must = true) {
-    return tier().Allocate(pages * kPage, must);
+    return tier().Allocate(pages * kDiskPage, must);
   }
   Reservation Take(int64_t pages) { return *std::move(*Ask(pages)); }
   static bool Grows(const Asked& asked) {
@@ -61,7 +61,7 @@ class DiskTierTest : public testing::Test {
   InlineExecutor background_;
   const std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
   std::unique_ptr<ScriptedDiskFile> owned_ =
-      std::make_unique<ScriptedDiskFile>(0, 2 * kPage, 6 * kPage);
+      std::make_unique<ScriptedDiskFile>(0, 2 * kDiskPage, 6 * kDiskPage);
   ScriptedDiskFile& file_ = *owned_;
   std::unique_ptr<DiskTier> tier_;
 };
@@ -70,8 +70,8 @@ TEST_F(DiskTierTest, ItIsItsFile) {
   EXPECT_EQ(tier().id(), 3);
   EXPECT_EQ(tier().name(), "disk0/state");
   EXPECT_EQ(tier().info().directory, "disk0");
-  EXPECT_EQ(tier().usage().capacity_bytes, 2 * kPage);
-  EXPECT_EQ(tier().Address({0, kPage}), nullptr);
+  EXPECT_EQ(tier().usage().capacity_bytes, 2 * kDiskPage);
+  EXPECT_EQ(tier().Address({0, kDiskPage}), nullptr);
   EXPECT_FALSE(IsWorkingTier(tier().id()));
 }
 
@@ -86,10 +86,10 @@ TEST_F(DiskTierTest, NoTwoPathsHaveOneId) {
 TEST_F(DiskTierTest, SpaceThatThereIsComesAtOnce) {
   Reservation room = Take(2);
   EXPECT_EQ(room.tier(), 3);
-  EXPECT_EQ(tier().usage().used_bytes, 2 * kPage);
+  EXPECT_EQ(tier().usage().used_bytes, 2 * kDiskPage);
   room.Reset();
   EXPECT_EQ(tier().usage().used_bytes, 0);
-  EXPECT_EQ(tier().usage().peak_bytes, 2 * kPage);
+  EXPECT_EQ(tier().usage().peak_bytes, 2 * kDiskPage);
   EXPECT_EQ(file_.growths, 0);
 }
 
@@ -103,15 +103,15 @@ TEST_F(DiskTierTest, ItGrowsInTheBackgroundAndIsAskedAgain) {
   EXPECT_FALSE(answer.late);
   EXPECT_TRUE(answer.must);
   EXPECT_EQ(file_.growths, 1);
-  EXPECT_EQ(tier().usage().capacity_bytes, 3 * kPage);
-  EXPECT_EQ(Take(1).extent(), (Extent{2 * kPage, kPage}));
+  EXPECT_EQ(tier().usage().capacity_bytes, 3 * kDiskPage);
+  EXPECT_EQ(Take(1).extent(), (Extent{2 * kDiskPage, kDiskPage}));
 }
 
 TEST_F(DiskTierTest, WhileItGrowsNothingElseIsHadEither) {
   EXPECT_TRUE(Grows(Ask(3)));
   EXPECT_TRUE(Grows(Ask(1)));  // though there are two
   Answer();
-  EXPECT_EQ(Take(3).extent(), (Extent{0, 3 * kPage}));
+  EXPECT_EQ(Take(3).extent(), (Extent{0, 3 * kDiskPage}));
 }
 
 TEST_F(DiskTierTest, WhatItCannotGrowByIsRefusedAtOnce) {
@@ -248,9 +248,9 @@ TEST_F(DiskTierTest, AbandonedItTakesNothingBackAndItsFileStays) {
   Reservation room = Take(1);
   tier().Abandon();
   room.Reset();
-  EXPECT_EQ(file_.used_bytes(), kPage);
+  EXPECT_EQ(file_.used_bytes(), kDiskPage);
   tier_.reset();
-  EXPECT_EQ(file_.used_bytes(), kPage);  // it is there
+  EXPECT_EQ(file_.used_bytes(), kDiskPage);  // it is there
 }
 
 TEST_F(DiskTierTest, ATaskThatHangsOutlivesTheTier) {

@@ -29,7 +29,7 @@ void Load(OutputArchive& archive, OffloadedAdamW& optimizer) {
   optimizer.load(input);
 }
 
-std::unique_ptr<OffloadedAdamW> Make(
+std::unique_ptr<OffloadedAdamW> MakeArchived(
     Runtime& runtime, const std::vector<at::Tensor>& parameters) {
   auto made = OffloadedAdamW::Create(runtime, parameters, SmallChunks());
   EXPECT_TRUE(made.ok()) << made.status();
@@ -41,7 +41,7 @@ TEST(TorchArchive, ALoadThatFailsHalfWayIsNotSteppedUntilOneSucceeds) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const std::vector<at::Tensor> expected = MakeParameters(dtype);
     const auto runtime = MakeRuntime();
-    const auto undisturbed = Make(*runtime, expected);
+    const auto undisturbed = MakeArchived(*runtime, expected);
     DrawGradients(1, expected);
     undisturbed->step();
     OutputArchive archive;
@@ -49,7 +49,7 @@ TEST(TorchArchive, ALoadThatFailsHalfWayIsNotSteppedUntilOneSucceeds) {
 
     const std::vector<at::Tensor> parameters = CopiesOf(expected, dtype);
     MapRuntime faulty({.budget_bytes = 512 << 10}, SystemClock(), *executor);
-    const auto optimizer = Make(faulty, parameters);
+    const auto optimizer = MakeArchived(faulty, parameters);
     DrawGradients(2, parameters);
     int64_t call = 0;
     for (;; ++call) {
@@ -94,7 +94,7 @@ TEST(TorchArchive, ALoadThatFailsHalfWayIsNotSteppedUntilOneSucceeds) {
 TEST(TorchArchive, StateThatNoStepCanUseIsRefusedAndChangesNothing) {
   const auto runtime = MakeRuntime();
   const std::vector<at::Tensor> parameters = MakeParameters();
-  const auto ours = Make(*runtime, parameters);
+  const auto ours = MakeArchived(*runtime, parameters);
   DrawGradients(1, parameters);
   ours->step();
   const auto before = ours->StateOf(parameters[0]);

@@ -19,8 +19,8 @@ namespace terrace {
 
 namespace {
 
-std::unique_ptr<OffloadedAdamW> Make(Runtime& runtime,
-                                     std::vector<at::Tensor> parameters) {
+std::unique_ptr<OffloadedAdamW> MakeOnDevice(
+    Runtime& runtime, std::vector<at::Tensor> parameters) {
   OptimizerOptions options = SmallChunks();
   options.max_gradient_norm = 1;
   return *OffloadedAdamW::Create(runtime, std::move(parameters), options);
@@ -41,8 +41,8 @@ TEST(TorchDevice, StepsToTheBitsOfTensorsInPlace) {
     const auto other_runtime = MakeRuntime();
     const std::vector<at::Tensor> staged = MakeParameters(dtype);
     const std::vector<at::Tensor> in_place = CopiesOf(staged, dtype);
-    const auto optimizer = Make(*runtime, staged);
-    const auto reference = Make(*other_runtime, in_place);
+    const auto optimizer = MakeOnDevice(*runtime, staged);
+    const auto reference = MakeOnDevice(*other_runtime, in_place);
     OffloadedAdamPeer::StepThroughCopies(*optimizer);
     for (int64_t step = 1; step <= 3; ++step) {
       SetGradients(step, in_place, staged);
@@ -71,8 +71,8 @@ TEST(TorchDevice, TensorsWhoseElementsDoNotLieInOrderAreSteppedThere) {
   const at::Tensor staged = values.clone().t().detach().set_requires_grad(true);
   const at::Tensor in_place = values.t().clone().set_requires_grad(true);
   ASSERT_FALSE(staged.is_contiguous());
-  const auto optimizer = Make(*runtime, {staged});
-  const auto reference = Make(*other_runtime, {in_place});
+  const auto optimizer = MakeOnDevice(*runtime, {staged});
+  const auto reference = MakeOnDevice(*other_runtime, {in_place});
   OffloadedAdamPeer::StepThroughCopies(*optimizer);
   for (int64_t step = 1; step <= 2; ++step) {
     SetGradients(step, {in_place}, {staged});

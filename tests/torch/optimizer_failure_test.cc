@@ -26,7 +26,7 @@ std::vector<at::Tensor> OddParameters(at::ScalarType dtype) {
   return parameters;
 }
 
-std::unique_ptr<OffloadedAdamW> Make(
+std::unique_ptr<OffloadedAdamW> MakeThatMayFail(
     Runtime& runtime, const std::vector<at::Tensor>& parameters) {
   auto made = OffloadedAdamW::Create(runtime, parameters, SmallChunks());
   EXPECT_TRUE(made.ok()) << made.status();
@@ -44,8 +44,8 @@ TEST(TorchFailure, TheSameStepAgainGivesTheBitsOfTheUndisturbed) {
       MapRuntime calm({.budget_bytes = 512 << 10}, SystemClock(), *executor);
       const std::vector<at::Tensor> parameters = OddParameters(dtype);
       const std::vector<at::Tensor> expected = OddParameters(dtype);
-      auto optimizer = Make(runtime, parameters);
-      auto undisturbed = Make(calm, expected);
+      auto optimizer = MakeThatMayFail(runtime, parameters);
+      auto undisturbed = MakeThatMayFail(calm, expected);
       bool failed = false;
       for (int step = 1; step <= 3; ++step) {
         DrawGradients(step, parameters);
@@ -84,7 +84,7 @@ TEST(TorchFailure, StepThrowsTheStatusesText) {
   const auto executor = *MakePoolExecutor(1, {});
   MapRuntime runtime({.budget_bytes = 512 << 10}, SystemClock(), *executor);
   const std::vector<at::Tensor> parameters = OddParameters(at::kFloat);
-  auto optimizer = Make(runtime, parameters);
+  auto optimizer = MakeThatMayFail(runtime, parameters);
   DrawGradients(1, parameters);
   runtime.set_fault([](const MapRuntime::Call& call) {
     return call.kind == MapRuntime::CallKind::kCommit

@@ -23,7 +23,7 @@ namespace terrace {
 namespace {
 
 // Some 30 ms of a file system's work: growth behind a piece is not late.
-constexpr int64_t kPieceBytes = int64_t{1} << 30;
+constexpr int64_t kFreedAtOnce = int64_t{1} << 30;
 // Hundreds of pieces' time: a process that gets no further in it is stuck.
 constexpr absl::Duration kPatience = absl::Seconds(10);
 constexpr absl::Duration kPause = absl::Milliseconds(10);
@@ -44,7 +44,7 @@ void StaleJobs::Stop() {
 
 bool StaleJobs::RemoveSome() {
   if (stopped_ || !process_.IsCurrent()) return false;
-  for (int64_t bytes = 0; bytes < kPieceBytes;) {
+  for (int64_t bytes = 0; bytes < kFreedAtOnce;) {
     if (name_.empty() && !ClaimNext()) return false;
     ++removals_;
     const int64_t freed = Shrink();
@@ -153,7 +153,7 @@ int64_t StaleJobs::Shrink() {
       !S_ISREG(file.st_mode) || file.st_nlink != 1) {
     return 0;
   }
-  const int64_t freed = std::min<int64_t>(file.st_size, kPieceBytes);
+  const int64_t freed = std::min<int64_t>(file.st_size, kFreedAtOnce);
   return ftruncate(state_.get(), file.st_size - freed) == 0 ? freed : 0;
 }
 

@@ -17,19 +17,20 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kPiece = 1 << 20;
-constexpr auto kPieceSize = static_cast<size_t>(kPiece);
+constexpr int64_t kMediumPiece = 1 << 20;
+constexpr auto kMediumPieceSize = static_cast<size_t>(kMediumPiece);
 constexpr size_t kMemoryPieces = 16;  // of each thread
 constexpr size_t kTurnPieces = 4;     // of each thread, between two times
-constexpr size_t kLeastTurns = 3;
+constexpr size_t kLeastMediumTurns = 3;
 
 // Where whole pieces lie that touch no bad range.
 std::vector<int64_t> GoodPieces(const Medium& medium) {
   const std::vector<Extent> bad = medium.bad_ranges();
   std::vector<int64_t> offsets;
-  for (int64_t at = 0; at + kPiece <= medium.size_bytes(); at += kPiece) {
+  for (int64_t at = 0; at + kMediumPiece <= medium.size_bytes();
+       at += kMediumPiece) {
     const auto touches = [at](const Extent& range) {
-      return range.offset < at + kPiece && at < range.end();
+      return range.offset < at + kMediumPiece && at < range.end();
     };
     if (std::none_of(bad.begin(), bad.end(), touches)) offsets.push_back(at);
   }
@@ -60,10 +61,10 @@ class EdgeProbe {
   absl::StatusOr<double> Measure(IoDirection direction, absl::Duration time) {
     const absl::Time end = SystemClock().Now() + time;
     std::vector<double> rates;
-    while (rates.size() < kLeastTurns || SystemClock().Now() < end) {
+    while (rates.size() < kLeastMediumTurns || SystemClock().Now() < end) {
       TERRACE_ASSIGN_OR_RETURN(const double seconds, Turn(direction));
       const auto bytes =
-          static_cast<double>(threads_ * kTurnPieces) * double{kPiece};
+          static_cast<double>(threads_ * kTurnPieces) * double{kMediumPiece};
       if (seconds > 0) rates.push_back(bytes / seconds);
     }
     const auto middle =
@@ -93,8 +94,8 @@ class EdgeProbe {
     const size_t own = (offsets_.size() - thread - 1) / threads_ + 1;
     const int64_t offset = offsets_[thread + turn % own * threads_];
     const absl::Span<std::byte> memory = memory_.subspan(
-        (thread * kMemoryPieces + turn % kMemoryPieces) * kPieceSize,
-        kPieceSize);
+        (thread * kMemoryPieces + turn % kMemoryPieces) * kMediumPieceSize,
+        kMediumPieceSize);
     return direction == IoDirection::kRead ? medium_.Read(offset, memory)
                                            : medium_.Write(offset, memory);
   }
@@ -130,10 +131,10 @@ absl::StatusOr<MediumRates> MeasureMedium(Medium& medium, Executor& executor,
         absl::StrCat(medium.name(), ": ", medium.size_bytes(),
                      " bytes are too few to measure it, or bad blocks are in "
                      "each piece of ",
-                     kPiece));
+                     kMediumPiece));
   }
-  const auto bytes =
-      static_cast<int64_t>(kMemoryPieces) * kPiece * executor.parallelism();
+  const auto bytes = static_cast<int64_t>(kMemoryPieces) * kMediumPiece *
+                     executor.parallelism();
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<HostArena> arena,
                            HostArena::Create({.size_bytes = bytes}));
   Fill(arena->bytes());

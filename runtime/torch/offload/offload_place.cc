@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kUnlimited = INT64_MAX / 4;
+constexpr int64_t kUnlimitedPlan = INT64_MAX / 4;
 // Of an optimizer that adds nothing to the budget: each window more is less for
 // parameters, which are used three times as often.
 constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
@@ -108,7 +108,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
     absl::Span<const ParameterSpec> specs, OptimizerOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(
       const OptimizerPlan least,
-      OffloadedOptimizer::Plan(specs, options, kUnlimited));
+      OffloadedOptimizer::Plan(specs, options, kUnlimitedPlan));
   const int64_t largest = LargestGradient(specs);
   MutexLock lock(mutex_);
   Share share;

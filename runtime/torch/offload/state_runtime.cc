@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 2;
+constexpr int64_t kUnlimitedState = std::numeric_limits<int64_t>::max() / 2;
 // Where everything stays in memory nothing is read ahead: slots bound how many
 // chunks are under way, small ones, two for each core.
 constexpr int64_t kResidentChunkBytes = 1 << 20;
@@ -40,11 +40,13 @@ struct BudgetBounds {
 absl::StatusOr<BudgetBounds> BoundsOfBudget(
     absl::Span<const ParameterSpec> specs, OptimizerOptions small) {
   ForEverythingInMemory(small);
-  TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan plan,
-                           OffloadedOptimizer::Plan(specs, small, kUnlimited));
+  TERRACE_ASSIGN_OR_RETURN(
+      const OptimizerPlan plan,
+      OffloadedOptimizer::Plan(specs, small, kUnlimitedState));
   small.chunk_bytes = kLeastChunkBytes;
-  TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan least,
-                           OffloadedOptimizer::Plan(specs, small, kUnlimited));
+  TERRACE_ASSIGN_OR_RETURN(
+      const OptimizerPlan least,
+      OffloadedOptimizer::Plan(specs, small, kUnlimitedState));
   // In memory they have no headers.
   return BudgetBounds{
       plan.state_bytes,
@@ -58,8 +60,9 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
 absl::Status CheckHoldsStaging(const std::vector<ParameterSpec>& specs,
                                OptimizerOptions small, int64_t budget) {
   small.chunk_bytes = kLeastChunkBytes;
-  TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan least,
-                           OffloadedOptimizer::Plan(specs, small, kUnlimited));
+  TERRACE_ASSIGN_OR_RETURN(
+      const OptimizerPlan least,
+      OffloadedOptimizer::Plan(specs, small, kUnlimitedState));
   const int64_t minimum = least.minimum_budget_bytes + least.staging_bytes;
   if (least.staging_bytes == 0 || budget >= minimum) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -106,7 +109,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
     }
     ForEverythingInMemory(options);
     state->most_bytes_ =
-        budget == PlaceOptions::kEverything ? kUnlimited : budget;
+        budget == PlaceOptions::kEverything ? kUnlimitedState : budget;
     TERRACE_RETURN_IF_ERROR(
         state->OpenInMemory(asked, bounds.everything - bounds.staging));
     return state;
@@ -135,7 +138,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Join(
   std::unique_ptr<StateRuntime> state(new StateRuntime);
   TERRACE_ASSIGN_OR_RETURN(state->share_, place->Join(specs, options));
   state->place_ = std::move(place);
-  state->most_bytes_ = kUnlimited;
+  state->most_bytes_ = kUnlimitedState;
   return state;
 }
 
@@ -236,7 +239,7 @@ Stats StateRuntime::GetStats() const {
   Stats stats =
       place_ == nullptr ? runtime_->GetStats() : place_->runtime().GetStats();
   const int64_t most = most_bytes();
-  if (most == kUnlimited) return stats;
+  if (most == kUnlimitedState) return stats;
   // Staging for parameters on devices is of it too.
   for (TierStats& tier : stats.tiers) {
     if (tier.kind == TierKind::kDram) tier.budget_bytes = most;

@@ -21,7 +21,7 @@
 namespace terrace {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Hours(24);
+constexpr absl::Duration kCheckpointPatience = absl::Hours(24);
 constexpr char kRest[] = "python";  // the key of the block
 
 // Tensors as a checkpoint wants them.
@@ -113,7 +113,7 @@ Outcome OptimizerBinding::Save(const std::string& directory,
   contents.parameters = described->tensors;
   contents.optimizer = optimizer_.get();
   const absl::StatusOr<int64_t> size =
-      SaveCheckpoint(directory, contents, absl::Now() + kPatience);
+      SaveCheckpoint(directory, contents, absl::Now() + kCheckpointPatience);
   if (!size.ok()) return ToOutcome(size.status());
   return Answer(absl::StrCat(*size));
 }
@@ -152,7 +152,7 @@ Outcome OptimizerBinding::WritePart(const std::string& directory,
       directory,
       {.parameters = described->tensors, .optimizer = optimizer_.get()},
       parameters ? CheckpointPart::kParametersAndState : CheckpointPart::kState,
-      absl::Now() + kPatience);
+      absl::Now() + kCheckpointPatience);
   if (!part.ok()) return ToOutcome(part.status());
   return Answer(*part);
 }
@@ -255,11 +255,12 @@ absl::Status OptimizerBinding::LoadLocked(
       DescribeAll(tensors, names, positions, Addresses::kTaken);
   if (!described.ok()) {
     // No step goes on with one that was given up.
-    if (gave_up) optimizer_->Reset(absl::Now() + kPatience).IgnoreError();
+    if (gave_up)
+      optimizer_->Reset(absl::Now() + kCheckpointPatience).IgnoreError();
     return described.status();
   }
   TERRACE_RETURN_IF_ERROR(checkpoint_->Load(
-      described->tensors, optimizer_.get(), absl::Now() + kPatience));
+      described->tensors, optimizer_.get(), absl::Now() + kCheckpointPatience));
   transfer_.Renew();
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();

@@ -13,8 +13,8 @@ namespace terrace {
 namespace {
 
 // A step that takes longer is stuck.
-constexpr absl::Duration kPatience = absl::Hours(1);
-constexpr absl::Duration kClosePatience = absl::Seconds(30);
+constexpr absl::Duration kStepPatience = absl::Hours(1);
+constexpr absl::Duration kStateClosePatience = absl::Seconds(30);
 
 // Each a group of its own, from the place `first` on: a step says which
 // numbers are whose.
@@ -178,7 +178,7 @@ absl::Status OptimizerBinding::StepLocked(
   arguments.groups = adam;
   if (!everything.empty()) arguments.norm_gradients = norm_tensors_.data();
   status =
-      optimizer_->Step(arguments, tensors_.data(), absl::Now() + kPatience);
+      optimizer_->Step(arguments, tensors_.data(), absl::Now() + kStepPatience);
   // A step that failed may have written some of them.
   const bool written = status.ok() ? !optimizer_->last_report().skipped
                                    : optimizer_->incomplete();
@@ -276,7 +276,7 @@ Outcome OptimizerBinding::Reset() {
   MutexLock lock(mutex_);
   DropLate();
   absl::Status status = CheckOpen();
-  if (status.ok()) status = optimizer_->Reset(absl::Now() + kPatience);
+  if (status.ok()) status = optimizer_->Reset(absl::Now() + kStepPatience);
   if (status.ok()) transfer_.Renew();
   return ToOutcome(status);
 }
@@ -332,7 +332,7 @@ absl::Status OptimizerBinding::CloseLocked() {
   optimizer_.reset();
   if (runtime_ == nullptr) return absl::OkStatus();
   const std::unique_ptr<StateRuntime> runtime = std::move(runtime_);
-  return runtime->Close(absl::Now() + kClosePatience);
+  return runtime->Close(absl::Now() + kStateClosePatience);
 }
 
 }  // namespace terrace

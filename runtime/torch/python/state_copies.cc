@@ -16,9 +16,6 @@
 namespace terrace {
 namespace {
 
-// Of one parameter: a transfer that takes longer is stuck.
-constexpr absl::Duration kPatience = absl::Hours(1);
-
 // Of each array on its way into a file: 1 MiB.
 constexpr int64_t kRange = 1 << 18;
 
@@ -76,7 +73,7 @@ absl::Status StateCopy::Fill(StateReader& reader) {
     StateSpans spans = {.first_moment = Elements(first_moment),
                         .second_moment = Elements(second_moment)};
     if (reads_master_) spans.master = Elements(master);
-    return reader.Read(place_, 0, spans, absl::Now() + kPatience);
+    return reader.Read(place_, 0, spans, absl::Now() + kTransferPatience);
   }
   const int64_t count = parameter_.numel();
   for (int64_t first = 0; first < count; first += kRange) {
@@ -94,7 +91,7 @@ absl::Status StateCopy::FillRange(StateReader& reader, int64_t first,
   StateSpans spans = {.first_moment = part(1), .second_moment = part(2)};
   if (reads_master_) spans.master = part(0);
   TERRACE_RETURN_IF_ERROR(
-      reader.Read(place_, first, spans, absl::Now() + kPatience));
+      reader.Read(place_, first, spans, absl::Now() + kTransferPatience));
   if (reads_master_) {
     TERRACE_RETURN_IF_ERROR(file_->Write(master, first, spans.master));
   }

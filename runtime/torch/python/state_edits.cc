@@ -6,9 +6,6 @@
 namespace terrace {
 namespace {
 
-// Of one array: a transfer that takes longer is stuck.
-constexpr absl::Duration kPatience = absl::Hours(1);
-
 absl::Status EditOne(OffloadedOptimizer& optimizer, int64_t parameter,
                      OffloadedOptimizer::StateKind kind,
                      const at::Tensor& values) {
@@ -22,7 +19,7 @@ absl::Status EditOne(OffloadedOptimizer& optimizer, int64_t parameter,
       static_cast<int>(parameter), kind, 0,
       absl::MakeConstSpan(values.const_data_ptr<float>(),
                           static_cast<size_t>(values.numel())),
-      absl::Now() + kPatience);
+      absl::Now() + kTransferPatience);
 }
 
 }  // namespace

@@ -9,9 +9,6 @@
 namespace terrace {
 namespace {
 
-// A transfer that takes longer is stuck.
-constexpr absl::Duration kPatience = absl::Hours(1);
-
 absl::Status CutOff() {
   return absl::FailedPreconditionError(
       "another use of the optimizer ended the load of its state half-way; "
@@ -58,7 +55,7 @@ absl::Status StateTransfer::Read(OffloadedOptimizer& optimizer,
     TERRACE_ASSIGN_OR_RETURN(reader_, optimizer.OpenStateReader());
   }
   return reader_->Read(static_cast<int>(parameter), offset, spans,
-                       absl::Now() + kPatience);
+                       absl::Now() + kTransferPatience);
 }
 
 absl::Status StateTransfer::Write(OffloadedOptimizer& optimizer,
@@ -74,7 +71,7 @@ absl::Status StateTransfer::Write(OffloadedOptimizer& optimizer,
   }
   TERRACE_ASSIGN_OR_RETURN(values.first_moment, Floats(first_moment, count));
   TERRACE_ASSIGN_OR_RETURN(values.second_moment, Floats(second_moment, count));
-  const Time deadline = absl::Now() + kPatience;
+  const Time deadline = absl::Now() + kTransferPatience;
   if (writer_ == nullptr) {
     End();
     TERRACE_ASSIGN_OR_RETURN(writer_, optimizer.OpenStateWriter(deadline));

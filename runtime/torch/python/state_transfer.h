@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {
+
+// Of one parameter or array: a transfer that takes longer is stuck.
+inline constexpr absl::Duration kTransferPatience = absl::Hours(1);
 
 // Every call is given the optimizer that is open, one until End().
 class StateTransfer {

@@ -15,11 +15,11 @@ namespace {
 using Kind = LimitTrial::Kind;
 using Verdict = LimitTrial::Verdict;
 
-const absl::Time kStart = absl::FromUnixSeconds(1000);
+const absl::Time kTrialStart = absl::FromUnixSeconds(1000);
 constexpr int64_t kMiB = 1 << 20;
 
 absl::Time At(int milliseconds) {
-  return kStart + absl::Milliseconds(milliseconds);
+  return kTrialStart + absl::Milliseconds(milliseconds);
 }
 
 TEST(LimitEpoch, IsWholeAfterItsTimeAndItsBytes) {
@@ -93,12 +93,12 @@ TEST(LimitTrial, AnotherLoadTeachesNothing) {
 
 TEST(TrialPause, DoublesUpToThirtySeconds) {
   TrialPause pause;
-  EXPECT_TRUE(pause.IsOver(kStart));
+  EXPECT_TRUE(pause.IsOver(kTrialStart));
   absl::Duration expected = absl::Milliseconds(500);
   for (int i = 0; i < 10; ++i) {
-    pause.OnFailure(kStart);
-    EXPECT_FALSE(pause.IsOver(kStart + expected - absl::Milliseconds(1)));
-    EXPECT_TRUE(pause.IsOver(kStart + expected));
+    pause.OnFailure(kTrialStart);
+    EXPECT_FALSE(pause.IsOver(kTrialStart + expected - absl::Milliseconds(1)));
+    EXPECT_TRUE(pause.IsOver(kTrialStart + expected));
     expected = std::min(2 * expected, absl::Seconds(30));
   }
 }

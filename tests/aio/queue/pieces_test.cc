@@ -12,26 +12,26 @@
 namespace terrace {
 namespace {
 
-const absl::Time kStart = absl::FromUnixSeconds(1000);
-constexpr int64_t kPiece = 4 * kBlockBytes;
+const absl::Time kEnqueued = absl::FromUnixSeconds(1000);
+constexpr int64_t kFourBlocks = 4 * kBlockBytes;
 
 class PieceTableTest : public testing::Test {
  protected:
   PieceTableTest() {
     transfer_.request.data = reinterpret_cast<std::byte*>(1 << 20);
     transfer_.request.offset = kBlockBytes;
-    transfer_.request.size_bytes = 8 * kPiece;
-    transfer_.enqueued = kStart;
+    transfer_.request.size_bytes = 8 * kFourBlocks;
+    transfer_.enqueued = kEnqueued;
   }
   // In flight from then on; its slot.
   int Issue(absl::Time now) {
-    const int slot = pieces_.Add(&transfer_, kPiece);
+    const int slot = pieces_.Add(&transfer_, kFourBlocks);
     pieces_.Tag(slot);
     pieces_.Issue(slot, now);
     return slot;
   }
   void Answer(int slot, absl::Time now) {
-    pieces_.Answer({pieces_[slot].request.tag, kPiece}, now);
+    pieces_.Answer({pieces_[slot].request.tag, kFourBlocks}, now);
     pieces_.Drop(slot);
   }
 
@@ -41,43 +41,44 @@ class PieceTableTest : public testing::Test {
 
 TEST_F(PieceTableTest, PiecesFollowEachOtherInTheTransfer) {
   for (int i = 0; i < 3; ++i) {
-    const Piece& piece = pieces_[pieces_.Add(&transfer_, kPiece)];
+    const Piece& piece = pieces_[pieces_.Add(&transfer_, kFourBlocks)];
     EXPECT_EQ(piece.request.file, 5);
-    EXPECT_EQ(piece.request.offset, kBlockBytes + i * kPiece);
-    EXPECT_EQ(piece.request.data, transfer_.request.data + i * kPiece);
+    EXPECT_EQ(piece.request.offset, kBlockBytes + i * kFourBlocks);
+    EXPECT_EQ(piece.request.data, transfer_.request.data + i * kFourBlocks);
     EXPECT_EQ(transfer_.live_pieces, i + 1);
   }
 }
 
 TEST_F(PieceTableTest, ATagNamesThePathAndIsNeverUsedAgain) {
-  const int slot = Issue(kStart);
+  const int slot = Issue(kEnqueued);
   const uint64_t tag = pieces_[slot].request.tag;
   EXPECT_EQ(PieceTable::PathOf(tag), 3);
-  Answer(slot, kStart);
-  const int again = Issue(kStart);
+  Answer(slot, kEnqueued);
+  const int again = Issue(kEnqueued);
   EXPECT_EQ(again, slot);
   EXPECT_NE(pieces_[again].request.tag, tag);
-  EXPECT_DEATH(pieces_.Answer({tag, kPiece}, kStart), "result.tag");
-  Answer(again, kStart);
+  EXPECT_DEATH(pieces_.Answer({tag, kFourBlocks}, kEnqueued), "result.tag");
+  Answer(again, kEnqueued);
 }
 
 TEST_F(PieceTableTest, AnAnswerIsAwaitedAnewByWhatWasIssuedNoEarlier) {
   const absl::Duration second = absl::Seconds(1);
-  const int lost = Issue(kStart);
-  const int first = Issue(kStart + second);
-  const int later = Issue(kStart + 2 * second);
-  Answer(first, kStart + 3 * second);
-  EXPECT_EQ(pieces_[lost].waits_since, kStart);
-  EXPECT_EQ(pieces_[later].waits_since, kStart + 3 * second);
-  EXPECT_EQ(pieces_.SilentSince(transfer_), kStart);
-  Answer(lost, kStart + 4 * second);
-  Answer(later, kStart + 5 * second);
+  const int lost = Issue(kEnqueued);
+  const int first = Issue(kEnqueued + second);
+  const int later = Issue(kEnqueued + 2 * second);
+  Answer(first, kEnqueued + 3 * second);
+  EXPECT_EQ(pieces_[lost].waits_since, kEnqueued);
+  EXPECT_EQ(pieces_[later].waits_since, kEnqueued + 3 * second);
+  EXPECT_EQ(pieces_.SilentSince(transfer_), kEnqueued);
+  Answer(lost, kEnqueued + 4 * second);
+  Answer(later, kEnqueued + 5 * second);
   // With none in flight, since the last answer.
-  EXPECT_EQ(pieces_.SilentSince(transfer_), kStart + 5 * second);
+  EXPECT_EQ(pieces_.SilentSince(transfer_), kEnqueued + 5 * second);
 }
 
 PieceOutcome Outcome(IoDirection direction, int64_t result) {
-  const IoRequest request = {0, direction, nullptr, kBlockBytes, kPiece, 0};
+  const IoRequest request = {0,           direction,   nullptr,
+                             kBlockBytes, kFourBlocks, 0};
   return OutcomeOf(request, result, "/mnt/a/state", {});
 }
 
@@ -128,12 +129,12 @@ TEST(PieceOutcome, PausesDoubleUpToFiftyMilliseconds) {
 
 TEST(InFlightUse, OnePieceHasRoomHoweverLarge) {
   InFlightUse use;
-  EXPECT_TRUE(use.HasRoom(kPiece, kBlockBytes));
-  use.Enter({.size_bytes = kPiece});
-  EXPECT_FALSE(use.HasRoom(kBlockBytes, kPiece));
-  EXPECT_TRUE(use.HasRoom(kBlockBytes, kPiece + kBlockBytes));
-  use.Leave({.size_bytes = kPiece});
-  EXPECT_TRUE(use.HasRoom(kPiece, kBlockBytes));
+  EXPECT_TRUE(use.HasRoom(kFourBlocks, kBlockBytes));
+  use.Enter({.size_bytes = kFourBlocks});
+  EXPECT_FALSE(use.HasRoom(kBlockBytes, kFourBlocks));
+  EXPECT_TRUE(use.HasRoom(kBlockBytes, kFourBlocks + kBlockBytes));
+  use.Leave({.size_bytes = kFourBlocks});
+  EXPECT_TRUE(use.HasRoom(kFourBlocks, kBlockBytes));
 }
 
 TEST(InFlightUse, HoldsSixtyFourPiecesAtMost) {
@@ -147,10 +148,12 @@ TEST(InFlightUse, HoldsSixtyFourPiecesAtMost) {
 
 TEST(InFlightUse, OneDirectionLeavesHalfToTheOther) {
   InFlightUse use;
-  use.Enter({.direction = IoDirection::kRead, .size_bytes = kPiece});
-  EXPECT_FALSE(use.LeavesHalf(IoDirection::kRead, kPiece, 3 * kPiece));
-  EXPECT_TRUE(use.LeavesHalf(IoDirection::kRead, kPiece, 4 * kPiece));
-  EXPECT_TRUE(use.LeavesHalf(IoDirection::kWrite, kPiece, 3 * kPiece));
+  use.Enter({.direction = IoDirection::kRead, .size_bytes = kFourBlocks});
+  EXPECT_FALSE(
+      use.LeavesHalf(IoDirection::kRead, kFourBlocks, 3 * kFourBlocks));
+  EXPECT_TRUE(use.LeavesHalf(IoDirection::kRead, kFourBlocks, 4 * kFourBlocks));
+  EXPECT_TRUE(
+      use.LeavesHalf(IoDirection::kWrite, kFourBlocks, 3 * kFourBlocks));
 }
 
 }  // namespace

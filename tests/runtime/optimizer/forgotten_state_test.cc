@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-using Kind = OffloadedOptimizer::StateKind;
+using StateKind = OffloadedOptimizer::StateKind;
 
 TEST(ForgottenState, OfSomeBeginsAnewAndTheOthersGoOn) {
   for (const int64_t budget : {512 << 10, 8 << 20}) {
@@ -29,13 +29,14 @@ TEST(ForgottenState, OfSomeBeginsAnewAndTheOthersGoOn) {
       training.ExpectSameState();
       const auto& spec =
           training.model().parameters()[static_cast<size_t>(step)].spec;
-      EXPECT_EQ(training.optimizer().HasState(step, Kind::kFirstMoment),
+      EXPECT_EQ(training.optimizer().HasState(step, StateKind::kFirstMoment),
                 spec.count == 0);
       // Written anew before it is stepped, too.
       if (step != 4) continue;
       const auto count = training.model().parameters()[4].spec.count;
       const std::vector<float> ones(static_cast<size_t>(count), 1);
-      for (const Kind kind : {Kind::kFirstMoment, Kind::kSecondMoment}) {
+      for (const StateKind kind :
+           {StateKind::kFirstMoment, StateKind::kSecondMoment}) {
         ASSERT_TRUE(
             training.optimizer().WriteState(4, kind, 0, ones, Soon()).ok());
       }

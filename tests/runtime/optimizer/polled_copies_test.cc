@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/runtime/optimizer/device_training.h"
 #include "tests/runtime/optimizer/training.h"
 #include "tests/support/device/virtual_device.h"
 #include "tests/support/inline_executor.h"
@@ -15,11 +16,6 @@
 
 namespace terrace {
 namespace {
-
-std::vector<std::byte> BytesOf(const Values& values) {
-  const auto* const begin = static_cast<const std::byte*>(values.data());
-  return {begin, begin + values.count() * DTypeBytes(values.dtype())};
-}
 
 // One parameter on a device in virtual time, whose step a test turns by hand.
 class PolledCopiesTest : public testing::Test {

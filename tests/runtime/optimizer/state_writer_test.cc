@@ -13,8 +13,8 @@ namespace {
 using absl::IsFailedPrecondition;
 using Kind = OffloadedOptimizer::StateKind;
 
-absl::Span<const float> Values(const Saved& saved, int parameter, Kind kind,
-                               int64_t from, int64_t count) {
+absl::Span<const float> ValuesOf(const Saved& saved, int parameter, Kind kind,
+                                 int64_t from, int64_t count) {
   const auto found = saved.arrays.find({parameter, kind});
   if (found == saved.arrays.end()) return {};
   return absl::MakeConstSpan(found->second)
@@ -29,12 +29,12 @@ void Write(const Saved& saved, int64_t range, StateWriter& writer,
     if (saved.steps[i] == 0) continue;
     for (int64_t from = 0; from < specs[i].count; from += range) {
       const int64_t count = std::min(range, specs[i].count - from);
-      const absl::Status status =
-          writer.Write(index, from,
-                       {Values(saved, index, Kind::kMaster, from, count),
-                        Values(saved, index, Kind::kFirstMoment, from, count),
-                        Values(saved, index, Kind::kSecondMoment, from, count)},
-                       Soon());
+      const absl::Status status = writer.Write(
+          index, from,
+          {ValuesOf(saved, index, Kind::kMaster, from, count),
+           ValuesOf(saved, index, Kind::kFirstMoment, from, count),
+           ValuesOf(saved, index, Kind::kSecondMoment, from, count)},
+          Soon());
       ASSERT_TRUE(status.ok()) << status;
     }
   }

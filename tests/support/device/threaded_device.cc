@@ -15,14 +15,6 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(1);  // at the script
 
-struct Copy {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;
-  int64_t bytes = 0;
-  DeviceFault fault;
-  std::function<void()> run;  // no copy, but what OnDone was given
-};
-
 // How a call fails, if it does.
 absl::Status Enter(DeviceScript& script, DeviceCallKind kind) {
   return script.Enter(kind).at_once;
@@ -89,6 +81,14 @@ class ThreadedDevice::ThreadedStream final : public Device::Stream {
   }
 
  private:
+  struct Copy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    int64_t bytes = 0;
+    DeviceFault fault;
+    std::function<void()> run;  // no copy, but what OnDone was given
+  };
+
   absl::Status Begin(DeviceCallKind kind, std::byte* to, const std::byte* from,
                      int64_t bytes) {
     TERRACE_CHECK(bytes > 0);

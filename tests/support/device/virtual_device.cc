@@ -10,23 +10,19 @@
 #include "runtime/base/check.h"
 
 namespace terrace {
-namespace {
-
-struct Copy {
-  std::byte* host = nullptr;
-  std::byte* device = nullptr;
-  int64_t bytes = 0;
-  bool to_device = false;
-  DeviceFault fault;
-  std::function<void()> run;  // no copy, but what OnDone was given
-  bool started = false;
-};
-
-}  // namespace
-
 // Streams that wait, and which copy of each direction runs.
 class VirtualDevice::Engines : public std::enable_shared_from_this<Engines> {
  public:
+  struct Copy {
+    std::byte* host = nullptr;
+    std::byte* device = nullptr;
+    int64_t bytes = 0;
+    bool to_device = false;
+    DeviceFault fault;
+    std::function<void()> run;  // no copy, but what OnDone was given
+    bool started = false;
+  };
+
   struct Queue {
     std::deque<Copy> copies;  // the first may run
     std::vector<absl::Status> ended;
@@ -180,7 +176,7 @@ class VirtualDevice::VirtualStream final : public Device::Stream {
   }
 
  private:
-  absl::Status Begin(Copy copy) {
+  absl::Status Begin(Engines::Copy copy) {
     TERRACE_CHECK(copy.bytes > 0);
     copy.fault = script_->Enter(copy.to_device ? DeviceCallKind::kToDevice
                                                : DeviceCallKind::kToHost);

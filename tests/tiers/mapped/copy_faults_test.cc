@@ -14,8 +14,8 @@
 namespace terrace {
 namespace {
 
-constexpr Edge kUp = {kFirst, kDramTier};
-constexpr Edge kDown = {kDramTier, kFirst};
+constexpr Edge kFaultyUp = {kFirst, kDramTier};
+constexpr Edge kFaultyDown = {kDramTier, kFirst};
 
 // Moves apart from each other, of each direction and class, of odd sizes.
 struct Sent {
@@ -26,10 +26,10 @@ struct Sent {
   IoClass io_class;
 };
 const Sent kSent[] = {
-    {1, kUp, 0, 3 * kMiB, IoClass::kDemand},
-    {2, kDown, 4 * kMiB, 2 * kMiB + 17, IoClass::kWriteBack},
-    {3, kDown, 8 * kMiB, 100, IoClass::kDemand},
-    {4, kUp, 9 * kMiB, kMiB + 1, IoClass::kPrefetch},
+    {1, kFaultyUp, 0, 3 * kMiB, IoClass::kDemand},
+    {2, kFaultyDown, 4 * kMiB, 2 * kMiB + 17, IoClass::kWriteBack},
+    {3, kFaultyDown, 8 * kMiB, 100, IoClass::kDemand},
+    {4, kFaultyUp, 9 * kMiB, kMiB + 1, IoClass::kPrefetch},
     {5, {kDramTier, kSecond}, 12 * kMiB, 2 * kMiB, IoClass::kWriteBack},
 };
 constexpr int kCalls = 3 + 3 + 1 + 2;  // of the first medium
@@ -135,17 +135,17 @@ TEST_F(CopyFaultsTest, OfTwoErrorsTheFirstToLandIsTold) {
     first_.Fail(0, absl::InternalError("landed first"));
     executor_->RunOne();
   });
-  Begin(1, kUp, 0, 8 * kMiB);
+  Begin(1, kFaultyUp, 0, 8 * kMiB);
   EXPECT_EQ(Finish().at(1), absl::InternalError("landed first"));
   EXPECT_EQ(Pieces(first_), "ab");
 }
 
 TEST_F(CopyFaultsTest, AMoveThatFailedMayBeTriedAgain) {
   first_.Fail(1, absl::UnavailableError("busy"));
-  Begin(1, kDown, 0, 4 * kMiB);
+  Begin(1, kFaultyDown, 0, 4 * kMiB);
   EXPECT_TRUE(absl::IsUnavailable(Finish().at(1)));
   FillRandom(absl::MakeSpan(dram_), 5);
-  Begin(1, kDown, 0, 4 * kMiB);
+  Begin(1, kFaultyDown, 0, 4 * kMiB);
   EXPECT_TRUE(Finish().at(1).ok());
   EXPECT_TRUE(std::equal(dram_.begin(), dram_.begin() + 4 * kMiB,
                          first_bytes_.bytes().begin()));

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kFarPage = 4096;
 
 Topology TwoNodes() {
   Topology topology;
@@ -90,15 +90,15 @@ TEST(FarMediumTest, ItsPagesLieOnItsNode) {
 
 TEST(FarMediumTest, WhatIsWrittenIsReadAtAnyOffset) {
   HostArenaOptions options;
-  options.size_bytes = 4 * kPage;
+  options.size_bytes = 4 * kFarPage;
   options.huge_pages = HugePages::kOff;
   FarMedium medium("node7", *HostArena::Create(options));
   EXPECT_EQ(medium.name(), "node7");
-  EXPECT_EQ(medium.size_bytes(), 4 * kPage);
-  std::vector<std::byte> plain(4 * kPage);
+  EXPECT_EQ(medium.size_bytes(), 4 * kFarPage);
+  std::vector<std::byte> plain(4 * kFarPage);
   for (const auto& [offset, size] : {std::pair<int64_t, int64_t>{0, 1},
                                      {4095, 4098},
-                                     {3 * kPage, kPage},
+                                     {3 * kFarPage, kFarPage},
                                      {17, 0}}) {
     std::vector<std::byte> from(static_cast<size_t>(size));
     for (size_t i = 0; i < from.size(); ++i) {
@@ -110,8 +110,9 @@ TEST(FarMediumTest, WhatIsWrittenIsReadAtAnyOffset) {
     ASSERT_TRUE(medium.Read(0, absl::MakeSpan(all)).ok());
     EXPECT_EQ(all, plain);
   }
-  EXPECT_DEATH(medium.Write(4 * kPage, std::vector<std::byte>(1)).IgnoreError(),
-               "internal error");
+  EXPECT_DEATH(
+      medium.Write(4 * kFarPage, std::vector<std::byte>(1)).IgnoreError(),
+      "internal error");
 }
 
 }  // namespace

@@ -15,17 +15,18 @@ namespace {
 namespace nn = ::torch::nn;
 
 constexpr int64_t kTokens = 61;
-constexpr int64_t kWidth = 32;
+constexpr int64_t kModelWidth = 32;
 
 struct TransformerImpl : nn::Module {
   TransformerImpl() {
-    embedding = register_module("embedding", nn::Embedding(kTokens, kWidth));
+    embedding =
+        register_module("embedding", nn::Embedding(kTokens, kModelWidth));
     const nn::TransformerEncoderLayer layer(
-        nn::TransformerEncoderLayerOptions(kWidth, 4)
-            .dim_feedforward(2 * kWidth)
+        nn::TransformerEncoderLayerOptions(kModelWidth, 4)
+            .dim_feedforward(2 * kModelWidth)
             .dropout(0.1));
     encoder = register_module("encoder", nn::TransformerEncoder(layer, 2));
-    head = register_module("head", nn::Linear(kWidth, kTokens));
+    head = register_module("head", nn::Linear(kModelWidth, kTokens));
   }
   at::Tensor forward(const at::Tensor& tokens) {
     return head(encoder(embedding(tokens)));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 #include <torch/torch.h>
 
 #include <memory>
@@ -14,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "terrace/torch/offload.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/torch/thrown_by.h"
 
 namespace terrace {
 
@@ -58,17 +58,6 @@ TORCH_MODULE(TiedModel);
 // Of its storages, the two views of the embedding's counted once.
 inline constexpr int64_t kModelBytes =
     4 * (kTokens * kWidth + kLayers * (kWidth + 1) * kWidth);
-
-// What the work throws, without its backtrace; "": nothing.
-template <typename Work>
-std::string ThrownBy(const Work& work) {
-  try {
-    work();
-    return "";
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-}
 
 class OffloadTest : public testing::Test {
  protected:

@@ -23,7 +23,7 @@ constexpr int kThreads = 8;
 constexpr int kStorages = 6;
 constexpr int kUses = 6;  // of a thread in a round
 constexpr int kForkEvery = 25;
-constexpr int64_t kPage = 4096;
+constexpr int64_t kStressPage = 4096;
 
 int Rounds() {
   const char* const rounds = std::getenv("TERRACE_LIFE_ROUNDS");
@@ -33,17 +33,18 @@ int Rounds() {
 class StorageLivesStress : public testing::Test {
  protected:
   StorageLivesStress()
-      : world_(TestWorld::kMemory, {.budget_bytes = 10 * kPage}) {}
+      : world_(TestWorld::kMemory, {.budget_bytes = 10 * kStressPage}) {}
 
   void BeginRound() {
     hook_ = std::make_unique<FakeHook>(
-        world_.runtime(), index_, ByteWindowOptions{.window_bytes = 8 * kPage});
+        world_.runtime(), index_,
+        ByteWindowOptions{.window_bytes = 8 * kStressPage});
     for (const auto& storage : storages_) storage->has_died = true;
     storages_.clear();
     std::vector<StorageLives::Storage> added;
     for (int i = 0; i < kStorages; ++i) {
       storages_.push_back(std::make_shared<FakeStorage>(
-          "storage " + std::to_string(i), kPage, hook_->window()));
+          "storage " + std::to_string(i), kStressPage, hook_->window()));
       added.push_back(storages_.back());
     }
     const absl::Status status = hook_->lives().Add(added);

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -11,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/check.h"
+#include "tests/torch/thrown_by.h"
 #include "tests/torch/torch_fixture.h"
 
 namespace terrace {
@@ -101,16 +101,6 @@ auto Made(const Make& make) {
   }
   EXPECT_TRUE(made.ok()) << made.status();
   return *std::move(made);
-}
-
-// What the work throws, without its backtrace; "": nothing.
-std::string ThrownBy(absl::FunctionRef<void()> work) {
-  try {
-    work();
-    return "";
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
 }
 
 }  // namespace
