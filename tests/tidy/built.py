@@ -28,18 +28,27 @@ def check(tree, build, ctest, without):
     return check_lists(tree, commands, json.loads(listing)['tests'], without)
 
 
+def sources_of(command):
+    """The file that is compiled, or what a unit of several files includes."""
+    path = pathlib.Path(command['directory'], command['file']).resolve()
+    if not (path.name.startswith('unity_') and path.suffix == '.cxx'):
+        return [path]
+    return [pathlib.Path(included).resolve() for included in
+            re.findall(r'^#include "(.*)"$', path.read_text(), re.M)]
+
+
 def check_lists(tree, commands, tests, without):
     """`commands` as in compile_commands.json, `tests` as ctest lists them."""
     targets = {}    # source -> the targets that compile it
     for command in commands:
-        path = pathlib.Path(command['directory'], command['file']).resolve()
-        try:
-            source = path.relative_to(tree.root).as_posix()
-        except ValueError:
-            continue    # generated, in the build folder
         output = command.get('output') or command.get('command', '')
         match = re.search(r'CMakeFiles/([^/]+)\.dir/', output)
-        targets.setdefault(source, set()).add(match[1] if match else '')
+        for path in sources_of(command):
+            try:
+                source = path.relative_to(tree.root).as_posix()
+            except ValueError:
+                continue    # generated, in the build folder
+            targets.setdefault(source, set()).add(match[1] if match else '')
     programs = {pathlib.Path(test['command'][0]).name
                 for test in tests if test.get('command')}
     absent = tuple(folder for feature in without

@@ -1,6 +1,7 @@
 """Each rule of the tidy test finds the snippet that breaks it, and nothing in
 one that does not."""
 
+import pathlib
 import unittest
 
 import built
@@ -238,6 +239,11 @@ class TidyTest(TreeCase):
             self.assertEqual(found([library, test], [run], ['torch']), [])
             self.assertEqual(found([library, adapter, test], []),
                              ['tests/aio/x_test.cc:1: ctest does not run it'])
+            # A folder's unit stands for the sources that it includes.
+            unit = pathlib.Path(folder, 'unity_aio_cxx.cxx')
+            unit.write_text(f'#include "{folder}/aio/x.cc"\n')
+            self.assertEqual(found([compiled(unit.name, 'terrace'), adapter,
+                                    test], [run]), [])
 
 
 if __name__ == '__main__':
