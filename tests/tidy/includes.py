@@ -2,7 +2,7 @@
 
 import re
 
-API = 'runtime/include/terrace'
+API = 'include/terrace'
 
 # Layer -> the layers, and single headers, that it may include, itself aside. A
 # file belongs to the longest prefix of its path; None: may include anything.
@@ -141,7 +141,7 @@ def _target_of(file, name):
         return f'runtime/torch/include/{name}'
     # tests/install has a program from outside the tree.
     if name.startswith('terrace/') or file.path.startswith('tests/install/'):
-        return f'runtime/include/{name}'
+        return f'include/{name}'
     return name
 
 

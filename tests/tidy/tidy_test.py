@@ -50,7 +50,7 @@ class TidyTest(TreeCase):
             'runtime/checkpoint/x.cc': '#include "tiers/system_error.h"\n'})
 
     def test_public_headers_are_the_bottom(self):
-        api = 'runtime/include/terrace'
+        api = 'include/terrace'
         self.assert_clean({
             f'{api}/a.h': HEADER + '#include <vector>\n'
                           '#include "absl/status/statusor.h"\n',
