@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "terrace/options.h"
 
 namespace terrace {

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <system_error>
 
-#include "runtime/base/page_cache.h"
-#include "runtime/base/threads/own_thread.h"
+#include "base/page_cache.h"
+#include "base/threads/own_thread.h"
 
 namespace terrace {
 

@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "aio/engine.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 

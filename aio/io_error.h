@@ -1,6 +1,6 @@
 // What the kernel answered, as a Status that names everything a reader of a
 // log needs: direction, path, offset, bytes, errno. All but the direction and
-// the bytes are in its payload too; see runtime/base/io_fault.h.
+// the bytes are in its payload too; see base/io_fault.h.
 #pragma once
 
 #include <cstdint>

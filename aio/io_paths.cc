@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "aio/queue/io_queue.h"
 #include "aio/queue/piece_table.h"
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 // Of the leak sanitiser, null without it.
 extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "aio/engine.h"
 #include "aio/io_transfer.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace terrace {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "aio/engine.h"
 #include "aio/wake_flag.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

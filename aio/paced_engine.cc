@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/engine.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

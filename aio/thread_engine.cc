@@ -1,7 +1,7 @@
 // A pread/pwrite pool for kernels and containers that give no ring, of threads
 // for each file. They also see buffered transfers out of the page cache; which
 // write of a file is told that the device lost something:
-// runtime/base/page_cache.h.
+// base/page_cache.h.
 #include <algorithm>
 #include <cerrno>
 #include <memory>

@@ -28,9 +28,9 @@
 #include "aio/uring/uring_ring.h"
 #include "aio/uring/uring_trial.h"
 #include "aio/uring/uring_wake.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 namespace {

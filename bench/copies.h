@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/mutex.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"
-#include "runtime/base/mutex.h"
 #include "tiers/transport.h"
 
 namespace terrace::bench {

@@ -13,15 +13,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
 #include "bench/copies.h"
 #include "bench/io/load.h"
 #include "bench/mapped_edge.h"
 #include "bench/rounds.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/pool_executor.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/status_macros.h"
 #include "tiers/copy_transport.h"
 
 namespace terrace::bench {

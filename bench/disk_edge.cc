@@ -6,11 +6,11 @@
 
 #include "absl/time/time.h"
 #include "aio/make_engine.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
 #include "bench/io/load.h"
 #include "bench/io/raw_threads.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/status_macros.h"
 #include "tiers/disk/disk_transport.h"
 
 namespace terrace::bench {

@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "base/status_macros.h"
 #include "bench/harness.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

@@ -27,6 +27,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
 #include "kernels/checksum.h"
 #include "kernels/convert.h"
 #include "kernels/instruction_set.h"
@@ -34,9 +37,6 @@
 #include "kernels/optimizer_kernels.h"
 #include "kernels/pool_executor.h"
 #include "kernels/stream.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
 #include "runtime/optimizer/chunks/chunk_layout.h"
 
 namespace terrace::bench {

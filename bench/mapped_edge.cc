@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
 #include "bench/io/load.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
 #include "tiers/copy_transport.h"
 #include "tiers/disk/state_file.h"
 #include "tiers/memory/far_medium.h"

@@ -4,8 +4,8 @@
 #include <random>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "bench/io/raw_threads.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

@@ -1,6 +1,6 @@
 #include "bench/rounds.h"
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 
 namespace terrace::bench {
 

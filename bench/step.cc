@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "bench/step_compute.h"
-#include "runtime/base/status_macros.h"
 #include "runtime/optimizer/step/chunk_update.h"
 #include "terrace/optimizer.h"
 #include "tiers/memory/topology.h"

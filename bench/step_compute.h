@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/executor.h"
-#include "runtime/base/mutex.h"
+#include "base/executor.h"
+#include "base/mutex.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 

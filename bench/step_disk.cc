@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "bench/gate.h"
 #include "bench/io/load.h"
 #include "bench/raw_halves.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"
 #include "bench/step_compute.h"
-#include "runtime/base/status_macros.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 

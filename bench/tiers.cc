@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "bench/copies.h"
 #include "bench/copy_demand.h"
 #include "bench/device.h"
@@ -24,7 +25,6 @@
 #include "bench/report/document.h"
 #include "bench/step_tiers.h"
 #include "kernels/pool_executor.h"
-#include "runtime/base/status_macros.h"
 #include "terrace/tier.h"
 
 namespace terrace::bench {

@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 
+#include "base/check.h"
 #include "kernels/cpu/float16.h"
 #include "kernels/optimizer_kernels.h"
-#include "runtime/base/check.h"
 #include "terrace/adam.h"
 
 namespace terrace {

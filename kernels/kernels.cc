@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "kernels/convert.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/stream.h"
-#include "runtime/base/check.h"
 
 namespace terrace {
 

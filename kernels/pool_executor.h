@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/base/executor.h"
+#include "base/executor.h"
 
 namespace terrace {
 

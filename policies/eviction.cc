@@ -1,6 +1,6 @@
 #include "policies/eviction.h"
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

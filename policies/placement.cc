@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

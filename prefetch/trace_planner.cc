@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "policies/eviction.h"
-#include "runtime/base/check.h"
 
 namespace terrace {
 

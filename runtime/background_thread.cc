@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/threads/own_thread.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/threads/own_thread.h"
 
 namespace terrace {
 namespace {

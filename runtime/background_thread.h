@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "runtime/base/executor.h"
+#include "base/executor.h"
 
 namespace terrace {
 

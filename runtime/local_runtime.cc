@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "base/threads/own_thread.h"
+#include "base/threads/short_slices.h"
 #include "runtime/background_thread.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/base/threads/own_thread.h"
-#include "runtime/base/threads/short_slices.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/request_checks.h"
 #include "runtime/messages/request_queue.h"

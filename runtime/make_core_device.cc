@@ -3,7 +3,7 @@
 #include <functional>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "tiers/device/device_space.h"
 #include "tiers/device/device_tier.h"
 #include "tiers/device/device_transport.h"

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/device.h"
 #include "policies/eviction.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/device.h"
 #include "runtime/mover/core.h"
 #include "terrace/tier.h"
 

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/bytes.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/open_cuda.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
 #include "runtime/local_runtime.h"
 #include "runtime/machine/profile/tuning.h"
 #include "runtime/make_core_device.h"

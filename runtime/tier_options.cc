@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

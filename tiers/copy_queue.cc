@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aio/queue/transfer.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

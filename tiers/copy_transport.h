@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/executor.h"
+#include "base/clock.h"
+#include "base/executor.h"
 #include "tiers/copy_queue.h"
 #include "tiers/transport.h"
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "tiers/extent.h"
 
 namespace terrace {

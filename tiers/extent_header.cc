@@ -5,8 +5,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "kernels/checksum.h"
-#include "runtime/base/check.h"
 
 namespace terrace {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 
 namespace terrace {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "tiers/memory/process_memory.h"
 #include "tiers/system_error.h"
 

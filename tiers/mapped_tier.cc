@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
+#include "base/bytes.h"
+#include "base/io_fault.h"
 #include "tiers/extent_header.h"
 #include "tiers/left_behind.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/executor.h"
+#include "base/executor.h"
 #include "tiers/extent_allocator.h"
 #include "tiers/medium.h"
 #include "tiers/tier.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 namespace {

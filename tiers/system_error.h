@@ -10,7 +10,7 @@ namespace terrace {
 // "<object>: <what>: ENOSPC (No space left on device)". NotFound: ENOENT;
 // InvalidArgument: ENOTDIR, ENAMETOOLONG, ELOOP; PermissionDenied: EACCES,
 // EPERM, EROFS; ResourceExhausted: ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE,
-// ENFILE; Unavailable: the rest. The payload (runtime/base/io_fault.h) has the
+// ENFILE; Unavailable: the rest. The payload (base/io_fault.h) has the
 // errno and the path: `path`, or the object where that is empty.
 absl::Status ErrnoError(const std::string& object, const std::string& what,
                         int error, const std::string& path = "");

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

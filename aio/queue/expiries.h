@@ -1,5 +1,5 @@
 // When to look whether a transfer has expired. Time without such a look makes
-// no transfer late (runtime/base/watch.h).
+// no transfer late (base/watch.h).
 //
 //   expiries.Add(transfer);                      // it has just arrived
 //   expiries.Look(now);                          // each turn
@@ -18,7 +18,7 @@
 
 #include "absl/time/time.h"
 #include "aio/queue/transfer.h"
-#include "runtime/base/watch.h"
+#include "base/watch.h"
 
 namespace terrace {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
 #include "aio/queue/piece_outcome.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
+#include "base/bytes.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

@@ -29,7 +29,7 @@
 #include "aio/queue/path_meter.h"
 #include "aio/queue/piece_table.h"
 #include "aio/queue/transfer.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace terrace {
 

@@ -4,7 +4,7 @@
 #include <cerrno>
 
 #include "aio/io_error.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 
 namespace terrace {
 namespace {

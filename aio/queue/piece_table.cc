@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

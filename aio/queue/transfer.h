@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "aio/io_transfer.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 
 namespace terrace {
 

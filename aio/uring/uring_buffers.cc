@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
+#include "base/bytes.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

@@ -12,8 +12,8 @@
 #include "aio/engine.h"
 #include "aio/io_error.h"
 #include "aio/make_engine.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/page_cache.h"
+#include "base/bytes.h"
+#include "base/page_cache.h"
 
 namespace terrace {
 namespace {

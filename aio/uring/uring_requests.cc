@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <liburing.h>
 
-#include "runtime/base/check.h"
-#include "runtime/base/page_cache.h"
+#include "base/check.h"
+#include "base/page_cache.h"
 
 namespace terrace {
 

@@ -5,7 +5,7 @@
 // and end when what they wrote is on the device and its pages are dropped:
 // these requests follow in the same place, which stays in flight meanwhile. An
 // error of the device ends a write of that file, but not always the one whose
-// bytes it lost: runtime/base/page_cache.h. One thread at a time.
+// bytes it lost: base/page_cache.h. One thread at a time.
 #pragma once
 
 #include <cstdint>

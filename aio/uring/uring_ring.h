@@ -4,7 +4,7 @@
 // One thread at a time.
 #pragma once
 
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 struct io_uring;
 struct io_uring_params;

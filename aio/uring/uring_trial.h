@@ -11,7 +11,7 @@ namespace terrace {
 
 // Makes a small ring with these flags, calls all that an engine calls, and
 // closes it. Unavailable: "<call>: <errno>", of the first that was refused,
-// with the errno in its payload (runtime/base/io_fault.h). What an older kernel
+// with the errno in its payload (base/io_fault.h). What an older kernel
 // does not know and what a limit forbids, an engine does without: it is no
 // refusal.
 absl::Status TryRing(unsigned setup_flags);

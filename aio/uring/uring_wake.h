@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 struct io_uring;
 

@@ -26,8 +26,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "bench/harness.h"
-#include "runtime/base/status_macros.h"
 #include "terrace/runtime.h"
 
 namespace terrace::bench {

@@ -7,13 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
 #include "bench/io/bench.h"
 #include "bench/io/light_device.h"
 #include "bench/io/queue_side.h"
 #include "bench/io/scratch_file.h"
 #include "bench/rounds.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "bench/io/bench.h"
 #include "bench/io/fio.h"
 #include "bench/io/libaio_loop.h"
@@ -14,7 +15,6 @@
 #include "bench/io/scratch_file.h"
 #include "bench/io/uring_raw_loop.h"
 #include "bench/rounds.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

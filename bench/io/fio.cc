@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "aio/io_error.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

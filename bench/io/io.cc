@@ -14,11 +14,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/status_macros.h"
 #include "bench/io/bench.h"
 #include "bench/io/queue_side.h"
 #include "bench/machine.h"
 #include "bench/report/document.h"
-#include "runtime/base/status_macros.h"
 #include "tiers/memory/host_arena.h"
 
 namespace terrace::bench {

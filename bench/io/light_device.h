@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "aio/engine.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace terrace::bench {
 

@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "bench/io/bench.h"
 #include "bench/io/queue_side.h"
 #include "bench/io/raw_threads.h"
 #include "bench/io/scratch_file.h"
 #include "bench/io/uring_raw_loop.h"
 #include "bench/rounds.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
 #include "bench/harness.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "bench/io/load.h"
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace::bench {
 namespace {

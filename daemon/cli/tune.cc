@@ -3,10 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/bytes.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/table.h"
-#include "runtime/base/bytes.h"
 
 namespace terrace::cli {
 namespace {

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/floating_point.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "base/threads/own_thread.h"
 #include "kernels/cpu/lanes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/floating_point.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/base/threads/own_thread.h"
 
 namespace terrace {
 namespace {

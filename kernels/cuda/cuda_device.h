@@ -18,9 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/device.h"
+#include "base/mutex.h"
 #include "kernels/cuda/cuda_calls.h"
-#include "runtime/base/device.h"
-#include "runtime/base/mutex.h"
 
 namespace terrace {
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/device.h"
 #include "kernels/cuda/cuda_calls.h"
-#include "runtime/base/device.h"
 
 namespace terrace {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace terrace {

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/process.h"
+#include "base/io_fault.h"
+#include "base/process.h"
 
 namespace terrace {
 

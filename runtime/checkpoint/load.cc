@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/clock.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "runtime/checkpoint/contents.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/manifest.h"

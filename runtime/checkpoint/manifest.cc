@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "kernels/checksum.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
 #include "runtime/checkpoint/file.h"
 #include "runtime/checkpoint/json_bounds.h"
 

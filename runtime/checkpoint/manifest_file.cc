@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/memory.h"

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 

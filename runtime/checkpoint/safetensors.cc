@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/checkpoint/dtype_codes.h"
 #include "runtime/checkpoint/json_bounds.h"
 

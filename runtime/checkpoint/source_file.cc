@@ -7,8 +7,8 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

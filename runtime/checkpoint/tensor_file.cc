@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "kernels/checksum.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
 
 namespace terrace {
 namespace {

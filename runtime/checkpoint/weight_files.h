@@ -43,7 +43,7 @@ class WeightFiles {
   // file has not, by the index; a file outside of the index's folder; a name
   // that a header or an index has twice. DataLoss: a file that ends before its
   // header or its last tensor does. The status has path and offset
-  // (runtime/base/io_fault.h).
+  // (base/io_fault.h).
   static absl::StatusOr<WeightFiles> Open(const std::string& path);
 
   const Tensors& tensors() const { return tensors_; }

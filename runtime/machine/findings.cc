@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 
 namespace terrace {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "runtime/machine/probe_file.h"
 #include "runtime/machine/storage.h"
 #include "tiers/system_error.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/device.h"
+#include "base/device.h"
 #include "runtime/machine/pseudo_files.h"
 #include "terrace/machine.h"
 #include "tiers/memory/topology.h"

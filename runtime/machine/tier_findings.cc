@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/shell_word.h"
+#include "base/bytes.h"
+#include "base/shell_word.h"
 #include "runtime/machine/findings.h"
 
 namespace terrace {

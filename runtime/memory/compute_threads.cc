@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/process.h"
+#include "base/status_macros.h"
 #include "kernels/pool_executor.h"
-#include "runtime/base/process.h"
-#include "runtime/base/status_macros.h"
 #include "terrace/memory_runtime.h"
 
 namespace terrace {

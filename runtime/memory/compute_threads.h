@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/executor.h"
+#include "base/executor.h"
 #include "tiers/memory/topology.h"
 
 namespace terrace {

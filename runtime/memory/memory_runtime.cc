@@ -3,9 +3,9 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/executor.h"
-#include "runtime/base/status_macros.h"
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/status_macros.h"
 #include "runtime/memory/memory_store.h"
 
 namespace terrace {

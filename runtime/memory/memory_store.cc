@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "runtime/messages/request_checks.h"
 
 namespace terrace {

@@ -10,8 +10,8 @@
 #include <variant>
 
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/process.h"
+#include "base/mutex.h"
+#include "base/process.h"
 #include "runtime/messages/events.h"
 #include "runtime/messages/requests.h"
 #include "terrace/pin.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/messages/request_checks.h"
 
 namespace terrace {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/types/span.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/tensor/id_map.h"
 #include "terrace/request.h"

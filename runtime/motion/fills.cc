@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
+#include "base/check.h"
+#include "base/io_fault.h"
 #include "runtime/motion/seal.h"
 #include "runtime/motion/transfers.h"
 #include "terrace/runtime.h"

@@ -6,7 +6,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "runtime/mover/refusal.h"
 #include "tiers/extent_header.h"
 

@@ -15,7 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"

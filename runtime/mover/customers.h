@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "aio/io_transfer.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/residency/window.h"

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "runtime/mover/mover.h"
 
 namespace terrace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

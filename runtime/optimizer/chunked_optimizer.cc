@@ -4,8 +4,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/floating_point.h"
-#include "runtime/base/status_macros.h"
+#include "base/floating_point.h"
+#include "base/status_macros.h"
 #include "runtime/optimizer/state/state_array.h"
 #include "runtime/optimizer/step/ordered_step.h"
 #include "runtime/optimizer/step/supplied_step.h"

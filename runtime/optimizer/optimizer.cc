@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/optimizer/chunked_optimizer.h"
 #include "runtime/optimizer/chunks/chunk_layout.h"
 #include "runtime/optimizer/state/state_array.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

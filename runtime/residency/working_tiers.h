@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "runtime/residency/tier_residency.h"
 #include "tiers/reservation.h"
 

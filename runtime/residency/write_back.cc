@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
+#include "base/check.h"
+#include "base/io_fault.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
+#include "base/check.h"
+#include "base/io_fault.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

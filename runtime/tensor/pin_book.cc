@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 uint64_t PinBook::Grant(Tensor& tensor, TierId tier, int64_t queue,

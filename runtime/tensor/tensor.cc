@@ -1,7 +1,7 @@
 #include "runtime/tensor/tensor.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/hook/held_bytes.h"
 #include "runtime/torch/tensor_check.h"

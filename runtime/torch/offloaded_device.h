@@ -23,8 +23,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/device.h"
-#include "runtime/base/mutex.h"
+#include "base/device.h"
+#include "base/mutex.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <thread>
 
-#include "runtime/base/mutex.h"
-#include "runtime/base/threads/own_thread.h"
+#include "base/mutex.h"
+#include "base/threads/own_thread.h"
 
 namespace terrace {
 namespace {

@@ -16,7 +16,7 @@
 #include <memory>
 
 #include "absl/types/span.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 namespace terrace {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/device.h"
+#include "base/device.h"
 
 namespace terrace {
 

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/zero_config/caller_numbers.h"
 #include "runtime/zero_config/sections.h"
 

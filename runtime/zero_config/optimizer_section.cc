@@ -3,7 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/zero_config/caller_numbers.h"
 #include "runtime/zero_config/callers_optimizer.h"
 #include "runtime/zero_config/keys/nearest_name.h"

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
 #include "terrace/zero_config.h"
 #include "tiers/memory/topology.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/zero_config/sections.h"
 
 namespace terrace {

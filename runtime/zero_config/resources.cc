@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "terrace/machine.h"
 #include "terrace/zero_config.h"
 

@@ -1,7 +1,7 @@
 #include "terrace/zero_config.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/zero_config/caller_numbers.h"
 #include "runtime/zero_config/keys/json_tree.h"
 #include "runtime/zero_config/keys/key_table.h"

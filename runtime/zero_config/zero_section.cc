@@ -1,6 +1,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/zero_config/sections.h"
 
 namespace terrace {

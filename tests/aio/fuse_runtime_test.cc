@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/clock.h"
 #include "terrace/runtime.h"
 #include "tests/support/fuse/fuse_mount.h"
 #include "tests/support/runtime_fixture.h"

@@ -11,8 +11,8 @@
 
 #include "absl/time/time.h"
 #include "aio/io_paths.h"
+#include "base/check.h"
 #include "gtest/gtest.h"
-#include "runtime/base/check.h"
 #include "tests/aio/io_queue_fixture.h"
 #include "tests/aio/test_files.h"
 

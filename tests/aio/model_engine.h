@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "aio/engine.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace terrace {
 

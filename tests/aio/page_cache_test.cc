@@ -1,5 +1,5 @@
 // Of a file that is not open for direct I/O nothing stays in the page cache.
-#include "runtime/base/page_cache.h"
+#include "base/page_cache.h"
 
 #include <linux/magic.h>
 #include <sys/mman.h>

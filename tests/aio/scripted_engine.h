@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aio/engine.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

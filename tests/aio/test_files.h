@@ -19,9 +19,9 @@
 
 #include "aio/engine.h"
 #include "aio/make_engine.h"
+#include "base/check.h"
+#include "base/clock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/check.h"
-#include "runtime/base/clock.h"
 
 namespace terrace {
 

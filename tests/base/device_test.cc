@@ -1,6 +1,6 @@
 // Pinning our own mappings: in pieces, all or nothing, and never longer than
 // the mapping lives.
-#include "runtime/base/device.h"
+#include "base/device.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "runtime/base/directory_names.h"
+#include "base/directory_names.h"
 
 #include <fcntl.h>
 #include <unistd.h>

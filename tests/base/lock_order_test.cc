@@ -1,4 +1,4 @@
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 
 #include "gtest/gtest.h"
 

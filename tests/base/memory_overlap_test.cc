@@ -1,4 +1,4 @@
-#include "runtime/base/memory_overlap.h"
+#include "base/memory_overlap.h"
 
 #include <random>
 #include <vector>

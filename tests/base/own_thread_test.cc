@@ -1,4 +1,4 @@
-#include "runtime/base/threads/own_thread.h"
+#include "base/threads/own_thread.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-#include "runtime/base/threads/short_slices.h"
+#include "base/threads/short_slices.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

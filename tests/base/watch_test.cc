@@ -1,4 +1,4 @@
-#include "runtime/base/watch.h"
+#include "base/watch.h"
 
 #include "gtest/gtest.h"
 

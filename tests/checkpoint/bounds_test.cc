@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/checksum.h"
-#include "runtime/base/io_fault.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/weight_files.h"

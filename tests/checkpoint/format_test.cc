@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/checkpoint/foreign_reader.h"

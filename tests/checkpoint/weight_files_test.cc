@@ -9,9 +9,9 @@
 #include <random>
 #include <tuple>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/checkpoint/safetensors_writer.h"
 #include "tests/support/temporary_directory.h"
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 #include "terrace/memory_runtime.h"
 #include "tests/contract/fixture.h"
 

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/executor.h"
-#include "runtime/base/mutex.h"
 #include "terrace/runtime.h"
 #include "tiers/memory/topology.h"
 

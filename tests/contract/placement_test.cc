@@ -1,6 +1,6 @@
 // Several paths: where write-backs go when one of them refuses, and what is
 // told of it: stats.h, runtime.h.
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 #include "tests/contract/fixture.h"
 
 namespace terrace {

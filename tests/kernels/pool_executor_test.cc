@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/mutex.h"
 #include "tests/support/floating_point_mode.h"
 
 namespace terrace {

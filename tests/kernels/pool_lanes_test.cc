@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
 
 namespace terrace {
 namespace {

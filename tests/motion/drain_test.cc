@@ -4,9 +4,9 @@
 
 #include <string>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/motion/transfer_fixture.h"
 #include "tiers/extent_header.h"
 

@@ -1,9 +1,9 @@
 // Transfers up: moved, then checked; wrong bytes are fetched once more.
 #include <string>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/motion/transfer_fixture.h"
 #include "tiers/extent_header.h"
 

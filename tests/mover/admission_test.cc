@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/mover/admission_fixture.h"
 
 namespace terrace {

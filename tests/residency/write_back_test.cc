@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/test_core.h"
 
 namespace terrace {

@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/io_fault.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/test_core.h"
 
 namespace terrace {

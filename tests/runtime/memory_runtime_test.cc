@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/executor.h"
 #include "gtest/gtest.h"
-#include "runtime/base/executor.h"
 #include "terrace/optimizer.h"
 #include "tests/runtime/reference_optimizer.h"
 #include "tests/support/live_threads.h"

@@ -1,7 +1,7 @@
 // What goes wrong in a random run, and how fast its devices are.
 #include <cerrno>
 
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 #include "tests/sim/random_operations.h"
 
 namespace terrace {

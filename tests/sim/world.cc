@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "gtest/gtest.h"
-#include "runtime/base/check.h"
 
 namespace terrace {
 

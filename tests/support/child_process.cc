@@ -13,7 +13,7 @@
 #include <chrono>
 #include <csignal>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

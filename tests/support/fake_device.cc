@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "tests/support/device/device_bytes.h"
 
 namespace terrace {

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/device.h"
-#include "runtime/base/mutex.h"
+#include "base/device.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

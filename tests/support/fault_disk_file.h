@@ -18,9 +18,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/mutex.h"
+#include "base/clock.h"
+#include "base/io_fault.h"
+#include "base/mutex.h"
 #include "tiers/disk/disk_file.h"
 
 namespace terrace {

@@ -19,8 +19,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "aio/engine.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -18,8 +18,8 @@
 #include <random>
 #include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/executor.h"
+#include "base/check.h"
+#include "base/executor.h"
 
 namespace terrace {
 

@@ -27,9 +27,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "runtime/base/check.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

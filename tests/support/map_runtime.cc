@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/mutex.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/mutex.h"
 
 namespace terrace {
 namespace {

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/executor.h"
+#include "base/clock.h"
+#include "base/executor.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

@@ -14,8 +14,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "aio/engine.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "terrace/options.h"
 
 namespace terrace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "terrace/runtime.h"
 #include "tiers/extent_header.h"
 

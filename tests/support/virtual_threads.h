@@ -21,9 +21,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "base/executor.h"
+#include "base/mutex.h"
 #include "kernels/cpu/lanes.h"
-#include "runtime/base/executor.h"
-#include "runtime/base/mutex.h"
 #include "tests/support/manual_clock.h"
 
 namespace terrace {

@@ -16,7 +16,7 @@ PYTHON = f'{PACKAGE}/_base'
 class TidyTest(TreeCase):
     def test_layers(self):
         allowed = [('tiers', 'aio'), ('tiers', 'kernels'), ('runtime', 'tiers'),
-                   ('prefetch', 'policies'), ('aio', 'runtime/base'),
+                   ('prefetch', 'policies'), ('aio', 'base'),
                    ('tiers/pmem', 'tiers'), ('runtime', 'tiers/pmem'),
                    ('runtime/optimizer', 'kernels'),
                    ('runtime/machine', 'aio'),
@@ -25,7 +25,7 @@ class TidyTest(TreeCase):
                   ('tiers', 'policies'), ('prefetch', 'tiers'),
                   ('aio', 'tiers'), ('aio', 'runtime'), ('aio', 'tests'),
                   ('tiers', 'tiers/pmem'), ('tiers/pmem', 'runtime'),
-                  ('runtime/base', 'aio'), ('runtime/torch', 'runtime'),
+                  ('base', 'aio'), ('runtime/torch', 'runtime'),
                   ('runtime/torch', 'aio'), ('runtime/optimizer', 'runtime'),
                   ('runtime/optimizer', 'tiers'),
                   ('runtime/optimizer', 'aio'), ('runtime', 'runtime/optimizer'),
@@ -60,9 +60,9 @@ class TidyTest(TreeCase):
             {f'{api}/a.h': HEADER + '#include "absl/strings/str_cat.h"\n'},
             f'{api}/a.h:2', 'a public header may not')
         self.assert_found(
-            {'runtime/base/x.h': HEADER,
-             f'{api}/a.h': HEADER + '#include "runtime/base/x.h"\n'},
-            f'{api}/a.h:2', 'may not include runtime/base')
+            {'base/x.h': HEADER,
+             f'{api}/a.h': HEADER + '#include "base/x.h"\n'},
+            f'{api}/a.h:2', 'may not include base')
 
     def test_includes_start_at_the_root(self):
         self.assert_found({'aio/x.h': HEADER, 'aio/x.cc': '#include "x.h"\n'},

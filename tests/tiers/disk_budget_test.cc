@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/io_fault.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/loop_device.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_disk_file.h"

@@ -25,7 +25,7 @@
 #include "aio/queue/class_schedule.h"
 #include "aio/queue/expiries.h"
 #include "aio/queue/path_meter.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "tiers/device/device_space.h"
 #include "tiers/transport.h"
 

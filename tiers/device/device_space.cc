@@ -1,9 +1,9 @@
 #include "tiers/device/device_space.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/device.h"
+#include "base/device.h"
 
 namespace terrace {
 

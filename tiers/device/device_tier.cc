@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "tiers/left_behind.h"
 
 namespace terrace {

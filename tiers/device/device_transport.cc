@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "runtime/base/check.h"
-#include "runtime/base/mutex.h"
+#include "base/check.h"
+#include "base/mutex.h"
 #include "tiers/left_behind.h"
 
 namespace terrace {

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "tiers/disk/given_file.h"
 #include "tiers/disk/job_directory.h"
 #include "tiers/disk/state_file.h"

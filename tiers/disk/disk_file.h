@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "tiers/extent.h"
 
 namespace terrace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 #include "tiers/extent_header.h"
 #include "tiers/left_behind.h"
 

@@ -10,10 +10,10 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/shell_word.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/base/system/file_lock.h"
+#include "base/io_fault.h"
+#include "base/shell_word.h"
+#include "base/status_macros.h"
+#include "base/system/file_lock.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/memory/page_buffer.h"
 #include "tiers/system_error.h"

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/disk/state_file.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

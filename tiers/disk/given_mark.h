@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 
 namespace terrace {
 

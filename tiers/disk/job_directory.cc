@@ -9,9 +9,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/base/system/file_lock.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
+#include "base/system/file_lock.h"
 #include "tiers/disk/job_files.h"
 #include "tiers/system_error.h"
 

@@ -22,7 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "tiers/disk/stale_jobs.h"
 
 namespace terrace {

@@ -3,7 +3,7 @@
 //   <path>/terrace-<pid>-<random>-<host>/{lock,state}
 //
 // and, with `.stale` behind it, one that a killed job left and that is being
-// removed. The host is runtime/base/system/host.h's text; earlier versions left
+// removed. The host is base/system/host.h's text; earlier versions left
 // it out. Nothing else is made, opened or removed. Thread-safe, stateless.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "runtime/base/system/host.h"
+#include "base/system/host.h"
 
 namespace terrace {
 

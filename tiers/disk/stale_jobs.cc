@@ -14,9 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "runtime/base/directory_names.h"
-#include "runtime/base/system/file_lock.h"
-#include "runtime/base/system/host.h"
+#include "base/directory_names.h"
+#include "base/system/file_lock.h"
+#include "base/system/host.h"
 #include "tiers/disk/job_files.h"
 
 namespace terrace {

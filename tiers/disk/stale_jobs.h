@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 namespace terrace {
 

@@ -10,8 +10,8 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/page_cache.h"
-#include "runtime/base/status_macros.h"
+#include "base/page_cache.h"
+#include "base/status_macros.h"
 #include "tiers/disk/job_files.h"
 #include "tiers/memory/page_buffer.h"
 #include "tiers/system_error.h"

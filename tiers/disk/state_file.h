@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/process.h"
+#include "base/bytes.h"
+#include "base/process.h"
 
 namespace terrace {
 

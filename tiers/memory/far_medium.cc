@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/process.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/process.h"
+#include "base/status_macros.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

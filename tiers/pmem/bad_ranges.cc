@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 
 namespace terrace {
 

@@ -7,12 +7,12 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/shell_word.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/base/system/file_lock.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/io_fault.h"
+#include "base/shell_word.h"
+#include "base/status_macros.h"
+#include "base/system/file_lock.h"
 #include "tiers/disk/given_file.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/pmem/bad_ranges.h"

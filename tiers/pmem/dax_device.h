@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "tiers/extent.h"
 #include "tiers/pmem/persist_domain.h"
 #include "tiers/pmem/pmem_space.h"

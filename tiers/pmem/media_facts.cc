@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "runtime/base/directory_names.h"
-#include "runtime/base/process.h"
+#include "base/directory_names.h"
+#include "base/process.h"
 
 namespace terrace {
 namespace {

@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/process.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/io_fault.h"
+#include "base/process.h"
+#include "base/status_macros.h"
 #include "tiers/pmem/media_facts.h"
 #include "tiers/system_error.h"
 

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "tiers/extent.h"
 
 namespace terrace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/process.h"
-#include "runtime/base/status_macros.h"
+#include "base/process.h"
+#include "base/status_macros.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/memory.h"

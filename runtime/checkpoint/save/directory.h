@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "runtime/checkpoint/file.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/save/file_list.h"

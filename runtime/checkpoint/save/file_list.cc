@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "runtime/checkpoint/file_names.h"
 #include "tiers/system_error.h"
 

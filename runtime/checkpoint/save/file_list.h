@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "runtime/base/system/host.h"
+#include "base/system/host.h"
 #include "runtime/checkpoint/file.h"
 
 namespace terrace {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/directory_names.h"
-#include "runtime/base/io_fault.h"
+#include "base/directory_names.h"
+#include "base/io_fault.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest_file.h"
 #include "runtime/checkpoint/save/file_list.h"

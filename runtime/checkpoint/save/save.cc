@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/clock.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "runtime/checkpoint/contents.h"
 #include "runtime/checkpoint/file_names.h"
 #include "runtime/checkpoint/manifest.h"

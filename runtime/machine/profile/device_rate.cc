@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "aio/engine.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/status_macros.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

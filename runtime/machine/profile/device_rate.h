@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "runtime/base/device.h"
+#include "base/device.h"
 #include "runtime/machine/profile/medium_rate.h"
 
 namespace terrace {

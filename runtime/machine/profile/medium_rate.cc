@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/engine.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/status_macros.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
 #include "runtime/machine/profile/parallel_time.h"
 #include "tiers/memory/host_arena.h"
 

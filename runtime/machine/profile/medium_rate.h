@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "runtime/base/executor.h"
+#include "base/executor.h"
 #include "tiers/medium.h"
 
 namespace terrace {

@@ -1,8 +1,8 @@
 #include "runtime/machine/profile/parallel_time.h"
 
 #include "absl/time/time.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "runtime/base/executor.h"
+#include "base/executor.h"
 
 namespace terrace {
 

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/machine/probe_file.h"
 #include "tiers/system_error.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "aio/engine.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "terrace/machine.h"
 
 namespace terrace {

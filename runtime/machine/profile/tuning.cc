@@ -5,8 +5,8 @@
 
 #include "absl/time/time.h"
 #include "aio/io_paths.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
 #include "runtime/machine/pseudo_files.h"
 #include "runtime/machine/storage.h"
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "runtime/optimizer/chunks/adam_check.h"
 
 namespace terrace {

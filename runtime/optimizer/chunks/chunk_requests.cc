@@ -1,7 +1,7 @@
 #include "runtime/optimizer/chunks/chunk_requests.h"
 
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"

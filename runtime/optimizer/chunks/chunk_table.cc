@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 

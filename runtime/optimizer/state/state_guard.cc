@@ -1,7 +1,7 @@
 #include "runtime/optimizer/state/state_guard.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 

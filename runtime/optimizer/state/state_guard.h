@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 namespace terrace {
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "runtime/optimizer/chunks/chunk_requests.h"
 #include "runtime/optimizer/chunks/held_chunks.h"
 #include "runtime/optimizer/state/optimizer_state.h"

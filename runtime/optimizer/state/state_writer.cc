@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/optimizer/state/state_array.h"
 #include "runtime/optimizer/state/state_store.h"
 

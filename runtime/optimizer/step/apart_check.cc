@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/memory_overlap.h"
+#include "base/bytes.h"
+#include "base/memory_overlap.h"
 
 namespace terrace {
 

@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/executor.h"
+#include "base/clock.h"
+#include "base/executor.h"
 #include "runtime/optimizer/chunks/chunk_requests.h"
 #include "runtime/optimizer/chunks/chunk_table.h"
 #include "runtime/optimizer/step/awaited_chunks.h"

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "kernels/convert.h"
-#include "runtime/base/check.h"
 
 namespace terrace {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/check.h"
 #include "kernels/checksum.h"
 #include "kernels/norm.h"
-#include "runtime/base/check.h"
 
 namespace terrace {
 namespace {

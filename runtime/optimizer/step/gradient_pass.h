@@ -25,8 +25,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/device.h"
-#include "runtime/base/executor.h"
+#include "base/device.h"
+#include "base/executor.h"
 #include "runtime/optimizer/step/staging.h"
 #include "runtime/optimizer/step/step_meter.h"
 #include "terrace/optimizer.h"

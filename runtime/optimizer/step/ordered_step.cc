@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/floating_point.h"
+#include "base/floating_point.h"
 
 namespace terrace {
 

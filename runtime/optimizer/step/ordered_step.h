@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "runtime/optimizer/state/state_guard.h"
 #include "runtime/optimizer/step/running_step.h"
 #include "terrace/gradual_step.h"

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
-#include "runtime/base/device.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/device.h"
+#include "base/status_macros.h"
 #include "runtime/optimizer/step/step_check.h"
 #include "terrace/runtime.h"
 

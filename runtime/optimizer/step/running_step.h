@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/base/executor.h"
+#include "base/executor.h"
 #include "runtime/optimizer/chunks/chunk_requests.h"
 #include "runtime/optimizer/state/optimizer_state.h"
 #include "runtime/optimizer/state/state_guard.h"

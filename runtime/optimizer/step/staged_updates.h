@@ -21,7 +21,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/optimizer/step/chunk_update.h"
 
 namespace terrace {

@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "runtime/base/device.h"
-#include "runtime/base/mutex.h"
+#include "base/device.h"
+#include "base/mutex.h"
 #include "runtime/optimizer/chunks/chunk_layout.h"
 #include "terrace/optimizer.h"
 

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/optimizer/chunks/adam_check.h"
 
 namespace terrace {

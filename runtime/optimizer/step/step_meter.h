@@ -14,8 +14,8 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "terrace/optimizer.h"
 #include "terrace/request.h"
 

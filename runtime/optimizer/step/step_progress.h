@@ -11,7 +11,7 @@
 #include <deque>
 #include <vector>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

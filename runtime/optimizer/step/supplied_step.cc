@@ -1,8 +1,8 @@
 #include "runtime/optimizer/step/supplied_step.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/floating_point.h"
-#include "runtime/base/status_macros.h"
+#include "base/floating_point.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "runtime/torch/activations/storage_set.h"
 #include "terrace/torch/hook.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/activations/saved_activation.h"
 #include "runtime/torch/activations/saving_scope.h"
 

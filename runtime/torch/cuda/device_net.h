@@ -18,7 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/cuda/device_tensor.h"
 #include "runtime/torch/cuda/device_window.h"
 

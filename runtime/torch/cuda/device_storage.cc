@@ -1,7 +1,7 @@
 #include "runtime/torch/cuda/device_storage.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "runtime/torch/hook/compat.h"
 
 namespace terrace {

@@ -20,7 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/cuda/device_copies.h"
 #include "runtime/torch/cuda/device_room.h"
 #include "runtime/torch/cuda/device_tensor.h"

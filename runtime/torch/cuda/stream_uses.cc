@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 

@@ -26,7 +26,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/cuda/streamed_device.h"
 
 namespace terrace {

@@ -23,8 +23,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/process.h"
+#include "base/mutex.h"
+#include "base/process.h"
 
 namespace c10d {
 class Work;

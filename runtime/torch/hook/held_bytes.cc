@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/hook/life/operation_pins.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
 #include "runtime/torch/hook/gradients.h"
 #include "runtime/torch/hook/life/operation_pins.h"
 #include "runtime/torch/hook/managed_storage.h"

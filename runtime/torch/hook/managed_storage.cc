@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "runtime/torch/hook/compat.h"
 
 namespace terrace {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 #include "runtime/torch/hook/life/storage_life.h"
 
 namespace terrace {

@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/process.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/process.h"
+#include "base/threads/lock_order.h"
 #include "runtime/torch/hook/life/storage_lives.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/replacements.h"

@@ -22,7 +22,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 #include "runtime/torch/hook/life/storage_life.h"
 #include "runtime/torch/hook/operation_gate.h"
 #include "runtime/torch/hook/storage_registry.h"

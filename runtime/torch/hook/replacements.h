@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/window/byte_window.h"
 

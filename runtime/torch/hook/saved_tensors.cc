@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
+#include "base/bytes.h"
+#include "base/io_fault.h"
 #include "runtime/torch/hook/managed_storages.h"
 #include "runtime/torch/hook/operation_net.h"
 

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 
 namespace terrace {
 

@@ -7,7 +7,7 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

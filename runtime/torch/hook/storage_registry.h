@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 
 namespace terrace {
 

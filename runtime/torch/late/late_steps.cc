@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 

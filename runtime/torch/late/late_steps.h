@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "runtime/torch/late/late_updates.h"
 #include "terrace/optimizer.h"
 

@@ -29,7 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 
 namespace terrace {
 

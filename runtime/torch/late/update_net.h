@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 #include "runtime/torch/hook/operation_gate.h"
 #include "runtime/torch/late/pending_storages.h"
 

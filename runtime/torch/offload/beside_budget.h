@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 

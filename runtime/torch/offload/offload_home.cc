@@ -1,6 +1,6 @@
 #include "runtime/torch/offload/offload_home.h"
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/offload/freed_blocks.h"
 #include "runtime/torch/offload/tier_runtime.h"
 

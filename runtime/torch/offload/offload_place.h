@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/offload/beside_budget.h"
 #include "runtime/torch/offload/joined_optimizers.h"
 #include "runtime/torch/offload/offload_home.h"

@@ -3,9 +3,9 @@
 #include <atomic>
 #include <map>
 
-#include "runtime/base/mutex.h"
-#include "runtime/base/process.h"
-#include "runtime/base/status_macros.h"
+#include "base/mutex.h"
+#include "base/process.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
 #include "runtime/torch/offload/shared_threads.h"
 #include "runtime/torch/offload/tier_runtime.h"
 #include "terrace/machine.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/optimizer/gathered/gathered_step.h"
 #include "runtime/torch/optimizer/gathered/known_parameters.h"

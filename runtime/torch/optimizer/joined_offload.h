@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "runtime/torch/hook/gradients.h"
 #include "runtime/torch/offload/joined_optimizers.h"
 #include "runtime/torch/offload/offload_place.h"

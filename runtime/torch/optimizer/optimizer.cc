@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/optimizer/gathered/gathered_step.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/optimizer/gathered/gathered_step.h"
 #include "runtime/torch/optimizer/gathered/known_parameters.h"

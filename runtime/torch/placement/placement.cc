@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/placement/placement_memory.h"
 
 namespace terrace {

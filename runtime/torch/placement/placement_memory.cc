@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
+#include "base/bytes.h"
+#include "base/check.h"
 
 namespace terrace {
 

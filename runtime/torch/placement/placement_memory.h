@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/late/update_net.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "runtime/torch/stored_dtypes.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/hook/collectives.h"
 #include "runtime/torch/hook/managed_storage.h"
 #include "runtime/torch/hook/operation_net.h"

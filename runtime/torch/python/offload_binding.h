@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/process.h"
+#include "base/mutex.h"
+#include "base/process.h"
 #include "runtime/torch/offload/offload_place.h"
 #include "runtime/torch/python/outcome.h"
 #include "terrace/torch/hook.h"

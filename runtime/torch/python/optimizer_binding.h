@@ -20,8 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/process.h"
+#include "base/mutex.h"
+#include "base/process.h"
 #include "runtime/torch/late/late_steps.h"
 #include "runtime/torch/offload/state_runtime.h"
 #include "runtime/torch/python/mapped_file.h"

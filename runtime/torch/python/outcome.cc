@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 

@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// absl's code, 0 for OK; the message; and what runtime/base/io_fault.h knows:
+// absl's code, 0 for OK; the message; and what base/io_fault.h knows:
 // the errno or 0, the path or nothing, the offset or -1.
 using Outcome = std::tuple<int64_t, std::string, int64_t, std::string, int64_t>;
 

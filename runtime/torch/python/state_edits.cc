@@ -1,6 +1,6 @@
 // What users write into the state between steps.
 #include "absl/time/clock.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/python/optimizer_binding.h"
 
 namespace terrace {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

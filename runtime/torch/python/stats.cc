@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "runtime/torch/python/offload_binding.h"
 #include "runtime/torch/python/optimizer_binding.h"
 #include "terrace/machine.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/late/update_net.h"
 #include "runtime/torch/tensor_check.h"
 

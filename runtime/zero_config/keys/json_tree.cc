@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "runtime/zero_config/keys/trailing_commas.h"
 
 namespace terrace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "runtime/zero_config/keys/json_tree.h"
 
 namespace terrace {

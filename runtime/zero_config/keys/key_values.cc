@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/check.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "runtime/zero_config/keys/key_conversion.h"
 #include "runtime/zero_config/keys/nearest_name.h"
 

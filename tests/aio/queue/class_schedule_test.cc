@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "gtest/gtest.h"
-#include "runtime/base/bytes.h"
 
 namespace terrace {
 namespace {

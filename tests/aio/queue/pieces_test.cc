@@ -6,8 +6,8 @@
 #include "aio/queue/in_flight_use.h"
 #include "aio/queue/piece_outcome.h"
 #include "aio/queue/piece_table.h"
+#include "base/bytes.h"
 #include "gtest/gtest.h"
-#include "runtime/base/bytes.h"
 
 namespace terrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 namespace {

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "base/bytes.h"
 #include "gtest/gtest.h"
-#include "runtime/base/bytes.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

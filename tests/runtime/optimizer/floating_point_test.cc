@@ -1,6 +1,6 @@
 // Steps of a program that computes in a mode of its own: the bits are those of
 // the reference in the default mode.
-#include "runtime/base/floating_point.h"
+#include "base/floating_point.h"
 
 #include <cfenv>
 #include <memory>

@@ -6,7 +6,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 std::byte* ReserveAddresses(int64_t bytes) {

@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/base/device.h"
-#include "runtime/base/mutex.h"
+#include "base/device.h"
+#include "base/mutex.h"
 #include "tiers/extent_allocator.h"
 
 namespace terrace {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/device.h"
 #include "gtest/gtest.h"
 #include "policies/eviction.h"
-#include "runtime/base/device.h"
 #include "runtime/local_runtime.h"
 #include "runtime/make_core_device.h"
 #include "tests/support/manual_clock.h"

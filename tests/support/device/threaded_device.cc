@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/mutex.h"
+#include "base/check.h"
+#include "base/mutex.h"
 
 namespace terrace {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/device.h"
+#include "base/device.h"
 #include "tests/support/device/device_bytes.h"
 #include "tests/support/device/device_script.h"
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 // Streams that wait, and which copy of each direction runs.

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "runtime/base/device.h"
+#include "base/device.h"
 #include "tests/support/device/device_bytes.h"
 #include "tests/support/device/device_script.h"
 #include "tests/support/manual_clock.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

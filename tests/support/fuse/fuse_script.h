@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/executor.h"
 #include "policies/eviction.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/executor.h"
 #include "runtime/mover/core.h"
 #include "terrace/pin.h"
 #include "tests/support/inline_executor.h"

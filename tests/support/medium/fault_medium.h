@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "aio/engine.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "tiers/medium.h"
 
 namespace terrace {

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/check.h"
+#include "base/check.h"
 #include "tiers/medium.h"
 
 namespace terrace {

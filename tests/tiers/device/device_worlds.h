@@ -12,9 +12,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/device.h"
 #include "gtest/gtest.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/device.h"
 #include "tests/support/device/threaded_device.h"
 #include "tests/support/device/virtual_device.h"
 #include "tests/support/manual_clock.h"

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/mutex.h"
 #include "tests/support/medium/fault_medium.h"
 #include "tests/support/medium/vector_medium.h"
 #include "tests/support/random_moves.h"

@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 #include "tests/tiers/event_log.h"
 #include "tests/support/inline_executor.h"
 

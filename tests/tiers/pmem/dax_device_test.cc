@@ -3,9 +3,9 @@
 #include "tiers/pmem/dax_device.h"
 
 #include "absl/strings/string_view.h"
+#include "base/bytes.h"
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/pmem/bad_ranges.h"
 #include "tiers/pmem/pmem_facts.h"

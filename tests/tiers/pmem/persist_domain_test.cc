@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/pmem/pmem_support.h"
 

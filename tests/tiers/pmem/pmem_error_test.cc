@@ -3,8 +3,8 @@
 // system that fails as it is told to stands for both.
 #include <cerrno>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/fuse/fuse_mount.h"
 #include "tests/tiers/pmem/pmem_support.h"
 #include "tiers/disk/given_mark.h"

@@ -10,9 +10,9 @@
 #include <random>
 #include <thread>
 
+#include "base/bytes.h"
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/pmem/pmem_support.h"

@@ -10,9 +10,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/bytes.h"
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
 #include "tests/support/loop_device.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"

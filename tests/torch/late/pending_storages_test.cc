@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/io_fault.h"
 
 namespace terrace {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "runtime/torch/hook/life/without_python.h"
 #include "terrace/machine.h"
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/process.h"
+#include "base/process.h"
 #include "runtime/torch/hook/window/window_tensor.h"
 
 namespace terrace {

@@ -5,8 +5,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "runtime/torch/hook/life/operation_pins.h"
 
 namespace terrace {

@@ -27,7 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 #include "runtime/torch/hook/life/storage_life.h"
 #include "runtime/torch/hook/window/byte_window.h"
 

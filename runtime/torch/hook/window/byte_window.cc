@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/check.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 #include "runtime/torch/hook/window/fingerprint.h"
 
 namespace terrace {

@@ -1,6 +1,6 @@
 #include "runtime/torch/hook/window/residency_word.h"
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

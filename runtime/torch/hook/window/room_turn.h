@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/io_fault.h"
+#include "base/bytes.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "runtime/base/io_fault.h"
-#include "runtime/base/status_macros.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/status_macros.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "runtime/base/threads/lock_order.h"
+#include "base/threads/lock_order.h"
 #include "runtime/torch/hook/window/use_trace.h"
 #include "runtime/torch/hook/window/window_tensor.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/hook/window/window_room.h"
 #include "runtime/torch/hook/window/window_tensor.h"
 

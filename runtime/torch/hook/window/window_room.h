@@ -9,7 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 #include "runtime/torch/hook/window/room_turn.h"
 
 namespace terrace {

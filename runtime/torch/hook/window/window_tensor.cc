@@ -1,7 +1,7 @@
 #include "runtime/torch/hook/window/window_tensor.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 #include "runtime/torch/hook/window/fingerprint.h"
 
 namespace terrace {

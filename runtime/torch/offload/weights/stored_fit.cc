@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/offload/weights/storage_exchange.h"
 #include "runtime/torch/stored_dtypes.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/stored_dtypes.h"
 

@@ -1,6 +1,6 @@
 #include "runtime/torch/optimizer/gathered/gathered_step.h"
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/late/update_net.h"
 #include "runtime/torch/optimizer/gathered/groups.h"
 #include "runtime/torch/optimizer/gathered/parameters.h"

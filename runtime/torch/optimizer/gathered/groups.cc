@@ -1,7 +1,7 @@
 #include "runtime/torch/optimizer/gathered/groups.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/optimizer/gathered/parameters.h"
 
 namespace terrace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/guarded.h"
 
 namespace terrace {

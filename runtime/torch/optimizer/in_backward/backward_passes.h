@@ -28,8 +28,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/process.h"
+#include "base/mutex.h"
+#include "base/process.h"
 #include "runtime/torch/hook/leaf_hook.h"
 #include "runtime/torch/optimizer/in_backward/backward_functions.h"
 

@@ -1,7 +1,7 @@
 // The late steps of OptimizerBinding.
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "base/status_macros.h"
 #include "runtime/torch/guarded.h"
 #include "runtime/torch/hook/operation_net.h"
 #include "runtime/torch/python/group_numbers.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 #include "tests/torch/offload/activations_fixture.h"
 #include "tests/torch/offload/sweep/faulty_tiers.h"
 #include "tests/torch/offload/sweep/swept_faults.h"

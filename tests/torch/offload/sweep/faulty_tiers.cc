@@ -2,8 +2,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
-#include "runtime/base/bytes.h"
-#include "runtime/base/check.h"
+#include "base/bytes.h"
+#include "base/check.h"
 #include "runtime/torch/offload/tier_runtime.h"
 
 namespace terrace {

@@ -7,9 +7,9 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/check.h"
 #include "tests/torch/thrown_by.h"
 #include "tests/torch/torch_fixture.h"
 

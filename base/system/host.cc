@@ -1,4 +1,4 @@
-#include "runtime/base/system/host.h"
+#include "base/system/host.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -11,7 +11,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 namespace terrace {
 namespace {

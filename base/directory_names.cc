@@ -1,4 +1,4 @@
-#include "runtime/base/directory_names.h"
+#include "base/directory_names.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/base/shell_word.h"
+#include "base/shell_word.h"
 
 #include <algorithm>
 

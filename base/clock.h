@@ -8,7 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "runtime/base/mutex.h"
+#include "base/mutex.h"
 
 namespace terrace {
 

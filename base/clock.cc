@@ -1,4 +1,4 @@
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 #include <chrono>
 

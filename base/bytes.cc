@@ -1,4 +1,4 @@
-#include "runtime/base/bytes.h"
+#include "base/bytes.h"
 
 #include <iterator>
 

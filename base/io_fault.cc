@@ -1,4 +1,4 @@
-#include "runtime/base/io_fault.h"
+#include "base/io_fault.h"
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"

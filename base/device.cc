@@ -1,10 +1,10 @@
-#include "runtime/base/device.h"
+#include "base/device.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/base/check.h"
-#include "runtime/base/io_fault.h"
+#include "base/check.h"
+#include "base/io_fault.h"
 
 namespace terrace {
 

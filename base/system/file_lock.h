@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 namespace terrace {
 

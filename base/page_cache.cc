@@ -1,4 +1,4 @@
-#include "runtime/base/page_cache.h"
+#include "base/page_cache.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>

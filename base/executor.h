@@ -8,7 +8,7 @@
 #include <functional>
 #include <utility>
 
-#include "runtime/base/check.h"
+#include "base/check.h"
 
 namespace terrace {
 

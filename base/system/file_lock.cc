@@ -1,4 +1,4 @@
-#include "runtime/base/system/file_lock.h"
+#include "base/system/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

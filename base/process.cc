@@ -1,4 +1,4 @@
-#include "runtime/base/process.h"
+#include "base/process.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/base/check.h"
-#include "runtime/base/mutex.h"
+#include "base/check.h"
+#include "base/mutex.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define TERRACE_CHECKED_LOCKS 1
