@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "base/io_fault.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weight_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/checksum.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/safetensors.h"
-#include "runtime/checkpoint/weight_files.h"
 #include "terrace/machine.h"
 #include "tests/checkpoint/foreign_reader.h"
 #include "tests/checkpoint/job.h"

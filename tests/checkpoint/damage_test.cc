@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/checkpoint/safetensors.h"
 #include "tests/checkpoint/job.h"
 
 namespace terrace {

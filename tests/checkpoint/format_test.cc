@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/io_fault.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/safetensors.h"
 #include "tests/checkpoint/foreign_reader.h"
 #include "tests/checkpoint/job.h"
 

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/file.h"
+#include "checkpoint/save/file_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/checkpoint/file.h"
-#include "runtime/checkpoint/save/file_list.h"
 #include "tests/checkpoint/job.h"
 
 namespace terrace {

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/save/directory.h"
+#include "checkpoint/tensor_file.h"
+#include "checkpoint/weight_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/checkpoint/file_names.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/save/directory.h"
-#include "runtime/checkpoint/tensor_file.h"
-#include "runtime/checkpoint/weight_files.h"
 #include "tests/checkpoint/foreign_reader.h"
 #include "tests/checkpoint/job.h"
 #include "tests/checkpoint/safetensors_writer.h"

@@ -9,9 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "checkpoint/weight_files.h"
 #include "gtest/gtest.h"
 #include "kernels/checksum.h"
-#include "runtime/checkpoint/weight_files.h"
 #include "tests/checkpoint/job.h"
 #include "tests/checkpoint/safetensors_writer.h"
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/save/directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/save/directory.h"
 #include "tests/checkpoint/job.h"
 
 namespace terrace {

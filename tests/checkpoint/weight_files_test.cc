@@ -1,5 +1,5 @@
 // Safetensors files of others, whole and broken, read tensor by tensor.
-#include "runtime/checkpoint/weight_files.h"
+#include "checkpoint/weight_files.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

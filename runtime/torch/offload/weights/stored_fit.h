@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/checkpoint/weight_files.h"
+#include "checkpoint/weight_files.h"
 
 namespace torch::nn {
 class Module;

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "runtime/checkpoint/weight_files.h"
+#include "checkpoint/weight_files.h"
 
 namespace terrace {
 

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/checkpoint/weight_files.h"
+#include "checkpoint/weight_files.h"
 #include "runtime/torch/offload/weights/stored_values.h"
 #include "terrace/torch/hook.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/file.h"
+#include "checkpoint/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

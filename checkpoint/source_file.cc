@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/source_file.h"
+#include "checkpoint/source_file.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/checkpoint/contents.h"
-#include "runtime/checkpoint/file.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/tensor_file.h"
+#include "checkpoint/contents.h"
+#include "checkpoint/file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/tensor_file.h"
 
 namespace terrace {
 

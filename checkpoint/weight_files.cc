@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/weight_files.h"
+#include "checkpoint/weight_files.h"
 
 #include <sys/stat.h>
 
@@ -14,9 +14,9 @@
 #include "base/check.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/json_bounds.h"
-#include "runtime/checkpoint/memory.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "checkpoint/json_bounds.h"
+#include "checkpoint/memory.h"
+#include "checkpoint/safetensors.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

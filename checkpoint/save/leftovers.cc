@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/save/leftovers.h"
+#include "checkpoint/save/leftovers.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/directory_names.h"
 #include "base/io_fault.h"
-#include "runtime/checkpoint/file_names.h"
-#include "runtime/checkpoint/manifest_file.h"
-#include "runtime/checkpoint/save/file_list.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/manifest_file.h"
+#include "checkpoint/save/file_list.h"
 
 namespace terrace {
 namespace {

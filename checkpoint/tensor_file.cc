@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/tensor_file.h"
+#include "checkpoint/tensor_file.h"
 
 #include <algorithm>
 #include <utility>

@@ -19,9 +19,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/process.h"
-#include "runtime/checkpoint/file.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/save/file_list.h"
+#include "checkpoint/file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/save/file_list.h"
 
 namespace terrace {
 

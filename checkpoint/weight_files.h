@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/checkpoint/file.h"
-#include "runtime/checkpoint/source_file.h"
+#include "checkpoint/file.h"
+#include "checkpoint/source_file.h"
 #include "terrace/stored_dtype.h"
 
 namespace terrace {

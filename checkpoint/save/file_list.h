@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/system/host.h"
-#include "runtime/checkpoint/file.h"
+#include "checkpoint/file.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/save/commit.h"
+#include "checkpoint/save/commit.h"
 
 #include <sys/stat.h>
 
@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/process.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/file_names.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/memory.h"
-#include "runtime/checkpoint/save/directory.h"
-#include "runtime/checkpoint/save/leftovers.h"
-#include "runtime/checkpoint/values.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/memory.h"
+#include "checkpoint/save/directory.h"
+#include "checkpoint/save/leftovers.h"
+#include "checkpoint/values.h"
 #include "terrace/checkpoint.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/dtype_codes.h"
+#include "checkpoint/dtype_codes.h"
 
 #include "absl/strings/str_join.h"
 

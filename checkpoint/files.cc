@@ -1,11 +1,11 @@
-#include "runtime/checkpoint/files.h"
+#include "checkpoint/files.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/file_names.h"
-#include "runtime/checkpoint/values.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/values.h"
 
 namespace terrace {
 

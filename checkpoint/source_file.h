@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/checkpoint/file.h"
+#include "checkpoint/file.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/json_bounds.h"
+#include "checkpoint/json_bounds.h"
 
 #include <cstddef>
 #include <nlohmann/json.hpp>

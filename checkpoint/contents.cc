@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/contents.h"
+#include "checkpoint/contents.h"
 
 #include <algorithm>
 #include <unordered_set>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 namespace terrace {
 namespace {

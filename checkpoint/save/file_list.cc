@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/save/file_list.h"
+#include "checkpoint/save/file_list.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/file_names.h"
+#include "checkpoint/file_names.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/dtype_codes.h"
-#include "runtime/checkpoint/json_bounds.h"
+#include "checkpoint/dtype_codes.h"
+#include "checkpoint/json_bounds.h"
 
 namespace terrace {
 namespace {

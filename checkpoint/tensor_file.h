@@ -15,10 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "runtime/checkpoint/file.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/safetensors.h"
-#include "runtime/checkpoint/source_file.h"
+#include "checkpoint/file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/source_file.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/manifest_file.h"
+#include "checkpoint/manifest_file.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/file_names.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/memory.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/memory.h"
 
 namespace terrace {
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "runtime/checkpoint/file.h"
+#include "checkpoint/file.h"
 
 namespace terrace {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/checkpoint/file.h"
+#include "checkpoint/file.h"
 
 namespace terrace {
 

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/tensor_file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/tensor_file.h"
 #include "terrace/checkpoint.h"
 
 namespace terrace {

@@ -7,12 +7,12 @@
 #include "base/clock.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/contents.h"
-#include "runtime/checkpoint/files.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/manifest_file.h"
-#include "runtime/checkpoint/memory.h"
-#include "runtime/checkpoint/source_file.h"
+#include "checkpoint/contents.h"
+#include "checkpoint/files.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/manifest_file.h"
+#include "checkpoint/memory.h"
+#include "checkpoint/source_file.h"
 #include "terrace/checkpoint.h"
 
 namespace terrace {

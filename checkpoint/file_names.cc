@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/file_names.h"
+#include "checkpoint/file_names.h"
 
 #include <sys/random.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/values.h"
+#include "checkpoint/values.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/checkpoint/memory.h"
+#include "checkpoint/memory.h"
 #include "terrace/machine.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/manifest.h"
+#include "checkpoint/manifest.h"
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
@@ -13,9 +13,9 @@
 #include "absl/strings/strip.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
+#include "checkpoint/file.h"
+#include "checkpoint/json_bounds.h"
 #include "kernels/checksum.h"
-#include "runtime/checkpoint/file.h"
-#include "runtime/checkpoint/json_bounds.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/save/directory.h"
+#include "checkpoint/save/directory.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -15,10 +15,10 @@
 #include "base/status_macros.h"
 #include "base/system/file_lock.h"
 #include "base/system/host.h"
-#include "runtime/checkpoint/file_names.h"
-#include "runtime/checkpoint/files.h"
-#include "runtime/checkpoint/manifest_file.h"
-#include "runtime/checkpoint/save/leftovers.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/files.h"
+#include "checkpoint/manifest_file.h"
+#include "checkpoint/save/leftovers.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
