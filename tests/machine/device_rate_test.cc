@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/device_rate.h"
+#include "machine/profile/device_rate.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

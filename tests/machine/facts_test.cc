@@ -1,4 +1,4 @@
-#include "runtime/machine/facts.h"
+#include "machine/facts.h"
 
 #include <sys/resource.h>
 

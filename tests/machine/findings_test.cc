@@ -1,4 +1,4 @@
-#include "runtime/machine/findings.h"
+#include "machine/findings.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/medium_rate.h"
+#include "machine/profile/medium_rate.h"
 
 #include <algorithm>
 #include <memory>

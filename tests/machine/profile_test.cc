@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/profile.h"
+#include "machine/profile/profile.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/machine/pseudo_files.h"
+#include "machine/pseudo_files.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {

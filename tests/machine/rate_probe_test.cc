@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/rate_probe.h"
+#include "machine/profile/rate_probe.h"
 
 #include <algorithm>
 #include <cerrno>

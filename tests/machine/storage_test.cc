@@ -1,4 +1,4 @@
-#include "runtime/machine/storage.h"
+#include "machine/storage.h"
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 // What is read of tiers, against what this machine says by another way. Nodes
 // that it lacks are given by hand.
-#include "runtime/machine/tier_facts.h"
+#include "machine/tier_facts.h"
 
 #include <sys/resource.h>
 #include <sys/statvfs.h>

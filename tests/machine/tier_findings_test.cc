@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/machine/findings.h"
+#include "machine/findings.h"
 
 namespace terrace {
 namespace {

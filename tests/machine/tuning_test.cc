@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/tuning.h"
+#include "machine/profile/tuning.h"
 
 #include <map>
 #include <string>
@@ -6,9 +6,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/machine/profile/profile.h"
-#include "runtime/machine/pseudo_files.h"
-#include "runtime/machine/storage.h"
+#include "machine/profile/profile.h"
+#include "machine/pseudo_files.h"
+#include "machine/storage.h"
 #include "terrace/runtime.h"
 #include "tests/support/temporary_directory.h"
 

@@ -19,7 +19,7 @@ class TidyTest(TreeCase):
                    ('prefetch', 'policies'), ('aio', 'base'),
                    ('tiers/pmem', 'tiers'), ('runtime', 'tiers/pmem'),
                    ('runtime/optimizer', 'kernels'),
-                   ('runtime/machine', 'aio'),
+                   ('machine', 'aio'),
                    ('tests/aio', 'runtime'), ('aio', 'aio')]
         denied = [('aio', 'kernels'), ('kernels', 'aio'), ('policies', 'aio'),
                   ('tiers', 'policies'), ('prefetch', 'tiers'),
@@ -31,9 +31,9 @@ class TidyTest(TreeCase):
                   ('runtime/optimizer', 'aio'), ('runtime', 'runtime/optimizer'),
                   ('checkpoint', 'runtime'),
                   ('checkpoint', 'tiers'),
-                  ('runtime/machine', 'runtime'), ('runtime/machine', 'tiers'),
+                  ('machine', 'runtime'), ('machine', 'tiers'),
                   ('runtime/zero_config', 'tiers'),
-                  ('runtime/zero_config', 'runtime/machine'), ('examples/x', 'runtime'),
+                  ('runtime/zero_config', 'machine'), ('examples/x', 'runtime'),
                   ('daemon', 'runtime'), ('runtime', 'bench')]
         for own, other in allowed + denied:
             with self.subTest(own=own, other=other):

@@ -5,7 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/machine/storage.h"
+#include "machine/storage.h"
 
 namespace terrace {
 namespace {

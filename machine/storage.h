@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/machine/pseudo_files.h"
+#include "machine/pseudo_files.h"
 #include "terrace/machine.h"
 
 namespace terrace {

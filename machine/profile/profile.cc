@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/profile.h"
+#include "machine/profile/profile.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "runtime/machine/probe_file.h"
+#include "machine/probe_file.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

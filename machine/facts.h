@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "runtime/machine/pseudo_files.h"
+#include "machine/pseudo_files.h"
 #include "terrace/machine.h"
 
 namespace terrace {

@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/machine/facts.h"
+#include "machine/facts.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/tuning.h"
+#include "machine/profile/tuning.h"
 
 #include <algorithm>
 #include <set>
@@ -7,8 +7,8 @@
 #include "aio/io_paths.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "runtime/machine/pseudo_files.h"
-#include "runtime/machine/storage.h"
+#include "machine/pseudo_files.h"
+#include "machine/storage.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/machine/facts.h"
+#include "machine/facts.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/medium_rate.h"
+#include "machine/profile/medium_rate.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "aio/engine.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "runtime/machine/profile/parallel_time.h"
+#include "machine/profile/parallel_time.h"
 #include "tiers/memory/host_arena.h"
 
 namespace terrace {

@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "runtime/machine/facts.h"
+#include "machine/facts.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/process_memory.h"
 

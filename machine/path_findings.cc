@@ -8,7 +8,7 @@
 #include "absl/strings/strip.h"
 #include "base/bytes.h"
 #include "base/shell_word.h"
-#include "runtime/machine/findings.h"
+#include "machine/findings.h"
 
 namespace terrace {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/device.h"
-#include "runtime/machine/profile/medium_rate.h"
+#include "machine/profile/medium_rate.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/machine/probe_file.h"
+#include "machine/probe_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

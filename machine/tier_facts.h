@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "base/device.h"
-#include "runtime/machine/pseudo_files.h"
+#include "machine/pseudo_files.h"
 #include "terrace/machine.h"
 #include "tiers/memory/topology.h"
 

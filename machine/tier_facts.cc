@@ -1,4 +1,4 @@
-#include "runtime/machine/tier_facts.h"
+#include "machine/tier_facts.h"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -19,7 +19,7 @@
 #include "base/io_fault.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/open_cuda.h"
-#include "runtime/machine/storage.h"
+#include "machine/storage.h"
 #include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/pmem/pmem_probe.h"

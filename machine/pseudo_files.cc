@@ -1,4 +1,4 @@
-#include "runtime/machine/pseudo_files.h"
+#include "machine/pseudo_files.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "runtime/machine/probe_file.h"
-#include "runtime/machine/storage.h"
+#include "machine/probe_file.h"
+#include "machine/storage.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "runtime/machine/profile/parallel_time.h"
+#include "machine/profile/parallel_time.h"
 
 #include "absl/time/time.h"
 #include "base/clock.h"
