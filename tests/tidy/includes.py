@@ -29,7 +29,7 @@ LAYERS = {
                         'tiers/system_error.h', 'tiers/memory/topology.h',
                         'tiers/memory/far_medium.h', 'tiers/pmem/pmem_probe.h',
                         'tiers/pmem/pmem_medium.h', 'tiers/medium.h'],
-    'runtime/zero_config': [API, 'base', 'tiers/memory/topology.h'],
+    'zero_config': [API, 'base', 'tiers/memory/topology.h'],
     'runtime/torch': [API, 'base', 'checkpoint/weight_files.h'],
     'daemon': [API, 'base'],
     'examples': [API, 'runtime/torch'],
@@ -56,7 +56,7 @@ DOORS = [
     (r'(torch|ATen|c10)/',
      ['runtime/torch/', 'examples/', 'tests/torch/', 'tests/examples/',
       'tests/install/torch_app/', 'bench/']),
-    (r'nlohmann/', ['runtime/*.cc', 'machine/*.cc', 'checkpoint/*.cc', 'daemon/*.cc', 'examples/*.cc',
+    (r'nlohmann/', ['runtime/*.cc', 'zero_config/*.cc', 'machine/*.cc', 'checkpoint/*.cc', 'daemon/*.cc', 'examples/*.cc',
                     'bench/*.cc', 'tests/']),
     (r'(sys/socket|sys/un|netinet/\w+|arpa/inet)\.h|flatbuffers/|toml\+\+/'
      r'|spdlog/|CLI/|prometheus/|systemd/', ['daemon/', 'tests/daemon/']),

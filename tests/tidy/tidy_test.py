@@ -32,8 +32,8 @@ class TidyTest(TreeCase):
                   ('checkpoint', 'runtime'),
                   ('checkpoint', 'tiers'),
                   ('machine', 'runtime'), ('machine', 'tiers'),
-                  ('runtime/zero_config', 'tiers'),
-                  ('runtime/zero_config', 'machine'), ('examples/x', 'runtime'),
+                  ('zero_config', 'tiers'),
+                  ('zero_config', 'machine'), ('examples/x', 'runtime'),
                   ('daemon', 'runtime'), ('runtime', 'bench')]
         for own, other in allowed + denied:
             with self.subTest(own=own, other=other):

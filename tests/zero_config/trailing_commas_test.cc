@@ -1,4 +1,4 @@
-#include "runtime/zero_config/keys/trailing_commas.h"
+#include "zero_config/keys/trailing_commas.h"
 
 #include <gtest/gtest.h>
 

@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "runtime/zero_config/caller_numbers.h"
-#include "runtime/zero_config/keys/nearest_name.h"
-#include "runtime/zero_config/sections.h"
+#include "zero_config/caller_numbers.h"
+#include "zero_config/keys/nearest_name.h"
+#include "zero_config/sections.h"
 
 namespace terrace {
 namespace {

@@ -2,11 +2,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/zero_config/caller_numbers.h"
-#include "runtime/zero_config/keys/json_tree.h"
-#include "runtime/zero_config/keys/key_table.h"
-#include "runtime/zero_config/keys/key_values.h"
-#include "runtime/zero_config/sections.h"
+#include "zero_config/caller_numbers.h"
+#include "zero_config/keys/json_tree.h"
+#include "zero_config/keys/key_table.h"
+#include "zero_config/keys/key_values.h"
+#include "zero_config/sections.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/zero_config/callers_optimizer.h"
+#include "zero_config/callers_optimizer.h"
 
 #include <optional>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/zero_config/sections.h"
+#include "zero_config/sections.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // The keys of the top level.
-#include "runtime/zero_config/keys/key_table.h"
+#include "zero_config/keys/key_table.h"
 
 namespace terrace {
 namespace {

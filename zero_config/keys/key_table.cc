@@ -1,11 +1,11 @@
-#include "runtime/zero_config/keys/key_table.h"
+#include "zero_config/keys/key_table.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "runtime/zero_config/keys/json_tree.h"
+#include "zero_config/keys/json_tree.h"
 
 namespace terrace {
 namespace {

@@ -4,9 +4,9 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "runtime/zero_config/keys/json_tree.h"
-#include "runtime/zero_config/keys/key_values.h"
 #include "terrace/zero_config.h"
+#include "zero_config/keys/json_tree.h"
+#include "zero_config/keys/key_values.h"
 
 namespace terrace {
 

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/zero_config/sections.h"
+#include "zero_config/sections.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/zero_config/keys/key_conversion.h"
+#include "zero_config/keys/key_conversion.h"
 
 #include <cmath>
 #include <cstdint>

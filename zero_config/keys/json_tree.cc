@@ -1,4 +1,4 @@
-#include "runtime/zero_config/keys/json_tree.h"
+#include "zero_config/keys/json_tree.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "runtime/zero_config/keys/trailing_commas.h"
+#include "zero_config/keys/trailing_commas.h"
 
 namespace terrace {
 namespace {

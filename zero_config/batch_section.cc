@@ -4,8 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "runtime/zero_config/caller_numbers.h"
-#include "runtime/zero_config/sections.h"
+#include "zero_config/caller_numbers.h"
+#include "zero_config/sections.h"
 
 namespace terrace {
 namespace {

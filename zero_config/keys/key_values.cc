@@ -1,4 +1,4 @@
-#include "runtime/zero_config/keys/key_values.h"
+#include "zero_config/keys/key_values.h"
 
 #include <utility>
 
@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "runtime/zero_config/keys/key_conversion.h"
-#include "runtime/zero_config/keys/nearest_name.h"
+#include "zero_config/keys/key_conversion.h"
+#include "zero_config/keys/nearest_name.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/zero_config/keys/nearest_name.h"
+#include "zero_config/keys/nearest_name.h"
 
 #include <algorithm>
 

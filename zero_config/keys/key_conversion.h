@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/zero_config/keys/json_tree.h"
-#include "runtime/zero_config/keys/key_table.h"
+#include "zero_config/keys/json_tree.h"
+#include "zero_config/keys/key_table.h"
 
 namespace terrace {
 

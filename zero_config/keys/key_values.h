@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "runtime/zero_config/keys/json_tree.h"
-#include "runtime/zero_config/keys/key_table.h"
+#include "zero_config/keys/json_tree.h"
+#include "zero_config/keys/key_table.h"
 
 namespace terrace {
 

@@ -1,5 +1,5 @@
 // zero_optimization and all below it.
-#include "runtime/zero_config/keys/key_table.h"
+#include "zero_config/keys/key_table.h"
 
 namespace terrace {
 namespace {

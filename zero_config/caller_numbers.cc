@@ -1,4 +1,4 @@
-#include "runtime/zero_config/caller_numbers.h"
+#include "zero_config/caller_numbers.h"
 
 #include <string>
 #include <vector>

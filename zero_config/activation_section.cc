@@ -1,5 +1,5 @@
 #include "absl/strings/str_cat.h"
-#include "runtime/zero_config/sections.h"
+#include "zero_config/sections.h"
 
 namespace terrace {
 

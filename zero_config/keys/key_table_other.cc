@@ -1,5 +1,5 @@
 // I/O, checkpoints and engines beside ZeRO.
-#include "runtime/zero_config/keys/key_table.h"
+#include "zero_config/keys/key_table.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // The optimizer, the scheduler and the precisions.
-#include "runtime/zero_config/keys/key_table.h"
+#include "zero_config/keys/key_table.h"
 
 namespace terrace {
 namespace {

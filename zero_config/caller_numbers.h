@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "absl/strings/string_view.h"
-#include "runtime/zero_config/keys/key_values.h"
 #include "terrace/zero_config.h"
+#include "zero_config/keys/key_values.h"
 
 namespace terrace {
 
