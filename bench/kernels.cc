@@ -37,7 +37,7 @@
 #include "kernels/optimizer_kernels.h"
 #include "kernels/pool_executor.h"
 #include "kernels/stream.h"
-#include "runtime/optimizer/chunks/chunk_layout.h"
+#include "optimizer/chunks/chunk_layout.h"
 
 namespace terrace::bench {
 namespace {

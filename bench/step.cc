@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "bench/step_compute.h"
-#include "runtime/optimizer/step/chunk_update.h"
+#include "optimizer/step/chunk_update.h"
 #include "terrace/optimizer.h"
 #include "tiers/memory/topology.h"
 
