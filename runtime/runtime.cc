@@ -14,12 +14,12 @@
 #include "runtime/local_runtime.h"
 #include "runtime/make_core_device.h"
 #include "runtime/memory/compute_threads.h"
-#include "runtime/tier_options.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/topology.h"
 #include "tiers/pmem/pmem_medium.h"
+#include "tiers/tier_options.h"
 
 namespace terrace {
 namespace {

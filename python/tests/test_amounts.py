@@ -8,7 +8,7 @@ import pytest
 from terrace._base.amounts import budget_bytes
 from terrace._base.library import parse_tier
 
-ROWS = (pathlib.Path(__file__).resolve().parents[2] / 'tests' / 'runtime' /
+ROWS = (pathlib.Path(__file__).resolve().parents[2] / 'tests' / 'tiers' /
         'byte_counts.txt')
 
 

@@ -1,5 +1,5 @@
 """What users write for an amount of memory: the spellings of ParseBytes in
-terrace/tier.h, and shares. tests/runtime/byte_counts.txt has both to rows."""
+terrace/tier.h, and shares. tests/tiers/byte_counts.txt has both to rows."""
 
 from __future__ import annotations
 

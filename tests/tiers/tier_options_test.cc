@@ -1,4 +1,4 @@
-#include "runtime/tier_options.h"
+#include "tiers/tier_options.h"
 
 #include <string>
 #include <vector>
