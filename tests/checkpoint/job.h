@@ -12,7 +12,7 @@
 #include "terrace/checkpoint.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {

@@ -20,7 +20,7 @@
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 #include "tests/forks/forked_rounds.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {

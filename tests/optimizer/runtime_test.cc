@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/optimizer/saving.h"
-#include "tests/runtime/reference_optimizer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {

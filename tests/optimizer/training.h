@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
 #include "terrace/optimizer.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/support/map_runtime.h"
 
 namespace terrace {

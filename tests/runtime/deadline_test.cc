@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/support/runtime_fixture.h"
 
 namespace terrace {

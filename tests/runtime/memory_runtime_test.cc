@@ -15,7 +15,7 @@
 #include "base/executor.h"
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/support/live_threads.h"
 #include "tests/support/own_child.h"
 

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/sim/world.h"
 
 namespace terrace {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "terrace/optimizer.h"
 #include "terrace/tier.h"
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 #include "tests/sim/world.h"
 
 namespace terrace {

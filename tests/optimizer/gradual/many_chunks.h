@@ -1,7 +1,7 @@
 // What the tests of steps that go on between calls train.
 #pragma once
 
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "tests/runtime/reference_optimizer.h"
+#include "tests/optimizer/reference_optimizer.h"
 
 #include <cmath>
 #include <cstring>

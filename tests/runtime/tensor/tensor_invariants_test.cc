@@ -6,8 +6,8 @@
 #include "gtest/gtest.h"
 #include "runtime/tensor/tensor.h"
 #include "runtime/tensor/tensor_table.h"
+#include "tests/runtime/tensor/tensor_fixture.h"
 #include "tests/support/fake_reserver.h"
-#include "tests/tensor/tensor_fixture.h"
 
 namespace terrace {
 namespace {

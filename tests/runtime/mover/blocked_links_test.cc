@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/mover/admission.h"
-#include "tests/mover/admission_fixture.h"
+#include "tests/runtime/mover/admission_fixture.h"
 
 namespace terrace {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/motion/transfer_fixture.h"
+#include "tests/runtime/motion/transfer_fixture.h"
 #include "tiers/extent_header.h"
 
 namespace terrace {

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/tensor/tensor_fixture.h"
+#include "tests/runtime/tensor/tensor_fixture.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // Moves between a device and memory, and those in two legs beyond it.
-#include "tests/motion/device_fixture.h"
+#include "tests/runtime/motion/device_fixture.h"
 
 namespace terrace {
 namespace {

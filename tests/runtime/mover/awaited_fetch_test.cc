@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
-#include "tests/mover/admission_fixture.h"
+#include "tests/runtime/mover/admission_fixture.h"
 
 namespace terrace {
 namespace {

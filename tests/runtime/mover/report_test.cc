@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/mover/admission_fixture.h"
+#include "tests/runtime/mover/admission_fixture.h"
 
 namespace terrace {
 namespace {

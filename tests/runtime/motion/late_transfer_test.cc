@@ -3,7 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/motion/transfer_fixture.h"
+#include "tests/runtime/motion/transfer_fixture.h"
 
 namespace terrace {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/mover/admission_fixture.h"
+#include "tests/runtime/mover/admission_fixture.h"
 
 namespace terrace {
 namespace {
