@@ -1,6 +1,6 @@
 // A device whose memory the CPU cannot reach: a GPU. Its addresses are opaque
 // here, bytes come and go through pinned host memory. Production has LibTorch's
-// devices (runtime/torch/torch_device.h), which own no memory here, and CUDA's
+// devices (libtorch/torch_device.h), which own no memory here, and CUDA's
 // (kernels/cuda/cuda_device.h), which tiers are made of. Tests have one whose
 // copies happen, at the latest, when they are waited for, one in virtual time
 // and one of threads (tests/support).

@@ -8,11 +8,12 @@ import subprocess
 # Folders that a build without a feature leaves out. They are checked wherever
 # the feature is on, as in the host preset.
 FEATURE_FOLDERS = {
-    'torch': ['runtime/torch/', 'tests/torch/', 'examples/', 'tests/examples/',
+    'torch': ['libtorch/', 'tests/libtorch/', 'examples/', 'tests/examples/',
               'bench/hook/'],
     'pmem': ['tiers/pmem/persist_domain.cc'],
     'cuda': ['kernels/cuda/cuda_module.cc'],
-    'torch_cuda': ['runtime/torch/cuda/cuda_', 'tests/torch/cuda/device/'],
+    'torch_cuda': ['libtorch/accelerator/cuda_',
+                   'tests/libtorch/accelerator/device/'],
 }
 # Built by a test of their own, against the installed package.
 INSTALL_TEST = 'tests/install/install_test.cmake'

@@ -30,10 +30,10 @@ LAYERS = {
                         'tiers/memory/far_medium.h', 'tiers/pmem/pmem_probe.h',
                         'tiers/pmem/pmem_medium.h', 'tiers/medium.h'],
     'zero_config': [API, 'base', 'tiers/memory/topology.h'],
-    'runtime/torch': [API, 'base', 'checkpoint/weight_files.h'],
+    'libtorch': [API, 'base', 'checkpoint/weight_files.h'],
     'daemon': [API, 'base'],
-    'examples': [API, 'runtime/torch'],
-    'python': [API, 'runtime/torch'],
+    'examples': [API, 'libtorch'],
+    'python': [API, 'libtorch'],
     'bench': None,
     'tests': None,
 }
@@ -54,9 +54,10 @@ DOORS = [
     (r'hwy/', ['kernels/cpu/']),
     (r'xxh\w*\.h', ['kernels/', 'tests/']),
     (r'(torch|ATen|c10)/',
-     ['runtime/torch/', 'examples/', 'tests/torch/', 'tests/examples/',
+     ['libtorch/', 'examples/', 'tests/libtorch/', 'tests/examples/',
       'tests/install/torch_app/', 'bench/']),
-    (r'nlohmann/', ['runtime/*.cc', 'optimizer/*.cc', 'zero_config/*.cc', 'machine/*.cc', 'checkpoint/*.cc', 'daemon/*.cc', 'examples/*.cc',
+    (r'nlohmann/', ['checkpoint/*.cc', 'machine/*.cc', 'zero_config/*.cc',
+                    'libtorch/python/*.cc', 'daemon/*.cc', 'examples/*.cc',
                     'bench/*.cc', 'tests/']),
     (r'(sys/socket|sys/un|netinet/\w+|arpa/inet)\.h|flatbuffers/|toml\+\+/'
      r'|spdlog/|CLI/|prometheus/|systemd/', ['daemon/', 'tests/daemon/']),
@@ -138,7 +139,7 @@ def _problem(tree, file, own, quote, name):
 def _target_of(file, name):
     """The path in the tree of what `file` includes in quotes."""
     if name.startswith('terrace/torch/'):
-        return f'runtime/torch/include/{name}'
+        return f'libtorch/include/{name}'
     # tests/install has a program from outside the tree.
     if name.startswith('terrace/') or file.path.startswith('tests/install/'):
         return f'include/{name}'

@@ -25,8 +25,8 @@ class TidyTest(TreeCase):
                   ('tiers', 'policies'), ('prefetch', 'tiers'),
                   ('aio', 'tiers'), ('aio', 'runtime'), ('aio', 'tests'),
                   ('tiers', 'tiers/pmem'), ('tiers/pmem', 'runtime'),
-                  ('base', 'aio'), ('runtime/torch', 'runtime'),
-                  ('runtime/torch', 'aio'), ('optimizer', 'runtime'),
+                  ('base', 'aio'), ('libtorch', 'runtime'),
+                  ('libtorch', 'aio'), ('optimizer', 'runtime'),
                   ('optimizer', 'tiers'),
                   ('optimizer', 'aio'), ('runtime', 'optimizer'),
                   ('checkpoint', 'runtime'),
@@ -81,10 +81,10 @@ class TidyTest(TreeCase):
                 ('<nccl.h>', 'kernels/cuda/x.cc', 'runtime/x.cc'),
                 ('"hwy/highway.h"', 'kernels/cpu/x.cc', 'kernels/x.h'),
                 ('<xxhash.h>', 'kernels/checksum.cc', 'tiers/x.cc'),
-                ('<torch/torch.h>', 'runtime/torch/x.cc', 'runtime/x.cc'),
-                ('"ATen/ATen.h"', 'runtime/torch/x.h', 'aio/x.cc'),
+                ('<torch/torch.h>', 'libtorch/x.cc', 'runtime/x.cc'),
+                ('"ATen/ATen.h"', 'libtorch/x.h', 'aio/x.cc'),
                 ('"c10/core/X.h"', 'examples/a/x.cc', 'tests/aio/x.cc'),
-                ('<nlohmann/json.hpp>', 'runtime/x.cc', 'runtime/x.h'),
+                ('<nlohmann/json.hpp>', 'checkpoint/x.cc', 'checkpoint/x.h'),
                 ('<nlohmann/json.hpp>', 'daemon/x.cc', 'aio/x.cc'),
                 ('<sys/socket.h>', 'daemon/x.cc', 'runtime/x.cc'),
                 ('<gtest/gtest.h>', 'tests/aio/x.cc', 'aio/x.cc'),
@@ -217,7 +217,7 @@ class TidyTest(TreeCase):
 
     def test_everything_is_built(self):
         files = {'aio/x.cc': '', 'tests/aio/x_test.cc': '',
-                 'runtime/torch/y.cc': ''}
+                 'libtorch/y.cc': ''}
         with tree_of(files) as folder:
             tree = Tree(folder)
 
@@ -225,7 +225,7 @@ class TidyTest(TreeCase):
                 return {'directory': folder, 'file': path,
                         'output': f'a/CMakeFiles/{target}.dir/{path}.o'}
             library = compiled('aio/x.cc', 'terrace')
-            adapter = compiled('runtime/torch/y.cc', 'terrace_torch')
+            adapter = compiled('libtorch/y.cc', 'terrace_torch')
             test = compiled('tests/aio/x_test.cc', 'x_test')
             run = {'name': 'x', 'command': ['/b/bin/x_test']}
 
@@ -235,7 +235,7 @@ class TidyTest(TreeCase):
             self.assertEqual(found([adapter, test], [run]),
                              ['aio/x.cc:1: no target compiles it'])
             self.assertEqual(found([library, test], [run]),
-                             ['runtime/torch/y.cc:1: no target compiles it'])
+                             ['libtorch/y.cc:1: no target compiles it'])
             self.assertEqual(found([library, test], [run], ['torch']), [])
             self.assertEqual(found([library, adapter, test], []),
                              ['tests/aio/x_test.cc:1: ctest does not run it'])

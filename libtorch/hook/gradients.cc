@@ -1,0 +1,93 @@
+#include "libtorch/hook/gradients.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/io_fault.h"
+#include "libtorch/hook/collectives.h"
+#include "libtorch/hook/managed_storages.h"
+#include "libtorch/hook/storage_check.h"
+#include "libtorch/hook/window/room_wait.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+namespace {
+
+// A view of more than can be managed, as backward of a cat() makes of the
+// gradient of all: that stays whole, in the memory that it has had, until the
+// last of its views goes.
+bool IsPartOfTooMuch(const at::Tensor& gradient, int64_t most_bytes) {
+  return ResidentBytes(static_cast<int64_t>(gradient.storage().nbytes())) >
+             most_bytes &&
+         ResidentBytes(static_cast<int64_t>(gradient.nbytes())) <= most_bytes;
+}
+
+// An array of numpy may have its memory.
+bool IsShown(const at::Tensor& gradient) {
+  return !StorageOf(gradient)->resizable();
+}
+
+}  // namespace
+
+absl::Status ManageGradientOf(const NamedTensor& leaf,
+                              ManagedStorages& storages) {
+  const at::Tensor& gradient = leaf.tensor.grad();
+  if (!gradient.defined() || gradient.layout() != at::kStrided ||
+      storages.closed() || storages.Find(gradient) != nullptr ||
+      IsShown(gradient) ||
+      IsPartOfTooMuch(gradient, storages.window().room().most_bytes()) ||
+      // Its memory is not this function's to end.
+      !Collectives::Get().CheckUnused(leaf.name, *StorageOf(gradient)).ok()) {
+    return absl::OkStatus();
+  }
+  const std::string name = absl::StrCat(leaf.name, ".grad");
+  absl::Status status = storages.Add({{name, gradient}});
+  // One of before is not gone yet: another has it. However many are kept, no
+  // number is tried twice.
+  while (absl::IsAlreadyExists(status)) {
+    status = storages.Add(
+        {{absl::StrCat(name, " ", storages.NextNumber()), gradient}});
+  }
+  // It stays in ordinary memory beside a close, and where what is leased has
+  // all the room, until the next backward pass.
+  if (status.ok() || storages.closed() || IsNoRoom(status)) {
+    return absl::OkStatus();
+  }
+  status =
+      Reworded(status, absl::StrCat("'", name, "' ",
+                                    FormatBytes(static_cast<int64_t>(
+                                        gradient.storage().nbytes())),
+                                    ": ", absl::string_view(status.message())));
+  storages.NoteError(status);
+  return status;
+}
+
+Gradients::Gradients(Manage manage) : manage_(std::move(manage)) {}
+
+Gradients::~Gradients() = default;
+
+absl::Status Gradients::Add(absl::Span<const NamedTensor> leaves,
+                            Frozen frozen) {
+  for (const auto& [name, leaf] : leaves) {
+    if (!leaf.defined() || !leaf.is_leaf() ||
+        (!leaf.requires_grad() && frozen == Frozen::kRefused)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor '", name, "' is no leaf that requires a gradient"));
+    }
+  }
+  for (const NamedTensor& leaf : leaves) {
+    if (std::any_of(
+            watched_.begin(), watched_.end(),
+            [&](const LeafHook& each) { return each.IsOf(leaf.tensor); })) {
+      continue;
+    }
+    watched_.emplace_back(leaf.tensor,
+                          [leaf, manage = manage_] { return manage(leaf); });
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

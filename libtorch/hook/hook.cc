@@ -1,0 +1,217 @@
+#include "terrace/torch/hook.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "libtorch/hook/gradients.h"
+#include "libtorch/hook/life/operation_pins.h"
+#include "libtorch/hook/managed_storage.h"
+#include "libtorch/hook/managed_storages.h"
+#include "libtorch/hook/operation_net.h"
+#include "libtorch/hook/saved_tensors.h"
+#include "libtorch/hook/window/byte_window.h"
+
+namespace terrace {
+
+struct Lease::Held {
+  at::Tensor tensor;  // keeps the storage alive
+  std::shared_ptr<ManagedStorage> storage;
+  std::shared_ptr<ManagedStorages> storages;  // has the window
+
+  ~Held() { storages->EndLease(*storage); }
+};
+
+Lease::Lease(std::unique_ptr<Held> held) : held_(std::move(held)) {}
+Lease::Lease() = default;
+Lease::~Lease() = default;
+Lease::Lease(Lease&& other) noexcept = default;
+Lease& Lease::operator=(Lease&& other) noexcept = default;
+
+absl::Span<std::byte> Lease::data() const {
+  if (held_ == nullptr) return {};
+  const ManagedStorage& storage = *held_->storage;
+  return {storage.data(), static_cast<size_t>(storage.size_bytes())};
+}
+
+void Lease::End() { held_.reset(); }
+
+namespace {
+
+int64_t WindowOf(const Runtime& runtime, const HookOptions& options) {
+  if (options.window_bytes != 0) return options.window_bytes;
+  return runtime.GetStats().host_budget_bytes / 4 * 3;
+}
+
+bool IsAwaited() { return OperationNet::Get().IsAwaited(); }
+
+absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
+                         int64_t most_bytes) {
+  const int64_t budget = runtime.GetStats().host_budget_bytes;
+  if (window_bytes <= 0 || window_bytes > budget) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a window of ", window_bytes,
+                     " bytes; it is at least 1, and the budget is ", budget));
+  }
+  if (most_bytes >= window_bytes && most_bytes <= budget) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "at most ", most_bytes, " bytes in use at a time; it is at least the ",
+      "window of ", window_bytes, ", and the budget is ", budget));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
+                                                   const HookOptions& options) {
+  const int64_t window_bytes = WindowOf(runtime, options);
+  TERRACE_RETURN_IF_ERROR(CheckWindow(runtime, window_bytes, window_bytes));
+  if (options.patience <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a patience of ", absl::FormatDuration(options.patience)));
+  }
+  return std::unique_ptr<Hook>(new Hook(
+      runtime,
+      std::make_shared<ManagedStorages>(
+          runtime, ByteWindowOptions{.window_bytes = window_bytes,
+                                     .beyond_bytes = options.beyond_bytes,
+                                     .patience = options.patience,
+                                     .beside = {.is_awaited = IsAwaited},
+                                     .verify_clean = options.verify_clean})));
+}
+
+Hook::Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages)
+    : runtime_(runtime),
+      storages_(std::move(storages)),
+      gradients_(std::make_unique<Gradients>(
+          [storages = storages_](const NamedTensor& leaf) {
+            return ManageGradientOf(leaf, *storages);
+          })),
+      saved_(std::make_unique<SavedTensors>(storages_)) {}
+
+Hook::~Hook() {
+  gradients_.reset();
+  saved_->End();
+  storages_->Close(/*restore=*/true).IgnoreError();
+}
+
+absl::Status Hook::Resize(int64_t window_bytes, int64_t most_bytes) {
+  TERRACE_RETURN_IF_ERROR(CheckWindow(runtime_, window_bytes, most_bytes));
+  storages_->window().room().Resize(window_bytes, most_bytes);
+  storages_->window().Trim();
+  return absl::OkStatus();
+}
+
+bool Hook::Manages(const at::Tensor& tensor) const {
+  return storages_->Find(tensor) != nullptr;
+}
+
+absl::Status Hook::Manage(absl::Span<const NamedTensor> tensors) {
+  return storages_->Add(tensors);
+}
+
+absl::Status Hook::ManageGradients(absl::Span<const NamedTensor> leaves) {
+  if (gradients_ == nullptr) {
+    return absl::FailedPreconditionError("the hook is closed");
+  }
+  return gradients_->Add(leaves);
+}
+
+absl::Status Hook::ManageGradient(const NamedTensor& leaf) {
+  return ManageGradientOf(leaf, *storages_);
+}
+
+absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
+  const absl::Status unmanaged =
+      absl::InvalidArgumentError("the tensor is not managed by this hook");
+  if (storages_->Find(tensor) == nullptr) return unmanaged;
+  TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(
+      tensor.storage(), /*is_written=*/access == Access::kWrite));
+  const std::shared_ptr<ManagedStorage> storage = storages_->Pin(tensor);
+  if (storage == nullptr) return unmanaged;
+  storages_->BeginLease(*storage);
+  auto held = std::make_unique<Lease::Held>();
+  held->tensor = tensor;
+  held->storage = storage;
+  held->storages = storages_;
+  storages_->window().order().Note(*storage);
+  TERRACE_RETURN_IF_ERROR(
+      OperationPins::BringOne(*storage, ByteWindow::Caller::kLease));
+  if (access == Access::kWrite) storage->MarkWritten();
+  return Lease(std::move(held));
+}
+
+void Hook::Prefetch(absl::Span<const at::Tensor> tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    const std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
+    if (storage != nullptr) storages_->window().FetchAhead(*storage);
+  }
+}
+
+void Hook::BeginSaving(int64_t most_bytes) { saved_->Begin(most_bytes); }
+
+absl::StatusOr<bool> Hook::ManageSaved(const at::Tensor& tensor) {
+  return saved_->Add(tensor);
+}
+
+void Hook::UseSaved(const at::Tensor& tensor) { saved_->Use(tensor); }
+
+void Hook::BeginStep() {
+  saved_->BeginStep();
+  storages_->window().order().BeginStep();
+}
+
+int64_t Hook::EvictAll() {
+  storages_->Sweep();
+  return storages_->window().EvictAll();
+}
+
+absl::Status Hook::Retry() { return storages_->Retry(); }
+
+absl::Status Hook::Close(AtClose what) {
+  const absl::Status status = storages_->Close(what == AtClose::kRestore);
+  if (!absl::IsFailedPrecondition(status)) {
+    gradients_.reset();
+    saved_->End();
+  }
+  return status;
+}
+
+HookStats Hook::stats() const {
+  const ByteWindowStats window = storages_->window().stats();
+  HookStats stats;
+  stats.managed_tensors = storages_->count();
+  stats.managed_bytes = storages_->size_bytes();
+  stats.window_used_bytes = window.used_bytes;
+  stats.window_peak_bytes = window.peaks.used_bytes;
+  stats.over_budget_bytes = window.peaks.over_budget_bytes;
+  stats.over_budget_operation = window.peaks.over_budget_operation;
+  stats.fetches = window.fetches;
+  stats.fetches_ahead = window.fetches_ahead;
+  stats.ahead_used = window.ahead_used;
+  stats.fetched_bytes = window.fetched_bytes;
+  stats.evictions = window.evictions;
+  stats.clean_drops = window.clean_drops;
+  stats.unmarked_writes = window.unmarked_writes;
+  stats.failures = window.failures;
+  stats.blocked = window.blocked;
+  stats.blocked_on_room = window.blocked_on_room;
+  stats.saved = {.tensors = window.numbered.tensors,
+                 .bytes = window.numbered.bytes,
+                 .peak_bytes = window.numbered.peak_bytes,
+                 .evicted_bytes = window.numbered.evicted_bytes,
+                 .fetched_bytes = window.numbered.fetched_bytes,
+                 .blocked = window.numbered.blocked};
+  return stats;
+}
+
+std::vector<BlockedOn> Hook::blocked() const { return storages_->blocked(); }
+
+absl::Status Hook::error() const {
+  const absl::Status status = storages_->error();
+  return status.ok() ? saved_->first_error() : status;
+}
+
+}  // namespace terrace

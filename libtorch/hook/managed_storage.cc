@@ -1,0 +1,211 @@
+#include "libtorch/hook/managed_storage.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "libtorch/hook/compat.h"
+
+namespace terrace {
+namespace {
+
+c10::weak_intrusive_ptr<c10::StorageImpl> WeakOf(c10::StorageImpl& storage) {
+  return c10::weak_intrusive_ptr<c10::StorageImpl>(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
+}
+
+}  // namespace
+
+ManagedStorage::ManagedStorage(std::string name, c10::StorageImpl& storage,
+                               ByteWindow& window,
+                               std::shared_ptr<StorageOwner> owner)
+    : StorageLife(std::move(name), &storage,
+                  static_cast<int64_t>(storage.nbytes()), window),
+      key_(&storage),
+      storage_(WeakOf(storage)),
+      owner_(std::move(owner)) {}
+
+void ManagedStorage::OnDeath(void* self) {
+  // It stays for ever: a lock of its owner's may be held as long.
+  if (static_cast<ManagedStorage*>(self)->is_parents()) return;
+  // What the last reference may end with is not this function's to touch.
+  std::shared_ptr<ManagedStorage> storage =
+      std::move(static_cast<ManagedStorage*>(self)->self_);
+  storage->MarkGone();
+  const std::shared_ptr<StorageOwner> owner = storage->owner_;
+  owner->OnGone(std::move(storage));
+}
+
+bool ManagedStorage::IsOurs(c10::StorageImpl& storage) const {
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return data.get_deleter() == &OnDeath && data.get_context() == this &&
+         storage.nbytes() == static_cast<size_t>(size_bytes());
+}
+
+c10::DataPtr ManagedStorage::Ours(std::byte* data) {
+  return {data, this, &OnDeath, c10::Device(c10::DeviceType::CPU)};
+}
+
+void ManagedStorage::Set(c10::StorageImpl& storage, c10::DataPtr data) {
+  c10::DataPtr& old = storage._mutable_data_ptr_no_checks();
+  if (old.get_deleter() == &OnDeath && old.get_context() == this) {
+    // An exchange is no death.
+    static_cast<void>(old.release_context());
+  }
+  storage.set_data_ptr_noswap(std::move(data));
+}
+
+bool ManagedStorage::Install(std::byte* data) {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return false;
+  c10::DataPtr before;  // ends without the lock
+  if (self_ == nullptr) {
+    self_ = self();  // the first time: in place of LibTorch's own
+    before = std::move(storage->_mutable_data_ptr_no_checks());
+  } else if (!IsOurs(*storage)) {
+    return false;
+  }
+  OrderedLock lock(mutex_);
+  Set(*storage, Ours(data));
+  SetMessage(*storage);
+  return true;
+}
+
+bool ManagedStorage::TakeAway() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return false;
+  OrderedLock lock(mutex_);
+  Set(*storage, Ours(nullptr));
+  SetMessage(*storage);
+  return true;
+}
+
+void ManagedStorage::SetMessage(c10::StorageImpl& storage) {
+  if (!barred_.empty()) {
+    Arm(storage, barred_);
+  } else if (data() != nullptr) {
+    Disarm(storage);
+  } else if constexpr (kCanDisarm<c10::StorageImpl>) {
+    Arm(storage,
+        absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
+                     ": its bytes are not in memory; operations bring them, "
+                     "other readers need a lease"));
+  }
+}
+
+void ManagedStorage::NoteTensor(const at::Tensor& tensor) {
+  const StorageOwner::WeakTensor noted(tensor.getIntrusivePtr());
+  OrderedLock lock(mutex_);
+  std::erase_if(tensors_, [&](const StorageOwner::WeakTensor& each) {
+    return each.expired() || each == noted;
+  });
+  tensors_.push_back(noted);
+}
+
+void ManagedStorage::ForgetTensor(const at::Tensor& tensor) {
+  OrderedLock lock(mutex_);
+  std::erase(tensors_, StorageOwner::WeakTensor(tensor.getIntrusivePtr()));
+}
+
+std::vector<at::Tensor> ManagedStorage::Tensors() const {
+  std::vector<StorageOwner::WeakTensor> noted;
+  {
+    OrderedLock lock(mutex_);
+    noted = tensors_;
+  }
+  std::vector<at::Tensor> tensors;  // the last of one may end here
+  for (const StorageOwner::WeakTensor& weak : noted) {
+    at::Tensor tensor(weak.lock());
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    if (tensor.storage().unsafeGetStorageImpl() != key_) continue;
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+void ManagedStorage::Bar(std::string why) {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return;
+  OrderedLock lock(mutex_);
+  barred_ = std::move(why);
+  Arm(*storage, barred_);
+  throws_for_ever_ = !kCanDisarm<c10::StorageImpl>;
+}
+
+bool ManagedStorage::Unbar() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return true;
+  OrderedLock lock(mutex_);
+  barred_.clear();
+  if constexpr (!kCanDisarm<c10::StorageImpl>) return false;
+  SetMessage(*storage);
+  return true;
+}
+
+void ManagedStorage::Refuse(const std::string& text) {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return;
+  OrderedLock lock(mutex_);
+  Arm(*storage, text);
+  throws_for_ever_ = !kCanDisarm<c10::StorageImpl>;
+}
+
+bool ManagedStorage::Forgive() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  // The next fetch disarms it; what it says until then is true.
+  return !storage || kCanDisarm<c10::StorageImpl>;
+}
+
+absl::Status ManagedStorage::MoveOut() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return absl::OkStatus();
+  c10::DataPtr memory;
+  try {
+    memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
+                     ": no memory to bring it to: ", error.what()));
+  }
+  std::memcpy(memory.mutable_get(),
+              storage->_mutable_data_ptr_no_checks().get(), storage->nbytes());
+  Set(*storage, std::move(memory));
+  self_.reset();  // held by the caller as well
+  return absl::OkStatus();
+}
+
+void ManagedStorage::MoveTo(const std::vector<at::Tensor>& tensors) {
+  c10::DataPtr bytes = std::exchange(key_->_mutable_data_ptr_no_checks(), {});
+  const c10::Storage other(c10::Storage::use_byte_size_t(), key_->nbytes(),
+                           std::move(bytes), key_->allocator(),
+                           key_->resizable());
+  for (const at::Tensor& each : tensors) {
+    each.unsafeGetTensorImpl()->set_storage_keep_dtype(other);
+  }
+}
+
+void ManagedStorage::Renew() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone()) return;
+  {
+    OrderedLock lock(mutex_);
+    // What is barred is not to be read, wherever it is.
+    if (!throws_for_ever_ || !barred_.empty()) return;
+  }
+  MoveTo(Tensors());
+}
+
+void ManagedStorage::RefuseInChild() {
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  if (!storage || gone() || !IsOurs(*storage)) return;
+  Set(*storage, Ours(nullptr));
+  Arm(*storage,
+      absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
+                   ": a forked child has none of its parent's bytes"));
+}
+
+}  // namespace terrace

@@ -1,0 +1,268 @@
+#include "libtorch/hook/managed_storages.h"
+
+#include <tuple>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
+#include "libtorch/hook/collective_calls.h"
+#include "libtorch/hook/collectives.h"
+#include "libtorch/hook/life/operation_pins.h"
+#include "libtorch/hook/operation_net.h"
+#include "libtorch/hook/storage_check.h"
+
+namespace terrace {
+namespace {
+
+std::shared_ptr<ManagedStorage> Managed(const StorageLives::Storage& storage) {
+  return std::static_pointer_cast<ManagedStorage>(storage);
+}
+
+}  // namespace
+
+ManagedStorages::ManagedStorages(Runtime& runtime,
+                                 const ByteWindowOptions& options)
+    : patience_(options.patience),
+      window_(runtime, options),
+      lives_(OperationNet::Get(), window_) {
+  ListenToCollectives();
+}
+
+ManagedStorages::~ManagedStorages() = default;
+
+absl::Status ManagedStorages::CheckProcess() const {
+  if (process_.IsCurrent()) return absl::OkStatus();
+  return absl::CancelledError("a forked child has none of its parent's bytes");
+}
+
+absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::Settled(
+    const NamedTensor& tensor) const {
+  const OperationNet& net = OperationNet::Get();
+  while (ManagedStorage* const found = net.Find(tensor.tensor)) {
+    if (&found->owner() != this) {  // it may be cold
+      return absl::FailedPreconditionError(absl::StrCat(
+          "tensor '", tensor.name, "' is managed by another hook"));
+    }
+    if (std::shared_ptr<ManagedStorage> managed = Find(tensor.tensor)) {
+      return managed;
+    }
+    OperationPins::AwaitLife(*found);
+  }
+  return nullptr;
+}
+
+absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
+    absl::Span<const NamedTensor> tensors) {
+  StorageLives::Storages chosen;
+  absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> made;
+  for (const NamedTensor& each : tensors) {
+    const auto& [name, tensor] = each;
+    TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<ManagedStorage> found,
+                             Settled(each));
+    if (found != nullptr) {
+      found->NoteTensor(tensor);
+      continue;
+    }
+    const std::string fault = tensor.defined()
+                                  ? FaultOf(tensor, window_.room().most_bytes())
+                                  : "is undefined";
+    if (!fault.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", name, "' ", fault));
+    }
+    c10::StorageImpl& storage = *StorageOf(tensor);
+    if (storage.nbytes() == 0) continue;
+    std::shared_ptr<ManagedStorage>& one = made[&storage];
+    if (one == nullptr) {
+      TERRACE_RETURN_IF_ERROR(Materialize(name, storage));
+      one = std::make_shared<ManagedStorage>(name, storage, window_,
+                                             shared_from_this());
+      chosen.push_back(one);
+    }
+    one->NoteTensor(tensor);
+  }
+  return chosen;
+}
+
+absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
+  TERRACE_RETURN_IF_ERROR(CheckProcess());
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || !tensor.has_storage() || Find(tensor) != nullptr) {
+      continue;
+    }
+    // Its memory ends here, which an update may write or read.
+    TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(tensor.storage(),
+                                                      /*is_written=*/true));
+    TERRACE_RETURN_IF_ERROR(
+        Collectives::Get().CheckUnused(name, *StorageOf(tensor)));
+  }
+  return AddNow(tensors);
+}
+
+absl::Status ManagedStorages::AddNow(absl::Span<const NamedTensor> tensors) {
+  if (lives_.closed()) {
+    return absl::FailedPreconditionError("the hook is closed");
+  }
+  Sweep();
+  absl::Status added = absl::AbortedError("");
+  while (absl::IsAborted(added)) {  // another thread chose the same
+    TERRACE_ASSIGN_OR_RETURN(const StorageLives::Storages storages,
+                             Choose(tensors));
+    added = storages.empty() ? absl::OkStatus() : lives_.Add(storages);
+  }
+  return added;
+}
+
+absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
+    const NamedTensor& tensor, int64_t number, int64_t most_bytes) {
+  if (!CheckProcess().ok() || lives_.closed()) return nullptr;
+  Sweep();
+  if (!FaultOf(tensor.tensor, most_bytes).empty()) return nullptr;
+  c10::StorageImpl& impl = *StorageOf(tensor.tensor);
+  if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr ||
+      !OperationNet::Get().IsFree(tensor.tensor.storage(),
+                                  /*is_written=*/true) ||
+      !Collectives::Get().CheckUnused(tensor.name, impl).ok()) {
+    return nullptr;
+  }
+  auto storage = std::make_shared<ManagedStorage>(tensor.name, impl, window_,
+                                                  shared_from_this());
+  storage->SetNumber(number);
+  const absl::Status added = lives_.Add({storage}, /*are_pinned=*/true);
+  // Closed, or another thread saves the same.
+  const bool is_anothers =
+      absl::IsFailedPrecondition(added) || absl::IsAborted(added);
+  if (is_anothers) return nullptr;
+  if (IsNoRoom(added)) {  // all that hold pins wait, and it stays where it is
+    window_.room().NoteBeyond(storage->size_bytes(), tensor.name);
+    return nullptr;
+  }
+  TERRACE_RETURN_IF_ERROR(added);
+  OperationNet::KeepUntilEnd(*storage);
+  return storage;
+}
+
+std::shared_ptr<ManagedStorage> ManagedStorages::Find(
+    const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
+    return nullptr;
+  }
+  return Managed(lives_.Find(StorageOf(tensor)));
+}
+
+std::shared_ptr<ManagedStorage> ManagedStorages::Pin(const at::Tensor& tensor) {
+  while (ManagedStorage* const found = OperationNet::Get().Find(tensor)) {
+    if (&found->owner() != this) return nullptr;
+    const bool holds_pins = OperationPins::ThreadHoldsPins();
+    if (found->word().Pin(holds_pins).has_value()) return found->self();
+    OperationPins::AwaitLife(*found);
+  }
+  return nullptr;
+}
+
+void ManagedStorages::EndLease(ManagedStorage& storage) {
+  lives_.EndLease(storage);
+  OperationPins::Unpin(storage, /*waits=*/false);
+  // What of it is in use no more.
+  replacements_.Try(*this).IgnoreError();
+  // What had no room beside it has some now, perhaps.
+  if (!window_.room().TakeRefused()) return;
+  if (!replacements_.RetryRefused(*this, All()).ok()) {
+    window_.room().NoteRefused();
+  }
+}
+
+absl::Status ManagedStorages::Replace(ManagedStorage& storage,
+                                      at::Tensor tensor) {
+  const std::string name = storage.name();
+  std::vector<NamedTensor> tensors = {{name, tensor}};
+  for (at::Tensor& each : storage.Tensors()) tensors.push_back({name, each});
+  std::vector<at::Tensor> moved;
+  for (const NamedTensor& each : tensors) moved.push_back(each.tensor);
+  // Whoever waits for the old one finds the other.
+  TERRACE_RETURN_IF_ERROR(
+      lives_.MoveOut(storage.self(), [&] { storage.MoveTo(moved); }));
+  const absl::Status managed = AddNow(tensors);
+  if (const std::shared_ptr<ManagedStorage> now = Find(tensor)) {
+    now->NoteBlocked(storage.blocked());
+  }
+  if (managed.ok() || lives_.closed()) return absl::OkStatus();
+  NoteError(Reworded(managed,
+                     absl::StrCat("terrace: '", name,
+                                  "' could not be taken over again, and stays "
+                                  "in ordinary memory: ",
+                                  managed.message())));
+  return absl::OkStatus();
+}
+
+void ManagedStorages::ReplaceLater(std::shared_ptr<ManagedStorage> storage,
+                                   std::vector<WeakTensor> tensors) {
+  replacements_.Add(std::move(storage), tensors);
+  replacements_.Try(*this).IgnoreError();
+}
+
+void ManagedStorages::OnGone(std::shared_ptr<ManagedStorage> storage) {
+  if (!CheckProcess().ok()) return;
+  lives_.NoteDied(std::move(storage));
+  Sweep();
+}
+
+ManagedStorages::Storages ManagedStorages::All() const {
+  Storages all;
+  for (const auto& each : lives_.All()) all.push_back(Managed(each));
+  return all;
+}
+
+absl::Status ManagedStorages::Close(bool restore) {
+  if (const absl::Status process = CheckProcess(); !process.ok()) {
+    EndChild();
+    return process;
+  }
+  replacements_.Try(*this).IgnoreError();
+  Collectives::Get().AwaitEnd(window_, absl::Now() + patience_);
+  // Updates that go on have tensors in use, and would find others.
+  if (OperationGate* const gate = OperationNet::Get().gate()) {
+    gate->AwaitEverything();
+  }
+  for (const auto& storage : All()) {
+    if (storage->word().pinned()) {
+      TERRACE_RETURN_IF_ERROR(
+          Collectives::Get().CheckUnused(storage->name(), *storage->key()));
+    }
+  }
+  StorageLives::CloseOptions options = {.restore = restore};
+  // What this thread's own operations have is in use until they end.
+  if (OperationPins::ThreadHoldsPins()) options.patience = absl::ZeroDuration();
+  const absl::Status status = lives_.Close(options);
+  if (!lives_.closed()) return status;
+  replacements_.Clear();
+  // It is closed all the same.
+  if (!absl::IsFailedPrecondition(status)) return status;
+  return Reworded(status, absl::StatusCode::kAborted, status.message());
+}
+
+void ManagedStorages::EndChild() {
+  OperationNet::Get().ForEachInChild([this](ManagedStorage& storage) {
+    if (&storage.owner() == this) storage.RefuseInChild();
+  });
+  lives_.EndChild();
+}
+
+std::vector<BlockedOn> ManagedStorages::blocked() const {
+  std::vector<BlockedOn> blocked;
+  for (const auto& storage : All()) {
+    if (storage->blocked() == absl::ZeroDuration()) continue;
+    if (storage->number() >= 0) continue;
+    blocked.push_back({storage->name(), storage->blocked()});
+  }
+  absl::c_sort(blocked, [](const BlockedOn& a, const BlockedOn& b) {
+    return std::tie(b.duration, a.tensor) < std::tie(a.duration, b.tensor);
+  });
+  return blocked;
+}
+
+}  // namespace terrace

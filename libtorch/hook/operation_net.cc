@@ -1,0 +1,256 @@
+#include "libtorch/hook/operation_net.h"
+
+#include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "libtorch/hook/collectives.h"
+#include "libtorch/hook/life/operation_pins.h"
+#include "libtorch/hook/managed_storage.h"
+#include "libtorch/hook/operation/argument_storages.h"
+#include "libtorch/hook/operation/effects.h"
+#include "libtorch/hook/storage_check.h"
+#include "libtorch/hook/window/byte_window.h"
+
+namespace terrace {
+namespace {
+
+// The memory of what an operation had in flight, for the thread's next.
+constinit thread_local void* spare_memory = nullptr;
+
+// What an operation in flight takes, and writes to.
+struct PinnedStorages final : at::ObserverContext {
+  PinnedStorages() {}  // so that its room is not cleared first
+  static void* operator new(size_t size) {
+    void* const spare = std::exchange(spare_memory, nullptr);
+    return spare != nullptr ? spare : ::operator new(size);
+  }
+  static void operator delete(void* memory) {
+    ::operator delete(std::exchange(spare_memory, memory));
+  }
+
+  OperationPins pins;
+  c10::SmallVector<ManagedStorage*, 6> written;
+};
+
+// Of one thread: how many operations it is in, one inside another, and what is
+// kept until their ends, the innermost's last.
+struct InFlight {
+  struct Kept {
+    int depth;
+    ManagedStorage* storage;
+  };
+  ~InFlight() { ::operator delete(std::exchange(spare_memory, nullptr)); }
+
+  int depth = 0;
+  c10::SmallVector<Kept, 6> kept;
+};
+
+thread_local InFlight in_flight;
+
+template <typename Visit>
+void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
+  const OperationNet& net = OperationNet::Get();
+  ForEachStorage(argument, [&](const c10::StorageImpl* storage) {
+    if (StorageLife* const found = net.FindLife(storage)) {
+      visit(static_cast<ManagedStorage&>(*found));
+    }
+  });
+}
+
+// Those that the Works of collectives keep have half of the budget at most, so
+// that the largest operation has room beside them; what they take more goes
+// beyond it, unless others of them end soon.
+int64_t LimitOfWork(ByteWindow& window, int64_t bytes) {
+  const int64_t most = window.room().most_bytes() / 2;
+  const int64_t held = Collectives::Get().AwaitRoom(window, most - bytes);
+  return held == 0 ? bytes : std::max<int64_t>(0, most - held);
+}
+
+// Null: all is pinned. Else nothing of the operation is, which waits for the
+// life of this one and looks again.
+ManagedStorage* PinAll(const at::RecordFunction& function, Effects& effects,
+                       std::unique_ptr<PinnedStorages>& pinned) {
+  ManagedStorage* unsettled = nullptr;
+  const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
+  for (size_t i = 0; i < inputs.size() && unsettled == nullptr; ++i) {
+    ForEachManaged(inputs[i], [&](ManagedStorage& storage) {
+      if (unsettled != nullptr) return;
+      if (storage.is_parents()) return storage.RefuseInChild();
+      if (pinned == nullptr) {
+        effects = EffectsOf(function);
+        if (!effects.IsArgument(i)) return;
+        pinned = std::make_unique<PinnedStorages>();
+      }
+      if (!pinned->pins.Pin(storage)) {
+        unsettled = &storage;  // lives on: the operation has its storage
+      } else if (effects.Writes(i)) {
+        pinned->written.push_back(&storage);
+      }
+    });
+  }
+  if (unsettled != nullptr) pinned.reset();
+  return unsettled;
+}
+
+// False: it has to begin again.
+bool BringAll(OperationPins& pins, const at::RecordFunction& function,
+              const Effects& effects) {
+  if (effects.goes_on()) return pins.Bring(function.name(), LimitOfWork);
+  if (!pins.is_away() || !effects.needs_bytes()) return true;
+  Collectives::Get().EndDone();  // what they had pinned is room
+  return pins.Bring(function.name());
+}
+
+std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
+  std::unique_ptr<PinnedStorages> pinned;
+  Effects effects;
+  while (true) {
+    ManagedStorage* const unsettled = PinAll(function, effects, pinned);
+    if (unsettled != nullptr) {
+      OperationPins::AwaitLife(*unsettled);
+      continue;
+    }
+    if (pinned == nullptr) return nullptr;
+    if (BringAll(pinned->pins, function, effects)) break;
+    pinned.reset();
+  }
+  // Not before: an eviction that goes on as it is pinned would take the mark.
+  for (ManagedStorage* const each : pinned->written) each->MarkWritten();
+  // While this one computes.
+  pinned->pins.front().window().FetchUpcoming();
+  return pinned;
+}
+
+std::unique_ptr<at::ObserverContext> OnStart(
+    const at::RecordFunction& function) {
+  ++in_flight.depth;
+  try {
+    if (OperationGate* const gate = OperationNet::Get().gate()) {
+      gate->AwaitOperands(function);
+    }
+    return Start(function);
+  } catch (const std::exception&) {
+    OperationNet::Get().CountFailure();
+    return nullptr;
+  }
+}
+
+// LibTorch calls it for each start and no other. What the operation takes is
+// unpinned with its context, after it.
+void OnEnd(const at::RecordFunction& /*function*/,
+           at::ObserverContext* /*context*/) {
+  InFlight& mine = in_flight;
+  while (!mine.kept.empty() && mine.kept.back().depth >= mine.depth) {
+    OperationPins::EndKeeping(*mine.kept.pop_back_val().storage);
+  }
+  --mine.depth;
+}
+
+}  // namespace
+
+OperationNet& OperationNet::Get() {
+  // Storages may end after everything static has.
+  static OperationNet& net = *new OperationNet();
+  return net;
+}
+
+ManagedStorage* OperationNet::Find(const void* key) const {
+  return static_cast<ManagedStorage*>(FindLife(key));
+}
+
+ManagedStorage* OperationNet::Find(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
+    return nullptr;
+  }
+  return Find(StorageOf(tensor));
+}
+
+ManagedStorage* OperationNet::Pin(const void* key) const {
+  while (ManagedStorage* const found = Find(key)) {
+    if (found->word().Pin(/*holds_pins=*/true).has_value()) return found;
+    OperationPins::AwaitLife(*found, /*holds_pins=*/true);
+  }
+  return nullptr;
+}
+
+bool OperationNet::Insert(StorageLife& storage) {
+  OrderedLock lock(mutex_);
+  if (!registry_.Insert(storage.address(), &storage)) return false;
+  Listen();
+  return true;
+}
+
+StorageIndex::Ended OperationNet::Erase(std::shared_ptr<StorageLife> storage) {
+  OrderedLock lock(mutex_);
+  registry_.Erase(storage->address());
+  StopIfIdle();
+  return registry_.Keep(std::move(storage));
+}
+
+void OperationNet::ForEachInChild(
+    absl::FunctionRef<void(ManagedStorage&)> visit) const {
+  registry_.ForEachInChild([&](StorageLife& storage) {
+    visit(static_cast<ManagedStorage&>(storage));
+  });
+}
+
+void OperationNet::BeginListening() {
+  OrderedLock lock(mutex_);
+  ++listeners_;
+  Listen();
+}
+
+void OperationNet::EndListening() {
+  OrderedLock lock(mutex_);
+  --listeners_;
+  StopIfIdle();
+}
+
+void OperationNet::Listen() {
+  if (handle_.has_value()) return;
+  ListenToRegistrations();
+  static const int at_fork =
+      pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
+                     [] { Get().AfterFork(); });
+  static_cast<void>(at_fork);
+  handle_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(&OnStart, &OnEnd)
+          .needsInputs(true)
+          // Others may end on another thread than they began on.
+          .scopes(
+              {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+// A child may listen too.
+void OperationNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  mutex_.Lock();
+}
+
+void OperationNet::AfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  mutex_.Unlock();
+}
+
+void OperationNet::StopIfIdle() {
+  if (registry_.size() > 0 || listeners_ > 0 || !handle_.has_value()) return;
+  at::removeCallback(*std::exchange(handle_, std::nullopt));
+}
+
+void OperationNet::KeepUntilEnd(ManagedStorage& storage) {
+  InFlight& mine = in_flight;
+  if (mine.depth == 0) {
+    OperationPins::Unpin(storage);
+    return;
+  }
+  mine.kept.push_back({mine.depth, &storage});
+  OperationPins::Keep(storage);
+}
+
+bool OperationNet::IsSeen() { return at::isRecordFunctionEnabled(); }
+
+}  // namespace terrace

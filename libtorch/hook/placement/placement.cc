@@ -1,0 +1,141 @@
+#include "terrace/torch/placement.h"
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "base/mutex.h"
+#include "libtorch/hook/placement/placement_memory.h"
+
+namespace terrace {
+namespace {
+
+constexpr c10::DeviceType kCpu = c10::DeviceType::CPU;
+// The least that takes the place of LibTorch's own; it stays in force, as
+// LibTorch never lowers it again.
+constexpr uint8_t kPriority = 1;
+
+thread_local PlacementMemory* placed_in = nullptr;
+
+// The memory of each tensor in an arena: LibTorch frees by address alone.
+class Placed {
+ public:
+  // Null: there is no room.
+  void* Make(PlacementMemory& memory, size_t size_bytes) {
+    std::byte* const range = memory.Take(size_bytes);
+    if (range == nullptr) return nullptr;
+    MutexLock lock(mutex_);
+    memories_.emplace(range, memory.shared_from_this());
+    return range;
+  }
+  // False: it is in no arena.
+  bool End(void* address) {
+    std::shared_ptr<PlacementMemory> memory;  // it may end with this
+    {
+      MutexLock lock(mutex_);
+      const auto found = memories_.find(address);
+      if (found == memories_.end()) return false;
+      memory = std::move(found->second);
+      memories_.erase(found);
+    }
+    memory->Give(static_cast<std::byte*>(address));
+    return true;
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<void*, std::shared_ptr<PlacementMemory>> memories_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+class Allocator final : public c10::Allocator {
+ public:
+  // Lives for ever, as tensors may.
+  static Allocator& Get() {
+    static Allocator& allocator = *new Allocator();
+    return allocator;
+  }
+
+  c10::DataPtr allocate(size_t size_bytes) override {
+    if (placed_in != nullptr && size_bytes > 0) {
+      void* const made = placed_.Make(*placed_in, size_bytes);
+      if (made != nullptr) return {made, made, &Delete, c10::Device(kCpu)};
+    }
+    return before_->allocate(size_bytes);
+  }
+  // One for all, by the address: of raw_deallocate nothing else is known.
+  c10::DeleterFnPtr raw_deleter() const override { return &Delete; }
+  void copy_data(void* to, const void* from, size_t size_bytes) const override {
+    default_copy_data(to, from, size_bytes);
+  }
+
+  c10::Allocator* before() const { return before_; }
+  void set_before(c10::Allocator* before) { before_ = before; }
+
+ private:
+  static void Delete(void* address) {
+    if (Get().placed_.End(address)) return;
+    const c10::DeleterFnPtr before = Get().before_->raw_deleter();
+    before(address);
+  }
+
+  Placed placed_;
+  c10::Allocator* before_ = nullptr;  // what ours took the place of
+};
+
+}  // namespace
+
+absl::Status PlacementAllocator::Install() {
+  if (installed()) return absl::OkStatus();
+  Allocator& allocator = Allocator::Get();
+  c10::Allocator* const before = c10::GetAllocator(kCpu);
+  allocator.set_before(before);
+  c10::SetAllocator(kCpu, &allocator, kPriority);  // says nothing if it refuses
+  if (installed()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "LibTorch's CPU allocator has a higher priority than 1: another library "
+      "put its own in place");
+}
+
+absl::Status PlacementAllocator::Uninstall() {
+  if (!installed()) {
+    return absl::FailedPreconditionError(
+        "LibTorch's CPU allocator is another one");
+  }
+  c10::SetAllocator(kCpu, Allocator::Get().before(), kPriority);
+  return absl::OkStatus();
+}
+
+bool PlacementAllocator::installed() {
+  return c10::GetAllocator(kCpu) == &Allocator::Get();
+}
+
+absl::StatusOr<PlacementArena> PlacementArena::Create(int64_t size_bytes) {
+  absl::StatusOr<std::shared_ptr<PlacementMemory>> memory =
+      PlacementMemory::Map(size_bytes);
+  if (!memory.ok()) return memory.status();
+  return PlacementArena(*std::move(memory));
+}
+
+PlacementArena::PlacementArena(std::shared_ptr<PlacementMemory> memory)
+    : memory_(std::move(memory)) {}
+PlacementArena::~PlacementArena() = default;
+PlacementArena::PlacementArena(PlacementArena&&) noexcept = default;
+PlacementArena& PlacementArena::operator=(PlacementArena&&) noexcept = default;
+
+int64_t PlacementArena::size_bytes() const { return memory_->size_bytes(); }
+int64_t PlacementArena::used_bytes() const { return memory_->used_bytes(); }
+bool PlacementArena::Contains(const void* address) const {
+  return memory_->Contains(address);
+}
+
+PlacementScope::PlacementScope(const PlacementArena& arena)
+    : memory_(arena.memory_), outer_(placed_in) {
+  placed_in = memory_.get();
+}
+
+PlacementScope::~PlacementScope() { placed_in = outer_; }
+
+}  // namespace terrace

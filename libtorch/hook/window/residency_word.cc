@@ -1,0 +1,144 @@
+#include "libtorch/hook/window/residency_word.h"
+
+#include "base/check.h"
+
+namespace terrace {
+
+template <typename May, typename Next>
+bool ResidencyWord::Change(const May& may, const Next& next) {
+  uint32_t word = word_.load(std::memory_order_relaxed);
+  while (may(word)) {
+    if (word_.compare_exchange_weak(word, next(word), std::memory_order_acq_rel,
+                                    std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+namespace {
+
+// A word with another state, or life, whatever the rest of it is: `unit` is
+// what that one counts in.
+template <typename State>
+auto To(State next, uint32_t unit = 1) {
+  return [next, unit](uint32_t word) {
+    return word - word / unit % 8 * unit + static_cast<uint32_t>(next) * unit;
+  };
+}
+
+}  // namespace
+
+bool ResidencyWord::BeginEvict() {
+  return Change(
+      [](uint32_t word) {
+        const Residency state = StateOf(word);
+        return word < kPin && IsEvictable(word) &&
+               (state == Residency::kResident || state == Residency::kReady);
+      },
+      To(Residency::kEvicting));
+}
+
+bool ResidencyWord::BeginLoad() {
+  return Change(
+      [](uint32_t word) {
+        const Residency state = StateOf(word);
+        return state == Residency::kCold || state == Residency::kReady;
+      },
+      To(Residency::kLoading));
+}
+
+bool ResidencyWord::BeginRetry() {
+  return Change(
+      [](uint32_t word) { return StateOf(word) == Residency::kFailed; },
+      To(Residency::kLoading));
+}
+
+bool ResidencyWord::BeginMove() {
+  return Change(
+      [](uint32_t word) {
+        return word / kPin == 1 && StateOf(word) == Residency::kResident;
+      },
+      To(Residency::kLoading));
+}
+
+bool ResidencyWord::UnpinToEvict() {
+  bool is_last = false;
+  Change([](uint32_t) { return true; },
+         [&is_last](uint32_t word) {
+           is_last = word / kPin == 1 && StateOf(word) == Residency::kResident;
+           return is_last ? To(Residency::kEvicting)(word - kPin) : word - kPin;
+         });
+  return is_last;
+}
+
+bool ResidencyWord::BeginRemove() {
+  return Change([](uint32_t word) { return word < kPin && !IsOwned(word); },
+                To(Residency::kEvicting));
+}
+
+void ResidencyWord::Take(bool is_held) {
+  do {
+    static_cast<void>(Await());
+  } while (!Change([](uint32_t word) { return !IsOwned(word); },
+                   [is_held](uint32_t word) {
+                     return To(Residency::kEvicting)(word) -
+                            (is_held ? kPin : 0);
+                   }));
+}
+
+void ResidencyWord::End(Residency next) {
+  const uint32_t word = word_.load(std::memory_order_relaxed);
+  TERRACE_CHECK(IsOwned(word) && !IsOwned(static_cast<uint32_t>(next)));
+  // No other thread changes an owned state; pins come and go meanwhile.
+  word_.fetch_add(
+      static_cast<uint32_t>(next) - static_cast<uint32_t>(StateOf(word)),
+      std::memory_order_release);
+  word_.notify_all();
+}
+
+Residency ResidencyWord::Await() const {
+  uint32_t word = word_.load(std::memory_order_acquire);
+  while (IsOwned(word)) {
+    word_.wait(word, std::memory_order_acquire);
+    word = word_.load(std::memory_order_acquire);
+  }
+  return StateOf(word);
+}
+
+bool ResidencyWord::Stop() {
+  return Change([](uint32_t word) { return LifeOf(word) == Life::kManaged; },
+                To(Life::kStopping, kLife));
+}
+
+bool ResidencyWord::Leave() {
+  return Change(
+      [](uint32_t word) {
+        return word < kPin &&
+               (LifeOf(word) == Life::kManaged || IsStopping(word));
+      },
+      To(Life::kLeaving, kLife));
+}
+
+void ResidencyWord::SetLife(Life next, bool is_pinned) {
+  Change([](uint32_t) { return true; },
+         [&](uint32_t word) {
+           return To(next, kLife)(word) + (is_pinned ? kPin : 0);
+         });
+  word_.notify_all();
+}
+
+void ResidencyWord::AwaitLife(bool holds_pins) const {
+  const auto is_settled = [holds_pins](uint32_t word) {
+    const Life life = LifeOf(word);
+    return life == Life::kManaged || life == Life::kGone ||
+           (holds_pins && life == Life::kStopping);
+  };
+  uint32_t word = word_.load(std::memory_order_acquire);
+  while (!is_settled(word)) {
+    word_.wait(word, std::memory_order_acquire);
+    word = word_.load(std::memory_order_acquire);
+  }
+}
+
+}  // namespace terrace

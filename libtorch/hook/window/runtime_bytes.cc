@@ -1,0 +1,75 @@
+#include "libtorch/hook/window/runtime_bytes.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// Between two looks at whether others have ended a pin.
+constexpr absl::Duration kPinsWait = absl::Milliseconds(1);
+// For room beside what is there, which pins may have too.
+constexpr absl::Duration kOwnRoomWait = absl::Milliseconds(10);
+// For that of a queue which nothing uses.
+constexpr absl::Duration kTrialWait = absl::Milliseconds(100);
+
+}  // namespace
+
+absl::StatusOr<std::vector<TensorId>> RuntimeBytes::Register(
+    absl::Span<const TensorSpec> specs) const {
+  absl::StatusOr<std::vector<TensorId>> ids = runtime_.Register(specs);
+  if (!absl::IsUnavailable(ids.status())) return ids;
+  // Whatever becomes of the queue: paths are tried again as it is asked for.
+  runtime_.OpenQueue(/*slot_bytes=*/1, /*slots=*/1, absl::Now() + kTrialWait)
+      .status()
+      .IgnoreError();
+  return runtime_.Register(specs);
+}
+
+absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
+    const Wanted& wanted, MakeRoom make_room) const {
+  const absl::Time end = absl::Now() + patience_;
+  while (true) {
+    absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
+        wanted.own_bytes > 0 ? runtime_.OpenQueue(wanted.own_bytes, 1,
+                                                  absl::Now() + kOwnRoomWait)
+                             : runtime_.OpenQueueFor(wanted.tensor, end);
+    if (queue.ok()) {
+      return Push(*std::move(queue), wanted.tensor, wanted.access);
+    }
+    if (queue.status().code() != absl::StatusCode::kResourceExhausted) {
+      return queue;
+    }
+    TERRACE_ASSIGN_OR_RETURN(const bool made, make_room());
+    if (made) continue;
+    // What stays because it cannot be written makes no room.
+    const bool is_stuck = IoFaultOf(queue.status()).error != 0;
+    if (is_stuck || absl::Now() >= end) return queue;
+    absl::SleepFor(kPinsWait);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::AskAtOnce(
+    TensorId tensor) {
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RequestQueue> queue,
+                           runtime_.OpenQueueFor(tensor, absl::Now()));
+  return Push(std::move(queue), tensor, Access::kUpdate);
+}
+
+absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Push(
+    std::unique_ptr<RequestQueue> queue, TensorId tensor, Access access) const {
+  TERRACE_RETURN_IF_ERROR(
+      queue->Push({{tensor, access}}, /*tag=*/0, absl::Now() + patience_));
+  return queue;
+}
+
+absl::StatusOr<Pin> RuntimeBytes::Take(RequestQueue& queue) const {
+  TERRACE_ASSIGN_OR_RETURN(Ready ready, queue.Next(absl::Now() + patience_));
+  TERRACE_RETURN_IF_ERROR(ready.pins.status());
+  return std::move(ready.pins->front());
+}
+
+}  // namespace terrace

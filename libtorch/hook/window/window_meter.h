@@ -1,0 +1,71 @@
+// What a window of bytes has done. Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "libtorch/hook/window/window_room.h"
+#include "libtorch/hook/window/window_tensor.h"
+
+namespace terrace {
+
+// Of the tensors that have numbers, which come and go in each step.
+struct NumberedStats {
+  int64_t tensors = 0;
+  int64_t bytes = 0;
+  int64_t live_bytes = 0;  // of those that are there now
+  int64_t peak_bytes = 0;
+  int64_t evicted_bytes = 0;  // to be written below
+  int64_t fetched_bytes = 0;
+  absl::Duration blocked;
+};
+
+struct ByteWindowStats {
+  int64_t used_bytes = 0;  // of the window, headers included
+  WindowPeaks peaks;
+  int64_t fetches = 0;  // that something waited for
+  int64_t fetches_ahead = 0;
+  int64_t ahead_used = 0;  // of those, needed since
+  int64_t fetched_bytes = 0;
+  int64_t evictions = 0;
+  int64_t clean_drops = 0;      // of those, without a write
+  int64_t unmarked_writes = 0;  // that verify_clean found
+  int64_t failures = 0;
+  absl::Duration blocked;          // waited for fetches, over all threads
+  absl::Duration blocked_on_room;  // of that, before a read could begin
+  NumberedStats numbered;          // counted above too
+  absl::Status first_error;        // of a fetch, since the beginning
+};
+
+class WindowMeter {
+ public:
+  void NoteAdded(const WindowTensor& tensor);
+  void NoteForgotten(const WindowTensor& tensor);
+  void NoteFetchAhead();
+  // It is here; `was_ahead`: begun before it was needed.
+  void NoteFetched(const WindowTensor& tensor, bool was_ahead);
+  // All that it was waited for, and of that what its room took.
+  void NoteBlocked(const WindowTensor& tensor, absl::Duration blocked);
+  void NoteBlockedOnRoom(absl::Duration blocked);
+  void NoteFailure(const absl::Status& why);
+  // Why a tensor has failed, as far as that is known.
+  absl::Status FailedBefore(const WindowTensor& tensor) const;
+  enum class Left : uint8_t {
+    kUnread,   // before a fetch ahead of need had ended
+    kDropped,  // it was not written to
+    kWritten,
+  };
+  void NoteEvicted(const WindowTensor& tensor, Left how);
+  void NoteUnmarkedWrite();
+
+  // Of what a meter knows.
+  ByteWindowStats stats() const;
+
+ private:
+  mutable Mutex mutex_;
+  ByteWindowStats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

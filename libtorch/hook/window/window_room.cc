@@ -1,0 +1,38 @@
+#include "libtorch/hook/window/window_room.h"
+
+#include <algorithm>
+
+namespace terrace {
+
+void WindowRoom::NotePeak(absl::FunctionRef<int64_t()> pinned_bytes) {
+  const int64_t used = used_bytes();
+  const int64_t most = window_bytes();
+  int64_t of_operations = 0;
+  uint64_t turn = 0;
+  if (used > most) {
+    do {  // both of one moment
+      turn = this->turn();
+      of_operations = pinned_bytes() - held_beside();
+    } while (this->turn() != turn);
+  }
+  MutexLock lock(mutex_);
+  peaks_.used_bytes = std::max(peaks_.used_bytes, used);
+  peaks_.over_budget_bytes =
+      std::max(peaks_.over_budget_bytes, of_operations - most);
+}
+
+void WindowRoom::NoteBeyond(int64_t bytes, absl::string_view operation) {
+  const int64_t over =
+      bytes + std::max<int64_t>(0, used_bytes() - window_bytes());
+  MutexLock lock(mutex_);
+  if (over <= peaks_.over_budget_bytes) return;
+  peaks_.over_budget_bytes = over;
+  peaks_.over_budget_operation = std::string(operation);
+}
+
+WindowPeaks WindowRoom::peaks() const {
+  MutexLock lock(mutex_);
+  return peaks_;
+}
+
+}  // namespace terrace

@@ -1,0 +1,109 @@
+// How much of the Runtime's memory a window's tensors have, in bytes, headers
+// included, and how much they may. Only numbers: what leaves for what is the
+// window's to say. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "libtorch/hook/window/room_turn.h"
+
+namespace terrace {
+
+struct WindowPeaks {
+  int64_t used_bytes = 0;
+  int64_t over_budget_bytes = 0;      // that operations took beyond the window
+  std::string over_budget_operation;  // that had most in ordinary memory
+};
+
+class WindowRoom {
+ public:
+  // `most_bytes`: that may be taken at a time, beyond the window too;
+  // `beyond_bytes`: of ordinary memory, beside the Runtime's.
+  WindowRoom(int64_t window_bytes, int64_t most_bytes, int64_t beyond_bytes)
+      : window_bytes_(window_bytes),
+        most_bytes_(most_bytes),
+        beyond_bytes_(beyond_bytes) {}
+  void Resize(int64_t window_bytes, int64_t most_bytes) {
+    window_bytes_.store(window_bytes, std::memory_order_relaxed);
+    most_bytes_.store(most_bytes, std::memory_order_relaxed);
+  }
+
+  int64_t window_bytes() const {
+    return window_bytes_.load(std::memory_order_relaxed);
+  }
+  int64_t most_bytes() const {
+    return most_bytes_.load(std::memory_order_relaxed);
+  }
+  int64_t beyond_bytes() const { return beyond_bytes_; }
+  int64_t used_bytes() const {
+    return used_bytes_.load(std::memory_order_relaxed);
+  }
+  bool over() const { return used_bytes() > window_bytes(); }
+
+  // Of those that wait for room.
+  RoomTurn& waiting() { return waiting_; }
+  // One of these has not enough: what becomes free is for it.
+  void BeginLacking() { lacking_.fetch_add(1, std::memory_order_relaxed); }
+  void EndLacking() { lacking_.fetch_sub(1, std::memory_order_relaxed); }
+  bool is_lacking() const {
+    return lacking_.load(std::memory_order_relaxed) > 0;
+  }
+
+  // An operation had none for one of its tensors, and was refused it. Whether
+  // one was, since this was asked.
+  void NoteRefused() { is_refused_.store(true); }
+  bool TakeRefused() {
+    return is_refused_.load(std::memory_order_relaxed) &&
+           is_refused_.exchange(false);
+  }
+
+  // Within the window, or beyond it.
+  void Take(int64_t bytes) {
+    used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void Give(int64_t bytes) {
+    used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+  // Of these bytes what other threads than an operation's have, each for the
+  // time of a copy. From before they are pinned until after.
+  void TakeBeside(int64_t bytes) {
+    held_beside_.fetch_add(bytes);
+    turn_.fetch_add(1);
+  }
+  void GiveBeside(int64_t bytes) {
+    turn_.fetch_add(1);
+    held_beside_.fetch_sub(bytes);
+  }
+  int64_t held_beside() const { return held_beside_.load(); }
+  // Another one whenever these change.
+  uint64_t turn() const { return turn_.load(); }
+
+  // Once what was taken is there; `pinned_bytes` of the window's tensors are
+  // asked for where it is over. Beyond it is what operations have pinned,
+  // neither what is about to leave nor what is held beside them.
+  void NotePeak(absl::FunctionRef<int64_t()> pinned_bytes);
+  // That many bytes are beside it, for this operation among others.
+  void NoteBeyond(int64_t bytes, absl::string_view operation);
+
+  WindowPeaks peaks() const;
+
+ private:
+  RoomTurn waiting_;
+  std::atomic<int> lacking_ = 0;
+  std::atomic<bool> is_refused_ = false;
+  std::atomic<int64_t> window_bytes_;
+  std::atomic<int64_t> most_bytes_;
+  const int64_t beyond_bytes_;
+  std::atomic<int64_t> used_bytes_ = 0;
+  std::atomic<int64_t> held_beside_ = 0;
+  std::atomic<uint64_t> turn_ = 0;
+  mutable Mutex mutex_;
+  WindowPeaks peaks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

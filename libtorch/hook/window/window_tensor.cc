@@ -1,0 +1,26 @@
+#include "libtorch/hook/window/window_tensor.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "libtorch/hook/window/fingerprint.h"
+
+namespace terrace {
+
+std::string WindowTensor::Told(absl::string_view what) const {
+  return absl::StrCat("terrace: '", name_, "' ", FormatBytes(size_bytes_), ": ",
+                      what);
+}
+
+WindowTensor::Writes WindowTensor::TakeWrites() {
+  const bool is_checked = std::exchange(is_checked_, false);
+  if (written_.exchange(false, std::memory_order_relaxed) || never_clean_) {
+    return Writes::kMarked;
+  }
+  if (!is_checked || Fingerprint(pin_.data()) == fingerprint_) {
+    return Writes::kNone;
+  }
+  never_clean_ = true;
+  return Writes::kUnmarked;
+}
+
+}  // namespace terrace

@@ -1,0 +1,156 @@
+#include "libtorch/offload/offload_options.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+constexpr double kShareWithPlaces = 0.1;  // of none that was said
+constexpr double kMostBytes = static_cast<double>(int64_t{1} << 62);
+
+absl::Status CheckBudget(const OffloadOptions& options) {
+  if (options.memory_budget_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory_budget_bytes is ", options.memory_budget_bytes));
+  }
+  // Not a number neither.
+  if (!(options.memory_budget_share >= 0) ||
+      std::isinf(options.memory_budget_share)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory_budget_share is ", options.memory_budget_share,
+                     "; 0.1 is a tenth of the parameters"));
+  }
+  if (options.memory_budget_bytes > 0 && options.memory_budget_share > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory_budget_bytes is ", options.memory_budget_bytes,
+                     " and memory_budget_share ", options.memory_budget_share,
+                     "; one of them says it all"));
+  }
+  return absl::OkStatus();
+}
+
+// A share of nothing is all of it.
+absl::Status TakeShare(double share, int64_t parameter_bytes,
+                       PlaceOptions& places) {
+  if (share == 0 || parameter_bytes == 0) return absl::OkStatus();
+  const double bytes = std::ceil(share * static_cast<double>(parameter_bytes));
+  if (bytes >= kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory_budget_share is ", share,
+                     ", which is more bytes than can be counted"));
+  }
+  places.budget_bytes = static_cast<int64_t>(bytes);
+  places.at_least_minimum = true;
+  return absl::OkStatus();
+}
+
+absl::Status TakeBudget(const OffloadOptions& options, int64_t parameter_bytes,
+                        PlaceOptions& places) {
+  if (options.memory_budget_bytes > 0) {
+    places.budget_bytes = options.memory_budget_bytes;
+    return absl::OkStatus();
+  }
+  double share = options.memory_budget_share;
+  if (share == 0 && !options.nvme_paths.empty()) share = kShareWithPlaces;
+  return TakeShare(share, parameter_bytes, places);
+}
+
+absl::Status TakeTier(const TierSpec& tier, PlaceOptions& places) {
+  TERRACE_RETURN_IF_ERROR(CheckTier(tier));
+  switch (tier.kind) {
+    case TierKind::kDram:
+      if (places.budget_bytes != PlaceOptions::kEverything) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tiers: '", TierText(tier),
+                         "' is a second one of memory; it has one"));
+      }
+      places.budget_bytes = tier.budget_bytes;
+      places.memory_place = tier.place;
+      return absl::OkStatus();
+    case TierKind::kDisk:
+      places.paths.push_back(tier.place);
+      places.path_budgets.push_back(tier.budget_bytes);
+      return absl::OkStatus();
+    case TierKind::kFar:
+    case TierKind::kPmem:
+      places.mapped_tiers.push_back(tier);
+      return absl::OkStatus();
+    case TierKind::kHbm:
+      break;
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("tier '", TierText(tier),
+                   "': parameters are kept on dram, far, pmem and nvme"));
+}
+
+absl::Status TakeTiers(const OffloadOptions& options, int64_t parameter_bytes,
+                       PlaceOptions& places) {
+  if (options.memory_budget_bytes > 0 || options.memory_budget_share > 0 ||
+      !options.nvme_paths.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tiers and ",
+                     options.nvme_paths.empty() ? "memory_budget" : "nvme_path",
+                     " together: the tiers say it all"));
+  }
+  places.named_tiers = true;
+  for (const TierSpec& tier : options.tiers) {
+    TERRACE_RETURN_IF_ERROR(TakeTier(tier, places));
+  }
+  if (places.budget_bytes != PlaceOptions::kEverything) return absl::OkStatus();
+  return TakeShare(kShareWithPlaces, parameter_bytes, places);
+}
+
+// Of what can be asked for alone, but not together.
+absl::Status CheckWishes(const OffloadOptions& options) {
+  if (options.parameters) return absl::OkStatus();
+  if (!options.checkpoint.empty()) {
+    return absl::InvalidArgumentError(
+        "a checkpoint brings parameters below, and parameters = false leaves "
+        "them in memory");
+  }
+  if (options.activations) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "parameters = false without activations leaves nothing to offload");
+}
+
+absl::Status TakeActivations(const OffloadOptions& options,
+                             PlaceOptions& places) {
+  if (!options.activations) return absl::OkStatus();
+  if (options.activations_above_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("activations_above_bytes is ",
+                     options.activations_above_bytes, "; it is at least 1"));
+  }
+  if (places.paths.empty() && places.mapped_tiers.empty()) {
+    return absl::InvalidArgumentError(
+        "activations need a tier below memory: nvme_paths or tiers");
+  }
+  places.activations_above = options.activations_above_bytes;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
+                                      int64_t parameter_bytes) {
+  TERRACE_RETURN_IF_ERROR(CheckWishes(options));
+  TERRACE_RETURN_IF_ERROR(CheckBudget(options));
+  PlaceOptions places;
+  if (options.tiers.empty()) {
+    places.paths = options.nvme_paths;
+    TERRACE_RETURN_IF_ERROR(TakeBudget(options, parameter_bytes, places));
+  } else {
+    TERRACE_RETURN_IF_ERROR(TakeTiers(options, parameter_bytes, places));
+  }
+  TERRACE_RETURN_IF_ERROR(TakeActivations(options, places));
+  places.unsafe_media = options.unsafe_media;
+  places.engine = options.engine;
+  places.machine_profile = options.machine_profile;
+  places.threads = options.threads;
+  return places;
+}
+
+}  // namespace terrace

@@ -1,0 +1,240 @@
+#include "libtorch/offload/offload_place.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kUnlimitedPlan = INT64_MAX / 4;
+// Of an optimizer that adds nothing to the budget: each window more is less for
+// parameters, which are used three times as often.
+constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
+// Of one that adds a share of what it has, where its state is not less.
+constexpr int64_t kLeastShareWindowBytes = int64_t{32} << 20;
+
+int64_t GradientBytes(const ParameterSpec& spec) {
+  const int64_t size = spec.dtype == DType::kFloat32 ? 4 : 2;
+  return spec.count == 0 ? 0 : ResidentBytes(spec.count * size);
+}
+
+int64_t StateBytes(const ParameterSpec& spec) {
+  // Of 16-bit ones a master too.
+  return spec.count * (spec.dtype == DType::kFloat32 ? 8 : 12);
+}
+
+int64_t LargestGradient(absl::Span<const ParameterSpec> specs) {
+  int64_t largest = 0;
+  for (const ParameterSpec& spec : specs) {
+    largest = std::max(largest, GradientBytes(spec));
+  }
+  return largest;
+}
+
+// Of gradients and state.
+int64_t TrainingBytes(absl::Span<const ParameterSpec> specs) {
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : specs) {
+    bytes += StateBytes(spec) + GradientBytes(spec);
+  }
+  return bytes;
+}
+
+// Of so many bytes for these, the state's.
+int64_t StatePart(int64_t bytes, absl::Span<const ParameterSpec> specs) {
+  double state = 0;
+  for (const ParameterSpec& spec : specs) {
+    state += static_cast<double>(StateBytes(spec));
+  }
+  const auto all = static_cast<double>(TrainingBytes(specs));
+  if (all == 0) return 0;
+  return static_cast<int64_t>(static_cast<double>(bytes) * state / all);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<std::string>& names,
+    const std::vector<std::vector<int64_t>>& modules, const PlaceOptions& asked,
+    HookOptions hook) {
+  std::shared_ptr<OffloadPlace> place(new OffloadPlace);
+  TERRACE_ASSIGN_OR_RETURN(
+      place->home_,
+      OpenOffloadHome(tensors, names, modules, asked, std::move(hook)));
+  const OffloadPlan& plan = place->plan();
+  if (plan.all_in_memory && plan.share == 0 && asked.budget_bytes >= 0) {
+    place->beside_ =
+        std::make_shared<BesideBudget>(asked.budget_bytes - plan.budget_bytes);
+  }
+  MutexLock lock(place->mutex_);
+  place->window_bytes_ = place->plan().window_bytes;
+  place->activation_limit_ = place->plan().activation_bytes;
+  return place;
+}
+
+int64_t OffloadPlace::window_bytes() const {
+  MutexLock lock(mutex_);
+  return window_bytes_;
+}
+
+int64_t OffloadPlace::activation_limit() const {
+  MutexLock lock(mutex_);
+  return activation_limit_;
+}
+
+int64_t OffloadPlace::added_bytes() const {
+  MutexLock lock(mutex_);
+  return added_bytes_;
+}
+
+int64_t OffloadPlace::budget_bytes() const {
+  MutexLock lock(mutex_);
+  return plan().budget_bytes + added_bytes_;
+}
+
+int64_t OffloadPlace::GrowthFor(absl::Span<const ParameterSpec> specs) const {
+  if (plan().share == 0) return 0;  // all that the budget has is the Runtime's
+  return static_cast<int64_t>(
+      std::ceil(plan().share * static_cast<double>(TrainingBytes(specs))));
+}
+
+absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
+    absl::Span<const ParameterSpec> specs, OptimizerOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(
+      const OptimizerPlan least,
+      OffloadedOptimizer::Plan(specs, options, kUnlimitedPlan));
+  const int64_t largest = LargestGradient(specs);
+  MutexLock lock(mutex_);
+  Share share;
+  if (plan().share > 0) {
+    const int64_t grown = GrowthFor(specs);
+    const int64_t window =
+        std::max(least.minimum_budget_bytes,
+                 std::min(StatePart(grown, specs), kLeastShareWindowBytes));
+    share.bytes = std::max(grown, window + largest);
+  } else {
+    // The rest of the budget, once.
+    share.bytes = std::clamp<int64_t>(plan().growth_bytes - joined_bytes_, 0,
+                                      TrainingBytes(specs));
+  }
+  share.largest_bytes = largest;
+  Add(share);
+  share.window_bytes =
+      ChooseWindow(specs, share.bytes, least.minimum_budget_bytes, options);
+  share.most_window_bytes = options.window_bytes;
+  joined_windows_ += share.window_bytes;
+  const absl::Status status = Arrange();
+  if (!status.ok()) {
+    Remove(share);
+    Arrange().IgnoreError();  // as it was
+    return status;
+  }
+  options.name = absl::StrCat("optimizer", ++number_);
+  hook().EvictAll();  // its window is one part
+  return share;
+}
+
+int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
+                                   int64_t added_bytes, int64_t least_bytes,
+                                   OptimizerOptions& options) const {
+  // Of what it adds the state's part; it stays nowhere else.
+  const int64_t wanted =
+      added_bytes > 0 ? StatePart(added_bytes, specs)
+                      : std::min(plan().budget_bytes / 8, kMostWindowBytes);
+  const int64_t total = std::max(runtime().GetStats().host_budget_bytes,
+                                 plan().budget_bytes + joined_bytes_);
+  const int64_t room = total - joined_windows_ - OperationBytes();
+  options.window_bytes =
+      std::max({least_bytes, std::min(wanted, room), int64_t{1}});
+  // Few chunks, or many, take less.
+  const auto planned = OffloadedOptimizer::Plan(specs, options, total);
+  return planned.ok() ? planned->window_bytes : options.window_bytes;
+}
+
+absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
+  const int64_t operations = OperationBytes();
+  if (total_bytes - joined_windows_ >= operations) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a budget of ", total_bytes, " bytes is below the minimum of ",
+      operations + joined_windows_, " with an optimizer: ",
+      plan().minimum_reason, "; the largest gradient takes ", LargestBytes(),
+      ", and the optimizer's window ", joined_windows_));
+}
+
+absl::Status OffloadPlace::Arrange() {
+  const int64_t wanted = plan().budget_bytes + joined_bytes_;
+  int64_t total = runtime().GetStats().host_budget_bytes;
+  TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
+  // Of a budget the whole blocks are used.
+  const int64_t more = RoundDown(wanted, kBlockBytes) - total;
+  if (more > 0) {
+    TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
+    total += more;
+  }
+  added_bytes_ = std::max(added_bytes_, joined_bytes_);
+  const int64_t rest = total - joined_windows_;
+  window_bytes_ = std::min(rest, OffloadWindow(plan(), rest));
+  TERRACE_RETURN_IF_ERROR(hook().Resize(window_bytes_, rest));
+  if (plan().activation_bytes > 0) {
+    activation_limit_ = ActivationLimit(plan(), rest - LargestBytes());
+    hook().BeginSaving(activation_limit_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OffloadPlace::Extend(Share& share,
+                                  absl::Span<const ParameterSpec> added) {
+  Share after = share;
+  after.bytes += GrowthFor(added);
+  // More chunks may take all of the window.
+  after.window_bytes = share.most_window_bytes;
+  after.largest_bytes = std::max(share.largest_bytes, LargestGradient(added));
+  MutexLock lock(mutex_);
+  Remove(share);
+  Add(after);
+  const absl::Status status = Arrange();
+  if (!status.ok()) {
+    Remove(after);
+    Add(share);
+    Arrange().IgnoreError();  // as it was
+    return status;
+  }
+  share = after;
+  hook().EvictAll();  // its window may be another, in one part
+  return status;
+}
+
+void OffloadPlace::TakeBack(Share& share, const Share& before) {
+  MutexLock lock(mutex_);
+  Remove(share);
+  Add(before);
+  share = before;
+  Arrange().IgnoreError();
+}
+
+void OffloadPlace::Leave(const Share& share) {
+  MutexLock lock(mutex_);
+  Remove(share);
+  // A hook that is closed needs no window.
+  Arrange().IgnoreError();
+}
+
+void OffloadPlace::Add(const Share& share) {
+  joined_bytes_ += share.bytes;
+  joined_windows_ += share.window_bytes;
+  largest_bytes_.insert(share.largest_bytes);
+}
+
+void OffloadPlace::Remove(const Share& share) {
+  joined_bytes_ -= share.bytes;
+  joined_windows_ -= share.window_bytes;
+  largest_bytes_.erase(largest_bytes_.find(share.largest_bytes));
+}
+
+}  // namespace terrace

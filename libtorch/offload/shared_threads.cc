@@ -1,0 +1,49 @@
+#include "libtorch/offload/shared_threads.h"
+
+#include <atomic>
+#include <map>
+
+#include "base/mutex.h"
+#include "base/process.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+struct Pools {
+  const Process process;
+  Mutex mutex;
+  // By the number that was asked for.
+  std::map<int, std::weak_ptr<ComputeThreads>> pools ABSL_GUARDED_BY(mutex);
+};
+
+// A forked child leaves its parent's behind, whose lock may be held by a thread
+// that the child does not have.
+Pools& PoolsOfThisProcess() {
+  static std::atomic<Pools*> current = nullptr;
+  // Pairs with the exchange below, which publishes what was made.
+  Pools* pools = current.load(std::memory_order_acquire);
+  while (pools == nullptr || !pools->process.IsCurrent()) {
+    auto made = std::make_unique<Pools>();
+    if (current.compare_exchange_strong(pools, made.get(),
+                                        std::memory_order_acq_rel)) {
+      return *made.release();
+    }
+  }
+  return *pools;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ComputeThreads>> SharedThreads(int threads) {
+  Pools& pools = PoolsOfThisProcess();
+  MutexLock lock(pools.mutex);
+  std::weak_ptr<ComputeThreads>& pool = pools.pools[threads];
+  std::shared_ptr<ComputeThreads> shared = pool.lock();
+  if (shared != nullptr) return shared;
+  TERRACE_ASSIGN_OR_RETURN(shared, ComputeThreads::Create(threads));
+  pool = shared;
+  return shared;
+}
+
+}  // namespace terrace

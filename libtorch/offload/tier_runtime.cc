@@ -1,0 +1,29 @@
+#include "libtorch/offload/tier_runtime.h"
+
+namespace terrace {
+
+absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
+                                                   int64_t budget_bytes,
+                                                   int64_t growth_bytes) {
+  Options runtime;
+  runtime.engine = asked.engine;
+  runtime.threads = asked.threads;
+  runtime.tiers = {{.kind = TierKind::kDram,
+                    .place = asked.memory_place,
+                    .budget_bytes = budget_bytes}};
+  runtime.tiers.insert(runtime.tiers.end(), asked.mapped_tiers.begin(),
+                       asked.mapped_tiers.end());
+  runtime.unsafe_media = asked.unsafe_media;
+  for (size_t i = 0; i < asked.paths.size(); ++i) {
+    const bool is_limited = i < asked.path_budgets.size();
+    runtime.tiers.push_back(
+        {.kind = TierKind::kDisk,
+         .place = asked.paths[i],
+         .budget_bytes = is_limited ? asked.path_budgets[i] : 0});
+  }
+  runtime.machine_profile = asked.machine_profile;
+  runtime.host_growth_bytes = growth_bytes;
+  return Runtime::Create(runtime);
+}
+
+}  // namespace terrace

@@ -1,0 +1,19 @@
+// The Runtime over the tiers that were asked for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "libtorch/offload/place_options.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+// A Runtime of that much memory, which may grow by `growth_bytes`, over the
+// tiers below that were asked for; else what Runtime::Create says.
+absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
+                                                   int64_t budget_bytes,
+                                                   int64_t growth_bytes = 0);
+
+}  // namespace terrace

@@ -1,0 +1,277 @@
+// Checkpoints of the Python package: the model's tensors where they are, the
+// optimizer's state streamed, all else as one block of bytes.
+#include "terrace/checkpoint.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "libtorch/python/optimizer_binding.h"
+#include "libtorch/step/late/update_net.h"
+#include "libtorch/stored_dtypes.h"
+#include "libtorch/tensor_check.h"
+#include "libtorch/tensor_elements.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kCheckpointPatience = absl::Hours(24);
+constexpr char kRest[] = "python";  // the key of the block
+
+// Tensors as a checkpoint wants them.
+struct Described {
+  std::vector<CheckpointTensor> tensors;
+  std::vector<std::unique_ptr<TensorElements>> elements;
+};
+
+absl::Status TakeAddress(const at::Tensor& of, Described& described,
+                         CheckpointTensor& tensor) {
+  if (TensorElements::AreNeededFor(of)) {
+    described.elements.push_back(std::make_unique<TensorElements>(of));
+    tensor.elements = described.elements.back().get();
+    return absl::OkStatus();
+  }
+  TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(of.storage()));
+  tensor.data = of.data_ptr();
+  return absl::OkStatus();
+}
+
+// Whether a checkpoint is to read or write the tensors, or is only compared.
+enum class Addresses : uint8_t { kTaken, kNone };
+
+absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
+                                      const std::vector<std::string>& names,
+                                      const std::vector<int64_t>& positions,
+                                      Addresses addresses) {
+  if (names.size() != tensors.size() || positions.size() != names.size()) {
+    return absl::InvalidArgumentError(
+        "a name and a position for each tensor of a checkpoint");
+  }
+  Described described;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::string fault = PlaceFault(tensors[i], OffloadedTensors::kTaken);
+    const auto dtype =
+        fault.empty() ? StoredDTypeOf(tensors[i].scalar_type()) : std::nullopt;
+    if (fault.empty() && !dtype) {
+      fault = absl::StrCat("is ", TextOf(tensors[i].scalar_type()),
+                           ", which safetensors does not have");
+    }
+    if (!fault.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter '", names[i], "' ", fault));
+    }
+    CheckpointTensor tensor;
+    tensor.name = names[i];
+    tensor.dtype = *dtype;
+    tensor.shape = tensors[i].sizes().vec();
+    if (addresses == Addresses::kTaken) {
+      TERRACE_RETURN_IF_ERROR(TakeAddress(tensors[i], described, tensor));
+    }
+    tensor.optimizer_parameter = static_cast<int>(positions[i]);
+    described.tensors.push_back(std::move(tensor));
+  }
+  return described;
+}
+
+CheckpointValues ValuesOf(const at::Tensor& rest) {
+  const at::Tensor bytes = rest.contiguous();
+  CheckpointValues values;
+  // Not in the list, which would copy it once more.
+  values[kRest] = CheckpointBytes{
+      std::string(static_cast<const char*>(bytes.const_data_ptr()),
+                  static_cast<size_t>(bytes.nbytes()))};
+  return values;
+}
+
+}  // namespace
+
+Outcome OptimizerBinding::Save(const std::string& directory,
+                               const std::vector<at::Tensor>& tensors,
+                               const std::vector<std::string>& names,
+                               const std::vector<int64_t>& positions,
+                               const at::Tensor& rest) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  const at::NoGradGuard without_graph;
+  MutexLock lock(mutex_);
+  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
+    return ToOutcome(status);
+  }
+  const absl::StatusOr<Described> described =
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
+  if (!described.ok()) return ToOutcome(described.status());
+  CheckpointContents contents;
+  contents.values = ValuesOf(rest);
+  transfer_.End();
+  contents.parameters = described->tensors;
+  contents.optimizer = optimizer_.get();
+  const absl::StatusOr<int64_t> size =
+      SaveCheckpoint(directory, contents, absl::Now() + kCheckpointPatience);
+  if (!size.ok()) return ToOutcome(size.status());
+  return Answer(absl::StrCat(*size));
+}
+
+Outcome OptimizerBinding::BeginSave(const std::string& directory,
+                                    const at::Tensor& rest) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  commit_.reset();
+  auto commit = CheckpointCommit::Begin(directory, ValuesOf(rest));
+  if (!commit.ok()) return ToOutcome(commit.status());
+  commit_ = *std::move(commit);
+  return Answer("");
+}
+
+Outcome OptimizerBinding::WritePart(const std::string& directory,
+                                    const std::vector<at::Tensor>& tensors,
+                                    const std::vector<std::string>& names,
+                                    const std::vector<int64_t>& positions,
+                                    bool parameters) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  const at::NoGradGuard without_graph;
+  MutexLock lock(mutex_);
+  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
+    return ToOutcome(status);
+  }
+  const absl::StatusOr<Described> described =
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
+  if (!described.ok()) return ToOutcome(described.status());
+  transfer_.End();
+  const absl::StatusOr<std::string> part = WriteCheckpointPart(
+      directory,
+      {.parameters = described->tensors, .optimizer = optimizer_.get()},
+      parameters ? CheckpointPart::kParametersAndState : CheckpointPart::kState,
+      absl::Now() + kCheckpointPatience);
+  if (!part.ok()) return ToOutcome(part.status());
+  return Answer(*part);
+}
+
+Outcome OptimizerBinding::CommitSave(const std::vector<std::string>& parts) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  if (commit_ == nullptr) {
+    return ToOutcome(absl::FailedPreconditionError("no save was begun"));
+  }
+  const absl::StatusOr<int64_t> size = commit_->Commit(parts);
+  commit_.reset();
+  if (!size.ok()) return ToOutcome(size.status());
+  return Answer(absl::StrCat(*size));
+}
+
+void OptimizerBinding::EndSave() {
+  if (!CheckProcess().ok()) return;
+  MutexLock lock(mutex_);
+  commit_.reset();
+}
+
+std::tuple<Outcome, at::Tensor> OptimizerBinding::BeginLoad(
+    const std::string& directory) {
+  at::Tensor rest = at::empty({0}, at::kByte);
+  absl::Status status = CheckProcess();
+  if (status.ok()) {
+    MutexLock lock(mutex_);
+    status = BeginLoadLocked(directory, rest);
+  }
+  return {ToOutcome(status), rest};
+}
+
+absl::Status OptimizerBinding::BeginLoadLocked(const std::string& directory,
+                                               at::Tensor& rest) {
+  checkpoint_.reset();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
+                           Checkpoint::Open(directory));
+  const auto found = checkpoint->values().find(kRest);
+  if (found == checkpoint->values().end() ||
+      !std::holds_alternative<CheckpointBytes>(found->second)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        directory, ": this checkpoint was not written by terrace.save"));
+  }
+  const std::string& bytes = std::get<CheckpointBytes>(found->second).value;
+  rest = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(rest.mutable_data_ptr(), bytes.data(), bytes.size());
+  checkpoint_ = std::move(checkpoint);
+  return absl::OkStatus();
+}
+
+Outcome OptimizerBinding::Fits(const std::vector<at::Tensor>& tensors,
+                               const std::vector<std::string>& names,
+                               const std::vector<int64_t>& positions) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  SettleLate(Late::kQuietly).IgnoreError();
+  return ToOutcome(FitsLocked(tensors, names, positions));
+}
+
+absl::Status OptimizerBinding::FitsLocked(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<std::string>& names,
+    const std::vector<int64_t>& positions) {
+  if (checkpoint_ == nullptr) {
+    return absl::FailedPreconditionError("no load was begun");
+  }
+  // Some may have an update that failed, which a load gives up: theirs are not
+  // to be had before that.
+  TERRACE_ASSIGN_OR_RETURN(
+      const Described described,
+      DescribeAll(tensors, names, positions, Addresses::kNone));
+  return checkpoint_->Fits(described.tensors, optimizer_.get());
+}
+
+Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
+                               const std::vector<std::string>& names,
+                               const std::vector<int64_t>& positions) {
+  if (absl::Status status = CheckProcess(); !status.ok()) {
+    return ToOutcome(status);
+  }
+  MutexLock lock(mutex_);
+  transfer_.End();
+  SettleLate(Late::kQuietly).IgnoreError();
+  return ToOutcome(LoadLocked(tensors, names, positions));
+}
+
+absl::Status OptimizerBinding::LoadLocked(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<std::string>& names,
+    const std::vector<int64_t>& positions) {
+  TERRACE_RETURN_IF_ERROR(FitsLocked(tensors, names, positions));
+  const bool gave_up = DropLate();
+  const at::NoGradGuard without_graph;
+  const absl::StatusOr<Described> described =
+      DescribeAll(tensors, names, positions, Addresses::kTaken);
+  if (!described.ok()) {
+    // No step goes on with one that was given up.
+    if (gave_up)
+      optimizer_->Reset(absl::Now() + kCheckpointPatience).IgnoreError();
+    return described.status();
+  }
+  TERRACE_RETURN_IF_ERROR(checkpoint_->Load(
+      described->tensors, optimizer_.get(), absl::Now() + kCheckpointPatience));
+  transfer_.Renew();
+  for (const at::Tensor& tensor : tensors) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  return absl::OkStatus();
+}
+
+void OptimizerBinding::EndLoad() {
+  if (!CheckProcess().ok()) return;
+  MutexLock lock(mutex_);
+  checkpoint_.reset();
+}
+
+}  // namespace terrace

@@ -1,0 +1,117 @@
+#include "libtorch/step/gathered/parameters.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "libtorch/tensor_check.h"
+
+namespace terrace {
+namespace {
+
+// Where what has no elements is.
+constexpr double kNothing = 0;
+
+absl::Status Error(const char* what, size_t position,
+                   const std::string& fault) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " ", position, " ", fault));
+}
+
+// What is wrong with it, as the rest of a sentence, or "".
+std::string ParameterFault(const at::Tensor& parameter,
+                           OffloadedTensors offloaded) {
+  const std::string fault = StorageFault(parameter, offloaded);
+  const bool may_join =
+      offloaded == OffloadedTensors::kRefused && IsOffloaded(parameter);
+  return may_join ? fault + ", or make the optimizer with it" : fault;
+}
+
+}  // namespace
+
+absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
+                                                size_t position,
+                                                OffloadedTensors offloaded) {
+  std::string fault = ParameterFault(parameter, offloaded);
+  if (fault.empty() && !parameter.is_leaf()) {
+    fault = "is no leaf: it is the result of an operation";
+  }
+  if (fault.empty() &&
+      at::has_internal_overlap(parameter) == at::MemOverlap::Yes) {
+    fault = absl::StrCat("has elements that share memory: strides ",
+                         TextOf(parameter.strides()), " of sizes ",
+                         TextOf(parameter.sizes()));
+  }
+  if (!fault.empty()) return Error("parameter", position, fault);
+  ParameterSpec spec;
+  spec.name = absl::StrCat("parameter", position);
+  spec.dtype = *DTypeOf(parameter);
+  spec.count = parameter.numel();
+  spec.on_device = !parameter.is_cpu() || IsOffloaded(parameter);
+  return spec;
+}
+
+absl::Status CheckParameter(const at::Tensor& parameter,
+                            const ParameterSpec& spec, size_t position,
+                            OffloadedTensors offloaded) {
+  const std::string fault = ParameterFault(parameter, offloaded);
+  if (!fault.empty()) return Error("parameter", position, fault);
+  if (*DTypeOf(parameter) == spec.dtype && parameter.numel() == spec.count) {
+    return absl::OkStatus();
+  }
+  return Error(
+      "parameter", position,
+      absl::StrCat("was ", spec.count, " elements of ", DTypeName(spec.dtype),
+                   " and is ", parameter.numel(), " of ",
+                   TextOf(parameter.scalar_type())));
+}
+
+absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
+                                              const ParameterSpec& spec,
+                                              size_t position,
+                                              OffloadedTensors offloaded) {
+  const at::Tensor gradient = WithOwnValues(parameter.grad());
+  const std::string fault = StorageFault(gradient, offloaded);
+  if (!fault.empty()) {
+    return Error("the gradient of parameter", position, fault);
+  }
+  if (gradient.device() != parameter.device()) {
+    return Error("the gradient of parameter", position,
+                 absl::StrCat("is on ", gradient.device().str(), ", not ",
+                              parameter.device().str()));
+  }
+  const DType dtype = *DTypeOf(gradient);
+  if (gradient.sizes() != parameter.sizes() ||
+      (dtype != DType::kFloat32 && dtype != spec.dtype)) {
+    return Error(
+        "the gradient of parameter", position,
+        absl::StrCat("is ", TextOf(gradient.sizes()), " of ",
+                     TextOf(gradient.scalar_type()), ", not ",
+                     TextOf(parameter.sizes()), " of ", DTypeName(spec.dtype)));
+  }
+  return gradient.contiguous();
+}
+
+const void* GradientAddress(const at::Tensor& gradient) {
+  return gradient.numel() == 0 ? &kNothing : gradient.const_data_ptr();
+}
+
+ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
+                     Device* device, OffloadedDevice* offloaded) {
+  ParameterData data;
+  if (gradient.defined()) data.gradient_dtype = *DTypeOf(gradient);
+  const bool has_elements = parameter.numel() > 0;
+  if (has_elements && offloaded != nullptr &&
+      offloaded->Point(parameter, gradient, data)) {
+    return data;
+  }
+  if (gradient.defined()) data.gradient = GradientAddress(gradient);
+  // Without elements there is no address.
+  data.parameter = has_elements ? parameter.mutable_data_ptr()
+                                : const_cast<double*>(&kNothing);
+  if (has_elements) data.device = device;
+  return data;
+}
+
+}  // namespace terrace

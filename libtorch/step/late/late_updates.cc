@@ -1,0 +1,330 @@
+#include "libtorch/step/late/late_updates.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/io_fault.h"
+#include "base/status_macros.h"
+#include "base/threads/own_thread.h"
+#include "libtorch/guarded.h"
+#include "libtorch/hook/compat.h"
+#include "libtorch/hook/held_bytes.h"
+#include "libtorch/hook/managed_storage.h"
+#include "libtorch/hook/operation_net.h"
+#include "libtorch/step/late/update_net.h"
+#include "libtorch/tensor_check.h"
+
+namespace terrace {
+namespace {
+
+// How soon a parameter that has become wanted goes first, and a thread that
+// waits hears of one that is updated, where nothing else wakes the thread that
+// updates: with and without a thread that waits. A copy of another parameter
+// that had begun as it came is waited for.
+constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
+constexpr absl::Duration kLook = absl::Milliseconds(2);
+
+// The same memory, which lives as long as either.
+c10::Storage Renewed(const c10::Storage& storage) {
+  c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
+  c10::DataPtr& data = old._mutable_data_ptr_no_checks();
+  return {c10::Storage::use_byte_size_t(), old.nbytes(),
+          c10::DataPtr(
+              data.mutable_get(), new c10::Storage(storage),
+              [](void* held) { delete static_cast<c10::Storage*>(held); },
+              data.device()),
+          old.allocator(), old.resizable()};
+}
+
+// One with a tensor's bytes that can be used again, where its own cannot; else
+// none. Errors: it stays refused, until it is not in use, or can be brought.
+absl::StatusOr<c10::Storage> Usable(const at::Tensor& tensor) {
+  const c10::Storage storage = tensor.storage();
+  c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
+  if (ManagedStorage* const managed = OperationNet::Get().Find(&old)) {
+    if (managed->Unbar()) return c10::Storage();
+    const std::string name = managed->name();
+    const absl::Status status = managed->owner().Replace(*managed, tensor);
+    if (status.ok()) return tensor.storage();
+    return Reworded(status,
+                    absl::StrCat("'", name, "' is updated and cannot be used ",
+                                 "again yet: ", status.message()));
+  }
+  // What is not managed any more may be refused for another reason.
+  const bool is_gone =
+      old.nbytes() > 0 && old._mutable_data_ptr_no_checks().get() == nullptr;
+  if (is_gone || Disarm(old)) return c10::Storage();
+  return Renewed(storage);
+}
+
+}  // namespace
+
+LateUpdates::LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments)
+    : optimizer_(optimizer),
+      arguments_(std::move(arguments)),
+      pending_(std::make_shared<PendingStorages>(arguments_.retry)) {}
+
+absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
+    OffloadedOptimizer& optimizer, LateArguments arguments) {
+  std::unique_ptr<LateUpdates> updates(
+      new LateUpdates(optimizer, std::move(arguments)));
+  updates->Collect();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LateStep> step,
+                           updates->Start(absl::InfiniteFuture()));
+  if (optimizer.last_report().skipped) return nullptr;
+  updates->step_ = std::move(step);
+  updates->Listen();
+  updates->Run();
+  return updates;
+}
+
+LateUpdates::~LateUpdates() {
+  RunHere();
+  Wait().IgnoreError();
+  pending_->Close();
+  UpdateNet::Get().Erase(*pending_);
+  Restore().IgnoreError();
+  RestoreLater();
+}
+
+absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
+    absl::Time deadline) {
+  return optimizer_.StartLate(
+      {.loss_scale = arguments_.loss_scale,
+       .groups = arguments_.groups,
+       .max_gradient_norm = arguments_.max_gradient_norm,
+       .skip_nonfinite = arguments_.skip_nonfinite},
+      arguments_.data, arguments_.order,
+      std::min(deadline, absl::Now() + arguments_.patience));
+}
+
+void LateUpdates::Collect() {
+  for (LateParameter& each : arguments_.parameters) {
+    each.values = each.parameter.variable_data();
+    // Its hook names a storage after the first of those that share it.
+    const bool has_all = each.values.nbytes() == each.values.storage().nbytes();
+    std::string name = has_all ? OffloadedName(each.values) : "";
+    if (!name.empty()) each.name = std::move(name);
+    const void* const storage = each.values.storage().unsafeGetStorageImpl();
+    const void* read = nullptr;
+    std::shared_ptr<const void> held;
+    if (each.gradient.defined()) {
+      read = each.gradient.storage().unsafeGetStorageImpl();
+      held = std::make_shared<at::Tensor>(std::move(each.gradient));
+      each.gradient = at::Tensor();
+    }
+    pending_->Add(each.place, each.name, storage, read, std::move(held));
+    if (each.in_order.defined()) copied_[each.place] = &each;
+  }
+}
+
+void LateUpdates::Listen() {
+  // Written behind autograd's back: a graph that still holds the old values
+  // must notice.
+  for (const LateParameter& each : arguments_.parameters) {
+    each.parameter.unsafeGetTensorImpl()->bump_version();
+  }
+  UpdateNet::Get().Insert(pending_);
+}
+
+void LateUpdates::Run() {
+  try {
+    thread_ = StartThread("terrace-late", [this, step = step_.get()] {
+      status_ = Drive(*step);
+      pending_->End(status_);
+    });
+  } catch (const std::system_error&) {  // there is none to be had
+    RunHere();
+  }
+}
+
+void LateUpdates::RunHere() {
+  if (step_ == nullptr || thread_.joinable() || pending_->has_ended()) return;
+  status_ = Drive(*step_);
+  pending_->End(status_);
+}
+
+absl::Status LateUpdates::Drive(LateStep& step) {
+  // It would wait for itself. What is offloaded is held without operations.
+  const at::DisableRecordFunctionGuard unseen;
+  while (!step.Advance()) {
+    Follow(step);
+    const absl::Duration look =
+        pending_->has_waiters() ? kLookWhileWaited : kLook;
+    step.Wait(absl::Now() + look);
+  }
+  Follow(step);
+  TERRACE_RETURN_IF_ERROR(step.result());
+  is_stepped_ = true;
+  step_number_ = optimizer_.step();
+  return Finish();
+}
+
+void LateUpdates::Follow(LateStep& step) {
+  std::vector<int> wanted;
+  pending_->TakeWanted(&wanted);
+  for (const int parameter : wanted) step.Hasten(parameter);
+  std::vector<int> stepped;
+  step.TakeStepped(&stepped);
+  const auto is_copied = [this](int place) {
+    const auto found = copied_.find(place);
+    if (found == copied_.end()) return false;
+    // What fails is tried again at the end.
+    if (!CopyBack(*found->second).ok()) unreturned_.push_back(found->second);
+    return true;
+  };
+  std::erase_if(stepped, is_copied);
+  SetStepped(stepped);
+}
+
+void LateUpdates::SetStepped(absl::Span<const int> places) {
+  if (arguments_.offloaded != nullptr) {
+    for (const int place : places) {  // held by pending_ until it hears of it
+      arguments_.offloaded->Drop(
+          arguments_.data[static_cast<size_t>(place)].gradient);
+    }
+  }
+  pending_->SetStepped(places);
+}
+
+absl::Status LateUpdates::CopyBack() {
+  absl::Status first;
+  std::erase_if(unreturned_, [&](LateParameter* parameter) {
+    const absl::Status status = CopyBack(*parameter);
+    first.Update(status);
+    return status.ok();
+  });
+  return first;
+}
+
+absl::Status LateUpdates::CopyBack(LateParameter& parameter) {
+  auto held =
+      HeldBytes::Hold(*parameter.values.storage().unsafeGetStorageImpl(),
+                      {.is_written = true, .is_beside = true});
+  absl::Status status = held.status();
+  if (status.ok()) {
+    status = Guarded(c10::kCPU, [&] {
+      const at::NoGradGuard without_graph;
+      // With a counter of versions of its own: it counts as written already.
+      parameter.values.copy_(parameter.in_order);
+    });
+  }
+  if (!status.ok()) {
+    return Reworded(status, absl::StrCat("'", parameter.name,
+                                         "' was stepped and could not be given "
+                                         "its new value: ",
+                                         status.message()));
+  }
+  parameter.in_order.reset();
+  SetStepped({parameter.place});
+  return status;
+}
+
+absl::Status LateUpdates::Finish() {
+  absl::Status status = Restore();
+  status.Update(CopyBack());
+  return status;
+}
+
+absl::Status LateUpdates::Wait() {
+  if (thread_.joinable()) {
+    pending_->AwaitEnd();  // as one that waits
+    thread_.join();
+    static_cast<void>(pending_->TakeGarbage());
+  }
+  return status_;
+}
+
+bool LateUpdates::AwaitEnd(absl::Time deadline) {
+  return !thread_.joinable() || pending_->AwaitEndUntil(deadline);
+}
+
+absl::Status LateUpdates::Retry(absl::Time deadline) {
+  // What is lost stays so.
+  if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
+  UpdateNet::Get().BeginAgain(*pending_);
+  if (is_stepped()) {
+    const at::DisableRecordFunctionGuard unseen;  // it would wait for itself
+    status_ = Finish();
+  } else {
+    auto step = Start(deadline);
+    status_ = step.ok() ? Drive(**step) : step.status();
+  }
+  pending_->End(status_);
+  static_cast<void>(pending_->TakeGarbage());
+  return status_;
+}
+
+std::vector<int> LateUpdates::order() const {
+  std::vector<int> order = pending_->order();
+  const absl::flat_hash_set<int> used(order.begin(), order.end());
+  for (const int place : arguments_.order) {
+    if (!used.contains(place)) order.push_back(place);
+  }
+  return order;
+}
+
+absl::Status LateUpdates::Restore() {
+  const std::vector<const void*> keys = pending_->TakeRefused();
+  if (keys.empty()) return absl::OkStatus();
+  const absl::flat_hash_set<const void*> refused(keys.begin(), keys.end());
+  absl::flat_hash_map<const void*, c10::Storage> renewed;
+  absl::Status first;
+  const auto restore = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    const c10::Storage storage = tensor.storage();
+    c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
+    if (!refused.contains(key)) return;
+    const auto [found, is_new] = renewed.try_emplace(key);
+    if (is_new) {
+      auto usable = Usable(tensor);
+      if (usable.ok()) {
+        found->second = *std::move(usable);
+      } else {
+        first.Update(usable.status());
+        pending_->SetRefused(key);
+      }
+    }
+    if (!found->second) return;
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(found->second);
+  };
+  for (const LateParameter& each : arguments_.parameters) {
+    restore(each.values);
+    restore(each.parameter);
+    restore(each.parameter.grad());
+  }
+  return first;
+}
+
+void LateUpdates::RestoreLater() {
+  for (const void* const key : pending_->TakeRefused()) {
+    ManagedStorage* const managed = OperationNet::Get().Find(key);
+    if (managed == nullptr) continue;
+    std::vector<StorageOwner::WeakTensor> tensors;
+    const auto add = [&](const at::Tensor& tensor) {
+      if (tensor.defined() && tensor.has_storage() &&
+          tensor.storage().unsafeGetStorageImpl() == key) {
+        tensors.emplace_back(tensor.getIntrusivePtr());
+      }
+    };
+    for (const LateParameter& each : arguments_.parameters) {
+      add(each.parameter);
+      add(each.parameter.grad());
+    }
+    managed->Bar(absl::StrCat(
+        "terrace: '", managed->name(),
+        "' was leased as its update, which had failed, was given up; it can "
+        "be used again once its lease has ended"));
+    managed->owner().ReplaceLater(managed->self(), std::move(tensors));
+  }
+}
+
+}  // namespace terrace

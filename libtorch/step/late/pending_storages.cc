@@ -1,0 +1,200 @@
+#include "libtorch/step/late/pending_storages.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/io_fault.h"
+
+namespace terrace {
+
+void PendingStorages::Add(int parameter, std::string name, const void* storage,
+                          const void* gradient_storage,
+                          std::shared_ptr<const void> gradient) {
+  OrderedLock lock(mutex_);
+  const size_t index = parameters_.size();
+  parameters_.push_back({parameter, std::move(name), std::move(gradient)});
+  by_place_[parameter] = index;
+  storages_[storage].parameters.push_back(index);
+  if (gradient_storage != nullptr) {
+    storages_[gradient_storage].gradients.push_back(index);
+  }
+}
+
+void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
+  Garbage garbage;  // ends after the lock
+  OrderedLock lock(mutex_);
+  garbage.swap(garbage_);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto found = storages_.find(operands[i].storage);
+    if (found == storages_.end()) continue;
+    Storage& storage = found->second;
+    const bool is_written = operands[i].is_written;
+    Note(storage);
+    if (Missing(storage, is_written) == nullptr) continue;
+    Want(storage.parameters);
+    if (is_written) Want(storage.gradients);
+    while (!ended_ && Missing(storage, is_written) != nullptr) WaitForChange();
+    const Parameter* const missing = Missing(storage, is_written);
+    if (missing == nullptr || closed_) continue;
+    storage.is_refused = true;
+    refuse(i, Reworded(status_, absl::StrCat("parameter '", missing->name,
+                                             "' could not be updated: ",
+                                             status_.message(), "; ", retry_,
+                                             " tries again")));
+  }
+}
+
+bool PendingStorages::IsFree(Operand operand) const {
+  OrderedLock lock(mutex_);
+  const auto found = storages_.find(operand.storage);
+  return closed_ || found == storages_.end() ||
+         Missing(found->second, operand.is_written) == nullptr;
+}
+
+void PendingStorages::AwaitEnd() {
+  Garbage garbage;
+  OrderedLock lock(mutex_);
+  while (!ended_) WaitForChange();
+  garbage.swap(garbage_);
+}
+
+bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
+  Garbage garbage;
+  OrderedLock lock(mutex_);
+  garbage.swap(garbage_);
+  while (!ended_) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    WaitForChange(left);
+  }
+  return true;
+}
+
+void PendingStorages::WaitForChange(absl::Duration most) {
+  const absl::Time begun = absl::Now();
+  ++waiters_;
+  changed_.WaitFor(mutex_, most);
+  --waiters_;
+  waited_ += absl::Now() - begun;
+}
+
+PendingStorages::Garbage PendingStorages::TakeGarbage() {
+  OrderedLock lock(mutex_);
+  return std::exchange(garbage_, {});
+}
+
+bool PendingStorages::has_ended() const {
+  OrderedLock lock(mutex_);
+  return ended_;
+}
+
+bool PendingStorages::is_done() const {
+  OrderedLock lock(mutex_);
+  return ended_ && (status_.ok() || closed_);
+}
+
+bool PendingStorages::has_waiters() const {
+  OrderedLock lock(mutex_);
+  return waiters_ > 0;
+}
+
+absl::Duration PendingStorages::waited() const {
+  OrderedLock lock(mutex_);
+  return waited_;
+}
+
+void PendingStorages::TakeWanted(std::vector<int>* parameters) {
+  OrderedLock lock(mutex_);
+  parameters->insert(parameters->end(), wanted_.begin(), wanted_.end());
+  wanted_.clear();
+}
+
+void PendingStorages::SetStepped(absl::Span<const int> parameters) {
+  if (parameters.empty()) return;
+  OrderedLock lock(mutex_);
+  for (const int place : parameters) {
+    const auto found = by_place_.find(place);
+    if (found != by_place_.end()) Step(parameters_[found->second]);
+  }
+  changed_.SignalAll();
+}
+
+void PendingStorages::End(absl::Status status) {
+  OrderedLock lock(mutex_);
+  if (status.ok()) {
+    for (Parameter& parameter : parameters_) Step(parameter);
+  }
+  status_ = std::move(status);
+  ended_ = true;
+  changed_.SignalAll();
+}
+
+void PendingStorages::BeginAgain() {
+  OrderedLock lock(mutex_);
+  ended_ = false;
+  wanted_.clear();
+  for (Parameter& parameter : parameters_) parameter.is_wanted = false;
+}
+
+void PendingStorages::Close() {
+  OrderedLock lock(mutex_);
+  ended_ = closed_ = true;
+  changed_.SignalAll();
+}
+
+std::vector<int> PendingStorages::order() const {
+  OrderedLock lock(mutex_);
+  return order_;
+}
+
+std::vector<const void*> PendingStorages::TakeRefused() {
+  OrderedLock lock(mutex_);
+  std::vector<const void*> keys;
+  for (auto& [key, storage] : storages_) {
+    if (std::exchange(storage.is_refused, false)) keys.push_back(key);
+  }
+  return keys;
+}
+
+void PendingStorages::SetRefused(const void* storage) {
+  OrderedLock lock(mutex_);
+  storages_[storage].is_refused = true;
+}
+
+const PendingStorages::Parameter* PendingStorages::Missing(
+    const Storage& storage, bool is_written) const {
+  for (const size_t index : storage.parameters) {
+    if (parameters_[index].is_pending) return &parameters_[index];
+  }
+  if (!is_written) return nullptr;
+  for (const size_t index : storage.gradients) {
+    if (parameters_[index].is_pending) return &parameters_[index];
+  }
+  return nullptr;
+}
+
+void PendingStorages::Note(Storage& storage) {
+  if (std::exchange(storage.is_used, true)) return;
+  for (const size_t index : storage.parameters) {
+    order_.push_back(parameters_[index].place);
+  }
+}
+
+void PendingStorages::Want(const std::vector<size_t>& parameters) {
+  for (const size_t index : parameters) {
+    Parameter& parameter = parameters_[index];
+    if (!parameter.is_pending || parameter.is_wanted) continue;
+    parameter.is_wanted = true;
+    wanted_.push_back(parameter.place);
+  }
+}
+
+void PendingStorages::Step(Parameter& parameter) {
+  if (!std::exchange(parameter.is_pending, false)) return;
+  if (parameter.gradient != nullptr) {
+    garbage_.push_back(std::move(parameter.gradient));
+  }
+}
+
+}  // namespace terrace

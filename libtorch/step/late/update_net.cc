@@ -1,0 +1,175 @@
+#include "libtorch/step/late/update_net.h"
+
+#include <c10/util/SmallVector.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "libtorch/hook/compat.h"
+#include "libtorch/hook/managed_storage.h"
+#include "libtorch/hook/operation/argument_storages.h"
+#include "libtorch/hook/operation/effects.h"
+#include "libtorch/hook/operation_net.h"
+
+namespace terrace {
+namespace {
+
+struct Operands {
+  c10::SmallVector<PendingStorages::Operand, 8> operands;
+  c10::SmallVector<c10::StorageImpl*, 8> storages;
+
+  void Add(c10::StorageImpl* storage, bool is_written) {
+    operands.push_back({storage, is_written});
+    storages.push_back(storage);
+  }
+};
+
+// What is managed comes and goes as before meanwhile.
+void Refuse(c10::StorageImpl& storage, const absl::Status& why) {
+  std::string text = absl::StrCat("terrace: ", why.message());
+  ManagedStorage* const managed = OperationNet::Get().Find(&storage);
+  if (managed == nullptr) return Arm(storage, std::move(text));
+  managed->owner().OnRefused(why);
+  managed->Bar(std::move(text));
+}
+
+void AwaitAll(const UpdateNet::List& pending) {
+  for (const auto& each : pending) each->AwaitEnd();
+}
+
+void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
+  for (const auto& each : pending) {
+    each->Await(operands.operands,
+                [&](size_t operand, const absl::Status& why) {
+                  Refuse(*operands.storages[operand], why);
+                });
+  }
+}
+
+}  // namespace
+
+void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
+  const List pending = this->pending();
+  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    AwaitAll(pending);
+  } else {
+    // Also for what needs no bytes: a view's are read by its address later.
+    const Effects effects = EffectsOf(function);
+    const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
+    Operands operands;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!effects.IsArgument(i)) continue;
+      ForEachStorage(inputs[i], [&](c10::StorageImpl* storage) {
+        operands.Add(storage, effects.Writes(i));
+      });
+    }
+    AwaitEach(pending, operands);
+  }
+  for (const auto& each : pending) {
+    if (!each->is_done()) continue;
+    Erase(*each);
+    static_cast<void>(each->TakeGarbage());  // nothing else asks for it
+  }
+}
+
+UpdateNet& UpdateNet::Get() {
+  // Storages may end after everything static has.
+  static UpdateNet& net = *new UpdateNet();
+  return net;
+}
+
+void UpdateNet::Insert(std::shared_ptr<PendingStorages> pending) {
+  OrderedLock lock(mutex_);
+  pending_.push_back(std::move(pending));
+  Listen();
+}
+
+void UpdateNet::Erase(const PendingStorages& pending) {
+  std::shared_ptr<PendingStorages> erased;  // ends after the lock
+  OrderedLock lock(mutex_);
+  const auto found =
+      std::find_if(pending_.begin(), pending_.end(),
+                   [&](const auto& each) { return each.get() == &pending; });
+  if (found == pending_.end()) return;
+  erased = std::move(*found);
+  pending_.erase(found);
+  if (!pending_.empty()) return;
+  OperationNet::Get().SetGate(nullptr);
+  OperationNet::Get().EndListening();
+  is_listening_ = false;
+}
+
+UpdateNet::List UpdateNet::pending() const {
+  OrderedLock lock(mutex_);
+  return pending_;
+}
+
+absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
+  const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
+                                            is_written};
+  absl::Status status;
+  for (const auto& each : pending()) {
+    each->Await({&operand, 1}, [&](size_t, const absl::Status& why) {
+      status.Update(absl::FailedPreconditionError(
+          absl::StrCat("terrace: ", why.message())));
+    });
+  }
+  return status;
+}
+
+bool UpdateNet::IsFree(const c10::Storage& storage, bool is_written) {
+  const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
+                                            is_written};
+  const List pending = this->pending();
+  return std::all_of(pending.begin(), pending.end(),
+                     [&](const auto& each) { return each->IsFree(operand); });
+}
+
+void UpdateNet::BeginAgain(PendingStorages& pending) {
+  OrderedLock lock(mutex_);
+  pending.BeginAgain();
+}
+
+bool UpdateNet::IsAwaited() {
+  const List pending = this->pending();
+  return std::any_of(pending.begin(), pending.end(),
+                     [](const auto& each) { return each->has_waiters(); });
+}
+
+void UpdateNet::AwaitEverything() { AwaitAll(pending()); }
+
+// Holds the lock until after the fork, when no step goes on.
+void UpdateNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  while (true) {
+    AwaitAll(pending());
+    mutex_.Lock();
+    if (std::all_of(pending_.begin(), pending_.end(),
+                    [](const auto& each) { return each->has_ended(); })) {
+      return;
+    }
+    mutex_.Unlock();
+  }
+}
+
+void UpdateNet::AfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Unlock(); }
+
+// What is there is the parent's, and its locks may be held for ever.
+void UpdateNet::AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  static_cast<void>(new List(std::exchange(pending_, {})));
+  mutex_.Unlock();
+}
+
+void UpdateNet::Listen() {
+  if (std::exchange(is_listening_, true)) return;
+  OperationNet::Get().SetGate(this);
+  OperationNet::Get().BeginListening();
+  static const int at_fork =
+      pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
+                     [] { Get().AfterForkInChild(); });
+  static_cast<void>(at_fork);
+}
+
+}  // namespace terrace

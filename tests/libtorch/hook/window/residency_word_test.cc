@@ -1,0 +1,145 @@
+#include "libtorch/hook/window/residency_word.h"
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace terrace {
+namespace {
+
+constexpr Residency kAll[] = {Residency::kResident, Residency::kEvicting,
+                              Residency::kCold,     Residency::kLoading,
+                              Residency::kReady,    Residency::kFailed};
+
+TEST(ResidencyWord, EachBeginningIsOfCertainStates) {
+  for (const Residency state : kAll) {
+    SCOPED_TRACE(static_cast<int>(state));
+    const bool owned =
+        state == Residency::kEvicting || state == Residency::kLoading;
+    ResidencyWord evict(state);
+    EXPECT_EQ(evict.BeginEvict(),
+              state == Residency::kResident || state == Residency::kReady);
+    ResidencyWord load(state);
+    EXPECT_EQ(load.BeginLoad(),
+              state == Residency::kCold || state == Residency::kReady);
+    ResidencyWord retry(state);
+    EXPECT_EQ(retry.BeginRetry(), state == Residency::kFailed);
+    ResidencyWord remove(state);
+    EXPECT_EQ(remove.BeginRemove(), !owned);
+  }
+}
+
+TEST(ResidencyWord, WhatBeganIsOneThreadsUntilItsEnd) {
+  ResidencyWord word(Residency::kResident);
+  ASSERT_TRUE(word.BeginEvict());
+  EXPECT_EQ(word.state(), Residency::kEvicting);
+  EXPECT_FALSE(word.BeginEvict());
+  EXPECT_FALSE(word.BeginLoad());
+  EXPECT_FALSE(word.BeginRemove());
+  word.End(Residency::kCold);
+  EXPECT_EQ(word.Await(), Residency::kCold);
+  ASSERT_TRUE(word.BeginLoad());
+  EXPECT_EQ(word.state(), Residency::kLoading);
+  EXPECT_FALSE(word.BeginLoad());
+  word.End(Residency::kFailed);
+  EXPECT_EQ(word.Await(), Residency::kFailed);
+}
+
+TEST(ResidencyWord, WhatMovesHasOnePinAndKeepsIt) {
+  ResidencyWord word(Residency::kResident);
+  EXPECT_FALSE(word.BeginMove());  // none
+  word.Pin();
+  word.Pin();
+  EXPECT_FALSE(word.BeginMove());  // another's too
+  word.Unpin();
+  ASSERT_TRUE(word.BeginMove());
+  EXPECT_EQ(word.state(), Residency::kLoading);
+  EXPECT_EQ(word.Pin(), Residency::kLoading);  // it waits for the End
+  word.End(Residency::kResident);
+  EXPECT_TRUE(word.pinned());
+  word.Unpin();
+  word.Unpin();
+  EXPECT_TRUE(word.BeginEvict());
+  ResidencyWord cold(Residency::kCold);
+  cold.Pin();
+  EXPECT_FALSE(cold.BeginMove());
+}
+
+TEST(ResidencyWord, TheLastPinOfWhatIsResidentMayTakeItAway) {
+  ResidencyWord word(Residency::kResident);
+  word.Pin();
+  word.Pin();
+  EXPECT_FALSE(word.UnpinToEvict());
+  EXPECT_EQ(word.state(), Residency::kResident);
+  EXPECT_TRUE(word.UnpinToEvict());
+  EXPECT_FALSE(word.pinned());
+  EXPECT_EQ(word.state(), Residency::kEvicting);
+  ResidencyWord failed(Residency::kFailed);
+  failed.Pin();
+  EXPECT_FALSE(failed.UnpinToEvict());
+  EXPECT_EQ(failed.state(), Residency::kFailed);
+  EXPECT_FALSE(failed.pinned());
+}
+
+TEST(ResidencyWord, APinKeepsEvictionAway) {
+  ResidencyWord word(Residency::kResident);
+  EXPECT_EQ(word.Pin(), Residency::kResident);
+  EXPECT_EQ(word.Pin(), Residency::kResident);
+  word.Unpin();
+  EXPECT_TRUE(word.pinned());
+  EXPECT_FALSE(word.BeginEvict());
+  EXPECT_FALSE(word.BeginRemove());
+  word.Unpin();
+  EXPECT_FALSE(word.pinned());
+  EXPECT_TRUE(word.BeginEvict());
+}
+
+TEST(ResidencyWord, PinsThatComeDuringAnEvictionSeeItAndStay) {
+  ResidencyWord word(Residency::kResident);
+  ASSERT_TRUE(word.BeginEvict());
+  EXPECT_EQ(word.Pin(), Residency::kEvicting);
+  word.End(Residency::kCold);
+  EXPECT_TRUE(word.pinned());
+  EXPECT_TRUE(word.BeginLoad());  // with its pin
+  word.End(Residency::kResident);
+  EXPECT_FALSE(word.BeginEvict());
+  word.Unpin();
+  EXPECT_TRUE(word.BeginEvict());
+}
+
+// The bytes are a plain integer: what guards it is the word alone.
+TEST(ResidencyWord, GuardsBytesAmongThreads) {
+  ResidencyWord word(Residency::kResident);
+  int64_t value = 0;  // -1: not here
+  int64_t below = 0;
+  std::vector<std::thread> threads;
+  for (int reader = 0; reader < 2; ++reader) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 5'000; ++i) {
+        if (word.Pin() != Residency::kResident) {
+          while (word.Await() != Residency::kResident) {
+            if (!word.BeginLoad()) continue;
+            value = below;
+            word.End(Residency::kResident);
+          }
+        }
+        EXPECT_GE(value, 0);
+        word.Unpin();
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    for (int i = 0; i < 5'000; ++i) {
+      if (!word.BeginEvict()) continue;
+      below = value + 1;  // a write by the only one that has it
+      value = -1;
+      word.End(Residency::kCold);
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,146 @@
+// What comes beside operations: it waits for the room that these have, they
+// wait for its, and neither waits for ever.
+#include <atomic>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "terrace/runtime.h"
+#include "tests/libtorch/hook/window/byte_window_fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+// Two of three tensors have room.
+class WindowBesideTest : public ByteWindowTest {
+ protected:
+  void MakeThree(ByteWindowOptions options = {}) {
+    Make(8, /*spare_pages=*/0, options);
+    Fill({3, 3, 3});
+  }
+
+  absl::Status TakeBeside(int i) {
+    window().room().TakeBeside(ResidentBytes(tensor(i).size_bytes()));
+    tensor(i).word().Pin();
+    return window().Fetch(tensor(i), ByteWindow::Caller::kBeside);
+  }
+  void GiveBeside(int i) {
+    window().EndUse(tensor(i));
+    window().room().GiveBeside(ResidentBytes(tensor(i).size_bytes()));
+  }
+  absl::Status Take(int i) {
+    tensor(i).word().Pin();
+    tensor(i).BeginWaiting();
+    const absl::Status status = window().Fetch(
+        tensor(i), ByteWindow::Caller::kOperation, RoomPatience::kTurn);
+    tensor(i).EndWaiting();
+    return status;
+  }
+};
+
+TEST_F(WindowBesideTest, ItWaitsForTheRoomOfOperations) {
+  MakeThree();
+  ASSERT_TRUE(Take(0).ok());
+  ASSERT_TRUE(Take(1).ok());
+  auto taken = std::async(std::launch::async, [this] { return TakeBeside(2); });
+  EXPECT_EQ(taken.wait_for(std::chrono::milliseconds(20)),
+            std::future_status::timeout);
+  window().EndUse(tensor(0));
+  EXPECT_TRUE(taken.get().ok());
+  EXPECT_TRUE(HasPattern(tensor(2).bytes(), 2));
+  GiveBeside(2);
+  window().EndUse(tensor(1));
+}
+
+TEST_F(WindowBesideTest, ButNotWhereTheseWaitForIt) {
+  std::atomic<bool> is_awaited = false;
+  MakeThree({.beside = {.is_awaited = [&] { return is_awaited.load(); },
+                        .patience = absl::Milliseconds(20)}});
+  ASSERT_TRUE(Take(0).ok());
+  ASSERT_TRUE(Take(1).ok());
+  auto taken = std::async(std::launch::async, [this] { return TakeBeside(2); });
+  EXPECT_EQ(taken.wait_for(std::chrono::milliseconds(50)),
+            std::future_status::timeout);
+  is_awaited = true;
+  const absl::Status status = taken.get();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      testing::AllOf(HasSubstr("'tensor 2'"), HasSubstr("the budget is 32 KiB"),
+                     HasSubstr("may be waiting for this")));
+  GiveBeside(2);
+  window().EndUse(tensor(0));
+  EXPECT_TRUE(Read(2).ok()) << "it may be tried again";
+  window().EndUse(tensor(1));
+}
+
+TEST_F(WindowBesideTest, OperationsWaitForItsRoom) {
+  MakeThree();
+  ASSERT_TRUE(Take(0).ok());
+  ASSERT_TRUE(TakeBeside(1).ok());
+  auto taken = std::async(std::launch::async, [this] { return Take(2); });
+  EXPECT_EQ(taken.wait_for(std::chrono::milliseconds(20)),
+            std::future_status::timeout);
+  GiveBeside(1);
+  EXPECT_TRUE(taken.get().ok());
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
+  window().EndUse(tensor(0));
+  window().EndUse(tensor(2));
+}
+
+// There is room beside the window: nothing waits.
+TEST_F(WindowBesideTest, NoOperationIsBeyondTheWindowBecauseOfIt) {
+  Make(12, /*spare_pages=*/4);
+  Fill({3, 3, 3});
+  ASSERT_TRUE(Take(0).ok());
+  ASSERT_TRUE(TakeBeside(1).ok());
+  ASSERT_TRUE(Take(2).ok());
+  EXPECT_EQ(window().stats().used_bytes, 12 * kPage);
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
+  GiveBeside(1);
+  ASSERT_TRUE(Take(1).ok());
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 4 * kPage);
+  for (int i = 0; i < 3; ++i) window().EndUse(tensor(i));
+}
+
+// Whenever it ends: what looks for room then finds it.
+TEST_F(WindowBesideTest, NoOperationIsRefusedForWhatIsAboutToEnd) {
+  MakeThree();
+  std::atomic<bool> is_over = false;
+  std::thread beside([&] {
+    while (!is_over) {
+      EXPECT_TRUE(TakeBeside(1).ok());
+      GiveBeside(1);
+    }
+  });
+  for (int i = 0; i < 3000 && !HasFailure(); ++i) {
+    EXPECT_TRUE(Take(0).ok());
+    const absl::Status status = Take(2);
+    EXPECT_TRUE(status.ok()) << status;
+    window().EndUse(tensor(0));
+    window().EndUse(tensor(2));
+  }
+  is_over = true;
+  beside.join();
+  EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
+}
+
+TEST_F(WindowBesideTest, ItIsNothingThatOperationsWaitedFor) {
+  MakeThree();
+  window().EvictAll();
+  ASSERT_TRUE(TakeBeside(1).ok());
+  GiveBeside(1);
+  const ByteWindowStats stats = window().stats();
+  EXPECT_EQ(stats.fetches, 0);
+  EXPECT_EQ(stats.fetched_bytes, 0);
+  EXPECT_EQ(stats.blocked, absl::ZeroDuration());
+  EXPECT_EQ(tensor(1).blocked(), absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace terrace
