@@ -9,7 +9,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/io/raw_threads.h"
 #include "tiers/disk/disk_transport.h"
 

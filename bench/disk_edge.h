@@ -12,10 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "aio/io_paths.h"
-#include "bench/copies.h"
 #include "bench/io/scratch_file.h"
 #include "bench/io/uring_raw_loop.h"
 #include "bench/rounds.h"
+#include "bench/tier_copies.h"
 #include "tiers/memory/host_arena.h"
 
 namespace terrace::bench {

@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/device.h"
+#include "bench/adam_bench.h"
+#include "bench/device_bench.h"
 #include "bench/harness.h"
 #include "bench/io/io.h"
-#include "bench/kernels.h"
-#include "bench/mover.h"
+#include "bench/mover_bench.h"
 #include "bench/step.h"
 #include "bench/step_device.h"
 #include "bench/step_disk.h"

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "tiers/copy_transport.h"
 #include "tiers/disk/state_file.h"
 #include "tiers/memory/far_medium.h"

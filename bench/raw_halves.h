@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/io/scratch_file.h"
 #include "bench/io/uring_raw_loop.h"
 #include "tiers/memory/host_arena.h"

@@ -14,7 +14,7 @@
 #include "aio/make_engine.h"
 #include "base/status_macros.h"
 #include "bench/gate.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/raw_halves.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"

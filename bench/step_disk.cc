@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "bench/gate.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/raw_halves.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "bench/gate.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"
 #include "kernels/pool_executor.h"

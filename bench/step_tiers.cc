@@ -14,7 +14,7 @@
 #include "aio/engine.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/rounds.h"
 #include "kernels/pool_executor.h"
 #include "runtime/local_runtime.h"

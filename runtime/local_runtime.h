@@ -15,7 +15,7 @@
 #include "base/device.h"
 #include "base/executor.h"
 #include "policies/eviction.h"
-#include "policies/placement.h"
+#include "policies/path_placement.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/mover/mover.h"
 #include "terrace/runtime.h"

@@ -11,9 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/executor.h"
+#include "tiers/byte_tier.h"
 #include "tiers/extent_allocator.h"
 #include "tiers/medium.h"
-#include "tiers/tier.h"
 #include "tiers/tier_events.h"
 
 namespace terrace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "bench/io/bench.h"
+#include "bench/io/io_bench.h"
 #include "bench/io/light_device.h"
 #include "bench/io/queue_side.h"
 #include "bench/io/scratch_file.h"

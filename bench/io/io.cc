@@ -15,9 +15,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "bench/io/bench.h"
+#include "bench/described_machine.h"
+#include "bench/io/io_bench.h"
 #include "bench/io/queue_side.h"
-#include "bench/machine.h"
 #include "bench/report/document.h"
 #include "tiers/memory/host_arena.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aio/io_paths.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 
 namespace terrace::bench {
 

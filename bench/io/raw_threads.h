@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 
 namespace terrace::bench {
 

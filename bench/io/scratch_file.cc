@@ -10,7 +10,7 @@
 #include "aio/io_error.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 
 namespace terrace::bench {
 namespace {

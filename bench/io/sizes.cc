@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "bench/io/bench.h"
+#include "bench/io/io_bench.h"
 #include "bench/io/queue_side.h"
 #include "bench/io/scratch_file.h"
 #include "bench/io/uring_raw_loop.h"

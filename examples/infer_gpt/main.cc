@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "examples/infer_gpt/flags.h"
-#include "examples/infer_gpt/run.h"
+#include "examples/infer_gpt/infer_flags.h"
+#include "examples/infer_gpt/infer_run.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/infer_gpt/flags.h"
+#include "examples/infer_gpt/infer_flags.h"
 #include "examples/infer_gpt/weight_plan.h"
 #include "examples/train_gpt/gpt.h"
 #include "terrace/checkpoint.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "examples/train_gpt/offload_plan.h"
+#include "examples/train_gpt/state_plan.h"
 
 namespace train_gpt {
 

@@ -10,7 +10,7 @@
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation_net.h"
 #include "libtorch/hook/storage_check.h"
-#include "libtorch/python/options.h"
+#include "libtorch/python/binding_options.h"
 #include "libtorch/tensor_check.h"
 
 namespace terrace {

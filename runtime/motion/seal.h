@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "tiers/extent.h"
 #include "tiers/extent_header.h"
 

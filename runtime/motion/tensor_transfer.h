@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 #include "aio/io_transfer.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "tiers/memory/dram_tier.h"
 #include "tiers/reservation.h"
 #include "tiers/transport.h"

@@ -29,7 +29,7 @@
 #include "runtime/motion/staging_room.h"
 #include "runtime/motion/tensor_transfer.h"
 #include "runtime/motion/transcript.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "tiers/memory/dram_tier.h"
 #include "tiers/reservation.h"
 

@@ -4,9 +4,9 @@
 #include "absl/status/status.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "terrace/request.h"
-#include "tiers/tier.h"
+#include "tiers/byte_tier.h"
 
 namespace terrace {
 

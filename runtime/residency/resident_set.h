@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "policies/eviction.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "tiers/extent.h"
 
 namespace terrace {

@@ -19,7 +19,7 @@
 #include "runtime/residency/windows.h"
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
-#include "tiers/tier.h"
+#include "tiers/byte_tier.h"
 
 namespace terrace {
 

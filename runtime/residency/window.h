@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/motion/staging_room.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "tiers/reservation.h"
 
 namespace terrace {

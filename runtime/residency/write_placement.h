@@ -13,11 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "policies/placement.h"
+#include "policies/path_placement.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "terrace/stats.h"
 #include "tiers/reservation.h"
 

@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
 

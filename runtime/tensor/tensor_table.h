@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "runtime/tensor/id_map.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "terrace/tensor.h"
 
 namespace terrace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 

@@ -1,7 +1,7 @@
 // runtime.h: what a child of fork() has of its parent's runtime.
 #include <filesystem>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 #include "tests/support/own_child.h"
 
 namespace terrace {

@@ -5,7 +5,7 @@
 
 #include "base/io_fault.h"
 #include "terrace/memory_runtime.h"
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -2,7 +2,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

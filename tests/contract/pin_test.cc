@@ -1,7 +1,7 @@
 // What accesses promise and how pins end: pin.h, request.h.
 #include <thread>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

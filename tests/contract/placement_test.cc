@@ -1,7 +1,7 @@
 // Several paths: where write-backs go when one of them refuses, and what is
 // told of it: stats.h, runtime.h.
 #include "base/io_fault.h"
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

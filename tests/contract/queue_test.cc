@@ -1,5 +1,5 @@
 // request.h and architecture's "Windows" and "Admission", a test a sentence.
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // request.h: steps and the trace that repeats.
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -1,6 +1,6 @@
 // stats.h on transfers that did not go straight through: continued, repeated,
 // late.
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

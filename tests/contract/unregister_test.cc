@@ -1,5 +1,5 @@
 // The end of a tensor: runtime.h's Unregister.
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -1,7 +1,7 @@
 // Windows, residents and what counts against the budget: runtime.h, stats.h.
 #include <random>
 
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 
 namespace terrace {
 namespace {

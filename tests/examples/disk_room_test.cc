@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "examples/train_gpt/command_line/flags.h"
-#include "examples/train_gpt/offload_plan.h"
 #include "examples/train_gpt/state_path.h"
+#include "examples/train_gpt/state_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/machine.h"

@@ -10,8 +10,8 @@
 #include "examples/train_gpt/command_line/flags.h"
 #include "examples/train_gpt/corpus.h"
 #include "examples/train_gpt/gpt.h"
-#include "examples/train_gpt/offload_plan.h"
 #include "examples/train_gpt/offloaded_optimizer.h"
+#include "examples/train_gpt/state_plan.h"
 #include "examples/train_gpt/trainer.h"
 #include "tests/support/temporary_directory.h"
 

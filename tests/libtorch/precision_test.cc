@@ -1,5 +1,5 @@
 // Against torch::optim::AdamW and Adam in double precision, element by
-// element, on recorded N(0,1) gradients: the bars of deepspeed.md section 3.
+// element, on recorded N(0,1) gradients.
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "policies/placement.h"
+#include "policies/path_placement.h"
 
 namespace terrace {
 namespace {

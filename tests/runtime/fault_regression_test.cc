@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 #include "tests/runtime/fault_training.h"
 
 namespace terrace {

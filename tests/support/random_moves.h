@@ -14,7 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
-#include "tiers/tier.h"
+#include "tiers/byte_tier.h"
 #include "tiers/transport.h"
 
 namespace terrace {

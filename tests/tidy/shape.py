@@ -44,10 +44,15 @@ def check_length(file):
                       f'{MAX_FILE_LINES}')]
 
 
+def name_of(path):
+    """x of folder/x.h."""
+    return path.rpartition('/')[2].rpartition('.')[0]
+
+
 def check_folders(tree):
     nouns = {}
     for file in tree.files:
-        name = file.path[len(file.folder) + 1:].rpartition('.')[0]
+        name = name_of(file.path)
         if file.is_cpp or (file.is_of_package and name != '__init__'):
             nouns.setdefault(file.folder, set()).add(name)
     found = []

@@ -16,8 +16,11 @@ import sys
 import built
 import circles
 import classes
+import documents
 import exceptions
 import includes
+import names
+import proportions
 import python_layers
 import python_members
 import python_modules
@@ -33,6 +36,7 @@ def findings(root, allowed):
     for file in tree.files:
         found += shape.check_words(file)
         found += shape.check_length(file)
+        found += documents.check(tree, file)
         if file.is_cpp:
             found += includes.check(tree, file)
             found += shape.check_cpp(file)
@@ -42,6 +46,7 @@ def findings(root, allowed):
     found += classes.check_exceptions(tree, allowed.classes)
     found += circles.check(tree, allowed.circles)
     found += shape.check_folders(tree)
+    found += names.check(tree)
     package = python_modules.Package(tree)
     found += python_layers.check(package)
     found += python_members.check(package)
@@ -58,12 +63,16 @@ def main():
                         help='a feature this build leaves out: torch')
     arguments = parser.parse_args()
 
+    tree = Tree(arguments.root)
     found = findings(arguments.root, exceptions.OF_THIS_TREE)
+    found += proportions.check(tree)
     if arguments.build:
-        found += built.check(Tree(arguments.root), arguments.build,
-                             arguments.ctest, arguments.without)
+        found += built.check(tree, arguments.build, arguments.ctest,
+                             arguments.without)
     for line in sorted(found):
         print(line)
+    runtime, library = proportions.counted(tree)
+    print(f'{library} statements in the library, {runtime} of the runtime')
     print(f'{len(found)} findings')
     return 1 if found else 0
 

@@ -65,8 +65,8 @@ class TidyTest(TreeCase):
             f'{api}/a.h:2', 'may not include base')
 
     def test_includes_start_at_the_root(self):
-        self.assert_found({'aio/x.h': HEADER, 'aio/x.cc': '#include "x.h"\n'},
-                          'aio/x.cc:1', 'no file of the tree')
+        self.assert_found({'aio/x.h': HEADER, 'aio/y.cc': '#include "x.h"\n'},
+                          'aio/y.cc:1', 'no file of the tree')
         self.assert_found({'aio/x.cc': '#include HEADER_NAME\n'},
                           'aio/x.cc:1', 'by macro')
 
@@ -148,8 +148,9 @@ class TidyTest(TreeCase):
         for folder, limit in [('aio', shape.MAX_NOUNS),
                               ('tests/aio', shape.MAX_NOUNS_OUTSIDE),
                               ('examples/x', shape.MAX_NOUNS_OUTSIDE)]:
-            pairs = {f'{folder}/n{i}.{end}': HEADER
-                     for i in range(limit) for end in ('h', 'cc')}
+            pairs = {f'{folder}/n{i}.h': HEADER for i in range(limit)}
+            pairs.update({f'{folder}/n{i}.cc': f'#include "{folder}/n{i}.h"\n'
+                          for i in range(limit)})
             self.assert_clean(pairs)
             self.assert_found({**pairs, f'{folder}/more.cc': '\n'},
                               f'{folder}:1', f'{limit + 1} sources')

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tiers/byte_tier.h"
 #include "tiers/device/device_space.h"
 #include "tiers/extent_allocator.h"
-#include "tiers/tier.h"
 
 namespace terrace {
 

@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/watch.h"
+#include "tiers/byte_tier.h"
 #include "tiers/disk/disk_file.h"
-#include "tiers/tier.h"
 #include "tiers/tier_events.h"
 
 namespace terrace {

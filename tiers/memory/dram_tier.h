@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "terrace/tier.h"
+#include "tiers/byte_tier.h"
 #include "tiers/extent_allocator.h"
-#include "tiers/tier.h"
 
 namespace terrace {
 

@@ -1,6 +1,6 @@
 // Queues on a device's memory beside those in the host's: contents, pins at
 // both, who leaves for whom, and what is refused.
-#include "tests/contract/device/fixture.h"
+#include "tests/contract/device/device_contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -1,6 +1,6 @@
 // A copy to or from a device that fails while the device goes on: what becomes
 // of the tensor, and of those that wait for its room.
-#include "tests/contract/device/fixture.h"
+#include "tests/contract/device/device_contract_fixture.h"
 
 namespace terrace {
 namespace {

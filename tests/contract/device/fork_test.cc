@@ -1,7 +1,7 @@
 // A child of fork() made after its parent's device was started: it has no
 // device, ends by itself, and disturbs neither the device nor what is there.
 
-#include "tests/contract/device/fixture.h"
+#include "tests/contract/device/device_contract_fixture.h"
 #include "tests/support/own_child.h"
 
 namespace terrace {

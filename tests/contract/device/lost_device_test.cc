@@ -1,7 +1,7 @@
 // A device that fails for good in the middle of its runtime's life: what was
 // only there is DataLoss by name, what is elsewhere lives on, and nothing waits
 // for it.
-#include "tests/contract/device/fixture.h"
+#include "tests/contract/device/device_contract_fixture.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/contract/fixture.h"
+#include "tests/contract/contract_fixture.h"
 #include "tests/support/device/fake_runtime_device.h"
 
 namespace terrace {

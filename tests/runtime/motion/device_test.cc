@@ -1,5 +1,5 @@
 // Moves between a device and memory, and those in two legs beyond it.
-#include "tests/runtime/motion/device_fixture.h"
+#include "tests/runtime/motion/device_motion_fixture.h"
 
 namespace terrace {
 namespace {

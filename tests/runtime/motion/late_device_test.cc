@@ -1,6 +1,6 @@
 // Moves of a device past their deadlines: what they keep, and until when.
 #include "gmock/gmock.h"
-#include "tests/runtime/motion/device_fixture.h"
+#include "tests/runtime/motion/device_motion_fixture.h"
 
 namespace terrace {
 namespace {

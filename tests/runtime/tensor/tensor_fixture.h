@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gtest/gtest.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "tests/support/fake_reserver.h"
 
 namespace terrace {

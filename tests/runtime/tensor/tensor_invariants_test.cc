@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "runtime/tensor/tensor_table.h"
 #include "tests/runtime/tensor/tensor_fixture.h"
 #include "tests/support/fake_reserver.h"

@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/tensor/pin_book.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 #include "tests/support/fake_reserver.h"
 
 namespace terrace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/tiers/device/device_fixture.h"
+#include "tests/tiers/device/device_tier_fixture.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "bench/copies.h"
+#include "bench/tier_copies.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "examples/infer_gpt/flags.h"
+#include "examples/infer_gpt/infer_flags.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,5 +1,5 @@
 // The JSON that OptimizerBinding::Open and OffloadBinding::Open take.
-#include "libtorch/python/options.h"
+#include "libtorch/python/binding_options.h"
 
 #include <nlohmann/json.hpp>
 #include <string>

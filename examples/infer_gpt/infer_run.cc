@@ -1,4 +1,4 @@
-#include "examples/infer_gpt/run.h"
+#include "examples/infer_gpt/infer_run.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/argmax.h>
@@ -17,10 +17,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "examples/infer_gpt/report.h"
+#include "examples/infer_gpt/pass_report.h"
 #include "examples/infer_gpt/weights.h"
 #include "examples/train_gpt/corpus.h"
-#include "examples/train_gpt/process_memory.h"
+#include "examples/train_gpt/peak_memory.h"
 #include "examples/train_gpt/report.h"
 #include "examples/train_gpt/requirements.h"
 

@@ -1,5 +1,3 @@
-#include "terrace/machine.h"
-
 #include <fcntl.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -8,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/process.h"
+#include "terrace/machine.h"
 #include "tiers/memory/process_memory.h"
 #include "tiers/system_error.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/mover/report.h"
+#include "runtime/mover/mover_report.h"
 
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
 // Each transition of the table in tensor.h, and what it may not begin from.
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 
 #include <utility>
 

@@ -9,7 +9,7 @@
 // and then the arrays of a chunk, in huge pages where the system gives them, as
 // in the runtime's arena; parameters and gradients in memory from the
 // allocator, as a model's are. A task is a chunk.
-#include "bench/kernels.h"
+#include "bench/adam_bench.h"
 
 #include <sys/mman.h>
 

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "aio/io_paths.h"
 #include "bench/gate.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/report/document.h"
 
 namespace terrace::bench {

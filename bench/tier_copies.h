@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "bench/gate.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/report/document.h"
 #include "bench/rounds.h"
 #include "tiers/transport.h"

@@ -11,8 +11,6 @@
 //   managed  a hook that manages the operation's own tensors, which are there
 // An operation is several of LibTorch's events; a nanosecond figure is given
 // for the operation and for each event of it.
-#include "terrace/torch/hook.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
@@ -29,6 +27,7 @@
 #include "base/status_macros.h"
 #include "bench/harness.h"
 #include "terrace/runtime.h"
+#include "terrace/torch/hook.h"
 
 namespace terrace::bench {
 namespace {

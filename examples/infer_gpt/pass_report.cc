@@ -1,4 +1,4 @@
-#include "examples/infer_gpt/report.h"
+#include "examples/infer_gpt/pass_report.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,4 @@
 // Runtime::Create, the only composition root: Options become parts.
-#include "terrace/runtime.h"
-
 #include <algorithm>
 #include <utility>
 
@@ -14,6 +12,7 @@
 #include "runtime/local_runtime.h"
 #include "runtime/make_core_device.h"
 #include "runtime/memory/compute_threads.h"
+#include "terrace/runtime.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/memory/far_medium.h"
 #include "tiers/memory/host_arena.h"

@@ -1,4 +1,4 @@
-#include "examples/train_gpt/process_memory.h"
+#include "examples/train_gpt/peak_memory.h"
 
 #include <fstream>
 #include <string>

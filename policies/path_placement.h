@@ -1,6 +1,6 @@
 // Which path an extent goes to: whole extents, by weighted least finish time
-// at the rates that were measured (planning.md's rule is that of weighted fair
-// queueing: Demers, Keshav, Shenker 1989). One thread at a time.
+// at the rates that were measured, which is the rule of weighted fair queueing
+// (Demers, Keshav, Shenker 1989). One thread at a time.
 //
 // Each write-back rewrites a whole extent, so it may go to another path than
 // the extent came from at no cost: shares follow the rates within the time in

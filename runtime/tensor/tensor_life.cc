@@ -1,4 +1,4 @@
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_life.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"

@@ -1,4 +1,4 @@
-#include "bench/machine.h"
+#include "bench/described_machine.h"
 
 #include <sys/stat.h>
 #include <sys/sysinfo.h>

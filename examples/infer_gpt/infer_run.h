@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "examples/infer_gpt/flags.h"
+#include "examples/infer_gpt/infer_flags.h"
 
 namespace infer_gpt {
 

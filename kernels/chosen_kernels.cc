@@ -1,5 +1,7 @@
 // The public kernels: they check what a caller can only get wrong in code and
 // call the chosen instruction set.
+#include "kernels/optimizer_kernels.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +9,6 @@
 #include "kernels/convert.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/norm.h"
-#include "kernels/optimizer_kernels.h"
 #include "kernels/stream.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "examples/train_gpt/offload_plan.h"
+#include "examples/train_gpt/state_plan.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "examples/train_gpt/checkpoint.h"
+#include "examples/train_gpt/run_checkpoint.h"
 
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "policies/placement.h"
+#include "policies/path_placement.h"
 
 #include <algorithm>
 #include <cstddef>

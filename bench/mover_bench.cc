@@ -1,4 +1,4 @@
-#include "bench/mover.h"
+#include "bench/mover_bench.h"
 
 #include <malloc.h>
 

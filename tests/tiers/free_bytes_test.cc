@@ -1,5 +1,3 @@
-#include "terrace/machine.h"
-
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "terrace/machine.h"
 #include "tests/support/temporary_directory.h"
 #include "tiers/memory/process_memory.h"
 

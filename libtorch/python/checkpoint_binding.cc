@@ -1,7 +1,5 @@
 // Checkpoints of the Python package: the model's tensors where they are, the
 // optimizer's state streamed, all else as one block of bytes.
-#include "terrace/checkpoint.h"
-
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
@@ -17,6 +15,7 @@
 #include "libtorch/stored_dtypes.h"
 #include "libtorch/tensor_check.h"
 #include "libtorch/tensor_elements.h"
+#include "terrace/checkpoint.h"
 
 namespace terrace {
 namespace {

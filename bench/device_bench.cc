@@ -2,7 +2,7 @@
 // MiB on two streams: the transport with moves of 8 MiB and at most three
 // pieces in a stream, the loop with all of them queued at once. So what the
 // ratio shows is what polling, choosing and waking cost.
-#include "bench/device.h"
+#include "bench/device_bench.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -20,10 +20,10 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "bench/copies.h"
 #include "bench/gate.h"
-#include "bench/io/load.h"
+#include "bench/io/io_load.h"
 #include "bench/report/document.h"
+#include "bench/tier_copies.h"
 #include "kernels/cuda/open_cuda.h"
 #include "tests/support/device/threaded_device.h"
 #include "tiers/device/device_transport.h"
