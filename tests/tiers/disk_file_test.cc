@@ -14,14 +14,13 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/byte_units.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/grown_extent.h"
 
 namespace terrace {
 namespace {
-
-constexpr int64_t kMiB = 1 << 20;
 
 std::unique_ptr<DiskFile> MustOpen(const std::string& directory) {
   absl::StatusOr<std::unique_ptr<DiskFile>> tier =

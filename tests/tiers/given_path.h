@@ -11,13 +11,13 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/support/byte_units.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/disk/given_file.h"
 #include "tiers/memory/page_buffer.h"
 
 namespace terrace {
 
-inline constexpr int64_t kMiB = 1 << 20;
 inline constexpr int64_t kMark = GivenFile::kMarkBytes;
 
 inline std::string Contents(const std::string& file) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/byte_units.h"
 #include "tests/support/own_child.h"
 #include "tests/support/temporary_directory.h"
 #include "tiers/disk/job_directory.h"
@@ -28,7 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kName[] = "terrace-123-0123456789abcdef";
-constexpr int64_t kGiB = 1 << 30;
 
 class StaleJobsTest : public testing::Test {
  protected:

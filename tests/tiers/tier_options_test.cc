@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
+#include "tests/support/byte_units.h"
 
 namespace terrace {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int64_t kMiB = 1 << 20;
 const TierSpec kMemory = {TierKind::kDram, "", 8 * kMiB};
 
 Options WithTiers(std::vector<TierSpec> tiers) {

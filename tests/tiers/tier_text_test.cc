@@ -12,13 +12,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/tier.h"
+#include "tests/support/byte_units.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 TEST(TierTextTest, EveryKindIsReadAndSaidAgain) {
   const std::pair<const char*, TierSpec> texts[] = {
