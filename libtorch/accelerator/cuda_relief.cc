@@ -1,6 +1,6 @@
-#include <c10/cuda/CUDACachingAllocator.h>
+#include "libtorch/accelerator/cuda_relief.h"
 
-#include "libtorch/accelerator/cuda_memory.h"
+#include <c10/cuda/CUDACachingAllocator.h>
 
 namespace terrace {
 namespace {

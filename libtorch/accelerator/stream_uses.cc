@@ -19,7 +19,7 @@ absl::Status StreamUses::Begin(StreamedDevice& memory, StreamId home,
   return absl::OkStatus();
 }
 
-absl::Status StreamUses::Use(StreamedDevice& memory, BlockPlace& place,
+absl::Status StreamUses::Use(StreamedDevice& memory, StreamedBlock& block,
                              StreamId stream, bool is_capturing) {
   std::shared_ptr<DeviceEvent> arrived;
   {
@@ -38,7 +38,7 @@ absl::Status StreamUses::Use(StreamedDevice& memory, BlockPlace& place,
     }
     TERRACE_RETURN_IF_ERROR(memory.Await(stream, *arrived));
   }
-  TERRACE_RETURN_IF_ERROR(place.RecordUse(stream));
+  TERRACE_RETURN_IF_ERROR(block.RecordUse(stream));
   // Not before: another thread that finds it here gives the stream its work.
   MutexLock lock(mutex_);
   if (is_capturing) is_in_graph_ = true;

@@ -17,10 +17,11 @@
 //     stream that is not seen here
 //
 // Use is for threads that have the tensor pinned, beside each other; the others
-// are for the thread that has its word. No lock is held across a call to the
-// device.
+// are for the one thread that moves it then. No lock is held across a call to
+// the device.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -50,8 +51,8 @@ class StreamUses {
   // Before the stream is given something that looks at the bytes.
   // FailedPrecondition: a graph is being captured there, and cannot wait for
   // them.
-  absl::Status Use(StreamedDevice& memory, BlockPlace& place, StreamId stream,
-                   bool is_capturing);
+  absl::Status Use(StreamedDevice& memory, StreamedBlock& block,
+                   StreamId stream, bool is_capturing);
   // Waits until the bytes are complete: they need no stream's order then.
   absl::Status Settle(StreamedDevice& memory);
   // An operation of a collective, which is none of this library's, has it.

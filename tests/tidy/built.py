@@ -13,7 +13,7 @@ FEATURE_FOLDERS = {
     'pmem': ['tiers/pmem/persist_domain.cc'],
     'cuda': ['kernels/cuda/cuda_module.cc'],
     'torch_cuda': ['libtorch/accelerator/cuda_',
-                   'tests/libtorch/accelerator/device/'],
+                   'tests/libtorch/accelerator/cuda_'],
 }
 # Built by a test of their own, against the installed package.
 INSTALL_TEST = 'tests/install/install_test.cmake'

@@ -1,11 +1,9 @@
 #include "tests/libtorch/accelerator/racing_device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 
 namespace terrace {
 namespace {
@@ -38,22 +36,6 @@ const RacingDevice::Clock& ClockOf(DeviceEvent& event) {
 }
 
 }  // namespace
-
-class RacingDevice::Block final : public DeviceBlock {
- public:
-  Block(RacingDevice& device, Memory& memory)
-      : device_(device), memory_(memory) {}
-  ~Block() override { device_.Free(memory_); }
-  std::byte* address() const override { return memory_.bytes.data(); }
-  void RecordUse(StreamId stream) {
-    const std::lock_guard allocator(device_.allocator_);
-    if (stream != memory_.home) memory_.recorded.insert(stream);
-  }
-
- private:
-  RacingDevice& device_;
-  Memory& memory_;
-};
 
 void RacingDevice::SetCurrent(StreamId stream) { current_stream = stream; }
 
@@ -92,30 +74,23 @@ void RacingDevice::Touch(const std::byte* address, StreamId stream,
       {stream, clock.at(stream), is_write, generation});
 }
 
-std::byte RacingDevice::Read(std::byte* address, StreamId stream) {
-  Touch(address, stream, /*is_write=*/false);
+std::byte RacingDevice::Read(const Block& block, StreamId stream) {
+  const std::vector<std::byte>& bytes = block.memory_.bytes;
+  Touch(bytes.data(), stream, /*is_write=*/false);
   const std::lock_guard lock(mutex_);
-  return *address;
+  return bytes.front();
 }
 
-void RacingDevice::Fill(std::byte* address, StreamId stream, std::byte value) {
-  Touch(address, stream, /*is_write=*/true);
+void RacingDevice::Fill(Block& block, StreamId stream, std::byte value) {
+  std::vector<std::byte>& bytes = block.memory_.bytes;
+  Touch(bytes.data(), stream, /*is_write=*/true);
   const std::lock_guard lock(mutex_);
-  std::vector<std::byte>& bytes = memory_.at(address)->bytes;
   std::fill(bytes.begin(), bytes.end(), value);
 }
 
 std::vector<std::string> RacingDevice::races() const {
   const std::lock_guard lock(mutex_);
   return races_;
-}
-
-bool RacingDevice::IsKnownDone(const std::byte* host) {
-  const std::lock_guard lock(mutex_);
-  for (const Access& access : accesses_[host]) {
-    if (!IsOrdered({{access.stream, access.time}}, host_)) return false;
-  }
-  return true;
 }
 
 bool RacingDevice::IsStillWritten(const std::byte* host) {
@@ -128,12 +103,6 @@ bool RacingDevice::IsStillWritten(const std::byte* host) {
   return false;
 }
 
-absl::Status RacingDevice::MayFail(const char* call) {
-  const std::lock_guard lock(mutex_);
-  if (--calls_until_failure_ != 0) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(call, " failed: CUDA error 700"));
-}
-
 // A real one becomes part of the graph, or ends the capture.
 void RacingDevice::Unsafe(const char* call, StreamId stream) {
   if (capturing_.contains(stream) || capturing_.contains(current_stream)) {
@@ -143,14 +112,8 @@ void RacingDevice::Unsafe(const char* call, StreamId stream) {
 
 StreamId RacingDevice::CurrentStream() { return current_stream; }
 
-StreamId RacingDevice::CopyStream(CopyDirection direction) const {
-  return direction == CopyDirection::kToDevice ? kToDevice : kToHost;
-}
-
 absl::StatusOr<std::shared_ptr<DeviceEvent>> RacingDevice::Record(
     StreamId stream) {
-  const absl::Status status = MayFail("Record");
-  if (!status.ok()) return status;
   const std::lock_guard lock(mutex_);
   Unsafe("Record", stream);
   Clock clock = clocks_[stream];
@@ -159,25 +122,13 @@ absl::StatusOr<std::shared_ptr<DeviceEvent>> RacingDevice::Record(
 }
 
 absl::Status RacingDevice::Await(StreamId stream, DeviceEvent& event) {
-  const absl::Status status = MayFail("Await");
-  if (!status.ok()) return status;
   const std::lock_guard lock(mutex_);
   Unsafe("Await", stream);
   Join(clocks_[stream], ClockOf(event));
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> RacingDevice::IsDone(DeviceEvent& event) {
-  const std::lock_guard lock(mutex_);
-  Unsafe("IsDone", current_stream);
-  if (is_slow_) return IsOrdered(ClockOf(event), host_);
-  Join(host_, ClockOf(event));
-  return true;
-}
-
 absl::Status RacingDevice::Wait(DeviceEvent& event) {
-  const absl::Status status = MayFail("Wait");
-  if (!status.ok()) return status;
   const std::lock_guard lock(mutex_);
   Unsafe("Wait", current_stream);
   Join(host_, ClockOf(event));
@@ -210,33 +161,11 @@ RacingDevice::Memory* RacingDevice::FindFree(int64_t bytes, StreamId home) {
   return nullptr;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceBlock>> RacingDevice::Allocate(
-    int64_t bytes, StreamId home) {
-  absl::Status status = MayFail("Allocate");
-  if (!status.ok()) return status;
-  const std::lock_guard allocator(allocator_);
-  if (on_block_ != nullptr) on_block_();
-  Memory* found = FindFree(bytes, home);
-  if (found == nullptr && port_ != nullptr && port_->Relieve()) {
-    found = FindFree(bytes, home);
-  }
+std::unique_ptr<RacingDevice::Block> RacingDevice::Allocate(int64_t bytes,
+                                                            StreamId home) {
   const std::lock_guard lock(mutex_);
+  Memory* found = FindFree(bytes, home);
   if (found == nullptr) {
-    if (usage().reserved_bytes + bytes > limit_bytes_) {
-      // Cached blocks go back to the driver, which waits for their uses.
-      for (const auto& [address, memory] : memory_) {
-        if (!memory->is_used) Join(host_, memory->pending);
-      }
-      std::erase_if(memory_, [&](auto& each) {
-        if (each.second->is_used) return false;
-        accesses_.erase(each.first);
-        return true;
-      });
-    }
-    if (usage().reserved_bytes + bytes > limit_bytes_) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "CUDA out of memory: ", bytes, " bytes of ", limit_bytes_));
-    }
     auto memory = std::make_unique<Memory>();
     memory->bytes.resize(static_cast<size_t>(bytes));
     memory->home = home;
@@ -253,8 +182,6 @@ absl::StatusOr<std::unique_ptr<DeviceBlock>> RacingDevice::Allocate(
 }
 
 void RacingDevice::Free(Memory& memory) {
-  const std::lock_guard allocator(allocator_);
-  if (on_block_ != nullptr) on_block_();
   const std::lock_guard lock(mutex_);
   for (const StreamId stream : memory.recorded) {
     Join(memory.pending, clocks_[stream]);
@@ -263,86 +190,32 @@ void RacingDevice::Free(Memory& memory) {
   memory.is_used = false;
 }
 
-absl::Status RacingDevice::Copy(CopyDirection direction, std::byte* target,
-                                const std::byte* source, int64_t bytes) {
-  const absl::Status status = MayFail("Copy");
-  if (!status.ok()) return status;
-  const StreamId stream = CopyStream(direction);
+absl::Status RacingDevice::Block::RecordUse(StreamId stream) {
+  const std::lock_guard lock(device_.mutex_);
+  if (stream != memory_.home) memory_.recorded.insert(stream);
+  return absl::OkStatus();
+}
+
+void RacingDevice::CopyUp(Block& target, const std::byte* source) {
   const std::lock_guard lock(mutex_);
-  Unsafe("Copy", stream);
-  const std::byte* const host =
-      direction == CopyDirection::kToHost ? target : source;
+  Unsafe("a copy", kToDevice);
   // Memory that is not pinned is read by the CPU, as the copy is given.
-  if (direction == CopyDirection::kToDevice && IsStillWritten(host)) {
+  if (IsStillWritten(source)) {
     races_.push_back("the CPU reads bytes that a copy still writes");
   }
-  Touch(source, stream, /*is_write=*/false);
-  Touch(target, stream, /*is_write=*/true);
-  std::memcpy(target, source, static_cast<size_t>(bytes));
-  return absl::OkStatus();
+  std::vector<std::byte>& bytes = target.memory_.bytes;
+  Touch(source, kToDevice, /*is_write=*/false);
+  Touch(bytes.data(), kToDevice, /*is_write=*/true);
+  std::copy_n(source, bytes.size(), bytes.data());
 }
 
-StreamedDevice::Usage RacingDevice::usage() {
+void RacingDevice::CopyDown(std::byte* target, const Block& source) {
   const std::lock_guard lock(mutex_);
-  Usage usage;
-  usage.limit_bytes = limit_bytes_;
-  for (const auto& [address, memory] : memory_) {
-    const auto bytes = static_cast<int64_t>(memory->bytes.size());
-    usage.reserved_bytes += bytes;
-    if (memory->is_used) usage.allocated_bytes += bytes;
-  }
-  return usage;
-}
-
-bool RacingPlace::Install(std::unique_ptr<DeviceBlock> block) {
-  if (is_gone_) return false;
-  block_ = std::move(block);
-  refusal_.clear();
-  return true;
-}
-
-std::unique_ptr<DeviceBlock> RacingPlace::Take() {
-  refusal_ = "its bytes are away";
-  return std::move(block_);
-}
-
-absl::Status RacingPlace::RecordUse(StreamId stream) {
-  if (block_ == nullptr) return absl::OkStatus();
-  static_cast<RacingDevice::Block&>(*block_).RecordUse(stream);
-  return absl::OkStatus();
-}
-
-namespace {
-
-class Held final : public HostBytes {
- public:
-  Held(RacingDevice& device, std::byte* data,
-       std::shared_ptr<RacingBelow::Holds> holds)
-      : device_(device), data_(data), holds_(std::move(holds)) {
-    const std::lock_guard lock(holds_->mutex);
-    ++holds_->held;
-  }
-  ~Held() override {
-    const std::lock_guard lock(holds_->mutex);
-    if (--holds_->held == 0 && !device_.IsKnownDone(data_)) {
-      ++holds_->let_go_early;
-    }
-  }
-  std::byte* data() const override { return data_; }
-
- private:
-  RacingDevice& device_;
-  std::byte* const data_;
-  const std::shared_ptr<RacingBelow::Holds> holds_;
-};
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<HostBytes>> RacingBelow::Hold(
-    bool /*is_written*/) {
-  if (!failure_.ok()) return failure_;
-  if (on_hold_ != nullptr) TERRACE_RETURN_IF_ERROR(on_hold_());
-  return std::make_unique<Held>(device_, bytes_.data(), holds_);
+  Unsafe("a copy", kToHost);
+  const std::vector<std::byte>& bytes = source.memory_.bytes;
+  Touch(bytes.data(), kToHost, /*is_write=*/false);
+  Touch(target, kToHost, /*is_write=*/true);
+  std::copy_n(bytes.data(), bytes.size(), target);
 }
 
 }  // namespace terrace
