@@ -155,9 +155,9 @@ Section SectionOf(const DiskStep& step, const RawHalves& raw,
       step.plan().parameters, step.plan().state_bytes / kMiB,
       step.plan().chunks, step.plan().slots, step.plan().window_bytes / kMiB,
       step_bytes / kMiB, raw.footprint() / kMiB, stats.engine,
-      stats.buffers_registered ? "buffers registered"
-                               : "buffers not registered",
-      !stats.paths.empty() && stats.paths[0].direct_io
+      stats.host.buffers_registered ? "buffers registered"
+                                    : "buffers not registered",
+      !stats.paths().empty() && stats.paths()[0].disk.direct_io
           ? "O_DIRECT"
           : "through the page cache");
   for (int i = 0; i < rounds.size(); ++i) {

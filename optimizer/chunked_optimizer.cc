@@ -1,14 +1,14 @@
 #include "optimizer/chunked_optimizer.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/floating_point.h"
 #include "base/status_macros.h"
 #include "optimizer/state/state_array.h"
-#include "optimizer/step/ordered_step.h"
-#include "optimizer/step/supplied_step.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -17,6 +17,134 @@ namespace {
 // How long AddParameters waits for others to make room, and any call that could
 // not have a new window for the old one.
 constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
+
+// A step that StartGradual began, over the RunningStep. One thread at a time;
+// the optimizer outlives it. In a forked child it refuses, and its end has no
+// effect.
+class SuppliedStep final : public GradualStep {
+ public:
+  SuppliedStep(RunningStep& running, StateGuard& guard, Clock& clock)
+      : running_(running), guard_(guard), clock_(clock) {}
+  ~SuppliedStep() override;
+  SuppliedStep(const SuppliedStep&) = delete;
+  SuppliedStep& operator=(const SuppliedStep&) = delete;
+
+  absl::Status Supply(int parameter, const void* gradient,
+                      DType dtype) override;
+  absl::Status EndSupply() override;
+  absl::Status Advance() override;
+  void TakeStepped(std::vector<int>* parameters) override;
+  absl::Status Finish(absl::Time deadline) override;
+  void GiveUp(absl::string_view why) override;
+
+ private:
+  RunningStep& running_;
+  StateGuard& guard_;
+  Clock& clock_;
+  bool supply_ended_ = false;
+  bool done_ = false;
+  absl::Status result_;  // once it is done
+};
+
+SuppliedStep::~SuppliedStep() { GiveUp("it was not finished"); }
+
+absl::Status SuppliedStep::Supply(int parameter, const void* gradient,
+                                  DType dtype) {
+  TERRACE_RETURN_IF_ERROR(Advance());
+  if (done_ || supply_ended_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter ", parameter, ": the step takes no more gradients"));
+  }
+  TERRACE_RETURN_IF_ERROR(running_.Supply(parameter, gradient, dtype));
+  return Advance();
+}
+
+absl::Status SuppliedStep::EndSupply() {
+  TERRACE_RETURN_IF_ERROR(Advance());
+  if (!done_ && !supply_ended_) running_.EndSupply();
+  supply_ended_ = true;
+  return Advance();
+}
+
+absl::Status SuppliedStep::Advance() {
+  if (!guard_.IsOwnProcess()) return guard_.CheckUsable();
+  const DefaultFloatingPoint mode;
+  if (!done_ && running_.Advance()) {
+    done_ = true;
+    result_ = running_.result();
+  }
+  return done_ ? result_ : absl::OkStatus();
+}
+
+void SuppliedStep::TakeStepped(std::vector<int>* parameters) {
+  if (guard_.IsOwnProcess()) running_.TakeStepped(parameters);
+}
+
+absl::Status SuppliedStep::Finish(absl::Time deadline) {
+  const absl::Time end = clock_.FromWall(deadline);
+  TERRACE_RETURN_IF_ERROR(EndSupply());
+  while (!done_) {
+    if (!running_.Wait(end)) running_.OnDeadline();
+    TERRACE_RETURN_IF_ERROR(Advance());
+  }
+  return result_;
+}
+
+void SuppliedStep::GiveUp(absl::string_view why) {
+  if (done_ || !guard_.IsOwnProcess()) return;
+  running_.GiveUp(absl::CancelledError(why));
+  Advance().IgnoreError();
+}
+
+// A step that StartLate began, over the RunningStep. One thread at a time; the
+// optimizer outlives it. In a forked child it has ended, refused.
+class OrderedStep final : public LateStep {
+ public:
+  // The deadline is by `clock`.
+  OrderedStep(RunningStep& running, StateGuard& guard, Clock& clock,
+              absl::Time deadline)
+      : running_(running), guard_(guard), clock_(clock), deadline_(deadline) {}
+  OrderedStep(const OrderedStep&) = delete;
+  OrderedStep& operator=(const OrderedStep&) = delete;
+
+  bool Advance() override;
+  void Wait(absl::Time until) override;
+  absl::Status result() const override;
+  void TakeStepped(std::vector<int>* parameters) override;
+  void Hasten(int parameter) override;
+
+ private:
+  RunningStep& running_;
+  StateGuard& guard_;
+  Clock& clock_;
+  const absl::Time deadline_;
+};
+
+bool OrderedStep::Advance() {
+  if (!guard_.IsOwnProcess()) return true;
+  const DefaultFloatingPoint mode;
+  return running_.Advance();
+}
+
+void OrderedStep::Wait(absl::Time until) {
+  if (!guard_.IsOwnProcess() || !running_.is_running()) return;
+  const DefaultFloatingPoint mode;
+  if (running_.Wait(std::min(clock_.FromWall(until), deadline_))) return;
+  if (clock_.Now() >= deadline_) running_.OnDeadline();
+}
+
+absl::Status OrderedStep::result() const {
+  if (!guard_.IsOwnProcess()) return guard_.CheckUsable();
+  return running_.result();
+}
+
+void OrderedStep::TakeStepped(std::vector<int>* parameters) {
+  if (guard_.IsOwnProcess()) running_.TakeStepped(parameters);
+}
+
+void OrderedStep::Hasten(int parameter) {
+  if (guard_.IsOwnProcess()) running_.Hasten(parameter);
+}
 
 }  // namespace
 
@@ -125,7 +253,7 @@ absl::Status ChunkedOptimizer::CheckComplete(absl::string_view what) const {
 
 // Only a forked child's runtime has none, and that refuses everything.
 absl::StatusOr<int64_t> ChunkedOptimizer::Budget() const {
-  const int64_t bytes = runtime_.GetStats().host_budget_bytes;
+  const int64_t bytes = runtime_.GetStats().host.budget_bytes;
   if (bytes == 0) {
     const absl::Status refusal = runtime_.Unregister(TensorId());
     if (absl::IsCancelled(refusal)) return refusal;

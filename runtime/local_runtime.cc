@@ -200,9 +200,9 @@ class InProcessRuntime final : public LocalRuntime {
     Stats stats = inbox_->Post(StatsRequest{reply}) ? reply->Await(clock_)
                                                     : mover_->final_stats();
     stats.machine_profile = machine_profile_;
-    stats.huge_page_share = arena_->huge_page_share();
-    stats.numa_node_asked = arena_->asked_node();
-    stats.numa_node_found = arena_->found_node();
+    stats.host.huge_page_share = arena_->huge_page_share();
+    stats.host.numa_node_asked = arena_->asked_node();
+    stats.host.numa_node_found = arena_->found_node();
     return stats;
   }
 

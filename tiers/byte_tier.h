@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "terrace/stats.h"
 #include "terrace/tier.h"
 #include "tiers/extent.h"
 #include "tiers/reservation.h"
@@ -78,5 +79,19 @@ class Tier : public Reserver {
   // and descriptors stay for transfers that never ended.
   virtual void Abandon() = 0;
 };
+
+// What a tier says of itself, without what moves to and from it.
+inline TierStats StatsOfTier(const Tier& tier) {
+  const TierSpec spec = tier.spec();
+  const TierUsage usage = tier.usage();
+  TierStats stats;
+  stats.name = TierName(spec);
+  stats.kind = spec.kind;
+  stats.budget_bytes = spec.budget_bytes;
+  stats.capacity_bytes = usage.capacity_bytes;
+  stats.used_bytes = usage.used_bytes;
+  stats.peak_bytes = usage.peak_bytes;
+  return stats;
+}
 
 }  // namespace terrace

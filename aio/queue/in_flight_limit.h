@@ -25,8 +25,6 @@
 
 #include "absl/time/time.h"
 #include "aio/io_transfer.h"
-#include "aio/queue/left_limit.h"
-#include "aio/queue/limit_epoch.h"
 #include "aio/queue/limit_trial.h"
 #include "aio/queue/load_share.h"
 

@@ -120,13 +120,13 @@ Weights::Moved Weights::Count() const {
   if (hook_ == nullptr) return moved;
   const terrace::HookStats hook = hook_->stats();
   const terrace::Stats runtime = runtime_->GetStats();
-  for (const terrace::PathStats& path : runtime.paths) {
-    moved.bytes_read += path.bytes_read;
-    moved.bytes_written += path.bytes_written;
+  for (const terrace::TierStats& path : runtime.paths()) {
+    moved.bytes_read += path.traffic.bytes_read;
+    moved.bytes_written += path.traffic.bytes_written;
   }
   moved.fetches = hook.fetches;
   moved.fetches_ahead = hook.fetches_ahead;
-  moved.memory_peak_bytes = runtime.host_peak_bytes;
+  moved.memory_peak_bytes = runtime.host.peak_bytes;
   moved.blocked_seconds = absl::ToDoubleSeconds(hook.blocked);
   return moved;
 }

@@ -98,13 +98,13 @@ std::string ProgressLine(const RunReport& report, const StepRecord& step,
   }
   if (stats == nullptr) return line;
   int64_t disk_bytes = 0;
-  for (const terrace::PathStats& path : stats->paths) {
+  for (const terrace::TierStats& path : stats->paths()) {
     disk_bytes += path.used_bytes;
   }
   absl::StrAppendFormat(
       &line,
       "  host %s  disk %s  blocked %.0f%% read %.0f%% write %.0f%% space",
-      Bytes(stats->host_used_bytes), Bytes(disk_bytes),
+      Bytes(stats->host.used_bytes), Bytes(disk_bytes),
       Percent(step.blocked_read_seconds, step.seconds),
       Percent(step.blocked_write_seconds, step.seconds),
       Percent(step.blocked_space_seconds, step.seconds));

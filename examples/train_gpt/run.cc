@@ -155,15 +155,15 @@ absl::Status Training::RunOffloaded(Gpt& model) {
   }
   absl::Status status = ResumeAndTrain(model, **optimizer);
   const terrace::Stats stats = (*optimizer)->GetStats();
-  report_.arena_peak_bytes = stats.host_peak_bytes;
+  report_.arena_peak_bytes = stats.host.peak_bytes;
   report_.resident_bytes = stats.resident_bytes;
   report_.tiers = stats.tiers;
   report_.links = stats.links;
   report_.engine = stats.engine;
   report_.machine_profile = stats.machine_profile;
   report_.direct_io = true;
-  for (const terrace::PathStats& path : stats.paths) {
-    report_.direct_io = report_.direct_io && path.direct_io;
+  for (const terrace::TierStats& path : stats.paths()) {
+    report_.direct_io = report_.direct_io && path.disk.direct_io;
   }
   if (status.ok()) status = KeepPeak();
   if (status.ok() && flags_.verify) {

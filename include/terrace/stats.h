@@ -1,11 +1,13 @@
 // What a Runtime reports of itself. Plain values: a snapshot.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "terrace/tier.h"
 
 namespace terrace {
@@ -14,7 +16,7 @@ namespace terrace {
 // it is not healthy, write-backs go to others as far as there are any; what
 // lies on it is read as long as it can be, and moves away as it is written
 // next.
-enum class PathState : uint8_t {
+enum class TierState : uint8_t {
   kHealthy,
   // Moves less than 0.6 of what it once held for some time, in a direction. It
   // gets that much less of the writes.
@@ -27,7 +29,22 @@ enum class PathState : uint8_t {
   kUnreadable,
 };
 
-struct PathStats {
+// What has moved to and from a tier below memory.
+struct TierTraffic {
+  int64_t bytes_read = 0;  // that moved, headers and retries included
+  int64_t bytes_written = 0;
+  int64_t requests_read = 0;
+  int64_t requests_written = 0;
+  int64_t retries = 0;
+  int64_t continuations = 0;  // short transfers that were continued
+  // Measured while anything was under way in that direction, lately; as given
+  // before anything was; 0: unknown.
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+};
+
+// Where a disk path keeps its bytes.
+struct DiskStats {
   std::string directory;
   std::string file;              // the job's own file below it
   bool direct_io = false;        // false: buffered fallback
@@ -35,40 +52,27 @@ struct PathStats {
   // Directories of jobs that are left alone on the path, each with its owner,
   // since they may live on another host that has the file system.
   std::vector<std::string> jobs_elsewhere;
-  PathState state = PathState::kHealthy;
-  bool degraded = false;     // kRefusesWrites
-  absl::Status write_error;  // of the last write that failed; with its errno
-  // Measured while anything was under way in that direction, lately; as given
-  // before anything was; 0: unknown.
-  double read_bytes_per_second = 0;
-  double write_bytes_per_second = 0;
-  int64_t tensors = 0;           // that live there
-  int64_t tensors_moved_in = 0;  // from other paths, at a write-back
-  int64_t capacity_bytes = 0;    // preallocated
-  int64_t used_bytes = 0;        // extents handed out
-  int64_t bytes_read = 0;        // that moved, headers and retries included
-  int64_t bytes_written = 0;
-  int64_t requests_read = 0;
-  int64_t requests_written = 0;
-  int64_t retries = 0;
-  int64_t continuations = 0;  // short transfers that were continued
 };
 
 struct TierStats {
   std::string name;  // TierName: "dram", "dram:node1", "nvme:/mnt/nvme0"
   TierKind kind = TierKind::kDram;
-  int64_t budget_bytes = 0;  // 0: all that there is
-  int64_t used_bytes = 0;    // given to tensors and windows, headers included
-  int64_t peak_bytes = 0;    // highest used_bytes so far
+  int64_t budget_bytes = 0;    // 0: all that there is
+  int64_t capacity_bytes = 0;  // of a disk: preallocated
+  int64_t used_bytes = 0;      // given to tensors and windows, headers included
+  int64_t peak_bytes = 0;      // highest used_bytes so far
   // Of memory and a device's: tensors in place when asked for there, and
   // residents that were given up.
   int64_t hits = 0;
   int64_t evictions = 0;
-  // Of what lies below memory, as PathStats has it of a disk.
-  PathState state = PathState::kHealthy;
-  absl::Status write_error;
-  double read_bytes_per_second = 0;
-  double write_bytes_per_second = 0;
+  // Of what lies below memory.
+  TierState state = TierState::kHealthy;
+  bool degraded = false;     // kRefusesWrites
+  absl::Status write_error;  // of the last write that failed; with its errno
+  int64_t tensors = 0;       // that live there
+  int64_t tensors_moved_in = 0;  // from other tiers, at a write-back
+  TierTraffic traffic;
+  DiskStats disk;  // of kDisk
 };
 
 // What moved from one tier to another, and how long customers waited for it.
@@ -85,26 +89,32 @@ struct LinkStats {
   double seconds_blocked = 0;
 };
 
+// The memory that a runtime has of the host.
+struct HostStats {
+  int64_t budget_bytes = 0;    // in whole blocks of 4 KiB
+  int64_t reserved_bytes = 0;  // taken from the machine for it
+  int64_t used_bytes = 0;      // windows, residents, headers
+  int64_t peak_bytes = 0;      // highest used_bytes so far
+  double huge_page_share = 0;  // of the arena, as the kernel reports it
+  int numa_node_asked = -1;    // by Options, or the nearest; -1: none
+  int numa_node_found = -1;    // that the arena lies on; -1: several, unknown
+  bool buffers_registered = false;
+  int64_t quarantined_bytes = 0;  // buffers held by I/O past its deadline
+  int64_t leaked_bytes = 0;       // an arena that Close had to leave behind
+};
+
 struct Stats {
-  // Memory first, then a device's, then what lies below; links in the order of
-  // their tiers, out of memory before into it.
+  // Memory first, then a device's, then what lies below, disk paths last; links
+  // in the order of their tiers, out of memory before into it.
   std::vector<TierStats> tiers;
   std::vector<LinkStats> links;
+  HostStats host;
   std::string engine;         // "io_uring" or "threads"; "memory": none
   std::string engine_reason;  // flags in force, or the errno that forced it
-  bool buffers_registered = false;
   // Of Options::machine_profile: "holds", or why it or a path of it does not.
   std::string machine_profile;
-  int64_t host_budget_bytes = 0;    // in whole blocks of 4 KiB
-  int64_t host_reserved_bytes = 0;  // taken from the machine for it
-  int64_t host_used_bytes = 0;      // windows, residents, headers
-  int64_t host_peak_bytes = 0;      // highest host_used_bytes so far
-  int64_t window_bytes = 0;         // of all open queues
-  int64_t resident_bytes = 0;       // outside the windows
-  double huge_page_share = 0;       // of the arena, as the kernel reports it
-  int numa_node_asked = -1;         // by Options, or the nearest; -1: none
-  int numa_node_found = -1;  // that the arena lies on; -1: several, unknown
-  std::vector<PathStats> paths;
+  int64_t window_bytes = 0;      // of all open queues
+  int64_t resident_bytes = 0;    // outside the windows
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request
   int64_t prefetch_hits = 0;     // of those, asked for since
@@ -112,15 +122,27 @@ struct Stats {
   int64_t evictions = 0;         // likewise
   int64_t late_completions = 0;  // paced devices: delivered > 1 ms late
   int64_t paced_completions = 0;
-  int64_t quarantined_bytes = 0;  // buffers held by I/O past its deadline
-  int64_t leaked_bytes = 0;       // an arena that Close had to leave behind
-  absl::Status first_error;       // of any path since Create
+  absl::Status first_error;  // of any path since Create
+
+  // The disk paths, in the order in which they were given.
+  absl::Span<const TierStats> paths() const& {
+    return absl::MakeConstSpan(tiers).subspan(first_path());
+  }
+  std::vector<TierStats> paths() && {
+    const absl::Span<const TierStats> span = paths();
+    return {span.begin(), span.end()};
+  }
 
   // Up to memory, and down from it, over all links but a device's.
   int64_t bytes_read() const { return Moved(/*down=*/false); }
   int64_t bytes_written() const { return Moved(/*down=*/true); }
 
  private:
+  size_t first_path() const {
+    size_t first = tiers.size();
+    while (first > 0 && tiers[first - 1].kind == TierKind::kDisk) --first;
+    return first;
+  }
   int64_t Moved(bool down) const {
     int64_t sum = 0;
     for (const LinkStats& link : links) {

@@ -41,14 +41,14 @@ namespace {
 
 int64_t WindowOf(const Runtime& runtime, const HookOptions& options) {
   if (options.window_bytes != 0) return options.window_bytes;
-  return runtime.GetStats().host_budget_bytes / 4 * 3;
+  return runtime.GetStats().host.budget_bytes / 4 * 3;
 }
 
 bool IsAwaited() { return OperationNet::Get().IsAwaited(); }
 
 absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
                          int64_t most_bytes) {
-  const int64_t budget = runtime.GetStats().host_budget_bytes;
+  const int64_t budget = runtime.GetStats().host.budget_bytes;
   if (window_bytes <= 0 || window_bytes > budget) {
     return absl::InvalidArgumentError(
         absl::StrCat("a window of ", window_bytes,

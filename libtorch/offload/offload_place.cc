@@ -147,7 +147,7 @@ int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
   const int64_t wanted =
       added_bytes > 0 ? StatePart(added_bytes, specs)
                       : std::min(plan().budget_bytes / 8, kMostWindowBytes);
-  const int64_t total = std::max(runtime().GetStats().host_budget_bytes,
+  const int64_t total = std::max(runtime().GetStats().host.budget_bytes,
                                  plan().budget_bytes + joined_bytes_);
   const int64_t room = total - joined_windows_ - OperationBytes();
   options.window_bytes =
@@ -169,7 +169,7 @@ absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
 
 absl::Status OffloadPlace::Arrange() {
   const int64_t wanted = plan().budget_bytes + joined_bytes_;
-  int64_t total = runtime().GetStats().host_budget_bytes;
+  int64_t total = runtime().GetStats().host.budget_bytes;
   TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
   // Of a budget the whole blocks are used.
   const int64_t more = RoundDown(wanted, kBlockBytes) - total;

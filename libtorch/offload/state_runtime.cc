@@ -219,7 +219,7 @@ absl::Status StateRuntime::Extend(absl::Span<const ParameterSpec> specs,
   all.insert(all.end(), added.begin(), added.end());
   TERRACE_ASSIGN_OR_RETURN(const BudgetBounds whole, BoundsOfBudget(all, {}));
   TERRACE_ASSIGN_OR_RETURN(BudgetBounds more, BoundsOfBudget(added, {}));
-  const int64_t taken = memory_->GetStats().host_reserved_bytes + whole.staging;
+  const int64_t taken = memory_->GetStats().host.reserved_bytes + whole.staging;
   more.everything -= more.staging;  // counted with the whole's
   taken_before_extension_ = taken_bytes_;
   if (more.everything > most_bytes() - taken ||

@@ -17,6 +17,11 @@
 
 namespace {
 
+using terrace::CheckpointBinding;
+using terrace::OptimizerBinding;
+using terrace::StateBinding;
+using terrace::StepBinding;
+
 // Kind, place, budget in bytes, and what is wrong with the text; of the first
 // and the last one is empty.
 std::tuple<std::string, std::string, int64_t, std::string> ParseTierText(
@@ -56,56 +61,88 @@ void DefineOffload(::torch::Library& m) {
       .def("end", &OffloadBinding::End);
 }
 
-}  // namespace
+// A method of one of the optimizer's parts, as a method of the optimizer.
+template <auto kMethod>
+struct OfPart;
+template <typename Part, typename Answer, typename... Arguments,
+          Answer (Part::*kMethod)(Arguments...)>
+struct OfPart<kMethod> {
+  static auto Bind(Part& (OptimizerBinding::*part)()) {
+    return [part](const c10::intrusive_ptr<OptimizerBinding>& optimizer,
+                  Arguments... arguments) -> Answer {
+      return ((*optimizer.*part)().*kMethod)(arguments...);
+    };
+  }
+};
+template <auto kMethod, typename Part>
+auto Of(Part& (OptimizerBinding::*part)()) {
+  return OfPart<kMethod>::Bind(part);
+}
 
-TORCH_LIBRARY(terrace, m) {
-  using terrace::MappedFileBinding;
-  using terrace::OptimizerBinding;
-  using terrace::ZeroConfigBinding;
-  m.class_<MappedFileBinding>("MappedFile")
-      .def(::torch::init<>())
-      .def("open", &MappedFileBinding::Open)
-      .def("take", &MappedFileBinding::Take);
-  DefineOffload(m);  // before what takes one
+void DefineOptimizer(::torch::Library& m) {
   m.class_<OptimizerBinding>("Optimizer")
       .def(::torch::init<>())
       .def("check", &OptimizerBinding::Check)
       .def("open", &OptimizerBinding::Open)
       .def("add", &OptimizerBinding::Add)
       .def("check_apart", &OptimizerBinding::CheckApart)
-      .def("step", &OptimizerBinding::Step)
-      .def("step_late", &OptimizerBinding::StepLate)
-      .def("flush", &OptimizerBinding::Flush)
-      .def("settle", &OptimizerBinding::Settle)
-      .def_static("await_updates", &OptimizerBinding::AwaitUpdates)
-      .def("begin_gradual", &OptimizerBinding::BeginGradual)
-      .def("supply", &OptimizerBinding::Supply)
-      .def("end_supply", &OptimizerBinding::EndSupply)
-      .def("finish_gradual", &OptimizerBinding::FinishGradual)
-      .def("give_up_gradual", &OptimizerBinding::GiveUpGradual)
-      .def("skipped", &OptimizerBinding::Skipped)
-      .def("incomplete", &OptimizerBinding::Incomplete)
-      .def("copy_states", &OptimizerBinding::CopyStates)
-      .def("read", &OptimizerBinding::Read)
-      .def("end_reading", &OptimizerBinding::EndReading)
-      .def("write", &OptimizerBinding::Write)
-      .def("edit", &OptimizerBinding::Edit)
-      .def("forget", &OptimizerBinding::Forget)
-      .def("steps", &OptimizerBinding::Steps)
-      .def("set_steps", &OptimizerBinding::SetSteps)
-      .def("reset", &OptimizerBinding::Reset)
-      .def("save", &OptimizerBinding::Save)
-      .def("begin_save", &OptimizerBinding::BeginSave)
-      .def("write_part", &OptimizerBinding::WritePart)
-      .def("commit_save", &OptimizerBinding::CommitSave)
-      .def("end_save", &OptimizerBinding::EndSave)
-      .def("begin_load", &OptimizerBinding::BeginLoad)
-      .def("fits", &OptimizerBinding::Fits)
-      .def("load", &OptimizerBinding::Load)
-      .def("end_load", &OptimizerBinding::EndLoad)
+      .def("step", Of<&StepBinding::Step>(&OptimizerBinding::steps))
+      .def("step_late", Of<&StepBinding::StepLate>(&OptimizerBinding::steps))
+      .def("flush", Of<&StepBinding::Flush>(&OptimizerBinding::steps))
+      .def("settle", Of<&StepBinding::Settle>(&OptimizerBinding::steps))
+      .def_static("await_updates", &StepBinding::AwaitUpdates)
+      .def("begin_gradual",
+           Of<&StepBinding::BeginGradual>(&OptimizerBinding::steps))
+      .def("supply", Of<&StepBinding::Supply>(&OptimizerBinding::steps))
+      .def("end_supply", Of<&StepBinding::EndSupply>(&OptimizerBinding::steps))
+      .def("finish_gradual",
+           Of<&StepBinding::FinishGradual>(&OptimizerBinding::steps))
+      .def("give_up_gradual",
+           Of<&StepBinding::GiveUpGradual>(&OptimizerBinding::steps))
+      .def("skipped", Of<&StepBinding::Skipped>(&OptimizerBinding::steps))
+      .def("incomplete", Of<&StepBinding::Incomplete>(&OptimizerBinding::steps))
+      .def("copy_states",
+           Of<&StateBinding::CopyStates>(&OptimizerBinding::state))
+      .def("read", Of<&StateBinding::Read>(&OptimizerBinding::state))
+      .def("end_reading",
+           Of<&StateBinding::EndReading>(&OptimizerBinding::state))
+      .def("write", Of<&StateBinding::Write>(&OptimizerBinding::state))
+      .def("edit", Of<&StateBinding::Edit>(&OptimizerBinding::state))
+      .def("forget", Of<&StateBinding::Forget>(&OptimizerBinding::state))
+      .def("steps", Of<&StateBinding::Steps>(&OptimizerBinding::state))
+      .def("set_steps", Of<&StateBinding::SetSteps>(&OptimizerBinding::state))
+      .def("reset", Of<&StateBinding::Reset>(&OptimizerBinding::state))
+      .def("save", Of<&CheckpointBinding::Save>(&OptimizerBinding::checkpoints))
+      .def("begin_save",
+           Of<&CheckpointBinding::BeginSave>(&OptimizerBinding::checkpoints))
+      .def("write_part",
+           Of<&CheckpointBinding::WritePart>(&OptimizerBinding::checkpoints))
+      .def("commit_save",
+           Of<&CheckpointBinding::CommitSave>(&OptimizerBinding::checkpoints))
+      .def("end_save",
+           Of<&CheckpointBinding::EndSave>(&OptimizerBinding::checkpoints))
+      .def("begin_load",
+           Of<&CheckpointBinding::BeginLoad>(&OptimizerBinding::checkpoints))
+      .def("fits", Of<&CheckpointBinding::Fits>(&OptimizerBinding::checkpoints))
+      .def("load", Of<&CheckpointBinding::Load>(&OptimizerBinding::checkpoints))
+      .def("end_load",
+           Of<&CheckpointBinding::EndLoad>(&OptimizerBinding::checkpoints))
       .def("waited_seconds", &OptimizerBinding::WaitedSeconds)
       .def("stats", &OptimizerBinding::Stats)
       .def("close", &OptimizerBinding::Close);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(terrace, m) {
+  using terrace::MappedFileBinding;
+  using terrace::ZeroConfigBinding;
+  m.class_<MappedFileBinding>("MappedFile")
+      .def(::torch::init<>())
+      .def("open", &MappedFileBinding::Open)
+      .def("take", &MappedFileBinding::Take);
+  DefineOffload(m);  // before what takes one
+  DefineOptimizer(m);
   m.class_<ZeroConfigBinding>("ZeroConfig")
       .def(::torch::init<>())
       .def("open", &ZeroConfigBinding::Open)

@@ -1,5 +1,5 @@
-// Checkpoints of the Python package: the model's tensors where they are, the
-// optimizer's state streamed, all else as one block of bytes.
+#include "libtorch/python/checkpoint_binding.h"
+
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
@@ -10,12 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "libtorch/python/optimizer_binding.h"
 #include "libtorch/step/late/update_net.h"
 #include "libtorch/stored_dtypes.h"
 #include "libtorch/tensor_check.h"
 #include "libtorch/tensor_elements.h"
-#include "terrace/checkpoint.h"
 
 namespace terrace {
 namespace {
@@ -90,105 +88,99 @@ CheckpointValues ValuesOf(const at::Tensor& rest) {
 
 }  // namespace
 
-Outcome OptimizerBinding::Save(const std::string& directory,
-                               const std::vector<at::Tensor>& tensors,
-                               const std::vector<std::string>& names,
-                               const std::vector<int64_t>& positions,
-                               const at::Tensor& rest) {
-  if (absl::Status status = CheckProcess(); !status.ok()) {
-    return ToOutcome(status);
-  }
-  const at::NoGradGuard without_graph;
-  MutexLock lock(mutex_);
-  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
-    return ToOutcome(status);
-  }
-  const absl::StatusOr<Described> described =
-      DescribeAll(tensors, names, positions, Addresses::kTaken);
-  if (!described.ok()) return ToOutcome(described.status());
-  CheckpointContents contents;
-  contents.values = ValuesOf(rest);
-  transfer_.End();
-  contents.parameters = described->tensors;
-  contents.optimizer = optimizer_.get();
-  const absl::StatusOr<int64_t> size =
-      SaveCheckpoint(directory, contents, absl::Now() + kCheckpointPatience);
-  if (!size.ok()) return ToOutcome(size.status());
-  return Answer(absl::StrCat(*size));
+CheckpointBinding::~CheckpointBinding() {
+  if (home_.CheckProcess().ok()) return;
+  static_cast<void>(commit_.release());
+  static_cast<void>(checkpoint_.release());
 }
 
-Outcome OptimizerBinding::BeginSave(const std::string& directory,
-                                    const at::Tensor& rest) {
-  if (absl::Status status = CheckProcess(); !status.ok()) {
-    return ToOutcome(status);
-  }
-  MutexLock lock(mutex_);
-  commit_.reset();
-  auto commit = CheckpointCommit::Begin(directory, ValuesOf(rest));
-  if (!commit.ok()) return ToOutcome(commit.status());
-  commit_ = *std::move(commit);
-  return Answer("");
+Outcome CheckpointBinding::Save(const std::string& directory,
+                                const std::vector<at::Tensor>& tensors,
+                                const std::vector<std::string>& names,
+                                const std::vector<int64_t>& positions,
+                                const at::Tensor& rest) {
+  return home_.Locked([&]() -> Outcome {
+    const at::NoGradGuard without_graph;
+    absl::Status status = home_.SettleLate(OptimizerHome::Late::kTell);
+    if (!status.ok()) return ToOutcome(status);
+    const absl::StatusOr<Described> described =
+        DescribeAll(tensors, names, positions, Addresses::kTaken);
+    if (!described.ok()) return ToOutcome(described.status());
+    CheckpointContents contents;
+    contents.values = ValuesOf(rest);
+    home_.transfer().End();
+    contents.parameters = described->tensors;
+    contents.optimizer = home_.optimizer();
+    const absl::StatusOr<int64_t> size =
+        SaveCheckpoint(directory, contents, absl::Now() + kCheckpointPatience);
+    if (!size.ok()) return ToOutcome(size.status());
+    return Answer(absl::StrCat(*size));
+  });
 }
 
-Outcome OptimizerBinding::WritePart(const std::string& directory,
-                                    const std::vector<at::Tensor>& tensors,
-                                    const std::vector<std::string>& names,
-                                    const std::vector<int64_t>& positions,
-                                    bool parameters) {
-  if (absl::Status status = CheckProcess(); !status.ok()) {
-    return ToOutcome(status);
-  }
-  const at::NoGradGuard without_graph;
-  MutexLock lock(mutex_);
-  if (absl::Status status = SettleLate(Late::kTell); !status.ok()) {
-    return ToOutcome(status);
-  }
-  const absl::StatusOr<Described> described =
-      DescribeAll(tensors, names, positions, Addresses::kTaken);
-  if (!described.ok()) return ToOutcome(described.status());
-  transfer_.End();
-  const absl::StatusOr<std::string> part = WriteCheckpointPart(
-      directory,
-      {.parameters = described->tensors, .optimizer = optimizer_.get()},
-      parameters ? CheckpointPart::kParametersAndState : CheckpointPart::kState,
-      absl::Now() + kCheckpointPatience);
-  if (!part.ok()) return ToOutcome(part.status());
-  return Answer(*part);
+Outcome CheckpointBinding::BeginSave(const std::string& directory,
+                                     const at::Tensor& rest) {
+  return home_.Locked([&]() -> Outcome {
+    commit_.reset();
+    auto commit = CheckpointCommit::Begin(directory, ValuesOf(rest));
+    if (!commit.ok()) return ToOutcome(commit.status());
+    commit_ = *std::move(commit);
+    return Answer("");
+  });
 }
 
-Outcome OptimizerBinding::CommitSave(const std::vector<std::string>& parts) {
-  if (absl::Status status = CheckProcess(); !status.ok()) {
-    return ToOutcome(status);
-  }
-  MutexLock lock(mutex_);
-  if (commit_ == nullptr) {
-    return ToOutcome(absl::FailedPreconditionError("no save was begun"));
-  }
-  const absl::StatusOr<int64_t> size = commit_->Commit(parts);
-  commit_.reset();
-  if (!size.ok()) return ToOutcome(size.status());
-  return Answer(absl::StrCat(*size));
+Outcome CheckpointBinding::WritePart(const std::string& directory,
+                                     const std::vector<at::Tensor>& tensors,
+                                     const std::vector<std::string>& names,
+                                     const std::vector<int64_t>& positions,
+                                     bool parameters) {
+  return home_.Locked([&]() -> Outcome {
+    const at::NoGradGuard without_graph;
+    absl::Status status = home_.SettleLate(OptimizerHome::Late::kTell);
+    if (!status.ok()) return ToOutcome(status);
+    const absl::StatusOr<Described> described =
+        DescribeAll(tensors, names, positions, Addresses::kTaken);
+    if (!described.ok()) return ToOutcome(described.status());
+    home_.transfer().End();
+    const absl::StatusOr<std::string> part = WriteCheckpointPart(
+        directory,
+        {.parameters = described->tensors, .optimizer = home_.optimizer()},
+        parameters ? CheckpointPart::kParametersAndState
+                   : CheckpointPart::kState,
+        absl::Now() + kCheckpointPatience);
+    if (!part.ok()) return ToOutcome(part.status());
+    return Answer(*part);
+  });
 }
 
-void OptimizerBinding::EndSave() {
-  if (!CheckProcess().ok()) return;
-  MutexLock lock(mutex_);
-  commit_.reset();
+Outcome CheckpointBinding::CommitSave(const std::vector<std::string>& parts) {
+  return home_.Locked([&]() -> Outcome {
+    if (commit_ == nullptr) {
+      return ToOutcome(absl::FailedPreconditionError("no save was begun"));
+    }
+    const absl::StatusOr<int64_t> size = commit_->Commit(parts);
+    commit_.reset();
+    if (!size.ok()) return ToOutcome(size.status());
+    return Answer(absl::StrCat(*size));
+  });
 }
 
-std::tuple<Outcome, at::Tensor> OptimizerBinding::BeginLoad(
+void CheckpointBinding::EndSave() {
+  home_.Locked([this] {
+    commit_.reset();
+    return absl::OkStatus();
+  });
+}
+
+std::tuple<Outcome, at::Tensor> CheckpointBinding::BeginLoad(
     const std::string& directory) {
   at::Tensor rest = at::empty({0}, at::kByte);
-  absl::Status status = CheckProcess();
-  if (status.ok()) {
-    MutexLock lock(mutex_);
-    status = BeginLoadLocked(directory, rest);
-  }
-  return {ToOutcome(status), rest};
+  Outcome outcome = home_.Locked([&] { return Open(directory, rest); });
+  return {std::move(outcome), rest};
 }
 
-absl::Status OptimizerBinding::BeginLoadLocked(const std::string& directory,
-                                               at::Tensor& rest) {
+absl::Status CheckpointBinding::Open(const std::string& directory,
+                                     at::Tensor& rest) {
   checkpoint_.reset();
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
                            Checkpoint::Open(directory));
@@ -205,18 +197,16 @@ absl::Status OptimizerBinding::BeginLoadLocked(const std::string& directory,
   return absl::OkStatus();
 }
 
-Outcome OptimizerBinding::Fits(const std::vector<at::Tensor>& tensors,
-                               const std::vector<std::string>& names,
-                               const std::vector<int64_t>& positions) {
-  if (absl::Status status = CheckProcess(); !status.ok()) {
-    return ToOutcome(status);
-  }
-  MutexLock lock(mutex_);
-  SettleLate(Late::kQuietly).IgnoreError();
-  return ToOutcome(FitsLocked(tensors, names, positions));
+Outcome CheckpointBinding::Fits(const std::vector<at::Tensor>& tensors,
+                                const std::vector<std::string>& names,
+                                const std::vector<int64_t>& positions) {
+  return home_.Locked([&] {
+    home_.SettleLate(OptimizerHome::Late::kQuietly).IgnoreError();
+    return CheckFits(tensors, names, positions);
+  });
 }
 
-absl::Status OptimizerBinding::FitsLocked(
+absl::Status CheckpointBinding::CheckFits(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,
     const std::vector<int64_t>& positions) {
@@ -228,49 +218,47 @@ absl::Status OptimizerBinding::FitsLocked(
   TERRACE_ASSIGN_OR_RETURN(
       const Described described,
       DescribeAll(tensors, names, positions, Addresses::kNone));
-  return checkpoint_->Fits(described.tensors, optimizer_.get());
+  return checkpoint_->Fits(described.tensors, home_.optimizer());
 }
 
-Outcome OptimizerBinding::Load(const std::vector<at::Tensor>& tensors,
-                               const std::vector<std::string>& names,
-                               const std::vector<int64_t>& positions) {
-  if (absl::Status status = CheckProcess(); !status.ok()) {
-    return ToOutcome(status);
-  }
-  MutexLock lock(mutex_);
-  transfer_.End();
-  SettleLate(Late::kQuietly).IgnoreError();
-  return ToOutcome(LoadLocked(tensors, names, positions));
+Outcome CheckpointBinding::Load(const std::vector<at::Tensor>& tensors,
+                                const std::vector<std::string>& names,
+                                const std::vector<int64_t>& positions) {
+  return home_.Locked([&] {
+    home_.transfer().End();
+    home_.SettleLate(OptimizerHome::Late::kQuietly).IgnoreError();
+    return LoadAll(tensors, names, positions);
+  });
 }
 
-absl::Status OptimizerBinding::LoadLocked(
-    const std::vector<at::Tensor>& tensors,
-    const std::vector<std::string>& names,
-    const std::vector<int64_t>& positions) {
-  TERRACE_RETURN_IF_ERROR(FitsLocked(tensors, names, positions));
-  const bool gave_up = DropLate();
+absl::Status CheckpointBinding::LoadAll(const std::vector<at::Tensor>& tensors,
+                                        const std::vector<std::string>& names,
+                                        const std::vector<int64_t>& positions) {
+  TERRACE_RETURN_IF_ERROR(CheckFits(tensors, names, positions));
+  const bool gave_up = home_.DropLate();
   const at::NoGradGuard without_graph;
   const absl::StatusOr<Described> described =
       DescribeAll(tensors, names, positions, Addresses::kTaken);
+  const Time deadline = absl::Now() + kCheckpointPatience;
   if (!described.ok()) {
     // No step goes on with one that was given up.
-    if (gave_up)
-      optimizer_->Reset(absl::Now() + kCheckpointPatience).IgnoreError();
+    if (gave_up) home_.optimizer()->Reset(deadline).IgnoreError();
     return described.status();
   }
-  TERRACE_RETURN_IF_ERROR(checkpoint_->Load(
-      described->tensors, optimizer_.get(), absl::Now() + kCheckpointPatience));
-  transfer_.Renew();
+  TERRACE_RETURN_IF_ERROR(
+      checkpoint_->Load(described->tensors, home_.optimizer(), deadline));
+  home_.transfer().Renew();
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();
   }
   return absl::OkStatus();
 }
 
-void OptimizerBinding::EndLoad() {
-  if (!CheckProcess().ok()) return;
-  MutexLock lock(mutex_);
-  checkpoint_.reset();
+void CheckpointBinding::EndLoad() {
+  home_.Locked([this] {
+    checkpoint_.reset();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace terrace

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "libtorch/python/optimizer_binding.h"
+#include "libtorch/python/binding_options.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {

@@ -11,6 +11,7 @@
 #include "libtorch/hook/operation_net.h"
 #include "libtorch/hook/storage_check.h"
 #include "libtorch/python/binding_options.h"
+#include "libtorch/python/stats_json.h"
 #include "libtorch/tensor_check.h"
 
 namespace terrace {

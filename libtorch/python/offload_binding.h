@@ -135,7 +135,4 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   std::shared_ptr<OffloadPlace> closed_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What Python's Offload.stats() returns, but for what Python counts.
-std::string OffloadStatsAsJson(OffloadPlace& place);
-
 }  // namespace terrace

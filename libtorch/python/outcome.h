@@ -15,6 +15,7 @@ namespace terrace {
 using Outcome = std::tuple<int64_t, std::string, int64_t, std::string, int64_t>;
 
 Outcome ToOutcome(const absl::Status& status);
+inline Outcome ToOutcome(Outcome outcome) { return outcome; }
 // OK, with a message that is an answer.
 Outcome Answer(std::string message);
 

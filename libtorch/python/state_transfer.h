@@ -1,5 +1,5 @@
 // An optimizer's state on its way to or from tensors, in as many calls as the
-// caller likes. Of an OptimizerBinding, whose lock makes it thread-safe.
+// caller likes. Of an OptimizerHome, whose lock makes it thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ inline constexpr absl::Duration kTransferPatience = absl::Hours(1);
 // Every call is given the optimizer that is open, one until End().
 class StateTransfer {
  public:
-  // As OptimizerBinding's, which see. Read ends a load, Write what is read,
+  // As StateBinding's, which see. Read ends a load, Write what is read,
   // and SetSteps commits a load, or sets the steps where none was begun. After
   // a load that something else ended, Write and SetSteps are
   // FailedPrecondition: what it had written is gone, and the rest of it must

@@ -1,12 +1,12 @@
-// The JSON that OptimizerBinding::Stats and OffloadBinding::Stats return.
+#include "libtorch/python/stats_json.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/time/time.h"
 #include "base/check.h"
-#include "libtorch/python/offload_binding.h"
-#include "libtorch/python/optimizer_binding.h"
+#include "libtorch/offload/offload_place.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -14,34 +14,34 @@ namespace {
 
 using Json = nlohmann::json;
 
-const char* NameOf(PathState state) {
+const char* NameOf(TierState state) {
   switch (state) {
-    case PathState::kHealthy:
+    case TierState::kHealthy:
       return "healthy";
-    case PathState::kSlow:
+    case TierState::kSlow:
       return "slow";
-    case PathState::kRefusesWrites:
+    case TierState::kRefusesWrites:
       return "refuses writes";
-    case PathState::kUnreadable:
+    case TierState::kUnreadable:
       return "unreadable";
   }
   TERRACE_CHECK(false);
 }
 
-Json PathAsJson(const PathStats& path) {
-  return {{"directory", path.directory},
-          {"direct_io", path.direct_io},
-          {"direct_io_reason", path.direct_io_reason},
-          {"jobs_elsewhere", path.jobs_elsewhere},
+Json PathAsJson(const TierStats& path) {
+  return {{"directory", path.disk.directory},
+          {"direct_io", path.disk.direct_io},
+          {"direct_io_reason", path.disk.direct_io_reason},
+          {"jobs_elsewhere", path.disk.jobs_elsewhere},
           {"state", NameOf(path.state)},
           {"degraded", path.degraded},
           {"write_error", std::string(path.write_error.message())},
-          {"read_bytes_per_second", path.read_bytes_per_second},
-          {"write_bytes_per_second", path.write_bytes_per_second},
+          {"read_bytes_per_second", path.traffic.read_bytes_per_second},
+          {"write_bytes_per_second", path.traffic.write_bytes_per_second},
           {"used_bytes", path.used_bytes},
-          {"bytes_read", path.bytes_read},
-          {"bytes_written", path.bytes_written},
-          {"retries", path.retries}};
+          {"bytes_read", path.traffic.bytes_read},
+          {"bytes_written", path.traffic.bytes_written},
+          {"retries", path.traffic.retries}};
 }
 
 Json TiersAsJson(absl::Span<const TierStats> tiers) {
@@ -59,8 +59,8 @@ Json TiersAsJson(absl::Span<const TierStats> tiers) {
     }
     added["state"] = NameOf(tier.state);
     added["write_error"] = std::string(tier.write_error.message());
-    added["read_bytes_per_second"] = tier.read_bytes_per_second;
-    added["write_bytes_per_second"] = tier.write_bytes_per_second;
+    added["read_bytes_per_second"] = tier.traffic.read_bytes_per_second;
+    added["write_bytes_per_second"] = tier.traffic.write_bytes_per_second;
   }
   return list;
 }
@@ -76,15 +76,15 @@ Json LinksAsJson(absl::Span<const LinkStats> links) {
   return list;
 }
 
-int64_t UsedBytes(absl::Span<const PathStats> paths) {
+int64_t UsedBytes(absl::Span<const TierStats> paths) {
   int64_t bytes = 0;
-  for (const PathStats& path : paths) bytes += path.used_bytes;
+  for (const TierStats& path : paths) bytes += path.used_bytes;
   return bytes;
 }
 
-Json PathsAsJson(absl::Span<const PathStats> paths) {
+Json PathsAsJson(absl::Span<const TierStats> paths) {
   Json list = Json::array();
-  for (const PathStats& path : paths) list.push_back(PathAsJson(path));
+  for (const TierStats& path : paths) list.push_back(PathAsJson(path));
   return list;
 }
 
@@ -108,10 +108,10 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
   const Json result = {
       {"parameters", plan.parameters},
       {"state_bytes", plan.state_bytes},
-      {"memory_bytes", stats.host_reserved_bytes},
-      {"memory_peak_bytes", stats.host_peak_bytes},
+      {"memory_bytes", stats.host.reserved_bytes},
+      {"memory_peak_bytes", stats.host.peak_bytes},
       {"resident_bytes", stats.resident_bytes},
-      {"disk_bytes", UsedBytes(stats.paths)},
+      {"disk_bytes", UsedBytes(stats.paths())},
       {"chunks", plan.chunks},
       {"chunk_bytes", plan.chunk_bytes},
       {"bytes_read", stats.bytes_read()},
@@ -119,7 +119,7 @@ std::string StatsAsJson(const Stats& stats, const OptimizerPlan& plan,
       {"staging_bytes", total.staging_bytes},
       {"bytes_from_devices", total.bytes_from_devices},
       {"bytes_to_devices", total.bytes_to_devices},
-      {"paths", PathsAsJson(stats.paths)},
+      {"paths", PathsAsJson(stats.paths())},
       {"tiers", TiersAsJson(stats.tiers)},
       {"links", LinksAsJson(stats.links)},
       {"steps", steps},
@@ -156,13 +156,13 @@ std::string OffloadStatsAsJson(OffloadPlace& place) {
       {"managed_tensors", hook.managed_tensors},
       {"minimum_bytes", plan.minimum_bytes},
       {"budget_bytes", place.budget_bytes()},
-      {"memory_peak_bytes", stats.host_peak_bytes},
+      {"memory_peak_bytes", stats.host.peak_bytes},
       {"joined_bytes", place.added_bytes()},
       {"window_bytes", place.window_bytes()},
       {"window_peak_bytes", hook.window_peak_bytes},
       {"over_budget_bytes", std::max<int64_t>(0, hook.over_budget_bytes)},
       {"over_budget_operation", hook.over_budget_operation},
-      {"disk_bytes", UsedBytes(stats.paths)},
+      {"disk_bytes", UsedBytes(stats.paths())},
       {"bytes_read", stats.bytes_read()},
       {"bytes_written", stats.bytes_written()},
       {"fetches", hook.fetches},
@@ -182,7 +182,7 @@ std::string OffloadStatsAsJson(OffloadPlace& place) {
        {{"read", absl::ToDoubleSeconds(hook.blocked) - on_room},
         {"space", on_room}}},
       {"blocked_tensors", tensors},
-      {"paths", PathsAsJson(stats.paths)},
+      {"paths", PathsAsJson(stats.paths())},
       {"tiers", TiersAsJson(stats.tiers)},
       {"links", LinksAsJson(stats.links)},
       {"engine", stats.engine},

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "libtorch/python/optimizer_binding.h"
+#include "libtorch/python/outcome.h"
 #include "terrace/zero_config.h"
 
 namespace terrace {

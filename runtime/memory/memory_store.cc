@@ -33,8 +33,8 @@ absl::Status MemoryStore::Reserve(int64_t size_bytes, int preferred_node) {
   const auto size = static_cast<int64_t>(arena->bytes().size());
   MutexLock lock(mutex_);
   if (closed_) return Closed();
-  stats_.host_reserved_bytes += size;
-  stats_.numa_node_asked = arena->asked_node();
+  stats_.host.reserved_bytes += size;
+  stats_.host.numa_node_asked = arena->asked_node();
   pieces_.push_back(
       std::make_unique<Piece>(Piece{std::move(arena), ExtentAllocator(size)}));
   return absl::OkStatus();
@@ -45,7 +45,7 @@ void MemoryStore::ReleaseUnused() {
   std::erase_if(pieces_, [this](const std::unique_ptr<Piece>& piece)
                              ABSL_NO_THREAD_SAFETY_ANALYSIS {
                                if (piece->space.used_bytes() > 0) return false;
-                               stats_.host_reserved_bytes -=
+                               stats_.host.reserved_bytes -=
                                    piece->space.capacity_bytes();
                                return true;
                              });
@@ -69,16 +69,16 @@ absl::StatusOr<TensorId> MemoryStore::Register(const TensorSpec& spec) {
     tensor.piece = piece.get();
     TERRACE_ASSIGN_OR_RETURN(tensor.place,
                              piece->space.Allocate(spec.size_bytes));
-    stats_.host_used_bytes += tensor.place.size_bytes;
-    stats_.host_peak_bytes =
-        std::max(stats_.host_peak_bytes, stats_.host_used_bytes);
+    stats_.host.used_bytes += tensor.place.size_bytes;
+    stats_.host.peak_bytes =
+        std::max(stats_.host.peak_bytes, stats_.host.used_bytes);
     names_.insert(spec.name);
     tensors_.emplace(next_tensor_, std::move(tensor));
     return TensorId{next_tensor_++};
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,
-                   " bytes: of ", stats_.host_reserved_bytes,
+                   " bytes: of ", stats_.host.reserved_bytes,
                    " bytes of memory the largest free part has ", largest));
 }
 
@@ -102,7 +102,7 @@ absl::Status MemoryStore::Unregister(TensorId tensor) {
         absl::StrCat("tensor '", gone.spec.name, "' is ",
                      gone.pins > 0 ? "pinned" : "wanted by a queue"));
   }
-  stats_.host_used_bytes -= gone.place.size_bytes;
+  stats_.host.used_bytes -= gone.place.size_bytes;
   gone.piece->space.Free(gone.place);
   names_.erase(gone.spec.name);
   tensors_.erase(found);
@@ -114,14 +114,14 @@ Stats MemoryStore::GetStats() const {
   Stats stats = stats_;
   stats.engine = "memory";
   stats.engine_reason = "everything stays in memory";
-  stats.host_budget_bytes = INT64_MAX / 2;
-  stats.resident_bytes = stats.host_used_bytes;
+  stats.host.budget_bytes = INT64_MAX / 2;
+  stats.resident_bytes = stats.host.used_bytes;
   TierSpec memory;
   if (node_ >= 0) memory.place = absl::StrCat("node", node_);
   stats.tiers.push_back({.name = TierName(memory),
                          .kind = TierKind::kDram,
-                         .used_bytes = stats.host_used_bytes,
-                         .peak_bytes = stats.host_peak_bytes,
+                         .used_bytes = stats.host.used_bytes,
+                         .peak_bytes = stats.host.peak_bytes,
                          .hits = stats.hits});
   return stats;
 }

@@ -73,7 +73,7 @@ void Closing::End(bool pinned, Stats stats) {
   ended_ = true;
   final_stats_ = std::move(stats);
   if (abandoned_) {
-    final_stats_.leaked_bytes = parts_.dram->usage().capacity_bytes;
+    final_stats_.host.leaked_bytes = parts_.dram->usage().capacity_bytes;
   }
   // Before the engine is left behind: a message would wake it.
   std::deque<Message> left = parts_.inbox->Shut();

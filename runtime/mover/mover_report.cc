@@ -20,32 +20,18 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   const EngineInfo engine = parts_.links->engine_info();
   stats.engine = engine.name;
   stats.engine_reason = engine.reason;
-  stats.buffers_registered = engine.buffers_registered;
+  stats.host.buffers_registered = engine.buffers_registered;
   stats.late_completions = engine.late_completions;
   stats.paced_completions = engine.paced_completions;
   const TierUsage memory = parts_.dram->usage();
-  stats.host_budget_bytes = memory.capacity_bytes;
-  stats.host_reserved_bytes = memory.capacity_bytes;
-  stats.host_used_bytes = memory.used_bytes;
-  stats.host_peak_bytes = memory.peak_bytes;
+  stats.host.budget_bytes = memory.capacity_bytes;
+  stats.host.reserved_bytes = memory.capacity_bytes;
+  stats.host.used_bytes = memory.used_bytes;
+  stats.host.peak_bytes = memory.peak_bytes;
   const TierResidency& in_memory = parts_.working->at(kDramTier);
   stats.window_bytes = in_memory.windows().size_bytes();
   stats.resident_bytes = in_memory.residents().size_bytes();
-  std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
-  parts_.table->ForEach([&](const Tensor& tensor) {
-    if (tensor.resting() == nullptr) return;
-    ++tensors[static_cast<size_t>(tensor.resting()->place.tier() -
-                                  RestingTiers::first())];
-  });
-  stats.quarantined_bytes = parts_.links->quarantined_bytes();
-  for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
-       ++tier) {
-    stats.quarantined_bytes += parts_.links->stats(tier).quarantined_bytes;
-    if (!parts_.resting->IsDisk(tier)) continue;
-    stats.paths.push_back(parts_.placement->StatsOf(tier));
-    stats.paths.back().tensors =
-        tensors[static_cast<size_t>(tier - RestingTiers::first())];
-  }
+  stats.host.quarantined_bytes = parts_.links->quarantined_bytes();
   const Admission::Counts& counts = parts_.admission->counts();
   stats.demand_reads = counts.demand_reads;
   stats.prefetch_reads = counts.prefetch_reads;
@@ -70,22 +56,29 @@ void Report::AddTiers(Stats* stats) const {
     stats->links.push_back(
         {device, above, parts_.links->moved(kDown), BlockedSeconds(kDown)});
   }
+  const std::vector<int64_t> tensors = CountTensors();
   for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
        ++tier) {
-    AddTier(parts_.resting->at(tier), stats);
+    stats->tiers.push_back(parts_.placement->StatsOf(tier));
     TierStats& added = stats->tiers.back();
-    const TierHealth health = parts_.placement->HealthOf(tier);
-    added.state = health.state;
-    added.write_error = health.write_error;
-    added.read_bytes_per_second = health.read_bytes_per_second;
-    added.write_bytes_per_second = health.write_bytes_per_second;
-    const std::string& below = added.name;
+    added.tensors = tensors[static_cast<size_t>(tier - RestingTiers::first())];
     const IoPathStats moved = parts_.links->stats(tier);
-    stats->links.push_back(
-        {above, below, moved.bytes_written, BlockedSeconds({kDramTier, tier})});
-    stats->links.push_back(
-        {below, above, moved.bytes_read, BlockedSeconds({tier, kDramTier})});
+    stats->host.quarantined_bytes += moved.quarantined_bytes;
+    stats->links.push_back({above, added.name, moved.bytes_written,
+                            BlockedSeconds({kDramTier, tier})});
+    stats->links.push_back({added.name, above, moved.bytes_read,
+                            BlockedSeconds({tier, kDramTier})});
   }
+}
+
+std::vector<int64_t> Report::CountTensors() const {
+  std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
+  parts_.table->ForEach([&](const Tensor& tensor) {
+    if (tensor.resting() == nullptr) return;
+    ++tensors[static_cast<size_t>(tensor.resting()->place.tier() -
+                                  RestingTiers::first())];
+  });
+  return tensors;
 }
 
 double Report::BlockedSeconds(Edge edge) const {
@@ -94,20 +87,10 @@ double Report::BlockedSeconds(Edge edge) const {
 
 void Report::AddWorking(TierId tier, Stats* stats) const {
   const TierResidency& residency = parts_.working->at(tier);
-  AddTier(residency.tier(), stats);
+  stats->tiers.push_back(StatsOfTier(residency.tier()));
   TierStats& added = stats->tiers.back();
   added.hits = parts_.admission->counts().tier_hits[WorkingIndex(tier)];
   added.evictions = residency.evictions();
-}
-
-void Report::AddTier(const Tier& tier, Stats* stats) {
-  const TierSpec spec = tier.spec();
-  const TierUsage usage = tier.usage();
-  stats->tiers.push_back({.name = TierName(spec),
-                          .kind = spec.kind,
-                          .budget_bytes = spec.budget_bytes,
-                          .used_bytes = usage.used_bytes,
-                          .peak_bytes = usage.peak_bytes});
 }
 
 std::string Report::Holders() const {

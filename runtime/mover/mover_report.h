@@ -2,7 +2,9 @@
 // Mover only.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/motion/links.h"
@@ -48,7 +50,8 @@ class Report {
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
   void AddWorking(TierId tier, Stats* stats) const;
-  static void AddTier(const Tier& tier, Stats* stats);
+  // Those with their bytes on each tier below memory.
+  std::vector<int64_t> CountTensors() const;
   absl::Status CheckWorking(const TierResidency& residency) const;
   absl::Status CheckPlaces() const;
   absl::Status CheckWanted() const;

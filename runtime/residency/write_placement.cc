@@ -161,52 +161,42 @@ void WritePlacement::TryAgain() {
   placement_.TryAgain(hold);
 }
 
-PathState WritePlacement::StateOf(TierId tier) const {
+TierState WritePlacement::StateOf(TierId tier) const {
   const int path = PathOf(tier);
   if (placement_.refuses(path) || tiers_.at(tier).late()) {
-    return PathState::kRefusesWrites;
+    return TierState::kRefusesWrites;
   }
-  if (placement_.reads_fail(path)) return PathState::kUnreadable;
+  if (placement_.reads_fail(path)) return TierState::kUnreadable;
   const bool slow =
       placement_.read_rate(path).slow() || placement_.write_rate(path).slow();
-  return slow ? PathState::kSlow : PathState::kHealthy;
+  return slow ? TierState::kSlow : TierState::kHealthy;
 }
 
-TierHealth WritePlacement::HealthOf(TierId tier) const {
+TierStats WritePlacement::StatsOf(TierId tier) const {
+  TierStats stats = StatsOfTier(tiers_.at(tier));
+  stats.state = StateOf(tier);
+  stats.degraded = stats.state == TierState::kRefusesWrites;
+  stats.write_error = at(tier).write_error;
+  stats.tensors_moved_in = at(tier).relocated;
+  const IoPathStats io = links_.stats(tier);
   const int path = PathOf(tier);
-  return {
-      .state = StateOf(tier),
-      .write_error = at(tier).write_error,
+  stats.traffic = {
+      .bytes_read = io.bytes_read,
+      .bytes_written = io.bytes_written,
+      .requests_read = io.requests_read,
+      .requests_written = io.requests_written,
+      .retries = io.retries,
+      .continuations = io.continuations,
       .read_bytes_per_second = placement_.read_rate(path).bytes_per_second(),
       .write_bytes_per_second = placement_.write_rate(path).bytes_per_second()};
-}
-
-PathStats WritePlacement::StatsOf(TierId tier) const {
-  const DiskTier& disk = tiers_.disk(tier);
-  const TierHealth health = HealthOf(tier);
-  const IoPathStats io = links_.stats(tier);
-  const TierUsage usage = disk.usage();
-  PathStats path;
-  path.directory = disk.info().directory;
-  path.file = disk.info().file;
-  path.direct_io = disk.info().direct_io;
-  path.direct_io_reason = disk.info().direct_io_reason;
-  path.jobs_elsewhere = disk.info().jobs_elsewhere;
-  path.state = health.state;
-  path.degraded = path.state == PathState::kRefusesWrites;
-  path.write_error = health.write_error;
-  path.read_bytes_per_second = health.read_bytes_per_second;
-  path.write_bytes_per_second = health.write_bytes_per_second;
-  path.tensors_moved_in = at(tier).relocated;
-  path.capacity_bytes = usage.capacity_bytes;
-  path.used_bytes = usage.used_bytes;
-  path.bytes_read = io.bytes_read;
-  path.bytes_written = io.bytes_written;
-  path.requests_read = io.requests_read;
-  path.requests_written = io.requests_written;
-  path.retries = io.retries;
-  path.continuations = io.continuations;
-  return path;
+  if (!tiers_.IsDisk(tier)) return stats;
+  const DiskFileInfo& file = tiers_.disk(tier).info();
+  stats.disk = {.directory = file.directory,
+                .file = file.file,
+                .direct_io = file.direct_io,
+                .direct_io_reason = file.direct_io_reason,
+                .jobs_elsewhere = file.jobs_elsewhere};
+  return stats;
 }
 
 }  // namespace terrace

@@ -23,14 +23,6 @@
 
 namespace terrace {
 
-// What a tier is trusted with and how fast it is, as Stats tells it.
-struct TierHealth {
-  PathState state = PathState::kHealthy;
-  absl::Status write_error;
-  double read_bytes_per_second = 0;
-  double write_bytes_per_second = 0;
-};
-
 // Where a write-back goes to.
 struct WriteTarget {
   enum class Room : uint8_t {
@@ -82,9 +74,8 @@ class WritePlacement {
   // From here on each tier that refuses may be tried once more, but late ones.
   void TryAgain();
 
-  TierHealth HealthOf(TierId tier) const;
-  // Of a disk, everything but the number of tensors.
-  PathStats StatsOf(TierId disk) const;
+  // Everything but the number of the tier's tensors.
+  TierStats StatsOf(TierId tier) const;
 
  private:
   // What was counted of a tier's moves.
@@ -103,7 +94,7 @@ class WritePlacement {
   }
   // A device that answers nothing has no rate yet that would say so.
   void NoteUnanswered(int64_t size_bytes);
-  PathState StateOf(TierId tier) const;
+  TierState StateOf(TierId tier) const;
 
   RestingTiers& tiers_;
   const Links& links_;

@@ -175,7 +175,7 @@ TEST_P(FuseRuntimeTest, OneThatStopsAnsweringIsNamedAndLeftBehindInTime) {
       runtime_->Close(absl::Now() + absl::Milliseconds(500));
   EXPECT_TRUE(absl::IsDeadlineExceeded(closed)) << closed;
   EXPECT_THAT(closed.ToString(), HasSubstr(mount_.path()));
-  EXPECT_GT(runtime_->GetStats().leaked_bytes, 0);
+  EXPECT_GT(runtime_->GetStats().host.leaked_bytes, 0);
   runtime_.reset();
   EXPECT_LT(SystemClock().Now() - closing, kInTime);
 }
@@ -191,7 +191,7 @@ TEST_P(FuseRuntimeTest, OneThatGoesOnInTimeLosesNothing) {
   for (int i = 0; i < kTensors; ++i) EXPECT_TRUE(Holds(i)) << i;
   queue_.reset();
   EXPECT_TRUE(runtime_->Close(Soon()).ok());
-  EXPECT_EQ(runtime_->GetStats().leaked_bytes, 0);
+  EXPECT_EQ(runtime_->GetStats().host.leaked_bytes, 0);
 }
 
 TEST_P(FuseRuntimeTest, AWriteBackThatHangsIsToldAndNothingIsLost) {

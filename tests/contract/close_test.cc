@@ -54,12 +54,12 @@ TEST_P(CloseOverDisks, GetStatsAfterItSaysWhatWasTrueAtTheEnd) {
   ASSERT_TRUE(Close().ok());
   const Stats after = stats();
   EXPECT_EQ(after.engine, before.engine);
-  EXPECT_EQ(after.host_budget_bytes, 4 * kPlace);
-  EXPECT_EQ(after.host_peak_bytes, before.host_peak_bytes);
+  EXPECT_EQ(after.host.budget_bytes, 4 * kPlace);
+  EXPECT_EQ(after.host.peak_bytes, before.host.peak_bytes);
   EXPECT_GT(after.bytes_written(), 0);
   EXPECT_EQ(after.bytes_written(), before.bytes_written());
-  EXPECT_EQ(after.leaked_bytes, 0);
-  ASSERT_EQ(after.paths.size(), 1u);
+  EXPECT_EQ(after.host.leaked_bytes, 0);
+  ASSERT_EQ(after.paths().size(), 1u);
 }
 
 TEST_P(CloseContract, ItNamesWhoStillHoldsWhat) {
@@ -121,7 +121,7 @@ TEST_P(CloseOverDisks, ItWaitsForTransfersInFlight) {
   for (int i = 0; i < 4; ++i) world().Fill(*queue, tensors[i], i);
   queue.reset();
   EXPECT_TRUE(Close().ok());
-  EXPECT_EQ(stats().leaked_bytes, 0);
+  EXPECT_EQ(stats().host.leaked_bytes, 0);
 }
 
 TEST_P(CloseOverDisks, PastItsDeadlineEngineAndArenaAreLeakedAndCounted) {
@@ -135,7 +135,7 @@ TEST_P(CloseOverDisks, PastItsDeadlineEngineAndArenaAreLeakedAndCounted) {
   queue.reset();
   const absl::Status late = runtime().Close(Shortly());
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  EXPECT_EQ(stats().leaked_bytes, 2 * kPlace);
+  EXPECT_EQ(stats().host.leaked_bytes, 2 * kPlace);
   EXPECT_TRUE(Close().ok());  // over is over
 }
 
@@ -224,7 +224,7 @@ TEST_P(BusyCloseContract, ManyCallersOfCloseAllHearOfIt) {
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
       EXPECT_TRUE(Close().ok());
-      EXPECT_EQ(stats().host_budget_bytes, 4 * kPlace);
+      EXPECT_EQ(stats().host.budget_bytes, 4 * kPlace);
     });
   }
   for (std::thread& caller : callers) caller.join();

@@ -143,12 +143,12 @@ TEST_F(CreateContract, TheEngineThatWasAskedForIsReported) {
   const Stats stats = (*runtime)->GetStats();
   EXPECT_EQ(stats.engine, "threads");
   EXPECT_FALSE(stats.engine_reason.empty());
-  ASSERT_EQ(stats.paths.size(), 1u);
-  EXPECT_EQ(stats.paths[0].directory, folder_);
-  EXPECT_THAT(stats.paths[0].file, HasSubstr(folder_));
+  ASSERT_EQ(stats.paths().size(), 1u);
+  EXPECT_EQ(stats.paths()[0].disk.directory, folder_);
+  EXPECT_THAT(stats.paths()[0].disk.file, HasSubstr(folder_));
   // Buffered is a reported fallback, never a silent one.
-  EXPECT_TRUE(stats.paths[0].direct_io ||
-              !stats.paths[0].direct_io_reason.empty());
+  EXPECT_TRUE(stats.paths()[0].disk.direct_io ||
+              !stats.paths()[0].disk.direct_io_reason.empty());
 }
 
 TEST_F(CreateContract, CloseRemovesTheJobsFiles) {
@@ -212,7 +212,7 @@ TEST_F(CreateContract, NoRoomOnAnyPathIsResourceExhausted) {
   const absl::Status full =
       (*runtime)->Register({.name = "7", .size_bytes = 4096}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  for (const PathStats& path : (*runtime)->GetStats().paths) {
+  for (const TierStats& path : (*runtime)->GetStats().paths()) {
     EXPECT_EQ(path.used_bytes, 3 * 8192);  // spread over both
   }
 }

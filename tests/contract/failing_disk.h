@@ -27,7 +27,7 @@ class FailingDisk : public ContractTest {
     EXPECT_TRUE(queue.Next(Soon())->pins.ok());
     EXPECT_TRUE(world().WaitUntil([&] {
       // A short deadline may have passed on a slow machine: again.
-      if (stats().paths[0].degraded) {
+      if (stats().paths()[0].degraded) {
         EXPECT_TRUE(queue.BeginStep(0).ok() && queue.AbortStep().ok());
       }
       return stats().bytes_written() >= (count + slots) * kPlace;

@@ -52,7 +52,7 @@ TEST_P(FailureContract, AFailedWriteStaysAboveAndBeginStepTriesAgain) {
   const TensorId a = world().Register("a", kPage);
   world().faults().FailAll(kGone, CallFilter::kWrites);
   world().Fill(*queue, a, 1);
-  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths()[0].degraded; }));
   EXPECT_TRUE(world().Holds(*queue, a, 1));
   EXPECT_EQ(stats().bytes_read(), 0);
   EXPECT_EQ(stats().bytes_written(), 0);
@@ -60,7 +60,7 @@ TEST_P(FailureContract, AFailedWriteStaysAboveAndBeginStepTriesAgain) {
   ASSERT_TRUE(queue->BeginStep(1).ok());
   EXPECT_TRUE(
       world().WaitUntil([&] { return stats().bytes_written() == kPlace; }));
-  EXPECT_FALSE(stats().paths[0].degraded);
+  EXPECT_FALSE(stats().paths()[0].degraded);
 }
 
 TEST_P(FailureContract, AClosedQueuesFailedWriteIsKeptAndTriedByOpenQueue) {
@@ -70,7 +70,7 @@ TEST_P(FailureContract, AClosedQueuesFailedWriteIsKeptAndTriedByOpenQueue) {
   const TensorId a = world().Register("the unwritten", kPage);
   world().faults().FailAll(kGone, CallFilter::kWrites);
   world().Fill(*queue, a, 1);
-  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths()[0].degraded; }));
   queue.reset();
   // Any queue may read it, and no window gets its room.
   EXPECT_TRUE(world().Holds(*other, a, 1));
@@ -117,7 +117,7 @@ TEST_P(FailureContract, OwnPinsDoNotHideTheErrorOfTheOtherSlot) {
   ASSERT_TRUE(pin.ok()) << pin.status();
   world().faults().FailAll(kGone, CallFilter::kWrites);
   world().Fill(*queue, tensors[1], 1);
-  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths()[0].degraded; }));
   ASSERT_TRUE(queue->Push({{tensors[2], Access::kOverwrite}}, 0, Soon()).ok());
   const absl::Status blocked = queue->Next(absl::InfiniteFuture()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(blocked)) << blocked;
@@ -136,13 +136,13 @@ TEST_P(FailureContract, ALateReadIsDeadlineExceededAndItsBufferQuarantined) {
   const absl::Status late =
       world().Take(*queue, tensors[0], Access::kRead).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  EXPECT_EQ(stats().quarantined_bytes, kPlace);
+  EXPECT_EQ(stats().host.quarantined_bytes, kPlace);
   // The other slot serves, the same tensor too.
   EXPECT_TRUE(world().Holds(*queue, tensors[0], 0));
   EXPECT_TRUE(world().Holds(*queue, tensors[1], 1));
   Mend();
   EXPECT_TRUE(
-      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+      world().WaitUntil([&] { return stats().host.quarantined_bytes == 0; }));
   std::vector<Pin> both;  // which needs both slots
   for (int i = 0; i < 2; ++i) {
     absl::StatusOr<Pin> pin = world().Take(*queue, tensors[i], Access::kRead);
@@ -174,8 +174,8 @@ TEST_P(FailureContract, ALateWritesTensorMayBeReadAndNotWritten) {
   world().faults().FailCall(1, {.kind = FaultKind::kNever},
                             CallFilter::kWrites);
   world().Fill(*queue, a, 4);
-  ASSERT_TRUE(
-      world().WaitUntil([&] { return stats().quarantined_bytes == kPlace; }));
+  ASSERT_TRUE(world().WaitUntil(
+      [&] { return stats().host.quarantined_bytes == kPlace; }));
   EXPECT_TRUE(world().Holds(*queue, a, 4));
   for (const Access access : {Access::kUpdate, Access::kOverwrite}) {
     const absl::Status late = world().Take(*queue, a, access).status();
@@ -184,7 +184,7 @@ TEST_P(FailureContract, ALateWritesTensorMayBeReadAndNotWritten) {
   }
   Mend();
   ASSERT_TRUE(
-      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+      world().WaitUntil([&] { return stats().host.quarantined_bytes == 0; }));
   ASSERT_TRUE(queue->BeginStep(1).ok());
   world().Fill(*queue, a, 5);
   EXPECT_TRUE(world().Holds(*queue, a, 5));

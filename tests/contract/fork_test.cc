@@ -44,7 +44,8 @@ TEST_P(ForkContract, EveryCallIsCancelledAtOnce) {
            absl::IsCancelled(queue->Push({{a, Access::kRead}}, 0, Soon())) &&
            absl::IsCancelled(queue->Next(absl::InfiniteFuture()).status()) &&
            absl::IsCancelled(queue->CommitStep({.step = 1})) &&
-           absl::IsCancelled(runtime().Close(Soon())) && stats().paths.empty();
+           absl::IsCancelled(runtime().Close(Soon())) &&
+           stats().paths().empty();
   }));
   EXPECT_TRUE(queue->Next(Soon())->pins.ok());
   EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());

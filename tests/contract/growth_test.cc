@@ -42,27 +42,27 @@ TEST_P(GrowthContract, ADiskThatHangsIsNamedInTime) {
   const absl::Time before = world().Now();
   const absl::Status status = Register("a").status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_THAT(Message(status), HasSubstr(stats().paths[0].file));
+  EXPECT_THAT(Message(status), HasSubstr(stats().paths()[0].disk.file));
   EXPECT_THAT(Message(status), HasSubstr("bytes"));
   EXPECT_THAT(Message(status), HasSubstr("ms"));
-  EXPECT_EQ(IoFaultOf(status).path, stats().paths[0].file);
+  EXPECT_EQ(IoFaultOf(status).path, stats().paths()[0].disk.file);
   EXPECT_GE(world().Now() - before, kTimeout);
-  EXPECT_TRUE(stats().paths[0].degraded);
+  EXPECT_TRUE(stats().paths()[0].degraded);
   EXPECT_EQ(stats().first_error, status);
   // Not asked again while it hangs: refused at once.
   runtime().Acquire(TensorId{0}, Access::kRead, Soon()).IgnoreError();
   auto queue = world().OpenQueue(kPage, 1);
-  EXPECT_TRUE(stats().paths[0].degraded);
+  EXPECT_TRUE(stats().paths()[0].degraded);
   const absl::Status late = Register("b").status();
   EXPECT_TRUE(absl::IsUnavailable(late)) << late;
-  EXPECT_EQ(IoFaultOf(late).path, stats().paths[0].file);
+  EXPECT_EQ(IoFaultOf(late).path, stats().paths()[0].disk.file);
 
   // Its answer came late: its space is there, and the name is free.
   world().disk_faults(0).Clear();
   runtime().Prefetch({});
   EXPECT_TRUE(world().WaitUntil([&] {
     return queue->BeginStep(1).ok() && queue->AbortStep().ok() &&
-           !stats().paths[0].degraded;
+           !stats().paths()[0].degraded;
   }));
   const absl::StatusOr<TensorId> again = Register("a");
   EXPECT_TRUE(again.ok()) << again.status();
@@ -87,10 +87,10 @@ TEST_P(GrowthContract, TheNextPathTakesOver) {
   world().disk_faults(0).Hang();
   const absl::StatusOr<TensorId> a = Register("a");
   ASSERT_TRUE(a.ok()) << a.status();
-  EXPECT_EQ(stats().paths[0].used_bytes, 0);
-  EXPECT_GT(stats().paths[1].used_bytes, kLarge);
-  EXPECT_TRUE(stats().paths[0].degraded);
-  EXPECT_FALSE(stats().paths[1].degraded);
+  EXPECT_EQ(stats().paths()[0].used_bytes, 0);
+  EXPECT_GT(stats().paths()[1].used_bytes, kLarge);
+  EXPECT_TRUE(stats().paths()[0].degraded);
+  EXPECT_FALSE(stats().paths()[1].degraded);
 }
 
 TEST_P(GrowthContract, AFullDiskIsNamedAndTheNextOneTried) {
@@ -98,13 +98,13 @@ TEST_P(GrowthContract, AFullDiskIsNamedAndTheNextOneTried) {
   world().disk_faults(0).Fill();
   const absl::StatusOr<TensorId> a = Register("a");
   ASSERT_TRUE(a.ok()) << a.status();
-  EXPECT_GT(stats().paths[1].used_bytes, kLarge);
-  EXPECT_FALSE(stats().paths[0].degraded);  // it reads and writes
+  EXPECT_GT(stats().paths()[1].used_bytes, kLarge);
+  EXPECT_FALSE(stats().paths()[0].degraded);  // it reads and writes
   world().disk_faults(1).Fill();
   const absl::Status status = Register("b").status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  for (const PathStats& path : stats().paths) {
-    EXPECT_THAT(Message(status), HasSubstr(path.file));
+  for (const TierStats& path : stats().paths()) {
+    EXPECT_THAT(Message(status), HasSubstr(path.disk.file));
   }
   EXPECT_THAT(Message(status), HasSubstr("ENOSPC"));
   EXPECT_THAT(Message(status), HasSubstr("bytes"));
@@ -163,15 +163,15 @@ TEST_P(GrowthContract, ManyThatWaitForOneFileAllGetTheirHomes) {
       world().WaitUntil([&] { return world().disk_faults(0).growths() > 0; }));
   world().disk_faults(0).Clear();
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(stats().paths[0].used_bytes, 12 * ResidentBytes(1 << 18));
+  EXPECT_EQ(stats().paths()[0].used_bytes, 12 * ResidentBytes(1 << 18));
 }
 
 TEST_P(GrowthContract, CloseKeepsItsDeadlineOnADiskThatHangs) {
   MakePaths(2, absl::Seconds(60));
   world().Register("on the other path", kPage);
   world().disk_faults(0).Hang();
-  const std::string file = stats().paths[0].file;
-  const std::string other = stats().paths[1].file;
+  const std::string file = stats().paths()[0].disk.file;
+  const std::string other = stats().paths()[1].disk.file;
   const absl::Time deadline = world().Now() + HealthyTimeout();
   const absl::Status status = runtime().Close(deadline);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
@@ -179,7 +179,7 @@ TEST_P(GrowthContract, CloseKeepsItsDeadlineOnADiskThatHangs) {
   EXPECT_THAT(Message(status), testing::Not(HasSubstr(other)));
   EXPECT_GE(world().Now(), deadline);
   EXPECT_LE(world().Now(), deadline + absl::Minutes(1));  // not for ever
-  EXPECT_EQ(stats().leaked_bytes, 0);  // no transfer needs the arena
+  EXPECT_EQ(stats().host.leaked_bytes, 0);  // no transfer needs the arena
 }
 
 TEST_P(GrowthContract, CloseKeepsItsDeadlineWhileAFileGrows) {
@@ -224,8 +224,8 @@ TEST_P(MemoryGrowthContract, ACustomerThatJoinsHasRoomBesideThoseThatAreThere) {
       runtime().OpenQueue(kPage, 4, Shortly()).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   ASSERT_TRUE(runtime().GrowMemory(4 * kPlace - 1).ok());
-  EXPECT_EQ(stats().host_budget_bytes, 7 * kPlace);
-  EXPECT_EQ(stats().host_reserved_bytes, 7 * kPlace);
+  EXPECT_EQ(stats().host.budget_bytes, 7 * kPlace);
+  EXPECT_EQ(stats().host.reserved_bytes, 7 * kPlace);
   EXPECT_EQ(stats().tiers.front().kind == TierKind::kHbm
                 ? stats().tiers.at(1).budget_bytes
                 : stats().tiers.front().budget_bytes,
@@ -254,9 +254,9 @@ TEST_P(MemoryGrowthContract, BeyondWhatWasReservedNothingChanges) {
   EXPECT_EQ(beyond.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(Message(beyond), HasSubstr("8192 bytes of addresses"));
   EXPECT_EQ(runtime().GrowMemory(0).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(stats().host_budget_bytes, 3 * kPlace);
+  EXPECT_EQ(stats().host.budget_bytes, 3 * kPlace);
   EXPECT_TRUE(runtime().GrowMemory(kPlace).ok());
-  EXPECT_EQ(stats().host_budget_bytes, 4 * kPlace);
+  EXPECT_EQ(stats().host.budget_bytes, 4 * kPlace);
 }
 
 TEST_P(MemoryGrowthContract, AClosedRuntimeDoesNotGrow) {

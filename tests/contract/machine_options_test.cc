@@ -184,7 +184,7 @@ TEST_F(MachineOptions, PreferredHugePagesThatCannotBeHadAreReported) {
   options_.huge_pages = HugePages::kPreferred;
   const auto runtime = MustCreate();
   ASSERT_NE(runtime, nullptr);
-  EXPECT_EQ(runtime->GetStats().huge_page_share, 0);
+  EXPECT_EQ(runtime->GetStats().host.huge_page_share, 0);
 }
 
 TEST_F(MachineOptions, ABudgetBelowAHugePageCannotRequireThem) {
@@ -214,8 +214,8 @@ TEST_F(MemoryNode, TheOneAskedForIsBoundAndReportedAlsoAfterClose) {
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   for (const bool closed : {false, true}) {
     const Stats stats = (*runtime)->GetStats();
-    EXPECT_EQ(stats.numa_node_asked, *options_.numa_node) << closed;
-    EXPECT_EQ(stats.numa_node_found, *options_.numa_node) << closed;
+    EXPECT_EQ(stats.host.numa_node_asked, *options_.numa_node) << closed;
+    EXPECT_EQ(stats.host.numa_node_found, *options_.numa_node) << closed;
     const Time soon = absl::Now() + absl::Seconds(30);
     EXPECT_TRUE((*runtime)->Close(soon).ok());
   }
@@ -247,10 +247,10 @@ TEST_F(MemoryNode, NotAskedForItIsTheNearestAndNoneWhereThereIsOne) {
         std::includes(of_node.begin(), of_node.end(), ours.begin(), ours.end());
     if (nodes_.size() > 1 && has_all) expected = node.os_index;
   }
-  EXPECT_EQ(stats.numa_node_asked, expected);
+  EXPECT_EQ(stats.host.numa_node_asked, expected);
   // Its bytes are somewhere, and where there is one node, there.
-  if (nodes_.size() == 1 && stats.numa_node_found != -1) {
-    EXPECT_EQ(stats.numa_node_found, nodes_.front().os_index);
+  if (nodes_.size() == 1 && stats.host.numa_node_found != -1) {
+    EXPECT_EQ(stats.host.numa_node_found, nodes_.front().os_index);
   }
 }
 

@@ -80,13 +80,13 @@ class MappedTrust : public ContractTest {
     const Stats told = stats();
     for (size_t i = 1; i < told.tiers.size(); ++i) {
       if (i == 1 + static_cast<size_t>(k)) continue;
-      EXPECT_EQ(told.tiers[i].state, PathState::kHealthy) << told.tiers[i].name;
+      EXPECT_EQ(told.tiers[i].state, TierState::kHealthy) << told.tiers[i].name;
       EXPECT_TRUE(told.tiers[i].write_error.ok()) << told.tiers[i].write_error;
     }
   }
   // Whether tensors rest there.
   bool IsUsed(int k) { return tier(k).used_bytes > 0; }
-  bool Refuses(int k) { return tier(k).state == PathState::kRefusesWrites; }
+  bool Refuses(int k) { return tier(k).state == TierState::kRefusesWrites; }
   absl::Status WornOut(int k) {
     return absl::UnavailableError(
         absl::StrCat(medium(k).name(), ": it is worn out"));
@@ -169,7 +169,7 @@ TEST_P(MappedTrust, OneThatRefusesIsTriedAgainByTheNextStep) {
     medium(k).Clear();
     ASSERT_TRUE(queue_->BeginStep(2).ok());
     ASSERT_TRUE(RewriteUntil([&] { return !Refuses(k); }));
-    EXPECT_EQ(tier(k).state, PathState::kHealthy);
+    EXPECT_EQ(tier(k).state, TierState::kHealthy);
     EXPECT_FALSE(tier(k).write_error.ok());  // it is still told what it was
     EXPECT_TRUE(IsUsed(k));
     EXPECT_TRUE(queue_->CommitStep({.step = 2}).ok());
@@ -188,12 +188,12 @@ TEST_P(MappedTrust, OneThatCannotBeReadIsToldUntilItCan) {
       EXPECT_TRUE(absl::IsUnavailable(error)) << error;
       EXPECT_THAT(Message(error), HasSubstr("its link is down"));
     }
-    EXPECT_EQ(tier(k).state, PathState::kUnreadable);
+    EXPECT_EQ(tier(k).state, TierState::kUnreadable);
     EXPECT_TRUE(tier(k).write_error.ok());
     ExpectOthersHealthy(k);
     medium(k).Clear();
     ExpectAllHold();
-    EXPECT_EQ(tier(k).state, PathState::kHealthy);
+    EXPECT_EQ(tier(k).state, TierState::kHealthy);
   });
 }
 
@@ -202,7 +202,7 @@ TEST_P(MappedTrust, WhileOneCannotBeReadWritesGoToOthers) {
     ASSERT_TRUE(RewriteUntil([&] { return IsUsed(k); }));
     medium(k).FailAll(IoDirection::kRead, absl::UnavailableError("not now"));
     ASSERT_FALSE(ReadErrors().empty());
-    ASSERT_EQ(tier(k).state, PathState::kUnreadable);
+    ASSERT_EQ(tier(k).state, TierState::kUnreadable);
     const int64_t writes = Writes(k);
     RewriteAll();
     RewriteAll();
@@ -223,7 +223,7 @@ TEST_P(MappedTrust, WhatOneLostIsDataLossByNameAndForGood) {
       EXPECT_THAT(Message(error), testing::AllOf(HasSubstr("'tensor "),
                                                  HasSubstr("a bad cell")));
     }
-    EXPECT_EQ(tier(k).state, PathState::kUnreadable);
+    EXPECT_EQ(tier(k).state, TierState::kUnreadable);
     medium(k).Clear();
     EXPECT_EQ(ReadErrors(), errors);
   });

@@ -51,8 +51,8 @@ TEST_P(OwnQueueContract, TensorsOfAllSizesTakeNoMoreThanTheyAre) {
     pins.push_back(Fill(tensors.back(), static_cast<uint8_t>(pages)));
   }
   const Stats full = stats();
-  EXPECT_EQ(full.host_used_bytes, 7 * kPlace);
-  EXPECT_EQ(full.host_peak_bytes, 7 * kPlace);
+  EXPECT_EQ(full.host.used_bytes, 7 * kPlace);
+  EXPECT_EQ(full.host.peak_bytes, 7 * kPlace);
   EXPECT_EQ(full.resident_bytes, 7 * kPlace);
   EXPECT_EQ(full.window_bytes, 0);
   EXPECT_EQ(full.evictions, 0);
@@ -93,7 +93,7 @@ TEST_P(OwnQueueContract, OthersLeaveForItAndComeBack) {
     ASSERT_TRUE(pin.ok()) << pin.status();
     EXPECT_TRUE(HasPattern(pin->data(), static_cast<uint8_t>(i)));
   }
-  EXPECT_EQ(stats().host_peak_bytes, 3 * kPlace);
+  EXPECT_EQ(stats().host.peak_bytes, 3 * kPlace);
   EXPECT_GE(stats().demand_reads, 5);
 }
 
@@ -165,11 +165,11 @@ TEST_P(OwnQueueContract, OtherQueuesKeepToTheirWindows) {
     ASSERT_TRUE(pin.ok()) << pin.status();
     pins.push_back(*std::move(pin));
   }
-  EXPECT_EQ(stats().host_used_bytes, 3 * kPlace);
+  EXPECT_EQ(stats().host.used_bytes, 3 * kPlace);
   for (const size_t i : {0, 3, 4, 5}) {
     pins.push_back(Fill(tensors[i], static_cast<uint8_t>(i)));
   }
-  EXPECT_EQ(stats().host_used_bytes, 6 * kPlace);
+  EXPECT_EQ(stats().host.used_bytes, 6 * kPlace);
   EXPECT_EQ(stats().bytes_written(), 0);
 }
 

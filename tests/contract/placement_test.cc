@@ -16,7 +16,9 @@ class PlacementContract : public ContractTest {
     options.paths = 2;
     Make(places, options);
   }
-  PathStats path(int path) { return stats().paths[static_cast<size_t>(path)]; }
+  TierStats path(int path) {
+    return stats().paths()[static_cast<size_t>(path)];
+  }
   void Refuse(int path) {
     world().faults().FailFile(path, kRefused, CallFilter::kWrites);
   }
@@ -55,24 +57,24 @@ TEST_P(PlacementContract, WhatOnePathRefusesTheOtherTakes) {
   // Nothing is lost: the step is whole, the path is told.
   EXPECT_TRUE(queue->CommitStep({.step = 1}).ok());
   const Stats told = stats();
-  EXPECT_TRUE(told.paths[0].degraded);
-  EXPECT_EQ(told.paths[0].state, PathState::kRefusesWrites);
-  EXPECT_TRUE(absl::IsUnavailable(told.paths[0].write_error));
-  EXPECT_THAT(Message(told.paths[0].write_error), HasSubstr("EROFS"));
-  EXPECT_THAT(Message(told.paths[0].write_error),
-              HasSubstr(told.paths[0].file));
-  EXPECT_EQ(told.first_error, told.paths[0].write_error);
-  EXPECT_EQ(told.paths[0].used_bytes, 0);
-  EXPECT_EQ(told.paths[0].tensors, 0);
-  EXPECT_FALSE(told.paths[1].degraded);
-  EXPECT_TRUE(told.paths[1].write_error.ok());
-  EXPECT_EQ(told.paths[1].used_bytes, kPlace);
-  EXPECT_EQ(told.paths[1].tensors, 1);
-  EXPECT_EQ(told.paths[1].tensors_moved_in, 1);
+  EXPECT_TRUE(told.paths()[0].degraded);
+  EXPECT_EQ(told.paths()[0].state, TierState::kRefusesWrites);
+  EXPECT_TRUE(absl::IsUnavailable(told.paths()[0].write_error));
+  EXPECT_THAT(Message(told.paths()[0].write_error), HasSubstr("EROFS"));
+  EXPECT_THAT(Message(told.paths()[0].write_error),
+              HasSubstr(told.paths()[0].disk.file));
+  EXPECT_EQ(told.first_error, told.paths()[0].write_error);
+  EXPECT_EQ(told.paths()[0].used_bytes, 0);
+  EXPECT_EQ(told.paths()[0].tensors, 0);
+  EXPECT_FALSE(told.paths()[1].degraded);
+  EXPECT_TRUE(told.paths()[1].write_error.ok());
+  EXPECT_EQ(told.paths()[1].used_bytes, kPlace);
+  EXPECT_EQ(told.paths()[1].tensors, 1);
+  EXPECT_EQ(told.paths()[1].tensors_moved_in, 1);
   Displace(*queue);
   EXPECT_TRUE(world().Holds(*queue, a, 3));
-  EXPECT_EQ(path(1).bytes_read, kPlace);
-  EXPECT_EQ(path(0).bytes_read, 0);
+  EXPECT_EQ(path(1).traffic.bytes_read, kPlace);
+  EXPECT_EQ(path(0).traffic.bytes_read, 0);
 }
 
 TEST_P(PlacementContract, WhereNoPathTakesWritesRegisterSaysWhichAndWhy) {
@@ -90,10 +92,10 @@ TEST_P(PlacementContract, WhereNoPathTakesWritesRegisterSaysWhichAndWhy) {
   const absl::Status refused = runtime().Register(spec).status();
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("EROFS"));
-  EXPECT_THAT(Message(refused), HasSubstr(path(0).file));
-  EXPECT_THAT(Message(refused), HasSubstr(path(1).file));
+  EXPECT_THAT(Message(refused), HasSubstr(path(0).disk.file));
+  EXPECT_THAT(Message(refused), HasSubstr(path(1).disk.file));
   EXPECT_EQ(IoFaultOf(refused).error, EROFS);
-  EXPECT_EQ(IoFaultOf(refused).path, path(0).file);
+  EXPECT_EQ(IoFaultOf(refused).path, path(0).disk.file);
 }
 
 TEST_P(PlacementContract, WhatLiesOnAPathThatRefusesWritesIsRead) {
@@ -105,13 +107,13 @@ TEST_P(PlacementContract, WhatLiesOnAPathThatRefusesWritesIsRead) {
   Refuse(0);
   Displace(*queue);
   EXPECT_TRUE(world().Holds(*queue, a, 3));
-  EXPECT_EQ(path(0).bytes_read, kPlace);
+  EXPECT_EQ(path(0).traffic.bytes_read, kPlace);
   // Written next, it goes away.
   world().Fill(*queue, a, 4);
   Displace(*queue);
   EXPECT_TRUE(world().Holds(*queue, a, 4));
   EXPECT_EQ(path(0).used_bytes, 0);
-  EXPECT_EQ(path(0).bytes_read, kPlace);
+  EXPECT_EQ(path(0).traffic.bytes_read, kPlace);
 }
 
 TEST_P(PlacementContract, ARefusingPathIsTriedAgainByTheNextStep) {
@@ -124,13 +126,13 @@ TEST_P(PlacementContract, ARefusingPathIsTriedAgainByTheNextStep) {
   world().Fill(*queue, a, 2);
   ASSERT_TRUE(IsWritten(2));
   EXPECT_TRUE(path(0).degraded);
-  EXPECT_EQ(path(0).requests_written, 1);  // and not asked since
+  EXPECT_EQ(path(0).traffic.requests_written, 1);  // and not asked since
   Mend();
   ASSERT_TRUE(queue->BeginStep(1).ok());
   world().Fill(*queue, a, 3);
   ASSERT_TRUE(IsWritten(3));
   EXPECT_FALSE(path(0).degraded);
-  EXPECT_EQ(path(0).state, PathState::kHealthy);
+  EXPECT_EQ(path(0).state, TierState::kHealthy);
   EXPECT_FALSE(path(0).write_error.ok());  // it is still told what it was
   EXPECT_EQ(path(0).tensors, 1);
   EXPECT_EQ(path(1).used_bytes, 0);
@@ -151,10 +153,10 @@ TEST_P(PlacementContract, WhatCannotBeReadIsDataLossWithItsNameAndPlace) {
   const absl::Status lost = world().Take(*queue, a, Access::kRead).status();
   EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
   EXPECT_THAT(Message(lost), HasSubstr("'the unreadable'"));
-  EXPECT_THAT(Message(lost), HasSubstr(path(0).file));
+  EXPECT_THAT(Message(lost), HasSubstr(path(0).disk.file));
   EXPECT_THAT(Message(lost), HasSubstr("offset 0"));
   EXPECT_THAT(Message(lost), HasSubstr("EIO"));
-  EXPECT_EQ(path(0).state, PathState::kUnreadable);
+  EXPECT_EQ(path(0).state, TierState::kUnreadable);
   EXPECT_FALSE(path(0).degraded);
   Mend();
   EXPECT_EQ(world().Take(*queue, a, Access::kRead).status(), lost);
@@ -217,7 +219,8 @@ TEST_P(PlacementContract, ATensorMayGoWhileItMoves) {
   world().faults().FailFile(1, {.kind = FaultKind::kDelay},
                             CallFilter::kWrites);
   world().Fill(*queue, a, 3);
-  ASSERT_TRUE(world().WaitUntil([&] { return path(1).requests_written == 1; }));
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return path(1).traffic.requests_written == 1; }));
   EXPECT_TRUE(runtime().Unregister(a).ok());
   EXPECT_TRUE(world().WaitUntil(
       [&] { return path(0).used_bytes + path(1).used_bytes == 0; }));
@@ -233,15 +236,15 @@ TEST_P(PlacementContract, AMoveThatIsLateKeepsBothPlacesUntilItEnds) {
   world().faults().FailFile(1, {.kind = FaultKind::kNever},
                             CallFilter::kWrites);
   world().Fill(*queue, a, 3);
-  ASSERT_TRUE(
-      world().WaitUntil([&] { return stats().quarantined_bytes == kPlace; }));
+  ASSERT_TRUE(world().WaitUntil(
+      [&] { return stats().host.quarantined_bytes == kPlace; }));
   EXPECT_EQ(path(0).used_bytes, kPlace);
   EXPECT_EQ(path(1).used_bytes, kPlace);
   EXPECT_EQ(path(0).tensors, 1);
   EXPECT_TRUE(world().Holds(*queue, a, 3));
   const absl::Status late = world().Take(*queue, a, Access::kUpdate).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  EXPECT_THAT(Message(late), HasSubstr(path(1).file));
+  EXPECT_THAT(Message(late), HasSubstr(path(1).disk.file));
   Mend();
   // It was written after all.
   ASSERT_TRUE(world().WaitUntil([&] { return path(0).used_bytes == 0; }));
@@ -259,7 +262,8 @@ TEST_P(PlacementContract, CloseDoesNotWaitForAMove) {
   world().faults().FailFile(1, {.kind = FaultKind::kDelay},
                             CallFilter::kWrites);
   world().Fill(*queue, a, 3);
-  ASSERT_TRUE(world().WaitUntil([&] { return path(1).requests_written == 1; }));
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return path(1).traffic.requests_written == 1; }));
   queue.reset();
   const absl::Status closed = runtime().Close(Soon());
   EXPECT_TRUE(closed.ok()) << closed;

@@ -20,7 +20,7 @@ class StepFailure : public FailingDisk {
                              CallFilter::kWrites);
     WritePattern(pin->data(), 7);
     pin->Release();
-    EXPECT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+    EXPECT_TRUE(world().WaitUntil([&] { return stats().paths()[0].degraded; }));
     Mend();
     return tensor;
   }
@@ -101,7 +101,7 @@ TEST_P(StepFailure, AWriteBackMadeGoodBeforeAStepIsNotThatStepsError) {
                            CallFilter::kWrites);
   WritePattern(pin->data(), 7);
   pin->Release();
-  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths[0].degraded; }));
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().paths()[0].degraded; }));
   Mend();
   room->ReleaseUnchanged();
   auto other = world().OpenQueue(kPage, 1);  // tries again

@@ -61,7 +61,7 @@ class StressContract : public ContractTest {
       }
       if (random() % 30 == 0) runtime().Prefetch(tensors_);
       if (random() % 30 == 0) {
-        EXPECT_LE(stats().host_peak_bytes, stats().host_budget_bytes);
+        EXPECT_LE(stats().host.peak_bytes, stats().host.budget_bytes);
       }
       if (Ended(UseSome(*queue, random, helpers))) break;
     }
@@ -154,7 +154,7 @@ TEST_P(StressContract, RandomCustomersUntilTheClose) {
   const absl::Status closed = runtime().Close(Soon());
   EXPECT_TRUE(closed.ok()) << closed;
   EXPECT_GT(uses_, kLeastUses);
-  EXPECT_LE(stats().host_peak_bytes, stats().host_budget_bytes);
+  EXPECT_LE(stats().host.peak_bytes, stats().host.budget_bytes);
   EXPECT_TRUE(stats().first_error.ok()) << stats().first_error;
 }
 

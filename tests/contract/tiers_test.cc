@@ -95,13 +95,13 @@ TEST_F(TiersContract, ABudgetOfADiskIsHeldToTheByte) {
   for (const TensorId tensor : tensors) Write(**runtime, tensor);
   for (const TensorId tensor : tensors) EXPECT_TRUE(Holds(**runtime, tensor));
   const Stats stats = (*runtime)->GetStats();
-  EXPECT_LE(stats.paths[0].capacity_bytes, 700000);
-  EXPECT_EQ(stats.paths[0].used_bytes, 10 * kPlace);
-  EXPECT_LE(stats.host_peak_bytes, 256 << 10);
+  EXPECT_LE(stats.paths()[0].capacity_bytes, 700000);
+  EXPECT_EQ(stats.paths()[0].used_bytes, 10 * kPlace);
+  EXPECT_LE(stats.host.peak_bytes, 256 << 10);
   ASSERT_EQ(stats.tiers.size(), 2u);
   EXPECT_EQ(stats.tiers[0].name, "dram");
   EXPECT_EQ(stats.tiers[0].budget_bytes, 256 << 10);
-  EXPECT_EQ(stats.tiers[0].peak_bytes, stats.host_peak_bytes);
+  EXPECT_EQ(stats.tiers[0].peak_bytes, stats.host.peak_bytes);
   EXPECT_EQ(stats.tiers[1].name, absl::StrCat("nvme:", first_.path()));
   EXPECT_EQ(stats.tiers[1].kind, TierKind::kDisk);
   EXPECT_EQ(stats.tiers[1].budget_bytes, 700000);
@@ -127,9 +127,9 @@ TEST_F(TiersContract, WhatOneDiskHasNoRoomForGoesToTheOther) {
   for (const TensorId tensor : tensors) Write(**runtime, tensor);
   for (const TensorId tensor : tensors) EXPECT_TRUE(Holds(**runtime, tensor));
   const Stats stats = (*runtime)->GetStats();
-  EXPECT_EQ(stats.paths[0].directory, first_.path());
-  EXPECT_EQ(stats.paths[0].used_bytes, 2 * kPlace);
-  EXPECT_EQ(stats.paths[1].used_bytes, 16 * kPlace);
+  EXPECT_EQ(stats.paths()[0].disk.directory, first_.path());
+  EXPECT_EQ(stats.paths()[0].used_bytes, 2 * kPlace);
+  EXPECT_EQ(stats.paths()[1].used_bytes, 16 * kPlace);
   // What is unregistered makes room again.
   ASSERT_TRUE((*runtime)->Unregister(tensors[0]).ok());
   EXPECT_TRUE(
@@ -141,7 +141,7 @@ TEST_F(TiersContract, MemoryAloneKeepsWhatFits) {
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   const Stats stats = (*runtime)->GetStats();
   EXPECT_EQ(stats.tiers.at(0).budget_bytes, (256 << 10) + 512);
-  EXPECT_EQ(stats.host_budget_bytes, 256 << 10);
+  EXPECT_EQ(stats.host.budget_bytes, 256 << 10);
   const auto id = (*runtime)->Register({.name = "one", .size_bytes = kTensor});
   ASSERT_TRUE(id.ok()) << id.status();
   Write(**runtime, *id);

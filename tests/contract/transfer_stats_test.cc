@@ -20,7 +20,7 @@ class TransferStats : public ContractTest {
   }
   void TearDown() override { queue_.reset(); }
 
-  PathStats path() { return stats().paths[0]; }
+  TierStats path() { return stats().paths()[0]; }
   // Fills the window with other tensors, so that the first one has to go to
   // its path and come back from there.
   void Displace() {
@@ -58,35 +58,35 @@ INSTANTIATE_TEST_SUITE_P(Worlds, TransferStats, testing::ValuesIn(kDiskWorlds),
 
 TEST_P(TransferStats, NothingIsCountedOfWhatGoesStraightThrough) {
   EXPECT_TRUE(ReadUnder({.kind = FaultKind::kNone}, 1));
-  EXPECT_EQ(path().continuations, 0);
-  EXPECT_EQ(path().retries, 0);
-  EXPECT_EQ(path().requests_read, 1);
-  EXPECT_EQ(path().bytes_read, 64 << 10);
+  EXPECT_EQ(path().traffic.continuations, 0);
+  EXPECT_EQ(path().traffic.retries, 0);
+  EXPECT_EQ(path().traffic.requests_read, 1);
+  EXPECT_EQ(path().traffic.bytes_read, 64 << 10);
 }
 
 TEST_P(TransferStats, AShortReadIsOneContinuation) {
   EXPECT_TRUE(ReadUnder({.kind = FaultKind::kShort}, 1));
-  EXPECT_EQ(path().continuations, 1);
-  EXPECT_EQ(path().retries, 0);
-  EXPECT_EQ(path().requests_read, 2);
-  EXPECT_EQ(path().bytes_read, 64 << 10);
+  EXPECT_EQ(path().traffic.continuations, 1);
+  EXPECT_EQ(path().traffic.retries, 0);
+  EXPECT_EQ(path().traffic.requests_read, 2);
+  EXPECT_EQ(path().traffic.bytes_read, 64 << 10);
   EXPECT_TRUE(stats().first_error.ok()) << stats().first_error;
 }
 
 TEST_P(TransferStats, AShortWriteIsOneContinuation) {
   WriteUnder({.kind = FaultKind::kShort}, 1);
-  EXPECT_EQ(path().continuations, 1);
-  EXPECT_EQ(path().retries, 0);
+  EXPECT_EQ(path().traffic.continuations, 1);
+  EXPECT_EQ(path().traffic.retries, 0);
   EXPECT_TRUE(world().Holds(*queue_, tensors_[0], 7));
   EXPECT_TRUE(stats().first_error.ok()) << stats().first_error;
 }
 
 TEST_P(TransferStats, EachTransientErrorIsOneRetry) {
   EXPECT_TRUE(ReadUnder({.kind = FaultKind::kError, .error = EAGAIN}, 3));
-  EXPECT_EQ(path().retries, 3);
+  EXPECT_EQ(path().traffic.retries, 3);
   WriteUnder({.kind = FaultKind::kError, .error = EINTR}, 2);
-  EXPECT_EQ(path().retries, 3 + 2);
-  EXPECT_EQ(path().continuations, 0);
+  EXPECT_EQ(path().traffic.retries, 3 + 2);
+  EXPECT_EQ(path().traffic.continuations, 0);
   EXPECT_TRUE(world().Holds(*queue_, tensors_[0], 7));
   EXPECT_FALSE(path().degraded);
   EXPECT_TRUE(stats().first_error.ok()) << stats().first_error;
@@ -95,14 +95,14 @@ TEST_P(TransferStats, EachTransientErrorIsOneRetry) {
 TEST_P(TransferStats, ARetryThatIsInVainCountsAndTheErrorIsReported) {
   // EIO of a read is tried twice more.
   EXPECT_TRUE(ReadUnder({.kind = FaultKind::kError, .error = EIO}, 2));
-  EXPECT_EQ(path().retries, 2);
+  EXPECT_EQ(path().traffic.retries, 2);
   Displace();
   world().faults().FailAll({.kind = FaultKind::kError, .error = EIO},
                            CallFilter::kReads);
   const absl::StatusOr<Pin> pin =
       world().Take(*queue_, tensors_[0], Access::kRead);
   EXPECT_FALSE(pin.ok());
-  EXPECT_EQ(path().retries, 2 + 2);
+  EXPECT_EQ(path().traffic.retries, 2 + 2);
   EXPECT_EQ(stats().first_error, pin.status());
 }
 
@@ -138,14 +138,14 @@ class PacedStats : public testing::Test {
 };
 
 TEST_F(PacedStats, WritesOfAnUnpacedDirectionAreNotCounted) {
-  EXPECT_GT(stats().paths[0].requests_written, 0);
+  EXPECT_GT(stats().paths()[0].traffic.requests_written, 0);
   EXPECT_EQ(stats().paced_completions, 0);
   EXPECT_EQ(stats().late_completions, 0);
 }
 
 TEST_F(PacedStats, WhatIsSeenWithinAMillisecondIsNotLate) {
   Read(tensors_[0], absl::Microseconds(900));
-  EXPECT_EQ(stats().paths[0].requests_read, 1);
+  EXPECT_EQ(stats().paths()[0].traffic.requests_read, 1);
   EXPECT_EQ(stats().paced_completions, 1);
   EXPECT_EQ(stats().late_completions, 0);
 }

@@ -120,7 +120,7 @@ TEST_P(UnregisterContract, AResidentAndItsDirtyBytesGo) {
   EXPECT_EQ(stats().resident_bytes, kPlace);
   EXPECT_TRUE(runtime().Unregister(a).ok());
   EXPECT_EQ(stats().resident_bytes, 0);
-  EXPECT_EQ(stats().host_used_bytes, kPlace);  // the window
+  EXPECT_EQ(stats().host.used_bytes, kPlace);  // the window
   EXPECT_EQ(stats().bytes_written(), 0);
 }
 
@@ -151,7 +151,7 @@ TEST_P(UnregisterOverDisks, AWriteThatNeverEndsKeepsTheHomeOnly) {
   EXPECT_TRUE(runtime().Unregister(a).ok());
   EXPECT_EQ(HomeBytes(), kPlace);
   // The name is free; the path is not to be trusted with it yet.
-  EXPECT_TRUE(stats().paths[0].degraded);
+  EXPECT_TRUE(stats().paths()[0].degraded);
   TensorSpec spec;
   spec.name = "a";
   spec.size_bytes = kPage;

@@ -113,9 +113,9 @@ TEST_P(WindowContract, HeadersAndWholePagesCount) {
   const Stats now = stats();
   EXPECT_EQ(now.window_bytes, 2 * kPlace);
   EXPECT_EQ(now.resident_bytes, kPlace);
-  EXPECT_EQ(now.host_used_bytes, 3 * kPlace);
-  EXPECT_EQ(now.host_peak_bytes, 3 * kPlace);
-  EXPECT_EQ(now.host_budget_bytes, 8 * kPlace);
+  EXPECT_EQ(now.host.used_bytes, 3 * kPlace);
+  EXPECT_EQ(now.host.peak_bytes, 3 * kPlace);
+  EXPECT_EQ(now.host.budget_bytes, 8 * kPlace);
 }
 
 TEST_P(WindowContract, ResidentsLeaveForAWindow) {
@@ -258,7 +258,7 @@ TEST_P(WindowOverDisks, ResidentsAreWrittenOnlyUnderPressure) {
   }
   Stats now = stats();
   EXPECT_EQ(now.bytes_written(), 0);
-  EXPECT_EQ(now.paths[0].requests_written, 0);
+  EXPECT_EQ(now.paths()[0].traffic.requests_written, 0);
   EXPECT_EQ(now.hits, 24);
   EXPECT_EQ(now.evictions, 0);
   // Pressure: two have to go, and each is written once.
@@ -296,7 +296,7 @@ TEST_P(WindowContract, ReplacedWindowsLeaveNothingBehind) {
     }
   }
   ASSERT_TRUE(world().WaitUntil([&] { return stats().window_bytes == 0; }));
-  EXPECT_LE(stats().host_peak_bytes, 4 * kPlace);
+  EXPECT_LE(stats().host.peak_bytes, 4 * kPlace);
 }
 
 // Everything counts, under any load: a plain map of what must be there.
@@ -332,9 +332,9 @@ TEST_P(WindowContract, TheBudgetHoldsUnderRandomLoad) {
         world().Fill(*queue, tensors[t], static_cast<uint8_t>(expected[t]));
       }
       const Stats now = stats();
-      ASSERT_LE(now.host_peak_bytes, now.host_budget_bytes);
-      ASSERT_EQ(now.host_used_bytes, now.window_bytes + now.resident_bytes);
-      ASSERT_LE(now.host_used_bytes, now.host_peak_bytes);
+      ASSERT_LE(now.host.peak_bytes, now.host.budget_bytes);
+      ASSERT_EQ(now.host.used_bytes, now.window_bytes + now.resident_bytes);
+      ASSERT_LE(now.host.used_bytes, now.host.peak_bytes);
     }
     EXPECT_GT(stats().bytes_read(), 0);
   }

@@ -202,7 +202,7 @@ class AForkAtEachCall : public ForkedRounds,
                                .status()),
                "Acquire") &&
            Told(IsCancelled(runtime_->Close(Soon())), "Close") &&
-           Told(runtime_->GetStats().paths.empty(), "GetStats");
+           Told(runtime_->GetStats().paths().empty(), "GetStats");
   }
   bool OptimizerIsRefused() {
     return Told(IsCancelled(optimizer_->Step({}, model_.data(),

@@ -147,7 +147,7 @@ TEST_P(OptimizerOnRuntime, GivesTheBitsOfTheReferenceAndTheTrafficOfTheSum) {
   EXPECT_EQ(reference.StateDifference(**optimizer), "");
 
   ExpectTraffic(before, after, plan, budget, kSteps - kWarmUp);
-  EXPECT_LE(after.host_peak_bytes, budget);
+  EXPECT_LE(after.host.peak_bytes, budget);
   EXPECT_TRUE(after.first_error.ok()) << after.first_error;
 
   EXPECT_TRUE(absl::IsFailedPrecondition((*runtime)->Close(Soon())));
@@ -201,7 +201,7 @@ TEST_F(OptimizerOnFiles, GrowsAndIsResumedElsewhereWithTheSameBits) {
   ASSERT_TRUE(added.ok()) << added;
   steps(3);
   EXPECT_EQ(reference.StateDifference(**optimizer), "");
-  EXPECT_LE((*first)->GetStats().host_peak_bytes, 1 << 20);
+  EXPECT_LE((*first)->GetStats().host.peak_bytes, 1 << 20);
   const Saved saved = Save(**optimizer, 10'007);
   optimizer->reset();
   ASSERT_TRUE((*first)->Close(Soon()).ok());
@@ -217,7 +217,7 @@ TEST_F(OptimizerOnFiles, GrowsAndIsResumedElsewhereWithTheSameBits) {
   ASSERT_NO_FATAL_FAILURE(Load(saved, 25'013, **optimizer));
   steps(3);
   EXPECT_EQ(reference.StateDifference(**optimizer), "");
-  EXPECT_LE((*second)->GetStats().host_peak_bytes, 700 << 10);
+  EXPECT_LE((*second)->GetStats().host.peak_bytes, 700 << 10);
   optimizer->reset();
   const absl::Status closed = (*second)->Close(Soon());
   EXPECT_TRUE(closed.ok()) << closed;
@@ -233,7 +233,9 @@ TEST(OptimizerInMemory, AdditionsThatFailHalfWayGiveTheirRoomBack) {
   runtime_options.huge_pages = HugePages::kOff;
   auto runtime = Runtime::Create(runtime_options);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  const auto used = [&] { return (*runtime)->GetStats().paths[0].used_bytes; };
+  const auto used = [&] {
+    return (*runtime)->GetStats().paths()[0].used_bytes;
+  };
   OptimizerOptions options;
   options.chunk_bytes = 64 << 10;
   const std::vector<ParameterSpec> large = {{"large", kF32, 300'000}};
@@ -300,7 +302,7 @@ TEST_F(OptimizerOnFiles, OneThatIsGoneLeavesItsNameAndItsRoom) {
   // With what a write-back under way has both here and there.
   const auto used = [&] {
     int64_t bytes = 0;
-    for (const PathStats& path : (*runtime)->GetStats().paths) {
+    for (const TierStats& path : (*runtime)->GetStats().paths()) {
       bytes += path.used_bytes;
     }
     return bytes;

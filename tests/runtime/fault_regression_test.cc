@@ -77,7 +77,8 @@ TEST_P(FaultRegression, AWriterBehindALateWriteFailsAtOnce) {
   auto queue = world().OpenQueue(kPage, 1);
   world().faults().FailAll({.kind = FaultKind::kNever}, CallFilter::kWrites);
   world().Fill(*queue, a, 3);
-  ASSERT_TRUE(world().WaitUntil([&] { return stats().quarantined_bytes > 0; }));
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().host.quarantined_bytes > 0; }));
   const Time before = world().Now();
   const Time much_later = before + absl::Hours(1);
   for (const Access access : {Access::kUpdate, Access::kOverwrite}) {
@@ -88,8 +89,8 @@ TEST_P(FaultRegression, AWriterBehindALateWriteFailsAtOnce) {
         << ready->pins.status();
     const std::string message = Message(ready->pins.status());
     EXPECT_THAT(message, HasSubstr("'weights of a'"));
-    EXPECT_THAT(message,
-                HasSubstr(absl::StrCat(stats().paths[0].file, ", offset ")));
+    EXPECT_THAT(message, HasSubstr(absl::StrCat(stats().paths()[0].disk.file,
+                                                ", offset ")));
   }
   EXPECT_LT(world().Now(), before + absl::Minutes(1));
   // What is still in the arena can be read meanwhile.
@@ -97,7 +98,7 @@ TEST_P(FaultRegression, AWriterBehindALateWriteFailsAtOnce) {
   world().faults().Clear();
   runtime().Prefetch({});
   ASSERT_TRUE(
-      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+      world().WaitUntil([&] { return stats().host.quarantined_bytes == 0; }));
   world().Fill(*queue, a, 4);
   EXPECT_TRUE(world().Holds(*queue, a, 4));
 }
@@ -119,7 +120,7 @@ TEST_P(FaultRegression, WhoFindsNoSlotBehindALateReadIsToldWhichReadItIs) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
   const IoRequest read = world().faults().first_disturbed();
   const std::string place =
-      absl::StrCat(stats().paths[0].file, ", offset ", read.offset, ", ",
+      absl::StrCat(stats().paths()[0].disk.file, ", offset ", read.offset, ", ",
                    read.size_bytes, " bytes");
   EXPECT_THAT(Message(late), HasSubstr(place));
   const absl::Status next = world().Take(*queue, b, Access::kRead).status();
@@ -128,7 +129,7 @@ TEST_P(FaultRegression, WhoFindsNoSlotBehindALateReadIsToldWhichReadItIs) {
   world().faults().Clear();
   runtime().Prefetch({});
   ASSERT_TRUE(
-      world().WaitUntil([&] { return stats().quarantined_bytes == 0; }));
+      world().WaitUntil([&] { return stats().host.quarantined_bytes == 0; }));
   EXPECT_TRUE(world().Holds(*queue, a, 1));
   EXPECT_TRUE(world().Holds(*queue, b, 2));
 }

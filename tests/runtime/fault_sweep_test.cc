@@ -343,17 +343,17 @@ class FaultSweep : public testing::TestWithParam<SweepCase> {
     const Stats stats = training_->runtime().GetStats();
     const auto path = static_cast<size_t>(disturbed.file);
     EXPECT_THAT(message,
-                HasSubstr(absl::StrCat(stats.paths[path].file, ", offset ",
-                                       disturbed.offset, ", ",
+                HasSubstr(absl::StrCat(stats.paths()[path].disk.file,
+                                       ", offset ", disturbed.offset, ", ",
                                        disturbed.size_bytes, " bytes")));
   }
 
   void CheckTold() {
     const int file = training_->faults().first_disturbed().file;
-    const PathStats path = training_->runtime().GetStats().paths[file];
+    const TierStats path = training_->runtime().GetStats().paths()[file];
     EXPECT_EQ(path.write_error.code(), disturbance().code);
     const std::string told(path.write_error.message());
-    EXPECT_THAT(told, HasSubstr(absl::StrCat(path.file, ", offset ")));
+    EXPECT_THAT(told, HasSubstr(absl::StrCat(path.disk.file, ", offset ")));
     EXPECT_THAT(told, HasSubstr(disturbance().cause));
   }
 

@@ -88,14 +88,14 @@ class FaultTraining {
   // Until no buffer is the kernel's past its deadline any more.
   bool WaitForQuarantine() {
     return world_->WaitUntil(
-        [this] { return runtime().GetStats().quarantined_bytes == 0; });
+        [this] { return runtime().GetStats().host.quarantined_bytes == 0; });
   }
 
   // Steps until every path takes writes again.
   bool Heal() {
-    const auto refuses = [](const PathStats& path) { return path.degraded; };
+    const auto refuses = [](const TierStats& path) { return path.degraded; };
     for (int step = 0; step < 20; ++step) {
-      const std::vector<PathStats> paths = runtime().GetStats().paths;
+      const std::vector<TierStats> paths = runtime().GetStats().paths();
       if (std::none_of(paths.begin(), paths.end(), refuses)) return true;
       Draw();
       if (!Step().ok()) return false;

@@ -102,15 +102,15 @@ TEST_F(MemoryRuntimeTest, PiecesWithoutTensorsAreGivenBack) {
   Fill(kept, std::byte{3});
   ASSERT_TRUE(runtime_->Reserve(1 << 20).ok());
   const TensorId large = Register("large", 1 << 20);
-  EXPECT_EQ(runtime_->GetStats().host_reserved_bytes, (1 << 20) + 16 * kSize);
-  EXPECT_EQ(runtime_->GetStats().host_used_bytes, (1 << 20) + kSize);
+  EXPECT_EQ(runtime_->GetStats().host.reserved_bytes, (1 << 20) + 16 * kSize);
+  EXPECT_EQ(runtime_->GetStats().host.used_bytes, (1 << 20) + kSize);
   runtime_->ReleaseUnused();
-  EXPECT_EQ(runtime_->GetStats().host_reserved_bytes, (1 << 20) + 16 * kSize);
+  EXPECT_EQ(runtime_->GetStats().host.reserved_bytes, (1 << 20) + 16 * kSize);
   ASSERT_TRUE(runtime_->Unregister(large).ok());
   runtime_->ReleaseUnused();
-  EXPECT_EQ(runtime_->GetStats().host_reserved_bytes, 16 * kSize);
+  EXPECT_EQ(runtime_->GetStats().host.reserved_bytes, 16 * kSize);
   EXPECT_TRUE(Holds(kept, std::byte{3}));
-  EXPECT_EQ(runtime_->GetStats().host_peak_bytes, (1 << 20) + kSize);
+  EXPECT_EQ(runtime_->GetStats().host.peak_bytes, (1 << 20) + kSize);
 }
 
 TEST_F(MemoryRuntimeTest, NamesAreTakenOnceAndFreeAgain) {

@@ -38,8 +38,8 @@ std::string Train(const std::string& directory, int64_t budget_bytes,
   const Stats stats = (*runtime)->GetStats();
   const bool names_limit =
       stats.engine_reason.find("ENOMEM") != std::string::npos;
-  if (stats.engine != "io_uring" || stats.buffers_registered != registers ||
-      names_limit == registers) {
+  if (stats.engine != "io_uring" ||
+      stats.host.buffers_registered != registers || names_limit == registers) {
     return absl::StrCat(stats.engine, ": ", stats.engine_reason);
   }
   Model model = Model::Of({{"weights", DType::kFloat32, 4 * kMiB}}, 7);

@@ -50,7 +50,9 @@ class PacedTraining {
   ReferenceOptimizer& reference() { return *reference_; }
   const Model& model() const { return model_; }
   Stats stats() { return world_->runtime().GetStats(); }
-  PathStats path(int path) { return stats().paths[static_cast<size_t>(path)]; }
+  TierStats path(int path) {
+    return stats().paths()[static_cast<size_t>(path)];
+  }
 
   // Of what that tier is asked from here on.
   void SetRate(int tier, double bytes_per_second);

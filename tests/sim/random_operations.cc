@@ -87,7 +87,7 @@ int64_t RandomOperations::lost_tensors() const {
 
 int64_t RandomOperations::moved_tensors() {
   int64_t moved = 0;
-  for (const PathStats& path : world_.runtime().GetStats().paths) {
+  for (const TierStats& path : world_.runtime().GetStats().paths()) {
     moved += path.tensors_moved_in;
   }
   for (const auto& memory : world_.mapped()) {

@@ -9,7 +9,7 @@ namespace terrace {
 // Each path has a pace of its own, and so has each tier whose copies have
 // threads in virtual time.
 void RandomOperations::ChangePace() {
-  const size_t paths = world_.runtime().GetStats().paths.size();
+  const size_t paths = world_.runtime().GetStats().paths().size();
   const PaceOptions pace = {int64_t{1} << (24 + Draw(8)),
                             int64_t{1} << (24 + Draw(8))};
   const auto tier = static_cast<int>(Draw(paths + world_.paced_tiers()));
@@ -37,7 +37,7 @@ void RandomOperations::RefuseWrites() {
   const auto& mapped = world_.mapped();
   if (refusing_tier_ < 0) {  // once: that asks the mover
     refusing_tier_ = static_cast<int>(
-        Draw(mapped.size() + world_.runtime().GetStats().paths.size()));
+        Draw(mapped.size() + world_.runtime().GetStats().paths().size()));
   }
   const int errors[] = {EROFS, ENOSPC, EIO};
   const int error = errors[Draw(3)];

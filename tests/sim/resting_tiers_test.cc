@@ -93,9 +93,9 @@ void ExpectWithinBudgets(const Stats& stats) {
 void ExpectTold(const Stats& stats, const Rates& rates, size_t slow) {
   for (size_t i = 0; i < rates.size(); ++i) {
     const TierStats& tier = stats.tiers[i + 1];
-    EXPECT_NEAR(tier.read_bytes_per_second, rates[i], 0.1 * rates[i]);
-    EXPECT_NEAR(tier.write_bytes_per_second, rates[i], 0.1 * rates[i]);
-    EXPECT_EQ(tier.state, i == slow ? PathState::kSlow : PathState::kHealthy);
+    EXPECT_NEAR(tier.traffic.read_bytes_per_second, rates[i], 0.1 * rates[i]);
+    EXPECT_NEAR(tier.traffic.write_bytes_per_second, rates[i], 0.1 * rates[i]);
+    EXPECT_EQ(tier.state, i == slow ? TierState::kSlow : TierState::kHealthy);
     EXPECT_TRUE(tier.write_error.ok()) << tier.write_error;
   }
 }

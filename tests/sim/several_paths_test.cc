@@ -30,10 +30,12 @@ TEST_F(SeveralPaths, ThreeToOneGivesTheSumOfTheRates) {
   std::printf("%.3f of the sum\n", share);
   EXPECT_GE(share, 0.95);
   for (const int path : {0, 1}) {
-    const PathStats told = this->path(path);
-    EXPECT_NEAR(told.read_bytes_per_second, rate(path), 0.1 * rate(path));
-    EXPECT_NEAR(told.write_bytes_per_second, rate(path), 0.1 * rate(path));
-    EXPECT_EQ(told.state, PathState::kHealthy);
+    const TierStats told = this->path(path);
+    EXPECT_NEAR(told.traffic.read_bytes_per_second, rate(path),
+                0.1 * rate(path));
+    EXPECT_NEAR(told.traffic.write_bytes_per_second, rate(path),
+                0.1 * rate(path));
+    EXPECT_EQ(told.state, TierState::kHealthy);
   }
   ExpectNothingLost();
 }
@@ -49,12 +51,12 @@ TEST_F(SeveralPaths, FromTheSecondStepAfterOneHalvesItIsTheNewSum) {
                 slow, first, second, later);
     EXPECT_GE(second, 0.90);
     EXPECT_GE(later, 0.95);
-    EXPECT_EQ(path(slow).state, PathState::kSlow);
+    EXPECT_EQ(path(slow).state, TierState::kSlow);
     EXPECT_FALSE(path(slow).degraded);
     SetRate(slow, rate(slow) * 2);
     Share(1);
     EXPECT_GE(Share(1), 0.90) << "fast again";
-    EXPECT_EQ(path(slow).state, PathState::kHealthy);
+    EXPECT_EQ(path(slow).state, TierState::kHealthy);
   }
   ExpectNothingLost();
 }
@@ -83,19 +85,19 @@ TEST_F(SeveralPaths, WhereWritesAreRefusedTrainingGoesOnAndNothingIsLost) {
                               CallFilter::kWrites);
   });
   for (int i = 0; i < 4; ++i) {
-    const int64_t read = path(1).bytes_read;
+    const int64_t read = path(1).traffic.bytes_read;
     const absl::Status status = Step();
     EXPECT_TRUE(status.ok()) << status;
     // What lies there is read as long as it is needed.
-    EXPECT_EQ(path(1).bytes_read > read, i < 2) << "step " << i;
+    EXPECT_EQ(path(1).traffic.bytes_read > read, i < 2) << "step " << i;
     EXPECT_EQ(reference().Difference(model()), "");
   }
   // It was told, and hardly asked again: what was under way, one try a step.
   EXPECT_TRUE(path(1).degraded);
-  EXPECT_EQ(path(1).state, PathState::kRefusesWrites);
+  EXPECT_EQ(path(1).state, TierState::kRefusesWrites);
   EXPECT_THAT(std::string(path(1).write_error.message()), HasSubstr("EROFS"));
   EXPECT_THAT(std::string(path(1).write_error.message()),
-              HasSubstr(path(1).file));
+              HasSubstr(path(1).disk.file));
   EXPECT_EQ(stats().first_error.code(), path(1).write_error.code());
   EXPECT_LE(world().faults().faults(), Size().slots + 4);
   EXPECT_FALSE(path(0).degraded);
@@ -117,10 +119,10 @@ TEST_F(SeveralPaths, WhatCannotBeReadIsDataLossAndNamed) {
   EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
   const std::string message(lost.message());
   EXPECT_THAT(message, HasSubstr("tensor '"));
-  EXPECT_THAT(message, HasSubstr(path(1).file));
+  EXPECT_THAT(message, HasSubstr(path(1).disk.file));
   EXPECT_THAT(message, HasSubstr(", offset "));
   EXPECT_THAT(message, HasSubstr("EIO"));
-  EXPECT_EQ(path(1).state, PathState::kUnreadable);
+  EXPECT_EQ(path(1).state, TierState::kUnreadable);
   world().faults().Clear();
   EXPECT_EQ(Step(), lost);  // for good
 }

@@ -57,7 +57,7 @@ void WriteAndReadAtOnce(const IoQueueOptions& io) {
   }
   // It was as slow as it had to be to mean something.
   const Stats stats = world.runtime().GetStats();
-  EXPECT_FALSE(stats.paths[0].degraded);
+  EXPECT_FALSE(stats.paths()[0].degraded);
   EXPECT_TRUE(stats.first_error.ok()) << stats.first_error;
   EXPECT_GE(stats.bytes_written(), 2 * kSlowTensors * kSlowTensorBytes);
   EXPECT_GE(stats.bytes_read(), kSlowTensors * kSlowTensorBytes);

@@ -349,7 +349,7 @@ absl::StatusOr<Pin> MapRuntime::Acquire(TensorId tensor, Access access, Time) {
 Stats MapRuntime::GetStats() const {
   Stats stats;
   stats.engine = "map";
-  stats.host_budget_bytes = behaviour_.budget_bytes;
+  stats.host.budget_bytes = behaviour_.budget_bytes;
   stats.window_bytes = window_bytes_;
   return stats;
 }

@@ -144,7 +144,7 @@ TEST_P(GivenPathTest, ARuntimeTrainsOnItAndCloses) {
       }
     }
   }
-  EXPECT_GT((*runtime)->GetStats().paths[0].bytes_read, 0);
+  EXPECT_GT((*runtime)->GetStats().paths()[0].traffic.bytes_read, 0);
   EXPECT_TRUE((*runtime)->Close(soon).ok());
   *runtime = nullptr;
   const auto next = Runtime::Create(options);

@@ -29,7 +29,7 @@ ByteWindow::ByteWindow(Runtime& runtime, const ByteWindowOptions& options)
       options_(options),
       room_(options.window_bytes,
             options.most_bytes > 0 ? options.most_bytes
-                                   : runtime.GetStats().host_budget_bytes,
+                                   : runtime.GetStats().host.budget_bytes,
             options.beyond_bytes),
       bytes_(runtime, options.patience),
       ordinary_(options.available_bytes) {}

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "aio/queue/left_limit.h"
-#include "aio/queue/limit_epoch.h"
 #include "aio/queue/load_share.h"
 #include "gtest/gtest.h"
 

@@ -129,7 +129,9 @@ class PathsApart : public testing::TestWithParam<EngineKind> {
   FuseMount& mount(int path) { return *mounts_[path]; }
   PathCustomer& customer(int path) { return *customers_[path]; }
   int healthy() const { return static_cast<int>(mounts_.size()) - 1; }
-  PathState StateOf(int path) { return runtime_->GetStats().paths[path].state; }
+  TierState StateOf(int path) {
+    return runtime_->GetStats().paths()[path].state;
+  }
   bool Names(const absl::Status& status, int path) {
     return absl::StrContains(status.ToString(), mount(path).path());
   }
@@ -204,8 +206,9 @@ class PathsApart : public testing::TestWithParam<EngineKind> {
   }
   static size_t PathThatWasRead(const Stats& before, const Stats& now) {
     size_t path = 0;
-    while (path < now.paths.size() &&
-           now.paths[path].bytes_read == before.paths[path].bytes_read) {
+    while (path < now.paths().size() &&
+           now.paths()[path].traffic.bytes_read ==
+               before.paths()[path].traffic.bytes_read) {
       ++path;
     }
     return path;
@@ -225,7 +228,7 @@ TEST_P(PathsApart, OneThatHangsIsTheOnlyOneThatIsLate) {
   mount(0).Stop();
   std::jthread waits([&] { customer(0).ReadAll(); });
   absl::SleepFor(absl::Milliseconds(500));
-  const int64_t before = runtime_->GetStats().paths[1].bytes_read;
+  const int64_t before = runtime_->GetStats().paths()[1].traffic.bytes_read;
   // Longer than the one that hangs is waited for.
   const absl::Time end = absl::Now() + 2 * kTimeout;
   int rounds = 0;
@@ -234,10 +237,10 @@ TEST_P(PathsApart, OneThatHangsIsTheOnlyOneThatIsLate) {
         << customer(1).Errors();
   }
   EXPECT_GT(rounds, 5);
-  EXPECT_GT(runtime_->GetStats().paths[1].bytes_read,
+  EXPECT_GT(runtime_->GetStats().paths()[1].traffic.bytes_read,
             before + rounds * kTensorBytes);
   // Others' use of the processors may make it slow, and no more than that.
-  EXPECT_LE(StateOf(1), PathState::kSlow);
+  EXPECT_LE(StateOf(1), TierState::kSlow);
   waits.join();
   EXPECT_GE(customer(0).errors().size(), size_t{kSlots})
       << "few were asked for";
@@ -285,8 +288,8 @@ TEST_P(PathsApart, WritesThatHangHoldUpNoOthers) {
     ASSERT_EQ(customer(1).ReadAll(), customer(1).count())
         << customer(1).Errors();
   }
-  EXPECT_LE(StateOf(1), PathState::kSlow);  // has the writes of both
-  EXPECT_TRUE(runtime_->GetStats().paths[1].write_error.ok());
+  EXPECT_LE(StateOf(1), TierState::kSlow);  // has the writes of both
+  EXPECT_TRUE(runtime_->GetStats().paths()[1].write_error.ok());
   EXPECT_GT(mount(0).counts().faults, 0);
 }
 
@@ -295,10 +298,10 @@ TEST_P(PathsApart, OneThatRecoversIsAsBefore) {
   if (IsSkipped()) return;
   mount(0).Arm({FuseCall::kRead, 1, INT64_MAX / 2, Kind::kHold, 0});
   EXPECT_LT(customer(0).ReadAll(), customer(0).count());
-  EXPECT_GT(runtime_->GetStats().quarantined_bytes, 0);
+  EXPECT_GT(runtime_->GetStats().host.quarantined_bytes, 0);
   mount(0).Clear();
   const absl::Time end = absl::Now() + absl::Seconds(60);
-  while (runtime_->GetStats().quarantined_bytes > 0 && absl::Now() < end) {
+  while (runtime_->GetStats().host.quarantined_bytes > 0 && absl::Now() < end) {
     absl::SleepFor(absl::Milliseconds(10));
   }
   for (int round = 0; round < 2; ++round) {

@@ -116,7 +116,7 @@ std::string StartsRefused(const std::string& folder, const NamedCall& call,
   const bool goes_on = error == ENOMEM && call.survives_enomem;
   const bool is_told =
       absl::StrContains(stats.engine_reason, strerrorname_np(error)) ||
-      (goes_on && stats.buffers_registered);  // in the kernel's older way
+      (goes_on && stats.host.buffers_registered);  // in the kernel's older way
   if (stats.engine != (goes_on ? "io_uring" : "threads") || !is_told) {
     absl::StrAppend(&wrong, stats.engine, ": ", stats.engine_reason);
   }
@@ -204,7 +204,7 @@ std::string IsRefusedLater(const std::string& folder, const NamedCall& call,
   const absl::Time closing = absl::Now();
   const absl::Status closed = customer.Close(absl::Seconds(60));
   took = absl::Now() - closing;
-  if (took > kAtOnce || customer.runtime().GetStats().leaked_bytes != 0) {
+  if (took > kAtOnce || customer.runtime().GetStats().host.leaked_bytes != 0) {
     absl::StrAppend(&wrong, "; closed in ", absl::FormatDuration(took), ": ",
                     closed.ToString());
   }

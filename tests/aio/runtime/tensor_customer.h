@@ -125,8 +125,8 @@ class TensorCustomer {
 
   int HomeSince(const Stats& before) const {
     const Stats now = runtime_->GetStats();
-    for (size_t i = 0; i < now.paths.size(); ++i) {
-      if (now.paths[i].used_bytes > before.paths[i].used_bytes) {
+    for (size_t i = 0; i < now.paths().size(); ++i) {
+      if (now.paths()[i].used_bytes > before.paths()[i].used_bytes) {
         return static_cast<int>(i);
       }
     }

@@ -73,7 +73,7 @@ TEST_P(DeviceContractTest, UpdatesThatFitNeitherTierEndUpOnDisks) {
   }
   EXPECT_GT(stats().bytes_written(), 0);
   EXPECT_LE(device_stats().peak_bytes, 3 * kPlace);
-  EXPECT_LE(stats().host_peak_bytes, 6 * kPlace);
+  EXPECT_LE(stats().host.peak_bytes, 6 * kPlace);
 }
 
 TEST_P(DeviceContractTest, WhatLeavesTheDeviceStaysInMemoryWhereThereIsRoom) {
@@ -199,13 +199,13 @@ TEST_P(DeviceContractTest, AWindowHasRoomOnBothTiersOrNone) {
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   EXPECT_THAT(Message(refused.status()), HasSubstr("staging of 32768 bytes"));
   EXPECT_EQ(device_stats().used_bytes, 0);
-  EXPECT_EQ(stats().host_used_bytes, 6 * kPlace);
+  EXPECT_EQ(stats().host.used_bytes, 6 * kPlace);
   auto above = OnDevice(1);  // one in each
   EXPECT_EQ(device_stats().used_bytes, kPlace);
-  EXPECT_EQ(stats().host_used_bytes, 8 * kPlace);
+  EXPECT_EQ(stats().host.used_bytes, 8 * kPlace);
   above.reset();
   EXPECT_TRUE(
-      world().WaitUntil([&] { return stats().host_used_bytes == 6 * kPlace; }));
+      world().WaitUntil([&] { return stats().host.used_bytes == 6 * kPlace; }));
   EXPECT_EQ(device_stats().used_bytes, 0);
 }
 
@@ -300,7 +300,7 @@ TEST_P(DeviceContractTest, ATensorOnTheDeviceCanGo) {
   above.reset();
   below.reset();
   EXPECT_TRUE(world().WaitUntil([&] {
-    return stats().host_used_bytes + device_stats().used_bytes == 0;
+    return stats().host.used_bytes + device_stats().used_bytes == 0;
   }));
 }
 

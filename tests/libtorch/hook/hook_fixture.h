@@ -72,7 +72,7 @@ class HookTest : public testing::Test {
   void EvictFromMemory() {
     hook_->EvictAll();
     std::vector<at::Tensor> fillers;
-    const int64_t budget = world_->runtime().GetStats().host_budget_bytes;
+    const int64_t budget = world_->runtime().GetStats().host.budget_bytes;
     for (int i = 0; i < 4; ++i) {  // with its header a quarter each
       fillers.push_back(Managed("filler " + std::to_string(fillers_++),
                                 at::zeros({(budget / 4 - 4096) / 4})));
@@ -84,7 +84,7 @@ class HookTest : public testing::Test {
   TestRuntime& world() { return *world_; }
   void EndHook() { hook_.reset(); }
   int64_t tensors_below() {
-    return world_->runtime().GetStats().paths[0].tensors;
+    return world_->runtime().GetStats().paths()[0].tensors;
   }
 
  private:

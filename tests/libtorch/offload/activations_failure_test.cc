@@ -47,7 +47,8 @@ TEST_F(ActivationsFailureTest, BytesThatAreGoneEndBackward) {
   Make(Alone());
   at::Tensor loss = Below(1);
   ASSERT_GT(Saved().evicted_bytes, 0);
-  std::filesystem::resize_file(offload_->stats().runtime.paths[0].file, 0);
+  std::filesystem::resize_file(offload_->stats().runtime.paths()[0].disk.file,
+                               0);
   EXPECT_THAT(ThrownBy([&] { loss.backward(); }),
               StartsWith("terrace: 'activation "));
   const absl::Status error = offload_->error();

@@ -31,7 +31,7 @@ TEST_P(ActivationsBitsTest, GradientsAreTheSame) {
   }
   const OffloadStats stats = offload_->stats();
   EXPECT_EQ(stats.hook.failures, 0) << offload_->error();
-  EXPECT_LE(stats.runtime.host_peak_bytes, stats.budget_bytes);
+  EXPECT_LE(stats.runtime.host.peak_bytes, stats.budget_bytes);
   const SavedStats& saved = stats.hook.saved;
   EXPECT_EQ(saved.tensors, 2 * kSteps * kActivations);
   EXPECT_EQ(saved.bytes, 2 * kSteps * kActivations * kActivationBytes);

@@ -119,7 +119,7 @@ class JoinedTest : public OffloadTest {
   }
   void ExpectWithinBudget() {
     const OffloadStats stats = offload_->stats();
-    EXPECT_LE(stats.runtime.host_peak_bytes, stats.budget_bytes);
+    EXPECT_LE(stats.runtime.host.peak_bytes, stats.budget_bytes);
     EXPECT_EQ(stats.hook.failures, 0) << offload_->error();
   }
 

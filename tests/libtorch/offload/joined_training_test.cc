@@ -145,7 +145,7 @@ TEST_F(JoinedTest, WhereAllIsInMemorySoIsTheState) {
   ExpectSameState();
   ExpectSameParameters();
   const OffloadStats stats = offload_->stats();
-  EXPECT_TRUE(stats.runtime.paths.empty());
+  EXPECT_TRUE(stats.runtime.paths().empty());
   EXPECT_EQ(stats.joined_bytes, 0);
   EXPECT_FALSE(IsOffloaded(TrainedOf(model_)[0].grad()));
   ASSERT_TRUE(offload_->Close(Offload::AtClose::kRestore).ok());
@@ -244,7 +244,7 @@ TEST_F(JoinedTest, ABudgetInBytesIsForAllOfItInEveryDtype) {
       ExpectSame(TrainLayers(layers, **joined), expected);
       const OffloadStats stats = (*offload)->stats();
       EXPECT_LE(stats.budget_bytes, budget);
-      EXPECT_LE(stats.runtime.host_peak_bytes, budget);
+      EXPECT_LE(stats.runtime.host.peak_bytes, budget);
       EXPECT_GT(stats.runtime.bytes_written(), 0);
     }
   }

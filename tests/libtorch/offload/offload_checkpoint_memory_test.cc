@@ -152,7 +152,7 @@ TEST_P(OffloadCheckpointMemory, IsTheBudgetAndNotTheModel) {
   const float* const values = answer.const_data_ptr<float>();
   EXPECT_EQ(std::vector<float>(values, values + width),
             Expected(static_cast<size_t>(width), layers));
-  EXPECT_LE((*offload)->stats().runtime.host_peak_bytes, kBudget);
+  EXPECT_LE((*offload)->stats().runtime.host.peak_bytes, kBudget);
   EXPECT_TRUE((*offload)->Close(Offload::AtClose::kRefuse).ok());
 }
 

@@ -56,7 +56,7 @@ TEST_F(OffloadCheckpointTest, ItTrainsAsTheModelThatTheFileIsOf) {
   EXPECT_EQ(stats.parameter_bytes, kModelBytes);
   EXPECT_EQ(stats.hook.managed_bytes, kModelBytes);
   EXPECT_LT(stats.budget_bytes, kModelBytes);
-  EXPECT_LE(stats.runtime.host_peak_bytes, stats.budget_bytes);
+  EXPECT_LE(stats.runtime.host.peak_bytes, stats.budget_bytes);
   EXPECT_GT(stats.hook.evictions, 0);
   ::torch::optim::SGD plain(model_->parameters(), 0.05);
   Train(*model_, tokens_, plain, nullptr);

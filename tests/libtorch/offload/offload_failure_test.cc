@@ -16,7 +16,8 @@ TEST_F(OffloadTest, AFetchThatFailsThrowsAndIsTold) {
   Make(Third());
   ExpectValues();
   EXPECT_TRUE(offload_->error().ok());
-  std::filesystem::resize_file(offload_->stats().runtime.paths[0].file, 0);
+  std::filesystem::resize_file(offload_->stats().runtime.paths()[0].disk.file,
+                               0);
   EXPECT_THAT(ThrownBy([&] {
                 for (int pass = 0; pass < 2; ++pass) model_->forward(tokens_);
               }),

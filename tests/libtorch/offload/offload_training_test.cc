@@ -81,7 +81,7 @@ TEST_P(OffloadTrainingTest, AThirdOfTheBytesHasTheSameBits) {
   const OffloadStats stats = offload_->stats();
   EXPECT_EQ(stats.parameter_bytes, kModelBytes);
   EXPECT_EQ(stats.budget_bytes, kModelBytes / 3);
-  EXPECT_LE(stats.runtime.host_peak_bytes, kModelBytes / 3);
+  EXPECT_LE(stats.runtime.host.peak_bytes, kModelBytes / 3);
   EXPECT_LE(stats.hook.over_budget_bytes, 0);
   EXPECT_LE(stats.hook.window_peak_bytes, stats.window_bytes);
   EXPECT_EQ(stats.steps, 4);
@@ -105,7 +105,7 @@ TEST_P(OffloadTrainingTest, EverythingInMemoryHasTheSameBits) {
   Make({});
   ExpectSame(Below(), Plain());
   const OffloadStats stats = offload_->stats();
-  EXPECT_TRUE(stats.runtime.paths.empty());
+  EXPECT_TRUE(stats.runtime.paths().empty());
   EXPECT_EQ(stats.hook.fetches, 0);
 }
 

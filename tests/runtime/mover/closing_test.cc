@@ -57,7 +57,7 @@ TEST_F(ClosingTest, TheFilesGoAndThenItEnds) {
   EXPECT_FALSE(closing_.abandoned());
   EXPECT_TRUE(Get(reply).ok());
   EXPECT_EQ(closing_.final_stats().hits, 5);
-  EXPECT_EQ(closing_.final_stats().leaked_bytes, 0);
+  EXPECT_EQ(closing_.final_stats().host.leaked_bytes, 0);
   EXPECT_EQ(core_.machine.files[0]->removals, 1);
   EXPECT_EQ(core_.machine.files[1]->removals, 1);
 }
@@ -128,7 +128,7 @@ TEST_F(ClosingTest, APinThatIsHeldKeepsTheMemory) {
   ASSERT_TRUE(Advance("'a'"));
   closing_.End(/*pinned=*/true, {});
   EXPECT_TRUE(closing_.abandoned());
-  EXPECT_EQ(closing_.final_stats().leaked_bytes, 64 * kPage);
+  EXPECT_EQ(closing_.final_stats().host.leaked_bytes, 64 * kPage);
 }
 
 TEST_F(ClosingTest, WhatWasAskedMeanwhileIsAnswered) {
@@ -166,7 +166,7 @@ TEST_F(ClosingTest, ATransferThatNeverEndsLeavesEverythingBehind) {
   closing_.End(false, {});
   core_.is_abandoned = true;
   EXPECT_TRUE(closing_.abandoned());
-  EXPECT_EQ(closing_.final_stats().leaked_bytes, 64 * kPage);
+  EXPECT_EQ(closing_.final_stats().host.leaked_bytes, 64 * kPage);
   EXPECT_EQ(Get(reply),
             absl::DeadlineExceededError(
                 "closing: 1 transfers and 0 tasks never ended; the arena of "

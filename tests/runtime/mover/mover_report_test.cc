@@ -51,17 +51,17 @@ TEST_F(ReportTest, TheNumbersAreThoseOfTheParts) {
   Admit(customer);
   const Stats stats = core_.report().MakeStats(absl::UnavailableError("first"));
   EXPECT_EQ(stats.engine, "faulty memory");
-  EXPECT_EQ(stats.host_budget_bytes, 64 * kPage);
-  EXPECT_EQ(stats.host_used_bytes, 8 * kPage);
-  EXPECT_EQ(stats.host_peak_bytes, 8 * kPage);
+  EXPECT_EQ(stats.host.budget_bytes, 64 * kPage);
+  EXPECT_EQ(stats.host.used_bytes, 8 * kPage);
+  EXPECT_EQ(stats.host.peak_bytes, 8 * kPage);
   EXPECT_EQ(stats.window_bytes, 6 * kPage);
   EXPECT_EQ(stats.resident_bytes, 2 * kPage);
-  ASSERT_EQ(stats.paths.size(), 2u);
-  EXPECT_EQ(stats.paths[0].file, "disk0/state");
-  EXPECT_EQ(stats.paths[0].tensors, 1);
-  EXPECT_EQ(stats.paths[1].tensors, 2);
-  EXPECT_EQ(stats.paths[1].used_bytes, 4 * kPage);
-  EXPECT_EQ(stats.paths[0].capacity_bytes, 64 * kPage);
+  ASSERT_EQ(stats.paths().size(), 2u);
+  EXPECT_EQ(stats.paths()[0].disk.file, "disk0/state");
+  EXPECT_EQ(stats.paths()[0].tensors, 1);
+  EXPECT_EQ(stats.paths()[1].tensors, 2);
+  EXPECT_EQ(stats.paths()[1].used_bytes, 4 * kPage);
+  EXPECT_EQ(stats.paths()[0].capacity_bytes, 64 * kPage);
   EXPECT_EQ(stats.bytes_written(), 2 * kPage);
   EXPECT_EQ(stats.bytes_read(), 2 * kPage);
   ASSERT_EQ(stats.tiers.size(), 3u);
@@ -86,7 +86,7 @@ TEST_F(ReportTest, TheNumbersAreThoseOfTheParts) {
   EXPECT_EQ(stats.tiers[1].hits, 0);
   EXPECT_EQ(stats.demand_reads, 0);
   EXPECT_EQ(stats.evictions, 0);
-  EXPECT_EQ(stats.quarantined_bytes, 0);
+  EXPECT_EQ(stats.host.quarantined_bytes, 0);
   EXPECT_EQ(stats.first_error, absl::UnavailableError("first"));
 }
 
@@ -108,7 +108,7 @@ TEST_F(ReportTest, TheBooksAgreeWhateverIsUnderWay) {
   EXPECT_EQ(core_.transfers.late_bytes(), 2 * kPage);
   EXPECT_TRUE(core_.report().CheckInvariants().ok())
       << core_.report().CheckInvariants();
-  EXPECT_EQ(core_.report().MakeStats({}).quarantined_bytes, 2 * kPage);
+  EXPECT_EQ(core_.report().MakeStats({}).host.quarantined_bytes, 2 * kPage);
 }
 
 TEST_F(ReportTest, ATensorsOwnInvariantIsTold) {

@@ -32,7 +32,7 @@ class WritePlacementTest : public testing::Test {
   static absl::Status Refused(const char* what) {
     return WithIoFault(absl::UnavailableError(what), {.error = EIO});
   }
-  PathState StateOf(TierId tier) { return placement_.StatsOf(tier).state; }
+  TierState StateOf(TierId tier) { return placement_.StatsOf(tier).state; }
 
   TestCore core_;
   WritePlacement& placement_ = core_.placement;
@@ -57,7 +57,7 @@ TEST_F(WritePlacementTest, NoTierThatRefusedTheTensorIsAskedAgain) {
 
 TEST_F(WritePlacementTest, ATierThatRefusedIsLeftForAnother) {
   Written(1, Refused("EIO"));
-  EXPECT_EQ(StateOf(1), PathState::kRefusesWrites);
+  EXPECT_EQ(StateOf(1), TierState::kRefusesWrites);
   EXPECT_TRUE(placement_.StatsOf(1).degraded);
   EXPECT_EQ(placement_.StatsOf(1).write_error, Refused("EIO"));
   EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 2);
@@ -73,7 +73,7 @@ TEST_F(WritePlacementTest, OneWriteFindsOutWhetherItDoesBetter) {
   EXPECT_EQ(placement_.ChooseTarget(other).tier, 2);
   Written(1, absl::OkStatus());
   EXPECT_FALSE(placement_.trying());
-  EXPECT_EQ(StateOf(1), PathState::kHealthy);
+  EXPECT_EQ(StateOf(1), TierState::kHealthy);
 }
 
 TEST_F(WritePlacementTest, ATrialThatIsNotBegunOrCancelledTellsNothing) {
@@ -87,7 +87,7 @@ TEST_F(WritePlacementTest, ATrialThatIsNotBegunOrCancelledTellsNothing) {
       placement_.GiveUp(1);
     }
     EXPECT_FALSE(placement_.trying());
-    EXPECT_EQ(StateOf(1), PathState::kRefusesWrites);
+    EXPECT_EQ(StateOf(1), TierState::kRefusesWrites);
   }
 }
 
@@ -123,12 +123,12 @@ TEST_F(WritePlacementTest, NoneIsUsableSaysWhyOfEachAndTheFirstErrno) {
 
 TEST_F(WritePlacementTest, ATierThatCannotBeReadIsToldUntilItCan) {
   placement_.OnMoved({.edge = {2, kDramTier}, .status = Refused("EIO")});
-  EXPECT_EQ(StateOf(2), PathState::kUnreadable);
+  EXPECT_EQ(StateOf(2), TierState::kUnreadable);
   placement_.OnMoved(
       {.edge = {2, kDramTier}, .status = absl::CancelledError("closing")});
-  EXPECT_EQ(StateOf(2), PathState::kUnreadable);  // that says nothing
+  EXPECT_EQ(StateOf(2), TierState::kUnreadable);  // that says nothing
   placement_.OnMoved({.edge = {2, kDramTier}});
-  EXPECT_EQ(StateOf(2), PathState::kHealthy);
+  EXPECT_EQ(StateOf(2), TierState::kHealthy);
 }
 
 TEST_F(WritePlacementTest, ANewTensorGoesWhereLeastIsPlaced) {
@@ -156,10 +156,10 @@ TEST_F(WritePlacementTest, ARateIsOfTheTimeInWhichItMoved) {
   core_.SettleFor(absl::Seconds(1));
   placement_.Measure();
   // 8192 bytes in a tenth of a second, and nothing in all others.
-  EXPECT_DOUBLE_EQ(placement_.StatsOf(1).write_bytes_per_second, 81920);
-  EXPECT_EQ(placement_.StatsOf(1).read_bytes_per_second, 0);
-  EXPECT_EQ(placement_.StatsOf(1).bytes_written, kCopyBytes);
-  EXPECT_EQ(placement_.StatsOf(2).write_bytes_per_second, 0);
+  EXPECT_DOUBLE_EQ(placement_.StatsOf(1).traffic.write_bytes_per_second, 81920);
+  EXPECT_EQ(placement_.StatsOf(1).traffic.read_bytes_per_second, 0);
+  EXPECT_EQ(placement_.StatsOf(1).traffic.bytes_written, kCopyBytes);
+  EXPECT_EQ(placement_.StatsOf(2).traffic.write_bytes_per_second, 0);
 }
 
 class FasterPlacementTest : public WritePlacementTest {
@@ -193,16 +193,16 @@ TEST_F(MappedPlacementTest, OneThatRefusedIsLeftAndTriedAsAPathIs) {
   EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
   placement_.GiveUp(1);
   Written(1, Refused("worn out"));
-  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kRefusesWrites);
-  EXPECT_EQ(placement_.HealthOf(1).write_error, Refused("worn out"));
-  EXPECT_EQ(placement_.HealthOf(2).state, PathState::kHealthy);
+  EXPECT_EQ(placement_.StatsOf(1).state, TierState::kRefusesWrites);
+  EXPECT_EQ(placement_.StatsOf(1).write_error, Refused("worn out"));
+  EXPECT_EQ(placement_.StatsOf(2).state, TierState::kHealthy);
   EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 2);
   placement_.TryAgain();
   EXPECT_EQ(placement_.ChooseTarget(tensor_).tier, 1);
   EXPECT_TRUE(placement_.trying());
   Written(1, absl::OkStatus());
   EXPECT_FALSE(placement_.trying());
-  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kHealthy);
+  EXPECT_EQ(placement_.StatsOf(1).state, TierState::kHealthy);
 }
 
 TEST_F(MappedPlacementTest, APathThatRefusedIsLeftForIt) {
@@ -213,10 +213,10 @@ TEST_F(MappedPlacementTest, APathThatRefusedIsLeftForIt) {
 
 TEST_F(MappedPlacementTest, OneThatCannotBeReadIsToldUntilItCan) {
   placement_.OnMoved({.edge = {1, kDramTier}, .status = Refused("down")});
-  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kUnreadable);
-  EXPECT_EQ(placement_.HealthOf(2).state, PathState::kHealthy);
+  EXPECT_EQ(placement_.StatsOf(1).state, TierState::kUnreadable);
+  EXPECT_EQ(placement_.StatsOf(2).state, TierState::kHealthy);
   placement_.OnMoved({.edge = {1, kDramTier}});
-  EXPECT_EQ(placement_.HealthOf(1).state, PathState::kHealthy);
+  EXPECT_EQ(placement_.StatsOf(1).state, TierState::kHealthy);
 }
 
 TEST_F(MappedPlacementTest, ANewTensorGoesToThePathWhileThatTakesWrites) {
@@ -253,7 +253,7 @@ TEST_F(GrowingPlacementTest, ALateTierIsNoTargetAndNoHome) {
     core_.registrar.CheckGrowth(clock.Now(), &errors);
   }
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(StateOf(2), PathState::kRefusesWrites);
+  EXPECT_EQ(StateOf(2), TierState::kRefusesWrites);
   EXPECT_EQ(placement_.ChooseHome({false, false}, kCopyBytes), 1);
   tensor_.refusals.Add(1, Refused("EIO"));
   EXPECT_EQ(placement_.ChooseTarget(tensor_).room, Room::kNone);

@@ -175,14 +175,14 @@ TEST_F(ByteWindowTest, AfterAWriteThatFailedOthersMayBeAdded) {
   ASSERT_TRUE(window().Add({&third}).ok());
   const std::vector<std::byte> source(static_cast<size_t>(3 * kPage));
   EXPECT_TRUE(absl::IsResourceExhausted(window().Fill(third, source.data())));
-  ASSERT_TRUE(world().runtime().GetStats().paths[0].degraded);
+  ASSERT_TRUE(world().runtime().GetStats().paths()[0].degraded);
   for (FakeTensor* const each : {&tensor(0), &tensor(1), &third}) {
     Remove(*each);
   }
   world().faults().Clear();
   Fill({3, 3, 3});
   for (int i = 2; i < 5; ++i) EXPECT_TRUE(Read(i).ok());
-  EXPECT_FALSE(world().runtime().GetStats().paths[0].degraded);
+  EXPECT_FALSE(world().runtime().GetStats().paths()[0].degraded);
 }
 
 TEST_F(ByteWindowTest, RefusedTensorsSayWhy) {
@@ -220,7 +220,7 @@ TEST_F(ByteWindowTest, RemovedTensorsGiveBackTheirRoomBelow) {
     }
   }
   EXPECT_EQ(window().stats().used_bytes, 0);
-  EXPECT_EQ(world().runtime().GetStats().paths[0].tensors, 0);
+  EXPECT_EQ(world().runtime().GetStats().paths()[0].tensors, 0);
 }
 
 // Two threads write tensors of their own and read common ones, while a third

@@ -38,7 +38,7 @@ TEST_F(SpillTest, MoreThanTheBudgetIsThereAtATime) {
   EXPECT_EQ(window().stats().used_bytes, 0);
   EXPECT_EQ(window().stats().peaks.over_budget_bytes, 10 * kPage);
   EXPECT_EQ(window().stats().peaks.over_budget_operation, "cat");
-  EXPECT_LE(world().runtime().GetStats().host_peak_bytes, 8 * kPage);
+  EXPECT_LE(world().runtime().GetStats().host.peak_bytes, 8 * kPage);
   const int64_t before = written();
   EndUses();
   for (int i = 0; i < 10; ++i) {

@@ -47,7 +47,7 @@ bool FaultyTiers::Mend(Runtime& runtime) {
   const absl::Time end = absl::Now() + OnThisMachine(absl::Seconds(30));
   while (true) {
     runtime.Prefetch({});  // wakes the engine, which sees it then
-    if (runtime.GetStats().quarantined_bytes == 0) return true;
+    if (runtime.GetStats().host.quarantined_bytes == 0) return true;
     if (absl::Now() >= end) return false;
     absl::SleepFor(absl::Milliseconds(1));
   }
