@@ -46,7 +46,7 @@ class Job:
         self.network = model(WIDTH, case.get('dtype', torch.float32))
         self.wrapped = (DistributedDataParallel(self.network)
                         if averaged and group is not None else self.network)
-        settings = dict(case.get('settings', {}), process_group=group)
+        settings = dict(case.get('settings', {}), **self.among(group))
         if 'budget' in case:
             settings.update(memory_budget=case['budget'], nvme_path=path)
         self.optimizer = terrace.AdamW(self.parameters(), lr=1e-2, **settings)
@@ -55,6 +55,10 @@ class Job:
         self.scaler = torch.amp.GradScaler(
             'cpu', init_scale=2.0**10, growth_interval=5,
             enabled=case.get('scaler', False))
+
+    def among(self, group):
+        """What the optimizer has of the other ranks."""
+        return {'process_group': group}
 
     def parameters(self):
         if not self.case.get('groups'):

@@ -16,7 +16,7 @@ from offloaded import check_equal_values, mlp, mlp_loss, values
 from terrace._base.library import is_offloaded
 
 
-def train_wrapped(path, group, offloaded, activations):
+def train_wrapped(path, group, offloaded, activations, overlap=None):
     """Losses and parameters after four steps, of batches of its own; and what
     was moved."""
     rank = dist.get_rank()
@@ -30,7 +30,7 @@ def train_wrapped(path, group, offloaded, activations):
                                   activations_above='1KiB')
     wrapped = DistributedDataParallel(network)
     optimizer = terrace.AdamW(
-        network.parameters(), lr=1e-2,
+        network.parameters(), lr=1e-2, overlap=overlap,
         process_group=dist.group.WORLD if group else None)
     generator = torch.Generator().manual_seed(20 + rank)
     losses = []
@@ -47,10 +47,13 @@ def train_wrapped(path, group, offloaded, activations):
     return losses, bits(network.parameters()), stats
 
 
-@pytest.mark.parametrize('group', [True, False])
+@pytest.mark.parametrize('group, overlap', [(True, None), (False, None),
+                                            (False, True)])
 @pytest.mark.parametrize('activations', [False, True])
-def test_two_ranks_are_as_in_memory(crew, tmp_path, group, activations):
-    below = crew.run(train_wrapped, str(tmp_path), group, True, activations)
+def test_two_ranks_are_as_in_memory(crew, tmp_path, group, overlap,
+                                    activations):
+    below = crew.run(train_wrapped, str(tmp_path), group, True, activations,
+                     overlap)
     expected = crew.run(train_wrapped, str(tmp_path), group, False, False)
     assert expected[0][0] != expected[1][0]  # each has batches of its own
     for rank, (losses, parameters, stats) in enumerate(below):
@@ -78,11 +81,11 @@ def refused(path, group, options):
             return str(error)
 
 
-@pytest.mark.parametrize('group', [True, False])
-@pytest.mark.parametrize('options, text', [
-    ({'joins': True}, 'gradients below'),
-    ({'overlap': True}, 'overlap=True on one of several ranks'),
-    ({'step_in_backward': 1}, 'step_in_backward'),
+@pytest.mark.parametrize('group, options, text', [
+    (True, {'joins': True}, 'gradients below'),
+    (True, {'overlap': True}, 'overlap=True with a process_group'),
+    (True, {'step_in_backward': 1}, 'step_in_backward'),
+    (False, {'step_in_backward': 1}, 'step_in_backward'),
 ])
 def test_what_is_not_built_for_ranks(crew, tmp_path, group, options, text):
     for said in crew.run(refused, str(tmp_path), group, options):

@@ -92,23 +92,23 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             the last pass used them. An operation that takes one that is not
             updated yet, or writes its gradient, waits; what a backward pass
             begins with waits for all, and so do step(), flush() and whatever
-            uses the state. The bits are those of False. See flush(). None: True
-            where it joins an Offload, without step_in_backward; else False.
+            uses the state. The bits are those of False. See flush(). Ranks of
+            DistributedDataParallel may have it. None: True where it joins an
+            Offload, without step_in_backward, on one rank; else False.
         offload: the Offload of a model: state, and gradients of its parameters
             too, are of its memory and paths then. A budget that is a share
-            grows by that share of both; its close() closes the optimizer. Left
-            out, with no memory_budget, nvme_path or tiers either, it is that
-            of the parameters, if they have one; with these, none.
+            grows by that share of both; its close() closes the optimizer. None:
+            that of the parameters, on one rank and without places of its own.
 
     Raises:
         ValueError, TypeError: an argument, also step_in_backward with
-            max_grad_norm; a budget in bytes below the
-            minimum, which is named; parameters that overlap in memory.
+            max_grad_norm; a budget in bytes below the minimum, which is named;
+            parameters that overlap in memory.
         NotImplementedError: complex or sparse parameters, tensors that wrap
             others but DTensors, these with max_grad_norm or process_group;
-            amsgrad=True, differentiable=True; step_in_backward and overlap=True
-            with process_group, on several ranks, with DTensors; overlap=True on
-            a GPU; step_in_backward of DistributedDataParallel, by backward().
+            amsgrad=True, differentiable=True; step_in_backward or overlap=True
+            with process_group or DTensors, the first on several ranks or
+            wrapped for them, the second on a GPU.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of

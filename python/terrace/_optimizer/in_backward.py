@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from terrace._ranks.ranks import Ranks
+from terrace._ranks.ranks import Ranks, number_of_ranks
 
 
 def is_late(overlap: bool | None, passes: int, ranks: Ranks,
@@ -23,11 +21,11 @@ def check(passes: int, overlap: bool | None, max_grad_norm: float,
           ranks: Ranks) -> None:
     """ValueError, NotImplementedError: it cannot be as it was asked for."""
     _check(passes, overlap, max_grad_norm)
-    if overlap and (ranks.group is not None or number_of_ranks() > 1):
+    if overlap and ranks.group is not None:
         raise NotImplementedError(
-            'terrace: overlap=True on one of several ranks, or with a '
-            'process_group: parameters are broadcast or averaged by what does '
-            'not wait for their updates')
+            'terrace: overlap=True with a process_group: parameters are '
+            'broadcast by what does not wait for their updates; without '
+            'process_group each rank of DistributedDataParallel may have it')
     if passes and ranks.group is not None:
         raise NotImplementedError(
             'terrace: step_in_backward with a process_group: gradients are '
@@ -54,9 +52,3 @@ def _check(passes: int, overlap: bool | None, max_grad_norm: float) -> None:
         raise NotImplementedError(
             f'terrace: step_in_backward on one of {number_of_ranks()} ranks: '
             'gradients are stepped before they could be averaged')
-
-
-def number_of_ranks() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    return 1

@@ -37,8 +37,7 @@ def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
     begins; gives the groups. ValueError, NotImplementedError: it cannot be as
     it was asked for."""
     in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
-    settings = joined(settings, offload, parameters_in(groups),
-                      ranks.alone and in_backward.number_of_ranks() == 1)
+    settings = joined(settings, offload, parameters_in(groups), ranks)
     if in_backward.is_late(overlap, passes, ranks, settings.home is not None):
         return LateStore(settings, is_asked_for=overlap is not None)
     if passes:

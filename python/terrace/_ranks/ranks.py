@@ -184,3 +184,10 @@ def ranks_of(group: Any) -> Ranks:
             f'{dist.get_backend_config(group)}); '
             'init_process_group("cpu:gloo,cuda:nccl") makes one that does')
     return Ranks(group)
+
+
+def number_of_ranks() -> int:
+    """Of the program, whether they share something or not."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return 1

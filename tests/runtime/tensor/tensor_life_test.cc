@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr char kCheck[] = "internal error at .*tensor\\.cc";
+constexpr char kCheck[] = "internal error at .*tensor_life\\.cc";
 
 TEST_F(TensorTest, ANewTensorIsNowhere) {
   EXPECT_EQ(tensor_.at(kDramTier), nullptr);

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-constexpr char kTwoTiersCheck[] = "internal error at .*tensor\\.cc";
+constexpr char kTwoTiersCheck[] = "internal error at .*tensor_life\\.cc";
 
 class TwoTiersTest : public testing::Test {
  protected:

@@ -1,0 +1,115 @@
+"""Gradients below on each of two ranks: an optimizer that joins the offloaded
+model which DistributedDataParallel wraps, in step() and late, to the bits of
+one process in memory."""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import terrace
+from crew import bits
+from offloaded import mlp, mlp_loss
+from terrace._base.library import is_offloaded
+from test_late_step_faults import no_large_files
+from test_ranks import _one_thread_as_the_ranks  # noqa: F401
+
+LAYERS = 12
+STEPS = 4
+WRAPPED_BY = [{}, {'gradient_as_bucket_view': True},
+              {'find_unused_parameters': True}, {'bucket_cap_mb': 0.01}]
+
+
+def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
+                 fails=False):
+    """Losses and parameters of batches of its own, whether its gradients were
+    below, what the offload counted, and what a late update that failed on rank
+    1 said."""
+    rank = dist.get_rank()
+    os.makedirs(f'{path}/{rank}')
+    network = mlp(LAYERS)
+    offload = terrace.offload(network, memory_budget='448KiB',
+                              nvme_path=f'{path}/{rank}',
+                              activations=activations,
+                              activations_above='1KiB')
+    wrapped = DistributedDataParallel(network, **wrapped_by)
+    optimizer = terrace.AdamW(network.parameters(), lr=1e-2, offload=offload,
+                              overlap=overlap)
+    generator = torch.Generator().manual_seed(20 + rank)
+    losses, below, said = [], set(), []
+    for number in range(STEPS):
+        time.sleep(pauses[rank])
+        optimizer.zero_grad()
+        loss = mlp_loss(wrapped, generator)
+        loss.backward()
+        losses.append(loss.item())
+        below.update(is_offloaded(p.grad) for p in network.parameters())
+        if fails and rank == 1 and number == 2:
+            with no_large_files():
+                optimizer.step()
+                try:
+                    optimizer.flush()
+                except OSError as error:
+                    said.append(error.errno)
+            # Rank 0 waits in its backward for the gradients of this one.
+            optimizer.flush()
+        else:
+            optimizer.step()
+    optimizer.flush()
+    stats = offload.stats()
+    optimizer.close()
+    offload.close()
+    return losses, bits(network.parameters()), below, stats, said
+
+
+def alone():
+    """Both ranks' losses, and the parameters, of one process in memory."""
+    network = mlp(LAYERS)
+    optimizer = terrace.AdamW(network.parameters(), lr=1e-2)
+    generators = [torch.Generator().manual_seed(20 + rank) for rank in (0, 1)]
+    losses = ([], [])
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for each, generator in zip(losses, generators):
+            loss = mlp_loss(network, generator)
+            (loss / 2).backward()
+            each.append(loss.item())
+        optimizer.step()
+    optimizer.close()
+    return losses, bits(network.parameters())
+
+
+def check(results, wrapped_by):
+    expected, parameters = alone()
+    for rank, (losses, theirs, below, stats, _) in enumerate(results):
+        assert losses == expected[rank]
+        assert theirs == parameters
+        # Views of a bucket are left in its memory.
+        assert below == {not wrapped_by.get('gradient_as_bucket_view', False)}
+        assert stats['evictions'] > 0 and stats['bytes_written'] > 0
+
+
+@pytest.mark.parametrize('wrapped_by', WRAPPED_BY)
+@pytest.mark.parametrize('overlap', [False, True, None])
+@pytest.mark.parametrize('activations', [False, True])
+def test_two_ranks_are_one_process(crew, tmp_path, wrapped_by, overlap,
+                                   activations):
+    check(crew.run(train_joined, str(tmp_path), wrapped_by, overlap,
+                   activations), wrapped_by)
+
+
+@pytest.mark.parametrize('pauses', [(0.05, 0), (0, 0.05)])
+@pytest.mark.parametrize('overlap', [False, True])
+def test_one_is_slow(crew, tmp_path, pauses, overlap):
+    check(crew.run(train_joined, str(tmp_path), {}, overlap, False, pauses), {})
+
+
+@pytest.mark.parametrize('wrapped_by', WRAPPED_BY[:2])
+def test_one_fails_and_tries_again(crew, tmp_path, wrapped_by):
+    results = crew.run(train_joined, str(tmp_path), wrapped_by, True, False,
+                       (0, 0), True)
+    check(results, wrapped_by)
+    assert [said for *_, said in results] == [[], [27]]  # EFBIG
