@@ -19,7 +19,8 @@ LateSteps::~LateSteps() {
 }
 
 bool LateSteps::HasStep() {
-  // A forked child has none of the threads; the fork waited for the updates.
+  // A forked child has none of the threads, and the fork waited for the
+  // updates.
   if (!process_.IsCurrent()) static_cast<void>(updates_.release());
   return updates_ != nullptr;
 }

@@ -1,6 +1,6 @@
-// The late steps of one optimizer, one after another: a step begins when the
-// one before has ended well, and one that failed is kept, with its gradients,
-// until another attempt succeeds or it is given up.
+// The late steps of one optimizer, one after another. A step begins when the
+// step before has ended well. A step that failed is kept, with its gradients,
+// until another attempt succeeds or the step is given up.
 //
 //   LateSteps late(*optimizer);
 //   status = late.Finish(absl::InfiniteFuture());
@@ -9,10 +9,10 @@
 //   status = late.Settle();  // before any other use of the optimizer
 //
 // A failed step that the optimizer has forgotten, as with a Reset or a load, is
-// given up by whatever looks at it next.
+// given up by the next Settle or Finish.
 //
-// Thread-compatible. The optimizer must outlive it, but in a forked child,
-// where there are no updates and the optimizer refuses by itself.
+// Thread-compatible. The optimizer must outlive this object, except in a forked
+// child, which has no updates and whose optimizer refuses calls by itself.
 #pragma once
 
 #include <memory>
@@ -29,35 +29,37 @@ namespace terrace {
 class LateSteps {
  public:
   explicit LateSteps(OffloadedOptimizer& optimizer) : optimizer_(optimizer) {}
-  // Waits. What failed is given up, with a warning of LibTorch's where it was
-  // not told.
+  // Waits for the updates. A step that failed is given up, with a LibTorch
+  // warning where no caller was told of the failure.
   ~LateSteps();
   LateSteps(const LateSteps&) = delete;
   LateSteps& operator=(const LateSteps&) = delete;
 
-  // After a Finish that was OK. Blocks until the norm is known, as
-  // LateUpdates::Begin; the order is that in which operations took the
-  // parameters after the step before.
+  // Begins a step, after a Finish that returned OK. Blocks until the norm is
+  // known, as LateUpdates::Begin does. The step updates the parameters in the
+  // order in which operations took them after the step before.
   absl::Status Begin(LateArguments arguments);
 
-  // Blocks until no update goes on: how they ended. What failed is told by the
-  // next Settle or Finish all the same.
+  // Blocks until no update goes on, and returns how the updates ended. The next
+  // Settle or Finish tells of a failure all the same.
   absl::Status Wait();
-  // The same, and tells what failed. Again: the same.
+  // Blocks as Wait, and tells the caller of a failure. Further calls return the
+  // same failure.
   absl::Status Settle();
-  // As Settle, but tries once more what was told before. DeadlineExceeded: the
-  // deadline came first; updates go on, or wait for the next Finish where they
-  // had failed.
+  // Waits as Settle, but tries updates once more whose failure was told before.
+  // Returns DeadlineExceeded when the deadline comes first: updates then go on,
+  // or, where they had failed, stay failed until the next Finish.
   absl::Status Finish(absl::Time deadline);
-  // Waits. What failed is as its failure left it, and not tried again.
+  // Waits for the updates. Parameters of a step that failed stay as the failure
+  // left them, and the step is not tried again.
   void GiveUp();
 
-  // Whether there is a step that may have to be waited for, or failed.
+  // Returns whether a step is kept that may go on, or that has failed.
   bool HasStep();
-  // That it failed.
+  // Returns whether a caller was told that the step failed.
   bool is_told() const { return is_told_; }
-  // How long operations, and what waits for all, have waited for the updates of
-  // steps that have ended.
+  // How long operations, and threads that wait for the end, have waited for the
+  // updates of steps that have ended.
   absl::Duration waited() const { return waited_; }
 
  private:
@@ -67,7 +69,7 @@ class LateSteps {
   const Process process_;
   std::unique_ptr<LateUpdates> updates_;
   std::vector<int> order_;  // of the step before
-  bool is_told_ = false;    // that updates_ failed
+  bool is_told_ = false;    // a caller knows that updates_ failed
   absl::Duration waited_;
 };
 

@@ -25,14 +25,15 @@
 namespace terrace {
 namespace {
 
-// How soon a parameter that has become wanted goes first, and a thread that
-// waits hears of one that is updated, where nothing else wakes the thread that
-// updates: with and without a thread that waits. A copy of another parameter
-// that had begun as it came is waited for.
+// The updating thread, where nothing else wakes it, looks this often which
+// parameters are wanted, to update them first, and which are updated, to tell
+// the threads that wait: the first while a thread waits, the second while none
+// does. A copy of another parameter that has begun by then ends first.
 constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
 constexpr absl::Duration kLook = absl::Milliseconds(2);
 
-// The same memory, which lives as long as either.
+// Returns another storage over the same memory, which lives as long as either
+// storage.
 c10::Storage Renewed(const c10::Storage& storage) {
   c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
   c10::DataPtr& data = old._mutable_data_ptr_no_checks();
@@ -44,8 +45,9 @@ c10::Storage Renewed(const c10::Storage& storage) {
           old.allocator(), old.resizable()};
 }
 
-// One with a tensor's bytes that can be used again, where its own cannot; else
-// none. Errors: it stays refused, until it is not in use, or can be brought.
+// Returns a storage with the tensor's bytes where the tensor's own storage
+// cannot be used again, or an empty one where it can. After an error the
+// storage stays refused until it is not in use, or its bytes can be brought.
 absl::StatusOr<c10::Storage> Usable(const at::Tensor& tensor) {
   const c10::Storage storage = tensor.storage();
   c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
@@ -58,7 +60,7 @@ absl::StatusOr<c10::Storage> Usable(const at::Tensor& tensor) {
                     absl::StrCat("'", name, "' is updated and cannot be used ",
                                  "again yet: ", status.message()));
   }
-  // What is not managed any more may be refused for another reason.
+  // A storage that is not managed any more may be refused for another reason.
   const bool is_gone =
       old.nbytes() > 0 && old._mutable_data_ptr_no_checks().get() == nullptr;
   if (is_gone || Disarm(old)) return c10::Storage();
@@ -109,7 +111,7 @@ absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
 void LateUpdates::Collect() {
   for (LateParameter& each : arguments_.parameters) {
     each.values = each.parameter.variable_data();
-    // Its hook names a storage after the first of those that share it.
+    // A hook names a storage after the first of the tensors that share it.
     const bool has_all = each.values.nbytes() == each.values.storage().nbytes();
     std::string name = has_all ? OffloadedName(each.values) : "";
     if (!name.empty()) each.name = std::move(name);
@@ -127,8 +129,8 @@ void LateUpdates::Collect() {
 }
 
 void LateUpdates::Listen() {
-  // Written behind autograd's back: a graph that still holds the old values
-  // must notice.
+  // Updates write the parameters behind autograd's back, and a graph that still
+  // holds the old values must notice.
   for (const LateParameter& each : arguments_.parameters) {
     each.parameter.unsafeGetTensorImpl()->bump_version();
   }
@@ -141,7 +143,7 @@ void LateUpdates::Run() {
       status_ = Drive(*step);
       pending_->End(status_);
     });
-  } catch (const std::system_error&) {  // there is none to be had
+  } catch (const std::system_error&) {  // the system has no thread for it
     RunHere();
   }
 }
@@ -153,7 +155,8 @@ void LateUpdates::RunHere() {
 }
 
 absl::Status LateUpdates::Drive(LateStep& step) {
-  // It would wait for itself. What is offloaded is held without operations.
+  // An operation of this thread would wait for the step that the thread drives.
+  // Offloaded tensors are held without operations.
   const at::DisableRecordFunctionGuard unseen;
   while (!step.Advance()) {
     Follow(step);
@@ -177,7 +180,7 @@ void LateUpdates::Follow(LateStep& step) {
   const auto is_copied = [this](int place) {
     const auto found = copied_.find(place);
     if (found == copied_.end()) return false;
-    // What fails is tried again at the end.
+    // A copy that fails is tried again at the end of the step.
     if (!CopyBack(*found->second).ok()) unreturned_.push_back(found->second);
     return true;
   };
@@ -187,7 +190,7 @@ void LateUpdates::Follow(LateStep& step) {
 
 void LateUpdates::SetStepped(absl::Span<const int> places) {
   if (arguments_.offloaded != nullptr) {
-    for (const int place : places) {  // held by pending_ until it hears of it
+    for (const int place : places) {  // pending_ still holds the gradients
       arguments_.offloaded->Drop(
           arguments_.data[static_cast<size_t>(place)].gradient);
     }
@@ -213,7 +216,8 @@ absl::Status LateUpdates::CopyBack(LateParameter& parameter) {
   if (status.ok()) {
     status = Guarded(c10::kCPU, [&] {
       const at::NoGradGuard without_graph;
-      // With a counter of versions of its own: it counts as written already.
+      // The values have a version counter of their own; the parameter's has
+      // counted this write already.
       parameter.values.copy_(parameter.in_order);
     });
   }
@@ -236,7 +240,7 @@ absl::Status LateUpdates::Finish() {
 
 absl::Status LateUpdates::Wait() {
   if (thread_.joinable()) {
-    pending_->AwaitEnd();  // as one that waits
+    pending_->AwaitEnd();  // this thread counts as a waiter
     thread_.join();
     static_cast<void>(pending_->TakeGarbage());
   }
@@ -248,11 +252,12 @@ bool LateUpdates::AwaitEnd(absl::Time deadline) {
 }
 
 absl::Status LateUpdates::Retry(absl::Time deadline) {
-  // What is lost stays so.
+  // Lost data stays lost, so that DataLoss is not tried again.
   if (Wait().ok() || absl::IsDataLoss(status_)) return status_;
   UpdateNet::Get().BeginAgain(*pending_);
   if (is_stepped()) {
-    const at::DisableRecordFunctionGuard unseen;  // it would wait for itself
+    // An operation of this thread would wait for the step that it finishes.
+    const at::DisableRecordFunctionGuard unseen;
     status_ = Finish();
   } else {
     auto step = Start(deadline);

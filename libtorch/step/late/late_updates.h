@@ -1,21 +1,22 @@
-// The updates of one late step: a thread that drives them to their end, and
-// what they refer to.
+// The updates of one late step. A thread drives them to their end, and this
+// object keeps the tensors that they read and write.
 //
 //   auto updates = LateUpdates::Begin(*optimizer, std::move(step));
 //   ...                                  // operations wait by themselves
 //   absl::Status status = (*updates)->Wait();
 //   if (!status.ok()) status = (*updates)->Retry();
 //
-// Until Wait or Retry has returned OK, or the object is gone, no other method
+// Until Wait or Retry has returned OK, or this object is gone, no other method
 // of the optimizer may be called. After a failure parameters and gradients stay
 // as they are, and operations that take a parameter that is not updated, or
-// write its gradient, throw; where LibTorch cannot take that back (before 2.12)
-// the parameters and gradients that were stepped are given new storages over
-// the same memory once the updates have succeeded or are given up, and views
-// that were made of them before go on throwing. What is leased as it is given
-// up is refused until the lease has ended.
+// write its gradient, throw. LibTorch before 2.12 cannot take the message off
+// a storage again: there the parameters and gradients that were refused are
+// given new storages over the same memory once the updates have succeeded or
+// are given up, and views that were made of them before go on throwing. A
+// storage that is leased when its update is given up stays refused until the
+// lease has ended.
 //
-// Thread-compatible. The optimizer must outlive it.
+// Thread-compatible. The optimizer must outlive this object.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,99 +39,107 @@
 
 namespace terrace {
 
-// One parameter of a step, and what the addresses of its data are of.
+// One parameter of a step, with the tensors that the addresses of its data
+// point into.
 struct LateParameter {
   int place = 0;
-  std::string name;  // unless a hook has its bytes, and calls it otherwise
+  std::string name;  // replaced by a hook's name for it, where a hook has one
   at::Tensor parameter;
-  at::Tensor values;    // its own as the step began, whatever it is given since
+  at::Tensor values;    // the parameter's data as the step began
   at::Tensor in_order;  // a copy that is updated in its place; or undefined
-  at::Tensor gradient;  // what is read; undefined where there are no elements
+  at::Tensor gradient;  // the step reads it; undefined without elements
 };
 
 struct LateArguments {
   std::vector<AdamOptions> groups;
   double loss_scale = 1;
-  // Else those of the optimizer's options.
+  // An unset value is that of the optimizer's options.
   std::optional<double> max_gradient_norm;
   std::optional<bool> skip_nonfinite;
   // Updates that take longer are stuck, and end as DeadlineExceeded.
   absl::Duration patience = absl::Hours(1);
-  std::vector<int> order;  // as parameters are expected to be used
+  std::vector<int> order;  // in which parameters are expected to be used
   std::vector<ParameterData> data;
   std::vector<LateParameter> parameters;
-  // Where some of `data` are: gradients are dropped there as they are used.
-  // Null: all are in memory. It outlives the step.
+  // The device of those of `data` that are offloaded; gradients are dropped
+  // there once they are used. It outlives the step, and is null when all of
+  // `data` are in memory.
   OffloadedDevice* offloaded = nullptr;
-  // What a program calls to try again what failed, for messages.
+  // The call by which a program tries failed updates again, for messages.
   std::string retry = "Flush()";
 };
 
 class LateUpdates {
  public:
-  // Blocks until the norm is known, as OffloadedOptimizer::StartLate. Null: the
-  // step has ended; its parameters may have been skipped.
+  // Blocks until the norm is known, as OffloadedOptimizer::StartLate does.
+  // Returns null when the step has skipped its parameters, and so has ended.
   static absl::StatusOr<std::unique_ptr<LateUpdates>> Begin(
       OffloadedOptimizer& optimizer, LateArguments arguments);
-  // Waits for the thread. What failed is given up.
+  // Waits for the thread. Updates that failed are given up.
   ~LateUpdates();
   LateUpdates(const LateUpdates&) = delete;
   LateUpdates& operator=(const LateUpdates&) = delete;
 
-  // Blocks until all are updated, or one has failed. Again: the same.
+  // Blocks until all parameters are updated, or an update has failed. Further
+  // calls return the same.
   absl::Status Wait();
-  // Whether they have ended by then: Wait would not block.
+  // Returns whether the updates have ended by the deadline, so that Wait would
+  // not block.
   bool AwaitEnd(absl::Time deadline);
-  // Whether every parameter was stepped, and what is missing is the end of it:
-  // values that are to be given back, storages that are still refused. No other
-  // step of the optimizer has begun since.
+  // Returns whether every parameter was stepped, and no other step of the
+  // optimizer has been counted since. After a failure only the end of the step
+  // is missing then: values to be given back, storages that are still refused.
   bool is_stepped() const {
     return is_stepped_ && optimizer_.step() == step_number_;
   }
-  // Those that failed once more. At the deadline they have failed again, with
-  // DeadlineExceeded.
+  // Tries failed updates once more, on the calling thread. Updates that are not
+  // done at the deadline have failed again, with DeadlineExceeded.
   absl::Status Retry(absl::Time deadline = absl::InfiniteFuture());
 
-  // Once it has ended: parameters in the order in which they were used, then
-  // the others as before.
+  // Returns, once the step has ended, parameters in the order in which they
+  // were used, then the others as they were before.
   std::vector<int> order() const;
-  // How long operations, and what waits for all, have waited.
+  // How long operations, and threads that wait for the end, have waited.
   absl::Duration waited() const { return pending_->waited(); }
 
  private:
   LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments);
 
   absl::StatusOr<std::unique_ptr<LateStep>> Start(absl::Time deadline);
-  // The storages that are waited for, without anyone who does.
+  // Adds the storages that operations have to wait for to pending_; operations
+  // wait for them from Listen on.
   void Collect();
   void Listen();
-  // On the thread, or on that of a Retry.
+  // Runs on the thread, or on the thread that calls Retry.
   absl::Status Drive(LateStep& step);
-  // On this thread, unless one was begun.
+  // Drives the step on the calling thread, unless a thread was started.
   void RunHere();
   void Follow(LateStep& step);
-  // Nothing of theirs is read or written any more.
+  // The parameters at these places and their gradients are not read or written
+  // by the step any more.
   void SetStepped(absl::Span<const int> places);
-  // Of those that are stepped: values out of order go back to their tensors.
-  // What cannot be given back stays here, and pending.
+  // Copies the values of stepped parameters back from copies in order. A
+  // parameter whose copy fails stays in unreturned_, and pending.
   absl::Status CopyBack();
   absl::Status CopyBack(LateParameter& parameter);
-  // Once all are stepped.
+  // Ends the step once all parameters are stepped.
   absl::Status Finish();
   void Run();
-  // Storages that were refused are as before, or refused still.
+  // Makes refused storages usable again; a storage that cannot be yet stays
+  // refused, and the first such error is returned.
   absl::Status Restore();
-  // Those that are refused still will be, as soon as they are not in use.
+  // Has the owners of managed storages that are still refused replace them, as
+  // soon as they are not in use.
   void RestoreLater();
 
   OffloadedOptimizer& optimizer_;
   LateArguments arguments_;
   const std::shared_ptr<PendingStorages> pending_;
   absl::flat_hash_map<int, LateParameter*> copied_;  // by place, with in_order
-  std::vector<LateParameter*> unreturned_;           // of these, stepped
-  std::unique_ptr<LateStep> step_;                   // of the thread
+  std::vector<LateParameter*> unreturned_;           // of copied_, stepped
+  std::unique_ptr<LateStep> step_;                   // driven by the thread
   std::thread thread_;
-  // Once the thread has ended.
+  // These may be read once the thread has ended.
   absl::Status status_;
   bool is_stepped_ = false;
   int64_t step_number_ = 0;

@@ -1,6 +1,6 @@
 // The storages of one late step that operations have to wait for: those of
 // parameters that are not updated yet, and of gradients that the updates still
-// read. A key stands for a storage; several tensors may share one.
+// read. A key stands for a storage, which several tensors may share.
 //
 //   pending.Add(parameter, name, its storage, its gradient's, gradient);
 //   pending.Await(operands, refuse);      // each operation, before it runs
@@ -8,15 +8,15 @@
 //   pending.TakeWanted(&parameters);      // the same: what is waited for
 //   pending.End(status);                  // the same, at last
 //
-// Gradients are let go where Await or TakeGarbage is called, never by the
-// thread that updates: what Python has seen can end only with Python's lock,
-// which a thread that waits here may hold.
+// Gradients are let go by the threads that call Await or TakeGarbage, never by
+// the thread that updates: a tensor that Python has seen can end only with
+// Python's lock, which a thread that waits here may hold.
 //
-// Waiting ends with the update, or with the step: End is called in any case,
-// or Close, after which nothing waits and nothing is refused.
+// A thread waits until the update or the step ends. End or Close is called in
+// any case; after Close no operation waits and none is refused.
 //
-// Thread-safe, but Add, which comes before all others. `refuse` is called with
-// the lock held, so that no retry comes between (lock_order.h).
+// Thread-safe, except Add, which comes before all other calls. `refuse` is
+// called with the lock held, so that no retry comes between (lock_order.h).
 #pragma once
 
 #include <memory>
@@ -41,55 +41,60 @@ class PendingStorages {
   };
   using Garbage = std::vector<std::shared_ptr<const void>>;
 
-  // `retry` is what a program calls to try again what failed, for messages.
+  // `retry` names the call by which a program tries a failed step again, for
+  // messages.
   explicit PendingStorages(std::string retry = "Flush()")
       : retry_(std::move(retry)) {}
   PendingStorages(const PendingStorages&) = delete;
   PendingStorages& operator=(const PendingStorages&) = delete;
 
-  // A parameter that is to be updated. `gradient_storage` is null where no
-  // other tensor has it. `gradient` lives until it was read for the last time.
+  // Adds a parameter that is to be updated. `gradient_storage` is null where
+  // there is no gradient to wait for. `gradient` is kept until the update has
+  // read it for the last time.
   void Add(int parameter, std::string name, const void* storage,
            const void* gradient_storage, std::shared_ptr<const void> gradient)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Blocks until every operand is as the step leaves it: parameters updated,
-  // of what is written no update reads it any more. Calls `refuse` with the
-  // indices of those whose updates have failed, and why; never once the step is
-  // tried again, or is closed.
+  // Blocks until every operand is as the step leaves it: parameters are
+  // updated, and no update reads a gradient any more that is written. Calls
+  // `refuse` with the index of each operand whose update has failed, and why,
+  // but never once the step is tried again, or is closed.
   using Refuse =
       absl::FunctionRef<void(size_t operand, const absl::Status& why)>;
   void Await(absl::Span<const Operand> operands, Refuse refuse)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether it is so now. What asks takes nothing: the order stays.
+  // Returns whether Await would neither wait for the operand nor refuse it. The
+  // call does not count as a use of the operand in order().
   bool IsFree(Operand operand) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the step has ended; whether it has by then.
+  // Both block until the step has ended; AwaitEndUntil returns false when the
+  // deadline comes first.
   void AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitEndUntil(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   Garbage TakeGarbage() ABSL_LOCKS_EXCLUDED(mutex_);
   bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // It has ended well, or is closed: nothing waits for it any more.
+  // Returns whether the step has ended well or is closed, so that no operation
+  // waits for it any more.
   bool is_done() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // A thread waits for a parameter, or for the end.
+  // Returns whether a thread waits for a parameter, or for the end.
   bool has_waiters() const ABSL_LOCKS_EXCLUDED(mutex_);
   // How long threads have waited, in all.
   absl::Duration waited() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Parameters that are waited for, each once.
+  // Appends the parameters that threads wait for, each once.
   void TakeWanted(std::vector<int>* parameters) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStepped(absl::Span<const int> parameters) ABSL_LOCKS_EXCLUDED(mutex_);
-  // With OK every parameter is updated.
+  // Ends the step; with OK every parameter is updated.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // One that failed is tried again, to another End.
+  // A step that failed is tried again, and goes on to another End.
   void BeginAgain() ABSL_LOCKS_EXCLUDED(mutex_);
-  // One that failed is not tried again.
+  // A step that failed is not tried again.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Parameters in the order in which operations took them first.
+  // Returns parameters in the order in which operations took them first.
   std::vector<int> order() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Storages that were refused since the last call.
+  // Returns the storages that were refused since the last call.
   std::vector<const void*> TakeRefused() ABSL_LOCKS_EXCLUDED(mutex_);
-  // One of these is refused still.
+  // The storage, which TakeRefused returned, is still refused.
   void SetRefused(const void* storage) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -108,7 +113,7 @@ class PendingStorages {
     bool is_refused = false;
   };
 
-  // Of those that the operand waits for, one that is pending; null: none.
+  // Returns a pending parameter that the operand waits for, or null.
   const Parameter* Missing(const Storage& storage, bool is_written) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(Storage& storage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

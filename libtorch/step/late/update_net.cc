@@ -27,7 +27,7 @@ struct Operands {
   }
 };
 
-// What is managed comes and goes as before meanwhile.
+// The bytes of a managed storage come and go as before while it is refused.
 void Refuse(c10::StorageImpl& storage, const absl::Status& why) {
   std::string text = absl::StrCat("terrace: ", why.message());
   ManagedStorage* const managed = OperationNet::Get().Find(&storage);
@@ -56,7 +56,8 @@ void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     AwaitAll(pending);
   } else {
-    // Also for what needs no bytes: a view's are read by its address later.
+    // An operation that needs no bytes waits too, since the bytes of a view
+    // that it makes may later be read by address.
     const Effects effects = EffectsOf(function);
     const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
     Operands operands;
@@ -71,12 +72,12 @@ void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
   for (const auto& each : pending) {
     if (!each->is_done()) continue;
     Erase(*each);
-    static_cast<void>(each->TakeGarbage());  // nothing else asks for it
+    static_cast<void>(each->TakeGarbage());  // no other call would take it
   }
 }
 
 UpdateNet& UpdateNet::Get() {
-  // Storages may end after everything static has.
+  // The net is never destroyed, since storages may end after all statics.
   static UpdateNet& net = *new UpdateNet();
   return net;
 }
@@ -141,7 +142,7 @@ bool UpdateNet::IsAwaited() {
 
 void UpdateNet::AwaitEverything() { AwaitAll(pending()); }
 
-// Holds the lock until after the fork, when no step goes on.
+// Waits until no step goes on, and holds the lock until after the fork.
 void UpdateNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   while (true) {
     AwaitAll(pending());
@@ -156,7 +157,8 @@ void UpdateNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 
 void UpdateNet::AfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Unlock(); }
 
-// What is there is the parent's, and its locks may be held for ever.
+// The steps are the parent's, and their locks may be held for ever, so that the
+// child drops them without destroying them.
 void UpdateNet::AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   static_cast<void>(new List(std::exchange(pending_, {})));
   mutex_.Unlock();

@@ -1,18 +1,20 @@
 // Sees every operation that LibTorch dispatches, on any thread, before it runs,
-// while a late step is pending: it waits for what it takes, before the hook
-// brings that. A backward pass waits for all of them with its first function.
+// while a late step is pending. The operation waits for the updates of its
+// operands before the hook brings their bytes. A backward pass waits for all
+// updates with its first function.
 //
 // An update that failed does not end the operation here, since LibTorch
-// swallows what an observer throws: a message on the storage does, when the
-// operation looks at its bytes.
+// swallows the exceptions of an observer. A message on the storage ends the
+// operation when it looks at the storage's bytes.
 //
-// What reads or writes memory without an operation (an address or an array
-// that a program took before, what torch.compile made) is not seen.
+// Code that reads or writes memory without an operation (by an address or an
+// array that a program took before, or compiled by torch.compile) is not seen.
 //
-// While none is pending, operations are not seen and cost nothing. A process
-// that is forked waits first, so that its child has whole parameters.
+// While no step is pending, operations are not seen and cost nothing. A process
+// that forks waits for the updates first, so that its child has whole
+// parameters.
 //
-// Thread-safe. A process has it once, as it has its OperationNet.
+// Thread-safe. A process has one net, as it has one OperationNet.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -32,16 +34,16 @@ class UpdateNet final : public OperationGate {
  public:
   using List = std::vector<std::shared_ptr<PendingStorages>>;
 
-  // Lives for ever.
+  // The net lives for ever.
   static UpdateNet& Get();
 
-  // Operations that begin after this wait. Until Erase; one that is done goes
-  // by itself.
+  // Operations that begin after this call wait for the step, until Erase. The
+  // next operation erases a step that is done.
   void Insert(std::shared_ptr<PendingStorages> pending)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Erase(const PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
   List pending() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // One that failed is tried again; not while the process is forked.
+  // A step that failed is tried again. Blocks while the process is forked.
   void BeginAgain(PendingStorages& pending) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void AwaitOperands(const at::RecordFunction& function) override;
@@ -49,7 +51,7 @@ class UpdateNet final : public OperationGate {
   bool IsFree(const c10::Storage& storage, bool is_written) override;
   bool IsAwaited() override;
   void AwaitEverything() override;
-  // Of what is to be written there.
+  // Waits for a storage that is about to be written.
   absl::Status Await(const c10::Storage& storage) {
     return Await(storage, /*is_written=*/true);
   }
@@ -63,7 +65,7 @@ class UpdateNet final : public OperationGate {
 
   mutable OrderedMutex mutex_{LockRank::kUpdateNet};
   List pending_ ABSL_GUARDED_BY(mutex_);
-  bool is_listening_ ABSL_GUARDED_BY(mutex_) = false;  // while there are
+  bool is_listening_ ABSL_GUARDED_BY(mutex_) = false;  // steps are pending
 };
 
 }  // namespace terrace
