@@ -61,7 +61,8 @@ bool BackwardFunctions::HasProgramFunctions() {
       ::torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes == nullptr) return false;
   for (const ::torch::autograd::Node* const node : *nodes) {
-    // C++'s are templates, and Python's class is of libtorch_python.
+    // The nodes of C++ programs are templates, and Python's class is in
+    // libtorch_python: only the name of the type tells them.
     const char* const name = typeid(*node).name();
     if (std::strstr(name, "CppNode") != nullptr ||
         std::strstr(name, "PyNode") != nullptr) {

@@ -1,8 +1,9 @@
-// In which functions of autograd a thread is: one that runs a backward pass
-// within itself is the outermost of what accumulates gradients there.
+// Tells in which functions of autograd a thread is. A function that runs a
+// backward pass within itself is the outermost function of the gradients that
+// this pass accumulates on its thread.
 //
-// Threads know while one of these is alive, from the next function on.
-// Thread-safe.
+// The functions of all threads are counted while an object of this class is
+// alive, from the next function on. Thread-safe.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -19,15 +20,17 @@ class BackwardFunctions {
   BackwardFunctions(const BackwardFunctions&) = delete;
   BackwardFunctions& operator=(const BackwardFunctions&) = delete;
 
-  // The outermost one that this thread is in, another number each time; 0:
-  // none. A hook behind a function is not in it.
+  // Returns the number of the outermost function that this thread is in, which
+  // is another one each time, or 0 when the thread is in none. A hook that runs
+  // behind a function is not in the function.
   static uint64_t Outermost();
-  // By this thread, which is in one, as soon as it has left the outermost:
-  // still in the backward pass of that. It must not throw.
+  // This thread, which is in a function, calls `call` as soon as it has left
+  // the outermost one, still in that function's backward pass. `call` must not
+  // throw.
   static void AfterOutermost(std::function<void()> call);
 
-  // Whether the backward pass that this thread is in has functions of programs,
-  // which may run others within themselves.
+  // Returns whether the backward pass that this thread is in has functions of
+  // programs, which may run other passes within themselves.
   static bool HasProgramFunctions();
 
  private:

@@ -11,7 +11,8 @@
 
 namespace terrace {
 
-// To tell of passes. False: there is nobody to tell, or not in this process.
+// A thread's turn to tell the listener of passes. A turn is false when the
+// listener hears of nothing any more, or belongs to another process.
 class BackwardPasses::Turn {
  public:
   explicit Turn(BackwardPasses& passes) : passes_(passes) {
@@ -76,7 +77,7 @@ absl::Status BackwardPasses::Came(const at::Tensor& leaf) {
   if (!turn) return absl::OkStatus();
   TERRACE_RETURN_IF_ERROR(See());
   if (ended_ >= a_step_) {
-    is_open_ = false;  // it has touched nothing
+    is_open_ = false;  // the pass has touched nothing
     return listener_->GradientCame(leaf, Gradient::kOfOneTooMany);
   }
   if (ended_ + 1 < a_step_) {
@@ -124,7 +125,7 @@ void BackwardPasses::BreakOpen() {
   listener_->PassBroke();
 }
 
-// That of the pass that is open, in which this thread is.
+// `number` is autograd's number of the open pass, which this thread is in.
 absl::Status BackwardPasses::Know(int number) {
   number_ = number;
   return Guarded(c10::kCPU, [&] {
@@ -145,7 +146,7 @@ void BackwardPasses::LeftFunction() {
   const int number = ::torch::autograd::get_current_graph_task_id();
   within_ = 0;
   if (!is_open_ || number_ == number) return;
-  if (number_ != kUnknown) {  // of one that broke
+  if (number_ != kUnknown) {  // the number of a pass that broke
     BreakOpen();
     is_open_ = true;
   }

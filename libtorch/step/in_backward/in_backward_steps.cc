@@ -150,7 +150,7 @@ void InBackwardSteps::PassBroke() {
       "a backward pass failed after it had stepped some of the parameters"));
 }
 
-// With the options of now; again: nothing.
+// Begins the step with the present options, unless it has begun.
 absl::Status InBackwardSteps::Begin() {
   if (step_ != nullptr) return absl::OkStatus();
   if (optimizer_.incomplete()) {
@@ -161,7 +161,7 @@ absl::Status InBackwardSteps::Begin() {
       GuardedWithoutGraph([this] { return BeginGathered(); });
   if (status.ok()) return status;
   if (optimizer_.incomplete())
-    return Fail(status);  // it has begun all the same
+    return Fail(status);  // the step has begun all the same
   gathered_.Clear();
   calls_.ended();
   return status;
@@ -180,7 +180,7 @@ absl::Status InBackwardSteps::BeginGathered() {
   return absl::OkStatus();
 }
 
-// Backward goes through what was made first at its end.
+// Parameters that were made first get their gradients at the end of backward.
 std::vector<int> InBackwardSteps::ExpectedOrder() const {
   std::vector<bool> listed(known_.tensors().size(), false);
   std::vector<int> expected;

@@ -1,18 +1,19 @@
-// Steps that an optimizer's backward passes make: in the last of so many, each
-// chunk is updated as soon as its gradients are there, and they are freed. What
-// is done is what one step with the same gradients does, bit for bit.
+// Steps that an optimizer's backward passes make. In the last of so many passes
+// each chunk is updated as soon as its gradients are there, and the gradients
+// are freed. The updates are those of one step with the same gradients, bit for
+// bit.
 //
 //   InBackwardSteps steps(/*passes=*/1, optimizer, known, calls);
 //   steps.Follow();
-//   ...                           // backward passes
-//   began = steps.Finish(deadline);  // of step(), then what else has gradients
+//   ...                              // backward passes
+//   began = steps.Finish(deadline);  // step() then takes the other gradients
 //   steps.Restart();
 //
-// A step that backward began cannot be undone: where it fails everything that
+// A step that backward began cannot be undone. Where it fails, every call that
 // needs whole parameters is refused from then on, with the failure.
 //
-// Thread-compatible, but for what BackwardPasses calls. What it is made with
-// outlives it.
+// Thread-compatible, apart from the methods that BackwardPasses calls. The
+// objects that it is made with outlive it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,11 +35,11 @@ namespace terrace {
 
 class InBackwardSteps final : public BackwardPasses::Listener {
  public:
-  // Of the optimizer.
+  // Calls into the optimizer.
   struct Calls {
     std::function<StepSource()> source;
-    std::function<absl::Status()> adopt;  // parameters that groups have got
-    std::function<void()> ended;          // a step, well or not
+    std::function<absl::Status()> adopt;  // takes parameters new in the groups
+    std::function<void()> ended;          // a step has ended, well or not
   };
   InBackwardSteps(int passes, OffloadedOptimizer& optimizer,
                   const KnownParameters& known, Calls calls);
@@ -46,22 +47,23 @@ class InBackwardSteps final : public BackwardPasses::Listener {
   InBackwardSteps(const InBackwardSteps&) = delete;
   InBackwardSteps& operator=(const InBackwardSteps&) = delete;
 
-  // A step, which has not ended.
+  // Returns whether a step has begun and not ended.
   bool has_begun() const { return step_ != nullptr; }
 
-  // The gradients of what groups have and requires one now.
+  // Follows the gradients of the groups' parameters that require one now.
   void Follow();
-  // FailedPrecondition: a step has begun and not ended; `what` would be done
-  // with half of it. Or what failed it.
+  // Returns FailedPrecondition when a step has begun and not ended, so that
+  // `what` would be done with half of it, or the failure of a step that failed.
   absl::Status Check(absl::string_view what) const;
-  // Ends what backward has begun, with these options still: whether it had
-  // begun it since the last Restart. A pass that broke counts for nothing, or
-  // has failed the step. FailedPrecondition, and the step goes on: options are
-  // others meanwhile, or what was stepped has another gradient.
+  // Ends the step that backward has begun, and returns whether backward has
+  // begun one since the last Restart. A pass that broke counts for nothing, or
+  // has failed the step. Returns FailedPrecondition, and lets the step go on,
+  // when the groups' options are no longer those that the step began with, or a
+  // parameter that was stepped has another gradient.
   absl::StatusOr<bool> Finish(absl::Time deadline);
   // The next pass is the first of a step.
   void Restart();
-  // A step that has begun, if there is one, fails for this.
+  // A step that has begun, if there is one, fails for this reason.
   void GiveUp(const absl::Status& why);
 
   absl::Status GradientCame(const at::Tensor& leaf,
@@ -77,7 +79,8 @@ class InBackwardSteps final : public BackwardPasses::Listener {
   absl::Status Supply(size_t place);
   absl::Status SupplyRest();
   absl::Status CheckUnchanged() const;
-  // The step cannot go on; `why`, as it is told from then on.
+  // Ends the step, which cannot go on, and returns the failure as it is told
+  // from then on.
   absl::Status Fail(const absl::Status& why);
   void DropStepped();
 
@@ -85,15 +88,15 @@ class InBackwardSteps final : public BackwardPasses::Listener {
   OffloadedOptimizer& optimizer_;
   const KnownParameters& known_;
   const Calls calls_;
-  // Shared with passes that are under way as this ends.
+  // Passes that are under way as this object ends have it too.
   const std::shared_ptr<BackwardPasses> followed_;
   GatheredStep gathered_;
   std::unique_ptr<GradualStep> step_;  // null: none has begun
-  std::vector<bool> supplied_;         // in it, by place
-  bool is_finished_ = false;           // one, since the last Restart
+  std::vector<bool> supplied_;         // to step_, by place
+  bool is_finished_ = false;           // a step, since the last Restart
   absl::Status failure_;
-  std::vector<int> came_;   // places, in this pass
-  std::vector<int> order_;  // as gradients came in the last one
+  std::vector<int> came_;   // places whose gradients came in this pass
+  std::vector<int> order_;  // places as gradients came in the last pass
 };
 
 }  // namespace terrace
