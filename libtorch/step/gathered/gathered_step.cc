@@ -15,8 +15,8 @@ OffloadedTensors Takes(const StepSource& from) {
                                    : OffloadedTensors::kTaken;
 }
 
-// It was written behind autograd's back: a graph that still holds the old
-// values must notice.
+// A step writes the parameter behind autograd's back, and a graph that still
+// holds the old values must notice.
 void NoteWritten(const at::Tensor& parameter) {
   if (parameter.is_inference()) return;
   parameter.unsafeGetTensorImpl()->bump_version();
@@ -48,7 +48,8 @@ absl::Status GatheredStep::Gather(const StepSource& from, bool goes_on) {
     if (present_[i] && tensors[i].grad().defined()) {
       TERRACE_RETURN_IF_ERROR(GatherOne(from, i));
     } else {
-      // Anything but null: it is not touched without a gradient.
+      // Any address but null does: a parameter without a gradient is not
+      // touched.
       data_[i].parameter = data_.data();
     }
   }
@@ -64,7 +65,7 @@ absl::Status GatheredStep::Begin(const StepSource& from) {
   TERRACE_ASSIGN_OR_RETURN(options_, OptionsByPlace(from));
   for (const Group& group : from.groups) {
     for (const at::Tensor& parameter : group.params()) {
-      if (parameter.has_storage()) {  // of another optimizer's step
+      if (parameter.has_storage()) {  // another optimizer may update it
         TERRACE_RETURN_IF_ERROR(UpdateNet::Get().Await(parameter.storage()));
       }
       present_[static_cast<size_t>(from.known.IndexOf(parameter))] = true;

@@ -1,5 +1,5 @@
-// What LibTorch's parameter groups say, with their position for messages. Pure
-// functions.
+// Reads and checks LibTorch's parameter groups, whose positions are for
+// messages. Pure functions.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -14,13 +14,13 @@
 
 namespace terrace {
 
-// As ReadGroupOptions.
+// Reads a group's options as ReadGroupOptions does; its errors name the group.
 absl::StatusOr<AdamOptions> ReadGroup(
     AdamMode mode, const ::torch::optim::OptimizerParamGroup& group,
     size_t position);
 
-// What can be said of groups before anything is made of them: as ReadGroup and
-// DescribeParameter.
+// Checks groups before anything is made of them, with the errors of ReadGroup
+// and DescribeParameter.
 absl::Status CheckGroups(
     AdamMode mode,
     const std::vector<::torch::optim::OptimizerParamGroup>& groups,

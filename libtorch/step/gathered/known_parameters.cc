@@ -27,7 +27,8 @@ absl::StatusOr<KnownParameters::Added> KnownParameters::FindAdded(
         TERRACE_ASSIGN_OR_RETURN(
             ParameterSpec spec,
             DescribeParameter(parameter, position, offloaded));
-        // Each has options of its own: a group may change its members.
+        // Each parameter has options of its own, since a group may change its
+        // members.
         const size_t index = tensors_.size() + added.tensors.size();
         spec.name = absl::StrCat("parameter", index);
         spec.group = static_cast<int>(index);

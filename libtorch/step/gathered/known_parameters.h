@@ -1,7 +1,9 @@
-// The parameters that groups of a LibTorch optimizer have, or had: each once,
-// in the order in which they were first seen, which is that of their state.
+// The parameters that groups of a LibTorch optimizer have, or had. Each is here
+// once, in the order in which they were first seen, which is the order of their
+// state.
 //
-// Thread-compatible. Keeps them alive, so that an address means one.
+// Thread-compatible. The parameters are kept alive, so that an address stands
+// for one of them only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,15 +28,16 @@ class KnownParameters {
     std::vector<ParameterSpec> specs;
   };
 
-  // What the groups have that is not known, all of it apart from each other and
-  // from what is. InvalidArgument, by the position in all groups: what cannot
-  // be stepped, or is there twice.
+  // Returns the groups' parameters that are not known yet. Returns
+  // InvalidArgument, by the position in all groups, for a parameter that cannot
+  // be stepped, or is in the groups twice; and, by indices, for two that share
+  // memory, among these and those that are known.
   absl::StatusOr<Added> FindAdded(
       const std::vector<::torch::optim::OptimizerParamGroup>& groups,
       OffloadedTensors offloaded);
   void Append(std::vector<at::Tensor> added);
 
-  // InvalidArgument: two that are known share memory.
+  // Returns InvalidArgument when two known parameters share memory.
   absl::Status CheckApart() { return CheckApart(tensors_); }
 
   const std::vector<at::Tensor>& tensors() const { return tensors_; }

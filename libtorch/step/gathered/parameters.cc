@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-// Where what has no elements is.
+// The address of tensors without elements.
 constexpr double kNothing = 0;
 
 absl::Status Error(const char* what, size_t position,
@@ -19,7 +19,7 @@ absl::Status Error(const char* what, size_t position,
       absl::StrCat(what, " ", position, " ", fault));
 }
 
-// What is wrong with it, as the rest of a sentence, or "".
+// Returns what is wrong with the parameter, as the rest of a sentence, or "".
 std::string ParameterFault(const at::Tensor& parameter,
                            OffloadedTensors offloaded) {
   const std::string fault = StorageFault(parameter, offloaded);
@@ -107,7 +107,7 @@ ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
     return data;
   }
   if (gradient.defined()) data.gradient = GradientAddress(gradient);
-  // Without elements there is no address.
+  // A parameter without elements has no address.
   data.parameter = has_elements ? parameter.mutable_data_ptr()
                                 : const_cast<double*>(&kNothing);
   if (has_elements) data.device = device;

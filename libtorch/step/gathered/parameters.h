@@ -1,5 +1,5 @@
-// LibTorch's tensors as the plain words of terrace/optimizer.h. Pure
-// functions; the tensors must outlive what points into them.
+// Describes LibTorch's tensors in the plain words of terrace/optimizer.h. Pure
+// functions; the tensors must outlive the addresses that point into them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,32 +14,36 @@
 
 namespace terrace {
 
-// InvalidArgument, with the reason, for what the optimizer cannot step: no
-// leaf, neither in CPU nor in CUDA memory, sparse, complex or integer, elements
-// that share memory; or one that is offloaded, unless that is taken. `position`
-// is the parameter's among all, for the message.
+// Returns InvalidArgument, with the reason, for a parameter that the optimizer
+// cannot step: it is no leaf, is neither in CPU nor in CUDA memory, is sparse,
+// complex or integer, has elements that share memory, or is offloaded where
+// `offloaded` refuses that. `position` is the parameter's among all, for the
+// message.
 absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
                                                 size_t position,
                                                 OffloadedTensors offloaded);
 
-// InvalidArgument if the parameter is no longer what `spec` says.
+// Returns InvalidArgument when the parameter is no longer what `spec` says.
 absl::Status CheckParameter(const at::Tensor& parameter,
                             const ParameterSpec& spec, size_t position,
                             OffloadedTensors offloaded);
 
-// The parameter's gradient, which it has; a copy if it is not contiguous.
-// InvalidArgument: not dense, of another device, shape or dtype than it may be.
+// Returns the gradient of a parameter that has one, or a copy of it where it is
+// not contiguous. Returns InvalidArgument for a gradient that is not dense, or
+// is of another device, shape or dtype than it may be.
 absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
                                               const ParameterSpec& spec,
                                               size_t position,
                                               OffloadedTensors offloaded);
 
-// Of a contiguous gradient in memory; without elements some address.
+// Returns the address of a contiguous gradient in memory, or some address that
+// is not null for a gradient without elements.
 const void* GradientAddress(const at::Tensor& gradient);
 
-// The addresses of a contiguous parameter and gradient on `device`; null: in
-// CPU memory. Where one of both is offloaded those at `offloaded`, which is
-// null where none is. A gradient that is undefined has none.
+// Returns the addresses of a contiguous parameter and gradient on `device`,
+// which is null for CPU memory. Where one of both is offloaded the addresses
+// are those of `offloaded`, which is null where no tensor is. A gradient that
+// is undefined has no address.
 ParameterData Locate(const at::Tensor& parameter, const at::Tensor& gradient,
                      Device* device, OffloadedDevice* offloaded);
 
