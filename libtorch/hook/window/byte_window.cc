@@ -60,7 +60,7 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source,
     if (!tensor.Install(pin->data().data())) status = Gone(tensor);
   }
   if (!status.ok()) {
-    if (pin.ok()) pin->ReleaseUnchanged();  // never written, as before
+    if (pin.ok()) pin->ReleaseUnchanged();  // the tensor has no contents yet
     room_.Give(FootprintOf(tensor));
     tensor.word().End(Residency::kCold);
     return status;
@@ -87,9 +87,9 @@ void ByteWindow::Forget(WindowTensor& tensor) {
   }
   spill_.Drop(tensor);
   tensor.fetch_.reset();
-  // What was written to it is not wanted any more.
+  // Nobody wants what was written to the tensor any more.
   tensor.pin_.ReleaseUnchanged();
-  // Of a Runtime that is closed, or in a forked child, nothing is left to end.
+  // A closed Runtime, or one in a forked child, has nothing left to forget.
   runtime_.Unregister(tensor.id_).IgnoreError();
   meter_.NoteForgotten(tensor);
   tensor.word().End(Residency::kCold);
@@ -154,7 +154,7 @@ absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access,
                                       Caller caller, RoomPatience patience) {
   const absl::Time end = absl::Now() + options_.patience;
   while (true) {
-    // What failed ahead of need may have been mended since.
+    // The cause of a fetch that failed ahead of need may be mended by now.
     bool is_again = tensor.fetch_ != nullptr;
     TERRACE_RETURN_IF_ERROR(Ask(tensor, access, caller, patience));
     absl::StatusOr<Pin> pin = bytes_.Take(*tensor.fetch_);
@@ -175,7 +175,7 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access, Caller caller,
                   .access = access,
                   .own_bytes = is_new ? tensor.size_bytes() : 0},
                  [&] { return MakeRoom(wait); });
-  // A fetch for operations.
+  // Only fetches for operations and leases count as blocked on room.
   if (access != Access::kOverwrite && caller != Caller::kBeside) {
     meter_.NoteBlockedOnRoom(absl::Now() - begun);
   }
@@ -183,12 +183,12 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access, Caller caller,
   return absl::OkStatus();
 }
 
-// The window has the bytes, and the memory has them in parts between what is
-// pinned: one more tensor leaves.
+// The window has room for the tensor, but in memory that lies in parts between
+// pinned tensors: one more tensor leaves.
 absl::StatusOr<bool> ByteWindow::MakeRoom(RoomWait& wait) {
   if (EvictOne()) return true;
   const absl::StatusOr<bool> decided = wait.Decide();
-  // What was in use as it looked may have ended since.
+  // Tensors that were in use at the first look may be free by now.
   return !decided.ok() && EvictOne() ? true : decided;
 }
 
@@ -196,7 +196,7 @@ absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
                               Caller caller) {
   const absl::Status status = Reworded(why, tensor.Told(why.message()));
   room_.Give(FootprintOf(tensor));
-  // Who is told that there is no room may come again when there is.
+  // A caller that is told of no room may come again when there is some.
   const bool is_refused = caller == Caller::kOperation && !IsNoRoom(status);
   if (is_refused) tensor.Refuse(std::string(status.message()));
   if (is_refused || !absl::IsResourceExhausted(status)) {
@@ -210,7 +210,7 @@ absl::Status ByteWindow::FetchBeyond(WindowTensor& tensor,
                                      absl::string_view operation) {
   TERRACE_RETURN_IF_ERROR(
       Fetch(tensor, Caller::kOperation, RoomPatience::kTurn));
-  // Where another operation has it too it stays where it is.
+  // A tensor that another operation has pinned too stays where it is.
   if (tensor.is_spilled() || !tensor.word().BeginMove()) {
     return absl::OkStatus();
   }
@@ -241,14 +241,14 @@ void ByteWindow::EndUse(WindowTensor& tensor, RoomPatience patience) {
 
 void ByteWindow::EndBeyond(WindowTensor& tensor, RoomPatience patience) {
   if (!tensor.word().UnpinToEvict()) return;
-  Claim(tensor);  // the room that it needs in the Runtime
+  Claim(tensor);  // room in the Runtime for the write-back
   RoomWait wait(room_, order_, patience, options_.beside);
   const absl::Status status =
       spill_.WriteBack(tensor, [&] { return MakeRoom(wait); });
   room_.Give(FootprintOf(tensor));
   const bool has_storage = status.ok() && tensor.TakeAway();
   if (!has_storage) {
-    // Where it is until its next use ends, or it is removed.
+    // The tensor stays spilled until its next use ends, or its removal.
     if (status.ok()) tensor.MarkGone();
     return tensor.word().End(Residency::kResident);
   }
@@ -261,14 +261,14 @@ void ByteWindow::FetchAhead(WindowTensor& tensor) {
   if (tensor.word().state() != Residency::kCold || tensor.gone()) return;
   if (!tensor.word().BeginLoad()) return;
   if (tensor.fetch_ != nullptr) {
-    tensor.word().End(Residency::kReady);  // begun by another thread just now
+    tensor.word().End(Residency::kReady);  // another thread has just begun it
     return;
   }
   BeginAhead(tensor, {.may_be_ready = false});
 }
 
 void ByteWindow::FetchUpcoming() {
-  // Once a position: what had no room then has none until the next use.
+  // One look at each position is enough: room comes with the next use.
   if (away_.load(std::memory_order_relaxed) == 0) return;
   const size_t position = order_.position();
   if (looked_at_.exchange(position, std::memory_order_relaxed) == position) {
@@ -314,7 +314,7 @@ void ByteWindow::Trim() {
 }
 
 int64_t ByteWindow::EvictAll() {
-  // Other threads may bring them back meanwhile.
+  // Other threads may bring tensors back meanwhile.
   const auto most = static_cast<int64_t>(order_.size());
   int64_t count = 0;
   while (count < most && EvictOne()) ++count;
@@ -365,13 +365,13 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   const absl::Status room = ordinary_.CheckRoom(tensor.size_bytes());
   if (!room.ok()) return Reworded(room, tensor.Told(room.message()));
   tensor.word().Hold();
-  // No operation's: where it cannot be brought it may be tried again.
+  // As for a lease, a tensor that cannot be brought may be tried again.
   absl::Status status = Fetch(tensor, Caller::kLease);
   if (!status.ok()) {
     tensor.word().Unpin();
     return status;
   }
-  // Without a moment in which it is not held: others may evict.
+  // Take ends the hold without a gap in which another thread could evict.
   tensor.word().Take(/*is_held=*/true);
   status = tensor.MoveOut();
   if (!status.ok()) {

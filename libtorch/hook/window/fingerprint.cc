@@ -9,7 +9,8 @@ constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 / the golden ratio
 constexpr size_t kWord = sizeof(uint64_t);
 constexpr size_t kLanes = 4;  // multiplications that do not wait for each other
 
-// For each state a bijection of the word, and for each word one of the state.
+// Mixed is a bijection of the word for each state, and of the state for each
+// word.
 uint64_t Mixed(uint64_t state, uint64_t word) {
   state = (state ^ word) * kOdd;
   return state ^ (state >> 32);
@@ -18,7 +19,8 @@ uint64_t Mixed(uint64_t state, uint64_t word) {
 }  // namespace
 
 uint64_t Fingerprint(absl::Span<const std::byte> bytes) {
-  // Digits of pi: with small numbers a lane's state meets the sum's.
+  // The lanes begin with digits of pi, since with small numbers a lane's state
+  // meets the sum's.
   uint64_t lanes[kLanes] = {0x243f6a8885a308d3, 0x13198a2e03707344,
                             0xa4093822299f31d0, 0x082efa98ec4e6c89};
   size_t at = 0;

@@ -1,6 +1,7 @@
-// Memory of LibTorch's allocator, where what moves out of a window goes. A
-// kernel that overcommits gives memory that it has not, and kills whoever
-// writes there: so what is available is looked at before.
+// Tensors that move out of a window go to memory of LibTorch's allocator. A
+// kernel that overcommits gives out memory that it does not have, and kills the
+// process that writes there, so OrdinaryMemory first looks at what is
+// available.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,14 @@ namespace terrace {
 
 class OrdinaryMemory {
  public:
-  // Of it, for all else that the program does meanwhile.
+  // This much is left for all else that the program does meanwhile.
   static constexpr int64_t kSpareBytes = 64 << 20;
 
   explicit OrdinaryMemory(std::function<int64_t()> available_bytes)
       : available_bytes_(std::move(available_bytes)) {}
 
-  // ResourceExhausted: for less than these.
+  // Returns ResourceExhausted when fewer than `bytes` and the spare ones are
+  // available.
   absl::Status CheckRoom(int64_t bytes) const {
     const int64_t available = available_bytes_();
     if (bytes <= available - kSpareBytes) return absl::OkStatus();

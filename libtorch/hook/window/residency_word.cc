@@ -18,8 +18,8 @@ bool ResidencyWord::Change(const May& may, const Next& next) {
 
 namespace {
 
-// A word with another state, or life, whatever the rest of it is: `unit` is
-// what that one counts in.
+// Returns a function that gives a word another state, or life, and leaves the
+// rest of it as it is; `unit` is what that field counts in.
 template <typename State>
 auto To(State next, uint32_t unit = 1) {
   return [next, unit](uint32_t word) {

@@ -1,6 +1,7 @@
-// Whether a tensor's bytes are here, how many operations need them to stay, and
-// whether it is managed at all: in one atomic word, so that a pin, an eviction
-// and the end of a hook cannot miss each other. First pin, then look.
+// One atomic word says whether a tensor's bytes are here, how many operations
+// need them to stay, and whether the tensor is managed at all, so that a pin,
+// an eviction and the end of a hook cannot miss each other. A thread first
+// pins, then looks.
 //
 //              BeginEvict          End                 BeginLoad
 //   resident --------------> evicting ------> cold ------------------> loading
@@ -12,27 +13,28 @@
 //                                    BeginEvict +<----------+--BeginLoad---->|
 //                                                  failed <----+  BeginRetry
 //
-// A state belongs to no thread (resident, cold, ready, failed) or to the one
-// that changed it to evicting or loading: that one alone touches the tensor
-// until its End, which tells all that wait. A pin may come at any time: it
-// keeps what is resident from being evicted, and says nothing about what is
-// not.
+// A state belongs to no thread (resident, cold, ready, failed), or to the
+// thread that changed it to evicting or loading. That thread alone touches the
+// tensor until its End, which wakes all that wait. A pin may come at any time:
+// it keeps a resident tensor from being evicted, and says nothing about a
+// tensor that is not resident.
 //
-// Beside that a tensor has a life with a hook. What is not managed takes no
-// pins, so that what enters, leaves or has gone is its one thread's alone:
+// Beside its state a tensor has a life with a hook. A tensor that is not
+// managed takes no pins, so that one that enters, leaves or has gone belongs to
+// a single thread:
 //
 //   entering --> managed <--> stopping --> leaving --> gone
 //      |            ^                         |         ^
 //      |            +-------------------------+         |
 //      +------------------------------------------------+
 //
-// Stopping is what a hook that wants to close does to all that it has: only a
-// thread that has pins already takes more of them, for it lets go of none
-// without; so that all are unpinned at one time and leave, or all are managed
-// as before. The set of a hook's tensors changes the life, under its lock
-// (storage_lives.h).
+// A hook that wants to close makes all its tensors stopping. Only a thread that
+// has pins already takes more of them then, since it may end none that it has
+// without these. So either all tensors are unpinned at one time and leave, or
+// all are managed as before. The set of a hook's tensors changes their lives,
+// under its lock (storage_lives.h).
 //
-// Thread-safe.
+// A ResidencyWord is thread-safe.
 #pragma once
 
 #include <atomic>
@@ -43,18 +45,18 @@ namespace terrace {
 
 enum class Residency : uint32_t {
   kResident,
-  kEvicting,  // a thread's
+  kEvicting,  // belongs to a thread
   kCold,
-  kLoading,  // a thread's
+  kLoading,  // belongs to a thread
   kReady,    // a fetch was begun ahead of need; what is left is to take it
   kFailed,   // the last fetch did not bring the bytes
 };
 
 enum class Life : uint32_t {
   kManaged,
-  kEntering,  // a thread's: its bytes are not the window's yet
+  kEntering,  // belongs to a thread; its bytes are not the window's yet
   kStopping,
-  kLeaving,  // a thread's: its bytes become its storage's own, or nobody's
+  kLeaving,  // belongs to a thread; its bytes become its storage's or nobody's
   kGone,     // for good
 };
 
@@ -63,10 +65,11 @@ class ResidencyWord {
   explicit ResidencyWord(Residency state)
       : word_(static_cast<uint32_t>(state)) {}
 
-  // What it was then; kResident: the bytes stay until the Unpin, and all that
-  // was done to them before is seen. Null: there is no pin, as it is not
-  // managed, or is stopping and the thread is none that `holds_pins`; AwaitLife
-  // says when to look for it again, which may be another one by then.
+  // Takes a pin, and returns the state at that time. After kResident the bytes
+  // stay until Unpin, and the caller sees all that was done to them before.
+  // Returns null, without a pin, when the tensor is not managed, or is stopping
+  // and the thread is none that `holds_pins`. AwaitLife says when to look for
+  // the tensor again, which may be another one by then.
   std::optional<Residency> Pin(bool holds_pins = false) {
     const uint32_t word = word_.fetch_add(kPin, std::memory_order_acquire);
     if ((word & kLifeMask) != 0 && !(holds_pins && IsStopping(word))) {
@@ -87,45 +90,52 @@ class ResidencyWord {
   bool pinned() const { return pins() > 0; }
   uint32_t pins() const { return word_.load(std::memory_order_acquire) / kPin; }
 
-  // Each makes the word the caller's, or answers false and changes nothing.
-  // Resident or ready, not pinned, and neither entering nor gone. What was done
-  // under pins is seen.
+  // Each Begin function makes the word the caller's, or returns false and
+  // changes nothing. BeginEvict takes a tensor that is resident or ready, is
+  // not pinned, and neither enters nor has gone. The caller sees all that was
+  // done under pins.
   bool BeginEvict();
-  // Cold or ready; pinned or not.
+  // BeginLoad takes a tensor that is cold or ready, pinned or not.
   bool BeginLoad();
-  bool BeginRetry();  // failed; pinned or not
-  // Resident, and pinned by the caller alone, who keeps the pin: it is loading
-  // then, so that its bytes may change their place.
+  bool BeginRetry();  // takes a failed tensor, pinned or not
+  // BeginMove takes a resident tensor that the caller alone has pinned, and the
+  // caller keeps the pin. The tensor is loading then, so that its bytes may
+  // change their place.
   bool BeginMove();
-  // Ends a pin; if that was the last one of a resident tensor, the word is the
-  // caller's, as by BeginEvict. False: the pin has ended, no more.
+  // Ends a pin. If that was the last pin of a resident tensor, the word is the
+  // caller's, as by BeginEvict. Else only the pin has ended, and this returns
+  // false.
   bool UnpinToEvict();
-  // Of any state that is no thread's, and not pinned: to take the tensor out.
-  // It is kEvicting then.
+  // BeginRemove takes a tensor that is to be taken out, from any state that
+  // belongs to no thread, without pins. The state is kEvicting then.
   bool BeginRemove();
-  // Of one that enters or leaves, by the thread that has it do so, whatever its
-  // pins are. Hold: a pin, until Take. Take: waits until it is no other
-  // thread's, and makes it the caller's, as BeginRemove.
+  // Only the thread that makes a tensor enter or leave calls Hold and Take,
+  // whatever the tensor's pins are. Hold takes a pin, which a Take that
+  // `is_held` ends. Take waits until the word is no other thread's, and makes
+  // it the caller's, as BeginRemove does.
   void Hold() { word_.fetch_add(kPin, std::memory_order_acquire); }
   void Take(bool is_held = false);
 
-  // By the thread whose word it is, to a state that is none's.
+  // Gives the word back, with a state that belongs to no thread. Only the
+  // thread whose word it is calls this.
   void End(Residency next);
 
-  // Waits until it is no thread's.
+  // Waits until the state belongs to no thread, and returns it.
   Residency Await() const;
 
-  // Before anything else.
+  // Begins the life; called before anything else.
   void Enter() { SetLife(Life::kEntering); }
-  // Managed. False: it is not.
+  // Stops a managed tensor; returns false for any other.
   bool Stop();
-  // Managed or stopping, and not pinned. False: it is not.
+  // Makes a tensor leave that is managed or stopping, and not pinned; returns
+  // false for any other.
   bool Leave();
-  // By the thread that has it enter, stop or leave: wakes all that wait.
-  // `is_pinned`: by that thread, once it is managed.
+  // Changes the life, and wakes all that wait. Only the thread that makes the
+  // tensor enter, stop or leave calls this. With `is_pinned` the tensor, which
+  // becomes managed, has a pin of that thread.
   void SetLife(Life next, bool is_pinned = false);
-  // Waits until it is managed or gone; for a thread that `holds_pins`, or is
-  // stopping.
+  // Waits until the tensor is managed or gone, or, for a thread that
+  // `holds_pins`, stopping.
   void AwaitLife(bool holds_pins = false) const;
 
  private:
@@ -146,7 +156,8 @@ class ResidencyWord {
   static bool IsEvictable(uint32_t word) {
     return LifeOf(word) != Life::kEntering && LifeOf(word) != Life::kGone;
   }
-  // To what `next` makes of the word, while `may` says that it may.
+  // Replaces the word by what `next` makes of it, if `may` allows that word;
+  // else returns false.
   template <typename May, typename Next>
   bool Change(const May& may, const Next& next);
 

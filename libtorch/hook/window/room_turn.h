@@ -1,11 +1,12 @@
-// Whose turn it is to wait for room with what he has: one operation at a time,
-// in the order in which they came, so that what several have of a window never
-// keeps all of them from the rest.
+// Operations that have pins take turns to wait for room: one at a time, in the
+// order in which they came. So the parts of a window that several of them have
+// never keep all of them from the rest.
 //
 //   RoomTurn::Holder holder(turn);   // waits
 //
-// Thread-safe. Who has the turn waits for operations that compute and for
-// transfers, and for nobody that waits for the turn: so it ends.
+// A RoomTurn is thread-safe. The operation that has the turn waits for
+// operations that compute and for transfers, and for none that waits for the
+// turn: so each turn ends.
 #pragma once
 
 #include <cstdint>

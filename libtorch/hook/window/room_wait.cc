@@ -41,7 +41,8 @@ bool RoomWait::Waits() {
       return false;
     case RoomPatience::kTurn:
       if (!std::exchange(is_lacking_, true)) room_.BeginLacking();
-      // A thread between two operations at a look has the next one soon.
+      // A thread that is between two operations at a look has the next one
+      // soon.
       idle_looks_ = order_.IsAnyComputing() ? 0 : idle_looks_ + 1;
       return idle_looks_ < kIdleLooks;
     case RoomPatience::kBeside:
@@ -51,7 +52,7 @@ bool RoomWait::Waits() {
 }
 
 bool RoomWait::IsAwaitedTooLong() {
-  // Operations that have pins may wait for what this one brings.
+  // Operations that have pins may wait for the tensor that this fetch brings.
   const bool is_awaited =
       (beside_.is_awaited && beside_.is_awaited()) || !order_.IsAnyComputing();
   if (!is_awaited) {

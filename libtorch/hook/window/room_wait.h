@@ -1,14 +1,14 @@
-// Whether a fetch that finds no room waits for it, or is told that there is
-// none: where nothing can leave because of what is in use.
+// A RoomWait decides whether a fetch waits for room or is told that there is
+// none, where no tensor can leave because of those in use.
 //
 //   RoomWait wait(room, order, RoomPatience::kTurn, beside);
 //   if (EvictOne()) return true;
 //   return wait.Decide();               // false: it waits, and looks again
 //
-// An operation does not wait with what it has pinned but in its turn
-// (room_turn.h), and then for as long as another one computes: where all that
-// hold pins wait, there will be none. What comes beside operations waits for
-// these, but not long where they wait for it. One thread at a time.
+// An operation that has pins waits for room only in its turn (room_turn.h), and
+// only for as long as another operation computes: where all that hold pins
+// wait, no room will come. A fetch beside operations waits for them, but not
+// long where they wait for it. One thread at a time uses a RoomWait.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +22,30 @@
 
 namespace terrace {
 
-// Of fetches that come beside operations.
+// These options are for fetches that come beside operations.
 struct BesideOptions {
-  // Whether something waits for one of these; none: no.
+  // Returns whether something waits for one of these fetches; where there is no
+  // function, nothing does.
   std::function<bool()> is_awaited;
-  // How long they wait for room while that is so.
+  // These fetches wait for room this long while something waits for them.
   absl::Duration patience = absl::Seconds(10);
 };
 
-// Of one that has or wants pins.
+// RoomPatience says what a thread that has or wants pins waits for.
 enum class RoomPatience : uint8_t {
   kNone,    // neither for room nor for what another thread brings
-  kLoads,   // for that alone
-  kTurn,    // for room too, while another computes
-  kBeside,  // it comes beside operations
+  kLoads,   // for what another thread brings alone
+  kTurn,    // for room too, while another operation computes
+  kBeside,  // for room that operations have (BesideOptions)
 };
 
-// Of a fetch: what is in use left no room, and nothing has failed.
+// Whether a fetch's error says that tensors in use left no room, and that
+// nothing has failed.
 bool IsNoRoom(const absl::Status& status);
 
 class RoomWait {
  public:
-  // All must outlive it.
+  // What the references refer to must outlive the RoomWait.
   RoomWait(WindowRoom& room, const UseOrder& order, RoomPatience patience,
            const BesideOptions& beside)
       : room_(room), order_(order), patience_(patience), beside_(beside) {}
@@ -51,7 +53,8 @@ class RoomWait {
   RoomWait(const RoomWait&) = delete;
   RoomWait& operator=(const RoomWait&) = delete;
 
-  // Where nothing can leave. ResourceExhausted: what is in use at a time is too
+  // Called where no tensor can leave. Returns false when the caller is to look
+  // again, or ResourceExhausted when the tensors in use at a time take too
   // much.
   absl::StatusOr<bool> Decide();
 
@@ -64,7 +67,7 @@ class RoomWait {
   const RoomPatience patience_;
   const BesideOptions& beside_;
   bool is_lacking_ = false;
-  int idle_looks_ = 0;  // at which nothing computed, one after another
+  int idle_looks_ = 0;  // in a row, at which nothing computed
   absl::Time awaited_since_ = absl::InfiniteFuture();
 };
 

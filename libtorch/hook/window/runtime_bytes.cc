@@ -9,11 +9,11 @@
 namespace terrace {
 namespace {
 
-// Between two looks at whether others have ended a pin.
+// Ask looks this often whether other threads have ended a pin.
 constexpr absl::Duration kPinsWait = absl::Milliseconds(1);
-// For room beside what is there, which pins may have too.
+// Ask waits so long for room of a tensor's own, which pins may have too.
 constexpr absl::Duration kOwnRoomWait = absl::Milliseconds(10);
-// For that of a queue which nothing uses.
+// Register waits so long for the room of a queue that nothing uses.
 constexpr absl::Duration kTrialWait = absl::Milliseconds(100);
 
 }  // namespace
@@ -22,7 +22,7 @@ absl::StatusOr<std::vector<TensorId>> RuntimeBytes::Register(
     absl::Span<const TensorSpec> specs) const {
   absl::StatusOr<std::vector<TensorId>> ids = runtime_.Register(specs);
   if (!absl::IsUnavailable(ids.status())) return ids;
-  // Whatever becomes of the queue: paths are tried again as it is asked for.
+  // Asking for a queue tries the paths again, whatever becomes of the queue.
   runtime_.OpenQueue(/*slot_bytes=*/1, /*slots=*/1, absl::Now() + kTrialWait)
       .status()
       .IgnoreError();
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
     }
     TERRACE_ASSIGN_OR_RETURN(const bool made, make_room());
     if (made) continue;
-    // What stays because it cannot be written makes no room.
+    // A tensor that stays because it cannot be written makes no room.
     const bool is_stuck = IoFaultOf(queue.status()).error != 0;
     if (is_stuck || absl::Now() >= end) return queue;
     absl::SleepFor(kPinsWait);

@@ -1,7 +1,8 @@
-// Tensors of a Runtime, each taken by a queue of its own, so that it is in no
-// more memory than it takes.
+// RuntimeBytes takes each tensor of a Runtime by a queue of its own, so that
+// the tensor is in no more memory than it takes.
 //
-// Thread-safe. Nothing waits for ever: a fetch may take as long as patience.
+// RuntimeBytes is thread-safe. No call waits for ever: a fetch may take as long
+// as `patience`.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +24,34 @@ class RuntimeBytes {
 
   absl::Duration patience() const { return patience_; }
 
-  // Whether something was done for room; an error gives it up.
+  // Returns whether something was done for room; with an error the caller gives
+  // the room up.
   using MakeRoom = absl::FunctionRef<absl::StatusOr<bool>()>;
 
-  // What is asked for. With `own_bytes`, the tensor's size: in room of its own,
-  // which is free again when the tensor has gone below after its pin's end;
-  // else it stays in memory while nothing else needs the room.
+  // What a caller asks for. With `own_bytes`, which is the tensor's size, the
+  // tensor comes into room of its own, which is free again when the tensor has
+  // gone below after its pin's end. Without them the tensor stays in memory for
+  // as long as nothing else needs the room.
   struct Wanted {
     TensorId tensor;
     Access access = Access::kUpdate;
     int64_t own_bytes = 0;
   };
 
-  // Runtime::Register; where every path refused a write they may be tried by
-  // another one, as with each Ask.
+  // Calls Runtime::Register. Where every path has refused a write, the paths
+  // are tried again, as by each Ask, and Register is called once more.
   absl::StatusOr<std::vector<TensorId>> Register(
       absl::Span<const TensorSpec> specs) const;
   // Asks for the tensor, and does not wait for it. Where there is no room for
-  // it, waits for what is being written back, then for `make_room`, and so
-  // on.
+  // it, waits for tensors that are being written back, then calls `make_room`,
+  // and so on, for as long as `patience`.
   absl::StatusOr<std::unique_ptr<RequestQueue>> Ask(const Wanted& wanted,
                                                     MakeRoom make_room) const;
-  // ResourceExhausted where there is no room at once.
+  // Asks for the tensor. Returns ResourceExhausted when there is no room at
+  // once.
   absl::StatusOr<std::unique_ptr<RequestQueue>> AskAtOnce(TensorId tensor);
-  // Waits until it is there. Aborted: it has to be asked for again.
+  // Waits until the tensor is there. After Aborted the caller has to ask for it
+  // again.
   absl::StatusOr<Pin> Take(RequestQueue& queue) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-// As LibTorch has it for its own.
+// LibTorch aligns its own memory like this.
 constexpr size_t kAlignment = 64;
 
 }  // namespace

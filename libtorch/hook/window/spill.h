@@ -1,9 +1,10 @@
-// Memory beside the Runtime's, for tensors of one operation that exceed
-// together what the Runtime has for operations: each is brought, moves to
-// memory of its own, and so makes room for the next. As soon as no operation
-// has one of them it goes back, if it was written to, and its memory with it.
+// A Spill has memory beside the Runtime's for the tensors of one operation that
+// together exceed what the Runtime has for operations. Each of them is brought,
+// moves to memory of its own, and so makes room for the next. As soon as no
+// operation has such a tensor any more, its bytes go back, if it was written
+// to, and its memory is freed.
 //
-// Thread-safe; a tensor's word is the caller's.
+// A Spill is thread-safe; a tensor's word is the caller's.
 #pragma once
 
 #include <atomic>
@@ -19,15 +20,16 @@ class Spill {
  public:
   explicit Spill(const RuntimeBytes& bytes) : bytes_(bytes) {}
 
-  // Of a tensor that the Runtime has pinned, its word in loading: its bytes are
-  // in memory of its own from here on, and the pin has ended. False, and
-  // nothing changes: there is no memory, or no storage.
+  // Moves a tensor that the Runtime has pinned, with its word in loading, to
+  // memory of its own, and ends the pin. Returns false when there is no memory
+  // or no storage, and changes nothing.
   bool Take(WindowTensor& tensor);
-  // Its bytes, if it was written to, are the Runtime's again; they stay
-  // installed. After an error nothing has changed.
+  // Gives the bytes of a tensor that was written to back to the Runtime; they
+  // stay installed. After an error nothing has changed.
   absl::Status WriteBack(WindowTensor& tensor,
                          RuntimeBytes::MakeRoom make_room);
-  // Frees its memory, if it has any: the bytes are not installed any more.
+  // Frees the tensor's memory, if it has any; its bytes are not installed any
+  // more.
   void Drop(WindowTensor& tensor);
 
   int64_t used_bytes() const {

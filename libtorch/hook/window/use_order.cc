@@ -9,7 +9,8 @@
 namespace terrace {
 namespace {
 
-// Uses ahead. Of the ones in the trace many may not be there yet.
+// TakeUpcoming looks at so many uses ahead, as many tensors of the trace may
+// not be there yet.
 constexpr size_t kMostLookedAt = 512;
 
 }  // namespace
@@ -19,7 +20,7 @@ void UseOrder::Add(absl::Span<WindowTensor* const> tensors) {
   for (WindowTensor* const each : tensors) {
     each->is_numbered_ = each->number_ >= 0;
     if (tensors_.emplace(each->key(), each).second) continue;
-    each->is_numbered_ = false;  // that of a step before is still there
+    each->is_numbered_ = false;  // a step before still has its tensor
     tensors_.emplace(each->key(), each);
   }
 }
@@ -78,7 +79,7 @@ WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
   OrderedLock lock(mutex_);
   while (true) {
     WindowTensor* victim = nullptr;
-    // Later next use first, then the older last one.
+    // A later next use comes first, then an older last use.
     std::pair<int64_t, uint64_t> best;
     for (const auto& [key, each] : tensors_) {
       if (each->gone() || each->word().pinned() || each->is_spilled() ||
@@ -99,7 +100,8 @@ WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
       victim = each;
       best = value;
     }
-    // While the mutex is held none is removed; once it is ours none can be.
+    // No tensor is removed while the mutex is held; once its word is ours, the
+    // victim cannot be.
     if (victim == nullptr || victim->word().BeginEvict()) return victim;
   }
 }

@@ -1,12 +1,12 @@
-// The tensors of a window in the order of their use: which one is evicted for
-// another, and which one is brought next.
+// UseOrder has the tensors of a window in the order of their use, and says
+// which tensor is evicted for another, and which one is brought next.
 //
-// Evicted is what is used farthest in the future, as far as the trace of the
-// last step tells (use_trace.h); of what it does not tell anything of, what was
-// used longest ago, and that first of all.
+// The tensor that is used farthest in the future is evicted, as far as the
+// trace of the last step tells (use_trace.h). Tensors that the trace does not
+// know leave before all others, the one that was used longest ago first.
 //
-// Thread-safe. What it hands out has a word that is the caller's, so that it is
-// not removed meanwhile.
+// UseOrder is thread-safe. The word of each tensor that it hands out is the
+// caller's, so that the tensor is not removed meanwhile.
 #pragma once
 
 #include <atomic>
@@ -24,28 +24,30 @@ namespace terrace {
 class UseOrder {
  public:
   struct VictimRule {
-    // Used later than after so many uses of others.
+    // The victim is used later than after so many uses of others.
     int64_t used_after = -1;
-    bool may_be_ready = true;  // else only what is resident
+    bool may_be_ready = true;  // else only a resident tensor
   };
   struct Upcoming {
-    WindowTensor* tensor = nullptr;  // null: none
+    WindowTensor* tensor = nullptr;  // null when there is none
     int64_t next_use = 0;
   };
 
   void Add(absl::Span<WindowTensor* const> tensors);
   void Remove(WindowTensor& tensor);
   size_t size() const;
-  // Of the window, that this one has and those that are here and pinned.
+  // Returns the bytes of the window that `tensor`, if it is not null, has
+  // together with all tensors that are here and pinned.
   int64_t PinnedBytesWith(const WindowTensor* tensor) const;
-  // Whether one that is in the window is pinned by what does not wait.
+  // Whether a tensor in the window has a pin whose holder does not wait.
   bool IsAnyComputing() const;
 
-  // From here on uses are traced, and a step repeats the one before.
+  // Begins a step. From here on uses are traced, and a step is expected to
+  // repeat the one before.
   void BeginStep();
-  // By a thread that has it pinned.
+  // Notes a use; the calling thread has the tensor pinned.
   void Note(WindowTensor& tensor) {
-    // Threads may take the same time: that costs less than a shared counter.
+    // Threads may take the same time, which costs less than a shared counter.
     const uint64_t now = clock_.load(std::memory_order_relaxed) + 1;
     clock_.store(now, std::memory_order_relaxed);
     tensor.last_use_.store(now, std::memory_order_relaxed);
@@ -54,15 +56,16 @@ class UseOrder {
 
   // Whether a step has been traced to its end.
   bool known() const;
-  // Of this step, in the last one.
+  // Returns where this step is in the last one.
   size_t position() const;
 
-  // Its word in evicting; null: none may go.
+  // Returns the tensor to evict, with its word in evicting, or null when none
+  // may go.
   WindowTensor* TakeVictim(const VictimRule& rule);
-  // The next one that is cold, its word in loading, of those that are used next
-  // and have so many bytes together.
+  // Returns the first tensor that is cold, with its word in loading, among the
+  // tensors that are used next and have so many bytes together.
   Upcoming TakeUpcoming(int64_t within_bytes);
-  // Those that failed, their words in loading.
+  // Returns the tensors that failed, with their words in loading.
   std::vector<WindowTensor*> TakeFailed();
 
  private:
@@ -71,7 +74,7 @@ class UseOrder {
   std::atomic<uint64_t> clock_ = 1;
   std::atomic<bool> tracing_ = false;
   mutable OrderedMutex mutex_{LockRank::kUseOrder};
-  // By their keys.
+  // WindowTensor::key() is the key of each tensor.
   absl::flat_hash_map<int64_t, WindowTensor*> tensors_ ABSL_GUARDED_BY(mutex_);
   UseTrace trace_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,11 +1,13 @@
-// Which tensors a step uses, in which order: the next step is expected to use
-// the same, and what it does tells where in that order it is. So each tensor
-// has a next use, which says what to bring next and what to evict.
+// A UseTrace knows which tensors a step uses, in which order. The next step is
+// expected to use the same tensors, and its uses tell where in that order it
+// is. So each tensor has a next use, which says what to bring next and what to
+// evict.
 //
-// A step that differs is followed as far as it agrees: what the last one did
-// not use is passed over, and so is what this one leaves out, up to 64 uses in
-// a row. One that does not end, of many thousand uses and four times the last,
-// is none: nothing is expected then until the next. One thread at a time.
+// A step that differs is followed as far as it agrees: tensors that the last
+// step did not use are passed over, and so are tensors that this step leaves
+// out, up to 64 uses in a row. Uses that go on without an end, for 65,536 more
+// than four times the last step's, are no step: nothing is expected then until
+// the next step. One thread at a time uses a UseTrace.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +22,20 @@ class UseTrace {
  public:
   static constexpr int64_t kUnknownUse = INT64_MAX;
 
-  // What was noted since the last beginning is what this step is expected to
-  // do.
+  // Begins a step, which is expected to do what was noted since the last
+  // beginning.
   void BeginStep();
-  // Used now; several times in a row count once.
+  // Notes that the tensor is used now; several uses in a row count once.
   void Note(int64_t tensor);
 
   // Whether a step has been seen.
   bool known() const { return !last_.empty(); }
-  // Uses of other tensors from now until this one's; over the end of the step
-  // the next begins in the same way.
+  // Returns how many uses of other tensors come before the next use of this
+  // one, where the next step begins in the same way as this one. Returns
+  // kUnknownUse when the trace does not know the tensor.
   int64_t NextUse(int64_t tensor) const;
-  // What is used next, `ahead` uses after the next one; -1: nothing is known.
+  // Returns the tensor that is used `ahead` uses after the next one, or -1 when
+  // nothing is known.
   int64_t At(size_t ahead) const;
   size_t size() const { return last_.size(); }
   size_t position() const { return position_; }  // in the last step

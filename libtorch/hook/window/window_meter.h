@@ -1,4 +1,4 @@
-// What a window of bytes has done. Thread-safe.
+// A WindowMeter counts what a window of bytes has done. It is thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace terrace {
 
-// Of the tensors that have numbers, which come and go in each step.
+// These are counts of the tensors with numbers, which come and go in each step.
 struct NumberedStats {
   int64_t tensors = 0;
   int64_t bytes = 0;
-  int64_t live_bytes = 0;  // of those that are there now
+  int64_t live_bytes = 0;  // of the tensors that are there now
   int64_t peak_bytes = 0;
   int64_t evicted_bytes = 0;  // to be written below
   int64_t fetched_bytes = 0;
@@ -44,23 +44,26 @@ class WindowMeter {
   void NoteAdded(const WindowTensor& tensor);
   void NoteForgotten(const WindowTensor& tensor);
   void NoteFetchAhead();
-  // It is here; `was_ahead`: begun before it was needed.
+  // Notes that a tensor is here; with `was_ahead` its fetch was begun before it
+  // was needed.
   void NoteFetched(const WindowTensor& tensor, bool was_ahead);
-  // All that it was waited for, and of that what its room took.
+  // NoteBlocked adds the whole time that a thread waited for a tensor, and
+  // NoteBlockedOnRoom the part of that which its room took.
   void NoteBlocked(const WindowTensor& tensor, absl::Duration blocked);
   void NoteBlockedOnRoom(absl::Duration blocked);
   void NoteFailure(const absl::Status& why);
-  // Why a tensor has failed, as far as that is known.
+  // Returns why a tensor has failed, as far as that is known: the first failure
+  // of the window.
   absl::Status FailedBefore(const WindowTensor& tensor) const;
   enum class Left : uint8_t {
-    kUnread,   // before a fetch ahead of need had ended
+    kUnread,   // its fetch ahead of need was never taken
     kDropped,  // it was not written to
     kWritten,
   };
   void NoteEvicted(const WindowTensor& tensor, Left how);
   void NoteUnmarkedWrite();
 
-  // Of what a meter knows.
+  // Returns what the meter knows, without the window's used bytes and peaks.
   ByteWindowStats stats() const;
 
  private:

@@ -10,7 +10,7 @@ void WindowRoom::NotePeak(absl::FunctionRef<int64_t()> pinned_bytes) {
   int64_t of_operations = 0;
   uint64_t turn = 0;
   if (used > most) {
-    do {  // both of one moment
+    do {  // until both numbers are of one moment
       turn = this->turn();
       of_operations = pinned_bytes() - held_beside();
     } while (this->turn() != turn);

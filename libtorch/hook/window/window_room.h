@@ -1,6 +1,6 @@
-// How much of the Runtime's memory a window's tensors have, in bytes, headers
-// included, and how much they may. Only numbers: what leaves for what is the
-// window's to say. Thread-safe.
+// A WindowRoom knows how much of the Runtime's memory a window's tensors have,
+// in bytes, headers included, and how much they may have. It is only numbers:
+// the window says which tensor leaves for which. It is thread-safe.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ struct WindowPeaks {
 
 class WindowRoom {
  public:
-  // `most_bytes`: that may be taken at a time, beyond the window too;
-  // `beyond_bytes`: of ordinary memory, beside the Runtime's.
+  // Tensors may take `most_bytes` of the Runtime's memory at a time, within the
+  // window and beyond it, and `beyond_bytes` of ordinary memory beside that.
   WindowRoom(int64_t window_bytes, int64_t most_bytes, int64_t beyond_bytes)
       : window_bytes_(window_bytes),
         most_bytes_(most_bytes),
@@ -45,32 +45,34 @@ class WindowRoom {
   }
   bool over() const { return used_bytes() > window_bytes(); }
 
-  // Of those that wait for room.
+  // Operations that wait for room take this turn.
   RoomTurn& waiting() { return waiting_; }
-  // One of these has not enough: what becomes free is for it.
+  // An operation in its turn lacks room from BeginLacking to EndLacking; room
+  // that becomes free is for it.
   void BeginLacking() { lacking_.fetch_add(1, std::memory_order_relaxed); }
   void EndLacking() { lacking_.fetch_sub(1, std::memory_order_relaxed); }
   bool is_lacking() const {
     return lacking_.load(std::memory_order_relaxed) > 0;
   }
 
-  // An operation had none for one of its tensors, and was refused it. Whether
-  // one was, since this was asked.
+  // NoteRefused notes that an operation was refused one of its tensors for want
+  // of room. TakeRefused returns whether one was since the last call.
   void NoteRefused() { is_refused_.store(true); }
   bool TakeRefused() {
     return is_refused_.load(std::memory_order_relaxed) &&
            is_refused_.exchange(false);
   }
 
-  // Within the window, or beyond it.
+  // Take and Give count bytes within the window, or beyond it.
   void Take(int64_t bytes) {
     used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
   void Give(int64_t bytes) {
     used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }
-  // Of these bytes what other threads than an operation's have, each for the
-  // time of a copy. From before they are pinned until after.
+  // Threads that are not an operation's hold some of these bytes, each for the
+  // time of a copy. They call TakeBeside before they pin the bytes, and
+  // GiveBeside after the pin.
   void TakeBeside(int64_t bytes) {
     held_beside_.fetch_add(bytes);
     turn_.fetch_add(1);
@@ -80,14 +82,16 @@ class WindowRoom {
     held_beside_.fetch_sub(bytes);
   }
   int64_t held_beside() const { return held_beside_.load(); }
-  // Another one whenever these change.
+  // Returns another number whenever the bytes held beside change.
   uint64_t turn() const { return turn_.load(); }
 
-  // Once what was taken is there; `pinned_bytes` of the window's tensors are
-  // asked for where it is over. Beyond it is what operations have pinned,
-  // neither what is about to leave nor what is held beside them.
+  // Notes a peak once the bytes that were taken are there. Where the window is
+  // over, this asks for the `pinned_bytes` of its tensors: only what operations
+  // have pinned is beyond the window, neither what is about to leave nor what
+  // is held beside operations.
   void NotePeak(absl::FunctionRef<int64_t()> pinned_bytes);
-  // That many bytes are beside it, for this operation among others.
+  // Notes that so many bytes are beside the Runtime's memory, for this
+  // operation among others.
   void NoteBeyond(int64_t bytes, absl::string_view operation);
 
   WindowPeaks peaks() const;
