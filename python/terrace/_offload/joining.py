@@ -34,7 +34,7 @@ def joined(settings: Settings, offload: Offload | None,
     parameters are of. ValueError: it asks for another engine than the model's.
     RuntimeError: it is closed. NotImplementedError: the ranks of a
     process_group share the state."""
-    if offload is not None and ranks.group is not None:
+    if offload is not None and not ranks.alone:
         raise NotImplementedError(
             'terrace: offload together with a process_group: gradients below, '
             'and state that several ranks share, are not built yet; '
