@@ -13,8 +13,9 @@
 namespace terrace {
 namespace {
 
-// Of a tensor that has `one`. The weak pointer to it is LibTorch's own in later
-// versions, and the standard library's in earlier ones.
+// Takes `one` from a tensor, which gets an empty weak pointer for it. The type
+// of this pointer is LibTorch's own in later versions, and the standard
+// library's in earlier ones.
 template <typename Weak, typename Owner>
 void SetNone(void (*set)(const at::Tensor&, Weak), const at::Tensor& tensor,
              const Owner& /*one*/) {
@@ -75,7 +76,8 @@ at::Tensor OverStorage(const c10::Storage& storage, const at::Tensor& like) {
 void Exchange(const at::Tensor& tensor, const at::Tensor& made) {
   namespace autograd = ::torch::autograd::impl;
   if (tensor.grad().defined()) tensor.mutable_grad().reset();
-  // Of a graph that is still there, it would take gradients of the old device.
+  // An accumulator that a graph still has would take gradients of the old
+  // device.
   const auto accumulator = autograd::try_get_grad_accumulator(tensor);
   if (accumulator != nullptr) {
     SetNone(&autograd::set_grad_accumulator, tensor, accumulator);

@@ -1,9 +1,9 @@
-// Tensors that get another storage, of another device too, and stay the same
+// Gives tensors another storage, of another device too. They stay the same
 // tensors for all that have them: members of modules, their dictionaries,
 // optimizers. LibTorch's set_data() refuses that from and to the meta device.
 //
-// One thread at a time, and no operation may use the tensors. LibTorch's
-// exceptions pass through.
+// One thread at a time may call these functions, and no operation may use the
+// tensors meanwhile. LibTorch's exceptions pass through.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,23 +14,25 @@
 
 namespace terrace {
 
-// Why it cannot have another storage, as the rest of a sentence, or "".
+// Returns why the tensor cannot have another storage, as the rest of a
+// sentence, or "".
 std::string ExchangeFault(const at::Tensor& tensor);
 
-// These, and those of their storages that they are views of, as autograd has
-// it; each once.
+// Returns these tensors, and the tensors of the same storages that they are
+// views of, as autograd has it; each once.
 std::vector<at::Tensor> WithBases(const std::vector<at::Tensor>& tensors);
 
-// Of so many bytes, which have no values yet.
+// Returns a storage of this many bytes, which have no values yet.
 c10::Storage MakeStorage(int64_t size_bytes, c10::Device device);
 
-// The elements of a storage, as large at least as `like`'s, that `like` has of
-// its own; with its shape, strides and dtype.
+// Returns a tensor over the elements of a storage that `like` has of its own,
+// with the shape, strides and dtype of `like`. The storage is at least as large
+// as that of `like`.
 at::Tensor OverStorage(const c10::Storage& storage, const at::Tensor& like);
 
-// From here on `tensor` has the storage, and so the device, of what
-// OverStorage made for it. Its version and what autograd knows of it stay; a
-// gradient is dropped.
+// From here on `tensor` has the storage, and so the device, of `made`, which
+// OverStorage has made for it. The tensor's version and what autograd knows of
+// the tensor stay; its gradient is dropped.
 void Exchange(const at::Tensor& tensor, const at::Tensor& made);
 
 }  // namespace terrace

@@ -21,7 +21,7 @@ absl::Span<const int64_t> SizesOf(const at::Tensor& tensor) {
   return {tensor.sizes().data(), tensor.sizes().size()};
 }
 
-// Faults of one kind, with the names that have it.
+// Collects faults by their kind, with the names that have them.
 class Faults {
  public:
   void Add(const char* kind, std::string name) {
@@ -30,7 +30,7 @@ class Faults {
     }
     kinds_.back().second.push_back(std::move(name));
   }
-  // InvalidArgument, if there are any.
+  // Returns InvalidArgument when there are faults.
   absl::Status Tell(absl::string_view what) const {
     if (kinds_.empty()) return absl::OkStatus();
     std::vector<std::string> texts;
@@ -69,7 +69,7 @@ const c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
-// Why there is no place for each value, or "".
+// Returns why the tensor has no place for each value, or "".
 std::string FillFault(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) return "is not dense";
   for (int64_t i = 0; i < tensor.dim(); ++i) {

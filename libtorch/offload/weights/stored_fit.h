@@ -1,5 +1,5 @@
-// Whether a checkpoint's tensors and a model's are the same, by their names.
-// Looks at no values.
+// Checks whether a checkpoint's tensors fit a model's, by their names. No
+// values are looked at.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,15 +24,17 @@ struct ModelEntry {
   const WeightFiles::Tensor* stored = nullptr;  // null: the files have none
 };
 
-// The model's parameters, then its buffers, by all names that they have; of
-// the files' tensors, which must outlive them.
+// Returns the model's parameters, then its buffers, by all names that they
+// have. The entries point to the files' tensors, which must outlive them.
 std::vector<ModelEntry> EntriesOf(const ::torch::nn::Module& model,
                                   const WeightFiles::Tensors& stored);
 
-// InvalidArgument, with all names: a parameter that is not on the meta device,
-// or cannot leave it; what is there and has no values in `path`, unless they
-// come with another of its storage; what the files have and the model has not;
-// other shapes; dtypes that LibTorch does not convert into each other.
+// Returns InvalidArgument, with all names, for parameters that are not on the
+// meta device, or cannot leave it; for parameters and buffers there that have
+// no values in `path`, unless the values come with another tensor of the same
+// storage; for tensors that the files have and the model has not; for other
+// shapes; for dtypes that LibTorch does not convert into each other; and for
+// tensors that have no place for each value.
 absl::Status CheckFit(const std::string& path,
                       const std::vector<ModelEntry>& entries,
                       const WeightFiles::Tensors& stored);

@@ -1,4 +1,4 @@
-// Values of a checkpoint's tensors, read into memory.
+// Reads values of a checkpoint's tensors into memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,24 +10,24 @@
 
 namespace terrace {
 
-// One thread at a time. The files must outlive it.
+// One thread at a time may use it. The files must outlive it.
 class StoredValues {
  public:
-  // Besides the targets: one buffer for all, made for what is not read to its
-  // place directly.
+  // The size of the one buffer that there is besides the targets. It is made
+  // once values cannot be read directly to their place.
   static constexpr int64_t kBufferBytes = 4 << 20;
 
   explicit StoredValues(const WeightFiles& files) : files_(files) {}
 
-  // Fills `target`, which has the stored shape, any strides without elements
-  // in one place, and bytes in CPU memory that no hook has; converts to its
-  // dtype. Errors: as WeightFiles::Read; ResourceExhausted: no memory for the
-  // buffer.
+  // Fills `target` with the stored values, converted to its dtype. `target` has
+  // the stored shape, any strides that put no two elements in one place, and
+  // bytes in CPU memory that no hook has. Returns ResourceExhausted when there
+  // is no memory for the buffer, else the errors of WeightFiles::Read.
   absl::Status Read(const WeightFiles::Tensor& stored,
                     const at::Tensor& target);
 
  private:
-  // With the stored elements from the `first` on.
+  // These fill `target` with the stored elements from the element `first` on.
   absl::Status Fill(const WeightFiles::Tensor& stored, const at::Tensor& target,
                     int64_t first);
   absl::Status Convert(const WeightFiles::Tensor& stored,

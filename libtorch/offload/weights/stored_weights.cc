@@ -88,7 +88,8 @@ absl::Status StoredWeights::Bring(Hook& hook, const Progress& progress) {
   });
 }
 
-// In reverse, as two of them may share memory.
+// After an error values go back in reverse order, as two buffers may share
+// memory.
 absl::Status StoredWeights::SwapCopies(std::vector<at::Tensor>& copies) const {
   for (size_t i = 0; i < copies.size(); ++i) {
     absl::Status status = Swap(copies_[i], copies[i]);
@@ -107,7 +108,8 @@ absl::Status StoredWeights::SwapCopies(std::vector<at::Tensor>& copies) const {
 
 absl::Status StoredWeights::Swap(const Part& buffer, at::Tensor& values) {
   const absl::Status status = Guarded(at::kCPU, [&] {
-    // Also of buffers that were made in this mode, or outside of it.
+    // In this mode buffers can be written that were made in it or outside of
+    // it.
     const c10::InferenceMode mode;
     const at::Tensor before = buffer.tensor.clone();
     buffer.tensor.copy_(values);
@@ -123,7 +125,8 @@ absl::StatusOr<c10::Storage> StoredWeights::BringGroup(
     const Group& group, Hook& hook, StoredValues& values) const {
   c10::Storage storage;
   at::Tensor whole;
-  // Nothing is written here: so it takes no memory before the hook has it.
+  // The storage is not written to here, so that it takes no memory before the
+  // hook has it.
   TERRACE_RETURN_IF_ERROR(Guarded(at::kCPU, [&] {
     storage = MakeStorage(group.size_bytes(), at::kCPU);
     whole = OverStorage(storage, group.first);

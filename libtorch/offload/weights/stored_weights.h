@@ -1,7 +1,8 @@
-// What files have for a model whose parameters are on the meta device.
+// Brings the values that files have into a model whose parameters are on the
+// meta device.
 //
-// One thread at a time; no operation may use the model meanwhile, and it keeps
-// its tensors until the end.
+// One thread at a time may use it. No operation may use the model meanwhile,
+// and the model keeps its tensors until the end.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,19 +29,21 @@ namespace terrace {
 
 class StoredWeights {
  public:
-  // Bytes of the model's dtypes that are read, and of all.
+  // Is told how many bytes, in the model's dtypes, are filled, and of how many.
   using Progress = std::function<void(int64_t done, int64_t total)>;
 
-  // Compares names and shapes; reads headers only. InvalidArgument: they do not
-  // fit each other, with all names. Else as WeightFiles::Open.
+  // Compares names, shapes and dtypes; only headers are read. Returns
+  // InvalidArgument, with all names, when the files and the model do not fit
+  // each other, else the errors of WeightFiles::Open.
   static absl::StatusOr<StoredWeights> Open(const ::torch::nn::Module& model,
                                             const std::string& path);
 
-  // Makes memory of what is on the meta device, the parameters' the hook's,
-  // filled storage by storage; then gives it to the model's tensors. Buffers
-  // with values of their own are overwritten. After an error, or what
-  // `progress` throws, the model is as it was. Errors: as Hook::Manage and
-  // StoredValues::Read; a buffer that cannot be written, which is named.
+  // Makes memory for the tensors on the meta device and fills it, storage by
+  // storage; the hook manages that of parameters. Then the model's tensors get
+  // this memory, and buffers with values of their own that the files have are
+  // overwritten. After an error, or an exception of `progress`, the model is as
+  // it was. Errors are those of Hook::Manage and StoredValues::Read, and the
+  // error of a buffer that cannot be written, which the message names.
   absl::Status Bring(Hook& hook, const Progress& progress);
 
  private:
@@ -49,14 +52,14 @@ class StoredWeights {
     at::Tensor tensor;
     WeightFiles::Tensor stored;
   };
-  // Of one storage on the meta device.
+  // The tensors of one storage on the meta device.
   struct Group {
     std::string name;  // of its first tensor
     at::Tensor first;
     bool has_parameter = false;
     std::vector<Part> parts;
     int64_t size_bytes() const;
-    // The last one is what a tensor of several names gets.
+    // A tensor that is added by several names gets the values of the last one.
     void Add(Part part);
   };
 
@@ -67,14 +70,14 @@ class StoredWeights {
                            StoredValues& values);
   absl::StatusOr<std::vector<at::Tensor>> ReadCopies(
       StoredValues& values) const;
-  // The buffers' values for these, all of them or none; what could not be given
-  // back is told.
+  // Exchanges the buffers' values for these, all of them or none. The error
+  // tells of values that could not be given back.
   absl::Status SwapCopies(std::vector<at::Tensor>& copies) const;
   static absl::Status Swap(const Part& buffer, at::Tensor& values);
 
   WeightFiles files_;
   std::vector<Group> groups_;
-  std::vector<Part> copies_;  // of buffers that have values
+  std::vector<Part> copies_;  // buffers with values, which get the files'
   std::vector<at::Tensor> exchanged_;
 };
 
