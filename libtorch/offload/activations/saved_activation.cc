@@ -14,8 +14,9 @@ void SavedActivation::call_pack_hook(const at::Tensor& tensor) {
   const absl::Status status = scope_->Save(tensor);
   TORCH_CHECK(status.ok(), "terrace: ", std::string(status.message()));
   scope_.reset();
-  // The one that came may have the node, and so this. No operation: it would
-  // look at the bytes of what is below.
+  // The tensor itself is not kept: it may have the graph's node, which has this
+  // object. Its data is taken by no operation, which would look at bytes that
+  // are below.
   saved_ = tensor.tensor_data();
   version_ = saved_._version();
 }

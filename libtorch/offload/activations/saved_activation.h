@@ -1,5 +1,4 @@
-// What autograd has of one tensor that it saved in a scope, in place of the
-// tensor.
+// Autograd has this object in place of one tensor that it saved in a scope.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,19 +11,19 @@
 
 namespace terrace {
 
-// One thread at a time, as a node of the graph.
+// One thread at a time may use it, as a node of the graph.
 class SavedActivation final : public torch::autograd::SavedVariableHooks {
  public:
   explicit SavedActivation(std::shared_ptr<SavingScope> scope);
 
-  // Throws c10::Error where the tensor cannot go below.
+  // Throws c10::Error when the tensor cannot go below.
   void call_pack_hook(const at::Tensor& tensor) override;
-  // Throws c10::Error where it was written to in between: LibTorch asks that
-  // only of what has no hooks.
+  // Throws c10::Error when the tensor was written to in between, which LibTorch
+  // itself checks only for saved tensors without hooks.
   at::Tensor call_unpack_hook() override;
 
  private:
-  std::shared_ptr<SavingScope> scope_;  // until it is packed
+  std::shared_ptr<SavingScope> scope_;  // until the tensor is packed
   const std::shared_ptr<Activations> activations_;
   at::Tensor saved_;
   int64_t version_ = 0;

@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
 
-// In all else it is LibTorch's own.
+// In all other respects this is LibTorch's own engine.
 class SavingEngine final : public Engine {
  public:
   ~SavingEngine() override { stop(); }
@@ -28,7 +28,7 @@ class SavingEngine final : public Engine {
   }
 };
 
-// Its end waits for its threads, as that of LibTorch's does.
+// The engine's end waits for its threads, as that of LibTorch's engine does.
 Engine& Installed() {
   static SavingEngine engine;
   return engine;

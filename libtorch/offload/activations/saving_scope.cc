@@ -6,7 +6,8 @@
 namespace terrace {
 namespace {
 
-// The innermost last. One that has ended goes once it is the last.
+// The innermost scope is the last. A scope that has ended goes once it is the
+// last.
 thread_local std::vector<std::shared_ptr<SavingScope>> scopes;
 
 }  // namespace
@@ -38,7 +39,7 @@ std::shared_ptr<SavingScope> SavingScope::Current() {
 
 void SavingScope::End() {
   has_ended_.store(true, std::memory_order_relaxed);
-  Current();  // the calling thread's goes
+  Current();  // removes the scope where it is the calling thread's innermost
 }
 
 }  // namespace terrace

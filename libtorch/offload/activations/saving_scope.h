@@ -1,4 +1,4 @@
-// A scope in which one thread's activations are saved, and the stack of those
+// A scope in which one thread's activations are saved, and the stack of scopes
 // that the thread is in.
 #pragma once
 
@@ -16,18 +16,18 @@ namespace terrace {
 
 class SavingScope {
  public:
-  // For the calling thread, within those that it is in; the storages of
-  // `arguments` stay in memory.
+  // Begins a scope for the calling thread, within the scopes that the thread is
+  // in. The storages of `arguments` are left as they are.
   static std::shared_ptr<SavingScope> Begin(
       std::shared_ptr<Activations> activations,
       absl::Span<const at::Tensor> arguments);
-  // The innermost of the calling thread that has not ended; null: none.
+  // Returns the calling thread's innermost scope that has not ended, or null.
   static std::shared_ptr<SavingScope> Current();
 
-  // Any thread. Again: nothing.
+  // Any thread may end the scope. Further calls do nothing.
   void End();
 
-  // As Activations::Save.
+  // Saves a tensor as Activations::Save does.
   absl::Status Save(const at::Tensor& tensor) const {
     return activations_->Save(tensor, arguments_);
   }
@@ -41,7 +41,8 @@ class SavingScope {
 
   const std::shared_ptr<Activations> activations_;
   StorageSet arguments_;
-  // Orders nothing else: another thread's end is seen some time.
+  // The flag orders nothing else. A thread sees some time later that another
+  // thread has ended its scope.
   std::atomic<bool> has_ended_ = false;
 };
 

@@ -1,6 +1,6 @@
-// Storages that are told from others without keeping their bytes.
+// Tells its storages from others, and does not keep their bytes.
 //
-// One thread fills it; then any may ask.
+// One thread fills the set; then any thread may ask it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +16,13 @@ namespace terrace {
 
 class StorageSet {
  public:
-  // Those that have one.
+  // Adds the storages of those tensors that have one.
   void Add(absl::Span<const at::Tensor> tensors);
   bool Has(const at::Tensor& tensor) const;
 
  private:
   absl::flat_hash_set<const c10::StorageImpl*> addresses_;
-  // No other has such an address while this lives.
+  // No other storage has such an address while these references live.
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 };
 
