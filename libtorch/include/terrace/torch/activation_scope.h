@@ -1,5 +1,6 @@
-// What autograd saves of a model's activations for backward, below in between:
-// a scope around the model's forward, since LibTorch has no hooks of modules.
+// A scope around a model's forward: activations that autograd saves in it for
+// backward are below in between. It is a scope since LibTorch has no hooks of
+// modules.
 //
 //   at::Tensor answer;
 //   {
@@ -8,10 +9,11 @@
 //   }
 //   loss(answer).backward();
 //
-// It counts for the thread that began it, until its end, and for no other; of
-// several on a thread the innermost counts. Backward needs none: what was saved
-// comes back wherever it is asked for. What runs forward again in backward, as
-// a checkpointed segment does, saves in memory, unless it has a scope.
+// A scope counts for the thread that began it, until its end, and for no other
+// thread; of several scopes on a thread the innermost counts. Backward needs no
+// scope: saved tensors come back wherever they are asked for. A part of the
+// model that runs forward again in backward, as a checkpointed segment does,
+// saves in memory, unless it has a scope.
 #pragma once
 
 #include <memory>
@@ -20,18 +22,19 @@ namespace terrace {
 
 class SavingScope;
 
-// Move-only. It may be moved to another thread and end there: the thread that
-// began it sees that from its next saved tensor on.
+// Move-only. A scope may be moved to another thread and end there: the thread
+// that began the scope sees that from its next saved tensor on.
 class ActivationScope {
  public:
-  ActivationScope();  // of nothing
+  ActivationScope();  // a scope that does nothing
   ~ActivationScope();
   ActivationScope(ActivationScope&& other) noexcept;
   ActivationScope& operator=(ActivationScope&& other) noexcept;
-  // What Offload::SaveActivations has begun.
+  // Takes a scope that Offload::SaveActivations has begun.
   explicit ActivationScope(std::shared_ptr<SavingScope> scope);
 
-  // What was saved by then is below as before. Again: nothing.
+  // Ends the scope. Tensors that were saved by then are below as before.
+  // Further calls do nothing.
   void End();
 
  private:

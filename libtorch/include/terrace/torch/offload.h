@@ -1,7 +1,7 @@
 // A model of LibTorch whose parameters, or activations, live below: each is in
-// memory while an operation uses it, and otherwise where there is room. The
-// same as Python's terrace.offload, in the same words; over a Runtime and a
-// Hook of its own.
+// memory while an operation uses it, and otherwise where there is room. An
+// Offload does what Python's terrace.offload does, in the same words, over a
+// Runtime and a Hook of its own.
 //
 //   auto offload = terrace::Offload::Create(
 //       *model, {.memory_budget_share = 0.1, .nvme_paths = {"/mnt/nvme0"}});
@@ -16,25 +16,27 @@
 //   (*offload)->Close(terrace::Offload::AtClose::kRestore);
 //
 // The model, its losses and its gradients stay as they are, bit for bit, and so
-// does torch::optim's work on the parameters. What shares memory goes on
+// does torch::optim's work on the parameters. Tensors that share memory go on
 // sharing it; frozen parameters are never written back. Parameters that are
 // made or replaced later, as by to() or torch::load(), are ordinary ones.
 //
 // An OffloadedAdamW or OffloadedAdam that is made with the Offload joins it:
 // its state, and the gradients of its parameters, have the same memory and
 // paths; see terrace/torch/optimizer.h. Beside other optimizers gradients and
-// state stay in memory, and so do buffers always.
+// state stay in memory. Buffers always do.
 //
-// With `activations` what autograd saves in the model's forward lives below
-// too, until backward needs it: forward runs in a scope of SaveActivations().
+// With `activations` the tensors that autograd saves in the model's forward
+// live below too, until backward needs them. Forward runs in a scope of
+// SaveActivations() then.
 //
-// What reads or writes bytes without an operation holds a Lease meanwhile; what
-// a fetch cannot bring makes the operation throw: both as terrace/torch/hook.h
-// has it.
+// Code that reads or writes bytes without an operation holds a Lease meanwhile.
+// An operation throws when a fetch cannot bring its tensors. Both are as
+// terrace/torch/hook.h has it.
 //
-// Thread-safe; operations on the parameters as in hook.h. A forked child has
-// none of its parent's: there each use throws, each call that can fail is
-// Cancelled, and the object is destroyed without an effect.
+// Thread-safe; operations on the parameters are as in hook.h. A forked child
+// has none of its parent's parameters: there each use of one throws, each call
+// that can fail returns Cancelled, and the object is destroyed without an
+// effect.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -65,46 +67,48 @@ namespace terrace {
 class OffloadPlace;
 
 struct OffloadOptions {
-  // Of memory for the parameters and for what is on its way: bytes, or a share
-  // of the parameters' bytes (0.1 is a tenth). At least, and a share is raised
-  // to that: what the operations of the largest module take, twice; with
-  // activations no less than that once and five tensors of
-  // activations_above_bytes. An optimizer that joins has its part of bytes; a
-  // share grows, by that share of gradients and state. Neither: all of them, or
-  // a tenth with a path below.
+  // The budget of memory for the parameters and for tensors on their way is in
+  // bytes, or a share of the parameters' bytes (0.1 is a tenth). The minimum is
+  // twice what the operations of the largest module take, and with activations
+  // no less than that once and five tensors of activations_above_bytes; a share
+  // is raised to the minimum. An optimizer that joins has its part of a budget
+  // in bytes; a share grows, by that share of gradients and state. With neither
+  // the budget holds all parameters, or a tenth of them with a path below.
   int64_t memory_budget_bytes = 0;
   double memory_budget_share = 0;
-  // For the rest: directories, empty files or block devices, as Options::paths.
+  // Directories, empty files or block devices for the rest, as Options::paths.
   std::vector<std::string> nvme_paths;
-  // Instead of all of the above: memory, as "dram=8GiB" (unnamed: a tenth), and
-  // what is below it; see ParseTier.
+  // These stand instead of all of the above: memory, as "dram=8GiB" (a tenth
+  // where memory is not named), and the tiers below it; see ParseTier.
   std::vector<TierSpec> tiers;
 
-  bool parameters = true;  // false: they stay in memory, with activations
-  // What autograd saves in a scope of SaveActivations() goes below, from so
-  // many bytes on; needs a path or tier below. A budget in bytes holds it too;
-  // to a share it adds 256 MiB.
+  bool parameters = true;  // false: they stay in memory; needs activations
+  // Tensors of activations_above_bytes and more that autograd saves in a scope
+  // of SaveActivations() go below, which needs a path or tier there. A budget
+  // in bytes holds them too; to a share, or a budget that holds all parameters,
+  // 256 MiB are added for them.
   bool activations = false;
   int64_t activations_above_bytes = 1 << 20;
 
   // How long a fetch may take, room for it included.
   absl::Duration patience = absl::Minutes(5);
-  // As in terrace/options.h.
+  // These are as in terrace/options.h.
   EngineKind engine = EngineKind::kAuto;
   int threads = 0;
   std::string machine_profile;
   bool unsafe_media = false;
 
-  // Of a model whose parameters are on the meta device (terrace/torch/meta.h):
-  // a safetensors file, or a folder with an index of several or with
-  // model.safetensors. The values go from there straight below, one by one, by
-  // reads and not by a mapping. Beside the budget there are never more in
-  // memory than 4 MiB that are converted at a time, the files' headers, and the
-  // model's buffers, until the end once more where the files have them; the
-  // parameters stay the tensors that they are. A file of torch::save is for
-  // torch::load() into a model in memory.
+  // The checkpoint of a model whose parameters are on the meta device
+  // (terrace/torch/meta.h): a safetensors file, or a folder with an index of
+  // several files or with model.safetensors. The values go from there straight
+  // below, one by one, by reads and not by a mapping. Beside the budget, memory
+  // never holds more than 4 MiB that are converted at a time, the files'
+  // headers, and the model's buffers; buffers that the files have are in memory
+  // once more until the end. The parameters stay the tensors that they are. A
+  // file of torch::save is for torch::load() into a model in memory.
   std::string checkpoint;
-  // Told after each tensor, on Create's thread, of the bytes so far and of all.
+  // Called after each storage, on Create's thread, with the bytes so far and
+  // the bytes of all.
   std::function<void(int64_t done, int64_t total)> checkpoint_progress;
 };
 
@@ -112,11 +116,11 @@ struct OffloadStats {
   int64_t parameter_bytes = 0;  // of all parameters, shared ones once
   int64_t minimum_bytes = 0;    // of a budget with a tier below
   int64_t budget_bytes = 0;
-  int64_t joined_bytes = 0;  // of it, that optimizers which joined added
-  int64_t window_bytes = 0;  // of it, that operations may have at a time
-  int64_t activation_budget_bytes = 0;  // of it, beside a share
-  int64_t activation_limit_bytes = 0;   // of the largest that goes below
-  int64_t steps = 0;                    // begun
+  int64_t joined_bytes = 0;  // of the budget, that joined optimizers added
+  int64_t window_bytes = 0;  // of the budget, for operations at a time
+  int64_t activation_budget_bytes = 0;  // of the budget, beside a share
+  int64_t activation_limit_bytes = 0;   // of the largest one that goes below
+  int64_t steps = 0;                    // that have begun
   HookStats hook;                       // what was moved for operations
   std::vector<BlockedOn> blocked;       // by parameter, the longest first
   Stats runtime;                        // memory, tiers and paths
@@ -131,102 +135,112 @@ class Offload {
   // given back, whatever made it. No operation may use them meanwhile. From the
   // first model on that has a tier below, malloc returns each freed block of
   // 1 MiB and more to the system.
-  // InvalidArgument: an option; a budget that cannot hold all, with nothing
-  // below for the rest; a parameter that cannot be taken over, which is named.
-  // Unimplemented: a tier that parameters cannot have; activations of a model
-  // on a device, or where Python has loaded LibTorch: its engine asks hooks of
-  // Python alone what autograd saves. ResourceExhausted: bytes
-  // below the minimum, which is named with what needs it; no such
-  // memory. FailedPrecondition: a parameter is offloaded already. Else what
-  // Runtime::Create says. After an error the model is as it was, but for what
-  // Hook::Manage names as lost.
+  // Returns InvalidArgument for an option that cannot be, for a budget that
+  // cannot hold all parameters with nothing below for the rest, and for a
+  // parameter that cannot be taken over, which the message names. Returns
+  // Unimplemented for a tier that parameters cannot have, and for activations
+  // of a model on a device, or where Python has loaded LibTorch, whose engine
+  // asks hooks of Python alone what autograd saves. Returns ResourceExhausted
+  // for bytes below the minimum, which the message names with what needs it, or
+  // when there is no such memory; and FailedPrecondition when a parameter is
+  // offloaded already. Other errors are those of Runtime::Create. After an
+  // error the model is as it was, but for parameters that Hook::Manage names as
+  // lost.
   //
-  // With a checkpoint it needs the names of named_parameters() and
-  // named_buffers(); of names for one tensor some may lack. Values are
-  // converted to the model's dtypes. Buffers that the files have come from
+  // A checkpoint has to have the names of named_parameters() and
+  // named_buffers(); of several names of one tensor some may be missing. Values
+  // are converted to the model's dtypes. Buffers that the files have come from
   // there and stay in memory; others keep the values that they have.
-  // InvalidArgument, with all names, before anything is made: parameters that
-  // have values already; those, and buffers on the meta device, that no file
-  // has; tensors that the model has not; other shapes; dtypes that are not to
-  // be converted (float to integer, say); what is no safetensors file or index.
-  // NotFound, DataLoss: a file that is not there, or was cut. Others that tell
-  // of files name path, offset and errno. What checkpoint_progress throws
+  // Returns InvalidArgument, with all names and before anything is made, for
+  // parameters that have values already; for parameters, and buffers on the
+  // meta device, that no file has; for tensors that the model has not; for
+  // other shapes; for dtypes that are not to be converted (float to integer,
+  // say); and for a file that is no safetensors file or index. NotFound and
+  // DataLoss tell of a file that is not there, or was cut. Other errors of
+  // files name path, offset and errno. An exception of checkpoint_progress
   // passes through; the model is as it was then, too.
   static absl::StatusOr<std::unique_ptr<Offload>> Create(
       ::torch::nn::Module& model, const OffloadOptions& options);
 
-  // Closes with kRestore if Close did not, with a warning of LibTorch's of what
-  // that says. What is leased then stays usable, and so do optimizers that
-  // joined: memory and files are leaked for it.
+  // Closes with kRestore if Close did not, and tells an error of that in a
+  // LibTorch warning. Tensors that are leased then stay usable, and so do
+  // optimizers that joined; memory and files are leaked for them.
   virtual ~Offload() = default;
 
-  // Of a parameter, of a gradient that is below, or of a view of one.
-  // InvalidArgument: of none of these. FailedPrecondition: it is closed, or a
-  // parameter's update failed. Else what the fetch says.
+  // Makes a lease of a parameter, of a gradient that is below, or of a view of
+  // one. Returns InvalidArgument for other tensors, FailedPrecondition when the
+  // Offload is closed or a parameter's update failed, else the fetch's errors.
   virtual absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor,
                                           Access access) = 0;
 
-  // A hint: begins to fetch those that are away, as far as there is room, and
-  // waits for none.
+  // A hint: begins to fetch those tensors that are away, as far as there is
+  // room, and waits for none of them.
   virtual void Prefetch(absl::Span<const at::Tensor> tensors) = 0;
 
-  // Around the model's forward, on the thread that runs it. Of what autograd
-  // saves meanwhile the model's parameters and buffers of Create's time stay in
-  // memory, memory that LibTorch did not make, what is larger than
-  // stats().activation_limit_bytes, and the storages of `arguments`: those of
-  // the model, as whoever made them may have their addresses or write to them.
-  // A tensor that cannot go below makes the operation that saves it throw
-  // c10::Error, as a fetch does. Without `activations`, after Close, and in a
-  // forked child: a scope of nothing.
+  // Begins a scope around the model's forward, on the thread that runs it. Not
+  // all tensors that autograd saves meanwhile go below: the parameters and
+  // buffers that the model had at Create are left as they are, and so are
+  // memory that LibTorch did not make, tensors larger than
+  // stats().activation_limit_bytes, and the storages of `arguments`. These are
+  // the arguments of the model, since whoever made them may have their
+  // addresses or write to them. An operation throws c10::Error when a tensor
+  // that it saves cannot go below, as when a fetch fails. Without
+  // `activations`, after Close, and in a forked child the scope does nothing.
   virtual ActivationScope SaveActivations(
       absl::Span<const at::Tensor> arguments) = 0;
   ActivationScope SaveActivations() { return SaveActivations({}); }
 
-  // A training step begins, or whatever repeats: all passes whose gradients are
-  // summed and the optimizer's step, or one pass where nothing is trained. From
-  // the second on what is used next is fetched ahead, and what is used last
-  // leaves first. Without steps the one used longest ago leaves first.
+  // Begins a training step, or another part of a program that repeats: all
+  // passes whose gradients are summed and the optimizer's step, or one pass
+  // where nothing is trained. From the second step on tensors are fetched ahead
+  // of their next use, and the tensor whose next use is the last leaves first.
+  // Without steps the tensor that was used longest ago leaves first.
   virtual void BeginStep() = 0;
 
   // Fetches that failed may be tried again, as after a path was repaired.
-  // Before LibTorch 2.12 they are, and the first error is returned; views that
-  // were made before go on throwing. FailedPrecondition: it is closed; or a
-  // parameter that has failed is leased or in use.
+  // Before LibTorch 2.12 they are tried here, and the first error is returned;
+  // views that were made before go on throwing. Returns FailedPrecondition when
+  // the Offload is closed, or a parameter that has failed is leased or in use.
   virtual absl::Status Retry() = 0;
 
-  // Blocks until no updates of optimizers that joined go on, each as its Flush
-  // does; no other thread may use these meanwhile. The first error, which tells
-  // of the others. DeadlineExceeded: the deadline came first; nothing is lost,
-  // and the updates go on. After Close: nothing.
+  // Blocks until no updates of joined optimizers go on, each as the optimizer's
+  // Flush does; no other thread may use these optimizers meanwhile. Returns the
+  // first error, which tells of the others, or DeadlineExceeded when the
+  // deadline comes first: nothing is lost then, and the updates go on. After
+  // Close it does nothing.
   virtual absl::Status Flush(absl::Time deadline) = 0;
 
-  // Ends it: finishes the updates of optimizers that joined, brings parameters
-  // and gradients into ordinary memory or leaves them away, closes these
-  // optimizers, gives the memory back and removes the files. No operation may
-  // use the parameters meanwhile, and no other thread such an optimizer. Saved
-  // activations go where the parameters do. Again: nothing.
-  // FailedPrecondition, and nothing changes: a parameter is leased or in use
-  // (named); or a queue or pin of the Runtime is held: then the parameters are
-  // what they are to be, and the rest is for the next Close. Other errors: it
-  // is closed all the same; a parameter that could not be brought is refused,
-  // and the first one is told; updates that failed leave their parameters as
-  // they were before the step. Those that were told before are tried once more;
-  // a step without overlap that is incomplete is told.
+  // Ends the Offload: finishes the updates of joined optimizers, brings
+  // parameters and gradients into ordinary memory or leaves them away, closes
+  // these optimizers, gives the memory back and removes the files. No operation
+  // may use the parameters meanwhile, and no other thread such an optimizer.
+  // Saved activations go where the parameters do. Further calls do nothing.
+  // Returns FailedPrecondition, and changes nothing, when a parameter is leased
+  // or in use, which the message names. Returns FailedPrecondition also when a
+  // queue or pin of the Runtime is held: then the parameters are what they are
+  // to be, and the rest is for the next Close. After other errors the Offload
+  // is closed all the same. A parameter that could not be brought is refused,
+  // and the first such error is returned. Updates that failed leave their
+  // parameters as they were before the step; those whose failure was told
+  // before are tried once more. A step without overlap that is incomplete is
+  // an error too.
   virtual absl::Status Close(AtClose what) = 0;
 
-  // As Hook::error, and after Close as well.
+  // Returns Hook::error(), after Close as well.
   virtual absl::Status error() const = 0;
-  // After Close what was true then. Empty in a forked child.
+  // Returns, after Close, the statistics of that time. They are empty in a
+  // forked child.
   virtual OffloadStats stats() const = 0;
 
-  // What the parameters live in, for others that are to share its memory and
-  // paths beside the window. Not after Close, and not in a forked child.
+  // Returns the Runtime that the parameters live in, for customers that are to
+  // share its memory and paths beside the window. Not to be called after Close,
+  // nor in a forked child.
   virtual Runtime& runtime() = 0;
 
  private:
   friend class OffloadedAdamBase;
-  // For an optimizer that joins. FailedPrecondition: it is closed. Cancelled:
-  // in a forked child.
+  // Returns the place, for an optimizer that joins, FailedPrecondition when the
+  // Offload is closed, or Cancelled in a forked child.
   virtual absl::StatusOr<std::shared_ptr<OffloadPlace>> Place() = 0;
 };
 
