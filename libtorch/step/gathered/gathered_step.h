@@ -64,8 +64,8 @@ class GatheredStep {
   // Returns the contiguous gradient, undefined where there is none.
   const at::Tensor& gradient(size_t place) const { return gradients_[place]; }
 
-  // Once the step has ended well: copies of parameters go back, and autograd
-  // learns which parameters were written.
+  // Called once the step has ended well: copies of parameters go back, and
+  // autograd learns which parameters were written.
   void Publish(const KnownParameters& known);
 
   // Gathers, for a GradualStep, the parameters that are in a group and require
@@ -81,8 +81,8 @@ class GatheredStep {
   absl::StatusOr<GradientData> TakeGradient(const StepSource& from,
                                             size_t place);
   void DropGradient(size_t place) { gradients_[place].reset(); }
-  // As Publish, once the GradualStep has ended well, for the parameters whose
-  // gradients were taken.
+  // Called in place of Publish once the GradualStep has ended well, for the
+  // parameters whose gradients were taken.
   void PublishTaken(const KnownParameters& known,
                     const std::vector<bool>& taken);
   // The copies of parameters, which another object has taken, go from here.
