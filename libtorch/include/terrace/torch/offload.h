@@ -233,8 +233,8 @@ class Offload {
   virtual OffloadStats stats() const = 0;
 
   // Returns the Runtime that the parameters live in, for customers that are to
-  // share its memory and paths beside the window. Not to be called after Close,
-  // nor in a forked child.
+  // share its memory and paths beside the window. It may not be called after
+  // Close, nor in a forked child.
   virtual Runtime& runtime() = 0;
 
  private:

@@ -210,9 +210,9 @@ class OffloadedAdamBase : public ::torch::optim::Optimizer {
   // Returns the optimizer behind this one: plan, reports, state. Its parameters
   // are those of the groups, in the order in which they were first seen. Waits
   // for updates; the next call tells of those that failed. From a TryStep with
-  // overlap on a reference is not to be used: ask for it again. Not to be
-  // called once backward has begun a step that step() has not ended, nor once
-  // the Offload that the optimizer joined is closed.
+  // overlap on a reference is not to be used: ask for it again. The method may
+  // not be called once backward has begun a step that step() has not ended, nor
+  // once the Offload that the optimizer joined is closed.
   OffloadedOptimizer& offloaded();
 
  protected:
