@@ -1,6 +1,7 @@
-// What a budget in bytes has beside a model that is all in memory: the state of
-// each optimizer that joins takes its part of it. The Runtime's growth counts
-// the others' (OffloadPlace).
+// The bytes that a budget in bytes has left beside a model that is all in
+// memory. The state of each optimizer that joins such a model takes its part of
+// them. Beside other models the Runtime's growth counts the optimizers' parts
+// (OffloadPlace).
 //
 // Thread-safe.
 #pragma once
@@ -16,7 +17,7 @@ class BesideBudget {
   explicit BesideBudget(int64_t bytes);
 
   int64_t left_bytes() const;
-  // False, and nothing changes: there are not so many.
+  // Returns false when fewer bytes are left, and changes nothing.
   bool Take(int64_t bytes);
   void GiveBack(int64_t bytes);
 

@@ -25,7 +25,7 @@ void JoinedOptimizers::Remove(JoinedOptimizer& optimizer) {
 }
 
 absl::Status JoinedOptimizers::Finish(absl::Time deadline) {
-  std::vector<JoinedOptimizer*> optimizers;  // each blocks
+  std::vector<JoinedOptimizer*> optimizers;  // a copy, as each call blocks
   {
     MutexLock lock(mutex_);
     optimizers = optimizers_;

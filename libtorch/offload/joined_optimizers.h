@@ -2,8 +2,8 @@
 // updates are finished before the parameters go, and their state goes before
 // the Runtime that has it.
 //
-// Thread-safe; but while Finish or Close goes on no other thread uses, makes or
-// destroys one of these optimizers.
+// Thread-safe, except that no other thread uses, makes or destroys one of these
+// optimizers while Finish or Close goes on.
 #pragma once
 
 #include <vector>
@@ -17,22 +17,24 @@ namespace terrace {
 class JoinedOptimizer {
  public:
   virtual ~JoinedOptimizer() = default;
-  // Blocks until no update goes on. What failed is told once; again, it is
-  // tried once more. DeadlineExceeded: the deadline came first.
+  // Blocks until no update goes on. A failure is told once; a call after that
+  // tries the updates once more. Returns DeadlineExceeded when the deadline
+  // comes first.
   virtual absl::Status Finish(absl::Time deadline) = 0;
-  // Its state is gone, and what it has of the model given back. A step that
-  // failed part-way, and was not finished, is told.
+  // Ends the optimizer's state, and gives back what the optimizer has of the
+  // model. Returns an error when a step failed part-way and was not finished.
   virtual absl::Status Close() = 0;
 };
 
 class JoinedOptimizers {
  public:
-  // Until Remove, or Close.
+  // The optimizer is one of these until Remove or Close.
   void Add(JoinedOptimizer& optimizer);
-  // Nothing where it is not there any more.
+  // Does nothing when the optimizer is not here any more.
   void Remove(JoinedOptimizer& optimizer);
 
-  // Of each; the first error, which tells of the others.
+  // Both call each optimizer, and return the first error, which tells of the
+  // others.
   absl::Status Finish(absl::Time deadline);
   absl::Status Close();
 
@@ -41,7 +43,7 @@ class JoinedOptimizers {
   std::vector<JoinedOptimizer*> optimizers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The first error of two, which tells of the other.
+// Returns the first error of two, which tells of the other.
 absl::Status Both(const absl::Status& first, const absl::Status& second);
 
 }  // namespace terrace

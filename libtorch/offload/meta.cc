@@ -18,7 +18,7 @@
 namespace terrace {
 namespace {
 
-// Buffers in the memory that the parameters have and give back.
+// Returns the names of buffers in the memory that the parameters give back.
 std::vector<std::string> BuffersAmong(const ::torch::nn::Module& module,
                                       const ModuleTensors& found) {
   absl::flat_hash_set<const c10::StorageImpl*> given_back;

@@ -10,14 +10,15 @@
 
 namespace terrace {
 
-// Before anything is made, where they are asked for: Unimplemented: a parameter
-// that is to stay where it is is not in CPU memory, or what InstallSavingEngine
-// says.
+// Prepares the process for activations, where `options` ask for them, before
+// anything is made. Returns Unimplemented when a parameter that is to stay
+// where it is is not in CPU memory, else what InstallSavingEngine returns.
 absl::Status PrepareActivations(const ::torch::nn::Module& model,
                                 const OffloadOptions& options);
 
-// Over the place's hook, which they do not keep alive; the model's parameters
-// and buffers stay in memory. Null: they are not asked for.
+// Makes activations over the place's hook, which they do not keep alive. The
+// model's parameters and buffers are none of them. Returns null when `options`
+// do not ask for activations.
 std::shared_ptr<Activations> MakeActivations(
     const ::torch::nn::Module& model, const OffloadOptions& options,
     const std::shared_ptr<OffloadPlace>& place);

@@ -1,5 +1,5 @@
-// The parameters of a model of LibTorch's C++ modules, and which of them an
-// operation takes at a time. Looks at no bytes.
+// Lists the parameters of a model of LibTorch's C++ modules, and which of them
+// an operation takes at a time. No bytes are looked at.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +16,9 @@ namespace terrace {
 
 struct ModuleTensors {
   std::vector<at::Tensor> tensors;  // a tensor of several modules once
-  std::vector<std::string> names;   // of each, the first that it has
-  // For each module that has parameters of its own, these, by index: no
-  // operation of LibTorch's C++ modules takes those of several.
+  std::vector<std::string> names;   // the first name of each tensor
+  // The parameters of each module that has parameters of its own, by index. No
+  // operation of LibTorch's C++ modules takes parameters of several modules.
   std::vector<std::vector<int64_t>> modules;
 };
 

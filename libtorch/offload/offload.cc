@@ -44,8 +44,8 @@ class OffloadedModel final : public Offload {
       }
       if (!absl::IsFailedPrecondition(status)) return;
     }
-    // A forked child has none of the threads, and a lock may be held by one of
-    // them for ever; or leases need it.
+    // Leases still need the place, or this is a forked child, which has none of
+    // the threads, and where one of them may hold a lock for ever.
     LeaveBehind(std::move(place_));
   }
 
@@ -105,7 +105,7 @@ class OffloadedModel final : public Offload {
   }
 
  private:
-  // What is left to be told of one that is closed.
+  // The answers of an Offload that is closed.
   struct Ended {
     OffloadStats stats;
     absl::Status error;
@@ -117,12 +117,14 @@ class OffloadedModel final : public Offload {
   OffloadStats CurrentStats() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Process process_;
-  const std::shared_ptr<Activations> activations_;  // null: they stay
+  const std::shared_ptr<Activations> activations_;  // null: not offloaded
   OrderedMutex closing_{LockRank::kOffloadClose};   // one Close at a time
   mutable OrderedMutex mutex_{LockRank::kOffload};
-  // Shared with calls under way. Null: its memory and files are gone.
+  // Calls under way have the place too. It is null once its memory and files
+  // are gone.
   std::shared_ptr<OffloadPlace> place_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);  // the hook is closed
+  // Null until the hook is closed.
+  std::unique_ptr<Ended> ended_ ABSL_GUARDED_BY(mutex_);
   int64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -190,9 +192,10 @@ absl::Status OffloadedModel::Close(AtClose what) {
   absl::Status closed = place->runtime().Close(absl::Now() + kClosePatience);
   if (absl::IsFailedPrecondition(closed)) return Both(closed, status);
   OrderedLock lock(mutex_);
-  place_.reset();  // not the last one here
+  place_.reset();  // `place` keeps it until the lock is released
   status = Both(status, closed);
-  // It is closed all the same.
+  // FailedPrecondition would say that nothing has changed, but the Offload is
+  // closed.
   if (!absl::IsFailedPrecondition(status)) return status;
   return Reworded(status, absl::StatusCode::kAborted, status.message());
 }

@@ -1,5 +1,5 @@
-// What one offloaded model has: a Runtime over the places that were asked for,
-// and a hook over that with its window.
+// One offloaded model has a Runtime over the places that were asked for, and a
+// hook over the Runtime with a window.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,17 +18,17 @@
 namespace terrace {
 
 struct OffloadHome {
-  // The Runtime has no places below where all is in memory.
+  // The Runtime has no places below where all of the model is in memory.
   PlaceOptions asked;
   OffloadPlan plan;
   std::unique_ptr<Runtime> runtime;
-  std::unique_ptr<Hook> hook;  // over it
+  std::unique_ptr<Hook> hook;  // over the runtime
 };
 
-// Room for tensors as these, of which it has none yet. From the first one on
-// that has a place below, malloc returns freed blocks (freed_blocks.h). Of the
-// hook's options all but the window are used. Errors: as PlanOffload,
-// Runtime::Create and Hook::Create.
+// Makes a home with room for these tensors, none of which is in it yet. From
+// the first home on that has a place below, malloc returns freed blocks
+// (freed_blocks.h). All of the hook's options are used but the window. Errors
+// are those of PlanOffload, Runtime::Create and Hook::Create.
 absl::StatusOr<OffloadHome> OpenOffloadHome(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,

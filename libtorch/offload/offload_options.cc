@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-constexpr double kShareWithPlaces = 0.1;  // of none that was said
+constexpr double kShareWithPlaces = 0.1;  // where no budget was said
 constexpr double kMostBytes = static_cast<double>(int64_t{1} << 62);
 
 absl::Status CheckBudget(const OffloadOptions& options) {
@@ -16,7 +16,7 @@ absl::Status CheckBudget(const OffloadOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory_budget_bytes is ", options.memory_budget_bytes));
   }
-  // Not a number neither.
+  // NaN fails this comparison too.
   if (!(options.memory_budget_share >= 0) ||
       std::isinf(options.memory_budget_share)) {
     return absl::InvalidArgumentError(
@@ -32,7 +32,7 @@ absl::Status CheckBudget(const OffloadOptions& options) {
   return absl::OkStatus();
 }
 
-// A share of nothing is all of it.
+// Without a share, or parameters that it is of, the budget stays kEverything.
 absl::Status TakeShare(double share, int64_t parameter_bytes,
                        PlaceOptions& places) {
   if (share == 0 || parameter_bytes == 0) return absl::OkStatus();
@@ -103,7 +103,7 @@ absl::Status TakeTiers(const OffloadOptions& options, int64_t parameter_bytes,
   return TakeShare(kShareWithPlaces, parameter_bytes, places);
 }
 
-// Of what can be asked for alone, but not together.
+// Checks options that may be asked for each, but not together.
 absl::Status CheckWishes(const OffloadOptions& options) {
   if (options.parameters) return absl::OkStatus();
   if (!options.checkpoint.empty()) {

@@ -1,4 +1,5 @@
-// Where the parameters of a model may be, of what OffloadOptions say. Pure.
+// Reads from OffloadOptions where the parameters of a model may be. A pure
+// function.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,9 @@
 
 namespace terrace {
 
-// For parameters of so many bytes. InvalidArgument: an option, or two that
-// exclude each other; Unimplemented: a tier of no use here. Each is named.
+// Returns the places for parameters of this many bytes. Returns InvalidArgument
+// for an option that cannot be, or two that exclude each other, and
+// Unimplemented for a tier of no use here. The message names them.
 absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
                                       int64_t parameter_bytes);
 

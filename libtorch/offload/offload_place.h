@@ -1,7 +1,7 @@
-// Where one offloaded model lives: its Runtime, its hook over that, and the
-// share of the Runtime's memory of each optimizer that joins. Shared by what
-// the program has of the model (its Offload, or Python's) and by its
-// optimizers: whichever ends last gives the memory and the files back.
+// The place where one offloaded model lives: its Runtime, its hook over the
+// Runtime, and the share of the Runtime's memory that each joined optimizer
+// has. The program's Offload (or Python's) and the optimizers share the place,
+// and the last of them that ends gives the memory and the files back.
 //
 // Thread-safe.
 #pragma once
@@ -29,12 +29,12 @@ namespace terrace {
 
 class OffloadPlace {
  public:
-  // What an optimizer has of it, from Join to Leave.
+  // The share that an optimizer has of the place, from Join to Leave.
   struct Share {
-    int64_t bytes = 0;              // that the Runtime has because of it
+    int64_t bytes = 0;              // that it adds to the Runtime's memory
     int64_t window_bytes = 0;       // of its queue
-    int64_t most_window_bytes = 0;  // with more parameters
-    int64_t largest_bytes = 0;      // of its gradients
+    int64_t most_window_bytes = 0;  // of its queue with more parameters
+    int64_t largest_bytes = 0;      // of its largest gradient
   };
 
   static absl::StatusOr<std::shared_ptr<OffloadPlace>> Open(
@@ -47,53 +47,56 @@ class OffloadPlace {
   Hook& hook() const { return *home_.hook; }
   const OffloadPlan& plan() const { return home_.plan; }
   const PlaceOptions& asked() const { return home_.asked; }
-  // Those that are to end with the model; Python's are told by the package.
+  // The optimizers that end with the model. The Python package tells those of
+  // Python itself.
   JoinedOptimizers& joined() { return joined_; }
-  // As they are now: of operations, and of the largest saved tensor that goes
-  // below.
+  // The present window of operations, and the present size of the largest saved
+  // tensor that goes below.
   int64_t window_bytes() const;
   int64_t activation_limit() const;
-  // That optimizers which joined added to the budget, at most at a time so far:
-  // the next one has them too.
+  // The most bytes at a time that joined optimizers have added to the budget so
+  // far. The next optimizer has them too.
   int64_t added_bytes() const;
-  // As it was asked for, with all that was ever added.
+  // The budget of the plan, with the bytes that were added.
   int64_t budget_bytes() const;
-  // Where all is in memory by a budget in bytes, what is left of that; else
+  // Returns what is left of a budget in bytes that holds all of the model, else
   // null.
   const std::shared_ptr<BesideBudget>& beside() const { return beside_; }
 
-  // Room for an optimizer of these: more memory where the budget is a share, or
-  // has more than the parameters take; else of what there is. Sets the name and
-  // the window of `options`. Not where all is in memory.
-  // ResourceExhausted: no such memory, or a budget below the minimum, which is
-  // named.
+  // Makes room for an optimizer of these parameters: more memory where the
+  // budget is a share, or has more than the parameters take, else a part of the
+  // present memory. Sets the name and the window of `options`. A model that is
+  // all in memory is not joined so. Returns ResourceExhausted when there is no
+  // such memory, or for a budget below the minimum, which the message names.
   absl::StatusOr<Share> Join(absl::Span<const ParameterSpec> specs,
                              OptimizerOptions& options);
-  // For more of them. After an error nothing has changed.
+  // Makes room for more parameters. After an error nothing has changed.
   absl::Status Extend(Share& share, absl::Span<const ParameterSpec> added);
-  // They were not added: the share is as it was before Extend.
+  // The parameters were not added: the share is again as it was before Extend.
   void TakeBack(Share& share, const Share& before);
-  // Its memory stays the Runtime's, for the next one.
+  // The share's memory stays the Runtime's, for the next optimizer.
   void Leave(const Share& share);
 
  private:
   OffloadPlace() = default;
-  // To and from what all shares have.
+  // These count a share in, and out, of the sums of all shares.
   void Add(const Share& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(const Share& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The Runtime's memory with these shares; the window of operations.
+  // Gives the Runtime the memory that the present shares ask for, and the hook
+  // its window and limit.
   absl::Status Arrange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What Arrange needs at least.
+  // Returns ResourceExhausted when Arrange needs more than `total_bytes`.
   absl::Status CheckLeast(int64_t total_bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t GrowthFor(absl::Span<const ParameterSpec> specs) const;
-  // Of an optimizer's queue, at least and at most what `options` get.
+  // Sets the most that an optimizer's queue may take in `options`, no less than
+  // `least_bytes`, and returns what of it the queue of these parameters takes.
   int64_t ChooseWindow(absl::Span<const ParameterSpec> specs,
                        int64_t added_bytes, int64_t least_bytes,
                        OptimizerOptions& options) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A parameter, its gradient, and room for one of them in any part; the least
-  // activations.
+  // What operations need at least: the plan's minimum, which has room for
+  // parameters, or for the least activations, and the largest gradient.
   int64_t OperationBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return plan().minimum_bytes + LargestBytes();
   }
@@ -106,12 +109,12 @@ class OffloadPlace {
   JoinedOptimizers joined_;
   mutable Mutex mutex_;
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all shares
-  int64_t added_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // at most so far
+  int64_t added_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // the most so far
   int64_t joined_windows_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::multiset<int64_t> largest_bytes_ ABSL_GUARDED_BY(mutex_);  // each's
+  std::multiset<int64_t> largest_bytes_ ABSL_GUARDED_BY(mutex_);  // by share
   int64_t window_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t activation_limit_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // of those that joined
+  int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // of optimizers that joined
 };
 
 }  // namespace terrace

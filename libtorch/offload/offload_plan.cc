@@ -12,9 +12,10 @@
 namespace terrace {
 namespace {
 
-// Beside a share of the parameters, which says nothing of activations.
+// Memory for activations beside a share of the parameters, which says nothing
+// of them.
 constexpr int64_t kActivationBytes = 256 << 20;
-// Saved tensors that one operation of backward takes, and one to come.
+// The saved tensors that one operation of backward takes, and one to come.
 constexpr int64_t kOperands = 5;
 
 const c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
@@ -29,7 +30,8 @@ int64_t SizeOf(const at::Tensor& tensor) {
   return storage == nullptr ? 0 : static_cast<int64_t>(storage->nbytes());
 }
 
-// Of one module: the memory that its tensors take, and the largest of them.
+// The memory that the tensors of one module take, and the index of the largest
+// of them.
 struct Operands {
   int64_t bytes = 0;
   size_t largest = 0;
@@ -55,11 +57,11 @@ absl::StatusOr<Operands> Measure(const std::vector<at::Tensor>& tensors,
   return operands;
 }
 
-// One tensor in use, one that comes and one that leaves.
+// Returns the bytes of one tensor in use, one that comes and one that leaves.
 int64_t FewTensorsBytes() { return 3 * ResidentBytes(1); }
 
-// The minimum, and what it is for; `largest` of the tensors of the module that
-// takes most.
+// Sets the minimum and its reason in the plan. `largest` names the largest
+// tensor of the module that takes most.
 void TakeMinimum(const PlaceOptions& asked, const std::string& largest,
                  OffloadPlan& plan) {
   const std::string operations = absl::StrCat(
@@ -102,7 +104,8 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
                                      static_cast<double>(plan.parameter_bytes));
     }
   }
-  // With a tier below, what an optimizer adds need not fit.
+  // Where there is a tier below, the model is all in memory only if the budget
+  // also holds what an optimizer adds.
   const int64_t all =
       plan.everything_bytes + (has_below ? plan.training_bytes : 0);
   if (has_activations) {
@@ -133,7 +136,8 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
         asked.named_tiers ? "tier below" : "nvme_path", " for the rest"));
   }
   if (plan.share > 0) {
-    // Addresses: twice, as one optimizer may be made in place of another.
+    // Growth is of addresses: training counts twice, as one optimizer may be
+    // made in place of another.
     plan.growth_bytes =
         2 * plan.training_bytes + everything + kJoinedWindowBytes;
   } else if (!has_activations) {
@@ -150,7 +154,7 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
 }  // namespace
 
 int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes) {
-  // A quarter is for what is written back while operations go on.
+  // A quarter is for tensors that are written back while operations go on.
   return std::max(plan.operation_bytes, bytes / 4 * 3);
 }
 
@@ -186,7 +190,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(
   }
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || !tensor.requires_grad()) continue;
-    // Of 16-bit ones a master too.
+    // A 16-bit parameter has a master too.
     const int64_t state = tensor.element_size() < 4 ? 12 : 8;
     plan.training_bytes +=
         ResidentBytes(tensor.numel() * state) +
@@ -199,7 +203,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(
     plan.operation_bytes = operands.bytes;
     largest = names[operands.largest];
   }
-  // Free room may lie in parts.
+  // The operands of one module are added, since free room may lie in parts.
   plan.everything_bytes += plan.operation_bytes;
   TakeMinimum(asked, largest, plan);
   TERRACE_RETURN_IF_ERROR(ShareOut(asked, plan));

@@ -1,5 +1,5 @@
-// How much memory a model's parameters get that live below, and how it is
-// shared out between the window that operations use and what is on its way.
+// Plans how much memory a model's parameters get that live below, and how it is
+// shared out between the window that operations use and tensors on their way.
 // Pure functions over sizes.
 #pragma once
 
@@ -15,48 +15,58 @@
 namespace terrace {
 
 struct OffloadPlan {
-  int64_t storages = 0;          // two tensors of one count once
-  int64_t parameter_bytes = 0;   // of these
+  int64_t storages = 0;          // one that several tensors have counts once
+  int64_t parameter_bytes = 0;   // of these storages
   int64_t everything_bytes = 0;  // of a budget that holds all of them
-  // That the operations of one module take at a time, at most.
+  // The most bytes that the operations of one module take at a time.
   int64_t operation_bytes = 0;
-  // The least budget that works with a tier below: these twice, as one may be
-  // on its way while another is used; with activations, these and room for a
-  // few of the least that go below, if that is more. And what needs it.
+  // The least budget that works with a tier below. It is operation_bytes twice,
+  // as the tensors of one module may be on their way while those of another are
+  // used, or three tensors of the least size if that is more, but no more than
+  // all that the model has. With activations it is operation_bytes and room for
+  // a few of the least activations that go below, if that is more. The reason
+  // says what needs it.
   int64_t minimum_bytes = 0;
   std::string minimum_reason;
-  // That an AdamW has besides, over all tensors that require gradients.
+  // The state and gradients that an AdamW has besides, over all tensors that
+  // require gradients.
   int64_t training_bytes = 0;
 
   int64_t budget_bytes = 0;  // of the Runtime
   int64_t window_bytes = 0;  // of the hook, within it
-  // The largest saved tensor that goes below: what one operation of backward
-  // takes fits then, as a rule. 0: none does.
+  // The size of the largest saved tensor that goes below, so that the saved
+  // tensors of one operation of backward fit, as a rule. 0: none goes below.
   int64_t activation_bytes = 0;
-  // Of the budget, added to a share of the parameters for activations.
+  // The bytes of the budget that were added for activations, to a share of the
+  // parameters or to a budget that holds them all.
   int64_t beside_share_bytes = 0;
   int64_t growth_bytes = 0;  // that optimizers may add to the budget
-  // Of a budget that is a share: of what an optimizer adds, as much is in
-  // memory, at most all. Else 0.
+  // The share, at most 1, that a budget has which is a share of the parameters,
+  // else 0. The same share of what an optimizer adds is in memory.
   double share = 0;
   bool all_in_memory = false;
 };
 
-// Of the addresses that are reserved for optimizers.
+// The bytes for optimizers' windows among the addresses that are reserved for
+// optimizers.
 inline constexpr int64_t kJoinedWindowBytes = int64_t{1} << 30;
 
-// Of the Runtime's bytes that no optimizer has, those of the hook's window.
+// Returns the bytes of the hook's window, of `bytes` that the Runtime has and
+// no optimizer.
 int64_t OffloadWindow(const OffloadPlan& plan, int64_t bytes);
-// Of these bytes, those of the largest saved tensor that goes below.
+// Returns the size of the largest saved tensor that goes below, of the same
+// `bytes`.
 int64_t ActivationLimit(const OffloadPlan& plan, int64_t bytes);
 
-// Of what these have; two of one storage count once.
+// Returns the bytes of the tensors' storages; one of several tensors counts
+// once.
 int64_t StorageBytes(const std::vector<at::Tensor>& tensors);
 
-// `modules` has, for each, which tensors its operations take at a time, by
-// index. InvalidArgument: not all of them fit the budget, and there is nothing
-// below; an index that is none. ResourceExhausted: a budget below the minimum,
-// which is named.
+// `modules` has, for each module, which tensors its operations take at a time,
+// by index. Returns InvalidArgument when not all tensors fit the budget and
+// there is nothing below, when an index is none of a tensor, or when there is
+// not a name for each tensor. Returns ResourceExhausted for a budget below the
+// minimum, which the message names.
 absl::StatusOr<OffloadPlan> PlanOffload(
     const std::vector<at::Tensor>& tensors,
     const std::vector<std::string>& names,

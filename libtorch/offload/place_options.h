@@ -1,4 +1,5 @@
-// Where a model, or an optimizer's state, may be: what its user asks for.
+// The places that a user asks for, where a model or an optimizer's state may
+// be.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace terrace {
 
-// Bytes, or kEverything for a budget that holds all of it. 0 threads: the
-// library's default.
+// The budget is in bytes, or kEverything for a budget that holds all of the
+// model or state. 0 threads are the library's default.
 struct PlaceOptions {
   static constexpr int64_t kEverything = -1;
   int64_t budget_bytes = kEverything;
@@ -19,12 +20,13 @@ struct PlaceOptions {
   bool at_least_minimum = false;  // a budget below the minimum is raised to it
   bool named_tiers = false;       // budgets and paths were said as tiers
   std::vector<std::string> paths;
-  std::vector<int64_t> path_budgets;  // of each, 0: what there is; empty: all 0
+  std::vector<int64_t> path_budgets;   // 0: all that there is; empty: all 0
   std::vector<TierSpec> mapped_tiers;  // far and persistent memory
-  bool unsafe_media = false;           // as Options has it
+  bool unsafe_media = false;           // as Options::unsafe_media
   EngineKind engine = EngineKind::kAuto;
   std::string machine_profile;  // used with paths; empty: none
-  // Of an offloaded model: saved tensors of at least so many bytes; 0: none.
+  // Saved tensors of an offloaded model go below from this many bytes on; with
+  // 0 none does.
   int64_t activations_above = 0;
   int threads = 0;
 };

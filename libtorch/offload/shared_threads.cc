@@ -13,15 +13,15 @@ namespace {
 struct Pools {
   const Process process;
   Mutex mutex;
-  // By the number that was asked for.
+  // The key is the number of threads that was asked for.
   std::map<int, std::weak_ptr<ComputeThreads>> pools ABSL_GUARDED_BY(mutex);
 };
 
-// A forked child leaves its parent's behind, whose lock may be held by a thread
-// that the child does not have.
+// A forked child leaves its parent's pools behind, whose lock may be held by a
+// thread that the child does not have.
 Pools& PoolsOfThisProcess() {
   static std::atomic<Pools*> current = nullptr;
-  // Pairs with the exchange below, which publishes what was made.
+  // Pairs with the exchange below, which publishes the pools that it made.
   Pools* pools = current.load(std::memory_order_acquire);
   while (pools == nullptr || !pools->process.IsCurrent()) {
     auto made = std::make_unique<Pools>();

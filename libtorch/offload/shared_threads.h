@@ -1,9 +1,10 @@
 // The threads that all optimizers of this process share which keep their state
-// in memory: a program may have hundreds of them, one to each parameter.
+// in memory. A program may have hundreds of such optimizers, one to each
+// parameter.
 //
-// This is process-wide state, the only one here: what it shares is the
-// machine's processors, and no caller of torch's signature could hand it on.
-// It owns nothing: the last optimizer ends the threads.
+// This is process-wide state, the only one here: the threads share the
+// machine's processors, and no caller of torch's signature could hand them on.
+// No threads are owned here: the last optimizer ends them.
 #pragma once
 
 #include <memory>
@@ -13,9 +14,9 @@
 
 namespace terrace {
 
-// Those of that number that a caller in this process still holds, or else new
-// ones; errors as ComputeThreads::Create. Thread-safe; a forked child has its
-// own.
+// Returns the threads of this number that a caller in this process still holds,
+// or else new ones. Errors are those of ComputeThreads::Create. Thread-safe. A
+// forked child has threads of its own.
 absl::StatusOr<std::shared_ptr<ComputeThreads>> SharedThreads(int threads);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// The Runtime over the tiers that were asked for.
+// Opens a Runtime over the tiers that were asked for.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace terrace {
 
-// A Runtime of that much memory, which may grow by `growth_bytes`, over the
-// tiers below that were asked for; else what Runtime::Create says.
+// Returns a Runtime of `budget_bytes` of memory, which may grow by
+// `growth_bytes`, over the tiers below that were asked for, or the error of
+// Runtime::Create.
 absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
                                                    int64_t budget_bytes,
                                                    int64_t growth_bytes = 0);
