@@ -23,7 +23,7 @@ namespace {
 
 using Values = c10::ArrayRef<c10::IValue>;
 
-// The stack of an interpreter has others below.
+// The stack of an interpreter has other values below these.
 Values Last(const torch::jit::Stack& stack, size_t count) {
   return Values(stack).slice(stack.size() - count, count);
 }
@@ -34,8 +34,8 @@ bool IsWork(const c10::Type& type) {
          named->name()->qualifiedName() == "__torch__.torch.classes.c10d.Work";
 }
 
-// Gloo's of a reduce_scatter never counts as completed; this one does, once it
-// was waited for.
+// Gloo's Work of a reduce_scatter never counts as completed; this Work does,
+// once a thread has waited for it.
 class WaitedWork final : public c10d::Work {
  public:
   explicit WaitedWork(c10::intrusive_ptr<c10d::Work> work)
@@ -55,7 +55,8 @@ bool NeverCompletes(const c10d::Work& work) {
   return std::strstr(typeid(work).name(), "LambdaWork") != nullptr;
 }
 
-// Of the last values of the stack. Null: there is none to wait for.
+// Finds the Work among the last `count` values of the stack. Returns null when
+// there is none to wait for.
 c10::intrusive_ptr<c10d::Work> WorkAmong(torch::jit::Stack& stack,
                                          size_t count) {
   for (size_t i = stack.size() - count; i < stack.size(); ++i) {
@@ -107,8 +108,8 @@ bool ReturnsWork(const c10::OperatorHandle& operation) {
 }  // namespace
 
 void ListenToCollectives() {
-  // Never destroyed: collectives may be called as the process ends. This key is
-  // set on every thread, and no kernel of c10d's is there.
+  // The library is never destroyed: collectives may be called as the process
+  // ends. Its key is set on every thread, and no kernel of c10d's has this key.
   static const auto& library = *[] {
     constexpr auto kKey = c10::DispatchKey::BackendSelect;
     auto* const made = new torch::Library(torch::Library::IMPL, "c10d", kKey,

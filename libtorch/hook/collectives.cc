@@ -19,8 +19,8 @@
 namespace terrace {
 namespace {
 
-// For Works that are to end: peers that wait for another of ours, which has not
-// begun, are not waited for any longer.
+// AwaitRoom waits this long for Works to end. Peers that wait for another Work
+// of ours, which has not begun, are not waited for any longer.
 constexpr absl::Duration kLongestWaitForRoom = absl::Seconds(1);
 
 }  // namespace
@@ -52,8 +52,9 @@ void CollectiveUse::CheckBytes() const {
 }
 
 void CollectiveUse::End() {
-  if (!process_.IsCurrent()) return;  // they are the parent's
-  // What is beyond the window goes back where the others have made room.
+  if (!process_.IsCurrent()) return;  // the pins are the parent's
+  // Storages beyond the window come last: the others make room for them to go
+  // back to.
   std::stable_partition(pinned_.begin(), pinned_.end(),
                         [](const auto* each) { return !each->is_spilled(); });
   for (ManagedStorage* const each : pinned_) {
@@ -88,7 +89,7 @@ Collectives::Collectives() {
 }
 
 Collectives& Collectives::Get() {
-  // Works may end after everything static has.
+  // Works may end after everything static has ended.
   static Collectives& collectives = *new Collectives();
   return collectives;
 }
@@ -100,7 +101,7 @@ void Collectives::Insert(const std::shared_ptr<CollectiveUse>& use,
   try {
     future = work->getFuture();
   } catch (const std::exception&) {
-    // It has none.
+    // This Work has no future.
   }
   if (!future.defined()) {
     use->silent_work_ = std::make_unique<CollectiveUse::SilentWork>(
@@ -193,7 +194,7 @@ void Collectives::AfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   mutex_.Unlock();
 }
 
-// What is there is the parent's, and none of it may end.
+// The uses are the parent's, and none of them may end here.
 void Collectives::AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   uses_.clear();
   static_cast<void>(new auto(std::exchange(silent_, {})));

@@ -1,13 +1,13 @@
-// What LibTorch's process groups go on with after an operation of theirs has
-// returned: a Work, which reads and writes its tensors until it is done. They
-// stay pinned that long, whoever waits for it, or nobody does; also if it
+// A Work of a LibTorch process group goes on after its operation has returned:
+// it reads and writes its tensors until it is done. The tensors stay pinned
+// that long, whether or not anybody waits for the Work, and also if the Work
 // fails.
 //
-// Most Works tell their end by a future. Of the others (a send or a receive of
-// gloo's) it is known when someone looks: once they were waited for, or are
-// gone.
+// Most Works tell their end by a future. The end of the others (a send or a
+// receive of gloo's) is known only when someone looks: such a Work is done once
+// somebody has waited for it, or once it is gone.
 //
-// A forked child has none of its parent's, and ends none.
+// A forked child has none of its parent's Works, and ends none of them.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -35,8 +35,9 @@ namespace terrace {
 class ByteWindow;
 class ManagedStorage;
 
-// The storages of one operation, pinned where they are managed, until End or
-// the last reference is gone. By one thread until it is inserted below.
+// A CollectiveUse has the storages of one operation. Those that are managed
+// stay pinned until End, or until the last reference to the CollectiveUse is
+// gone. One thread uses the object until Insert below takes it.
 class CollectiveUse {
  public:
   explicit CollectiveUse(std::string operation);
@@ -44,20 +45,23 @@ class CollectiveUse {
   CollectiveUse(const CollectiveUse&) = delete;
   CollectiveUse& operator=(const CollectiveUse&) = delete;
 
-  // One in memory, once each. `managed`: what it is managed as, pinned, which
-  // this ends; null: it is not.
+  // Adds a storage in CPU memory, which was not added before. `managed` is the
+  // storage as a hook manages it, with a pin of the caller's, which this object
+  // ends; it is null for a storage that no hook manages.
   void Add(c10::StorageImpl& storage, ManagedStorage* managed);
-  // Throws the message of one whose bytes are not here: a group's thread would
-  // find it, and the Work be all that says so.
+  // Throws the message of a storage whose bytes are not here. Otherwise a
+  // thread of the process group would find that out, and the Work alone would
+  // say so.
   void CheckBytes() const;
   void End();
 
   const std::string& operation() const { return operation_; }
   bool Has(const c10::StorageImpl& storage) const;
-  // How many bytes of it; what is beyond the window is not counted. 0: none.
+  // Returns how many bytes these storages have in the window, and 0 for none.
+  // Bytes beyond the window are not counted.
   int64_t BytesIn(const ByteWindow& window) const;
   bool HasOf(const ByteWindow& window) const;
-  // Its Work does not tell its end.
+  // Returns true when the Work does not tell its end.
   bool is_silent() const { return silent_work_ != nullptr; }
 
  private:
@@ -67,33 +71,35 @@ class CollectiveUse {
 
   const Process process_;
   const std::string operation_;
-  std::vector<const c10::StorageImpl*> storages_;  // alive, by the Work
+  std::vector<const c10::StorageImpl*> storages_;  // the Work keeps them alive
   std::vector<ManagedStorage*> pinned_;
-  absl::flat_hash_map<const ByteWindow*, int64_t> bytes_in_;  // of those
+  absl::flat_hash_map<const ByteWindow*, int64_t> bytes_in_;  // of pinned_
   std::unique_ptr<SilentWork> silent_work_;
 };
 
-// All of a process. Thread-safe.
+// The class has the uses of all Works of a process. It is thread-safe.
 class Collectives {
  public:
-  // Lives for ever.
+  // Returns the one object of the process, which lives for ever.
   static Collectives& Get();
 
-  // It has these until it is done.
+  // The Work keeps the storages of `use` pinned until it is done.
   void Insert(const std::shared_ptr<CollectiveUse>& use,
               const c10::intrusive_ptr<c10d::Work>& work);
 
-  // FailedPrecondition, with the tensor's name: a Work goes on with the
-  // storage, managed or not.
+  // Fails with FailedPrecondition, which names the tensor, while a Work goes on
+  // with the storage, whether or not a hook manages it.
   absl::Status CheckUnused(absl::string_view name,
                            const c10::StorageImpl& storage);
-  // Lets go what Works have that are done and did not tell.
+  // Lets go of the storages of Works that are done and did not tell.
   void EndDone();
-  // The bytes of this window's that Works have in it: at most so many, or those
-  // that are left after a second, as peers may wait for what is to begin.
+  // Waits until Works have at most `most_bytes` in the window, and returns how
+  // many bytes they have there. The wait ends after a second, since peers may
+  // wait for the operation that is to begin, and at once when only Works that
+  // do not tell their end have bytes there.
   int64_t AwaitRoom(const ByteWindow& window, int64_t most_bytes);
-  // Until no Work that tells its end has a tensor of this window's, or the
-  // deadline: the Work's own may be later.
+  // Waits until no Work that tells its end has a tensor of the window, or until
+  // the deadline; the Work's own deadline may be later.
   void AwaitEnd(const ByteWindow& window, absl::Time deadline);
 
  private:
@@ -109,7 +115,7 @@ class Collectives {
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<CollectiveUse*> uses_ ABSL_GUARDED_BY(mutex_);
-  // Whose Works do not tell their end.
+  // The uses whose Works do not tell their end.
   std::vector<std::shared_ptr<CollectiveUse>> silent_ ABSL_GUARDED_BY(mutex_);
   std::atomic<size_t> silent_count_ = 0;
 };

@@ -16,16 +16,16 @@
 namespace terrace {
 namespace {
 
-// A view of more than can be managed, as backward of a cat() makes of the
-// gradient of all: that stays whole, in the memory that it has had, until the
-// last of its views goes.
+// Returns true for a view of a tensor that is too large to be managed, as
+// backward of a cat() makes of the gradient of all. That tensor stays whole, in
+// the memory that it has had, until the last of its views goes.
 bool IsPartOfTooMuch(const at::Tensor& gradient, int64_t most_bytes) {
   return ResidentBytes(static_cast<int64_t>(gradient.storage().nbytes())) >
              most_bytes &&
          ResidentBytes(static_cast<int64_t>(gradient.nbytes())) <= most_bytes;
 }
 
-// An array of numpy may have its memory.
+// Returns true when an array of numpy may have the gradient's memory.
 bool IsShown(const at::Tensor& gradient) {
   return !StorageOf(gradient)->resizable();
 }
@@ -39,20 +39,20 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
       storages.closed() || storages.Find(gradient) != nullptr ||
       IsShown(gradient) ||
       IsPartOfTooMuch(gradient, storages.window().room().most_bytes()) ||
-      // Its memory is not this function's to end.
+      // A collective uses the memory, which must not end here.
       !Collectives::Get().CheckUnused(leaf.name, *StorageOf(gradient)).ok()) {
     return absl::OkStatus();
   }
   const std::string name = absl::StrCat(leaf.name, ".grad");
   absl::Status status = storages.Add({{name, gradient}});
-  // One of before is not gone yet: another has it. However many are kept, no
-  // number is tried twice.
+  // An earlier gradient that is not gone yet has the name. However many are
+  // kept, no number is tried twice.
   while (absl::IsAlreadyExists(status)) {
     status = storages.Add(
         {{absl::StrCat(name, " ", storages.NextNumber()), gradient}});
   }
-  // It stays in ordinary memory beside a close, and where what is leased has
-  // all the room, until the next backward pass.
+  // The gradient stays in ordinary memory until the next backward pass when the
+  // hook closes meanwhile, and where leased tensors have all the room.
   if (status.ok() || storages.closed() || IsNoRoom(status)) {
     return absl::OkStatus();
   }

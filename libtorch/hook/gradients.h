@@ -1,10 +1,12 @@
-// Gradients that are managed as soon as backward has made them, until the
-// object's end: a hook behind each leaf's accumulation hands over what `.grad`
-// is then, under the leaf's name. What backward or the program adds to it later
-// goes through operations, as with any managed tensor.
+// Gradients are managed as soon as backward has made them, for as long as a
+// Gradients object lives: a hook behind each leaf's accumulation hands over the
+// tensor that `.grad` is then, under the leaf's name. Whatever backward or the
+// program adds to the gradient later goes through operations, as with any
+// managed tensor.
 //
-// One thread at a time, and none in backward over these leaves, but for what
-// LibTorch's own threads do while it is there.
+// One thread at a time uses a Gradients object, while no thread is in backward
+// over its leaves. The calls that LibTorch's own threads make during backward
+// are the exception.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +22,29 @@ namespace terrace {
 
 class ManagedStorages;
 
-// Manages what the leaf's gradient is now, as its name with ".grad", and with a
-// number behind that which no other has where one of before is not gone yet.
-// What is managed already, sparse, in use by a collective, or a part of a
-// tensor that is too large to be managed, stays as it is, and so does one for
-// which there is no room. Else ManagedStorages::Add.
+// Manages the leaf's present gradient, under the leaf's name with ".grad".
+// Where an earlier gradient that is not gone yet has this name, a number that
+// no other gradient has follows it. A gradient stays as it is, and the result
+// is OK, when it is managed already, is sparse, is in use by a collective, may
+// have its memory in an array of numpy, or is a part of a tensor that is too
+// large to be managed; when there is no room for it; and when the hook is
+// closed. Other errors are those of ManagedStorages::Add.
 absl::Status ManageGradientOf(const NamedTensor& leaf,
                               ManagedStorages& storages);
 
 class Gradients {
  public:
-  // Manages what the leaf's gradient is now; what it returns else ends the
-  // backward pass. Lives as long as this or a pass that is under way.
+  // Manages the leaf's present gradient. A status other than OK ends the
+  // backward pass. The function lives as long as this object, or a graph over
+  // one of the leaves.
   using Manage = std::function<absl::Status(const NamedTensor& leaf)>;
   explicit Gradients(Manage manage);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  // As Hook::ManageGradients. Frozen leaves that are taken have their gradients
-  // managed from when they require them.
+  // Add does what Hook::ManageGradients describes. kTaken accepts frozen leaves
+  // as well, whose gradients are managed from when the leaves require them.
   enum class Frozen : uint8_t { kRefused, kTaken };
   absl::Status Add(absl::Span<const NamedTensor> leaves,
                    Frozen frozen = Frozen::kRefused);

@@ -26,8 +26,8 @@ void GiveBeside(ManagedStorage& managed, HeldBytes::Use use) {
   managed.window().room().GiveBeside(ResidentBytes(managed.size_bytes()));
 }
 
-// Null: it is not managed. A thread has several of these: as one that has pins
-// already.
+// Returns null when the storage is not managed. A thread may have several
+// HeldBytes, so it pins as a thread that has pins already.
 ManagedStorage* PinBeside(c10::StorageImpl& storage, HeldBytes::Use use,
                           std::shared_ptr<const void>& owner) {
   while (ManagedStorage* const found = OperationNet::Get().Find(&storage)) {
@@ -75,7 +75,7 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
 
 HeldBytes::~HeldBytes() {
   if (managed_ == nullptr) return;
-  // It may go as soon as it is not pinned.
+  // The storage may go as soon as it is not pinned.
   ByteWindow& window = managed_->window();
   const int64_t bytes = ResidentBytes(managed_->size_bytes());
   OperationPins::Unpin(*managed_, /*waits=*/false);

@@ -1,15 +1,17 @@
-// The bytes of a storage, here for as long as this lives, without an operation:
-// for the library's own copies to and from what the hook manages. Of a storage
-// that is not managed they are where they are.
+// A HeldBytes keeps the bytes of a storage in memory for as long as it lives,
+// without an operation. The library's own copies to and from managed storages
+// use it. The bytes of a storage that is not managed stay where they are.
 //
 //   auto held = HeldBytes::Hold(*storage, {.is_written = true});
 //   if (!held.ok()) return held.status();
 //   std::memcpy(held->data() + offset, source, size);
 //
-// A fetch that fails leaves the storage as it was: it may be tried again.
+// A fetch that fails leaves the storage as it was, and the caller may try
+// again.
 //
-// Thread-safe but for one object. The storage must outlive it; what manages it
-// closes before or after.
+// Threads may hold bytes at any time, but one object belongs to one thread at a
+// time. The storage must outlive the object; the hook that manages the storage
+// may close before or after.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -28,13 +30,16 @@ class HeldBytes {
  public:
   struct Use {
     bool is_written = false;
-    // It comes in an order of its own, beside operations: what these use next
-    // is not learnt from it, and it waits for the room that they have.
+    // The use comes beside operations, in an order of its own: the window does
+    // not learn from it what operations use next, and the use waits for the
+    // room that operations have.
     bool is_beside = false;
   };
 
-  // Errors are those of a fetch; FailedPrecondition: it is not managed any more
-  // and has no bytes.
+  // Errors are those of a fetch. The call fails with FailedPrecondition when
+  // the storage is not managed any more and has no bytes, and with
+  // ResourceExhausted when a lazy copy that is written finds no memory for
+  // bytes of its own.
   static absl::StatusOr<HeldBytes> Hold(c10::StorageImpl& storage, Use use);
 
   HeldBytes(HeldBytes&& other) noexcept
@@ -51,7 +56,7 @@ class HeldBytes {
   HeldBytes() = default;
 
   ManagedStorage* managed_ = nullptr;
-  std::shared_ptr<const void> owner_;  // has the window
+  std::shared_ptr<const void> owner_;  // keeps the window alive
   std::byte* data_ = nullptr;
   bool is_beside_ = false;
 };

@@ -18,7 +18,7 @@ namespace terrace {
 struct Lease::Held {
   at::Tensor tensor;  // keeps the storage alive
   std::shared_ptr<ManagedStorage> storage;
-  std::shared_ptr<ManagedStorages> storages;  // has the window
+  std::shared_ptr<ManagedStorages> storages;  // keeps the window alive
 
   ~Held() { storages->EndLease(*storage); }
 };

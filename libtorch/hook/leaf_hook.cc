@@ -15,14 +15,14 @@
 namespace terrace {
 namespace {
 
-// What LibTorch's accumulators hold while they add to a gradient.
+// Accumulators of LibTorch hold this mutex while they add to a gradient.
 struct Accumulation : torch::autograd::Node {
   static std::mutex& MutexOf(torch::autograd::Node& accumulator) {
     return accumulator.*(&Accumulation::mutex_);
   }
 };
 
-// The leaf's accumulator has it.
+// The leaf's accumulator owns this hook.
 class AfterAccumulation final : public torch::autograd::FunctionPostHook {
  public:
   using HasEnded = std::shared_ptr<const std::atomic<bool>>;
@@ -38,7 +38,8 @@ class AfterAccumulation final : public torch::autograd::FunctionPostHook {
     if (has_ended_->load()) return outputs;
     absl::Status status;
     {
-      // Another thread's backward adds to the same gradient before or after.
+      // The lock keeps another thread's backward from adding to the same
+      // gradient during the call.
       const std::lock_guard<std::mutex> lock(
           Accumulation::MutexOf(accumulator_));
       status = call_();
@@ -63,13 +64,14 @@ LeafHook::LeafHook(const at::Tensor& leaf, Call call)
       *accumulator_, std::move(call), has_ended_));
 }
 
-// The hook stays there: another thread may be going through the accumulator's.
+// The hook stays at the accumulator: another thread may be going through the
+// accumulator's hooks.
 LeafHook::~LeafHook() {
   if (has_ended_ != nullptr) has_ended_->store(true);
 }
 
-// A frozen leaf has one only if it was not frozen before, and keeps it when it
-// is thawed.
+// A frozen leaf has an accumulator only if it was not frozen before, so it is
+// thawed for a moment. It keeps the accumulator when it is thawed later.
 LeafHook::Accumulator LeafHook::AccumulatorOf(const at::Tensor& leaf) {
   if (leaf.requires_grad()) {
     return torch::autograd::impl::grad_accumulator(leaf);

@@ -1,11 +1,12 @@
-// What is called whenever backward has accumulated a gradient into a leaf,
-// until the object's end, by the thread that has done it: `.grad` is all of
-// what that pass has given by then, and no other pass adds to it during the
-// call. What the call returns but OK ends the pass with an exception.
+// A LeafHook calls a function whenever backward has accumulated a gradient into
+// a leaf, for as long as the LeafHook lives. The thread that has accumulated
+// the gradient makes the call: `.grad` has by then all that its pass has given,
+// and no other pass adds to it during the call. A status other than OK ends the
+// pass with an exception.
 //
-// The call lives as long as the object or the leaf's accumulator, which a graph
-// may keep. One thread at a time makes them, and none in backward over the leaf
-// meanwhile; they end beside anything.
+// The function lives as long as the LeafHook or the leaf's accumulator, which a
+// graph may keep. One thread at a time makes LeafHooks, while no thread is in
+// backward over the leaf. A LeafHook may end at any time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +24,7 @@ namespace terrace {
 class LeafHook {
  public:
   using Call = std::function<absl::Status()>;
-  // A frozen leaf has its gradients told from when it requires them.
+  // A frozen leaf tells of its gradients from when it requires them.
   LeafHook(const at::Tensor& leaf, Call call);
   ~LeafHook();
   LeafHook(LeafHook&& other) noexcept = default;
@@ -31,8 +32,8 @@ class LeafHook {
   LeafHook(const LeafHook&) = delete;
   LeafHook& operator=(const LeafHook&) = delete;
 
-  // False too where LibTorch has made the leaf another accumulator since, as
-  // for data of another kind.
+  // Returns false for another leaf, and also where LibTorch has made the leaf
+  // another accumulator since, as for data of another kind.
   bool IsOf(const at::Tensor& leaf) const {
     return leaf_ == leaf.unsafeGetTensorImpl() &&
            accumulator_ == AccumulatorOf(leaf);
@@ -46,8 +47,9 @@ class LeafHook {
   static Accumulator AccumulatorOf(const at::Tensor& leaf);
 
   const c10::TensorImpl* leaf_;
-  Accumulator accumulator_;  // has the leaf
-  // Known to the accumulator, which may be calling; null: moved from.
+  Accumulator accumulator_;  // keeps the leaf alive
+  // The accumulator's hook, which may be in a call, shares this flag. It is
+  // null after a move.
   std::shared_ptr<std::atomic<bool>> has_ended_;
 };
 

@@ -30,9 +30,11 @@ ManagedStorage::ManagedStorage(std::string name, c10::StorageImpl& storage,
       owner_(std::move(owner)) {}
 
 void ManagedStorage::OnDeath(void* self) {
-  // It stays for ever: a lock of its owner's may be held as long.
+  // In a forked child the storage stays for ever, as a lock of its owner's may
+  // be held for ever.
   if (static_cast<ManagedStorage*>(self)->is_parents()) return;
-  // What the last reference may end with is not this function's to touch.
+  // The object may end with its last reference, which the owner gets: this
+  // function touches only its own copies after that.
   std::shared_ptr<ManagedStorage> storage =
       std::move(static_cast<ManagedStorage*>(self)->self_);
   storage->MarkGone();
@@ -53,7 +55,7 @@ c10::DataPtr ManagedStorage::Ours(std::byte* data) {
 void ManagedStorage::Set(c10::StorageImpl& storage, c10::DataPtr data) {
   c10::DataPtr& old = storage._mutable_data_ptr_no_checks();
   if (old.get_deleter() == &OnDeath && old.get_context() == this) {
-    // An exchange is no death.
+    // An exchange of bytes is no death of the storage.
     static_cast<void>(old.release_context());
   }
   storage.set_data_ptr_noswap(std::move(data));
@@ -117,7 +119,7 @@ std::vector<at::Tensor> ManagedStorage::Tensors() const {
     OrderedLock lock(mutex_);
     noted = tensors_;
   }
-  std::vector<at::Tensor> tensors;  // the last of one may end here
+  std::vector<at::Tensor> tensors;  // the last reference to one may end here
   for (const StorageOwner::WeakTensor& weak : noted) {
     at::Tensor tensor(weak.lock());
     if (!tensor.defined() || !tensor.has_storage()) continue;
@@ -156,7 +158,7 @@ void ManagedStorage::Refuse(const std::string& text) {
 
 bool ManagedStorage::Forgive() {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
-  // The next fetch disarms it; what it says until then is true.
+  // The next fetch disarms the storage; its message is true until then.
   return !storage || kCanDisarm<c10::StorageImpl>;
 }
 
@@ -193,7 +195,7 @@ void ManagedStorage::Renew() {
   if (!storage || gone()) return;
   {
     OrderedLock lock(mutex_);
-    // What is barred is not to be read, wherever it is.
+    // A storage that is barred is not to be read, wherever its bytes are.
     if (!throws_for_ever_ || !barred_.empty()) return;
   }
   MoveTo(Tensors());

@@ -43,7 +43,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::Settled(
     const NamedTensor& tensor) const {
   const OperationNet& net = OperationNet::Get();
   while (ManagedStorage* const found = net.Find(tensor.tensor)) {
-    if (&found->owner() != this) {  // it may be cold
+    if (&found->owner() != this) {  // its bytes may be away
       return absl::FailedPreconditionError(absl::StrCat(
           "tensor '", tensor.name, "' is managed by another hook"));
     }
@@ -94,7 +94,7 @@ absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
     if (!tensor.defined() || !tensor.has_storage() || Find(tensor) != nullptr) {
       continue;
     }
-    // Its memory ends here, which an update may write or read.
+    // The tensor's memory, which an update may write or read, ends here.
     TERRACE_RETURN_IF_ERROR(OperationNet::Get().Await(tensor.storage(),
                                                       /*is_written=*/true));
     TERRACE_RETURN_IF_ERROR(
@@ -133,7 +133,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
                                                   shared_from_this());
   storage->SetNumber(number);
   const absl::Status added = lives_.Add({storage}, /*are_pinned=*/true);
-  // Closed, or another thread saves the same.
+  // The hook is closed, or another thread saves the same tensor.
   const bool is_anothers =
       absl::IsFailedPrecondition(added) || absl::IsAborted(added);
   if (is_anothers) return nullptr;
@@ -167,9 +167,9 @@ std::shared_ptr<ManagedStorage> ManagedStorages::Pin(const at::Tensor& tensor) {
 void ManagedStorages::EndLease(ManagedStorage& storage) {
   lives_.EndLease(storage);
   OperationPins::Unpin(storage, /*waits=*/false);
-  // What of it is in use no more.
+  // Storages that waited for this lease are in use no more.
   replacements_.Try(*this).IgnoreError();
-  // What had no room beside it has some now, perhaps.
+  // A tensor that was refused for want of room may have some now.
   if (!window_.room().TakeRefused()) return;
   if (!replacements_.RetryRefused(*this, All()).ok()) {
     window_.room().NoteRefused();
@@ -183,7 +183,7 @@ absl::Status ManagedStorages::Replace(ManagedStorage& storage,
   for (at::Tensor& each : storage.Tensors()) tensors.push_back({name, each});
   std::vector<at::Tensor> moved;
   for (const NamedTensor& each : tensors) moved.push_back(each.tensor);
-  // Whoever waits for the old one finds the other.
+  // A thread that waits for the old storage finds the new one.
   TERRACE_RETURN_IF_ERROR(
       lives_.MoveOut(storage.self(), [&] { storage.MoveTo(moved); }));
   const absl::Status managed = AddNow(tensors);
@@ -224,7 +224,7 @@ absl::Status ManagedStorages::Close(bool restore) {
   }
   replacements_.Try(*this).IgnoreError();
   Collectives::Get().AwaitEnd(window_, absl::Now() + patience_);
-  // Updates that go on have tensors in use, and would find others.
+  // Updates that go on have tensors in use, and would find other storages.
   if (OperationGate* const gate = OperationNet::Get().gate()) {
     gate->AwaitEverything();
   }
@@ -235,12 +235,12 @@ absl::Status ManagedStorages::Close(bool restore) {
     }
   }
   StorageLives::CloseOptions options = {.restore = restore};
-  // What this thread's own operations have is in use until they end.
+  // Tensors of this thread's own operations are in use until these end.
   if (OperationPins::ThreadHoldsPins()) options.patience = absl::ZeroDuration();
   const absl::Status status = lives_.Close(options);
   if (!lives_.closed()) return status;
   replacements_.Clear();
-  // It is closed all the same.
+  // The hook is closed all the same.
   if (!absl::IsFailedPrecondition(status)) return status;
   return Reworded(status, absl::StatusCode::kAborted, status.message());
 }

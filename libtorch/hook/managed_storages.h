@@ -1,8 +1,9 @@
-// The storages that one hook manages: takes them in, finds them by a tensor,
-// gives a tensor another one. Their lives are StorageLives'. Lives on, closed,
-// for storages that are left without bytes.
+// A ManagedStorages object has the storages that one hook manages: it takes
+// them in, finds them by a tensor, and gives a tensor another storage.
+// StorageLives has their lives. The object lives on, closed, for storages that
+// are left without bytes.
 //
-// Thread-safe. Until Close has returned, the Runtime is used.
+// It is thread-safe. It uses the Runtime until Close has returned.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,24 +32,27 @@ class ManagedStorages final
   ManagedStorages(Runtime& runtime, const ByteWindowOptions& options);
   ~ManagedStorages() override;
 
-  // As Hook::Manage. Blocks until no update reads or writes their memory;
-  // FailedPrecondition: one that failed would go on there.
+  // Does what Hook::Manage describes. Blocks until no update reads or writes
+  // the tensors' memory. Fails with FailedPrecondition where an update that
+  // failed would go on there.
   absl::Status Add(absl::Span<const NamedTensor> tensors);
-  // From within an operation of the calling thread, a tensor that is part of a
-  // step, with its number there (WindowTensor::SetNumber): stays here until
-  // that has ended. What is not a dense tensor in memory of LibTorch's own with
-  // at most so many bytes, what any hook manages, and what an update writes or
-  // reads, is left as it is: null.
+  // An operation of the calling thread hands over a tensor that is part of a
+  // step, with its number there (WindowTensor::SetNumber). The tensor stays in
+  // memory until the operation has ended. Returns null, and leaves the tensor
+  // as it is, when it is no dense tensor in memory of LibTorch's own with at
+  // most `most_bytes`; when any hook manages it, or an update or a collective
+  // uses it; when there is no room for it; and when the hook is closed.
   absl::StatusOr<std::shared_ptr<ManagedStorage>> AddNumbered(
       const NamedTensor& tensor, int64_t number, int64_t most_bytes);
-  // Null: it is not managed here. Lives while the tensor does.
+  // Returns null when this hook does not manage the storage. The result lives
+  // at least as long as the tensor.
   std::shared_ptr<ManagedStorage> Find(const at::Tensor& tensor) const;
-  // The same, pinned, as what is no operation has it; waits while it enters or
-  // leaves.
+  // Finds the storage and pins it for a user that is no operation. Waits while
+  // the storage enters or leaves.
   std::shared_ptr<ManagedStorage> Pin(const at::Tensor& tensor);
-  // As Hook::Close; `restore`: kRestore.
+  // Does what Hook::Close describes; `restore` stands for kRestore.
   absl::Status Close(bool restore);
-  // Those whose storages have died, or have other bytes.
+  // Lets go of storages that have died, or that have other bytes.
   void Sweep() { lives_.Sweep(); }
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
@@ -56,21 +60,22 @@ class ManagedStorages final
   absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) override;
   void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
                     std::vector<WeakTensor> tensors) override;
-  // As Hook::Retry.
+  // Does what Hook::Retry describes.
   absl::Status Retry() { return replacements_.Retry(*this, window_, All()); }
-  // A lease, between its pin and the pin's end.
+  // A lease calls BeginLease once it has its pin; EndLease ends the pin as
+  // well.
   void BeginLease(ManagedStorage& storage) { lives_.BeginLease(storage); }
   void EndLease(ManagedStorage& storage);
 
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }
   bool closed() const { return lives_.closed(); }
-  // How many, and their bytes.
+  // The number of managed storages, and their bytes.
   int64_t count() const { return lives_.count(); }
   int64_t size_bytes() const { return lives_.size_bytes(); }
-  // The first of a fetch, else of an update that an operation waited for, or of
-  // what left a tensor ordinary: a Replace, or a gradient that the Runtime
-  // refused.
+  // Returns the first error of a fetch. Without one it returns the first error
+  // of an update that an operation waited for, or of what left a tensor
+  // ordinary: a Replace, or a gradient that the Runtime refused.
   absl::Status error() const {
     const absl::Status first = window_.stats().first_error;
     OrderedLock lock(error_mutex_);
@@ -80,21 +85,24 @@ class ManagedStorages final
     OrderedLock lock(error_mutex_);
     other_error_.Update(why);
   }
-  // For a name that another tensor has; each once.
+  // Returns a number for a name that another tensor has; no number comes twice.
   int64_t NextNumber() { return next_number_.fetch_add(1) + 1; }
-  // As Hook::blocked.
+  // Does what Hook::blocked describes.
   std::vector<BlockedOn> blocked() const;
 
  private:
   using Storages = std::vector<std::shared_ptr<ManagedStorage>>;
 
-  // A forked child has none of the threads, and a lock may be held for ever.
+  // Fails in a forked child, which has none of the threads, and where a lock
+  // may be held for ever.
   absl::Status CheckProcess() const;
-  // Of storages that nothing has beside operations.
+  // Adds tensors whose storages nothing but operations may use.
   absl::Status AddNow(absl::Span<const NamedTensor> tensors);
   absl::StatusOr<StorageLives::Storages> Choose(
       absl::Span<const NamedTensor> tensors);
-  // One that is managed by this, or null; waits for other threads that have it.
+  // Returns the tensor's storage if this hook manages it, or null if none does,
+  // and fails with FailedPrecondition if another hook does. Waits for other
+  // threads that have the storage enter or leave.
   absl::StatusOr<std::shared_ptr<ManagedStorage>> Settled(
       const NamedTensor& tensor) const;
   Storages All() const;

@@ -1,8 +1,9 @@
-// What operations wait for before they take their bytes: updates of parameters
-// that go on beside the program (libtorch/step/late). The hook asks it before
-// it pins anything, since what waits must not keep room from what it waits for.
+// Operations wait at the gate before they take their bytes, since updates of
+// parameters may go on beside the program (libtorch/step/late). The hook asks
+// the gate before it pins anything: an operation that waits must not keep room
+// from the update that it waits for.
 //
-// Thread-safe.
+// The gate is thread-safe.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -16,18 +17,18 @@ class OperationGate {
  public:
   virtual ~OperationGate() = default;
 
-  // Blocks until the operation finds its operands as they are to be. What they
-  // cannot be ends the operation, as it looks at its bytes.
+  // Blocks until the operands are as the operation is to find them. An operand
+  // that cannot become so ends the operation, as it looks at its bytes.
   virtual void AwaitOperands(const at::RecordFunction& function) = 0;
-  // The same for what takes a storage's address itself. FailedPrecondition:
-  // what it waited for failed.
+  // Does the same for a caller that takes a storage's address itself. Fails
+  // with FailedPrecondition when the update that it waited for failed.
   virtual absl::Status Await(const c10::Storage& storage, bool is_written) = 0;
-  // Whether Await would neither wait nor fail. For what is inside an operation,
-  // which has bytes that the others may wait for.
+  // Returns whether Await would neither wait nor fail. Code inside an operation
+  // asks this, as the operation has bytes that updates may wait for.
   virtual bool IsFree(const c10::Storage& storage, bool is_written) = 0;
-  // Whether something waits now, here or for the end of all.
+  // Returns whether a thread waits now, here or for the end of all updates.
   virtual bool IsAwaited() = 0;
-  // Until there is nothing to wait for, however it ended.
+  // Waits until no update is left to wait for, however the updates ended.
   virtual void AwaitEverything() = 0;
 };
 

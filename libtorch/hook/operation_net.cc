@@ -20,10 +20,10 @@
 namespace terrace {
 namespace {
 
-// The memory of what an operation had in flight, for the thread's next.
+// The memory of the thread's last PinnedStorages, for its next.
 constinit thread_local void* spare_memory = nullptr;
 
-// What an operation in flight takes, and writes to.
+// The storages that an operation in flight takes, and those that it writes to.
 struct PinnedStorages final : at::ObserverContext {
   PinnedStorages() {}  // so that its room is not cleared first
   static void* operator new(size_t size) {
@@ -38,8 +38,8 @@ struct PinnedStorages final : at::ObserverContext {
   c10::SmallVector<ManagedStorage*, 6> written;
 };
 
-// Of one thread: how many operations it is in, one inside another, and what is
-// kept until their ends, the innermost's last.
+// InFlight says how many operations a thread is in, one inside another, and
+// which storages are kept until their ends; the innermost operation's are last.
 struct InFlight {
   struct Kept {
     int depth;
@@ -63,17 +63,19 @@ void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
   });
 }
 
-// Those that the Works of collectives keep have half of the budget at most, so
-// that the largest operation has room beside them; what they take more goes
-// beyond it, unless others of them end soon.
+// Tensors that Works of collectives keep have half of the budget at most, so
+// that the largest operation has room beside them; a Work that is alone may
+// have more. Whatever exceeds the half goes beyond the window, unless other
+// Works end soon.
 int64_t LimitOfWork(ByteWindow& window, int64_t bytes) {
   const int64_t most = window.room().most_bytes() / 2;
   const int64_t held = Collectives::Get().AwaitRoom(window, most - bytes);
   return held == 0 ? bytes : std::max<int64_t>(0, most - held);
 }
 
-// Null: all is pinned. Else nothing of the operation is, which waits for the
-// life of this one and looks again.
+// Pins all managed storages of the operation and returns null. When a storage
+// cannot be pinned now, PinAll returns that storage and leaves nothing pinned;
+// the operation waits for the storage's life and looks again.
 ManagedStorage* PinAll(const at::RecordFunction& function, Effects& effects,
                        std::unique_ptr<PinnedStorages>& pinned) {
   ManagedStorage* unsettled = nullptr;
@@ -98,12 +100,12 @@ ManagedStorage* PinAll(const at::RecordFunction& function, Effects& effects,
   return unsettled;
 }
 
-// False: it has to begin again.
+// Returns false when the operation has to begin again.
 bool BringAll(OperationPins& pins, const at::RecordFunction& function,
               const Effects& effects) {
   if (effects.goes_on()) return pins.Bring(function.name(), LimitOfWork);
   if (!pins.is_away() || !effects.needs_bytes()) return true;
-  Collectives::Get().EndDone();  // what they had pinned is room
+  Collectives::Get().EndDone();  // Works that are done make room
   return pins.Bring(function.name());
 }
 
@@ -120,9 +122,10 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
     if (BringAll(pinned->pins, function, effects)) break;
     pinned.reset();
   }
-  // Not before: an eviction that goes on as it is pinned would take the mark.
+  // The marks are set after the bytes are here: an eviction that goes on as a
+  // storage is pinned would take an earlier mark.
   for (ManagedStorage* const each : pinned->written) each->MarkWritten();
-  // While this one computes.
+  // Storages that are used next come while this operation computes.
   pinned->pins.front().window().FetchUpcoming();
   return pinned;
 }
@@ -141,8 +144,8 @@ std::unique_ptr<at::ObserverContext> OnStart(
   }
 }
 
-// LibTorch calls it for each start and no other. What the operation takes is
-// unpinned with its context, after it.
+// LibTorch calls this once for each OnStart. The operation's storages are
+// unpinned with its context, after this call.
 void OnEnd(const at::RecordFunction& /*function*/,
            at::ObserverContext* /*context*/) {
   InFlight& mine = in_flight;
@@ -155,7 +158,7 @@ void OnEnd(const at::RecordFunction& /*function*/,
 }  // namespace
 
 OperationNet& OperationNet::Get() {
-  // Storages may end after everything static has.
+  // Storages may end after everything static has ended.
   static OperationNet& net = *new OperationNet();
   return net;
 }
@@ -222,12 +225,12 @@ void OperationNet::Listen() {
   handle_ = at::addGlobalCallback(
       at::RecordFunctionCallback(&OnStart, &OnEnd)
           .needsInputs(true)
-          // Others may end on another thread than they began on.
+          // Other scopes may end on another thread than they began on.
           .scopes(
               {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
-// A child may listen too.
+// A forked child may listen too, so that it needs the lock free.
 void OperationNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   mutex_.Lock();
 }

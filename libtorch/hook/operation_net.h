@@ -1,13 +1,13 @@
-// Sees every operation that LibTorch dispatches, forward and backward, before
-// and after it runs: what it reads of managed storages is brought first, and
-// stays until its end. The one part of the hook that a process has once, as
-// LibTorch's observers are the process's.
+// The net sees every operation that LibTorch dispatches, forward and backward,
+// before and after it runs: the managed storages that the operation reads are
+// brought first, and stay until its end. The net is the one part of the hook
+// that a process has once, as LibTorch's observers are the process's.
 //
 // A fetch that fails does not end the operation here, since LibTorch swallows
-// what an observer throws: the storage's message does, when the operation looks
-// at its bytes. In a forked child, which has none of its parent's bytes, each
-// storage of the parent's that an operation takes is refused in that way; those
-// that the child manages are as any.
+// what an observer throws: the storage's message ends it, when the operation
+// looks at its bytes. In a forked child, which has none of its parent's bytes,
+// each storage of the parent's that an operation takes is refused in that way;
+// storages that the child manages are as any.
 //
 // While no storage is managed and nothing listens, operations are not seen and
 // cost nothing.
@@ -31,38 +31,39 @@ namespace terrace {
 
 class ManagedStorage;
 
-// Thread-safe.
+// The net is thread-safe.
 class OperationNet final : public StorageIndex {
  public:
-  // Lives for ever.
+  // Returns the one net of the process, which lives for ever.
   static OperationNet& Get();
 
-  // Null: it is not managed.
+  // Returns null when no hook manages the storage.
   ManagedStorage* Find(const void* key) const;
-  // The same of a tensor's storage, if it has one.
+  // Finds the tensor's storage; a tensor without one gives null.
   ManagedStorage* Find(const at::Tensor& tensor) const;
   StorageLife* FindLife(const void* key) const { return registry_.Find(key); }
-  // The same, pinned as by a thread that has pins; waits while it enters or
-  // leaves.
+  // Finds the storage and pins it as a thread that has pins does. Waits while
+  // the storage enters or leaves.
   ManagedStorage* Pin(const void* key) const;
-  // As the registry's. Operations that begin after the Insert of the first are
-  // seen, and none that begin after the Erase of the last.
+  // Insert and Erase do what StorageIndex describes. Operations that begin
+  // after the Insert of the first storage are seen, and none that begin after
+  // the Erase of the last, unless something listens.
   bool Insert(StorageLife& storage) override;
   Ended Erase(std::shared_ptr<StorageLife> storage) override;
-  // In a forked child, by its only thread.
+  // Only the single thread of a forked child calls this.
   void ForEachInChild(absl::FunctionRef<void(ManagedStorage&)> visit) const;
 
-  // Between these operations are seen though nothing may be managed; any number
-  // of them at a time.
+  // Between these two calls operations are seen even if nothing is managed. Any
+  // number of listeners may overlap.
   void BeginListening();
   void EndListening();
-  // What they wait for before anything is pinned; null: nothing. One at a time,
-  // which lives for ever.
+  // Operations wait at this gate before anything is pinned; null takes it away.
+  // There is one gate at a time, which lives for ever.
   void SetGate(OperationGate* gate) {
     gate_.store(gate, std::memory_order_release);
   }
   OperationGate* gate() const { return gate_.load(std::memory_order_acquire); }
-  // As the gate's.
+  // These ask the gate. Without a gate nothing waits.
   absl::Status Await(const c10::Storage& storage, bool is_written) const {
     OperationGate* const gate = this->gate();
     return gate == nullptr ? absl::OkStatus()
@@ -77,14 +78,16 @@ class OperationNet final : public StorageIndex {
     return gate == nullptr || gate->IsFree(storage, is_written);
   }
 
-  // Of the operations of the calling thread that are under way, one inside
-  // another: keeps it here until the innermost has ended; its pin goes over.
-  // For what is managed meanwhile, which the operation may be about to read.
+  // Keeps the storage in memory until the innermost operation of the calling
+  // thread has ended, and takes over the caller's pin. It serves a storage that
+  // is managed during that operation, which may be about to read it. The pin
+  // ends at once when the thread is in no operation.
   static void KeepUntilEnd(ManagedStorage& storage);
-  // Whether those of the calling thread are seen at all.
+  // Returns whether operations of the calling thread are seen at all.
   static bool IsSeen();
 
-  // Operations that were not seen, since there was no memory to note them.
+  // Returns how many operations were not seen, since there was no memory to
+  // note them.
   int64_t failures() const { return failures_.load(); }
   void CountFailure() { failures_.fetch_add(1); }
 
@@ -101,7 +104,7 @@ class OperationNet final : public StorageIndex {
 
   OrderedMutex mutex_{LockRank::kOperationNet};
   int listeners_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while they are
+  std::optional<uint64_t> handle_ ABSL_GUARDED_BY(mutex_);  // while listening
 };
 
 }  // namespace terrace

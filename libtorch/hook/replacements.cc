@@ -65,7 +65,7 @@ absl::Status Replacements::RetryFailed(StorageOwner& owner,
     if (storage->word().state() != Residency::kFailed) continue;
     const std::vector<at::Tensor> tensors = storage->Tensors();
     if (tensors.empty()) continue;
-    // The update writes to the storage that there is.
+    // The update writes to the present storage, which is to stay until then.
     if (!OperationNet::Get().IsFree(tensors.front().storage(),
                                     /*is_written=*/true)) {
       updating.Update(absl::FailedPreconditionError(

@@ -1,12 +1,12 @@
-// Storages that cannot be used again, whose tensors are to have others as soon
-// as nothing uses them.
+// Storages that cannot be used again wait here: their tensors get other
+// storages as soon as nothing uses them.
 //
 //   replacements.Add(storage, tensors);
 //   replacements.Try(owner);             // whenever a use has ended
 //   replacements.Retry(owner, window, storages);
 //
-// Thread-safe. Tensors that end before are left out. While there are none, a
-// Try costs nothing.
+// The class is thread-safe. Tensors that end while they wait are left out.
+// While no storage waits, a Try costs nothing.
 #pragma once
 
 #include <atomic>
@@ -32,21 +32,22 @@ class Replacements {
 
   void Add(std::shared_ptr<ManagedStorage> storage, const Tensors& tensors)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Replaces those that are not in use, each for all of its tensors. The first
-  // error of a fetch, which waits for the next Try.
+  // Replaces the storages that are not in use, each for all of its tensors.
+  // Returns the first error of a fetch; its storage waits for the next Try.
   absl::Status Try(StorageOwner& owner) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of these what has failed may be fetched again. Where LibTorch cannot use
-  // its storage again, it is fetched, and the tensors that are managed with it
-  // have another one; what else shares it is refused for ever, and so is what
-  // autograd saved. The error of a Try; FailedPrecondition: one is in use, and
-  // replaced by a later Try, or an update of it goes on or has failed.
+  // Lets storages that have failed be fetched again. Where LibTorch cannot use
+  // such a storage again, its bytes are fetched, and the tensors that are
+  // managed with it get another storage; all else that shares it is refused for
+  // ever, and so are tensors that autograd saved. Returns the error of a Try.
+  // Fails with FailedPrecondition when a storage is in use, which a later Try
+  // replaces, and when an update of a storage goes on or has failed.
   absl::Status Retry(StorageOwner& owner, ByteWindow& window,
                      const Storages& storages) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same of those that an operation was refused for want of room, and of
-  // nothing else.
+  // Does the same for the storages that an operation was refused for want of
+  // room, and for no others.
   absl::Status RetryRefused(StorageOwner& owner, Storages storages)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Their owner has closed: those that wait stay as they are.
+  // The owner has closed: storages that wait stay as they are.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -57,12 +58,13 @@ class Replacements {
 
   absl::Status RetryFailed(StorageOwner& owner, const Storages& storages)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // OK: it is done, or none of its tensors is left.
+  // Returns OK when the storage is replaced, or when none of its tensors is
+  // left.
   static absl::Status Replace(StorageOwner& owner, Waiting& waiting);
 
   Mutex mutex_;
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> is_empty_ = true;  // waiting_
+  std::atomic<bool> is_empty_ = true;  // whether waiting_ is
 };
 
 }  // namespace terrace

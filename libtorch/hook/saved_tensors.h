@@ -1,12 +1,11 @@
-// Tensors that autograd saves in forward for backward, below in between: each
-// is managed as it is saved, under a number that says where in the step that
-// is, and ends with the last that has it, which is as a rule its use in
-// backward.
+// Tensors that autograd saves in forward for backward are below in between.
+// Each is managed as it is saved, under a number that says where in the step
+// that is, and ends with its last user, which is as a rule its use in backward.
 //
-// The trace of the step before says when each is needed. In the first step
-// backward is expected to use them in the reverse order.
+// The trace of the step before says when each tensor is needed. In the first
+// step backward is expected to use them in the reverse order.
 //
-// Thread-safe.
+// The class is thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,15 +30,15 @@ class SavedTensors {
   SavedTensors(const SavedTensors&) = delete;
   SavedTensors& operator=(const SavedTensors&) = delete;
 
-  // As Hook::BeginSaving, ManageSaved and UseSaved. End: nothing is added any
-  // more; again: nothing.
+  // Begin, Add and Use do what Hook::BeginSaving, ManageSaved and UseSaved
+  // describe. After End no tensor is added any more; a second End does nothing.
   void Begin(int64_t most_bytes);
   absl::StatusOr<bool> Add(const at::Tensor& tensor);
   void Use(const at::Tensor& tensor);
   void End();
-  // Numbers begin again.
+  // The numbers begin again at 0.
   void BeginStep();
-  // The first of Add.
+  // Returns the first error of Add.
   absl::Status first_error() const;
 
  private:
@@ -48,18 +47,19 @@ class SavedTensors {
     std::weak_ptr<ManagedStorage> storage;
   };
 
-  // Memory of the heap that is free lies in parts, between small tensors that
-  // stay, so that it would grow by much of what went below: each time that so
-  // much was saved or used, its free pages go back to the system.
+  // Free memory of the heap lies in parts, between small tensors that stay, so
+  // that the heap would grow by much of what went below. Each time that so many
+  // bytes were saved or used (kTrimBytes), its free pages go back to the
+  // system.
   void Trim(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<ManagedStorages> storages_;
   mutable OrderedMutex mutex_{LockRank::kSavedTensors};
-  int64_t most_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: it has not begun
+  int64_t most_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not in Begin to End
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // number
-  // By number; the last one is alive, or none is.
+  int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the next number
+  // By number. Add drops the entries at the end whose storages have died.
   std::vector<Saved> saved_ ABSL_GUARDED_BY(mutex_);
   int64_t untrimmed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// Whether a tensor's storage can be managed, and what has to be done for it
-// first. Of storages that no operation uses meanwhile.
+// These functions say whether a tensor's storage can be managed, and do what
+// has to be done for it first. No operation may use the storage meanwhile.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,18 +12,19 @@
 
 namespace terrace {
 
-// Of a tensor that has one.
+// The tensor must have a storage.
 c10::StorageImpl* StorageOf(const at::Tensor& tensor);
 
-// Why it cannot be managed within that budget, as the rest of a sentence, or
-// "".
+// Returns why the tensor cannot be managed within that budget, as the rest of a
+// sentence, or "" when it can.
 std::string FaultOf(const at::Tensor& tensor, int64_t budget_bytes);
 
-// LibTorch made its memory, and nothing else is told of that.
+// Returns whether the storage has bytes that LibTorch's CPU allocator made, of
+// whose end nothing else is told.
 bool IsOrdinary(c10::StorageImpl& storage);
 
-// Of a copy made lazily, its own bytes. ResourceExhausted, with the name: there
-// is no memory for them.
+// Gives a copy that was made lazily its own bytes. Fails with
+// ResourceExhausted, which names the tensor, when there is no memory for them.
 absl::Status Materialize(const std::string& name, c10::StorageImpl& storage);
 
 }  // namespace terrace

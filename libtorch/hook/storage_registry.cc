@@ -12,16 +12,17 @@ namespace {
 
 constexpr size_t kLeastPlaces = 64;
 
-// In an erased place: looks go on past it.
+// An erased place has this key: looks go on past it.
 const void* const kErased = reinterpret_cast<const void*>(1);
 
 bool IsFree(const void* key) { return key == nullptr || key == kErased; }
 
 }  // namespace
 
-// A power of two of places, at most a quarter of them taken: with as many again
-// erased ones between them, which is what comes of storages that come and go, a
-// look for what is not there ends after two or three.
+// A table has a power of two of places, of which at most a quarter are taken.
+// Storages that come and go leave as many erased places again between them;
+// even then a look for an address that is not there ends after two or three
+// places.
 class StorageRegistry::Table {
  public:
   explicit Table(size_t places) : places_(places) {}
@@ -63,7 +64,7 @@ StorageLife* StorageRegistry::Find(const void* key) const {
     if (found != key) return nullptr;
     StorageLife* const storage =
         table.place(i).storage.load(std::memory_order_acquire);
-    // The place may have become another's since its key was read.
+    // The place may have become another storage's since its key was read.
     if (puts_.load(std::memory_order_relaxed) == puts) return storage;
   }
 }
@@ -91,7 +92,8 @@ StorageRegistry::Kept StorageRegistry::Keep(
   Kept ended;
   OrderedLock lock(mutex_);
   kept_.push_back(std::move(storage));
-  // Not at each one: as many as there are cost as much as they are.
+  // Not every call looks through what is kept, since a look costs as much as
+  // there are kept.
   if (kept_.size() <= 2 * looked_at_kept_) return ended;
   const auto dead =
       std::partition(kept_.begin(), kept_.end(),
@@ -106,7 +108,8 @@ void StorageRegistry::Put(Table& table, const void* key, StorageLife* storage) {
   size_t i = Table::Start(key);
   while (!IsFree(table.place(i).key.load(std::memory_order_relaxed))) ++i;
   Place& place = table.place(i);
-  // Before the storage: who has seen that sees this as well.
+  // The count rises before the storage is set, so that a thread that sees the
+  // new storage sees the new count as well.
   puts_.fetch_add(1, std::memory_order_release);
   place.storage.store(storage, std::memory_order_release);
   place.key.store(key, std::memory_order_release);  // seen with its storage
@@ -124,7 +127,7 @@ void StorageRegistry::Erase(const void* key) {
   if (i == end || key_at(i) == nullptr) return;
   table.place(i).key.store(kErased, std::memory_order_release);
   --size_;
-  // A look need not go on where nothing follows.
+  // A look need not go on past these places where an empty place follows.
   if (key_at(i + 1) != nullptr) return;
   for (; key_at(i) == kErased; --i) {
     table.place(i).key.store(nullptr, std::memory_order_release);

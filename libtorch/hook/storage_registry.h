@@ -1,16 +1,18 @@
-// Which storages are managed: address -> StorageLife. Operations ask for each
-// of their inputs, most of which are not, so that a look costs a few
-// nanoseconds and takes no lock.
+// The registry knows which storages are managed: address -> StorageLife.
+// Operations ask for each of their inputs, most of which are not managed, so
+// that a look costs a few nanoseconds and takes no lock.
 //
 // An address stands for its storage for as long as it is here, since the
-// StorageLife keeps a weak reference to it. What Find answers lives on while
-// the storage asked for does, or a pin on it: what is erased before is kept.
+// StorageLife keeps a weak reference to the storage. The StorageLife that Find
+// returns lives while the storage that was asked for does, or a pin on it: a
+// StorageLife that is erased before is kept.
 //
-// Find may run on any thread beside anything. The others take a lock.
-// Places that were erased are used again, so that a table is replaced only when
-// there are more storages at a time than ever before, by one twice as large.
-// The one before is kept until the registry ends, as a look may be going
-// through it: all of them together are smaller than the last.
+// Find may run on any thread beside anything. The other functions take a lock,
+// except in a forked child. Places that were erased are used again, so that a
+// table is replaced only when there are more storages at a time than ever
+// before, by a table twice as large. The old table is kept until the registry
+// ends, as a look may be going through it: all old tables together are smaller
+// than the last.
 #pragma once
 
 #include <atomic>
@@ -33,21 +35,21 @@ class StorageRegistry {
   StorageRegistry(const StorageRegistry&) = delete;
   StorageRegistry& operator=(const StorageRegistry&) = delete;
 
-  // Null: it is not managed.
+  // Returns null when the storage is not managed.
   StorageLife* Find(const void* key) const;
-  // In a forked child, by its only thread, whatever the lock is.
+  // Only the single thread of a forked child calls this, whatever the lock is.
   void ForEachInChild(absl::FunctionRef<void(StorageLife&)> visit) const;
 
-  // False, and nothing changes: the key is there.
+  // Returns false, and changes nothing, when the key is there already.
   bool Insert(const void* key, StorageLife* storage);
-  // Of one that is; nothing if it is not.
+  // Erases a key; does nothing when it is not there.
   void Erase(const void* key);
-  // One that was erased lives for as long as its storage. What does no longer
-  // is the caller's.
+  // Keeps a StorageLife that was erased for as long as its storage lives.
+  // Returns those that are kept no longer, which are the caller's.
   using Kept = std::vector<std::shared_ptr<StorageLife>>;
   Kept Keep(std::shared_ptr<StorageLife> storage);
   size_t size() const;
-  // Of all tables that it keeps.
+  // The places of all tables that the registry keeps.
   size_t places() const;
 
  private:
@@ -66,7 +68,7 @@ class StorageRegistry {
   std::vector<std::unique_ptr<Table>> tables_ ABSL_GUARDED_BY(mutex_);
   size_t size_ ABSL_GUARDED_BY(mutex_) = 0;
   Kept kept_ ABSL_GUARDED_BY(mutex_);
-  size_t looked_at_kept_ ABSL_GUARDED_BY(mutex_) = 0;  // how many lived then
+  size_t looked_at_kept_ ABSL_GUARDED_BY(mutex_) = 0;  // kept at the last look
 };
 
 }  // namespace terrace
