@@ -18,7 +18,7 @@ namespace {
 
 using Storages = OperationPins::Storages;
 
-// Of one thread.
+// Each thread has its own.
 constinit thread_local OperationPins* innermost = nullptr;
 thread_local Storages kept;
 
@@ -51,15 +51,18 @@ Storages Of(const ByteWindow& window, const Storages& storages) {
   return of;
 }
 
-// More than fits the Runtime at a time, with some room for what is on its way.
+// Returns true for more bytes than fit the Runtime at a time, with some room
+// for tensors that are on their way.
 bool IsLarge(const WindowRoom& room, int64_t bytes) {
   return bytes >
          room.window_bytes() + (room.most_bytes() - room.window_bytes()) / 2;
 }
 
-// An operation inside another may take what failed there: it is not tried
-// again. Its message is what ends the operation. So is that of what needs no
-// bytes, as each use throws: one that failed now would do so for ever.
+// Returns true for a storage that failed, too: an operation inside another may
+// take it, and the fetch returns the old error without another try, and the
+// storage's message ends the operation. A storage that needs no bytes is not
+// fetched: each use throws its message anyway, and if the fetch failed now, it
+// would throw for ever.
 bool IsToFetch(const StorageLife& storage) {
   return storage.word().state() != Residency::kResident &&
          storage.needs_bytes();
@@ -67,10 +70,12 @@ bool IsToFetch(const StorageLife& storage) {
 
 }  // namespace
 
-// That what they are pinned by waits; each ends before its pin does.
+// While it lives, an operation that has pinned these storages waits. Each
+// object ends before the pins do.
 class WaitingPins {
  public:
-  // All that the thread has pinned by these operations and those around them.
+  // Adds all that the thread has pinned by these operations and those around
+  // them, and all that it keeps.
   explicit WaitingPins(const OperationPins* pins) {
     for (; pins != nullptr; pins = pins->outer_) {
       for (StorageLife* const each : pins->storages_) Add(*each);
@@ -114,7 +119,8 @@ OperationPins::~OperationPins() {
 }
 
 void OperationPins::UnpinEach(Storages storages) {
-  // What is beyond the window goes back where the others have made room.
+  // Storages beyond the window come last: the others make room for them to go
+  // back to.
   absl::c_partition(storages,
                     [](const auto* each) { return !each->is_spilled(); });
   for (StorageLife* const each : storages) Unpin(*each);
@@ -156,7 +162,7 @@ void OperationPins::AwaitLife(StorageLife& storage, bool holds_pins) {
 
 bool OperationPins::PinStopping(StorageLife& storage) {
   storages_.pop_back();
-  // The others are let go of by who waits for this one.
+  // The caller, which waits for this storage, lets go of the others.
   if (!ThreadHoldsPins()) return false;
   const auto state = storage.word().Pin(/*holds_pins=*/true);
   if (!state.has_value()) return false;
@@ -165,7 +171,7 @@ bool OperationPins::PinStopping(StorageLife& storage) {
   return true;
 }
 
-// As one that had it pinned: a Close lets it end.
+// Pins as a thread that had the storage pinned, which a Close lets end.
 bool OperationPins::PinAgain(StorageLife& storage) {
   while (storage.word().life() != Life::kGone) {
     if (storage.word().Pin(/*holds_pins=*/true).has_value()) return true;
@@ -197,7 +203,8 @@ OperationPins::Shares OperationPins::SharesOf(Limit limit) const {
     }
     shares.push_back({window, bytes, may_stay});
   }
-  // In one order, so that no two operations wait for each other's turns.
+  // All operations take turns in one order, so that no two wait for each
+  // other's.
   absl::c_sort(shares, [](const Share& a, const Share& b) {
     return std::less<>()(a.window, b.window);
   });
@@ -225,8 +232,9 @@ bool OperationPins::Bring(absl::string_view operation, Limit limit) {
 bool OperationPins::TryBring() {
   for (StorageLife* const each : storages_) {
     if (!IsToFetch(*each)) continue;
-    // Room is for who lacks it first, and who brings one may wait for what this
-    // operation has.
+    // Room is for the operation that lacked it first, and the thread that
+    // brings a tensor may wait for what this operation has: this fetch waits
+    // for neither.
     ByteWindow& window = each->window();
     if (window.room().is_lacking() ||
         IsNoRoom(window.Fetch(*each, ByteWindow::Caller::kOperation,
@@ -254,8 +262,8 @@ bool OperationPins::BringInTurn(const Share& share, const Storages& mine,
                                          RoomPatience::kTurn));
   };
   if (absl::c_all_of(mine, has_room)) return true;
-  // All that hold pins wait. What this one has makes room for what it needs
-  // first; it needs that of one at a time.
+  // All that hold pins wait. What this operation has makes room for what it
+  // needs first; beyond the window it needs room for one tensor at a time.
   waiting.EndLast(mine.size());
   storages_.erase(storages_.end() - static_cast<ptrdiff_t>(mine.size()),
                   storages_.end());
@@ -269,7 +277,7 @@ bool OperationPins::BringBeyond(const Share& share, const Storages& mine,
                                 absl::string_view operation) {
   ByteWindow& window = *share.window;
   const WindowRoom& room = window.room();
-  // Beside what others have pinned.
+  // These bytes stay in the window, beside what others have pinned.
   int64_t may_stay = std::clamp<int64_t>(
       room.window_bytes() - window.order().PinnedBytesWith(nullptr), 0,
       share.may_stay);
@@ -280,7 +288,7 @@ bool OperationPins::BringBeyond(const Share& share, const Storages& mine,
   const auto fetch_beyond = [&](StorageLife& each) {
     const bool was_spilled = each.is_spilled();
     const absl::Status fetched = window.FetchBeyond(each, operation);
-    // What another has pinned too stays where it is.
+    // A tensor that another operation has pinned too stays where it is.
     if (!was_spilled && each.is_spilled()) bytes -= FootprintOf(each);
     return fetched;
   };

@@ -1,9 +1,11 @@
-// A storage's time with a hook: from when it enters until it has gone. What a
-// ByteWindow moves, with the address by which operations look for it. Knows no
-// LibTorch: the subclass has the storage.
+// A StorageLife is a storage's time with a hook, from when the storage enters
+// until it has gone: a tensor that a ByteWindow moves, with the address by
+// which operations look for it. The class knows no LibTorch: the subclass has
+// the storage.
 //
-// Made as a shared_ptr. It lives at least as long as its storage, since a
-// thread that has just found it may be about to pin it (StorageRegistry::Keep).
+// Objects are made as a shared_ptr. An object lives at least as long as its
+// storage, since a thread that has just found it may be about to pin it
+// (StorageRegistry::Keep).
 #pragma once
 
 #include <cstddef>
@@ -31,22 +33,24 @@ class StorageLife : public WindowTensor,
     word().Enter();
   }
 
-  // Of the storage; that of no other while this lives.
+  // The storage's address, which no other storage has while this object lives.
   const void* address() const { return address_; }
   ByteWindow& window() const { return window_; }
-  // True in a forked child of the process in which it was made: that has none
-  // of its bytes, and any lock of it may be held for ever.
+  // Returns true in a forked child of the process in which the object was made:
+  // the child has none of its bytes, and any lock of it may be held for ever.
   bool is_parents() const { return !process_.IsCurrent(); }
-  // What has the window, for what goes on with that after a pin.
+  // Returns the owner of the window, for a caller that goes on with the window
+  // after a pin has ended.
   virtual std::shared_ptr<const void> keeper() const = 0;
-  // Else each use of it throws, wherever its bytes are.
+  // Returns false when each use of the storage throws, wherever its bytes are.
   virtual bool needs_bytes() const { return true; }
-  // No tensor has the storage any more.
+  // Returns true when no tensor has the storage any more.
   virtual bool expired() const = 0;
-  // It has left with its bytes. Where the storage cannot be used again, its
-  // tensors have another one from then on.
+  // The storage has left with its bytes. Where LibTorch cannot use it again,
+  // Renew gives its tensors another storage.
   virtual void Renew() {}
-  // Where the bytes are now: for the thread that fills it, or has it pinned.
+  // Returns where the bytes are now, to the thread that fills the storage or
+  // has it pinned.
   virtual std::byte* data() const = 0;
 
  private:
@@ -55,14 +59,16 @@ class StorageLife : public WindowTensor,
   ByteWindow& window_;
 };
 
-// Where operations look for storages; one for all hooks. Thread-safe.
+// Operations look for storages in the index, which is one for all hooks. It is
+// thread-safe.
 class StorageIndex {
  public:
   virtual ~StorageIndex() = default;
-  // False, and nothing changes: another hook has it.
+  // Returns false, and changes nothing, when another hook has the storage.
   virtual bool Insert(StorageLife& storage) = 0;
-  // Found no more, and kept for as long as its storage lives. What is kept no
-  // longer is the caller's, who lets go of it without a lock.
+  // The storage is found no more, and the index keeps it for as long as its
+  // LibTorch storage lives. Erase returns the storages that are kept no longer:
+  // they are the caller's, who lets go of them without a lock.
   using Ended = std::vector<std::shared_ptr<StorageLife>>;
   virtual Ended Erase(std::shared_ptr<StorageLife> storage) = 0;
 };

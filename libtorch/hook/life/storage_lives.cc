@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Between two looks at whether operations have ended.
+// The time between two looks at whether operations have ended.
 constexpr absl::Duration kLook = absl::Microseconds(200);
 
 }  // namespace
@@ -132,7 +132,7 @@ int64_t StorageLives::size_bytes() const {
 
 void StorageLives::NoteDied(Storage storage) {
   OrderedLock lock(mutex_);
-  if (is_closed_) return;  // a Close has it, if anyone
+  if (is_closed_) return;  // only a Close may have it still
   died_.push_back(std::move(storage));
 }
 
@@ -144,7 +144,7 @@ void StorageLives::Sweep() {
     died.swap(died_);
     for (Storage& storage : died) {
       if (storage->word().Leave()) continue;
-      // An operation has it still, or it has gone in another way.
+      // An operation has the storage still, or it has gone in another way.
       const bool is_member = storage->word().life() != Life::kGone;
       if (is_member) died_.push_back(std::move(storage));
       storage.reset();
@@ -177,7 +177,7 @@ void StorageLives::End(const Storage& storage) {
 
 void StorageLives::Drop(const Storage& storage, StorageIndex::Ended& ended) {
   for (Storage& each : index_.Erase(storage)) ended.push_back(std::move(each));
-  // What waited for it finds it no more.
+  // Threads that waited for the storage find it no more.
   storage->word().SetLife(Life::kGone);
 }
 
@@ -200,7 +200,7 @@ absl::StatusOr<bool> StorageLives::BeginClose(absl::Duration patience) {
   const absl::Time end = absl::Now() + patience;
   const std::thread::id self = std::this_thread::get_id();
   OrderedLock lock(mutex_);
-  // By another thread perhaps, which has not done with it.
+  // Another thread may have closed the hook, and not be done with it.
   while (closing_ != std::thread::id() && closing_ != self) {
     changed_.Wait(mutex_);
   }
@@ -265,7 +265,8 @@ absl::Status StorageLives::LetGoAll(bool restore) {
         status.Update(one);
       }
     }
-    // Where nothing can be written, the room that they lack is the others'.
+    // Storages that lack room try again for as long as others leave: where
+    // nothing can be written, only those make room.
     waits = waits && waiting.size() < left.size();
     left = std::move(waiting);
   }
@@ -276,7 +277,7 @@ absl::Status StorageLives::LetGo(const Storage& storage, bool restore,
                                  bool waits) {
   absl::Status status = absl::CancelledError("the hook is closed");
   if (restore && !storage->gone()) {
-    // What has failed before may be there by now.
+    // Bytes that could not be fetched before may be there by now.
     if (storage->word().BeginRetry()) storage->word().End(Residency::kCold);
     status = window_.MoveOut(*storage);
   }

@@ -1,18 +1,19 @@
-// The storages that one hook manages, and the one place where their lives
-// change (residency_word.h has the picture): each enters, is managed, leaves
-// and has gone, under this object's lock, so that operations on any thread,
-// deaths of tensors and a Close meet in one order.
+// StorageLives has the storages that one hook manages, and is the one place
+// where their lives change (residency_word.h has the picture): each storage
+// enters, is managed, leaves and has gone, under this object's lock, so that
+// operations on any thread, deaths of tensors and a Close meet in one order.
 //
 //   lives.Add({a, b});          // entering: filled from where they are
 //   lives.Sweep();              // those whose storages have died
 //   lives.Close({.restore = true});
 //
-// What an operation finds it pins, or waits until it is managed or gone, and
-// looks again. So a Close need not be alone: it stops new users first, waits
-// for those that there are, and then either all leave or nothing has changed.
+// An operation pins a storage that it finds, or waits until the storage is
+// managed or gone, and looks again. So a Close need not be alone: it stops new
+// users first, waits for those that there are, and then either all storages
+// leave or nothing has changed.
 //
-// Thread-safe. The window's Runtime is used until Close has returned; index and
-// window outlive it.
+// The class is thread-safe. The window's Runtime is used until Close has
+// returned; index and window outlive the object.
 #pragma once
 
 #include <atomic>
@@ -43,31 +44,34 @@ class StorageLives {
   StorageLives(const StorageLives&) = delete;
   StorageLives& operator=(const StorageLives&) = delete;
 
-  // Takes their bytes over from where they are: all, or none, which have their
-  // bytes as before; what was lost on the way back is named. With `are_pinned`
-  // each is managed with a pin of the caller's. FailedPrecondition: closed, or
-  // another hook has one; Aborted: another thread has just added one, or it is
-  // about to go: choose again. Else the window's errors.
+  // Takes the storages' bytes over from where they are, all or none. After an
+  // error the storages have their bytes as before, and the error names those
+  // that were lost on the way back. With `are_pinned` each storage is managed
+  // with a pin of the caller's. Fails with FailedPrecondition when the hook is
+  // closed, or when another hook has a storage; with Aborted when another
+  // thread has just added a storage, or it is about to go, and the caller is to
+  // choose again; and else with the window's errors.
   absl::Status Add(const Storages& storages, bool are_pinned = false);
-  // With its bytes, into memory of its own. FailedPrecondition: it is in use;
-  // or those of a fetch, and nothing has changed. `then` is called before it is
-  // found no more.
+  // Lets a storage leave with its bytes, into memory of its own. Fails with
+  // FailedPrecondition when the storage is in use, or with the error of a
+  // fetch, and changes nothing. `then` is called before the index finds the
+  // storage no more.
   absl::Status MoveOut(const Storage& storage, absl::FunctionRef<void()> then);
 
-  // Null: it is not managed here.
+  // Returns null when the storage is not managed here.
   Storage Find(const void* address) const;
   Storages All() const;
   bool closed() const;
   int64_t count() const;
   int64_t size_bytes() const;
 
-  // Its storage has died, or has other bytes.
+  // Notes that the storage has died, or has other bytes.
   void NoteDied(Storage storage);
-  // What has died goes, unless an operation has it still.
+  // Storages that have died go, unless an operation has them still.
   void Sweep();
 
-  // A lease's pin is the program's, and may last: no Close waits for it, and no
-  // operation. Between the pin and its end.
+  // A lease's pin is the program's, and may last: no Close and no operation
+  // waits for it. A lease calls these two between its pin and the pin's end.
   void BeginLease(StorageLife& storage) {
     storage.BeginWaiting();  // nothing waits for the program
     leases_.fetch_add(1);
@@ -79,42 +83,45 @@ class StorageLives {
 
   struct CloseOptions {
     bool restore = true;  // into memory of their own; else refused
-    // For operations that go on.
+    // How long a Close waits for operations that go on.
     absl::Duration patience = absl::Seconds(5);
   };
-  // FailedPrecondition, with a tensor's name: in use, and nothing has changed.
-  // Else closed, by this call or another one, and the first error of a tensor
-  // that could not be brought, which is refused from then on.
+  // Fails with FailedPrecondition, which names a tensor that is in use, and
+  // changes nothing. Otherwise the hook is closed, by this call or another one,
+  // and Close returns the first error of a tensor that could not be brought,
+  // which is refused from then on.
   absl::Status Close(const CloseOptions& options);
-  // In a forked child, by its only thread, whatever the lock is.
+  // Only the single thread of a forked child calls this, whatever the lock is.
   void EndChild() { is_closed_.store(true); }
 
  private:
-  // Aborted as Add's.
+  // Fails with the FailedPrecondition and the Aborted of Add.
   absl::Status Enter(const Storages& storages) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Fill(const Storages& storages, bool are_pinned);
-  // Of a failed Add: what is managed already and cannot be brought back.
+  // Takes the storages of a failed Add back. Returns the names of those that
+  // are managed already and cannot be brought back.
   std::string TakeBack(const Storages& storages);
   void SetLife(StorageLife& storage, Life life, bool is_pinned = false)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: it is in use, or not managed.
+  // Returns false when the storage is in use, or is not managed.
   bool BeginLeave(StorageLife& storage) ABSL_LOCKS_EXCLUDED(mutex_);
-  // One that enters or leaves has gone.
+  // A storage that enters or leaves has gone.
   void End(const Storage& storage) ABSL_LOCKS_EXCLUDED(mutex_);
   void Drop(const Storage& storage, StorageIndex::Ended& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // False: closed before. FailedPrecondition as Close.
+  // Returns false when the hook was closed before. Fails with
+  // FailedPrecondition as Close does.
   absl::StatusOr<bool> BeginClose(absl::Duration patience)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // All that there are leave at once. False: one cannot yet, and all are
-  // stopping.
+  // All storages leave at once. Returns false when one cannot leave yet; all
+  // are stopping then.
   bool LeaveAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ManageAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string InUse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status LetGoAll(bool restore);
-  // One that leaves. It has gone then, but for one that `waits` and finds no
-  // room.
+  // Lets go of a storage that leaves. It has gone then, unless `waits` is set
+  // and there is no room for it.
   absl::Status LetGo(const Storage& storage, bool restore, bool waits);
 
   StorageIndex& index_;
@@ -125,8 +132,8 @@ class StorageLives {
   CondVar changed_;
   absl::flat_hash_map<const void*, Storage> members_ ABSL_GUARDED_BY(mutex_);
   int64_t size_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // of members
-  Storages died_ ABSL_GUARDED_BY(mutex_);            // members
-  std::thread::id closing_ ABSL_GUARDED_BY(mutex_);  // while one does
+  Storages died_ ABSL_GUARDED_BY(mutex_);            // members still
+  std::thread::id closing_ ABSL_GUARDED_BY(mutex_);  // who closes now
 };
 
 }  // namespace terrace

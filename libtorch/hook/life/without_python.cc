@@ -5,8 +5,8 @@
 namespace terrace {
 namespace {
 
-// Python's, as far as the process has it: neither the library nor its tests
-// link it.
+// Python's functions, as far as the process has them: neither the library nor
+// its tests link Python.
 struct Python {
   int (*has_lock)() = Find<int()>("PyGILState_Check");
   int (*is_initialized)() = Find<int()>("Py_IsInitialized");

@@ -1,11 +1,12 @@
-// How a thread waits within an operation for what other threads do: without
-// Python's lock, if it has that, since the others may need it to go on.
+// A thread that waits within an operation for what other threads do waits
+// without Python's lock, if it has that, since the others may need the lock to
+// go on.
 #pragma once
 
 namespace terrace {
 
-// Gives Python's lock up until its end, where the process has Python and this
-// thread its lock.
+// A WithoutPython object gives Python's lock up until its end, where the
+// process has Python and this thread has the lock.
 class WithoutPython {
  public:
   WithoutPython();
@@ -14,7 +15,7 @@ class WithoutPython {
   WithoutPython& operator=(const WithoutPython&) = delete;
 
  private:
-  void* state_ = nullptr;  // of the thread, for Python
+  void* state_ = nullptr;  // Python's state of the thread
 };
 
 }  // namespace terrace
