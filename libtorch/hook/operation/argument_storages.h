@@ -1,7 +1,7 @@
-// The storages that an operation's argument brings: of a tensor, or of those
-// that a sparse one is made of, of a list of them with or without gaps, of a
-// list of such lists, or the storage that a tensor is set to, whose address
-// LibTorch 2.15 asks for.
+// These functions visit the storages that an operation's argument brings: that
+// of a tensor, or those that a sparse tensor is made of; those of a list of
+// tensors, with or without gaps, or of a list of such lists; or the storage
+// that a tensor is set to, whose address LibTorch 2.15 asks for.
 #pragma once
 
 #include <ATen/SparseCsrTensorImpl.h>
@@ -12,8 +12,8 @@
 
 namespace terrace {
 
-// Of a sparse one those of its indices and values, which kernels read without
-// an operation on them.
+// Visits a tensor's storage, or those of a sparse tensor's indices and values,
+// which kernels read without an operation on them.
 template <typename Visit>
 void ForEachStorageOf(const c10::TensorImpl& tensor, const Visit& visit) {
   const auto visit_part = [&visit](const at::Tensor& part) {
@@ -33,7 +33,7 @@ void ForEachStorageOf(const c10::TensorImpl& tensor, const Visit& visit) {
   }
 }
 
-// `visit(c10::StorageImpl*)` for each, as often as it is there.
+// Calls `visit(c10::StorageImpl*)` for each storage, as often as it is there.
 template <typename Visit>
 void ForEachStorage(const c10::IValue& argument, const Visit& visit) {
   if (argument.isTensor()) {

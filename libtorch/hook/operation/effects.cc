@@ -17,10 +17,12 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kAll = ~uint64_t{0};
-// Names of programs' own functions may be made up for each call.
+// A thread keeps so many rules: programs may make up names of their own
+// functions for each call.
 constexpr size_t kMostKept = 4096;
 
-// LibTorch's listeners and threads' tables are as the process's.
+// The count is the process's, as LibTorch's listeners are; threads compare
+// their tables with it.
 std::atomic<uint64_t> registration_count = 0;
 
 class Registrations final : public c10::OpRegistrationListener {
@@ -33,12 +35,12 @@ class Registrations final : public c10::OpRegistrationListener {
   }
 };
 
-// What a schema says of every call.
+// A Rule is what a schema says of every call.
 struct Rule {
   Effects::Values values;
   size_t arguments = 0;  // 0: as many as there are
   uint64_t written_in_training = 0;
-  size_t training = 0;  // the argument that says whether it is
+  size_t training = 0;  // the argument that says whether it trains
 };
 
 template <size_t size>
@@ -46,9 +48,10 @@ bool IsOneOf(const absl::string_view (&sorted)[size], absl::string_view name) {
   return absl::c_binary_search(sorted, name);
 }
 
-// Makes a view, changes no more than a tensor's shape, or makes a tensor of the
-// same shape. detach is none of them: state_dict and save fetch by it. detach_
-// is, under both of its names: zero_grad() would read each gradient to drop it.
+// Returns true for an operation that makes a view, changes no more than a
+// tensor's shape, or makes a tensor of the same shape. detach is none of them:
+// state_dict and save fetch by it. detach_ is, under both of its names:
+// zero_grad() would read each gradient to drop it.
 bool NeedsNoBytes(absl::string_view name) {
   static constexpr absl::string_view kNames[] = {"aten::_reshape_alias",
                                                  "aten::alias",
@@ -95,8 +98,8 @@ bool NeedsNoBytes(absl::string_view name) {
   return IsOneOf(kNames, name);
 }
 
-// LibTorch's own, whose schemas are written beside their kernels. c10d's are
-// as well, but have no marks.
+// Returns true for a namespace of LibTorch's own, whose schemas are written
+// beside their kernels. The schemas of c10d are as well, but have no marks.
 bool IsOwn(absl::string_view space) {
   static constexpr absl::string_view kSpaces[] = {"_c10d_functional",
                                                   "_c10d_functional_autograd",
@@ -161,8 +164,9 @@ bool IsMarkedWritten(const c10::Argument& argument) {
   return alias != nullptr && alias->isWrite();
 }
 
-// Those of a process group: what is not only sent is written, for a reduction
-// may use memory of what it reduces, whoever gets the result.
+// Returns what a process group's operation writes: each argument that is not
+// only sent, for a reduction may use memory of what it reduces, whoever gets
+// the result.
 uint64_t WrittenByCollective(const c10::FunctionSchema& schema) {
   const absl::string_view name = schema.name();
   if (name == "c10d::send" || name == "c10d::barrier" ||
@@ -175,8 +179,9 @@ uint64_t WrittenByCollective(const c10::FunctionSchema& schema) {
   });
 }
 
-// A kernel updates the statistics of a norm in place, and its schema says that
-// they are read; in training alone, where it is told which that is.
+// A kernel updates the statistics of a norm in place, though its schema says
+// that they are only read. Where an argument says whether the call trains, the
+// kernel does so in training alone.
 void AddStatistics(const c10::FunctionSchema& schema, Rule* rule) {
   const absl::string_view name = schema.name();
   for (const absl::string_view reads :
@@ -203,8 +208,8 @@ Rule Read(const at::RecordFunction& function) {
   rule.values.needs_bytes = !NeedsNoBytes(function.name());
   const auto schema = function.operator_schema();
   if (!schema.has_value()) {
-    // LibTorch records these by a bare name beside the operator's own; the last
-    // one with what a collective sends.
+    // LibTorch records these by a bare name beside the operator's own;
+    // record_param_comms has what a collective sends.
     static constexpr absl::string_view kReading[] = {"detach", "detach_",
                                                      "record_param_comms"};
     rule.values.written = IsOneOf(kReading, function.name()) ? 0 : kAll;
@@ -214,7 +219,7 @@ Rule Read(const at::RecordFunction& function) {
   rule.arguments = schema->arguments().size();
   rule.values.goes_on =
       space == "c10d" || absl::StartsWith(space, "_c10d_functional");
-  if (!rule.values.needs_bytes) return rule;  // a view of it may be written
+  if (!rule.values.needs_bytes) return rule;  // who writes the view marks it
   if (space == "c10d") {
     rule.values.written = WrittenByCollective(*schema);
   } else if (IsTrusted(*schema)) {
@@ -242,7 +247,7 @@ Effects OfCall(const Rule& rule, const at::RecordFunction& function) {
 }
 
 struct Kept {
-  std::string name;  // the address may be that of another by now
+  std::string name;  // the address may have another by now
   Rule rule;
 };
 
@@ -254,7 +259,8 @@ struct KeptByThread {
 }  // namespace
 
 void ListenToRegistrations() {
-  // For as long as the process: operators come and go at its end as well.
+  // The listener lives as long as the process: operators come and go at its end
+  // as well.
   static const auto& listening = *new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(
           std::make_unique<Registrations>()));

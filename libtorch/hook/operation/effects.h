@@ -1,20 +1,21 @@
-// What an operation does to its arguments: which it writes, whether it needs
-// their bytes, and whether it goes on after it has returned. The one rule of
-// all who watch operations; what they make of it is theirs.
+// Effects say what an operation does to its arguments: which it writes, whether
+// it needs their bytes, and whether it goes on after it has returned. All who
+// watch operations use this one rule; what they make of it is theirs.
 //
-// A schema says what is written where it can be trusted: of LibTorch's own
-// operators, of one that carries any mark of an alias, and of one that is
-// tagged pt2_compliant, as torch.library.custom_op does. LibTorch's own whose
-// schema keeps a write to itself are known here: running statistics, and what
-// process groups send and receive. Of all others (an inferred or conservative
-// schema, a schema without a mark, a function that a program records itself)
-// each argument may be written.
+// A schema says what is written where it can be trusted: the schema of
+// LibTorch's own operators, of an operator that is registered as pure, of one
+// that carries any mark of an alias, and of one that is tagged pt2_compliant,
+// as torch.library.custom_op does. This file knows LibTorch's own operators
+// whose schemas keep a write to themselves: running statistics, and what
+// process groups send and receive. All other operations (an inferred or
+// conservative schema, a schema without a mark, a function that a program
+// records itself) may write each argument.
 //
-// A schema is read once a thread and kept by the address of its name; all are
-// forgotten when any operator is registered or goes, since addresses are then
-// used again.
+// Each thread reads a schema once and keeps it by the address of its name.
+// Threads forget all schemas when any operator is registered or goes, since
+// addresses are then used again.
 //
-// Thread-safe.
+// The functions are thread-safe.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -25,7 +26,7 @@
 
 namespace terrace {
 
-// Of one call; an input is counted as in RecordFunction::inputs().
+// The effects of one call. An input is counted as in RecordFunction::inputs().
 class Effects {
  public:
   struct Values {
@@ -43,11 +44,11 @@ class Effects {
     return IsArgument(input) &&
            (input - first_ >= 64 || (values_.written >> (input - first_) & 1));
   }
-  // False: it makes only a view, or looks at a shape. Who reads the view's
-  // bytes brings them.
+  // Returns false when the operation makes only a view, or looks at a shape.
+  // Whoever reads the view's bytes brings them.
   bool needs_bytes() const { return values_.needs_bytes; }
-  // Its arguments are in use until a Work is done (collectives.h), or on a
-  // stream of a process group's.
+  // Returns true when the arguments are in use until a Work is done
+  // (collectives.h), or on a stream of a process group's.
   bool goes_on() const { return values_.goes_on; }
 
  private:
@@ -55,7 +56,7 @@ class Effects {
   size_t first_ = 0;
 };
 
-// Before the first of those below; again: nothing.
+// Must be called before the first EffectsOf; later calls do nothing.
 void ListenToRegistrations();
 
 // An autograd node writes none of its inputs.
