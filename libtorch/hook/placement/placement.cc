@@ -13,16 +13,17 @@ namespace terrace {
 namespace {
 
 constexpr c10::DeviceType kCpu = c10::DeviceType::CPU;
-// The least that takes the place of LibTorch's own; it stays in force, as
-// LibTorch never lowers it again.
+// This is the least priority that takes the place of LibTorch's own allocator.
+// It stays in force, as LibTorch never lowers a priority again.
 constexpr uint8_t kPriority = 1;
 
 thread_local PlacementMemory* placed_in = nullptr;
 
-// The memory of each tensor in an arena: LibTorch frees by address alone.
+// Placed knows the arena of each tensor that is in one: LibTorch frees by
+// address alone.
 class Placed {
  public:
-  // Null: there is no room.
+  // Returns null when the arena has no room.
   void* Make(PlacementMemory& memory, size_t size_bytes) {
     std::byte* const range = memory.Take(size_bytes);
     if (range == nullptr) return nullptr;
@@ -30,9 +31,9 @@ class Placed {
     memories_.emplace(range, memory.shared_from_this());
     return range;
   }
-  // False: it is in no arena.
+  // Returns false when the address is in no arena.
   bool End(void* address) {
-    std::shared_ptr<PlacementMemory> memory;  // it may end with this
+    std::shared_ptr<PlacementMemory> memory;  // the arena may end with this
     {
       MutexLock lock(mutex_);
       const auto found = memories_.find(address);
@@ -52,7 +53,7 @@ class Placed {
 
 class Allocator final : public c10::Allocator {
  public:
-  // Lives for ever, as tensors may.
+  // The allocator lives for ever, as tensors may.
   static Allocator& Get() {
     static Allocator& allocator = *new Allocator();
     return allocator;
@@ -65,7 +66,8 @@ class Allocator final : public c10::Allocator {
     }
     return before_->allocate(size_bytes);
   }
-  // One for all, by the address: of raw_deallocate nothing else is known.
+  // One deleter serves all memory, by its address: raw_deallocate knows nothing
+  // else.
   c10::DeleterFnPtr raw_deleter() const override { return &Delete; }
   void copy_data(void* to, const void* from, size_t size_bytes) const override {
     default_copy_data(to, from, size_bytes);
@@ -82,7 +84,7 @@ class Allocator final : public c10::Allocator {
   }
 
   Placed placed_;
-  c10::Allocator* before_ = nullptr;  // what ours took the place of
+  c10::Allocator* before_ = nullptr;  // the allocator that ours replaced
 };
 
 }  // namespace

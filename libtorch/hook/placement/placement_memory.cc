@@ -63,7 +63,8 @@ void PlacementMemory::Give(std::byte* range) {
   size_t size = taken->second;
   taken_.erase(taken);
   used_ -= size;
-  // Before it can be taken again; only the pages are lost if it fails.
+  // The pages go before the range can be taken again. If madvise fails, only
+  // these pages are lost.
   madvise(range, size, MADV_DONTNEED);
   auto after = free_.lower_bound(offset);
   if (after != free_.end() && after->first == offset + size) {

@@ -1,4 +1,5 @@
-// A mapping that hands out ranges of whole pages, first fit. Thread-safe.
+// A PlacementMemory is a mapping that hands out ranges of whole pages, first
+// fit. It is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,9 @@ class PlacementMemory : public std::enable_shared_from_this<PlacementMemory> {
   PlacementMemory(const PlacementMemory&) = delete;
   PlacementMemory& operator=(const PlacementMemory&) = delete;
 
-  // Null: there is no such range. size_bytes > 0.
+  // Returns null when there is no free range of that size. size_bytes > 0.
   std::byte* Take(size_t size_bytes);
-  // Of one that was taken; its pages go back to the system.
+  // Takes a range back that was taken; its pages go back to the system.
   void Give(std::byte* range);
 
   bool Contains(const void* address) const {
@@ -36,7 +37,7 @@ class PlacementMemory : public std::enable_shared_from_this<PlacementMemory> {
   std::byte* const begin_;
   const size_t size_bytes_;
   mutable Mutex mutex_;
-  // Offset to size; free ranges never touch each other.
+  // Both map an offset to a size; free ranges never touch each other.
   std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mutex_);
   std::map<size_t, size_t> taken_ ABSL_GUARDED_BY(mutex_);
   size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
