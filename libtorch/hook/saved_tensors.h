@@ -59,7 +59,8 @@ class SavedTensors {
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the next number
-  // By number. Add drops the entries at the end whose storages have died.
+  // The entries are in the order of their numbers. Add drops those at the end
+  // whose storages have died.
   std::vector<Saved> saved_ ABSL_GUARDED_BY(mutex_);
   int64_t untrimmed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);

@@ -19,8 +19,8 @@ c10::StorageImpl* StorageOf(const at::Tensor& tensor);
 // sentence, or "" when it can.
 std::string FaultOf(const at::Tensor& tensor, int64_t budget_bytes);
 
-// Returns whether the storage has bytes that LibTorch's CPU allocator made, of
-// whose end nothing else is told.
+// Returns whether LibTorch's CPU allocator made the storage's bytes, and
+// nothing else is told of their end.
 bool IsOrdinary(c10::StorageImpl& storage);
 
 // Gives a copy that was made lazily its own bytes. Fails with

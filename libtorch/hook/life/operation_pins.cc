@@ -58,11 +58,11 @@ bool IsLarge(const WindowRoom& room, int64_t bytes) {
          room.window_bytes() + (room.most_bytes() - room.window_bytes()) / 2;
 }
 
-// Returns true for a storage that failed, too: an operation inside another may
-// take it, and the fetch returns the old error without another try, and the
-// storage's message ends the operation. A storage that needs no bytes is not
-// fetched: each use throws its message anyway, and if the fetch failed now, it
-// would throw for ever.
+// Returns true when the storage's bytes are away and are needed. A storage that
+// failed counts too, as an operation inside another may take one: its fetch is
+// not tried again, and its message ends the operation. A storage that needs no
+// bytes is not fetched, as each use throws its message anyway, and a fetch that
+// failed now would make it throw for ever.
 bool IsToFetch(const StorageLife& storage) {
   return storage.word().state() != Residency::kResident &&
          storage.needs_bytes();
@@ -70,8 +70,8 @@ bool IsToFetch(const StorageLife& storage) {
 
 }  // namespace
 
-// While it lives, an operation that has pinned these storages waits. Each
-// object ends before the pins do.
+// While a WaitingPins object lives, its storages are told that what has pinned
+// them waits. The object ends before the pins do.
 class WaitingPins {
  public:
   // Adds all that the thread has pinned by these operations and those around
