@@ -264,6 +264,18 @@ void DiagnosePaths(const MachineReport& report,
 
 }  // namespace
 
+const char* SeverityName(Severity severity) {
+  switch (severity) {
+    case Severity::kNote:
+      return "note";
+    case Severity::kSlower:
+      return "slower";
+    case Severity::kMissing:
+      return "missing";
+  }
+  return "";
+}
+
 std::vector<Finding> Diagnose(const MachineReport& report) {
   std::vector<Finding> findings;
   DiagnoseEngine(report, &findings);

@@ -192,18 +192,6 @@ Json ToObject(const TierReport& tier) {
           {"unsafe_shutdowns", Known(tier.unsafe_shutdowns)}};
 }
 
-const char* NameOf(Severity severity) {
-  switch (severity) {
-    case Severity::kNote:
-      return "note";
-    case Severity::kSlower:
-      return "slower";
-    case Severity::kMissing:
-      return "missing";
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string ToJson(const MachineReport& report) {
@@ -213,7 +201,7 @@ std::string ToJson(const MachineReport& report) {
   for (const TierReport& tier : report.tiers) tiers.push_back(ToObject(tier));
   Json findings = Json::array();
   for (const Finding& finding : report.findings) {
-    findings.push_back({{"severity", NameOf(finding.severity)},
+    findings.push_back({{"severity", SeverityName(finding.severity)},
                         {"subject", finding.subject},
                         {"what", finding.what},
                         {"command", Known(finding.command)}});

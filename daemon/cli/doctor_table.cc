@@ -258,18 +258,6 @@ void AddTier(const TierReport& report, Table* table) {
   }
 }
 
-const char* NameOf(Severity severity) {
-  switch (severity) {
-    case Severity::kNote:
-      return "note";
-    case Severity::kSlower:
-      return "slower";
-    case Severity::kMissing:
-      return "missing";
-  }
-  return "";
-}
-
 std::string Verdict(const MachineReport& report) {
   int64_t missing = 0;
   int64_t slower = 0;
@@ -306,7 +294,7 @@ std::string FormatReport(const MachineReport& report, int width) {
   for (const TierReport& tier : report.tiers) AddTier(tier, &facts);
   Table findings;
   for (const Finding& finding : report.findings) {
-    findings.Add(NameOf(finding.severity),
+    findings.Add(SeverityName(finding.severity),
                  absl::StrCat(finding.subject, ": ", finding.what));
     findings.AddWhole("  mend", finding.command);
   }

@@ -212,6 +212,9 @@ enum class Severity : uint8_t {
   kMissing,  // nothing works without it
 };
 
+// "note", "slower", "missing".
+const char* SeverityName(Severity severity);
+
 struct Finding {
   Severity severity = Severity::kNote;
   std::string subject;  // "huge pages", "/mnt/nvme0", "nvme0n1"

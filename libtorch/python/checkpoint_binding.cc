@@ -76,6 +76,19 @@ absl::StatusOr<Described> DescribeAll(const std::vector<at::Tensor>& tensors,
   return described;
 }
 
+// For a save: no update goes on, and no state is on its way to or from tensors.
+absl::StatusOr<Described> DescribeQuiet(OptimizerHome& home,
+                                        const std::vector<at::Tensor>& tensors,
+                                        const std::vector<std::string>& names,
+                                        const std::vector<int64_t>& positions) {
+  TERRACE_RETURN_IF_ERROR(home.SettleLate(OptimizerHome::Late::kTell));
+  TERRACE_ASSIGN_OR_RETURN(
+      Described described,
+      DescribeAll(tensors, names, positions, Addresses::kTaken));
+  home.transfer().End();
+  return described;
+}
+
 CheckpointValues ValuesOf(const at::Tensor& rest) {
   const at::Tensor bytes = rest.contiguous();
   CheckpointValues values;
@@ -99,33 +112,28 @@ Outcome CheckpointBinding::Save(const std::string& directory,
                                 const std::vector<std::string>& names,
                                 const std::vector<int64_t>& positions,
                                 const at::Tensor& rest) {
-  return home_.Locked([&]() -> Outcome {
+  return home_.Locked([&]() -> absl::StatusOr<std::string> {
     const at::NoGradGuard without_graph;
-    absl::Status status = home_.SettleLate(OptimizerHome::Late::kTell);
-    if (!status.ok()) return ToOutcome(status);
-    const absl::StatusOr<Described> described =
-        DescribeAll(tensors, names, positions, Addresses::kTaken);
-    if (!described.ok()) return ToOutcome(described.status());
+    TERRACE_ASSIGN_OR_RETURN(const Described described,
+                             DescribeQuiet(home_, tensors, names, positions));
     CheckpointContents contents;
     contents.values = ValuesOf(rest);
-    home_.transfer().End();
-    contents.parameters = described->tensors;
+    contents.parameters = described.tensors;
     contents.optimizer = home_.optimizer();
-    const absl::StatusOr<int64_t> size =
-        SaveCheckpoint(directory, contents, absl::Now() + kCheckpointPatience);
-    if (!size.ok()) return ToOutcome(size.status());
-    return Answer(absl::StrCat(*size));
+    TERRACE_ASSIGN_OR_RETURN(
+        const int64_t size,
+        SaveCheckpoint(directory, contents, absl::Now() + kCheckpointPatience));
+    return absl::StrCat(size);
   });
 }
 
 Outcome CheckpointBinding::BeginSave(const std::string& directory,
                                      const at::Tensor& rest) {
-  return home_.Locked([&]() -> Outcome {
+  return home_.Locked([&]() -> absl::Status {
     commit_.reset();
-    auto commit = CheckpointCommit::Begin(directory, ValuesOf(rest));
-    if (!commit.ok()) return ToOutcome(commit.status());
-    commit_ = *std::move(commit);
-    return Answer("");
+    TERRACE_ASSIGN_OR_RETURN(
+        commit_, CheckpointCommit::Begin(directory, ValuesOf(rest)));
+    return absl::OkStatus();
   });
 }
 
@@ -134,34 +142,28 @@ Outcome CheckpointBinding::WritePart(const std::string& directory,
                                      const std::vector<std::string>& names,
                                      const std::vector<int64_t>& positions,
                                      bool parameters) {
-  return home_.Locked([&]() -> Outcome {
+  return home_.Locked([&]() -> absl::StatusOr<std::string> {
     const at::NoGradGuard without_graph;
-    absl::Status status = home_.SettleLate(OptimizerHome::Late::kTell);
-    if (!status.ok()) return ToOutcome(status);
-    const absl::StatusOr<Described> described =
-        DescribeAll(tensors, names, positions, Addresses::kTaken);
-    if (!described.ok()) return ToOutcome(described.status());
-    home_.transfer().End();
-    const absl::StatusOr<std::string> part = WriteCheckpointPart(
+    TERRACE_ASSIGN_OR_RETURN(const Described described,
+                             DescribeQuiet(home_, tensors, names, positions));
+    return WriteCheckpointPart(
         directory,
-        {.parameters = described->tensors, .optimizer = home_.optimizer()},
+        {.parameters = described.tensors, .optimizer = home_.optimizer()},
         parameters ? CheckpointPart::kParametersAndState
                    : CheckpointPart::kState,
         absl::Now() + kCheckpointPatience);
-    if (!part.ok()) return ToOutcome(part.status());
-    return Answer(*part);
   });
 }
 
 Outcome CheckpointBinding::CommitSave(const std::vector<std::string>& parts) {
-  return home_.Locked([&]() -> Outcome {
+  return home_.Locked([&]() -> absl::StatusOr<std::string> {
     if (commit_ == nullptr) {
-      return ToOutcome(absl::FailedPreconditionError("no save was begun"));
+      return absl::FailedPreconditionError("no save was begun");
     }
     const absl::StatusOr<int64_t> size = commit_->Commit(parts);
     commit_.reset();
-    if (!size.ok()) return ToOutcome(size.status());
-    return Answer(absl::StrCat(*size));
+    TERRACE_RETURN_IF_ERROR(size.status());
+    return absl::StrCat(*size);
   });
 }
 

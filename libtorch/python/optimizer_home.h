@@ -38,7 +38,7 @@ class OptimizerHome {
 
   // FailedPrecondition: this process is a forked child of the optimizer's.
   absl::Status CheckProcess() const;
-  // What `work` answers, a Status or an Outcome, while no other call runs. A
+  // What `work` answers, a Status or a text, while no other call runs. A
   // forked child is refused, and does not run it.
   template <typename Work>
   Outcome Locked(const Work& work) {

@@ -16,4 +16,8 @@ Outcome Answer(std::string message) {
   return {0, std::move(message), 0, "", IoFault::kNoOffset};
 }
 
+Outcome ToOutcome(absl::StatusOr<std::string> answer) {
+  return answer.ok() ? Answer(*std::move(answer)) : ToOutcome(answer.status());
+}
+
 }  // namespace terrace

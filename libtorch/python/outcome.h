@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace terrace {
 
@@ -15,8 +16,9 @@ namespace terrace {
 using Outcome = std::tuple<int64_t, std::string, int64_t, std::string, int64_t>;
 
 Outcome ToOutcome(const absl::Status& status);
-inline Outcome ToOutcome(Outcome outcome) { return outcome; }
 // OK, with a message that is an answer.
 Outcome Answer(std::string message);
+// Either of them.
+Outcome ToOutcome(absl::StatusOr<std::string> answer);
 
 }  // namespace terrace

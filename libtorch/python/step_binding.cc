@@ -14,13 +14,20 @@ namespace {
 
 using Late = OptimizerHome::Late;
 
-// A step that takes longer is stuck.
+// A step that takes longer is stuck, and so are updates after its last
+// gradient.
 constexpr absl::Duration kStepPatience = absl::Hours(1);
-// Updates that take longer after the last gradient are stuck.
-constexpr absl::Duration kGradualPatience = absl::Hours(1);
 
 absl::Status NoneBegan() {
   return absl::FailedPreconditionError("no step began in backward");
+}
+
+// The state is that of a step whose parameters are gone with the copies.
+absl::Status NotReturned(const absl::Status& why) {
+  return absl::DataLossError(
+      absl::StrCat("parameters out of order were stepped and could not be "
+                   "given their new values: ",
+                   why.message()));
 }
 
 }  // namespace
@@ -71,13 +78,7 @@ absl::Status StepBinding::StepNow(const std::vector<at::Tensor>& parameters,
   const absl::Status returned = Guarded(
       c10::kCPU, [&] { tensors.Return(written, optimizer.incomplete()); });
   norm_tensors_.Clear();
-  if (!returned.ok()) {
-    // The state is that of a step whose parameters are gone with the copies.
-    status = absl::DataLossError(
-        absl::StrCat("parameters out of order were stepped and could not be "
-                     "given their new values: ",
-                     returned.message()));
-  }
+  if (!returned.ok()) status = NotReturned(returned);
   if (status.ok()) home_.CountStep();
   return status;
 }
@@ -224,17 +225,12 @@ Outcome StepBinding::FinishGradual() {
 absl::Status StepBinding::EndGradual() {
   if (home_.gradual() == nullptr) return NoneBegan();
   const absl::Status status =
-      home_.gradual()->Finish(absl::Now() + kGradualPatience);
+      home_.gradual()->Finish(absl::Now() + kStepPatience);
   home_.gradual().reset();
   const absl::Status returned =
       Guarded(c10::kCPU, [&] { home_.tensors().Return(true, false); });
   TERRACE_RETURN_IF_ERROR(status);
-  if (!returned.ok()) {
-    return absl::DataLossError(
-        absl::StrCat("parameters out of order were stepped and could not be "
-                     "given their new values: ",
-                     returned.message()));
-  }
+  if (!returned.ok()) return NotReturned(returned);
   home_.CountStep();
   return absl::OkStatus();
 }

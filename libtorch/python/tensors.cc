@@ -96,16 +96,19 @@ void StepTensors::Expect(const std::vector<at::Tensor>& parameters,
   }
 }
 
+absl::Status StepTensors::BeginLocate(size_t specs, size_t parameters) {
+  Forget();
+  if (parameters == specs) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a step of ", parameters, " parameters; the ",
+                   "optimizer was made for ", specs));
+}
+
 absl::Status StepTensors::Locate(absl::Span<const ParameterSpec> specs,
                                  const std::vector<at::Tensor>& parameters,
                                  absl::Span<const int64_t> groups, bool again) {
   if (!again) kept_.clear();
-  Forget();
-  if (parameters.size() != specs.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", parameters.size(), " parameters; the ",
-                     "optimizer was made for ", specs.size()));
-  }
+  TERRACE_RETURN_IF_ERROR(BeginLocate(specs.size(), parameters.size()));
   const at::NoGradGuard without_graph;
   data_.reserve(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -219,12 +222,7 @@ absl::Status StepTensors::LocateParameters(
     const std::vector<at::Tensor>& parameters,
     absl::Span<const int64_t> groups) {
   kept_.clear();
-  Forget();
-  if (parameters.size() != specs.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", parameters.size(), " parameters; the ",
-                     "optimizer was made for ", specs.size()));
-  }
+  TERRACE_RETURN_IF_ERROR(BeginLocate(specs.size(), parameters.size()));
   const at::NoGradGuard without_graph;
   supplied_.resize(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {

@@ -101,6 +101,7 @@ class StepTensors {
   };
 
   void ForgetTensors();
+  absl::Status BeginLocate(size_t specs, size_t parameters);
   absl::Status LocateOne(const ParameterSpec& spec, const at::Tensor& parameter,
                          bool is_stepped);
   // What is stepped of one, in order.

@@ -41,7 +41,7 @@ def joined(settings: Settings, offload: Offload | None,
             'without offload the parameters are below, gradients in '
             'memory, and the state has a memory_budget and an nvme_path of '
             'its own')
-    if offload is None and not (ranks.alone and number_of_ranks() == 1):
+    if offload is None and number_of_ranks() > 1:
         return settings
     if offload is not None:
         model = managed_by(offload)
