@@ -120,12 +120,15 @@ TEST(ReportTableTest, EachTierHasItsFacts) {
   hbm.tier = {.kind = TierKind::kHbm, .place = "cuda:0"};
   hbm.can_pin = 0;
   hbm.pin_error = "cudaHostRegister: 304";
-  const std::string text = FormatReport(report, 100);
+  const std::string text = FormatReport(report, 10'000);
   for (const char* const each :
-       {"far:node2", "1 GiB free of 1 GiB", "node2 asked", "memory only",
-        "movable, dax1.0", "50 % of a probe", "no: EPERM", "pmem:/mnt/p",
-        "taken", "xfs", "PAGE: no MAP_SYNC", "4 KiB", "no: EOPNOTSUPP",
-        "hbm:cuda:0", "no: cudaHostRegister: 304"}) {
+       {"far:node2", "size 1 GiB, free 1 GiB, page 4 KiB, huge page share 50 %",
+        "node asked 2", "memory only yes, movable yes, dax device dax1.0",
+        "can pin no, pin error EPERM", "pmem:/mnt/p",
+        "error UNAVAILABLE: taken", "file system xfs",
+        "granularity PAGE, granularity cause no MAP_SYNC", "bad 4 KiB",
+        "pin error EOPNOTSUPP", "hbm:cuda:0",
+        "pin error cudaHostRegister: 304"}) {
     EXPECT_THAT(text, HasSubstr(each));
   }
 }
