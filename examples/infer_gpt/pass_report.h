@@ -27,7 +27,7 @@ struct RunReport {
   int64_t rss_peak_bytes = 0;
 };
 
-// The keys are in the README.
+// The keys are in README.md of this folder.
 std::string JsonText(const RunReport& report);
 
 }  // namespace infer_gpt

@@ -98,7 +98,7 @@ std::string SummaryTable(const RunReport& report);
 
 std::string VerificationText(const Verification& verification);
 
-// The keys are in the README.
+// The keys are in README.md of this folder.
 std::string JsonText(const RunReport& report);
 
 // Whether WriteFile will be able to; leaves nothing new behind.
