@@ -61,6 +61,45 @@ class NamesTest(TreeCase):
         self.assert_found({**files, 'docs/c.md': 'docs/d.md\n'},
                           'docs/c.md:1', 'docs/d.md is no document')
 
+    def test_links_of_documents(self):
+        files = {'docs/a.md': '[b](b.md#part) [c](../aio/x.cc) [d](../aio)\n',
+                 'docs/b.md': '[x](https://example.org/c.md)\n',
+                 'aio/x.cc': '\n'}
+        self.assert_clean(files)
+        self.assert_found({**files, 'docs/e.md': '\n[x](../aio/y.cc)\n'},
+                          'docs/e.md:2', '../aio/y.cc leads nowhere')
+
+    def test_sizes_of_documents(self):
+        line = 'word ' * 15 + '\n'
+        table = '| ' + 'word ' * 20 + '|\n'
+        self.assert_clean({'README.md': line + table})
+        self.assert_found({'docs/a.md': table + 'word ' * 20 + '\n'},
+                          'docs/a.md:2', '100 columns')
+        self.assert_found({'README.md': line * 110}, 'README.md:1',
+                          'bytes, more than 8000')
+        self.assert_found({'docs/a.md': '\n' * 401}, 'docs/a.md:401',
+                          '401 lines')
+
+    def test_evidence_of_decisions(self):
+        files = {'aio/x.cc': '\n', 'tests/aio/y_test.cc': '\n',
+                 'tests/aio/CMakeLists.txt': 'terrace_test(z_test a.cc)\n',
+                 'docs/decisions/aio.md': '`x.cc`, `aio/x.cc`, `y_test`, '
+                                          '`z_test`, `aio/*.cc`\n'}
+        self.assert_clean(files)
+        self.assert_found({**files, 'docs/decisions/b.md': '`io/x.cc`\n'},
+                          'docs/decisions/b.md:1',
+                          'io/x.cc is no file of the tree')
+        self.assert_found({**files, 'ARCHITECTURE.md': '`w_test`\n'},
+                          'ARCHITECTURE.md:1', 'w_test is no test')
+        self.assert_clean({**files, 'docs/b.md': '`io/x.cc`, `w_test`\n'})
+
+    def test_the_picture_stands_twice(self):
+        picture = '```\n examples/\n    |\n```\n'
+        files = {'README.md': picture, 'ARCHITECTURE.md': 'x\n' + picture}
+        self.assert_clean(files)
+        self.assert_found({**files, 'README.md': 'x\n'}, 'ARCHITECTURE.md:1',
+                          'its picture is not that of README.md')
+
 
 class ProportionsTest(unittest.TestCase):
     def test_share_of_the_runtime(self):

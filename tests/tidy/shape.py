@@ -14,8 +14,7 @@ MAX_COLUMNS = 80
 MAX_NOUNS = 16
 MAX_NOUNS_OUTSIDE = 24
 OUTSIDE = ('examples', 'bench', 'tests')
-# Text, not sources.
-UNLIMITED = {'LICENSE', 'README.md', 'ARCHITECTURE.md', 'CHANGELOG.md'}
+UNLIMITED = {'LICENSE'}
 
 # Written in pieces so that this file does not find itself.
 _WORDS = [

@@ -51,6 +51,7 @@ def findings(root, allowed):
     found += python_layers.check(package)
     found += python_members.check(package)
     found += shape.check_readme(tree)
+    found += documents.check_pictures(tree)
     return found
 
 
