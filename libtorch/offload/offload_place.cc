@@ -12,10 +12,11 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kUnlimitedPlan = INT64_MAX / 4;
-// Of an optimizer that adds nothing to the budget: each window more is less for
-// parameters, which are used three times as often.
+// An optimizer that adds nothing to the budget gets no larger window: the
+// window takes room of parameters, which are used three times as often.
 constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
-// Of one that adds a share of what it has, where its state is not less.
+// An optimizer that adds a share of its bytes gets no smaller window, unless
+// the state's part of that share is smaller.
 constexpr int64_t kLeastShareWindowBytes = int64_t{32} << 20;
 
 int64_t GradientBytes(const ParameterSpec& spec) {
@@ -24,7 +25,7 @@ int64_t GradientBytes(const ParameterSpec& spec) {
 }
 
 int64_t StateBytes(const ParameterSpec& spec) {
-  // Of 16-bit ones a master too.
+  // A 16-bit parameter has a master beside its moments.
   return spec.count * (spec.dtype == DType::kFloat32 ? 8 : 12);
 }
 
@@ -36,7 +37,7 @@ int64_t LargestGradient(absl::Span<const ParameterSpec> specs) {
   return largest;
 }
 
-// Of gradients and state.
+// The bytes that gradients and state take.
 int64_t TrainingBytes(absl::Span<const ParameterSpec> specs) {
   int64_t bytes = 0;
   for (const ParameterSpec& spec : specs) {
@@ -45,7 +46,8 @@ int64_t TrainingBytes(absl::Span<const ParameterSpec> specs) {
   return bytes;
 }
 
-// Of so many bytes for these, the state's.
+// The part of `bytes` that state gets where these parameters' state and
+// gradients share them.
 int64_t StatePart(int64_t bytes, absl::Span<const ParameterSpec> specs) {
   double state = 0;
   for (const ParameterSpec& spec : specs) {
@@ -99,7 +101,7 @@ int64_t OffloadPlace::budget_bytes() const {
 }
 
 int64_t OffloadPlace::GrowthFor(absl::Span<const ParameterSpec> specs) const {
-  if (plan().share == 0) return 0;  // all that the budget has is the Runtime's
+  if (plan().share == 0) return 0;  // the Runtime has the whole budget
   return static_cast<int64_t>(
       std::ceil(plan().share * static_cast<double>(TrainingBytes(specs))));
 }
@@ -119,7 +121,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
                  std::min(StatePart(grown, specs), kLeastShareWindowBytes));
     share.bytes = std::max(grown, window + largest);
   } else {
-    // The rest of the budget, once.
+    // Each optimizer takes of what those before it left of the budget.
     share.bytes = std::clamp<int64_t>(plan().growth_bytes - joined_bytes_, 0,
                                       TrainingBytes(specs));
   }
@@ -132,18 +134,19 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   const absl::Status status = Arrange();
   if (!status.ok()) {
     Remove(share);
-    Arrange().IgnoreError();  // as it was
+    Arrange().IgnoreError();  // everything is as it was
     return status;
   }
   options.name = absl::StrCat("optimizer", ++number_);
-  hook().EvictAll();  // its window is one part
+  hook().EvictAll();  // the window needs its bytes in one piece
   return share;
 }
 
 int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
                                    int64_t added_bytes, int64_t least_bytes,
                                    OptimizerOptions& options) const {
-  // Of what it adds the state's part; it stays nowhere else.
+  // The window is the state's part of what the optimizer adds: state stays
+  // nowhere else in memory.
   const int64_t wanted =
       added_bytes > 0 ? StatePart(added_bytes, specs)
                       : std::min(plan().budget_bytes / 8, kMostWindowBytes);
@@ -152,7 +155,8 @@ int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
   const int64_t room = total - joined_windows_ - OperationBytes();
   options.window_bytes =
       std::max({least_bytes, std::min(wanted, room), int64_t{1}});
-  // Few chunks, or many, take less.
+  // The plan may take less: a few chunks do not fill the window, and slots for
+  // many are whole chunks.
   const auto planned = OffloadedOptimizer::Plan(specs, options, total);
   return planned.ok() ? planned->window_bytes : options.window_bytes;
 }
@@ -171,7 +175,7 @@ absl::Status OffloadPlace::Arrange() {
   const int64_t wanted = plan().budget_bytes + joined_bytes_;
   int64_t total = runtime().GetStats().host.budget_bytes;
   TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
-  // Of a budget the whole blocks are used.
+  // The Runtime uses whole blocks of a budget.
   const int64_t more = RoundDown(wanted, kBlockBytes) - total;
   if (more > 0) {
     TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
@@ -192,7 +196,7 @@ absl::Status OffloadPlace::Extend(Share& share,
                                   absl::Span<const ParameterSpec> added) {
   Share after = share;
   after.bytes += GrowthFor(added);
-  // More chunks may take all of the window.
+  // With more chunks the optimizer may use all of its window.
   after.window_bytes = share.most_window_bytes;
   after.largest_bytes = std::max(share.largest_bytes, LargestGradient(added));
   MutexLock lock(mutex_);
@@ -202,11 +206,11 @@ absl::Status OffloadPlace::Extend(Share& share,
   if (!status.ok()) {
     Remove(after);
     Add(share);
-    Arrange().IgnoreError();  // as it was
+    Arrange().IgnoreError();  // everything is as it was
     return status;
   }
   share = after;
-  hook().EvictAll();  // its window may be another, in one part
+  hook().EvictAll();  // another window needs its bytes in one piece
   return status;
 }
 
@@ -221,7 +225,7 @@ void OffloadPlace::TakeBack(Share& share, const Share& before) {
 void OffloadPlace::Leave(const Share& share) {
   MutexLock lock(mutex_);
   Remove(share);
-  // A hook that is closed needs no window.
+  // The error is ignored: a hook that is closed needs no window.
   Arrange().IgnoreError();
 }
 

@@ -16,10 +16,10 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kUnlimitedState = std::numeric_limits<int64_t>::max() / 2;
-// Where everything stays in memory nothing is read ahead: slots bound how many
-// chunks are under way, small ones, two for each core.
+// State that all stays in memory is not read ahead. Its slots only bound how
+// many chunks are under way: two small chunks for each core.
 constexpr int64_t kResidentChunkBytes = 1 << 20;
-// As small as chunks are made for a small budget.
+// A small budget makes chunks no smaller than this.
 constexpr int64_t kLeastChunkBytes = 64 << 10;
 
 void ForEverythingInMemory(OptimizerOptions& options) {
@@ -29,12 +29,12 @@ void ForEverythingInMemory(OptimizerOptions& options) {
       WindowBytes(kResidentChunkBytes, std::clamp(2 * cores, 4, 64));
 }
 
-// The least budget that works, and the memory that all chunks take.
+// The bytes between which a budget matters.
 struct BudgetBounds {
-  int64_t state;  // bytes of it
-  int64_t least;
-  int64_t everything;
-  int64_t staging;  // of these, that parameters on devices pass through
+  int64_t state;       // what the state itself has
+  int64_t least;       // the least budget that works
+  int64_t everything;  // what all chunks take in memory, staging included
+  int64_t staging;     // what parameters on devices pass through
 };
 
 absl::StatusOr<BudgetBounds> BoundsOfBudget(
@@ -47,7 +47,7 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
   TERRACE_ASSIGN_OR_RETURN(
       const OptimizerPlan least,
       OffloadedOptimizer::Plan(specs, small, kUnlimitedState));
-  // In memory they have no headers.
+  // A chunk has a header on disk and none in memory.
   return BudgetBounds{
       plan.state_bytes,
       std::max(plan.minimum_budget_bytes, 3 * ResidentBytes(1)) +
@@ -56,7 +56,8 @@ absl::StatusOr<BudgetBounds> BoundsOfBudget(
       plan.staging_bytes};
 }
 
-// Where there is staging, whether a budget holds it and the least of the state.
+// ResourceExhausted: parameters pass through staging, and the budget does not
+// hold it beside the least that the state needs.
 absl::Status CheckHoldsStaging(const std::vector<ParameterSpec>& specs,
                                OptimizerOptions small, int64_t budget) {
   small.chunk_bytes = kLeastChunkBytes;
@@ -72,9 +73,9 @@ absl::Status CheckHoldsStaging(const std::vector<ParameterSpec>& specs,
       " that parameters which are offloaded or on a device pass through"));
 }
 
-// What of a budget is left for a Runtime beside the staging: all where nothing
-// is offloaded or on a device, else with chunks that are as small as that
-// takes.
+// The bytes of a budget that a Runtime gets beside the staging: all of them
+// where no parameter is offloaded or on a device. Makes chunks smaller in
+// `options` until both fit.
 absl::StatusOr<int64_t> BesideStaging(const std::vector<ParameterSpec>& specs,
                                       OptimizerOptions& options,
                                       int64_t budget) {
@@ -114,7 +115,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
         state->OpenInMemory(asked, bounds.everything - bounds.staging));
     return state;
   }
-  // Before anything is made: a budget below the minimum is refused here.
+  // This refuses a budget below the minimum before anything is made.
   TERRACE_ASSIGN_OR_RETURN(const int64_t in_runtime,
                            BesideStaging(specs, options, budget));
   if (asked.paths.empty() && mapped.empty()) {
@@ -154,7 +155,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::OpenBeside(
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<StateRuntime> state,
                            Open(specs, beside, options));
   if (budget == nullptr) return state;
-  int64_t bytes = beside.budget_bytes;  // all, for a Runtime of its own
+  int64_t bytes = beside.budget_bytes;  // a Runtime of its own takes all
   if (state->memory_ != nullptr) {
     TERRACE_ASSIGN_OR_RETURN(const BudgetBounds bounds,
                              BoundsOfBudget(specs, options));
@@ -220,7 +221,7 @@ absl::Status StateRuntime::Extend(absl::Span<const ParameterSpec> specs,
   TERRACE_ASSIGN_OR_RETURN(const BudgetBounds whole, BoundsOfBudget(all, {}));
   TERRACE_ASSIGN_OR_RETURN(BudgetBounds more, BoundsOfBudget(added, {}));
   const int64_t taken = memory_->GetStats().host.reserved_bytes + whole.staging;
-  more.everything -= more.staging;  // counted with the whole's
+  more.everything -= more.staging;  // whole.staging counts it already
   taken_before_extension_ = taken_bytes_;
   if (more.everything > most_bytes() - taken ||
       (beside_ != nullptr && !TakeBeside(taken + more.everything))) {
@@ -240,7 +241,7 @@ Stats StateRuntime::GetStats() const {
       place_ == nullptr ? runtime_->GetStats() : place_->runtime().GetStats();
   const int64_t most = most_bytes();
   if (most == kUnlimitedState) return stats;
-  // Staging for parameters on devices is of it too.
+  // The budget holds the staging for parameters on devices too.
   for (TierStats& tier : stats.tiers) {
     if (tier.kind == TierKind::kDram) tier.budget_bytes = most;
   }
