@@ -1,11 +1,15 @@
-// The order in which a queue's customer asked for tensors in one step, and
-// where in it the present step stands. One thread at a time (the mover).
+// The order in which customers used tensors in one step, and where in it the
+// present step stands: one queue's order, or the merged order of several. One
+// thread at a time uses a trace (the mover).
 //
-// Recorded while a step runs, replayed in the next. A deviation moves the
-// position: a tensor found further on in the trace (round its end, if need be)
-// skips what lies between; one that the trace does not have leaves it where it
-// is. Where in a step each tensor stands is noted while it is recorded, so that
-// a step begins as soon with many tensors as with few.
+// A step is recorded while it runs, and replayed in the next. A deviation moves
+// the position: a tensor found further on in the trace (round its end, if need
+// be) skips what lies between; one that the trace does not have leaves it where
+// it is. Where in a step each tensor stands is noted while it is recorded, so
+// that a step begins as soon with many tensors as with few.
+//
+// A tensor stands in the trace by its key: its id, or, where tensors are made
+// anew in each step, a number below zero that it has in every step.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +22,36 @@
 
 namespace terrace {
 
+// What tells one kind of customer from another.
+struct AccessTraceOptions {
+  // Uses, and so next uses, are counted in bytes; else each counts 1.
+  bool in_bytes = false;
+  // Several uses of a tensor in a row are one.
+  bool joins_repeats = false;
+  // A use that the replayed step has only after more than so many others, or
+  // round its end, is not followed: the step has left its order there for a
+  // while. INT64_MAX: every use is followed, round the end too.
+  int64_t most_passed = INT64_MAX;
+  // A step of so many uses more than four times the last one's is none, as of a
+  // customer that never ends one: nothing is expected until the next step.
+  int64_t most_more_uses = INT64_MAX;
+};
+
 class AccessTrace {
  public:
+  explicit AccessTrace(const AccessTraceOptions& options = {})
+      : options_(options) {}
+
   // The recorded step becomes the one to replay; position 0. A step in which
   // nothing was asked for says nothing: the one before it is replayed again.
   void BeginStep();
   // Forgets what was recorded and what is replayed.
   void Forget();
-  // A request in program order: records it and moves the position; whether it
-  // was foreseen, which is that the replayed step has it. One that `stays` has
-  // memory outside of windows, and had it before it was asked for.
-  bool OnAccess(TensorId tensor, bool stays = false);
+  // A use in program order: records it and moves the position; whether it was
+  // foreseen, which is that the replayed step has it. One that `stays` has
+  // memory outside of windows, and had it before it was asked for. `bytes`:
+  // those that it takes in memory, where the trace counts bytes.
+  bool OnAccess(TensorId tensor, bool stays = false, int64_t bytes = 1);
 
   bool has_replay() const { return !replay_.accesses.empty(); }
   // The next `count` tensors expected from the position on, in order, without
@@ -36,9 +59,9 @@ class AccessTrace {
   // step), once: never more than one step's worth. Replaces the contents of
   // `out`.
   void Upcoming(int64_t count, std::vector<TensorId>* out) const;
-  // Accesses from now until `tensor` is expected, counted over the wrap (0: it
-  // is the very next);
-  // policies/eviction.h's kUnknownUse when the trace does not have it.
+  // Uses from now until `tensor` is expected, or their bytes, counted over the
+  // wrap (0: it is the very next); policies/eviction.h's kUnknownUse when the
+  // trace does not have it.
   int64_t NextUse(TensorId tensor) const;
 
  private:
@@ -48,11 +71,22 @@ class AccessTrace {
     std::vector<TensorId> accesses;
     absl::flat_hash_map<int64_t, Positions> positions;  // in those
     std::vector<int64_t> coming;  // positions of those that did not stay
+    // Where bytes are counted: those of the accesses up to each, it included.
+    std::vector<int64_t> bytes;
   };
 
+  int64_t size() const { return static_cast<int64_t>(replay_.accesses.size()); }
+  bool follows_all() const { return options_.most_passed == INT64_MAX; }
+  bool IsEndless() const;
+  void Follow(const Positions& positions);
+  // Of the replayed step's accesses before that position.
+  int64_t Before(int64_t position) const;
+
+  const AccessTraceOptions options_;
   Step recording_;
   Step replay_;
-  int64_t position_ = 0;  // in the replayed one
+  int64_t position_ = 0;  // in the replayed one; at its end after all of it
+  bool is_endless_ = false;
 };
 
 }  // namespace terrace

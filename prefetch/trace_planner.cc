@@ -6,20 +6,47 @@
 #include "policies/eviction.h"
 
 namespace terrace {
+namespace {
+
+// Uses that a merged step passes over where it leaves its order, and how many
+// more than the last one's it may have: a customer that never ends a step would
+// else record without an end.
+constexpr int64_t kMostPassed = 64;
+constexpr int64_t kMostMoreUses = 64 << 10;
+
+}  // namespace
 
 void TracePlanner::Open(int64_t queue) { traces_.try_emplace(queue); }
 
 void TracePlanner::Close(int64_t queue) {
+  begun_.erase(queue);
   const auto found = traces_.find(queue);
   if (found == traces_.end()) return;
   replaying_.erase(&found->second);
   traces_.erase(found);
 }
 
+void TracePlanner::Merge() {
+  if (merged_.has_value()) return;
+  merged_.emplace(AccessTraceOptions{.in_bytes = true,
+                                     .joins_repeats = true,
+                                     .most_passed = kMostPassed,
+                                     .most_more_uses = kMostMoreUses});
+}
+
 void TracePlanner::BeginStep(int64_t queue) {
   AccessTrace& trace = Of(queue);
   trace.BeginStep();
   OnChanged(trace);
+  if (!merged_.has_value() || begun_.insert(queue).second) return;
+  merged_->BeginStep();
+  begun_ = {queue};
+}
+
+bool TracePlanner::OnAccess(int64_t queue, TensorId tensor, bool stays,
+                            int64_t bytes) {
+  if (merged_.has_value()) merged_->OnAccess(tensor, stays, bytes);
+  return Of(queue).OnAccess(tensor, stays);
 }
 
 void TracePlanner::Forget(int64_t queue) {
@@ -43,6 +70,7 @@ AccessTrace& TracePlanner::Of(int64_t queue) {
 }
 
 int64_t TracePlanner::NextUse(TensorId tensor) const {
+  if (merged_.has_value()) return merged_->NextUse(tensor);
   int64_t next = kUnknownUse;
   for (const AccessTrace* const trace : replaying_) {
     next = std::min(next, trace->NextUse(tensor));

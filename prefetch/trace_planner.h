@@ -1,8 +1,15 @@
 // What comes next, by today's rule: every queue's next step asks for what its
 // last one did, in that order. One thread at a time (the mover).
+//
+// Queues of bytes have one order together, and from the first of them on the
+// other queues' accesses stand in it too. It counts bytes, so that next uses of
+// several customers compare. A step of that order begins with the step of a
+// queue that has begun one since the order's last step began: two optimizers,
+// or one for each parameter, make one step with the model's.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -16,16 +23,24 @@ class TracePlanner {
  public:
   void Open(int64_t queue);
   void Close(int64_t queue);
+  // From here on there is a merged order.
+  void Merge();
+  bool merges() const { return merged_.has_value(); }
 
   void BeginStep(int64_t queue);
   void Forget(int64_t queue);
-  // As AccessTrace's.
-  bool OnAccess(int64_t queue, TensorId tensor, bool stays = false) {
-    return Of(queue).OnAccess(tensor, stays);
+  // As AccessTrace's. `bytes`: those that it takes in memory.
+  bool OnAccess(int64_t queue, TensorId tensor, bool stays = false,
+                int64_t bytes = 1);
+  // A use by a queue of bytes, of what stands in the merged order by `key`;
+  // whether it was foreseen.
+  bool OnUse(TensorId key, int64_t bytes) {
+    return merged_->OnAccess(key, /*stays=*/false, bytes);
   }
 
   // Accesses from now until the first queue asks for the tensor, each by its
-  // own; kUnknownUse when nothing says so.
+  // own; where there is a merged order, bytes used until then by that; in both
+  // kUnknownUse when nothing says so.
   int64_t NextUse(TensorId tensor) const;
   // The queue's next `count` tensors, in order, without those that stayed in
   // memory in its last step; false: nothing says which.
@@ -39,6 +54,9 @@ class TracePlanner {
   // Of those, the ones that say what comes: few, and gone through for every
   // decision.
   absl::flat_hash_set<const AccessTrace*> replaying_;
+  std::optional<AccessTrace> merged_;
+  // Queues whose step is part of the merged order's present one.
+  absl::flat_hash_set<int64_t> begun_;
 };
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "base/check.h"
 #include "runtime/mover/refusal.h"
+#include "terrace/runtime.h"
 #include "tiers/extent_header.h"
 
 namespace terrace {
@@ -44,7 +45,9 @@ void Admission::NoteAccess(const Customer& customer, Group& group) {
     const bool stays =
         tensor != nullptr &&
         parts_.working->at(customer.tier).residents().Has(*tensor);
-    if (!parts_.planner->OnAccess(customer.id, want.tensor, stays)) {
+    const int64_t bytes =
+        tensor == nullptr ? 0 : ResidentBytes(tensor->spec.size_bytes);
+    if (!parts_.planner->OnAccess(customer.id, want.tensor, stays, bytes)) {
       group.io_class = IoClass::kDemand;
     }
   }

@@ -74,5 +74,54 @@ TEST_F(TracePlannerTest, AQueueThatForgetsOrIsClosedSaysNothing) {
   }
 }
 
+// Each asks for its own in its own step, and all have one order in bytes.
+class MergedOrder : public TracePlannerTest {
+ protected:
+  MergedOrder() { planner_.Merge(); }
+  // The model's step: forward over a and b, then what the optimizer has.
+  void Step(int64_t state_bytes) {
+    planner_.BeginStep(1);
+    planner_.OnUse(kA, 10);
+    planner_.OnUse(kB, 20);
+    planner_.BeginStep(2);
+    planner_.OnAccess(2, kC, /*stays=*/false, state_bytes);
+  }
+};
+
+TEST_F(MergedOrder, NextUsesAreInBytesUsedUntilThen) {
+  Step(400);
+  EXPECT_EQ(planner_.NextUse(kA), kUnknownUse);
+  planner_.BeginStep(1);
+  EXPECT_EQ(planner_.NextUse(kA), 0);
+  EXPECT_EQ(planner_.NextUse(kB), 10);
+  EXPECT_EQ(planner_.NextUse(kC), 30);
+  planner_.OnUse(kA, 10);
+  EXPECT_EQ(planner_.NextUse(kA), 420);  // b, c, and then again
+}
+
+TEST_F(MergedOrder, StepsOfSeveralQueuesAreOneStep) {
+  Step(400);
+  Step(400);
+  planner_.BeginStep(1);
+  planner_.OnUse(kA, 10);
+  planner_.OnUse(kB, 20);
+  // The optimizer's step, in the same one: the order goes on where it is.
+  planner_.BeginStep(2);
+  EXPECT_EQ(planner_.NextUse(kC), 0);
+  EXPECT_EQ(planner_.NextUse(kB), 410);
+}
+
+TEST_F(MergedOrder, AQueueThatIsClosedBeginsNoStepForTheOthers) {
+  planner_.BeginStep(2);
+  planner_.OnUse(kA, 10);
+  planner_.BeginStep(1);
+  planner_.OnUse(kB, 20);
+  planner_.Close(2);
+  EXPECT_EQ(planner_.NextUse(kA), kUnknownUse);
+  planner_.BeginStep(1);
+  EXPECT_EQ(planner_.NextUse(kA), 0);
+  EXPECT_EQ(planner_.NextUse(kB), 10);
+}
+
 }  // namespace
 }  // namespace terrace
