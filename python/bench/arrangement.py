@@ -26,7 +26,7 @@ def measure(count: int, rounds: int) -> dict:
     store = optimizer._store
 
     def look() -> None:
-        store._arrangement.follow(optimizer.param_groups, store._places.by_id)
+        store.arrangement.follow(optimizer.param_groups, store.places.by_id)
 
     parts = {'step': optimizer.step, 'look': look}
     times: dict[str, list[float]] = {name: [] for name in parts}

@@ -67,7 +67,7 @@ def crew(tmp_path_factory):
 
 def compiled_of(optimizer):
     """The compiled optimizer behind one of terrace's."""
-    return optimizer._store._compiled
+    return optimizer._store.compiled
 
 
 def model(width=130, dtype=torch.float32, seed=SEED):

@@ -158,13 +158,13 @@ def test_whether_a_step_was_skipped_waits_for_no_update(frozen_disk):
     two_steps(network, optimizer, freeze)
     late = threading.Timer(60, thaw)  # else one that waits would for ever
     late.start()
-    assert not store_of(optimizer)._compiled.skipped()
+    assert not store_of(optimizer).compiled.skipped()
     assert any((mine != other.detach().numpy()).any()
                for mine, other in zip(arrays, plain.parameters()))
     late.cancel()
     thaw()
     optimizer.flush()
-    assert not store_of(optimizer)._compiled.skipped()
+    assert not store_of(optimizer).compiled.skipped()
     check_equal_values(values(network), values(plain))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from offloaded import check_equal_values, mlp, mlp_loss, values
 from terrace._base.groups import numbers_of
-from terrace._state.store import StateStore
+from terrace._state.stepping.stepping import Stepping, Turn
 from test_late_step_faults import made, no_large_files, pair_of_runs, step_all
 
 
@@ -20,7 +20,7 @@ def failed_first_step(tmp_path):
     mlp_loss(network, torch.Generator().manual_seed(1)).backward()
     with no_large_files():
         optimizer.step()
-        optimizer._store._compiled.steps()  # waits, and tells nothing
+        optimizer._store.compiled.steps()  # waits, and tells nothing
     return network, optimizer
 
 
@@ -66,9 +66,9 @@ def test_an_ordinary_step_that_is_incomplete_ends_as_one(tmp_path):
     mlp_loss(network, generator).backward()
     store = optimizer._store
     with no_large_files(), pytest.raises(OSError):
-        StateStore._make_turn(store, store._places.parameters,
-                              store._arrangement.turns[0],
-                              numbers_of(optimizer.param_groups), 1.0, [])
+        Stepping().make_turn(store, Turn(
+            store.places.parameters, store.arrangement.turns[0],
+            numbers_of(optimizer.param_groups), 1.0, []))
     assert store.is_unfinished()
     optimizer.step()
     optimizer.zero_grad()

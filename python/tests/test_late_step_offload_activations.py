@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import terrace
 from offloaded import check_equal_values, mlp, mlp_loss
 from terrace._offload import activations
-from terrace._state import late_readers
+from terrace._state.stepping import late_readers
 from test_late_step_offload import BUDGETS, run
 
 

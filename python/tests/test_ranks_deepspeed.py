@@ -115,7 +115,7 @@ def owners_of(path):
             module, asked, optimizer=own, process_group=dist.group.WORLD)
     finally:
         plan.Shares = original
-    made = [optimizer._store._shares.owner(p)
+    made = [optimizer._store.share.owner(p)
             for p in (module.w0, module.w1, module.w2)]
     optimizer.close()
     return planned, made

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import terrace
 from crew import Crew, bits, error_of
 from terrace._ranks import packs
-from terrace._state import shared_store
+from terrace._state import shared
 
 TIMEOUT_SECONDS = 10  # more than a busy machine keeps a rank waiting
 
@@ -248,14 +248,14 @@ def interrupt_one(seed):
     give_gradients(parameters, seed)
     if dist.get_rank() == 1:
         # In the step, before anything is exchanged.
-        numbers_of = shared_store.numbers_of
+        numbers_of = shared.numbers_of
 
         def interrupted(groups):
-            shared_store.numbers_of = numbers_of
+            shared.numbers_of = numbers_of
             os.kill(os.getpid(), signal.SIGINT)
             return numbers_of(groups)
 
-        shared_store.numbers_of = interrupted
+        shared.numbers_of = interrupted
     error = error_of(optimizer.step)
     values = bits(parameters)
     optimizer.close()

@@ -190,7 +190,7 @@ def test_a_backward_that_fails_before_anything_was_stepped(tmp_path):
 def test_a_backward_that_fails_after_that(tmp_path, then):
     network = mlp(6)
     optimizer = made(network)
-    optimizer._store._passes._is_flat = True  # of Python's functions
+    optimizer._store.stepping._passes._is_flat = True  # of Python's functions
     with pytest.raises(ArithmeticError):
         failing_loss(network, 4).backward()
     with pytest.raises(RuntimeError, match='failed after it had stepped'):
@@ -265,7 +265,7 @@ def test_another_function_that_runs_backward(tier):
 def test_one_that_was_not_met_before_is_told(tmp_path):
     network = model()
     optimizer = made(network)
-    optimizer._store._passes._is_flat = True  # others were met
+    optimizer._store.stepping._passes._is_flat = True  # others were met
     with pytest.raises(RuntimeError, match='another gradient by the same'):
         shared(network, True).backward()
     check_resume(optimizer, network, tmp_path)

@@ -24,7 +24,7 @@ from terrace._base.library import is_offloaded
 from terrace._base.message import say
 from terrace._base.process_lock import ProcessLock
 from terrace._base.replaced import Replaced
-from terrace._state.late_readers import is_compiled
+from terrace._state.stepping.late_readers import is_compiled
 
 _lock = ProcessLock()
 _models: list[object] = []  # one a model

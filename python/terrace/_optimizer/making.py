@@ -11,10 +11,12 @@ from terrace._base.paths import check_paths
 from terrace._offload.joining import check_alone, joined
 from terrace._optimizer import in_backward
 from terrace._ranks.ranks import Ranks
-from terrace._state.in_backward_store import InBackwardStore
-from terrace._state.late_store import LateStore
 from terrace._state.settings import Settings
-from terrace._state.shared_store import SharedStore
+from terrace._state.share import Share
+from terrace._state.shared import SharedByRanks
+from terrace._state.stepping.in_backward import InBackward
+from terrace._state.stepping.late import Late
+from terrace._state.stepping.stepping import Stepping
 from terrace._state.store import StateStore
 
 
@@ -38,9 +40,11 @@ def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
     it was asked for."""
     in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
     settings = joined(settings, offload, parameters_in(groups), ranks)
+    stepping = Stepping()
     if in_backward.is_late(overlap, passes, ranks, settings.home is not None):
-        return LateStore(settings, is_asked_for=overlap is not None)
-    if passes:
-        return InBackwardStore(settings, passes, write_back)
-    return (StateStore(settings) if ranks.alone else
-            SharedStore(settings, ranks))
+        stepping = Late(is_asked_for=overlap is not None)
+    elif passes:
+        stepping = InBackward(passes, write_back)
+    return StateStore(settings,
+                      Share() if ranks.alone else SharedByRanks(ranks),
+                      stepping)

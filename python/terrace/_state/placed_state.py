@@ -24,75 +24,80 @@ State = Mapping[str, Any]
 
 
 class PlacedState:
-    """Which of them have state, and what it is; moved when there are more of
-    them, or others.
+    """Which parameters have state, and what it is. The state moves when there
+    are more parameters, or others.
 
     Attributes:
-        settings: what it was asked for.
+        settings: what the optimizer was asked for.
+        places: the parameters whose state is kept here, each at its place.
+        opened: the compiled optimizer, with its state or while that is carried.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, frees_gradients: bool = False
+                 ) -> None:
+        """`frees_gradients`: the step takes each gradient as backward makes
+        it, so that none goes below."""
         self.settings = settings
-        self._opened = Compiled()
-        # What it has not, or not all of it, while it goes there.
+        self.opened = Compiled()
+        # The state that `opened` lacks, in whole or in part, while it moves.
         self._carried: Carried | None = None
-        self._places = Places()
+        self.places = Places()
         self._readers = 0
-        self._watch = (None if settings.home is None
+        self._watch = (None if settings.home is None or frees_gradients
                        else GradientWatch(settings.home))
 
     def keeps(self, parameter: object) -> bool:
         """Whether memory or disk is reserved for its state here."""
-        return parameter in self._places
+        return parameter in self.places
 
     @property
     def holds_state(self) -> bool:
         """Whether it takes any room: parameters may have no elements."""
-        return self._places.have_elements
+        return self.places.have_elements
 
     def steps_of(self, parameter: object) -> int:
         """In which it had a gradient; 0 also where no state of it is here."""
-        place = self._places.of(parameter)
+        place = self.places.of(parameter)
         if place is None:
             return 0
-        steps = self._source.steps()
+        steps = self.source.steps()
         return steps[place] if place < len(steps) else 0
 
     def has_state(self, parameter: object) -> bool:
         """Whether state of it is here: it was stepped, or given state, of
         whatever step."""
-        return self._places.of(parameter) in self._source.with_state()
+        return self.places.of(parameter) in self.source.with_state()
 
     def with_state(self) -> list[torch.Tensor]:
         """Those whose state is here."""
-        return [self._places.parameters[place]
-                for place in sorted(self._source.with_state())]
+        return [self.places.parameters[place]
+                for place in sorted(self.source.with_state())]
 
     def count_with_state(self) -> int:
-        return len(self._source.with_state())
+        return len(self.source.with_state())
 
     def copies(self, parameters: Sequence[torch.Tensor],
                file: CopyFile | None = None) -> list[dict[str, torch.Tensor]]:
         """All the state of parameters that have it; see CopyFile."""
-        return transfer.copies(self._source, self._places.numbers(parameters),
-                               [self._places.values_as_kept(parameter)
+        return transfer.copies(self.source, self.places.numbers(parameters),
+                               [self.places.values_as_kept(parameter)
                                 for parameter in parameters], file)
 
     def kept(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Parameters as their state is: of that dtype and shape."""
-        return [self._places.as_kept(parameter) if self.keeps(parameter)
+        return [self.places.as_kept(parameter) if self.keeps(parameter)
                 else parameter for parameter in parameters]
 
     def is_cast(self, parameter: torch.Tensor) -> bool:
         """Whether it is of another dtype or shape than its state."""
-        return self._places.is_cast(parameter)
+        return self.places.is_cast(parameter)
 
     def read(self, parameter: torch.Tensor, offset: int,
              arrays: Mapping[str, torch.Tensor]) -> None:
         """Fills float32 tensors of one length, by key, with the elements from
         `offset` on."""
-        transfer.read(self._source, self._places.of(parameter),
-                      self._places.values_as_kept(parameter), offset, arrays)
+        transfer.read(self.source, self.places.of(parameter),
+                      self.places.values_as_kept(parameter), offset, arrays)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -104,12 +109,12 @@ class PlacedState:
         finally:
             self._readers -= 1
             if not self._readers:
-                self._source.end_reading()
+                self.source.end_reading()
 
     @property
     def state_bytes(self) -> int:
         """Of all its parameters, that a share of the budget is of."""
-        return self._places.state_bytes
+        return self.places.state_bytes
 
     @property
     def gradient_bytes(self) -> int:
@@ -120,22 +125,23 @@ class PlacedState:
         if self._watch is not None:
             self._watch.end()
         self._carried = None
-        self._opened.close()
+        self.opened.close()
 
-    # Below: for its kinds.
+    # What the kinds of a store, its share and its stepping use.
 
     @property
-    def _compiled(self) -> Compiled:
-        """With all the state, to be changed. Raises what keeps that from its
-        place, which is tried each time."""
+    def compiled(self) -> Compiled:
+        """The compiled optimizer with all the state, to be changed. State that
+        is carried goes to its place first; each use raises what keeps it from
+        there."""
         if self._carried is not None:
             self._arrive()
-        return self._opened
+        return self.opened
 
     @property
-    def _source(self) -> Compiled | Carried:
-        """Of the state, to be read."""
-        return self._opened if self._carried is None else self._carried
+    def source(self) -> Compiled | Carried:
+        """What has the state, to be read."""
+        return self.opened if self._carried is None else self._carried
 
     def _carried_stats(self) -> dict[str, int]:
         """Of state that is at no place yet, but in memory."""
@@ -144,53 +150,55 @@ class PlacedState:
         return {'state_bytes': self._carried.bytes,
                 'memory_bytes': self._carried.bytes}
 
-    def _add(self, named: Sequence[Named]) -> None:
-        """Ctrl-C comes after it."""
+    def reserve(self, named: Sequence[Named]) -> None:
+        """Reserves memory and disk for the state of these parameters. Ctrl-C
+        comes after it."""
         if not named:
             return
         with uninterrupted():
-            before = self._places
-            self._places = before.extended(named)
+            before = self.places
+            self.places = before.extended(named)
             try:
                 if before:
                     self._extend(named, before)
                 else:
                     self._open()
             except BaseException:
-                if len(self._source.steps()) <= len(before):
-                    self._places = before
+                if len(self.source.steps()) <= len(before):
+                    self.places = before
                 raise
 
     def _extend(self, named: Sequence[Named], before: Places) -> None:
         self._watch_gradients(named)
         try:
-            self._compiled.add([parameter for _, parameter in named],
+            self.compiled.add([parameter for _, parameter in named],
                                [name for name, _ in named])
         except MemoryError:
             if not self.settings.budget.may_grow(
-                    self._compiled.stats()['memory_bytes']):
+                    self.compiled.stats()['memory_bytes']):
                 raise
-            after, self._places = self._places, before
-            self._make_anew(after)
+            after, self.places = self.places, before
+            self.make_anew(after)
 
     def _watch_gradients(self, named: Iterable[Named]) -> None:
         if self._watch is not None:
             self._watch.add(parameter for _, parameter in named)
 
-    def _fill(self, states: Mapping[int, State],
-              done_with: Callable[[State], None] | None = None) -> None:
-        if not self._places:
+    def fill(self, states: Mapping[int, State],
+             done_with: Callable[[State], None] | None = None) -> None:
+        """Replaces all state, by place; after an error there is none."""
+        if not self.places:
             return
-        compiled = self._compiled
+        compiled = self.compiled
         try:
-            transfer.replace(compiled, len(self._places), states, done_with)
+            transfer.replace(compiled, len(self.places), states, done_with)
         except BaseException:
             compiled.reset()
             raise
 
     def _open(self) -> None:
         """Makes the compiled optimizer for all parameters, without state."""
-        if not self._places:
+        if not self.places:
             return
         for tier in self.settings.unsafe_tiers:
             say('unsafe media: an ordinary file may play the persistent '
@@ -198,21 +206,21 @@ class PlacedState:
                 tier)
         if self.settings.home is not None:
             self.settings.home.join(self)
-        self._watch_gradients(self._places.named)
+        self._watch_gradients(self.places.named)
         try:
-            self._opened.open(self._places.kept, self._places.names,
+            self.opened.open(self.places.kept, self.places.names,
                               self.settings.for_library(self.state_bytes),
                               self.settings.home)
         except MemoryError as error:
             raise self.settings.budget.explain(error) from None
 
-    def _make_anew(self, places: Places,
-                   without: Sequence[torch.Tensor] = ()) -> None:
+    def make_anew(self, places: Places,
+                  without: Sequence[torch.Tensor] = ()) -> None:
         """All state to a compiled optimizer of these places, which are some of
         the old ones or have some more behind them; that of those `without` it
         is dropped. If that cannot be made and filled, all stays as it was.
         Ctrl-C comes after it. RuntimeError: a step is unfinished."""
-        if self._compiled.incomplete():
+        if self.compiled.incomplete():
             raise RuntimeError('terrace: the state cannot go to another place '
                                'in the middle of a step; repeat the step '
                                'first')
@@ -226,15 +234,15 @@ class PlacedState:
                      without: Sequence[torch.Tensor]) -> None:
         """A range at a time. Both are there meanwhile, each with its memory
         and its room on disk."""
-        before, old = self._places, self._opened
+        before, old = self.places, self.opened
         try:
-            self._opened, self._places = Compiled(), places
+            self.opened, self.places = Compiled(), places
             self._open()
-            if self._places:
-                transfer.copy(old, self._opened, places.kept[:len(before)],
+            if self.places:
+                transfer.copy(old, self.opened, places.kept[:len(before)],
                               map(before.of, without))
         except BaseException:
-            new, self._opened, self._places = self._opened, old, before
+            new, self.opened, self.places = self.opened, old, before
             if new is not old:
                 _close_quietly(new)
             raise
@@ -247,9 +255,9 @@ class PlacedState:
         dropped = set(map(id, without))
         staying = [p for p in self.with_state()
                    if p in places and id(p) not in dropped]
-        self._carried = carried = Carried(self._opened, self._places)
+        self._carried = carried = Carried(self.opened, self.places)
         try:
-            self._places = places
+            self.places = places
             self._bring(carried.of(staying, places))
         except BaseException:
             self._return()
@@ -271,14 +279,14 @@ class PlacedState:
         if self._carried is None:
             return
         with uninterrupted():
-            self._places = self._carried.places
+            self.places = self._carried.places
             self._bring(self._carried.states)
 
     def _bring(self, states: Mapping[int, State]) -> None:
         """All that is to arrive, to a compiled optimizer of all places."""
-        if self._places:
+        if self.places:
             self._open()
-            transfer.replace(self._opened, len(self._places), states)
+            transfer.replace(self.opened, len(self.places), states)
         self._carried = None
 
 

@@ -1,21 +1,18 @@
-"""The state of parameters that are stepped while backward goes on."""
+"""Steps of parameters that are made while backward goes on."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from terrace._base.groups import Groups, Named, numbers_of, parameters_in
 from terrace._base.local_shard import is_dtensor
 from terrace._ranks.averaged import are_averaged
-from terrace._state.backward_passes import BackwardPasses
-from terrace._state.placed_state import State
-from terrace._state.settings import Settings
-from terrace._state.store import StateStore
+from terrace._state.stepping.backward_passes import BackwardPasses
+from terrace._state.stepping.stepping import Stepped, Stepping
 
 _NOT_STEPPED = -1  # in place of a group
 
@@ -40,31 +37,41 @@ class _BegunStep:
                 and place not in self.supplied and parameter.grad is not None)
 
 
-class InBackwardStore(StateStore):
-    """Steps them in the last of some backward passes, each chunk as soon as its
-    gradients are there, and frees the gradients. step() ends that.
+class InBackward(Stepping):
+    """Steps the parameters in the last of some backward passes, each chunk as
+    soon as its gradients are there, and frees the gradients. step() ends that.
 
     Args:
         passes: how many make a step.
         prepare: of the optimizer, called before a step; gives its groups.
     """
 
-    def __init__(self, settings: Settings, passes: int,
-                 prepare: weakref.WeakMethod) -> None:
-        super().__init__(settings)
+    frees_gradients = True
+
+    def __init__(self, passes: int, prepare: weakref.WeakMethod) -> None:
         self._wanted = passes
         self._prepare = prepare
         self._passes = BackwardPasses(self)
+        # The store keeps this stepping, and ends after it.
+        self._store_of: weakref.ref[Stepped]
         self._begun: _BegunStep | None = None
         self._is_first = True  # no step has begun
         self._failure = ''
         self._came: list[int] = []  # places, in this pass
         self._order: list[int] = []  # as gradients came in the last pass
 
+    def attach(self, store: Stepped) -> None:
+        self._store_of = weakref.ref(store)
+
+    @property
+    def _store(self) -> Stepped:
+        store = self._store_of()
+        assert store is not None
+        return store
+
     # What does not go with half a step.
 
-    def check_between_steps(self, what: str) -> None:
-        """RuntimeError: a step has begun, or one failed."""
+    def check_begun(self, what: str) -> None:
         if self._failure:
             raise RuntimeError(self._failure)
         if self._begun is not None:
@@ -72,42 +79,27 @@ class InBackwardStore(StateStore):
                 f'terrace: {what} in the middle of a step that backward began '
                 '(step_in_backward); call step() first')
 
-    def add(self, groups: Sequence[Sequence[Named]]) -> None:
-        self.check_between_steps('parameters are added')
+    def check_between_steps(self, store: Stepped, what: str) -> None:
+        self.check_begun(what)
+
+    def check_new(self, groups: Sequence[Sequence[Named]]) -> None:
+        self.check_begun('parameters are added')
         for name, parameter in (pair for named in groups for pair in named):
             if is_dtensor(parameter):
                 raise NotImplementedError(
                     f"terrace: parameter '{name}' is a DTensor, which "
                     'step_in_backward does not step')
-        super().add(groups)
-        self._passes.follow(self._places.parameters)
 
-    def replace(self, states: Sequence[tuple[Named, State]],
-                done_with: Callable[[State], None] | None = None) -> None:
-        self.check_between_steps('state is loaded')
-        super().replace(states, done_with)
+    def follow(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._passes.follow(parameters)
 
-    def save(self, directory: str, tensors: Sequence[torch.Tensor],
-             names: Sequence[str], rest: torch.Tensor) -> int:
-        self.check_between_steps('a checkpoint is saved')
-        return super().save(directory, tensors, names, rest)
-
-    def load(self, tensors: Sequence[torch.Tensor],
-             names: Sequence[str]) -> None:
-        self.check_between_steps('a checkpoint is loaded')
-        super().load(tensors, names)
-
-    def close(self) -> None:
+    def close(self, store: Stepped) -> None:
         self._passes.follow([])
         self._begun = None
-        super().close()
-
-    def _watch_gradients(self, named: Iterable[Named]) -> None:
-        """They end with the last of them that its chunk waits for."""
 
     # The step.
 
-    def check_scaler(self) -> None:
+    def check_scaler(self, store: Stepped) -> None:
         """What was stepped in backward had the gradients of a scaled loss."""
         error = NotImplementedError(
             'terrace: step_in_backward steps before a GradScaler has unscaled '
@@ -116,45 +108,43 @@ class InBackwardStore(StateStore):
             self._fail(error)
         raise error
 
-    def step(self, groups: Groups, scale: float, skip: bool = False,
-             error: BaseException | None = None) -> None:
-        if error is not None:
-            raise error
+    def step(self, store: Stepped, groups: Groups, scale: float, skip: bool
+             ) -> None:
         if self._failure:
             raise RuntimeError(self._failure)
         if skip or scale != 1:
-            self.check_scaler()
+            self.check_scaler(store)
         self._passes.break_open()
         if self._begun is None:
-            super().step(groups, scale)
+            super().step(store, groups, scale, skip)
         else:
-            self._finish(groups)
+            self._finish(store, groups)
         self._came = []
         self._passes.restart()
         self._passes.follow(parameters_in(groups))
 
-    def _finish(self, groups: Groups) -> None:
+    def _finish(self, store: Stepped, groups: Groups) -> None:
         if numbers_of(groups) != self._begun.numbers:
             raise RuntimeError(
                 'terrace: options of a group were changed after backward began '
                 'the step with them (step_in_backward); set them back, step(), '
                 'and change them then')
-        again = [name for place, name in enumerate(self._places.names)
+        again = [name for place, name in enumerate(store.places.names)
                  if place in self._begun.supplied
-                 and self._places.parameters[place].grad is not None]
+                 and store.places.parameters[place].grad is not None]
         if again:
             raise RuntimeError(
                 f"terrace: parameter '{again[0]}' has another gradient after "
                 'backward stepped it with its own (step_in_backward); set it '
                 'to None and step() again')
         with self._failing():
-            self._compiled.finish_gradual()
+            store.compiled.finish_gradual()
         self._begun = None
-        self.changes += 1
+        store.changes += 1
         # Parameters that have their first gradient, and others that backward
         # did not tell of.
         if any(p.grad is not None for p in parameters_in(groups)):
-            super().step(groups, 1.0)
+            super().step(store, groups, 1.0, skip=False)
 
     # What BackwardPasses says.
 
@@ -167,13 +157,14 @@ class InBackwardStore(StateStore):
             raise RuntimeError(
                 f'terrace: backward pass {number} since the last step() of an '
                 f'optimizer that was made with step_in_backward={self._wanted}')
-        place = self._places.of(parameter)
+        places = self._store.places
+        place = places.of(parameter)
         if place is None:
             return  # it gets one in step()
         self._came.append(place)
         if self._begun is not None and place in self._begun.supplied:
             error = RuntimeError(
-                f"terrace: parameter '{self._places.names[place]}' was given "
+                f"terrace: parameter '{places.names[place]}' was given "
                 'another gradient by the same backward pass after it was '
                 'stepped with one (step_in_backward): a function that it has '
                 'not met before runs backward within itself')
@@ -192,11 +183,12 @@ class InBackwardStore(StateStore):
         if self._passes.ended != self._wanted or self._failure:
             return
         self._begin()
-        for place, parameter in enumerate(self._places.parameters):
+        store = self._store
+        for place, parameter in enumerate(store.places.parameters):
             if self._begun.wants(place, parameter):
                 self._supply(place, parameter)
         with self._failing():
-            self._compiled.end_supply()
+            store.compiled.end_supply()
 
     def pass_broke(self) -> None:
         self._came = []
@@ -212,39 +204,41 @@ class InBackwardStore(StateStore):
         """With the options of now; again: nothing."""
         if self._begun is not None:
             return
-        if self._is_first and are_averaged(self._places.parameters):
+        store = self._store
+        if self._is_first and are_averaged(store.places.parameters):
             raise NotImplementedError(
                 'terrace: step_in_backward of a model in '
                 'DistributedDataParallel: gradients are stepped before they '
                 'are averaged')
         self._is_first = False
         groups = self._prepare()()
-        self.follow_casts()
-        self._arrangement.follow(groups, self._places.by_id)
-        if len(self._arrangement.turns) > 1:
+        store.follow_casts()
+        places, arrangement = store.places, store.arrangement
+        arrangement.follow(groups, places.by_id)
+        if len(arrangement.turns) > 1:
             raise ValueError('terrace: a parameter is in its group several '
                              'times, which step_in_backward does not step')
         group_of = [
             group if parameter.requires_grad else _NOT_STEPPED
-            for group, parameter in zip(self._arrangement.turns[0].tolist(),
-                                        self._places.parameters)]
+            for group, parameter in zip(arrangement.turns[0].tolist(),
+                                        places.parameters)]
         numbers = numbers_of(groups)
         # Backward goes through what was made first at its end.
         known = dict.fromkeys(place for place in self._order
                               if place < len(group_of))
         expected = [*known, *(place for place in reversed(range(len(group_of)))
                               if place not in known)]
-        self._compiled.begin_gradual(
-            self._places.parameters,
+        store.compiled.begin_gradual(
+            places.parameters,
             torch.tensor(group_of, dtype=torch.int64, device='cpu'), numbers,
             [place for place in expected if group_of[place] != _NOT_STEPPED])
         self._begun = _BegunStep(numbers, group_of)
-        self.changes += 1
+        store.changes += 1
 
     def _supply(self, place: int, parameter: torch.Tensor) -> None:
         self._begun.supplied.add(place)
         with self._failing():
-            self._compiled.supply(place, parameter)
+            self._store.compiled.supply(place, parameter)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -261,4 +255,4 @@ class InBackwardStore(StateStore):
             f'and its parameters are stepped in part: {error}; resume from the '
             'last checkpoint')
         self._begun = None
-        self._compiled.give_up_gradual(str(error))
+        self._store.compiled.give_up_gradual(str(error))

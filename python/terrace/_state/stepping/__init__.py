@@ -1,0 +1,1 @@
+"""When a step updates the parameters."""
