@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -23,9 +23,13 @@ class Listener(Protocol):
     """Called by the thread that runs the backward pass, which raises what a
     method raises."""
 
+    def pass_began(self) -> None:
+        """Before its first gradient_came()."""
+
     def gradient_came(self, parameter: torch.Tensor) -> None: ...
 
-    def pass_ended(self) -> None: ...
+    def pass_ended(self) -> None:
+        """After all callbacks that were queued while it ran."""
 
     def pass_broke(self) -> None:
         """One that began did not come to its end."""
@@ -76,6 +80,10 @@ class BackwardPasses:
         self.ended = 0
         self.forget_open()
 
+    def take_back(self) -> None:
+        """The one that ended last does not count."""
+        self.ended -= 1
+
     def forget_open(self) -> None:
         """The one that is open, if there is one, does not count."""
         self.is_open = False
@@ -119,6 +127,9 @@ class BackwardPasses:
         self.is_open = True
         self._within = None
         self._functions = 0
+        listener = self._listener()
+        if listener is not None:
+            listener.pass_began()
 
     def _break(self) -> None:
         self.is_open = False
@@ -129,8 +140,7 @@ class BackwardPasses:
     def _know(self, number: int) -> None:
         """That of the pass that is open, in which this thread is."""
         self._number = number
-        torch.autograd.Variable._execution_engine.queue_callback(
-            _end_of(weakref.ref(self), number))
+        _queue(_end_of(weakref.ref(self), number))
 
     def left_function(self) -> None:
         """This thread is in the pass itself again."""
@@ -179,11 +189,18 @@ def _after_function(passes: weakref.ref[BackwardPasses]) -> Any:
 
 
 def _end_of(passes: weakref.ref[BackwardPasses], number: int) -> Any:
-    def callback() -> None:
+    """Behind what others queue while the pass runs: DistributedDataParallel
+    gives back the gradients there."""
+    def end() -> None:
         found = passes()
         if found is not None:
             found.end(number)
-    return callback
+    return lambda: _queue(end)
+
+
+def _queue(callback: Callable[[], None]) -> None:
+    """At the end of the pass that this thread is in."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def _outermost_function() -> Any:
