@@ -24,7 +24,7 @@ void JoinedOptimizers::Remove(JoinedOptimizer& optimizer) {
   std::erase(optimizers_, &optimizer);
 }
 
-absl::Status JoinedOptimizers::Finish(absl::Time deadline) {
+absl::Status JoinedOptimizers::Flush(absl::Time deadline) {
   std::vector<JoinedOptimizer*> optimizers;  // a copy, as each call blocks
   {
     MutexLock lock(mutex_);
@@ -32,7 +32,7 @@ absl::Status JoinedOptimizers::Finish(absl::Time deadline) {
   }
   absl::Status first;
   for (JoinedOptimizer* const each : optimizers) {
-    first = Both(first, each->Finish(deadline));
+    first = Both(first, each->Flush(deadline));
   }
   return first;
 }

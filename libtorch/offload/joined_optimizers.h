@@ -3,7 +3,7 @@
 // the Runtime that has it.
 //
 // Thread-safe, except that no other thread uses, makes or destroys one of these
-// optimizers while Finish or Close goes on.
+// optimizers while Flush or Close goes on.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ class JoinedOptimizer {
   // Blocks until no update goes on. A failure is told once; a call after that
   // tries the updates once more. Returns DeadlineExceeded when the deadline
   // comes first.
-  virtual absl::Status Finish(absl::Time deadline) = 0;
+  virtual absl::Status Flush(absl::Time deadline) = 0;
   // Ends the optimizer's state, and gives back what the optimizer has of the
   // model. Returns an error when a step failed part-way and was not finished.
   virtual absl::Status Close() = 0;
@@ -35,7 +35,7 @@ class JoinedOptimizers {
 
   // Both call each optimizer, and return the first error, which tells of the
   // others.
-  absl::Status Finish(absl::Time deadline);
+  absl::Status Flush(absl::Time deadline);
   absl::Status Close();
 
  private:

@@ -162,7 +162,7 @@ OffloadStats OffloadedModel::CurrentStats() const {
 absl::Status OffloadedModel::Flush(absl::Time deadline) {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
   const auto place = Place();
-  return place.ok() ? (*place)->joined().Finish(deadline) : absl::OkStatus();
+  return place.ok() ? (*place)->joined().Flush(deadline) : absl::OkStatus();
 }
 
 absl::Status OffloadedModel::Close(AtClose what) {
@@ -174,7 +174,7 @@ absl::Status OffloadedModel::Close(AtClose what) {
     if (place_ == nullptr) return absl::OkStatus();
     place = place_;
   }
-  const absl::Status updated = place->joined().Finish(absl::InfiniteFuture());
+  const absl::Status updated = place->joined().Flush(absl::InfiniteFuture());
   auto ended = std::make_unique<Ended>();
   {
     OrderedLock lock(mutex_);

@@ -38,7 +38,7 @@ class JoinedOffload final : public JoinedOptimizer {
  public:
   // Of the optimizer, at the model's end: as JoinedOptimizer; Close leaves.
   struct Calls {
-    std::function<absl::Status(absl::Time deadline)> finish;
+    std::function<absl::Status(absl::Time deadline)> flush;
     std::function<absl::Status()> close;
   };
 
@@ -81,8 +81,8 @@ class JoinedOffload final : public JoinedOptimizer {
   // Gives the room back; gradients stay in memory from now on. Again: nothing.
   absl::Status Leave();
 
-  absl::Status Finish(absl::Time deadline) override {
-    return calls_.finish(deadline);
+  absl::Status Flush(absl::Time deadline) override {
+    return calls_.flush(deadline);
   }
   absl::Status Close() override { return calls_.close(); }
 

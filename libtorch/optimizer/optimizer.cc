@@ -82,7 +82,7 @@ absl::Status OffloadedAdamBase::Open(Offload& offload,
       joined_,
       JoinedOffload::Join(
           std::move(place), added.tensors, added.specs, options,
-          {.finish = [this](absl::Time deadline) { return Flush(deadline); },
+          {.flush = [this](absl::Time deadline) { return Flush(deadline); },
            .close = [this] { return EndWithOffload(); }}));
   TERRACE_ASSIGN_OR_RETURN(
       offloaded_, OffloadedOptimizer::Create(joined_->runtime(),
@@ -225,7 +225,7 @@ absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
 
 absl::Status OffloadedAdamBase::Flush(absl::Time deadline) {
   if (late_ == nullptr) return absl::OkStatus();
-  const absl::Status status = Guarded([&] { return late_->Finish(deadline); });
+  const absl::Status status = Guarded([&] { return late_->Flush(deadline); });
   TidyUp();
   return status;
 }

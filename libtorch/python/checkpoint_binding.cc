@@ -237,7 +237,7 @@ absl::Status CheckpointBinding::LoadAll(const std::vector<at::Tensor>& tensors,
                                         const std::vector<std::string>& names,
                                         const std::vector<int64_t>& positions) {
   TERRACE_RETURN_IF_ERROR(CheckFits(tensors, names, positions));
-  const bool gave_up = home_.DropLate();
+  const bool gave_up = home_.GiveUpLate();
   const at::NoGradGuard without_graph;
   const absl::StatusOr<Described> described =
       DescribeAll(tensors, names, positions, Addresses::kTaken);

@@ -68,7 +68,7 @@ absl::Status OptimizerHome::Extend(const std::vector<ParameterSpec>& specs) {
 
 absl::Status OptimizerHome::Close() {
   transfer_.End();
-  DropLate();
+  GiveUpLate();
   late_.reset();
   gradual_.reset();
   tensors_.Forget();
@@ -93,14 +93,14 @@ absl::Status OptimizerHome::SettleLate(Late how) {
   if (late_ == nullptr || !late_->HasStep()) return absl::OkStatus();
   if (how == Late::kQuietly) TERRACE_RETURN_IF_ERROR(late_->Wait());
   TERRACE_RETURN_IF_ERROR(how == Late::kTryAgain
-                              ? late_->Finish(absl::InfiniteFuture())
+                              ? late_->Flush(absl::InfiniteFuture())
                               : late_->Settle());
   tensors_.EndLate();
   CountStep();
   return absl::OkStatus();
 }
 
-bool OptimizerHome::DropLate() {
+bool OptimizerHome::GiveUpLate() {
   if (SettleLate(Late::kQuietly).ok()) return false;
   late_->GiveUp();
   tensors_.EndLate();

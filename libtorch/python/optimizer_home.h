@@ -67,7 +67,7 @@ class OptimizerHome {
   enum class Late : uint8_t { kQuietly, kTell, kTryAgain };
   absl::Status SettleLate(Late how);
   // What failed of a late step is given up: whether anything has.
-  bool DropLate();
+  bool GiveUpLate();
   // The last step's seconds and bytes join those of the steps before.
   void CountStep();
 

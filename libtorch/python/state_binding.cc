@@ -231,7 +231,7 @@ Outcome StateBinding::Write(int64_t parameter, int64_t offset,
                             const at::Tensor& first_moment,
                             const at::Tensor& second_moment) {
   return home_.Locked([&]() -> absl::Status {
-    home_.DropLate();
+    home_.GiveUpLate();
     TERRACE_RETURN_IF_ERROR(home_.CheckNotClosed());
     return home_.transfer().Write(*home_.optimizer(), parameter, offset, master,
                                   first_moment, second_moment);
@@ -290,7 +290,7 @@ Outcome StateBinding::SetSteps(int64_t step,
 
 Outcome StateBinding::Reset() {
   return home_.Locked([&]() -> absl::Status {
-    home_.DropLate();
+    home_.GiveUpLate();
     TERRACE_RETURN_IF_ERROR(home_.CheckOpen());
     TERRACE_RETURN_IF_ERROR(
         home_.optimizer()->Reset(absl::Now() + kTransferPatience));

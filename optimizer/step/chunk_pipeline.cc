@@ -171,7 +171,7 @@ void ChunkPipeline::WaitForTasks() {
   supply_.ReleaseHeld();
 }
 
-void ChunkPipeline::Abandon(absl::Status error) {
+void ChunkPipeline::Stop(absl::Status error) {
   stopped_ = true;
   Fail(std::move(error));
 }
@@ -234,7 +234,7 @@ void ChunkPipeline::PushMissing() {
 // False: nothing was ready, or the queue gives nothing more.
 bool ChunkPipeline::Take(absl::StatusOr<ChunkReady> ready) {
   if (!ready.ok()) {
-    if (!absl::IsDeadlineExceeded(ready.status())) Abandon(ready.status());
+    if (!absl::IsDeadlineExceeded(ready.status())) Stop(ready.status());
     return false;
   }
   meter_.Cut(StepMeter::BucketOf(ready->cause));
@@ -353,7 +353,7 @@ bool ChunkPipeline::TakeStaged() {
                      each.status.message());
     // Nothing else has the parameters of this step, nor may take their slots.
     if (is_kept) {
-      Abandon(Reworded(each.status, why));
+      Stop(Reworded(each.status, why));
     } else {
       stepped_.OnLost(each.staged.chunk);
       Fail(Reworded(each.status, absl::StatusCode::kDataLoss, why));

@@ -85,7 +85,7 @@ class ChunkPipeline {
   bool Wait(absl::Time deadline);
   // Ends the attempt with `error`: nothing more is taken. What is pushed
   // stays so and is taken by the next attempt.
-  void Abandon(absl::Status error);
+  void Stop(absl::Status error);
   // Blocks until no kernel runs and no copy is under way; what had not arrived
   // by then is given up. Nothing of the step goes on.
   void WaitForTasks();

@@ -146,7 +146,7 @@ absl::Status RunningStep::StartGradual(
   pipeline_.BeginGradual(input_.update(), state_.specs, expected,
                          state_.chunks.InOrder(order));
   absl::Status status = requests_.BeginStep(state_.counts.step() + 1);
-  if (!status.ok()) pipeline_.Abandon(std::move(status));
+  if (!status.ok()) pipeline_.Stop(std::move(status));
   return absl::OkStatus();
 }
 
@@ -158,7 +158,7 @@ absl::Status RunningStep::Supply(int parameter, const void* gradient,
   if (Device* const device = input_.parameters()[index].device) {
     // Its work on the gradient is queued there.
     if (absl::Status status = device->Synchronize(); !status.ok()) {
-      pipeline_.Abandon(std::move(status));
+      pipeline_.Stop(std::move(status));
       return absl::OkStatus();  // Advance tells
     }
   }
@@ -168,7 +168,7 @@ absl::Status RunningStep::Supply(int parameter, const void* gradient,
 }
 
 void RunningStep::GiveUp(absl::Status why) {
-  pipeline_.Abandon(std::move(why));
+  pipeline_.Stop(std::move(why));
   pipeline_.WaitForTasks();
 }
 
@@ -222,7 +222,7 @@ void RunningStep::WaitForTasks() {
 }
 
 void RunningStep::OnDeadline() {
-  pipeline_.Abandon(absl::DeadlineExceededError(absl::StrCat(
+  pipeline_.Stop(absl::DeadlineExceededError(absl::StrCat(
       "step ", report_.step, ": ", pipeline_.missing(), " of ",
       state_.chunks.size(), " chunks are missing at the deadline")));
 }
@@ -279,7 +279,7 @@ void RunningStep::Attempt() {
   const int64_t step = state_.counts.step() + 1;
   absl::Status status =
       is_again ? requests_.BeginStepAgain(step) : requests_.BeginStep(step);
-  if (!status.ok()) pipeline_.Abandon(std::move(status));
+  if (!status.ok()) pipeline_.Stop(std::move(status));
 }
 
 void RunningStep::EndUpdate() {
@@ -292,7 +292,7 @@ void RunningStep::EndUpdate() {
       state_.counts.CountStep(state_.specs, input_.parameters());
       return Finish(absl::OkStatus());
     }
-    pipeline_.Abandon(status);
+    pipeline_.Stop(status);
   } else {
     // The first error is the one to tell.
     requests_.AbortStep().IgnoreError();

@@ -42,7 +42,7 @@ absl::Status LateSteps::Settle() {
   return End(updates_->Wait());
 }
 
-absl::Status LateSteps::Finish(absl::Time deadline) {
+absl::Status LateSteps::Flush(absl::Time deadline) {
   if (!HasStep()) return absl::OkStatus();
   if (!updates_->AwaitEnd(deadline)) {
     return absl::DeadlineExceededError(

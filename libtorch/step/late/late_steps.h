@@ -3,13 +3,13 @@
 // until another attempt succeeds or the step is given up.
 //
 //   LateSteps late(*optimizer);
-//   status = late.Finish(absl::InfiniteFuture());
+//   status = late.Flush(absl::InfiniteFuture());
 //   if (status.ok()) status = late.Begin(std::move(step));  // updates go on
 //   ...
 //   status = late.Settle();  // before any other use of the optimizer
 //
 // A failed step that the optimizer has forgotten, as with a Reset or a load, is
-// given up by the next Settle or Finish.
+// given up by the next Settle or Flush.
 //
 // Thread-compatible. The optimizer must outlive this object, except in a forked
 // child, which has no updates and whose optimizer refuses calls by itself.
@@ -35,21 +35,21 @@ class LateSteps {
   LateSteps(const LateSteps&) = delete;
   LateSteps& operator=(const LateSteps&) = delete;
 
-  // Begins a step, after a Finish that returned OK. Blocks until the norm is
+  // Begins a step, after a Flush that returned OK. Blocks until the norm is
   // known, as LateUpdates::Begin does. The step updates the parameters in the
   // order in which operations took them after the step before.
   absl::Status Begin(LateArguments arguments);
 
   // Blocks until no update goes on, and returns how the updates ended. The next
-  // Settle or Finish tells of a failure all the same.
+  // Settle or Flush tells of a failure all the same.
   absl::Status Wait();
   // Blocks as Wait, and tells the caller of a failure. Further calls return the
   // same failure.
   absl::Status Settle();
   // Waits as Settle, but tries updates once more whose failure was told before.
   // Returns DeadlineExceeded when the deadline comes first: updates then go on,
-  // or, where they had failed, stay failed until the next Finish.
-  absl::Status Finish(absl::Time deadline);
+  // or, where they had failed, stay failed until the next Flush.
+  absl::Status Flush(absl::Time deadline);
   // Waits for the updates. Parameters of a step that failed stay as the failure
   // left them, and the step is not tried again.
   void GiveUp();

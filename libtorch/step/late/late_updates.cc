@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<LateUpdates>> LateUpdates::Begin(
 LateUpdates::~LateUpdates() {
   RunHere();
   Wait().IgnoreError();
-  pending_->Close();
+  pending_->GiveUp();
   UpdateNet::Get().Erase(*pending_);
   Restore().IgnoreError();
   RestoreLater();

@@ -137,7 +137,7 @@ void PendingStorages::BeginAgain() {
   for (Parameter& parameter : parameters_) parameter.is_wanted = false;
 }
 
-void PendingStorages::Close() {
+void PendingStorages::GiveUp() {
   OrderedLock lock(mutex_);
   ended_ = closed_ = true;
   changed_.SignalAll();

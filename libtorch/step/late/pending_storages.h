@@ -12,8 +12,8 @@
 // the thread that updates: a tensor that Python has seen can end only with
 // Python's lock, which a thread that waits here may hold.
 //
-// A thread waits until the update or the step ends. End or Close is called in
-// any case; after Close no operation waits and none is refused.
+// A thread waits until the update or the step ends. End or GiveUp is called in
+// any case; after GiveUp no operation waits and none is refused.
 //
 // Thread-safe, except Add, which comes before all other calls. `refuse` is
 // called with the lock held, so that no retry comes between (lock_order.h).
@@ -88,7 +88,7 @@ class PendingStorages {
   // A step that failed is tried again, and goes on to another End.
   void BeginAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   // A step that failed is not tried again.
-  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveUp() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns parameters in the order in which operations took them first.
   std::vector<int> order() const ABSL_LOCKS_EXCLUDED(mutex_);

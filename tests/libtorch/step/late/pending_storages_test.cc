@@ -82,7 +82,7 @@ TEST_F(PendingStoragesTest, WhatIsFreeIsToldWithoutWaitingOrTakingIt) {
   EXPECT_TRUE(is_free(&kA, true));
   pending_.End(absl::UnknownError("EIO"));
   EXPECT_FALSE(is_free(&kB, false));
-  pending_.Close();
+  pending_.GiveUp();
   EXPECT_TRUE(is_free(&kB, true));
   EXPECT_THAT(pending_.order(), IsEmpty());
 }
@@ -188,7 +188,7 @@ TEST_F(PendingStoragesTest, OneThatIsClosedRefusesNothing) {
   std::thread reader([&] { EXPECT_THAT(Await(&kB), IsEmpty()); });
   AwaitWanted(1);
   EXPECT_TRUE(pending_.has_waiters());
-  pending_.Close();
+  pending_.GiveUp();
   reader.join();
   EXPECT_FALSE(pending_.has_waiters());
   EXPECT_TRUE(pending_.is_done());
