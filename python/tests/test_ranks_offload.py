@@ -85,7 +85,6 @@ def refused(path, group, options):
     (True, {'joins': True}, 'gradients below'),
     (True, {'overlap': True}, 'overlap=True with a process_group'),
     (True, {'step_in_backward': 1}, 'step_in_backward'),
-    (False, {'step_in_backward': 1}, 'step_in_backward'),
 ])
 def test_what_is_not_built_for_ranks(crew, tmp_path, group, options, text):
     for said in crew.run(refused, str(tmp_path), group, options):

@@ -84,9 +84,9 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             then) and freed: clipping, unscaling or reading them by hand does
             nothing. Options are those of that pass's first gradient. Where a
             function runs backward within itself (checkpoint with
-            use_reentrant=True), all is stepped at the end of the pass. A
-            parameter that the model also reads detached, or under no_grad, in
-            a recomputed part may have been stepped by then. 0: in step().
+            use_reentrant=True), or in DistributedDataParallel, all is stepped
+            at the end of the pass. A parameter that is read detached, or under
+            no_grad, in a recomputed part may be stepped by then. 0: in step().
         overlap: True: step() returns when the gradients have been read for
             their norm; a thread updates the parameters, in the order in which
             the last pass used them. An operation that takes one that is not
@@ -107,8 +107,8 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         NotImplementedError: complex or sparse parameters, tensors that wrap
             others but DTensors, these with max_grad_norm or process_group;
             amsgrad=True, differentiable=True; step_in_backward or overlap=True
-            with process_group or DTensors, the first on several ranks or
-            wrapped for them, the second on a GPU.
+            with process_group or DTensors, the second on a GPU; in backward the
+            first on several ranks, but in DistributedDataParallel.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of

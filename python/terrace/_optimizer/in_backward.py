@@ -28,8 +28,9 @@ def check(passes: int, overlap: bool | None, max_grad_norm: float,
             'process_group each rank of DistributedDataParallel may have it')
     if passes and ranks.group is not None:
         raise NotImplementedError(
-            'terrace: step_in_backward with a process_group: gradients are '
-            'stepped before they could be averaged')
+            'terrace: step_in_backward with a process_group: ranks that share '
+            'the state begin a step together, and backward cannot; without '
+            'process_group each rank of DistributedDataParallel may have it')
 
 
 def _check(passes: int, overlap: bool | None, max_grad_norm: float) -> None:
@@ -48,7 +49,3 @@ def _check(passes: int, overlap: bool | None, max_grad_norm: float) -> None:
         raise ValueError(
             'terrace: step_in_backward and max_grad_norm together: the norm is '
             'known when the last gradient is, and the first are stepped before')
-    if number_of_ranks() > 1:
-        raise NotImplementedError(
-            f'terrace: step_in_backward on one of {number_of_ranks()} ranks: '
-            'gradients are stepped before they could be averaged')

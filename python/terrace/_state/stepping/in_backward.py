@@ -8,13 +8,19 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from terrace._base.groups import Groups, Named, numbers_of, parameters_in
+from terrace._base.groups import (Groups, Named, names_of, numbers_of,
+                                  parameters_in)
 from terrace._base.local_shard import is_dtensor
-from terrace._ranks.averaged import are_averaged
+from terrace._ranks.averaged import Averages, say_of_ranks
 from terrace._state.stepping.backward_passes import BackwardPasses
 from terrace._state.stepping.stepping import Stepped, Stepping
 
 _NOT_STEPPED = -1  # in place of a group
+# What an error of one rank says of the others.
+_AFTER_OTHERS = ('other ranks may have made this step in backward: mend that '
+                 'and call step() here, before anything else')
+_STEPPED_BY_OTHERS = ('other ranks may have made all of this step: resume all '
+                      'of them')
 
 
 class _BegunStep:
@@ -23,13 +29,15 @@ class _BegunStep:
     Attributes:
         numbers: the options of all groups.
         group_of: by place.
+        order: the places that are stepped, as gradients are expected.
         supplied: places whose gradient was taken.
     """
 
-    def __init__(self, numbers: Sequence[float],
-                 group_of: Sequence[int]) -> None:
+    def __init__(self, numbers: Sequence[float], group_of: Sequence[int],
+                 order: Sequence[int]) -> None:
         self.numbers = numbers
         self.group_of = group_of
+        self.order = order
         self.supplied: set[int] = set()
 
     def wants(self, place: int, parameter: torch.Tensor) -> bool:
@@ -55,7 +63,7 @@ class InBackward(Stepping):
         # The store keeps this stepping, and ends after it.
         self._store_of: weakref.ref[Stepped]
         self._begun: _BegunStep | None = None
-        self._is_first = True  # no step has begun
+        self._averages = Averages()
         self._failure = ''
         self._came: list[int] = []  # places, in this pass
         self._order: list[int] = []  # as gradients came in the last pass
@@ -116,10 +124,12 @@ class InBackward(Stepping):
             self.check_scaler(store)
         self._passes.break_open()
         if self._begun is None:
+            self._averages.check(zip(names_of(groups), parameters_in(groups)))
             super().step(store, groups, scale, skip)
         else:
             self._finish(store, groups)
         self._came = []
+        self._averages.restart()
         self._passes.restart()
         self._passes.follow(parameters_in(groups))
 
@@ -148,6 +158,9 @@ class InBackward(Stepping):
 
     # What BackwardPasses says.
 
+    def pass_began(self) -> None:
+        self._averages.pass_began(self._store.places.parameters)
+
     def gradient_came(self, parameter: torch.Tensor) -> None:
         if self._failure:
             raise RuntimeError(self._failure)
@@ -170,27 +183,45 @@ class InBackward(Stepping):
                 'not met before runs backward within itself')
             self._fail(error)
             raise error
-        if number == self._wanted and not self._passes.whole:
+        if (number == self._wanted and not self._passes.whole
+                and not self._averages.awaited):
             self._begin()
             if self._begun.wants(place, parameter):
                 self._supply(place, parameter)
 
     def pass_ended(self) -> None:
+        if self._averages.awaited:
+            self._averages.pass_ended(self._came_parameters())
         if self._came:
             last = dict.fromkeys(self._came)
             self._order = [*last, *(p for p in self._order if p not in last)]
             self._came = []
-        if self._passes.ended != self._wanted or self._failure:
-            return
-        self._begin()
+        if self._passes.ended == self._wanted and not self._failure:
+            self._step_rest()
+
+    def _step_rest(self) -> None:
+        """Steps all that has a gradient and was not stepped in the pass, which
+        has ended."""
         store = self._store
-        for place, parameter in enumerate(store.places.parameters):
+        try:
+            self._averages.check(store.places.named)
+        except Exception:
+            self._passes.take_back()
+            raise
+        try:
+            self._begin()
+        except Exception as error:
+            say_of_ranks(error, _AFTER_OTHERS)
+            raise
+        for place in self._begun.order:
+            parameter = store.places.parameters[place]
             if self._begun.wants(place, parameter):
                 self._supply(place, parameter)
         with self._failing():
             store.compiled.end_supply()
 
     def pass_broke(self) -> None:
+        self._averages.pass_broke(self._came_parameters())
         self._came = []
         if self._begun is None:
             return
@@ -200,17 +231,15 @@ class InBackward(Stepping):
         self._fail(error)
         raise error
 
+    def _came_parameters(self) -> list[torch.Tensor]:
+        parameters = self._store.places.parameters
+        return [parameters[place] for place in self._came]
+
     def _begin(self) -> None:
         """With the options of now; again: nothing."""
         if self._begun is not None:
             return
         store = self._store
-        if self._is_first and are_averaged(store.places.parameters):
-            raise NotImplementedError(
-                'terrace: step_in_backward of a model in '
-                'DistributedDataParallel: gradients are stepped before they '
-                'are averaged')
-        self._is_first = False
         groups = self._prepare()()
         store.follow_casts()
         places, arrangement = store.places, store.arrangement
@@ -226,13 +255,16 @@ class InBackward(Stepping):
         # Backward goes through what was made first at its end.
         known = dict.fromkeys(place for place in self._order
                               if place < len(group_of))
-        expected = [*known, *(place for place in reversed(range(len(group_of)))
-                              if place not in known)]
+        expected = [place for place
+                    in (*known, *(place for place
+                                  in reversed(range(len(group_of)))
+                                  if place not in known))
+                    if group_of[place] != _NOT_STEPPED]
         store.compiled.begin_gradual(
             places.parameters,
             torch.tensor(group_of, dtype=torch.int64, device='cpu'), numbers,
-            [place for place in expected if group_of[place] != _NOT_STEPPED])
-        self._begun = _BegunStep(numbers, group_of)
+            expected)
+        self._begun = _BegunStep(numbers, group_of, expected)
         store.changes += 1
 
     def _supply(self, place: int, parameter: torch.Tensor) -> None:
@@ -245,6 +277,7 @@ class InBackward(Stepping):
         try:
             yield
         except BaseException as error:
+            say_of_ranks(error, _STEPPED_BY_OTHERS)
             self._fail(error)
             raise
 
