@@ -7,7 +7,6 @@
 #include "base/status_macros.h"
 #include "libtorch/guarded.h"
 #include "libtorch/hook/operation_net.h"
-#include "libtorch/python/group_numbers.h"
 
 namespace terrace {
 namespace {
