@@ -59,7 +59,7 @@ void ChunkPipeline::BeginAttempt(const UpdateStep& step, absl::Time deadline,
   stopped_ = false;
   error_ = absl::OkStatus();
   requests_.BeginAttempt();
-  awaited_.Clear();
+  staged_.ForgetAwaited();
   progress_.BeginAttempt(order);
   if (staged_.kept() == 0) return;
   const int returning = staged_.ReturnAgain(step.parameters);
@@ -93,9 +93,9 @@ void ChunkPipeline::Hasten(int parameter) {
   progress_.Hasten(chunks);
   if (step_ == nullptr || step_->staging == nullptr) return;
   std::erase_if(chunks, [this](int chunk) {
-    return !progress_.IsMissing(chunk) && !awaited_.IsUnderWay(chunk);
+    return !progress_.IsMissing(chunk) && !staged_.IsUnderWay(chunk);
   });
-  awaited_.Add(std::move(chunks));
+  staged_.Await(std::move(chunks));
 }
 
 bool ChunkPipeline::Advance() {
@@ -199,7 +199,7 @@ bool ChunkPipeline::CanTake() const {
     return false;
   }
   if (stopped_ || requests_.pushed() == 0) return false;
-  if (awaited_.holds_back()) return false;
+  if (staged_.HoldsBack()) return false;
   // Pairs with the release in the task: a chunk not counted holds no pin.
   const int updating = updating_.load(std::memory_order_acquire);
   if (!supply_.is_gradual()) return updating < most_updating_;
@@ -305,7 +305,6 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
   updating_.fetch_add(1, std::memory_order_relaxed);
   if (update.update->staged() != nullptr) {
     meter_.Start(1);
-    awaited_.OnBegin(chunk);
     staged_.AddArriving(std::move(update));
   } else {
     RunRanges(update);
@@ -344,7 +343,7 @@ bool ChunkPipeline::TakeStaged() {
                          !supply_.is_gradual() && staged_.Keep(each.staged);
     if (!is_kept) each.staged.update->LeaveSlot();
     updating_.fetch_sub(1, std::memory_order_relaxed);
-    is_there |= awaited_.OnEnd(each.staged.chunk);
+    is_there |= staged_.End(each.staged.chunk);
     meter_.End();
     if (each.status.ok()) continue;
     const std::string why =
@@ -377,7 +376,7 @@ void ChunkPipeline::TakeNotArrived(const StagedUpdate& staged,
   staged.update->Restore(chunks_.contents(staged.chunk));
   progress_.SetLost(staged.chunk);
   stepped_.OnLost(staged.chunk);
-  awaited_.OnEnd(staged.chunk);
+  staged_.End(staged.chunk);
   Fail(Reworded(status,
                 absl::StrCat(Named(staged.chunk, chunks_), status.message())));
 }

@@ -19,7 +19,6 @@
 #include "base/executor.h"
 #include "optimizer/chunks/chunk_requests.h"
 #include "optimizer/chunks/chunk_table.h"
-#include "optimizer/step/awaited_chunks.h"
 #include "optimizer/step/chunk_update.h"
 #include "optimizer/step/gradient_supply.h"
 #include "optimizer/step/staged_updates.h"
@@ -136,7 +135,6 @@ class ChunkPipeline {
   std::atomic<int> updating_ = 0;
   SteppedParameters stepped_;
   GradientSupply supply_;
-  AwaitedChunks awaited_;
   StagedUpdates staged_;  // added to by the tasks, before too
 };
 

@@ -44,6 +44,21 @@ bool StagedUpdates::Keep(StagedUpdate staged) {
   return true;
 }
 
+bool StagedUpdates::End(int chunk) {
+  std::erase(under_way_, chunk);
+  for (std::vector<int>& each : awaited_) std::erase(each, chunk);
+  return std::erase_if(awaited_,
+                       [](const auto& each) { return each.empty(); }) > 0;
+}
+
+bool StagedUpdates::HoldsBack() const {
+  return std::any_of(
+      awaited_.begin(), awaited_.end(), [this](const auto& chunks) {
+        return std::all_of(chunks.begin(), chunks.end(),
+                           [this](int chunk) { return IsUnderWay(chunk); });
+      });
+}
+
 int StagedUpdates::ReturnAgain(absl::Span<const ParameterData> parameters) {
   const int count = kept();
   for (StagedUpdate& each : kept_) {

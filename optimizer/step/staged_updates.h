@@ -10,10 +10,15 @@
 // A chunk whose parameters could not be given back has been updated all the
 // same: it is kept, and another attempt at the step gives them back.
 //
+// A thread may await a parameter's chunks, to be told as soon as they are
+// updated: copies of another chunk, once begun, may keep the customer's thread
+// as long as a disk takes.
+//
 // Copies are polled: what is taken has ended, and nothing waits for the rest.
 // One thread at a time (the customer's), but for AddReturning.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -40,6 +45,7 @@ struct EndedCopies {
 class StagedUpdates {
  public:
   void AddArriving(StagedUpdate staged) {
+    under_way_.push_back(staged.chunk);
     arriving_.push_back(std::move(staged));
   }
   // Thread-safe.
@@ -59,6 +65,25 @@ class StagedUpdates {
   int kept() const { return static_cast<int>(kept_.size()); }
   void GiveUpKept() { kept_.clear(); }
 
+  // The chunks of a parameter that are not updated yet are awaited.
+  void Await(std::vector<int> chunks) {
+    if (!chunks.empty()) awaited_.push_back(std::move(chunks));
+  }
+  void ForgetAwaited() {
+    awaited_.clear();
+    under_way_.clear();
+  }
+  // The chunk is updated and copied back, or was lost. Whether it was the last
+  // one that a parameter needs.
+  bool End(int chunk);
+  // From AddArriving to End.
+  bool IsUnderWay(int chunk) const {
+    return std::find(under_way_.begin(), under_way_.end(), chunk) !=
+           under_way_.end();
+  }
+  // All that some parameter still needs is under way: nothing else begins.
+  bool HoldsBack() const;
+
   // Copies are under way, as far as was taken.
   bool copying() const {
     if (!arriving_.empty() || !returning_.empty()) return true;
@@ -70,6 +95,8 @@ class StagedUpdates {
   std::vector<StagedUpdate> arriving_;
   std::vector<StagedUpdate> returning_;
   std::vector<StagedUpdate> kept_;
+  std::vector<std::vector<int>> awaited_;  // by parameter
+  std::vector<int> under_way_;
   mutable Mutex mutex_;
   std::vector<StagedUpdate> computed_ ABSL_GUARDED_BY(mutex_);
 };
