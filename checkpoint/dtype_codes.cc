@@ -31,6 +31,7 @@ constexpr Known kKnown[] = {
     {StoredDType::kFloat8E4M3Fnuz, "F8_E4M3FNUZ", "fp8 e4m3fnuz", 1},
     {StoredDType::kFloat8E5M2, "F8_E5M2", "fp8 e5m2", 1},
     {StoredDType::kFloat8E5M2Fnuz, "F8_E5M2FNUZ", "fp8 e5m2fnuz", 1},
+    {StoredDType::kFloat8E8M0, "F8_E8M0", "fp8 e8m0", 1},
 };
 
 static_assert([] {

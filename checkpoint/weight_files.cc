@@ -14,7 +14,10 @@
 #include "base/check.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_names.h"
 #include "checkpoint/json_bounds.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/manifest_file.h"
 #include "checkpoint/memory.h"
 #include "checkpoint/safetensors.h"
 #include "tiers/system_error.h"
@@ -104,12 +107,7 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const SourceFile& file) {
                  header->file_bytes);
 }
 
-// Which file has which tensor.
-absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
-    const File& folder, const std::string& index) {
-  TERRACE_ASSIGN_OR_RETURN(
-      const SourceFile file,
-      SourceFile::Open(folder, index, /*stays_open=*/true));
+absl::StatusOr<WeightFiles::Index> IndexIn(const SourceFile& file) {
   const std::string& path = file.path();
   const int64_t size_bytes = file.size_bytes();
   const auto refused = [&](absl::string_view what) {
@@ -129,7 +127,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
       !json["weight_map"].is_object()) {
     return refused("it has no object weight_map");
   }
-  std::map<std::string, std::string> files;
+  WeightFiles::Index files;
   for (const auto& [tensor, value] : json["weight_map"].items()) {
     const std::string name =
         value.is_string() ? value.get<std::string>() : std::string();
@@ -173,9 +171,22 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenPath(const std::string& path) {
     TERRACE_RETURN_IF_ERROR(opened.OpenFolder(path));
   } else {
     TERRACE_ASSIGN_OR_RETURN(SourceFile file, SourceFile::Open(path));
-    TERRACE_ASSIGN_OR_RETURN(opened.tensors_, opened.Add(std::move(file)));
+    TERRACE_RETURN_IF_ERROR(opened.OpenOnly(std::move(file)));
   }
   return opened;
+}
+
+absl::StatusOr<WeightFiles::Index> WeightFiles::ReadIndex(
+    const std::string& path) {
+  return WithinMemory(path, [&]() -> absl::StatusOr<Index> {
+    TERRACE_ASSIGN_OR_RETURN(const SourceFile file, SourceFile::Open(path));
+    return IndexIn(file);
+  });
+}
+
+absl::Status WeightFiles::OpenOnly(SourceFile file) {
+  TERRACE_ASSIGN_OR_RETURN(tensors_, Add(std::move(file)));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<WeightFiles::Tensors> WeightFiles::Add(SourceFile file) {
@@ -206,22 +217,43 @@ absl::Status WeightFiles::OpenFolder(const std::string& folder) {
     return OpenIndex(folder, name);
   }
   auto file = SourceFile::Open(absl::StrCat(folder, "/", kUsualFile));
-  if (absl::IsNotFound(file.status())) {
-    return ErrnoError(folder,
-                      absl::StrCat("the folder has neither ", kUsualFile,
-                                   " nor an index *", kIndexSuffix),
-                      ENOENT);
-  }
+  if (absl::IsNotFound(file.status())) return OpenCheckpoint(folder);
   if (!file.ok()) return file.status();
-  TERRACE_ASSIGN_OR_RETURN(tensors_, Add(*std::move(file)));
-  return absl::OkStatus();
+  return OpenOnly(*std::move(file));
+}
+
+absl::Status WeightFiles::OpenCheckpoint(const std::string& folder) {
+  TERRACE_ASSIGN_OR_RETURN(const File opened, File::OpenDirectory(folder));
+  const auto text = ReadManifestText(opened);
+  if (absl::IsNotFound(text.status())) {
+    return ErrnoError(
+        folder,
+        absl::StrCat("the folder has none of an index *", kIndexSuffix, ", ",
+                     kUsualFile, " and ", kManifestName),
+        ENOENT);
+  }
+  if (!text.ok()) return text.status();
+  const std::string path = absl::StrCat(folder, "/", kManifestName);
+  TERRACE_ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(*text, path));
+  const std::string name =
+      manifest.parameters ? manifest.parameters->name : std::string();
+  if (!IsCheckpointFileName(name)) {
+    return Damaged(path, absl::StrCat("names '", name,
+                                      "', which is no file of parameters"));
+  }
+  TERRACE_ASSIGN_OR_RETURN(SourceFile file,
+                           SourceFile::Open(absl::StrCat(folder, "/", name)));
+  return OpenOnly(std::move(file));
 }
 
 absl::Status WeightFiles::OpenIndex(const std::string& folder,
                                     const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(File opened, File::OpenDirectory(folder));
   folder_ = std::make_unique<const File>(std::move(opened));
-  TERRACE_ASSIGN_OR_RETURN(const auto index, ReadIndex(*folder_, name));
+  TERRACE_ASSIGN_OR_RETURN(
+      const SourceFile index_file,
+      SourceFile::Open(*folder_, name, /*stays_open=*/true));
+  TERRACE_ASSIGN_OR_RETURN(const Index index, IndexIn(index_file));
   const size_t most_open = SourceFile::MostOpen();
   std::map<std::string, Tensors> by_file;
   std::vector<std::string> absent;

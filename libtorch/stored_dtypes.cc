@@ -26,6 +26,7 @@ constexpr std::pair<StoredDType::Code, at::ScalarType> kTypes[] = {
     {StoredDType::kFloat8E4M3Fnuz, at::kFloat8_e4m3fnuz},
     {StoredDType::kFloat8E5M2, at::kFloat8_e5m2},
     {StoredDType::kFloat8E5M2Fnuz, at::kFloat8_e5m2fnuz},
+    {StoredDType::kFloat8E8M0, at::kFloat8_e8m0fnu},
 };
 
 }  // namespace

@@ -35,6 +35,7 @@ class StoredDType {
     kFloat8E4M3Fnuz,
     kFloat8E5M2,
     kFloat8E5M2Fnuz,
+    kFloat8E8M0,  // a power of two: the scale of a block
   };
 
   constexpr StoredDType(Code code) : code_(code) {}

@@ -10,6 +10,7 @@
 #include "libtorch/python/mapped_file.h"
 #include "libtorch/python/offload_binding.h"
 #include "libtorch/python/optimizer_binding.h"
+#include "libtorch/python/weights_binding.h"
 #include "libtorch/python/zero_config_binding.h"
 #include "terrace/machine.h"
 #include "terrace/tier.h"
@@ -136,6 +137,7 @@ void DefineOptimizer(::torch::Library& m) {
 
 TORCH_LIBRARY(terrace, m) {
   using terrace::MappedFileBinding;
+  using terrace::WeightsBinding;
   using terrace::ZeroConfigBinding;
   m.class_<MappedFileBinding>("MappedFile")
       .def(::torch::init<>())
@@ -143,6 +145,9 @@ TORCH_LIBRARY(terrace, m) {
       .def("take", &MappedFileBinding::Take);
   DefineOffload(m);  // before what takes one
   DefineOptimizer(m);
+  m.class_<WeightsBinding>("Weights")
+      .def_static("find", &WeightsBinding::Find)
+      .def_static("read_index", &WeightsBinding::ReadIndex);
   m.class_<ZeroConfigBinding>("ZeroConfig")
       .def(::torch::init<>())
       .def("open", &ZeroConfigBinding::Open)

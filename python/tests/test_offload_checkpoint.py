@@ -231,17 +231,22 @@ def leads_to(folder, file):
 
 @pytest.mark.parametrize('make, kind, text', [
     (lambda f: f / 'none', FileNotFoundError, 'none'),
-    (lambda f: f, FileNotFoundError, 'none of model.safetensors.index.json'),
-    (lambda f: spoilt(f, 'x', b''), ValueError, 'no safetensors file'),
-    (lambda f: spoilt(f, 'x', b'\xff' * 90), ValueError, 'of 90'),
-    (lambda f: spoilt(f, 'x', header(b'[1]')), ValueError, 'AttributeError'),
+    (lambda f: f, FileNotFoundError, 'model.safetensors and checkpoint.json'),
+    (lambda f: spoilt(f, 'x', b''), ValueError, 'is cut: it has 0 bytes'),
+    (lambda f: spoilt(f, 'x', b'\xff' * 90), ValueError,
+     'its header would have 18446744073709551615 bytes'),
+    (lambda f: spoilt(f, 'x', header(b'')), ValueError, 'no JSON object'),
+    (lambda f: spoilt(f, 'x', header(b'[1]')), ValueError, 'no JSON object'),
     (lambda f: spoilt(f, 'x', header(b'{"a": {"dtype": "F4"}}')), ValueError,
-     "'a' is F4"),
+     "'a' lacks dtype, shape or data_offsets"),
+    (lambda f: spoilt(f, 'x', header(
+        b'{"a": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}')),
+     ValueError, "'a' has dtype \"F4\", which is none of F32"),
     (lambda f: spoilt(f, 'x', header(
         b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]}}')),
-     ValueError, "'a' is from 0 to 9, and has 8 bytes"),
+     ValueError, r"'a' is fp32 \[2\] in 9 bytes"),
     (lambda f: cut(write_file(mlp(), f), 99_999), ValueError,
-     'the file has 99999'),
+     'has 99999 bytes of'),
     (lambda f: cut(write_torch(mlp(), f), 99_999), ValueError, 'neither'),
     (lambda f: spoilt(f, 'model.safetensors.index.json', b'{}').parent,
      ValueError, 'no index of weights'),
@@ -257,23 +262,24 @@ def leads_to(folder, file):
     (lambda f: spoilt(f, 'x', two(('a', 0, 8), ('b', 8, 16), 20)), ValueError,
      'and its header is of'),
     (lambda f: spoilt(f, 'x', two(('a', 0, 8), ('a', 0, 8), 8)), ValueError,
-     "'a' is there twice"),
+     "the key 'a' twice"),
     (lambda f: spoilt(f, 'x', header(b'{"a": {"dtype": "F32", "shape": '
                                      b'[-1, -2], "data_offsets": [0, 8]}}')),
      ValueError, "'a' has a shape that is no list of sizes"),
     (lambda f: spoilt(f, 'x', header(b'{"a": {"dtype": "F32", "shape": '
                                      b'[2], "data_offsets": [-8, 0]}}')),
-     ValueError, "'a' has data_offsets that are no offsets"),
+     ValueError, "'a' has data_offsets that are not two offsets"),
     (lambda f: spoilt(f, 'x', header(b'[' * 200_000)), ValueError,
      'nested too deep'),
     (lambda f: leads_to(f, '../model.safetensors'), ValueError,
-     "tensor 'a' is in '../model.safetensors', which is no name of a file"),
+     'tensor \'a\' is in "../model.safetensors", which is no name of a '
+     'file'),
     (lambda f: leads_to(f, '/etc/hostname'), ValueError, 'no name of a file'),
     (lambda f: leads_to(f, '..'), ValueError, 'no name of a file'),
     (lambda f: leads_to(f, ['b']), ValueError, 'no name of a file'),
     (lambda f: spoilt(f, 'model.safetensors.index.json',
                       b'{"weight_map": {"a": "b", "a": "c"}}').parent,
-     ValueError, "'a' is there twice"),
+     ValueError, "the key 'a' twice"),
 ])
 def test_files_that_are_none(tmp_path, make, kind, text):
     model = on_meta(mlp)

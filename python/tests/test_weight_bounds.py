@@ -61,7 +61,7 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path, name, size):
     with open(tmp_path / name, 'wb') as file:
         file.truncate(size)
     said = limited(tmp_path)
-    assert said.startswith(f'terrace: {tmp_path / name} ')
+    assert said.startswith(f'terrace: {tmp_path / name}: ')
     assert f'{size} bytes' in said
 
 
@@ -74,5 +74,5 @@ def test_an_index_that_maps_no_names_to_files(tmp_path, places):
         f'{{"weight_map": {places}}}')
     with torch.device('meta'):
         model = torch.nn.Linear(4, 4)
-    with pytest.raises(ValueError, match='index.json is no index of weights'):
+    with pytest.raises(ValueError, match='index.json: is no index of weights'):
         terrace.offload(model, checkpoint=tmp_path / 'c')

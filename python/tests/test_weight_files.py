@@ -226,7 +226,7 @@ def test_nor_is_one_that_a_folder_names(tmp_path, kind, name, at_once):
         (tmp_path / 'model.safetensors.index.json').write_text(
             '{"weight_map": {"weight": "part", "bias": "part"}}')
     make_other(kind, tmp_path / name)
-    with pytest.raises(ValueError, match=f'{name} is no regular file'):
+    with pytest.raises(ValueError, match=f'{name}: is no regular file'):
         offloaded(tmp_path)
 
 
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_leads_elsewhere(tmp_path, name):
     (tmp_path / 'checkpoint.json').write_text(json.dumps(
         {'checksum': 0, 'checkpoint': {'parameters': {'name': name}}}))
     with pytest.raises((ValueError, FileNotFoundError),
-                       match='no checkpoint of terrace.save'):
+                       match='json: is no checkpoint of Terrace'):
         offloaded(tmp_path)
 
 

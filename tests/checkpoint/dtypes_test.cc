@@ -40,6 +40,7 @@ constexpr StoredKind kDTypes[] = {
     {StoredDType::kFloat8E4M3Fnuz, "F8_E4M3FNUZ", 1},
     {StoredDType::kFloat8E5M2, "F8_E5M2", 1},
     {StoredDType::kFloat8E5M2Fnuz, "F8_E5M2FNUZ", 1},
+    {StoredDType::kFloat8E8M0, "F8_E8M0", 1},
 };
 
 // A tensor of each, with elements of no pattern in memory of its own.

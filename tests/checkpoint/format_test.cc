@@ -1,5 +1,5 @@
 // The files as others read them: safetensors by a reader of this test's own,
-// and headers that are none.
+// headers that are none, and a save as files of weights.
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -11,10 +11,12 @@
 #include "base/io_fault.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/weight_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/checkpoint/foreign_reader.h"
 #include "tests/checkpoint/job.h"
+#include "tests/checkpoint/safetensors_writer.h"
 
 namespace terrace {
 namespace {
@@ -254,6 +256,58 @@ TEST(Manifests, OfWhichAnyByteChangedAreRefused) {
     EXPECT_FALSE(ParseManifest(text.substr(0, i), "f").ok()) << i;
   }
   EXPECT_FALSE(ParseManifest(text + " ", "f").ok());
+}
+
+TEST(WeightsOfASave, AreItsParameters) {
+  TemporaryDirectory folder;
+  const std::string bytes = "12345678";
+  ASSERT_TRUE(
+      SaveCheckpoint(folder.path(),
+                     {.parameters = {{.name = "a",
+                                      .dtype = StoredDType::kFloat8E8M0,
+                                      .shape = {8},
+                                      .data = const_cast<char*>(bytes.data())}},
+                      .values = {{"epoch", int64_t{3}}}},
+                     InAMinute())
+          .ok());
+  const auto files = WeightFiles::Open(folder.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_EQ(files->tensors().size(), 1u);
+  EXPECT_EQ(files->tensors().at("a").dtype,
+            StoredDType(StoredDType::kFloat8E8M0));
+  std::string read(bytes.size(), '\0');
+  const absl::Status status =
+      files->Read(files->tensors().at("a"), 0,
+                  {reinterpret_cast<std::byte*>(read.data()), read.size()});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(read, bytes);
+}
+
+TEST(WeightsOfASave, AreInNoFileThatASaveDoesNotMake) {
+  TemporaryDirectory folder;
+  SafetensorsWriter writer;
+  writer.Add("a", "U8", {1}, "x");
+  folder.Write("other", writer.Bytes());
+  const auto status_of = [&](const std::string& text) {
+    const std::string path = folder.Write("checkpoint.json", text);
+    const absl::Status status = WeightFiles::Open(folder.path()).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+    return status;
+  };
+  for (const char* const name : {"other", "../x", "/etc/hostname", "", ".."}) {
+    Manifest manifest;
+    manifest.parameters = ManifestFile{.name = name};
+    const auto text = ManifestText(manifest);
+    ASSERT_TRUE(text.ok()) << text.status();
+    const absl::Status status = status_of(*text);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no file of"));
+    EXPECT_TRUE(absl::IsDataLoss(status_of(text->substr(0, text->size() - 1))));
+  }
+  const auto none = ManifestText(Manifest());
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(absl::IsDataLoss(status_of(*none)));
+  EXPECT_TRUE(absl::IsInvalidArgument(status_of("{}")));
 }
 
 }  // namespace

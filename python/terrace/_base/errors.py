@@ -117,6 +117,10 @@ def check(outcome: Outcome) -> None:
         raise exception_of(outcome)
 
 
+def is_data_loss(outcome: Outcome) -> bool:
+    return outcome[0] == _DATA_LOSS
+
+
 def has_no_master(outcome: Outcome) -> bool:
     """Of reading the master of a parameter before a step made it."""
     return outcome[0] == _FAILED_PRECONDITION and 'has no master' in outcome[1]

@@ -149,6 +149,12 @@ def _await_updates() -> Callable[[torch.Tensor], Outcome]:
     return torch.classes.terrace.Optimizer.await_updates
 
 
+def weights() -> Any:
+    """torch.classes.terrace.Weights, whose methods are of no object."""
+    load()
+    return torch.classes.terrace.Weights
+
+
 def new_mapped_file() -> Native:
     """A torch.classes.terrace.MappedFile that is not open."""
     load()

@@ -34,15 +34,6 @@ def start_of(path: str, most: int) -> bytes:
         return read(descriptor, most)
 
 
-def whole_of(path: str, most: int) -> bytes:
-    """ValueError: it has more bytes than that; none was read."""
-    with descriptor_of(path) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size > most:
-            raise ValueError(f'it has {size} bytes, and {most} are the most')
-        return read(descriptor, most)
-
-
 def read(descriptor: int, most: int) -> bytes:
     """From where the descriptor is; less at the end. What is read takes
     memory, and not what could be."""

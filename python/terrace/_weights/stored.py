@@ -32,12 +32,6 @@ class Stored:
     def size_bytes(self) -> int:
         return self.shape.numel() * self.dtype.itemsize
 
-    def check_within(self, file_bytes: int) -> None:
-        if self.offset < 0 or self.offset + self.size_bytes > file_bytes:
-            raise ValueError(
-                f"terrace: {self.path}: '{self.name}' has {self.size_bytes} "
-                f'bytes at {self.offset}, and the file has {file_bytes}')
-
     def read(self, target: torch.Tensor) -> None:
         """Into a tensor of that shape in CPU memory, of its own dtype.
 
