@@ -13,7 +13,8 @@
 #include "base/threads/short_slices.h"
 #include "runtime/background_thread.h"
 #include "runtime/messages/inbox.h"
-#include "runtime/messages/request_checks.h"
+#include "runtime/messages/intake.h"
+#include "runtime/messages/port.h"
 #include "runtime/messages/request_queue.h"
 #include "tiers/left_behind.h"
 
@@ -21,6 +22,28 @@ namespace terrace {
 namespace {
 
 constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
+
+// The last word of the mover's thread.
+class LoopEnd {
+ public:
+  void Set() {
+    MutexLock lock(mutex_);
+    is_set_ = true;
+    changed_.SignalAll();
+  }
+  void Await(Clock& clock) {
+    MutexLock lock(mutex_);
+    clock.Await(
+        mutex_, changed_,
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return is_set_; },
+        absl::InfiniteFuture());
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_set_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 class InProcessRuntime final : public LocalRuntime {
  public:
@@ -30,7 +53,9 @@ class InProcessRuntime final : public LocalRuntime {
         pinned_(std::make_shared<PinnedMapping>(std::move(parts.pinned))),
         executor_(std::move(parts.executor)),
         machine_profile_(std::move(parts.machine_profile)),
-        sizes_(std::make_shared<TensorSizes>()) {
+        memory_{.data = arena_->bytes().data()},
+        device_{.address =
+                    parts.device.has_value() ? parts.device->address : 0} {
     CoreParts core;
     core.clock = &clock_;
     core.executor = executor_.get();
@@ -52,12 +77,14 @@ class InProcessRuntime final : public LocalRuntime {
     core.io_timeout = parts.io_timeout;
     core.transcript = parts.transcript;
     mover_ = std::make_unique<Mover>(std::move(core));
-    inbox_ = mover_->shared_inbox();
+    inbox_ = mover_->inbox();
+    port_ = mover_->ports().Open();
+    intake_ = std::make_shared<Intake>(port_->client(), clock_, inbox_);
     if (!parts.start_thread) return;
     thread_ = StartThread("terrace-mover", [this, ended = loop_ended_] {
       TakeShortSlices();
       Loop();
-      ended->Set(true);
+      ended->Set();
     });
   }
 
@@ -94,27 +121,21 @@ class InProcessRuntime final : public LocalRuntime {
 
   absl::StatusOr<std::vector<TensorId>> Register(
       absl::Span<const TensorSpec> specs) override {
-    for (const TensorSpec& spec : specs) {
-      TERRACE_RETURN_IF_ERROR(CheckSpec(spec));
-    }
     RegisterRequest message;
     message.specs.assign(specs.begin(), specs.end());
-    message.reply =
-        std::make_shared<Reply<absl::StatusOr<std::vector<TensorId>>>>();
-    auto reply = message.reply;
-    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
-    absl::StatusOr<std::vector<TensorId>> ids = reply->Await(clock_);
-    if (ids.ok()) sizes_->Set(*ids, specs);
+    absl::StatusOr<std::vector<TensorId>> ids =
+        Ask<std::vector<TensorId>>(std::move(message));
+    if (ids.ok()) intake_->OnRegistered(*ids, specs);
     return ids;
   }
 
   absl::Status Unregister(TensorId tensor) override {
-    auto reply = std::make_shared<Reply<absl::Status>>();
-    if (!inbox_->Post(UnregisterRequest{tensor, reply})) {
-      return inbox_->Closed();
-    }
-    absl::Status status = reply->Await(clock_);
-    if (status.ok()) sizes_->Erase(tensor);
+    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
+    Question question(*port_);
+    TERRACE_RETURN_IF_ERROR(
+        intake_->Post(UnregisterRequest{question.id(), tensor}));
+    absl::Status status = question.AwaitStatus(clock_);
+    if (status.ok()) intake_->OnUnregistered(tensor);
     return status;
   }
 
@@ -125,39 +146,30 @@ class InProcessRuntime final : public LocalRuntime {
 
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline, TierKind tier) override {
-    if (tier != TierKind::kDram && tier != TierKind::kHbm) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a queue at ", TierKindName(tier),
-                       ": customers work at dram and hbm"));
-    }
-    if (slot_bytes <= 0 || slots <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a window of ", slots, " slots of ", slot_bytes, " bytes"));
-    }
     OpenRequest message;
     message.slot_bytes = slot_bytes;
     message.slots = slots;
-    message.deadline = clock_.FromWall(deadline);
+    message.deadline = deadline;
     message.tier = tier;
-    return Open(std::move(message));
+    return Open(message);
   }
 
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
       TensorId tensor, Time deadline) override {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     OpenRequest message;
-    message.slot_bytes = sizes_->Get(tensor);
+    message.slot_bytes = intake_->SizeOf(tensor);
     if (message.slot_bytes < 0) return NoTensor(tensor);
     message.slots = 1;
-    message.deadline = clock_.FromWall(deadline);
+    message.deadline = deadline;
     message.only = tensor;
-    return Open(std::move(message));
+    return Open(message);
   }
 
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
-    const int64_t size = sizes_->Get(tensor);
+    const int64_t size = intake_->SizeOf(tensor);
     if (size < 0) return NoTensor(tensor);
     // Of all three together, whatever is done to the wall clock meanwhile.
     const absl::Time end = clock_.FromWall(deadline);
@@ -184,21 +196,21 @@ class InProcessRuntime final : public LocalRuntime {
     TERRACE_RETURN_IF_ERROR(arena_->Grow(bytes));
     GrowRequest message;
     message.bytes = static_cast<int64_t>(arena_->bytes().size() - before);
-    message.reply = std::make_shared<Reply<absl::Status>>();
-    const auto reply = message.reply;
-    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
-    return reply->Await(clock_);
+    Question question(*port_);
+    message.id = question.id();
+    if (!inbox_->Post(message)) return inbox_->Closed();
+    return question.AwaitStatus(clock_);
   }
 
   void Prefetch(absl::Span<const TensorId> tensors) override {
-    inbox_->Post(PrefetchRequest{{tensors.begin(), tensors.end()}});
+    intake_->Post(PrefetchRequest{{tensors.begin(), tensors.end()}})
+        .IgnoreError();
   }
 
   Stats GetStats() const override {
     if (!inbox_->IsOwnProcess()) return Stats();
-    auto reply = std::make_shared<Reply<Stats>>();
-    Stats stats = inbox_->Post(StatsRequest{reply}) ? reply->Await(clock_)
-                                                    : mover_->final_stats();
+    absl::StatusOr<Stats> now = Ask<Stats>(StatsRequest());
+    Stats stats = now.ok() ? *std::move(now) : mover_->final_stats();
     stats.machine_profile = machine_profile_;
     stats.host.huge_page_share = arena_->huge_page_share();
     stats.host.numa_node_asked = arena_->asked_node();
@@ -218,16 +230,25 @@ class InProcessRuntime final : public LocalRuntime {
   static absl::Status NoTensor(TensorId tensor) {
     return absl::InvalidArgumentError(absl::StrCat("no tensor ", tensor.value));
   }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> Open(OpenRequest message) {
-    message.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
-    const auto reply = message.reply;
-    const int64_t slot_bytes = message.slot_bytes;
-    const int slots = message.slots;
-    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
-    absl::StatusOr<OpenedQueue> opened = reply->Await(clock_);
-    if (!opened.ok()) return opened.status();
-    return MakeRequestQueue(*std::move(opened), slot_bytes, slots, clock_,
-                            inbox_, sizes_);
+  // The answer to a request, posted through the intake.
+  template <typename T, typename Body>
+  absl::StatusOr<T> Ask(Body message) const {
+    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
+    Question question(*port_);
+    message.id = question.id();
+    TERRACE_RETURN_IF_ERROR(intake_->Post(std::move(message)));
+    return question.Await<T>(clock_);
+  }
+
+  absl::StatusOr<std::unique_ptr<RequestQueue>> Open(
+      const OpenRequest& message) {
+    TERRACE_ASSIGN_OR_RETURN(const OpenedQueue opened,
+                             Ask<OpenedQueue>(message));
+    intake_->OnOpened(opened.id, message.slot_bytes, message.slots);
+    return MakeRequestQueue(
+        opened.id, port_->TakeQueue(opened.id),
+        message.tier == TierKind::kHbm ? device_ : memory_,
+        {.clock = &clock_, .inbox = inbox_, .intake = intake_, .port = port_});
   }
 
   // A tier's own, or a thread.
@@ -244,10 +265,10 @@ class InProcessRuntime final : public LocalRuntime {
     CloseRequest message;
     message.deadline = deadline;
     message.force = force;
-    message.reply = std::make_shared<Reply<absl::Status>>();
-    auto reply = message.reply;
-    if (!inbox_->Post(std::move(message))) return absl::OkStatus();
-    absl::Status status = reply->Await(clock_);
+    Question question(*port_);
+    message.id = question.id();
+    if (!inbox_->Post(message)) return absl::OkStatus();
+    const absl::Status status = question.AwaitStatus(clock_);
     closed_ = !absl::IsFailedPrecondition(status);
     return status;
   }
@@ -281,12 +302,15 @@ class InProcessRuntime final : public LocalRuntime {
   const std::string machine_profile_;
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Inbox> inbox_;
-  const std::shared_ptr<TensorSizes> sizes_;
+  // Of this process, the runtime's first client; with its queues.
+  const TierBase memory_;
+  const TierBase device_;
+  std::shared_ptr<Port> port_;
+  std::shared_ptr<Intake> intake_;
   // Set by the thread that closed; read by later callers.
   std::atomic<bool> closed_ = false;
-  // The thread's last word, which it shares as it may outlive this object.
-  const std::shared_ptr<Reply<bool>> loop_ended_ =
-      std::make_shared<Reply<bool>>();
+  // Shared with the thread, which may outlive this object.
+  const std::shared_ptr<LoopEnd> loop_ended_ = std::make_shared<LoopEnd>();
   std::thread thread_;  // last: it uses all of the above
 };
 

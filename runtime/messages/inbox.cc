@@ -21,6 +21,11 @@ void Inbox::Wake() {
   if (!wake_shut_) wake_();
 }
 
+bool Inbox::shut() const {
+  MutexLock lock(mutex_);
+  return shut_;
+}
+
 absl::Status Inbox::Closed() const {
   return absl::CancelledError(IsOwnProcess()
                                   ? "the runtime was closed"

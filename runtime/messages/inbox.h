@@ -18,7 +18,7 @@
 
 namespace terrace {
 
-using Message = std::variant<Request, Event>;
+using Message = std::variant<Request, OwnerRequest, Event>;
 
 // Messages to the mover, in order. Thread-safe. Shared with every Pin, which
 // may outlive the mover.
@@ -31,6 +31,8 @@ class Inbox final : public PinOwner, public TierEvents {
   // False: the mover is gone, or this is a forked child, which never had it;
   // the message is dropped.
   bool Post(Message message);
+  // Whether no message is accepted any more.
+  bool shut() const;
   // What a refused Post means: Cancelled.
   absl::Status Closed() const;
   // Wakes the mover without a message: something that it polls has ended. Until

@@ -7,13 +7,14 @@
 
 namespace terrace {
 
-void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
-                        uint64_t processed, const absl::Status& blocked_also) {
+void QueuePort::Publish(std::vector<ReadyGroup>* ready,
+                        bool blocked_by_own_pins, uint64_t processed,
+                        const absl::Status& blocked_also) {
   {
     MutexLock lock(mutex_);
-    if (!closed_) {
+    if (!closed()) {
       const bool news = !ready->empty() || blocked_by_own_pins;
-      for (Ready& group : *ready) ready_.push_back(std::move(group));
+      for (ReadyGroup& group : *ready) ready_.push_back(std::move(group));
       ready->clear();
       blocked_by_own_pins_ = blocked_by_own_pins;
       blocked_also_ = blocked_also;
@@ -26,7 +27,7 @@ void QueuePort::Publish(std::vector<Ready>* ready, bool blocked_by_own_pins,
 }
 
 void QueuePort::Close() {
-  std::deque<Ready> untaken;
+  std::deque<ReadyGroup> untaken;
   {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -36,13 +37,8 @@ void QueuePort::Close() {
   EndUntaken(untaken);
 }
 
-bool QueuePort::closed() const {
-  MutexLock lock(mutex_);
-  return closed_;
-}
-
-absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
-                                      absl::Time deadline) {
+absl::StatusOr<ReadyGroup> QueuePort::Take(Clock& clock, uint64_t posted,
+                                           absl::Time deadline) {
   MutexLock lock(mutex_);
   auto blocked = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return blocked_by_own_pins_ && processed_ >= posted;
@@ -50,15 +46,15 @@ absl::StatusOr<Ready> QueuePort::Take(Clock& clock, uint64_t posted,
   clock.Await(
       mutex_, changed_,
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !ready_.empty() || closed_ || blocked();
+        return !ready_.empty() || closed() || blocked();
       },
       deadline);
   if (!ready_.empty()) {
-    Ready ready = std::move(ready_.front());
+    ReadyGroup ready = std::move(ready_.front());
     ready_.pop_front();
     return ready;
   }
-  if (closed_) return absl::CancelledError("the runtime was closed");
+  if (closed()) return absl::CancelledError("the runtime was closed");
   if (blocked()) {
     return Reworded(blocked_also_, absl::StatusCode::kFailedPrecondition,
                     absl::StrCat("only pins of this queue block its next group",

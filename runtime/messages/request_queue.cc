@@ -1,58 +1,53 @@
 #include "runtime/messages/request_queue.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
-#include "runtime/messages/request_checks.h"
 
 namespace terrace {
 namespace {
 
 class PostedQueue final : public RequestQueue {
  public:
-  PostedQueue(OpenedQueue opened, int64_t slot_bytes, int slots, Clock& clock,
-              std::shared_ptr<Inbox> inbox,
-              std::shared_ptr<const TensorSizes> sizes)
-      : id_(opened.id),
-        port_(std::move(opened.port)),
-        slot_bytes_(slot_bytes),
-        slots_(slots),
-        clock_(clock),
-        inbox_(std::move(inbox)),
-        sizes_(std::move(sizes)) {}
+  PostedQueue(int64_t id, std::shared_ptr<QueuePort> port, const TierBase& base,
+              QueueParts client)
+      : id_(id),
+        port_(std::move(port)),
+        base_(base),
+        client_(std::move(client)) {}
 
   ~PostedQueue() override {
     // In a forked child the port's lock may be held by a thread it lacks.
-    if (!inbox_->IsOwnProcess()) return;
-    inbox_->Post(CloseQueueRequest{id_});
+    if (!client_.inbox->IsOwnProcess()) return;
+    client_.intake->Post(CloseQueueRequest{id_}).IgnoreError();
     port_->Close();
   }
 
   absl::Status Push(absl::Span<const Want> wants, uint64_t tag,
                     Time deadline) override {
-    if (IsClosed()) return inbox_->Closed();
-    TERRACE_RETURN_IF_ERROR(
-        CheckWants(wants, slots_, slot_bytes_,
-                   [this](TensorId tensor) { return sizes_->Get(tensor); }));
+    if (IsClosed()) return client_.inbox->Closed();
     PushRequest message;
     message.queue = id_;
     message.wants.assign(wants.begin(), wants.end());
     message.tag = tag;
-    message.deadline = clock_.FromWall(deadline);
-    if (!inbox_->Post(std::move(message))) return inbox_->Closed();
+    message.deadline = deadline;
+    TERRACE_RETURN_IF_ERROR(client_.intake->Post(std::move(message)));
     ++outstanding_;
     return absl::OkStatus();
   }
 
   absl::StatusOr<Ready> Next(Time deadline) override {
-    if (IsClosed()) return inbox_->Closed();
+    if (IsClosed()) return client_.inbox->Closed();
     if (outstanding_ == 0) {
       return absl::FailedPreconditionError("nothing is pushed");
     }
-    absl::StatusOr<Ready> ready =
-        port_->Take(clock_, inbox_->posted(), clock_.FromWall(deadline));
-    if (ready.ok()) --outstanding_;
-    return ready;
+    absl::StatusOr<ReadyGroup> group =
+        port_->Take(*client_.clock, client_.inbox->posted(),
+                    client_.clock->FromWall(deadline));
+    if (!group.ok()) return group.status();
+    --outstanding_;
+    return MakeReady(*group);
   }
 
   absl::Status BeginStep(int64_t step) override {
@@ -66,52 +61,58 @@ class PostedQueue final : public RequestQueue {
   }
 
  private:
-  bool IsClosed() const { return !inbox_->IsOwnProcess() || port_->closed(); }
+  bool IsClosed() const {
+    return !client_.inbox->IsOwnProcess() || port_->closed();
+  }
 
   absl::Status Ask(StepRequest::Kind kind, int64_t step) {
-    auto reply = std::make_shared<Reply<absl::Status>>();
-    if (!inbox_->Post(StepRequest{kind, id_, step, reply}))
-      return inbox_->Closed();
-    return reply->Await(clock_);
+    if (!client_.inbox->IsOwnProcess()) return client_.inbox->Closed();
+    Question question(*client_.port);
+    TERRACE_RETURN_IF_ERROR(
+        client_.intake->Post(StepRequest{question.id(), kind, id_, step}));
+    return question.AwaitStatus(*client_.clock);
+  }
+
+  Ready MakeReady(const ReadyGroup& group) const {
+    Ready ready;
+    ready.tag = group.tag;
+    ready.cause = group.cause;
+    if (!group.grants.ok()) {
+      ready.pins = group.grants.status();
+      return ready;
+    }
+    std::vector<Pin> pins;
+    pins.reserve(group.grants->size());
+    for (const Grant& grant : *group.grants) pins.push_back(MakePin(grant));
+    ready.pins = std::move(pins);
+    return ready;
+  }
+
+  Pin MakePin(const Grant& grant) const {
+    if (base_.data == nullptr) {
+      return Pin(client_.inbox, grant.token, grant.tensor,
+                 base_.address + static_cast<uintptr_t>(grant.offset));
+    }
+    return Pin(client_.inbox, grant.token, grant.tensor,
+               absl::Span<std::byte>(base_.data + grant.offset,
+                                     static_cast<size_t>(grant.size_bytes)));
   }
 
   const int64_t id_;
   const std::shared_ptr<QueuePort> port_;
-  const int64_t slot_bytes_;
-  const int slots_;
-  Clock& clock_;
-  const std::shared_ptr<Inbox> inbox_;
-  const std::shared_ptr<const TensorSizes> sizes_;
+  const TierBase base_;
+  const QueueParts client_;
   int64_t outstanding_ = 0;  // pushed and not yet returned by Next
 };
 
 }  // namespace
 
-void TensorSizes::Set(absl::Span<const TensorId> ids,
-                      absl::Span<const TensorSpec> specs) {
-  MutexLock lock(mutex_);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    sizes_.Put(ids[i].value, specs[i].size_bytes);
-  }
-}
-
-void TensorSizes::Erase(TensorId id) {
-  MutexLock lock(mutex_);
-  sizes_.Erase(id.value);
-}
-
-int64_t TensorSizes::Get(TensorId id) const {
-  MutexLock lock(mutex_);
-  const int64_t* const size = sizes_.Find(id.value);
-  return size == nullptr ? -1 : *size;
-}
-
-std::unique_ptr<RequestQueue> MakeRequestQueue(
-    OpenedQueue opened, int64_t slot_bytes, int slots, Clock& clock,
-    std::shared_ptr<Inbox> inbox, std::shared_ptr<const TensorSizes> sizes) {
-  return std::make_unique<PostedQueue>(std::move(opened), slot_bytes, slots,
-                                       clock, std::move(inbox),
-                                       std::move(sizes));
+std::unique_ptr<RequestQueue> MakeRequestQueue(int64_t id,
+                                               std::shared_ptr<QueuePort> port,
+                                               const TierBase& base,
+                                               QueueParts client) {
+  return std::make_unique<PostedQueue>(id, std::move(port), base,
+                                       std::move(client));
 }
 
 }  // namespace terrace

@@ -1,33 +1,38 @@
-// The customer's side of a queue: checks what it is given, posts it to the
-// mover, takes what its port publishes. One thread at a time.
+// The customer's side of a queue: posts what it is given through its client's
+// intake, takes what its port publishes, and makes pins of it. One thread at a
+// time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "runtime/messages/inbox.h"
-#include "runtime/tensor/id_map.h"
+#include "runtime/messages/intake.h"
+#include "runtime/messages/port.h"
 #include "terrace/request.h"
 
 namespace terrace {
 
-// Sizes of registered tensors. Thread-safe.
-class TensorSizes {
- public:
-  void Set(absl::Span<const TensorId> ids, absl::Span<const TensorSpec> specs);
-  void Erase(TensorId id);
-  int64_t Get(TensorId id) const;  // -1: unknown
-
- private:
-  mutable Mutex mutex_;
-  IdMap<int64_t> sizes_ ABSL_GUARDED_BY(mutex_);
+// Where the bytes of a queue's tier begin in this process.
+struct TierBase {
+  std::byte* data = nullptr;  // null: the CPU cannot address them
+  uintptr_t address = 0;      // as the tier's device has it
 };
 
-// Everything referenced outlives the queue, or is shared with it.
-std::unique_ptr<RequestQueue> MakeRequestQueue(
-    OpenedQueue opened, int64_t slot_bytes, int slots, Clock& clock,
-    std::shared_ptr<Inbox> inbox, std::shared_ptr<const TensorSizes> sizes);
+// What every queue of a client has of it.
+struct QueueParts {
+  Clock* clock = nullptr;  // outlives the queue
+  std::shared_ptr<Inbox> inbox;
+  std::shared_ptr<Intake> intake;
+  std::shared_ptr<Port> port;
+};
+
+// `port`: of queue `id`.
+std::unique_ptr<RequestQueue> MakeRequestQueue(int64_t id,
+                                               std::shared_ptr<QueuePort> port,
+                                               const TierBase& base,
+                                               QueueParts client);
 
 }  // namespace terrace

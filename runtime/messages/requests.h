@@ -1,51 +1,48 @@
-// What customers ask of the mover. A request that is answered carries the
-// Reply that its asker awaits. Deadlines are by the runtime's clock here, no
-// longer by the wall clock.
+// What is asked of the mover. All are values: ids, numbers, names and times,
+// without a pointer or a callback, so that a client in another process can send
+// them. Each that is answered has a RequestId, and its client's Port delivers
+// the answer (runtime/messages/answers.h).
+//
+// In a message from outside a deadline is by the wall clock; the Intake turns
+// it, and in the mover it is by the runtime's.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <variant>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "runtime/messages/queue_port.h"
-#include "runtime/messages/reply.h"
+#include "runtime/messages/request_id.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
-#include "terrace/stats.h"
 #include "terrace/tensor.h"
 #include "terrace/tier.h"
 
 namespace terrace {
 
-struct OpenedQueue {
-  int64_t id = -1;
-  std::shared_ptr<QueuePort> port;
-};
-
-// All of them or none.
+// All of them or none. Answer: std::vector<TensorId>.
 struct RegisterRequest {
+  RequestId id;
   std::vector<TensorSpec> specs;
-  std::shared_ptr<Reply<absl::StatusOr<std::vector<TensorId>>>> reply;
 };
+// Answer: Status.
 struct UnregisterRequest {
+  RequestId id;
   TensorId tensor;
-  std::shared_ptr<Reply<absl::Status>> reply;
 };
+// Answer: OpenedQueue.
 struct OpenRequest {
+  RequestId id;
   int64_t slot_bytes = 0;
   int slots = 0;
   absl::Time deadline;
-  std::shared_ptr<Reply<absl::StatusOr<OpenedQueue>>> reply;
   TierKind tier = TierKind::kDram;  // where its window is
   TensorId only;  // of a window for one tensor: a slot of its size
 };
 struct CloseQueueRequest {
   int64_t queue = -1;
 };
+// Answer: a ReadyGroup with this tag, in the queue's port.
 struct PushRequest {
   int64_t queue = -1;
   std::vector<Want> wants;
@@ -56,32 +53,40 @@ struct EndPinRequest {
   uint64_t token = 0;
   PinEnd end = PinEnd::kPublish;
 };
+// Answer: Status.
 struct StepRequest {
   enum class Kind : uint8_t { kBegin, kCommit, kAbort };
+  RequestId id;
   Kind kind = Kind::kBegin;
   int64_t queue = -1;
   int64_t step = 0;
-  std::shared_ptr<Reply<absl::Status>> reply;
-};
-// The arena has these more at its end.
-struct GrowRequest {
-  int64_t bytes = 0;
-  std::shared_ptr<Reply<absl::Status>> reply;
 };
 struct PrefetchRequest {
   std::vector<TensorId> tensors;
 };
+// Answer: Stats.
 struct StatsRequest {
-  std::shared_ptr<Reply<Stats>> reply;
+  RequestId id;
 };
+
+// What any client may send, through its Intake.
+using Request = std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
+                             CloseQueueRequest, PushRequest, EndPinRequest,
+                             StepRequest, PrefetchRequest, StatsRequest>;
+
+// The arena has these more at its end. Answer: Status.
+struct GrowRequest {
+  RequestId id;
+  int64_t bytes = 0;
+};
+// Answer: Status.
 struct CloseRequest {
+  RequestId id;
   absl::Time deadline;
   bool force = false;  // held pins and queues do not refuse it
-  std::shared_ptr<Reply<absl::Status>> reply;
 };
-using Request =
-    std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
-                 CloseQueueRequest, PushRequest, EndPinRequest, StepRequest,
-                 GrowRequest, PrefetchRequest, StatsRequest, CloseRequest>;
+
+// What only the process that made the runtime asks.
+using OwnerRequest = std::variant<GrowRequest, CloseRequest>;
 
 }  // namespace terrace

@@ -228,13 +228,13 @@ void Admission::OnFetchFailed(const Tensor& tensor, const absl::Status& why) {
 
 // All fetches of an admitted group have ended.
 void Admission::Finish(Customer& customer, Group& group, Edge last) {
-  Ready ready;
+  ReadyGroup ready;
   ready.tag = group.tag;
   if (!group.failure.ok() || customer.closed || refusing_) {
     ReleaseHolds(customer, group);
-    ready.pins = group.failure.ok()
-                     ? absl::CancelledError("the queue was closed")
-                     : group.failure;
+    ready.grants = group.failure.ok()
+                       ? absl::CancelledError("the queue was closed")
+                       : group.failure;
     parts_.customers->AddReady(customer, std::move(ready));
     EraseAdmitted(customer, group.id);
     return;
@@ -249,32 +249,25 @@ void Admission::Finish(Customer& customer, Group& group, Edge last) {
         group.waited_for_write ? WaitCause::kWriteBack : WaitCause::kSpace;
   }
   CountBlocked(customer, group, ready.cause, last, now);
-  std::vector<Pin> pins;
+  Grants grants;
   for (const Want& want : group.wants) {
-    pins.push_back(MakePin(customer, want));
+    grants.push_back(MakeGrant(customer, want));
   }
-  ready.pins = std::move(pins);
+  ready.grants = std::move(grants);
   parts_.customers->AddReady(customer, std::move(ready));
   EraseAdmitted(customer, group.id);
 }
 
-Pin Admission::MakePin(Customer& customer, const Want& want) const {
+Grant Admission::MakeGrant(Customer& customer, const Want& want) const {
   const TierId tier = customer.tier;
   Tensor& tensor = *parts_.table->Find(want.tensor);
-  const uint64_t token =
-      parts_.pins->Grant(tensor, tier, customer.id, want.access);
+  const uint64_t token = parts_.pins->Grant(
+      tensor, tier, customer.id, want.access, TokensOf(customer.client));
   ++customer.held_pins;
-  const Extent& extent = tensor.at(tier)->place.extent();
-  std::byte* const copy = parts_.working->at(tier).tier().Address(extent);
-  if (copy == nullptr) {
-    return Pin(parts_.inbox, token, tensor.id,
-               parts_.device_address + static_cast<uintptr_t>(extent.offset) +
-                   kTensorHeaderBytes);
-  }
-  return Pin(
-      parts_.inbox, token, tensor.id,
-      absl::Span<std::byte>(copy + kTensorHeaderBytes,
-                            static_cast<size_t>(tensor.spec.size_bytes)));
+  return {.token = token,
+          .tensor = tensor.id,
+          .offset = tensor.at(tier)->place.extent().offset + kTensorHeaderBytes,
+          .size_bytes = tensor.spec.size_bytes};
 }
 
 // The queue's wait ends, whichever of its groups is ready first: it counts as

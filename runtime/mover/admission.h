@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "runtime/messages/inbox.h"
+#include "runtime/messages/answers.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
@@ -42,8 +42,6 @@ struct AdmissionParts {
   const RestingTiers* resting = nullptr;
   Links* links = nullptr;  // hears which of them held groups up
   Clock* clock = nullptr;
-  std::shared_ptr<Inbox> inbox;  // that pins report to
-  uintptr_t device_address = 0;  // of the device's bytes
 };
 
 class Admission {
@@ -111,7 +109,7 @@ class Admission {
                 std::vector<QueueError>* errors);
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
               Group& group);
-  Pin MakePin(Customer& customer, const Want& want) const;
+  Grant MakeGrant(Customer& customer, const Want& want) const;
   void Hold(Customer& customer, const Want& want, Tensor& tensor,
             Reservation room, Group& group);
   // `last`: the edge of the arrival that it waited for, if it did.

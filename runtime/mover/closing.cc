@@ -35,8 +35,8 @@ bool Closing::Advance(absl::Time now, uint64_t processed,
   std::erase_if(requests_, [&](CloseRequest& each) {
     const bool refused = !holders.empty() && !each.force;
     if (refused) {
-      each.reply->Set(
-          absl::FailedPreconditionError(absl::StrCat("still held: ", holders)));
+      parts_.ports->Deliver(each.id, absl::FailedPreconditionError(absl::StrCat(
+                                         "still held: ", holders)));
     } else {
       deadline = std::min(deadline, each.deadline);
     }
@@ -76,7 +76,7 @@ void Closing::End(bool pinned, Stats stats) {
     final_stats_.host.leaked_bytes = parts_.dram->usage().capacity_bytes;
   }
   // Before the engine is left behind: a message would wake it.
-  std::deque<Message> left = parts_.inbox->Shut();
+  const std::deque<Message> left = parts_.inbox->Shut();
   // What a transfer that never ended may still use: the engine, its buffers,
   // and the files' descriptors.
   if (!quiet()) {
@@ -85,32 +85,30 @@ void Closing::End(bool pinned, Stats stats) {
     parts_.dram->Abandon();
     if (parts_.hbm != nullptr) parts_.hbm->Abandon();
   }
-  Answer(std::move(left), result);
+  Answer(left, result);
   // No reference to what the last one is told stays behind here.
   for (size_t i = 0; i < requests_.size(); ++i) {
     const bool last = i + 1 == requests_.size();
-    requests_[i].reply->Set(last ? std::move(result) : result);
+    parts_.ports->Deliver(requests_[i].id, last ? std::move(result) : result);
   }
 }
 
-void Closing::Answer(std::deque<Message> left,
+void Closing::Answer(const std::deque<Message>& left,
                      const absl::Status& result) const {
-  for (Message& message : left) {
-    Request* const request = std::get_if<Request>(&message);
-    if (request == nullptr) continue;  // nothing waits for an event
-    if (auto* asked = std::get_if<StatsRequest>(request)) {
-      asked->reply->Set(final_stats_);
-    } else if (auto* close = std::get_if<CloseRequest>(request)) {
-      close->reply->Set(result);
-    } else {
-      std::visit(
-          [](auto& body) {
-            if constexpr (requires { body.reply->Set(Closed()); }) {
-              body.reply->Set(Closed());
-            }
-          },
-          *request);
-    }
+  for (const Message& message : left) {
+    if (const auto* request = std::get_if<Request>(&message)) {
+      if (auto* asked = std::get_if<StatsRequest>(request)) {
+        parts_.ports->Deliver(asked->id, final_stats_);
+        continue;
+      }
+      std::visit([&](const auto& body) { Refuse(body); }, *request);
+    } else if (const auto* owner = std::get_if<OwnerRequest>(&message)) {
+      if (auto* close = std::get_if<CloseRequest>(owner)) {
+        parts_.ports->Deliver(close->id, result);
+        continue;
+      }
+      std::visit([&](const auto& body) { Refuse(body); }, *owner);
+    }  // nothing waits for an event
   }
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/messages/inbox.h"
+#include "runtime/messages/ports.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
@@ -27,6 +28,7 @@ struct ClosingParts {
   DramTier* dram = nullptr;
   Tier* hbm = nullptr;  // null: there is none
   Inbox* inbox = nullptr;
+  const Ports* ports = nullptr;
 };
 
 class Closing {
@@ -60,7 +62,15 @@ class Closing {
     return parts_.links->pending() == 0 && parts_.transfers->tasks() == 0;
   }
   absl::Status Result() const;
-  void Answer(std::deque<Message> left, const absl::Status& result) const;
+  void Answer(const std::deque<Message>& left,
+              const absl::Status& result) const;
+  // Nothing waits for the answer to a request without an id.
+  template <typename Body>
+  void Refuse(const Body& request) const {
+    if constexpr (requires { request.id; }) {
+      parts_.ports->Deliver(request.id, Closed());
+    }
+  }
 
   const ClosingParts parts_;
   std::vector<CloseRequest> requests_;  // not answered yet

@@ -21,6 +21,7 @@
 #include "policies/path_placement.h"
 #include "prefetch/trace_planner.h"
 #include "runtime/messages/inbox.h"
+#include "runtime/messages/ports.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/staging_room.h"
@@ -111,6 +112,7 @@ struct Core {
 
   Clock& clock;
   const std::shared_ptr<Inbox> inbox;
+  Ports ports;
   // Reservations outlive nothing that they are made from: tiers first, then
   // windows, then tensors, then transfers.
   DramTier dram;

@@ -6,10 +6,11 @@
 
 namespace terrace {
 
-Customer& Customers::Open(Window& window) {
+Customer& Customers::Open(Window& window, ClientId client) {
   auto customer = std::make_unique<Customer>();
   customer->id = next_customer_++;
-  customer->port = std::make_shared<QueuePort>();
+  customer->client = client;
+  customer->port = ports_.OpenQueue(client, customer->id);
   customer->tier = window.id();
   customer->window = &window;
   Customer& opened = *customer;
@@ -26,7 +27,7 @@ void Customers::DropWaiting(Customer& customer) {
 
 void Customers::Close(Customer& customer) {
   DropWaiting(customer);
-  EndUntaken(customer.ready);
+  customer.port->EndUntaken(customer.ready);
   customer.closed = true;
   std::erase(open_, &customer);
 }
@@ -34,7 +35,7 @@ void Customers::Close(Customer& customer) {
 void Customers::CloseAll() {
   for (Customer* const customer : open_) {
     DropWaiting(*customer);
-    EndUntaken(customer->ready);
+    customer->port->EndUntaken(customer->ready);
     customer->port->Close();
   }
 }
@@ -67,12 +68,12 @@ void Customers::EraseWaiting(Customer& customer, uint64_t group) {
   customer.waiting.erase(found);
 }
 
-void Customers::AddReady(Customer& customer, Ready ready) {
+void Customers::AddReady(Customer& customer, ReadyGroup ready) {
   if (transcript_ != nullptr) {
     TranscriptLine line;
     line.at = clock_.Now();
     line.event = TranscriptEvent::kReady;
-    line.code = ready.pins.status().code();
+    line.code = ready.grants.status().code();
     line.queue = customer.id;
     line.tag = ready.tag;
     line.cause = static_cast<int>(ready.cause);
@@ -84,9 +85,9 @@ void Customers::AddReady(Customer& customer, Ready ready) {
 
 void Customers::Fail(Customer& customer, const Group& group,
                      absl::Status status) {
-  Ready ready;
+  ReadyGroup ready;
   ready.tag = group.tag;
-  ready.pins = std::move(status);
+  ready.grants = std::move(status);
   AddReady(customer, std::move(ready));
 }
 

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "aio/io_transfer.h"
 #include "base/clock.h"
+#include "runtime/messages/ports.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/residency/window.h"
@@ -44,13 +45,14 @@ struct Group {
 
 struct Customer {
   int64_t id = -1;
-  TierId tier = kDramTier;  // where its window is and its pins are given
+  ClientId client = kLocalClient;  // whose it is
+  TierId tier = kDramTier;         // where its window is and its pins are given
   Window* window = nullptr;
   std::shared_ptr<QueuePort> port;
   std::map<uint64_t, Group> waiting;  // by id, which is first in first out
   std::set<std::pair<absl::Time, uint64_t>> deadlines;  // of those waiting
   int admitted = 0;                                     // of its groups
-  std::vector<Ready> ready;                             // until published
+  std::vector<ReadyGroup> ready;                        // until published
   std::optional<int64_t> step;                          // that is open
   absl::Status first_error;                             // of the open step
   int held_pins = 0;
@@ -64,11 +66,11 @@ struct Customer {
 
 class Customers {
  public:
-  // Both outlive the customers; `transcript` may be null.
-  Customers(Clock& clock, Transcript* transcript)
-      : clock_(clock), transcript_(transcript) {}
+  // All outlive the customers; `transcript` may be null.
+  Customers(Clock& clock, const Ports& ports, Transcript* transcript)
+      : clock_(clock), ports_(ports), transcript_(transcript) {}
 
-  Customer& Open(Window& window);
+  Customer& Open(Window& window, ClientId client = kLocalClient);
   // Nothing more of it is served; it stays for its pins and for the fetches
   // that still end in it.
   void Close(Customer& customer);
@@ -88,7 +90,7 @@ class Customers {
   void DropWants(const Group& group) { wanted_.Remove(group.wants); }
   const WantedTensors& wanted() const { return wanted_; }
 
-  void AddReady(Customer& customer, Ready ready);
+  void AddReady(Customer& customer, ReadyGroup ready);
   void Fail(Customer& customer, const Group& group, absl::Status status);
   void NoteIfEnded(const Customer& customer);
   // Hands over what is ready, as of message number `processed`; returns the
@@ -106,6 +108,7 @@ class Customers {
   void DropWaiting(Customer& customer);
 
   Clock& clock_;
+  const Ports& ports_;
   Transcript* const transcript_;
   std::unordered_map<int64_t, std::unique_ptr<Customer>> customers_;
   std::vector<Customer*> open_;  // in the order they came

@@ -19,7 +19,9 @@ struct ForEach : Functions... {
 
 void Mover::Hear(Request& request) {
   const bool closing = core_.closing.begun();
-  const auto refuse = [](auto& asked) { asked.reply->Set(Closing::Closed()); };
+  const auto refuse = [this](const auto& asked) {
+    core_.ports.Deliver(asked.id, Closing::Closed());
+  };
   std::visit(
       ForEach{
           [&](RegisterRequest& asked) {
@@ -39,22 +41,31 @@ void Mover::Hear(Request& request) {
           },
           [&](EndPinRequest& asked) { EndPin(asked); },
           [&](StepRequest& asked) {
-            closing ? refuse(asked) : ChangeStep(asked);
-          },
-          [&](GrowRequest& asked) {
             if (closing) return refuse(asked);
-            core_.dram.Extend(asked.bytes);
-            asked.reply->Set(absl::OkStatus());
+            core_.ports.Deliver(asked.id, ChangeStep(asked));
           },
           [&](PrefetchRequest& asked) {
             if (!closing) core_.prefetcher.Hint(asked.tensors);
           },
           [&](StatsRequest& asked) {
-            asked.reply->Set(core_.report().MakeStats(first_error_));
+            core_.ports.Deliver(asked.id,
+                                core_.report().MakeStats(first_error_));
           },
-          [&](CloseRequest& asked) { Close(asked); },
       },
       request);
+}
+
+void Mover::Hear(OwnerRequest& request) {
+  std::visit(ForEach{
+                 [&](GrowRequest& asked) {
+                   const bool closing = core_.closing.begun();
+                   if (!closing) core_.dram.Extend(asked.bytes);
+                   core_.ports.Deliver(asked.id, closing ? Closing::Closed()
+                                                         : absl::OkStatus());
+                 },
+                 [&](CloseRequest& asked) { Close(asked); },
+             },
+             request);
 }
 
 void Mover::Hear(Event& event) {
@@ -117,23 +128,23 @@ void Mover::EndPin(const EndPinRequest& request) {
                    "' was discarded and no lower copy is current")));
 }
 
-void Mover::ChangeStep(const StepRequest& request) {
+absl::Status Mover::ChangeStep(const StepRequest& request) {
   Customer* const customer = core_.customers.FindOpen(request.queue);
-  if (customer == nullptr) return request.reply->Set(Closing::Closed());
+  if (customer == nullptr) return Closing::Closed();
   const absl::Status wrong = Customers::CheckStep(*customer, request);
-  if (!wrong.ok()) return request.reply->Set(wrong);
+  if (!wrong.ok()) return wrong;
   if (request.kind == StepRequest::Kind::kBegin) {
     customer->step = request.step;
     core_.planner.BeginStep(customer->id);
     customer->first_error = core_.write_back.TakeUnsaid(customer->id);
     core_.write_back.RetryFailed();
-    return request.reply->Set(absl::OkStatus());
+    return absl::OkStatus();
   }
   customer->step.reset();
   absl::Status result = std::exchange(customer->first_error, absl::OkStatus());
   const bool aborts = request.kind == StepRequest::Kind::kAbort;
   if (!result.ok() || aborts) core_.planner.Forget(customer->id);
-  request.reply->Set(aborts ? absl::OkStatus() : std::move(result));
+  return aborts ? absl::OkStatus() : std::move(result);
 }
 
 void Mover::Close(CloseRequest& request) {

@@ -29,8 +29,9 @@ class Mover {
   // mover; the caller drains the executor before it frees the arena.
   ~Mover();
 
-  Inbox& inbox() { return *core_.inbox; }
-  std::shared_ptr<Inbox> shared_inbox() { return core_.inbox; }
+  const std::shared_ptr<Inbox>& inbox() { return core_.inbox; }
+  // A client opens its port here. Thread-safe.
+  Ports& ports() { return core_.ports; }
 
   // One turn; returns the time of its next event: now, when there is more to
   // do at once; InfiniteFuture, when only a message or a move's end can bring
@@ -63,11 +64,12 @@ class Mover {
 
   // What a message means for the parts.
   void Hear(Request& request);
+  void Hear(OwnerRequest& request);
   void Hear(Event& event);
   void Open(OpenRequest& request);
   void CloseQueue(const CloseQueueRequest& request);
   void EndPin(const EndPinRequest& request);
-  void ChangeStep(const StepRequest& request);
+  absl::Status ChangeStep(const StepRequest& request);
   void Close(CloseRequest& request);
   void OnSealed(const Sealed& event);
   void OnChecked(const Checked& event);

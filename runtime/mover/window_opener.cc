@@ -33,19 +33,23 @@ bool WindowOpener::Add(OpenRequest request) {
   Opening opening;
   opening.tier = request.tier == TierKind::kHbm ? kHbmTier : kDramTier;
   if (!parts_.working->Has(opening.tier)) {
-    request.reply->Set(absl::InvalidArgumentError(
-        "a queue at hbm: the runtime has no tier of that kind"));
+    parts_.ports->Deliver(
+        request.id,
+        absl::InvalidArgumentError(
+            "a queue at hbm: the runtime has no tier of that kind"));
     return false;
   }
   const absl::Status health = parts_.working->at(opening.tier).tier().Health();
   if (!health.ok()) {
-    request.reply->Set(Reworded(
-        health, absl::StrCat("a queue at ", TierKindName(request.tier), ": ",
-                             absl::string_view(health.message()))));
+    parts_.ports->Deliver(
+        request.id,
+        Reworded(health,
+                 absl::StrCat("a queue at ", TierKindName(request.tier), ": ",
+                              absl::string_view(health.message()))));
     return false;
   }
   if (IsForOne(request) && parts_.table->Find(request.only) == nullptr) {
-    request.reply->Set(NoTensor(request.only));
+    parts_.ports->Deliver(request.id, NoTensor(request.only));
     return false;
   }
   if (IsForOne(request)) {
@@ -58,7 +62,7 @@ bool WindowOpener::Add(OpenRequest request) {
   opening.request = std::move(request);
   const absl::Status fits = CheckBudget(opening);
   if (!fits.ok()) {
-    opening.request.reply->Set(fits);
+    parts_.ports->Deliver(opening.request.id, fits);
     return false;
   }
   openings_.push_back(std::move(opening));
@@ -142,7 +146,7 @@ bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
                                  std::vector<QueueError>* errors) {
   Tensor* const tensor = parts_.table->Find(opening.request.only);
   if (tensor == nullptr) {  // it went while its room was waited for
-    opening.request.reply->Set(NoTensor(opening.request.only));
+    parts_.ports->Deliver(opening.request.id, NoTensor(opening.request.only));
     return true;
   }
   TierResidency& residency = parts_.working->at(opening.tier);
@@ -172,9 +176,10 @@ Window* WindowOpener::Open(Opening& opening, Reservation range,
           .windows()
           .Open(std::move(range), ResidentBytes(opening.request.slot_bytes),
                 slots, std::move(opening.staging));
-  const Customer& customer = parts_.customers->Open(*window);
+  const Customer& customer =
+      parts_.customers->Open(*window, opening.request.id.client);
   parts_.planner->Open(customer.id);
-  opening.request.reply->Set(OpenedQueue{customer.id, customer.port});
+  parts_.ports->Deliver(opening.request.id, OpenedQueue{customer.id});
   return window;
 }
 
@@ -231,17 +236,20 @@ void WindowOpener::RefuseOne(const Opening& opening,
       why = absl::StrCat(absl::string_view(refused.message()), ", ");
     }
   }
-  opening.request.reply->Set(WithIoFault(
-      absl::ResourceExhaustedError(absl::StrCat(
-          "a window of ", opening.bytes, " bytes: ",
-          wants == opening.tier ? ""
-                                : absl::StrCat("of the memory for its "
-                                               "staging of ",
-                                               bytes, " bytes "),
-          FreeBytes(tier), " of ", tier.usage().capacity_bytes, " are free, ",
-          why, "and what is between could not be moved out in time; held: ",
-          holders, absl::string_view(unwritten.message()))),
-      IoFaultOf(unwritten)));
+  parts_.ports->Deliver(
+      opening.request.id,
+      WithIoFault(
+          absl::ResourceExhaustedError(absl::StrCat(
+              "a window of ", opening.bytes, " bytes: ",
+              wants == opening.tier ? ""
+                                    : absl::StrCat("of the memory for its "
+                                                   "staging of ",
+                                                   bytes, " bytes "),
+              FreeBytes(tier), " of ", tier.usage().capacity_bytes,
+              " are free, ", why,
+              "and what is between could not be moved out in time; held: ",
+              holders, absl::string_view(unwritten.message()))),
+          IoFaultOf(unwritten)));
 }
 
 absl::Time WindowOpener::NextDeadline() const {
@@ -254,7 +262,9 @@ absl::Time WindowOpener::NextDeadline() const {
 }
 
 void WindowOpener::Refuse(const absl::Status& why) {
-  for (const Opening& opening : openings_) opening.request.reply->Set(why);
+  for (const Opening& opening : openings_) {
+    parts_.ports->Deliver(opening.request.id, why);
+  }
   openings_.clear();
 }
 

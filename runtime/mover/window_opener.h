@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "prefetch/trace_planner.h"
+#include "runtime/messages/ports.h"
 #include "runtime/messages/requests.h"
 #include "runtime/mover/customers.h"
 #include "runtime/residency/queue_error.h"
@@ -24,6 +25,7 @@ namespace terrace {
 
 // All outlive the opener.
 struct WindowOpenerParts {
+  const Ports* ports = nullptr;
   Customers* customers = nullptr;
   const TensorTable* table = nullptr;
   TracePlanner* planner = nullptr;

@@ -10,13 +10,17 @@
 
 namespace terrace {
 
+void Registrar::Answer(RequestId& id, terrace::Answer answer) const {
+  parts_.ports->Deliver(std::exchange(id, {}), std::move(answer));
+}
+
 void Registrar::Register(RegisterRequest request) {
   Registration registration;
   for (const TensorSpec& spec : request.specs) {
     const absl::StatusOr<Tensor*> added = parts_.table->Add(spec);
     if (!added.ok()) {
       TakeBack(registration);
-      request.reply->Set(added.status());
+      Answer(request.id, added.status());
       return;
     }
     registration.tensors.push_back(*added);
@@ -44,14 +48,14 @@ void Registrar::ServeRegistrations() {
 bool Registrar::Serve(Registration& registration) {
   while (registration.placed < registration.tensors.size()) {
     if (!PlaceNext(registration)) return false;
-    if (registration.request.reply == nullptr) return true;  // refused
+    if (registration.request.id.empty()) return true;  // refused
   }
   std::vector<TensorId> ids;
   for (const Tensor* const tensor : registration.tensors) {
     parts_.table->Admit(*tensor);
     ids.push_back(tensor->id);
   }
-  registration.request.reply->Set(std::move(ids));
+  Answer(registration.request.id, std::move(ids));
   return true;
 }
 
@@ -73,8 +77,7 @@ bool Registrar::PlaceNext(Registration& registration) {
                                  ? parts_.placement->NoneIsUsable()
                                  : std::move(registration.refusal);
       TakeBack(registration);
-      std::exchange(registration.request.reply, nullptr)
-          ->Set(std::move(refused));
+      Answer(registration.request.id, std::move(refused));
       return true;
     }
     absl::StatusOr<std::optional<Reservation>> place =
@@ -148,7 +151,7 @@ void Registrar::ServeEnds(const WantedTensors& wanted, uint64_t processed) {
 // transfers end, and it is gone; a late one of them keeps its places.
 bool Registrar::ServeEnd(End& end, bool is_wanted, uint64_t processed) {
   if (end.tensor == nullptr && !BeginEnd(end, is_wanted, processed)) {
-    return end.request.reply == nullptr;
+    return end.request.id.empty();
   }
   Tensor& tensor = *end.tensor;
   const Drain drain = tensor.drain();
@@ -159,9 +162,9 @@ bool Registrar::ServeEnd(End& end, bool is_wanted, uint64_t processed) {
   // A late transfer may still read a copy.
   const bool is_read = drain != Drain::kNone || tensor.being_read();
   if (!is_read) parts_.working->DropAll(tensor);
-  if (end.request.reply != nullptr) {
+  if (!end.request.id.empty()) {
     parts_.table->FreeName(tensor);
-    std::exchange(end.request.reply, nullptr)->Set(absl::OkStatus());
+    Answer(end.request.id, absl::OkStatus());
   }
   if (parts_.transfers->Has(tensor)) return false;
   parts_.write_back->Forget(tensor);
@@ -185,7 +188,7 @@ bool Registrar::BeginEnd(End& end, bool is_wanted, uint64_t processed) {
         "tensor '", tensor->spec.name, "' is wanted by a group of a queue"));
   }
   if (!refused.ok()) {
-    std::exchange(end.request.reply, nullptr)->Set(refused);
+    Answer(end.request.id, refused);
     return false;
   }
   if (tensor->pins() > 0) return false;
@@ -201,11 +204,9 @@ bool Registrar::BeginEnd(End& end, bool is_wanted, uint64_t processed) {
 }
 
 void Registrar::Refuse(const absl::Status& why) {
-  for (const Registration& each : registrations_) each.request.reply->Set(why);
+  for (Registration& each : registrations_) Answer(each.request.id, why);
   registrations_.clear();
-  for (const End& end : ends_) {
-    if (end.request.reply != nullptr) end.request.reply->Set(why);
-  }
+  for (End& end : ends_) Answer(end.request.id, why);
   ends_.clear();
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "runtime/messages/ports.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/residency/queue_error.h"
@@ -20,6 +21,7 @@ namespace terrace {
 
 // All outlive the registrar.
 struct RegistrarParts {
+  const Ports* ports = nullptr;
   TensorTable* table = nullptr;
   RestingTiers* resting = nullptr;
   WritePlacement* placement = nullptr;
@@ -59,11 +61,13 @@ class Registrar {
     absl::Status refusal;  // of the last of those, with what others said
   };
   struct End {
-    UnregisterRequest request;  // its reply is null once it is given
+    UnregisterRequest request;  // its id is empty once it is answered
     Tensor* tensor = nullptr;   // once no group wants it
     uint64_t after = 0;
   };
 
+  // Once: its id is empty then.
+  void Answer(RequestId& id, terrace::Answer answer) const;
   bool Serve(Registration& registration);
   bool PlaceNext(Registration& registration);
   void TakeBack(const Registration& registration);

@@ -7,9 +7,9 @@
 
 namespace terrace {
 uint64_t PinBook::Grant(Tensor& tensor, TierId tier, int64_t queue,
-                        Access access) {
+                        Access access, uint64_t owner) {
   TERRACE_CHECK(tensor.Delivered(tier) && tensor.Pinned(tier));
-  const uint64_t token = next_token_++;
+  const uint64_t token = owner | next_token_++;
   const bool was_dirty =
       tensor.generation() != 0 && IsNewerThanBelow(tensor, tier);
   pins_[token] = {&tensor, tier, queue, access, was_dirty};

@@ -36,8 +36,10 @@ struct EndedPin {
 
 class PinBook {
  public:
-  // A hold of the tensor's copy on `tier` becomes a pin; returns its token.
-  uint64_t Grant(Tensor& tensor, TierId tier, int64_t queue, Access access);
+  // A hold of the tensor's copy on `tier` becomes a pin; returns its token,
+  // which has the bits of `owner` beside those of a count.
+  uint64_t Grant(Tensor& tensor, TierId tier, int64_t queue, Access access,
+                 uint64_t owner = 0);
   // InvalidArgument: no such token.
   absl::StatusOr<EndedPin> End(uint64_t token, PinEnd end);
 

@@ -2,6 +2,7 @@
 #include <random>
 
 #include "tests/contract/contract_fixture.h"
+#include "tests/runtime/other_client.h"
 
 namespace terrace {
 namespace {
@@ -173,20 +174,13 @@ TEST_P(WindowContract, AWindowBehindOneThatWaitsEndsAtItsOwnDeadline) {
   absl::StatusOr<Pin> pin = world().Take(*queue, a, Access::kRead);
   ASSERT_TRUE(pin.ok());
   // As another thread's OpenQueue, which comes first and waits for the pin.
-  Inbox& inbox = static_cast<LocalRuntime&>(runtime()).mover().inbox();
-  OpenRequest first;
-  first.slot_bytes = kPage;
-  first.slots = 3;
-  first.deadline = absl::InfiniteFuture();
-  first.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
-  ASSERT_TRUE(inbox.Post(first));
+  OtherClient other(runtime());
+  ASSERT_TRUE(other.Open(kPage, 3, absl::InfiniteFuture()));
   const absl::Status late = runtime().OpenQueue(kPage, 3, Shortly()).status();
   EXPECT_TRUE(absl::IsResourceExhausted(late)) << late;
   pin->Release();
-  absl::StatusOr<OpenedQueue> opened = first.reply->Await(runtime().clock());
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  opened->port->Close();
-  inbox.Post(CloseQueueRequest{opened->id});
+  const absl::Status opened = other.CloseOnceOpen(runtime().clock());
+  EXPECT_TRUE(opened.ok()) << opened;
 }
 
 // Windows lie where they were opened: what is free is two parts.
@@ -216,21 +210,14 @@ TEST_P(WindowContract, RoomInPartsIsHadWhenTheWindowBetweenGoes) {
   first.reset();
   last.reset();
   // As another thread's OpenQueue.
-  Inbox& inbox = static_cast<LocalRuntime&>(runtime()).mover().inbox();
-  OpenRequest waits;
-  waits.slot_bytes = kPage;
-  waits.slots = 3;
-  waits.deadline = Soon();
-  waits.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
-  ASSERT_TRUE(inbox.Post(waits));
+  OtherClient other(runtime());
+  ASSERT_TRUE(other.Open(kPage, 3, Soon()));
   ASSERT_TRUE(
       world().WaitUntil([&] { return stats().window_bytes == 2 * kPlace; }));
   stats();  // and the mover has looked for room since
   between.reset();
-  absl::StatusOr<OpenedQueue> opened = waits.reply->Await(runtime().clock());
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  opened->port->Close();
-  inbox.Post(CloseQueueRequest{opened->id});
+  const absl::Status opened = other.CloseOnceOpen(runtime().clock());
+  EXPECT_TRUE(opened.ok()) << opened;
 }
 
 TEST_P(WindowContract, ResidentsArePinnedInPlaceAndNotChargedToTheWindow) {

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
 #include "tests/optimizer/reference_optimizer.h"
+#include "tests/runtime/other_client.h"
 #include "tests/support/runtime_fixture.h"
 
 namespace terrace {
@@ -62,22 +63,14 @@ TEST(ReplacedWindowTest, OneThatOthersTookMeanwhileIsWaitedFor) {
 
   // Another thread's OpenQueue gets of what the optimizer gave up, for a while,
   // what leaves enough for the old window, but in parts.
-  Inbox& inbox = static_cast<LocalRuntime&>(world.runtime()).mover().inbox();
-  OpenRequest second;
-  second.slot_bytes = missing_bytes - kReplacedPage;
-  second.slots = 1;
-  second.deadline = absl::InfiniteFuture();
-  second.reply = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
+  OtherClient other(world.runtime());
   bool had_it = false;
   const absl::Time start = clock.Now();
-  clock.AddEvent(start + absl::Seconds(1), [&] { inbox.Post(second); });
-  clock.AddEvent(start + absl::Seconds(90), [&] {
-    const auto opened = second.reply->Await(clock);
-    had_it = opened.ok();
-    if (!had_it) return;
-    opened->port->Close();
-    inbox.Post(CloseQueueRequest{opened->id});
+  clock.AddEvent(start + absl::Seconds(1), [&] {
+    other.Open(missing_bytes - kReplacedPage, 1, absl::InfiniteFuture());
   });
+  clock.AddEvent(start + absl::Seconds(90),
+                 [&] { had_it = other.CloseOnceOpen(clock).ok(); });
   const absl::Status refused = (*optimizer)->AddParameters(more);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_TRUE(had_it);

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,8 @@ struct TestCore : TestCoreGround, Core {
   // The same for so long, with a look whenever one is due.
   std::vector<Arrival> SettleFor(absl::Duration time);
 
+  // A client of the test's.
+  const std::shared_ptr<Port> port = ports.Open();
   std::vector<MoveReport> reports;
   std::vector<EndPinRequest> ended_pins;
   bool is_abandoned = false;  // its links are left behind

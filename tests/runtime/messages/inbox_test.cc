@@ -11,46 +11,8 @@
 namespace terrace {
 namespace {
 
-// Records how pins end.
-class PinLog final : public PinOwner {
- public:
-  void EndPin(uint64_t token, PinEnd end) override {
-    ended.emplace_back(token, end);
-  }
-  std::vector<std::pair<uint64_t, PinEnd>> ended;
-};
-
-Ready MakeReady(uint64_t tag, const std::shared_ptr<PinLog>& log) {
-  Ready ready;
-  ready.tag = tag;
-  std::vector<Pin> pins;
-  pins.emplace_back(log, tag, TensorId{0}, absl::Span<std::byte>());
-  ready.pins = std::move(pins);
-  return ready;
-}
-
-void Publish(QueuePort& port, Ready ready) {
-  std::vector<Ready> list;
-  list.push_back(std::move(ready));
-  port.Publish(&list, false, 0);
-  EXPECT_TRUE(list.empty());
-}
-
-absl::Time Late() { return SystemClock().Now() + absl::Seconds(30); }
-
 uint64_t TokenOf(const Message& message) {
   return std::get<EndPinRequest>(std::get<Request>(message)).token;
-}
-
-TEST(Reply, TheFirstAnswerCounts) {
-  Reply<int> reply;
-  std::thread asker([&] { EXPECT_EQ(reply.Await(SystemClock()), 1); });
-  reply.Set(1);
-  asker.join();
-  Reply<int> twice;
-  twice.Set(2);
-  twice.Set(3);
-  EXPECT_EQ(twice.Await(SystemClock()), 2);
 }
 
 TEST(Inbox, MessagesComeInOrderAndAreNumberedFromOne) {
@@ -136,77 +98,6 @@ TEST(Inbox, AForkedChildIsRefused) {
   }));
   EXPECT_TRUE(inbox.IsOwnProcess());
   EXPECT_TRUE(inbox.Post(EndPinRequest{}));
-}
-
-TEST(QueuePort, WhatIsReadyComesInOrder) {
-  auto log = std::make_shared<PinLog>();
-  QueuePort port;
-  Publish(port, MakeReady(1, log));
-  Publish(port, MakeReady(2, log));
-  for (const uint64_t tag : {1, 2}) {
-    absl::StatusOr<Ready> ready = port.Take(SystemClock(), 0, Late());
-    ASSERT_TRUE(ready.ok());
-    EXPECT_EQ(ready->tag, tag);
-    ready->pins->front().Discard();
-  }
-  ASSERT_EQ(log->ended.size(), 2u);
-  EXPECT_EQ(log->ended[0], std::pair(uint64_t{1}, PinEnd::kDiscard));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(
-      port.Take(SystemClock(), 0, SystemClock().Now()).status()));
-}
-
-TEST(QueuePort, BlockedByItsOwnPinsCountsOnlyAsOfTheLastMessage) {
-  QueuePort port;
-  std::vector<Ready> none;
-  port.Publish(&none, /*blocked_by_own_pins=*/true, /*processed=*/5);
-  // A sixth message is under way: it may be the release that helps.
-  EXPECT_TRUE(absl::IsDeadlineExceeded(
-      port.Take(SystemClock(), 6, SystemClock().Now()).status()));
-  EXPECT_TRUE(absl::IsFailedPrecondition(
-      port.Take(SystemClock(), 5, absl::InfiniteFuture()).status()));
-  port.Publish(&none, true, 6);
-  EXPECT_TRUE(absl::IsFailedPrecondition(
-      port.Take(SystemClock(), 6, absl::InfiniteFuture()).status()));
-}
-
-TEST(QueuePort, ReadyComesBeforeBlocked) {
-  auto log = std::make_shared<PinLog>();
-  QueuePort port;
-  std::vector<Ready> list;
-  list.push_back(MakeReady(1, log));
-  port.Publish(&list, true, 9);
-  EXPECT_TRUE(port.Take(SystemClock(), 0, Late()).ok());
-}
-
-TEST(QueuePort, CloseEndsUntakenPinsUnchangedNowAndLater) {
-  auto log = std::make_shared<PinLog>();
-  QueuePort port;
-  Publish(port, MakeReady(1, log));
-  EXPECT_FALSE(port.closed());
-  port.Close();
-  EXPECT_TRUE(port.closed());
-  Publish(port, MakeReady(2, log));
-  ASSERT_EQ(log->ended.size(), 2u);
-  EXPECT_EQ(log->ended[0], std::pair(uint64_t{1}, PinEnd::kUnchanged));
-  EXPECT_EQ(log->ended[1], std::pair(uint64_t{2}, PinEnd::kUnchanged));
-  EXPECT_TRUE(absl::IsCancelled(
-      port.Take(SystemClock(), 0, absl::InfiniteFuture()).status()));
-}
-
-TEST(QueuePort, AWaitingTakeHearsOfWhatIsReadyAndOfTheEnd) {
-  auto log = std::make_shared<PinLog>();
-  QueuePort port;
-  std::atomic<bool> has_one = false;
-  std::thread customer([&] {
-    EXPECT_TRUE(port.Take(SystemClock(), 0, Late()).ok());
-    has_one = true;
-    EXPECT_TRUE(absl::IsCancelled(
-        port.Take(SystemClock(), 0, absl::InfiniteFuture()).status()));
-  });
-  Publish(port, MakeReady(1, log));
-  while (!has_one) std::this_thread::yield();
-  port.Close();
-  customer.join();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What a queue refuses on the customer's side, and what it posts.
 #include "runtime/messages/request_queue.h"
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/messages/ports.h"
 #include "tests/support/manual_clock.h"
 
 namespace terrace {
@@ -16,33 +18,24 @@ namespace {
 
 using testing::HasSubstr;
 
-void SetOne(TensorSizes& sizes, TensorId id, int64_t size_bytes) {
-  const TensorSpec spec = {.name = "a", .size_bytes = size_bytes};
-  sizes.Set({&id, 1}, {&spec, 1});
-}
-
-TEST(TensorSizesTest, WhatIsNotRegisteredHasNone) {
-  TensorSizes sizes;
-  EXPECT_EQ(sizes.Get(TensorId{0}), -1);
-  SetOne(sizes, TensorId{3}, 100);
-  EXPECT_EQ(sizes.Get(TensorId{3}), 100);
-  EXPECT_EQ(sizes.Get(TensorId{2}), -1);
-  EXPECT_EQ(sizes.Get(TensorId{-1}), -1);
-  sizes.Erase(TensorId{3});
-  EXPECT_EQ(sizes.Get(TensorId{3}), -1);
-}
-
-// Two slots of 100 bytes; tensors 0 and 1 fit, tensor 2 does not.
+// Tensors 0 and 1 fit its slots, tensor 2 does not.
 class RequestQueueTest : public testing::Test {
  protected:
   RequestQueueTest() {
-    SetOne(*sizes_, TensorId{0}, 100);
-    SetOne(*sizes_, TensorId{1}, 1);
-    SetOne(*sizes_, TensorId{2}, 101);
-    queue_ = MakeRequestQueue({.id = 9, .port = port_}, 100, 2, clock_, inbox_,
-                              sizes_);
+    const std::vector<TensorId> ids = {TensorId{0}, TensorId{1}, TensorId{2}};
+    const std::vector<TensorSpec> specs = {{.name = "a", .size_bytes = 100},
+                                           {.name = "b", .size_bytes = 1},
+                                           {.name = "c", .size_bytes = 101}};
+    intake_->OnRegistered(ids, specs);
+    intake_->OnOpened(9, 100, 2);
+    queue_ = Make({.data = memory_.data()});
   }
 
+  std::unique_ptr<RequestQueue> Make(const TierBase& base) {
+    return MakeRequestQueue(
+        9, queue_port_, base,
+        {.clock = &clock_, .inbox = inbox_, .intake = intake_, .port = port_});
+  }
   void ExpectRefused(std::vector<int64_t> tensors, const std::string& why) {
     std::vector<Want> wants;
     for (const int64_t id : tensors) wants.push_back({TensorId{id}});
@@ -57,11 +50,27 @@ class RequestQueueTest : public testing::Test {
     inbox_->Drain(&messages);
     return std::get<Kind>(std::get<Request>(messages.at(0)));
   }
+  // A group that was granted a pin of tensor 1.
+  void Grant(RequestQueue& queue, uint64_t token) {
+    const Want wants[] = {{TensorId{1}}};
+    ASSERT_TRUE(queue.Push(wants, 5, absl::InfiniteFuture()).ok());
+    std::vector<ReadyGroup> ready(1);
+    ready[0].tag = 5;
+    ready[0].cause = WaitCause::kSpace;
+    ready[0].grants = Grants{
+        {.token = token, .tensor = TensorId{1}, .offset = 64, .size_bytes = 1}};
+    queue_port_->Publish(&ready, false, 0);
+  }
 
   VirtualClock clock_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(128);
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>([] {});
-  const std::shared_ptr<TensorSizes> sizes_ = std::make_shared<TensorSizes>();
-  const std::shared_ptr<QueuePort> port_ = std::make_shared<QueuePort>();
+  Ports ports_{inbox_};
+  const std::shared_ptr<Port> port_ = ports_.Open();
+  const std::shared_ptr<Intake> intake_ =
+      std::make_shared<Intake>(port_->client(), clock_, inbox_);
+  const std::shared_ptr<QueuePort> queue_port_ =
+      ports_.OpenQueue(port_->client(), 9);
   std::unique_ptr<RequestQueue> queue_;
 };
 
@@ -93,23 +102,52 @@ TEST_F(RequestQueueTest, NextNeedsSomethingPushed) {
   const Want wants[] = {{TensorId{1}}};
   ASSERT_TRUE(queue_->Push(wants, 5, absl::InfiniteFuture()).ok());
   EXPECT_TRUE(absl::IsDeadlineExceeded(queue_->Next(clock_.Now()).status()));
-  std::vector<Ready> ready(1);
+  std::vector<ReadyGroup> ready(1);
   ready[0].tag = 5;
-  port_->Publish(&ready, false, 1);
-  EXPECT_EQ(queue_->Next(absl::InfiniteFuture())->tag, 5u);
+  ready[0].grants = absl::DataLossError("gone");
+  queue_port_->Publish(&ready, false, 1);
+  const absl::StatusOr<Ready> next = queue_->Next(absl::InfiniteFuture());
+  EXPECT_EQ(next->tag, 5u);
+  EXPECT_EQ(next->pins.status(), absl::DataLossError("gone"));
   EXPECT_TRUE(absl::IsFailedPrecondition(
       queue_->Next(absl::InfiniteFuture()).status()));
+}
+
+TEST_F(RequestQueueTest, WhatIsGrantedIsAPinWhereItsTierIs) {
+  Grant(*queue_, 21);
+  absl::StatusOr<Ready> ready = queue_->Next(absl::InfiniteFuture());
+  ASSERT_TRUE(ready.ok() && ready->pins.ok());
+  EXPECT_EQ(ready->cause, WaitCause::kSpace);
+  ASSERT_EQ(ready->pins->size(), 1u);
+  Pin& pin = ready->pins->front();
+  EXPECT_EQ(pin.tensor(), TensorId{1});
+  EXPECT_EQ(pin.data().data(), memory_.data() + 64);
+  EXPECT_EQ(pin.data().size(), 1u);
+  Posted<PushRequest>();
+  pin.Discard();
+  const auto ended = Posted<EndPinRequest>();
+  EXPECT_EQ(ended.token, 21u);
+  EXPECT_EQ(ended.end, PinEnd::kDiscard);
+}
+
+TEST_F(RequestQueueTest, OnADeviceAPinHasAnAddressAlone) {
+  const std::unique_ptr<RequestQueue> there = Make({.address = 4096});
+  Grant(*there, 22);
+  const absl::StatusOr<Ready> ready = there->Next(absl::InfiniteFuture());
+  ASSERT_TRUE(ready.ok() && ready->pins.ok());
+  EXPECT_TRUE(ready->pins->front().data().empty());
+  EXPECT_EQ(ready->pins->front().address(), 4096u + 64);
 }
 
 TEST_F(RequestQueueTest, ItsEndClosesTheQueueAndItsPort) {
   queue_.reset();
   EXPECT_EQ(Posted<CloseQueueRequest>().queue, 9);
-  EXPECT_TRUE(port_->closed());
+  EXPECT_TRUE(queue_port_->closed());
 }
 
 TEST_F(RequestQueueTest, AfterTheRuntimeNothingIsAsked) {
   inbox_->Shut();
-  port_->Close();
+  queue_port_->Close();
   const Want wants[] = {{TensorId{1}}};
   EXPECT_TRUE(
       absl::IsCancelled(queue_->Push(wants, 0, absl::InfiniteFuture())));

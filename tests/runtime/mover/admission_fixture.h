@@ -42,14 +42,14 @@ class AdmissionTest : public testing::Test {
     }
   }
   // What is ready by now.
-  std::vector<Ready> Take(Customer& customer) {
+  std::vector<ReadyGroup> Take(Customer& customer) {
     return std::exchange(customer.ready, {});
   }
   // Ends pins as a mover does.
-  void EndPins(std::vector<Ready> taken, PinEnd end) {
-    for (Ready& ready : taken) {
-      for (Pin& pin : *ready.pins) {
-        end == PinEnd::kPublish ? pin.Release() : pin.ReleaseUnchanged();
+  void EndPins(std::vector<ReadyGroup> taken, PinEnd end) {
+    for (const ReadyGroup& ready : taken) {
+      for (const Grant& grant : *ready.grants) {
+        core_.inbox->EndPin(grant.token, end);
       }
     }
     core_.Hear();

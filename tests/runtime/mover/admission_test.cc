@@ -26,15 +26,16 @@ class AdmitTest : public AdmissionTest {
 TEST_F(AdmitTest, WhatIsOverwrittenIsReadyAtOnce) {
   Push(customer_, {Overwrite(a_), Overwrite(b_)}, 7);
   Admit(customer_);
-  std::vector<Ready> ready = Take(customer_);
+  std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].tag, 7u);
   EXPECT_EQ(ready[0].cause, WaitCause::kNone);
-  ASSERT_EQ(ready[0].pins->size(), 2u);
-  const Pin& second = (*ready[0].pins)[1];
-  EXPECT_EQ(second.tensor(), b_.id);
-  EXPECT_EQ(second.data().data(), core_.Payload(b_).data());
-  EXPECT_EQ(second.data().size(), static_cast<size_t>(kPage));
+  ASSERT_EQ(ready[0].grants->size(), 2u);
+  const Grant& second = (*ready[0].grants)[1];
+  EXPECT_EQ(second.tensor, b_.id);
+  const Extent from_start = {second.offset, second.size_bytes};
+  EXPECT_EQ(core_.dram.Address(from_start), core_.Payload(b_).data());
+  EXPECT_EQ(second.size_bytes, kPage);
   EXPECT_EQ(customer_.held_pins, 2);
   EXPECT_EQ(customer_.admitted, 0);
   EXPECT_THAT(customer_.waiting, IsEmpty());
@@ -102,9 +103,9 @@ TEST_F(AdmitTest, WhatIsReadIsReadyOnceItsLastFetchIsWhole) {
   Hear({arrivals[0]});
   EXPECT_THAT(Take(customer_), IsEmpty());
   Hear({arrivals[1]});
-  std::vector<Ready> ready = Take(customer_);
+  std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
-  ASSERT_TRUE(ready[0].pins.ok());
+  ASSERT_TRUE(ready[0].grants.ok());
   EXPECT_EQ(ready[0].cause, WaitCause::kRead);
   EXPECT_EQ(core_.admission.counts().demand_reads, 2);
   EXPECT_EQ(core_.admission.counts().hits(), 0);
@@ -156,7 +157,7 @@ TEST_F(AdmitTest, AWriterWaitsForReadersAndWhoBehindItIsWaitsToo) {
   EXPECT_FALSE(core_.admission.WriterWaits(b_));
   EndPins(Take(other_), PinEnd::kUnchanged);
   Admit(customer_);
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 2u);
   EXPECT_EQ(ready[0].tag, 1u);
   EXPECT_EQ(ready[1].tag, 2u);
@@ -189,7 +190,7 @@ TEST_F(AdmitTest, AWriterMakesTheTransferOutGiveWayAndItsCauseIsThat) {
   EXPECT_TRUE(absl::IsCancelled(arrivals[0].status));
   Hear(arrivals);
   Admit(customer_);
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].cause, WaitCause::kWriteBack);
 }
@@ -202,13 +203,14 @@ TEST_F(AdmitTest, WhatCanNeverBeHadIsSaidAtOnce) {
   Push(customer_, {{TensorId{99}, Access::kRead}});
   Push(customer_, {Overwrite(fresh)});  // this can
   Admit(customer_);
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 4u);
-  EXPECT_EQ(ready[0].pins.status(),
+  EXPECT_EQ(ready[0].grants.status(),
             absl::FailedPreconditionError("tensor 'fresh' was never written"));
-  EXPECT_EQ(ready[1].pins.status(), absl::DataLossError("torn"));
-  EXPECT_EQ(ready[2].pins.status(), absl::InvalidArgumentError("no tensor 99"));
-  EXPECT_TRUE(ready[3].pins.ok());
+  EXPECT_EQ(ready[1].grants.status(), absl::DataLossError("torn"));
+  EXPECT_EQ(ready[2].grants.status(),
+            absl::InvalidArgumentError("no tensor 99"));
+  EXPECT_TRUE(ready[3].grants.ok());
   ASSERT_EQ(errors_.size(), 1u);  // a step hears of the loss
   EXPECT_EQ(errors_[0].queue, customer_.id);
   EXPECT_EQ(errors_[0].status, absl::DataLossError("torn"));
@@ -224,15 +226,15 @@ TEST_F(AdmitTest, WhatALateWriteMayStillReadIsReadAndNotWritten) {
   Push(customer_, {Update(b_)});
   Push(customer_, {Read(b_)});
   Admit(customer_);
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 2u);
-  const absl::Status& refused = ready[0].pins.status();
+  const absl::Status& refused = ready[0].grants.status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(refused.message(),
             "tensor 'b': a write to disk0/state, offset 8192, 8192 bytes, is "
             "past its deadline and still under way");
   EXPECT_EQ(IoFaultOf(refused).offset, 8192);
-  EXPECT_TRUE(ready[1].pins.ok());
+  EXPECT_TRUE(ready[1].grants.ok());
 }
 
 TEST_F(AdmitTest, AFetchThatFailsFailsItsGroupOnceTheOthersHaveEnded) {
@@ -246,10 +248,10 @@ TEST_F(AdmitTest, AFetchThatFailsFailsItsGroupOnceTheOthersHaveEnded) {
   Hear({arrivals[0]});
   EXPECT_THAT(Take(customer_), IsEmpty());
   Hear({arrivals[1]});
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].tag, 5u);
-  EXPECT_EQ(IoFaultOf(ready[0].pins.status()).error, ENODEV);
+  EXPECT_EQ(IoFaultOf(ready[0].grants.status()).error, ENODEV);
   EXPECT_FALSE(a_.Pinned(kDramTier));
   EXPECT_FALSE(b_.Pinned(kDramTier));
   EXPECT_TRUE(b_.Idle(kDramTier));
@@ -264,9 +266,9 @@ TEST_F(AdmitTest, WhatAClosedQueueFetchedIsLetGoOf) {
   core_.admission.OnClosed(customer_);
   EXPECT_FALSE(core_.customers.wanted().Contains(a_.id));
   Hear(core_.Settle());
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
-  EXPECT_TRUE(absl::IsCancelled(ready[0].pins.status()));
+  EXPECT_TRUE(absl::IsCancelled(ready[0].grants.status()));
   EXPECT_TRUE(a_.Idle(kDramTier));
   EXPECT_EQ(b_.at(kDramTier), nullptr);  // undefined; below is the truth
   EXPECT_TRUE(b_.Fetchable());
@@ -277,7 +279,7 @@ TEST_F(AdmitTest, OnceItRefusesNothingIsReadyAnyMore) {
   Admit(customer_);
   core_.admission.Refuse();
   Hear(core_.Settle());
-  EXPECT_TRUE(absl::IsCancelled(Take(customer_).at(0).pins.status()));
+  EXPECT_TRUE(absl::IsCancelled(Take(customer_).at(0).grants.status()));
 }
 
 TEST_F(AdmitTest, WhatIsWantedIsCountedWhileItIsFetched) {
@@ -332,7 +334,7 @@ class FullAdmitTest : public AdmissionTest {
 TEST_F(FullAdmitTest, AGroupThatWaitsHoldsNothing) {
   Push(customer_, {Overwrite(a_)});
   Admit(customer_);
-  std::vector<Ready> first = Take(customer_);
+  std::vector<ReadyGroup> first = Take(customer_);
   Push(customer_, {Read(b_), Read(c_)});
   Admit(customer_);
   EXPECT_TRUE(customer_.blocked_by_own_pins);
@@ -355,7 +357,7 @@ TEST_F(FullAdmitTest, WhoWaitedForRoomSaysSo) {
   EndPins(Take(customer_), PinEnd::kUnchanged);
   core_.residency.Drop(a_);
   Admit(customer_);
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].cause, WaitCause::kSpace);
 }
@@ -371,9 +373,9 @@ TEST_F(FullAdmitTest, PastItsDeadlineAGroupEndsWhereverItStands) {
   const absl::Time later = now + absl::Seconds(2);
   EXPECT_TRUE(core_.admission.HasExpired(customer_, later));
   core_.admission.Expire(customer_, later, "1 queues");
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
-  EXPECT_EQ(ready[0].pins.status(),
+  EXPECT_EQ(ready[0].grants.status(),
             absl::ResourceExhaustedError(
                 "group 2 was not admitted in time; held: 1 queues"));
   EXPECT_EQ(customer_.waiting.size(), 1u);
@@ -388,9 +390,9 @@ TEST_F(FullAdmitTest, ASlotThatCannotBeHadFailsTheGroup) {
   }
   Push(customer_, {Read(c_)});
   Admit(customer_);
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
-  EXPECT_EQ(ready[0].pins.status(), absl::UnavailableError("EIO"));
+  EXPECT_EQ(ready[0].grants.status(), absl::UnavailableError("EIO"));
 }
 
 }  // namespace

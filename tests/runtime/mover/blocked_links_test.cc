@@ -100,7 +100,7 @@ TEST_F(BlockedByReadTest, WhileTheQueueHoldsAPinNothingCounts) {
   Push(customer_, {Read(a_)});
   Push(customer_, {Read(b_)});
   Admit(customer_);
-  std::vector<Ready> first = Take(customer_);
+  std::vector<ReadyGroup> first = Take(customer_);
   ASSERT_EQ(first.size(), 1u);
   Pass(kWait);
   EndPins(std::move(first), PinEnd::kUnchanged);
@@ -167,7 +167,7 @@ TEST_F(BlockedByReadTest, APinOfAnotherQueueIsNoLink) {
   Pass(kWait);
   EndPins(Take(other_), PinEnd::kUnchanged);
   Admit(customer_);
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].cause, WaitCause::kSpace);
   EXPECT_EQ(BlockedAtAll(), absl::ZeroDuration());
@@ -180,9 +180,9 @@ TEST_F(BlockedByReadTest, AReadThatFailsCountsNowhere) {
   Admit(customer_);
   Pass(kWait);
   Hear(core_.Settle());
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
-  EXPECT_FALSE(ready[0].pins.ok());
+  EXPECT_FALSE(ready[0].grants.ok());
   EXPECT_EQ(BlockedAtAll(), absl::ZeroDuration());
   Push(customer_, {Read(a_)});  // nor with the next group's
   Admit(customer_);
@@ -234,7 +234,7 @@ TEST_F(BlockedByWriteTest, OfTwoWriteBacksTheOneThatMakesRoomCounts) {
     Pass(kWait);
     Hear(core_.Settle());
     Admit(customer_);
-    std::vector<Ready> ready = Take(customer_);
+    std::vector<ReadyGroup> ready = Take(customer_);
     ASSERT_EQ(ready.size(), 1u);
     EXPECT_EQ(ready[0].cause, WaitCause::kWriteBack);
     const TierId ended = hangs == 0 ? 2 : 1;
@@ -283,7 +283,7 @@ TEST_F(BlockedByResidentTest, RoomThatAWriteBackMakesIsWaitedForThere) {
   Hear(core_.Settle());
   Admit(customer_);
   Hear(core_.Settle());
-  const std::vector<Ready> ready = Take(customer_);
+  const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].cause, WaitCause::kSpace);
   const TierId written = resident_.resting()->place.tier();

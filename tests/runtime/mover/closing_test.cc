@@ -10,16 +10,16 @@
 namespace terrace {
 namespace {
 
-using Answer = std::shared_ptr<Reply<absl::Status>>;
+using Asked = std::shared_ptr<Question>;
 
 class ClosingTest : public testing::Test {
  protected:
-  Answer Ask(absl::Duration patience = absl::InfiniteDuration(),
-             bool force = false) {
-    auto reply = std::make_shared<Reply<absl::Status>>();
+  Asked Ask(absl::Duration patience = absl::InfiniteDuration(),
+            bool force = false) {
+    auto asked = std::make_shared<Question>(*core_.port);
     closing_.Add(
-        {.deadline = now() + patience, .force = force, .reply = reply});
-    return reply;
+        {.id = asked->id(), .deadline = now() + patience, .force = force});
+    return asked;
   }
   bool Advance(const std::string& holders = "", uint64_t processed = 0) {
     return closing_.Advance(now(), processed, holders);
@@ -28,8 +28,8 @@ class ClosingTest : public testing::Test {
     for (auto& each : core_.machine.background) each.RunAll();
     core_.Hear();
   }
-  absl::Status Get(const Answer& reply) {
-    return reply->Await(core_.machine.clock);
+  absl::Status Get(const Asked& asked) {
+    return asked->AwaitStatus(core_.machine.clock);
   }
   absl::Time now() { return core_.machine.clock.Now(); }
   // Files that were not removed before the background has run.
@@ -40,12 +40,13 @@ class ClosingTest : public testing::Test {
                     .transfers = &core_.transfers,
                     .resting = &core_.resting,
                     .dram = &core_.dram,
-                    .inbox = core_.inbox.get()}};
+                    .inbox = core_.inbox.get(),
+                    .ports = &core_.ports}};
 };
 
 TEST_F(ClosingTest, TheFilesGoAndThenItEnds) {
   EXPECT_FALSE(closing_.begun());
-  const Answer reply = Ask();
+  const Asked reply = Ask();
   EXPECT_TRUE(closing_.begun());
   EXPECT_FALSE(Advance());
   EXPECT_TRUE(Removes());
@@ -63,7 +64,7 @@ TEST_F(ClosingTest, TheFilesGoAndThenItEnds) {
 }
 
 TEST_F(ClosingTest, WhileAnythingIsHeldItIsRefusedUnlessForced) {
-  const Answer reply = Ask();
+  const Asked reply = Ask();
   EXPECT_FALSE(Advance("1 queues, 'a'"));
   EXPECT_EQ(Get(reply),
             absl::FailedPreconditionError("still held: 1 queues, 'a'"));
@@ -75,7 +76,7 @@ TEST_F(ClosingTest, WhileAnythingIsHeldItIsRefusedUnlessForced) {
 }
 
 TEST_F(ClosingTest, HoldersAreKnownOnceTheirPinsHaveBeenHeardOf) {
-  const Answer reply = Ask();
+  const Asked reply = Ask();
   closing_.WaitFor(7);
   EXPECT_FALSE(Advance("'a'", 6));
   EXPECT_FALSE(Removes());
@@ -97,7 +98,7 @@ TEST_F(ClosingTest, TransfersAreWaitedFor) {
 
 TEST_F(ClosingTest, ARemovalThatFailsIsItsAnswer) {
   core_.machine.files[1]->remove_status = absl::UnavailableError("EBUSY");
-  const Answer reply = Ask();
+  const Asked reply = Ask();
   Advance();
   RunBackground();
   ASSERT_TRUE(Advance());
@@ -106,14 +107,14 @@ TEST_F(ClosingTest, ARemovalThatFailsIsItsAnswer) {
 }
 
 TEST_F(ClosingTest, PastItsDeadlineItEndsAndNamesWhatIsLeft) {
-  const Answer first = Ask(absl::Seconds(9));
-  const Answer second = Ask(absl::Seconds(3));
+  const Asked first = Ask(absl::Seconds(9));
+  const Asked second = Ask(absl::Seconds(3));
   EXPECT_EQ(closing_.NextDeadline(), now() + absl::Seconds(3));
   EXPECT_FALSE(Advance());
   core_.machine.clock.JumpTo(now() + absl::Seconds(3));
   EXPECT_TRUE(Advance());
   closing_.End(false, {});
-  for (const Answer& each : {first, second}) {
+  for (const Asked& each : {first, second}) {
     EXPECT_EQ(Get(each), absl::DeadlineExceededError(
                              "closing: disk0/state could not be removed in "
                              "time; disk1/state could not be removed in time"));
@@ -132,32 +133,37 @@ TEST_F(ClosingTest, APinThatIsHeldKeepsTheMemory) {
 }
 
 TEST_F(ClosingTest, WhatWasAskedMeanwhileIsAnswered) {
-  const Answer close = Ask();
-  auto opened = std::make_shared<Reply<absl::StatusOr<OpenedQueue>>>();
-  auto stats = std::make_shared<Reply<Stats>>();
-  auto again = std::make_shared<Reply<absl::Status>>();
-  auto gone = std::make_shared<Reply<absl::Status>>();
-  core_.inbox->Post(OpenRequest{.reply = opened});
-  core_.inbox->Post(StatsRequest{stats});
-  core_.inbox->Post(CloseRequest{.reply = again});
-  core_.inbox->Post(UnregisterRequest{TensorId{0}, gone});
+  const Asked close = Ask();
+  Port& port = *core_.port;
+  Question opened(port);
+  Question stats(port);
+  const Asked again = std::make_shared<Question>(port);
+  Question gone(port);
+  Question grown(port);
+  core_.inbox->Post(OpenRequest{.id = opened.id()});
+  core_.inbox->Post(StatsRequest{stats.id()});
+  core_.inbox->Post(CloseRequest{.id = again->id()});
+  core_.inbox->Post(UnregisterRequest{gone.id(), TensorId{0}});
+  core_.inbox->Post(GrowRequest{grown.id(), kPage});
   core_.inbox->Post(PushRequest{});  // nothing waits
   core_.inbox->Post(Sealed{1});
   closing_.End(false, {.hits = 5});
-  EXPECT_EQ(opened->Await(core_.machine.clock).status(), Closing::Closed());
-  EXPECT_EQ(gone->Await(core_.machine.clock), Closing::Closed());
+  Clock& clock = core_.machine.clock;
+  EXPECT_EQ(opened.Await<OpenedQueue>(clock).status(), Closing::Closed());
+  EXPECT_EQ(gone.AwaitStatus(clock), Closing::Closed());
+  EXPECT_EQ(grown.AwaitStatus(clock), Closing::Closed());
   EXPECT_TRUE(absl::IsCancelled(Closing::Closed()));
-  EXPECT_EQ(stats->Await(core_.machine.clock).hits, 5);
+  EXPECT_EQ(stats.Await<Stats>(clock)->hits, 5);
   EXPECT_TRUE(Get(again).ok());
   EXPECT_TRUE(Get(close).ok());
-  EXPECT_FALSE(core_.inbox->Post(StatsRequest{stats}));
+  EXPECT_FALSE(core_.inbox->Post(StatsRequest{stats.id()}));
 }
 
 TEST_F(ClosingTest, ATransferThatNeverEndsLeavesEverythingBehind) {
   Tensor& tensor = core_.Add("a");
   core_.Write(tensor);
   core_.transfers.StartDrain(tensor, 1, {});
-  const Answer reply = Ask(absl::Seconds(1));
+  const Asked reply = Ask(absl::Seconds(1));
   Advance();
   RunBackground();
   core_.Poll();

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/runtime/messages/pin_log.h"
 #include "tests/support/fake_reserver.h"
 #include "tests/support/manual_clock.h"
 
@@ -13,13 +14,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-struct PinLog final : public PinOwner {
-  void EndPin(uint64_t token, PinEnd end) override {
-    ended.emplace_back(token, end);
-  }
-  std::vector<std::pair<uint64_t, PinEnd>> ended;
-};
 
 class CustomersTest : public testing::Test {
  protected:
@@ -32,7 +26,7 @@ class CustomersTest : public testing::Test {
                                .deadline = deadline});
     return customer.waiting.rbegin()->first;
   }
-  absl::StatusOr<Ready> Take(Customer& customer) {
+  absl::StatusOr<ReadyGroup> Take(Customer& customer) {
     return customer.port->Take(clock_, 0, clock_.Now());
   }
   absl::Time After(int seconds) {
@@ -40,11 +34,14 @@ class CustomersTest : public testing::Test {
   }
 
   VirtualClock clock_;
+  const std::shared_ptr<PinLog> log_ = std::make_shared<PinLog>();
+  Ports ports_{log_};
+  const std::shared_ptr<Port> port_ = ports_.Open();
   Transcript transcript_;
   FakeReserver memory_{kDramTier};
   std::vector<Window*> changed_;
   Window window_{memory_.Give(0), 8192, 1, &changed_};
-  Customers customers_{clock_, &transcript_};
+  Customers customers_{clock_, ports_, &transcript_};
   Customer& first_ = customers_.Open(window_);
   Customer& second_ = customers_.Open(window_);
 };
@@ -56,6 +53,19 @@ TEST_F(CustomersTest, QueuesAreNumberedAndInTheOrderTheyCame) {
   EXPECT_EQ(customers_.FindOpen(1), &second_);
   EXPECT_EQ(customers_.FindOpen(2), nullptr);
   EXPECT_EQ(customers_.Find(2), nullptr);
+}
+
+// Whose client is gone has a port that nobody takes.
+TEST_F(CustomersTest, AQueuesPortIsItsClients) {
+  EXPECT_EQ(port_->TakeQueue(first_.id), first_.port);
+  std::shared_ptr<Port> other = ports_.Open();
+  const Customer& third = customers_.Open(window_, other->client());
+  EXPECT_EQ(third.client, other->client());
+  EXPECT_EQ(port_->TakeQueue(third.id), nullptr);
+  EXPECT_EQ(other->TakeQueue(third.id), third.port);
+  const ClientId gone = other->client();
+  other.reset();
+  EXPECT_NE(customers_.Open(window_, gone).port, nullptr);
 }
 
 TEST_F(CustomersTest, GroupsWaitFirstInFirstOut) {
@@ -84,10 +94,10 @@ TEST_F(CustomersTest, WhatIsReadyIsHandedOverWhenPublished) {
   customers_.Fail(first_, first_.waiting.at(id), absl::DataLossError("gone"));
   EXPECT_TRUE(absl::IsDeadlineExceeded(Take(first_).status()));
   EXPECT_THAT(customers_.Publish(4), IsEmpty());
-  const absl::StatusOr<Ready> ready = Take(first_);
+  const absl::StatusOr<ReadyGroup> ready = Take(first_);
   ASSERT_TRUE(ready.ok());
   EXPECT_EQ(ready->tag, 9u);
-  EXPECT_EQ(ready->pins.status(), absl::DataLossError("gone"));
+  EXPECT_EQ(ready->grants.status(), absl::DataLossError("gone"));
   EXPECT_TRUE(absl::IsDeadlineExceeded(Take(second_).status()));
   ASSERT_EQ(transcript_.size(), 1u);
   EXPECT_EQ(transcript_[0].event, TranscriptEvent::kReady);
@@ -97,14 +107,13 @@ TEST_F(CustomersTest, WhatIsReadyIsHandedOverWhenPublished) {
 }
 
 TEST_F(CustomersTest, AClosedQueueWantsNothingAndItsReadyPinsEndUnchanged) {
-  auto log = std::make_shared<PinLog>();
-  Ready ready;
-  ready.pins = std::vector<Pin>();
-  ready.pins->emplace_back(log, 33, TensorId{1}, absl::Span<std::byte>());
+  ReadyGroup ready;
+  ready.grants = Grants{{.token = 33, .tensor = TensorId{1}}};
   customers_.AddReady(first_, std::move(ready));
   Push(first_, 1, 5, After(1));
   customers_.Close(first_);
-  EXPECT_THAT(log->ended, ElementsAre(std::make_pair(33u, PinEnd::kUnchanged)));
+  EXPECT_THAT(log_->ended,
+              ElementsAre(std::make_pair(33u, PinEnd::kUnchanged)));
   EXPECT_FALSE(customers_.wanted().Contains(TensorId{5}));
   EXPECT_EQ(customers_.NextDeadline(), absl::InfiniteFuture());
   EXPECT_THAT(customers_.open(), ElementsAre(&second_));

@@ -20,28 +20,28 @@ class WindowOpenerTest : public AdmissionTest {
 
   WindowOpenerTest() : AdmissionTest({.budget_bytes = 8 * kPage}) {}
 
-  std::shared_ptr<Reply<Opened>> Open(
-      int slots, absl::Time deadline = absl::InfiniteFuture()) {
+  std::shared_ptr<Question> Open(int slots,
+                                 absl::Time deadline = absl::InfiniteFuture()) {
     OpenRequest request;
     request.slot_bytes = kPage;
     request.slots = slots;
     request.deadline = deadline;
-    request.reply = std::make_shared<Reply<Opened>>();
-    auto reply = request.reply;
+    auto asked = std::make_shared<Question>(*core_.port);
+    request.id = asked->id();
     opener_.Add(std::move(request));
-    return reply;
+    return asked;
   }
-  std::shared_ptr<Reply<Opened>> OpenFor(
+  std::shared_ptr<Question> OpenFor(
       TensorId tensor, absl::Time deadline = absl::InfiniteFuture()) {
     OpenRequest request;
     request.slot_bytes = kPage;
     request.slots = 1;
     request.only = tensor;
     request.deadline = deadline;
-    request.reply = std::make_shared<Reply<Opened>>();
-    auto reply = request.reply;
+    auto asked = std::make_shared<Question>(*core_.port);
+    request.id = asked->id();
     opener_.Add(std::move(request));
-    return reply;
+    return asked;
   }
   void Serve() {
     opener_.Serve(
@@ -49,15 +49,16 @@ class WindowOpenerTest : public AdmissionTest {
         &errors_);
   }
   // An answer that is there.
-  Opened Get(const std::shared_ptr<Reply<Opened>>& reply) {
-    return reply->Await(core_.machine.clock);
+  Opened Get(const std::shared_ptr<Question>& asked) {
+    return asked->Await<OpenedQueue>(core_.machine.clock);
   }
   absl::Time After(int seconds) {
     return core_.machine.clock.Now() + absl::Seconds(seconds);
   }
   size_t open() const { return core_.customers.open().size(); }
 
-  WindowOpener opener_{{.customers = &core_.customers,
+  WindowOpener opener_{{.ports = &core_.ports,
+                        .customers = &core_.customers,
                         .table = &core_.table,
                         .planner = &core_.planner,
                         .working = &core_.working,
@@ -74,7 +75,7 @@ TEST_F(WindowOpenerTest, AWindowThatHasRoomOpens) {
   ASSERT_TRUE(opened.ok()) << opened.status();
   const Customer* const customer = core_.customers.FindOpen(opened->id);
   ASSERT_NE(customer, nullptr);
-  EXPECT_EQ(opened->port, customer->port);
+  EXPECT_EQ(core_.port->TakeQueue(opened->id), customer->port);
   EXPECT_EQ(customer->window->slots(), 3);
   EXPECT_EQ(customer->window->stride(), 2 * kPage);
   EXPECT_EQ(core_.residency.windows().size_bytes(), 6 * kPage);

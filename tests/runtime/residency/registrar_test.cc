@@ -25,24 +25,23 @@ class RegistrarTest : public testing::Test {
       : core_(options) {}
 
   // The sizes in pages; their names are those of the alphabet from `first` on.
-  std::shared_ptr<Reply<Ids>> Register(const std::vector<int>& pages,
-                                       char first = 'a') {
+  std::shared_ptr<Question> Register(const std::vector<int>& pages,
+                                     char first = 'a') {
+    auto asked = std::make_shared<Question>(*core_.port);
     RegisterRequest request;
-    request.reply = std::make_shared<Reply<Ids>>();
+    request.id = asked->id();
     for (size_t i = 0; i < pages.size(); ++i) {
       request.specs.push_back(
           {.name = std::string(1, static_cast<char>(first + i)),
            .size_bytes = pages[i] * kPage});
     }
-    auto reply = request.reply;
     registrar_.Register(std::move(request));
     registrar_.ServeRegistrations();
-    return reply;
+    return asked;
   }
   // An answer that is there.
-  template <typename T>
-  T Get(const std::shared_ptr<Reply<T>>& reply) {
-    return reply->Await(core_.machine.clock);
+  Ids Get(const std::shared_ptr<Question>& asked) {
+    return asked->Await<std::vector<TensorId>>(core_.machine.clock);
   }
   // The disk's background answers.
   void Grow(size_t path) {
@@ -91,11 +90,11 @@ TEST_F(RegistrarTest, WhatHasNoRoomRefusesAllAndGivesTheirPlacesBack) {
 TEST_F(RegistrarTest, WhatWaitsIsToldWhyItIsRefused) {
   RegisterRequest request;
   request.specs = {{.name = "a", .size_bytes = kPage}};
-  request.reply = std::make_shared<Reply<Ids>>();
-  auto reply = request.reply;
+  const auto asked = std::make_shared<Question>(*core_.port);
+  request.id = asked->id();
   registrar_.Register(std::move(request));
   registrar_.Refuse(absl::CancelledError("closing"));
-  EXPECT_EQ(Get(reply).status(), absl::CancelledError("closing"));
+  EXPECT_EQ(Get(asked).status(), absl::CancelledError("closing"));
   registrar_.ServeRegistrations();  // none waits
 }
 

@@ -19,18 +19,17 @@ class UnregisterTest : public testing::Test {
  protected:
   UnregisterTest() { core_.Rest(tensor_); }
 
-  std::shared_ptr<Reply<absl::Status>> Unregister(TensorId id,
-                                                  uint64_t after = 0) {
-    auto reply = std::make_shared<Reply<absl::Status>>();
-    core_.registrar.Unregister({id, reply}, after);
+  std::shared_ptr<Question> Unregister(TensorId id, uint64_t after = 0) {
+    auto asked = std::make_shared<Question>(*core_.port);
+    core_.registrar.Unregister({asked->id(), id}, after);
     Serve();
-    return reply;
+    return asked;
   }
   void Serve(uint64_t processed = 0) {
     core_.registrar.ServeEnds(wanted_, processed);
   }
-  absl::Status Get(const std::shared_ptr<Reply<absl::Status>>& reply) {
-    return reply->Await(core_.machine.clock);
+  absl::Status Get(const std::shared_ptr<Question>& asked) {
+    return asked->AwaitStatus(core_.machine.clock);
   }
   bool IsGone() const {
     bool is_there = false;

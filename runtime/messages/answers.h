@@ -1,0 +1,44 @@
+// What the mover answers: values, as requests are. A customer's side makes pins
+// of what a group was granted.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "terrace/request.h"
+#include "terrace/stats.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+struct OpenedQueue {
+  int64_t id = -1;
+};
+
+// The answer to one request. An error is the Status, whatever was asked for.
+using Answer =
+    std::variant<absl::Status, std::vector<TensorId>, OpenedQueue, Stats>;
+
+// A pin, as the mover gives it: where the tensor's payload is on the tier of
+// the queue that asked for it. It ends by an EndPinRequest of that token.
+struct Grant {
+  uint64_t token = 0;
+  TensorId tensor;
+  int64_t offset = 0;
+  int64_t size_bytes = 0;
+};
+// Few groups have more; those take an allocation.
+using Grants = absl::InlinedVector<Grant, 2>;
+
+// The answer to a PushRequest: a grant per want, in order, or why not.
+struct ReadyGroup {
+  uint64_t tag = 0;  // as pushed
+  absl::StatusOr<Grants> grants = absl::UnknownError("not ready");
+  WaitCause cause = WaitCause::kNone;
+};
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+#include "runtime/messages/port.h"
+
+namespace terrace {
+
+void Port::Deliver(uint64_t number, Answer answer) {
+  MutexLock lock(mutex_);
+  const auto found = questions_.find(number);
+  if (found == questions_.end()) return;
+  Question& question = *found->second;
+  if (question.answer_.has_value()) return;
+  question.answer_.emplace(std::move(answer));
+  question.answered_.SignalAll();
+}
+
+std::shared_ptr<QueuePort> Port::OpenQueue(int64_t id) {
+  auto port = std::make_shared<QueuePort>(pins_);
+  MutexLock lock(mutex_);
+  untaken_[id] = port;
+  return port;
+}
+
+std::shared_ptr<QueuePort> Port::TakeQueue(int64_t id) {
+  MutexLock lock(mutex_);
+  const auto found = untaken_.find(id);
+  if (found == untaken_.end()) return nullptr;
+  std::shared_ptr<QueuePort> port = std::move(found->second);
+  untaken_.erase(found);
+  return port;
+}
+
+uint64_t Port::Add(Question* question) {
+  MutexLock lock(mutex_);
+  const uint64_t number = ++last_number_;
+  questions_.emplace(number, question);
+  return number;
+}
+
+void Port::Remove(uint64_t number) {
+  MutexLock lock(mutex_);
+  questions_.erase(number);
+}
+
+Answer Port::Await(Question& question, Clock& clock) {
+  MutexLock lock(mutex_);
+  clock.Await(
+      mutex_, question.answered_,
+      [&question] { return question.answer_.has_value(); },
+      absl::InfiniteFuture());
+  return std::move(*question.answer_);
+}
+
+}  // namespace terrace

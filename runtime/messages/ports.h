@@ -1,0 +1,41 @@
+// Where the mover's answers go: the port of each client. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/mutex.h"
+#include "runtime/messages/answers.h"
+#include "runtime/messages/port.h"
+#include "runtime/messages/request_id.h"
+#include "terrace/pin.h"
+
+namespace terrace {
+
+class Ports {
+ public:
+  // Pins that nobody takes end at `pins`.
+  explicit Ports(std::shared_ptr<PinOwner> pins) : pins_(std::move(pins)) {}
+
+  // A new client's, the first of which is kLocalClient. The client is gone when
+  // nobody has the port any more.
+  std::shared_ptr<Port> Open();
+
+  // Nothing for an empty id, and for a client that is gone.
+  void Deliver(RequestId id, Answer answer) const;
+  // The mover's end of a queue of that client.
+  std::shared_ptr<QueuePort> OpenQueue(ClientId client, int64_t queue) const;
+
+ private:
+  std::shared_ptr<Port> Find(ClientId client) const;
+
+  const std::shared_ptr<PinOwner> pins_;
+  mutable Mutex mutex_;
+  ClientId next_ ABSL_GUARDED_BY(mutex_) = kLocalClient;
+  absl::flat_hash_map<ClientId, std::weak_ptr<Port>> ports_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

@@ -1,0 +1,197 @@
+#include "runtime/messages/intake.h"
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/own_child.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr ClientId kClient = 3;
+
+// A client with a queue of two slots of 100 bytes; tensors 0 and 1 fit, tensor
+// 2 does not.
+class IntakeTest : public testing::Test {
+ protected:
+  IntakeTest() {
+    const std::vector<TensorId> ids = {TensorId{0}, TensorId{1}, TensorId{2}};
+    const std::vector<TensorSpec> specs = {{.name = "a", .size_bytes = 100},
+                                           {.name = "b", .size_bytes = 1},
+                                           {.name = "c", .size_bytes = 101}};
+    intake_.OnRegistered(ids, specs);
+    intake_.OnOpened(9, 100, 2);
+  }
+
+  // As a wire brings it.
+  void ExpectRefused(Request request, const std::string& why) {
+    const absl::Status status = intake_.Post(std::move(request));
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_EQ(inbox_->posted(), 0u);
+  }
+  PushRequest PushOf(const std::vector<int64_t>& tensors,
+                     int64_t queue = 9) const {
+    PushRequest push{.queue = queue, .deadline = absl::InfiniteFuture()};
+    for (const int64_t id : tensors) push.wants.push_back({TensorId{id}});
+    return push;
+  }
+  template <typename Kind>
+  Kind Posted() {
+    std::deque<Message> messages;
+    inbox_->Drain(&messages);
+    return std::get<Kind>(std::get<Request>(messages.at(0)));
+  }
+
+  VirtualClock clock_;
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>([] {});
+  Intake intake_{kClient, clock_, inbox_};
+};
+
+TEST_F(IntakeTest, WhatTheWindowCannotHoldIsRefused) {
+  ExpectRefused(PushOf({}), "a group of 0 tensors; the window has 2 slots");
+  ExpectRefused(PushOf({0, 1, 0}), "a group of 3 tensors");
+  ExpectRefused(PushOf({7}), "no tensor 7");
+  ExpectRefused(PushOf({-1}), "no tensor -1");
+  ExpectRefused(PushOf({2}), "tensor 2 has 101 bytes; a slot holds 100");
+  ExpectRefused(PushOf({1, 1}), "tensor 1 twice in one group");
+}
+
+TEST_F(IntakeTest, AQueueThatTheClientHasNotIsRefused) {
+  ExpectRefused(PushOf({0}, 8), "no queue 8");
+  ExpectRefused(StepRequest{.queue = 8}, "no queue 8");
+  ExpectRefused(CloseQueueRequest{8}, "no queue 8");
+}
+
+TEST_F(IntakeTest, AClosedQueueIsNoneAnyMore) {
+  EXPECT_TRUE(intake_.Post(CloseQueueRequest{9}).ok());
+  EXPECT_EQ(Posted<CloseQueueRequest>().queue, 9);
+  EXPECT_EQ(intake_.Post(PushOf({0})),
+            absl::InvalidArgumentError("no queue 9"));
+  EXPECT_EQ(intake_.Post(CloseQueueRequest{9}),
+            absl::InvalidArgumentError("no queue 9"));
+  EXPECT_EQ(inbox_->posted(), 1u);
+}
+
+TEST_F(IntakeTest, AnotherClientsTensorIsNoneOfThis) {
+  Intake other(kClient + 1, clock_, inbox_);
+  other.OnOpened(10, 100, 2);
+  EXPECT_EQ(other.Post(PushOf({0}, 10)),
+            absl::InvalidArgumentError("no tensor 0"));
+  EXPECT_EQ(other.Post(UnregisterRequest{{}, TensorId{0}}),
+            absl::InvalidArgumentError("no tensor 0"));
+  EXPECT_EQ(other.SizeOf(TensorId{0}), -1);
+  EXPECT_EQ(inbox_->posted(), 0u);
+}
+
+TEST_F(IntakeTest, AnotherClientsPinIsNotEnded) {
+  ExpectRefused(EndPinRequest{TokensOf(kClient + 1) | 5, PinEnd::kDiscard},
+                "is of client 4, and this is client 3");
+  ExpectRefused(EndPinRequest{5, PinEnd::kDiscard}, "is of client 0");
+  const uint64_t own = TokensOf(kClient) | 5;
+  EXPECT_TRUE(intake_.Post(EndPinRequest{own, PinEnd::kDiscard}).ok());
+  EXPECT_EQ(Posted<EndPinRequest>().token, own);
+}
+
+// A client's word for who it is does not count.
+TEST_F(IntakeTest, ARequestHasTheClientThatSentIt) {
+  const RequestId claimed = {.client = 77, .number = 5};
+  EXPECT_TRUE(intake_.Post(Request(StatsRequest{claimed})).ok());
+  EXPECT_EQ(Posted<StatsRequest>().id, (RequestId{kClient, 5}));
+}
+
+TEST_F(IntakeTest, ADeadlineIsByTheRuntimesClockInside) {
+  clock_.SetWall(absl::Hours(1));
+  PushRequest push = PushOf({1});
+  push.deadline = clock_.WallNow() + absl::Seconds(5);
+  ASSERT_TRUE(intake_.Post(push).ok());
+  EXPECT_EQ(Posted<PushRequest>().deadline, clock_.Now() + absl::Seconds(5));
+  OpenRequest open{.slot_bytes = 1, .slots = 1};
+  open.deadline = clock_.WallNow() - absl::Seconds(5);  // late already
+  ASSERT_TRUE(intake_.Post(open).ok());
+  EXPECT_EQ(Posted<OpenRequest>().deadline, clock_.Now() - absl::Seconds(5));
+  open.deadline = absl::InfiniteFuture();
+  ASSERT_TRUE(intake_.Post(open).ok());
+  EXPECT_EQ(Posted<OpenRequest>().deadline, absl::InfiniteFuture());
+}
+
+TEST_F(IntakeTest, SizesAreLookedAt) {
+  ExpectRefused(RegisterRequest{.specs = {{.name = "", .size_bytes = 1}}},
+                "tensor '' of 1 bytes");
+  ExpectRefused(RegisterRequest{.specs = {{.name = "a", .size_bytes = 1},
+                                          {.name = "b", .size_bytes = -1}}},
+                "tensor 'b' of -1 bytes");
+  ExpectRefused(RegisterRequest{.specs = {{.name = std::string(65'537, 'n'),
+                                           .size_bytes = 1}}},
+                "a tensor's name of 65537 bytes: 'nnnn");
+  ExpectRefused(OpenRequest{.slot_bytes = 0, .slots = 2},
+                "a window of 2 slots of 0 bytes");
+  ExpectRefused(OpenRequest{.slot_bytes = 5, .slots = -1},
+                "a window of -1 slots of 5 bytes");
+}
+
+TEST_F(IntakeTest, AWindowForATensorIsOfItsSize) {
+  OpenRequest open{.slot_bytes = 100, .slots = 1, .only = TensorId{0}};
+  EXPECT_TRUE(intake_.Post(open).ok());
+  Posted<OpenRequest>();
+  open.slots = 2;
+  EXPECT_EQ(intake_.Post(open),
+            absl::InvalidArgumentError("a window of 2 slots of 100 bytes for "
+                                       "tensor 0 of 100 bytes"));
+  open.only = TensorId{8};
+  EXPECT_EQ(intake_.Post(open), absl::InvalidArgumentError("no tensor 8"));
+}
+
+TEST_F(IntakeTest, AValueThatItsTypeHasNotIsRefused) {
+  PushRequest push = PushOf({0});
+  push.wants[0].access = static_cast<Access>(3);
+  ExpectRefused(push, "an access 3: there is none");
+  ExpectRefused(
+      OpenRequest{
+          .slot_bytes = 1, .slots = 1, .tier = static_cast<TierKind>(200)},
+      "a queue at tier 200: there is none");
+  ExpectRefused(
+      OpenRequest{.slot_bytes = 1, .slots = 1, .tier = TierKind::kDisk},
+      "a queue at nvme: customers work at dram and hbm");
+  ExpectRefused(
+      StepRequest{.kind = static_cast<StepRequest::Kind>(3), .queue = 9},
+      "a step's change 3: there is none");
+  ExpectRefused(EndPinRequest{TokensOf(kClient) | 1, static_cast<PinEnd>(9)},
+                "a pin's end 9: there is none");
+}
+
+TEST_F(IntakeTest, AHintMayNameWhatHasGone) {
+  intake_.OnUnregistered(TensorId{1});
+  PrefetchRequest hint;
+  hint.tensors = {TensorId{2}, TensorId{1}, TensorId{0}, TensorId{50}};
+  EXPECT_TRUE(intake_.Post(hint).ok());
+  EXPECT_THAT(Posted<PrefetchRequest>().tensors,
+              ElementsAre(TensorId{2}, TensorId{0}));
+}
+
+TEST_F(IntakeTest, AfterTheRuntimeEverythingIsCancelled) {
+  inbox_->Shut();
+  EXPECT_TRUE(absl::IsCancelled(intake_.Post(PushOf({0}))));
+  EXPECT_TRUE(absl::IsCancelled(intake_.Post(PushOf({7}))));
+  EXPECT_TRUE(absl::IsCancelled(intake_.Post(StatsRequest())));
+}
+
+TEST_F(IntakeTest, AForkedChildIsRefused) {
+  EXPECT_TRUE(InChild([&] {
+    const absl::Status status = intake_.Post(PushOf({7}));
+    return absl::IsCancelled(status);
+  }));
+}
+
+}  // namespace
+}  // namespace terrace
