@@ -25,7 +25,7 @@ class SuppliedStep final : public GradualStep {
  public:
   SuppliedStep(RunningStep& running, StateGuard& guard, Clock& clock)
       : running_(running), guard_(guard), clock_(clock) {}
-  ~SuppliedStep() override;
+  ~SuppliedStep() override { GiveUp("it was not finished"); }
   SuppliedStep(const SuppliedStep&) = delete;
   SuppliedStep& operator=(const SuppliedStep&) = delete;
 
@@ -33,7 +33,9 @@ class SuppliedStep final : public GradualStep {
                       DType dtype) override;
   absl::Status EndSupply() override;
   absl::Status Advance() override;
-  void TakeStepped(std::vector<int>* parameters) override;
+  void TakeStepped(std::vector<int>* parameters) override {
+    if (guard_.IsOwnProcess()) running_.TakeStepped(parameters);
+  }
   absl::Status Finish(absl::Time deadline) override;
   void GiveUp(absl::string_view why) override;
 
@@ -45,8 +47,6 @@ class SuppliedStep final : public GradualStep {
   bool done_ = false;
   absl::Status result_;  // once it is done
 };
-
-SuppliedStep::~SuppliedStep() { GiveUp("it was not finished"); }
 
 absl::Status SuppliedStep::Supply(int parameter, const void* gradient,
                                   DType dtype) {
@@ -76,10 +76,6 @@ absl::Status SuppliedStep::Advance() {
   return done_ ? result_ : absl::OkStatus();
 }
 
-void SuppliedStep::TakeStepped(std::vector<int>* parameters) {
-  if (guard_.IsOwnProcess()) running_.TakeStepped(parameters);
-}
-
 absl::Status SuppliedStep::Finish(absl::Time deadline) {
   const absl::Time end = clock_.FromWall(deadline);
   TERRACE_RETURN_IF_ERROR(EndSupply());
@@ -101,20 +97,32 @@ void SuppliedStep::GiveUp(absl::string_view why) {
 class OrderedStep final : public LateStep {
  public:
   // The deadline is by `clock`.
-  OrderedStep(RunningStep& running, StateGuard& guard, Clock& clock,
-              absl::Time deadline)
-      : running_(running), guard_(guard), clock_(clock), deadline_(deadline) {}
+  OrderedStep(RunningStep& running, ChunkRequests& requests, StateGuard& guard,
+              Clock& clock, absl::Time deadline)
+      : running_(running),
+        requests_(requests),
+        guard_(guard),
+        clock_(clock),
+        deadline_(deadline) {}
   OrderedStep(const OrderedStep&) = delete;
   OrderedStep& operator=(const OrderedStep&) = delete;
 
   bool Advance() override;
   void Wait(absl::Time until) override;
+  void Wake() override {
+    if (guard_.IsOwnProcess()) requests_.Wake();
+  }
   absl::Status result() const override;
-  void TakeStepped(std::vector<int>* parameters) override;
-  void Hasten(int parameter) override;
+  void TakeStepped(std::vector<int>* parameters) override {
+    if (guard_.IsOwnProcess()) running_.TakeStepped(parameters);
+  }
+  void Hasten(int parameter) override {
+    if (guard_.IsOwnProcess()) running_.Hasten(parameter);
+  }
 
  private:
   RunningStep& running_;
+  ChunkRequests& requests_;
   StateGuard& guard_;
   Clock& clock_;
   const absl::Time deadline_;
@@ -136,14 +144,6 @@ void OrderedStep::Wait(absl::Time until) {
 absl::Status OrderedStep::result() const {
   if (!guard_.IsOwnProcess()) return guard_.CheckUsable();
   return running_.result();
-}
-
-void OrderedStep::TakeStepped(std::vector<int>* parameters) {
-  if (guard_.IsOwnProcess()) running_.TakeStepped(parameters);
-}
-
-void OrderedStep::Hasten(int parameter) {
-  if (guard_.IsOwnProcess()) running_.Hasten(parameter);
 }
 
 }  // namespace
@@ -203,7 +203,8 @@ absl::StatusOr<std::unique_ptr<LateStep>> ChunkedOptimizer::StartLate(
   const absl::Time end = clock.FromWall(deadline);
   TERRACE_RETURN_IF_ERROR(
       running_->StartLate(arguments, parameters, order, end));
-  return std::make_unique<OrderedStep>(*running_, guard_, clock, end);
+  return std::make_unique<OrderedStep>(*running_, *requests_, guard_, clock,
+                                       end);
 }
 
 absl::StatusOr<std::unique_ptr<GradualStep>> ChunkedOptimizer::StartGradual(

@@ -85,6 +85,12 @@ class LateStep {
   // Blocks until Advance can go further, or until then. At the deadline that
   // StartLate was given the step ends as DeadlineExceeded, and is incomplete.
   virtual void Wait(absl::Time until) = 0;
+  // Ends a Wait that waits for a tier, or else the next one that would; a Wait
+  // for kernels or copies ends with the first of them. So whoever wants
+  // something of the thread that drives the step says so first and calls Wake
+  // afterwards, and that thread looks before each Wait. Any thread may call
+  // Wake for as long as the step lives.
+  virtual void Wake() = 0;
   // Once it has ended: OK, or why it is incomplete.
   virtual absl::Status result() const = 0;
 

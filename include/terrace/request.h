@@ -78,6 +78,14 @@ class RequestQueue {
   // Status.
   virtual absl::StatusOr<Ready> Next(Time deadline) = 0;
 
+  // For a customer that waits in Next for other things too: whoever changes one
+  // of them calls Wake afterwards, and the customer looks at all of them after
+  // each Next. Wake ends a Next that waits, or else the next Next that finds
+  // nothing ready, as Aborted; the pushed groups stay. So no change is missed,
+  // and several may be told of by one Aborted. Any thread may call Wake until
+  // the queue's destructor begins; it does not block.
+  virtual void Wake() = 0;
+
   // From here the access trace repeats: what was pushed in the last step is
   // prefetched in the same order in this one. Also tries failed write-backs,
   // of all queues, and refusing paths again. FailedPrecondition when a step is

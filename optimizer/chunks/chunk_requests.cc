@@ -69,13 +69,14 @@ absl::StatusOr<Pin> ChunkRequests::Fetch(TensorId tensor, Access access,
   TERRACE_RETURN_IF_ERROR(
       queue_->Push({&want, 1}, tag, clock_.ToWall(deadline)));
   while (true) {
-    TERRACE_ASSIGN_OR_RETURN(Ready ready,
-                             queue_->Next(clock_.ToWall(deadline)));
-    if (ready.tag == tag) {
-      TERRACE_RETURN_IF_ERROR(ready.pins.status());
-      return std::move(ready.pins->front());
+    absl::StatusOr<Ready> ready = queue_->Next(clock_.ToWall(deadline));
+    if (absl::IsAborted(ready.status())) continue;  // a Wake of a step before
+    TERRACE_RETURN_IF_ERROR(ready.status());
+    if (ready->tag == tag) {
+      TERRACE_RETURN_IF_ERROR(ready->pins.status());
+      return std::move(ready->pins->front());
     }
-    if (ready.pins.ok()) ready.pins->front().ReleaseUnchanged();
+    if (ready->pins.ok()) ready->pins->front().ReleaseUnchanged();
   }
 }
 

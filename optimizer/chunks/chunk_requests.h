@@ -61,6 +61,11 @@ class ChunkRequests {
                     absl::Time deadline);
   // The next end, as RequestQueue::Next.
   absl::StatusOr<ChunkReady> Next(absl::Time deadline);
+  // Ends a Next that waits, as RequestQueue::Wake. Any thread, while an attempt
+  // runs: the queue stays then.
+  void Wake() {
+    if (queue_ != nullptr) queue_->Wake();
+  }
   // Requests of steps that the queue still holds.
   int64_t pushed() const { return pushed_; }
 

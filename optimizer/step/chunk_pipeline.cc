@@ -99,10 +99,11 @@ void ChunkPipeline::Hasten(int parameter) {
 }
 
 bool ChunkPipeline::Advance() {
+  ended_before_ = meter_.ended();
   if (TakeStaged()) return false;  // it is told first
   DispatchDue();
   PushMissing();
-  while (CanTake() && TakeNext(clock_.Now())) {
+  while (CanTake() && TakeNext(clock_.Now()) == Look::kTaken) {
     DispatchDue();
     PushMissing();
   }
@@ -115,11 +116,10 @@ bool ChunkPipeline::Advance() {
 }
 
 bool ChunkPipeline::Wait(absl::Time deadline) {
-  const int64_t ended = meter_.ended();
   if (CanTake()) {
-    const bool went_on = WaitForChunk(deadline);
-    if (went_on || stopped_) return true;
-    if (!blocked_by_kernels_) {
+    const Look look = WaitForChunk(deadline);
+    if (look == Look::kTaken || look == Look::kWoken) return true;
+    if (look == Look::kNothing) {
       // Copies are to be looked at, whatever is ready.
       return staged_.copying() && clock_.Now() < deadline;
     }
@@ -127,30 +127,21 @@ bool ChunkPipeline::Wait(absl::Time deadline) {
   // Tasks end on their own, and copies when the device answers: memory that
   // they use cannot be left before, whatever the deadline.
   if (staged_.copying()) {
-    meter_.WaitForLook(ended, kCopyLook);
+    meter_.WaitForLook(ended_before_, kCopyLook);
     return true;
   }
-  if (meter_.running() > 0) {
-    meter_.WaitForEnd(ended, absl::InfiniteFuture());
-    return true;
-  }
-  if (stopped_ || !progress_.has_next()) return true;
-  // The queue has no room for a request, and none of ours is in it: all we
-  // can do is ask again.
-  if (clock_.Now() >= deadline) return false;
-  meter_.WaitForLook(ended,
-                     std::min(deadline - clock_.Now(), absl::Milliseconds(1)));
+  meter_.WaitForEnd(ended_before_, absl::InfiniteFuture());
   return true;
 }
 
 // For one that can be taken, or until copies are to be looked at.
-bool ChunkPipeline::WaitForChunk(absl::Time deadline) {
+ChunkPipeline::Look ChunkPipeline::WaitForChunk(absl::Time deadline) {
   meter_.Cut(StepMeter::Bucket::kOther);
-  const absl::Time look =
+  const absl::Time next =
       staged_.copying() ? clock_.Now() + kCopyLook : absl::InfiniteFuture();
-  const bool took = TakeNext(std::min(deadline, look));
-  if (!took) meter_.Cut(StepMeter::Bucket::kOther);
-  return took;
+  const Look look = TakeNext(std::min(deadline, next));
+  if (look != Look::kTaken) meter_.Cut(StepMeter::Bucket::kOther);
+  return look;
 }
 
 void ChunkPipeline::WaitForTasks() {
@@ -178,24 +169,28 @@ void ChunkPipeline::Stop(absl::Status error) {
 
 // Faults can leave a queue with no slots but those of our own kernels, fewer
 // than it was opened with. It says so at once; then a kernel has to end first.
-bool ChunkPipeline::TakeNext(absl::Time deadline) {
+ChunkPipeline::Look ChunkPipeline::TakeNext(absl::Time deadline) {
   const int64_t ended = meter_.ended();
   const bool updating = updating_.load(std::memory_order_acquire) > 0;
   absl::StatusOr<ChunkReady> ready = requests_.Next(deadline);
   if (!updating && absl::IsFailedPrecondition(ready.status())) {
     if (const std::optional<int> chunk = supply_.SendBackLast()) {
       progress_.SetRefused(*chunk);
-      return true;  // its slot may be what is missing
+      return Look::kTaken;  // its slot may be what is missing
     }
   }
-  blocked_by_kernels_ = updating && absl::IsFailedPrecondition(ready.status());
-  ended_when_blocked_ = ended;
-  return !blocked_by_kernels_ && Take(std::move(ready));
+  const bool is_blocked =
+      updating && absl::IsFailedPrecondition(ready.status());
+  ended_when_blocked_ = is_blocked ? ended : -1;
+  if (is_blocked) return Look::kBlocked;
+  if (absl::IsAborted(ready.status())) return Look::kWoken;
+  if (absl::IsDeadlineExceeded(ready.status())) return Look::kNothing;
+  ready.ok() ? Take(*std::move(ready)) : Stop(ready.status());
+  return Look::kTaken;
 }
 
 bool ChunkPipeline::CanTake() const {
-  if (blocked_by_kernels_ && meter_.running() > 0 &&
-      meter_.ended() == ended_when_blocked_) {
+  if (meter_.running() > 0 && meter_.ended() == ended_when_blocked_) {
     return false;
   }
   if (stopped_ || requests_.pushed() == 0) return false;
@@ -224,33 +219,30 @@ void ChunkPipeline::PushMissing() {
         chunks_.contents(chunk).fresh ? Access::kOverwrite : Access::kUpdate;
     absl::Status status =
         requests_.Push(chunk, chunks_.tensor(chunk), access, deadline_);
-    if (absl::IsUnavailable(status)) return;  // full; again after a Next
+    // A queue that is full is asked again after a Next. One that is full and
+    // has nothing of ours would never take it.
+    const bool is_full = absl::IsUnavailable(status) && requests_.pushed() > 0;
+    if (is_full) return;
     if (!status.ok()) return Fail(std::move(status));
     progress_.SetPushed();
     supply_.OnPushed(chunk);
   }
 }
 
-// False: nothing was ready, or the queue gives nothing more.
-bool ChunkPipeline::Take(absl::StatusOr<ChunkReady> ready) {
-  if (!ready.ok()) {
-    if (!absl::IsDeadlineExceeded(ready.status())) Stop(ready.status());
-    return false;
-  }
-  meter_.Cut(StepMeter::BucketOf(ready->cause));
-  if (ready->chunk == ChunkReady::kOfAFetch) {
-    ChunkRequests::Drop(*std::move(ready));
-  } else if (ready->pin.ok() && supply_.is_gradual()) {
-    TakeGradual(ready->chunk, *std::move(ready->pin));
-  } else if (ready->pin.ok()) {
-    progress_.SetDone(ready->chunk);
-    Dispatch(ready->chunk, *std::move(ready->pin));
+void ChunkPipeline::Take(ChunkReady ready) {
+  meter_.Cut(StepMeter::BucketOf(ready.cause));
+  if (ready.chunk == ChunkReady::kOfAFetch) {
+    ChunkRequests::Drop(std::move(ready));
+  } else if (ready.pin.ok() && supply_.is_gradual()) {
+    TakeGradual(ready.chunk, *std::move(ready.pin));
+  } else if (ready.pin.ok()) {
+    progress_.SetDone(ready.chunk);
+    Dispatch(ready.chunk, *std::move(ready.pin));
   } else {
-    supply_.OnTaken(ready->chunk);
-    progress_.SetRefused(ready->chunk);
-    TakeRefusal(ready->chunk, ready->is_current, ready->pin.status());
+    supply_.OnTaken(ready.chunk);
+    progress_.SetRefused(ready.chunk);
+    TakeRefusal(ready.chunk, ready.is_current, ready.pin.status());
   }
-  return true;
 }
 
 // One of a gradual step waits for its gradients, or for its turn. The last slot
@@ -314,8 +306,11 @@ void ChunkPipeline::Dispatch(int chunk, Pin pin) {
 void ChunkPipeline::RunRanges(const StagedUpdate& update) {
   meter_.Start(ranges_);
   const bool is_staged = update.update->staged() != nullptr;
+  // The customer's thread may wait in the queue for another chunk, and has to
+  // tell of this one, or to begin its copies back.
+  const bool wakes = is_staged || stepped_.tells();
   for (int range = 0; range < ranges_; ++range) {
-    executor_.Run([this, update, is_staged, range] {
+    executor_.Run([this, update, is_staged, wakes, range] {
       if (update.update->RunRange(range)) {
         if (is_staged) {
           meter_.Start(1);
@@ -323,6 +318,7 @@ void ChunkPipeline::RunRanges(const StagedUpdate& update) {
         } else {
           updating_.fetch_sub(1, std::memory_order_release);
         }
+        if (wakes) requests_.Wake();
       }
       meter_.End();
     });

@@ -80,7 +80,9 @@ class ChunkPipeline {
   // ended. True: the attempt has ended; error() is OK if and only if no chunk
   // is missing.
   bool Advance();
-  // Blocks until Advance can go further. False: the deadline passed.
+  // Blocks until Advance can go further, or may tell more. False: the deadline
+  // passed.
+  // ChunkRequests::Wake ends a Wait for the queue, or else the next one.
   bool Wait(absl::Time deadline);
   // Ends the attempt with `error`: nothing more is taken. What is pushed
   // stays so and is taken by the next attempt.
@@ -95,10 +97,14 @@ class ChunkPipeline {
   int64_t missing() const { return progress_.missing() + staged_.kept(); }
 
  private:
+  // What came of a look at the queue: nothing in time, what was taken (or the
+  // attempt's end), a Wake, or that a kernel has to end first.
+  enum class Look : uint8_t { kNothing, kTaken, kWoken, kBlocked };
+
   bool CanTake() const;
-  bool TakeNext(absl::Time deadline);
+  Look TakeNext(absl::Time deadline);
   void PushMissing();
-  bool Take(absl::StatusOr<ChunkReady> ready);
+  void Take(ChunkReady ready);
   void TakeRefusal(int chunk, bool is_current, const absl::Status& status);
   void TakeGradual(int chunk, Pin pin);
   void DispatchDue();
@@ -109,7 +115,7 @@ class ChunkPipeline {
   // that is awaited is there.
   bool TakeStaged();
   void TakeNotArrived(const StagedUpdate& staged, const absl::Status& status);
-  bool WaitForChunk(absl::Time deadline);
+  Look WaitForChunk(absl::Time deadline);
   void Fail(absl::Status error);
 
   ChunkTable& chunks_;
@@ -126,9 +132,10 @@ class ChunkPipeline {
   int most_updating_ = 0;  // chunks at a time
   int ranges_ = 1;         // tasks for a chunk
   bool stopped_ = false;
-  // The queue said that only our pins block it, when this many had ended.
-  bool blocked_by_kernels_ = false;
-  int64_t ended_when_blocked_ = 0;
+  // The queue said that only our pins block it, when this many kernels had
+  // ended; -1: it did not.
+  int64_t ended_when_blocked_ = -1;
+  int64_t ended_before_ = 0;  // when Advance began: Wait is for those since
   absl::Status error_;
   // Chunks with a pin, kernels or a slot; of those without a slot decreased by
   // tasks, before the meter counts their end.

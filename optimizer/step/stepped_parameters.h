@@ -25,6 +25,8 @@ class SteppedParameters {
   // Of one that does not tell.
   void Clear();
 
+  bool tells() const { return tells_; }
+
   // The parameter is to be stepped: in how many chunks it is.
   int Expect(int parameter);
 

@@ -28,6 +28,9 @@ class MemoryQueue final : public RequestQueue {
     if (!store_->IsOwnProcess()) return store_->Closed();
     return store_->Next(line_, clock_.FromWall(deadline));
   }
+  void Wake() override {
+    if (store_->IsOwnProcess()) store_->Wake(line_);
+  }
   absl::Status BeginStep(int64_t step) override {
     if (!store_->IsOwnProcess()) return store_->Closed();
     return store_->BeginStep(line_, step);

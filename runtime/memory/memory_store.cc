@@ -189,6 +189,9 @@ absl::StatusOr<Ready> MemoryStore::Next(int64_t id, absl::Time deadline) {
       return absl::FailedPreconditionError(
           "the head of the queue is blocked by the queue's own pins");
     }
+    if (std::exchange(line.woken, false)) {
+      return absl::AbortedError("the wait was ended by a Wake");
+    }
     if (clock_.Now() >= deadline) {
       return absl::DeadlineExceededError("nothing became ready in time");
     }
@@ -199,6 +202,13 @@ absl::StatusOr<Ready> MemoryStore::Next(int64_t id, absl::Time deadline) {
             ABSL_NO_THREAD_SAFETY_ANALYSIS { return changes_ != seen; },
         std::min(deadline, head.deadline));
   }
+}
+
+void MemoryStore::Wake(int64_t line) {
+  MutexLock lock(mutex_);
+  lines_.at(line).woken = true;
+  ++changes_;
+  changed_.SignalAll();
 }
 
 // None: its head waits for pins.

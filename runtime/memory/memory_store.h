@@ -54,6 +54,7 @@ class MemoryStore final : public PinOwner,
   absl::Status Push(int64_t line, absl::Span<const Want> wants, uint64_t tag,
                     absl::Time deadline);
   absl::StatusOr<Ready> Next(int64_t line, absl::Time deadline);
+  void Wake(int64_t line);
   absl::Status BeginStep(int64_t line, int64_t step);
   // Without a step: whichever is open.
   absl::Status EndStep(int64_t line, std::optional<int64_t> step);
@@ -91,6 +92,7 @@ class MemoryStore final : public PinOwner,
     std::deque<Group> groups;
     std::optional<int64_t> step;  // that is open
     absl::Status first_error;     // of that
+    bool woken = false;           // until a Next has said so
   };
 
   struct PinRecord {

@@ -46,7 +46,7 @@ absl::StatusOr<ReadyGroup> QueuePort::Take(Clock& clock, uint64_t posted,
   clock.Await(
       mutex_, changed_,
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !ready_.empty() || closed() || blocked();
+        return !ready_.empty() || closed() || blocked() || woken_;
       },
       deadline);
   if (!ready_.empty()) {
@@ -61,7 +61,17 @@ absl::StatusOr<ReadyGroup> QueuePort::Take(Clock& clock, uint64_t posted,
                                  blocked_also_.ok() ? "" : "; besides them: ",
                                  absl::string_view(blocked_also_.message())));
   }
+  // The flag stays until here, so that a Wake before the wait counts too.
+  if (std::exchange(woken_, false)) {
+    return absl::AbortedError("the wait was ended by a Wake");
+  }
   return absl::DeadlineExceededError("nothing became ready in time");
+}
+
+void QueuePort::Wake() {
+  MutexLock lock(mutex_);
+  woken_ = true;
+  changed_.SignalAll();
 }
 
 }  // namespace terrace

@@ -52,6 +52,8 @@ class QueuePort {
   // inbox's message number at the call.
   absl::StatusOr<ReadyGroup> Take(Clock& clock, uint64_t posted,
                                   absl::Time deadline);
+  // Any thread; see RequestQueue::Wake.
+  void Wake();
 
  private:
   const std::shared_ptr<PinOwner> pins_;
@@ -61,7 +63,8 @@ class QueuePort {
   bool blocked_by_own_pins_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status blocked_also_ ABSL_GUARDED_BY(mutex_);
   uint64_t processed_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::atomic<bool> closed_ = false;  // written with mutex_ held
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;  // until a Take has said so
+  std::atomic<bool> closed_ = false;            // written with mutex_ held
 };
 
 }  // namespace terrace

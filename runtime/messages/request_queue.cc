@@ -50,6 +50,11 @@ class PostedQueue final : public RequestQueue {
     return MakeReady(*group);
   }
 
+  void Wake() override {
+    // In a forked child the port's lock may be held by a thread it lacks.
+    if (client_.inbox->IsOwnProcess()) port_->Wake();
+  }
+
   absl::Status BeginStep(int64_t step) override {
     return Ask(StepRequest::Kind::kBegin, step);
   }

@@ -167,6 +167,22 @@ TEST_F(MemoryRuntimeTest, AQueueThatOnlyItsOwnPinsBlockSaysSoAtOnce) {
   EXPECT_TRUE(absl::IsFailedPrecondition(queue_->Next(Soon()).status()));
 }
 
+TEST_F(MemoryRuntimeTest, AWakeEndsANextThatWaitsForOthersPins) {
+  const TensorId a = Register("a");
+  Take(*queue_, a, Access::kOverwrite).Release();
+  const auto other = OpenQueue();
+  Pin pin = Take(*other, a, Access::kUpdate);
+  ASSERT_TRUE(queue_->Push({{a, Access::kRead}}, 3, Soon()).ok());
+  std::thread waits(
+      [&] { EXPECT_TRUE(absl::IsAborted(queue_->Next(Soon()).status())); });
+  queue_->Wake();
+  waits.join();
+  pin.Release();
+  const absl::StatusOr<Ready> ready = queue_->Next(Soon());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  EXPECT_EQ(ready->tag, 3);
+}
+
 TEST_F(MemoryRuntimeTest, WrongGroupsAreRefused) {
   const TensorId a = Register("a");
   const TensorId large = Register("large", 2 * kSize);

@@ -220,6 +220,8 @@ class MapQueue final : public RequestQueue {
     return ready;
   }
 
+  void Wake() override {}  // Next never waits
+
   absl::Status BeginStep(int64_t step) override {
     if (runtime_.closed_) return MapRuntime::Closed();
     if (open_) {

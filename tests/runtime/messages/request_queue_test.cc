@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -137,6 +138,38 @@ TEST_F(RequestQueueTest, OnADeviceAPinHasAnAddressAlone) {
   ASSERT_TRUE(ready.ok() && ready->pins.ok());
   EXPECT_TRUE(ready->pins->front().data().empty());
   EXPECT_EQ(ready->pins->front().address(), 4096u + 64);
+}
+
+TEST_F(RequestQueueTest, AWakeEndsANextThatWaitsAndIsToldOfOnce) {
+  const Want wants[] = {{TensorId{0}}};
+  const auto live = MakeRequestQueue(9, queue_port_, {.data = memory_.data()},
+                                     {.clock = &SystemClock(),
+                                      .inbox = inbox_,
+                                      .intake = intake_,
+                                      .port = port_});
+  ASSERT_TRUE(live->Push(wants, 1, absl::InfiniteFuture()).ok());
+  std::thread waits([&] {
+    EXPECT_TRUE(absl::IsAborted(live->Next(absl::InfiniteFuture()).status()));
+  });
+  live->Wake();  // before the wait or in it
+  waits.join();
+  ASSERT_TRUE(queue_->Push(wants, 1, absl::InfiniteFuture()).ok());
+  queue_->Wake();
+  queue_->Wake();
+  EXPECT_TRUE(absl::IsAborted(queue_->Next(absl::InfiniteFuture()).status()));
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(queue_->Next(clock_.WallNow()).status()));
+}
+
+TEST_F(RequestQueueTest, WhatIsReadyGoesBeforeAWake) {
+  Grant(*queue_, 21);
+  const Want wants[] = {{TensorId{0}}};
+  ASSERT_TRUE(queue_->Push(wants, 6, absl::InfiniteFuture()).ok());
+  queue_->Wake();
+  const absl::StatusOr<Ready> taken = queue_->Next(absl::InfiniteFuture());
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->tag, 5u);
+  EXPECT_TRUE(absl::IsAborted(queue_->Next(absl::InfiniteFuture()).status()));
 }
 
 TEST_F(RequestQueueTest, ItsEndClosesTheQueueAndItsPort) {
