@@ -8,14 +8,9 @@
 #include "base/io_fault.h"
 #include "base/status_macros.h"
 #include "libtorch/hook/life/operation_pins.h"
+#include "libtorch/hook/window/room_news.h"
 
 namespace terrace {
-namespace {
-
-// The time between two looks at whether operations have ended.
-constexpr absl::Duration kLook = absl::Microseconds(200);
-
-}  // namespace
 
 absl::Status StorageLives::Add(const Storages& storages, bool are_pinned) {
   TERRACE_RETURN_IF_ERROR(Enter(storages));
@@ -206,6 +201,7 @@ absl::StatusOr<bool> StorageLives::BeginClose(absl::Duration patience) {
   }
   if (is_closed_ || closing_ == self) return false;
   closing_ = self;
+  RoomNews::Listener news;  // of pins that end, and of storages that enter
   while (!LeaveAll()) {
     if (absl::Now() >= end) {
       const std::string in_use = InUse();
@@ -215,7 +211,9 @@ absl::StatusOr<bool> StorageLives::BeginClose(absl::Duration patience) {
       return absl::FailedPreconditionError(
           absl::StrCat("tensor '", in_use, "' is leased or in use"));
     }
-    changed_.WaitFor(mutex_, kLook);
+    mutex_.Unlock();
+    news.Wait(end);
+    mutex_.Lock();
   }
   is_closed_ = true;
   return true;

@@ -174,7 +174,7 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access, Caller caller,
       bytes_.Ask({.tensor = tensor.id_,
                   .access = access,
                   .own_bytes = is_new ? tensor.size_bytes() : 0},
-                 [&] { return MakeRoom(wait); });
+                 [&](absl::Time until) { return MakeRoom(wait, until); });
   // Only fetches for operations and leases count as blocked on room.
   if (access != Access::kOverwrite && caller != Caller::kBeside) {
     meter_.NoteBlockedOnRoom(absl::Now() - begun);
@@ -185,11 +185,11 @@ absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access, Caller caller,
 
 // The window has room for the tensor, but in memory that lies in parts between
 // pinned tensors: one more tensor leaves.
-absl::StatusOr<bool> ByteWindow::MakeRoom(RoomWait& wait) {
+absl::StatusOr<bool> ByteWindow::MakeRoom(RoomWait& wait, absl::Time until) {
   if (EvictOne()) return true;
-  const absl::StatusOr<bool> decided = wait.Decide();
+  const absl::StatusOr<bool> waited = wait.Await(until);
   // Tensors that were in use at the first look may be free by now.
-  return !decided.ok() && EvictOne() ? true : decided;
+  return !waited.ok() && EvictOne() ? true : waited;
 }
 
 absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
@@ -243,8 +243,8 @@ void ByteWindow::EndBeyond(WindowTensor& tensor, RoomPatience patience) {
   if (!tensor.word().UnpinToEvict()) return;
   Claim(tensor);  // room in the Runtime for the write-back
   RoomWait wait(room_, order_, patience, options_.beside);
-  const absl::Status status =
-      spill_.WriteBack(tensor, [&] { return MakeRoom(wait); });
+  const absl::Status status = spill_.WriteBack(
+      tensor, [&](absl::Time until) { return MakeRoom(wait, until); });
   room_.Give(FootprintOf(tensor));
   const bool has_storage = status.ok() && tensor.TakeAway();
   if (!has_storage) {

@@ -151,7 +151,7 @@ class ByteWindow {
   absl::Status Ask(WindowTensor& tensor, Access access, Caller caller,
                    RoomPatience patience);
   // Makes room in the Runtime for a tensor whose room is claimed already.
-  absl::StatusOr<bool> MakeRoom(RoomWait& wait);
+  absl::StatusOr<bool> MakeRoom(RoomWait& wait, absl::Time until);
   // Begins a fetch ahead of need. The word is in loading, and this ends that.
   // Returns false when there is no room.
   bool BeginAhead(WindowTensor& tensor, const UseOrder::VictimRule& rule);

@@ -6,12 +6,10 @@ namespace terrace {
 
 template <typename May, typename Next>
 bool ResidencyWord::Change(const May& may, const Next& next) {
-  uint32_t word = word_.load(std::memory_order_relaxed);
+  // Sequentially consistent, as a thread that may not waits for news.
+  uint32_t word = word_.load();
   while (may(word)) {
-    if (word_.compare_exchange_weak(word, next(word), std::memory_order_acq_rel,
-                                    std::memory_order_relaxed)) {
-      return true;
-    }
+    if (word_.compare_exchange_weak(word, next(word))) return true;
   }
   return false;
 }
@@ -69,6 +67,7 @@ bool ResidencyWord::UnpinToEvict() {
            is_last = word / kPin == 1 && StateOf(word) == Residency::kResident;
            return is_last ? To(Residency::kEvicting)(word - kPin) : word - kPin;
          });
+  RoomNews::Tell();
   return is_last;
 }
 
@@ -91,10 +90,10 @@ void ResidencyWord::End(Residency next) {
   const uint32_t word = word_.load(std::memory_order_relaxed);
   TERRACE_CHECK(IsOwned(word) && !IsOwned(static_cast<uint32_t>(next)));
   // No other thread changes an owned state; pins come and go meanwhile.
-  word_.fetch_add(
-      static_cast<uint32_t>(next) - static_cast<uint32_t>(StateOf(word)),
-      std::memory_order_release);
+  word_.fetch_add(static_cast<uint32_t>(next) -
+                  static_cast<uint32_t>(StateOf(word)));
   word_.notify_all();
+  RoomNews::Tell();
 }
 
 Residency ResidencyWord::Await() const {
@@ -126,6 +125,8 @@ void ResidencyWord::SetLife(Life next, bool is_pinned) {
            return To(next, kLife)(word) + (is_pinned ? kPin : 0);
          });
   word_.notify_all();
+  // A thread that closes makes tensors stopping itself, and is not told of it.
+  if (next == Life::kManaged || next == Life::kGone) RoomNews::Tell();
 }
 
 void ResidencyWord::AwaitLife(bool holds_pins) const {

@@ -34,12 +34,16 @@
 // all are managed as before. The set of a hook's tensors changes their lives,
 // under its lock (storage_lives.h).
 //
-// A ResidencyWord is thread-safe.
+// A ResidencyWord is thread-safe. Each end of a pin, of a state that belonged
+// to a thread and of a life that did is told to threads that wait for room or
+// to close (room_news.h).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <optional>
+
+#include "libtorch/hook/window/room_news.h"
 
 namespace terrace {
 
@@ -78,7 +82,10 @@ class ResidencyWord {
     }
     return StateOf(word);
   }
-  void Unpin() { word_.fetch_sub(kPin, std::memory_order_release); }
+  void Unpin() {
+    word_.fetch_sub(kPin);
+    RoomNews::Tell();  // the tensor may have ended by now
+  }
 
   Residency state() const {
     return StateOf(word_.load(std::memory_order_acquire));
@@ -88,7 +95,7 @@ class ResidencyWord {
   }
   Life life() const { return LifeOf(word_.load(std::memory_order_acquire)); }
   bool pinned() const { return pins() > 0; }
-  uint32_t pins() const { return word_.load(std::memory_order_acquire) / kPin; }
+  uint32_t pins() const { return word_.load() / kPin; }
 
   // Each Begin function makes the word the caller's, or returns false and
   // changes nothing. BeginEvict takes a tensor that is resident or ready, is

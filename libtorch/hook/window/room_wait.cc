@@ -1,7 +1,6 @@
 #include "libtorch/hook/window/room_wait.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -12,7 +11,9 @@ namespace terrace {
 
 namespace {
 
-constexpr int kIdleLooks = 3;
+// An operation in its turn waits so long for a thread that has pins and is
+// between two operations: it has the next one soon.
+constexpr absl::Duration kBetweenOperations = absl::Milliseconds(3);
 
 }  // namespace
 
@@ -21,11 +22,28 @@ bool IsNoRoom(const absl::Status& status) {
 }
 
 RoomWait::~RoomWait() {
-  if (is_lacking_) room_.EndLacking();
+  if (news_ && patience_ == RoomPatience::kTurn) room_.EndLacking();
 }
 
-absl::StatusOr<bool> RoomWait::Decide() {
-  if (Waits()) return false;
+absl::StatusOr<bool> RoomWait::Await(absl::Time until) {
+  const bool waits =
+      patience_ == RoomPatience::kTurn || patience_ == RoomPatience::kBeside;
+  if (waits && !news_) {
+    news_.emplace();
+    if (patience_ == RoomPatience::kTurn) room_.BeginLacking();
+    return true;  // what has ended before is not news
+  }
+  const absl::Time now = absl::Now();
+  in_vain_since_ =
+      IsInVain() ? std::min(in_vain_since_, now) : absl::InfiniteFuture();
+  const absl::Time end =
+      in_vain_since_ + (patience_ == RoomPatience::kTurn ? kBetweenOperations
+                                                         : beside_.patience);
+  if (waits && now < end) {
+    if (now >= until) return false;
+    news_->Wait(std::min(until, end));
+    return true;
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       "what is in use at a time takes ", FormatBytes(room_.used_bytes()),
       ", and the budget is ", FormatBytes(room_.most_bytes()),
@@ -34,34 +52,14 @@ absl::StatusOr<bool> RoomWait::Decide() {
           : ""));
 }
 
-bool RoomWait::Waits() {
-  switch (patience_) {
-    case RoomPatience::kNone:
-    case RoomPatience::kLoads:
-      return false;
-    case RoomPatience::kTurn:
-      if (!std::exchange(is_lacking_, true)) room_.BeginLacking();
-      // A thread that is between two operations at a look has the next one
-      // soon.
-      idle_looks_ = order_.IsAnyComputing() ? 0 : idle_looks_ + 1;
-      return idle_looks_ < kIdleLooks;
-    case RoomPatience::kBeside:
-      return !IsAwaitedTooLong();
+bool RoomWait::IsInVain() const {
+  // Operations that have pins may wait for the tensor that a fetch beside them
+  // brings.
+  if (patience_ == RoomPatience::kBeside && beside_.is_awaited &&
+      beside_.is_awaited()) {
+    return true;
   }
-  return false;
-}
-
-bool RoomWait::IsAwaitedTooLong() {
-  // Operations that have pins may wait for the tensor that this fetch brings.
-  const bool is_awaited =
-      (beside_.is_awaited && beside_.is_awaited()) || !order_.IsAnyComputing();
-  if (!is_awaited) {
-    awaited_since_ = absl::InfiniteFuture();
-    return false;
-  }
-  const absl::Time now = absl::Now();
-  awaited_since_ = std::min(awaited_since_, now);
-  return now - awaited_since_ >= beside_.patience;
+  return !order_.IsAnyComputing();
 }
 
 }  // namespace terrace

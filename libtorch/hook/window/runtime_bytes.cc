@@ -9,9 +9,8 @@
 namespace terrace {
 namespace {
 
-// Ask looks this often whether other threads have ended a pin.
-constexpr absl::Duration kPinsWait = absl::Milliseconds(1);
-// Ask waits so long for room of a tensor's own, which pins may have too.
+// Ask waits so long for room of a tensor's own that is free, as far as others
+// do not take it.
 constexpr absl::Duration kOwnRoomWait = absl::Milliseconds(10);
 // Register waits so long for the room of a queue that nothing uses.
 constexpr absl::Duration kTrialWait = absl::Milliseconds(100);
@@ -34,8 +33,7 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
   const absl::Time end = absl::Now() + patience_;
   while (true) {
     absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-        wanted.own_bytes > 0 ? runtime_.OpenQueue(wanted.own_bytes, 1,
-                                                  absl::Now() + kOwnRoomWait)
+        wanted.own_bytes > 0 ? AskForOwn(wanted, end)
                              : runtime_.OpenQueueFor(wanted.tensor, end);
     if (queue.ok()) {
       return Push(*std::move(queue), wanted.tensor, wanted.access);
@@ -43,13 +41,26 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::Ask(
     if (queue.status().code() != absl::StatusCode::kResourceExhausted) {
       return queue;
     }
-    TERRACE_ASSIGN_OR_RETURN(const bool made, make_room());
-    if (made) continue;
     // A tensor that stays because it cannot be written makes no room.
     const bool is_stuck = IoFaultOf(queue.status()).error != 0;
-    if (is_stuck || absl::Now() >= end) return queue;
-    absl::SleepFor(kPinsWait);
+    TERRACE_ASSIGN_OR_RETURN(const bool is_changed,
+                             make_room(is_stuck ? absl::InfinitePast() : end));
+    if (!is_changed) return queue;
   }
+}
+
+absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::AskForOwn(
+    const Wanted& wanted, absl::Time end) const {
+  absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
+      runtime_.OpenQueue(wanted.own_bytes, 1, absl::Now());
+  if (queue.status().code() != absl::StatusCode::kResourceExhausted) {
+    return queue;
+  }
+  // OpenQueue would wait for pins too, of which the caller may be told
+  // otherwise. A queue for the tensor waits for what is being written back
+  // alone, and gives the same room back.
+  TERRACE_RETURN_IF_ERROR(runtime_.OpenQueueFor(wanted.tensor, end).status());
+  return runtime_.OpenQueue(wanted.own_bytes, 1, absl::Now() + kOwnRoomWait);
 }
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeBytes::AskAtOnce(

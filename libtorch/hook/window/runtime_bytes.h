@@ -24,9 +24,9 @@ class RuntimeBytes {
 
   absl::Duration patience() const { return patience_; }
 
-  // Returns whether something was done for room; with an error the caller gives
-  // the room up.
-  using MakeRoom = absl::FunctionRef<absl::StatusOr<bool>()>;
+  // Makes room, or waits until then for others to do so. Returns whether
+  // something has changed; with an error the caller gives the room up.
+  using MakeRoom = absl::FunctionRef<absl::StatusOr<bool>(absl::Time until)>;
 
   // What a caller asks for. With `own_bytes`, which is the tensor's size, the
   // tensor comes into room of its own, which is free again when the tensor has
@@ -55,6 +55,8 @@ class RuntimeBytes {
   absl::StatusOr<Pin> Take(RequestQueue& queue) const;
 
  private:
+  absl::StatusOr<std::unique_ptr<RequestQueue>> AskForOwn(const Wanted& wanted,
+                                                          absl::Time end) const;
   absl::StatusOr<std::unique_ptr<RequestQueue>> Push(
       std::unique_ptr<RequestQueue> queue, TensorId tensor,
       Access access) const;

@@ -75,7 +75,10 @@ class WindowTensor {
   // Between BeginWaiting and EndWaiting the holder of one of the pins computes
   // nothing: it is an operation that waits, or the program. The holder calls
   // both between the pin and its end.
-  void BeginWaiting() { waiting_pins_.fetch_add(1); }
+  void BeginWaiting() {
+    waiting_pins_.fetch_add(1);
+    RoomNews::Tell();  // who waits for its room may wait in vain
+  }
   void EndWaiting() { waiting_pins_.fetch_sub(1); }
   bool is_computed_with() const {
     const uint32_t pins = word_.pins();  // read before the waiting pins

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libtorch/hook/window/room_news.h"
 #include "terrace/runtime.h"
 #include "tests/libtorch/hook/window/byte_window_fixture.h"
 
@@ -67,6 +68,7 @@ TEST_F(WindowBesideTest, ButNotWhereTheseWaitForIt) {
   EXPECT_EQ(taken.wait_for(std::chrono::milliseconds(50)),
             std::future_status::timeout);
   is_awaited = true;
+  RoomNews::Tell();
   const absl::Status status = taken.get();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(
