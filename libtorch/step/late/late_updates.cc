@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -24,13 +25,6 @@
 
 namespace terrace {
 namespace {
-
-// The updating thread, where nothing else wakes it, looks this often which
-// parameters are wanted, to update them first, and which are updated, to tell
-// the threads that wait: the first while a thread waits, the second while none
-// does. A copy of another parameter that has begun by then ends first.
-constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
-constexpr absl::Duration kLook = absl::Milliseconds(2);
 
 // Returns another storage over the same memory, which lives as long as either
 // storage.
@@ -158,23 +152,33 @@ absl::Status LateUpdates::Drive(LateStep& step) {
   // An operation of this thread would wait for the step that the thread drives.
   // Offloaded tensors are held without operations.
   const at::DisableRecordFunctionGuard unseen;
+  // A thread that wants a parameter says so and then wakes the step, as the end
+  // of each update does. Both are looked at after Advance, which may take a
+  // wake, and before Wait, which a wake in between ends at once: so neither is
+  // missed.
+  pending_->SetWake([&step] { step.Wake(); });
+  const absl::Cleanup without_wake = [this] { pending_->SetWake(nullptr); };
   while (!step.Advance()) {
-    Follow(step);
-    const absl::Duration look =
-        pending_->has_waiters() ? kLookWhileWaited : kLook;
-    step.Wait(absl::Now() + look);
+    FollowStepped(step);
+    if (HastenWanted(step)) continue;
+    step.Wait(absl::InfiniteFuture());
+    HastenWanted(step);
   }
-  Follow(step);
+  FollowStepped(step);
   TERRACE_RETURN_IF_ERROR(step.result());
   is_stepped_ = true;
   step_number_ = optimizer_.step();
   return Finish();
 }
 
-void LateUpdates::Follow(LateStep& step) {
+bool LateUpdates::HastenWanted(LateStep& step) {
   std::vector<int> wanted;
   pending_->TakeWanted(&wanted);
   for (const int parameter : wanted) step.Hasten(parameter);
+  return !wanted.empty();
+}
+
+void LateUpdates::FollowStepped(LateStep& step) {
   std::vector<int> stepped;
   step.TakeStepped(&stepped);
   const auto is_copied = [this](int place) {

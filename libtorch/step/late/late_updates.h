@@ -114,7 +114,9 @@ class LateUpdates {
   absl::Status Drive(LateStep& step);
   // Drives the step on the calling thread, unless a thread was started.
   void RunHere();
-  void Follow(LateStep& step);
+  // Returns whether threads want parameters that they had not wanted before.
+  bool HastenWanted(LateStep& step);
+  void FollowStepped(LateStep& step);
   // The parameters at these places and their gradients are not read or written
   // by the step any more.
   void SetStepped(absl::Span<const int> places);

@@ -106,6 +106,11 @@ absl::Duration PendingStorages::waited() const {
   return waited_;
 }
 
+void PendingStorages::SetWake(std::function<void()> wake) {
+  OrderedLock lock(mutex_);
+  wake_ = std::move(wake);
+}
+
 void PendingStorages::TakeWanted(std::vector<int>* parameters) {
   OrderedLock lock(mutex_);
   parameters->insert(parameters->end(), wanted_.begin(), wanted_.end());
@@ -184,12 +189,14 @@ void PendingStorages::Note(Storage& storage) {
 }
 
 void PendingStorages::Want(const std::vector<size_t>& parameters) {
+  bool is_new = false;
   for (const size_t index : parameters) {
     Parameter& parameter = parameters_[index];
     if (!parameter.is_pending || parameter.is_wanted) continue;
-    parameter.is_wanted = true;
+    parameter.is_wanted = is_new = true;
     wanted_.push_back(parameter.place);
   }
+  if (is_new && wake_) wake_();
 }
 
 void PendingStorages::Step(Parameter& parameter) {

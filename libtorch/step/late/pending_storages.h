@@ -19,6 +19,7 @@
 // called with the lock held, so that no retry comes between (lock_order.h).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -80,6 +81,10 @@ class PendingStorages {
   // How long threads have waited, in all.
   absl::Duration waited() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // From here on `wake` is called, with the lock held, whenever a parameter is
+  // wanted that was not: the thread that updates takes it with TakeWanted. With
+  // null nothing is called any more once this has returned.
+  void SetWake(std::function<void()> wake) ABSL_LOCKS_EXCLUDED(mutex_);
   // Appends the parameters that threads wait for, each once.
   void TakeWanted(std::vector<int>* parameters) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStepped(absl::Span<const int> parameters) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -130,6 +135,7 @@ class PendingStorages {
   absl::flat_hash_map<int, size_t> by_place_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<const void*, Storage> storages_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> wanted_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> order_ ABSL_GUARDED_BY(mutex_);
   Garbage garbage_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
