@@ -25,6 +25,7 @@ import python_layers
 import python_members
 import python_modules
 import shape
+import waits
 from tree import Tree
 
 
@@ -67,6 +68,7 @@ def main():
     tree = Tree(arguments.root)
     found = findings(arguments.root, exceptions.OF_THIS_TREE)
     found += proportions.check(tree)
+    found += waits.check(tree, {**waits.PERIODIC, **waits.SINGLE})
     if arguments.build:
         found += built.check(tree, arguments.build, arguments.ctest,
                              arguments.without)
