@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -16,50 +15,20 @@
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
 #include "libtorch/guarded.h"
-#include "libtorch/hook/compat.h"
 #include "libtorch/hook/held_bytes.h"
-#include "libtorch/hook/managed_storage.h"
-#include "libtorch/hook/operation_net.h"
+#include "libtorch/step/late/refused_storages.h"
 #include "libtorch/step/late/update_net.h"
 #include "libtorch/tensor_check.h"
 
 namespace terrace {
 namespace {
 
-// Returns another storage over the same memory, which lives as long as either
-// storage.
-c10::Storage Renewed(const c10::Storage& storage) {
-  c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
-  c10::DataPtr& data = old._mutable_data_ptr_no_checks();
-  return {c10::Storage::use_byte_size_t(), old.nbytes(),
-          c10::DataPtr(
-              data.mutable_get(), new c10::Storage(storage),
-              [](void* held) { delete static_cast<c10::Storage*>(held); },
-              data.device()),
-          old.allocator(), old.resizable()};
-}
-
-// Returns a storage with the tensor's bytes where the tensor's own storage
-// cannot be used again, or an empty one where it can. After an error the
-// storage stays refused until it is not in use, or its bytes can be brought.
-absl::StatusOr<c10::Storage> Usable(const at::Tensor& tensor) {
-  const c10::Storage storage = tensor.storage();
-  c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
-  if (ManagedStorage* const managed = OperationNet::Get().Find(&old)) {
-    if (managed->Unbar()) return c10::Storage();
-    const std::string name = managed->name();
-    const absl::Status status = managed->owner().Replace(*managed, tensor);
-    if (status.ok()) return tensor.storage();
-    return Reworded(status,
-                    absl::StrCat("'", name, "' is updated and cannot be used ",
-                                 "again yet: ", status.message()));
-  }
-  // A storage that is not managed any more may be refused for another reason.
-  const bool is_gone =
-      old.nbytes() > 0 && old._mutable_data_ptr_no_checks().get() == nullptr;
-  if (is_gone || Disarm(old)) return c10::Storage();
-  return Renewed(storage);
-}
+// The updating thread, where nothing else wakes it, looks this often which
+// parameters are wanted, to update them first, and which are updated, to tell
+// the threads that wait: the first while a thread waits, the second while none
+// does. A copy of another parameter that has begun by then ends first.
+constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
+constexpr absl::Duration kLook = absl::Milliseconds(2);
 
 }  // namespace
 
@@ -88,17 +57,21 @@ LateUpdates::~LateUpdates() {
   pending_->GiveUp();
   UpdateNet::Get().Erase(*pending_);
   Restore().IgnoreError();
-  RestoreLater();
+  RestoreRefusedLater(*pending_, Tensors(/*with_values=*/false));
 }
 
 absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
     absl::Time deadline) {
+  StepArguments step = {.loss_scale = arguments_.loss_scale,
+                        .groups = arguments_.groups,
+                        .max_gradient_norm = arguments_.max_gradient_norm,
+                        .skip_nonfinite = arguments_.skip_nonfinite};
+  // A step that is tried again knows its norm.
+  const absl::Span<const GradientData> everything =
+      std::exchange(arguments_.norm_gradients, {});
+  if (!everything.empty()) step.norm_gradients = everything;
   return optimizer_.StartLate(
-      {.loss_scale = arguments_.loss_scale,
-       .groups = arguments_.groups,
-       .max_gradient_norm = arguments_.max_gradient_norm,
-       .skip_nonfinite = arguments_.skip_nonfinite},
-      arguments_.data, arguments_.order,
+      step, arguments_.data, arguments_.order,
       std::min(deadline, absl::Now() + arguments_.patience));
 }
 
@@ -282,58 +255,17 @@ std::vector<int> LateUpdates::order() const {
 }
 
 absl::Status LateUpdates::Restore() {
-  const std::vector<const void*> keys = pending_->TakeRefused();
-  if (keys.empty()) return absl::OkStatus();
-  const absl::flat_hash_set<const void*> refused(keys.begin(), keys.end());
-  absl::flat_hash_map<const void*, c10::Storage> renewed;
-  absl::Status first;
-  const auto restore = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.has_storage()) return;
-    const c10::Storage storage = tensor.storage();
-    c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
-    if (!refused.contains(key)) return;
-    const auto [found, is_new] = renewed.try_emplace(key);
-    if (is_new) {
-      auto usable = Usable(tensor);
-      if (usable.ok()) {
-        found->second = *std::move(usable);
-      } else {
-        first.Update(usable.status());
-        pending_->SetRefused(key);
-      }
-    }
-    if (!found->second) return;
-    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(found->second);
-  };
-  for (const LateParameter& each : arguments_.parameters) {
-    restore(each.values);
-    restore(each.parameter);
-    restore(each.parameter.grad());
-  }
-  return first;
+  return RestoreRefused(*pending_, Tensors(/*with_values=*/true));
 }
 
-void LateUpdates::RestoreLater() {
-  for (const void* const key : pending_->TakeRefused()) {
-    ManagedStorage* const managed = OperationNet::Get().Find(key);
-    if (managed == nullptr) continue;
-    std::vector<StorageOwner::WeakTensor> tensors;
-    const auto add = [&](const at::Tensor& tensor) {
-      if (tensor.defined() && tensor.has_storage() &&
-          tensor.storage().unsafeGetStorageImpl() == key) {
-        tensors.emplace_back(tensor.getIntrusivePtr());
-      }
-    };
-    for (const LateParameter& each : arguments_.parameters) {
-      add(each.parameter);
-      add(each.parameter.grad());
-    }
-    managed->Bar(absl::StrCat(
-        "terrace: '", managed->name(),
-        "' was leased as its update, which had failed, was given up; it can "
-        "be used again once its lease has ended"));
-    managed->owner().ReplaceLater(managed->self(), std::move(tensors));
+std::vector<at::Tensor> LateUpdates::Tensors(bool with_values) const {
+  std::vector<at::Tensor> tensors;
+  for (const LateParameter& each : arguments_.parameters) {
+    if (with_values) tensors.push_back(each.values);
+    tensors.push_back(each.parameter);
+    tensors.push_back(each.parameter.grad());
   }
+  return tensors;
 }
 
 }  // namespace terrace

@@ -9,11 +9,11 @@
 // Until Wait or Retry has returned OK, or this object is gone, no other method
 // of the optimizer may be called. After a failure parameters and gradients stay
 // as they are, and operations that take a parameter that is not updated, or
-// write its gradient, throw. LibTorch before 2.12 cannot take the message off
-// a storage again: there the parameters and gradients that were refused are
-// given new storages over the same memory once the updates have succeeded or
-// are given up, and views that were made of them before go on throwing. A
-// storage that is leased when its update is given up stays refused until the
+// write its gradient, throw, until the updates have succeeded or are given up.
+// LibTorch before 2.12 cannot take the message off a managed storage again:
+// there parameters and gradients that were refused are given new storages with
+// the same bytes then, and views that were made of them before go on throwing.
+// A storage that is leased when its update is given up stays refused until the
 // lease has ended.
 //
 // Thread-compatible. The optimizer must outlive this object.
@@ -60,6 +60,9 @@ struct LateArguments {
   absl::Duration patience = absl::Hours(1);
   std::vector<int> order;  // in which parameters are expected to be used
   std::vector<ParameterData> data;
+  // The gradients of all ranks, where these parameters are a share: only Begin
+  // reads them, for the norm.
+  absl::Span<const GradientData> norm_gradients;
   std::vector<LateParameter> parameters;
   // The device of those of `data` that are offloaded; gradients are dropped
   // there once they are used. It outlives the step, and is null when all of
@@ -130,9 +133,8 @@ class LateUpdates {
   // Makes refused storages usable again; a storage that cannot be yet stays
   // refused, and the first such error is returned.
   absl::Status Restore();
-  // Has the owners of managed storages that are still refused replace them, as
-  // soon as they are not in use.
-  void RestoreLater();
+  // Returns the tensors whose storages may have been refused.
+  std::vector<at::Tensor> Tensors(bool with_values) const;
 
   OffloadedOptimizer& optimizer_;
   LateArguments arguments_;

@@ -1,0 +1,30 @@
+// The storages that operations were refused, because an update of theirs had
+// failed, are made usable again here once the update has succeeded or is given
+// up.
+//
+// LibTorch before 2.12 cannot take the message off a managed storage again:
+// there the tensors get new storages with the same bytes, and views that were
+// made of them before go on throwing.
+//
+// One thread at a time makes these calls for one PendingStorages.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "libtorch/step/late/pending_storages.h"
+
+namespace terrace {
+
+// Makes the refused storages of `tensors` usable again. A storage that cannot
+// be yet stays refused, and the first such error is returned.
+absl::Status RestoreRefused(PendingStorages& pending,
+                            absl::Span<const at::Tensor> tensors);
+
+// Has the owners of managed storages that are still refused replace them in
+// `tensors`, as soon as they are not in use.
+void RestoreRefusedLater(PendingStorages& pending,
+                         absl::Span<const at::Tensor> tensors);
+
+}  // namespace terrace
