@@ -10,6 +10,7 @@
 #include "libtorch/python/mapped_file.h"
 #include "libtorch/python/offload_binding.h"
 #include "libtorch/python/optimizer_binding.h"
+#include "libtorch/python/ranks/exchange_binding.h"
 #include "libtorch/python/weights_binding.h"
 #include "libtorch/python/zero_config_binding.h"
 #include "terrace/machine.h"
@@ -42,6 +43,7 @@ void DefineOffload(::torch::Library& m) {
       .def("open", &OffloadBinding::Open)
       .def("manage", &OffloadBinding::Manage)
       .def("manage_gradient", &OffloadBinding::ManageGradient)
+      .def("manage_shard_gradient", &OffloadBinding::ManageShardGradient)
       .def("has", &OffloadBinding::Has)
       .def("storage", &OffloadBinding::Storage)
       .def("uses", &OffloadBinding::Uses)
@@ -133,6 +135,19 @@ void DefineOptimizer(::torch::Library& m) {
       .def("close", &OptimizerBinding::Close);
 }
 
+void DefineExchange(::torch::Library& m) {
+  using terrace::ExchangeBinding;
+  m.class_<ExchangeBinding>("Exchange")
+      .def(::torch::init<>())
+      .def("begin", &ExchangeBinding::Begin)
+      .def("wait", &ExchangeBinding::Wait)
+      .def("retry", &ExchangeBinding::Retry)
+      .def("end", &ExchangeBinding::End)
+      .def("failed_rank", &ExchangeBinding::FailedRank)
+      .def("order", &ExchangeBinding::Order)
+      .def("bytes", &ExchangeBinding::Bytes);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(terrace, m) {
@@ -145,6 +160,7 @@ TORCH_LIBRARY(terrace, m) {
       .def("take", &MappedFileBinding::Take);
   DefineOffload(m);  // before what takes one
   DefineOptimizer(m);
+  DefineExchange(m);
   m.class_<WeightsBinding>("Weights")
       .def_static("find", &WeightsBinding::Find)
       .def_static("read_index", &WeightsBinding::ReadIndex);

@@ -131,6 +131,13 @@ Outcome OffloadBinding::ManageGradient(const at::Tensor& parameter) {
   return ToOutcome(hook.ManageGradient({OffloadedName(parameter), parameter}));
 }
 
+Outcome OffloadBinding::ManageShardGradient(const std::string& name,
+                                            const at::Tensor& shard) {
+  auto place = Place();
+  if (!place.ok()) return ToOutcome(place.status());
+  return ToOutcome((*place)->hook().ManageGradient({name, shard}));
+}
+
 bool OffloadBinding::Has(const at::Tensor& tensor) {
   auto place = Place();
   return place.ok() && (*place)->hook().Manages(tensor);

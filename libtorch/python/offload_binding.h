@@ -62,6 +62,8 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
 
   // The gradient that the parameter has now, if that is one of these.
   Outcome ManageGradient(const at::Tensor& parameter);
+  // The gradient of a parameter that stays in memory, as a shard does.
+  Outcome ManageShardGradient(const std::string& name, const at::Tensor& shard);
 
   // Whether this one has the tensor's storage. No operation.
   bool Has(const at::Tensor& tensor);

@@ -85,15 +85,18 @@ absl::Status StepBinding::StepNow(const std::vector<at::Tensor>& parameters,
 Outcome StepBinding::StepLate(const std::vector<at::Tensor>& parameters,
                               const at::Tensor& group_of,
                               const std::vector<double>& numbers,
-                              double loss_scale) {
-  return home_.Locked(
-      [&] { return BeginLate(parameters, group_of, numbers, loss_scale); });
+                              double loss_scale,
+                              const std::vector<at::Tensor>& everything) {
+  return home_.Locked([&] {
+    return BeginLate(parameters, group_of, numbers, loss_scale, everything);
+  });
 }
 
 absl::Status StepBinding::BeginLate(const std::vector<at::Tensor>& parameters,
                                     const at::Tensor& group_of,
                                     const std::vector<double>& numbers,
-                                    double loss_scale) {
+                                    double loss_scale,
+                                    const std::vector<at::Tensor>& everything) {
   TERRACE_RETURN_IF_ERROR(home_.SettleLate(Late::kTryAgain));
   TERRACE_RETURN_IF_ERROR(home_.CheckOpen());
   StepTensors& tensors = home_.tensors();
@@ -107,14 +110,19 @@ absl::Status StepBinding::BeginLate(const std::vector<at::Tensor>& parameters,
   absl::Status status;
   // A copy may find no memory.
   status.Update(Guarded(c10::kCPU, [&] {
+    status = norm_tensors_.Locate(everything);
+    if (!status.ok()) return;
     status = tensors.Locate(home_.specs(), parameters, groups, /*again=*/false);
     if (status.ok()) status = tensors.Release(home_.specs(), &arguments);
   }));
   if (!status.ok()) {
     tensors.Forget();
+    norm_tensors_.Clear();
     return status;
   }
+  arguments.norm_gradients = norm_tensors_.data();
   status = home_.late()->Begin(std::move(arguments));
+  norm_tensors_.Clear();
   if (home_.late()->HasStep()) return status;
   tensors.EndLate();
   if (status.ok()) home_.CountStep();

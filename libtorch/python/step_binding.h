@@ -41,7 +41,8 @@ class StepBinding {
   // nothing else.
   Outcome StepLate(const std::vector<at::Tensor>& parameters,
                    const at::Tensor& group_of,
-                   const std::vector<double>& numbers, double loss_scale);
+                   const std::vector<double>& numbers, double loss_scale,
+                   const std::vector<at::Tensor>& everything);
   Outcome Flush();
   // Waits, and answers with what failed, each time; a forked child has nothing.
   Outcome Settle();
@@ -76,7 +77,8 @@ class StepBinding {
                        const std::vector<at::Tensor>& everything);
   absl::Status BeginLate(const std::vector<at::Tensor>& parameters,
                          const at::Tensor& group_of,
-                         const std::vector<double>& numbers, double loss_scale);
+                         const std::vector<double>& numbers, double loss_scale,
+                         const std::vector<at::Tensor>& everything);
   absl::Status StartGradual(const std::vector<at::Tensor>& parameters,
                             const at::Tensor& group_of,
                             const std::vector<double>& numbers,

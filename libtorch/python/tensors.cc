@@ -67,16 +67,25 @@ absl::Status NormTensors::Locate(const std::vector<at::Tensor>& parameters) {
     const at::Tensor gradient = WithOwnValues(parameters[i].grad());
     GradientData data;
     if (gradient.defined()) {
-      const std::string fault = StorageFault(gradient);
+      const std::string fault =
+          StorageFault(gradient, OffloadedTensors::kTaken);
       if (!fault.empty()) {
         return Error("the gradient of ", absl::StrCat(i), fault);
       }
-      gradients_.push_back(gradient.detach().contiguous());
+      // What is below is not brought before its turn.
+      gradients_.push_back(
+          (IsOffloaded(gradient) ? gradient : gradient.detach()).contiguous());
       data.dtype = *DTypeOf(gradient);
       data.count = gradient.numel();
-      data.values =
-          data.count == 0 ? &kNothing : gradients_.back().const_data_ptr();
-      if (data.count > 0) data.device = devices_.Of(gradient);
+      if (data.count == 0) {
+        data.values = &kNothing;
+      } else if (IsOffloaded(gradients_.back())) {
+        data.values = offloaded_.Place(gradients_.back());
+        data.device = &offloaded_;
+      } else {
+        data.values = gradients_.back().const_data_ptr();
+        data.device = devices_.Of(gradient);
+      }
     }
     data_.push_back(data);
   }
@@ -85,6 +94,8 @@ absl::Status NormTensors::Locate(const std::vector<at::Tensor>& parameters) {
 
 void NormTensors::Clear() {
   data_.clear();
+  offloaded_.Forget();
+  offloaded_.Prune();
   gradients_.clear();
 }
 

@@ -43,6 +43,7 @@ class NormTensors {
 
  private:
   TensorDevices devices_;
+  OffloadedDevice offloaded_;
   std::vector<GradientData> data_;
   std::vector<at::Tensor> gradients_;
 };

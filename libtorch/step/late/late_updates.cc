@@ -21,16 +21,6 @@
 #include "libtorch/tensor_check.h"
 
 namespace terrace {
-namespace {
-
-// The updating thread, where nothing else wakes it, looks this often which
-// parameters are wanted, to update them first, and which are updated, to tell
-// the threads that wait: the first while a thread waits, the second while none
-// does. A copy of another parameter that has begun by then ends first.
-constexpr absl::Duration kLookWhileWaited = absl::Microseconds(200);
-constexpr absl::Duration kLook = absl::Milliseconds(2);
-
-}  // namespace
 
 LateUpdates::LateUpdates(OffloadedOptimizer& optimizer, LateArguments arguments)
     : optimizer_(optimizer),

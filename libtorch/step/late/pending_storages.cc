@@ -22,7 +22,16 @@ void PendingStorages::Add(int parameter, std::string name, const void* storage,
   }
 }
 
-void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
+void PendingStorages::AddSent(int parameter, std::string name,
+                              const void* storage) {
+  OrderedLock lock(mutex_);
+  by_place_[parameter] = parameters_.size();
+  storages_[storage].sent.push_back(parameters_.size());
+  parameters_.push_back({parameter, std::move(name), nullptr});
+}
+
+void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse,
+                            Waiter waiter) {
   Garbage garbage;  // ends after the lock
   OrderedLock lock(mutex_);
   garbage.swap(garbage_);
@@ -35,7 +44,9 @@ void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse) {
     if (Missing(storage, is_written) == nullptr) continue;
     Want(storage.parameters);
     if (is_written) Want(storage.gradients);
-    while (!ended_ && Missing(storage, is_written) != nullptr) WaitForChange();
+    while (!ended_ && Missing(storage, is_written) != nullptr) {
+      WaitForChange(absl::InfiniteDuration(), waiter);
+    }
     const Parameter* const missing = Missing(storage, is_written);
     if (missing == nullptr || closed_) continue;
     storage.is_refused = true;
@@ -72,13 +83,13 @@ bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
   return true;
 }
 
-void PendingStorages::WaitForChange(absl::Duration most) {
+void PendingStorages::WaitForChange(absl::Duration most, Waiter waiter) {
   const absl::Time begun = absl::Now();
   ++waiters_;
   RoomNews::Tell();  // an update may wait for room that this thread has
   changed_.WaitFor(mutex_, most);
   --waiters_;
-  waited_ += absl::Now() - begun;
+  if (waiter == Waiter::kOfProgram) waited_ += absl::Now() - begun;
 }
 
 PendingStorages::Garbage PendingStorages::TakeGarbage() {
@@ -169,22 +180,28 @@ void PendingStorages::SetRefused(const void* storage) {
   storages_[storage].is_refused = true;
 }
 
-const PendingStorages::Parameter* PendingStorages::Missing(
-    const Storage& storage, bool is_written) const {
-  for (const size_t index : storage.parameters) {
-    if (parameters_[index].is_pending) return &parameters_[index];
-  }
-  if (!is_written) return nullptr;
-  for (const size_t index : storage.gradients) {
+const PendingStorages::Parameter* PendingStorages::PendingOf(
+    const std::vector<size_t>& parameters) const {
+  for (const size_t index : parameters) {
     if (parameters_[index].is_pending) return &parameters_[index];
   }
   return nullptr;
 }
 
+const PendingStorages::Parameter* PendingStorages::Missing(
+    const Storage& storage, bool is_written) const {
+  const Parameter* missing = PendingOf(storage.parameters);
+  if (missing != nullptr || !is_written) return missing;
+  missing = PendingOf(storage.gradients);
+  return missing != nullptr ? missing : PendingOf(storage.sent);
+}
+
 void PendingStorages::Note(Storage& storage) {
   if (std::exchange(storage.is_used, true)) return;
-  for (const size_t index : storage.parameters) {
-    order_.push_back(parameters_[index].place);
+  for (const auto* const used : {&storage.parameters, &storage.sent}) {
+    for (const size_t index : *used) {
+      order_.push_back(parameters_[index].place);
+    }
   }
 }
 

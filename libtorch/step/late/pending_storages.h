@@ -55,6 +55,10 @@ class PendingStorages {
   void Add(int parameter, std::string name, const void* storage,
            const void* gradient_storage, std::shared_ptr<const void> gradient)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds a parameter whose value is there and is sent to other ranks: only an
+  // operation that writes the storage waits for it.
+  void AddSent(int parameter, std::string name, const void* storage)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Blocks until every operand is as the step leaves it: parameters are
   // updated, and no update reads a gradient any more that is written. Calls
@@ -62,8 +66,10 @@ class PendingStorages {
   // but never once the step is tried again, or is closed.
   using Refuse =
       absl::FunctionRef<void(size_t operand, const absl::Status& why)>;
-  void Await(absl::Span<const Operand> operands, Refuse refuse)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The time that a thread of the library waits does not count as waited().
+  enum class Waiter : bool { kOfProgram, kOfLibrary };
+  void Await(absl::Span<const Operand> operands, Refuse refuse,
+             Waiter waiter = Waiter::kOfProgram) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns whether Await would neither wait for the operand nor refuse it. The
   // call does not count as a use of the operand in order().
   bool IsFree(Operand operand) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -114,6 +120,7 @@ class PendingStorages {
   struct Storage {
     std::vector<size_t> parameters;
     std::vector<size_t> gradients;
+    std::vector<size_t> sent;
     bool is_used = false;
     bool is_refused = false;
   };
@@ -121,11 +128,15 @@ class PendingStorages {
   // Returns a pending parameter that the operand waits for, or null.
   const Parameter* Missing(const Storage& storage, bool is_written) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns one of these parameters that is pending, or null.
+  const Parameter* PendingOf(const std::vector<size_t>& parameters) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(Storage& storage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Want(const std::vector<size_t>& parameters)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Step(Parameter& parameter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WaitForChange(absl::Duration most = absl::InfiniteDuration())
+  void WaitForChange(absl::Duration most = absl::InfiniteDuration(),
+                     Waiter waiter = Waiter::kOfProgram)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string retry_;

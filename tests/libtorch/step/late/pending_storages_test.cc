@@ -220,5 +220,39 @@ TEST_F(PendingStoragesTest, EveryOperandIsWaitedFor) {
   EXPECT_EQ(failed[0].operand, 2u);
 }
 
+TEST_F(PendingStoragesTest, WhatIsSentMayBeReadAndIsUsed) {
+  PendingStorages sent;
+  sent.AddSent(0, "sent", &kA);
+  sent.Add(1, "received", &kB, nullptr, nullptr);
+  const PendingStorages::Operand read = {&kA, false};
+  EXPECT_TRUE(sent.IsFree(read));
+  EXPECT_FALSE(sent.IsFree({&kA, true}));
+  sent.Await({&read, 1}, [](size_t, const absl::Status&) { FAIL(); });
+  EXPECT_THAT(sent.order(), ElementsAre(0));
+  std::thread writer([&sent] {
+    const PendingStorages::Operand written = {&kA, true};
+    sent.Await({&written, 1}, [](size_t, const absl::Status&) { FAIL(); });
+  });
+  while (!sent.has_waiters()) std::this_thread::yield();
+  sent.SetStepped({0});
+  writer.join();
+  EXPECT_TRUE(sent.IsFree({&kA, true}));
+  EXPECT_FALSE(sent.IsFree({&kB, false}));
+  sent.End(absl::OkStatus());
+}
+
+TEST_F(PendingStoragesTest, WhatTheLibraryWaitsForDoesNotCount) {
+  const PendingStorages::Operand read = {&kA, false};
+  std::thread reader([&] {
+    pending_.Await(
+        {&read, 1}, [](size_t, const absl::Status&) { FAIL(); },
+        PendingStorages::Waiter::kOfLibrary);
+  });
+  AwaitWanted(1);
+  pending_.SetStepped({3});
+  reader.join();
+  EXPECT_EQ(pending_.waited(), absl::ZeroDuration());
+}
+
 }  // namespace
 }  // namespace terrace
