@@ -15,7 +15,6 @@ import torch
 
 import terrace
 from conftest import model
-from crew import refused_on_a_rank
 from offloaded import check_equal_values, mlp, mlp_loss, values
 from terrace._optimizer.adamw import store_of
 from test_faults import doomed_disk, mounted  # noqa: F401
@@ -37,11 +36,6 @@ def test_neither_true_nor_false(value):
 def test_in_backward_too():
     with pytest.raises(ValueError, match='step_in_backward and overlap=True'):
         made(model(), step_in_backward=1)
-
-
-def test_a_process_group(crew):
-    said = crew.run(refused_on_a_rank, True, {'overlap': True})
-    assert all('overlap=True with a process_group' in each for each in said)
 
 
 def test_without_overlap_there_is_nothing_to_wait_for():

@@ -1,7 +1,8 @@
 """Gradients below on each of two ranks: an optimizer that joins the offloaded
-model which DistributedDataParallel wraps, in step() and late, to the bits of
-one process in memory."""
+model which DistributedDataParallel wraps, with all of its state or a share of
+it, in step() and late, to the bits of one process in memory."""
 
+import contextlib
 import errno
 import os
 import time
@@ -25,7 +26,7 @@ WRAPPED_BY = [{}, {'gradient_as_bucket_view': True},
 
 
 def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
-                 fails=False):
+                 fails=False, shares=False, clipped=None):
     """Losses and parameters of batches of its own, whether its gradients were
     below, what the offload counted, and what a late update that failed on rank
     1 said."""
@@ -37,8 +38,10 @@ def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
                               activations=activations,
                               activations_above='1KiB')
     wrapped = DistributedDataParallel(network, **wrapped_by)
-    optimizer = terrace.AdamW(network.parameters(), lr=1e-2, offload=offload,
-                              overlap=overlap)
+    optimizer = terrace.AdamW(
+        network.parameters(), lr=1e-2, offload=offload, overlap=overlap,
+        max_grad_norm=clipped,
+        process_group=dist.group.WORLD if shares else None)
     generator = torch.Generator().manual_seed(20 + rank)
     losses, below, said = [], set(), []
     for number in range(STEPS):
@@ -48,13 +51,18 @@ def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
         loss.backward()
         losses.append(loss.item())
         below.update(is_offloaded(p.grad) for p in network.parameters())
-        if fails and rank == 1 and number == 2:
-            with no_large_files():
+        if fails and number == 2 and not overlap:
+            fail_now(optimizer, said)
+            optimizer.step()
+        elif fails and number == 2 and (shares or rank == 1):
+            with no_large_files() if rank == 1 else contextlib.nullcontext():
                 optimizer.step()
                 try:
                     optimizer.flush()
                 except OSError as error:
                     said.append(error.errno)
+                except terrace.RankError as error:
+                    said.append(error.failed)
             # Rank 0 waits in its backward for the gradients of this one.
             optimizer.flush()
         else:
@@ -66,10 +74,26 @@ def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
     return losses, bits(network.parameters()), below, stats, said
 
 
-def alone():
+def fail_now(optimizer, said):
+    """A step of which rank 1 cannot use a gradient of its share."""
+    share = optimizer._store.share
+    bad = next(p for p in optimizer.param_groups[0]['params']
+               if share.owner(p) == 1)
+    gradient = bad.grad
+    if dist.get_rank() == 1:
+        bad.grad = gradient.to_sparse()
+    try:
+        optimizer.step()
+    except (ValueError, terrace.RankError) as error:
+        said.append(type(error).__name__)
+    bad.grad = gradient
+
+
+def alone(clipped=None):
     """Both ranks' losses, and the parameters, of one process in memory."""
     network = mlp(LAYERS)
-    optimizer = terrace.AdamW(network.parameters(), lr=1e-2)
+    optimizer = terrace.AdamW(network.parameters(), lr=1e-2,
+                              max_grad_norm=clipped)
     generators = [torch.Generator().manual_seed(20 + rank) for rank in (0, 1)]
     losses = ([], [])
     for _ in range(STEPS):
@@ -83,8 +107,8 @@ def alone():
     return losses, bits(network.parameters())
 
 
-def check(results, wrapped_by):
-    expected, parameters = alone()
+def check(results, wrapped_by, clipped=None):
+    expected, parameters = alone(clipped)
     for rank, (losses, theirs, below, stats, _) in enumerate(results):
         assert losses == expected[rank]
         assert theirs == parameters
@@ -114,3 +138,29 @@ def test_one_fails_and_tries_again(crew, tmp_path, wrapped_by):
                        (0, 0), True)
     check(results, wrapped_by)
     assert [said for *_, said in results] == [[], [errno.EFBIG]]
+
+
+@pytest.mark.parametrize('wrapped_by', WRAPPED_BY)
+@pytest.mark.parametrize('overlap', [False, True, None])
+@pytest.mark.parametrize('clipped', [None, 0.05])
+def test_ranks_that_share_the_state_are_one_process(crew, tmp_path, wrapped_by,
+                                                    overlap, clipped):
+    check(crew.run(train_joined, str(tmp_path), wrapped_by, overlap, False,
+                   (0, 0), False, True, clipped), wrapped_by, clipped)
+
+
+@pytest.mark.parametrize('pauses', [(0.05, 0), (0, 0.05)])
+@pytest.mark.parametrize('overlap', [False, True])
+def test_one_of_those_that_share_is_slow(crew, tmp_path, pauses, overlap):
+    check(crew.run(train_joined, str(tmp_path), {}, overlap, True, pauses,
+                   False, True), {})
+
+
+@pytest.mark.parametrize('overlap, expected', [
+    (False, [['RankError'], ['ValueError']]),
+    (True, [[(1,)], [errno.EFBIG]])])
+def test_one_of_those_that_share_fails(crew, tmp_path, overlap, expected):
+    results = crew.run(train_joined, str(tmp_path), {}, overlap, False,
+                       (0, 0), True, True)
+    check(results, {})
+    assert [said for *_, said in results] == expected

@@ -69,11 +69,7 @@ def test_two_ranks_are_as_in_memory(crew, tmp_path, group, overlap,
 def refused(path, group, options):
     """What an optimizer over an offloaded model answers there."""
     network = mlp()
-    with terrace.offload(network, memory_budget='40%',
-                         nvme_path=path) as offload:
-        joins = options.pop('joins', False)
-        if joins:
-            options['offload'] = offload
+    with terrace.offload(network, memory_budget='40%', nvme_path=path):
         try:
             terrace.AdamW(network.parameters(), **options,
                           process_group=dist.group.WORLD if group else None)
@@ -82,8 +78,6 @@ def refused(path, group, options):
 
 
 @pytest.mark.parametrize('group, options, text', [
-    (True, {'joins': True}, 'gradients below'),
-    (True, {'overlap': True}, 'overlap=True with a process_group'),
     (True, {'step_in_backward': 1}, 'step_in_backward'),
 ])
 def test_what_is_not_built_for_ranks(crew, tmp_path, group, options, text):

@@ -5,8 +5,10 @@ import ast
 from python_modules import OTHER, OWN, Visitor, is_ours
 
 # What a library has under such a name only: how often a tensor was written,
-# where in its file a storage lies, an operator's way through the dispatcher.
-OF_LIBRARIES = {'_version', '_checkpoint_offset', '_cpp_dispatch_handle'}
+# where in its file a storage lies, an operator's way through the dispatcher,
+# how long collectives of a group may take.
+OF_LIBRARIES = {'_version', '_checkpoint_offset', '_cpp_dispatch_handle',
+                '_timeout'}
 
 _BY_NAME = {'getattr', 'setattr', 'delattr', 'hasattr'}
 _BY_NAME_OF_CLASS = {'__getattribute__', '__getattr__', '__setattr__',

@@ -92,6 +92,12 @@ def new_offload() -> Native:
     return Native(torch.classes.terrace.Offload())
 
 
+def new_exchange() -> Native:
+    """A torch.classes.terrace.Exchange, of which none has begun."""
+    load()
+    return Native(torch.classes.terrace.Exchange())
+
+
 def storage_if_offloaded(tensor: torch.Tensor) -> int:
     """What tells its storage from others; 0: it is not offloaded."""
     return _any_offload().storage(tensor)

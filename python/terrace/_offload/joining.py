@@ -10,7 +10,7 @@ import torch
 
 from terrace._offload.managed import Managed
 from terrace._offload.offload import Offload, managed_by
-from terrace._ranks.ranks import Ranks, number_of_ranks
+from terrace._ranks.ranks import number_of_ranks
 from terrace._state.settings import Settings
 
 
@@ -28,19 +28,11 @@ def check_alone(offload: Any, **places: Any) -> None:
 
 
 def joined(settings: Settings, offload: Offload | None,
-           parameters: Iterable[torch.Tensor], ranks: Ranks) -> Settings:
+           parameters: Iterable[torch.Tensor]) -> Settings:
     """The settings, in the memory of the offloaded model: the one that was
     said, else, without places of its own and on one rank, the only one that the
     parameters are of. ValueError: it asks for another engine than the model's.
-    RuntimeError: it is closed. NotImplementedError: the ranks of a
-    process_group share the state."""
-    if offload is not None and not ranks.alone:
-        raise NotImplementedError(
-            'terrace: offload together with a process_group: gradients below, '
-            'and state that several ranks share, are not built yet; '
-            'without offload the parameters are below, gradients in '
-            'memory, and the state has a memory_budget and an nvme_path of '
-            'its own')
+    RuntimeError: it is closed."""
     if offload is None and number_of_ranks() > 1:
         return settings
     if offload is not None:

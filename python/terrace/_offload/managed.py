@@ -93,6 +93,11 @@ class Managed:
         with other memory since."""
         check(self._native.manage_gradient(parameter))
 
+    def take_shard_gradient(self, name: str, shard: torch.Tensor) -> None:
+        """What the gradient of a shard, which stays in memory, is now, until it
+        ends."""
+        check(self._native.manage_shard_gradient(name, shard))
+
     @contextlib.contextmanager
     def lease(self, tensor: torch.Tensor,
               write: bool) -> Iterator[torch.Tensor]:

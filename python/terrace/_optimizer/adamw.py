@@ -93,7 +93,7 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             updated yet, or writes its gradient, waits; what a backward pass
             begins with waits for all, and so do step(), flush() and whatever
             uses the state. The bits are those of False. See flush(). Ranks of
-            DistributedDataParallel may have it. None: True where it joins an
+            a process_group update their shares so. None: True where it joins an
             Offload, without step_in_backward, on one rank; else False.
         offload: the Offload of a model: state, and gradients of its parameters
             too, are of its memory and paths then. A budget that is a share
@@ -106,9 +106,9 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             parameters that overlap in memory.
         NotImplementedError: complex or sparse parameters, tensors that wrap
             others but DTensors, these with max_grad_norm or process_group;
-            amsgrad=True, differentiable=True; step_in_backward or overlap=True
-            with process_group or DTensors, the second on a GPU; in backward the
-            first on several ranks, but in DistributedDataParallel.
+            amsgrad=True, differentiable=True; step_in_backward with
+            process_group or DTensors, or on several ranks but in
+            DistributedDataParallel; overlap=True on a GPU.
         RankError: another rank of the process_group failed or is gone.
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of

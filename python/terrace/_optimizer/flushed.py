@@ -22,5 +22,8 @@ class Flushed:
                 Unless it is a DataLossError, flush() then tries again with the
                 gradients of that step, to the same bits, and so does step();
                 the others raise it again. A load gives it up.
+            RankError: of a process_group, another rank's update failed: told
+                and tried again likewise, by a flush() or a step() that all
+                ranks call; or a rank is gone.
         """
         self._store.flush()

@@ -21,11 +21,6 @@ def check(passes: int, overlap: bool | None, max_grad_norm: float,
           ranks: Ranks) -> None:
     """ValueError, NotImplementedError: it cannot be as it was asked for."""
     _check(passes, overlap, max_grad_norm)
-    if overlap and ranks.group is not None:
-        raise NotImplementedError(
-            'terrace: overlap=True with a process_group: parameters are '
-            'broadcast by what does not wait for their updates; without '
-            'process_group each rank of DistributedDataParallel may have it')
     if passes and ranks.group is not None:
         raise NotImplementedError(
             'terrace: step_in_backward with a process_group: ranks that share '
@@ -48,4 +43,5 @@ def _check(passes: int, overlap: bool | None, max_grad_norm: float) -> None:
     if max_grad_norm:
         raise ValueError(
             'terrace: step_in_backward and max_grad_norm together: the norm is '
-            'known when the last gradient is, and the first are stepped before')
+            'known when the last gradient is, and the first are stepped '
+            'before; leave out one of the two')

@@ -39,7 +39,7 @@ def store_for(settings: Settings, ranks: Ranks, offload: Any, groups: Groups,
     begins; gives the groups. ValueError, NotImplementedError: it cannot be as
     it was asked for."""
     in_backward.check(passes, overlap, settings.max_gradient_norm, ranks)
-    settings = joined(settings, offload, parameters_in(groups), ranks)
+    settings = joined(settings, offload, parameters_in(groups))
     stepping = Stepping()
     if in_backward.is_late(overlap, passes, ranks, settings.home is not None):
         stepping = Late(is_asked_for=overlap is not None)

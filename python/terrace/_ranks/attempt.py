@@ -9,8 +9,8 @@ import torch
 
 
 class Attempt:
-    """Tells it from another: its parameters, its numbers, and a digest of its
-    gradients, which is made of a step that is to be repeated only."""
+    """What tells a step from another: its parameters, its numbers, and a digest
+    of its gradients, which is made only of a step that is to be repeated."""
 
     def __init__(self, parameters: Sequence[torch.Tensor],
                  numbers: Sequence[float], scale: float) -> None:
@@ -20,7 +20,8 @@ class Attempt:
         self._digest: bytes | None = None
 
     def remember_gradients(self) -> None:
-        """Reads all of them, a block at a time in CPU memory."""
+        """Makes the digest: reads all gradients, a block at a time in CPU
+        memory."""
         digest = hashlib.sha256()
         for position, parameter in enumerate(self.parameters):
             gradient = parameter.grad

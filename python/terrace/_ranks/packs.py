@@ -20,9 +20,9 @@ _UNDER_WAY = 4
 @torch.no_grad()
 def broadcast(ranks: Ranks, phase: str,
               parameters: Sequence[tuple[torch.Tensor, int]]) -> None:
-    """Each parameter's values as its owner has them, bit for bit. Takes a MiB
-    for small ones; a large one goes from where it is to where it is, or by way
-    of a copy if its elements do not lie in order."""
+    """Brings each parameter's values from its owner to all ranks, bit for bit.
+    Small parameters take a MiB of memory; a large one goes from where it is to
+    where it is, or by way of a copy if its elements do not lie in order."""
     packs: list[list[Pack]] = [[] for _ in range(ranks.size)]
     for parameter, owner in parameters:
         if parameter.numel() == 0:

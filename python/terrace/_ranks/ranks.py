@@ -9,7 +9,10 @@ shows within the group's timeout.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import operator
+import os
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +23,7 @@ import torch.distributed as dist
 
 from terrace._base.errors import RankError
 
-# What a rank says when all meet: did it fail, its flag, a number for each word
+# What a rank says when all meet: did it fail, its flags, a number for each word
 # that must be the same everywhere, and what failed.
 _WORDS = 4
 _RECORD = struct.Struct(f'=BB{_WORDS}Q428s')
@@ -44,6 +47,7 @@ class Ranks:
         self.bytes_received = 0
         self.seconds = 0.0  # in exchanges
         self._lost: RankError | None = None
+        self._process = os.getpid()
 
     @property
     def lost(self) -> bool:
@@ -51,8 +55,8 @@ class Ranks:
         return self._lost is not None
 
     def agree(self, phase: str, error: BaseException | None = None,
-              flag: bool = False, **words: Any) -> bool:
-        """Waits for all ranks; returns whether any of them set its flag.
+              flags: int = 0, **words: Any) -> int:
+        """Waits for all ranks; returns the flags that any of them set.
 
         Args:
             phase: what they are doing, for messages.
@@ -64,9 +68,11 @@ class Ranks:
         if self.alone:
             if error is not None:
                 raise error
-            return flag
+            return int(flags)
+        if error is not None and self._process != os.getpid():
+            raise error
         try:
-            answers = self._exchange(phase, error, flag, words.values())
+            answers = self._exchange(phase, error, flags, words.values())
         except RankError as lost:
             if error is None:
                 raise
@@ -86,15 +92,16 @@ class Ranks:
             if other is not None:
                 raise ValueError(f'terrace: ranks 0 and {other} differ in '
                                  f'{word.replace("_", " ")} while {phase}')
-        return any(answer[1] for answer in answers)
+        return functools.reduce(operator.or_,
+                                (answer[1] for answer in answers))
 
-    def _exchange(self, phase: str, error: BaseException | None, flag: bool,
+    def _exchange(self, phase: str, error: BaseException | None, flags: int,
                   words: Any) -> list[tuple]:
         numbers = [number_of(word) for word in words]
         numbers += [0] * (_WORDS - len(numbers))
         text = '' if error is None else f'{type(error).__name__}: {error}'
         record = bytearray(_RECORD.pack(
-            error is not None, flag, *numbers, text.encode()[:428]))
+            error is not None, flags, *numbers, text.encode()[:428]))
         mine = torch.frombuffer(record, dtype=torch.uint8)
         every = [torch.empty_like(mine) for _ in range(self.size)]
         with self.watched(phase):
@@ -102,14 +109,15 @@ class Ranks:
         return [_RECORD.unpack(bytes(one.tolist())) for one in every]
 
     def gather_objects(self, phase: str, thing: Any) -> list[Any]:
-        """Every rank's `thing`, in order."""
+        """Returns every rank's `thing`, in order."""
         every: list[Any] = [None] * self.size
         with self.watched(phase):
             dist.all_gather_object(every, thing, group=self.group)
         return every
 
     def gather_at_first(self, phase: str, thing: Any) -> list[Any]:
-        """Every rank's `thing`, in order, at rank 0; elsewhere nothing."""
+        """Returns every rank's `thing`, in order, at rank 0; elsewhere
+        nothing."""
         every: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with self.watched(phase):
             dist.gather_object(thing, every,
@@ -120,7 +128,12 @@ class Ranks:
     @contextlib.contextmanager
     def watched(self, phase: str) -> Iterator[None]:
         """Around collectives: what they raise becomes a RankError. Of a group
-        that failed nothing more can be had, so it is raised again at once."""
+        that failed nothing more can be had, so it is raised again at once.
+        RuntimeError: this is a forked child, which has no part in the group."""
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f'terrace: this optimizer belongs to process {self._process}; '
+                'a forked child cannot use it')
         if self._lost is not None:
             raise RankError(str(self._lost), self.rank, self._lost.phase)
         started = time.monotonic()
@@ -134,28 +147,45 @@ class Ranks:
                 f'while {phase}: {error}', self.rank, phase)
             raise
         except RuntimeError as error:
+            raise self.lose(phase, str(error)) from error
+        finally:
+            self.seconds += time.monotonic() - started
+
+    def lose(self, phase: str, why: str) -> RankError:
+        """The group has failed. Nothing more can be had of it; returns what is
+        to be raised."""
+        if self._lost is None:
             others = [r for r in range(self.size) if r != self.rank]
             who = (f'rank {others[0]}' if len(others) == 1 else
                    f'one of the ranks {others}')
             self._lost = RankError(
                 f'terrace: rank {self.rank} of {self.size} lost {who} while '
-                f'{phase}: {error}', self.rank, phase)
-            raise self._lost from error
-        finally:
-            self.seconds += time.monotonic() - started
+                f'{phase}: {why}', self.rank, phase)
+        return self._lost
+
+    def from_first(self, phase: str, numbers: Sequence[int]) -> list[int]:
+        """Returns, of as many numbers on each rank, those of rank 0."""
+        if self.alone or not numbers:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device='cpu')
+        with self.watched(phase):
+            dist.broadcast(tensor, dist.get_global_rank(self.group, 0),
+                           group=self.group)
+        return tensor.tolist()
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        """Within watched(): contiguous bytes of a tensor to a rank."""
+        """Sends contiguous bytes of a tensor to a rank, within watched()."""
         dist.send(tensor.reshape(-1).view(torch.uint8),
                   dist.get_global_rank(self.group, to), group=self.group)
 
     def receive(self, tensor: torch.Tensor, source: int) -> None:
-        """Within watched(): into a contiguous tensor."""
+        """Receives bytes into a contiguous tensor, within watched()."""
         dist.recv(tensor.view(-1).view(torch.uint8),
                   dist.get_global_rank(self.group, source), group=self.group)
 
     def greatest(self, phase: str, numbers: Sequence[int]) -> list[int]:
-        """Of as many numbers on each rank, the greatest of each place."""
+        """Returns, of as many numbers on each rank, the greatest of each
+        place."""
         if self.alone or not numbers:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.int64, device='cpu')
@@ -165,8 +195,8 @@ class Ranks:
 
 
 def ranks_of(group: Any) -> Ranks:
-    """What an optimizer's process_group says. ValueError: this process is not
-    in it, or it moves no CPU memory; TypeError: it is none."""
+    """The ranks of an optimizer's process_group. ValueError: this process is
+    not in it, or it moves no CPU memory; TypeError: it is no group."""
     if group is None:
         return Ranks(None)
     if not (dist.is_available() and dist.is_initialized()):
@@ -187,7 +217,7 @@ def ranks_of(group: Any) -> Ranks:
 
 
 def number_of_ranks() -> int:
-    """Of the program, whether they share something or not."""
+    """How many ranks the program has, whether they share something or not."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     return 1

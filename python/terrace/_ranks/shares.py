@@ -11,10 +11,10 @@ from terrace._base.arrays import state_bytes
 
 
 class Shares:
-    """Whole parameters, those of a group the largest first, each to the rank
-    that has least: ranks differ by one parameter at most, and a group that
-    comes later moves nothing. The same on every rank that shares the same
-    groups out. Immutable."""
+    """Shares whole parameters out, those of a group the largest first, each to
+    the rank that has least: ranks differ by one parameter at most, and a group
+    that comes later moves nothing. Every rank that shares the same groups out
+    has the same shares. Immutable."""
 
     def __init__(self, ranks: int) -> None:
         # A heap of each rank's bytes.
@@ -33,12 +33,12 @@ class Shares:
         return sum(load for load, _ in self._loads)
 
     def owner(self, parameter: torch.Tensor) -> int | None:
-        """None: it has no state yet."""
+        """The rank that keeps the parameter's state; None: no rank does yet."""
         return self._owners.get(id(parameter))
 
     def extended(self, parameters: Sequence[torch.Tensor]) -> Shares:
-        """With a group more, of which those that are known already stay where
-        they are."""
+        """Returns the shares with one group more, of which parameters that are
+        known already stay where they are."""
         new = [p for p in parameters if id(p) not in self._owners]
         result = Shares(0)
         result._loads = list(self._loads)

@@ -16,6 +16,7 @@ from terrace._base.arrays import KEYS, keys_of, step_tensor
 from terrace._base.errors import check
 from terrace._base.local_shard import (is_dtensor, local_to_step, locals_of,
                                        mark_written, placed_as)
+from terrace._ranks.exchange import give_up_all
 from terrace._state.copy_file import CopyFile
 
 _NOTHING_COUNTED: tuple[int, list[int], set[int]] = (-1, [], set())
@@ -75,11 +76,14 @@ class Compiled:
              numbers: Sequence[float], scale: float,
              everything: Sequence[torch.Tensor]) -> None:
         """`group_of`: int64, -1 of one that is not stepped."""
+        self._step('step', parameters, group_of, numbers, scale, everything)
+
+    def _step(self, kind: str, parameters: Sequence[torch.Tensor],
+              *arguments: Any) -> None:
         shards = parameters
         if self._has_dtensors:
             shards = list(map(local_to_step, parameters, self._names))
-        outcome = self._change('step', shards, group_of, numbers, scale,
-                               everything)
+        outcome = self._change(kind, shards, *arguments)
         if self._has_dtensors:
             mark_written([p for p in parameters
                           if is_dtensor(p) and p.grad is not None])
@@ -87,9 +91,10 @@ class Compiled:
 
     def step_late(self, parameters: Sequence[torch.Tensor],
                   group_of: torch.Tensor, numbers: Sequence[float],
-                  scale: float) -> None:
+                  scale: float, everything: Sequence[torch.Tensor]) -> None:
         """As step(), of which the updates go on. What comes next waits."""
-        check(self._change('step_late', parameters, group_of, numbers, scale))
+        self._step('step_late', parameters, group_of, numbers, scale,
+                   everything)
 
     def flush(self) -> None:
         """Waits for them. What failed and was raised before is tried again."""
@@ -289,6 +294,8 @@ _all: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
 
 def close_all() -> None:
+    """At the end of the process, after which no thread goes on."""
+    give_up_all()
     for compiled in list(_all):
         try:
             compiled.settle()

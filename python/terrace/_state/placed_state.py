@@ -47,7 +47,7 @@ class PlacedState:
                        else GradientWatch(settings.home))
 
     def keeps(self, parameter: object) -> bool:
-        """Whether memory or disk is reserved for its state here."""
+        """Whether memory or disk is reserved here for the parameter's state."""
         return parameter in self.places
 
     @property
@@ -56,7 +56,8 @@ class PlacedState:
         return self.places.have_elements
 
     def steps_of(self, parameter: object) -> int:
-        """In which it had a gradient; 0 also where no state of it is here."""
+        """The number of steps in which the parameter had a gradient; 0 also
+        where no state of it is here."""
         place = self.places.of(parameter)
         if place is None:
             return 0
@@ -69,7 +70,7 @@ class PlacedState:
         return self.places.of(parameter) in self.source.with_state()
 
     def with_state(self) -> list[torch.Tensor]:
-        """Those whose state is here."""
+        """Returns the parameters whose state is here."""
         return [self.places.parameters[place]
                 for place in sorted(self.source.with_state())]
 
@@ -101,8 +102,8 @@ class PlacedState:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Within it the part of the state that was read last stays in
-        memory."""
+        """Within this context the part of the state that was read last stays
+        in memory."""
         self._readers += 1
         try:
             yield
@@ -113,12 +114,12 @@ class PlacedState:
 
     @property
     def state_bytes(self) -> int:
-        """Of all its parameters, that a share of the budget is of."""
+        """The state of all parameters, of which a budget may be a share."""
         return self.places.state_bytes
 
     @property
     def gradient_bytes(self) -> int:
-        """Of its parameters whose gradients go below."""
+        """The gradients, of all parameters, that go below."""
         return 0 if self._watch is None else self._watch.gradient_bytes
 
     def close(self) -> None:
@@ -169,7 +170,7 @@ class PlacedState:
                 raise
 
     def _extend(self, named: Sequence[Named], before: Places) -> None:
-        self._watch_gradients(named)
+        self.watch_gradients(named)
         try:
             self.compiled.add([parameter for _, parameter in named],
                                [name for name, _ in named])
@@ -180,9 +181,11 @@ class PlacedState:
             after, self.places = self.places, before
             self.make_anew(after)
 
-    def _watch_gradients(self, named: Iterable[Named]) -> None:
+    def watch_gradients(self, named: Iterable[Named]) -> None:
+        """Of parameters of an offloaded model gradients go below from now
+        on."""
         if self._watch is not None:
-            self._watch.add(parameter for _, parameter in named)
+            self._watch.add(named)
 
     def fill(self, states: Mapping[int, State],
              done_with: Callable[[State], None] | None = None) -> None:
@@ -206,7 +209,7 @@ class PlacedState:
                 tier)
         if self.settings.home is not None:
             self.settings.home.join(self)
-        self._watch_gradients(self.places.named)
+        self.watch_gradients(self.places.named)
         try:
             self.opened.open(self.places.kept, self.places.names,
                               self.settings.for_library(self.state_bytes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +34,8 @@ class Shared(Stepped, Protocol):
     def new_in(self, groups: Sequence[Sequence[Named]]) -> list[Named]: ...
 
     def reserve(self, named: Sequence[Named]) -> None: ...
+
+    def watch_gradients(self, named: Iterable[Named]) -> None: ...
 
     def check_without_state(self, cast: Sequence[tuple[torch.Tensor, str]]
                             ) -> None: ...
@@ -81,6 +83,17 @@ class Share:
     def skipped(self, store: Shared) -> bool:
         """Whether the last step met a gradient that was not finite."""
         return (store.settings.skip_nonfinite and store.compiled.skipped())
+
+    def flush(self, store: Shared) -> None:
+        """Waits for updates that go on after step(), and raises what failed."""
+        store.stepping.flush(store)
+
+    def settle(self, store: Shared, what: str) -> None:
+        """RuntimeError: a step goes on between calls, or failed there."""
+        store.stepping.check_between_steps(store, what)
+
+    def close(self) -> Exception | None:
+        """Before the store closes; what failed and was not told."""
 
     @property
     def is_unfinished(self) -> bool:

@@ -12,6 +12,7 @@ from terrace._base.groups import (Groups, Named, names_of, numbers_of,
                                   parameters_in)
 from terrace._ranks import packs
 from terrace._ranks.attempt import Attempt
+from terrace._ranks.exchange import Exchange, Exchanged
 from terrace._ranks.interrupts import uninterrupted
 from terrace._ranks.ranks import Ranks
 from terrace._ranks.shares import Shares
@@ -20,10 +21,17 @@ from terrace._state.share import Share, Shared, State
 
 _OF_ANOTHER_RANK = -2  # as a place in the compiled optimizer
 
+# What a rank says of a step, and any makes true for all.
+_SKIP = 1  # nothing is stepped
+_NOW = 2  # updates end in step()
+
 
 class SharedByRanks(Share):
     """This rank keeps the state of its share, and knows all parameters. A rank
-    without a share keeps nothing, and nothing of that fails."""
+    without a share keeps nothing, and nothing of that fails.
+
+    Where the store's stepping is late, each rank's updates go on after step(),
+    and an Exchange brings the parameters to the other ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__(ranks)
@@ -32,6 +40,7 @@ class SharedByRanks(Share):
         self._attempt: Attempt | None = None
         self._skipped = False
         self._collected: list[tuple[torch.Tensor, State]] | None = None
+        self._exchange: Exchange | None = None  # once a late step was made
 
     def owner(self, parameter: torch.Tensor) -> int | None:
         """The rank that keeps the state of a parameter; None: none does yet."""
@@ -42,6 +51,7 @@ class SharedByRanks(Share):
 
     def check_new(self, store: Shared, groups: Sequence[Sequence[Named]]
                   ) -> None:
+        self.settle(store, 'parameters are added')
         unfinished = self._unfinished(store)
         if unfinished:
             raise unfinished
@@ -54,8 +64,10 @@ class SharedByRanks(Share):
             for named in groups:
                 self._owners = self._owners.extended(
                     [parameter for _, parameter in named])
-            store.reserve([pair for pair in store.new_in(groups)
+            new = store.new_in(groups)
+            store.reserve([pair for pair in new
                            if self.owner(pair[1]) == self.ranks.rank])
+            store.watch_gradients(new)
         except BaseException:
             self._owners = before
             raise
@@ -79,7 +91,9 @@ class SharedByRanks(Share):
         with uninterrupted():
             numbers: list[float] = []
             attempt = None
+            flags = _SKIP * skip
             try:
+                flags |= _NOW * (not store.stepping.is_late(store))
                 numbers = numbers_of(groups)
                 store.compiled.check_apart(parameters,
                                            lambda: names_of(groups))
@@ -89,38 +103,99 @@ class SharedByRanks(Share):
                     error = error or unfinished
             except Exception as caught:
                 error = error or caught
-            if ranks.agree(phase, error, flag=skip,
-                           the_options_of_the_groups=numbers,
-                           the_loss_scale=scale,
-                           which_parameters_have_a_gradient=has_gradient):
+            flags = ranks.agree(phase, error, flags,
+                                the_options_of_the_groups=numbers,
+                                the_loss_scale=scale,
+                                which_parameters_have_a_gradient=has_gradient)
+            if flags & _SKIP:
                 ranks.agree(phase, self._unfinished(store))
                 return
             self._collected = None
-            self._step_share(store, groups, attempt, [
-                p for p, has in zip(parameters, has_gradient) if has])
+            self._step_share(store, groups, attempt, not flags & _NOW, [
+                Exchanged(name, p, self.owner(p)) for name, p, has
+                in zip(names_of(groups), parameters, has_gradient) if has])
 
     def _step_share(self, store: Shared, groups: Groups, attempt: Attempt,
-                    stepped: list[torch.Tensor]) -> None:
+                    is_late: bool, stepped: list[Exchanged]) -> None:
         everything: Sequence[torch.Tensor] = ()
         if store.settings.reads_norm or attempt.scale != 1:
             everything = attempt.parameters
         error = None
         try:
             if self._attempt is None:
-                store.step_turns(groups, attempt.scale, everything)
+                store.step_turns(groups, attempt.scale, everything, is_late)
             self._attempt = attempt
         except Exception as caught:
             error = caught
         try:
-            self._skipped = self.ranks.agree(
-                'stepping their shares', error, flag=super().skipped(store))
-            packs.broadcast(self.ranks, 'exchanging the parameters',
-                            [(p, self.owner(p)) for p in stepped])
+            self._skipped = bool(self.ranks.agree(
+                'stepping their shares', error,
+                _SKIP * super().skipped(store)))
+            if not self._skipped:
+                self._send(stepped, is_late)
         except BaseException:
             if self._attempt is not None:
                 self._attempt.remember_gradients()
             raise
         self._attempt = None
+
+    def _send(self, stepped: list[Exchanged], is_late: bool) -> None:
+        """Each parameter from its owner to all other ranks."""
+        phase = 'exchanging the parameters'
+        if not is_late:
+            packs.broadcast(self.ranks, phase,
+                            [(each.parameter, each.owner) for each in stepped])
+            return
+        if self._exchange is None:
+            self._exchange = Exchange(self.ranks)
+        self._exchange.begin(phase, stepped)
+
+    def flush(self, store: Shared) -> None:
+        """Of a late step that failed, and was told of: all ranks call this, or
+        step(), to try it again."""
+        if self._exchange is None or not self._exchange.is_told:
+            self._settle(store.stepping.flush, store)
+            return
+        with uninterrupted():
+            error = None
+            try:
+                store.stepping.flush(store)
+            except Exception as caught:  # the other ranks are to hear of it
+                error = caught
+            self.ranks.agree('trying the updates again', error)
+            self._exchange.try_again()
+
+    def settle(self, store: Shared, what: str) -> None:
+        """The share of a rank that has lost the others, and was told so, may be
+        read."""
+        if self.ranks.lost and self._exchange and self._exchange.is_told:
+            store.stepping.check_between_steps(store, what)
+            return
+        self._settle(store.stepping.check_between_steps, store, what)
+
+    def _settle(self, wait: Callable[..., None], *arguments: Any) -> None:
+        """Waits for the updates of this rank, then for those of others. A
+        failure here is told in place of what it does to the exchange."""
+        error = None
+        try:
+            wait(*arguments)
+        except Exception as caught:
+            error = caught
+        if self._exchange is not None:
+            failure = self._exchange.wait()
+            self._exchange.is_told = failure is not None
+            error = error or failure
+        if error is not None:
+            raise error
+
+    def _failed(self, store: Shared, what: str) -> Exception | None:
+        """What keeps the ranks from doing something together: a late step that
+        failed, or one that is finished on this rank only."""
+        try:
+            self.settle(store, what)
+        except Exception as error:
+            return error
+        return self._unfinished(store)
 
     def skipped(self, store: Shared) -> bool:
         """Whether the last step was skipped, on all ranks alike, also on a
@@ -143,6 +218,16 @@ class SharedByRanks(Share):
 
     def give_up(self) -> None:
         self._collected = self._attempt = None
+        if self._exchange is not None:
+            self._exchange.give_up()
+
+    def close(self) -> Exception | None:
+        if self._exchange is None:
+            return None
+        failure = self._exchange.wait()
+        was_told = self._exchange.is_told
+        self._exchange.close()
+        return None if was_told else failure
 
     def _reshaped(self, store: Shared) -> Exception | None:
         """Names a parameter here whose state is of another form: the other
@@ -158,8 +243,8 @@ class SharedByRanks(Share):
         ranks, phase = self.ranks, 'collecting the state'
         found: list[tuple[torch.Tensor, State]] = []
         with uninterrupted():
-            ranks.agree(phase, error or self._reshaped(store)
-                        or self._unfinished(store))
+            ranks.agree(phase, error or self._failed(store, phase)
+                        or self._reshaped(store))
             known = self._owners.parameters
             # 0: no state.
             counts = ranks.greatest(phase, [
@@ -187,12 +272,12 @@ class SharedByRanks(Share):
                         state, = store.copies([parameter])
                     except Exception as caught:
                         error = caught
-                self._exchange(phase, state, owner, to)
+                self._move(phase, state, owner, to)
             ranks.agree(phase, error)
         self._collected = found if ranks.rank == to else None
 
-    def _exchange(self, phase: str, state: Mapping[str, torch.Tensor],
-                  owner: int, to: int) -> None:
+    def _move(self, phase: str, state: Mapping[str, torch.Tensor], owner: int,
+              to: int) -> None:
         with self.ranks.watched(phase):
             for array in (state[key] for key in KEYS if key in state):
                 if array.numel() == 0:
@@ -232,9 +317,11 @@ class SharedByRanks(Share):
             ranks.agree(phase, error)
             return said
 
-        ranks.agree(phase, RuntimeError(
-            'terrace: a step that not all ranks finished cannot be saved')
-            if self._attempt is not None else None)
+        error = self._failed(store, phase)
+        if self._attempt is not None:
+            error = RuntimeError(
+                'terrace: a step that not all ranks finished cannot be saved')
+        ranks.agree(phase, error)
         compiled = together(lambda: store.compiled)
         together(compiled.begin_save if first else None, directory, rest)
         part = together(compiled.write_part, directory, tensors, names,
@@ -247,6 +334,8 @@ class SharedByRanks(Share):
              names: Sequence[str]) -> None:
         """Each rank loads its share of what one process or any number of ranks
         saved."""
+        if self._exchange is not None:
+            self._exchange.give_up()
         error = None
         try:
             super().load(store, tensors, names)
@@ -258,8 +347,10 @@ class SharedByRanks(Share):
 
     def add_stats(self, stats: dict[str, Any]) -> None:
         super().add_stats(stats)
-        stats.update(bytes_sent=self.ranks.bytes_sent,
-                     bytes_received=self.ranks.bytes_received)
+        sent, received = (0, 0) if self._exchange is None else (
+            self._exchange.bytes)
+        stats.update(bytes_sent=self.ranks.bytes_sent + sent,
+                     bytes_received=self.ranks.bytes_received + received)
         stats['blocked_seconds']['ranks'] = self.ranks.seconds
 
     def places_of(self, store: Shared, tensors: Sequence[torch.Tensor]

@@ -88,9 +88,11 @@ class SteppedState(PlacedState):
                     'state_dict() of this one')
 
     def step_turns(self, groups: Groups, scale: float,
-                   everything: Sequence[torch.Tensor]) -> None:
+                   everything: Sequence[torch.Tensor],
+                   may_be_late: bool = True) -> None:
         """Steps the parameters whose state is here. `everything`: those of all
-        ranks, where the norm of their gradients is asked for."""
+        ranks, where the norm of their gradients is asked for. Unless it
+        `may_be_late` all updates end here."""
         self._adopt(groups)
         if not self.places:
             return
@@ -103,7 +105,8 @@ class SteppedState(PlacedState):
             if index:
                 self._unfinished_turn = turns, index
             turn = Turn(self.places.parameters, turns[index],
-                        numbers_of(groups), scale, everything)
+                        numbers_of(groups), scale, everything,
+                        may_be_late)
             try:
                 self.stepping.make_turn(self, turn)
             except ValueError:

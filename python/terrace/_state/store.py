@@ -47,11 +47,11 @@ class StateStore(SteppedState):
 
     def check_between_steps(self, what: str) -> None:
         """RuntimeError: a step goes on between calls, or failed there."""
-        self.stepping.check_between_steps(self, what)
+        self.share.settle(self, what)
 
     def flush(self) -> None:
         """Waits for updates that go on after step(), and raises what failed."""
-        self.stepping.flush(self)
+        self.share.flush(self)
 
     def check_scaler(self) -> None:
         """NotImplementedError: its steps come before a GradScaler."""
@@ -190,4 +190,7 @@ class StateStore(SteppedState):
     def close(self) -> None:
         """Gives memory and disk back."""
         self.stepping.close(self)
+        failure = self.share.close()
         super().close()
+        if failure is not None:
+            raise failure

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from terrace._base.groups import Named
+from terrace._base.local_shard import is_dtensor, local_of, local_to_step
 from terrace._base.watched.tensor import WatchedTensor
 
 
@@ -17,46 +19,62 @@ class _Model(Protocol):
 
     def has(self, tensor: torch.Tensor) -> bool: ...
     def take_gradient(self, parameter: torch.Tensor) -> None: ...
+    def take_shard_gradient(self, name: str, shard: torch.Tensor) -> None: ...
 
 
 class GradientWatch:
-    """Of parameters of a model, for an optimizer that joined it; for as long as
-    this lives, at most until end()."""
+    """Gradients of the parameters of a model, and of shards in CPU memory, go
+    below for an optimizer that joined the model; for as long as this lives, at
+    most until end()."""
 
     def __init__(self, model: _Model) -> None:
         self._model = model
         # By the parameter's id, itself and its hook.
         self._watched: dict[int, tuple[WatchedTensor, Any]] = {}
 
-    def add(self, parameters: Iterable[torch.Tensor]) -> None:
+    def add(self, named: Iterable[Named]) -> None:
         """What gradients they have goes below now. Those that are not of the
         model, and those watched already, are left as they are; frozen ones are
         watched for when they are thawed."""
         if not self._model.is_below:
             return
-        for parameter in parameters:
+        for name, parameter in named:
             known = self._watched.get(id(parameter))
             if (known is not None and known[0]() is parameter
                     or _stays_frozen(parameter)
-                    or not self._model.has(parameter)):
+                    or not self._is_taken(parameter)):
                 continue
-            self._take(parameter)
-            handle = _hooked(parameter, _AfterGradient(self))
+            self._take(name, parameter)
+            handle = _hooked(parameter, _AfterGradient(self, name))
             self._watched[id(parameter)] = WatchedTensor(parameter), handle
 
-    def came(self, parameter: torch.Tensor) -> None:
+    def came(self, name: str, parameter: torch.Tensor) -> None:
         if not self._model.is_closed:
-            self._take(parameter)
+            self._take(name, parameter)
 
-    def _take(self, parameter: torch.Tensor) -> None:
-        if not _is_in_bucket(parameter.grad):
-            self._model.take_gradient(parameter)
+    def _is_taken(self, parameter: torch.Tensor) -> bool:
+        if is_dtensor(parameter):
+            return local_of(parameter).device.type == 'cpu'
+        return self._model.has(parameter)
+
+    def _take(self, name: str, parameter: torch.Tensor) -> None:
+        """Of a DTensor the part of the gradient that is placed as the shard is;
+        fully_shard makes it with those of a whole module in one storage, which
+        goes below as one."""
+        gradient = parameter.grad
+        if not is_dtensor(parameter):
+            if not _is_in_bucket(gradient):
+                self._model.take_gradient(parameter)
+        elif (is_dtensor(gradient)
+              and gradient.placements == parameter.placements):
+            self._model.take_shard_gradient(name,
+                                            local_to_step(parameter, name))
 
     @property
     def gradient_bytes(self) -> int:
         """Of those that are not frozen, as torch makes them."""
         watched = [of() for of, _ in self._watched.values()]
-        return sum(parameter.nbytes for parameter in watched
+        return sum(local_of(parameter).nbytes for parameter in watched
                    if parameter is not None and parameter.requires_grad)
 
     def end(self) -> None:
@@ -69,13 +87,14 @@ class GradientWatch:
 class _AfterGradient:
     """A hook of a parameter, with which it lives."""
 
-    def __init__(self, watch: GradientWatch) -> None:
+    def __init__(self, watch: GradientWatch, name: str) -> None:
         self._watch = weakref.ref(watch)
+        self._name = name
 
     def __call__(self, parameter: torch.Tensor) -> None:
         watch = self._watch()
         if watch is not None:
-            watch.came(parameter)
+            watch.came(self._name, parameter)
 
 
 def _is_in_bucket(gradient: torch.Tensor | None) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from terrace._base.groups import Named
-from terrace._base.local_shard import is_dtensor
 from terrace._state.stepping import late_readers
 from terrace._state.stepping.stepping import Stepped, Stepping, Turn
 
@@ -64,26 +63,25 @@ class Late(Stepping):
             self._told_seconds = waited
 
     def make_turn(self, store: Stepped, turn: Turn) -> None:
-        compiled = store.compiled
-        compiled.flush()
-        if (len(store.arrangement.turns) > 1 or not self._can_be_late(store)
-                or compiled.incomplete()):  # what began so ends so
+        store.compiled.flush()
+        if not (turn.may_be_late and self.is_late(store)):
             super().make_turn(store, turn)
             return
         late_readers.watch(store)
-        compiled.step_late(turn.parameters, turn.group_of, turn.numbers,
-                           turn.scale)
+        store.compiled.step_late(turn.parameters, turn.group_of, turn.numbers,
+                                 turn.scale, turn.everything)
 
-    def _can_be_late(self, store: Stepped) -> bool:
-        if late_readers.is_compiled():
+    def is_late(self, store: Stepped) -> bool:
+        """A step that was begun in step() and failed ends there, too."""
+        if (late_readers.is_compiled() or len(store.arrangement.turns) > 1
+                or store.compiled.incomplete()):
             return False
         return (self._is_asked_for
                 or not any(map(_elsewhere, store.places.parameters)))
 
 
 def _elsewhere(parameter: torch.Tensor) -> str:
-    if is_dtensor(parameter):
-        return 'a DTensor'
+    """Of a DTensor the shard that is here is updated."""
     if parameter.device.type != 'cpu':
         return f'on {parameter.device}'
     return ''

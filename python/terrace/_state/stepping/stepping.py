@@ -22,6 +22,7 @@ class Turn(NamedTuple):
         group_of: by place; -1 of a parameter that is not stepped.
         everything: parameters of all ranks, where the norm of their gradients
             is asked for; else nothing.
+        may_be_late: updates may go on after step().
     """
 
     parameters: Sequence[torch.Tensor]
@@ -29,6 +30,7 @@ class Turn(NamedTuple):
     numbers: Sequence[float]
     scale: float
     everything: Sequence[torch.Tensor]
+    may_be_late: bool = True
 
 
 class Stepped(Protocol):
@@ -48,7 +50,8 @@ class Stepped(Protocol):
     def source(self) -> Compiled | Carried: ...
 
     def step_turns(self, groups: Groups, scale: float,
-                   everything: Sequence[torch.Tensor]) -> None: ...
+                   everything: Sequence[torch.Tensor],
+                   may_be_late: bool = True) -> None: ...
 
     def follow_casts(self) -> None: ...
 
@@ -91,9 +94,14 @@ class Stepping:
         if not skip:
             store.step_turns(groups, scale, [])
 
+    def is_late(self, store: Stepped) -> bool:
+        """Whether the updates of the next step go on after step()."""
+        return False
+
     def make_turn(self, store: Stepped, turn: Turn) -> None:
         """Steps each parameter at most once."""
-        store.compiled.step(*turn)
+        store.compiled.step(turn.parameters, turn.group_of, turn.numbers,
+                            turn.scale, turn.everything)
 
     def tell(self, store: Stepped) -> None:
         """Tells the model that the store joined what updates have cost."""
