@@ -50,6 +50,13 @@ class OffloadedDevice final : public Device {
   // there are many of them. Not while tensors are referred to.
   void Prune();
 
+  // A step has ended: Forget, and Prune where it is complete.
+  void EndStep(bool is_complete) {
+    Forget();
+    SetBeside(false);
+    if (is_complete) Prune();
+  }
+
   // Whether steps go on beside operations from here on (HeldBytes::Use).
   void SetBeside(bool is_beside);
 

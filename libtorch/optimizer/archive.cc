@@ -222,7 +222,7 @@ void OffloadedAdamBase::LoadAs(InputArchive& archive) {
   Check(writer.status());
   late_->GiveUp();
   TidyUp();
-  gathered_->ReleaseStaged();
+  gathered_->Forget(/*is_incomplete=*/false);
   for (const Loaded<State>& one : loaded) {
     const at::Tensor master = FloatsOf(one.master);
     const at::Tensor exp_avg = FloatsOf(one.state.exp_avg());

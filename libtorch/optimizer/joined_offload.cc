@@ -105,9 +105,7 @@ absl::Status JoinedOffload::Extend(OffloadedOptimizer& optimizer,
 }
 
 void JoinedOffload::EndStep(bool is_complete) {
-  device_.Forget();
-  device_.SetBeside(false);
-  if (is_complete) device_.Prune();
+  device_.EndStep(is_complete);
 }
 
 absl::Status JoinedOffload::Leave() {

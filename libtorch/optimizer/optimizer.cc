@@ -111,7 +111,7 @@ absl::Status OffloadedAdamBase::EndWithOffload() {
                                    step_failure_.message()));
   }
   late_.reset();
-  gathered_->Clear();
+  gathered_->Forget(/*is_incomplete=*/false);
   offloaded_.reset();
   return Both(status, joined_->Leave());
 }
@@ -131,11 +131,8 @@ absl::Status OffloadedAdamBase::AdoptParameters() {
 }
 
 StepSource OffloadedAdamBase::Source() {
-  return {.mode = mode_,
-          .bias_correction = bias_correction_,
-          .groups = param_groups(),
-          .known = *known_,
-          .specs = offloaded_->parameters(),
+  return {.specs = offloaded_->parameters(),
+          .parameters = known_->tensors(),
           .devices = *devices_.back(),
           .offloaded = joined_ == nullptr ? nullptr : &joined_->device()};
 }
@@ -151,12 +148,12 @@ absl::Status OffloadedAdamBase::TryStep(const StepArguments& arguments) {
   const absl::Status status = Guarded([&]() -> absl::Status {
     if (in_backward_ != nullptr) return StepInBackward(arguments);
     TERRACE_RETURN_IF_ERROR(AdoptParameters());
-    TERRACE_RETURN_IF_ERROR(
-        gathered_->Gather(Source(), offloaded_->incomplete()));
+    TERRACE_RETURN_IF_ERROR(gathered_->Gather(
+        Source(), known_->AreIn(param_groups()), offloaded_->incomplete()));
     const bool is_late = overlap_ && !offloaded_->incomplete();
     return is_late ? StepLate(arguments) : StepNow(arguments);
   });
-  gathered_->ReleaseGradients();
+  gathered_->Forget(!late_->HasStep() && offloaded_->incomplete());
   TidyUp();
   return status;
 }
@@ -168,12 +165,18 @@ void OffloadedAdamBase::TidyUp() {
 }
 
 absl::Status OffloadedAdamBase::StepNow(const StepArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(
+      const std::vector<AdamOptions> options,
+      OptionsByPlace(mode_, bias_correction_, param_groups(), *known_));
   StepArguments resolved = arguments;
-  resolved.groups = gathered_->options();
+  resolved.groups = options;
   step_failure_ = offloaded_->Step(resolved, gathered_->data(), Deadline());
-  TERRACE_RETURN_IF_ERROR(step_failure_);
-  if (!offloaded_->last_report().skipped) gathered_->Publish(*known_);
-  return absl::OkStatus();
+  const bool is_incomplete = offloaded_->incomplete();
+  // A step that failed may have written some of them.
+  gathered_->Return(
+      step_failure_.ok() ? !offloaded_->last_report().skipped : is_incomplete,
+      is_incomplete);
+  return step_failure_;
 }
 
 absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
@@ -182,45 +185,15 @@ absl::Status OffloadedAdamBase::StepLate(const StepArguments& arguments) {
         "overlap: norm_gradients would have to be there until the updates have "
         "ended");
   }
-  const absl::Span<const AdamOptions> options = gathered_->options();
-  const absl::Span<const ParameterData> data = gathered_->data();
-  LateArguments late{.groups = {options.begin(), options.end()},
-                     .loss_scale = arguments.loss_scale,
+  LateArguments late{.loss_scale = arguments.loss_scale,
                      .max_gradient_norm = arguments.max_gradient_norm,
                      .skip_nonfinite = arguments.skip_nonfinite,
-                     .patience = step_timeout_,
-                     .data = {data.begin(), data.end()}};
-  const std::vector<at::Tensor>& tensors = known_->tensors();
-  if (joined_ != nullptr) late.offloaded = &joined_->device();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (data[i].gradient == nullptr) continue;
-    if (data[i].device != nullptr && data[i].device != late.offloaded) {
-      return absl::UnimplementedError(absl::StrCat(
-          "overlap: parameter ", i, " is on ", tensors[i].device().str(),
-          "; only those in memory are updated after the step"));
-    }
-    if (tensors[i].is_inference()) {
-      return absl::UnimplementedError(
-          absl::StrCat("overlap: parameter ", i,
-                       " is an inference tensor: a graph that "
-                       "holds its old values could not notice the update"));
-    }
-    // What its gradient is now, whatever .grad becomes; by no operation, which
-    // might bring it before its turn.
-    at::Tensor gradient;
-    if (tensors[i].numel() > 0) {
-      gradient = gathered_->gradient(i).variable_data();
-    }
-    late.parameters.push_back({.place = static_cast<int>(i),
-                               .name = absl::StrCat(i),
-                               .parameter = tensors[i],
-                               .in_order = gathered_->staged(i),
-                               .gradient = std::move(gradient)});
-  }
-  if (joined_ != nullptr) joined_->device().SetBeside(true);
-  TERRACE_RETURN_IF_ERROR(late_->Begin(std::move(late)));
-  gathered_->ReleaseStaged();
-  return absl::OkStatus();
+                     .patience = step_timeout_};
+  TERRACE_ASSIGN_OR_RETURN(
+      late.groups,
+      OptionsByPlace(mode_, bias_correction_, param_groups(), *known_));
+  TERRACE_RETURN_IF_ERROR(gathered_->Release(Source(), &late));
+  return late_->Begin(std::move(late));
 }
 
 absl::Status OffloadedAdamBase::Flush(absl::Time deadline) {

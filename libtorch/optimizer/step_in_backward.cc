@@ -7,6 +7,7 @@
 #include "libtorch/guarded.h"
 #include "libtorch/optimizer/joined_offload.h"
 #include "libtorch/step/gathered/gathered_step.h"
+#include "libtorch/step/gathered/groups.h"
 #include "libtorch/step/gathered/known_parameters.h"
 #include "libtorch/step/in_backward/in_backward_steps.h"
 #include "libtorch/tensor_check.h"
@@ -62,11 +63,22 @@ absl::Status OffloadedAdamBase::FollowBackward(int passes) {
   if (passes == 0) return absl::OkStatus();
   in_backward_ = std::make_unique<InBackwardSteps>(
       passes, *offloaded_, *known_,
-      InBackwardSteps::Calls{.source = [this] { return Source(); },
-                             .adopt = [this] { return AdoptParameters(); },
-                             .ended = [this] { TidyUp(); }});
-  in_backward_->Follow();
-  return absl::OkStatus();
+      InBackwardSteps::Calls{.source = [this] {
+    return Source(); },
+                             .groups = [this]() -> const auto& {
+                               return param_groups();
+}
+,
+    .options =
+        [this] {
+          return OptionsByPlace(mode_, bias_correction_, param_groups(),
+                                *known_);
+        },
+    .adopt = [this] { return AdoptParameters(); }, .ended = [this] { TidyUp(); }
+}  // namespace terrace
+);
+in_backward_->Follow();
+return absl::OkStatus();
 }
 
 absl::Status OffloadedAdamBase::CheckBetweenSteps(
@@ -91,8 +103,8 @@ absl::Status OffloadedAdamBase::StepInBackward(const StepArguments& arguments) {
   // Parameters that have their first gradient, and all where no pass was the
   // last.
   if (!had_begun || HaveGradients(param_groups())) {
-    TERRACE_RETURN_IF_ERROR(
-        gathered_->Gather(Source(), offloaded_->incomplete()));
+    TERRACE_RETURN_IF_ERROR(gathered_->Gather(
+        Source(), known_->AreIn(param_groups()), offloaded_->incomplete()));
     TERRACE_RETURN_IF_ERROR(StepNow(arguments));
   }
   in_backward_->Restart();

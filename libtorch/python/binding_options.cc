@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "libtorch/python/tensors.h"
 
 namespace terrace {
 namespace {

@@ -28,8 +28,11 @@ struct BindingOptions : PlaceOptions {
 // InvalidArgument: anything else.
 absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json);
 
-// The group of each parameter, -1 of one that is in none. InvalidArgument: not
-// as many int64 in CPU memory.
+// In place of a parameter's group: it is not stepped.
+inline constexpr int64_t kInNoGroup = -1;
+
+// The group of each parameter, kInNoGroup of one that is in none.
+// InvalidArgument: not as many int64 in CPU memory.
 absl::StatusOr<absl::Span<const int64_t>> GroupsIn(const at::Tensor& group_of,
                                                    size_t parameters);
 

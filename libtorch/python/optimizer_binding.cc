@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "libtorch/guarded.h"
 #include "libtorch/python/stats_json.h"
+#include "libtorch/step/gathered/parameters.h"
 #include "libtorch/tensor_check.h"
 
 namespace terrace {
@@ -24,8 +25,11 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTensors(
   }
   std::vector<ParameterSpec> specs;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    TERRACE_ASSIGN_OR_RETURN(ParameterSpec spec,
-                             DescribeTensor(parameters[i], names[i]));
+    TERRACE_ASSIGN_OR_RETURN(
+        ParameterSpec spec,
+        DescribeTensor(parameters[i], absl::StrCat("'", names[i], "'"),
+                       OffloadedTensors::kTaken));
+    spec.name = names[i];
     spec.group = static_cast<int>(first + i);
     specs.push_back(std::move(spec));
   }
@@ -54,7 +58,7 @@ Outcome OptimizerBinding::Open(
     place = *std::move(found);
   }
   return home_.Locked([&]() -> absl::Status {
-    home_.tensors().Expect(parameters, 0);
+    home_.gathered().Expect(parameters, 0);
     TERRACE_RETURN_IF_ERROR(
         home_.Open(*std::move(specs), *read, std::move(place)));
     closed_ = false;
@@ -69,7 +73,7 @@ Outcome OptimizerBinding::Add(const std::vector<at::Tensor>& parameters,
     TERRACE_ASSIGN_OR_RETURN(const std::vector<ParameterSpec> specs,
                              DescribeTensors(parameters, names, first));
     TERRACE_RETURN_IF_ERROR(home_.Extend(specs));
-    home_.tensors().Expect(parameters, first);
+    home_.gathered().Expect(parameters, first);
     return absl::OkStatus();
   });
 }

@@ -71,7 +71,7 @@ absl::Status OptimizerHome::Close() {
   GiveUpLate();
   late_.reset();
   gradual_.reset();
-  tensors_.Forget();
+  EndStep();
   optimizer_.reset();
   if (runtime_ == nullptr) return absl::OkStatus();
   const std::unique_ptr<StateRuntime> runtime = std::move(runtime_);
@@ -95,7 +95,7 @@ absl::Status OptimizerHome::SettleLate(Late how) {
   TERRACE_RETURN_IF_ERROR(how == Late::kTryAgain
                               ? late_->Flush(absl::InfiniteFuture())
                               : late_->Settle());
-  tensors_.EndLate();
+  EndStep();
   CountStep();
   return absl::OkStatus();
 }
@@ -103,8 +103,22 @@ absl::Status OptimizerHome::SettleLate(Late how) {
 bool OptimizerHome::GiveUpLate() {
   if (SettleLate(Late::kQuietly).ok()) return false;
   late_->GiveUp();
-  tensors_.EndLate();
+  EndStep();
   return true;
+}
+
+StepSource OptimizerHome::Source(absl::Span<const at::Tensor> parameters) {
+  return {.specs = specs_,
+          .parameters = parameters,
+          .devices = devices_,
+          .offloaded = &offloaded_,
+          .names = StepSource::Names::kSpecs};
+}
+
+void OptimizerHome::EndStep() {
+  const bool is_incomplete = optimizer_ != nullptr && optimizer_->incomplete();
+  gathered_.Forget(is_incomplete);
+  offloaded_.EndStep(!is_incomplete);
 }
 
 void OptimizerHome::CountStep() {

@@ -22,7 +22,7 @@
 #include "libtorch/python/binding_options.h"
 #include "libtorch/python/outcome.h"
 #include "libtorch/python/state_transfer.h"
-#include "libtorch/python/tensors.h"
+#include "libtorch/step/gathered/gathered_step.h"
 #include "libtorch/step/late/late_steps.h"
 #include "terrace/gradual_step.h"
 #include "terrace/optimizer.h"
@@ -68,6 +68,10 @@ class OptimizerHome {
   absl::Status SettleLate(Late how);
   // What failed of a late step is given up: whether anything has.
   bool GiveUpLate();
+  // What a step of these parameters is gathered from.
+  StepSource Source(absl::Span<const at::Tensor> parameters);
+  // No step goes on: what it had of tensors is let go of.
+  void EndStep();
   // The last step's seconds and bytes join those of the steps before.
   void CountStep();
 
@@ -75,7 +79,7 @@ class OptimizerHome {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   StateRuntime& runtime() { return *runtime_; }
   OffloadedOptimizer* optimizer() { return optimizer_.get(); }  // null: closed
-  StepTensors& tensors() { return tensors_; }
+  GatheredStep& gathered() { return gathered_; }
   std::unique_ptr<GradualStep>& gradual() { return gradual_; }
   LateSteps* late() { return late_.get(); }  // null: closed
   StateTransfer& transfer() { return transfer_; }
@@ -87,7 +91,9 @@ class OptimizerHome {
   BindingOptions options_;
   std::vector<ParameterSpec> specs_;
   std::unique_ptr<StateRuntime> runtime_;
-  StepTensors tensors_;  // its devices are in use by:
+  TensorDevices devices_;
+  OffloadedDevice offloaded_;
+  GatheredStep gathered_;  // with these devices, in use by:
   std::unique_ptr<OffloadedOptimizer> optimizer_;
   std::unique_ptr<GradualStep> gradual_;
   std::unique_ptr<LateSteps> late_;  // of optimizer_

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
@@ -19,6 +20,20 @@ constexpr absl::Duration kStepPatience = absl::Hours(1);
 
 absl::Status NoneBegan() {
   return absl::FailedPreconditionError("no step began in backward");
+}
+
+std::vector<bool> AreStepped(absl::Span<const int64_t> groups) {
+  std::vector<bool> are_stepped;
+  for (const int64_t group : groups) are_stepped.push_back(group != kInNoGroup);
+  return are_stepped;
+}
+
+// Does what may find no memory for a copy, or no device.
+template <typename Work>
+absl::Status GuardedCopies(const Work& work) {
+  absl::Status status;
+  status.Update(Guarded(c10::kCPU, [&] { status = work(); }));
+  return status;
 }
 
 // The state is that of a step whose parameters are gone with the copies.
@@ -47,36 +62,32 @@ absl::Status StepBinding::StepNow(const std::vector<at::Tensor>& parameters,
                                   const std::vector<at::Tensor>& everything) {
   TERRACE_RETURN_IF_ERROR(home_.CheckOpen());
   OffloadedOptimizer& optimizer = *home_.optimizer();
-  StepTensors& tensors = home_.tensors();
   TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
                            GroupsIn(group_of, home_.specs().size()));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<AdamOptions> adam,
                            AdamOfEach(groups, numbers, home_.options()));
-  absl::Status status;
-  // A copy may find no memory, or no device.
-  status.Update(Guarded(c10::kCPU, [&] {
-    status = norm_tensors_.Locate(everything);
-    if (!status.ok()) return;
-    status = tensors.Locate(home_.specs(), parameters, groups,
-                            optimizer.incomplete());
-  }));
-  if (!status.ok()) {
-    tensors.Forget();
-    norm_tensors_.Clear();
-    return status;
-  }
+  const absl::Cleanup end = [this] {
+    norm_gradients_.Clear();
+    home_.EndStep();
+  };
+  absl::Status status = GuardedCopies([&]() -> absl::Status {
+    TERRACE_RETURN_IF_ERROR(norm_gradients_.Gather(everything));
+    return home_.gathered().Gather(home_.Source(parameters), AreStepped(groups),
+                                   optimizer.incomplete());
+  });
+  if (!status.ok()) return status;
   StepArguments arguments;
   arguments.loss_scale = loss_scale;
   arguments.groups = adam;
-  if (!everything.empty()) arguments.norm_gradients = norm_tensors_.data();
-  status =
-      optimizer.Step(arguments, tensors.data(), absl::Now() + kStepPatience);
+  if (!everything.empty()) arguments.norm_gradients = norm_gradients_.data();
+  status = optimizer.Step(arguments, home_.gathered().data(),
+                          absl::Now() + kStepPatience);
   // A step that failed may have written some of them.
   const bool written =
       status.ok() ? !optimizer.last_report().skipped : optimizer.incomplete();
-  const absl::Status returned = Guarded(
-      c10::kCPU, [&] { tensors.Return(written, optimizer.incomplete()); });
-  norm_tensors_.Clear();
+  const absl::Status returned = Guarded(c10::kCPU, [&] {
+    home_.gathered().Return(written, optimizer.incomplete());
+  });
   if (!returned.ok()) status = NotReturned(returned);
   if (status.ok()) home_.CountStep();
   return status;
@@ -99,7 +110,6 @@ absl::Status StepBinding::BeginLate(const std::vector<at::Tensor>& parameters,
                                     const std::vector<at::Tensor>& everything) {
   TERRACE_RETURN_IF_ERROR(home_.SettleLate(Late::kTryAgain));
   TERRACE_RETURN_IF_ERROR(home_.CheckOpen());
-  StepTensors& tensors = home_.tensors();
   TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
                            GroupsIn(group_of, home_.specs().size()));
   LateArguments arguments;
@@ -107,24 +117,18 @@ absl::Status StepBinding::BeginLate(const std::vector<at::Tensor>& parameters,
                            AdamOfEach(groups, numbers, home_.options()));
   arguments.loss_scale = loss_scale;
   arguments.retry = "optimizer.flush()";
-  absl::Status status;
-  // A copy may find no memory.
-  status.Update(Guarded(c10::kCPU, [&] {
-    status = norm_tensors_.Locate(everything);
-    if (!status.ok()) return;
-    status = tensors.Locate(home_.specs(), parameters, groups, /*again=*/false);
-    if (status.ok()) status = tensors.Release(home_.specs(), &arguments);
-  }));
-  if (!status.ok()) {
-    tensors.Forget();
-    norm_tensors_.Clear();
-    return status;
-  }
-  arguments.norm_gradients = norm_tensors_.data();
-  status = home_.late()->Begin(std::move(arguments));
-  norm_tensors_.Clear();
+  absl::Status status = GuardedCopies([&]() -> absl::Status {
+    TERRACE_RETURN_IF_ERROR(norm_gradients_.Gather(everything));
+    const StepSource from = home_.Source(parameters);
+    TERRACE_RETURN_IF_ERROR(
+        home_.gathered().Gather(from, AreStepped(groups), /*goes_on=*/false));
+    return home_.gathered().Release(from, &arguments);
+  });
+  arguments.norm_gradients = norm_gradients_.data();
+  if (status.ok()) status = home_.late()->Begin(std::move(arguments));
+  norm_gradients_.Clear();
   if (home_.late()->HasStep()) return status;
-  tensors.EndLate();
+  home_.EndStep();
   if (status.ok()) home_.CountStep();
   return status;
 }
@@ -156,27 +160,25 @@ absl::Status StepBinding::StartGradual(
     const std::vector<at::Tensor>& parameters, const at::Tensor& group_of,
     const std::vector<double>& numbers, const std::vector<int64_t>& order) {
   TERRACE_RETURN_IF_ERROR(home_.CheckOpen());
-  StepTensors& tensors = home_.tensors();
   home_.gradual().reset();
   TERRACE_ASSIGN_OR_RETURN(const absl::Span<const int64_t> groups,
                            GroupsIn(group_of, home_.specs().size()));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<AdamOptions> adam,
                            AdamOfEach(groups, numbers, home_.options()));
-  absl::Status status;
-  // A copy may find no memory, or no device.
-  status.Update(Guarded(c10::kCPU, [&] {
-    status = tensors.LocateParameters(home_.specs(), parameters, groups);
-  }));
+  absl::Status status = GuardedCopies([&] {
+    return home_.gathered().GatherParameters(home_.Source(parameters),
+                                             AreStepped(groups));
+  });
   if (status.ok()) {
     StepArguments arguments;
     arguments.groups = adam;
     const std::vector<int> places(order.begin(), order.end());
-    auto begun =
-        home_.optimizer()->StartGradual(arguments, tensors.data(), places);
+    auto begun = home_.optimizer()->StartGradual(
+        arguments, home_.gathered().data(), places);
     status = begun.status();
     if (begun.ok()) home_.gradual() = *std::move(begun);
   }
-  if (!status.ok()) tensors.Forget();
+  if (!status.ok()) home_.EndStep();
   return status;
 }
 
@@ -194,13 +196,11 @@ absl::Status StepBinding::SupplyOne(int64_t place,
         absl::StrCat("a gradient of parameter ", place, " of ", specs.size()));
   }
   GradientData gradient;
-  absl::Status status;
-  status.Update(Guarded(c10::kCPU, [&] {
-    const absl::StatusOr<GradientData> taken =
-        home_.tensors().TakeGradient(specs[index], parameter, index);
-    status = taken.status();
-    if (taken.ok()) gradient = *taken;
-  }));
+  absl::Status status = GuardedCopies([&]() -> absl::Status {
+    TERRACE_ASSIGN_OR_RETURN(gradient, home_.gathered().TakeGradient(
+                                           home_.Source({}), index, parameter));
+    return absl::OkStatus();
+  });
   if (status.ok()) {
     status = home_.gradual()->Supply(static_cast<int>(place), gradient.values,
                                      gradient.dtype);
@@ -212,7 +212,7 @@ absl::Status StepBinding::AfterSupply(absl::Status status) {
   std::vector<int> stepped;
   home_.gradual()->TakeStepped(&stepped);
   for (const int parameter : stepped) {
-    home_.tensors().Drop(static_cast<size_t>(parameter));
+    home_.gathered().DropGradient(static_cast<size_t>(parameter));
   }
   return status;
 }
@@ -235,7 +235,8 @@ absl::Status StepBinding::EndGradual() {
       home_.gradual()->Finish(absl::Now() + kStepPatience);
   home_.gradual().reset();
   const absl::Status returned =
-      Guarded(c10::kCPU, [&] { home_.tensors().Return(true, false); });
+      Guarded(c10::kCPU, [&] { home_.gathered().Return(true, false); });
+  home_.EndStep();
   TERRACE_RETURN_IF_ERROR(status);
   if (!returned.ok()) return NotReturned(returned);
   home_.CountStep();
@@ -247,7 +248,7 @@ Outcome StepBinding::GiveUpGradual(const std::string& why) {
     if (home_.gradual() == nullptr) return absl::OkStatus();
     home_.gradual()->GiveUp(why);
     home_.gradual().reset();
-    home_.tensors().Forget();
+    home_.EndStep();
     return absl::OkStatus();
   });
 }

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "libtorch/python/optimizer_home.h"
 #include "libtorch/python/outcome.h"
-#include "libtorch/python/tensors.h"
+#include "libtorch/step/gathered/norm_gradients.h"
 
 namespace terrace {
 
@@ -89,7 +89,7 @@ class StepBinding {
   absl::Status AfterSupply(absl::Status status);
 
   OptimizerHome& home_;
-  NormTensors norm_tensors_;
+  NormGradients norm_gradients_;
 };
 
 }  // namespace terrace

@@ -203,8 +203,10 @@ Outcome ZeroConfigBinding::Plan(const std::vector<at::Tensor>& parameters,
   std::vector<ParameterSpec> specs;
   for (size_t i = 0; i < parameters.size() && i < names.size(); ++i) {
     absl::StatusOr<ParameterSpec> spec =
-        DescribeTensor(parameters[i], names[i]);
+        DescribeTensor(parameters[i], absl::StrCat("'", names[i], "'"),
+                       OffloadedTensors::kTaken);
     if (!spec.ok()) return ToOutcome(spec.status());
+    spec->name = names[i];
     if (is_cast_) spec->dtype = settings_.parameter_dtype;
     specs.push_back(*std::move(spec));
   }

@@ -1,109 +1,113 @@
-// Gathers the options and addresses of terrace/optimizer.h for a step from
-// LibTorch's groups and tensors, by the parameters' places.
+// Gathers what terrace/optimizer.h takes for a step, the addresses of
+// parameters and gradients, from LibTorch's tensors: for OffloadedAdamW and for
+// the Python package.
 //
 //   status = gathered.Gather(source, /*goes_on=*/false);
-//   status = optimizer.Step({.groups = gathered.options()}, gathered.data(),
-//                           deadline);
-//   gathered.Publish();
+//   if (status.ok()) status = optimizer.Step({...}, gathered.data(), deadline);
+//   gathered.Return(is_written, optimizer.incomplete());
 //
 // A parameter whose elements do not lie in order is copied into order for the
 // step, and back after it. Such a gradient is copied too, but not back. All
-// other tensors are used where they are.
+// other tensors are used where they are, in memory or on a device.
+//
+// Errors are InvalidArgument, naming the parameter, where it or its gradient is
+// not, or is no longer, what the optimizer knows of it; nothing was changed
+// then. LibTorch's exceptions pass through.
 //
 // Thread-compatible. The tensors that addresses point into are kept alive until
-// the next Gather or Clear.
+// Return, Forget or the next Gather. What a source refers to outlives each call
+// with it; its devices outlive the step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
+#include <c10/util/DimVector.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "libtorch/offloaded_device.h"
-#include "libtorch/step/gathered/known_parameters.h"
-#include "libtorch/tensor_check.h"
+#include "libtorch/step/late/late_updates.h"
+#include "libtorch/tensors_apart.h"
 #include "libtorch/torch_device.h"
 #include "terrace/optimizer.h"
-#include "terrace/torch/group_options.h"
 
 namespace terrace {
 
-// What an optimizer gathers from. All objects that it refers to outlive the
-// call.
+// What a step is gathered from, by the parameters' places.
 struct StepSource {
-  AdamMode mode = AdamMode::kAdamW;
-  bool bias_correction = true;
-  const std::vector<::torch::optim::OptimizerParamGroup>& groups;
-  KnownParameters& known;
-  absl::Span<const ParameterSpec> specs;  // of the known parameters
+  // Messages call a parameter by its place, or by the name in its spec.
+  enum class Names : uint8_t { kPlaces, kSpecs };
+
+  std::string Called(size_t place) const;
+
+  absl::Span<const ParameterSpec> specs;
+  absl::Span<const at::Tensor> parameters;  // as many
   TensorDevices& devices;
   OffloadedDevice* offloaded;  // null: offloaded tensors are refused
+  Names names = Names::kPlaces;
 };
-
-// Returns the groups' options by the parameters' places; a parameter that is in
-// no group has the default ones. Returns InvalidArgument as ReadGroup does.
-absl::StatusOr<std::vector<AdamOptions>> OptionsByPlace(const StepSource& from);
 
 class GatheredStep {
  public:
-  // Gathers the parameters that are in a group and have a gradient; of all
-  // others the gradient is null. With `goes_on` this is another attempt at the
-  // step before, whose copies of parameters stay. Returns InvalidArgument for
-  // options that cannot be, by the group's position, and for a parameter or a
-  // gradient that cannot be, by the place. LibTorch's exceptions pass through.
-  absl::Status Gather(const StepSource& from, bool goes_on);
+  // From here on the parameters from the place `first` on, and none behind
+  // them, are gathered in the shapes that they have now alone. All others may
+  // have any shape with as many elements as their specs say.
+  void Expect(const std::vector<at::Tensor>& parameters, size_t first);
 
-  absl::Span<const AdamOptions> options() const { return options_; }
+  // Gathers the parameters that are stepped, by place, and have a gradient; of
+  // all others the gradient is null. With `goes_on` this is another attempt at
+  // the step before, whose copies of parameters have the same addresses.
+  absl::Status Gather(const StepSource& from,
+                      const std::vector<bool>& are_stepped, bool goes_on);
   absl::Span<const ParameterData> data() const { return data_; }
-  // Returns the parameter's copy in order, undefined where there is none.
-  const at::Tensor& staged(size_t place) const { return staged_[place]; }
-  // Returns the contiguous gradient, undefined where there is none.
-  const at::Tensor& gradient(size_t place) const { return gradients_[place]; }
+  // Hands the gathered step over to a late one, which refers to the tensors
+  // from then on. Returns Unimplemented for a parameter on a device, or of
+  // inference mode.
+  absl::Status Release(const StepSource& from, LateArguments* arguments);
 
-  // Called once the step has ended well: copies of parameters go back, and
-  // autograd learns which parameters were written.
-  void Publish(const KnownParameters& known);
-
-  // Gathers, for a GradualStep, the parameters that are in a group and require
-  // a gradient, which comes later; of all others the parameter is null. Errors
-  // are those of Gather.
-  absl::Status GatherParameters(const StepSource& from);
+  // Gathers, for a GradualStep, the parameters that are stepped, whose
+  // gradients come later; of all others the parameter is null.
+  absl::Status GatherParameters(const StepSource& from,
+                                const std::vector<bool>& are_stepped);
   bool IsGathered(size_t place) const {
     return place < data_.size() && data_[place].parameter != nullptr;
   }
-  // Takes the gradient of a gathered parameter out of its .grad, which is
-  // undefined from then on, and keeps it until DropGradient. Autograd learns
-  // that the parameter is about to be written.
+  // Takes the gradient of the gathered parameter at this place out of its
+  // .grad, which is undefined from then on, and keeps it until DropGradient.
+  // Autograd learns that the parameter is about to be written.
   absl::StatusOr<GradientData> TakeGradient(const StepSource& from,
-                                            size_t place);
+                                            size_t place,
+                                            const at::Tensor& parameter);
   void DropGradient(size_t place) { gradients_[place].reset(); }
-  // Called in place of Publish once the GradualStep has ended well, for the
-  // parameters whose gradients were taken.
-  void PublishTaken(const KnownParameters& known,
-                    const std::vector<bool>& taken);
-  // The copies of parameters, which another object has taken, go from here.
-  void ReleaseStaged() { staged_.clear(); }
-  void ReleaseGradients() { gradients_.clear(); }
-  void Clear();
+
+  // Ends the step. Where it has written parameters, as one that failed half-way
+  // has too, their copies go back, and autograd learns of it. The copies of a
+  // step that is incomplete are kept for the next attempt.
+  void Return(bool is_written, bool is_incomplete);
+  // Lets go of all tensors, but for the copies of a step that is incomplete.
+  void Forget(bool is_incomplete);
 
  private:
-  absl::Status Begin(const StepSource& from);
+  absl::Status Begin(const StepSource& from, bool goes_on);
+  // Checks that the parameter is still what it was registered as, waits for
+  // another optimizer's update of it, and copies it into order where its
+  // elements do not lie so. Returns what is stepped.
+  absl::StatusOr<at::Tensor> GatherParameter(const StepSource& from,
+                                             size_t place);
   absl::Status GatherOne(const StepSource& from, size_t place);
-  // Checks that the parameter is still what it was registered as, and copies it
-  // into order where its elements do not lie so.
-  absl::Status GatherParameter(const StepSource& from, size_t place);
-  const at::Tensor& Stepped(const StepSource& from, size_t place) const;
-  void PublishOne(const at::Tensor& parameter, size_t place);
+  absl::Status CheckApart(const StepSource& from);
 
-  std::vector<AdamOptions> options_;
-  std::vector<bool> present_;  // in a group
+  std::vector<c10::DimVector> shapes_;
+  TensorsApart apart_;
   std::vector<ParameterData> data_;
-  std::vector<at::Tensor> staged_;
-  std::vector<at::Tensor> gradients_;
+  std::vector<size_t> places_;         // of what is stepped
+  std::vector<at::Tensor> stepped_;    // as many
+  std::vector<at::Tensor> gradients_;  // by place, in order; or undefined
+  std::vector<at::Tensor> copies_;     // by place, in order; or undefined
 };
 
 }  // namespace terrace

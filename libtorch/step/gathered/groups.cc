@@ -17,6 +17,22 @@ absl::StatusOr<AdamOptions> ReadGroup(AdamMode mode, const Group& group,
                                    options.status().message()));
 }
 
+absl::StatusOr<std::vector<AdamOptions>> OptionsByPlace(
+    AdamMode mode, bool bias_correction, const std::vector<Group>& groups,
+    const KnownParameters& known) {
+  std::vector<AdamOptions> all(known.tensors().size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    TERRACE_ASSIGN_OR_RETURN(AdamOptions options,
+                             ReadGroup(mode, groups[i], i));
+    options.bias_correction = bias_correction;
+    for (const at::Tensor& parameter : groups[i].params()) {
+      const int place = known.IndexOf(parameter);
+      if (place >= 0) all[static_cast<size_t>(place)] = options;
+    }
+  }
+  return all;
+}
+
 absl::Status CheckGroups(AdamMode mode, const std::vector<Group>& groups,
                          OffloadedTensors offloaded) {
   size_t position = 0;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "libtorch/step/gathered/known_parameters.h"
 #include "libtorch/tensor_check.h"
 #include "terrace/torch/group_options.h"
 
@@ -18,6 +19,13 @@ namespace terrace {
 absl::StatusOr<AdamOptions> ReadGroup(
     AdamMode mode, const ::torch::optim::OptimizerParamGroup& group,
     size_t position);
+
+// Returns the groups' options by the parameters' places; a parameter that is in
+// no group has the default ones. Errors are those of ReadGroup.
+absl::StatusOr<std::vector<AdamOptions>> OptionsByPlace(
+    AdamMode mode, bool bias_correction,
+    const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+    const KnownParameters& known);
 
 // Checks groups before anything is made of them, with the errors of ReadGroup
 // and DescribeParameter.

@@ -62,6 +62,17 @@ absl::Status KnownParameters::CheckApart(absl::Span<const at::Tensor> tensors) {
                       absl::StrCat(overlap->second));
 }
 
+std::vector<bool> KnownParameters::AreIn(
+    const std::vector<::torch::optim::OptimizerParamGroup>& groups) const {
+  std::vector<bool> are_in(tensors_.size());
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      are_in[static_cast<size_t>(IndexOf(parameter))] = true;
+    }
+  }
+  return are_in;
+}
+
 int KnownParameters::IndexOf(const at::Tensor& parameter) const {
   const auto found = indices_.find(parameter.unsafeGetTensorImpl());
   return found == indices_.end() ? -1 : found->second;

@@ -37,9 +37,10 @@ class KnownParameters {
       OffloadedTensors offloaded);
   void Append(std::vector<at::Tensor> added);
 
-  // Returns InvalidArgument when two known parameters share memory.
-  absl::Status CheckApart() { return CheckApart(tensors_); }
-
+  // Returns, by index, which of the known parameters are in the groups, of
+  // which all are known.
+  std::vector<bool> AreIn(
+      const std::vector<::torch::optim::OptimizerParamGroup>& groups) const;
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   int IndexOf(const at::Tensor& parameter) const;  // -1: unknown
 

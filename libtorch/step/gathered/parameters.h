@@ -3,8 +3,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,26 +16,34 @@
 
 namespace terrace {
 
-// Returns InvalidArgument, with the reason, for a parameter that the optimizer
-// cannot step: it is no leaf, is neither in CPU nor in CUDA memory, is sparse,
-// complex or integer, has elements that share memory, or is offloaded where
-// `offloaded` refuses that. `position` is the parameter's among all, for the
-// message.
+// Returns the spec, without a name, of a tensor that is to be stepped. Returns
+// InvalidArgument, with the reason, for one that is neither in CPU nor in CUDA
+// memory, is sparse, complex or integer, or is offloaded where `offloaded`
+// refuses that. Messages, here and below, call the parameter as it is `called`:
+// "3", or "'head.weight'".
+absl::StatusOr<ParameterSpec> DescribeTensor(const at::Tensor& parameter,
+                                             const std::string& called,
+                                             OffloadedTensors offloaded);
+// Refuses also a parameter that is no leaf, or has elements that share memory.
 absl::StatusOr<ParameterSpec> DescribeParameter(const at::Tensor& parameter,
                                                 size_t position,
                                                 OffloadedTensors offloaded);
 
-// Returns InvalidArgument when the parameter is no longer what `spec` says.
+// Returns InvalidArgument when the parameter is no longer what `spec` says, or
+// has another shape than this, if it is not null.
 absl::Status CheckParameter(const at::Tensor& parameter,
-                            const ParameterSpec& spec, size_t position,
-                            OffloadedTensors offloaded);
+                            const ParameterSpec& spec,
+                            const std::string& called,
+                            OffloadedTensors offloaded,
+                            const c10::DimVector* shape);
 
-// Returns the gradient of a parameter that has one, or a copy of it where it is
-// not contiguous. Returns InvalidArgument for a gradient that is not dense, or
-// is of another device, shape or dtype than it may be.
+// Returns the gradient of a parameter that has one, without its graph, or a
+// copy of it where it is not contiguous. Returns InvalidArgument for a gradient
+// that is not dense, or is of another device, shape or dtype than it may be.
+// What is offloaded is not brought.
 absl::StatusOr<at::Tensor> ContiguousGradient(const at::Tensor& parameter,
                                               const ParameterSpec& spec,
-                                              size_t position,
+                                              const std::string& called,
                                               OffloadedTensors offloaded);
 
 // Returns the address of a contiguous gradient in memory, or some address that

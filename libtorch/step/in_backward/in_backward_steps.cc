@@ -35,7 +35,7 @@ InBackwardSteps::~InBackwardSteps() {
 
 void InBackwardSteps::Follow() {
   std::vector<at::Tensor> leaves;
-  for (const auto& group : calls_.source().groups) {
+  for (const auto& group : calls_.groups()) {
     leaves.insert(leaves.end(), group.params().begin(), group.params().end());
   }
   followed_->Follow(leaves);
@@ -58,14 +58,13 @@ absl::StatusOr<bool> InBackwardSteps::Finish(absl::Time deadline) {
   absl::Status status = step_->Finish(deadline);
   if (status.ok()) {
     status = GuardedWithoutGraph([&] {
-      gathered_.PublishTaken(known_, supplied_);
+      gathered_.Return(/*is_written=*/true, /*is_incomplete=*/false);
       return absl::OkStatus();
     });
   }
   if (!status.ok()) return Fail(status);
   step_.reset();
   is_finished_ = true;
-  gathered_.Clear();
   followed_->Restart();
   calls_.ended();
   return true;
@@ -73,10 +72,10 @@ absl::StatusOr<bool> InBackwardSteps::Finish(absl::Time deadline) {
 
 absl::Status InBackwardSteps::CheckUnchanged() const {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<AdamOptions> options,
-                           OptionsByPlace(calls_.source()));
+                           calls_.options());
   for (size_t i = 0; i < supplied_.size(); ++i) {
     if (!gathered_.IsGathered(i)) continue;
-    if (!(options[i] == gathered_.options()[i])) {
+    if (!(options[i] == options_[i])) {
       return absl::FailedPreconditionError(absl::StrCat(
           "options of parameter ", i,
           " were changed after backward began the "
@@ -162,16 +161,22 @@ absl::Status InBackwardSteps::Begin() {
   if (status.ok()) return status;
   if (optimizer_.incomplete())
     return Fail(status);  // the step has begun all the same
-  gathered_.Clear();
+  gathered_.Forget(/*is_incomplete=*/false);
   calls_.ended();
   return status;
 }
 
 absl::Status InBackwardSteps::BeginGathered() {
   TERRACE_RETURN_IF_ERROR(calls_.adopt());
-  TERRACE_RETURN_IF_ERROR(gathered_.GatherParameters(calls_.source()));
+  TERRACE_ASSIGN_OR_RETURN(options_, calls_.options());
+  std::vector<bool> are_stepped = known_.AreIn(calls_.groups());
+  for (size_t i = 0; i < are_stepped.size(); ++i) {
+    are_stepped[i] = are_stepped[i] && known_.tensors()[i].requires_grad();
+  }
+  TERRACE_RETURN_IF_ERROR(
+      gathered_.GatherParameters(calls_.source(), are_stepped));
   StepArguments arguments;
-  arguments.groups = gathered_.options();
+  arguments.groups = options_;
   TERRACE_ASSIGN_OR_RETURN(
       step_,
       optimizer_.StartGradual(arguments, gathered_.data(), ExpectedOrder()));
@@ -204,7 +209,8 @@ absl::Status InBackwardSteps::Supply(size_t place) {
   supplied_[place] = true;
   const absl::Status status = GuardedWithoutGraph([&]() -> absl::Status {
     TERRACE_ASSIGN_OR_RETURN(const GradientData gradient,
-                             gathered_.TakeGradient(calls_.source(), place));
+                             gathered_.TakeGradient(calls_.source(), place,
+                                                    known_.tensors()[place]));
     return step_->Supply(static_cast<int>(place), gradient.values,
                          gradient.dtype);
   });
@@ -228,7 +234,7 @@ absl::Status InBackwardSteps::Fail(const absl::Status& why) {
                         why.message(), "; resume from the last checkpoint"));
   if (step_ != nullptr) step_->GiveUp(why.message());
   step_.reset();
-  gathered_.Clear();
+  gathered_.Forget(/*is_incomplete=*/false);
   calls_.ended();
   return failure_;
 }

@@ -38,6 +38,9 @@ class InBackwardSteps final : public BackwardPasses::Listener {
   // Calls into the optimizer.
   struct Calls {
     std::function<StepSource()> source;
+    std::function<const std::vector<::torch::optim::OptimizerParamGroup>&()>
+        groups;
+    std::function<absl::StatusOr<std::vector<AdamOptions>>()> options;
     std::function<absl::Status()> adopt;  // takes parameters new in the groups
     std::function<void()> ended;          // a step has ended, well or not
   };
@@ -91,6 +94,7 @@ class InBackwardSteps final : public BackwardPasses::Listener {
   // Passes that are under way as this object ends have it too.
   const std::shared_ptr<BackwardPasses> followed_;
   GatheredStep gathered_;
+  std::vector<AdamOptions> options_;   // of step_, by place
   std::unique_ptr<GradualStep> step_;  // null: none has begun
   std::vector<bool> supplied_;         // to step_, by place
   bool is_finished_ = false;           // a step, since the last Restart
