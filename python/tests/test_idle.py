@@ -1,0 +1,58 @@
+"""With a model offloaded and its optimizer's updates late, no thread of the
+library's wakes while nothing is to be done."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch, terrace
+from offloaded import mlp, mlp_loss
+
+
+def switches():
+    found = {}
+    for task in Path('/proc/self/task').iterdir():
+        name = (task / 'comm').read_text().strip()
+        if not name.startswith('terrace-'):
+            continue
+        for line in (task / 'status').read_text().splitlines():
+            if line.startswith('voluntary_ctxt_switches'):
+                found[name, task.name] = int(line.split()[1])
+    return found
+
+
+def settled():
+    before, now = None, switches()
+    for _ in range(100):
+        if now == before:
+            break
+        time.sleep(0.1)
+        before, now = now, switches()
+    return now
+
+
+torch.set_num_threads(1)
+model = mlp()
+offload = terrace.offload(model, memory_budget='40%', nvme_path=sys.argv[1])
+optimizer = terrace.AdamW(model.parameters(), lr=1e-2, overlap=True,
+                          offload=offload)
+generator = torch.Generator().manual_seed(5)
+for _ in range(2):
+    optimizer.zero_grad()
+    mlp_loss(model, generator).backward()
+    optimizer.step()
+before = settled()
+assert 'terrace-mover' in {name for name, _ in before}, before
+time.sleep(2)
+assert switches() == before, (before, switches())
+optimizer.close()
+offload.close()
+"""
+
+
+def test_no_thread_wakes_where_nothing_is_to_be_done(tmp_path):
+    """In a process of its own, whose threads are all that there are."""
+    subprocess.run([sys.executable, '-c', SCRIPT, str(tmp_path)], check=True,
+                   timeout=120)
