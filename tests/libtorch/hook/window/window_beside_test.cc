@@ -4,6 +4,7 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -130,6 +131,28 @@ TEST_F(WindowBesideTest, NoOperationIsRefusedForWhatIsAboutToEnd) {
   is_over = true;
   beside.join();
   EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
+}
+
+// Another tensor is computed with for as long as it takes, so that no pin's end
+// tells of the room: what is being written back makes it.
+TEST_F(WindowBesideTest, RoomOfATensorsOwnComesFromWhatIsBeingWritten) {
+  Make(8);
+  Fill({3, 3});
+  ASSERT_TRUE(Take(1).ok());
+  world().faults().FailAll(
+      {.kind = FaultKind::kDelay, .delay = absl::Milliseconds(100)},
+      CallFilter::kWrites);
+  FakeTensor own("its own", 3 * kPage);
+  own.SetNumber(0);
+  ASSERT_TRUE(window().Add({&own}).ok());
+  const std::vector<std::byte> source(3 * kPage);
+  const absl::Status filled =
+      window().Fill(own, source.data(), RoomPatience::kTurn);
+  EXPECT_TRUE(filled.ok()) << filled;
+  EXPECT_FALSE(IsHere(0));
+  window().EndUse(tensor(1));
+  world().faults().Clear();
+  Remove(own);
 }
 
 TEST_F(WindowBesideTest, ItIsNothingThatOperationsWaitedFor) {
