@@ -127,10 +127,10 @@ bool ChunkPipeline::Wait(absl::Time deadline) {
   // Tasks end on their own, and copies when the device answers: memory that
   // they use cannot be left before, whatever the deadline.
   if (staged_.copying()) {
-    meter_.WaitForLook(ended_before_, kCopyLook);
-    return true;
+    meter_.WaitForEnd(ended_before_, kCopyLook);
+  } else {
+    meter_.WaitForEnd(ended_before_);
   }
-  meter_.WaitForEnd(ended_before_, absl::InfiniteFuture());
   return true;
 }
 
@@ -157,7 +157,7 @@ void ChunkPipeline::WaitForTasks() {
       each.staged.update->GiveUp();
       meter_.End();
     }
-    if (running) meter_.WaitForLook(ended, kCopyLook);
+    if (running) meter_.WaitForEnd(ended, kCopyLook);
   }
   supply_.ReleaseHeld();
 }

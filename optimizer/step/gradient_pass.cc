@@ -145,9 +145,9 @@ bool GradientPass::IsArriving() const {
 void GradientPass::Wait() {
   const int64_t ended = meter_->ended();
   if (IsArriving()) {
-    meter_->WaitForLook(ended, kCopyLook);
+    meter_->WaitForEnd(ended, kCopyLook);
   } else {
-    meter_->WaitForEnd(ended, absl::InfiniteFuture());
+    meter_->WaitForEnd(ended);
   }
 }
 

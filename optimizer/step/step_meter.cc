@@ -73,23 +73,14 @@ int64_t StepMeter::ended() const {
   return ended_;
 }
 
-bool StepMeter::WaitForEnd(int64_t seen, absl::Time deadline) {
+void StepMeter::WaitForEnd(int64_t seen, absl::Duration most) {
   MutexLock lock(mutex_);
-  return clock_.Await(
+  clock_.Await(
       mutex_, changed_,
       [this, seen]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return ended_ > seen || running_ == 0;
       },
-      deadline);
-}
-
-void StepMeter::WaitForLook(int64_t seen, absl::Duration time) {
-  MutexLock lock(mutex_);
-  clock_.Await(
-      mutex_, changed_,
-      [this, seen]()
-          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ > seen; },
-      clock_.Now() + time);
+      clock_.Now() + most);
 }
 
 void StepMeter::WaitForAll() {

@@ -43,12 +43,9 @@ class StepMeter {
   int running() const;
   // Kernels that ended since the meter was made; for WaitForEnd.
   int64_t ended() const;
-  // Until more than `seen` kernels have ended, or none runs, or `deadline`.
-  // False at the deadline.
-  bool WaitForEnd(int64_t seen, absl::Time deadline);
-  // Until more than `seen` kernels have ended, or the time has passed: for what
-  // is to be looked at then.
-  void WaitForLook(int64_t seen, absl::Duration time);
+  // Until more than `seen` kernels have ended, or none runs, or the time has
+  // passed: for what is to be looked at then.
+  void WaitForEnd(int64_t seen, absl::Duration most = absl::InfiniteDuration());
   // Until none runs. However long: what a kernel touches is the caller's.
   void WaitForAll();
 
