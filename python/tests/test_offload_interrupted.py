@@ -247,7 +247,7 @@ def interrupted(function, is_after):
 @pytest.mark.parametrize('is_after', [False, True])
 @pytest.mark.parametrize('owner, name', [
     (Managed, 'close'), (Steps, 'end'), (Activations, 'end'), (Life, 'end'),
-    (raw_readers, 'end'), (dispatched, 'end'), (StateStore, 'close')])
+    (raw_readers.keepers, 'end'), (dispatched, 'end'), (StateStore, 'close')])
 def test_a_close_that_is_interrupted_is_made_again(tmp_path, monkeypatch,
                                                    owner, name, is_after):
     gc.collect()  # what other tests have left

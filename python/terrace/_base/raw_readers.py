@@ -21,13 +21,12 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from terrace._base.library import storage_if_offloaded
-from terrace._base.process_lock import ProcessLock
-from terrace._base.replaced import Replaced
+from terrace._base.replaced import Entry, Replaced
 
 _AWAY = ('terrace: a tensor of an offloaded model is not in memory; operations '
          'bring it, other readers need a lease: with offload.lease(tensor)')
@@ -55,38 +54,6 @@ class Copied(Protocol):
         """The same view of the copy."""
 
 
-class Reader(NamedTuple):
-    """An entry of the table: that attribute of that class or module."""
-
-    owner: Any
-    name: str
-    make: Callable[..., Callable[..., Any]]  # of what is there, and of `write`
-    write: bool = False  # of its first argument; others are read
-
-
-def begin(keeper: Keeper) -> None:
-    """Until end() of the same; again: nothing."""
-    with _lock:
-        if keeper in _keepers:
-            return
-        _keepers.append(keeper)
-        if len(_keepers) == 1:
-            for owner, name, make, write in _table():
-                if hasattr(owner, name):  # in this torch
-                    _replaced.put(owner, name,
-                                  functools.partial(make, write=write))
-
-
-def end(keeper: Keeper) -> None:
-    """Again: nothing."""
-    with _lock:
-        if keeper not in _keepers:
-            return
-        _keepers.remove(keeper)
-        if not _keepers:
-            _replaced.restore()
-
-
 def with_address(storage: torch.UntypedStorage, copied: Copied
                  ) -> torch.UntypedStorage:
     """The same, whose address is that of its copy for as long as these are
@@ -95,33 +62,34 @@ def with_address(storage: torch.UntypedStorage, copied: Copied
     return storage
 
 
-_lock = ProcessLock()
-_keepers: list[Keeper] = []
-_replaced = Replaced()  # while there are some, or within what others replaced
+def _reader(owner: Any, name: str, make: Callable[..., Callable[..., Any]],
+            write: bool = False) -> Entry:
+    """`write`: of its first argument; others are read."""
+    return Entry(owner, name, functools.partial(make, write=write))
 
 
-def _table() -> Iterator[Reader]:
+def _table() -> Iterator[Entry]:
     tensor, storage = torch.Tensor, torch.UntypedStorage
     for name in ('apply_', 'map_', 'map2_'):
-        yield Reader(tensor, name, _while_called, write=True)
-    yield Reader(tensor, 'tolist', _while_called)
-    yield Reader(tensor, 'numpy', _while_array_lives, write=True)
+        yield _reader(tensor, name, _while_called, write=True)
+    yield _reader(tensor, 'tolist', _while_called)
+    yield _reader(tensor, 'numpy', _while_array_lives, write=True)
     for owner in (torch._C, torch.utils.dlpack):
         for name in ('_to_dlpack', '_to_dlpack_versioned', 'to_dlpack'):
-            yield Reader(owner, name, _while_capsule_lives, write=True)
+            yield _reader(owner, name, _while_capsule_lives, write=True)
     for owner in (tensor, storage):
-        yield Reader(owner, 'data_ptr', _address)
+        yield _reader(owner, 'data_ptr', _address)
     for name in ('__setitem__', 'fill_', 'copy_', '_byteswap',
                  '_set_from_file'):
-        yield Reader(storage, name, _while_called, write=True)
+        yield _reader(storage, name, _while_called, write=True)
     for name in ('clone', '_to', '_write_file'):
-        yield Reader(storage, name, _while_called)
-    yield Reader(storage, '__getitem__', _while_slice_lives, write=True)
+        yield _reader(storage, name, _while_called)
+    yield _reader(storage, '__getitem__', _while_slice_lives, write=True)
     for name in ('tolist', '__iter__'):
-        yield Reader(storage, name, _from_an_array)
-    yield Reader(torch._C.PyTorchFileWriter, 'write_record', _while_called)
+        yield _reader(storage, name, _from_an_array)
+    yield _reader(torch._C.PyTorchFileWriter, 'write_record', _while_called)
     for name in ('resize_', '_share_fd_cpu_', '_share_filename_cpu_'):
-        yield Reader(storage, name, _with_other_memory, write=True)
+        yield _reader(storage, name, _with_other_memory, write=True)
 
 
 def _while_called(original: Callable[..., Any], write: bool
@@ -149,7 +117,7 @@ def _while_capsule_lives(original: Callable[..., Any], write: bool
     @functools.wraps(original)
     def dlpack(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         with _held((tensor,), write) as held:
-            if _keepers and storage_if_offloaded(tensor):
+            if keepers.users and storage_if_offloaded(tensor):
                 whole = _lent(bytes_of(tensor.untyped_storage()), held)
                 tensor = whole.view(tensor.dtype).as_strided(
                     tensor.size(), tensor.stride(), tensor.storage_offset())
@@ -185,7 +153,7 @@ def _from_an_array(original: Callable[..., Any], write: bool
 def _address(original: Callable[..., int], write: bool) -> Callable[..., int]:
     @functools.wraps(original)
     def data_ptr(self: torch.Tensor | torch.UntypedStorage) -> int:
-        if not _keepers:
+        if not keepers.users:
             return original(self)
         told_apart = _told_apart(self)
         if told_apart:
@@ -224,12 +192,12 @@ def _held(values: Iterable[Any], write: bool
           ) -> Iterator[contextlib.ExitStack]:
     """All tensors and storages of these: by the stack, unless it is taken."""
     with contextlib.ExitStack() as held:
-        for index, value in enumerate(values if _keepers else ()):
+        for index, value in enumerate(values if keepers.users else ()):
             if isinstance(value, torch.UntypedStorage):
                 value = bytes_of(value)
             if isinstance(value, torch.Tensor):
                 _wait(value)
-                for keeper in tuple(_keepers):
+                for keeper in keepers.users:
                     keeper.hold(value, write and index == 0, held)
         yield held
 
@@ -237,12 +205,12 @@ def _held(values: Iterable[Any], write: bool
 def _wait(value: torch.Tensor | torch.UntypedStorage) -> None:
     if isinstance(value, torch.UntypedStorage):
         value = bytes_of(value)
-    for keeper in tuple(_keepers):
+    for keeper in keepers.users:
         keeper.wait(value)
 
 
 def _is_offloaded(value: torch.Tensor | torch.UntypedStorage) -> bool:
-    if not _keepers:
+    if not keepers.users:
         return False
     if isinstance(value, torch.UntypedStorage):
         if value.device.type != 'cpu':
@@ -297,5 +265,7 @@ def _close_with(array: Any, held: contextlib.ExitStack) -> None:
     weakref.finalize(array, held.close).atexit = False
 
 
+# Each a Keeper.
+keepers = Replaced(_table)
 _numpy = torch._C.TensorBase.numpy
 _identity_of = torch._C.StorageBase._cdata.__get__

@@ -14,8 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from terrace._base.amounts import bytes_text
 from terrace._base.library import is_offloaded
 from terrace._base.message import say
-from terrace._base.process_lock import ProcessLock
-from terrace._base.replaced import Replaced
+from terrace._base.replaced import Entry, Replaced
 from terrace._offload import calls
 from terrace._offload.managed import Managed
 from terrace._offload.readers.leasing import is_exported
@@ -37,13 +36,13 @@ class Activations:
 
     def begin(self, model: torch.nn.Module) -> None:
         calls.begin(model, self._called)
-        _begin_aside(self)
+        _aside.begin(self)
         self._managed.begin_step()  # so that the first step is traced as well
 
     def end(self) -> None:
         """What is saved by then is not touched. Again: nothing."""
         calls.end(self._called)
-        _end_aside(self)
+        _aside.end(self)
 
     def tell(self) -> None:
         """After the first step with gradients, once."""
@@ -139,28 +138,8 @@ def _storages_of(values: Iterable[Any]) -> Iterable[int]:
 # torch.func refuses to differentiate where hooks of saved tensors are: ours are
 # off the thread for as long as it does so inside the model's forward. What it
 # saves meanwhile stays in memory.
-_aside_lock = ProcessLock()
-_aside: list[Activations] = []
-_replaced = Replaced()
-
-
-def _begin_aside(activations: Activations) -> None:
-    """Until _end_aside() of the same."""
-    with _aside_lock:
-        _aside.append(activations)
-        if len(_aside) == 1:
-            _replaced.put(torch.autograd.graph, 'disable_saved_tensors_hooks',
-                          _without_ours)
-
-
-def _end_aside(activations: Activations) -> None:
-    """Again: nothing."""
-    with _aside_lock:
-        if activations not in _aside:
-            return
-        _aside.remove(activations)
-        if not _aside:
-            _replaced.restore()
+_aside = Replaced(lambda: [Entry(
+    torch.autograd.graph, 'disable_saved_tensors_hooks', _without_ours)])
 
 
 def _without_ours(disable: Callable[[str], Any]) -> Callable[[str], Any]:

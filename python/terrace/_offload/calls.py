@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from terrace._base.process_lock import ProcessLock
-from terrace._base.replaced import Replaced
+from terrace._base.replaced import Entry, Replaced
 
 # Of a model, what calls it, and the arguments by position and by name, what the
 # call answers.
@@ -48,9 +48,7 @@ def begin(model: torch.nn.Module, through: Through) -> None:
         if calls is None or not calls.are_of(model):
             calls = _all[id(model)] = _Calls(model)
         calls.through += (through,)
-        if len(_replaced) == 0:
-            # What has been compiled of a model is called by this too.
-            _replaced.put(torch.nn.Module, '__call__', _looked_up)
+    _through.begin(through)
 
 
 def end(through: Through) -> None:
@@ -61,8 +59,7 @@ def end(through: Through) -> None:
                                   if one != through)
             if not calls.through:
                 del _all[key]
-        if not _all:
-            _replaced.restore()
+    _through.end(through)
 
 
 def _looked_up(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,4 +80,5 @@ def _within(through: Through, model: torch.nn.Module,
 
 _lock = ProcessLock()
 _all: dict[int, _Calls] = {}  # by the model's id
-_replaced = Replaced()
+# What has been compiled of a model is called by this too.
+_through = Replaced(lambda: [Entry(torch.nn.Module, '__call__', _looked_up)])

@@ -22,45 +22,39 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from terrace._base.library import is_offloaded
 from terrace._base.message import say
-from terrace._base.process_lock import ProcessLock
-from terrace._base.replaced import Replaced
+from terrace._base.replaced import Entry, Replaced
 from terrace._state.stepping.late_readers import is_compiled
 
-_lock = ProcessLock()
-_models: list[object] = []  # one a model
-_replaced = Replaced()
 _told = False
 
 
 def begin(model: object) -> None:
     """Until end() of the same."""
-    with _lock:
-        _models.append(model)
-        if len(_models) > 1:
-            return
-        if is_compiled():
-            _tell_once()
-        _replaced.put(torch, 'compile', _telling)
-        if hasattr(OpOverload, '_enable_pyobj_dispatch'):
-            _replaced.put(OpOverload, '__call__', lambda _: _dispatch)
-        for owner, name in _scripts():
-            _replaced.put(owner, name, _refused_offloaded)
-        for owner in (OpOverload, OpOverloadPacket):
-            _replaced.put(owner, '__call__', _taking_copies)
-        # Not a stance: the program has stances of its own, which end in any
-        # order.
-        from torch._dynamo import eval_frame  # takes seconds
-        _replaced.put(eval_frame, '_callback_from_stance', _eagerly)
+    _models.begin(model)
 
 
 def end(model: object) -> None:
     """Again: nothing."""
-    with _lock:
-        if model not in _models:
-            return
-        _models.remove(model)
-        if not _models:
-            _replaced.restore()
+    _models.end(model)
+
+
+def _table() -> Iterator[Entry]:
+    if is_compiled():
+        _tell_once()
+    yield Entry(torch, 'compile', _telling)
+    if hasattr(OpOverload, '_enable_pyobj_dispatch'):
+        yield Entry(OpOverload, '__call__', lambda _: _dispatch)
+    for owner, name in _scripts():
+        yield Entry(owner, name, _refused_offloaded)
+    for owner in (OpOverload, OpOverloadPacket):
+        yield Entry(owner, '__call__', _taking_copies)
+    # Not a stance: the program has stances of its own, which end in any
+    # order.
+    from torch._dynamo import eval_frame  # takes seconds
+    yield Entry(eval_frame, '_callback_from_stance', _eagerly)
+
+
+_models = Replaced(_table)
 
 
 def _eagerly(callback_from_stance: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +62,7 @@ def _eagerly(callback_from_stance: Callable[..., Any]) -> Callable[..., Any]:
     compiles, and whether."""
     @functools.wraps(callback_from_stance)
     def callback(compiling: Any) -> Any:
-        return None if _models else callback_from_stance(compiling)
+        return None if _models.users else callback_from_stance(compiling)
     return callback
 
 
@@ -76,7 +70,7 @@ def _taking_copies(call: Callable[..., Any]) -> Callable[..., Any]:
     """Of what an operator keeps in an object that it answers."""
     @functools.wraps(call)
     def __call__(operator: Any, /, *arguments: Any, **named: Any) -> Any:
-        if _models and _answers_objects(operator):
+        if _models.users and _answers_objects(operator):
             arguments = tuple(map(_copied, arguments))
             named = {name: _copied(value) for name, value in named.items()}
         return call(operator, *arguments, **named)
@@ -129,7 +123,7 @@ def _refused_offloaded(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def refused(*arguments: Any, **named: Any) -> Any:
         for value in (*arguments, *named.values()):
-            if (_models and isinstance(value, torch.nn.Module)
+            if (_models.users and isinstance(value, torch.nn.Module)
                     and any(map(is_offloaded, value.parameters()))):
                 raise RuntimeError(_REFUSAL % function.__name__)
         return function(*arguments, **named)
@@ -139,7 +133,7 @@ def _refused_offloaded(function: Callable[..., Any]) -> Callable[..., Any]:
 def _telling(compile: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compile)
     def tells(*arguments: Any, **named: Any) -> Any:
-        if _models:
+        if _models.users:
             _tell_once()
         return compile(*arguments, **named)
     return tells

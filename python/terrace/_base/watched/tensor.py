@@ -12,7 +12,7 @@ import torch
 
 from terrace._base.library import forget_tensor, note_tensor
 from terrace._base.process_lock import ProcessLock
-from terrace._base.replaced import Replaced
+from terrace._base.replaced import Entry, Replaced
 
 
 class WatchedTensor:
@@ -58,13 +58,14 @@ class _All:
         self._lock = ProcessLock()
         # By the ids of tensors, which may have ended.
         self._watched: dict[int, list[weakref.ref[WatchedTensor]]] = {}
-        self._replaced = Replaced()
+        self._swaps = Replaced(lambda: [
+            Entry(torch.utils, 'swap_tensors', _unwatched)])
 
     def add(self, key: int, one: WatchedTensor) -> None:
         reference = weakref.ref(one, functools.partial(self._remove, key))
         with self._lock:
             if not self._watched:
-                self._replaced.put(torch.utils, 'swap_tensors', _unwatched)
+                self._swaps.begin(self)
             self._watched.setdefault(key, []).append(reference)
 
     def of(self, tensor: torch.Tensor) -> list[WatchedTensor]:
@@ -79,7 +80,7 @@ class _All:
             if left:
                 self._watched[key] = left
             elif self._watched.pop(key, None) and not self._watched:
-                self._replaced.restore()
+                self._swaps.end(self)
 
 
 def _unwatched(original: Callable[..., Any]) -> Callable[..., Any]:

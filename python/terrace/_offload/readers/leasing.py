@@ -39,10 +39,10 @@ class Leasing:
         self._managed = managed
 
     def begin(self) -> None:
-        raw_readers.begin(self)
+        raw_readers.keepers.begin(self)
 
     def end(self) -> None:
-        raw_readers.end(self)
+        raw_readers.keepers.end(self)
 
     def wait(self, tensor: torch.Tensor) -> None:
         """A lease waits."""

@@ -18,7 +18,6 @@ import torch
 
 from terrace._base import raw_readers
 from terrace._base.library import await_updates
-from terrace._base.process_lock import ProcessLock
 
 
 class Late(Protocol):
@@ -39,7 +38,7 @@ class _Waiting:
         """No update begins before the next step()."""
 
 
-_lock = ProcessLock()
+_lock = raw_readers.keepers.lock
 _late: weakref.WeakSet[Late] = weakref.WeakSet()
 _waiting = _Waiting()
 
@@ -50,7 +49,7 @@ def watch(late: Late) -> None:
         if late not in _late:
             _late.add(late)
             weakref.finalize(late, _end_if_none).atexit = False
-        raw_readers.begin(_waiting)
+        raw_readers.keepers.begin(_waiting)
         _hear_of_compiling()
 
 
@@ -63,7 +62,8 @@ def forget(late: Late) -> None:
 def _end_if_none() -> None:
     with _lock:
         if not list(_late):
-            raw_readers.end(_waiting)
+            raw_readers.keepers.end(_waiting)
+            _hear_no_more()
 
 
 def is_compiled() -> bool:
@@ -82,6 +82,15 @@ def _hear_of_compiling() -> None:
         handler.register_start_callback(_end_updates)
 
 
+def _hear_no_more() -> None:
+    heard = sys.modules.get('torch._dynamo.callback')
+    if heard is None:
+        return
+    handler = heard.callback_handler
+    if _end_updates in handler.start_callbacks:
+        handler.remove_start_callback(_end_updates)
+
+
 def _end_updates(*_: Any) -> None:
     with _lock:
         all_late = list(_late)
@@ -92,6 +101,7 @@ def _end_updates(*_: Any) -> None:
 def _forget_all() -> None:
     """In a forked child, which has the parameters as they were."""
     _late.clear()
+    _end_if_none()
 
 
 os.register_at_fork(after_in_child=_forget_all)
