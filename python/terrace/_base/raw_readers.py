@@ -1,17 +1,19 @@
-"""The one table of Python's ways to a tensor's memory that go past the
+"""This is the one table of Python's ways to a tensor's memory that go past the
 dispatcher, where neither a hook nor an update that goes on sees them.
 
-While there is a Keeper they wait for updates of the tensor, and then have it
-leased:
+While there is a Keeper such a reader waits for updates of the tensor, and then
+has it leased:
 
-- most of them while they are called.
-- what numpy(), DLPack and slices of a storage answer for as long as it lives.
-- an address is a number, which leases nothing: asked of a tensor that is away
-  it is an error, as of torch itself from 2.12 on, unless a copy was said that
-  has one. torch.save asks for one only to tell one storage from another, and
-  writes each by an entry of the table; so does what keeps saved tensors from
-  being changed, where an address that comes and goes would be another tensor.
-- what gives a storage other memory is refused for one that is offloaded.
+- Most readers have it while they are called.
+- An answer of numpy(), of DLPack, or of a slice of a storage has it for as long
+  as the answer lives.
+- An address is a number, which leases nothing. Asking a tensor that is away for
+  its address is an error, as in torch itself from 2.12 on, unless a copy was
+  named that has one. torch.save asks for an address only to tell one storage
+  from another, and writes each storage by an entry of the table. torch's guard
+  of saved tensors asks for the same reason; an address that comes and goes
+  would be another tensor there.
+- A function that gives a storage other memory refuses an offloaded one.
 """
 
 from __future__ import annotations
@@ -36,35 +38,36 @@ _OTHER_MEMORY = ('terrace: %s() gives a storage other memory, and this one is '
 
 
 class Keeper(Protocol):
-    """Whose tensors may not be read at any time."""
+    """A keeper's tensors may not be read at any time."""
 
     def wait(self, tensor: torch.Tensor) -> None:
-        """Until no update of it goes on."""
+        """Waits until no update of the tensor goes on."""
 
     def hold(self, tensor: torch.Tensor, write: bool,
              held: contextlib.ExitStack) -> None:
-        """Its bytes stay in memory until `held` is closed, as far as that is
-        the keeper's to say."""
+        """The tensor's bytes stay in memory until `held` is closed, as far as
+        the keeper has a say in that."""
 
 
 class Copied(Protocol):
     """Copies of storages in ordinary memory."""
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same view of the copy."""
+        """The same view of the storage's copy."""
 
 
 def with_address(storage: torch.UntypedStorage, copied: Copied
                  ) -> torch.UntypedStorage:
-    """The same, whose address is that of its copy for as long as these are
-    there, and it is offloaded."""
+    """The same storage. While it is offloaded and the copies exist, its address
+    is that of its copy."""
     storage.copied_by = weakref.ref(copied)
     return storage
 
 
 def _reader(owner: Any, name: str, make: Callable[..., Callable[..., Any]],
             write: bool = False) -> Entry:
-    """`write`: of its first argument; others are read."""
+    """`write` says whether the reader writes its first argument; it reads the
+    others."""
     return Entry(owner, name, functools.partial(make, write=write))
 
 
@@ -139,7 +142,7 @@ def _while_slice_lives(original: Callable[..., Any], write: bool
 
 def _from_an_array(original: Callable[..., Any], write: bool
                    ) -> Callable[..., Any]:
-    """Whose elements are taken one by one."""
+    """A reader that takes the elements one by one."""
     @functools.wraps(original)
     def reader(self: torch.UntypedStorage) -> Any:
         with _held((self,), write) as held:
@@ -164,11 +167,11 @@ def _address(original: Callable[..., int], write: bool) -> Callable[..., int]:
         _wait(self)
         try:
             address = original(self)
-        except RuntimeError as error:  # a storage's that is away
+        except RuntimeError as error:  # The storage is away.
             if 'terrace:' in str(error) or not _is_offloaded(self):
                 raise
             address = 0
-        # Before 2.12 a tensor's that is away is its offset.
+        # Before 2.12 the address of a tensor that is away is its offset.
         if address in (0, _offset_of(self)) and _is_offloaded(self):
             raise RuntimeError(_AWAY)
         return address
@@ -190,7 +193,8 @@ def _with_other_memory(original: Callable[..., Any], write: bool
 @contextlib.contextmanager
 def _held(values: Iterable[Any], write: bool
           ) -> Iterator[contextlib.ExitStack]:
-    """All tensors and storages of these: by the stack, unless it is taken."""
+    """Holds all tensors and storages among the values, until the stack ends
+    here or wherever the caller moves it."""
     with contextlib.ExitStack() as held:
         for index, value in enumerate(values if keepers.users else ()):
             if isinstance(value, torch.UntypedStorage):
@@ -220,13 +224,13 @@ def _is_offloaded(value: torch.Tensor | torch.UntypedStorage) -> bool:
 
 
 def _no_copies() -> None:
-    """What has no address of a copy."""
+    """Stands for the copies of a storage that has none."""
 
 
 def _told_apart(value: torch.Tensor | torch.UntypedStorage) -> int:
-    """What stands for its address where that is asked for only to tell one from
-    another, and it is offloaded: by torch.save of storages, and by torch's
-    allow_mutation_on_saved_tensors of tensors. Else 0."""
+    """A number that stands for the address of an offloaded tensor or storage
+    where a caller only tells one from another: torch.save does so of storages,
+    torch's allow_mutation_on_saved_tensors of tensors. Else 0."""
     caller = sys._getframe(2).f_globals
     if caller is vars(torch.serialization):
         is_one = (isinstance(value, torch.UntypedStorage)
@@ -234,7 +238,7 @@ def _told_apart(value: torch.Tensor | torch.UntypedStorage) -> int:
         return _identity_of(value) if is_one else 0
     if caller is vars(torch.autograd.graph) and isinstance(value, torch.Tensor):
         storage = storage_if_offloaded(value)
-        # Beyond any address.
+        # The number lies beyond any address.
         return storage and (storage << 64) + _offset_of(value)
     return 0
 
@@ -246,26 +250,27 @@ def _offset_of(value: torch.Tensor | torch.UntypedStorage) -> int:
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """All of them, whatever mode the program is in."""
+    """All bytes of the storage, whatever mode the program is in."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
         return empty.set_(storage)
 
 
 def _lent(whole: torch.Tensor, held: contextlib.ExitStack) -> torch.Tensor:
-    """The same memory in a storage of its own, which takes over what holds
-    it."""
+    """The same memory in a storage of its own, which takes over the stack that
+    holds it."""
     array = _numpy(whole)
     _close_with(array, held.pop_all())
     return torch.from_numpy(array)
 
 
 def _close_with(array: Any, held: contextlib.ExitStack) -> None:
-    """Once it has ended; at the end of the process nothing is to be done."""
+    """Closes `held` once the array has ended. At the end of the process nothing
+    is to be done."""
     weakref.finalize(array, held.close).atexit = False
 
 
-# Each a Keeper.
+# Each user is a Keeper.
 keepers = Replaced(_table)
 _numpy = torch._C.TensorBase.numpy
 _identity_of = torch._C.StorageBase._cdata.__get__

@@ -1,4 +1,5 @@
-"""What autograd saves in a model's forward for backward, below in between."""
+"""Tensors that autograd saves in a model's forward lie below until backward
+needs them."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from terrace._offload.readers.leasing import is_exported
 
 
 class Activations:
-    """Hands over each tensor that is saved while the model is called, from a
-    size on. It stays the tensor that it is for all that have it. The model's
-    parameters, buffers and arguments are left alone, and so is what an array
-    of numpy shares, and any view of a parameter: fully_shard and
-    FullyShardedDataParallel gather theirs for a module's time, and resize
-    their memory."""
+    """Hands over each tensor that autograd saves while the model is called, if
+    it has a least size. The tensor stays the same for all that have it. The
+    model's parameters, buffers and arguments are left alone, and so is a tensor
+    whose memory an array of numpy shares, and any view of a parameter:
+    fully_shard and FullyShardedDataParallel gather their parameters for a
+    module's time, and resize their memory."""
 
     def __init__(self, managed: Managed, least_bytes: int) -> None:
         self._managed = managed
@@ -40,12 +41,13 @@ class Activations:
         self._managed.begin_step()  # so that the first step is traced as well
 
     def end(self) -> None:
-        """What is saved by then is not touched. Again: nothing."""
+        """Tensors that are saved by then are not touched. A second call does
+        nothing."""
         calls.end(self._called)
         _aside.end(self)
 
     def tell(self) -> None:
-        """After the first step with gradients, once."""
+        """Tells the program once, after the first step with gradients."""
         if self._is_told or not self._was_called:
             return
         self._is_told = True
@@ -58,13 +60,13 @@ class Activations:
 
     def _called(self, model: torch.nn.Module, call: Callable[..., Any],
                 arguments: Any, named: Any) -> Any:
-        """What the call answers, whose saved tensors are handed over. However
-        it ends, none are from then on."""
+        """Answers what the call answers. The tensors that autograd saves in the
+        call are handed over; however the call ends, later ones are not."""
         with contextlib.ExitStack() as hooks:
             if torch.is_grad_enabled() and not self._managed.is_closed:
                 alone = frozenset(_storages_of(
                     (*model.parameters(), *model.buffers(), arguments, named)))
-                # torch.func allows none inside.
+                # torch.func allows no such hooks inside.
                 with contextlib.suppress(RuntimeError):
                     hooks.enter_context(saved_tensors_hooks(
                         _Pack(self._pack, alone), self._unpack))
@@ -77,12 +79,12 @@ class Activations:
 
     def _pack(self, alone: frozenset[int],
               tensor: torch.Tensor) -> torch.Tensor:
-        # Within the operation that saves it, which goes on with it.
+        # The operation that saves the tensor goes on with it.
         if self._is_large(tensor) and not self._managed.is_closed:
             key = _storage_of(tensor, self._least)
             if key and key not in alone and not is_exported(key):
                 self._managed.save_activation(tensor)
-        # The one that came may have the operation, and so itself.
+        # The tensor that came may keep the operation, and so itself.
         return tensor.detach()
 
     def _unpack(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -92,7 +94,7 @@ class Activations:
 
 
 class _Pack:
-    """Of one call of the model, which leaves its arguments alone."""
+    """The hook of one call of the model, whose arguments it leaves alone."""
 
     def __init__(self, pack: Callable[[frozenset[int], torch.Tensor],
                                       torch.Tensor],
@@ -104,17 +106,18 @@ class _Pack:
         return self._pack(self._alone, tensor)
 
 
-# Not as others read it: forward would wait for all updates, and what is below
-# would be looked at by an operation.
+# Readers of the table are passed by: through them forward would wait for all
+# updates, and an operation would look at what is below.
 _storage = torch._C.TensorBase.untyped_storage
 _address = torch._C.StorageBase.data_ptr
-# What it is a view of, or None.
+# The tensor that a tensor is a view of, or None.
 _base_of = torch._C.TensorBase._base.__get__
 
 
 def _storage_of(tensor: torch.Tensor, least_bytes: int = 0) -> int:
-    """The address of its memory; 0: it has none, or none of so many bytes, as
-    what is expanded, or it is managed already, whose memory comes and goes."""
+    """The address of the tensor's memory. It is 0 where the tensor has no
+    memory, or less than so many bytes, as an expanded tensor has, or is managed
+    already, so that its memory comes and goes."""
     if is_offloaded(tensor):
         return 0
     try:
@@ -125,7 +128,7 @@ def _storage_of(tensor: torch.Tensor, least_bytes: int = 0) -> int:
 
 
 def _storages_of(values: Iterable[Any]) -> Iterable[int]:
-    """Of all tensors in it, at any depth."""
+    """The addresses of all tensors in the values, at any depth."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield _storage_of(value)
@@ -135,9 +138,9 @@ def _storages_of(values: Iterable[Any]) -> Iterable[int]:
             yield from _storages_of(value)
 
 
-# torch.func refuses to differentiate where hooks of saved tensors are: ours are
-# off the thread for as long as it does so inside the model's forward. What it
-# saves meanwhile stays in memory.
+# torch.func refuses to differentiate where a thread has hooks of saved tensors.
+# Terrace's hooks are off the thread for as long as torch.func does so inside
+# the model's forward, and tensors that it saves meanwhile stay in memory.
 _aside = Replaced(lambda: [Entry(
     torch.autograd.graph, 'disable_saved_tensors_hooks', _without_ours)])
 
@@ -157,7 +160,8 @@ def _without_ours(disable: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _take_off() -> list[tuple[Any, Any]]:
-    """Of this thread; those above the last that is another's."""
+    """This thread's hooks of Terrace that lie above the last hook of another
+    owner; the thread has them no more."""
     taken = []
     while True:
         hooks = _autograd._top_saved_tensors_default_hooks(True)

@@ -1,4 +1,5 @@
-"""What terrace.offload is asked for, and what it cannot do."""
+"""The arguments of terrace.offload are read here, and those are refused that
+it cannot do."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def with_activations(settings: Settings, activations: Any,
 
 def _least_activation(activations: Any, activations_above: Any,
                       settings: Settings) -> int:
-    """In bytes; 0: activations stay in memory."""
+    """The bytes of the smallest activation that goes below; 0 where activations
+    stay in memory."""
     if '%' in str(activations_above):
         raise ValueError('terrace: activations_above is bytes or a text as '
                          f'"1MiB", not {activations_above!r}')
@@ -58,7 +60,7 @@ def _least_activation(activations: Any, activations_above: Any,
 
 def check_wishes(parameters: bool, activations: bool, checkpoint: Any,
                  init_buffers: Any) -> None:
-    """Of what can be asked for alone, but not together."""
+    """Raises ValueError for arguments that cannot be given together."""
     if checkpoint is not None and not parameters:
         raise ValueError('terrace: checkpoint= brings parameters below, and '
                          'parameters=False leaves them in memory')
@@ -71,9 +73,10 @@ def check_wishes(parameters: bool, activations: bool, checkpoint: Any,
 
 
 def check_model(model: Any, is_filled: bool, keeps: bool) -> None:
-    """Whether all its parameters can be taken over, with their values or,
-    where it is not filled, without; or `keeps` them as they are. The library
-    says the rest of it."""
+    """Raises what keeps the model from being offloaded. `is_filled` says
+    whether its parameters have values to be taken over; a model that `keeps`
+    its parameters in memory may have sharded ones. The library checks the
+    rest."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError('terrace: offload takes a torch.nn.Module, not '
                         f'{type(model).__name__}')

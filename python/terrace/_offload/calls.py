@@ -1,9 +1,9 @@
-"""What the calls of a model go through, also those that end by an interrupt or
-an exit, of which hooks of the model do not hear.
+"""Functions that the calls of a model go through. They also see calls that end
+by an interrupt or an exit, of which hooks of the model do not hear.
 
-It is known by the model, in a table, and is nothing that the model has: a copy,
-however it is made, is called as it would be otherwise. While the table has any,
-each call of a module looks itself up there.
+A table has the functions by model, and the model itself has nothing: a copy of
+it, however it is made, is called as it would be otherwise. While the table has
+an entry, each call of a module looks itself up there.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 from terrace._base.process_lock import ProcessLock
 from terrace._base.replaced import Entry, Replaced
 
-# Of a model, what calls it, and the arguments by position and by name, what the
-# call answers.
+# It is given a model, what calls the model, and the arguments by position and
+# by name; it answers what the call answers.
 Through = Callable[[torch.nn.Module, Callable[..., Any], Any, Any], Any]
 
 
 class _Calls:
-    """Of one model: the last that began is outermost."""
+    """The functions of one model; the one that began last is outermost."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = weakref.ref(model)
@@ -42,7 +42,7 @@ class _Calls:
 
 
 def begin(model: torch.nn.Module, through: Through) -> None:
-    """Until end() of the same."""
+    """Calls of the model go through the function until end() of it."""
     with _lock:
         calls = _all.get(id(model))
         if calls is None or not calls.are_of(model):
@@ -52,7 +52,7 @@ def begin(model: torch.nn.Module, through: Through) -> None:
 
 
 def end(through: Through) -> None:
-    """Again: nothing."""
+    """A second call does nothing."""
     with _lock:
         for key, calls in tuple(_all.items()):
             calls.through = tuple(one for one in calls.through
@@ -79,6 +79,6 @@ def _within(through: Through, model: torch.nn.Module,
 
 
 _lock = ProcessLock()
-_all: dict[int, _Calls] = {}  # by the model's id
-# What has been compiled of a model is called by this too.
+_all: dict[int, _Calls] = {}  # The key is the model's id.
+# This also calls what has been compiled of a model.
 _through = Replaced(lambda: [Entry(torch.nn.Module, '__call__', _looked_up)])

@@ -1,12 +1,12 @@
-"""What torch runs past its dispatcher takes tensors that nothing brings, and
-nobody learns which of them it writes. While a model is offloaded it goes the
-ordinary way:
+"""Code that torch runs past its dispatcher takes tensors that nothing brings,
+and nobody learns which of them it writes. While a model is offloaded, all goes
+through the dispatcher:
 
-- what is compiled runs eagerly.
-- TorchScript of it is refused.
+- compiled code runs eagerly.
+- TorchScript of an offloaded model is refused.
 - operators whose schema answers an object, which may keep their tensors, take
   copies.
-- operators that torch.library.custom_op has made, which are called past the
+- operators that torch.library.custom_op has made, which torch calls past the
   dispatcher from 2.15 on, are called through it.
 """
 
@@ -29,12 +29,12 @@ _told = False
 
 
 def begin(model: object) -> None:
-    """Until end() of the same."""
+    """All goes through the dispatcher until end() of this model."""
     _models.begin(model)
 
 
 def end(model: object) -> None:
-    """Again: nothing."""
+    """A second call does nothing."""
     _models.end(model)
 
 
@@ -48,9 +48,9 @@ def _table() -> Iterator[Entry]:
         yield Entry(owner, name, _refused_offloaded)
     for owner in (OpOverload, OpOverloadPacket):
         yield Entry(owner, '__call__', _taking_copies)
-    # Not a stance: the program has stances of its own, which end in any
-    # order.
-    from torch._dynamo import eval_frame  # takes seconds
+    # A stance would not do: the program has stances of its own, which end in
+    # any order.
+    from torch._dynamo import eval_frame  # This import takes seconds.
     yield Entry(eval_frame, '_callback_from_stance', _eagerly)
 
 
@@ -58,8 +58,8 @@ _models = Replaced(_table)
 
 
 def _eagerly(callback_from_stance: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch asks as it enters or leaves what was compiled: how it
-    compiles, and whether."""
+    """torch asks this, as it enters or leaves compiled code, how it compiles
+    and whether."""
     @functools.wraps(callback_from_stance)
     def callback(compiling: Any) -> Any:
         return None if _models.users else callback_from_stance(compiling)
@@ -67,7 +67,8 @@ def _eagerly(callback_from_stance: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _taking_copies(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Of what an operator keeps in an object that it answers."""
+    """The operator is given copies of tensors that it may keep in an object
+    that it answers."""
     @functools.wraps(call)
     def __call__(operator: Any, /, *arguments: Any, **named: Any) -> Any:
         if _models.users and _answers_objects(operator):
@@ -79,8 +80,9 @@ def _taking_copies(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _answers_objects(operator: OpOverload | OpOverloadPacket) -> bool:
-    """By the schema of one of its overloads. A Work and a stream keep what
-    their own nets know."""
+    """Whether the schema of one of the operator's overloads answers an object.
+    A Work and a stream do not count: nets of their own know the tensors that
+    these keep."""
     namespace, name, *_ = str(operator).split('.')
     return any(_OBJECT.search(str(each.type)) for schema in
                torch._C._jit_get_schemas_for_operator(f'{namespace}::{name}')
@@ -99,7 +101,7 @@ def _copied(value: Any) -> Any:
 
 
 def _scripts() -> Iterator[tuple[Any, str]]:
-    """What makes TorchScript of modules, and what writes it."""
+    """The functions that make TorchScript of modules, or write it."""
     for name in ('script', 'trace', 'trace_module', 'freeze',
                  'optimize_for_inference', 'save'):
         yield torch.jit, name
@@ -113,8 +115,8 @@ _REFUSAL = ('terrace: torch.jit: %s() of a model whose parameters are '
 
 
 def check_not_traced() -> None:
-    """In the forward of an offloaded model, whatever torch.jit.trace was given
-    that calls it."""
+    """The forward of an offloaded model calls this, whatever torch.jit.trace
+    was given that calls the model."""
     if torch._C._get_tracing_state() is not None:
         raise RuntimeError(_REFUSAL % 'trace')
 

@@ -15,24 +15,24 @@ def clip_grad_norm_(parameters: torch.Tensor | Iterable[torch.Tensor],
                     error_if_nonfinite: bool = False,
                     foreach: bool | None = None) -> torch.Tensor:
     """Clips the norm of all gradients together, as
-    torch.nn.utils.clip_grad_norm_ does with foreach=False, bit for bit, and
-    takes one gradient at a time: of an offloaded model no more than one of
-    them has to be in memory.
+    torch.nn.utils.clip_grad_norm_ does with foreach=False, bit for bit. It
+    takes one gradient at a time, so that no more than one gradient of an
+    offloaded model has to be in memory.
 
-    Each gradient is read once, and where the norm is too large once more, and
-    written. AdamW(max_grad_norm=...) does that in the pass over them which its
-    step makes anyway.
+    Each gradient is read once; where the norm is too large, it is read and
+    written once more. AdamW(max_grad_norm=...) does that in the pass over the
+    gradients which its step makes anyway.
 
     Args:
-        parameters: a tensor, or an iterable of them, on any devices; those
-            without a gradient count for nothing. Offloaded or not.
-        max_norm: of the gradients from here on, at most.
-        norm_type: of which norm; `inf` for the largest element.
-        error_if_nonfinite: a RuntimeError if the norm is nan or inf, and
-            nothing is changed; else they are scaled by it.
-        foreach: makes no difference.
+        parameters: a tensor, or an iterable of tensors, offloaded or not, on
+            any devices. A parameter without a gradient counts for nothing.
+        max_norm: the norm that the gradients have at most from here on.
+        norm_type: the kind of norm; `inf` is the largest element.
+        error_if_nonfinite: True: a norm that is nan or inf is a RuntimeError,
+            and nothing is changed. False: the gradients are scaled by it.
+        foreach: it makes no difference.
 
-    Returns the norm that there was.
+    Returns the norm that the gradients had.
     """
     is_generator = False
     if isinstance(parameters, torch.Tensor):
@@ -48,7 +48,7 @@ def clip_grad_norm_(parameters: torch.Tensor | Iterable[torch.Tensor],
     norm = get_total_norm(gradients, float(norm_type), error_if_nonfinite,
                           foreach=False)
     scale = torch.clamp(float(max_norm) / (norm + 1e-6), max=1.0)
-    # One would be written, and written back, for nothing.
+    # A scale of 1 would write each gradient, and write it back, for nothing.
     if type(scale) is torch.Tensor and scale.is_cpu and scale == 1:
         return norm
     for gradient in gradients:

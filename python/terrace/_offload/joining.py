@@ -1,4 +1,4 @@
-"""Which offloaded model an optimizer joins."""
+"""An optimizer finds the offloaded model that it joins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from terrace._state.settings import Settings
 
 
 def check_alone(offload: Any, **places: Any) -> None:
-    """What offload= says is said by nothing else."""
+    """Raises ValueError where another argument says what offload= says."""
     if offload is None:
         return
     if not isinstance(offload, Offload):
@@ -29,10 +29,12 @@ def check_alone(offload: Any, **places: Any) -> None:
 
 def joined(settings: Settings, offload: Offload | None,
            parameters: Iterable[torch.Tensor]) -> Settings:
-    """The settings, in the memory of the offloaded model: the one that was
-    said, else, without places of its own and on one rank, the only one that the
-    parameters are of. ValueError: it asks for another engine than the model's.
-    RuntimeError: it is closed."""
+    """The settings, in the memory of the offloaded model. That is the model
+    that offload= names; else, for an optimizer on one rank that names no places
+    of its own, the only offloaded model that has some of the parameters.
+
+    Raises ValueError where the optimizer asks for another engine than the
+    model's, and RuntimeError where the model is closed."""
     if offload is None and number_of_ranks() > 1:
         return settings
     if offload is not None:

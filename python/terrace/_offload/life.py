@@ -1,4 +1,4 @@
-"""How long a model stays offloaded that its program does not close."""
+"""A model that its program does not close stays offloaded for a while."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from terrace._base.watched.tensor import WatchedTensor
 
 
 class Life:
-    """Until the last of its parameters is gone: then views that are left of
-    them get their bytes in ordinary memory. At the end of the process nothing
-    is brought back."""
+    """The model stays offloaded until the last of its parameters is gone; then
+    views of them that are left get their bytes in ordinary memory. At the end
+    of the process nothing is brought back."""
 
     def __init__(self, parameters: Iterable[torch.Tensor],
                  close: Callable[[bool], None]) -> None:
-        """`close`: with whether to restore. It is held by the parameters, and
-        holds none of them."""
+        """`close` is called with whether to restore. The parameters keep this
+        object, and it keeps none of them."""
         self._close = close
         self._parameters = [WatchedTensor(parameter, self._on_end)
                             for parameter in parameters]
         _all.add(self)
 
     def end(self) -> None:
-        """It is closed."""
+        """The model is closed."""
         _all.discard(self)
         for parameter in self._parameters:
             parameter.end()
@@ -39,7 +39,7 @@ class Life:
     def _on_end(self) -> None:
         if any(parameter.is_alive for parameter in self._parameters):
             return
-        # What another thread's operation has just now goes with the process.
+        # Tensors that another thread's operation has now go with the process.
         with contextlib.suppress(Exception):
             self._close(True)
 

@@ -1,4 +1,4 @@
-"""The compiled side of one offloaded model."""
+"""The compiled side of one offloaded model is reached through this."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from terrace._state.settings import Settings
 
 
 class Managed:
-    """torch.classes.terrace.Offload. Its Outcomes are raised as exceptions.
-    Thread-safe, as that is.
+    """A torch.classes.terrace.Offload, whose Outcomes are raised as exceptions.
+    It is thread-safe, as that object is.
 
     Attributes:
-        settings: where the parameters may be, and what joins them.
-        is_ended: nothing is left of it to close.
-        is_below: there is a tier below; else all is in memory.
-        waited_seconds: for updates of what joined, that have ended.
+        settings: where parameters, and the state that joins them, may lie.
+        is_ended: whether nothing is left to close.
+        is_below: whether there is a tier below; else all is in memory.
+        waited_seconds: how long operations waited for updates that have ended,
+            of optimizers that joined.
     """
 
     def __init__(self, named: Sequence[Named],
                  modules: Sequence[Sequence[int]], settings: Settings,
                  size_bytes: int) -> None:
-        """Room for parameters as these, which take() then takes."""
+        """Makes room for these parameters, which take() then takes over."""
         self._native = library.new_offload()
         self.settings = settings
         self.is_ended = False
         self.waited_seconds = 0.0
-        self._lock = threading.Lock()  # of that
+        self._lock = threading.Lock()  # It guards waited_seconds.
         self._joined: weakref.WeakSet[Any] = weakref.WeakSet()
         _all.add(self)
         check(self._native.open([parameter for _, parameter in named],
@@ -47,7 +48,8 @@ class Managed:
 
     @property
     def is_closed(self) -> bool:
-        """For good; in a forked child, which has nothing of it, too."""
+        """A closed model stays closed. A forked child has nothing of the model,
+        which is closed there."""
         return self._native.is_closed()
 
     @staticmethod
@@ -55,42 +57,43 @@ class Managed:
         return [each for each in list(_all) if not each.is_closed]
 
     def take(self, named: Sequence[Named]) -> None:
-        """All of these, or none."""
+        """Takes over all of these parameters, or none."""
         check(self._native.manage([parameter for _, parameter in named],
                                   [name for name, _ in named]))
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether it is one of these; no operation on it."""
+        """Whether the tensor is of the model. This is no operation on it."""
         return self._native.has(tensor)
 
     def join(self, optimizer: Any) -> None:
-        """It has the same memory, and is closed with the model."""
+        """The optimizer has the model's memory, and is closed with it."""
         self._joined.add(optimizer)
 
     def add_wait(self, seconds: float) -> None:
-        """For updates of one that joined."""
+        """Operations waited so long for updates of an optimizer that joined."""
         with self._lock:
             self.waited_seconds += seconds
 
     @property
     def state_bytes(self) -> int:
-        """Of the optimizers that joined."""
+        """The state of all optimizers that joined."""
         return sum(optimizer.state_bytes for optimizer in list(self._joined))
 
     @property
     def gradient_bytes(self) -> int:
-        """That may be below because of them."""
+        """The gradients that may lie below because optimizers joined."""
         return sum(optimizer.gradient_bytes
                    for optimizer in list(self._joined))
 
     @property
     def native(self) -> Any:
-        """What a compiled optimizer that joins is opened with."""
+        """A compiled optimizer that joins is opened with this."""
         return self._native.object
 
     def take_gradient(self, parameter: torch.Tensor) -> None:
-        """What it is now, until it ends; nothing if this is none of these, as
-        with other memory since."""
+        """Takes over the gradient that the parameter has now, until that ends.
+        It does nothing for a parameter that is not of the model, as one that
+        has other memory since."""
         check(self._native.manage_gradient(parameter))
 
     def take_shard_gradient(self, name: str, shard: torch.Tensor) -> None:
@@ -108,14 +111,14 @@ class Managed:
             held.end()
 
     def hold(self, tensor: torch.Tensor, write: bool) -> Any:
-        """Its bytes are in memory until end() of what this answers, or until
-        nothing has that any more: an interrupt leaves no lease."""
+        """The tensor's bytes are in memory until end() of the answer, or until
+        nothing has the answer any more: an interrupt leaves no lease."""
         outcome, held = self._native.lease(tensor, write)
         check(outcome)
         return held
 
     def save_activation(self, tensor: torch.Tensor) -> None:
-        """As autograd saves it: below from now on, unless it cannot be.
+        """Autograd saves the tensor, which may lie below from now on.
 
         Raises RuntimeError, from what went wrong."""
         outcome, _ = self._native.save_activation(tensor)
@@ -124,7 +127,7 @@ class Managed:
             raise RuntimeError(f'terrace: {outcome[1]}') from why
 
     def use_activation(self, tensor: torch.Tensor) -> None:
-        """As backward asks for it."""
+        """Backward asks for the tensor."""
         self._native.use_activation(tensor)
 
     def prefetch(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -141,8 +144,8 @@ class Managed:
         return errors.exception_of(outcome) if outcome[0] else None
 
     def over_budget(self) -> tuple[str, int]:
-        """Of the operation that took most beyond the budget its name, '' if
-        none did, and these bytes."""
+        """The operation that took most beyond the budget, and these bytes; ''
+        and 0 where no operation did."""
         outcome, operation, size = self._native.over_budget()
         check(outcome)
         return operation, size
@@ -153,12 +156,13 @@ class Managed:
         return json.loads(text)
 
     def flush(self) -> None:
-        """Waits for the updates of what has joined."""
+        """Waits for the updates of all optimizers that joined."""
         _raise_all(self._each_joined(lambda optimizer: optimizer.flush()))
 
     def close(self, restore: bool) -> None:
-        """Again: what is left. RuntimeError, and it stays open: a tensor is
-        leased or in use. Other errors: it is closed."""
+        """A second call closes what is left. Where a tensor is leased or in use
+        it raises RuntimeError, and the model stays open; after any other error
+        the model is closed."""
         failed = self._each_joined(lambda optimizer: optimizer.flush())
         try:
             closed, outcome = self._native.close(restore)
@@ -180,7 +184,7 @@ class Managed:
         self._joined.discard(optimizer)
 
     def _each_joined(self, act: Callable[[Any], None]) -> list[Exception]:
-        """What went wrong; the others have it too."""
+        """Acts on each optimizer, also after an error; answers the errors."""
         failed = []
         for optimizer in list(self._joined):
             try:
@@ -195,7 +199,7 @@ def _failure(outcome: errors.Outcome) -> list[Exception]:
 
 
 def _raise_all(failed: Sequence[Exception]) -> None:
-    """The first one, which tells of the others: nothing else does."""
+    """Raises the first error, which tells of the others: nothing else does."""
     if not failed:
         return
     first, *others = failed

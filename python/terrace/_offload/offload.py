@@ -1,4 +1,4 @@
-"""terrace.offload."""
+"""terrace.offload and what it returns."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ from terrace._state.settings import Settings
 
 
 class Offload:
-    """A model whose parameters, or activations, live below; what
-    terrace.offload returns.
+    """A model whose parameters, or activations, live below. terrace.offload
+    returns this.
 
-    It need not be kept: the parameters live below until close(), or until the
-    last of them is gone. At the end of a `with` it is closed.
+    The program need not keep it: the parameters live below until close(), or
+    until the last of them is gone. At the end of a `with` it is closed.
 
     Any thread may run operations on the parameters, but two may not write one
-    of them at a time. A forked child (a DataLoader's worker) has none of their
-    bytes: there each use raises. It may offload models of its own.
+    parameter at a time. A forked child (a DataLoader's worker) has none of
+    their bytes, and each use raises there. It may offload models of its own.
     """
 
     def __init__(self, model: torch.nn.Module, settings: Settings,
                  weights: Weights | None, keeps: bool = False) -> None:
-        """keeps: the parameters stay in memory."""
+        """`keeps` says whether the parameters stay in memory."""
         named = [] if keeps else list(model.named_parameters())
         self._settings = settings
         self._activations: Activations | None = None
         self._keeps = keeps
         self._told_beyond = False
-        self._undoes: list[Callable[[], None]] = []  # what is in place
-        self._undoing = threading.RLock()  # a finalizer may come within
+        # Each undoes something that is in place.
+        self._undoes: list[Callable[[], None]] = []
+        self._undoing = threading.RLock()  # A finalizer may come within.
         try:
             self._managed = Managed(named, together(model, named), settings,
                                     _size_of(named))
@@ -65,8 +66,8 @@ class Offload:
 
     def _take(self, model: torch.nn.Module, named: list[Named],
               weights: Weights | None) -> None:
-        """All of them. What an interrupt has left of the model's below, after
-        it was taken, is brought back."""
+        """Takes over all parameters. After an interrupt those that were taken
+        are brought back."""
         with (contextlib.nullcontext() if weights else
               arrays.left_their_memory(named)):
             try:
@@ -115,7 +116,7 @@ class Offload:
         self._tell()
 
     def _tell(self) -> None:
-        """In each step: no statistics are made but where they are told."""
+        """Called in each step; it makes statistics only where it tells them."""
         if self._activations:
             self._activations.tell()
         if not self._told_beyond:
@@ -140,38 +141,38 @@ class Offload:
 
     def lease(self, tensor: torch.Tensor, write: bool = False
               ) -> contextlib.AbstractContextManager[torch.Tensor]:
-        """A context manager that yields the tensor, whose bytes are in memory
-        meanwhile: for what reads them without an operation of torch, such as
-        numpy(), data_ptr() and extensions.
+        """A context manager that yields the tensor. Its bytes are in memory
+        meanwhile, for readers that are no operation of torch, such as numpy(),
+        data_ptr() and extensions.
 
         Args:
             tensor: a parameter of the model, or a view of one.
             write: whether its bytes are written meanwhile.
 
         Raises:
-            ValueError: it is none of the model's parameters.
+            ValueError: the tensor is none of the model's parameters.
             OSError, DataLossError: its bytes cannot be brought.
-            RuntimeError: an update of it that went on after step() failed.
+            RuntimeError: an update of it failed that went on after step().
         """
         return self._managed.lease(tensor, write)
 
     def prefetch(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Begins to bring those that are away and waits for none: a hint, as
-        far as there is room."""
+        """Begins to bring tensors that are away, as far as there is room, and
+        waits for none. This is a hint."""
         self._managed.prefetch(list(tensors))
 
     def retry(self) -> None:
-        """What could not be fetched may be tried again, as after a path was
-        repaired. After a backward that failed: zero_grad(), and forward and
-        backward again.
+        """Parameters that could not be fetched may be tried again, as after a
+        path was repaired. After a backward that failed, a program calls
+        zero_grad() and runs forward and backward again.
 
-        Before torch 2.12 it is fetched at once, and views of such a parameter
-        that were made before go on raising.
+        Before torch 2.12 they are fetched at once, and views of such a
+        parameter that were made before go on raising.
 
         Raises:
-            OSError, DataLossError: before torch 2.12, as it cannot be fetched;
-                what can be is.
-            RuntimeError: one that failed is leased or in use."""
+            OSError, DataLossError: before torch 2.12, where a parameter cannot
+                be fetched; those that can be fetched are.
+            RuntimeError: a parameter that failed is leased or in use."""
         self._managed.retry()
 
     def flush(self) -> None:
@@ -179,31 +180,31 @@ class Offload:
         joined have left to go on after step().
 
         Raises what AdamW.flush() raises."""
-        self._managed.over_budget()  # in a forked child: its error
+        self._managed.over_budget()  # A forked child raises its error here.
         self._managed.flush()
 
     @property
     def error(self) -> Exception | None:
-        """The first failure to bring a parameter, an OSError or a
-        DataLossError with errno, filename and offset; else one to update it
-        after step(), or to take it over again after that; None: there was none.
-        The operation that needed it raised a RuntimeError whose text begins
-        with "terrace:"."""
+        """The first failure to bring a parameter, which is an OSError or a
+        DataLossError with errno, filename and offset; else the first failure to
+        update a parameter after step(), or to take it over again after that;
+        None where nothing failed. The operation that needed the parameter
+        raised a RuntimeError whose text begins with "terrace:"."""
         return self._managed.error()
 
     def stats(self) -> dict[str, Any]:
-        """What the model has, and what was moved since it was offloaded; after
-        close() what was true then.
+        """The model's counters since it was offloaded; after close() they stay
+        as they were then.
 
-        `steps` begun (see the documentation for what a step is). Bytes:
-        `parameter_bytes` of all parameters, shared ones once; `managed_bytes`
-        of those and of gradients that are offloaded now; the `minimum_bytes`
-        of a budget with a tier below, no optimizer counted; `budget_bytes` of
-        memory reserved, `joined_bytes` of it because of optimizers,
-        `memory_peak_bytes` used of that;
-        `window_bytes` that operations may have at a time, `window_peak_bytes`
-        had, `over_budget_bytes` that single operations took beyond the window,
-        and `over_budget_operation` which took most of that in ordinary memory;
+        `steps` is how many have begun (the documentation says what a step is).
+        Bytes: `parameter_bytes` of all parameters, shared ones once;
+        `managed_bytes` of parameters and gradients that are offloaded now; the
+        `minimum_bytes` of a budget with a tier below, no optimizer counted;
+        `budget_bytes` of memory reserved, `joined_bytes` of it because of
+        optimizers, `memory_peak_bytes` used of that; `window_bytes` that
+        operations may have at a time, `window_peak_bytes` that they had,
+        `over_budget_bytes` that single operations took beyond the window, and
+        `over_budget_operation`, which took most of that in ordinary memory;
         `disk_bytes` on all paths; `bytes_read` and `bytes_written` there;
         `fetched_bytes` brought back for operations. `managed_tensors`, counted
         as storages; `fetches` that an operation waited for, `fetches_ahead`
@@ -238,17 +239,17 @@ class Offload:
         return stats
 
     def close(self, restore: bool = True) -> None:
-        """Waits for updates as flush(), brings parameters and gradients into
-        ordinary memory, closes the optimizers that joined, gives Terrace's
-        memory back and removes the files. Again: nothing.
+        """Waits for updates as flush() does, brings parameters and gradients
+        into ordinary memory, closes the optimizers that joined, gives Terrace's
+        memory back and removes the files. A second call does nothing.
 
         Args:
             restore: False: they stay away, and any use of them is a
-                RuntimeError. Those that memory has no room for, too.
+                RuntimeError. So do those that memory has no room for.
 
         Raises:
-            RuntimeError, and nothing has changed: a parameter is leased or in
-                use.
+            RuntimeError: a parameter is leased or in use, and nothing has
+                changed.
             OSError, DataLossError, MemoryError: not all could be brought, or
                 updated; the model is closed all the same.
         """
@@ -260,8 +261,8 @@ class Offload:
                 self._undo()
 
     def _undo(self) -> None:
-        """All that is in place. What an interrupt has come into is still, so
-        that another close() undoes it."""
+        """Undoes all that is in place. An interrupt leaves the rest in place,
+        which another close() undoes."""
         first = None
         with self._undoing:
             for undo in reversed(tuple(self._undoes)):
@@ -280,20 +281,20 @@ class Offload:
 
 
 def managed_by(offload: Offload) -> Managed:
-    """For what joins it."""
+    """An optimizer that joins the model asks for this."""
     return offload._managed
 
 
 def _size_of(named: Sequence[Named]) -> int:
-    """In bytes; what several share counts once."""
+    """The bytes of the parameters; memory that several share counts once."""
     sizes = {}
     for _, parameter in named:
         try:
             storage = parameter.untyped_storage()
-            # On the meta device there are no addresses.
+            # A tensor on the meta device has no address.
             place = storage.data_ptr() or id(parameter)
             sizes[place] = storage.nbytes()
-        except RuntimeError:  # it has none, which the library says better
+        except RuntimeError:  # It has no storage: the library says so better.
             continue
     return sum(sizes.values())
 
@@ -373,7 +374,7 @@ def offload(model: torch.nn.Module, *,
 def opened(model: torch.nn.Module, settings: Settings, parameters: bool,
            checkpoint: str | os.PathLike[str] | None = None,
            init_buffers: Callable[..., Any] | None = None) -> Offload:
-    """Of settings that were read."""
+    """Offloads the model with settings that were read before."""
     check_wishes(parameters, settings.activations_above > 0, checkpoint,
                  init_buffers)
     check_model(model, is_filled=checkpoint is None, keeps=not parameters)

@@ -1,4 +1,4 @@
-"""Which parameters an operation takes at a time."""
+"""An operation takes these parameters at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 from terrace._base.groups import Named
 
-# In eval() one operation has the parameters of all their parts.
+# In eval() one operation takes the parameters of all parts of such a module.
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 
 
 def together(model: torch.nn.Module,
              named: Sequence[Named]) -> list[list[int]]:
-    """By index, for each module: no operation of torch takes more of these than
-    those of its own, and of a few those of its parts."""
+    """For each module the indices of the parameters that one operation of torch
+    may take: the module's own, and for a few modules those of its parts."""
     index_of = {id(parameter): index
                 for index, (_, parameter) in enumerate(named)}
     found = []

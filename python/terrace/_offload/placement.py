@@ -1,4 +1,4 @@
-"""What is said of the parameters without being asked."""
+"""Messages that tell, without being asked, where parameters are."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from terrace._state.budget import Budget
 def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
                    before: dict[str, Any], gradient_bytes: int,
                    state_bytes: int) -> None:
-    """After the first step, which began when the counters were `before`:
-    where the parameters, and the gradients and state of optimizers that joined
-    them, went, what that saved and what it costs."""
+    """Tells after the first step where the parameters went, and the gradients
+    and state of optimizers that joined them, what memory that saved and what it
+    costs. `before` are the counters as the step began."""
     size = stats['parameter_bytes']
     what = bytes_text(size)
     memory = stats['budget_bytes'] - stats['activation_budget_bytes']
@@ -42,7 +42,8 @@ def tell_placement(stats: dict[str, Any], count: int, budget: Budget,
 
 
 def tell_beyond(operation: str, size: int) -> bool:
-    """Of an operation that went beyond the budget; whether one did."""
+    """Tells of an operation that went beyond the budget, if there was one, and
+    answers whether there was."""
     if not operation:
         return False
     say('%s took %s beyond the memory_budget, which all its tensors together '

@@ -1,5 +1,5 @@
-"""How far something has come that takes long: a bar of tqdm where it is
-installed, else lines."""
+"""Long work shows how far it has come: by a bar of tqdm where that is
+installed, else by lines."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from terrace._base.amounts import bytes_text
 from terrace._base.message import say
 
-# Nothing is shown of what is done before.
+# Work that is done within this time shows nothing.
 _DELAY_SECONDS = 1.0
-# From one line to the next, without tqdm.
+# Without tqdm so long passes from one line to the next.
 _LINE_SECONDS = 10.0
 
 
 class Progress:
-    """Bytes done of a total, as a context manager. A bar stays as it is when
-    an error ends it."""
+    """A context manager that shows the bytes done of a total. The bar stays as
+    it is when an error ends the work."""
 
     def __init__(self, what: str, total_bytes: int) -> None:
         self._what = what
@@ -38,7 +38,7 @@ class Progress:
             self._bar.close()
 
     def add(self, count: int) -> None:
-        """`count` more bytes are done."""
+        """So many more bytes are done."""
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
@@ -49,9 +49,9 @@ class Progress:
 
 
 def _bar_of(what: str, total_bytes: int) -> Any:
-    """None: there is no tqdm."""
+    """A bar, or None where tqdm is not installed."""
     try:
-        from tqdm import tqdm  # an optional one, which takes long to import
+        from tqdm import tqdm  # It is optional, and takes long to import.
     except ImportError:
         return None
     bar: Callable[..., Any] = tqdm

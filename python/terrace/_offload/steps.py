@@ -1,12 +1,12 @@
-"""Where a step begins, so that what the last one used in which order says what
-this one needs next.
+"""The model's steps begin here. The tensors that the last step used, in their
+order, say what this step needs next.
 
-A step ends when an optimizer has stepped a parameter of the model: so it holds
-all passes whose gradients are summed. Where gradients are off, as in evaluation
-and generation, each call of the model is a step, and so is what follows the
-last such call. A program that trains without an optimizer of torch's has no
-steps: what was used longest ago leaves first then, and nothing is fetched
-ahead.
+A step ends when an optimizer has stepped a parameter of the model, so that it
+holds all passes whose gradients are summed. Where gradients are off, as in
+evaluation and generation, each call of the model is a step, and so is what
+follows the last such call. A program that trains without an optimizer of
+torch's has no steps: then the tensor that was used longest ago leaves first,
+and nothing is fetched ahead.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from terrace._offload.dispatched import check_not_traced
 
 class Steps:
     """Calls `begin` where a step begins, and `first_ended` once, when the first
-    step that used parameters has ended: where gradients are off that is with
-    the call of the model, as it may be the only one.
+    step that used parameters has ended. Where gradients are off, that step ends
+    with the call of the model, which may be the only one.
 
     Attributes:
-        count: of those that were begun.
+        count: the steps that have begun.
     """
 
     def __init__(self, model: torch.nn.Module,
@@ -39,7 +39,7 @@ class Steps:
         self._first_ended: Callable[[], None] | None = first_ended
         self._was_called = False
         self._ids = frozenset(map(id, parameters))
-        self._was_off = False  # gradients, in the last call of the model
+        self._was_off = False  # Gradients were, in the model's last call.
         self._handles = [
             model.register_forward_pre_hook(_OfModel(self, 'on_forward')),
             model.register_forward_hook(_OfModel(self, 'on_forward_end')),
@@ -79,8 +79,8 @@ class Steps:
 
 
 class _OfModel:
-    """A hook of the model that calls that method. A copy of the model has one
-    that does nothing."""
+    """A hook of the model that calls that method. In a copy of the model the
+    hook does nothing."""
 
     def __init__(self, steps: Steps | None = None, name: str = '') -> None:
         self._steps = weakref.ref(steps) if steps else _nothing

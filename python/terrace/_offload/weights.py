@@ -1,4 +1,4 @@
-"""The weights of a model on the meta device, which come from files."""
+"""The weights of a model on the meta device come from files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from terrace._weights.weight_files import tensors_of
 
 
 class Weights:
-    """What a checkpoint has for a model. Nothing is read before bring()."""
+    """The tensors that a checkpoint has for a model. Nothing is read before
+    bring()."""
 
     def __init__(self, model: torch.nn.Module,
                  checkpoint: str | os.PathLike[str],
                  init_buffers: Callable[[torch.nn.Module], Any] | None
                  ) -> None:
-        """Raises ValueError: they do not fit each other, with the names."""
+        """Raises ValueError, with the names, where the checkpoint does not fit
+        the model."""
         for name, parameter in model.named_parameters():
             if parameter.device.type != 'meta':
                 raise ValueError(
@@ -38,8 +40,8 @@ class Weights:
                   if not _is_extra(name)}
         if init_buffers is not None:
             init_buffers(model)
-        # A model of transformers says which of its weights are one; made
-        # piece by piece on the meta device, they are not yet.
+        # A model of transformers says which of its weights are tied; weights
+        # that were made piece by piece on the meta device are not tied yet.
         if callable(getattr(model, 'tie_weights', None)):
             model.tie_weights()
         state = {key: value
@@ -49,7 +51,7 @@ class Weights:
                 if init_buffers is not None or buffer.device.type == 'meta'}
         stored = _whole(stored, state)
         _check_fit(self._path, state, stored, made)
-        # Of what several names share, by the tensor.
+        # The key is the model's tensor, which several names may share.
         self._stored = {id(value): stored[key]
                         for key, value in state.items() if key in stored}
         self._check_buffers()
@@ -66,8 +68,8 @@ class Weights:
                 + _left_to_load(absent))
 
     def bring(self, managed: Managed, named: Sequence[Named]) -> list[Named]:
-        """Makes the parameters, below and filled, in place of those on the
-        meta device, which are `named`; the model is as it was after an error.
+        """Makes the parameters, below and filled, in place of the `named` ones
+        on the meta device. After an error the model is as it was.
 
         Raises OSError, DataLossError, MemoryError."""
         made: dict[int, Parameter] = {}
@@ -90,7 +92,8 @@ class Weights:
 
     def _make(self, managed: Managed, name: str, old: torch.Tensor
               ) -> Parameter:
-        # Nothing is written here: so it takes no memory before it is taken.
+        # Nothing is written here, so that the values take no memory before the
+        # library takes them over.
         values = torch.empty_strided(old.size(), old.stride(), dtype=old.dtype,
                                      device='cpu')
         managed.take([(name, values)])
@@ -109,8 +112,7 @@ class Weights:
 
 def _whole(stored: Mapping[str, Stored], state: Mapping[str, torch.Tensor]
            ) -> dict[str, Stored]:
-    """With tensors in place of those of their parts, as terrace.save has them.
-    """
+    """Whole tensors stand in place of the parts that terrace.save writes."""
     found = dict(stored)
     for name, value in state.items():
         parts = stored.get(in_parts.name_of(name, value.dtype))
@@ -133,14 +135,14 @@ def _replace(own: Iterable[tuple[str, torch.Tensor]],
 def _set_buffer(module: torch.nn.Module, name: str, old: torch.Tensor,
                 values: torch.Tensor) -> None:
     if old.device.type == 'meta':
-        setattr(module, name, values)  # as persistent as it was
+        setattr(module, name, values)  # It is as persistent as before.
     else:
         old.copy_(values)
 
 
 def _check_fit(path: str, state: Mapping[str, torch.Tensor],
                stored: Mapping[str, Stored], optional: set[int]) -> None:
-    # A tied one may lack.
+    # A tied tensor may lack under one of its names.
     has = optional | {id(value) for key, value in state.items()
                       if key in stored}
     missing = [key for key, value in state.items() if id(value) not in has]
@@ -165,12 +167,13 @@ def _check_fit(path: str, state: Mapping[str, torch.Tensor],
 
 
 def _is_extra(name: str) -> bool:
-    """Of what modules have beside weights, even if it is a tensor."""
+    """Whether it names what a module has beside weights, which may be a
+    tensor."""
     return name.rpartition('.')[2] == '_extra_state'
 
 
 def _left_to_load(absent: Mapping[str, torch.Tensor]) -> str:
-    """What no file of weights has, and terrace.save wrote."""
+    """Names tensors that no file of weights has, and terrace.save wrote."""
     names = [name for name, tensor in absent.items()
              if tensor.layout != torch.strided or tensor.is_quantized]
     return '' if not names else (

@@ -1,1 +1,1 @@
-"""What reads a tensor's memory past the operations of torch."""
+"""Readers reach a tensor's memory past the operations of torch."""

@@ -1,6 +1,6 @@
 """Arrays of numpy and DLPack that were made before a model is offloaded. They
-point into the memory that its parameters have then, and keep it: what they
-show stays what it was, and what the model writes goes to other memory."""
+point into the memory that its parameters have then, and keep it: they show what
+they showed before, and the model writes to other memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from terrace._base.watched.tensor import WatchedTensor
 
 @contextlib.contextmanager
 def left_their_memory(named: Sequence[Named]) -> Iterator[None]:
-    """Within it the tensors are offloaded. Where an array may have the memory
-    of one, the tensor has a copy from then on, unless that fails."""
+    """Within this context the tensors are offloaded. Where an array may have
+    the memory of a tensor, the tensor has a copy from then on, unless the
+    context ends by an error."""
     copied: list[tuple[str, torch.Tensor, torch.Tensor]] = []
     with torch._C.DisableTorchFunctionSubclass():
         suspects = _suspects(named)
@@ -54,7 +55,8 @@ def left_their_memory(named: Sequence[Named]) -> Iterator[None]:
 
 
 def end_unused() -> None:
-    """Of what has an array by DLPack nothing is heard: that is asked for."""
+    """Drops memory whose holders have ended. Nothing tells of the end of a
+    holder by DLPack, so that this is asked for in each step."""
     for key, (of, seen, _) in tuple(_unseen.items()):
         tensor = of()
         if tensor is None or not _uses(tensor).exceed(seen):
@@ -62,7 +64,8 @@ def end_unused() -> None:
 
 
 class _Uses(NamedTuple):
-    """How many tensors have a storage, and who has the tensor itself."""
+    """Counts how many tensors have a storage, and how many holders the tensor
+    itself has."""
 
     storage: int
     tensor: int
@@ -79,12 +82,12 @@ class _Suspect:
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self.name = name
         self.tensor = tensor
-        self.own: set[int] = set()  # the model's, by their ids
-        self.known: list[torch.Tensor] = []  # all that Python knows
+        self.own: set[int] = set()  # The ids of the model's tensors.
+        self.known: list[torch.Tensor] = []  # All that Python knows.
 
     @property
     def seen(self) -> _Uses:
-        """By what Python knows."""
+        """The uses that Python knows of."""
         views = sum(_base_of(each) is self.tensor for each in self.known)
         return _Uses(len(self.known), 1 + views)
 
@@ -93,17 +96,17 @@ class _Suspect:
                 or self._is_used_beyond(_Uses(len(self.own), 1)))
 
     def is_unseen(self) -> bool:
-        """What may have an array is none that Python knows."""
+        """Whether a holder that Python does not know may have an array."""
         return self._is_used_beyond(self.seen)
 
     def _is_used_beyond(self, seen: _Uses) -> bool:
         uses = _uses(self.tensor)
-        if self.tensor.requires_grad:  # autograd has it; no array can
+        if self.tensor.requires_grad:  # Autograd has it; no array can.
             return uses.storage > seen.storage
         return uses.exceed(seen)
 
     def holders(self) -> list[torch.Tensor]:
-        """With these an array ends."""
+        """An array ends with these tensors."""
         viewed = {id(_base_of(each)) for each in self.known}
         others = [each for each in self.known
                   if id(each) not in self.own and id(each) not in viewed]
@@ -111,7 +114,7 @@ class _Suspect:
 
 
 def _suspects(named: Sequence[Named]) -> dict[int, _Suspect]:
-    """By what tells their storages apart."""
+    """The suspects, by the identity of their storages."""
     all_of: dict[int, _Suspect] = {}
     for name, tensor in named:
         if _has_storage(tensor) and tensor.device.type == 'cpu':
@@ -125,7 +128,7 @@ def _find_tensors(suspects: dict[int, _Suspect]) -> None:
     for each in gc.get_objects() if suspects else ():
         if not issubclass(type(each), torch.Tensor):
             continue
-        # Programs have tensors of their own kinds, without a storage too.
+        # A program's own kinds of tensors may have no storage.
         with contextlib.suppress(RuntimeError):
             suspect = suspects.get(_identity_of(_storage(each)))
             if suspect is not None:
@@ -134,21 +137,21 @@ def _find_tensors(suspects: dict[int, _Suspect]) -> None:
 
 def _held_beside_containers(tensors: list[torch.Tensor]
                             ) -> Iterator[torch.Tensor]:
-    """Those that something refers to which the collector does not know, as it
-    does not know arrays of numpy."""
+    """The tensors to which an object refers that the collector does not know,
+    as it does not know arrays of numpy."""
     counts = {id(each): 0 for each in tensors}
     for holder in gc.get_objects() if counts else ():
         for each in gc.get_referents(holder):
             if id(each) in counts:
                 counts[id(each)] += 1
     for each in tensors:
-        # The collector knows the list that this is given.
+        # The collector knows the list that this function is given.
         if sys.getrefcount(each) - 2 > counts[id(each)]:
             yield each
 
 
 def _uses(tensor: torch.Tensor) -> _Uses:
-    held = _storage(tensor)  # is counted, and would be if it were not held
+    held = _storage(tensor)  # It counts, and would count if it were not held.
     of_storage, of_tensor = uses_of(tensor)
     del held
     return _Uses(of_storage - 1, of_tensor - _uses_in_a_call())
@@ -156,7 +159,7 @@ def _uses(tensor: torch.Tensor) -> _Uses:
 
 @functools.cache
 def _uses_in_a_call() -> int:
-    """Of a tensor that has no other uses, beside Python's own."""
+    """The uses, beside Python's own, of a tensor that has no others."""
     return uses_of(torch.empty(0))[1] - 1
 
 
@@ -164,11 +167,11 @@ def _drop(memory: torch.Tensor) -> None:
     """Nothing refers to it any more."""
 
 
-# What nothing that ends says the end of: the model's tensor, what has it and is
+# Memory whose holders end unheard: the model's tensor, the uses of it that are
 # no array, and the memory.
 _unseen: dict[int, tuple[WatchedTensor, _Uses, torch.Tensor]] = {}
 _has_storage = torch._C._has_storage
-# Not as others read it: that would wait for updates.
+# Through the table of readers this would wait for updates.
 _storage = torch._C.TensorBase.untyped_storage
 _identity_of = torch._C.StorageBase._cdata.__get__
 _base_of = torch._C.TensorBase._base.__get__

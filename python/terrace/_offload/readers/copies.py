@@ -1,4 +1,4 @@
-"""Tensors of an offloaded model in ordinary memory."""
+"""Copies of an offloaded model's tensors lie in ordinary memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from terrace._base.message import say
 
 
 class Copies:
-    """Of storages, for the entries of one state_dict()."""
+    """Copies of storages, for the entries of one state_dict()."""
 
     def __init__(self) -> None:
         self._of: dict[int, torch.Tensor] = {}
         self._lock = threading.Lock()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same view of a copy of its storage, as that is now; of one that
-        is in ordinary memory by now, itself."""
+        """The same view of a copy of the tensor's storage, as that is now. A
+        tensor that is in ordinary memory by now is answered itself."""
         key = storage_if_offloaded(tensor)
         if not key:
             return tensor
@@ -30,7 +30,7 @@ class Copies:
                 self._of[key] = _all_of(tensor).clone()
                 return _view(self._of[key], tensor)
             view = _view(self._of[key], tensor)
-            # It may have been written since: by what was not seen, too.
+            # The tensor may have been written since, by unseen writers too.
             view.copy_(tensor.detach())
             return view
 

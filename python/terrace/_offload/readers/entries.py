@@ -1,16 +1,16 @@
-"""The tensors of an offloaded model's state_dict().
+"""Entries are the tensors of an offloaded model's state_dict().
 
-Libraries that write files ask each of them, or its storage, for its address,
-which a parameter that is away has not. So each is a tensor that has its
-parameter's memory for all operations and raw readers, and where an address is
-asked for a copy in ordinary memory. That is made then, once for what shares a
-storage, and lives as long as the state_dict(); each time that it is asked for
-again it gets the bytes that the parameter has by then. Views of it are the
-same, so that their addresses lie in that copy.
+Libraries that write files ask each tensor, or its storage, for its address,
+which a parameter that is away does not have. An entry has its parameter's
+memory for all operations and raw readers, and a copy in ordinary memory for an
+address. The copy is made when an address is asked for, once for all entries
+that share a storage, and lives as long as the state_dict(). Each time that the
+address is asked for again, the copy gets the bytes that the parameter has by
+then. Views of an entry are entries, so that their addresses lie in its copy.
 
-An array of one is of that copy, and read-only, so that no write is lost:
-programs take arrays of all, which a budget has no room to lease, and keep them
-when the model is closed.
+An array of an entry is of that copy, and read-only, so that no write is lost:
+programs take arrays of all entries, which a budget has no room to lease, and
+keep them when the model is closed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from terrace._offload.readers.copies import Copies
 
 
 class Entry(torch.Tensor):
-    """As a parameter's `.detach()`; operations answer plain tensors, but for
-    what has that memory still."""
+    """An entry is like a parameter's `.detach()`. Operations answer plain
+    tensors, and entries where the answer has the parameter's memory."""
 
     _copies: Copies
 
@@ -51,11 +51,11 @@ class Entry(torch.Tensor):
         return with_address(self._plain().untyped_storage(), self._copies)
 
     def storage(self) -> Any:
-        self.untyped_storage()  # it is within, and has the address then
+        self.untyped_storage()  # It is within, and has the address then.
         return self._plain().storage()
 
     def _typed_storage(self) -> Any:
-        self.untyped_storage()  # as above
+        self.untyped_storage()  # The same holds here.
         return self._plain()._typed_storage()
 
     def numpy(self, *arguments: Any, **named: Any) -> Any:
@@ -68,7 +68,7 @@ class Entry(torch.Tensor):
 
     def __array__(self, *arguments: Any, **named: Any) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
-            return super().__array__(*arguments, **named)  # of numpy()
+            return super().__array__(*arguments, **named)  # It calls numpy().
 
     def __dlpack__(self, *arguments: Any, **named: Any) -> Any:
         return self._plain().__dlpack__(*arguments, **named)
@@ -83,7 +83,7 @@ class Entry(torch.Tensor):
 
 def offer_addresses(model: torch.nn.Module, made: dict[str, Any], prefix: str,
                     metadata: Any) -> None:
-    """A hook after a state_dict() was made."""
+    """A hook that torch calls after a state_dict() was made."""
     copies = Copies()
     for name, _ in model.named_parameters(remove_duplicate=False):
         tensor = made.get(prefix + name)

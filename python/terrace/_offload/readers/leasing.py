@@ -1,6 +1,6 @@
-"""What reads a tensor's memory without an operation of torch, while a model is
-offloaded, has it leased. Of what is not offloaded it is noted meanwhile, so
-that nobody takes it over as an activation."""
+"""While a model is offloaded, readers that are no operation of torch have the
+tensors leased that they read. A tensor that is not offloaded is noted while it
+is read, so that nobody takes it over as an activation."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from terrace._base import raw_readers
 from terrace._base.library import storage_if_offloaded
 from terrace._offload.managed import Managed
 
-# Addresses of memory that is not offloaded, until what refers to it has ended.
-# Each change is one operation on the dictionary.
+# Addresses of memory that is not offloaded, until the readings that refer to it
+# have ended. Each change is one operation on the dictionary.
 _exported: dict[weakref.ref[_Reading], int] = {}
 
 
 class _Reading:
-    """What has such memory: an interrupt that loses it ends it."""
+    """A reading has such memory. An interrupt that loses a reading ends it."""
 
 
 def _end(reading: _Reading) -> None:
-    """Nothing refers to it any more."""
+    """Nothing refers to the reading any more."""
 
 
 def is_exported(address: int) -> bool:
@@ -33,7 +33,7 @@ def is_exported(address: int) -> bool:
 
 
 class Leasing:
-    """A keeper of raw_readers: of one model's tensors."""
+    """A Keeper of raw_readers, for one model's tensors."""
 
     def __init__(self, managed: Managed) -> None:
         self._managed = managed
@@ -61,11 +61,12 @@ class Leasing:
 
 
 def _check_is_here(tensor: torch.Tensor) -> None:
-    """Some other model has it. A forked child has its parent's tensors without
-    their bytes, and so has who closed a model without restoring them."""
+    """Raises RuntimeError unless another model has the tensor. A forked child
+    has its parent's tensors without their bytes, and so has a program that
+    closed a model without restoring them."""
     if any(managed.has(tensor) for managed in Managed.all_open()):
         return
-    if storage_if_offloaded(tensor):  # still: its model is not being closed
+    if storage_if_offloaded(tensor):  # Its model is not being closed now.
         raise RuntimeError(_NOT_HERE)
 
 
