@@ -224,6 +224,31 @@ def test_as_in_step(kind, crew, tmp_path):
     assert expected[0] == expected[1]
 
 
+def train_with_a_clock_that_stands(passes):
+    """Each parameter is marked as ready at the same time in all steps, as one
+    may be by chance."""
+    network = mlp(2)
+    wrapped = DistributedDataParallel(network)
+    optimizer = terrace.AdamW(network.parameters(), lr=1e-2,
+                              step_in_backward=passes)
+    generator = torch.Generator().manual_seed(20 + dist.get_rank())
+    marks = dist.Reducer.get_backward_stats
+    dist.Reducer.get_backward_stats = lambda reducer: [7] * 4
+    try:
+        for _ in range(3):
+            mlp_loss(wrapped, generator).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        dist.Reducer.get_backward_stats = marks
+    return bits(network.parameters())
+
+
+def test_marks_that_are_alike_by_chance(crew):
+    assert (crew.run(train_with_a_clock_that_stands, 1)
+            == crew.run(train_with_a_clock_that_stands, 0))
+
+
 def train_uneven(passes):
     """Rank 1 has a batch less than rank 0."""
     network = mlp(4)

@@ -49,6 +49,7 @@ class _Model:
         self.ids = set(map(id, _averaged_by(model)))
         self.fault = ''
         self._marks: Sequence[int] = ()
+        self._was_pending = False  # The reducer had yet to give back.
 
     @property
     def is_alive(self) -> bool:
@@ -58,9 +59,17 @@ class _Model:
         return self._of() is model
 
     def pass_began(self) -> None:
+        self._was_pending = False
         model = self._of()
         if hasattr(model, 'reducer'):
             self._marks = model.reducer.get_backward_stats()
+
+    def pass_ends(self) -> None:
+        """Before the callback of the reducer, unless that was within another
+        pass."""
+        model = self._of()
+        self._was_pending = (hasattr(model, 'reducer')
+                             and not _is_finalized(model))
 
     def pass_ended(self) -> None:
         """After the callback of the reducer."""
@@ -79,15 +88,25 @@ class _Model:
                        if parameter.requires_grad}
             if len(marks) < len(trained):
                 return _FROZEN
-        try:
-            DistributedDataParallel._check_reducer_finalized(model)
-        except RuntimeError:
+        if not _is_finalized(model):
             return _NOT_FINISHED
+        if self._was_pending:
+            return ''
         if model.static_graph and not any(marks):
             return '' if model.require_forward_param_sync else _NOT_MARKED
+        # A single mark may be what it was in the last pass by chance.
         before = self._marks or [0] * len(marks)
-        are_marked = all(map(int.__ne__, before, marks))
-        return '' if are_marked else _NOT_MARKED
+        is_marked = any(map(int.__ne__, before, marks))
+        return '' if is_marked else _NOT_MARKED
+
+
+def _is_finalized(model: DistributedDataParallel) -> bool:
+    """False: its reducer has marked gradients that it has not given back."""
+    try:
+        DistributedDataParallel._check_reducer_finalized(model)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _averaged_by(model: DistributedDataParallel) -> Iterator[torch.Tensor]:
@@ -133,6 +152,11 @@ class Averages:
         for model in self._models:
             model.pass_began()
         self.awaited = bool(self._models) or number_of_ranks() > 1
+
+    def pass_ends(self) -> None:
+        """The reducers may still have what they average."""
+        for model in self._models:
+            model.pass_ends()
 
     def pass_ended(self, came: Sequence[torch.Tensor]) -> None:
         """The reducers have given back what they average, of these parameters

@@ -28,6 +28,9 @@ class Listener(Protocol):
 
     def gradient_came(self, parameter: torch.Tensor) -> None: ...
 
+    def pass_ends(self) -> None:
+        """Before the callbacks that were queued after its first gradient."""
+
     def pass_ended(self) -> None:
         """After all callbacks that were queued while it ran."""
 
@@ -154,6 +157,12 @@ class BackwardPasses:
                 self.is_open = True
             self._know(number)
 
+    def ends(self, number: int) -> None:
+        with self._lock:
+            listener = self._listener()
+            if self.is_open and self._number == number and listener is not None:
+                listener.pass_ends()
+
     def end(self, number: int) -> None:
         with self._lock:
             if not self.is_open or self._number != number:
@@ -195,7 +204,13 @@ def _end_of(passes: weakref.ref[BackwardPasses], number: int) -> Any:
         found = passes()
         if found is not None:
             found.end(number)
-    return lambda: _queue(end)
+
+    def ends() -> None:
+        found = passes()
+        if found is not None:
+            found.ends(number)
+            _queue(end)
+    return ends
 
 
 def _queue(callback: Callable[[], None]) -> None:

@@ -189,6 +189,9 @@ class InBackward(Stepping):
             if self._begun.wants(place, parameter):
                 self._supply(place, parameter)
 
+    def pass_ends(self) -> None:
+        self._averages.pass_ends()
+
     def pass_ended(self) -> None:
         if self._averages.awaited:
             self._averages.pass_ended(self._came_parameters())
