@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/time/clock.h"
+#include "terrace/runtime.h"
 
 namespace terrace {
 namespace {
@@ -39,6 +40,11 @@ Clock& SystemClock() {
   // Never destroyed: threads that outlive main may still ask for the time.
   static Clock& clock = *new MonotonicClock;
   return clock;
+}
+
+Clock& ClockOf(Runtime& runtime) {
+  auto* const timed = dynamic_cast<TimedRuntime*>(&runtime);
+  return timed == nullptr ? SystemClock() : timed->clock();
 }
 
 }  // namespace terrace

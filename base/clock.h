@@ -42,4 +42,19 @@ class Clock {
 // at its first use and does not follow it from there. Lives for ever.
 Clock& SystemClock();
 
+// The door by which a test's time comes to the customers of a runtime. The
+// public interface knows the wall clock alone; a runtime that is turned in
+// virtual time says so here, and its customers measure and wait by the same.
+class TimedRuntime {
+ public:
+  virtual ~TimedRuntime() = default;
+  // Lives as long as the runtime.
+  virtual Clock& clock() = 0;
+};
+
+class Runtime;
+
+// The machine's, unless the runtime is a TimedRuntime.
+Clock& ClockOf(Runtime& runtime);
+
 }  // namespace terrace

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/threads/pool_threads.h"
 #include "bench/step_compute.h"
 #include "optimizer/step/chunk_update.h"
 #include "terrace/optimizer.h"
@@ -47,7 +48,7 @@ class Workbench {
     TERRACE_ASSIGN_OR_RETURN(
         const OptimizerPlan plan,
         OffloadedOptimizer::Plan(specs, {}, setting.budget_bytes));
-    const int threads = bench->runtime_->executor().parallelism();
+    const int threads = bench->runtime_->thread_pool().size();
     // The optimizer splits a chunk when the pool is wide: then each task
     // repeats its share.
     const int tasks = RangesPerChunk(threads, static_cast<int>(plan.slots));
@@ -61,7 +62,8 @@ class Workbench {
     bench->whole_chunks_ =
         std::make_unique<RepeatedUpdate>(threads, plan.chunk_bytes / 8);
     bench->compute_ = std::make_unique<ResidentCompute>(
-        plan, bench->runtime_->executor(), *bench->whole_chunks_);
+        plan, ExecutorOf(bench->runtime_->thread_pool()),
+        *bench->whole_chunks_);
     return bench;
   }
 

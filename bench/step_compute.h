@@ -10,6 +10,7 @@
 
 #include "base/executor.h"
 #include "base/mutex.h"
+#include "base/threads/pool_threads.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
 
@@ -39,9 +40,12 @@ class RepeatedUpdate {
 class RepeatingRuntime final : public Runtime {
  public:
   RepeatingRuntime(Runtime& inner, RepeatedUpdate& repeated)
-      : inner_(inner), executor_(inner.executor(), repeated) {}
+      : inner_(inner),
+        threads_(std::make_shared<RepeatingExecutor>(
+            ExecutorOf(inner.thread_pool()), repeated)),
+        pool_(MakeThreadPool(threads_)) {}
 
-  void set_repeats(int repeats) { executor_.repeats = repeats; }
+  void set_repeats(int repeats) { threads_->repeats = repeats; }
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
     return inner_.Register(spec);
@@ -71,8 +75,7 @@ class RepeatingRuntime final : public Runtime {
   }
   Stats GetStats() const override { return inner_.GetStats(); }
   absl::Status Close(Time deadline) override { return inner_.Close(deadline); }
-  Clock& clock() override { return inner_.clock(); }
-  Executor& executor() override { return executor_; }
+  ThreadPool thread_pool() const override { return pool_; }
 
  private:
   struct RepeatingExecutor final : Executor {
@@ -87,7 +90,8 @@ class RepeatingRuntime final : public Runtime {
   };
 
   Runtime& inner_;
-  RepeatingExecutor executor_;
+  const std::shared_ptr<RepeatingExecutor> threads_;
+  const ThreadPool pool_;
 };
 
 // One step's compute, seconds: every chunk of `plan` is copied in from memory,

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "aio/make_engine.h"
 #include "base/status_macros.h"
+#include "base/threads/pool_threads.h"
 #include "bench/gate.h"
 #include "bench/io/io_load.h"
 #include "bench/raw_halves.h"
@@ -109,7 +110,9 @@ class DeviceStep {
     TERRACE_ASSIGN_OR_RETURN(
         parts.arena,
         HostArena::Create({.size_bytes = setting.in_memory * kPlace}));
-    TERRACE_ASSIGN_OR_RETURN(parts.executor, MakePoolExecutor(2, {}));
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                             MakePoolExecutor(2, {}));
+    parts.pool = MakeThreadPool(std::move(executor));
     parts.eviction = MakeEvictionPolicy(EvictionKind::kNextUse);
     const TierSpec hbm = {TierKind::kHbm, "cuda:0", setting.on_device * kPlace};
     TERRACE_ASSIGN_OR_RETURN(

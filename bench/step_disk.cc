@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/threads/pool_threads.h"
 #include "bench/gate.h"
 #include "bench/io/io_load.h"
 #include "bench/raw_halves.h"
@@ -76,11 +77,11 @@ class DiskStep {
     TERRACE_ASSIGN_OR_RETURN(step->runtime_, Runtime::Create(options));
     TERRACE_ASSIGN_OR_RETURN(step->optimizer_, OffloadedOptimizer::Create(
                                                    *step->runtime_, specs, {}));
-    const int threads = step->runtime_->executor().parallelism();
+    const int threads = step->runtime_->thread_pool().size();
     step->update_ =
         std::make_unique<RepeatedUpdate>(threads, step->plan_.chunk_bytes / 8);
     step->compute_ = std::make_unique<ResidentCompute>(
-        step->plan_, step->runtime_->executor(), *step->update_);
+        step->plan_, ExecutorOf(step->runtime_->thread_pool()), *step->update_);
     return step;
   }
 

@@ -10,6 +10,7 @@
 #include "aio/engine.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "base/threads/pool_threads.h"
 #include "bench/gate.h"
 #include "bench/io/io_load.h"
 #include "bench/report/document.h"
@@ -42,7 +43,9 @@ class Workbench {
     TERRACE_ASSIGN_OR_RETURN(
         parts.arena,
         HostArena::Create({.size_bytes = RoundDown(state / 10, kBlockBytes)}));
-    TERRACE_ASSIGN_OR_RETURN(parts.executor, MakePoolExecutor(1, {}));
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                             MakePoolExecutor(1, {}));
+    parts.pool = MakeThreadPool(std::move(executor));
     parts.engine = MakePacedEngine(MakeMemoryEngine(2, device, SystemClock()),
                                    bench->paces_, SystemClock());
     for (int i = 0; i < 2; ++i) {

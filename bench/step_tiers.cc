@@ -14,6 +14,7 @@
 #include "aio/engine.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "base/threads/pool_threads.h"
 #include "bench/io/io_load.h"
 #include "bench/rounds.h"
 #include "kernels/pool_executor.h"
@@ -89,7 +90,9 @@ class Workbench {
     parts.clock = &SystemClock();
     TERRACE_ASSIGN_OR_RETURN(parts.arena,
                              HostArena::Create({.size_bytes = budget}));
-    TERRACE_ASSIGN_OR_RETURN(parts.executor, MakePoolExecutor(kThreads, {}));
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                             MakePoolExecutor(kThreads, {}));
+    parts.pool = MakeThreadPool(std::move(executor));
     TERRACE_RETURN_IF_ERROR(
         bench->AddTiers(arrangement, options, plan.disk_bytes, &parts));
     parts.eviction = MakeEvictionPolicy(EvictionKind::kNextUse);

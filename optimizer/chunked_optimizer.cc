@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/floating_point.h"
 #include "base/status_macros.h"
 #include "optimizer/state/state_array.h"
@@ -151,13 +152,14 @@ absl::Status OrderedStep::result() const {
 ChunkedOptimizer::ChunkedOptimizer(Runtime& runtime,
                                    const OptimizerOptions& options)
     : runtime_(runtime),
+      clock_(ClockOf(runtime)),
       options_(options),
       guard_(options.name),
       state_(std::make_unique<OptimizerState>()),
-      requests_(std::make_unique<ChunkRequests>(runtime.clock())),
+      requests_(std::make_unique<ChunkRequests>(clock_)),
       running_(std::make_unique<RunningStep>(*state_, guard_, *requests_,
                                              options_, runtime)),
-      store_(*state_, *requests_, runtime.clock()) {}
+      store_(*state_, *requests_, clock_) {}
 
 // The names are free again, and the room. What may be refused is that of a
 // runtime that is closed, where nothing is left to give back.
@@ -178,7 +180,7 @@ ChunkedOptimizer::~ChunkedOptimizer() {
 absl::Status ChunkedOptimizer::Step(const StepArguments& arguments,
                                     absl::Span<const ParameterData> parameters,
                                     Time deadline) {
-  const absl::Time end = runtime_.clock().FromWall(deadline);
+  const absl::Time end = clock_.FromWall(deadline);
   TERRACE_RETURN_IF_ERROR(StartUntil(end, arguments, parameters));
   while (!Advance()) {
     if (!running_->Wait(end)) running_->OnDeadline();
@@ -199,11 +201,10 @@ absl::StatusOr<std::unique_ptr<LateStep>> ChunkedOptimizer::StartLate(
     absl::Span<const int> order, Time deadline) {
   const DefaultFloatingPoint mode;
   TERRACE_RETURN_IF_ERROR(CheckStepFree());
-  Clock& clock = runtime_.clock();
-  const absl::Time end = clock.FromWall(deadline);
+  const absl::Time end = clock_.FromWall(deadline);
   TERRACE_RETURN_IF_ERROR(
       running_->StartLate(arguments, parameters, order, end));
-  return std::make_unique<OrderedStep>(*running_, *requests_, guard_, clock,
+  return std::make_unique<OrderedStep>(*running_, *requests_, guard_, clock_,
                                        end);
 }
 
@@ -213,8 +214,7 @@ absl::StatusOr<std::unique_ptr<GradualStep>> ChunkedOptimizer::StartGradual(
   const DefaultFloatingPoint mode;
   TERRACE_RETURN_IF_ERROR(CheckStepFree());
   TERRACE_RETURN_IF_ERROR(running_->StartGradual(arguments, parameters, order));
-  auto step =
-      std::make_unique<SuppliedStep>(*running_, guard_, runtime_.clock());
+  auto step = std::make_unique<SuppliedStep>(*running_, guard_, clock_);
   TERRACE_RETURN_IF_ERROR(step->Advance());
   return step;
 }
@@ -281,7 +281,7 @@ absl::Status ChunkedOptimizer::AddParameters(
   };
   if (added.plan.slots != state_->plan.slots ||
       added.plan.chunk_bytes != state_->plan.chunk_bytes) {
-    const absl::Time deadline = runtime_.clock().Now() + kOpenTimeout;
+    const absl::Time deadline = clock_.Now() + kOpenTimeout;
     TERRACE_RETURN_IF_ERROR(OpenQueue(added.plan, deadline));
   }
   std::move(forget).Cancel();
@@ -313,7 +313,7 @@ absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
     requests_->CloseQueue();
     auto queue =
         runtime_.OpenQueue(wanted.chunk_bytes, static_cast<int>(wanted.slots),
-                           runtime_.clock().ToWall(until));
+                           clock_.ToWall(until));
     if (!queue.ok()) return queue.status();
     requests_->SetQueue(*std::move(queue));
     running_->SetSlots(static_cast<int>(wanted.slots));
@@ -322,7 +322,7 @@ absl::Status ChunkedOptimizer::OpenQueue(const OptimizerPlan& plan,
   const absl::Status status = open(plan, deadline);
   if (!status.ok() && state_->plan.slots > 0) {
     // The first may have waited until its deadline.
-    guard_.Poison(open(state_->plan, runtime_.clock().Now() + kOpenTimeout));
+    guard_.Poison(open(state_->plan, clock_.Now() + kOpenTimeout));
   }
   return status;
 }
@@ -336,8 +336,7 @@ absl::Status ChunkedOptimizer::Reset(Time deadline) {
   // A new queue: requests that an incomplete step left behind end with the
   // old.
   if (requests_->pushed() > 0) {
-    TERRACE_RETURN_IF_ERROR(
-        OpenQueue(state_->plan, runtime_.clock().FromWall(deadline)));
+    TERRACE_RETURN_IF_ERROR(OpenQueue(state_->plan, clock_.FromWall(deadline)));
   }
   if (running_->incomplete()) {
     // What a tier refused of it is tried again, as a step does: else the next
@@ -377,7 +376,7 @@ absl::Status ChunkedOptimizer::WriteState(int parameter, StateKind kind,
       store_.CheckRange(parameter, kind, offset, values.size()));
   HeldChunks held = store_.Hold();
   return store_.Write(held, parameter, offset, given,
-                      runtime_.clock().FromWall(deadline));
+                      clock_.FromWall(deadline));
 }
 
 absl::Status ChunkedOptimizer::ForgetState(int parameter) {

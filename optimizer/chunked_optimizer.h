@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "optimizer/chunks/chunk_requests.h"
 #include "optimizer/state/optimizer_state.h"
 #include "optimizer/state/state_guard.h"
@@ -94,6 +95,7 @@ class ChunkedOptimizer final : public OffloadedOptimizer {
   absl::Status OpenQueue(const OptimizerPlan& plan, absl::Time deadline);
 
   Runtime& runtime_;
+  Clock& clock_;
   const OptimizerOptions options_;
   StateGuard guard_;
   // Leaked in a forked child, where they may be locked or half changed.

@@ -277,8 +277,11 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     TERRACE_ASSIGN_OR_RETURN(parts.pinned,
                              device->Pin(parts.arena, parts.arena->bytes()));
   }
-  TERRACE_ASSIGN_OR_RETURN(parts.executor,
-                           MakeComputeThreads(options.threads, topology));
+  parts.pool = options.thread_pool;
+  if (!parts.pool.valid()) {
+    TERRACE_ASSIGN_OR_RETURN(parts.pool,
+                             MakeComputeThreads(options.threads, topology));
+  }
   parts.memory = memory;
   parts.eviction = MakeEvictionPolicy(options.eviction);
   parts.prefetch = options.prefetch;

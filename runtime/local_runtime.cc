@@ -12,6 +12,7 @@
 #include "base/threads/own_thread.h"
 #include "base/threads/short_slices.h"
 #include "runtime/background_thread.h"
+#include "runtime/lent_executor.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/intake.h"
 #include "runtime/messages/port.h"
@@ -51,7 +52,7 @@ class InProcessRuntime final : public LocalRuntime {
       : clock_(*parts.clock),
         arena_(std::move(parts.arena)),
         pinned_(std::make_shared<PinnedMapping>(std::move(parts.pinned))),
-        executor_(std::move(parts.executor)),
+        executor_(std::make_unique<LentExecutor>(std::move(parts.pool))),
         machine_profile_(std::move(parts.machine_profile)),
         memory_{.data = arena_->bytes().data()},
         device_{.address =
@@ -108,7 +109,7 @@ class InProcessRuntime final : public LocalRuntime {
       LeaveBehind(pinned_);
     }
     mover_.reset();
-    executor_.reset();  // drains: its tasks refer to arena and mediums
+    executor_.reset();  // once its tasks, which refer to these, have ended
     background_.clear();
   }
 
@@ -222,8 +223,8 @@ class InProcessRuntime final : public LocalRuntime {
     return DoClose(clock_.FromWall(deadline), /*force=*/false);
   }
 
+  ThreadPool thread_pool() const override { return executor_->pool(); }
   Clock& clock() override { return clock_; }
-  Executor& executor() override { return *executor_; }
   Mover& mover() override { return *mover_; }
 
  private:
@@ -297,7 +298,7 @@ class InProcessRuntime final : public LocalRuntime {
   std::shared_ptr<HostArena> arena_;
   std::shared_ptr<PinnedMapping> pinned_;
   std::vector<std::shared_ptr<Medium>> mediums_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<LentExecutor> executor_;
   std::vector<std::unique_ptr<Executor>> background_;  // per resting tier
   const std::string machine_profile_;
   std::unique_ptr<Mover> mover_;

@@ -19,6 +19,7 @@
 #include "runtime/motion/transcript.h"
 #include "runtime/mover/mover.h"
 #include "terrace/runtime.h"
+#include "terrace/thread_pool.h"
 #include "terrace/tier.h"
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
@@ -52,7 +53,7 @@ struct LocalRuntimeParts {
   std::shared_ptr<HostArena> arena;
   PinnedMapping pinned;  // the arena, where a device copies from and to it
   TierSpec memory = {};  // what the arena was asked for as, for Stats
-  std::unique_ptr<Executor> executor;
+  ThreadPool pool;       // others may have it, too
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
@@ -62,7 +63,7 @@ struct LocalRuntimeParts {
   bool start_thread = true;
 };
 
-class LocalRuntime : public Runtime {
+class LocalRuntime : public Runtime, public TimedRuntime {
  public:
   // ResourceExhausted: the engine takes no more paths, or there is no thread;
   // Unavailable: pinning took the arena's pages off the node that it must be

@@ -3,7 +3,7 @@
 // windows; what it has of threads are those that it is given, which any number
 // of such runtimes may share.
 //
-//   auto threads = ComputeThreads::Create(0);
+//   auto threads = ThreadPool::Create(0);
 //   auto runtime = MemoryRuntime::Create(*threads);
 //   runtime->Reserve(64 << 20);
 //
@@ -20,33 +20,17 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "terrace/runtime.h"
+#include "terrace/thread_pool.h"
 
 namespace terrace {
-
-// Threads for the kernels of several runtimes. Shared by these: the last one
-// ends the threads. Thread-safe. A forked child has none of them, and its copy
-// goes without an effect.
-class ComputeThreads {
- public:
-  // 0: one for each processor that this process may use, which it stays on.
-  // InvalidArgument: threads < 0; ResourceExhausted: no more threads;
-  // Unavailable: the machine cannot be read.
-  static absl::StatusOr<std::shared_ptr<ComputeThreads>> Create(int threads);
-  virtual ~ComputeThreads() = default;
-
-  virtual Executor& executor() = 0;
-  // The memory node that all the processors are nearest to; -1: none.
-  virtual int nearest_node() const = 0;
-};
 
 class MemoryRuntime : public Runtime {
  public:
   // On a node, all of it; -1: on the one that the threads are nearest to, as
   // far as there is room.
-  static std::unique_ptr<MemoryRuntime> Create(
-      std::shared_ptr<ComputeThreads> threads, int node = -1);
+  static std::unique_ptr<MemoryRuntime> Create(ThreadPool threads,
+                                               int node = -1);
 
   // Takes memory, in one piece, for tensors that are registered later: each of
   // these takes its size in whole pages of 4 KiB. ResourceExhausted: there is

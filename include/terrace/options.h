@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "terrace/thread_pool.h"
 #include "terrace/tier.h"
 
 namespace terrace {
@@ -73,10 +74,14 @@ struct Options {
 
   EngineKind engine = EngineKind::kAuto;
   PaceOptions pace;
-  // Of the executor; 0: one for each processor that the process may use. Then,
-  // and for more, each is pinned to a processor. Fewer are left to the kernel:
-  // two jobs of few threads would else share the same processors.
+  // For kernels, checksums and copies; 0: one for each processor that the
+  // process may use. Then, and for more, each is pinned to a processor. Fewer
+  // are left to the kernel: two jobs of few threads would else share the same
+  // processors.
   int threads = 0;
+  // Instead of threads of its own, which `threads` says nothing of then: those
+  // of the caller, which other runtimes may share.
+  ThreadPool thread_pool;
   HugePages huge_pages = HugePages::kPreferred;
   // The memory node (of the operating system's numbers) that the whole arena
   // must lie on. Not set: the one that all processors that the process may

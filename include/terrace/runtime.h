@@ -25,12 +25,10 @@
 #include "terrace/request.h"
 #include "terrace/stats.h"
 #include "terrace/tensor.h"
+#include "terrace/thread_pool.h"
 #include "terrace/tier.h"
 
 namespace terrace {
-
-class Clock;     // private interfaces of the library: customers that run
-class Executor;  // kernels of their own share the pool and the time with it
 
 class Runtime {
  public:
@@ -141,9 +139,9 @@ class Runtime {
   // still there; else by the next start on the path.
   virtual absl::Status Close(Time deadline) = 0;
 
-  // Both live as long as the Runtime.
-  virtual Clock& clock() = 0;
-  virtual Executor& executor() = 0;
+  // What its checksums and copies run on: Options::thread_pool, or one of its
+  // own. Customers' kernels share it.
+  virtual ThreadPool thread_pool() const = 0;
 };
 
 // The arena bytes that a window of these takes, and one tensor of

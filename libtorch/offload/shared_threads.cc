@@ -2,10 +2,12 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 
 #include "base/mutex.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/threads/pool_threads.h"
 
 namespace terrace {
 namespace {
@@ -14,7 +16,7 @@ struct Pools {
   const Process process;
   Mutex mutex;
   // The key is the number of threads that was asked for.
-  std::map<int, std::weak_ptr<ComputeThreads>> pools ABSL_GUARDED_BY(mutex);
+  std::map<int, std::weak_ptr<PoolThreads>> pools ABSL_GUARDED_BY(mutex);
 };
 
 // A forked child leaves its parent's pools behind, whose lock may be held by a
@@ -35,14 +37,14 @@ Pools& PoolsOfThisProcess() {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<ComputeThreads>> SharedThreads(int threads) {
+absl::StatusOr<ThreadPool> SharedThreads(int threads) {
   Pools& pools = PoolsOfThisProcess();
   MutexLock lock(pools.mutex);
-  std::weak_ptr<ComputeThreads>& pool = pools.pools[threads];
-  std::shared_ptr<ComputeThreads> shared = pool.lock();
-  if (shared != nullptr) return shared;
-  TERRACE_ASSIGN_OR_RETURN(shared, ComputeThreads::Create(threads));
-  pool = shared;
+  std::weak_ptr<PoolThreads>& pool = pools.pools[threads];
+  ThreadPool shared(pool.lock());
+  if (shared.valid()) return shared;
+  TERRACE_ASSIGN_OR_RETURN(shared, ThreadPool::Create(threads));
+  pool = shared.threads();
   return shared;
 }
 

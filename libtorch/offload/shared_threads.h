@@ -7,16 +7,14 @@
 // No threads are owned here: the last optimizer ends them.
 #pragma once
 
-#include <memory>
-
 #include "absl/status/statusor.h"
-#include "terrace/memory_runtime.h"
+#include "terrace/thread_pool.h"
 
 namespace terrace {
 
 // Returns the threads of this number that a caller in this process still holds,
-// or else new ones. Errors are those of ComputeThreads::Create. Thread-safe. A
+// or else new ones. Errors are those of ThreadPool::Create. Thread-safe. A
 // forked child has threads of its own.
-absl::StatusOr<std::shared_ptr<ComputeThreads>> SharedThreads(int threads);
+absl::StatusOr<ThreadPool> SharedThreads(int threads);
 
 }  // namespace terrace

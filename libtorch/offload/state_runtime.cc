@@ -200,8 +200,7 @@ absl::Status StateRuntime::Close(Time deadline) {
 
 absl::Status StateRuntime::OpenInMemory(const PlaceOptions& asked,
                                         int64_t state_bytes) {
-  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<ComputeThreads> shared,
-                           SharedThreads(asked.threads));
+  TERRACE_ASSIGN_OR_RETURN(ThreadPool shared, SharedThreads(asked.threads));
   std::unique_ptr<MemoryRuntime> memory = MemoryRuntime::Create(
       std::move(shared), NodeOf({.place = asked.memory_place}));
   memory_ = memory.get();

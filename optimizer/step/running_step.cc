@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/device.h"
 #include "base/status_macros.h"
+#include "base/threads/pool_threads.h"
 #include "optimizer/step/step_check.h"
 #include "terrace/runtime.h"
 
@@ -43,9 +45,9 @@ RunningStep::RunningStep(OptimizerState& state, StateGuard& guard,
       guard_(guard),
       requests_(requests),
       options_(options),
-      executor_(runtime.executor()),
-      meter_(runtime.clock()),
-      pipeline_(state.chunks, requests, runtime.clock(), executor_, meter_) {}
+      executor_(ExecutorOf(runtime.thread_pool())),
+      meter_(ClockOf(runtime)),
+      pipeline_(state.chunks, requests, ClockOf(runtime), executor_, meter_) {}
 
 absl::Status RunningStep::Start(const StepArguments& arguments,
                                 absl::Span<const ParameterData> parameters,

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/executor.h"
 #include "base/status_macros.h"
 #include "runtime/memory/memory_store.h"
 
@@ -53,7 +52,7 @@ class MemoryQueue final : public RequestQueue {
 
 class SharingRuntime final : public MemoryRuntime {
  public:
-  SharingRuntime(std::shared_ptr<ComputeThreads> threads, int node)
+  SharingRuntime(ThreadPool threads, int node)
       : threads_(std::move(threads)),
         clock_(SystemClock()),
         store_(std::make_shared<MemoryStore>(clock_, node)) {}
@@ -70,7 +69,7 @@ class SharingRuntime final : public MemoryRuntime {
 
   absl::Status Reserve(int64_t size_bytes) override {
     if (!store_->IsOwnProcess()) return store_->Closed();
-    return store_->Reserve(size_bytes, threads_->nearest_node());
+    return store_->Reserve(size_bytes, threads_.nearest_node());
   }
   void ReleaseUnused() override {
     if (store_->IsOwnProcess()) store_->ReleaseUnused();
@@ -119,19 +118,18 @@ class SharingRuntime final : public MemoryRuntime {
   absl::Status Close(Time /*deadline*/) override {
     return store_->IsOwnProcess() ? store_->Close() : store_->Closed();
   }
-  Clock& clock() override { return clock_; }
-  Executor& executor() override { return threads_->executor(); }
+  ThreadPool thread_pool() const override { return threads_; }
 
  private:
-  const std::shared_ptr<ComputeThreads> threads_;  // with other runtimes
+  const ThreadPool threads_;  // with other runtimes
   Clock& clock_;
   const std::shared_ptr<MemoryStore> store_;  // with queues and pins
 };
 
 }  // namespace
 
-std::unique_ptr<MemoryRuntime> MemoryRuntime::Create(
-    std::shared_ptr<ComputeThreads> threads, int node) {
+std::unique_ptr<MemoryRuntime> MemoryRuntime::Create(ThreadPool threads,
+                                                     int node) {
   return std::make_unique<SharingRuntime>(std::move(threads), node);
 }
 

@@ -266,7 +266,7 @@ TEST_P(MemoryGrowthContract, AClosedRuntimeDoesNotGrow) {
 }
 
 TEST(MemoryGrowthTest, AnotherKindOfRuntimeSaysThatItCannot) {
-  auto threads = ComputeThreads::Create(1);
+  auto threads = ThreadPool::Create(1);
   ASSERT_TRUE(threads.ok());
   const auto runtime = MemoryRuntime::Create(*threads);
   const absl::Status refused = runtime->GrowMemory(5);

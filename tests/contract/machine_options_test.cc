@@ -14,9 +14,11 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/mutex.h"
+#include "base/threads/pool_threads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
+#include "tests/support/live_threads.h"
 #include "tiers/memory/topology.h"
 
 namespace terrace {
@@ -96,14 +98,15 @@ class MachineOptions : public testing::Test {
   // The processors of each of the pool's threads: every task waits until as
   // many run, so no thread has two.
   static std::vector<std::set<int>> ProcessorsByThread(Runtime& runtime) {
-    const int threads = runtime.executor().parallelism();
+    const ThreadPool pool = runtime.thread_pool();
+    const int threads = pool.size();
     Mutex mutex;
     CondVar changed;
     std::vector<std::set<int>> processors;
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
     int ended = 0;
     for (int i = 0; i < threads; ++i) {
-      runtime.executor().Run([&] {
+      ExecutorOf(pool).Run([&] {
         MutexLock lock(mutex);
         processors.push_back(Processors());
         changed.SignalAll();
@@ -129,9 +132,27 @@ TEST_F(MachineOptions, ThePoolHasTheThreadsAskedFor) {
     options_.threads = threads;
     const auto runtime = MustCreate();
     ASSERT_NE(runtime, nullptr);
-    EXPECT_EQ(runtime->executor().parallelism(), threads);
+    EXPECT_EQ(runtime->thread_pool().size(), threads);
     EXPECT_THAT(ProcessorsByThread(*runtime), SizeIs(threads));
   }
+}
+
+// The first runtime's end takes nothing from the other.
+TEST_F(MachineOptions, APoolThatIsBroughtIsSharedAndOutlivesARuntime) {
+  const int64_t before = LiveThreads();
+  absl::StatusOr<ThreadPool> pool = ThreadPool::Create(3);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  options_.threads = 1;  // says nothing then
+  options_.thread_pool = *pool;
+  auto first = MustCreate();
+  const auto second = MustCreate();
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  EXPECT_EQ(first->thread_pool().threads(), pool->threads());
+  EXPECT_EQ(second->thread_pool().size(), 3);
+  first.reset();
+  *pool = options_.thread_pool = ThreadPool();
+  EXPECT_THAT(ProcessorsByThread(*second), SizeIs(3));
+  EXPECT_GE(LiveThreads(), before + 3);
 }
 
 TEST_F(MachineOptions, NoNumberOfThreadsIsOneForEachProcessorAndPinned) {
@@ -152,7 +173,7 @@ TEST_F(MachineOptions, OnlyProcessorsThatTheProcessMayUseCount) {
   const OneProcessor only(last);
   const auto runtime = MustCreate();
   ASSERT_NE(runtime, nullptr);
-  EXPECT_EQ(runtime->executor().parallelism(), 1);
+  EXPECT_EQ(runtime->thread_pool().size(), 1);
   EXPECT_THAT(ProcessorsByThread(*runtime), Each(std::set<int>{last}));
 }
 

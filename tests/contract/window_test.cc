@@ -179,7 +179,7 @@ TEST_P(WindowContract, AWindowBehindOneThatWaitsEndsAtItsOwnDeadline) {
   const absl::Status late = runtime().OpenQueue(kPage, 3, Shortly()).status();
   EXPECT_TRUE(absl::IsResourceExhausted(late)) << late;
   pin->Release();
-  const absl::Status opened = other.CloseOnceOpen(runtime().clock());
+  const absl::Status opened = other.CloseOnceOpen(ClockOf(runtime()));
   EXPECT_TRUE(opened.ok()) << opened;
 }
 
@@ -216,7 +216,7 @@ TEST_P(WindowContract, RoomInPartsIsHadWhenTheWindowBetweenGoes) {
       world().WaitUntil([&] { return stats().window_bytes == 2 * kPlace; }));
   stats();  // and the mover has looked for room since
   between.reset();
-  const absl::Status opened = other.CloseOnceOpen(runtime().clock());
+  const absl::Status opened = other.CloseOnceOpen(ClockOf(runtime()));
   EXPECT_TRUE(opened.ok()) << opened;
 }
 

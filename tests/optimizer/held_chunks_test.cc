@@ -38,7 +38,7 @@ class HeldChunksTest : public testing::Test {
           *runtime_->Register({.name = absl::StrCat("chunk", tensors.size()),
                                .size_bytes = chunk.payload_bytes()}));
     }
-    requests_ = std::make_unique<ChunkRequests>(runtime_->clock());
+    requests_ = std::make_unique<ChunkRequests>(SystemClock());
     requests_->SetQueue(
         *runtime_->OpenQueue(kSmallestChunkBytes, slots, Soon()));
     table_ = ChunkTable();

@@ -29,8 +29,8 @@ Time Shortly() { return absl::Now() + absl::Milliseconds(20); }
 
 class MemoryRuntimeTest : public testing::Test {
  protected:
-  static std::shared_ptr<ComputeThreads> MakeThreads(int threads) {
-    auto made = ComputeThreads::Create(threads);
+  static ThreadPool MakeThreads(int threads) {
+    auto made = ThreadPool::Create(threads);
     EXPECT_TRUE(made.ok()) << made.status();
     return *made;
   }
@@ -309,26 +309,26 @@ TEST_F(MemoryRuntimeTest, AForkedChildHasNothingOfIt) {
   EXPECT_TRUE(Holds(a, std::byte{1}));
 }
 
-TEST(ComputeThreadsTest, TheLastRuntimeEndsThem) {
+TEST(ThreadPoolTest, TheLastRuntimeEndsThem) {
   const int64_t before = LiveThreads();
-  auto threads = ComputeThreads::Create(3);
+  auto threads = ThreadPool::Create(3);
   ASSERT_TRUE(threads.ok()) << threads.status();
   std::vector<std::unique_ptr<MemoryRuntime>> runtimes;
   for (int i = 0; i < 50; ++i) {
     runtimes.push_back(MemoryRuntime::Create(*threads));
   }
-  threads->reset();
+  *threads = ThreadPool();
   EXPECT_EQ(LiveThreads(), before + 3);
   runtimes.resize(1);
   EXPECT_EQ(LiveThreads(), before + 3);
   runtimes.clear();
   EXPECT_EQ(LiveThreads(), before);
-  EXPECT_TRUE(absl::IsInvalidArgument(ComputeThreads::Create(-1).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ThreadPool::Create(-1).status()));
 }
 
 // Each with a thread of its own, on three threads of kernels.
-TEST(ComputeThreadsTest, OptimizersOnSharedThreadsStepAsTheReference) {
-  auto threads = ComputeThreads::Create(3);
+TEST(ThreadPoolTest, OptimizersOnSharedThreadsStepAsTheReference) {
+  auto threads = ThreadPool::Create(3);
   ASSERT_TRUE(threads.ok());
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {

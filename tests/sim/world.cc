@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/threads/pool_threads.h"
 #include "gtest/gtest.h"
 
 namespace terrace {
@@ -28,7 +29,7 @@ World::World(const WorldOptions& options)
   LocalRuntimeParts parts;
   parts.clock = &clock_;
   parts.start_thread = false;
-  parts.executor = MakeExecutor(options);
+  parts.pool = MakeThreadPool(MakeExecutor(options));
   auto arena = HostArena::Create(
       {.size_bytes = options.budget_bytes, .huge_pages = HugePages::kOff});
   EXPECT_TRUE(arena.ok()) << arena.status();
@@ -79,8 +80,9 @@ void World::AddDevice(const WorldOptions& options, LocalRuntimeParts* parts) {
   hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
   Medium* copied = nullptr;
   if (threads_ != nullptr) copied = Paced(MediumOf(hbm_->memory)).get();
-  parts->device = hbm_->MakeDevice(
-      *parts->executor, clock_, MakeEvictionPolicy(options.eviction), copied);
+  parts->device =
+      hbm_->MakeDevice(ExecutorOf(parts->pool), clock_,
+                       MakeEvictionPolicy(options.eviction), copied);
 }
 
 std::shared_ptr<PacedMedium> World::Paced(std::shared_ptr<Medium> medium) {

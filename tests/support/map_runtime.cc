@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/threads/pool_threads.h"
 
 namespace terrace {
 namespace {
@@ -272,7 +273,8 @@ MapRuntime::MapRuntime(const Behaviour& behaviour, Clock& clock,
                        Executor& executor)
     : behaviour_(behaviour),
       clock_(clock),
-      executor_(executor),
+      // It is the caller's.
+      pool_(MakeThreadPool({&executor, [](Executor*) {}})),
       store_(std::make_shared<MapStore>()) {}
 
 MapRuntime::~MapRuntime() { TERRACE_CHECK(window_bytes_ == 0); }

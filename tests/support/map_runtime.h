@@ -29,7 +29,7 @@ namespace terrace {
 class MapQueue;
 class MapStore;
 
-class MapRuntime final : public Runtime {
+class MapRuntime final : public Runtime, public TimedRuntime {
  public:
   struct Behaviour {
     int64_t budget_bytes = 1 << 20;
@@ -82,8 +82,8 @@ class MapRuntime final : public Runtime {
   void Prefetch(absl::Span<const TensorId>) override {}
   Stats GetStats() const override;
   absl::Status Close(Time deadline) override;
+  ThreadPool thread_pool() const override { return pool_; }
   Clock& clock() override { return clock_; }
-  Executor& executor() override { return executor_; }
 
  private:
   friend class MapQueue;
@@ -94,7 +94,7 @@ class MapRuntime final : public Runtime {
 
   const Behaviour behaviour_;
   Clock& clock_;
-  Executor& executor_;
+  const ThreadPool pool_;
   const std::shared_ptr<MapStore> store_;
   std::vector<TensorSpec> tensors_;  // by id
   Fault fault_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/make_engine.h"
+#include "base/threads/pool_threads.h"
 #include "gtest/gtest.h"
 #include "kernels/pool_executor.h"
 #include "tests/support/device/runtime_device.h"
@@ -97,7 +98,7 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
     TurnByHand(options, &parts);
     return;
   }
-  parts.executor = *MakePoolExecutor(2, {});
+  parts.pool = MakeThreadPool(*MakePoolExecutor(2, {}));
   AddDevice(options, &parts);
   runtime_ = *LocalRuntime::Start(std::move(parts));
 }
@@ -120,15 +121,15 @@ void TestRuntime::AddDevice(const TestRuntimeOptions& options,
     return;
   }
   hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
-  parts->device = hbm_->MakeDevice(*parts->executor, *parts->clock,
+  parts->device = hbm_->MakeDevice(ExecutorOf(parts->pool), *parts->clock,
                                    MakeEvictionPolicy(options.eviction));
 }
 
 void TestRuntime::TurnByHand(const TestRuntimeOptions& options,
                              LocalRuntimeParts* parts) {
-  auto executor = std::make_unique<InlineExecutor>();
+  auto executor = std::make_shared<InlineExecutor>();
   InlineExecutor& tasks = *executor;
-  parts->executor = std::move(executor);
+  parts->pool = MakeThreadPool(std::move(executor));
   parts->start_thread = false;
   AddDevice(options, parts);
   mapped_ = parts->mapped.size();

@@ -130,7 +130,7 @@ class TestRuntime : public PinPatterns {
   int mediums() const { return static_cast<int>(media_.size()); }
   VirtualClock& virtual_clock() { return virtual_clock_; }
   bool is_virtual() const;
-  absl::Time Now() { return runtime_->clock().Now(); }
+  absl::Time Now() { return ClockOf(*runtime_).Now(); }
   absl::Time Soon() { return Now() + OnThisMachine(absl::Seconds(30)); }
   // The folder of path k, as the runtime was told; empty for memory.
   std::string folder(int path) const {

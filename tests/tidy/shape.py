@@ -10,10 +10,11 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 80
 # A noun is x.h with x.cc and counts once. About a dozen in the library; a
-# program or a test suite reads from one end to the other and may have more.
+# program or a test suite reads from one end to the other and may have more, and
+# so may the public headers, whose folder is a part of their names.
 MAX_NOUNS = 16
 MAX_NOUNS_OUTSIDE = 24
-OUTSIDE = ('examples', 'bench', 'tests')
+OUTSIDE = ('examples', 'bench', 'tests', 'include')
 UNLIMITED = {'LICENSE'}
 
 # Written in pieces so that this file does not find itself.
