@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<DiskEdge>> DiskEdge::Make(
 }
 
 absl::StatusOr<Sample> DiskEdge::RunTransport(Way way) {
-  DiskTransport transport(*io_, kCopiedTier);
+  DiskTransport transport(*io_);
   return RunMoves(
       transport, [this] { io_->Wait(absl::InfiniteFuture()); }, way,
       dram_->bytes());

@@ -116,7 +116,7 @@ class DeviceStep {
     parts.eviction = MakeEvictionPolicy(EvictionKind::kNextUse);
     const TierSpec hbm = {TierKind::kHbm, "cuda:0", setting.on_device * kPlace};
     TERRACE_ASSIGN_OR_RETURN(
-        parts.device,
+        parts.devices.emplace_back(),
         MakeCoreDevice(device, hbm, SystemClock(),
                        MakeEvictionPolicy(EvictionKind::kNextUse)));
     TERRACE_ASSIGN_OR_RETURN(parts.pinned,
@@ -129,11 +129,11 @@ class DeviceStep {
     }
     TERRACE_ASSIGN_OR_RETURN(step->tensors_, step->runtime_->Register(specs));
     TERRACE_RETURN_IF_ERROR(
-        step->ForEach(TierKind::kDram, Access::kOverwrite,
+        step->ForEach("dram", Access::kOverwrite,
                       [](size_t i, Pin& pin) { Fill(pin.data(), i); }));
     TERRACE_ASSIGN_OR_RETURN(
         step->queue_,
-        step->runtime_->OpenQueue(kPayload, kSlots, Soon(), TierKind::kHbm));
+        step->runtime_->OpenQueue(kPayload, kSlots, Soon(), "hbm"));
     return step;
   }
 
@@ -152,7 +152,7 @@ class DeviceStep {
     std::vector<std::byte> expected(static_cast<size_t>(kPayload));
     std::string wrong;
     TERRACE_RETURN_IF_ERROR(
-        ForEach(TierKind::kDram, Access::kRead, [&](size_t i, Pin& pin) {
+        ForEach("dram", Access::kRead, [&](size_t i, Pin& pin) {
           Fill(absl::MakeSpan(expected), i);
           if (std::memcmp(pin.data().data(), expected.data(),
                           expected.size()) != 0) {
@@ -174,7 +174,7 @@ class DeviceStep {
   static Time Soon() { return absl::Now() + absl::Minutes(5); }
 
   template <typename Use>
-  absl::Status ForEach(TierKind tier, Access access, const Use& use) {
+  absl::Status ForEach(absl::string_view tier, Access access, const Use& use) {
     TERRACE_ASSIGN_OR_RETURN(
         const auto queue, runtime_->OpenQueue(kPayload, kSlots, Soon(), tier));
     return Pass(*queue, access, use);

@@ -22,7 +22,8 @@
 namespace terrace::bench {
 
 inline constexpr int64_t kMoveBytes = 8 * kMiB;
-inline constexpr TierId kCopiedTier = 1;  // the end that is not DRAM
+// The end that is not DRAM, whatever it is.
+inline constexpr TierId kCopiedTier = {TierKind::kDisk, 0};
 
 // Lets one thread wait for what ends on others.
 class Signal {

@@ -123,13 +123,6 @@ absl::StatusOr<std::vector<LocalPath>> OpenPaths(
   return paths;
 }
 
-const TierSpec* HbmOf(const std::vector<TierSpec>& tiers) {
-  for (const TierSpec& tier : tiers) {
-    if (tier.kind == TierKind::kHbm) return &tier;
-  }
-  return nullptr;
-}
-
 absl::Span<const TierSpec> DisksOf(const std::vector<TierSpec>& tiers) {
   const auto first = std::find_if(
       tiers.begin(), tiers.end(),
@@ -178,23 +171,66 @@ absl::StatusOr<std::vector<LocalMapped>> OpenMapped(
   return mapped;
 }
 
-// The one that a tier names, whose memory it takes; null: none does.
-absl::StatusOr<std::shared_ptr<Device>> OpenDevice(
+// Those that tiers name, whose memory they take.
+absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
     const Options& options, const std::vector<TierSpec>& tiers,
     LocalRuntimeParts* parts) {
-  const TierSpec* const hbm = HbmOf(tiers);
-  if (hbm == nullptr) return nullptr;
-  absl::StatusOr<std::shared_ptr<Device>> device = OpenCuda(hbm->place);
-  absl::Status status = device.status();
-  if (status.ok()) {
-    absl::StatusOr<CoreDevice> core = MakeCoreDevice(
-        *device, *hbm, *parts->clock, MakeEvictionPolicy(options.eviction));
-    status = core.status();
-    if (status.ok()) parts->device = *std::move(core);
+  std::vector<std::shared_ptr<Device>> devices;
+  for (const TierSpec& hbm : tiers) {
+    if (hbm.kind != TierKind::kHbm) continue;
+    absl::StatusOr<std::shared_ptr<Device>> device = OpenCuda(hbm.place);
+    absl::Status status = device.status();
+    if (status.ok()) {
+      absl::StatusOr<CoreDevice> core = MakeCoreDevice(
+          *device, hbm, *parts->clock, MakeEvictionPolicy(options.eviction));
+      status = core.status();
+      if (status.ok()) parts->devices.push_back(*std::move(core));
+    }
+    if (!status.ok()) {
+      return Reworded(status,
+                      absl::StrCat("tier '", TierText(hbm),
+                                   "': ", absl::string_view(status.message())));
+    }
+    devices.push_back(*std::move(device));
   }
-  if (status.ok()) return device;
-  return Reworded(status, absl::StrCat("tier '", TierText(*hbm), "': ",
-                                       absl::string_view(status.message())));
+  return devices;
+}
+
+// One memory's arena; all devices copy from and to what the first has pinned.
+absl::Status OpenMemory(const Options& options, const TierSpec& memory,
+                        int preferred_node, int64_t growth_bytes,
+                        const std::vector<std::shared_ptr<Device>>& devices,
+                        std::shared_ptr<HostArena>* arena,
+                        PinnedMapping* pinned) {
+  TERRACE_ASSIGN_OR_RETURN(
+      *arena, HostArena::Create(
+                  {.size_bytes = RoundDown(memory.budget_bytes, kBlockBytes),
+                   .growth_bytes = growth_bytes,
+                   .huge_pages = options.huge_pages,
+                   .numa_node = NodeOf(memory),
+                   .preferred_node = preferred_node}));
+  if (devices.empty()) return absl::OkStatus();
+  TERRACE_ASSIGN_OR_RETURN(*pinned,
+                           devices.front()->Pin(*arena, (*arena)->bytes()));
+  return absl::OkStatus();
+}
+
+// Those beside the first.
+absl::Status OpenOtherMemories(
+    const Options& options, absl::Span<const TierSpec> tiers,
+    const std::vector<std::shared_ptr<Device>>& devices,
+    LocalRuntimeParts* parts) {
+  for (const TierSpec& tier : tiers.subspan(1)) {
+    if (tier.kind != TierKind::kDram) continue;
+    LocalMemory memory;
+    memory.spec = tier;
+    memory.eviction = MakeEvictionPolicy(options.eviction);
+    TERRACE_RETURN_IF_ERROR(OpenMemory(options, tier, /*preferred_node=*/-1,
+                                       /*growth_bytes=*/0, devices,
+                                       &memory.arena, &memory.pinned));
+    parts->other_memories.push_back(std::move(memory));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<IoEngine>> OpenEngine(
@@ -233,10 +269,12 @@ absl::StatusOr<std::vector<TensorId>> Runtime::Register(
 }
 
 absl::StatusOr<std::unique_ptr<RequestQueue>> Runtime::OpenQueue(
-    int64_t slot_bytes, int slots, Time deadline, TierKind tier) {
-  if (tier == TierKind::kDram) return OpenQueue(slot_bytes, slots, deadline);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a queue at ", TierKindName(tier), ": this runtime has them at dram"));
+    int64_t slot_bytes, int slots, Time deadline, absl::string_view tier) {
+  if (tier.empty() || tier == TierKindName(TierKind::kDram)) {
+    return OpenQueue(slot_bytes, slots, deadline);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a queue at '", tier, "': customers work at dram"));
 }
 
 absl::Status Runtime::GrowMemory(int64_t bytes) {
@@ -260,23 +298,16 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
         tuning.stale.empty() ? "holds" : absl::StrJoin(tuning.stale, "; ");
   }
   // Devices and paths first: a wrong one is found before memory is populated.
-  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device,
-                           OpenDevice(options, tiers, &parts));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::shared_ptr<Device>> devices,
+                           OpenDevices(options, tiers, &parts));
   TERRACE_ASSIGN_OR_RETURN(parts.mapped,
                            OpenMapped(options, tiers, topology, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.paths, OpenPaths(options, disks, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.engine, OpenEngine(options, parts.paths));
-  HostArenaOptions arena;
-  arena.size_bytes = RoundDown(memory.budget_bytes, kBlockBytes);
-  arena.growth_bytes = options.host_growth_bytes;
-  arena.huge_pages = options.huge_pages;
-  arena.numa_node = NodeOf(memory);
-  arena.preferred_node = NearestNode(topology, topology.cpus);
-  TERRACE_ASSIGN_OR_RETURN(parts.arena, HostArena::Create(arena));
-  if (device != nullptr) {
-    TERRACE_ASSIGN_OR_RETURN(parts.pinned,
-                             device->Pin(parts.arena, parts.arena->bytes()));
-  }
+  TERRACE_RETURN_IF_ERROR(OpenMemory(
+      options, memory, NearestNode(topology, topology.cpus),
+      options.host_growth_bytes, devices, &parts.arena, &parts.pinned));
+  TERRACE_RETURN_IF_ERROR(OpenOtherMemories(options, tiers, devices, &parts));
   parts.pool = options.thread_pool;
   if (!parts.pool.valid()) {
     TERRACE_ASSIGN_OR_RETURN(parts.pool,

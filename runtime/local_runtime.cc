@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/mutex.h"
@@ -18,6 +19,7 @@
 #include "runtime/messages/port.h"
 #include "runtime/messages/request_queue.h"
 #include "tiers/left_behind.h"
+#include "tiers/memory/arena_medium.h"
 
 namespace terrace {
 namespace {
@@ -46,6 +48,23 @@ class LoopEnd {
   bool is_set_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// Of all working tiers.
+using Bases = absl::flat_hash_map<TierId, TierBase>;
+
+Bases BasesOf(const LocalRuntimeParts& parts, const HostArena& arena) {
+  Bases bases;
+  bases[kDramTier] = {.data = arena.bytes().data()};
+  for (size_t i = 0; i < parts.other_memories.size(); ++i) {
+    bases[{TierKind::kDram, 1 + static_cast<int>(i)}] = {
+        .data = parts.other_memories[i].arena->bytes().data()};
+  }
+  for (size_t k = 0; k < parts.devices.size(); ++k) {
+    bases[{TierKind::kHbm, static_cast<int>(k)}] = {
+        .address = parts.devices[k].address};
+  }
+  return bases;
+}
+
 class InProcessRuntime final : public LocalRuntime {
  public:
   InProcessRuntime(LocalRuntimeParts parts, std::unique_ptr<IoPaths> io)
@@ -54,16 +73,24 @@ class InProcessRuntime final : public LocalRuntime {
         pinned_(std::make_shared<PinnedMapping>(std::move(parts.pinned))),
         executor_(std::make_unique<LentExecutor>(std::move(parts.pool))),
         machine_profile_(std::move(parts.machine_profile)),
-        memory_{.data = arena_->bytes().data()},
-        device_{.address =
-                    parts.device.has_value() ? parts.device->address : 0} {
+        bases_(BasesOf(parts, *arena_)) {
     CoreParts core;
     core.clock = &clock_;
     core.executor = executor_.get();
     core.arena = arena_->bytes();
     core.memory = std::move(parts.memory);
     core.io = std::move(io);
-    core.device = std::move(parts.device);
+    core.devices = std::move(parts.devices);
+    for (LocalMemory& each : parts.other_memories) {
+      const absl::Span<std::byte> bytes = each.arena->bytes();
+      mediums_.push_back(
+          std::make_shared<ArenaMedium>(TierName(each.spec), bytes));
+      core.other_memories.push_back(
+          {bytes, each.spec, mediums_.back(), std::move(each.eviction)});
+      other_arenas_.push_back(std::move(each.arena));
+      other_pinned_.push_back(
+          std::make_shared<PinnedMapping>(std::move(each.pinned)));
+    }
     for (LocalMapped& each : parts.mapped) {
       mediums_.push_back(each.medium);
       core.mapped.push_back({std::move(each.spec), std::move(each.medium),
@@ -98,6 +125,8 @@ class InProcessRuntime final : public LocalRuntime {
       for (auto& thread : background_) thread.release();
       LeaveBehind(std::move(pinned_));
       LeaveBehind(std::move(arena_));
+      for (auto& each : other_pinned_) LeaveBehind(std::move(each));
+      for (auto& each : other_arenas_) LeaveBehind(std::move(each));
       return;
     }
     if (!closed_) {
@@ -107,6 +136,8 @@ class InProcessRuntime final : public LocalRuntime {
     if (mover_->abandoned()) {
       arena_->Leak();
       LeaveBehind(pinned_);
+      for (const auto& each : other_arenas_) each->Leak();
+      for (const auto& each : other_pinned_) LeaveBehind(each);
     }
     mover_.reset();
     executor_.reset();  // once its tasks, which refer to these, have ended
@@ -142,16 +173,17 @@ class InProcessRuntime final : public LocalRuntime {
 
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override {
-    return OpenQueue(slot_bytes, slots, deadline, TierKind::kDram);
+    return OpenQueue(slot_bytes, slots, deadline, "");
   }
 
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
-      int64_t slot_bytes, int slots, Time deadline, TierKind tier) override {
+      int64_t slot_bytes, int slots, Time deadline,
+      absl::string_view tier) override {
     OpenRequest message;
     message.slot_bytes = slot_bytes;
     message.slots = slots;
     message.deadline = deadline;
-    message.tier = tier;
+    message.tier = std::string(tier);
     return Open(message);
   }
 
@@ -247,8 +279,7 @@ class InProcessRuntime final : public LocalRuntime {
                              Ask<OpenedQueue>(message));
     intake_->OnOpened(opened.id, message.slot_bytes, message.slots);
     return MakeRequestQueue(
-        opened.id, port_->TakeQueue(opened.id),
-        message.tier == TierKind::kHbm ? device_ : memory_,
+        opened.id, port_->TakeQueue(opened.id), bases_.at(opened.tier),
         {.clock = &clock_, .inbox = inbox_, .intake = intake_, .port = port_});
   }
 
@@ -297,6 +328,8 @@ class InProcessRuntime final : public LocalRuntime {
   Mutex growth_mutex_;  // of the arena; held while it is populated
   std::shared_ptr<HostArena> arena_;
   std::shared_ptr<PinnedMapping> pinned_;
+  std::vector<std::shared_ptr<HostArena>> other_arenas_;
+  std::vector<std::shared_ptr<PinnedMapping>> other_pinned_;
   std::vector<std::shared_ptr<Medium>> mediums_;
   std::unique_ptr<LentExecutor> executor_;
   std::vector<std::unique_ptr<Executor>> background_;  // per resting tier
@@ -304,8 +337,7 @@ class InProcessRuntime final : public LocalRuntime {
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Inbox> inbox_;
   // Of this process, the runtime's first client; with its queues.
-  const TierBase memory_;
-  const TierBase device_;
+  const Bases bases_;
   std::shared_ptr<Port> port_;
   std::shared_ptr<Intake> intake_;
   // Set by the thread that closed; read by later callers.
@@ -328,6 +360,10 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> LocalRuntime::Start(
   io->RegisterArena(parts.arena->bytes());
   if (io->engine_info().buffers_registered || !parts.pinned.bytes().empty()) {
     TERRACE_RETURN_IF_ERROR(parts.arena->CheckPinned());
+  }
+  for (const LocalMemory& each : parts.other_memories) {
+    if (each.pinned.bytes().empty()) continue;
+    TERRACE_RETURN_IF_ERROR(each.arena->CheckPinned());
   }
   try {
     return std::make_unique<InProcessRuntime>(std::move(parts), std::move(io));

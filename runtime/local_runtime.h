@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,16 +43,25 @@ struct LocalMapped {
   std::unique_ptr<Executor> background;
 };
 
+// A memory beside the first.
+struct LocalMemory {
+  TierSpec spec;
+  std::shared_ptr<HostArena> arena;
+  PinnedMapping pinned;  // where a device copies from and to it
+  std::unique_ptr<EvictionPolicy> eviction;
+};
+
 struct LocalRuntimeParts {
   Clock* clock = nullptr;  // outlives the runtime
   std::unique_ptr<IoEngine> engine;
-  std::optional<CoreDevice> device;  // above memory
-  std::vector<LocalMapped> mapped;   // the faster ones first
+  std::vector<CoreDevice> devices;  // above memory
+  std::vector<LocalMapped> mapped;  // the faster ones first
   std::vector<LocalPath> paths;
   std::shared_ptr<HostArena> arena;
   PinnedMapping pinned;  // the arena, where a device copies from and to it
   TierSpec memory = {};  // what the arena was asked for as, for Stats
-  ThreadPool pool;       // others may have it, too
+  std::vector<LocalMemory> other_memories;
+  ThreadPool pool;  // others may have it, too
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);

@@ -42,7 +42,7 @@ CopyQueue::~CopyQueue() = default;
 
 void CopyQueue::Begin(const Move& move) {
   const int side = SideOf(move.edge);
-  const bool reads = move.edge.to == kDramTier;
+  const bool reads = IsFromFar(move.edge);
   const Extent& place = reads ? move.from : move.to;
   TERRACE_CHECK(move.from.size_bytes == move.to.size_bytes);
   TERRACE_CHECK(move.data != nullptr && place.size_bytes > 0);
@@ -177,8 +177,8 @@ IoPathStats CopyQueue::stats(TierId tier, absl::Time now) const {
 }
 
 int CopyQueue::SideOf(Edge edge) const {
-  TERRACE_CHECK(edge.from == kDramTier || edge.to == kDramTier);
-  const TierId tier = edge.from == kDramTier ? edge.to : edge.from;
+  TERRACE_CHECK(IsMemory(NearEnd(edge)));
+  const TierId tier = FarEnd(edge);
   const auto is_its = [tier](const Side& side) {
     return side.end.tier == tier;
   };

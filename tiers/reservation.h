@@ -6,26 +6,46 @@
 // One thread at a time (the mover). What it was reserved from outlives it.
 #pragma once
 
-#include <climits>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
+#include "terrace/tier.h"
 #include "tiers/extent.h"
 
 namespace terrace {
 
-// Tiers of a runtime, the fastest first. Customers work in a device's memory
-// and in the host's; all others, from 1 on, are places to rest.
-using TierId = int;
-inline constexpr TierId kHbmTier = -1;
-inline constexpr TierId kDramTier = 0;
-inline constexpr TierId kNoTier = INT_MAX;
-constexpr bool IsWorkingTier(TierId tier) { return tier <= kDramTier; }
-inline constexpr int kWorkingTiers = 2;
-// A working tier's place in an array of them, memory first.
-constexpr size_t WorkingIndex(TierId tier) {
-  return static_cast<size_t>(kDramTier - tier);
+// Which tier of a runtime. A name: nothing is counted with it, and what differs
+// by kind is asked of the tier, or of the kind.
+struct TierId {
+  TierKind kind = TierKind::kDisk;
+  int number = -1;  // among the runtime's tiers of that kind; -1: no tier
+
+  friend constexpr bool operator==(TierId, TierId) = default;
+  template <typename Hash>
+  friend Hash AbslHashValue(Hash hash, TierId tier) {
+    return Hash::combine(std::move(hash), tier.kind, tier.number);
+  }
+};
+
+inline constexpr TierId kNoTier;
+// The first memory, which every runtime has: what has no room of its own to
+// move through passes through it, and queues without a name work there.
+inline constexpr TierId kDramTier = {TierKind::kDram, 0};
+
+constexpr bool IsMemory(TierId tier) { return tier.kind == TierKind::kDram; }
+constexpr bool IsDevice(TierId tier) { return tier.kind == TierKind::kHbm; }
+// Customers work in memory and on devices; the others are places to rest.
+constexpr bool IsWorkingTier(TierId tier) {
+  return IsMemory(tier) || IsDevice(tier);
+}
+constexpr bool IsRestingTier(TierId tier) {
+  return tier != kNoTier && !IsWorkingTier(tier);
+}
+// Of the working tiers that have the newest contents of a tensor one keeps
+// them: the first in this order. It is dirty until they are written back; the
+// others may go at any time.
+constexpr bool KeepsBefore(TierId one, TierId other) {
+  if (one.kind != other.kind) return IsMemory(one);
+  return one.number < other.number;
 }
 
 // What ranges are reserved from.

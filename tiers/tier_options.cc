@@ -33,29 +33,23 @@ absl::Status CheckAlone(const Options& options) {
       absl::StrCat("tiers and ", other, " together"));
 }
 
-// Of a kind that there is at most one of; null: there is none.
-absl::StatusOr<const TierSpec*> FindOne(const std::vector<TierSpec>& tiers,
-                                        TierKind kind) {
-  const TierSpec* found = nullptr;
-  for (const TierSpec& tier : tiers) {
-    if (tier.kind != kind) continue;
-    if (found != nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tiers '", TierText(*found), "' and '", TierText(tier),
-          "': there is one of ",
-          kind == TierKind::kHbm ? "a device's memory" : "memory"));
-    }
-    found = &tier;
-  }
-  return found;
-}
-
-// One tier of memory, and at most one of a device's.
+// At least one tier of memory; where there are several, each is of a node.
 absl::Status CheckWorking(const std::vector<TierSpec>& tiers) {
-  TERRACE_RETURN_IF_ERROR(FindOne(tiers, TierKind::kHbm).status());
-  TERRACE_ASSIGN_OR_RETURN(const TierSpec* const found,
-                           FindOne(tiers, TierKind::kDram));
-  if (found != nullptr) return absl::OkStatus();
+  std::vector<const TierSpec*> memories;
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind != TierKind::kDram) continue;
+    for (const TierSpec* const other : memories) {
+      if (!tier.place.empty() && !other->place.empty() &&
+          tier.place != other->place) {
+        continue;
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("tiers '", TierText(*other), "' and '", TierText(tier),
+                       "': each of several memories has a node of its own"));
+    }
+    memories.push_back(&tier);
+  }
+  if (!memories.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "no tier of memory, such as dram=8GiB, is named");
 }
@@ -104,12 +98,16 @@ absl::StatusOr<std::vector<TierSpec>> TiersOf(const Options& options) {
                    [](const TierSpec& a, const TierSpec& b) {
                      return RankOf(a) < RankOf(b);
                    });
-  if (tiers.front().budget_bytes < 3 * ResidentBytes(1)) {
+  for (const TierSpec& tier : tiers) {
+    if (tier.kind != TierKind::kDram ||
+        tier.budget_bytes >= 3 * ResidentBytes(1)) {
+      continue;
+    }
     const bool is_tier = !options.tiers.empty();
     return absl::InvalidArgumentError(absl::StrCat(
-        is_tier ? absl::StrCat("tier '", TierText(tiers.front()), "': ") : "",
-        "a host budget of ", tiers.front().budget_bytes,
-        " bytes; the least is ", 3 * ResidentBytes(1)));
+        is_tier ? absl::StrCat("tier '", TierText(tier), "': ") : "",
+        "a host budget of ", tier.budget_bytes, " bytes; the least is ",
+        3 * ResidentBytes(1)));
   }
   TERRACE_RETURN_IF_ERROR(CheckPlaces(tiers));
   return tiers;

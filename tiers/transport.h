@@ -20,7 +20,22 @@ namespace terrace {
 struct Edge {
   TierId from = kNoTier;
   TierId to = kNoTier;
+
+  friend constexpr bool operator==(Edge, Edge) = default;
 };
+
+// A move has memory at one end, the near one. Of two memories that is the one
+// of the lesser number.
+constexpr bool IsFromFar(Edge edge) {
+  return IsMemory(edge.to) &&
+         (!IsMemory(edge.from) || edge.from.number > edge.to.number);
+}
+constexpr TierId FarEnd(Edge edge) {
+  return IsFromFar(edge) ? edge.from : edge.to;
+}
+constexpr TierId NearEnd(Edge edge) {
+  return IsFromFar(edge) ? edge.to : edge.from;
+}
 
 struct Move {
   uint64_t tag = 0;  // unique among moves under way

@@ -46,11 +46,12 @@ struct Options {
   //
   //   options.tiers = {*ParseTier("dram=8GiB"), *ParseTier("nvme:/mnt/a")};
   //
-  // One is memory. A disk's budget is the largest size of the job's file there:
-  // a tensor that has no room within it goes to the next disk, and where none
-  // has any, Register is ResourceExhausted. The errno that its message names is
-  // EDQUOT then, that of a full disk ENOSPC. What is not there
-  // is refused, as terrace/tier.h says.
+  // At least one is memory: each other one is of a node of its own. A queue
+  // works in any of them, or on any device. A disk's budget is the largest size
+  // of the job's file there: a tensor that has no room within it goes to the
+  // next disk, and where none has any, Register is ResourceExhausted. The errno
+  // that its message names is EDQUOT then, that of a full disk ENOSPC. What is
+  // not there is refused, as terrace/tier.h says.
   std::vector<TierSpec> tiers;
   // An ordinary file may play persistent memory: for tests, as what is written
   // there does not outlive a power failure at that speed.

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "terrace/options.h"
 #include "terrace/request.h"
@@ -83,29 +84,32 @@ class Runtime {
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) = 0;
 
-  // A queue whose window and pins are on the working tier of that kind: kDram,
-  // as above, or kHbm, a device's memory. There a pin has an address and no
-  // data. A device's window takes staging in memory as well (StagingBytes),
-  // which what moves between it and disks passes through; the queue has both or
-  // none. Whatever tier a tensor is asked for at, its newest contents come
-  // there. InvalidArgument: customers do not work in that kind, or the runtime
-  // has none of it.
+  // A queue whose window and pins are on the working tier of that name: a
+  // memory or a device. A tier's name is as Options and Stats have it
+  // (`dram:node1`, `hbm:cuda:0`), its number among those of its kind, in the
+  // order of Options (`hbm:1`), or the kind alone, for the first (`dram`). ""
+  // is the first memory, as above. On a device a pin has an address and no
+  // data, and a window takes staging in the first memory as well
+  // (StagingBytes), which what moves between it and disks passes through; the
+  // queue has both or none. Whatever tier a tensor is asked for at, its newest
+  // contents come there, from any other. InvalidArgument: no such tier, or
+  // customers do not work there; the message names those where they do.
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
-      int64_t slot_bytes, int slots, Time deadline, TierKind tier);
+      int64_t slot_bytes, int slots, Time deadline, absl::string_view tier);
 
-  // A queue for groups of this tensor alone, at kDram. It takes the room that
-  // the tensor lacks then, in one part: none if it is in memory already. The
-  // tensor takes that room over: once it is not pinned any more it stays, while
-  // nothing else needs the room. So tensors of many sizes are had one by one in
-  // no more memory than they take, where Acquire's window is beside them.
-  // Waits for what is on its way out of memory, and for no pin: one may be the
-  // caller's own. ResourceExhausted, at once, where nothing else could make
-  // room. So from the first such queue on the groups of others come into the
-  // windows of theirs, and nowhere else: what they pin takes none of this room,
-  // and what they have used leaves with its slot. Other errors as OpenQueue's;
-  // InvalidArgument: no such tensor. A group ends with Aborted where the tensor
-  // was in memory when the queue was opened and has left it, and its room has
-  // gone to others: close the queue and open another.
+  // A queue for groups of this tensor alone, in the first memory. It takes the
+  // room that the tensor lacks then, in one part: none if it is in memory
+  // already. The tensor takes that room over: once it is not pinned any more it
+  // stays, while nothing else needs the room. So tensors of many sizes are had
+  // one by one in no more memory than they take, where Acquire's window is
+  // beside them. Waits for what is on its way out of memory, and for no pin:
+  // one may be the caller's own. ResourceExhausted, at once, where nothing else
+  // could make room. So from the first such queue on the groups of others come
+  // into the windows of theirs, and nowhere else: what they pin takes none of
+  // this room, and what they have used leaves with its slot. Other errors as
+  // OpenQueue's; InvalidArgument: no such tensor. A group ends with Aborted
+  // where the tensor was in memory when the queue was opened and has left it,
+  // and its room has gone to others: close the queue and open another.
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
       TensorId tensor, Time deadline) = 0;
 
@@ -114,9 +118,9 @@ class Runtime {
   virtual absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                                       Time deadline) = 0;
 
-  // More memory for the budget, at once and for good, as for a customer that
-  // joins: in whole blocks of 4 KiB, populated like the rest, but not
-  // registered with an I/O engine. After an error nothing has changed.
+  // More of the first memory for the budget, at once and for good, as for a
+  // customer that joins: in whole blocks of 4 KiB, populated like the rest, but
+  // not registered with an I/O engine. After an error nothing has changed.
   // InvalidArgument: no bytes; ResourceExhausted: beyond
   // Options::host_growth_bytes, or there is no such memory; Unimplemented: a
   // runtime of another kind, or with a device.

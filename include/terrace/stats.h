@@ -89,7 +89,7 @@ struct LinkStats {
   double seconds_blocked = 0;
 };
 
-// The memory that a runtime has of the host.
+// The first memory that a runtime has of the host.
 struct HostStats {
   int64_t budget_bytes = 0;    // in whole blocks of 4 KiB
   int64_t reserved_bytes = 0;  // taken from the machine for it
@@ -104,7 +104,7 @@ struct HostStats {
 };
 
 struct Stats {
-  // Memory first, then a device's, then what lies below, disk paths last; links
+  // Memories first, then devices, then what lies below, disk paths last; links
   // in the order of their tiers, out of memory before into it.
   std::vector<TierStats> tiers;
   std::vector<LinkStats> links;
@@ -113,8 +113,8 @@ struct Stats {
   std::string engine_reason;  // flags in force, or the errno that forced it
   // Of Options::machine_profile: "holds", or why it or a path of it does not.
   std::string machine_profile;
-  int64_t window_bytes = 0;      // of all open queues
-  int64_t resident_bytes = 0;    // outside the windows
+  int64_t window_bytes = 0;      // of open queues, in the first memory
+  int64_t resident_bytes = 0;    // outside the windows, likewise
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request
   int64_t prefetch_hits = 0;     // of those, asked for since

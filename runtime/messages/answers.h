@@ -12,11 +12,13 @@
 #include "terrace/request.h"
 #include "terrace/stats.h"
 #include "terrace/tensor.h"
+#include "tiers/reservation.h"
 
 namespace terrace {
 
 struct OpenedQueue {
   int64_t id = -1;
+  TierId tier;  // where its pins are
 };
 
 // The answer to one request. An error is the Status, whatever was asked for.

@@ -74,12 +74,10 @@ absl::Status Intake::Check(const UnregisterRequest& request) const {
 }
 
 absl::Status Intake::Check(const OpenRequest& request) const {
-  TERRACE_RETURN_IF_ERROR(
-      CheckValue("a queue at tier", request.tier, TierKind::kDisk));
-  if (request.tier != TierKind::kDram && request.tier != TierKind::kHbm) {
+  if (request.tier.size() > kMostNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a queue at ", TierKindName(request.tier),
-                     ": customers work at dram and hbm"));
+        absl::StrCat("a queue at a tier with a name of ", request.tier.size(),
+                     " bytes: '", request.tier.substr(0, 32), "...'"));
   }
   if (request.slot_bytes <= 0 || request.slots <= 0) {
     return absl::InvalidArgumentError(

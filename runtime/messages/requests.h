@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -16,7 +17,6 @@
 #include "terrace/pin.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
-#include "terrace/tier.h"
 
 namespace terrace {
 
@@ -36,8 +36,8 @@ struct OpenRequest {
   int64_t slot_bytes = 0;
   int slots = 0;
   absl::Time deadline;
-  TierKind tier = TierKind::kDram;  // where its window is
-  TensorId only;  // of a window for one tensor: a slot of its size
+  std::string tier;  // where its window is, as Runtime::OpenQueue has it
+  TensorId only;     // of a window for one tensor: a slot of its size
 };
 struct CloseQueueRequest {
   int64_t queue = -1;

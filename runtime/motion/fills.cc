@@ -20,8 +20,7 @@ constexpr int kFetchesAgain = 1;
 
 // Whether it is of a working tier itself.
 bool IsOutsideWindows(const TransferParts& parts, const Reservation& room) {
-  return !room.empty() &&
-         (room.from() == parts.dram || room.from() == parts.hbm);
+  return !room.empty() && room.from() == &parts.tiers->at(room.tier());
 }
 
 // DataLoss only of a tensor that has no other copy: of one that has, what is
@@ -33,7 +32,7 @@ absl::Status WhatIsGone(const TransferParts& parts, const Tensor& tensor,
   if (other == nullptr) return Reworded(why, text);
   return Reworded(why, absl::StatusCode::kUnavailable,
                   absl::StrCat(text, "; it is whole on ",
-                               parts.NameOf(other->place.tier())));
+                               parts.tiers->at(other->place.tier()).name()));
 }
 
 }  // namespace
@@ -95,7 +94,7 @@ void Transfers::StartCheck(Map::iterator transfer, uint64_t seal_id) {
   ++tasks_;
   const ExtentHeader expected =
       HeaderOf(*checked.tensor, seal_id, checked.below, checked.generation);
-  parts_.executor->Run([copy = checked.bytes(*parts_.dram), expected,
+  parts_.executor->Run([copy = checked.bytes(*parts_.tiers), expected,
                         inbox = parts_.inbox, tag = transfer->first] {
     inbox->Post(Checked{tag, CheckSeal(copy, expected)});
   });
@@ -109,8 +108,7 @@ void Transfers::OnFilled(Map::iterator transfer, const Moved& moved,
     const auto late = late_fills_.find(&tensor);
     if (--late->second == 0) late_fills_.erase(late);
     if (IsOutsideWindows(parts_, fill.room)) {
-      late_bytes_[WorkingIndex(fill.room.tier())] -=
-          fill.room.extent().size_bytes;
+      late_bytes_[fill.room.tier()] -= fill.room.extent().size_bytes;
     }
     if (IsWorkingTier(fill.edge.from)) tensor.EndRead(fill.edge.from);
     transfers_.erase(transfer);
@@ -160,7 +158,7 @@ void Transfers::FailFill(Map::iterator transfer, const Moved& moved,
                   .status = moved.status,
                   .late = moved.late};
   const bool is_loss = absl::IsDataLoss(moved.status);
-  if (is_loss && fill.leg().from == kDramTier) {
+  if (is_loss && IsMemory(fill.leg().from)) {
     arrival.status = absl::UnavailableError(moved.status.message());
   } else if (is_loss) {
     arrival.source_is_gone = true;
@@ -178,7 +176,7 @@ void Transfers::FailFill(Map::iterator transfer, const Moved& moved,
   ++late_fills_[&tensor];
   if (fill.in_first_leg()) return;  // the room is not touched yet
   if (IsOutsideWindows(parts_, room)) {
-    late_bytes_[WorkingIndex(room.tier())] += room.extent().size_bytes;
+    late_bytes_[room.tier()] += room.extent().size_bytes;
   }
   fill.room = std::move(room);
   arrivals->back().late_room = &fill.room;

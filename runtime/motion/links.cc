@@ -8,37 +8,49 @@
 namespace terrace {
 
 Links::Links(std::unique_ptr<IoPaths> io, std::unique_ptr<CopyTransport> copies,
-             int mapped, int disks, std::unique_ptr<Transport> device)
+             std::vector<std::unique_ptr<Transport>> devices)
     : io_(std::move(io)),
       copies_(std::move(copies)),
-      first_disk_(kDramTier + 1 + mapped),
-      tiers_(kWorkingTiers + mapped + disks),
-      device_(std::move(device)),
-      disks_(*io_, first_disk_),
-      transports_{copies_.get(), &disks_},
-      edges_(static_cast<size_t>(tiers_) * static_cast<size_t>(tiers_)),
-      blocked_(edges_.size()),
-      moved_(edges_.size()) {
-  if (device_ != nullptr) transports_.push_back(device_.get());
-  for (TierId other = kHbmTier; other < tiers_ + kHbmTier; ++other) {
-    if (other == kDramTier) continue;
-    Transport* const transport = other < kDramTier     ? device_.get()
-                                 : other < first_disk_ ? transports_[0]
-                                                       : transports_[1];
-    edges_[IndexOf({kDramTier, other})] = transport;
-    edges_[IndexOf({other, kDramTier})] = transport;
-  }
+      devices_(std::move(devices)),
+      disks_(*io_),
+      transports_{copies_.get(), &disks_} {
+  for (const auto& device : devices_) transports_.push_back(device.get());
 }
 
 Transport& Links::on(Edge edge) {
-  Transport* const transport = edges_[IndexOf(edge)];
-  TERRACE_CHECK(transport != nullptr);
-  return *transport;
+  TERRACE_CHECK(IsMemory(NearEnd(edge)));
+  const TierId far = FarEnd(edge);
+  if (far.kind == TierKind::kDisk) return disks_;
+  if (!IsDevice(far)) return *copies_;
+  return *devices_.at(static_cast<size_t>(far.number));
 }
 
-IoPathStats Links::stats(TierId resting) const {
-  if (resting < first_disk_) return copies_->stats(resting);
-  return io_->stats(resting - first_disk_);
+Links::EdgeCounts& Links::OnEdge(Edge edge) {
+  const EdgeCounts* const found = Find(edge);
+  if (found != nullptr) return const_cast<EdgeCounts&>(*found);
+  return counts_.emplace_back(EdgeCounts{.edge = edge});
+}
+
+const Links::EdgeCounts* Links::Find(Edge edge) const {
+  for (const EdgeCounts& each : counts_) {
+    if (each.edge == edge) return &each;
+  }
+  return nullptr;
+}
+
+int64_t Links::moved(Edge edge) const {
+  const EdgeCounts* const found = Find(edge);
+  return found == nullptr ? 0 : found->moved_bytes;
+}
+
+absl::Duration Links::blocked(Edge edge) const {
+  const EdgeCounts* const found = Find(edge);
+  return found == nullptr ? absl::ZeroDuration() : found->blocked;
+}
+
+IoPathStats Links::stats(TierId far) const {
+  if (far.kind == TierKind::kDisk) return io_->stats(far.number);
+  return copies_->stats(far);
 }
 
 void Links::Poll(std::vector<Moved>* moved) {

@@ -8,17 +8,27 @@
 namespace terrace {
 
 RestingTiers::RestingTiers(std::vector<std::unique_ptr<MappedTier>> mapped,
-                           std::vector<std::unique_ptr<DiskTier>> disks)
-    : first_disk_(first() + static_cast<int>(mapped.size())) {
+                           std::vector<std::unique_ptr<DiskTier>> disks) {
   for (auto& tier : mapped) tiers_.push_back(std::move(tier));
   for (auto& tier : disks) tiers_.push_back(std::move(tier));
-  for (int i = 0; i < count(); ++i) {
-    TERRACE_CHECK(tiers_[static_cast<size_t>(i)]->id() == first() + i);
+  for (const auto& tier : tiers_) {
+    const TierId id = tier->id();
+    const auto before =
+        std::count_if(ids_.begin(), ids_.end(),
+                      [id](TierId other) { return other.kind == id.kind; });
+    TERRACE_CHECK(IsRestingTier(id) && id.number == before);
+    ids_.push_back(id);
   }
 }
 
+int RestingTiers::IndexOf(TierId tier) const {
+  const auto found = std::find(ids_.begin(), ids_.end(), tier);
+  TERRACE_CHECK(found != ids_.end());
+  return static_cast<int>(found - ids_.begin());
+}
+
 const DiskTier& RestingTiers::disk(TierId tier) const {
-  TERRACE_CHECK(IsDisk(tier));
+  TERRACE_CHECK(tier.kind == TierKind::kDisk);
   return static_cast<const DiskTier&>(at(tier));
 }
 
@@ -36,7 +46,7 @@ void RestingTiers::BeginRemove(bool quiet) {
   const bool disks = !std::exchange(removing_disks_, true);
   const bool mapped = quiet && !std::exchange(removing_mapped_, true);
   for (const auto& tier : tiers_) {
-    if (IsDisk(tier->id()) ? disks : mapped) tier->BeginRemove();
+    if (tier->kind() == TierKind::kDisk ? disks : mapped) tier->BeginRemove();
   }
 }
 

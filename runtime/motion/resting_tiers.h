@@ -16,19 +16,19 @@ namespace terrace {
 
 class RestingTiers {
  public:
-  // Mapped tiers first, then disks: tier 1 + k is the k-th of all.
+  // Mapped tiers first, then disks, each numbered among its kind.
   RestingTiers(std::vector<std::unique_ptr<MappedTier>> mapped,
                std::vector<std::unique_ptr<DiskTier>> disks);
 
   int count() const { return static_cast<int>(tiers_.size()); }
-  static constexpr TierId first() { return kDramTier + 1; }
-  TierId end() const { return first() + count(); }
-  Tier& at(TierId tier) { return *tiers_[static_cast<size_t>(tier - first())]; }
+  // All of them, in their order; and the place of one in that.
+  const std::vector<TierId>& ids() const { return ids_; }
+  int IndexOf(TierId tier) const;
+  Tier& at(TierId tier) { return *tiers_[static_cast<size_t>(IndexOf(tier))]; }
   const Tier& at(TierId tier) const {
-    return *tiers_[static_cast<size_t>(tier - first())];
+    return *tiers_[static_cast<size_t>(IndexOf(tier))];
   }
   const std::string& name(TierId tier) const { return at(tier).name(); }
-  bool IsDisk(TierId tier) const { return tier >= first_disk_; }
   const DiskTier& disk(TierId tier) const;
 
   void ForgetRefusals();
@@ -44,8 +44,8 @@ class RestingTiers {
   void Abandon();
 
  private:
-  const TierId first_disk_;
   std::vector<std::unique_ptr<Tier>> tiers_;
+  std::vector<TierId> ids_;  // of those
   bool removing_disks_ = false;
   bool removing_mapped_ = false;
   absl::Status removal_status_;  // the first error

@@ -8,14 +8,14 @@
 #include "absl/types/span.h"
 #include "aio/io_transfer.h"
 #include "runtime/tensor/tensor_life.h"
-#include "tiers/memory/dram_tier.h"
 #include "tiers/reservation.h"
+#include "tiers/tier_list.h"
 #include "tiers/transport.h"
 
 namespace terrace {
 
 constexpr bool IsOfDevice(Edge edge) {
-  return edge.from == kHbmTier || edge.to == kHbmTier;
+  return IsDevice(edge.from) || IsDevice(edge.to);
 }
 
 struct TensorTransfer {
@@ -34,7 +34,7 @@ struct TensorTransfer {
 
   bool fills() const { return IsWorkingTier(edge.to); }
   bool has_two_legs() const {
-    return edge.from != kDramTier && edge.to != kDramTier;
+    return !IsMemory(edge.from) && !IsMemory(edge.to);
   }
   bool in_first_leg() const { return has_two_legs() && !is_second; }
   Edge leg() const {
@@ -48,9 +48,11 @@ struct TensorTransfer {
     return tensor->at(tier)->place.extent();
   }
   // In memory: what is sealed, or checked.
-  absl::Span<std::byte> bytes(DramTier& dram) const {
-    const Extent& extent = on(kDramTier);
-    return {dram.Address(extent), static_cast<size_t>(extent.size_bytes)};
+  absl::Span<std::byte> bytes(const TierList& tiers) const {
+    const TierId memory = NearEnd(leg());
+    const Extent& extent = on(memory);
+    return {tiers.at(memory).Address(extent),
+            static_cast<size_t>(extent.size_bytes)};
   }
 };
 

@@ -18,9 +18,9 @@ namespace {
 absl::Status LateStatus(const TransferParts& parts,
                         const TensorTransfer& transfer) {
   const Edge leg = transfer.leg();
-  const bool reads = leg.to == kDramTier;
-  const TierId far = reads ? leg.from : leg.to;
-  std::string at = parts.NameOf(far);
+  const bool reads = IsFromFar(leg);
+  const TierId far = FarEnd(leg);
+  std::string at = parts.tiers->at(far).name();
   if (!IsWorkingTier(far)) {
     absl::StrAppend(&at, ", offset ", transfer.below.offset);
   }
@@ -37,6 +37,12 @@ void CancelOne(std::pair<const uint64_t, TensorTransfer>& transfer,
   if (moves.moving) links.Cancel(moves.leg(), tag);
 }
 
+// A transcript's name for a tier.
+int NumberOf(const TransferParts& parts, TierId tier) {
+  if (IsDevice(tier)) return -1;
+  return IsMemory(tier) ? 0 : 1 + parts.resting->IndexOf(tier);
+}
+
 void Note(const TransferParts& parts, TranscriptEvent event,
           const TensorTransfer& transfer, absl::StatusCode code) {
   if (parts.transcript == nullptr) return;
@@ -45,19 +51,14 @@ void Note(const TransferParts& parts, TranscriptEvent event,
   line.event = event;
   line.code = code;
   line.tensor = transfer.tensor->id.value;
-  line.from = transfer.leg().from;
-  line.to = transfer.leg().to;
+  line.from = NumberOf(parts, transfer.leg().from);
+  line.to = NumberOf(parts, transfer.leg().to);
   line.io_class = static_cast<int>(transfer.io_class);
   line.generation = transfer.generation;
   parts.transcript->push_back(line);
 }
 
 }  // namespace
-
-const std::string& TransferParts::NameOf(TierId tier) const {
-  if (!IsWorkingTier(tier)) return resting->name(tier);
-  return tier == kDramTier ? dram->name() : hbm->name();
-}
 
 const TensorTransfer& Transfers::Of(const Tensor& tensor) const {
   const auto found = transfers_.find(tensor.transfer());
@@ -83,7 +84,8 @@ void Transfers::Move(Map::value_type& transfer) {
        .edge = leg,
        .from = from,
        .to = to,
-       .data = parts_.dram->Address(leg.from == kDramTier ? from : to),
+       .data =
+           parts_.tiers->at(NearEnd(leg)).Address(IsFromFar(leg) ? to : from),
        .io_class = moves.io_class,
        .timeout = parts_.timeout});
 }
@@ -94,7 +96,7 @@ void Transfers::StartDrain(Tensor& tensor, TierId to, Reservation second,
   const auto added = transfers_.try_emplace(transfers_.end(), tag);
   TensorTransfer& transfer = added->second;
   transfer.tensor = &tensor;
-  transfer.edge = {slot.empty() ? kDramTier : kHbmTier, to};
+  transfer.edge = {tensor.KeptAt(), to};
   transfer.io_class = IoClass::kWriteBack;
   transfer.generation = tensor.generation();
   transfer.below =
@@ -120,7 +122,7 @@ void Transfers::Seal(const Map::value_type& transfer) {
   }
   const ExtentHeader header =
       HeaderOf(*drain.tensor, *seal_id, drain.below, drain.generation);
-  parts_.executor->Run([copy = drain.bytes(*parts_.dram), header,
+  parts_.executor->Run([copy = drain.bytes(*parts_.tiers), header,
                         inbox = parts_.inbox, tag = tag] {
     terrace::Seal(header, copy);
     inbox->Post(Sealed{tag});
@@ -162,7 +164,11 @@ MoveReport Transfers::OnMoved(const Moved& moved,
                        .failures = transfer.failures,
                        .late = moved.late,
                        .released = moved.released};
-  if (moved.status.ok() && IsOfDevice(report.edge)) {
+  // What disks and mapped tiers move they count themselves, all memories
+  // together.
+  const bool counts =
+      !IsRestingTier(FarEnd(report.edge)) || NearEnd(report.edge) != kDramTier;
+  if (moved.status.ok() && counts) {
     parts_.links->AddMoved(report.edge,
                            ResidentBytes(transfer.tensor->spec.size_bytes));
   }

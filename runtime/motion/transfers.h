@@ -11,7 +11,6 @@
 // Mover only.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,8 +29,8 @@
 #include "runtime/motion/tensor_transfer.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/tensor/tensor_life.h"
-#include "tiers/memory/dram_tier.h"
 #include "tiers/reservation.h"
+#include "tiers/tier_list.h"
 
 namespace terrace {
 
@@ -72,15 +71,12 @@ struct TransferParts {
   Links* links = nullptr;
   Executor* executor = nullptr;
   std::shared_ptr<Inbox> inbox;
-  DramTier* dram = nullptr;
-  const Tier* hbm = nullptr;  // null: there is none
+  const TierList* tiers = nullptr;
   StagingRoom* staging = nullptr;
   RestingTiers* resting = nullptr;
   Clock* clock = nullptr;
   Transcript* transcript = nullptr;  // null: none is written
   absl::Duration timeout;
-
-  const std::string& NameOf(TierId tier) const;
 };
 
 class Transfers {
@@ -89,8 +85,9 @@ class Transfers {
 
   // Fetches the fastest newest copy that lies elsewhere into `room`.
   void StartFill(Tensor& tensor, Reservation room, IoClass io_class);
-  // Seals the memory copy for tier `to`, if it asks for that; an empty
-  // `second`: in its place. `slot`: the device's copy comes down through it.
+  // Seals the copy that keeps the newest contents for tier `to`, if it asks for
+  // that; an empty `second`: in its place. A device's comes down through
+  // `slot`.
   void StartDrain(Tensor& tensor, TierId to, Reservation second,
                   Reservation slot = {});
   // The tensor that is sealed: it moves, or is given up.
@@ -127,7 +124,8 @@ class Transfers {
   // Room of late fetches that lies directly on a working tier, outside all
   // windows.
   int64_t late_bytes(TierId tier = kDramTier) const {
-    return late_bytes_[WorkingIndex(tier)];
+    const auto found = late_bytes_.find(tier);
+    return found == late_bytes_.end() ? 0 : found->second;
   }
   int tasks() const { return tasks_; }  // of the executor
   // Second places of write-backs, by tier, for the books.
@@ -155,7 +153,7 @@ class Transfers {
   Map transfers_;
   std::vector<uint64_t> waiting_;  // for staging, in their order
   absl::flat_hash_map<const Tensor*, int> late_fills_;
-  std::array<int64_t, kWorkingTiers> late_bytes_ = {};
+  absl::flat_hash_map<TierId, int64_t> late_bytes_;  // by working tier
   uint64_t next_tag_ = 1;
   int tasks_ = 0;
 };

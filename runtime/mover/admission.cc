@@ -179,7 +179,7 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
   } else {
     tensor.Hold(tier, want.access);
     if (tensor.Delivered(tier)) {
-      ++counts_.tier_hits[WorkingIndex(tier)];
+      ++counts_.tier_hits[parts_.working->IndexOf(tier)];
       CountHit(tensor);
       return;
     }
@@ -276,11 +276,17 @@ void Admission::CountBlocked(const Customer& customer, const Group& group,
                              WaitCause cause, Edge last, absl::Time now) {
   const absl::Time since = customer.blocked_since;
   if (since >= now || cause == WaitCause::kNone) return;
-  Edge edge = cause == WaitCause::kRead ? last : Edge{kDramTier, group.drain};
+  const bool on_device = IsDevice(customer.tier);
+  const TierId memory = on_device ? kDramTier : customer.tier;
+  Edge edge = cause == WaitCause::kRead ? last : Edge{memory, group.drain};
   if (edge.to == kNoTier) return;
-  // Of two legs the one on the resting tier's side; there is but one beside it.
-  if (edge.from != kDramTier && edge.to != kDramTier) edge.to = kDramTier;
-  if (edge.from == kDramTier && edge.to == kDramTier) edge.from = kHbmTier;
+  // Of two legs the first, which is on the resting tier's side where there is
+  // one.
+  if (!IsMemory(edge.from) && !IsMemory(edge.to)) edge.to = kDramTier;
+  // What a device has comes down.
+  if (edge.from == edge.to) {
+    edge.from = on_device ? customer.tier : TierId{TierKind::kHbm, 0};
+  }
   parts_.links->AddBlocked(edge, now - since);
 }
 

@@ -3,7 +3,6 @@
 // the last of them has ended. Mover only.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -48,7 +47,9 @@ class Admission {
  public:
   explicit Admission(AdmissionParts parts)
       : parts_(std::move(parts)),
-        places_(*parts_.working, *parts_.write_back, *parts_.transfers) {}
+        places_(*parts_.working, *parts_.write_back, *parts_.transfers) {
+    counts_.tier_hits.resize(parts_.working->all().size());
+  }
 
   // The queue's heads, as many as can be had.
   void Admit(Customer& customer, absl::Time now,
@@ -91,7 +92,7 @@ class Admission {
     int64_t demand_reads = 0;
     int64_t prefetch_reads = 0;
     int64_t prefetch_hits = 0;
-    std::array<int64_t, kWorkingTiers> tier_hits = {};  // by WorkingIndex
+    std::vector<int64_t> tier_hits;  // in the order of the working tiers
 
     int64_t hits() const {
       int64_t sum = 0;

@@ -50,13 +50,21 @@ bool Closing::Advance(absl::Time now, uint64_t processed,
   return (quiet() && removed) || now >= deadline;
 }
 
+int64_t Closing::MemoryBytes() const {
+  int64_t bytes = 0;
+  for (const TierResidency* const each : parts_.working->memories()) {
+    bytes += each->tier().usage().capacity_bytes;
+  }
+  return bytes;
+}
+
 absl::Status Closing::Result() const {
   std::vector<std::string> late;
   if (!quiet()) {
-    late.push_back(absl::StrCat(
-        parts_.links->pending(), " transfers and ", parts_.transfers->tasks(),
-        " tasks never ended; the arena of ",
-        parts_.dram->usage().capacity_bytes, " bytes is leaked"));
+    late.push_back(absl::StrCat(parts_.links->pending(), " transfers and ",
+                                parts_.transfers->tasks(),
+                                " tasks never ended; the arena of ",
+                                MemoryBytes(), " bytes is leaked"));
   }
   for (const std::string& name : parts_.resting->unremoved()) {
     late.push_back(absl::StrCat(name, " could not be removed in time"));
@@ -73,7 +81,7 @@ void Closing::End(bool pinned, Stats stats) {
   ended_ = true;
   final_stats_ = std::move(stats);
   if (abandoned_) {
-    final_stats_.host.leaked_bytes = parts_.dram->usage().capacity_bytes;
+    final_stats_.host.leaked_bytes = MemoryBytes();
   }
   // Before the engine is left behind: a message would wake it.
   const std::deque<Message> left = parts_.inbox->Shut();
@@ -82,8 +90,9 @@ void Closing::End(bool pinned, Stats stats) {
   if (!quiet()) {
     parts_.links->Abandon();
     parts_.resting->Abandon();
-    parts_.dram->Abandon();
-    if (parts_.hbm != nullptr) parts_.hbm->Abandon();
+    for (TierResidency* const each : parts_.working->all()) {
+      each->tier().Abandon();
+    }
   }
   Answer(left, result);
   // No reference to what the last one is told stays behind here.

@@ -15,8 +15,8 @@
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
+#include "runtime/residency/working_tiers.h"
 #include "terrace/stats.h"
-#include "tiers/memory/dram_tier.h"
 
 namespace terrace {
 
@@ -25,8 +25,7 @@ struct ClosingParts {
   Links* links = nullptr;
   Transfers* transfers = nullptr;
   RestingTiers* resting = nullptr;
-  DramTier* dram = nullptr;
-  Tier* hbm = nullptr;  // null: there is none
+  const WorkingTiers* working = nullptr;
   Inbox* inbox = nullptr;
   const Ports* ports = nullptr;
 };
@@ -58,6 +57,7 @@ class Closing {
   static absl::Status Closed();
 
  private:
+  int64_t MemoryBytes() const;
   bool quiet() const {
     return parts_.links->pending() == 0 && parts_.transfers->tasks() == 0;
   }

@@ -1,17 +1,35 @@
 #include "runtime/mover/core.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace terrace {
 namespace {
 
+TierId OtherMemory(size_t i) {
+  return {TierKind::kDram, 1 + static_cast<int>(i)};
+}
+
+// Each is numbered among its kind.
+std::vector<TierId> MappedIds(const CoreParts& parts) {
+  std::vector<TierId> ids;
+  for (const CoreMapped& each : parts.mapped) {
+    const auto before =
+        std::count_if(ids.begin(), ids.end(),
+                      [&each](TierId id) { return id.kind == each.spec.kind; });
+    ids.push_back({each.spec.kind, static_cast<int>(before)});
+  }
+  return ids;
+}
+
 RestingTiers MakeRestingTiers(CoreParts& parts,
                               const std::shared_ptr<Inbox>& inbox) {
-  TierId id = RestingTiers::first();
   std::vector<std::unique_ptr<MappedTier>> mapped;
-  for (const CoreMapped& each : parts.mapped) {
+  const std::vector<TierId> ids = MappedIds(parts);
+  for (size_t i = 0; i < parts.mapped.size(); ++i) {
+    const CoreMapped& each = parts.mapped[i];
     mapped.push_back(std::make_unique<MappedTier>(
-        MappedTierParts{.id = id++,
+        MappedTierParts{.id = ids[i],
                         .spec = each.spec,
                         .medium = each.medium,
                         .background = each.background,
@@ -19,8 +37,9 @@ RestingTiers MakeRestingTiers(CoreParts& parts,
   }
   std::vector<std::unique_ptr<DiskTier>> disks;
   for (CorePath& path : parts.paths) {
+    const TierId id = {TierKind::kDisk, static_cast<int>(disks.size())};
     disks.push_back(std::make_unique<DiskTier>(
-        DiskTierParts{.id = id++,
+        DiskTierParts{.id = id,
                       .file = std::move(path.file),
                       .background = path.background,
                       .events = inbox,
@@ -32,10 +51,13 @@ RestingTiers MakeRestingTiers(CoreParts& parts,
 
 std::unique_ptr<CopyTransport> MakeCopies(const CoreParts& parts,
                                           const std::shared_ptr<Inbox>& inbox) {
-  TierId id = RestingTiers::first();
   std::vector<CopyEnd> ends;
-  for (const CoreMapped& each : parts.mapped) {
-    ends.push_back({id++, each.medium.get()});
+  const std::vector<TierId> ids = MappedIds(parts);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ends.push_back({ids[i], parts.mapped[i].medium.get()});
+  }
+  for (size_t i = 0; i < parts.other_memories.size(); ++i) {
+    ends.push_back({OtherMemory(i), parts.other_memories[i].medium.get()});
   }
   return std::make_unique<CopyTransport>(std::move(ends), *parts.executor,
                                          *parts.clock,
@@ -49,20 +71,56 @@ std::vector<PathPrior> PriorsOf(const CoreParts& parts) {
   return priors;
 }
 
-std::unique_ptr<Transport> MakeDeviceLink(const CoreParts& parts,
-                                          const std::shared_ptr<Inbox>& inbox) {
-  if (!parts.device.has_value()) return nullptr;
-  return parts.device->make_transport(kHbmTier, [inbox] { inbox->Wake(); });
+TierId DeviceId(size_t k) { return {TierKind::kHbm, static_cast<int>(k)}; }
+
+std::vector<std::unique_ptr<Transport>> MakeDeviceLinks(
+    const CoreParts& parts, const std::shared_ptr<Inbox>& inbox) {
+  std::vector<std::unique_ptr<Transport>> links;
+  for (size_t k = 0; k < parts.devices.size(); ++k) {
+    links.push_back(parts.devices[k].make_transport(
+        DeviceId(k), [inbox] { inbox->Wake(); }));
+  }
+  return links;
+}
+
+WorkingTiers AllWorking(TierResidency& first, const OtherTiers& others) {
+  std::vector<TierResidency*> all = {&first};
+  for (const auto& each : others.residencies) all.push_back(each.get());
+  return WorkingTiers(std::move(all));
+}
+
+TierList AllTiers(const WorkingTiers& working, RestingTiers& resting) {
+  TierList all;
+  for (TierResidency* const each : working.all()) all.Add(each->tier());
+  for (const TierId id : resting.ids()) all.Add(resting.at(id));
+  return all;
 }
 
 }  // namespace
 
-OnDevice::OnDevice(CoreDevice* device, TierResidencyParts parts) {
-  if (device == nullptr) return;
-  tier = device->make_tier(kHbmTier);
-  parts.tier = tier.get();
-  parts.eviction = std::move(device->eviction);
-  residency = std::make_unique<TierResidency>(std::move(parts));
+OtherTiers::OtherTiers(CoreParts& core, const TierResidencyParts& parts,
+                       Tier& memory) {
+  const auto add = [&](std::unique_ptr<Tier> tier, const Tier* below,
+                       std::unique_ptr<EvictionPolicy> eviction) {
+    residencies.push_back(std::make_unique<TierResidency>(
+        TierResidencyParts{.tier = tier.get(),
+                           .below = below,
+                           .table = parts.table,
+                           .pins = parts.pins,
+                           .planner = parts.planner,
+                           .eviction = std::move(eviction)}));
+    tiers.push_back(std::move(tier));
+  };
+  for (size_t i = 0; i < core.other_memories.size(); ++i) {
+    CoreMemory& each = core.other_memories[i];
+    add(std::make_unique<DramTier>(each.arena, each.spec,
+                                   OtherMemory(i).number),
+        nullptr, std::move(each.eviction));
+  }
+  for (size_t k = 0; k < core.devices.size(); ++k) {
+    CoreDevice& device = core.devices[k];
+    add(device.make_tier(DeviceId(k)), &memory, std::move(device.eviction));
+  }
 }
 
 Core::Core(CoreParts parts)
@@ -71,33 +129,29 @@ Core::Core(CoreParts parts)
       ports(inbox),
       dram(parts.arena, parts.memory),
       links(std::move(parts.io), MakeCopies(parts, inbox),
-            static_cast<int>(parts.mapped.size()),
-            static_cast<int>(parts.paths.size()), MakeDeviceLink(parts, inbox)),
+            MakeDeviceLinks(parts, inbox)),
       resting(MakeRestingTiers(parts, inbox)),
       residency({.tier = &dram,
                  .table = &table,
                  .pins = &pins,
                  .planner = &planner,
                  .eviction = std::move(parts.eviction)}),
-      device(parts.device.has_value() ? &*parts.device : nullptr,
-             {.below = &dram,
-              .table = &table,
-              .pins = &pins,
-              .planner = &planner}),
-      working(&residency, device.residency.get()),
+      others(parts, {.table = &table, .pins = &pins, .planner = &planner},
+             dram),
+      working(AllWorking(residency, others)),
+      tiers(AllTiers(working, resting)),
       transfers({.links = &links,
                  .executor = parts.executor,
                  .inbox = inbox,
-                 .dram = &dram,
-                 .hbm = device.tier.get(),
-                 .staging = &device.staging,
+                 .tiers = &tiers,
+                 .staging = &others.staging,
                  .resting = &resting,
                  .clock = parts.clock,
                  .transcript = parts.transcript,
                  .timeout = parts.io_timeout}),
       placement(resting, links, PriorsOf(parts)),
       write_back({.working = &working,
-                  .staging = &device.staging,
+                  .staging = &others.staging,
                   .transfers = &transfers,
                   .placement = &placement,
                   .resting = &resting}),
@@ -131,24 +185,21 @@ Core::Core(CoreParts parts)
               .table = &table,
               .planner = &planner,
               .working = &working,
-              .dram = &dram,
-              .staging = &device.staging,
+              .staging = &others.staging,
               .write_back = &write_back,
               .transfers = &transfers}),
       closing({.links = &links,
                .transfers = &transfers,
                .resting = &resting,
-               .dram = &dram,
-               .hbm = device.tier.get(),
+               .working = &working,
                .inbox = inbox.get(),
                .ports = &ports}) {}
 
 Report Core::report() const {
-  return Report({.dram = &dram,
-                 .resting = &resting,
+  return Report({.resting = &resting,
                  .links = &links,
                  .working = &working,
-                 .staging = &device.staging,
+                 .staging = &others.staging,
                  .table = &table,
                  .pins = &pins,
                  .transfers = &transfers,

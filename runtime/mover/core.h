@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -45,6 +44,7 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
 #include "tiers/memory/dram_tier.h"
+#include "tiers/tier_list.h"
 #include "tiers/transport.h"
 
 namespace terrace {
@@ -77,6 +77,14 @@ struct CoreMapped {
   Executor* background = nullptr;  // as a path's
 };
 
+// Another memory, beside the first.
+struct CoreMemory {
+  absl::Span<std::byte> arena;
+  TierSpec spec;
+  std::shared_ptr<Medium> medium;  // the arena, as copies have it
+  std::unique_ptr<EvictionPolicy> eviction;
+};
+
 // What a core is made from; a test replaces any of it. All referenced objects
 // outlive the core.
 struct CoreParts {
@@ -84,8 +92,9 @@ struct CoreParts {
   Executor* executor = nullptr;
   absl::Span<std::byte> arena;  // of the host budget's size, in whole blocks
   TierSpec memory = {};         // as DramTier has it
+  std::vector<CoreMemory> other_memories;
   std::unique_ptr<IoPaths> io;
-  std::optional<CoreDevice> device;
+  std::vector<CoreDevice> devices;
   std::vector<CoreMapped> mapped;  // the faster ones first
   std::vector<CorePath> paths;     // path k is io's path k
   std::unique_ptr<EvictionPolicy> eviction;
@@ -94,14 +103,15 @@ struct CoreParts {
   Transcript* transcript = nullptr;  // null: none is written
 };
 
-// What the parts have of a device. Without one nothing uses the staging.
-struct OnDevice {
-  // `parts`: all but the tier and its eviction; null: there is no device.
-  OnDevice(CoreDevice* device, TierResidencyParts parts);
+// Tiers that not every runtime has: other memories, and devices. Without
+// devices nothing uses the staging.
+struct OtherTiers {
+  // `parts`: all but the tier and its eviction.
+  OtherTiers(CoreParts& core, const TierResidencyParts& parts, Tier& memory);
 
-  std::unique_ptr<Tier> tier;
+  std::vector<std::unique_ptr<Tier>> tiers;
   StagingRoom staging;
-  std::unique_ptr<TierResidency> residency;
+  std::vector<std::unique_ptr<TierResidency>> residencies;
 };
 
 struct Core {
@@ -120,9 +130,10 @@ struct Core {
   RestingTiers resting;
   TracePlanner planner;
   PinBook pins;
-  TierResidency residency;  // of memory
-  OnDevice device;
-  const WorkingTiers working;  // those two's
+  TierResidency residency;  // of the first memory
+  OtherTiers others;
+  const WorkingTiers working;  // those
+  const TierList tiers;        // all
   TensorTable table;
   Transfers transfers;
   WritePlacement placement;

@@ -43,8 +43,10 @@ TierId GroupPlaces::DrainTier(const Tensor& tensor) const {
   if (tensor.drain() != Drain::kNone) {
     return transfers_.DrainTier(tensor);
   }
-  return tensor.being_read() && tensor.Arriving(kDramTier) ? kDramTier
-                                                           : kNoTier;
+  const TierId arriving = tensor.ArrivingAt();
+  return tensor.being_read() && arriving != kNoTier && IsMemory(arriving)
+             ? arriving
+             : kNoTier;
 }
 
 // Of several write-backs that it waits for, it waited for the one whose slot it

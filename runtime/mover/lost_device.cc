@@ -1,41 +1,46 @@
 #include "runtime/mover/lost_device.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace terrace {
 
 void LostDevice::Serve(std::vector<Arrival>* arrivals) {
-  if (!working_.Has(kHbmTier)) return;
-  if (!is_lost_) {
-    if (working_.at(kHbmTier).tier().Health().ok()) return;
-    Begin();
+  for (const TierResidency* const each : working_.devices()) {
+    const bool is_lost =
+        std::find(lost_.begin(), lost_.end(), each->id()) != lost_.end();
+    if (!is_lost && !each->tier().Health().ok()) Begin(each->id());
   }
-  std::erase_if(left_, [&](TensorId id) { return End(id, arrivals); });
-}
-
-// Nothing comes there any more.
-void LostDevice::Begin() {
-  is_lost_ = true;
-  table_.ForEach([&](const Tensor& tensor) {
-    if (tensor.at(kHbmTier) != nullptr) left_.push_back(tensor.id);
+  std::erase_if(left_, [&](const auto& left) {
+    return End(left.first, left.second, arrivals);
   });
 }
 
-bool LostDevice::End(TensorId id, std::vector<Arrival>* arrivals) const {
+// Nothing comes there any more.
+void LostDevice::Begin(TierId tier) {
+  lost_.push_back(tier);
+  table_.ForEach([&](const Tensor& tensor) {
+    if (tensor.at(tier) != nullptr) left_.emplace_back(tier, tensor.id);
+  });
+}
+
+bool LostDevice::End(TierId tier, TensorId id,
+                     std::vector<Arrival>* arrivals) const {
   Tensor* const tensor = table_.Find(id);
   // What is unregistered goes by itself.
-  if (tensor == nullptr || tensor->at(kHbmTier) == nullptr) return true;
+  if (tensor == nullptr || tensor->at(tier) == nullptr) return true;
   // Its last transfer may save it; a writer elsewhere may make it anew.
-  if (!tensor->Idle(kHbmTier) || tensor->write_pinned()) return false;
-  TierResidency& device = working_.at(kHbmTier);
-  if (IsCurrentBeside(*tensor, kHbmTier)) {
+  if (!tensor->Idle(tier) || tensor->write_pinned()) return false;
+  TierResidency& device = working_.at(tier);
+  if (IsCurrentBeside(*tensor, tier)) {
     device.Drop(*tensor);
     return true;
   }
   arrivals->push_back(
       {.kind = Arrival::Kind::kLost,
        .tensor = tensor,
-       .edge = {kHbmTier, kHbmTier},
+       .edge = {tier, tier},
        .status = absl::DataLossError(absl::StrCat(
            "tensor '", tensor->spec.name, "': its newest ",
            tensor->spec.size_bytes, " bytes were on ", device.tier().name(),

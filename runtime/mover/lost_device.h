@@ -1,8 +1,9 @@
-// A device that has failed for good, and what was there: contents that are
+// Devices that have failed for good, and what was there: contents that are
 // nowhere else are lost, all other copies go, each once nothing uses it. Mover
 // only.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "runtime/motion/transfers.h"
@@ -18,19 +19,20 @@ class LostDevice {
   LostDevice(const TensorTable& table, const WorkingTiers& working)
       : table_(table), working_(working) {}
 
-  // Each turn; nothing while the device is well, or there is none. Adds an end
-  // for each tensor that is lost, whose copy its hearer drops.
+  // Each turn; nothing while all devices are well, or there is none. Adds an
+  // end for each tensor that is lost, whose copy its hearer drops.
   void Serve(std::vector<Arrival>* arrivals);
 
  private:
-  void Begin();
+  void Begin(TierId tier);
   // True: nothing of the tensor is left there.
-  bool End(TensorId id, std::vector<Arrival>* arrivals) const;
+  bool End(TierId tier, TensorId id, std::vector<Arrival>* arrivals) const;
 
   const TensorTable& table_;
   const WorkingTiers& working_;
-  bool is_lost_ = false;
-  std::vector<TensorId> left_;  // have a copy there still
+  std::vector<TierId> lost_;
+  // Have a copy there still.
+  std::vector<std::pair<TierId, TensorId>> left_;
 };
 
 }  // namespace terrace

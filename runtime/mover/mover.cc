@@ -62,7 +62,7 @@ bool Mover::Serve(absl::Time now) {
   for (TierResidency* const each : core_.working.all()) {
     each->CloseEmptyWindows();
   }
-  core_.device.staging.Sweep();
+  core_.others.staging.Sweep();
   core_.registrar.ServeEnds(core_.customers.wanted(), turn_.processed);
   core_.registrar.CheckGrowth(now, &turn_.errors);
   HearErrors();
@@ -106,11 +106,12 @@ void Mover::HearArrivals() {
 void Mover::Hear(const Arrival& arrival) {
   Tensor& tensor = *arrival.tensor;
   core_.working.OnUsed(tensor);
-  const bool came_down =
-      arrival.edge.from == kHbmTier && arrival.edge.to == kDramTier;
+  const bool came_down = IsWorkingTier(arrival.edge.from) &&
+                         IsWorkingTier(arrival.edge.to) &&
+                         KeepsBefore(arrival.edge.to, arrival.edge.from);
   switch (arrival.kind) {
     case Arrival::Kind::kWhole:
-      if (came_down) core_.write_back.OnCameDown(tensor);
+      if (came_down) core_.write_back.OnCameDown(arrival);
       return core_.admission.OnWhole(arrival);
     case Arrival::Kind::kWritten:
       return core_.write_back.OnWritten(arrival);
@@ -158,9 +159,9 @@ void Mover::OnFetchGone(const Arrival& arrival) {
     core_.working.at(arrival.edge.to)
         .OnGone(tensor, arrival.late_room, std::move(late));
   }
-  if (arrival.source_is_gone && arrival.edge.from == kHbmTier &&
-      tensor.Idle(kHbmTier)) {
-    core_.working.at(kHbmTier).Drop(tensor);
+  const TierId from = arrival.edge.from;
+  if (arrival.source_is_gone && IsWorkingTier(from) && tensor.Idle(from)) {
+    core_.working.at(from).Drop(tensor);
   }
 }
 

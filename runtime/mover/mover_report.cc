@@ -23,14 +23,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.host.buffers_registered = engine.buffers_registered;
   stats.late_completions = engine.late_completions;
   stats.paced_completions = engine.paced_completions;
-  const TierUsage memory = parts_.dram->usage();
-  stats.host.budget_bytes = memory.capacity_bytes;
-  stats.host.reserved_bytes = memory.capacity_bytes;
-  stats.host.used_bytes = memory.used_bytes;
-  stats.host.peak_bytes = memory.peak_bytes;
-  const TierResidency& in_memory = parts_.working->at(kDramTier);
-  stats.window_bytes = in_memory.windows().size_bytes();
-  stats.resident_bytes = in_memory.residents().size_bytes();
+  AddMemory(&stats);
   stats.host.quarantined_bytes = parts_.links->quarantined_bytes();
   const Admission::Counts& counts = parts_.admission->counts();
   stats.demand_reads = counts.demand_reads;
@@ -43,31 +36,55 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   return stats;
 }
 
+void Report::AddMemory(Stats* stats) const {
+  const TierResidency& first = parts_.working->at(kDramTier);
+  const TierUsage memory = first.tier().usage();
+  stats->host.budget_bytes = memory.capacity_bytes;
+  stats->host.reserved_bytes = memory.capacity_bytes;
+  stats->host.used_bytes = memory.used_bytes;
+  stats->host.peak_bytes = memory.peak_bytes;
+  stats->window_bytes = first.windows().size_bytes();
+  stats->resident_bytes = first.residents().size_bytes();
+}
+
 void Report::AddTiers(Stats* stats) const {
-  AddWorking(kDramTier, stats);
-  const std::string above = stats->tiers.front().name;
-  if (parts_.working->Has(kHbmTier)) {
-    constexpr Edge kUp = {kDramTier, kHbmTier};
-    constexpr Edge kDown = {kHbmTier, kDramTier};
-    AddWorking(kHbmTier, stats);
-    const std::string& device = stats->tiers.back().name;
-    stats->links.push_back(
-        {above, device, parts_.links->moved(kUp), BlockedSeconds(kUp)});
-    stats->links.push_back(
-        {device, above, parts_.links->moved(kDown), BlockedSeconds(kDown)});
+  for (const TierResidency* const each : parts_.working->all()) {
+    AddWorking(*each, stats);
+    const TierStats added = stats->tiers.back();
+    if (each->id() != kDramTier) AddLinks(added, each->id(), stats);
   }
   const std::vector<int64_t> tensors = CountTensors();
-  for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
-       ++tier) {
-    stats->tiers.push_back(parts_.placement->StatsOf(tier));
-    TierStats& added = stats->tiers.back();
-    added.tensors = tensors[static_cast<size_t>(tier - RestingTiers::first())];
-    const IoPathStats moved = parts_.links->stats(tier);
-    stats->host.quarantined_bytes += moved.quarantined_bytes;
-    stats->links.push_back({above, added.name, moved.bytes_written,
-                            BlockedSeconds({kDramTier, tier})});
-    stats->links.push_back({added.name, above, moved.bytes_read,
-                            BlockedSeconds({tier, kDramTier})});
+  for (const TierId tier : parts_.resting->ids()) {
+    TierStats added = parts_.placement->StatsOf(tier);
+    added.tensors = tensors[static_cast<size_t>(parts_.resting->IndexOf(tier))];
+    stats->host.quarantined_bytes +=
+        parts_.links->stats(tier).quarantined_bytes;
+    AddLinks(added, tier, stats);
+    stats->tiers.push_back(std::move(added));
+  }
+}
+
+void Report::AddLinks(const TierStats& far, TierId tier, Stats* stats) const {
+  for (const TierResidency* const memory : parts_.working->memories()) {
+    if (IsMemory(tier) && !KeepsBefore(memory->id(), tier)) continue;
+    const Edge there = {memory->id(), tier};
+    const Edge back = {tier, memory->id()};
+    int64_t there_bytes = parts_.links->moved(there);
+    int64_t back_bytes = parts_.links->moved(back);
+    if (IsRestingTier(tier) && memory->id() == kDramTier) {
+      // All that the tier has counted, but for other memories'.
+      const IoPathStats moved = parts_.links->stats(tier);
+      there_bytes = moved.bytes_written;
+      back_bytes = moved.bytes_read;
+      for (const TierResidency* const other : parts_.working->memories()) {
+        there_bytes -= parts_.links->moved({other->id(), tier});
+        back_bytes -= parts_.links->moved({tier, other->id()});
+      }
+    }
+    const std::string name = TierName(memory->tier().spec());
+    stats->links.push_back(
+        {name, far.name, there_bytes, BlockedSeconds(there)});
+    stats->links.push_back({far.name, name, back_bytes, BlockedSeconds(back)});
   }
 }
 
@@ -75,8 +92,8 @@ std::vector<int64_t> Report::CountTensors() const {
   std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
   parts_.table->ForEach([&](const Tensor& tensor) {
     if (tensor.resting() == nullptr) return;
-    ++tensors[static_cast<size_t>(tensor.resting()->place.tier() -
-                                  RestingTiers::first())];
+    ++tensors[static_cast<size_t>(
+        parts_.resting->IndexOf(tensor.resting()->place.tier()))];
   });
   return tensors;
 }
@@ -85,11 +102,11 @@ double Report::BlockedSeconds(Edge edge) const {
   return absl::ToDoubleSeconds(parts_.links->blocked(edge));
 }
 
-void Report::AddWorking(TierId tier, Stats* stats) const {
-  const TierResidency& residency = parts_.working->at(tier);
+void Report::AddWorking(const TierResidency& residency, Stats* stats) const {
   stats->tiers.push_back(StatsOfTier(residency.tier()));
   TierStats& added = stats->tiers.back();
-  added.hits = parts_.admission->counts().tier_hits[WorkingIndex(tier)];
+  added.hits = parts_.admission->counts()
+                   .tier_hits[parts_.working->IndexOf(residency.id())];
   added.evictions = residency.evictions();
 }
 
@@ -132,11 +149,11 @@ absl::Status Report::CheckPlaces() const {
   parts_.table->ForEach([&](const Tensor& tensor) {
     if (tensor.resting() == nullptr) return;
     const Reservation& place = tensor.resting()->place;
-    stored[static_cast<size_t>(place.tier() - RestingTiers::first())] +=
+    stored[static_cast<size_t>(parts_.resting->IndexOf(place.tier()))] +=
         place.extent().size_bytes;
   });
   for (int i = 0; i < parts_.resting->count(); ++i) {
-    const TierId tier = RestingTiers::first() + i;
+    const TierId tier = parts_.resting->ids()[static_cast<size_t>(i)];
     const int64_t sum =
         stored[static_cast<size_t>(i)] + parts_.transfers->second_bytes(tier);
     const int64_t used = parts_.resting->at(tier).usage().used_bytes;

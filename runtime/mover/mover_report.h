@@ -17,13 +17,11 @@
 #include "runtime/tensor/pin_book.h"
 #include "runtime/tensor/tensor_table.h"
 #include "terrace/stats.h"
-#include "tiers/memory/dram_tier.h"
 
 namespace terrace {
 
 // All outlive the report.
 struct ReportParts {
-  const DramTier* dram = nullptr;
   const RestingTiers* resting = nullptr;
   const Links* links = nullptr;
   const WorkingTiers* working = nullptr;
@@ -49,7 +47,10 @@ class Report {
  private:
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
-  void AddWorking(TierId tier, Stats* stats) const;
+  void AddMemory(Stats* stats) const;
+  void AddWorking(const TierResidency& residency, Stats* stats) const;
+  // What moves between that tier and each memory.
+  void AddLinks(const TierStats& far, TierId tier, Stats* stats) const;
   // Those with their bytes on each tier below memory.
   std::vector<int64_t> CountTensors() const;
   absl::Status CheckWorking(const TierResidency& residency) const;

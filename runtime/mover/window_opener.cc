@@ -15,7 +15,7 @@ namespace {
 int64_t StagingBytesOf(const std::vector<Customer*>& open) {
   int64_t bytes = 0;
   for (const Customer* const each : open) {
-    if (each->tier == kDramTier) continue;
+    if (!IsDevice(each->tier)) continue;
     bytes += 2 * StagingSlots(each->window->slots()) * each->window->stride();
   }
   return bytes;
@@ -31,21 +31,19 @@ absl::Status NoTensor(TensorId tensor) {
 
 bool WindowOpener::Add(OpenRequest request) {
   Opening opening;
-  opening.tier = request.tier == TierKind::kHbm ? kHbmTier : kDramTier;
-  if (!parts_.working->Has(opening.tier)) {
-    parts_.ports->Deliver(
-        request.id,
-        absl::InvalidArgumentError(
-            "a queue at hbm: the runtime has no tier of that kind"));
+  const absl::StatusOr<TierResidency*> named =
+      parts_.working->Named(request.tier);
+  if (!named.ok()) {
+    parts_.ports->Deliver(request.id, named.status());
     return false;
   }
-  const absl::Status health = parts_.working->at(opening.tier).tier().Health();
+  opening.tier = (*named)->id();
+  const absl::Status health = (*named)->tier().Health();
   if (!health.ok()) {
     parts_.ports->Deliver(
         request.id,
-        Reworded(health,
-                 absl::StrCat("a queue at ", TierKindName(request.tier), ": ",
-                              absl::string_view(health.message()))));
+        Reworded(health, absl::StrCat("a queue at ", request.tier, ": ",
+                                      absl::string_view(health.message()))));
     return false;
   }
   if (IsForOne(request) && parts_.table->Find(request.only) == nullptr) {
@@ -53,10 +51,10 @@ bool WindowOpener::Add(OpenRequest request) {
     return false;
   }
   if (IsForOne(request)) {
-    parts_.working->at(opening.tier).windows().KeepRoomForOne();
+    (*named)->windows().KeepRoomForOne();
   }
   opening.bytes = WindowBytes(request.slot_bytes, request.slots);
-  if (opening.tier != kDramTier) {
+  if (IsDevice(opening.tier)) {
     opening.staging_bytes = StagingBytes(request.slot_bytes, request.slots);
   }
   opening.request = std::move(request);
@@ -179,7 +177,8 @@ Window* WindowOpener::Open(Opening& opening, Reservation range,
   const Customer& customer =
       parts_.customers->Open(*window, opening.request.id.client);
   parts_.planner->Open(customer.id);
-  parts_.ports->Deliver(opening.request.id, OpenedQueue{customer.id});
+  parts_.ports->Deliver(opening.request.id,
+                        OpenedQueue{customer.id, customer.tier});
   return window;
 }
 
@@ -209,10 +208,11 @@ Reservation WindowOpener::MakeRoom(TierId tier, int64_t bytes, bool* hope,
 bool WindowOpener::MayCome(TierId tier, int64_t bytes,
                            RoomAwaits awaits) const {
   // The staging of a window goes with it.
-  const bool staging_goes =
-      tier == kDramTier && (parts_.staging->closing() ||
-                            (parts_.working->Has(kHbmTier) &&
-                             parts_.working->at(kHbmTier).windows().closing()));
+  bool staging_goes = parts_.staging->closing();
+  for (const TierResidency* const device : parts_.working->devices()) {
+    staging_goes |= device->windows().closing();
+  }
+  staging_goes &= tier == kDramTier;
   return staging_goes ||
          parts_.working->at(tier).RangeMayCome(
              bytes, awaits, parts_.transfers->late_bytes(tier) > 0);
@@ -227,8 +227,8 @@ void WindowOpener::RefuseOne(const Opening& opening,
       wants == opening.tier ? opening.bytes : opening.staging_bytes;
   // What else than memory has its own words for it.
   std::string why;
-  if (wants == kDramTier) {
-    why = absl::StrCat(parts_.dram->largest_free_bytes(),
+  if (IsMemory(wants)) {
+    why = absl::StrCat(static_cast<DramTier&>(tier).largest_free_bytes(),
                        " of them in one part, ");
   } else {
     const absl::Status refused = tier.Allocate(bytes, /*must=*/true).status();

@@ -30,7 +30,6 @@ struct WindowOpenerParts {
   const TensorTable* table = nullptr;
   TracePlanner* planner = nullptr;
   const WorkingTiers* working = nullptr;
-  const DramTier* dram = nullptr;
   StagingRoom* staging = nullptr;
   WriteBack* write_back = nullptr;
   const Transfers* transfers = nullptr;

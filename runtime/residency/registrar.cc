@@ -105,15 +105,14 @@ void Registrar::RefuseTier(Registration& registration,
   registration.refusal =
       Reworded(why, absl::StrCat(absl::string_view(why.message()), others));
   const Tensor& tensor = *registration.tensors[registration.placed];
-  registration
-      .refused[static_cast<size_t>(registration.tier - RestingTiers::first())] =
+  const int place = parts_.resting->IndexOf(registration.tier);
+  registration.refused[static_cast<size_t>(place)] =
       ResidentBytes(tensor.spec.size_bytes);
   registration.tier = kNoTier;
 }
 
 void Registrar::CheckGrowth(absl::Time now, std::vector<QueueError>* errors) {
-  for (TierId tier = RestingTiers::first(); tier < parts_.resting->end();
-       ++tier) {
+  for (const TierId tier : parts_.resting->ids()) {
     const absl::Status status = parts_.resting->at(tier).CheckGrowth(now);
     if (status.ok()) continue;
     parts_.placement->SetWriteError(tier, status);

@@ -53,7 +53,8 @@ TierResidency::TierResidency(TierResidencyParts parts)
       table_(*parts.table),
       pins_(*parts.pins),
       planner_(*parts.planner),
-      residents_(std::move(parts.eviction)) {}
+      residents_(std::move(parts.eviction)),
+      windows_(id_) {}
 
 FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
                                     Tensor& tensor,
@@ -173,7 +174,7 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
       search.moving = true;  // on its way in or out
       if (owner->drain() == Drain::kSealing ||
           owner->drain() == Drain::kMoving ||
-          (id_ == kHbmTier && copy->reads > 0)) {
+          (below_ != nullptr && copy->reads > 0)) {
         search.writing = owner;
       }
     }

@@ -17,13 +17,13 @@ namespace terrace {
 class Window final : public Reserver {
  public:
   // Slots of `stride` bytes each, headers included, all of `range`; without any
-  // it is in memory, for a tensor that is there. `changed`: where a closed
+  // it is on `tier`, for a tensor that is there. `changed`: where a closed
   // window says so; it outlives the window. `staging`: of a device's window.
-  Window(Reservation range, int64_t stride, int slots,
+  Window(TierId tier, Reservation range, int64_t stride, int slots,
          std::vector<Window*>* changed, StagingRoom::Lease staging = {})
       : staging_(std::move(staging)),
         range_(std::move(range)),
-        tier_(range_.empty() ? kDramTier : range_.tier()),
+        tier_(tier),
         stride_(stride),
         slots_(static_cast<size_t>(slots)),
         changed_(*changed) {}

@@ -6,11 +6,11 @@ namespace terrace {
 
 Window* Windows::Open(Reservation range, int64_t stride, int slots,
                       StagingRoom::Lease staging) {
-  Window* const window =
-      windows_
-          .insert(std::make_unique<Window>(std::move(range), stride, slots,
-                                           &changed_, std::move(staging)))
-          .first->get();
+  Window* const window = windows_
+                             .insert(std::make_unique<Window>(
+                                 tier_, std::move(range), stride, slots,
+                                 &changed_, std::move(staging)))
+                             .first->get();
   open_.insert(window);
   return window;
 }

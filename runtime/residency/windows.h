@@ -16,6 +16,8 @@ namespace terrace {
 
 class Windows {
  public:
+  explicit Windows(TierId tier) : tier_(tier) {}
+
   // All of `range`; stays where it is until it is closed and empty.
   Window* Open(Reservation range, int64_t stride, int slots,
                StagingRoom::Lease staging = {});
@@ -45,6 +47,7 @@ class Windows {
   int64_t open_bytes() const;  // of those not closed
 
  private:
+  const TierId tier_;
   std::vector<Window*> changed_;  // those closed
   absl::flat_hash_set<std::unique_ptr<Window>> windows_;
   // Of these, few: those closed may be many, each for one pin.

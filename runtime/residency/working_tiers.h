@@ -1,12 +1,15 @@
-// The residencies of the tiers that customers work on: memory's, and above it a
-// device's where there is one. Mover only.
+// The residencies of the tiers that customers work on: memories', and above
+// them devices'. Mover only.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/check.h"
 #include "runtime/residency/tier_residency.h"
 #include "tiers/reservation.h"
 
@@ -14,17 +17,31 @@ namespace terrace {
 
 class WorkingTiers {
  public:
-  // Both outlive it; `hbm` is null where there is no device.
-  WorkingTiers(TierResidency* dram, TierResidency* hbm)
-      : tiers_({dram, hbm}), count_(hbm == nullptr ? 1 : 2) {}
-
-  bool Has(TierId tier) const {
-    return IsWorkingTier(tier) && WorkingIndex(tier) < count_;
+  // Memories first, then devices, each kind in the order of its numbers. All
+  // outlive it.
+  explicit WorkingTiers(std::vector<TierResidency*> tiers)
+      : tiers_(std::move(tiers)) {
+    for (const TierResidency* const each : tiers_) {
+      if (IsMemory(each->id())) ++memories_;
+    }
   }
-  TierResidency& at(TierId tier) const { return *tiers_[WorkingIndex(tier)]; }
-  // Memory's first.
-  absl::Span<TierResidency* const> all() const {
-    return {tiers_.data(), count_};
+
+  // By a customer's text: as Stats names it (`dram:node1`), by its number among
+  // its kind (`hbm:1`), or by its kind alone, which is the first; "" is the
+  // first memory. InvalidArgument, with those that there are: none.
+  absl::StatusOr<TierResidency*> Named(absl::string_view text) const;
+  TierResidency& at(TierId tier) const { return *tiers_[IndexOf(tier)]; }
+  // Its place in all().
+  size_t IndexOf(TierId tier) const {
+    const auto number = static_cast<size_t>(tier.number);
+    return IsMemory(tier) ? number : memories_ + number;
+  }
+  absl::Span<TierResidency* const> all() const { return tiers_; }
+  absl::Span<TierResidency* const> memories() const {
+    return all().first(memories_);
+  }
+  absl::Span<TierResidency* const> devices() const {
+    return all().subspan(memories_);
   }
 
   // A pin, or a transfer, of one of its copies has ended.
@@ -51,10 +68,13 @@ class WorkingTiers {
     return tensor.Dirty(residency.id()) &&
            residency.WindowOf(tensor) != nullptr;
   }
-  // What is dirty lies on one tier: on the slowest that has the newest.
+  // What is dirty lies on one tier: on the first that has the tensor, as it
+  // keeps the newest contents, or will when they have come.
   TierResidency& OfDirty(const Tensor& tensor) const {
-    const bool above = count_ > 1 && tensor.at(kDramTier) == nullptr;
-    return *tiers_[above ? 1 : 0];
+    for (TierResidency* const each : tiers_) {
+      if (tensor.at(each->id()) != nullptr) return *each;
+    }
+    return *tiers_.front();
   }
   // Its copies on the others; what is in one of them is stale.
   void DropBeside(Tensor& tensor, TierId tier) const {
@@ -74,8 +94,8 @@ class WorkingTiers {
   }
 
  private:
-  const std::array<TierResidency*, kWorkingTiers> tiers_;  // by WorkingIndex
-  const size_t count_;
+  const std::vector<TierResidency*> tiers_;
+  size_t memories_ = 0;
 };
 
 }  // namespace terrace

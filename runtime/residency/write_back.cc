@@ -14,7 +14,7 @@ void WriteBack::Start(std::vector<QueueError>* errors) {
   for (Tensor* const tensor : looked_at_) {
     const TierResidency& residency = parts_.working->OfDirty(*tensor);
     const bool may_go =
-        residency.id() != kDramTier || tensor->resting() != nullptr;
+        IsDevice(residency.id()) || tensor->resting() != nullptr;
     const bool goes = tensor->Dirty(residency.id()) &&
                       residency.GoesDown(*tensor) && may_go &&
                       !tensor->refusals.gave_up();
@@ -46,9 +46,9 @@ void WriteBack::StartLeaving(std::vector<Tensor*>* leaving,
 }
 
 bool WriteBack::StartOne(Tensor& tensor, std::vector<QueueError>* errors) {
-  const TierId from = parts_.working->OfDirty(tensor).id();
-  TERRACE_CHECK(tensor.Idle(from));
-  if (from == kDramTier) return StartDown(tensor, {}, errors);
+  const TierResidency& from = parts_.working->OfDirty(tensor);
+  TERRACE_CHECK(tensor.Idle(from.id()));
+  if (!IsDevice(from.id())) return StartDown(tensor, {}, errors);
   if (ComeDown(tensor)) return true;
   if (tensor.resting() == nullptr) return false;
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
@@ -127,13 +127,14 @@ void WriteBack::EndLeave(Tensor& tensor, TierResidency& residency) {
   residency.Stay(tensor);
 }
 
-void WriteBack::OnCameDown(Tensor& tensor) {
+void WriteBack::OnCameDown(const Arrival& arrival) {
+  Tensor& tensor = *arrival.tensor;
   tensor.refusals.Forget();
   tensor.refusals.TryAgain();
   yielded_.erase(&tensor);
-  EndLeave(tensor, parts_.working->at(kHbmTier));
+  EndLeave(tensor, parts_.working->at(arrival.edge.from));
   // Fetched ahead into a slot it would stay there, dirty.
-  if (parts_.working->at(kDramTier).WindowOf(tensor) != nullptr) {
+  if (parts_.working->at(arrival.edge.to).WindowOf(tensor) != nullptr) {
     OnDirty(tensor);
   }
 }
@@ -141,11 +142,13 @@ void WriteBack::OnCameDown(Tensor& tensor) {
 void WriteBack::OnComeDownFailed(const Arrival& arrival, bool is_registered,
                                  std::vector<QueueError>* errors) {
   Tensor& tensor = *arrival.tensor;
-  TierResidency& device = parts_.working->at(kHbmTier);
-  const bool waits = device.GoesDown(tensor) && IsNewerThanBelow(tensor);
-  device.Stay(tensor);
+  TierResidency& from = parts_.working->at(arrival.edge.from);
+  const bool waits = from.GoesDown(tensor) && IsNewerThanBelow(tensor);
+  from.Stay(tensor);
   if (!is_registered || !waits) return;
-  if (absl::IsCancelled(arrival.status)) return OnDirty(tensor);
+  // What did not come down for its own sake has another way.
+  const bool is_down = IsDevice(from.id()) && IsMemory(arrival.edge.to);
+  if (absl::IsCancelled(arrival.status) || !is_down) return OnDirty(tensor);
   tensor.refusals.GiveUp(arrival.status);
   GiveUp(tensor, errors);
 }
@@ -166,7 +169,7 @@ void WriteBack::OnWriteFailed(const Arrival& arrival, bool is_registered,
     if (arrival.late) tensor.refusals.GiveUp(arrival.status);
     return;
   }
-  if (arrival.edge.to == kDramTier) {
+  if (IsWorkingTier(arrival.edge.to)) {
     // No resting tier has anything against it: it did not come off its device.
     tensor.refusals.GiveUp(arrival.status);
     return GiveUp(tensor, errors);

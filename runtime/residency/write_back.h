@@ -56,8 +56,9 @@ class WriteBack {
   // Nothing more goes down: the runtime closes, or the tensor goes.
   void GiveUpSealed(Tensor& tensor);
   void OnWritten(const Arrival& arrival);
-  // The device's copy is whole in memory too; or it is not, and why.
-  void OnCameDown(Tensor& tensor);
+  // A copy is whole, on another tier than the one that had it, and is the one
+  // that keeps the newest contents from now on; or it is not, and why.
+  void OnCameDown(const Arrival& arrival);
   void OnComeDownFailed(const Arrival& arrival, bool is_registered,
                         std::vector<QueueError>* errors);
   void OnWriteFailed(const Arrival& arrival, bool is_registered,

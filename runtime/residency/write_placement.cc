@@ -22,9 +22,9 @@ WritePlacement::WritePlacement(RestingTiers& tiers, const Links& links,
 
 void WritePlacement::OnMoved(const MoveReport& report) {
   if (report.given_up != kNoTier) GiveUp(report.given_up);
-  const bool reads = report.edge.to == kDramTier;
-  const TierId tier = reads ? report.edge.from : report.edge.to;
-  if (IsWorkingTier(tier)) return;  // a device's
+  const bool reads = IsFromFar(report.edge);
+  const TierId tier = FarEnd(report.edge);
+  if (IsWorkingTier(tier)) return;  // between those
   const bool ok = report.status.ok();
   const bool cancelled = absl::IsCancelled(report.status);
   if (ok && !report.released) {
@@ -41,7 +41,7 @@ void WritePlacement::OnMoved(const MoveReport& report) {
 }
 
 void WritePlacement::Measure() {
-  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+  for (const TierId tier : tiers_.ids()) {
     Meter& meter = at(tier);
     if (meter.reads + meter.writes == 0) continue;
     const IoPathStats now = links_.stats(tier);
@@ -64,7 +64,7 @@ void WritePlacement::Measure() {
 }
 
 void WritePlacement::NoteUnanswered(int64_t size_bytes) {
-  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+  for (const TierId tier : tiers_.ids()) {
     const Meter& meter = at(tier);
     const IoPathStats now = links_.stats(tier);
     placement_.read_rate(PathOf(tier))
@@ -83,7 +83,7 @@ WriteTarget WritePlacement::ChooseTarget(const Tensor& tensor) {
   const TierId home = tensor.resting()->place.tier();
   PathFlags usable(static_cast<size_t>(tiers_.count()));
   for (int i = 0; i < tiers_.count(); ++i) {
-    const TierId tier = tiers_.first() + i;
+    const TierId tier = tiers_.ids()[static_cast<size_t>(i)];
     usable[i] =
         !tensor.refusals.Has(tier) && (tier == home || !tiers_.at(tier).late());
   }
@@ -101,7 +101,7 @@ WriteTarget WritePlacement::ChooseTarget(const Tensor& tensor) {
       chosen = static_cast<int>(any - usable.begin());
     }
     WriteTarget target;
-    target.tier = tiers_.first() + chosen;
+    target.tier = tiers_.ids()[static_cast<size_t>(chosen)];
     if (target.tier != home) {
       absl::StatusOr<std::optional<Reservation>> room =
           tiers_.at(target.tier).Allocate(bytes, /*must=*/false);
@@ -121,18 +121,18 @@ WriteTarget WritePlacement::ChooseTarget(const Tensor& tensor) {
 TierId WritePlacement::ChooseHome(const PathFlags& refused,
                                   int64_t size_bytes) const {
   std::vector<int64_t> placed_bytes;
-  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+  for (const TierId tier : tiers_.ids()) {
     placed_bytes.push_back(tiers_.at(tier).usage().used_bytes);
   }
   for (const TierKind kind :
        {TierKind::kDisk, TierKind::kPmem, TierKind::kFar}) {
     PathFlags usable;
-    for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+    for (const TierId tier : tiers_.ids()) {
       usable.push_back(tiers_.at(tier).kind() == kind &&
                        !tiers_.at(tier).late() && !refused[PathOf(tier)]);
     }
     const int path = placement_.ChooseHome(placed_bytes, usable, size_bytes);
-    if (path >= 0) return tiers_.first() + path;
+    if (path >= 0) return tiers_.ids()[static_cast<size_t>(path)];
   }
   return kNoTier;
 }
@@ -154,7 +154,7 @@ absl::Status WritePlacement::NoneIsUsable() const {
 
 void WritePlacement::TryAgain() {
   PathFlags hold;
-  for (TierId tier = tiers_.first(); tier < tiers_.end(); ++tier) {
+  for (const TierId tier : tiers_.ids()) {
     hold.push_back(tiers_.at(tier).late() ||
                    links_.stats(tier).quarantined_bytes > 0);
   }
@@ -189,7 +189,7 @@ TierStats WritePlacement::StatsOf(TierId tier) const {
       .continuations = io.continuations,
       .read_bytes_per_second = placement_.read_rate(path).bytes_per_second(),
       .write_bytes_per_second = placement_.write_rate(path).bytes_per_second()};
-  if (!tiers_.IsDisk(tier)) return stats;
+  if (tier.kind != TierKind::kDisk) return stats;
   const DiskFileInfo& file = tiers_.disk(tier).info();
   stats.disk = {.directory = file.directory,
                 .file = file.file,

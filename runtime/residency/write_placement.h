@@ -60,8 +60,8 @@ class WritePlacement {
   }
 
   // For a new tensor: of the slowest kind of tier that will do, so that what is
-  // faster is for what is written; kNoTier: none will. `refused` by tier -
-  // first.
+  // faster is for what is written; kNoTier: none will. `refused` in the order
+  // of the tiers.
   TierId ChooseHome(const PathFlags& refused, int64_t size_bytes) const;
   // A write that finds out about a tier on trial is under way.
   bool trying() const { return placement_.trying(); }
@@ -87,7 +87,7 @@ class WritePlacement {
     absl::Status write_error;  // of the last write that failed
   };
 
-  static int PathOf(TierId tier) { return tier - RestingTiers::first(); }
+  int PathOf(TierId tier) const { return tiers_.IndexOf(tier); }
   Meter& at(TierId tier) { return meters_[static_cast<size_t>(PathOf(tier))]; }
   const Meter& at(TierId tier) const {
     return meters_[static_cast<size_t>(PathOf(tier))];

@@ -85,8 +85,20 @@ class Copies {
     }
     return false;
   }
+  // A copy, whatever its state, on a working tier.
+  bool IsAtWork() const {
+    for (const Copy& copy : copies_) {
+      if (IsWorkingTier(copy.place.tier())) return true;
+    }
+    return false;
+  }
   // On any working tier.
-  bool delivered() const { return Delivered(kDramTier) || Delivered(kHbmTier); }
+  bool delivered() const {
+    for (const Copy& copy : copies_) {
+      if (IsWorkingTier(copy.place.tier()) && copy.delivered()) return true;
+    }
+    return false;
+  }
 
  protected:
   // Few: those on working tiers, and at most one place below.

@@ -78,13 +78,17 @@ PinnedBy PinBook::WhoPins(const Tensor& tensor, TierId tier,
 }
 
 PinnedBy PinBook::WhoPins(const Tensor& tensor, int64_t queue) const {
-  PinnedBy all;
-  for (const TierId tier : {kDramTier, kHbmTier}) {
-    const PinnedBy by = WhoPins(tensor, tier, queue);
-    all.own |= by.own;
-    all.others |= by.others;
+  PinnedBy by;
+  int32_t pins = 0;
+  const auto held = holders_.find(tensor.id.value);
+  if (held != holders_.end()) {
+    for (const auto& [holder, at] : held->second) {
+      (holder == queue ? by.own : by.others) = true;
+      ++pins;
+    }
   }
-  return all;
+  if (tensor.pins() > pins) by.others = true;
+  return by;
 }
 
 std::vector<std::string> PinBook::Names(size_t most) const {

@@ -11,13 +11,18 @@ Copy& Tensor::get(TierId tier) {
   return const_cast<Copy&>(*copy);
 }
 
+// Of working tiers the one that keeps the newest contents: while it is read it
+// is not idle, so that no write-back begins beside the fetch.
 const Copy* Tensor::SourceFor(TierId to) const {
   if (generation_ == 0 || !loss_.ok()) return nullptr;
   const Copy* best = nullptr;
   for (const Copy& copy : copies_) {
     const TierId tier = copy.place.tier();
     if (tier == to || copy.generation != generation_) continue;
-    if (best == nullptr || tier < best->place.tier()) best = &copy;
+    const bool is_better =
+        best == nullptr || !IsWorkingTier(best->place.tier()) ||
+        (IsWorkingTier(tier) && KeepsBefore(tier, best->place.tier()));
+    if (is_better) best = &copy;
   }
   return best;
 }
@@ -25,6 +30,17 @@ const Copy* Tensor::SourceFor(TierId to) const {
 bool Tensor::IsWholeBeside(TierId tier) const {
   const Copy* const copy = SourceFor(tier);
   return copy != nullptr && IsWorkingTier(copy->place.tier());
+}
+
+TierId Tensor::KeptAt() const {
+  TierId keeps = kNoTier;
+  if (generation_ == 0 || !loss_.ok()) return keeps;
+  for (const Copy& copy : copies_) {
+    const TierId tier = copy.place.tier();
+    if (copy.generation != generation_ || !IsWorkingTier(tier)) continue;
+    if (keeps == kNoTier || KeepsBefore(tier, keeps)) keeps = tier;
+  }
+  return keeps;
 }
 
 bool Tensor::Fetchable() const {
@@ -179,15 +195,14 @@ absl::Status CheckInvariants(const Tensor& tensor) {
   if (tensor.write_pinned() && drains) {
     return broken("a transfer runs out of a write pin");
   }
-  bool delivered = false;
   TierId dirty = kNoTier;
-  for (const TierId tier : {kDramTier, kHbmTier}) {
-    delivered |= tensor.Delivered(tier);
-    if (!tensor.Dirty(tier)) continue;
+  for (const Copy& each : tensor.copies_) {
+    const TierId tier = each.place.tier();
+    if (!IsWorkingTier(tier) || !tensor.Dirty(tier)) continue;
     if (dirty != kNoTier) return broken("dirty on two tiers");
     dirty = tier;
   }
-  if (!delivered && drains) return broken("a transfer out of no copy");
+  if (!tensor.delivered() && drains) return broken("a transfer out of no copy");
   if (dirty != kNoTier && below != nullptr &&
       below->generation >= tensor.generation()) {
     return broken("a dirty copy above a current one");

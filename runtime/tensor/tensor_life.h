@@ -70,11 +70,13 @@ class Tensor : public Copies {
   uint64_t transfer() const { return transfer_; }
   // The newest contents are whole below.
   bool Fetchable() const;
-  // The fastest whole copy of the newest contents elsewhere; null: there is
-  // none, or the tensor is lost.
+  // The whole copy of the newest contents elsewhere that is fetched from; null:
+  // there is none, or the tensor is lost.
   const Copy* SourceFor(TierId to) const;
   // The newest contents are whole on a working tier other than that one.
   bool IsWholeBeside(TierId tier) const;
+  // The working tier that keeps the newest contents; kNoTier: none has them.
+  TierId KeptAt() const;
   // The copy there is newer than what is below it, and no writer has it.
   bool Dirty(TierId tier) const;
   // The copy there is not used, and nothing moves it.
@@ -131,11 +133,12 @@ inline uint64_t GenerationBelow(const Tensor& tensor) {
 inline bool IsNewerThanBelow(const Tensor& tensor) {
   return tensor.loss().ok() && tensor.generation() != GenerationBelow(tensor);
 }
-// Nor in memory, below a device's. A whole copy there that nothing writes to is
-// dirty then.
+// Nor on a working tier that keeps them before this one, as memory does below a
+// device. A whole copy here that nothing writes to is dirty then.
 inline bool IsNewerThanBelow(const Tensor& tensor, TierId tier) {
+  const TierId keeps = tensor.KeptAt();
   return IsNewerThanBelow(tensor) &&
-         (tier == kDramTier || !tensor.IsWholeBeside(tier));
+         (keeps == kNoTier || !KeepsBefore(keeps, tier));
 }
 
 // Whether what another tier has is as new, also if nothing was ever written, or

@@ -44,8 +44,7 @@ void TensorTable::FreeName(const Tensor& tensor) {
 }
 
 void TensorTable::Erase(const Tensor& tensor) {
-  TERRACE_CHECK(!IsAdmitted(tensor) && tensor.at(kDramTier) == nullptr &&
-                tensor.at(kHbmTier) == nullptr);
+  TERRACE_CHECK(!IsAdmitted(tensor) && !tensor.IsAtWork());
   const int64_t id = tensor.id.value;
   outside_.erase(id);
   tensors_.Erase(id);

@@ -53,7 +53,7 @@ class FullTiers : public ContractTest {
     tensors_ = world().RegisterMany(kFullTensors, kPage);
     queues_.push_back(world().OpenQueue(kPage, 1));
     if (has_device()) {
-      queues_.push_back(world().OpenQueue(kPage, 1, TierKind::kHbm));
+      queues_.push_back(world().OpenQueue(kPage, 1, "hbm"));
     }
     for (uint8_t i = 0; i < kFullTensors; ++i) {
       world().Fill(*queues_.front(), tensors_[i], i);

@@ -49,6 +49,15 @@ WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,
     std::mt19937_64 device(seed * 79);
     options.hbm_bytes = static_cast<int64_t>(8 + device() % 40) * 4096;
   }
+  if (tiers == Tiers::kSeveral) {
+    std::mt19937_64 several(seed * 81);
+    options.devices = 2;
+    options.hbm_bytes = static_cast<int64_t>(8 + several() % 40) * 4096;
+    for (uint64_t i = 0; i < 1 + several() % 2; ++i) {
+      options.other_memories.push_back(
+          static_cast<int64_t>(16 + several() % 40) * 4096);
+    }
+  }
   options.budget_bytes = static_cast<int64_t>(24 + random() % 60) * 4096;
   options.paths = 1 + static_cast<int>(random() % 3);
   if (trouble == Trouble::kRefusal) options.paths = 2 + options.paths % 2;

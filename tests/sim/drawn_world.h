@@ -24,6 +24,8 @@ enum class Tiers : uint8_t {
   kDrawn,
   // As that, and a device's memory above it all.
   kDevice,
+  // As that, with two or three memories and two devices.
+  kSeveral,
 };
 
 WorldOptions DrawWorld(uint64_t seed, Trouble trouble, Transcript* transcript,

@@ -130,8 +130,13 @@ void RandomOperations::Open() {
   Customer customer;
   customer.slot_bytes = static_cast<int64_t>(1 + Draw(kLargest));
   customer.slots = static_cast<int>(1 + Draw(4));
-  TierKind tier = TierKind::kDram;
-  if (world_.hbm() != nullptr && Draw(2) == 0) tier = TierKind::kHbm;
+  std::string tier;
+  const std::vector<std::string>& several = world_.working_tiers();
+  if (!several.empty()) {
+    tier = several[Draw(several.size())];
+  } else if (world_.hbm() != nullptr && Draw(2) == 0) {
+    tier = "hbm";
+  }
   auto opened = world_.runtime().OpenQueue(
       customer.slot_bytes, customer.slots,
       world_.clock().Now() + DrawTime(random_), tier);

@@ -3,6 +3,7 @@
 
 #include "base/io_fault.h"
 #include "tests/sim/random_operations.h"
+#include "tests/support/medium/tier_ids.h"
 
 namespace terrace {
 

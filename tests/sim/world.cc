@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/threads/pool_threads.h"
 #include "gtest/gtest.h"
@@ -40,7 +41,15 @@ World::World(const WorldOptions& options)
   engine = MakePacedEngine(std::move(engine), paces_, clock_);
   parts.engine = std::move(engine);
   for (const TierSpec& tier : options.mapped) AddMapped(tier, &parts);
-  if (options.hbm_bytes > 0) AddDevice(options, &parts);
+  for (const int64_t bytes : options.other_memories) {
+    AddMemory(bytes, options.eviction, &parts);
+  }
+  for (int i = 0; i < options.devices && options.hbm_bytes > 0; ++i) {
+    AddDevice(options, &parts);
+  }
+  if (options.devices < 2 && options.other_memories.empty()) {
+    working_tiers_.clear();
+  }
   for (int path = 0; path < options.paths; ++path) {
     auto background = std::make_unique<InlineExecutor>();
     background_.push_back(background.get());
@@ -77,12 +86,31 @@ std::unique_ptr<Executor> World::MakeExecutor(const WorldOptions& options) {
 }
 
 void World::AddDevice(const WorldOptions& options, LocalRuntimeParts* parts) {
-  hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
+  const std::string number = absl::StrCat(hbms_.size());
+  hbms_.push_back(std::make_unique<FakeHbm>(options.hbm_bytes,
+                                            absl::StrCat("cuda:", number)));
+  FakeHbm& hbm = *hbms_.back();
   Medium* copied = nullptr;
-  if (threads_ != nullptr) copied = Paced(MediumOf(hbm_->memory)).get();
-  parts->device =
-      hbm_->MakeDevice(ExecutorOf(parts->pool), clock_,
-                       MakeEvictionPolicy(options.eviction), copied);
+  if (threads_ != nullptr) copied = Paced(MediumOf(hbm.memory)).get();
+  parts->devices.push_back(hbm.MakeDevice(ExecutorOf(parts->pool), clock_,
+                                          MakeEvictionPolicy(options.eviction),
+                                          copied));
+  working_tiers_.push_back(absl::StrCat("hbm:", number));
+}
+
+void World::AddMemory(int64_t budget_bytes, EvictionKind eviction,
+                      LocalRuntimeParts* parts) {
+  if (working_tiers_.empty()) working_tiers_.emplace_back("dram");
+  LocalMemory& memory = parts->other_memories.emplace_back();
+  memory.spec = {TierKind::kDram,
+                 absl::StrCat("node", parts->other_memories.size()),
+                 budget_bytes};
+  auto arena = HostArena::Create(
+      {.size_bytes = budget_bytes, .huge_pages = HugePages::kOff});
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  memory.arena = *std::move(arena);
+  memory.eviction = MakeEvictionPolicy(eviction);
+  working_tiers_.push_back(TierName(memory.spec));
 }
 
 std::shared_ptr<PacedMedium> World::Paced(std::shared_ptr<Medium> medium) {
@@ -117,10 +145,11 @@ World::~World() {
 void World::ClearFaults() {
   faults_->Clear();
   for (const auto& memory : mapped_) memory->faults.Clear();
-  if (hbm_ == nullptr) return;
-  hbm_->faults().Clear();
-  hbm_->held->next = 0;
-  hbm_->held->release = true;
+  for (const auto& hbm : hbms_) {
+    hbm->faults().Clear();
+    hbm->held->next = 0;
+    hbm->held->release = true;
+  }
 }
 
 absl::Time World::Turn() {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -68,6 +69,8 @@ struct WorldOptions {
   int64_t path_bytes = 16 << 20;
   std::vector<int64_t> path_budgets;      // of each path; empty: path_bytes
   int64_t hbm_bytes = 0;                  // of a device; 0: there is none
+  int devices = 1;                        // then: so many, of that each
+  std::vector<int64_t> other_memories;    // budgets, beside the first's
   std::vector<TierSpec> mapped;           // above the paths, of plain bytes
   PaceOptions pace = {1 << 30, 1 << 30};  // of each path; see SetPace
   // Tasks have that many threads in virtual time, and copies of mapped tiers
@@ -99,7 +102,12 @@ class World {
   FaultPlan& faults() { return *faults_; }
   // Of disks and mapped tiers.
   void ClearFaults();
-  FakeHbm* hbm() { return hbm_.get(); }  // null: there is no device
+  // The first; null: there is no device.
+  FakeHbm* hbm() { return hbms_.empty() ? nullptr : hbms_.front().get(); }
+  // By text, where there are several of a kind; else none.
+  const std::vector<std::string>& working_tiers() const {
+    return working_tiers_;
+  }
   // Of the mapped tiers, in their order.
   const std::vector<std::shared_ptr<FarMemory>>& mapped() { return mapped_; }
   // Of what that path is asked from here on.
@@ -119,6 +127,8 @@ class World {
  private:
   std::unique_ptr<Executor> MakeExecutor(const WorldOptions& options);
   void AddDevice(const WorldOptions& options, LocalRuntimeParts* parts);
+  void AddMemory(int64_t budget_bytes, EvictionKind eviction,
+                 LocalRuntimeParts* parts);
   void AddMapped(const TierSpec& tier, LocalRuntimeParts* parts);
   std::shared_ptr<PacedMedium> Paced(std::shared_ptr<Medium> medium);
   size_t waiting_tasks() const {
@@ -132,7 +142,8 @@ class World {
   // The runtime's executor is one of these.
   VirtualExecutor* executor_ = nullptr;
   VirtualThreads* threads_ = nullptr;
-  std::unique_ptr<FakeHbm> hbm_;
+  std::vector<std::unique_ptr<FakeHbm>> hbms_;
+  std::vector<std::string> working_tiers_;
   std::vector<std::shared_ptr<FarMemory>> mapped_;
   // Of those, then the device's; or none.
   std::vector<std::shared_ptr<PacedMedium>> paced_;

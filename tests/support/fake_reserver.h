@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/support/medium/tier_ids.h"
 #include "tiers/reservation.h"
 
 namespace terrace {

@@ -28,6 +28,7 @@ struct Arrangement {
   bool has_far;
   bool has_pmem;
   bool has_hbm = false;
+  bool has_nodes = false;  // a second memory; with a device a second device
 };
 
 constexpr Arrangement kArrangements[] = {
@@ -47,6 +48,10 @@ constexpr Arrangement kArrangements[] = {
     {"Hbm", false, true, true, false, false, true},
     {"HbmPmemVirtual", true, true, true, false, true, true},
     {"HbmPmem", false, true, true, false, true, true},
+    {"NodesVirtual", true, true, true, false, false, false, true},
+    {"Nodes", false, true, true, false, false, false, true},
+    {"HbmsVirtual", true, true, true, false, false, true, true},
+    {"Hbms", false, true, true, false, false, true, true},
 };
 
 const Arrangement& ArrangementOf(TestWorld world) {
@@ -120,9 +125,14 @@ void TestRuntime::AddDevice(const TestRuntimeOptions& options,
     device_->AddTo(virtual_clock_, options.hbm_bytes, options.eviction, parts);
     return;
   }
-  hbm_ = std::make_unique<FakeHbm>(options.hbm_bytes);
-  parts->device = hbm_->MakeDevice(ExecutorOf(parts->pool), *parts->clock,
-                                   MakeEvictionPolicy(options.eviction));
+  const int devices = ArrangementOf(world_).has_nodes ? 2 : 1;
+  for (int k = 0; k < devices; ++k) {
+    hbms_.push_back(
+        std::make_unique<FakeHbm>(options.hbm_bytes, absl::StrCat("cuda:", k)));
+    parts->devices.push_back(
+        hbms_.back()->MakeDevice(ExecutorOf(parts->pool), *parts->clock,
+                                 MakeEvictionPolicy(options.eviction)));
+  }
 }
 
 void TestRuntime::TurnByHand(const TestRuntimeOptions& options,
@@ -221,6 +231,14 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   arena.growth_bytes = options.growth_bytes;
   arena.huge_pages = HugePages::kOff;
   parts.arena = *HostArena::Create(arena);
+  if (ArrangementOf(world_).has_nodes) {
+    LocalMemory& node = parts.other_memories.emplace_back();
+    node.spec = {TierKind::kDram, "node1", options.node_bytes};
+    arena.size_bytes = options.node_bytes;
+    arena.growth_bytes = 0;
+    node.arena = *HostArena::Create(arena);
+    node.eviction = MakeEvictionPolicy(options.eviction);
+  }
   parts.eviction = MakeEvictionPolicy(options.eviction);
   parts.prefetch = options.prefetch;
   parts.io_timeout = options.io_timeout;
@@ -263,7 +281,8 @@ std::vector<TensorId> TestRuntime::RegisterMany(int count, int64_t size_bytes) {
 }
 
 std::unique_ptr<RequestQueue> TestRuntime::OpenQueue(int64_t slot_bytes,
-                                                     int slots, TierKind tier) {
+                                                     int slots,
+                                                     const char* tier) {
   auto queue = runtime_->OpenQueue(slot_bytes, slots, Soon(), tier);
   EXPECT_TRUE(queue.ok()) << queue.status();
   return queue.ok() ? *std::move(queue) : nullptr;

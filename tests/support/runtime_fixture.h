@@ -53,6 +53,10 @@ enum class TestWorld : uint8_t {
   kHbm,           //
   kHbmPmemVirtual,  // as that, a little persistent memory above the disks
   kHbmPmem,         //
+  kNodesVirtual,    // two memories, disks below
+  kNodes,           //
+  kHbmsVirtual,     // two devices above two memories, disks below
+  kHbms,            //
 };
 
 inline constexpr TestWorld kDiskWorlds[] = {
@@ -67,6 +71,11 @@ inline constexpr TestWorld kAllWorlds[] = {
     TestWorld::kFourVirtual,    TestWorld::kFour,
     TestWorld::kHbmVirtual,     TestWorld::kHbm,
     TestWorld::kHbmPmemVirtual, TestWorld::kHbmPmem};
+
+// Several tiers of a kind, each by a text of its own.
+inline constexpr TestWorld kSeveralWorlds[] = {
+    TestWorld::kNodesVirtual, TestWorld::kNodes, TestWorld::kHbmsVirtual,
+    TestWorld::kHbms};
 
 const char* TestWorldName(TestWorld world);
 std::ostream& operator<<(std::ostream& out, TestWorld world);
@@ -83,8 +92,9 @@ class RuntimeDevice;
 
 struct TestRuntimeOptions {
   int64_t budget_bytes = 64 << 10;
-  int64_t growth_bytes = 0;      // that GrowMemory may add
-  int64_t hbm_bytes = 64 << 10;  // where there is a device
+  int64_t growth_bytes = 0;       // that GrowMemory may add
+  int64_t hbm_bytes = 64 << 10;   // where there is a device, of each
+  int64_t node_bytes = 64 << 10;  // of another memory than the first
   // The one that there is; null: plain bytes that a Copy transport moves.
   std::shared_ptr<RuntimeDevice> device;
   int paths = 1;
@@ -124,7 +134,8 @@ class TestRuntime : public PinPatterns {
   DiskFaults& disk_faults(int path) {
     return *disk_faults_[static_cast<size_t>(path)];
   }
-  FakeHbm& hbm() { return *hbm_; }  // without a device of its own
+  // Device k, where there is no device of its own.
+  FakeHbm& hbm(size_t k = 0) { return *hbms_[k]; }
   // Of mapped tier k; how many there are.
   FaultMedium& medium_faults(int k) { return *media_[static_cast<size_t>(k)]; }
   int mediums() const { return static_cast<int>(media_.size()); }
@@ -146,7 +157,7 @@ class TestRuntime : public PinPatterns {
   TensorId Register(const std::string& name, int64_t size_bytes);
   std::vector<TensorId> RegisterMany(int count, int64_t size_bytes);
   std::unique_ptr<RequestQueue> OpenQueue(int64_t slot_bytes, int slots,
-                                          TierKind tier = TierKind::kDram);
+                                          const char* tier = "");
   // A group of one.
   absl::StatusOr<Pin> Take(RequestQueue& queue, TensorId tensor, Access access);
   // Overwrites the tensor with a pattern of `seed`, and publishes it.
@@ -171,7 +182,7 @@ class TestRuntime : public PinPatterns {
   std::shared_ptr<FaultPlan> faults_;
   std::vector<std::shared_ptr<DiskFaults>> disk_faults_;
   std::vector<std::shared_ptr<FaultMedium>> media_;
-  std::unique_ptr<FakeHbm> hbm_;
+  std::vector<std::unique_ptr<FakeHbm>> hbms_;
   std::vector<std::unique_ptr<TemporaryDirectory>> folders_;  // none: memory
   // Virtual: the runtime's, of mapped tiers, then of disks.
   std::vector<InlineExecutor*> background_;

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/mover/core.h"
+#include "tests/support/medium/tier_ids.h"
 #include "tests/support/test_machine.h"
 
 namespace terrace {
@@ -35,8 +36,11 @@ struct TestCore : TestCoreGround, Core {
   ~TestCore();
 
   // A registered tensor with a place on that tier; kNoTier: without.
-  Tensor& Add(const std::string& name, int64_t size_bytes = kPage,
-              TierId home = 1);
+  Tensor& Add(const std::string& name, int64_t size_bytes, TierId home);
+  // With one on the first.
+  Tensor& Add(const std::string& name, int64_t size_bytes = kPage) {
+    return Add(name, size_bytes, resting.ids().front());
+  }
   // Written in memory outside the windows, and not below.
   void Write(Tensor& tensor);
   // Publishes new contents in the copy that it has.

@@ -104,7 +104,8 @@ struct TestMachine {
     parts.transcript = transcript;
     if (options.hbm_bytes > 0) {
       hbm = std::make_unique<FakeHbm>(options.hbm_bytes);
-      parts.device = hbm->MakeDevice(executor, clock, MakeNextUsePolicy());
+      parts.devices.push_back(
+          hbm->MakeDevice(executor, clock, MakeNextUsePolicy()));
     }
     return parts;
   }

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/tier_ids.h"
 #include "tests/support/scripted_disk_file.h"
 #include "tests/tiers/event_log.h"
 
@@ -32,7 +33,7 @@ class DiskTierTest : public testing::Test {
   DiskTier& tier() {
     if (tier_ == nullptr) {
       DiskTierParts parts;
-      parts.id = 3;
+      parts.id = kDisk2;
       parts.file = std::move(owned_);
       parts.background = &background_;
       parts.events = events_;
@@ -53,7 +54,7 @@ class DiskTierTest : public testing::Test {
   GrowthAnswer Answer() {
     TERRACE_CHECK(background_.RunAll() == 1 && events_->grown.size() == 1);
     const Grown grown = std::exchange(events_->grown, {}).front();
-    EXPECT_EQ(grown.tier, 3);
+    EXPECT_EQ(grown.tier, kDisk2);
     return tier().OnGrown(grown);
   }
 
@@ -67,7 +68,7 @@ class DiskTierTest : public testing::Test {
 };
 
 TEST_F(DiskTierTest, ItIsItsFile) {
-  EXPECT_EQ(tier().id(), 3);
+  EXPECT_EQ(tier().id(), kDisk2);
   EXPECT_EQ(tier().name(), "disk0/state");
   EXPECT_EQ(tier().info().directory, "disk0");
   EXPECT_EQ(tier().usage().capacity_bytes, 2 * kDiskPage);
@@ -85,7 +86,7 @@ TEST_F(DiskTierTest, NoTwoPathsHaveOneId) {
 
 TEST_F(DiskTierTest, SpaceThatThereIsComesAtOnce) {
   Reservation room = Take(2);
-  EXPECT_EQ(room.tier(), 3);
+  EXPECT_EQ(room.tier(), kDisk2);
   EXPECT_EQ(tier().usage().used_bytes, 2 * kDiskPage);
   room.Reset();
   EXPECT_EQ(tier().usage().used_bytes, 0);
@@ -238,7 +239,7 @@ TEST_F(DiskTierTest, ItsFileGoesInTheBackground) {
   EXPECT_EQ(file_.removals, 0);
   background_.RunAll();
   ASSERT_EQ(events_->removed.size(), 1u);
-  EXPECT_EQ(events_->removed[0].tier, 3);
+  EXPECT_EQ(events_->removed[0].tier, kDisk2);
   EXPECT_EQ(events_->removed[0].status, absl::UnavailableError("EBUSY"));
   tier().OnRemoved();
   EXPECT_TRUE(tier().removed());

@@ -25,7 +25,7 @@ class DramTierTest : public testing::Test {
 };
 
 TEST_F(DramTierTest, ItIsTheFirstTierAndNamed) {
-  EXPECT_EQ(tier_.id(), 0);
+  EXPECT_EQ(tier_.id(), kDramTier);
   EXPECT_EQ(tier_.name(), "memory");
   EXPECT_TRUE(IsWorkingTier(tier_.id()));
 }

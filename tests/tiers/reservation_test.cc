@@ -25,10 +25,10 @@ TEST(ReservationTest, AnEmptyOneIsOfNoTier) {
 }
 
 TEST(ReservationTest, ItsEndGivesTheRangeBackOnce) {
-  FakeReserver tier(3);
+  FakeReserver tier({TierKind::kDisk, 3});
   {
     const Reservation room = tier.Give(4096, 8192);
-    EXPECT_EQ(room.tier(), 3);
+    EXPECT_EQ(room.tier(), tier.id());
     EXPECT_EQ(room.from(), &tier);
     EXPECT_EQ(room.extent(), (Extent{4096, 8192}));
     EXPECT_THAT(tier.freed(), IsEmpty());
@@ -37,7 +37,7 @@ TEST(ReservationTest, ItsEndGivesTheRangeBackOnce) {
 }
 
 TEST(ReservationTest, ResetGivesItBackAndLeavesNothing) {
-  FakeReserver tier(1);
+  FakeReserver tier({TierKind::kDisk, 1});
   Reservation room = tier.Give(0, 4096);
   room.Reset();
   EXPECT_TRUE(room.empty());
@@ -47,7 +47,7 @@ TEST(ReservationTest, ResetGivesItBackAndLeavesNothing) {
 }
 
 TEST(ReservationTest, WhoeverItMovesToHasIt) {
-  FakeReserver tier(1);
+  FakeReserver tier({TierKind::kDisk, 1});
   Reservation first = tier.Give(0, 4096);
   Reservation second = std::move(first);
   EXPECT_TRUE(first.empty());
@@ -57,17 +57,17 @@ TEST(ReservationTest, WhoeverItMovesToHasIt) {
 }
 
 TEST(ReservationTest, WhatIsMovedIntoGivesUpItsOwn) {
-  FakeReserver tier(1), other(2);
+  FakeReserver tier({TierKind::kDisk, 1}), other({TierKind::kDisk, 2});
   Reservation room = tier.Give(0, 4096);
   room = other.Give(8192, 4096);
   EXPECT_THAT(tier.freed(), ElementsAre(Extent{0, 4096}));
-  EXPECT_EQ(room.tier(), 2);
+  EXPECT_EQ(room.tier(), other.id());
   room = Reservation();
   EXPECT_THAT(other.freed(), ElementsAre(Extent{8192, 4096}));
 }
 
 TEST(ReservationTest, MovedIntoItselfItStays) {
-  FakeReserver tier(1);
+  FakeReserver tier({TierKind::kDisk, 1});
   Reservation room = tier.Give(0, 4096);
   Reservation& same = room;
   room = std::move(same);

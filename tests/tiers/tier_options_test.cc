@@ -43,6 +43,16 @@ TEST(TierOptionsTest, MemoryIsFirstAndDisksKeepTheirOrder) {
   EXPECT_THAT(*tiers, ElementsAre(kMemory, b, a, c));
 }
 
+TEST(TierOptionsTest, SeveralOfAKindKeepTheirOrder) {
+  const TierSpec one = {TierKind::kDram, "node1", kMiB};
+  const TierSpec zero = {TierKind::kDram, "node0", kMiB};
+  const TierSpec second = {TierKind::kHbm, "cuda:1", kMiB};
+  const TierSpec first = {TierKind::kHbm, "cuda:0", kMiB};
+  const auto tiers = TiersOf(WithTiers({second, one, first, zero}));
+  ASSERT_TRUE(tiers.ok()) << tiers.status();
+  EXPECT_THAT(*tiers, ElementsAre(one, zero, second, first));
+}
+
 struct Refused {
   std::string why;
   std::vector<TierSpec> tiers;
@@ -52,14 +62,20 @@ TEST(TierOptionsTest, WhatCannotBeIsRefusedByItsName) {
   const TierSpec disk = {TierKind::kDisk, "/a", 0};
   const Refused refused[] = {
       {"no tier of memory", {disk}},
-      {"tiers 'dram=8MiB' and 'dram:node1=4MiB'",
+      {"tiers 'dram=8MiB' and 'dram:node1=4MiB': each of several memories has "
+       "a node of its own",
        {kMemory, disk, {TierKind::kDram, "node1", 4 * kMiB}}},
+      {"tiers 'dram:node1=1MiB' and 'dram:node1=4MiB'",
+       {{TierKind::kDram, "node1", kMiB},
+        {TierKind::kDram, "node0", kMiB},
+        {TierKind::kDram, "node1", 4 * kMiB}}},
       {"path '/a' is named twice", {disk, kMemory, disk}},
-      {"tiers 'hbm:cuda:0=1MiB' and 'hbm:cuda:1=1MiB': there is one of a "
-       "device's memory",
+      {"path 'cuda:0' is named twice",
        {kMemory,
         {TierKind::kHbm, "cuda:0", kMiB},
-        {TierKind::kHbm, "cuda:1", kMiB}}},
+        {TierKind::kHbm, "cuda:0", kMiB}}},
+      {"tier 'dram:node1=4KiB': a host budget of 4096 bytes",
+       {{TierKind::kDram, "node0", kMiB}, {TierKind::kDram, "node1", 4096}}},
       {"no tier of memory", {{TierKind::kHbm, "cuda:0", kMiB}}},
       {"its place is a path", {kMemory, {TierKind::kDisk, "", 0}}},
       {"a budget of -5 bytes", {kMemory, {TierKind::kDisk, "/a", -5}}},

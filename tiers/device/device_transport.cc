@@ -86,10 +86,8 @@ IoPathStats DeviceTransport::stats() const {
 }
 
 DeviceQueue& DeviceTransport::QueueOf(Edge edge) {
-  const bool reads = edge.to == kDramTier;
-  TERRACE_CHECK((reads ? edge.from : edge.to) == tier_);
-  TERRACE_CHECK(reads || edge.from == kDramTier);
-  return reads ? from_device_ : to_device_;
+  TERRACE_CHECK(FarEnd(edge) == tier_ && IsMemory(NearEnd(edge)));
+  return IsFromFar(edge) ? from_device_ : to_device_;
 }
 
 }  // namespace terrace

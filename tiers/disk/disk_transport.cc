@@ -1,19 +1,21 @@
 #include "tiers/disk/disk_transport.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
 namespace terrace {
 
-int DiskTransport::PathOf(Edge edge) const {
-  return std::max(edge.from, edge.to) - first_;
-}
+namespace {
+
+int PathOf(Edge edge) { return FarEnd(edge).number; }
+
+}  // namespace
 
 void DiskTransport::Begin(const Move& move) {
-  const bool reads = move.edge.to == kDramTier;
-  TERRACE_CHECK(reads || move.edge.from == kDramTier);
+  const bool reads = IsFromFar(move.edge);
+  TERRACE_CHECK(IsMemory(NearEnd(move.edge)) &&
+                FarEnd(move.edge).kind == TierKind::kDisk);
   IoTransfer transfer;
   transfer.direction = reads ? IoDirection::kRead : IoDirection::kWrite;
   transfer.io_class = move.io_class;

@@ -13,8 +13,8 @@ namespace terrace {
 
 class DiskTransport final : public Transport {
  public:
-  // `io`, which outlives the transport, has path k for tier first + k.
-  DiskTransport(IoPaths& io, TierId first) : io_(io), first_(first) {}
+  // `io`, which outlives the transport, has path k for disk k.
+  explicit DiskTransport(IoPaths& io) : io_(io) {}
 
   void Begin(const Move& move) override;
   void Cancel(Edge edge, uint64_t tag) override;
@@ -24,11 +24,7 @@ class DiskTransport final : public Transport {
   absl::Time NextEvent() const override { return io_.NextEvent(); }
 
  private:
-  // Of the end that is no memory.
-  int PathOf(Edge edge) const;
-
   IoPaths& io_;
-  const TierId first_;
   std::vector<Completion> completions_;
 };
 

@@ -13,8 +13,10 @@ TierSpec WithBudget(TierSpec spec, int64_t arena_bytes) {
 
 }  // namespace
 
-DramTier::DramTier(absl::Span<std::byte> arena, TierSpec spec)
-    : spec_(WithBudget(std::move(spec), static_cast<int64_t>(arena.size()))),
+DramTier::DramTier(absl::Span<std::byte> arena, TierSpec spec, int number)
+    : id_{TierKind::kDram, number},
+      name_(number == 0 ? "memory" : TierName(spec)),
+      spec_(WithBudget(std::move(spec), static_cast<int64_t>(arena.size()))),
       arena_(arena),
       space_(static_cast<int64_t>(arena.size())) {}
 

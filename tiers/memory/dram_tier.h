@@ -18,10 +18,11 @@ namespace terrace {
 class DramTier final : public Tier {
  public:
   // The arena outlives the tier. `spec`: as it was asked for; without a budget
-  // it is the arena's size.
-  explicit DramTier(absl::Span<std::byte> arena, TierSpec spec = {});
+  // it is the arena's size. `number`: among the runtime's memories.
+  explicit DramTier(absl::Span<std::byte> arena, TierSpec spec = {},
+                    int number = 0);
 
-  TierId id() const override { return kDramTier; }
+  TierId id() const override { return id_; }
   const std::string& name() const override { return name_; }
   TierKind kind() const override { return TierKind::kDram; }
   TierSpec spec() const override { return spec_; }
@@ -46,7 +47,8 @@ class DramTier final : public Tier {
   // Of what was just allocated.
   Reservation Reserve(const Extent& extent);
 
-  const std::string name_ = "memory";
+  const TierId id_;
+  const std::string name_;
   TierSpec spec_;
   absl::Span<std::byte> arena_;
   ExtentAllocator space_;

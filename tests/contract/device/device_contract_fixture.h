@@ -32,7 +32,7 @@ class DeviceContractTest : public testing::TestWithParam<DeviceKind> {
   // A tensor of one page takes two: its header's and its own.
   static constexpr int64_t kPage = 4096;
   static constexpr int64_t kPlace = 2 * kPage;
-  static constexpr TierKind kHbm = TierKind::kHbm;
+  static constexpr char kHbm[] = "hbm";
 
   void SetUp() override {
     if (GetParam() != DeviceKind::kCuda) return;

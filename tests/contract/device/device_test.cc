@@ -253,7 +253,8 @@ TEST_P(DeviceContractTest, QueuesAreOnlyWhereCustomersWork) {
   Make(4, 16);
   for (const TierKind kind :
        {TierKind::kFar, TierKind::kPmem, TierKind::kDisk}) {
-    const auto refused = runtime().OpenQueue(kPage, 1, Soon(), kind);
+    const auto refused =
+        runtime().OpenQueue(kPage, 1, Soon(), TierKindName(kind));
     EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
     EXPECT_THAT(Message(refused.status()), HasSubstr(TierKindName(kind)));
   }
@@ -264,8 +265,7 @@ TEST_P(DeviceContractTest, QueuesAreOnlyWhereCustomersWork) {
 
 TEST(DeviceContract, ARuntimeWithoutADeviceHasNoQueuesThere) {
   TestRuntime world(TestWorld::kVirtual, {});
-  const auto refused =
-      world.runtime().OpenQueue(4096, 1, world.Soon(), TierKind::kHbm);
+  const auto refused = world.runtime().OpenQueue(4096, 1, world.Soon(), "hbm");
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("hbm"));
 }

@@ -20,7 +20,7 @@ TEST(DeviceFailure, WhatTheDeviceLosesIsUnavailableWhereADiskHasItToo) {
   auto filling = world.OpenQueue(kPage, 1);
   for (uint8_t i = 0; i < 12; ++i) world.Fill(*filling, tensors[i], i);
   filling.reset();
-  auto above = world.OpenQueue(kPage, 1, TierKind::kHbm);
+  auto above = world.OpenQueue(kPage, 1, "hbm");
   auto below = world.OpenQueue(kPage, 1);
   const auto bytes_read = [&] {
     return world.runtime().GetStats().bytes_read();
@@ -53,7 +53,7 @@ TEST(DeviceFailure, WhatAWriterDidNotGetGoesDownAllTheSame) {
        .prefetch = false});
   const TensorId tensor = world.Register("a", kPage);
   const TensorId other = world.Register("b", kPage);
-  auto above = world.OpenQueue(kPage, 1, TierKind::kHbm);
+  auto above = world.OpenQueue(kPage, 1, "hbm");
   auto below = world.OpenQueue(kPage, 1);
   world.hbm().faults().Fail(0, absl::UnavailableError("not now"));
   world.Fill(*below, tensor, 1);
@@ -70,7 +70,7 @@ TEST(DeviceFailure, WhatWasLostUnderAPinGoesWithThePin) {
   TestRuntime world(TestWorld::kHbmVirtual,
                     {.budget_bytes = 16 * kPage, .hbm_bytes = 4 * kPage});
   const TensorId tensor = world.Register("a", kPage);
-  auto above = world.OpenQueue(kPage, 2, TierKind::kHbm);
+  auto above = world.OpenQueue(kPage, 2, "hbm");
   auto below = world.OpenQueue(kPage, 1);
   world.Fill(*above, tensor, 1);
   absl::StatusOr<Pin> pin = world.Take(*above, tensor, Access::kRead);

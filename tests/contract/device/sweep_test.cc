@@ -155,7 +155,7 @@ bool DeviceSweep::Run(int64_t call) {
   options.device = device_;
   TestRuntime runtime(TestWorld::kHbmVirtual, options);
   const std::vector<TensorId> tensors = runtime.RegisterMany(kTensors, kPage);
-  auto above = runtime.OpenQueue(kPage, 1, TierKind::kHbm);
+  auto above = runtime.OpenQueue(kPage, 1, "hbm");
   auto below = runtime.OpenQueue(kPage, 1);
   truths_.assign(kTensors, {});
   for (int i = 0; i < kTensors; ++i) {

@@ -134,6 +134,10 @@ TEST_F(IntakeTest, SizesAreLookedAt) {
   ExpectRefused(RegisterRequest{.specs = {{.name = std::string(65'537, 'n'),
                                            .size_bytes = 1}}},
                 "a tensor's name of 65537 bytes: 'nnnn");
+  ExpectRefused(
+      OpenRequest{
+          .slot_bytes = 5, .slots = 1, .tier = std::string(65'537, 't')},
+      "a queue at a tier with a name of 65537 bytes: 'tttt");
   ExpectRefused(OpenRequest{.slot_bytes = 0, .slots = 2},
                 "a window of 2 slots of 0 bytes");
   ExpectRefused(OpenRequest{.slot_bytes = 5, .slots = -1},
@@ -156,13 +160,6 @@ TEST_F(IntakeTest, AValueThatItsTypeHasNotIsRefused) {
   PushRequest push = PushOf({0});
   push.wants[0].access = static_cast<Access>(3);
   ExpectRefused(push, "an access 3: there is none");
-  ExpectRefused(
-      OpenRequest{
-          .slot_bytes = 1, .slots = 1, .tier = static_cast<TierKind>(200)},
-      "a queue at tier 200: there is none");
-  ExpectRefused(
-      OpenRequest{.slot_bytes = 1, .slots = 1, .tier = TierKind::kDisk},
-      "a queue at nvme: customers work at dram and hbm");
   ExpectRefused(
       StepRequest{.kind = static_cast<StepRequest::Kind>(3), .queue = 9},
       "a step's change 3: there is none");

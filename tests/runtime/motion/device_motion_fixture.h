@@ -17,11 +17,11 @@ namespace terrace {
 class DeviceTransferTest : public testing::Test {
  protected:
   static constexpr int64_t kCopyBytes = 2 * kPage;
-  static constexpr TierId kDisk = 1;
+  static constexpr TierId kDisk = kDisk0;
 
   // `slots`: of the staging, in each direction.
   explicit DeviceTransferTest(int slots = 1)
-      : lease_(core_.device.staging.Open(
+      : lease_(core_.others.staging.Open(
             core_.residency.FindRange(StagingBytes(kPage, slots)), kCopyBytes,
             slots)) {}
 
@@ -33,7 +33,7 @@ class DeviceTransferTest : public testing::Test {
   // Written on the device, and nowhere else.
   Tensor& AddDirty(const std::string& name) {
     Tensor& tensor = core_.Add(name);
-    tensor.BeginOverwrite(core_.device.residency->FindRoom(tensor));
+    tensor.BeginOverwrite(core_.others.residencies.front()->FindRoom(tensor));
     tensor.Hold(kHbmTier, Access::kOverwrite);
     std::fill(OnDevice(tensor).begin(), OnDevice(tensor).end(),
               static_cast<std::byte>(1 + tensor.id.value));
@@ -42,12 +42,12 @@ class DeviceTransferTest : public testing::Test {
     return tensor;
   }
   void FetchToDevice(Tensor& tensor, IoClass io_class = IoClass::kDemand) {
-    core_.transfers.StartFill(tensor, core_.device.residency->FindRoom(tensor),
-                              io_class);
+    core_.transfers.StartFill(
+        tensor, core_.others.residencies.front()->FindRoom(tensor), io_class);
   }
   void DrainToDisk(Tensor& tensor) {
     Reservation slot =
-        core_.device.staging.Take(StagingRoom::Way::kDown, kCopyBytes);
+        core_.others.staging.Take(StagingRoom::Way::kDown, kCopyBytes);
     ASSERT_FALSE(slot.empty());
     core_.transfers.StartDrain(tensor, kDisk, {}, std::move(slot));
   }
@@ -64,7 +64,7 @@ class DeviceTransferTest : public testing::Test {
     });
   }
   bool HasSlot(StagingRoom::Way way) {
-    return !core_.device.staging.Take(way, kCopyBytes).empty();
+    return !core_.others.staging.Take(way, kCopyBytes).empty();
   }
   Arrival One(std::vector<Arrival> arrivals) {
     EXPECT_EQ(arrivals.size(), 1u);
@@ -78,9 +78,5 @@ class DeviceTransferTest : public testing::Test {
   TestCore core_{{.hbm_bytes = 32 * kPage, .paths = 1}};
   StagingRoom::Lease lease_;
 };
-
-inline bool operator==(Edge a, Edge b) {
-  return a.from == b.from && a.to == b.to;
-}
 
 }  // namespace terrace

@@ -68,7 +68,7 @@ TEST_F(DeviceTransferTest, AWriteBackToADiskPassesThroughStaging) {
   EXPECT_TRUE(HasSlot(StagingRoom::Way::kDown));
   EXPECT_TRUE(tensor.Fetchable());
   EXPECT_TRUE(tensor.Delivered(kHbmTier));  // until it is dropped
-  core_.device.residency->Drop(tensor);
+  core_.others.residencies.front()->Drop(tensor);
   core_.Fetch(tensor);  // checked against the header made in staging
   EXPECT_TRUE(HasItsBytes(tensor, core_.Payload(tensor)));
 }
@@ -200,7 +200,7 @@ TEST_F(DeviceTransferTest, WhatADeviceLosesIsNotLostIfADiskHasIt) {
   EXPECT_TRUE(absl::IsUnavailable(fill.status)) << fill.status;
   EXPECT_TRUE(fill.source_is_gone);
   core_.residency.OnGone(tensor, nullptr, {});
-  core_.device.residency->Drop(tensor);
+  core_.others.residencies.front()->Drop(tensor);
   core_.Fetch(tensor);
   EXPECT_TRUE(HasItsBytes(tensor, core_.Payload(tensor)));
 }

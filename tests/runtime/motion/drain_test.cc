@@ -22,11 +22,11 @@ using Kind = Arrival::Kind;
 TEST_F(DrainTest, ItIsSealedAndThenMovedInPlace) {
   Tensor& tensor = AddDirty("a");
   EXPECT_EQ(transfers_.DrainTier(tensor), kNoTier);
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kDisk0, {});
   EXPECT_EQ(tensor.drain(), Drain::kSealing);
   EXPECT_EQ(transfers_.tasks(), 1);
   EXPECT_EQ(core_.links.pending(), 0);
-  EXPECT_EQ(transfers_.DrainTier(tensor), 1);
+  EXPECT_EQ(transfers_.DrainTier(tensor), kDisk0);
   EXPECT_EQ(transfers_.Of(tensor).below, (Extent{0, kCopyBytes}));
   const std::vector<Sealed> sealed = RunTasks<Sealed>();
   ASSERT_EQ(sealed.size(), 1u);
@@ -40,7 +40,7 @@ TEST_F(DrainTest, ItIsSealedAndThenMovedInPlace) {
   EXPECT_EQ(arrivals[0].kind, Kind::kWritten);
   EXPECT_EQ(arrivals[0].tensor, &tensor);
   EXPECT_EQ(arrivals[0].edge.from, kDramTier);
-  EXPECT_EQ(arrivals[0].edge.to, 1);
+  EXPECT_EQ(arrivals[0].edge.to, kDisk0);
   EXPECT_FALSE(arrivals[0].moved);
   EXPECT_TRUE(tensor.Fetchable());
   EXPECT_FALSE(transfers_.Has(tensor));
@@ -52,7 +52,7 @@ TEST_F(DrainTest, ItIsSealedAndThenMovedInPlace) {
 TEST_F(DrainTest, TheSealSaysWhatItIsAndWhereItGoes) {
   core_.Add("before");  // has the first place
   Tensor& tensor = AddDirty("a");
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kDisk0, {});
   RunTasks<Sealed>();
   const auto payload = core_.Payload(tensor);
   ExtentHeader header;
@@ -60,7 +60,7 @@ TEST_F(DrainTest, TheSealSaysWhatItIsAndWhereItGoes) {
       DecodeExtentHeader(
           {payload.data() - kTensorHeaderBytes, kTensorHeaderBytes}, &header)
           .ok());
-  EXPECT_EQ(header.path_id, core_.resting.at(1).seal_id());
+  EXPECT_EQ(header.path_id, core_.resting.at(kDisk0).seal_id());
   EXPECT_EQ(header.own_offset, kCopyBytes);
   EXPECT_EQ(header.tensor_id, 1);
   EXPECT_EQ(header.generation, 1u);
@@ -72,7 +72,7 @@ TEST_F(DrainTest, TheSealSaysWhatItIsAndWhereItGoes) {
 
 TEST_F(DrainTest, WhatIsWrittenComesBack) {
   Tensor& tensor = AddDirty("a");
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kDisk0, {});
   core_.Settle();
   std::fill(core_.Payload(tensor).begin(), core_.Payload(tensor).end(),
             std::byte{99});
@@ -84,18 +84,18 @@ TEST_F(DrainTest, WhatIsWrittenComesBack) {
 
 TEST_F(DrainTest, ASecondPlaceBecomesThePlaceOnceItIsWhole) {
   Tensor& tensor = AddDirty("a");
-  transfers_.StartDrain(tensor, 2, Place(2));
-  EXPECT_EQ(transfers_.second_bytes(2), kCopyBytes);
-  EXPECT_EQ(transfers_.second_bytes(1), 0);
-  EXPECT_EQ(tensor.resting()->place.tier(), 1);
+  transfers_.StartDrain(tensor, kDisk1, Place(kDisk1));
+  EXPECT_EQ(transfers_.second_bytes(kDisk1), kCopyBytes);
+  EXPECT_EQ(transfers_.second_bytes(kDisk0), 0);
+  EXPECT_EQ(tensor.resting()->place.tier(), kDisk0);
   const std::vector<Arrival> arrivals = core_.Settle();
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWritten);
   EXPECT_TRUE(arrivals[0].moved);
-  EXPECT_EQ(tensor.resting()->place.tier(), 2);
-  EXPECT_EQ(transfers_.second_bytes(2), 0);
-  EXPECT_EQ(core_.resting.at(1).usage().used_bytes, 0);
-  EXPECT_EQ(core_.resting.at(2).usage().used_bytes, kCopyBytes);
+  EXPECT_EQ(tensor.resting()->place.tier(), kDisk1);
+  EXPECT_EQ(transfers_.second_bytes(kDisk1), 0);
+  EXPECT_EQ(core_.resting.at(kDisk0).usage().used_bytes, 0);
+  EXPECT_EQ(core_.resting.at(kDisk1).usage().used_bytes, kCopyBytes);
   EXPECT_TRUE(tensor.Fetchable());
 }
 
@@ -105,16 +105,16 @@ TEST_F(DrainTest, ARefusedSecondPlaceLeavesTheFirstAsItWas) {
   core_.Settle();
   core_.Update(tensor);
   faults_.FailFile(1, {.kind = FaultKind::kError, .error = ENOSPC});
-  transfers_.StartDrain(tensor, 2, Place(2));
+  transfers_.StartDrain(tensor, kDisk1, Place(kDisk1));
   const std::vector<Arrival> arrivals = core_.SettleFor(absl::Seconds(1));
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWriteFailed);
   EXPECT_EQ(IoFaultOf(arrivals[0].status).error, ENOSPC);
-  EXPECT_EQ(arrivals[0].edge.to, 2);
+  EXPECT_EQ(arrivals[0].edge.to, kDisk1);
   EXPECT_TRUE(tensor.Dirty(kDramTier));
-  EXPECT_EQ(tensor.resting()->place.tier(), 1);
+  EXPECT_EQ(tensor.resting()->place.tier(), kDisk0);
   EXPECT_EQ(tensor.resting()->generation, 1u);  // the one before
-  EXPECT_EQ(core_.resting.at(2).usage().used_bytes, 0);
+  EXPECT_EQ(core_.resting.at(kDisk1).usage().used_bytes, 0);
   EXPECT_FALSE(transfers_.Has(tensor));
 }
 
@@ -122,7 +122,7 @@ TEST_F(DrainTest, ARefusedWriteInPlaceLeavesItTorn) {
   Tensor& tensor = AddDirty("a");
   faults_.FailAll({.kind = FaultKind::kError, .error = EIO},
                   CallFilter::kWrites);
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kDisk0, {});
   const std::vector<Arrival> arrivals = core_.SettleFor(absl::Seconds(1));
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWriteFailed);
@@ -133,13 +133,13 @@ TEST_F(DrainTest, ARefusedWriteInPlaceLeavesItTorn) {
 
 TEST_F(DrainTest, GivenUpOnceSealedNothingIsWritten) {
   Tensor& tensor = AddDirty("a");
-  transfers_.StartDrain(tensor, 2, Place(2));
+  transfers_.StartDrain(tensor, kDisk1, Place(kDisk1));
   const std::vector<Sealed> sealed = RunTasks<Sealed>();
   ASSERT_EQ(sealed.size(), 1u);
-  EXPECT_EQ(transfers_.GiveUp(transfers_.OnSealed(sealed[0])), 2);
+  EXPECT_EQ(transfers_.GiveUp(transfers_.OnSealed(sealed[0])), kDisk1);
   EXPECT_TRUE(tensor.Idle(kDramTier));
   EXPECT_TRUE(tensor.Dirty(kDramTier));
-  EXPECT_EQ(core_.resting.at(2).usage().used_bytes, 0);
+  EXPECT_EQ(core_.resting.at(kDisk1).usage().used_bytes, 0);
   EXPECT_FALSE(transfers_.Has(tensor));
   EXPECT_THAT(core_.Settle(), IsEmpty());
   EXPECT_EQ(faults_.calls(CallFilter::kWrites), 0);
@@ -147,7 +147,7 @@ TEST_F(DrainTest, GivenUpOnceSealedNothingIsWritten) {
 
 TEST_F(DrainTest, CancelledBeforeItIsIssuedItIsDirtyStill) {
   Tensor& tensor = AddDirty("a");
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kDisk0, {});
   core_.Hear();
   transfers_.Cancel(tensor);
   const std::vector<Arrival> arrivals = core_.Settle();

@@ -41,7 +41,7 @@ TEST_F(FillTest, ItIsMovedAndThenChecked) {
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].kind, Kind::kWhole);
   EXPECT_EQ(arrivals[0].tensor, &tensor);
-  EXPECT_EQ(arrivals[0].edge.from, 1);
+  EXPECT_EQ(arrivals[0].edge.from, kDisk0);
   EXPECT_EQ(arrivals[0].edge.to, kDramTier);
   EXPECT_TRUE(tensor.Idle(kDramTier));
   EXPECT_THAT(core_.Payload(tensor), Each(std::byte{1}));
@@ -54,7 +54,7 @@ TEST_F(FillTest, TheMovesReportIsOfItsEdge) {
   StartFill(tensor);
   core_.Settle();
   ASSERT_EQ(core_.reports.size(), 1u);
-  EXPECT_EQ(core_.reports[0].edge.from, 1);
+  EXPECT_EQ(core_.reports[0].edge.from, kDisk0);
   EXPECT_EQ(core_.reports[0].edge.to, kDramTier);
   EXPECT_TRUE(core_.reports[0].status.ok());
   EXPECT_FALSE(core_.reports[0].late);
@@ -214,11 +214,11 @@ TEST_F(NarrowFillTest, AllMovesAreCancelledInTheOrderInWhichTheyBegan) {
   StartFill(again);
   core_.Poll();
   core_.Poll();  // read, and to be checked
-  transfers_.StartDrain(sealing, 1, {});
+  transfers_.StartDrain(sealing, kDisk0, {});
   StartFill(fill);
   core_.Hear();  // moves: `again` once more, and what is sealed by now
   Tensor& sealed_late = AddDirty("sealed late");
-  transfers_.StartDrain(sealed_late, 1, {});
+  transfers_.StartDrain(sealed_late, kDisk0, {});
   transfers_.CancelAll();
   EXPECT_EQ(sealed_late.drain(), Drain::kSealing);  // it does not move yet
   EXPECT_THAT(NamesOf(core_.Poll()),

@@ -8,7 +8,7 @@ namespace {
 class LateDeviceTest : public DeviceTransferTest {
  protected:
   absl::Status Hope(StagingRoom::Way way) {
-    return core_.device.staging.Hope(way, kCopyBytes);
+    return core_.others.staging.Hope(way, kCopyBytes);
   }
   std::vector<Arrival> LetGo() {
     held().release = true;
@@ -19,20 +19,21 @@ class LateDeviceTest : public DeviceTransferTest {
 
 TEST_F(LateDeviceTest, ADiskThatIsLateKeepsTheSlotAlone) {
   Tensor& tensor = AddResting("a");
-  const int64_t free_bytes = FreeBytes(core_.device.residency->tier());
+  const int64_t free_bytes =
+      FreeBytes(core_.others.residencies.front()->tier());
   disk().FailCall(1, {.kind = FaultKind::kNever}, CallFilter::kReads);
   FetchToDevice(tensor);
   const Arrival arrival = One(core_.SettleFor(absl::Seconds(3)));
   EXPECT_TRUE(arrival.late);
   EXPECT_EQ(arrival.late_room, nullptr);  // the device's room is untouched
-  core_.device.residency->OnGone(tensor, nullptr, {});
-  EXPECT_EQ(FreeBytes(core_.device.residency->tier()), free_bytes);
+  core_.others.residencies.front()->OnGone(tensor, nullptr, {});
+  EXPECT_EQ(FreeBytes(core_.others.residencies.front()->tier()), free_bytes);
   EXPECT_TRUE(absl::IsDeadlineExceeded(Hope(StagingRoom::Way::kUp)));
   EXPECT_THAT(std::string(Hope(StagingRoom::Way::kUp).message()),
               testing::HasSubstr("a read of disk0/state"));
   FetchToDevice(tensor);  // which cannot pass
   EXPECT_TRUE(absl::IsDeadlineExceeded(One(core_.Settle()).status));
-  core_.device.residency->OnGone(tensor, nullptr, {});
+  core_.others.residencies.front()->OnGone(tensor, nullptr, {});
   EXPECT_TRUE(core_.transfers.Has(tensor));
   EXPECT_TRUE(LetGo().empty());
   EXPECT_FALSE(core_.transfers.Has(tensor));
@@ -52,7 +53,7 @@ TEST_F(LateDeviceTest, ADeviceThatIsLateKeepsItsRoomAndTheSlot) {
   EXPECT_EQ(core_.transfers.late_bytes(kDramTier), 0);
   EXPECT_THAT(std::string(Hope(StagingRoom::Way::kUp).message()),
               testing::HasSubstr("a write of cuda:0"));
-  core_.device.residency->OnGone(tensor, arrival.late_room, {});
+  core_.others.residencies.front()->OnGone(tensor, arrival.late_room, {});
   EXPECT_TRUE(LetGo().empty());
   EXPECT_EQ(core_.transfers.late_bytes(kHbmTier), 0);
   EXPECT_EQ(core_.links.quarantined_bytes(), 0);

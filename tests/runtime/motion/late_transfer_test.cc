@@ -115,16 +115,16 @@ TEST_F(LateTransferTest, WhatIsWaitedForIsSaid) {
 TEST_F(LateTransferTest, ALateDrainLeavesItsCopyAndThenItIsWrittenAfterAll) {
   Tensor& tensor = AddDirty("a");
   Hang(CallFilter::kWrites);
-  transfers_.StartDrain(tensor, 2, Place(2));
+  transfers_.StartDrain(tensor, kDisk1, Place(kDisk1));
   const Arrival arrival = RunOut();
   EXPECT_EQ(arrival.kind, Kind::kWriteFailed);
   EXPECT_EQ(arrival.late_room, nullptr);
   EXPECT_EQ(tensor.drain(), Drain::kLate);
   EXPECT_TRUE(tensor.Delivered(kDramTier));
   EXPECT_TRUE(transfers_.Has(tensor));
-  EXPECT_EQ(transfers_.DrainTier(tensor), 2);
+  EXPECT_EQ(transfers_.DrainTier(tensor), kDisk1);
   EXPECT_EQ(transfers_.Of(tensor).below, (Extent{0, kCopyBytes}));
-  EXPECT_EQ(transfers_.second_bytes(2), kCopyBytes);
+  EXPECT_EQ(transfers_.second_bytes(kDisk1), kCopyBytes);
   EXPECT_EQ(transfers_.late_bytes(), 0);
 
   const std::vector<Arrival> arrivals = LetGo();
@@ -132,7 +132,7 @@ TEST_F(LateTransferTest, ALateDrainLeavesItsCopyAndThenItIsWrittenAfterAll) {
   EXPECT_EQ(arrivals[0].kind, Kind::kWritten);
   EXPECT_FALSE(arrivals[0].late);
   EXPECT_TRUE(arrivals[0].moved);
-  EXPECT_EQ(tensor.resting()->place.tier(), 2);
+  EXPECT_EQ(tensor.resting()->place.tier(), kDisk1);
   EXPECT_TRUE(tensor.Idle(kDramTier));
   EXPECT_FALSE(transfers_.Has(tensor));
 }
@@ -151,7 +151,7 @@ TEST_F(LateTransferTest, TheTranscriptTellsLateFromReleased) {
   for (const TranscriptLine& line : core_.transcript) {
     EXPECT_EQ(line.tensor, tensor.id.value);
     EXPECT_EQ(line.from, 1);
-    EXPECT_EQ(line.to, kDramTier);
+    EXPECT_EQ(line.to, 0);
     EXPECT_EQ(line.generation, 1u);
   }
 }

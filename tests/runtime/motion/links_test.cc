@@ -11,6 +11,7 @@
 #include "tests/aio/scripted_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/medium/tier_ids.h"
 #include "tiers/memory/page_buffer.h"
 
 namespace terrace {
@@ -28,10 +29,8 @@ class LinksTest : public testing::Test {
       TERRACE_CHECK(io->AddPath(name, 0, {}).ok());
     }
     links_ = std::make_unique<Links>(
-        std::move(io),
-        std::make_unique<CopyTransport>(std::vector<CopyEnd>(), tasks_, clock_,
-                                        [] {}),
-        /*mapped=*/0, /*disks=*/2);
+        std::move(io), std::make_unique<CopyTransport>(std::vector<CopyEnd>(),
+                                                       tasks_, clock_, [] {}));
   }
 
   Move MoveOf(uint64_t tag, TierId from, TierId to) {
@@ -58,12 +57,12 @@ class LinksTest : public testing::Test {
 };
 
 TEST_F(LinksTest, AMoveUpReadsFromItsTiersPath) {
-  links_->Begin(MoveOf(7, 2, kDramTier));
+  links_->Begin(MoveOf(7, kDisk1, kDramTier));
   EXPECT_EQ(links_->pending(), 1);
   EXPECT_TRUE(Poll().empty());
   ASSERT_EQ(engine_->in_flight().size(), 1u);
   const IoRequest& request = engine_->in_flight()[0];
-  EXPECT_EQ(request.file, 1);  // the second path is tier 2
+  EXPECT_EQ(request.file, 1);  // the second disk's
   EXPECT_EQ(request.direction, IoDirection::kRead);
   EXPECT_EQ(request.offset, 2 * kLinkPage);
   EXPECT_EQ(request.size_bytes, kLinkPage);
@@ -79,7 +78,7 @@ TEST_F(LinksTest, AMoveUpReadsFromItsTiersPath) {
 }
 
 TEST_F(LinksTest, AMoveDownWritesToItsTiersPath) {
-  links_->Begin(MoveOf(7, kDramTier, 1));
+  links_->Begin(MoveOf(7, kDramTier, kDisk0));
   Poll();
   ASSERT_EQ(engine_->in_flight().size(), 1u);
   const IoRequest& request = engine_->in_flight()[0];
@@ -88,15 +87,15 @@ TEST_F(LinksTest, AMoveDownWritesToItsTiersPath) {
   EXPECT_EQ(request.offset, 2 * kLinkPage);
   engine_->CompleteAll();
   EXPECT_EQ(Poll().size(), 1u);
-  EXPECT_EQ(links_->stats(1).bytes_written, kLinkPage);
-  EXPECT_EQ(links_->stats(2).bytes_written, 0);
+  EXPECT_EQ(links_->stats(kDisk0).bytes_written, kLinkPage);
+  EXPECT_EQ(links_->stats(kDisk1).bytes_written, 0);
 }
 
 TEST_F(LinksTest, WhatIsNotIssuedIsCancelled) {
-  links_->Begin(MoveOf(1, kDramTier, 1));
-  links_->Begin(MoveOf(1, kDramTier, 2));  // tags are an edge's own here
-  links_->Cancel({kDramTier, 2}, 1);
-  links_->Cancel({kDramTier, 2}, 99);  // no such move: nothing
+  links_->Begin(MoveOf(1, kDramTier, kDisk0));
+  links_->Begin(MoveOf(1, kDramTier, kDisk1));  // tags are an edge's own here
+  links_->Cancel({kDramTier, kDisk1}, 1);
+  links_->Cancel({kDramTier, kDisk1}, 99);  // no such move: nothing
   const std::vector<Moved> moved = Poll();
   ASSERT_EQ(moved.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(moved[0].status));
@@ -106,7 +105,7 @@ TEST_F(LinksTest, WhatIsNotIssuedIsCancelled) {
 }
 
 TEST_F(LinksTest, AMoveThatIsLateEndsTwice) {
-  links_->Begin(MoveOf(7, 1, kDramTier));
+  links_->Begin(MoveOf(7, kDisk0, kDramTier));
   Poll();
   std::vector<Moved> moved;
   while (moved.empty()) {
@@ -137,7 +136,7 @@ TEST_F(LinksTest, IdleTheyHaveNothingToDo) {
 using LinksDeathTest = LinksTest;
 
 TEST_F(LinksDeathTest, NoEdgeJoinsTwoDisksOrATierWithItself) {
-  EXPECT_DEATH(links_->Begin(MoveOf(1, 1, 2)), "internal error");
+  EXPECT_DEATH(links_->Begin(MoveOf(1, kDisk0, kDisk1)), "internal error");
   EXPECT_DEATH(links_->Begin(MoveOf(1, kDramTier, kDramTier)),
                "internal error");
 }

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using Kind = Arrival::Kind;
 
-// Tier 1 is far memory, tier 2 a disk.
+// A tier of far memory, and a disk.
 class MappedTest : public TransferTest {
  protected:
   MappedTest() : TransferTest({.far = 1, .paths = 1}) {}
@@ -33,13 +33,13 @@ class MappedTest : public TransferTest {
 
 TEST_F(MappedTest, WhatIsWrittenThereComesBack) {
   Tensor& tensor = AddDirty("a");
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kFar0, {});
   EXPECT_EQ(tensor.drain(), Drain::kSealing);
   EXPECT_EQ(transfers_.tasks(), 1);
   const std::vector<Arrival> written = core_.Settle();
   ASSERT_THAT(written, SizeIs(1));
   EXPECT_EQ(written[0].kind, Kind::kWritten);
-  EXPECT_EQ(written[0].edge.to, 1);
+  EXPECT_EQ(written[0].edge.to, kFar0);
   EXPECT_EQ(transfers_.tasks(), 0);
   EXPECT_TRUE(tensor.Fetchable());
   EXPECT_THAT(FarBytesOf(tensor), Each(std::byte{1}));
@@ -50,11 +50,11 @@ TEST_F(MappedTest, WhatIsWrittenThereComesBack) {
   const std::vector<Arrival> fetched = core_.Settle();
   ASSERT_THAT(fetched, SizeIs(1));
   EXPECT_EQ(fetched[0].kind, Kind::kWhole);
-  EXPECT_EQ(fetched[0].edge.from, 1);
+  EXPECT_EQ(fetched[0].edge.from, kFar0);
   EXPECT_THAT(core_.Payload(tensor), Each(std::byte{1}));
-  EXPECT_EQ(core_.links.stats(1).bytes_written, kCopyBytes);
-  EXPECT_EQ(core_.links.stats(1).bytes_read, kCopyBytes);
-  EXPECT_EQ(core_.links.stats(2).bytes_written, 0);
+  EXPECT_EQ(core_.links.stats(kFar0).bytes_written, kCopyBytes);
+  EXPECT_EQ(core_.links.stats(kFar0).bytes_read, kCopyBytes);
+  EXPECT_EQ(core_.links.stats(kDisk0).bytes_written, 0);
 }
 
 // A bit that flips there is not found: that is what a disk's seal is for.
@@ -72,7 +72,7 @@ TEST_F(MappedTest, NothingIsCheckedThere) {
 
 TEST_F(MappedTest, ATensorMovesBetweenFarMemoryAndDisk) {
   Tensor& tensor = AddResting("a");
-  for (const TierId to : {2, 1, 2}) {
+  for (const TierId to : {kDisk0, kFar0, kDisk0}) {
     StartFill(tensor);
     core_.Settle();
     core_.Update(tensor);
@@ -82,7 +82,8 @@ TEST_F(MappedTest, ATensorMovesBetweenFarMemoryAndDisk) {
     EXPECT_EQ(written[0].kind, Kind::kWritten);
     EXPECT_TRUE(written[0].moved);
     EXPECT_EQ(tensor.resting()->place.tier(), to);
-    EXPECT_EQ(core_.resting.at(3 - to).usage().used_bytes, 0);
+    EXPECT_EQ(core_.resting.at(to == kFar0 ? kDisk0 : kFar0).usage().used_bytes,
+              0);
     tensor.Drop(kDramTier);
   }
   StartFill(tensor);
@@ -93,7 +94,7 @@ TEST_F(MappedTest, ATensorMovesBetweenFarMemoryAndDisk) {
 TEST_F(MappedTest, AWriteThatFailsLeavesTheTensorInMemory) {
   Tensor& tensor = AddDirty("a");
   far_faults().Fail(0, absl::UnavailableError("node1: EIO"));
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kFar0, {});
   const std::vector<Arrival> failed = core_.Settle();
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].kind, Kind::kWriteFailed);
@@ -101,7 +102,7 @@ TEST_F(MappedTest, AWriteThatFailsLeavesTheTensorInMemory) {
   EXPECT_FALSE(failed[0].late);
   EXPECT_TRUE(tensor.Dirty(kDramTier));
   EXPECT_FALSE(transfers_.Has(tensor));
-  transfers_.StartDrain(tensor, 1, {});
+  transfers_.StartDrain(tensor, kFar0, {});
   EXPECT_EQ(core_.Settle().at(0).kind, Kind::kWritten);
 }
 
@@ -145,15 +146,15 @@ TEST_F(MappedTest, ACancelledFetchGivesItsRoomBack) {
 // written; full, it is not asked for what has a place.
 TEST_F(MappedTest, PlacesAreOnTheDiskAndWritesGoWhereIsRoom) {
   WritePlacement& placement = core_.placement;
-  EXPECT_EQ(placement.ChooseHome({false, false}, kCopyBytes), 2);
-  EXPECT_EQ(placement.ChooseHome({false, true}, kCopyBytes), 1);
+  EXPECT_EQ(placement.ChooseHome({false, false}, kCopyBytes), kDisk0);
+  EXPECT_EQ(placement.ChooseHome({false, true}, kCopyBytes), kFar0);
   EXPECT_EQ(placement.ChooseHome({true, true}, kCopyBytes), kNoTier);
-  const auto all = core_.resting.at(1).Allocate(64 * kPage, true);
+  const auto all = core_.resting.at(kFar0).Allocate(64 * kPage, true);
   ASSERT_TRUE(all.ok());
-  Tensor& tensor = core_.Add("a", kPage, /*home=*/2);
+  Tensor& tensor = core_.Add("a", kPage, /*home=*/kDisk0);
   placement.OnMoved(
-      {.edge = {kDramTier, 2}, .status = absl::UnavailableError("EIO")});
-  EXPECT_EQ(placement.ChooseTarget(tensor).tier, 2);  // or nowhere
+      {.edge = {kDramTier, kDisk0}, .status = absl::UnavailableError("EIO")});
+  EXPECT_EQ(placement.ChooseTarget(tensor).tier, kDisk0);  // or nowhere
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ class TransferTest : public testing::Test {
   // Whole below alone.
   Tensor& AddResting(const char* name) {
     Tensor& tensor = AddDirty(name);
-    core_.transfers.StartDrain(tensor, 1, {});
+    core_.transfers.StartDrain(tensor, tensor.resting()->place.tier(), {});
     core_.Settle();
     TERRACE_CHECK(tensor.Fetchable());
     tensor.Drop(kDramTier);

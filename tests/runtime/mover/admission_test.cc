@@ -179,7 +179,7 @@ TEST_F(AdmitTest, OwnPinsThatBlockAreTold) {
 TEST_F(AdmitTest, AWriterMakesTheTransferOutGiveWayAndItsCauseIsThat) {
   core_.Fetch(a_);
   core_.Update(a_);
-  core_.transfers.StartDrain(a_, 1, {});
+  core_.transfers.StartDrain(a_, kDisk0, {});
   core_.Hear();  // it moves
   Push(customer_, {Update(a_)});
   Admit(customer_);
@@ -221,7 +221,7 @@ TEST_F(AdmitTest, WhatALateWriteMayStillReadIsReadAndNotWritten) {
                                  CallFilter::kWrites);
   core_.Fetch(b_);
   core_.Update(b_);
-  core_.transfers.StartDrain(b_, 1, {});
+  core_.transfers.StartDrain(b_, kDisk0, {});
   Hear(core_.SettleFor(absl::Seconds(3)));
   Push(customer_, {Update(b_)});
   Push(customer_, {Read(b_)});

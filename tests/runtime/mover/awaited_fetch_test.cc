@@ -86,27 +86,27 @@ TEST_F(AwaitedInMemoryTest, ForeseenItComesBetweenADemandAndTheOthers) {
 class AwaitedOnDeviceTest : public AwaitedFetchTest {
  protected:
   void Ask() {
-    Start(other_, *core_.device.residency, IoClass::kPrefetch);
-    Start(awaited_, *core_.device.residency, IoClass::kPrefetch);
+    Start(other_, *core_.others.residencies.front(), IoClass::kPrefetch);
+    Start(awaited_, *core_.others.residencies.front(), IoClass::kPrefetch);
     Push(customer_, {Read(awaited_)});
     Admit(customer_);
     EXPECT_EQ(customer_.admitted, 0);
   }
 
-  StagingRoom::Lease lease_ = core_.device.staging.Open(
+  StagingRoom::Lease lease_ = core_.others.staging.Open(
       core_.residency.FindRange(StagingBytes(kPage, 1)), kCopyBytes, 1);
 };
 
 TEST_F(AwaitedOnDeviceTest, AskedForItIsADemandBeforeLaterOnes) {
   Ask();
-  Start(demanded_, *core_.device.residency, IoClass::kDemand);
+  Start(demanded_, *core_.others.residencies.front(), IoClass::kDemand);
   EXPECT_THAT(OrderOfArrivals(), ElementsAre("awaited", _, _));
 }
 
 TEST_F(AwaitedOnDeviceTest, ForeseenItComesBetweenADemandAndTheOthers) {
   ReadInThisStep(awaited_);
   Ask();
-  Start(demanded_, *core_.device.residency, IoClass::kDemand);
+  Start(demanded_, *core_.others.residencies.front(), IoClass::kDemand);
   EXPECT_THAT(OrderOfArrivals(), ElementsAre("demanded", "awaited", "other"));
 }
 

@@ -30,21 +30,21 @@ class BlockedTest : public AdmissionTest {
   }
   absl::Duration BlockedAtAll() const {
     absl::Duration sum;
-    for (TierId tier = 1; tier < core_.resting.end(); ++tier) {
+    for (const TierId tier : core_.resting.ids()) {
       sum += Blocked(kDramTier, tier) + Blocked(tier, kDramTier);
     }
     return sum;
   }
 };
 
-// Far memory is tier 1, the disks are 2 and 3.
+// Far memory and two disks.
 class BlockedByReadTest : public BlockedTest {
  protected:
   BlockedByReadTest() : BlockedTest({.far = 1}) {}
 
-  Tensor& far_ = AddOn("far", 1);
-  Tensor& a_ = AddOn("a", 2);
-  Tensor& b_ = AddOn("b", 3);
+  Tensor& far_ = AddOn("far", kFar0);
+  Tensor& a_ = AddOn("a", kDisk0);
+  Tensor& b_ = AddOn("b", kDisk1);
   Customer& customer_ = core_.Open(kPage, 2);
   Customer& other_ = core_.Open(kPage, 2);
 };
@@ -77,7 +77,7 @@ TEST_F(BlockedByReadTest, AMappedTiersLinkCountsAsADisks) {
   Pass(kWait);
   Hear(core_.Settle());
   EXPECT_EQ(Take(customer_).size(), 1u);
-  EXPECT_EQ(Blocked(1, kDramTier), kWait);
+  EXPECT_EQ(Blocked(kFar0, kDramTier), kWait);
   EXPECT_EQ(BlockedAtAll(), kWait);
   const Stats stats = core_.report().MakeStats({});
   ASSERT_EQ(stats.links.size(), 6u);
@@ -109,7 +109,7 @@ TEST_F(BlockedByReadTest, WhileTheQueueHoldsAPinNothingCounts) {
   Admit(customer_);
   Hear(core_.Settle());
   EXPECT_EQ(Take(customer_).size(), 1u);
-  EXPECT_EQ(Blocked(3, kDramTier), kWait / 4);
+  EXPECT_EQ(Blocked(kDisk1, kDramTier), kWait / 4);
   EXPECT_EQ(BlockedAtAll(), kWait / 4);
 }
 
@@ -142,8 +142,8 @@ TEST_F(BlockedByReadTest, AQueueWaitsForWhateverIsReadyFirst) {
   Admit(customer_);
   Pass(kWait / 4);
   Hear({arrivals[1]});
-  EXPECT_EQ(Blocked(3, kDramTier), 2 * kWait);
-  EXPECT_EQ(Blocked(2, kDramTier), kWait / 4);
+  EXPECT_EQ(Blocked(kDisk1, kDramTier), 2 * kWait);
+  EXPECT_EQ(Blocked(kDisk0, kDramTier), kWait / 4);
   EXPECT_EQ(BlockedAtAll(), kWait * 9 / 4);
 }
 
@@ -154,7 +154,7 @@ TEST_F(BlockedByReadTest, EachQueueThatWaitsCounts) {
     Pass(kWait);
   }
   Hear(core_.Settle());
-  EXPECT_EQ(Blocked(2, kDramTier), 3 * kWait);
+  EXPECT_EQ(Blocked(kDisk0, kDramTier), 3 * kWait);
   EXPECT_EQ(BlockedAtAll(), 3 * kWait);
 }
 
@@ -214,9 +214,9 @@ class BlockedByWriteTest : public BlockedTest {
  protected:
   BlockedByWriteTest() : BlockedTest({.budget_bytes = 4 * kPage}) {}
 
-  Tensor& a_ = AddOn("a", 1);
-  Tensor& b_ = AddOn("b", 2);
-  Tensor& c_ = AddOn("c", 1);
+  Tensor& a_ = AddOn("a", kDisk0);
+  Tensor& b_ = AddOn("b", kDisk1);
+  Tensor& c_ = AddOn("c", kDisk0);
   Customer& customer_ = core_.Open(kPage, 2);
 };
 
@@ -227,8 +227,8 @@ TEST_F(BlockedByWriteTest, OfTwoWriteBacksTheOneThatMakesRoomCounts) {
     EndPins(Take(customer_), PinEnd::kPublish);
     core_.machine.faults->FailFile(hangs, {.kind = FaultKind::kNever},
                                    CallFilter::kWrites);
-    core_.transfers.StartDrain(a_, 1, {});
-    core_.transfers.StartDrain(b_, 2, {});
+    core_.transfers.StartDrain(a_, kDisk0, {});
+    core_.transfers.StartDrain(b_, kDisk1, {});
     Push(customer_, {Overwrite(c_)});
     Admit(customer_);
     Pass(kWait);
@@ -237,7 +237,7 @@ TEST_F(BlockedByWriteTest, OfTwoWriteBacksTheOneThatMakesRoomCounts) {
     std::vector<ReadyGroup> ready = Take(customer_);
     ASSERT_EQ(ready.size(), 1u);
     EXPECT_EQ(ready[0].cause, WaitCause::kWriteBack);
-    const TierId ended = hangs == 0 ? 2 : 1;
+    const TierId ended = hangs == 0 ? kDisk1 : kDisk0;
     EXPECT_EQ(Blocked(kDramTier, ended), kWait);
     EXPECT_EQ(BlockedAtAll(), (hangs == 0 ? 1 : 2) * kWait);
     core_.machine.faults->Clear();
@@ -254,10 +254,10 @@ class BlockedByResidentTest : public BlockedTest {
  protected:
   BlockedByResidentTest() : BlockedTest({.budget_bytes = 8 * kPage}) {}
 
-  Tensor& a_ = AddOn("a", 1);
-  Tensor& b_ = AddOn("b", 1);
-  Tensor& c_ = AddOn("c", 1);
-  Tensor& resident_ = core_.Add("resident", kPage, 2);
+  Tensor& a_ = AddOn("a", kDisk0);
+  Tensor& b_ = AddOn("b", kDisk0);
+  Tensor& c_ = AddOn("c", kDisk0);
+  Tensor& resident_ = core_.Add("resident", kPage, kDisk1);
   Customer& customer_ = core_.Open(kPage, 2);
   Customer& other_ = core_.Open(kPage, 1);
 };

@@ -39,7 +39,7 @@ class ClosingTest : public testing::Test {
   Closing closing_{{.links = &core_.links,
                     .transfers = &core_.transfers,
                     .resting = &core_.resting,
-                    .dram = &core_.dram,
+                    .working = &core_.working,
                     .inbox = core_.inbox.get(),
                     .ports = &core_.ports}};
 };
@@ -87,7 +87,7 @@ TEST_F(ClosingTest, HoldersAreKnownOnceTheirPinsHaveBeenHeardOf) {
 TEST_F(ClosingTest, TransfersAreWaitedFor) {
   Tensor& tensor = core_.Add("a");
   core_.Write(tensor);
-  core_.transfers.StartDrain(tensor, 1, {});
+  core_.transfers.StartDrain(tensor, kDisk0, {});
   Ask();
   Advance();
   RunBackground();  // and what is sealed moves
@@ -162,7 +162,7 @@ TEST_F(ClosingTest, WhatWasAskedMeanwhileIsAnswered) {
 TEST_F(ClosingTest, ATransferThatNeverEndsLeavesEverythingBehind) {
   Tensor& tensor = core_.Add("a");
   core_.Write(tensor);
-  core_.transfers.StartDrain(tensor, 1, {});
+  core_.transfers.StartDrain(tensor, kDisk0, {});
   const Asked reply = Ask(absl::Seconds(1));
   Advance();
   RunBackground();

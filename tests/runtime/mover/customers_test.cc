@@ -40,7 +40,7 @@ class CustomersTest : public testing::Test {
   Transcript transcript_;
   FakeReserver memory_{kDramTier};
   std::vector<Window*> changed_;
-  Window window_{memory_.Give(0), 8192, 1, &changed_};
+  Window window_{kDramTier, memory_.Give(0), 8192, 1, &changed_};
   Customers customers_{clock_, ports_, &transcript_};
   Customer& first_ = customers_.Open(window_);
   Customer& second_ = customers_.Open(window_);

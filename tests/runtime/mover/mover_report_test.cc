@@ -44,8 +44,8 @@ TEST_F(ReportTest, ThoseWhoHoldAreNamedSomeOfThem) {
 TEST_F(ReportTest, TheNumbersAreThoseOfTheParts) {
   Tensor& tensor = AddResting("a");  // 2 pages down
   core_.Fetch(tensor);               // and up again, to stay
-  core_.Add("b", kPage, 2);          // a place alone
-  core_.Add("c", kPage, 2);
+  core_.Add("b", kPage, kDisk1);     // a place alone
+  core_.Add("c", kPage, kDisk1);
   Customer& customer = core_.Open(kPage, 3);
   Push(customer, {Read(tensor)});
   Admit(customer);
@@ -99,7 +99,8 @@ TEST_F(ReportTest, TheBooksAgreeWhateverIsUnderWay) {
   Push(customer, {Read(fetched)});
   Admit(customer);
   core_.transfers.StartDrain(
-      written, 2, *std::move(*core_.resting.at(2).Allocate(2 * kPage, true)));
+      written, kDisk1,
+      *std::move(*core_.resting.at(kDisk1).Allocate(2 * kPage, true)));
   EXPECT_TRUE(core_.report().CheckInvariants().ok())
       << core_.report().CheckInvariants();
   core_.machine.faults->FailCall(1, {.kind = FaultKind::kNever},
@@ -123,7 +124,7 @@ TEST_F(ReportTest, EveryWantIsCounted) {
 
 TEST_F(ReportTest, EveryPlaceBelowIsATensors) {
   core_.Add("a");
-  const auto nobodys = core_.resting.at(1).Allocate(kPage, true);
+  const auto nobodys = core_.resting.at(kDisk0).Allocate(kPage, true);
   ExpectBroken("disk0/state: its tensors have 8192 bytes, its books say 12288");
 }
 

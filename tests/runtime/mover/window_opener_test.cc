@@ -62,8 +62,7 @@ class WindowOpenerTest : public AdmissionTest {
                         .table = &core_.table,
                         .planner = &core_.planner,
                         .working = &core_.working,
-                        .dram = &core_.dram,
-                        .staging = &core_.device.staging,
+                        .staging = &core_.others.staging,
                         .write_back = &core_.write_back,
                         .transfers = &core_.transfers}};
 };
@@ -159,7 +158,7 @@ TEST_F(WindowOpenerTest, WhereNothingCanLeaveItIsRefusedAtOnce) {
 TEST_F(WindowOpenerTest, AWriteBackThatFailedIsNamed) {
   Tensor& dirty = core_.Add("dirty");
   core_.Write(dirty);
-  for (const TierId tier : {1, 2}) {
+  for (const TierId tier : {kDisk0, kDisk1}) {
     core_.write_back.OnWriteFailed({.tensor = &dirty,
                                     .edge = {kDramTier, tier},
                                     .status = absl::UnavailableError("EIO")},

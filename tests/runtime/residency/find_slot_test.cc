@@ -94,7 +94,7 @@ TEST_F(FindSlotTest, AHoldIsWaitedFor) {
 TEST_F(FindSlotTest, AWriteBackIsWaitedForAsSuch) {
   Pin(a_, queue_);
   core_.Update(b_);
-  core_.transfers.StartDrain(b_, 1, {});
+  core_.transfers.StartDrain(b_, kDisk0, {});
   EXPECT_EQ(Find(c_).space, Space::kWriteBack);
 }
 

@@ -65,7 +65,8 @@ TEST_F(RegistrarTest, AllOfASpanAreRegisteredWithAPlaceEach) {
     ASSERT_NE(core_.table.Find(id), nullptr);
     EXPECT_NE(core_.table.Find(id)->resting(), nullptr);
   }
-  EXPECT_EQ(used(1) + used(2), 3 * kPage + 4 * kPage);  // a header each
+  EXPECT_EQ(used(kDisk0) + used(kDisk1),
+            3 * kPage + 4 * kPage);  // a header each
 }
 
 TEST_F(RegistrarTest, ANameThatIsTakenRefusesAllAndGivesTheOthersBack) {
@@ -83,7 +84,7 @@ TEST_F(RegistrarTest, WhatHasNoRoomRefusesAllAndGivesTheirPlacesBack) {
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()),
               testing::AllOf(HasSubstr("disk0/state"), HasSubstr("disk1")));
-  EXPECT_EQ(used(1) + used(2), 0);
+  EXPECT_EQ(used(kDisk0) + used(kDisk1), 0);
   EXPECT_TRUE(Get(Register({1})).ok());
 }
 
@@ -149,7 +150,7 @@ TEST_F(GrowingRegistrarTest, ATierThatRefusedIsAskedAgainOnlyForLess) {
   EXPECT_EQ(core_.machine.files[0]->growths, 3);
   Grow(1);
   EXPECT_EQ(Get(reply)->size(), 4u);
-  EXPECT_EQ(used(1), 0);
+  EXPECT_EQ(used(kDisk0), 0);
 }
 
 TEST_F(GrowingRegistrarTest, TheLastTiersAnswerCountsWithAllMessages) {
@@ -174,14 +175,14 @@ TEST_F(GrowingRegistrarTest, ALateTierIsLeftForTheNext) {
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].queue, -1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(errors[0].status));
-  EXPECT_EQ(core_.placement.StatsOf(1).write_error, errors[0].status);
+  EXPECT_EQ(core_.placement.StatsOf(kDisk0).write_error, errors[0].status);
   registrar_.ServeRegistrations();
   Grow(1);
   EXPECT_TRUE(Get(reply).ok());
-  EXPECT_EQ(used(2), kRegisteredBytes);
+  EXPECT_EQ(used(kDisk1), kRegisteredBytes);
   Grow(0);  // its answer may still come: it has room for the next
   EXPECT_TRUE(Get(Register({1}, 'b')).ok());
-  EXPECT_EQ(used(1), kRegisteredBytes);
+  EXPECT_EQ(used(kDisk0), kRegisteredBytes);
 }
 
 }  // namespace

@@ -24,17 +24,17 @@ class RestingTiersTest : public testing::Test {
   RestingTiers& tiers_ = core_.resting;
 };
 
-TEST_F(RestingTiersTest, TheyFollowMemory) {
+TEST_F(RestingTiersTest, EachHasItsNumberAmongItsKind) {
   EXPECT_EQ(tiers_.count(), 2);
-  EXPECT_EQ(tiers_.first(), 1);
-  EXPECT_EQ(tiers_.end(), 3);
-  EXPECT_EQ(tiers_.at(2).id(), 2);
-  EXPECT_EQ(tiers_.name(1), "disk0/state");
+  EXPECT_THAT(tiers_.ids(), ElementsAre(kDisk0, kDisk1));
+  EXPECT_EQ(tiers_.at(kDisk1).id(), kDisk1);
+  EXPECT_EQ(tiers_.IndexOf(kDisk1), 1);
+  EXPECT_EQ(tiers_.name(kDisk0), "disk0/state");
 }
 
 TEST_F(RestingTiersTest, TheNextEventIsTheFirstOfAny) {
   EXPECT_EQ(tiers_.NextEvent(), absl::InfiniteFuture());
-  ASSERT_TRUE(tiers_.at(2).Allocate(kPage, true).ok());  // it grows
+  ASSERT_TRUE(tiers_.at(kDisk1).Allocate(kPage, true).ok());  // it grows
   // It is looked at eight times in the second that it has.
   EXPECT_EQ(tiers_.NextEvent(),
             core_.machine.clock.Now() + absl::Milliseconds(125));
@@ -43,8 +43,8 @@ TEST_F(RestingTiersTest, TheNextEventIsTheFirstOfAny) {
 }
 
 TEST_F(RestingTiersTest, RefusalsOfAllAreForgotten) {
-  for (const TierId tier : {1, 2}) {
-    const auto path = static_cast<size_t>(tier - 1);
+  for (const TierId tier : {kDisk0, kDisk1}) {
+    const auto path = static_cast<size_t>(tier.number);
     core_.machine.files[path]->grow_status =
         absl::ResourceExhaustedError("ENOSPC");
     ASSERT_TRUE(tiers_.at(tier).Allocate(kPage, false).ok());
@@ -52,8 +52,8 @@ TEST_F(RestingTiersTest, RefusalsOfAllAreForgotten) {
     ASSERT_FALSE(tiers_.at(tier).Allocate(kPage, false).ok());
   }
   tiers_.ForgetRefusals();
-  EXPECT_TRUE(tiers_.at(1).Allocate(kPage, false).ok());
-  EXPECT_TRUE(tiers_.at(2).Allocate(kPage, false).ok());
+  EXPECT_TRUE(tiers_.at(kDisk0).Allocate(kPage, false).ok());
+  EXPECT_TRUE(tiers_.at(kDisk1).Allocate(kPage, false).ok());
 }
 
 TEST_F(RestingTiersTest, ARemovalIsOfAllAndItsFirstErrorCounts) {
@@ -89,7 +89,7 @@ TEST(MappedRestingTiersTest, WhatIsMappedGoesOnceNothingMoves) {
 TEST(RestingTiersDeathTest, TheirNumbersAreTheirPlaces) {
   TestMachine machine({.paths = 1});
   DiskTierParts second;
-  second.id = 2;
+  second.id = kDisk1;
   second.file = machine.MakeFile(0);
   second.background = &machine.background[0];
   second.clock = &machine.clock;

@@ -27,7 +27,7 @@ class TierResidencyTest : public testing::Test {
     }
     core_.planner.BeginStep(queue_);
   }
-  Tensor& AddResident(const char* name, TierId home = 1) {
+  Tensor& AddResident(const char* name, TierId home = kDisk0) {
     Tensor& tensor = core_.Add(name, kPage, home);
     if (home == kNoTier) {
       core_.Write(tensor);

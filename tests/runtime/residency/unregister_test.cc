@@ -56,7 +56,7 @@ TEST_F(UnregisterTest, ATensorThatRestsIsGoneAtOnceWithItsPlace) {
   EXPECT_TRUE(Get(reply).ok());
   EXPECT_TRUE(IsGone());
   EXPECT_TRUE(HasFreedName());
-  EXPECT_EQ(core_.resting.at(1).usage().used_bytes, 0);
+  EXPECT_EQ(core_.resting.at(kDisk0).usage().used_bytes, 0);
 }
 
 TEST_F(UnregisterTest, ACopyInMemoryGoesWithItDirtyOrNot) {
@@ -133,7 +133,7 @@ TEST_F(UnregisterTest, AFetchIsCancelledAndWaitedFor) {
 TEST_F(UnregisterTest, AWriteBackIsCancelledAndWaitedFor) {
   core_.Fetch(tensor_);
   core_.Update(tensor_);
-  core_.transfers.StartDrain(tensor_, 1, {});
+  core_.transfers.StartDrain(tensor_, kDisk0, {});
   core_.Hear();  // it moves
   const auto reply = Unregister(tensor_.id);
   EXPECT_FALSE(IsGone());
@@ -155,12 +155,12 @@ TEST_F(UnregisterTest, ALateFetchKeepsThePlaceButNotTheNameOrTheCaller) {
   EXPECT_FALSE(IsFound());
   EXPECT_TRUE(HasFreedName());
   EXPECT_FALSE(IsGone());
-  EXPECT_EQ(core_.resting.at(1).usage().used_bytes, 2 * kPage);
+  EXPECT_EQ(core_.resting.at(kDisk0).usage().used_bytes, 2 * kPage);
   core_.machine.faults->Release();
   core_.Settle();
   Serve();
   EXPECT_TRUE(IsGone());
-  EXPECT_EQ(core_.resting.at(1).usage().used_bytes, 0);
+  EXPECT_EQ(core_.resting.at(kDisk0).usage().used_bytes, 0);
 }
 
 TEST_F(UnregisterTest, WhoWaitsIsToldWhyItIsRefused) {

@@ -19,7 +19,7 @@ class WindowTest : public testing::Test {
   Tensor a_{{.name = "a", .size_bytes = 4096}, TensorId{0}};
   Tensor b_{{.name = "b", .size_bytes = 100}, TensorId{1}};
   std::vector<Window*> changed_;
-  Window window_{memory_.Give(8192, 3 * 8192), 8192, 3, &changed_};
+  Window window_{kDramTier, memory_.Give(8192, 3 * 8192), 8192, 3, &changed_};
 };
 
 TEST_F(WindowTest, ItIsSlotsOfItsRange) {
@@ -53,7 +53,7 @@ TEST_F(WindowTest, ASlotIsItsOwnersUntilItIsGivenBack) {
 }
 
 TEST_F(WindowTest, OneForATensorGivesItItsRange) {
-  Window window(memory_.Give(8192, 8192), 8192, 1, &changed_);
+  Window window(kDramTier, memory_.Give(8192, 8192), 8192, 1, &changed_);
   EXPECT_TRUE(window.GiveRange(a_).empty());  // it is for all
   window.KeepFor(a_);
   EXPECT_TRUE(window.GiveRange(b_).empty());
@@ -97,7 +97,10 @@ TEST_F(WindowTest, ClosedItSaysOnceThatItHasChanged) {
 }
 
 TEST_F(WindowTest, ItsEndGivesTheRangeBack) {
-  { const Window window(memory_.Give(65536, 8192), 8192, 1, &changed_); }
+  {
+    const Window window(kDramTier, memory_.Give(65536, 8192), 8192, 1,
+                        &changed_);
+  }
   EXPECT_THAT(memory_.freed(), ElementsAre(Extent{65536, 8192}));
 }
 

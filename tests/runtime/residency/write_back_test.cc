@@ -44,8 +44,8 @@ class WriteBackTest : public testing::Test {
   }
   // Both tiers have refused it.
   void FailForGood(Tensor& tensor) {
-    Fail(tensor, 1, absl::UnavailableError("first"));
-    Fail(tensor, 2, absl::UnavailableError("second"));
+    Fail(tensor, kDisk0, absl::UnavailableError("first"));
+    Fail(tensor, kDisk1, absl::UnavailableError("second"));
   }
 
   TestCore core_;
@@ -138,17 +138,17 @@ TEST_F(WriteBackTest, WhoIsHeldMeanwhileStays) {
 }
 
 TEST_F(WriteBackTest, WhatOneTierRefusesGoesToAnother) {
-  Fail(in_slot_, 1, absl::UnavailableError("first"));
+  Fail(in_slot_, kDisk0, absl::UnavailableError("first"));
   ASSERT_EQ(errors_.size(), 1u);
   EXPECT_EQ(errors_[0].queue, -1);  // the tier's own report says so
   EXPECT_EQ(errors_[0].unwritten, nullptr);
   EXPECT_EQ(write_back_.failed(), 0u);
   Start();
-  EXPECT_EQ(core_.transfers.DrainTier(in_slot_), 2);
+  EXPECT_EQ(core_.transfers.DrainTier(in_slot_), kDisk1);
   for (const Arrival& each : core_.Settle()) write_back_.OnWritten(each);
-  EXPECT_EQ(in_slot_.resting()->place.tier(), 2);
-  EXPECT_FALSE(in_slot_.refusals.Has(1));
-  EXPECT_EQ(core_.placement.StatsOf(2).tensors_moved_in, 1);
+  EXPECT_EQ(in_slot_.resting()->place.tier(), kDisk1);
+  EXPECT_FALSE(in_slot_.refusals.Has(kDisk0));
+  EXPECT_EQ(core_.placement.StatsOf(kDisk1).tensors_moved_in, 1);
 }
 
 TEST_F(WriteBackTest, WhatAllRefuseIsItsCustomersError) {
@@ -182,7 +182,7 @@ TEST_F(WriteBackTest, ALateOneIsGivenUpAtOnce) {
 TEST_F(WriteBackTest, OneThatNobodyKnowsIsNobodysError) {
   for (const bool late : {false, true}) {
     write_back_.OnWriteFailed({.tensor = &in_slot_,
-                               .edge = {kDramTier, 1},
+                               .edge = {kDramTier, kDisk0},
                                .status = absl::UnavailableError("EIO"),
                                .late = late},
                               /*is_registered=*/false, &errors_);
@@ -193,9 +193,9 @@ TEST_F(WriteBackTest, OneThatNobodyKnowsIsNobodysError) {
 }
 
 TEST_F(WriteBackTest, ACancelledOneIsNoErrorAndGoesDownLater) {
-  Fail(in_slot_, 1, absl::CancelledError("gave way"));
+  Fail(in_slot_, kDisk0, absl::CancelledError("gave way"));
   EXPECT_THAT(errors_, IsEmpty());
-  EXPECT_FALSE(in_slot_.refusals.Has(1));
+  EXPECT_FALSE(in_slot_.refusals.Has(kDisk0));
   Start();
   EXPECT_EQ(in_slot_.drain(), Drain::kSealing);
 }
@@ -300,10 +300,10 @@ TEST_F(WriteBackTest, AForgottenTensorIsInNoneOfItsLists) {
 
 TEST(WriteBackRoomTest, WhoLeavesWaitsForATierThatGrows) {
   TestCore core({.path_bytes = kWrittenBytes});
-  const auto full = core.resting.at(2).Allocate(kWrittenBytes, true);
+  const auto full = core.resting.at(kDisk1).Allocate(kWrittenBytes, true);
   Tensor& tensor = core.Add("a");
   core.Write(tensor);
-  tensor.refusals.Add(1, absl::UnavailableError("EIO"));
+  tensor.refusals.Add(kDisk0, absl::UnavailableError("EIO"));
   ASSERT_TRUE(core.residency.Evict(tensor));
   std::vector<Tensor*> leaving = {&tensor};
   std::vector<QueueError> errors;
@@ -313,7 +313,7 @@ TEST(WriteBackRoomTest, WhoLeavesWaitsForATierThatGrows) {
   core.machine.background[1].RunAll();
   core.Hear();
   core.write_back.Start(&errors);
-  EXPECT_EQ(core.transfers.DrainTier(tensor), 2);
+  EXPECT_EQ(core.transfers.DrainTier(tensor), kDisk1);
   EXPECT_THAT(errors, IsEmpty());
 }
 

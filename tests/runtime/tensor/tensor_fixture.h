@@ -41,8 +41,8 @@ class TensorTest : public testing::Test {
 
   // They outlive the tensor.
   FakeReserver memory_{kDramTier};
-  FakeReserver disk_{1};
-  FakeReserver other_{2};
+  FakeReserver disk_{kDisk0};
+  FakeReserver other_{kDisk1};
   Tensor tensor_{{.name = "weights", .size_bytes = 4096}, TensorId{7}};
 };
 using TensorDeathTest = TensorTest;

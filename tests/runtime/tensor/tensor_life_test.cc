@@ -33,7 +33,7 @@ TEST_F(TensorTest, ANewTensorIsNowhere) {
 TEST_F(TensorTest, GivePlaceIsAnEmptyPlaceBelow) {
   tensor_.GivePlace(disk_.Give(4096));
   ASSERT_NE(tensor_.resting(), nullptr);
-  EXPECT_EQ(tensor_.resting(), tensor_.at(1));
+  EXPECT_EQ(tensor_.resting(), tensor_.at(kDisk0));
   EXPECT_EQ(tensor_.resting()->state, CopyState::kPlace);
   EXPECT_EQ(tensor_.resting()->generation, 0u);
   EXPECT_EQ(tensor_.resting()->place.extent(), (Extent{4096, 8192}));
@@ -289,9 +289,9 @@ TEST_F(TensorTest, AMoveToASecondPlaceLeavesTheFirstUntilItIsWhole) {
   EXPECT_EQ(tensor_.resting()->state, CopyState::kWhole);
   EXPECT_THAT(disk_.freed(), ElementsAre());
   tensor_.Drained(other_.Give(4096), 2);
-  EXPECT_EQ(tensor_.resting()->place.tier(), 2);
+  EXPECT_EQ(tensor_.resting()->place.tier(), kDisk1);
   EXPECT_EQ(tensor_.resting()->generation, 2u);
-  EXPECT_EQ(tensor_.at(1), nullptr);
+  EXPECT_EQ(tensor_.at(kDisk0), nullptr);
   EXPECT_THAT(disk_.freed(), ElementsAre(Extent{0, 8192}));
   EXPECT_TRUE(tensor_.Fetchable());
 }
@@ -318,13 +318,13 @@ TEST_F(TensorDeathTest, ALateDrainLeavesAReadableCopyThatStays) {
 TEST_F(TensorTest, DropGivesTheRoomBackAndForgetsRefusals) {
   Rest();
   Fetch();
-  tensor_.refusals.Add(1, absl::ResourceExhaustedError("full"));
+  tensor_.refusals.Add(kDisk0, absl::ResourceExhaustedError("full"));
   tensor_.refusals.GiveUp();
   const size_t before = memory_.freed().size();
   tensor_.Drop(kDramTier);
   EXPECT_EQ(tensor_.at(kDramTier), nullptr);
   EXPECT_EQ(memory_.freed().size(), before + 1);
-  EXPECT_FALSE(tensor_.refusals.Has(1));
+  EXPECT_FALSE(tensor_.refusals.Has(kDisk0));
   EXPECT_FALSE(tensor_.refusals.gave_up());
   tensor_.Drop(kDramTier);  // none there: nothing
   EXPECT_EQ(memory_.freed().size(), before + 1);

@@ -29,7 +29,9 @@ class TwoTiersTest : public testing::Test {
 
   FakeReserver device_{kHbmTier};
   FakeReserver memory_{kDramTier};
-  FakeReserver disk_{1};
+  FakeReserver disk_{kDisk0};
+  FakeReserver other_memory_{{TierKind::kDram, 1}};
+  FakeReserver other_device_{{TierKind::kHbm, 1}};
   Tensor tensor_{{.name = "a", .size_bytes = 4096}, {0}};
   PinBook pins_;
 };
@@ -64,6 +66,47 @@ TEST_F(TwoTiersTest, OnlyTheSlowestOfTheNewestIsDirty) {
   tensor_.Drop(kDramTier);
   EXPECT_TRUE(CheckInvariants(tensor_).ok());
   EXPECT_TRUE(tensor_.Dirty(kHbmTier));
+}
+
+// Memories before devices, each kind by its numbers.
+TEST_F(TwoTiersTest, OfSeveralOfAKindTheFirstKeepsTheNewest) {
+  EXPECT_EQ(tensor_.KeptAt(), kNoTier);
+  Overwrite(other_device_);
+  EXPECT_EQ(tensor_.KeptAt(), other_device_.id());
+  Fill(device_);
+  EXPECT_EQ(tensor_.KeptAt(), kHbmTier);
+  EXPECT_FALSE(tensor_.Dirty(other_device_.id()));
+  Fill(other_memory_);
+  EXPECT_EQ(tensor_.KeptAt(), other_memory_.id());
+  EXPECT_FALSE(tensor_.Dirty(kHbmTier));
+  Fill(memory_);
+  EXPECT_EQ(tensor_.KeptAt(), kDramTier);
+  EXPECT_FALSE(tensor_.Dirty(other_memory_.id()));
+  EXPECT_TRUE(CheckInvariants(tensor_).ok()) << CheckInvariants(tensor_);
+  tensor_.Drop(kDramTier);
+  EXPECT_TRUE(tensor_.Dirty(other_memory_.id()));
+  tensor_.Lose(absl::DataLossError("gone"));
+  EXPECT_EQ(tensor_.KeptAt(), kNoTier);
+}
+
+// So that it is not idle while it is read.
+TEST_F(TwoTiersTest, TheOneThatKeepsTheNewestIsTheSource) {
+  tensor_.GivePlace(disk_.Give(0));
+  Overwrite(other_device_);
+  EXPECT_EQ(tensor_.SourceFor(kHbmTier), tensor_.at(other_device_.id()));
+  Fill(device_);
+  EXPECT_EQ(tensor_.SourceFor(kDramTier), tensor_.at(kHbmTier));
+  Fill(memory_);
+  EXPECT_EQ(tensor_.SourceFor(other_memory_.id()), tensor_.at(kDramTier));
+  tensor_.BeginDrain(2);
+  tensor_.BeginMove(true, 3);
+  tensor_.Drained({}, 1);
+  EXPECT_EQ(tensor_.SourceFor(other_memory_.id()), tensor_.at(kDramTier));
+  tensor_.Drop(kDramTier);
+  tensor_.Drop(kHbmTier);
+  EXPECT_EQ(tensor_.SourceFor(kHbmTier), tensor_.at(other_device_.id()));
+  tensor_.Drop(other_device_.id());
+  EXPECT_EQ(tensor_.SourceFor(kHbmTier), tensor_.resting());
 }
 
 TEST_F(TwoTiersTest, AWritePinIsAloneOverBoth) {

@@ -8,19 +8,19 @@ namespace {
 TEST(WriteRefusalsTest, EachTierThatRefusedIsRemembered) {
   WriteRefusals refusals;
   EXPECT_EQ(refusals.count(), 0);
-  refusals.Add(2, absl::ResourceExhaustedError("full"));
-  EXPECT_TRUE(refusals.Has(2));
-  EXPECT_FALSE(refusals.Has(1));
+  refusals.Add(kDisk1, absl::ResourceExhaustedError("full"));
+  EXPECT_TRUE(refusals.Has(kDisk1));
+  EXPECT_FALSE(refusals.Has(kDisk0));
   EXPECT_EQ(refusals.count(), 1);
   refusals.Forget();
-  EXPECT_FALSE(refusals.Has(2));
+  EXPECT_FALSE(refusals.Has(kDisk1));
   EXPECT_EQ(refusals.count(), 0);
 }
 
 TEST(WriteRefusalsTest, AnErrorIsOneOnceItHasGivenUp) {
   WriteRefusals refusals;
-  refusals.Add(1, absl::ResourceExhaustedError("full"));
-  refusals.Add(2, absl::UnavailableError("gone"));
+  refusals.Add(kDisk0, absl::ResourceExhaustedError("full"));
+  refusals.Add(kDisk1, absl::UnavailableError("gone"));
   EXPECT_TRUE(refusals.error().ok());
   refusals.GiveUp();
   EXPECT_TRUE(refusals.gave_up());

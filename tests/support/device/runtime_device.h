@@ -31,7 +31,7 @@ class RuntimeDevice {
     absl::StatusOr<CoreDevice> core = MakeCoreDevice(
         device_, spec, *parts->clock, MakeEvictionPolicy(eviction));
     ASSERT_TRUE(core.ok()) << core.status();
-    parts->device = *std::move(core);
+    parts->devices.push_back(*std::move(core));
     auto pinned = device_->Pin(parts->arena, parts->arena->bytes());
     ASSERT_TRUE(pinned.ok()) << pinned.status();
     parts->pinned = *std::move(pinned);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,8 @@ namespace terrace {
 
 // Outlives the runtime that works in it, and the tasks that copy.
 struct FakeHbm {
-  explicit FakeHbm(int64_t size_bytes)
-      : memory(std::make_shared<FarMemory>("cuda:0", size_bytes)) {}
+  explicit FakeHbm(int64_t size_bytes, const std::string& name = "cuda:0")
+      : memory(std::make_shared<FarMemory>(name, size_bytes)) {}
 
   FaultMedium& faults() { return memory->faults; }
   HeldMoves& holds() { return *held; }
@@ -40,12 +41,13 @@ struct FakeHbm {
     if (copied == nullptr) copied = &memory->faults;
     CoreDevice device;
     device.make_tier = [this](TierId id) {
-      return std::make_unique<MappedTier>(MappedTierParts{
-          .id = id,
-          .spec = {TierKind::kHbm, "cuda:0", memory->bytes.size_bytes()},
-          .medium = MediumOf(memory),
-          .background = &unused,
-          .events = nullptr});
+      return std::make_unique<MappedTier>(
+          MappedTierParts{.id = id,
+                          .spec = {TierKind::kHbm, memory->bytes.name(),
+                                   memory->bytes.size_bytes()},
+                          .medium = MediumOf(memory),
+                          .background = &unused,
+                          .events = nullptr});
     };
     device.make_transport =
         [this, copied, &executor, &clock](

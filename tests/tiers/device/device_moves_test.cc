@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-constexpr TierId kTier = 2;
+constexpr TierId kTier = {TierKind::kHbm, 2};
 class DeviceMovesTest : public DeviceContractTest {};
 
 TEST_P(DeviceMovesTest, RandomMovesAgreeWithAMap) {

@@ -13,13 +13,14 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "tests/support/medium/tier_ids.h"
 #include "tests/tiers/device/device_worlds.h"
 #include "tiers/device/device_transport.h"
 
 namespace terrace {
 
 inline constexpr int64_t kMiB = 1 << 20;
-inline constexpr TierId kHbm = 2;
+inline constexpr TierId kHbm = {TierKind::kHbm, 2};
 inline constexpr Edge kUp = {kHbm, kDramTier};
 inline constexpr Edge kDown = {kDramTier, kHbm};
 inline constexpr absl::Duration kMiBTime = absl::Microseconds(100);

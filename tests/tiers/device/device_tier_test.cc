@@ -23,7 +23,8 @@ class DeviceTierTest : public testing::Test {
     EXPECT_TRUE(space.ok()) << space.status();
     space_ = *std::move(space);
     tier_ = std::make_unique<DeviceTier>(
-        1, TierSpec{TierKind::kHbm, "cuda:0", 8 * kMiB}, space_);
+        TierId{TierKind::kHbm, 1}, TierSpec{TierKind::kHbm, "cuda:0", 8 * kMiB},
+        space_);
   }
 
   Reservation Take(int64_t bytes) {
@@ -39,7 +40,7 @@ class DeviceTierTest : public testing::Test {
 
 TEST_F(DeviceTierTest, ItIsAFixedBudgetThatTheCpuDoesNotAddress) {
   EXPECT_EQ(tier_->kind(), TierKind::kHbm);
-  EXPECT_EQ(tier_->id(), 1);
+  EXPECT_EQ(tier_->id(), (TierId{TierKind::kHbm, 1}));
   EXPECT_EQ(tier_->name(), "fake:0");
   EXPECT_EQ(tier_->spec().place, "cuda:0");
   EXPECT_FALSE(tier_->seal_id().has_value());

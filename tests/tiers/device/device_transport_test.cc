@@ -215,8 +215,9 @@ TEST_F(DeviceTransportTest, DestroyedIdleItLeavesNothing) {
 using DeviceTransportDeathTest = DeviceTransportTest;
 
 TEST_F(DeviceTransportDeathTest, OnlyDramAndItsTierHaveEdges) {
-  for (const Edge edge : {Edge{kHbm, 1}, Edge{1, kHbm}, Edge{kDramTier, 1},
-                          Edge{kDramTier, kDramTier}, Edge{kHbm, kHbm}}) {
+  for (const Edge edge :
+       {Edge{kHbm, kDisk0}, Edge{kDisk0, kHbm}, Edge{kDramTier, kDisk0},
+        Edge{kDramTier, kDramTier}, Edge{kHbm, kHbm}}) {
     EXPECT_DEATH(Begin(0, edge, 0, kMiB), "internal error");
   }
 }

@@ -1,5 +1,5 @@
 // A Copy transport between plain vectors, turned by hand: DRAM, and two mapped
-// tiers, 1 and 3.
+// tiers.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,15 @@
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/medium/fault_medium.h"
+#include "tests/support/medium/tier_ids.h"
 #include "tests/support/medium/vector_medium.h"
 #include "tiers/copy_transport.h"
 
 namespace terrace {
 
 inline constexpr int64_t kMiB = 1 << 20;
-inline constexpr TierId kFirst = 1;
-inline constexpr TierId kSecond = 3;
+inline constexpr TierId kFirst = {TierKind::kFar, 0};
+inline constexpr TierId kSecond = {TierKind::kPmem, 2};
 
 // Eight bytes at a time; what is left at the end stays.
 inline void FillRandom(absl::Span<std::byte> bytes, uint64_t seed) {

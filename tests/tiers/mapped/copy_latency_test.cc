@@ -45,7 +45,7 @@ class CopyLatencyTest : public testing::TestWithParam<IoClass> {
     begun_[tag] = clock_.Now();
     // No bytes move: any memory does.
     transport_.Begin(
-        MoveOf(tag, {1, kDramTier}, 0, kMiB, bytes_, IoClass::kDemand));
+        MoveOf(tag, {kFirst, kDramTier}, 0, kMiB, bytes_, IoClass::kDemand));
     next_ = clock_.Now() + 3 * kPieceTime +
             absl::Nanoseconds(static_cast<int64_t>(random_() % 1'000'000));
   }
@@ -70,7 +70,7 @@ class CopyLatencyTest : public testing::TestWithParam<IoClass> {
   EmptyMedium medium_{"empty", kBulkBytes};
   FaultMedium timed_{medium_};
   InlineExecutor executor_{1};
-  CopyTransport transport_{{{1, &timed_}}, executor_, clock_, [] {}};
+  CopyTransport transport_{{{kFirst, &timed_}}, executor_, clock_, [] {}};
   absl::Time next_ = clock_.Now();
   std::map<uint64_t, absl::Time> begun_;
   std::vector<absl::Duration> waits_;
@@ -79,7 +79,7 @@ class CopyLatencyTest : public testing::TestWithParam<IoClass> {
 TEST_P(CopyLatencyTest, ADemandBesideAGibibyteWaitsForOnePieceAndItself) {
   const absl::Time start = clock_.Now();
   transport_.Begin(
-      MoveOf(kBulk, {kDramTier, 1}, 0, kBulkBytes, bytes_, GetParam()));
+      MoveOf(kBulk, {kDramTier, kFirst}, 0, kBulkBytes, bytes_, GetParam()));
   bool bulk_ended = false;
   while (!bulk_ended && executor_.RunOne()) bulk_ended = Poll();
   EXPECT_TRUE(bulk_ended);

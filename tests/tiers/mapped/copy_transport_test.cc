@@ -26,9 +26,8 @@ TEST_F(CopyTransportTest, BytesOfAnySizeArriveAndNoOthersChange) {
         kMiB - 1, kMiB, kMiB + 1, 3 * kMiB + 4096, 5 * kMiB + 12345}) {
     for (const Edge edge : {kUp, kDown, kSecondUp, kSecondDown}) {
       const bool up = edge.to == kDramTier;
-      auto& medium = std::max(edge.from, edge.to) == kFirst
-                         ? first_bytes_.bytes()
-                         : second_bytes_.bytes();
+      auto& medium =
+          FarEnd(edge) == kFirst ? first_bytes_.bytes() : second_bytes_.bytes();
       auto& from = up ? medium : dram_;
       auto& to = up ? dram_ : medium;
       FillRandom(absl::MakeSpan(from).first(8 * kMiB), ++seed);
@@ -39,7 +38,7 @@ TEST_F(CopyTransportTest, BytesOfAnySizeArriveAndNoOthersChange) {
       ASSERT_EQ(ends.size(), 1u);
       EXPECT_TRUE(ends.at(7).ok()) << ends.at(7);
       ASSERT_TRUE(SameBytes(to, expected))
-          << size << " bytes, " << edge.from << " to " << edge.to;
+          << size << " bytes, up: " << up << ", of " << FarEnd(edge).number;
     }
   }
 }
@@ -337,11 +336,11 @@ using CopyTransportDeathTest = CopyTransportTest;
 TEST_F(CopyTransportDeathTest, OnlyDramAndItsTiersHaveEdges) {
   for (const Edge edge : {Edge{kFirst, kSecond},
                           {kDramTier, kDramTier},
-                          {kDramTier, 2},
+                          {kDramTier, kDisk1},
                           {kNoTier, kDramTier}}) {
     EXPECT_DEATH(Begin(1, edge, 0, kMiB), "internal error");
   }
-  EXPECT_DEATH(transport_->stats(2), "internal error");
+  EXPECT_DEATH(transport_->stats(kDisk1), "internal error");
 }
 
 TEST_F(CopyTransportDeathTest, WhatNoTransferMayAskIsChecked) {

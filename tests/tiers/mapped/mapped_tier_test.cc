@@ -5,11 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/io_fault.h"
-#include "tests/tiers/event_log.h"
 #include "tests/support/inline_executor.h"
+#include "tests/support/medium/tier_ids.h"
+#include "tests/tiers/event_log.h"
 
 namespace terrace {
 namespace {
@@ -44,7 +45,7 @@ class MappedTierTest : public testing::Test {
  protected:
   MappedTier Make(std::shared_ptr<Medium> medium,
                   TierKind kind = TierKind::kPmem) {
-    return MappedTier({.id = 2,
+    return MappedTier({.id = kFar1,
                        .spec = {kind, "/mnt/pmem0", 6 * kPage},
                        .medium = std::move(medium),
                        .background = &background_,
@@ -57,7 +58,7 @@ class MappedTierTest : public testing::Test {
 
 TEST_F(MappedTierTest, ItIsWhatItsUserNamedAndNotTheCpus) {
   MappedTier tier = Make(std::make_shared<NoBytes>(6 * kPage));
-  EXPECT_EQ(tier.id(), 2);
+  EXPECT_EQ(tier.id(), kFar1);
   EXPECT_EQ(tier.kind(), TierKind::kPmem);
   EXPECT_EQ(tier.name(), "/mnt/pmem0/state");
   EXPECT_EQ(tier.spec(), (TierSpec{TierKind::kPmem, "/mnt/pmem0", 6 * kPage}));
@@ -81,7 +82,7 @@ TEST_F(MappedTierTest, ABudgetIsWholePages) {
 TEST_F(MappedTierTest, FullItSaysWhatIsThereAndGrowsNever) {
   MappedTier tier = Make(std::make_shared<NoBytes>(4 * kPage));
   Reservation three = *std::move(*tier.Allocate(3 * kPage, true));
-  EXPECT_EQ(three.tier(), 2);
+  EXPECT_EQ(three.tier(), kFar1);
   for (const bool must : {true, false}) {
     const absl::Status full = tier.Allocate(2 * kPage, must).status();
     EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
@@ -131,7 +132,7 @@ TEST_F(MappedTierTest, ItsFileGoesInTheBackground) {
   EXPECT_TRUE(events_->removed.empty());
   background_.RunAll();
   ASSERT_EQ(events_->removed.size(), 1u);
-  EXPECT_EQ(events_->removed[0].tier, 2);
+  EXPECT_EQ(events_->removed[0].tier, kFar1);
   EXPECT_EQ(events_->removed[0].status, absl::UnavailableError("EBUSY"));
   tier.OnRemoved();
   EXPECT_TRUE(tier.removed());
