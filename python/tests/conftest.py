@@ -13,8 +13,18 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 import terrace  # noqa: E402
+import turns  # noqa: E402
 
 SEED = 20240611
+TURNS = turns.Turns(turns.__file__, __file__)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    if 'PYTEST_XDIST_WORKER' not in os.environ:
+        return (yield)
+    with TURNS.turn(item.get_closest_marker('alone') is not None):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

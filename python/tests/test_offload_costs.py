@@ -70,6 +70,7 @@ def test_gradients_that_are_kept_have_their_values(tmp_path):
         assert all(gradients_are_the_same(kept, 12))
 
 
+@pytest.mark.alone
 def test_another_gradient_costs_the_same_however_many_are_kept(tmp_path):
     """The least of some steps' time: what runs beside the test counts less."""
     model = mlp(12)

@@ -171,6 +171,7 @@ def test_backwards_of_threads_into_the_same_leaves_are_added_up(tmp_path):
     """, tmp_path)
 
 
+@pytest.mark.alone
 def test_a_lease_that_another_thread_has_is_told_at_once(tmp_path):
     run("""
         import time

@@ -135,6 +135,7 @@ def failed(path):
             == bits(list(plain.parameters())[1:]))
 
 
+@pytest.mark.alone
 def test_a_work_that_fails_lets_go(crew, tmp_path):
     (said, is_right), (_, is_right_there) = crew.run(failed, str(tmp_path))
     assert said and 'terrace' not in said

@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 
+import pytest
+
 from terrace._base.process_lock import ProcessLock
 
 
@@ -45,6 +47,7 @@ def test_a_child_finds_whole_what_it_guards():
     assert takes(lock)
 
 
+@pytest.mark.alone
 def test_a_fork_does_not_wait_for_ever():
     lock = ProcessLock()
     thread = held_for(lock, 4)

@@ -296,6 +296,7 @@ def doomed(tmp_path_factory):
     crew.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize('how, phases', [
     ('stops', ['beginning a step']),
     # Its last words may or may not arrive.

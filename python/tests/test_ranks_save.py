@@ -161,6 +161,7 @@ def resumed(directory):
     return module, optimizer, values, state
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize('doomed, when', [
     (1, 'writing'), (1, 'written'), (0, 'committing')])
 def test_a_rank_killed_in_a_save(doomed, when, tmp_path, tmp_path_factory):

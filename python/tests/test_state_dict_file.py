@@ -232,6 +232,7 @@ def test_a_given_file_has_its_copies_beside_it(tmp_path, mapped):
         str(tmp_path)]
 
 
+@pytest.mark.alone
 def test_no_room_is_said_with_the_way_out(tmp_path):
     system = os.statvfs(tmp_path)
     free = system.f_bavail * system.f_frsize
