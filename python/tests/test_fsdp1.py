@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sharded
 import terrace
-from crew import error_of, one_rank
+from crew import bits, error_of, one_rank
 
 
 def wrapped(how):
@@ -104,3 +104,19 @@ def test_on_one_rank_updates_may_be_late_and_early(how, settings, tmp_path):
     losses, ours = losses_of_one(tmp_path, how, settings)
     assert losses == expected
     assert all(map(torch.equal, ours, theirs)) and len(ours) == len(theirs)
+
+
+def shards_after(how, settings):
+    """Losses, and the bits of this rank's parts."""
+    model = wrapped(how)
+    optimizer = terrace.AdamW(model.parameters(), lr=1e-2, **settings)
+    losses = train(model, optimizer, 0, 6)
+    parts = bits(model.parameters())
+    optimizer.close()
+    return losses, parts
+
+
+@pytest.mark.parametrize('how', ['original', 'flat'])
+def test_on_two_ranks_updates_may_be_late(how, crew):
+    assert (crew.run(shards_after, how, {'overlap': True})
+            == crew.run(shards_after, how, {}))

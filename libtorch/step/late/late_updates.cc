@@ -47,7 +47,8 @@ LateUpdates::~LateUpdates() {
   pending_->GiveUp();
   UpdateNet::Get().Erase(*pending_);
   Restore().IgnoreError();
-  RestoreRefusedLater(*pending_, Tensors(/*with_values=*/false));
+  RestoreRefusedLater(*pending_,
+                      [this] { return Tensors(/*with_values=*/false); });
 }
 
 absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
@@ -245,7 +246,8 @@ std::vector<int> LateUpdates::order() const {
 }
 
 absl::Status LateUpdates::Restore() {
-  return RestoreRefused(*pending_, Tensors(/*with_values=*/true));
+  return RestoreRefused(*pending_,
+                        [this] { return Tensors(/*with_values=*/true); });
 }
 
 std::vector<at::Tensor> LateUpdates::Tensors(bool with_values) const {

@@ -66,11 +66,16 @@ ParameterExchange::~ParameterExchange() {
   Wait().IgnoreError();
   pending_->GiveUp();
   UpdateNet::Get().Erase(*pending_);
+  RestoreRefused();
+  RestoreRefusedLater(*pending_, [this] { return Tensors(); });
+}
+
+std::vector<at::Tensor> ParameterExchange::Tensors() const {
   std::vector<at::Tensor> tensors;
-  for (const ExchangedParameter& each : parameters_)
+  for (const ExchangedParameter& each : parameters_) {
     tensors.push_back(each.tensor);
-  terrace::RestoreRefused(*pending_, tensors).IgnoreError();
-  RestoreRefusedLater(*pending_, tensors);
+  }
+  return tensors;
 }
 
 void ParameterExchange::Listen() {
@@ -121,10 +126,8 @@ absl::Status ParameterExchange::Retry() {
 }
 
 void ParameterExchange::RestoreRefused() {
-  std::vector<at::Tensor> tensors;
-  for (const ExchangedParameter& each : parameters_)
-    tensors.push_back(each.tensor);
-  status_.Update(terrace::RestoreRefused(*pending_, tensors));
+  status_.Update(
+      terrace::RestoreRefused(*pending_, [this] { return Tensors(); }));
 }
 
 std::vector<int> ParameterExchange::order() const {

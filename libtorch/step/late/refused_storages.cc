@@ -68,14 +68,13 @@ c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
 
 }  // namespace
 
-absl::Status RestoreRefused(PendingStorages& pending,
-                            absl::Span<const at::Tensor> tensors) {
+absl::Status RestoreRefused(PendingStorages& pending, TensorsOfStep tensors) {
   const std::vector<const void*> keys = pending.TakeRefused();
   if (keys.empty()) return absl::OkStatus();
   const absl::flat_hash_set<const void*> refused(keys.begin(), keys.end());
   absl::flat_hash_map<const void*, c10::Storage> renewed;
   absl::Status first;
-  for (const at::Tensor& tensor : tensors) {
+  for (const at::Tensor& tensor : tensors()) {
     c10::StorageImpl* const key = StorageOf(tensor);
     if (key == nullptr || !refused.contains(key)) continue;
     const auto [found, is_new] = renewed.try_emplace(key);
@@ -94,13 +93,12 @@ absl::Status RestoreRefused(PendingStorages& pending,
   return first;
 }
 
-void RestoreRefusedLater(PendingStorages& pending,
-                         absl::Span<const at::Tensor> tensors) {
+void RestoreRefusedLater(PendingStorages& pending, TensorsOfStep tensors) {
   for (const void* const key : pending.TakeRefused()) {
     ManagedStorage* const managed = OperationNet::Get().Find(key);
     if (managed == nullptr) continue;
     std::vector<StorageOwner::WeakTensor> weak;
-    for (const at::Tensor& tensor : tensors) {
+    for (const at::Tensor& tensor : tensors()) {
       if (StorageOf(tensor) == key) weak.emplace_back(tensor.getIntrusivePtr());
     }
     managed->Bar(absl::StrCat(

@@ -11,20 +11,25 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "libtorch/step/late/pending_storages.h"
 
 namespace terrace {
 
-// Makes the refused storages of `tensors` usable again. A storage that cannot
-// be yet stays refused, and the first such error is returned.
-absl::Status RestoreRefused(PendingStorages& pending,
-                            absl::Span<const at::Tensor> tensors);
+// Returns the tensors that may have refused storages. It is called only where
+// a storage was refused: the program may be changing the tensors of a step that
+// goes well, on another thread.
+using TensorsOfStep = absl::FunctionRef<std::vector<at::Tensor>()>;
+
+// Makes the refused storages of these tensors usable again. A storage that
+// cannot be yet stays refused, and the first such error is returned.
+absl::Status RestoreRefused(PendingStorages& pending, TensorsOfStep tensors);
 
 // Has the owners of managed storages that are still refused replace them in
-// `tensors`, as soon as they are not in use.
-void RestoreRefusedLater(PendingStorages& pending,
-                         absl::Span<const at::Tensor> tensors);
+// these tensors, as soon as they are not in use.
+void RestoreRefusedLater(PendingStorages& pending, TensorsOfStep tensors);
 
 }  // namespace terrace
