@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 import terrace
 from crew import Crew, bits, error_of
+from terrace._ranks.exchange import Exchange, Exchanged
+from terrace._ranks.ranks import Ranks
 from terrace._state import shared
 from test_ranks_failures import TIMEOUT_SECONDS, give_gradients, weights
 
@@ -196,3 +198,42 @@ def test_a_process_may_end_right_after_a_step(tmp_path):
         _, said = each.communicate(timeout=120)
         assert each.returncode == 0, said
         assert 'Error' not in said
+
+
+class Played:
+    """An exchange of the library, and its group, as a test has them."""
+
+    name = 'played'
+
+    def __init__(self):
+        self.used, self.code = [], 0
+
+    def begin(self, group, rank, parameters, names, owners):
+        if not self.code:
+            self.used = list(range(len(parameters)))
+        return self.code, 'no such group'
+
+    def end(self):
+        """Nothing goes on."""
+
+    def order(self):
+        return self.used
+
+    def close(self):
+        """Nothing is left to close."""
+
+
+def test_an_exchange_that_did_not_begin_leaves_the_order_of_before():
+    played, parameters = Played(), weights()
+    exchange = Exchange(Ranks(None))
+    exchange._native = exchange._group = played
+    stepped = [Exchanged(str(index), parameter, 0)
+               for index, parameter in enumerate(parameters)]
+    exchange.begin('stepping', stepped)
+    played.code = 13
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match='no such group'):
+            exchange.begin('stepping', stepped[:1])
+    played.code = 0
+    exchange.begin('stepping', stepped[::-1])
+    assert [id(each) for each in exchange._last] == list(map(id, parameters))

@@ -55,13 +55,14 @@ class Exchange:
         self.is_told = False
         order = self._ranks.from_first(phase, self._expected(stepped))
         stepped = [stepped[index] for index in order]
-        self._last = [each.parameter for each in stepped]
+        parameters = [each.parameter for each in stepped]
         outcome = self._native.begin(
-            self._group.name, self._ranks.rank, self._last,
+            self._group.name, self._ranks.rank, parameters,
             [each.name for each in stepped], [each.owner for each in stepped])
         if outcome[0]:
             self._group.close()
             raise errors.exception_of((*outcome, 0, '', -1))
+        self._last = parameters
 
     def wait(self) -> RankError | None:
         """Waits until all parameters are there, or one cannot be; returns what
