@@ -57,17 +57,44 @@ def test_what_was_there_comes_back_with_the_last_user():
     assert dict(vars(Owner)) == before
 
 
-def test_an_end_undoes_a_begin_that_failed():
+def test_a_begin_that_failed_leaves_nothing_and_may_be_made_again():
+    is_failing = True
+
     def table():
         yield Entry(Owner, 'own', louder)
-        raise ArithmeticError
+        if is_failing:
+            raise KeyboardInterrupt
 
     before = dict(vars(Owner))
     replaced = Replaced(table)
-    with pytest.raises(ArithmeticError):
+    with pytest.raises(KeyboardInterrupt):
         replaced.begin('one')
+    assert dict(vars(Owner)) == before and not replaced.users
+    is_failing = False
+    replaced.begin('one')
+    assert Owner().own() == 'OWN'
     replaced.end('one')
     assert dict(vars(Owner)) == before
+
+
+def test_a_watch_that_begins_as_the_last_one_ends_is_kept():
+    class Watched:
+        """Something that weak references may be of."""
+
+    class Ending(dict):
+        def setdefault(self, *arguments):
+            last.clear()  # As the collector does at any time.
+            return super().setdefault(*arguments)
+
+    watches = watched_tensor._All()
+    last, other = [Watched()], Watched()
+    watches.add(1, last[0])
+    watches._watched = Ending(watches._watched)
+    watches.add(2, other)
+    assert list(watches._watched) == [2]
+    assert watches._swaps.users == (watches,)
+    del other
+    assert not watches._watched and not watches._swaps.users
 
 
 def test_what_others_have_put_since_stays():

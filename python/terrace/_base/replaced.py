@@ -60,16 +60,21 @@ class Replaced:
         self._put: list[_Put] = []
 
     def begin(self, user: Any) -> None:
-        """Until end() of the same; again: nothing."""
+        """Until end() of the same; again: nothing. After an error or an
+        interrupt all is as before."""
         with self.lock:
             if user in self.users:
                 return
-            # First, so that end() undoes what an interrupt leaves.
-            self.users += (user,)
-            if len(self.users) == 1:
-                self._take_back()
-                for entry in self._table():
-                    self._put_in_place(entry)
+            try:
+                # First, so that end() undoes what an interrupt leaves.
+                self.users += (user,)
+                if len(self.users) == 1:
+                    self._take_back()
+                    for entry in self._table():
+                        self._put_in_place(entry)
+            except BaseException:
+                self.end(user)
+                raise
 
     def end(self, user: Any) -> None:
         """Again: nothing."""

@@ -64,9 +64,10 @@ class _All:
     def add(self, key: int, one: WatchedTensor) -> None:
         reference = weakref.ref(one, functools.partial(self._remove, key))
         with self._lock:
-            if not self._watched:
-                self._swaps.begin(self)
             self._watched.setdefault(key, []).append(reference)
+            # Behind what makes objects: the collector may have ended the last
+            # one meanwhile.
+            self._swaps.begin(self)
 
     def of(self, tensor: torch.Tensor) -> list[WatchedTensor]:
         with self._lock:
