@@ -4,6 +4,8 @@ library's wakes while nothing is to be done."""
 import subprocess
 import sys
 
+from forks import environment
+
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -55,4 +57,4 @@ offload.close()
 def test_no_thread_wakes_where_nothing_is_to_be_done(tmp_path):
     """In a process of its own, whose threads are all that there are."""
     subprocess.run([sys.executable, '-c', SCRIPT, str(tmp_path)], check=True,
-                   timeout=120)
+                   env=environment(), timeout=120)
