@@ -138,8 +138,10 @@ void StorageLives::Sweep() {
     if (is_closed_ || died_.empty()) return;
     died.swap(died_);
     for (Storage& storage : died) {
-      if (storage->word().Leave()) continue;
-      // An operation has the storage still, or it has gone in another way.
+      if (storage->word().BeginRemove()) continue;
+      // An operation has the storage still, or a thread evicts it now, perhaps
+      // this one: the storage's last reference may be that of the eviction. Or
+      // the storage has gone in another way.
       const bool is_member = storage->word().life() != Life::kGone;
       if (is_member) died_.push_back(std::move(storage));
       storage.reset();
@@ -147,7 +149,7 @@ void StorageLives::Sweep() {
   }
   std::erase(died, nullptr);
   for (const Storage& storage : died) {
-    window_.Remove(*storage);
+    window_.RemoveOwned(*storage);
     End(storage);
   }
 }

@@ -67,7 +67,8 @@ class StorageLives {
 
   // Notes that the storage has died, or has other bytes.
   void NoteDied(Storage storage);
-  // Storages that have died go, unless an operation has them still.
+  // Storages that have died go, unless an operation or an eviction has them
+  // still. It waits for neither, and the next Sweep lets these go.
   void Sweep();
 
   // A lease's pin is the program's, and may last: no Close and no operation

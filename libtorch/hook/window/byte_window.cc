@@ -76,10 +76,10 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source,
 
 void ByteWindow::Remove(WindowTensor& tensor) {
   tensor.word().Take();
-  Forget(tensor);
+  RemoveOwned(tensor);
 }
 
-void ByteWindow::Forget(WindowTensor& tensor) {
+void ByteWindow::RemoveOwned(WindowTensor& tensor) {
   order_.Remove(tensor);
   if (!tensor.is_here()) --away_;
   if (tensor.pin_.valid() || tensor.fetch_ != nullptr) {
@@ -322,23 +322,23 @@ int64_t ByteWindow::EvictAll() {
 }
 
 bool ByteWindow::EvictOne(const UseOrder::VictimRule& rule) {
-  while (WindowTensor* const victim = order_.TakeVictim(rule)) {
-    if (EvictOwned(*victim)) return true;
-  }
-  return false;
+  WindowTensor* const victim = order_.TakeVictim(rule);
+  if (victim != nullptr) EvictOwned(*victim);
+  return victim != nullptr;
 }
 
-bool ByteWindow::EvictOwned(WindowTensor& tensor) {
+void ByteWindow::EvictOwned(WindowTensor& tensor) {
   auto left = WindowMeter::Left::kUnread;
+  auto next = Residency::kCold;
   if (tensor.fetch_ != nullptr) {
     tensor.fetch_.reset();
-  } else if (!tensor.TakeAway()) {
-    tensor.MarkGone();
-    tensor.word().End(Residency::kResident);
-    return false;
   } else {
     using Writes = WindowTensor::Writes;
-    const Writes writes = tensor.TakeWrites();
+    if (!tensor.TakeAway()) {
+      tensor.MarkGone();
+      next = Residency::kResident;  // with other bytes, if it has a storage
+    }
+    const auto writes = tensor.gone() ? Writes::kNone : tensor.TakeWrites();
     if (writes == Writes::kUnmarked) meter_.NoteUnmarkedWrite();
     const bool is_clean = writes == Writes::kNone;
     left = is_clean ? WindowMeter::Left::kDropped : WindowMeter::Left::kWritten;
@@ -347,8 +347,7 @@ bool ByteWindow::EvictOwned(WindowTensor& tensor) {
   }
   room_.Give(FootprintOf(tensor));
   meter_.NoteEvicted(tensor, left);
-  tensor.word().End(Residency::kCold);
-  return true;
+  tensor.word().End(next);
 }
 
 bool ByteWindow::Retry() {
@@ -378,7 +377,7 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
     tensor.word().End(Residency::kResident);
     return status;
   }
-  Forget(tensor);
+  RemoveOwned(tensor);
   return absl::OkStatus();
 }
 
@@ -387,7 +386,7 @@ void ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
   if (!tensor.is_here() || tensor.TakeAway()) {
     tensor.Refuse(tensor.Told(why));
   }
-  Forget(tensor);
+  RemoveOwned(tensor);
 }
 
 ByteWindowStats ByteWindow::stats() const {

@@ -80,6 +80,8 @@ class ByteWindow {
   // Forgets a tensor and its contents. Only the thread that makes the tensor
   // enter or leave (Life) calls this.
   void Remove(WindowTensor& tensor);
+  // Does the same for a tensor whose word is the caller's.
+  void RemoveOwned(WindowTensor& tensor);
 
   // A use is noted by a thread that has the tensor pinned.
   UseOrder& order() { return order_; }
@@ -161,11 +163,8 @@ class ByteWindow {
                     Caller caller);
   // Ends a use of a tensor that is beyond the window.
   void EndBeyond(WindowTensor& tensor, RoomPatience patience);
-  // Gives back all that the tensor has. The word is in evicting, and this ends
-  // that.
-  void Forget(WindowTensor& tensor);
   bool EvictOne(const UseOrder::VictimRule& rule = {});
-  bool EvictOwned(WindowTensor& tensor);
+  void EvictOwned(WindowTensor& tensor);
 
   Runtime& runtime_;
   const ByteWindowOptions options_;

@@ -72,8 +72,11 @@ bool ResidencyWord::UnpinToEvict() {
 }
 
 bool ResidencyWord::BeginRemove() {
-  return Change([](uint32_t word) { return word < kPin && !IsOwned(word); },
-                To(Residency::kEvicting));
+  return Change(
+      [](uint32_t word) { return MayLeave(word) && !IsOwned(word); },
+      [](uint32_t word) {
+        return To(Residency::kEvicting)(To(Life::kLeaving, kLife)(word));
+      });
 }
 
 void ResidencyWord::Take(bool is_held) {
@@ -111,12 +114,8 @@ bool ResidencyWord::Stop() {
 }
 
 bool ResidencyWord::Leave() {
-  return Change(
-      [](uint32_t word) {
-        return word < kPin &&
-               (LifeOf(word) == Life::kManaged || IsStopping(word));
-      },
-      To(Life::kLeaving, kLife));
+  return Change([](uint32_t word) { return MayLeave(word); },
+                To(Life::kLeaving, kLife));
 }
 
 void ResidencyWord::SetLife(Life next, bool is_pinned) {

@@ -113,13 +113,14 @@ class ResidencyWord {
   // caller's, as by BeginEvict. Else only the pin has ended, and this returns
   // false.
   bool UnpinToEvict();
-  // BeginRemove takes a tensor that is to be taken out, from any state that
-  // belongs to no thread, without pins. The state is kEvicting then.
+  // BeginRemove makes a tensor leave as Leave does, and takes it from any state
+  // that belongs to no thread. The state is kEvicting then. It never waits: the
+  // thread that calls it may be the thread whose word it is.
   bool BeginRemove();
   // Only the thread that makes a tensor enter or leave calls Hold and Take,
   // whatever the tensor's pins are. Hold takes a pin, which a Take that
   // `is_held` ends. Take waits until the word is no other thread's, and makes
-  // it the caller's, as BeginRemove does.
+  // it the caller's, with the state kEvicting.
   void Hold() { word_.fetch_add(kPin, std::memory_order_acquire); }
   void Take(bool is_held = false);
 
@@ -160,6 +161,9 @@ class ResidencyWord {
     return LifeOf(word) == Life::kStopping;
   }
   static bool IsOwned(uint32_t word) { return IsOwned(StateOf(word)); }
+  static bool MayLeave(uint32_t word) {
+    return word < kPin && (LifeOf(word) == Life::kManaged || IsStopping(word));
+  }
   static bool IsEvictable(uint32_t word) {
     return LifeOf(word) != Life::kEntering && LifeOf(word) != Life::kGone;
   }

@@ -17,6 +17,7 @@ constexpr size_t kAlignment = 64;
 }  // namespace
 
 bool Spill::Take(WindowTensor& tensor) {
+  if (!tensor.pin_.valid()) return false;  // its storage has other bytes
   const auto size = static_cast<size_t>(
       RoundUp(tensor.size_bytes(), static_cast<int64_t>(kAlignment)));
   SpilledMemory memory(

@@ -189,6 +189,28 @@ TEST_F(HookThreadsTest, AnOperationDoesNotWaitForALease) {
   EXPECT_TRUE(hook().error().ok()) << hook().error();
 }
 
+// Each tensor is dropped while another thread evicts it, whose reference may be
+// the last one then.
+TEST_F(HookThreadsTest, TensorsThatEndWhileAnotherThreadEvictsThemAreGone) {
+  Make(64 << 10);
+  std::atomic<bool> is_over = false;
+  std::thread evicting([&] {
+    while (!is_over) hook().EvictAll();
+  });
+  const int tensors = 400 * Rounds();
+  for (int i = 0; i < tensors; ++i) {
+    at::Tensor tensor = Managed(std::to_string(i % 7), at::full({3000}, i));
+    for (int use = 0; use < i % 3; ++use) tensor.add_(1);
+    ASSERT_EQ(tensor[0].item<float>(), static_cast<float>(i + i % 3));
+  }
+  is_over = true;
+  evicting.join();
+  hook().EvictAll();
+  EXPECT_EQ(hook().stats().managed_tensors, 0);
+  EXPECT_EQ(hook().stats().window_used_bytes, 0);
+  EXPECT_TRUE(hook().error().ok()) << hook().error();
+}
+
 TEST_F(HookThreadsTest, AChildForkedBesideThreadsIsToldAndEnds) {
   Make(64 << 10);
   std::vector<at::Tensor> all;

@@ -36,6 +36,8 @@ class FakeStorage final : public StorageLife {
   bool is_refused() const { return data_ == nullptr; }
 
   std::atomic<bool> has_died = false;
+  // The thread that takes its bytes away has the last reference to it.
+  StorageLives* ends_with_its_bytes = nullptr;
 
  private:
   bool Install(std::byte* where) override {
@@ -44,6 +46,12 @@ class FakeStorage final : public StorageLife {
   }
   bool TakeAway() override {
     data_ = nullptr;
+    if (ends_with_its_bytes != nullptr) {
+      has_died = true;
+      MarkGone();
+      ends_with_its_bytes->NoteDied(shared_from_this());
+      ends_with_its_bytes->Sweep();
+    }
     return true;
   }
   void Refuse(const std::string& /*text*/) override {}

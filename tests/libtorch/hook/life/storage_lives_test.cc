@@ -182,6 +182,17 @@ TEST_F(StorageLivesTest, WhatDiedGoesWhenNothingHasIt) {
   Added("a", 3);  // its name is free
 }
 
+TEST_F(StorageLivesTest, WhatDiesOfItsEvictionGoesWithTheNextSweep) {
+  const Storage a = Added("a", 1);
+  a->ends_with_its_bytes = &lives();
+  EXPECT_EQ(hook_.window().EvictAll(), 1);
+  EXPECT_EQ(hook_.window().stats().used_bytes, 0);
+  lives().Sweep();
+  EXPECT_EQ(lives().count(), 0);
+  EXPECT_FALSE(IsFound(a));
+  Added("a", 3);  // its name is free
+}
+
 TEST_F(StorageLivesTest, WhatMovesOutIsTakenOverBeforeItIsFoundNoMore) {
   const Storage a = Added("a", 1);
   bool was_found = false;
