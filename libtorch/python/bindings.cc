@@ -94,6 +94,7 @@ void DefineOptimizer(::torch::Library& m) {
       .def("flush", Of<&StepBinding::Flush>(&OptimizerBinding::steps))
       .def("settle", Of<&StepBinding::Settle>(&OptimizerBinding::steps))
       .def_static("await_updates", &StepBinding::AwaitUpdates)
+      .def_static("await_all_updates", &StepBinding::AwaitAllUpdates)
       .def("begin_gradual",
            Of<&StepBinding::BeginGradual>(&OptimizerBinding::steps))
       .def("supply", Of<&StepBinding::Supply>(&OptimizerBinding::steps))

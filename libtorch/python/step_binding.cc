@@ -148,6 +148,13 @@ Outcome StepBinding::AwaitUpdates(const at::Tensor& tensor) {
                                              /*is_written=*/true));
 }
 
+Outcome StepBinding::AwaitAllUpdates() {
+  if (OperationGate* const gate = OperationNet::Get().gate()) {
+    gate->AwaitEverything();
+  }
+  return ToOutcome(absl::OkStatus());
+}
+
 Outcome StepBinding::BeginGradual(const std::vector<at::Tensor>& parameters,
                                   const at::Tensor& group_of,
                                   const std::vector<double>& numbers,

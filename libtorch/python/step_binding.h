@@ -48,6 +48,8 @@ class StepBinding {
   Outcome Settle();
   // Waits, of any optimizer, as what writes the tensor would.
   static Outcome AwaitUpdates(const at::Tensor& tensor);
+  // Blocks until no update of any step goes on, however the updates ended.
+  static Outcome AwaitAllUpdates();
 
   // A step whose gradients come one after another, as terrace/gradual_step.h:
   // of the parameters that are in a group. `order` has their places as the

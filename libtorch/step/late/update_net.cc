@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "libtorch/hook/compat.h"
+#include "libtorch/hook/life/without_python.h"
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
@@ -51,7 +52,11 @@ void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
 
 }  // namespace
 
+// The updates may evict a storage whose last tensor ends meanwhile, and
+// LibTorch ends a storage that Python has seen with Python's lock alone: so
+// each thread that waits for updates here gives the lock up.
 void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
+  const WithoutPython without;
   const List pending = this->pending();
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     AwaitAll(pending);
@@ -112,6 +117,7 @@ absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
   const PendingStorages::Operand operand = {storage.unsafeGetStorageImpl(),
                                             is_written};
   absl::Status status;
+  const WithoutPython without;
   for (const auto& each : pending()) {
     each->Await({&operand, 1}, [&](size_t, const absl::Status& why) {
       status.Update(absl::FailedPreconditionError(
@@ -140,9 +146,14 @@ bool UpdateNet::IsAwaited() {
                      [](const auto& each) { return each->has_waiters(); });
 }
 
-void UpdateNet::AwaitEverything() { AwaitAll(pending()); }
+void UpdateNet::AwaitEverything() {
+  const WithoutPython without;
+  AwaitAll(pending());
+}
 
-// Waits until no step goes on, and holds the lock until after the fork.
+// Waits until no step goes on, and holds the mutex until after the fork. Python
+// keeps its locks over a fork, and so does this thread: Python's package waits
+// for the updates before (late_readers.py).
 void UpdateNet::BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   while (true) {
     AwaitAll(pending());

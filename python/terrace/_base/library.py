@@ -149,6 +149,12 @@ def await_updates(tensor: torch.Tensor) -> None:
     check(_await_updates()(tensor))
 
 
+def await_all_updates() -> None:
+    """Until no update of any step goes on, however they ended. The caller has
+    a step that may, and so the library is loaded."""
+    check(torch.classes.terrace.Optimizer.await_all_updates())
+
+
 @functools.cache
 def _await_updates() -> Callable[[torch.Tensor], Outcome]:
     load()

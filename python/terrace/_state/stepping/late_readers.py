@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from terrace._base import raw_readers
-from terrace._base.library import await_updates
+from terrace._base.library import await_all_updates, await_updates
 
 
 class Late(Protocol):
@@ -98,10 +98,17 @@ def _end_updates(*_: Any) -> None:
         late.flush()
 
 
+def _await_all() -> None:
+    """Before a fork, while Python's lock may still be given up: an update may
+    need it to end."""
+    if list(_late):
+        await_all_updates()
+
+
 def _forget_all() -> None:
     """In a forked child, which has the parameters as they were."""
     _late.clear()
     _end_if_none()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(before=_await_all, after_in_child=_forget_all)
