@@ -25,6 +25,7 @@ class Crew:
         context = multiprocessing.get_context('spawn')
         self.size = size
         self._pipes, self.processes = [], []
+        self._silent = set()  # ranks whose answer may come after all
         for rank in range(size):
             ours, theirs = context.Pipe()
             process = context.Process(
@@ -36,13 +37,16 @@ class Crew:
             self.processes.append(process)
 
     def start(self, function, *arguments):
+        assert not self._silent, f'ranks {self._silent} owe an answer'
         for pipe in self._pipes:
             pipe.send((function, arguments))
 
     def result(self, rank):
         """What the function returned there; Failure if it raised."""
         pipe = self._pipes[rank]
-        assert pipe.poll(PATIENCE_SECONDS), f'rank {rank} does not answer'
+        if not pipe.poll(PATIENCE_SECONDS):
+            self._silent.add(rank)
+            raise Failure(f'rank {rank} does not answer')
         failed, value = pipe.recv()
         if failed:
             raise Failure(f'rank {rank}: {value}')
